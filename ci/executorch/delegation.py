@@ -34,10 +34,13 @@ NOISE = re.compile(
 )
 FIRST = re.compile(r"could not create op: q::")
 DEPENDENT = re.compile(r'^"[^"]+" generated: could not create op$')
+# A node of which QNN's compiler cannot make an operator; nodes that depend on it follow.
+UNMADE = re.compile(r'"([^"]+)" generated: could not create op')
 MAX_REASON = 400
 BUILDER = "[QNN Delegate Op Builder]: "  # the prefix of ExecuTorch's warnings on unsupported nodes
 LEFT = "_left_to_the_cpu"  # the attribute of an exception, see list_left
 FAILED_AT = "_failed_at"  # the attribute of an exception: where the node that raised it comes from
+ORIGINS = "_origins"  # the attribute of an exception: where each examined node comes from
 QUANTIZING = "quantized_decomposed."
 COMPUTES_NOTHING = {"getitem"}
 # LPAI supports only integers, so ExecuTorch leaves the conversions at both ends to the CPU.
@@ -113,8 +116,9 @@ def qnn_errors(text: str, known: str = "") -> str:
 def record_refusals(log: Path, choices: Choices = NO_CHOICES) -> Iterator[Refusals]:
     """Record the nodes that ExecuTorch's partitioner refuses while the block runs. The reason for a
     refusal is taken from QNN's error lines in ``log``, or else from ExecuTorch's warnings or the
-    partitioner's log. If the block raises an exception, list_left returns them for it, and
-    find_failed where the node comes from at which ExecuTorch failed."""
+    partitioner's log. If the block raises an exception, list_left returns them for it,
+    find_failed where the node comes from at which ExecuTorch failed, and find_unmade that at which
+    QNN did."""
     refusals = Refusals(choices)
     support = qnn_partitioner.QnnOperatorSupport
     original = support.is_node_supported
@@ -154,6 +158,7 @@ def record_refusals(log: Path, choices: Choices = NO_CHOICES) -> Iterator[Refusa
         yield refusals
     except Exception as error:
         vars(error)[LEFT] = refusals.left
+        vars(error)[ORIGINS] = refusals.origins
         raise
     finally:
         support.is_node_supported = original
@@ -171,6 +176,14 @@ def find_failed(error: Exception) -> tuple[Place, ...]:
     """Return the line from which the node comes whose lowering raised an exception, if known."""
     origin: Origin = vars(error).get(FAILED_AT, NOWHERE)
     return origin.places
+
+
+def find_unmade(error: Exception, text: str) -> tuple[Place, ...]:
+    """Return the line of the first node in a log of which QNN's compiler cannot make an operator,
+    if known. QNN may have joined the node with those before it."""
+    origins: dict[str, Origin] = vars(error).get(ORIGINS, {})
+    known = (origins[name].places for name in UNMADE.findall(text) if name in origins)
+    return next(filter(None, known), ())
 
 
 def name_operator(node: Any) -> str:

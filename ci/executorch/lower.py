@@ -35,6 +35,7 @@ from ci.executorch.delegation import (
     audit_delegation,
     count_operators,
     find_failed,
+    find_unmade,
     list_left,
     qnn_errors,
     record_refusals,
@@ -425,7 +426,8 @@ def find_io_dtype(node: Any) -> torch.dtype | None:
 def describe_refusal(error: Exception, log: Path) -> Finding:
     """Return why a lowering failed. The first line of list_refusals is the headline."""
     first, *others = list_refusals(error, log)
-    places = dict.fromkeys((*find_failed(error), *list_places(list_left(error))))
+    unmade = find_unmade(error, read_window(log))
+    places = dict.fromkeys((*find_failed(error), *unmade, *list_places(list_left(error))))
     return NOT_LOWERED.find(first, evidence="\n".join(others), places=places)
 
 

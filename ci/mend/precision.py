@@ -13,10 +13,7 @@ from itertools import chain, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ci.cases.spec import CaseSpec
-from ci.facts.known_fault import KnownFault
 from ci.judging.figures import decibels
-from ci.mend.table import read_rewrites
 from ci.models.lowering_options import Choices, Observer, Part
 from ci.models.schemes import Scheme
 from ci.models.user_models import Source
@@ -239,48 +236,6 @@ class FaultTrials(Rewritten):
         marked = [node.name for node in nodes if not {*node.line}.isdisjoint(self.lines)]
         selectable = {name for candidate in nodes for name in candidate.node}
         return describe_steps(model.module, model.evaluation[0]), marked, selectable
-
-
-@dataclass(frozen=True)
-class RemedyTrials(Rewritten):
-    """A job that returns the SQNR in dB of the quantized model with those of the rewrites that
-    apply, on the judged samples. Raises ValueError if none does."""
-
-    soc: str
-
-    def load(self) -> Model:
-        """Load a PyTorch model, and rewrite it."""
-        from ci.mend.rewrite import export_module, rewrite_graph
-        from ci.models.model import load_digested
-
-        model, _ = load_digested(self.reference, self.source)
-        exported = export_module(model.module, model.evaluation[0])
-        graph, changes = rewrite_graph(exported, self.rewrites)
-        if not any(changes):
-            raise ValueError("no remedy applies to the model")
-        return replace(model, module=graph)
-
-    def __call__(self) -> float:
-        from ci.executorch.quantize import make_quantizer, quantize_method
-        from ci.models.eager import keep_state, run_eager
-
-        model = self.load()
-        choices = self.source.choices
-        quantized = quantize_method(model, self.scheme, choices, make_quantizer(self.soc))
-        with keep_state(quantized):
-            return measure_sqnr(model.reference, run_eager(quantized, model.evaluation))
-
-
-def make_remedy_job(spec: CaseSpec, faults: Sequence[KnownFault]) -> RemedyTrials | None:
-    """Return the job that measures a PyTorch model with the rewrites that cure known faults, or
-    None if there are none."""
-    names = {fault.fault for fault in faults}
-    rows = [] if spec.is_file else read_rewrites("torch")
-    rewrites = [row.name for row in rows if not row.approximate and not names.isdisjoint(row.cures)]
-    if not rewrites:
-        return None
-    scheme = spec.scheme.base
-    return RemedyTrials(spec.reference, spec.source, tuple(rewrites), scheme, spec.soc)
 
 
 def run_sets(model: Model, module: Any) -> list[Any]:

@@ -31,7 +31,7 @@ from ci.facts.kinds import LACKING
 from ci.faults.match import match_faults
 from ci.gate.plan import parse_shard, split_cases
 from ci.gate.results import read_plan
-from ci.mend.precision import make_remedy_job
+from ci.mend.remedies import make_torch_trial
 from ci.mend.table import suggest_mending
 from ci.models.parts import Candidate
 from ci.models.schemes import EXECUTORCH, Scheme
@@ -238,7 +238,7 @@ def run(
         raise refuse_overlay()
     phases, is_htp = Phases(progress), backend is Backend.HTP
     vars(args).update(chosen.options)
-    known: dict[str, Any] = {"find_faults": match_faults, "make_remedy_job": make_remedy_job}
+    known: dict[str, Any] = {"find_faults": match_faults, "make_remedy_job": make_torch_trial}
     known = known if is_htp else {}
     options = steps.read_options(
         args, SESSION, policy, specs=specs, command=repeat_command(args), backend=backend, **known

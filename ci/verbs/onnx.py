@@ -25,6 +25,7 @@ from ci.cases.runners import PooledRunner
 from ci.cases.session import Phases, list_parts, run_session
 from ci.cases.spec import CaseSpec
 from ci.faults.match import match_faults
+from ci.mend.remedies import make_onnx_trial
 from ci.mend.table import suggest_mending
 from ci.models.parts import Candidate
 from ci.models.schemes import ONNX, Mixture, Scheme
@@ -401,7 +402,13 @@ def run(
         direct=args.direct,
     )
     options = steps.read_options(
-        args, SESSION, policy, specs=specs, command=command, find_faults=match_faults
+        args,
+        SESSION,
+        policy,
+        specs=specs,
+        command=command,
+        find_faults=match_faults,
+        make_remedy_job=make_onnx_trial,
     )
 
     def run_specs(environment: Environment, scratch: ScratchPool) -> Report:

@@ -732,6 +732,25 @@ def test_a_failure_at_a_node_names_the_nodes_line_first(partitioner: Any) -> Non
     assert [place.line for place in found.places] == [9, 3]
 
 
+def test_a_graph_that_qnn_cannot_compile_names_the_line_of_the_first_unmade_node(
+    partitioner: Any,
+) -> None:
+    support, _, log = partitioner
+    unmade = ("unknown", "view", "bmm")
+
+    def compile_program() -> None:
+        with record_refusals(log):
+            for line, name in enumerate(("linear", "view", "bmm"), 3):
+                support.is_node_supported(None, {}, node(name, Operator("fine"), line=line))
+            lines = (f'QnnDsp <E> "{name}" generated: could not create op' for name in unmade)
+            log.write_text("\n".join(("could not create op: q::linearclip", *lines)))
+            raise RuntimeError("no binary")
+
+    with pytest.raises(RuntimeError) as caught:
+        compile_program()
+    assert [place.line for place in lower.describe_refusal(caught.value, log).places] == [4]
+
+
 def test_nodes_on_the_cpu_are_counted_and_named_with_their_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

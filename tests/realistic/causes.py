@@ -1,0 +1,108 @@
+"""Small networks, each with one cause of lost accuracy that a report must name."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from tests.realistic.vision import Made, vary
+
+
+class TopBoxes(nn.Module):
+    """The boxes of the ten best of 64 anchors, [1, 24, 8, 8] to [1, 10, 4]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.boxes, self.scores = nn.Conv2d(24, 4, 1), nn.Conv2d(24, 3, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        boxes = self.boxes(x).flatten(2).transpose(1, 2)
+        best = self.scores(x).flatten(2).transpose(1, 2).sigmoid().amax(-1)
+        _, places = best.topk(10)
+        return boxes.gather(1, places.unsqueeze(-1).expand(-1, -1, 4))
+
+
+def top_boxes() -> Made:
+    return vary(TopBoxes(), (1, 24, 8, 8))
+
+
+class Masked(nn.Module):
+    """Causal attention [1, 16, 32] with scores that a mask sets to a number. With ``fills``, the
+    mask is made in forward, so that no pattern of a graph knows it."""
+
+    def __init__(self, number: float, *, fills: bool = False) -> None:
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(32, 32) for _ in range(3))
+        self.number, self.fills = number, fills
+        self.register_buffer("hidden", torch.ones(16, 16, dtype=torch.bool).triu(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores = self.q(x) @ self.k(x).transpose(1, 2) / 32**0.5
+        if self.fills:
+            scores = torch.where(self.hidden, torch.full_like(scores, self.number), scores)
+        else:
+            scores = scores.masked_fill(self.hidden, self.number)
+        values: Tensor = scores.softmax(-1) @ self.v(x)
+        return values
+
+
+def masked() -> Made:
+    return vary(Masked(-1e9), (1, 16, 32))
+
+
+def masked_by_fill() -> Made:
+    return vary(Masked(-1e9, fills=True), (1, 16, 32))
+
+
+def masked_slightly() -> Made:
+    return vary(Masked(-30.0), (1, 16, 32))
+
+
+class Angles(nn.Module):
+    """Sines and cosines of a time step up to 1,000 times eight frequencies."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(16, 16)
+        self.register_buffer("frequencies", 2.0 ** -torch.arange(8.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        angles = (x.sigmoid() * 1000) * self.frequencies
+        result: Tensor = self.layer(torch.cat([angles.sin(), angles.cos()], -1))
+        return result
+
+
+def angles() -> Made:
+    return vary(Angles(), (8, 1))
+
+
+class Squares(nn.Module):
+    """An RMS norm, written as its formula, of numbers up to about a thousand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(32, 32)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.layer(x) * 500
+        normal: Tensor = y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 1e-6)
+        return normal
+
+
+def squares() -> Made:
+    return vary(Squares(), (1, 16, 32))
+
+
+class Sum(nn.Module):
+    """A running sum of 1,200 positive steps, as a phase has."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cumsum(x.sigmoid(), 1)
+
+
+def running_sum() -> Made:
+    return vary(Sum(), (1, 1200, 4))
+
+
+def short_row() -> Made:
+    return vary(nn.Conv1d(20, 32, 7, padding=3), (1, 20, 16))
