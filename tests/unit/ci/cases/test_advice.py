@@ -189,7 +189,7 @@ def test_a_passed_case_warns_of_what_a_known_fault_costs(
 def test_nodes_that_read_garbled_indices_are_not_left_to_the_cpu(tmp_path: Path) -> None:
     options = make_options(policy=read_emulator_policy())
     judge_case = CaseJudge(CaseSpec("mlp", Scheme.FP16, "SM8650"), options, tmp_path, "x")
-    reason = "Unsupported input/output datatypes requested"
+    reason = "Unsupported input/output datatypes requested; Failed to validate op with error 0xc26"
     reader = Fallback("aten.unsqueeze_copy.default", reason, origin=Origin(file="n.py", line=2))
     remedies = {}
     for garbled in ((), (Garbled("topk", "unsqueeze"),)):
