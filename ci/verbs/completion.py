@@ -6,6 +6,7 @@ import argparse
 
 import shtab
 
+from ci.verbs.registry import VERBS
 from ci.verbs.user_policy import policy_path
 from provisioning.console.command import Outcome, add_global_arguments, load_verb, user_path
 from provisioning.console.progress import Progress
@@ -18,8 +19,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
-    from ci.__main__ import VERBS
-
     # A normal call builds only the parser of the verb that it runs.
     whole = argparse.ArgumentParser("qnn-ci")
     whole.add_argument("-V", "--version", action="store_true", help="print the version")

@@ -18,15 +18,15 @@ from pathlib import Path
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-import ci.__main__
 import provisioning.__main__
+from ci.verbs import registry
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 VERBS = {
-    "ci": ci.__main__.VERBS,
+    "ci": registry.VERBS,
     "provisioning": provisioning.__main__.VERBS,
-    "qnn-ci": {**ci.__main__.VERBS, **provisioning.__main__.VERBS},
+    "qnn-ci": {**registry.VERBS, **provisioning.__main__.VERBS},
 }
 SHELL = {"", "sh", "bash", "console"}
 PROGRAMS = {"nox", "./nox", "python", "python3", "qnn-ci", "pip", "git", "gh", "adb", "cmake"}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ci.__main__ import VERBS
+from ci.verbs.registry import VERBS
 from tests.stand_ins.forks import Forks, start_forks
 
 ROOT = Path(__file__).parents[2]

@@ -14,11 +14,12 @@ import pytest
 
 import ci.__main__
 import provisioning.__main__
+from ci.verbs import registry
 from provisioning.console.command import run_command
 from provisioning.errors import ExitCode
 
 HERE = Path(__file__).parents[2]
-VERBS = {"ci": ci.__main__.VERBS, "provisioning": provisioning.__main__.VERBS}
+VERBS = {"ci": registry.VERBS, "provisioning": provisioning.__main__.VERBS}
 PLACES = (
     "empty",
     "junk",

@@ -26,7 +26,6 @@ import nox.registry
 import pytest
 from nox.command import CommandFailed
 
-from ci.__main__ import VERBS
 from ci.nox_sessions import environments, runs
 from ci.nox_sessions.environments import (
     PythonEnvironment,
@@ -35,6 +34,7 @@ from ci.nox_sessions.environments import (
     responds,
 )
 from ci.nox_sessions.links import link_packages
+from ci.verbs.registry import VERBS
 from tests.documented.pages import ROOT
 from tests.stand_ins.users import unprivileged
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from ci.__main__ import VERBS
 from ci.gate.plan import make_plan
 from ci.gate.reading import Repository
 from ci.gate.rules import read_rules
+from ci.verbs.registry import VERBS
 from provisioning.console.command import run_command
 from tests.stand_ins.repository import Checkout, make_checkout
 from tests.stand_ins.small_project import FILES

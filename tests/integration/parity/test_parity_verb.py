@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from ci.__main__ import VERBS
 from ci.parity import reading
+from ci.verbs.registry import VERBS
 from provisioning.console.command import run_command
 from provisioning.console.process import run_process
 from provisioning.errors import ExitCode

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ci.__main__ import VERBS
+from ci.verbs.registry import VERBS
 from provisioning.console.command import run_command
 from provisioning.store.store import store_home
 from tests.integration.workflows.project import GitHub, commit, site_packages

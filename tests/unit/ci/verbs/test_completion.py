@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ci.__main__ import VERBS, main
+from ci.__main__ import main
+from ci.verbs.registry import VERBS
 from provisioning.console.caller import Caller
 from provisioning.console.command import make_parser
 from provisioning.console.process import run_process

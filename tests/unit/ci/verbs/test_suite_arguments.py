@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ci.__main__ import VERBS, main
+from ci.__main__ import main
 from ci.report.schema import Report, Status, Tool
 from ci.report.write import read_report
 from ci.upstream.journal import Entry, Ran
@@ -20,6 +20,7 @@ from ci.upstream.suites import SOURCE, SUITE, SUITES
 from ci.verbs import faults
 from ci.verbs import upstream as verb
 from ci.verbs.emulate import FAULTS
+from ci.verbs.registry import VERBS
 from provisioning.artifacts.choice import ADAPTOR_VARIABLE, SDK_VARIABLE
 from provisioning.errors import ExitCode
 from provisioning.manifest.targets import Backend

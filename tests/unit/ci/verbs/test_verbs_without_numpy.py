@@ -13,7 +13,7 @@ NEED_NUMPY = {
 LOAD = """
 import sys
 sys.modules["numpy"] = None
-from ci.__main__ import VERBS
+from ci.verbs.registry import VERBS
 from provisioning.console.command import load_verb
 for name, verb in VERBS.items():
     try:

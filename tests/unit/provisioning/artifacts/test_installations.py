@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ci.__main__ import VERBS
 from ci.signing.selection import find_sdk_version
+from ci.verbs.registry import VERBS
 from provisioning.artifacts.environment import locate_profile, profile_requests, provision_profile
 from provisioning.artifacts.installations import (
     SdkIdentity,

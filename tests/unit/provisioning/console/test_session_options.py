@@ -6,7 +6,8 @@ import argparse
 
 import pytest
 
-from ci.__main__ import VERBS, main
+from ci.__main__ import main
+from ci.verbs.registry import VERBS
 from provisioning.console.command import keep_own, list_together
 
 SESSIONS = {name: verb.session for name, verb in VERBS.items()}

@@ -1,0 +1,169 @@
+"""The verbs of ``qnn-ci``, with the environment that each call needs.
+
+The noxfile asks for environments, so this module imports neither the verbs nor third-party
+packages.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import provisioning.__main__
+from ci.verbs.environments import (
+    choose_emulator,
+    choose_estimate,
+    choose_file,
+    choose_fuzz,
+    choose_mend,
+    choose_onnx,
+    choose_setup,
+    choose_upgrade,
+    find_group,
+    find_suite_verb,
+)
+from ci.verbs.options import DEVICE, EVERYTHING, LOWERING, ONNX_TORCH
+from provisioning.console.command import Verb
+
+VERBS: dict[str, Verb] = {
+    **provisioning.__main__.VERBS,
+    "setup": Verb(
+        "ci.verbs.setup",
+        "provision and check a profile for the later steps of a CI job",
+        environment=choose_setup,
+    ),
+    "test-emulator": Verb(
+        "ci.verbs.emulate",
+        "lower models, run them on the HTP emulator, and judge the outputs",
+        "test_emulator",
+        environment=choose_emulator,
+        examples=(
+            "--model mlp --scheme 8a8w",
+            "--model net.py:factory --soc SM8750 --keep-artifacts kept",
+            "--suite faults --filter 'broadcast-*'",
+        ),
+        find_successor=find_suite_verb,
+    ),
+    "test-upstream": Verb(
+        "ci.verbs.upstream",
+        "run ExecuTorch's own QNN tests on the emulator, and judge their outputs",
+        "test_upstream",
+        environment=EVERYTHING,
+        examples=("--filter '*relu*'", "--suite upstream-rework --resume"),
+    ),
+    "test-onnx": Verb(
+        "ci.verbs.onnx",
+        "compile models with ONNX Runtime, and run them on the emulator",
+        "test_onnx",
+        environment=choose_onnx,
+        examples=("--model net.onnx --scheme u8", "--model net.onnx --shape x=1,3,224,224"),
+    ),
+    "audit": Verb(
+        "ci.verbs.audit",
+        "list the operators of a model that QNN supports and those that stay on the CPU",
+        "audit",
+        environment=LOWERING,
+        examples=("--model net.py:factory", "--model mlp --scheme 8a8w --soc SM8750"),
+    ),
+    "test-llm": Verb(
+        "ci.verbs.llm",
+        "run a language model on the emulator, and judge its tokens",
+        "test_llm",
+        environment=LOWERING,
+        examples=("--scheme 16a8w --prompt Once", "--weights llama --tokenizer tokenizer.json"),
+    ),
+    "init": Verb(
+        "ci.verbs.init",
+        "write a policy and a workflow into a repository",
+        environment=choose_file,
+    ),
+    "build": Verb(
+        "ci.verbs.build",
+        "build adaptors and runners with CMake",
+        "build_",
+        environment=LOWERING,
+        examples=("runner", "android --source executorch", "aot --source executorch --dry-run"),
+    ),
+    "image": Verb("ci.verbs.image", "build Docker images, and run a dev shell in one"),
+    "report": Verb(
+        "ci.verbs.report", "show a report.json again, or rewrite the report's other files"
+    ),
+    "judge": Verb(
+        "ci.verbs.judge",
+        "judge the outputs that a run kept, without running it again",
+        environment=LOWERING,
+    ),
+    "fuzz": Verb(
+        "ci.verbs.fuzz",
+        "search for faults in QNN's compiler with generated graphs",
+        "fuzz",
+        environment=choose_fuzz,
+        examples=("--graphs 20", "--frontend executorch --seed 1"),
+    ),
+    "localise": Verb(
+        "ci.verbs.localise",
+        "name the operators at which a model loses accuracy",
+        environment=choose_mend,
+        examples=("--model net.py:factory --scheme 8a8w", "--model net.onnx --scheme u8"),
+    ),
+    "mend": Verb(
+        "ci.verbs.mend",
+        "make red models green by rewriting them, with proof",
+        "mend",
+        environment=choose_mend,
+        examples=("--model net.py:factory --scheme 8a8w", "--model net.onnx --minutes 5"),
+    ),
+    "estimate": Verb(
+        "ci.verbs.estimate",
+        "predict the time of a model on a device, without one",
+        environment=choose_estimate,
+        examples=(
+            "--model net.py:factory --scheme 8a8w --device 'Galaxy S24'",
+            "--model net.onnx --scheme fp16 --trace traces",
+        ),
+    ),
+    "parity": Verb(
+        "ci.verbs.parity", "report where Buck and CMake build different things", "parity"
+    ),
+    "plan": Verb("ci.verbs.plan", "list the sessions that a change requires, and why", "plan"),
+    "matrix": Verb("ci.verbs.matrix", "print a plan's jobs as the matrix of a GitHub workflow"),
+    "gate": Verb("ci.verbs.gate", "judge the results of all jobs of a plan together"),
+    "stage": Verb(
+        "ci.verbs.stage",
+        "collect the files that a device needs to run programs",
+        "stage",
+        environment=DEVICE,
+    ),
+    "deploy": Verb(
+        "ci.verbs.deploy", "push a bundle to a phone or a board", "deploy", environment=DEVICE
+    ),
+    "sign": Verb("ci.verbs.sign", "sign and verify the libraries that the DSP loads", "sign_skel"),
+    "inspect": Verb(
+        "ci.verbs.inspect",
+        "show what a program, library, APK or AAR contains",
+        environment=choose_file,
+    ),
+    "check-app": Verb("ci.verbs.check_app", "check whether an Android app can run QNN"),
+    "compat": Verb(
+        "ci.verbs.compat",
+        "show whether a runtime can load a program and, if not, why",
+        environment=choose_file,
+    ),
+    "explain": Verb(
+        "ci.verbs.explain", "name the causes of a failure in a log, with their fixes and sources"
+    ),
+    "completion": Verb("ci.verbs.completion", "print completions for bash or zsh"),
+    "versions-matrix": Verb(
+        "ci.verbs.versions_matrix",
+        "test several QNN versions for known compiler faults",
+        environment=partial(find_group, otherwise=ONNX_TORCH),
+    ),
+    "upgrade-report": Verb(
+        "ci.verbs.upgrade_report",
+        "show what changes with another version of QNN or ExecuTorch",
+        environment=choose_upgrade,
+    ),
+    "verify-evidence": Verb("ci.verbs.evidence", "check the evidence that a program passed"),
+    "verify-signature": Verb(
+        "ci.verbs.verify_signature", "verify the signature of a Hexagon library, without a device"
+    ),
+}
