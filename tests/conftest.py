@@ -15,6 +15,7 @@ import pytest
 
 from provisioning.console import process
 from provisioning.console.interrupts import ENDING_SIGNALS
+from provisioning.errors import QnnCiError
 from tests.programs import FILE, OnlyTheseTests, SkippedTests
 
 # Set by ./nox for the verbs of a session: where paths are relative to, and how hints name verbs.
@@ -60,10 +61,23 @@ def pytest_configure(config: pytest.Config) -> None:
     """Write which tests lack programs, or run only these (tests/programs.py)."""
     report = config.getoption("xmlpath")
     if report and not hasattr(config, "workerinput"):
+        claim_directory(config, Path(report).parent)
         config.pluginmanager.register(SkippedTests(Path(report).parent / FILE))
     if skipped := config.getoption("--only-skipped-in"):
         tests = json.loads(skipped.read_text("utf-8"))
         config.pluginmanager.register(OnlyTheseTests(config.rootpath, tests))
+
+
+def claim_directory(config: pytest.Config, directory: Path) -> None:
+    """Keep other runs of this session from replacing the reports of this one."""
+    from ci.report.claim import lock_reports  # the workers of a run do not need it
+
+    try:
+        lock = lock_reports(directory)
+    except QnnCiError as error:
+        raise pytest.UsageError(str(error)) from error
+    if lock:  # not one of claim_reports, which each verb that a test calls releases
+        config.add_cleanup(lock.release)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

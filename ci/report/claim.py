@@ -24,22 +24,29 @@ def claim_reports(directory: Path) -> None:
     """Make a directory for reports, and keep other runs from writing into it until this process
     ends. Where the file system has no locks, nothing is kept.
 
-    Otherwise a second run would replace the report that the first one has just named, or the files
-    of both would be mixed. The second one does not wait, because it would still replace the report.
-
-    A run that is about to end is waited for, for GRACE_S seconds.
-
     Raises StoreError if the directory is not writable, and UsageError if another run writes there.
     """
-    require_writable(directory, REPORTS_FIX)
     path = directory.resolve()
     if path in _claims:
-        return
-    lock = HeldLock(path / LOCK)
+        require_writable(directory, REPORTS_FIX)
+    elif lock := lock_reports(directory):
+        _claims[path] = lock
+
+
+def lock_reports(directory: Path) -> HeldLock | None:
+    """Do as ``claim_reports``, but until the returned lock is released. It is None where the file
+    system has no locks.
+
+    Without it, a second run would replace the report that the first one has just named, or the
+    files of both would be mixed. The second one does not wait, because it would still replace the
+    report. A run that is about to end is waited for, for GRACE_S seconds.
+    """
+    require_writable(directory, REPORTS_FIX)
+    lock = HeldLock(directory.resolve() / LOCK)
     try:
         is_free = lock.take()
     except OSError:
-        return
+        return None
     deadline = time.monotonic() + GRACE_S
     while not is_free and time.monotonic() < deadline:
         time.sleep(POLL_S)
@@ -50,7 +57,7 @@ def claim_reports(directory: Path) -> None:
             why=f"{describe_holder(lock.read_holder())} has not ended",
             fix="wait until it has ended, or pass another directory with --reports",
         )
-    _claims[path] = lock
+    return lock
 
 
 def release_reports() -> None:

@@ -20,6 +20,7 @@ from ci.parity.compare.findings import ParityReport
 from ci.parity.policy import ParityPolicy
 from ci.parity.render import make_document, render_document
 from ci.parity.run import compare_folders
+from ci.report.claim import claim_reports
 from ci.report.document import show_document
 from ci.verbs.options import add_options
 from provisioning.artifacts import choice
@@ -37,7 +38,7 @@ from provisioning.console.command import (
 )
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, UsageError
-from provisioning.files import require_writable, write_json
+from provisioning.files import write_json
 from provisioning.manifest.reader import read_policy, read_profile
 from provisioning.quoting import shell_words
 from provisioning.store.store import store_home
@@ -84,6 +85,9 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     choice.read_choice(args.sdk)
     target = choose_target(args)
     requests = [make_request(args, word) for word in args.python or [""]]
+    path = args.reports / target.session / "artifacts.json"
+    if not (args.check or args.dry_run):
+        claim_reports(path.parent)
     jobs = [prepare_job(target, request, progress) for request in requests]
     for job in jobs:
         require_version(job, args.executorch)
@@ -99,8 +103,6 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         lines = [shell_words(command) for job in jobs for command in job.plan.list_commands()]
         planned = Outcome("".join(f"{line}\n" for line in lines), {"commands": lines})
         return add_parity(planned, parity, strict=True)
-    path = args.reports / target.session / "artifacts.json"
-    require_writable(path.parent)
     rows, text, code = list[dict[str, Any]](), "", ExitCode.OK
     for job in jobs:
         result = run_build(job, progress)

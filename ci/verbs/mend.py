@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -204,13 +204,18 @@ def require_same_run(
 ) -> None:
     """Raise UsageError if the folder has results that cannot be in one policy with this run's."""
     if is_other_run(folder, args, specs):
-        about = folder.record.about
-        base = f"the policy {about['policy']}" if about.get("policy") else "no policy"
+        old, new = folder.record.about, describe_run(folder, args, specs)
         raise UsageError(
-            f"{shown_path(folder.path)} has results for {base} and {about.get('command')}",
-            why="they cannot be in one policy with the results of this run",
+            f"{shown_path(folder.path)} has results for {show_run(old)}, but this run is for"
+            f" {show_run(new)}",
+            why="they cannot be in one policy",
             fix="pass another directory to --output, or --force, which renames the old policy",
         )
+
+
+def show_run(about: Mapping[str, str]) -> str:
+    policy = about.get("policy")
+    return f"{about.get('command')} with {f'the policy {policy}' if policy else 'no policy'}"
 
 
 def describe_run(

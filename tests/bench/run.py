@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+from ci.report.claim import claim_reports
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.files import write_whole
@@ -38,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    claim_reports(args.reports / "bench")
     module = cast("BenchModule", importlib.import_module(BENCHES[args.name]))
     figures = module.run_bench(progress)
     target = args.reports / "bench" / f"{args.name}.json"

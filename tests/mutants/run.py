@@ -21,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from ci.report.claim import claim_reports
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.git import ask_git
 from provisioning.console.process import run_process
@@ -106,6 +107,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    claim_reports(args.reports / "mutants")
     results = []
     for name in args.packages:
         tests = args.tests or [find_tests(name)]

@@ -19,6 +19,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from ci.report.claim import claim_reports
+from provisioning.errors import QnnCiError
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 PACKAGES = ROOT / ".nox" / "trained"
@@ -105,6 +108,10 @@ def main() -> int:
         parser.error(f"no case is named {words.model}")
     if os.environ.get("QNN_CI_ONLY_PARSE"):
         return 0
+    try:
+        claim_reports(words.reports)
+    except QnnCiError as error:
+        parser.error(str(error))
     install()
     sys.path[:0] = [str(PACKAGES), str(HERE)]
     os.environ["PYTHONPATH"] = os.pathsep.join(

@@ -57,6 +57,7 @@ def test_reports_belong_to_one_run_until_it_ends_even_by_kill(tmp_path: Path) ->
         (["audit"], "audit"),
         (["mend", "--model", "mlp"], "mend"),
         (["fuzz"], "fuzz"),
+        (["build", "android"], "build_android"),
     ],
 )
 def test_a_second_run_of_a_session_is_refused_before_any_work(
