@@ -9,10 +9,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from ci.cases.limited import run_limited
 from ci.inspect.apps import MANIFEST, find_texts
 from ci.inspect.compat import Runtime
 from provisioning.archives.layout import Limits, check_members
@@ -110,7 +112,7 @@ def inspect_file(path: Path, name: str = "") -> Inspected:
     if head.startswith(ARCHIVE):
         return _inspect_package(path, name, size)
     if path.suffix == ".onnx":
-        return _inspect_onnx(path, name, size)
+        return run_limited(partial(_inspect_onnx, path, name, size), name)
     return Inspected(name, "unknown", size, describe_other(view))
 
 

@@ -10,10 +10,12 @@ import base64
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from provisioning.documents import POINTER, DocumentError, read_bytes, read_json
+from ci.cases.limited import run_limited
+from provisioning.documents import POINTER, DocumentError, read_bytes, read_json, read_text
 from provisioning.errors import UsageError, describe_exception
 
 T = TypeVar("T")
@@ -62,6 +64,64 @@ class Tokenizer:
                     why=f"it has {name} = {own}, but {owner} has {name} = {number}",
                     fix="pass the tokenizer that was published with the weights to --tokenizer",
                 )
+
+
+MEMORY_BYTES = 4 << 30
+
+
+@dataclass(frozen=True)
+class TextAnswer:
+    """The ids of texts, and those of BOS and EOS, which are -1 if there are none."""
+
+    bos: int
+    eos: int
+    prompts: tuple[tuple[int, ...], ...]
+    text: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class TextQuestion:
+    """Asks the tokenizer at ``path`` for the ids of prompts and, if there is one, of the text in
+    the file ``text``. It must belong to ``owner``, which has a ``vocabulary``."""
+
+    path: Path
+    owner: str
+    vocabulary: int
+    prompts: tuple[str, ...]
+    text: Path | None = None
+
+    def __call__(self) -> TextAnswer:
+        tokenizer = read_tokenizer(self.path)
+        tokenizer.require(self.owner, vocabulary=self.vocabulary)
+        prompts = tuple(tokenizer.prompt(prompt) for prompt in self.prompts)
+        ids: tuple[int, ...] = ()
+        if self.text:
+            try:
+                ids = tokenizer.prompt(read_text(self.text))
+            except (OSError, ValueError) as error:
+                raise UsageError(f"--text {self.text} cannot be read", why=str(error)) from error
+        return TextAnswer(tokenizer.bos, tokenizer.eos, prompts, ids)
+
+
+def check_tokenizer(path: Path) -> None:
+    """Raise UsageError if the tokenizer at ``path`` cannot be read."""
+    read_tokenizer(path)
+
+
+def show_tokens(path: Path, ids: Sequence[int]) -> str:
+    """Return the text of ids. Raises UsageError if the tokenizer at ``path`` cannot be used."""
+    return ask_tokenizer(partial(_decode, path, tuple(ids)), path)
+
+
+def _decode(path: Path, ids: Sequence[int]) -> str:
+    return read_tokenizer(path).decode(ids)
+
+
+def ask_tokenizer(job: Callable[[], T], path: Path) -> T:
+    """Return the result of a job with the tokenizer at ``path``, in a process with limits: with
+    some files, the packages do not end, take gigabytes or abort the process."""
+    fix = "pass another tokenizer"
+    return run_limited(job, f"the tokenizer {path.name}", max_bytes=MEMORY_BYTES, fix=fix)
 
 
 def read_tokenizer(path: Path) -> Tokenizer:

@@ -10,10 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from msgspec import structs
 
+from ci.cases.limited import run_limited
 from ci.cases.pipeline import CaseRun, Setup
 from ci.cases.session import run_cases
 from ci.cases.spec import CaseSpec
@@ -292,7 +293,7 @@ class Mending:
             directory.mkdir(parents=True, exist_ok=True)
             path = directory / f"{spec.slug}-{'-'.join(recipe.rewrites)}{ONNX.suffix}"
             if spec.is_file:
-                write_rewritten(spec, recipe, path)
+                write_rewritten(spec, recipe, path, self.setup.options.timeout_s)
                 reference = str(path)
             else:
                 path = path.with_suffix(".py")
@@ -371,11 +372,17 @@ def name_scheme(one: Mended) -> str:
     return one.recipe.scheme or one.spec.scheme.value
 
 
-def write_rewritten(spec: CaseSpec, recipe: Recipe, target: Path) -> None:
-    """Write the rewritten model of a case with an .onnx file to ``target``, see OnnxFile.write."""
+def write_rewritten(spec: CaseSpec, recipe: Recipe, target: Path, timeout_s: float) -> None:
+    """Write the rewritten model of a case with an .onnx file to ``target``, see OnnxFile.write, in
+    a process that may take ``timeout_s`` seconds."""
+    job = partial(_write_rewritten, spec.reference, spec.source.shapes, recipe.rewrites, target)
+    run_limited(job, Path(spec.reference).name, timeout_s=timeout_s)
+
+
+def _write_rewritten(reference: str, shapes: Any, rewrites: Sequence[str], target: Path) -> None:
     from ci.mend.onnx_files import OnnxFile  # torch models do not need its onnxruntime
 
-    OnnxFile(Path(spec.reference), spec.source.shapes).write(recipe.rewrites, target)
+    OnnxFile(Path(reference), shapes).write(rewrites, target)
 
 
 def group_models(found: Sequence[Mended]) -> list[list[Mended]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import re
@@ -11,6 +12,7 @@ from pathlib import Path
 from ci.cases.spec import find_models
 from ci.models.schemes import ONNX
 from ci.models.source_lines import find_repository
+from ci.onnx.reading import suggest_shapes_line
 from ci.report.filled import fill_text
 from ci.verbs.user_policy import read_paths
 from provisioning.console.caller import CHECKOUT, find_origin, parse_github, shown_path
@@ -204,23 +206,19 @@ def make_policy(model: str, root: Path, notes: list[str]) -> dict[str, str]:
 def write_shapes(path: Path, notes: list[str]) -> str:
     """Return a line for the policy with the shapes of an .onnx file's inputs, empty if they are
     fixed. A batch size that varies needs no line, so that one is a comment."""
-    try:
-        from ci.onnx import models
-    except ImportError:
+    if not importlib.util.find_spec("onnx"):
         notes.append(
             f"this Python has no onnx, so it is not known whether the inputs of {path.name} have"
             " fixed shapes"
         )
         return ""
-    model = models.parse_model(path)
-    if batch := models.find_batch(model)[1]:
-        return f"\n# {models.write_shapes(batch)} # by default, the batch size is 1"
-    free = models.list_free(models.list_required_inputs(model))
-    if not free:
+    line = suggest_shapes_line(path)
+    if not line.text:
         return ""
-    line = models.write_shapes(models.suggest_shapes(free))
+    if line.is_default:
+        return f"\n# {line.text} # by default, the batch size is 1"
     notes.append(f"{path.name} has inputs whose sizes vary: check `shapes` in {POLICY}")
-    return f"\n{line} # the sizes that you use in practice"
+    return f"\n{line.text} # the sizes that you use in practice"
 
 
 def make_workflow(uses: str, policy: str, *, is_onnx: bool) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import msgspec
 
 from ci.inspect.files import Inspected, Inspection, Library, inspect_file
+from ci.onnx.reading import seal_file
 from ci.report.filled import fill_text
 from ci.report.text import name_some, show_row
 from provisioning.console.command import FILE, FLAG, Outcome
@@ -68,8 +69,6 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         progress.step(f"reading {path.name}")
         found.append(inspect_file(path, str(path)))
         if args.seal and found[-1].kind == "onnx" and not found[-1].damage:
-            from ci.onnx.contexts import seal_context
-
-            seal_context(path)
+            seal_file(path)
     code = ExitCode.FAILED if any(inspected.damage for inspected in found) else ExitCode.OK
     return Outcome(render_files(found), msgspec.to_builtins(Inspection(tuple(found))), code)

@@ -13,6 +13,7 @@ import msgspec
 
 from ci.cases.engine import RunNotes
 from ci.cases.judged import CaseResult, Evidence, Options, Run, make_case
+from ci.cases.limited import run_limited
 from ci.cases.pipeline import Setup
 from ci.cases.pool import ScratchPool
 from ci.cases.session import Phases, make_report, run_session
@@ -23,13 +24,14 @@ from ci.facts.kinds import NO_OUTPUTS, TOKENS
 from ci.judging.verdict import CaseFigures
 from ci.llm import tiny
 from ci.llm.case import LlmRun, Show, describe_speed
+from ci.llm.config import DecoderConfig
 from ci.llm.families import read_config
 from ci.llm.foreign import Foreign, ForeignJob
 from ci.llm.generation import NAME, make_runner
 from ci.llm.lowering import LlmEngine, Subject
-from ci.llm.projection import project, render_projection
+from ci.llm.projection import Projection, project, render_projection
 from ci.llm.recipes import DEFAULT, RECIPES
-from ci.llm.tokenizers import Tokenizer, read_tokenizer
+from ci.llm.tokenizers import TextAnswer, TextQuestion, ask_tokenizer, check_tokenizer, show_tokens
 from ci.models.schemes import Scheme
 from ci.report.claim import claim_reports
 from ci.report.schema import Report, Status
@@ -50,7 +52,6 @@ from provisioning.console.caller import shown_path
 from provisioning.console.command import FILE, WHAT, Outcome, Settings, user_path
 from provisioning.console.progress import Progress
 from provisioning.doctor.survey.programs import read_program
-from provisioning.documents import read_text
 from provisioning.errors import DefectError, DownloadError, IntegrityError, UsageError
 from provisioning.fetch.download import Pin, fetch_file
 from provisioning.files import hash_file
@@ -208,12 +209,16 @@ def choose_schemes(globs: Sequence[str]) -> Sequence[Scheme]:
 def project_model(args: argparse.Namespace) -> Outcome:
     """Return the estimated size of a model's programs. Raises UsageError if the model is not a
     Llama or was trained for a shorter context."""
-
-    _, config = read_config(args.project)
-    require_context(args.context, config.most_context)
-    projection = project(config, choose_schemes(args.scheme), args.context)
+    job = partial(_read_projection, args.project, choose_schemes(args.scheme), args.context)
+    projection = run_limited(job, f"{args.project}")
     data = msgspec.to_builtins(projection)
     return Outcome(render_projection(projection), data, exact=True)
+
+
+def _read_projection(path: Path, schemes: Sequence[Scheme], context: int) -> Projection:
+    _, config = read_config(path)
+    require_context(context, config.most_context)
+    return project(config, schemes, context)
 
 
 def require_context(context: int, most: int) -> None:
@@ -250,15 +255,13 @@ def find_program(args: argparse.Namespace) -> ForeignJob:
         )
     if not args.pte.is_file():
         raise UsageError(f"there is no program {args.pte}")
-    held = read_program(args.pte)
+    held = run_limited(partial(read_program, args.pte), args.pte.name)
     if held.kind != "program" or held.damage:
         told = f"it {held.damage}" if held.damage else "it is a context binary"
         raise UsageError(f"{args.pte} is not a complete ExecuTorch program", why=told)
-    read_tokenizer(args.tokenizer)
+    ask_tokenizer(partial(check_tokenizer, args.tokenizer), args.tokenizer)
     if args.weights:
-        from ci.llm.weights import read_weights  # it imports torch
-
-        read_weights(args.weights)
+        read_dimensions(args.weights, args.timeout_s)
     return ForeignJob(args.pte, args.tokenizer, args.prompt, args.tokens, args.weights)
 
 
@@ -275,6 +278,11 @@ def find_subject(args: argparse.Namespace, progress: Progress) -> tuple[Subject,
         raise UsageError(told, fix=fix)
     if bool(args.weights) != bool(args.tokenizer):
         raise UsageError("--weights and --tokenizer belong together", fix="pass both or neither")
+    if args.prefill < 2 or args.context < 2 * args.prefill or args.context % args.prefill:
+        raise UsageError(
+            f"--prefill {args.prefill} does not work with --context {args.context}",
+            why="--prefill must be at least 2, and --context must be a larger multiple of it",
+        )
     place = Path(tiny.__file__).parent
     weights, path = place / "weights.bin", place / "tokenizer.bin"
     texts: Sequence[str] = tiny.PROMPTS
@@ -283,19 +291,11 @@ def find_subject(args: argparse.Namespace, progress: Progress) -> tuple[Subject,
     elif args.model != TINY:
         weights, path = find_files(args.model, progress, offline=args.offline)
         texts = read_decoders()[args.model].prompts
-    tokenizer = read_tokenizer(path)
-
-    from ci.llm.weights import read_weights  # it imports torch
-
-    config, _ = read_weights(weights)
-    tokenizer.require(f"{weights}", vocabulary=config.vocabulary)
+    config = read_dimensions(weights, args.timeout_s)
     texts = [args.prompt] if args.prompt else texts
-    prompts = tuple(tokenizer.prompt(text) for text in texts)
-    if args.prefill < 2 or args.context < 2 * args.prefill or args.context % args.prefill:
-        raise UsageError(
-            f"--prefill {args.prefill} does not work with --context {args.context}",
-            why="--prefill must be at least 2, and --context must be a larger multiple of it",
-        )
+    question = TextQuestion(path, f"{weights}", config.vocabulary, tuple(texts), args.text)
+    answer = ask_tokenizer(question, path)
+    prompts = answer.prompts
     require_context(args.context, config.most_context)
     room = args.context - max(map(len, prompts)) - args.prefill
     if room < 1:
@@ -305,7 +305,7 @@ def find_subject(args: argparse.Namespace, progress: Progress) -> tuple[Subject,
             f" with --prefill {args.prefill}",
             fix="pass a shorter prompt, a larger --context or a smaller --prefill",
         )
-    windows = find_windows(args, tokenizer) if args.text else ()
+    windows = find_windows(args, answer) if args.text else ()
     if (highest := max(max(ids) for ids in (*prompts, *windows))) >= config.vocabulary:
         raise UsageError(
             f"a text has the token {highest}, but the model has {config.vocabulary} tokens",
@@ -318,27 +318,35 @@ def find_subject(args: argparse.Namespace, progress: Progress) -> tuple[Subject,
         tokens=min(args.tokens, room),
         context=args.context,
         prefill=args.prefill,
-        bos=tokenizer.bos,
-        eos=tokenizer.eos,
+        bos=answer.bos,
+        eos=answer.eos,
         text=windows,
         max_perplexity=args.max_perplexity,
     )
-    return subject, tokenizer.decode
+    return subject, partial(show_tokens, path)
 
 
-def find_windows(args: argparse.Namespace, tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
+def read_dimensions(path: Path, timeout_s: float) -> DecoderConfig:
+    """Read weights in a process with limits, and return their dimensions. Raises UsageError as
+    read_weights does."""
+    fix = "use a smaller model, or raise --timeout-s"
+    return run_limited(partial(_read_dimensions, path), f"{path}", timeout_s=timeout_s, fix=fix)
+
+
+def _read_dimensions(path: Path) -> DecoderConfig:
+    from ci.llm.weights import read_weights  # it imports torch
+
+    return read_weights(path)[0]
+
+
+def find_windows(args: argparse.Namespace, answer: TextAnswer) -> tuple[tuple[int, ...], ...]:
     """Return the token ids of --text in windows that fit in the context. Each starts with BOS, or
-    with the preceding token if there is no BOS. Raises UsageError for a text that cannot be read or
-    is too short."""
-    try:
-        ids = tokenizer.prompt(read_text(args.text))
-    except (OSError, ValueError) as error:
-        raise UsageError(f"--text {args.text} cannot be read", why=str(error)) from error
-    size = args.context - 1
+    with the preceding token if there is no BOS. Raises UsageError for a text that is too short."""
+    ids, size = answer.text, args.context - 1
     if len(ids) < 2:
         raise UsageError(f"--text {args.text} has fewer than two tokens", fix="pass a longer text")
     return tuple(
-        (ids[0] if tokenizer.bos >= 0 else ids[start - 1], *ids[start : start + size])
+        (ids[0] if answer.bos >= 0 else ids[start - 1], *ids[start : start + size])
         for start in range(1, len(ids), size)
     )
 

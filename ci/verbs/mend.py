@@ -271,7 +271,7 @@ def write_mended(found: Sequence[Mended], args: argparse.Namespace, progress: Pr
             for entry, (first, *_) in entries.items():
                 if first.spec.is_file and first.recipe.rewrites:
                     target = scratch / mended_files.name_file(entry).name
-                    write_rewritten(first.spec, first.recipe, target)
+                    write_rewritten(first.spec, first.recipe, target, args.timeout_s)
                     names = name_files(target.name)
                     obsolete += [name for name in names if not (scratch / name).exists()]
             command = show_command(name_verb(specs), "--policy", shown_path(policy))

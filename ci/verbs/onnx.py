@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from ci.cases.cache import digest_packages
+from ci.cases.limited import TIMEOUT_S
 from ci.cases.pipeline import Setup
 from ci.cases.policy import EmulatorPolicy
 from ci.cases.pool import Pool, ScratchPool
@@ -40,15 +41,24 @@ from ci.onnx.options import (
     parse_options,
     profile_options,
 )
+from ci.onnx.reading import FileFit, check_float_model, fit_file
 from ci.report.claim import claim_reports
 from ci.report.schema import Report, Tool
 from ci.report.text import count, name_models
 from ci.verbs import steps
-from ci.verbs.options import CASES, add_option, add_options, name_mending, repeat_command
+from ci.verbs.options import (
+    CASES,
+    add_option,
+    add_options,
+    count_cores,
+    name_mending,
+    repeat_command,
+)
 from provisioning.artifacts import choice
 from provisioning.artifacts.environment import Environment
 from provisioning.console.caller import shown_path
 from provisioning.console.command import FLAG, HOW, MANY, RESULTS, Outcome
+from provisioning.console.process import run_tasks
 from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError, UsageError, at_key
 from provisioning.quoting import shell_words
@@ -200,49 +210,50 @@ def fit_shapes(
     command: str = "",
     *,
     judges: bool = False,
+    timeout_s: float = TIMEOUT_S,
 ) -> tuple[list[CaseSpec], set[str]]:
-    """Read the .onnx files of cases. Return the cases, with a batch of 1 for files whose batch size
-    varies, and the paths of the files that are quantized already. ``command`` is the session's
-    command line without the options that select cases.
+    """Read the .onnx files of cases, each in a process that may take ``timeout_s`` seconds. Return
+    the cases, with a batch of 1 for files whose batch size varies, and the paths of the files that
+    are quantized already. ``command`` is the session's command line without the options that select
+    cases.
 
     Raises UsageError if QNN cannot load a file, or if the inputs or outputs of a float model differ
     from those of the quantized model. If the session ``judges`` cases and only some of the files
     cannot be loaded, the reason is shown instead, and their cases fail later.
     """
-    from ci.onnx import models
-    from ci.onnx.source import find_shapes, read_float
-
     quantized: set[str] = set()
     fitted: dict[Source, Source] = {}
     unusable: list[UsageError] = []
     names = name_models(spec.model for spec in specs)
-    files = {spec.source: spec for spec in reversed(specs) if spec.is_file}.values()
-    for spec in files:
-        together = [one for one in specs if one.source == spec.source]
+    files = [*{spec.source: spec for spec in reversed(specs) if spec.is_file}.values()]
+
+    def fit(spec: CaseSpec) -> FileFit | UsageError:
+        together = [other for other in specs if other.source == spec.source]
         again = choose_together(together, command) if command else ""
         entry = spec.model if spec.model in policy.models else ""
-        path, shapes = Path(spec.reference), spec.source.shapes
+        source = msgspec.structs.replace(spec.source, reference=spec.reference)
         try:
             with at_key(entry and f"models.{entry}.path"):
-                model = models.parse_model(path)
-                size, batch = models.find_batch(model, shapes)
-                shapes = (*shapes, *batch.items())
-                with at_key(names[spec.model]):
-                    models.fix_shapes(model, shapes)
-                known = find_shapes(path, spec.source.inputs, model).items()
-                models.check_model(model, path, again, entry, known)
+                return fit_file(source, names[spec.model], again, entry, timeout_s)
         except UsageError as error:
-            unusable.append(error)
+            return error
+
+    fits = run_tasks([partial(fit, spec) for spec in files], count_cores())
+    for spec, fit_or_error in zip(files, fits, strict=True):
+        if isinstance(fit_or_error, UsageError):
+            unusable.append(fit_or_error)
             continue
-        if batch:
+        entry = spec.model if spec.model in policy.models else ""
+        if batch := fit_or_error.batch:
             other = f"`shapes` in [models.{entry}]" if entry else "--shape"
-            told = f"{names[spec.model]}: its batch size ({size}) varies, so 1 is used"
+            told = f"{names[spec.model]}: its batch size ({batch}) varies, so 1 is used"
             progress.step(f"{told}; {other} sets another")
-        fitted[spec.source] = msgspec.structs.replace(spec.source, shapes=shapes)
+        fitted[spec.source] = msgspec.structs.replace(spec.source, shapes=fit_or_error.shapes)
         with at_key(f"models.{entry}.float_model"):
             if spec.source.float_model:
-                read_float(Path(spec.source.float_model), model, shapes)
-        if models.is_quantized(model):
+                source = msgspec.structs.replace(spec.source, reference=spec.reference)
+                check_float_model(source, fit_or_error.shapes, timeout_s)
+        if fit_or_error.is_quantized:
             quantized.add(spec.reference)
     if unusable and not (judges and len(unusable) < len({spec.source for spec in specs})):
         raise unusable[-1]
@@ -351,7 +362,9 @@ def prepare_cases(
     require_lane, fit_shapes and fit_schemes."""
     engine = OnnxEngine(toolchain=(), sdk=Path(), exports=require_lane(specs), **options)
     chosen = choice.QnnChoice(choice.read_choice(args.sdk).sdk, choice.WHEEL)
-    fitted, quantized = fit_shapes(specs, policy, progress, command, judges=judges)
+    fitted, quantized = fit_shapes(
+        specs, policy, progress, command, judges=judges, timeout_s=args.timeout_s
+    )
     return fit_schemes(fitted, quantized, policy, args.scheme), engine, chosen
 
 

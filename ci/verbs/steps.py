@@ -6,9 +6,8 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import shutil
-import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,8 @@ from msgspec.structs import replace
 
 from ci.cases.baselines import name_figures, record_baselines, suite_folder, users_folder
 from ci.cases.cache import hash_words
-from ci.cases.forked import run_forked
 from ci.cases.judged import Options
+from ci.cases.limited import run_limited
 from ci.cases.pipeline import KEEP_FIX
 from ci.cases.policy import LANES, EmulatorPolicy, read_emulator_policy
 from ci.cases.pool import ScratchPool, open_scratch_pool
@@ -283,8 +282,8 @@ def list_asked(
     """Return what --list prints: with --model, the nodes of the models with the scheme and the part
     that each mixture assigns to them; otherwise, the choices.
 
-    ``find_candidates`` runs in a fork, because it runs the user's code. Raises UsageError for a
-    part that has no own nodes.
+    ``find_candidates`` runs in a process with limits, because it runs the user's code. Raises
+    UsageError for a part that has no own nodes.
     """
     require_effect(
         args, "--list", *LISTING, *(("--model", "--scheme", "--soc") if args.model else ())
@@ -297,8 +296,8 @@ def list_asked(
     texts, listed = [], []
     for (model, scheme), spec in chosen.items():
         with at_key(f"{model} {scheme}".strip()):
-            with redirect_stdout(sys.stderr):  # what the user's code and the exporter print
-                candidates = run_forked(partial(find_candidates, spec), f"reading {model}")
+            listing = partial(find_candidates, spec)
+            candidates = run_limited(listing, model, timeout_s=args.timeout_s)
             parts, base = spec.source.choices.parts, spec.scheme.base.value if scheme else ""
             rows = list_parts(candidates, parts, base)
         listed.append({"model": model, "scheme": scheme, "nodes": rows})

@@ -1,11 +1,26 @@
 #!/bin/sh
-# Kills process groups when stdin ends, which is when the process that started this script ends.
-# Each line of stdin adds (+) or removes (-) a group.
-groups=" "
-while read -r sign group; do
+# Kills processes when stdin ends, which is when the process that started this script ends. Each line
+# of stdin adds (+) or removes (-) a process group, or a pipe, whose holders are killed.
+names=" "
+while read -r sign name; do
   case $sign in
-    +) groups="$groups$group " ;;
-    -) groups="${groups%% "$group" *} ${groups#* "$group" }" ;;
+    +) names="$names$name " ;;
+    -) names="${names%% "$name" *} ${names#* "$name" }" ;;
   esac
 done
-for group in $groups; do kill -s KILL -- "-$group"; done
+
+kill_holders() { # of the pipe $1
+  ls -l /proc/[0-9]*/fd 2> /dev/null | while read -r line; do
+    case $line in
+      /proc/*/fd:) process=${line#/proc/} process=${process%/fd:} ;;
+      *" -> $1") kill -s KILL -- "-$process" || kill -s KILL "$process" ;;
+    esac
+  done
+}
+
+for name in $names; do
+  case $name in
+    pipe:*) kill_holders "$name" ;;
+    *) kill -s KILL -- "-$name" ;;
+  esac
+done

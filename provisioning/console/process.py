@@ -191,15 +191,18 @@ def run_streams(
     data: bytes | Path = b"",
     env: Mapping[str, str] | None = None,
     timeout_s: float | None = None,
+    allowance: Allowance | None = None,
     most_bytes: int = MAX_STDOUT,
     most_messages: int = 0,
 ) -> Completed:
     """Run ``argv`` to its end with ``data``, which may be the path of a file, as its stdin. Its
     stdout and stderr are returned separately and unchanged. If it prints more than ``most_bytes``
-    to stdout, it is ended. Of a stderr of more than ``most_messages`` bytes (by default KEPT), the
-    middle is left out. Raises MissingToolError if the program cannot be started.
+    to stdout or exceeds a limit in ``allowance``, it is ended. Of a stderr of more than
+    ``most_messages`` bytes (by default KEPT), the middle is left out. Raises MissingToolError if
+    the program cannot be started.
     """
-    limits, stdout, stderr = _Limits(timeout_s), bytearray(), Excerpt(most_messages or KEPT)
+    limits = _Limits(timeout_s, allowance=allowance)
+    stdout, stderr = bytearray(), Excerpt(most_messages or KEPT)
 
     def collect(part: bytes) -> None:
         stdout.extend(part[: most_bytes - len(stdout)])
@@ -297,7 +300,6 @@ def _run(
             with interrupts_held():
                 process = _start(words, {**given, "stdin": stdin}, fix)
                 _running.add(process)
-                guard_group(process.pid)
             limits.start(process.pid)
             pipes = [one.fileno() for one in (process.stdout, process.stderr) if one]
             if _read(process, dict(zip(pipes, readers, strict=True)), limits):
@@ -309,7 +311,7 @@ def _run(
         finally:
             if process is not None:
                 _running.discard(process)
-                guard_group(process.pid, is_over=True)
+                guard(str(process.pid), is_over=True)
                 for stream in filter(None, (process.stdout, process.stderr)):
                     stream.close()
     wall_s = time.monotonic() - started
@@ -328,14 +330,31 @@ def _open_input(data: bytes | Path) -> Any:
 
 
 def _start(words: Sequence[str], given: Mapping[str, Any], fix: str) -> subprocess.Popen[bytes]:
+    """Start a process whose stdout is a pipe, and have it killed if this process is killed.
+
+    Its process group is not known before it has started. Until the guardian knows the group, it
+    knows the pipe, which the process holds from its first moment on.
+    """
+    reading, writing = os.pipe()
+    pipe = f"pipe:[{os.fstat(writing).st_ino}]"  # its name in /proc
+    guard(pipe)
     try:
-        return subprocess.Popen(words, stdout=PIPE, start_new_session=True, **given)
+        process = subprocess.Popen(words, stdout=writing, start_new_session=True, **given)
     except OSError as error:
         advice, cwd = fix or f"install {Path(words[0]).name}, or put it on PATH", given.get("cwd")
         if cwd and not cwd.is_dir():
             advice = f"check why {cwd} is not a directory"
         why = error.strerror or ""
         raise MissingToolError(f"cannot start {words[0]}", why=why, fix=advice) from error
+    else:
+        guard(str(process.pid))
+        process.stdout, reading = os.fdopen(reading, "rb"), -1
+        return process
+    finally:
+        guard(pipe, is_over=True)
+        os.close(writing)
+        if reading >= 0:
+            os.close(reading)
 
 
 def _read(
@@ -374,7 +393,7 @@ _guarding = threading.Lock()
 
 
 def start_guardian() -> None:
-    """Start the shell that kills the groups of guard_group if this process is killed.
+    """Start the shell that kills what guard names if this process is killed.
 
     PR_SET_PDEATHSIG would end only the first process of a group: git's helper for https, for
     example, would go on waiting for its server.
@@ -388,12 +407,14 @@ def start_guardian() -> None:
             )
 
 
-def guard_group(group: int, *, is_over: bool = False) -> None:
-    """Have a process group killed if this process is killed, until ``is_over``."""
+def guard(name: str, *, is_over: bool = False) -> None:
+    """Have a process group, or the processes that hold a pipe such as ``pipe:[4242]``, killed if
+    this process is killed, until ``is_over``.
+    """
     with suppress(OSError):
         pipe = _guardian[0].stdin
         if pipe:  # one write, so that threads cannot mix their lines
-            pipe.write(f"{'-' if is_over else '+'} {group}\n".encode())
+            pipe.write(f"{'-' if is_over else '+'} {name}\n".encode())
 
 
 def end_running(futures: Iterable[Future[Any]]) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ci.cases import limited
+from provisioning.console.process import Completed
 from provisioning.elf import loader
 
 
@@ -15,6 +18,16 @@ def no_host_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
     that needs a library of the machine puts it into ``host_libraries``."""
     monkeypatch.setattr(loader, "LOADER_CACHE", Path("/nonexistent/ld.so.cache"))
     monkeypatch.setattr(loader, "DEFAULT_DIRECTORIES", ())
+
+
+@pytest.fixture(autouse=True)
+def no_limited_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job of ci.cases.limited runs in the test's process: a new one imports torch again."""
+
+    def answer(argv: list[str], *, data: bytes, **_: Any) -> Completed:
+        return Completed(tuple(argv), 0, "", 0.0, stdout=limited.answer(data))
+
+    monkeypatch.setattr(limited, "run_streams", answer)
 
 
 @pytest.fixture

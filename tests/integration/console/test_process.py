@@ -237,6 +237,29 @@ def test_child_processes_end_when_their_parent_is_killed() -> None:
             time.sleep(0.02)
 
 
+def test_a_process_ends_that_was_started_as_its_parent_was_killed() -> None:
+    """The kill comes before the parent can name the process group to its guardian."""
+    mark = f"# {secrets.token_hex()}"
+    code = f"""
+import os, signal, subprocess
+from provisioning.console import process
+start = subprocess.Popen
+def start_and_die(words, **more):
+    started = start(words, **more)
+    if words[0] == "sh":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return started
+subprocess.Popen = start_and_die
+process.run_process(["sh", "-c", {f"sleep 600 & sleep 600 {mark}"!r}])
+"""
+    with subprocess.Popen([sys.executable, "-c", code]) as killed:
+        assert killed.wait(20) == -signal.SIGKILL
+    deadline = time.monotonic() + 20
+    while find_command(mark):
+        assert time.monotonic() < deadline, find_command(mark)
+        time.sleep(0.02)
+
+
 def find_command(mark: str) -> list[str]:
     found = []
     for file in Path("/proc").glob("[0-9]*/cmdline"):

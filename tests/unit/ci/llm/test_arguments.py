@@ -18,7 +18,7 @@ from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import CaseSpec
 from ci.llm.decoder import Decoder
 from ci.llm.families import HuggingFaceConfig
-from ci.llm.tokenizers import Tokenizer
+from ci.llm.tokenizers import TextAnswer, Tokenizer
 from ci.models.schemes import Scheme
 from ci.verbs import llm
 from provisioning.artifacts.choice import read_choice
@@ -134,14 +134,14 @@ def make_tokenizer(bos: int) -> Tokenizer:
     ],
 )
 def test_a_text_is_measured_in_windows_that_follow_each_other(
-    tmp_path: Path, text: str, bos: int, context: int, windows: list[str]
+    text: str, bos: int, context: int, windows: list[str]
 ) -> None:
-    (tmp_path / "text").write_text(text)
-    args = Namespace(text=tmp_path / "text", context=context)
+    args = Namespace(text=Path("text"), context=context)
+    answer = TextAnswer(bos, -1, (), make_tokenizer(bos).prompt(text))
     ids = tuple(
         tuple(int(one) if one.isdigit() else ord(one) for one in window) for window in windows
     )
-    assert llm.find_windows(args, make_tokenizer(bos)) == ids
+    assert llm.find_windows(args, answer) == ids
 
 
 def parse(*words: str) -> Namespace:

@@ -92,6 +92,7 @@ def make_arguments(top: Path) -> argparse.Namespace:
         own=("net",),
         standalone=False,
         force=False,
+        timeout_s=60.0,
     )
 
 

@@ -1,0 +1,89 @@
+"""Runs a job on a user's file in a new process with limits.
+
+The parsers of models and tokenizers are written in C++ or Rust: a file can make them run forever,
+take all memory, ignore Ctrl-C or end their process. Nothing that a verb itself does may depend on
+that, so a verb that needs to know something about a file asks such a process.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from collections.abc import Callable
+from typing import TypeVar
+
+from ci.cases.forked import answer_job, is_own, redirected
+from ci.cases.pool import list_python_path
+from provisioning.console.command import explain_exception
+from provisioning.console.process import module_command, run_streams
+from provisioning.console.usage import Allowance, share_memory
+from provisioning.errors import QnnCiError, UsageError
+
+R = TypeVar("R")
+TIMEOUT_S = 120.0
+MOST_MESSAGES = 1 << 20
+
+
+def run_limited(
+    job: Callable[[], R],
+    what: str,
+    *,
+    timeout_s: float = TIMEOUT_S,
+    max_bytes: int = 0,
+    fix: str = "",
+) -> R:
+    """Return the result of ``job``, or raise its exception, which may be any QnnCiError. An
+    exception that is not a QnnCiError becomes a FailedError. The job and its result must be
+    picklable, and the job must not be of the module that is run as a program.
+
+    The process may take ``timeout_s`` seconds and ``max_bytes`` of memory or, if that is 0, the
+    memory that is available. Raises UsageError, which says that ``what`` cannot be read, if it
+    exceeds a limit or dies.
+    """
+    memory = (max_bytes, 0) if max_bytes else share_memory(1)
+    ended = run_streams(
+        module_command("ci.cases.limited"),
+        data=pickle.dumps(job),
+        env={**os.environ, "PYTHONPATH": list_python_path(os.environ.get("PYTHONPATH", ""))},
+        allowance=Allowance(timeout_s, *memory),
+        most_messages=MOST_MESSAGES,
+    )
+    if not ended.is_good or not ended.stdout:
+        why = ended.exceeded or f"the process that reads it {ended.describe()}"
+        if (message := ended.tail.strip()) and not ended.exceeded:
+            why += f": {message.splitlines()[-1].strip()}"
+        raise UsageError(f"{what} cannot be read", why=why, fix=fix)
+    result: R | QnnCiError = pickle.loads(ended.stdout)  # noqa: S301 - from our own process
+    if isinstance(result, QnnCiError):
+        raise result
+    return result
+
+
+def answer(data: bytes) -> bytes:
+    """Run a pickled job, and return its result or its QnnCiError, pickled."""
+    return pickle.dumps(answer_job(lambda: _name_defects(pickle.loads(data))))  # noqa: S301
+
+
+def _name_defects(job: Callable[[], R]) -> R:
+    """Return the result of ``job``. An exception of this project's code becomes a DefectError."""
+    try:
+        return job()
+    except Exception as error:
+        if is_own(error) and not isinstance(error, QnnCiError):
+            raise explain_exception(error) from error
+        raise
+
+
+def main() -> int:
+    """Run the job on stdin, and write its result to stdout. What the job prints is a message."""
+    answers = os.dup(1)
+    with redirected(2, 1):
+        data = answer(sys.stdin.buffer.read())
+    with os.fdopen(answers, "wb") as stream:
+        stream.write(data)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,173 @@
+"""Work on a user's files is done in processes with limits, not in the one of the verb."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci.cases.limited import run_limited
+from ci.inspect.files import unpack_files
+from ci.llm import tiny
+from ci.llm.tokenizers import TextQuestion, ask_tokenizer
+from provisioning.documents import read_user_file
+from provisioning.errors import DefectError, ExitCode, FailedError, QnnCiError, UsageError
+
+ROOT = Path(__file__).parents[3]
+TINY = Path(tiny.__file__).parent
+
+
+def test_a_result_is_returned_whatever_the_job_prints() -> None:
+    assert run_limited(partial(print, "a line"), "it") is None
+    assert run_limited(partial(sorted, (3, 1)), "it") == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("job", "error", "told"),
+    [
+        (partial(time.sleep, 600), UsageError, "it cannot be read\n  why: did not end within 1 s"),
+        (partial(list, range(1 << 27)), UsageError, "the process needs more than 0.25 GiB"),
+        (os.abort, UsageError, "the process that reads it was killed by SIGABRT"),
+        (partial(os._exit, 3), UsageError, "the process that reads it exited with 3"),
+        (partial(json.loads, "{"), FailedError, "JSONDecodeError"),
+        (partial(read_user_file, Path("/gone"), "it"), UsageError, "fix: correct the path"),
+        (partial(unpack_files, None, None), DefectError, "unexpected"),
+    ],
+)
+def test_a_job_that_fails_or_exceeds_a_limit_is_an_error(
+    job: Callable[[], Any], error: type[QnnCiError], told: str
+) -> None:
+    with pytest.raises(error) as caught:
+        run_limited(job, "it", timeout_s=1.0, max_bytes=1 << 28)
+    assert type(caught.value) is error
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_ends_a_job(number: signal.Signals) -> None:
+    code = """
+import functools, time
+from ci.cases.limited import run_limited
+from provisioning.console.interrupts import catch_signals
+catch_signals()
+print("ready", flush=True)
+run_limited(functools.partial(time.sleep, 600), "it")
+"""
+    words = [sys.executable, "-c", code]
+    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as run:
+        assert run.stdout
+        run.stdout.readline()
+        time.sleep(1)
+        run.send_signal(number)
+        began = time.monotonic()
+        run.communicate(timeout=20)
+        assert time.monotonic() - began < 6
+
+
+MODULES = {"onnx", "onnxruntime", "torch", "tokenizers", "sentencepiece"}
+CALL = f"""
+import sys
+from ci.__main__ import main
+code = main(sys.argv[1:])
+print(int(code), *sorted({MODULES} & sys.modules.keys()), file=sys.stderr)
+"""
+
+
+def call_verb(folder: Path, *words: str) -> tuple[str, str]:
+    """Return what a verb prints, and its exit code with the modules in MODULES that it imported."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ended = subprocess.run(
+        [sys.executable, "-c", CALL, *words],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    *lines, last = ended.stderr.splitlines()
+    return ended.stdout + "\n".join(lines), last
+
+
+def test_verbs_do_not_read_onnx_files_in_their_own_process(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx", reason="onnx is not installed in this environment")
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[n,4] x, float[m,4] z) => (float[n,4] y) { y = Relu(x) }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "net.onnx")
+    (tmp_path / "cut.onnx").write_bytes((tmp_path / "net.onnx").read_bytes()[:40])
+    (tmp_path / ".git").mkdir()
+    for words, code, told in (
+        (["inspect", "net.onnx"], ExitCode.FAILED, "no EPContext node"),
+        (["init", "--model", "net.onnx", "--policy-only"], ExitCode.OK, "whose sizes vary"),
+        (["test-onnx", "--model", "net.onnx"], ExitCode.USAGE, "--shape x=1,4"),
+        (["test-onnx", "--model", "cut.onnx"], ExitCode.USAGE, "is not an ONNX model"),
+        (["mend", "--model", "cut.onnx"], ExitCode.USAGE, "is not an ONNX model"),
+    ):
+        shown, last = call_verb(tmp_path, *words)
+        assert told in shown, shown
+        assert last == str(int(code)), (words, last, shown)
+
+
+WORDS = {"type": "WordLevel", "vocab": {"<s>": 0, "</s>": 1, "a": 2, "u": 3}, "unk_token": "u"}
+TOKENIZER: dict[str, Any] = {
+    "version": "1.0",
+    "truncation": None,
+    "padding": None,
+    "added_tokens": [],
+    "normalizer": None,
+    "pre_tokenizer": None,
+    "post_processor": None,
+    "decoder": None,
+    "model": WORDS,
+}
+REPLACE = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 50}
+BPE = {
+    "type": "BPE",
+    "vocab": {"a": 0, "b": 1},
+    "merges": [["a", "b"]],
+    "dropout": None,
+    "unk_token": None,
+    "continuing_subword_prefix": None,
+    "end_of_word_suffix": None,
+    "fuse_unk": False,
+    "byte_fallback": False,
+    "ignore_merges": False,
+}
+# Files with which the tokenizers package panics, or takes gigabytes and minutes.
+HOSTILE = {
+    "panics as it is read": {"model": BPE},
+    "panics in encode": {"pre_tokenizer": {"type": "FixedLength", "length": 0}},
+    "has no end": {"normalizer": {"type": "Sequence", "normalizers": [REPLACE] * 8}},
+}
+
+
+@pytest.mark.parametrize(("name", "change"), HOSTILE.items())
+def test_a_hostile_tokenizer_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, change: dict[str, Any]
+) -> None:
+    pytest.importorskip("tokenizers", reason="tokenizers is not installed in this environment")
+    monkeypatch.setattr("ci.llm.tokenizers.MEMORY_BYTES", 1 << 29)
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps({**TOKENIZER, **change}))
+    with pytest.raises(UsageError, match=r"tokenizer\.json cannot be (read|used)"):
+        ask_tokenizer(TextQuestion(path, "the model", 4, ("a a",)), path)
+
+
+def test_the_verb_refuses_a_hostile_tokenizer(tmp_path: Path) -> None:
+    for package in ("torch", "executorch", "tokenizers"):
+        pytest.importorskip(package, reason=f"{package} is not installed in this environment")
+    (tmp_path / "tokenizer.json").write_text(json.dumps({**TOKENIZER, "model": BPE}))
+    files = ["--weights", str(TINY / "weights.bin"), "--tokenizer", "tokenizer.json"]
+    shown, last = call_verb(tmp_path, "test-llm", *files)
+    assert "the tokenizer tokenizer.json cannot be read" in shown
+    assert "Traceback" not in shown
+    assert last == str(int(ExitCode.USAGE))
