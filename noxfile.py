@@ -213,10 +213,10 @@ def release(session: nox.Session) -> None:
 def environments(session: nox.Session) -> None:
     """Create Python environments for the groups after ``--``, by default core and lowering."""
     groups = session.posargs or ["core", "lowering"]
-    known = PYPROJECT["dependency-groups"]
-    if unknown := [group for group in groups if group not in known]:
-        what = f"pyproject.toml has no dependency group {unknown[0]}; use {', '.join(known)}"
-        fail(session, USAGE, what)
+    available = PYPROJECT["dependency-groups"]
+    if unknown := [group for group in groups if group not in available]:
+        cause = f"pyproject.toml has no dependency group {unknown[0]}; use {', '.join(available)}"
+        fail(session, USAGE, cause)
     for group in groups:
         make_environment(session, group)
 
@@ -231,8 +231,8 @@ def qnn_ci(session: nox.Session) -> None:
 def add_verbs() -> None:
     """Make each verb that the command line names as a session a session: ``./nox -s localise`` is
     ``./nox -s qnn_ci -- localise``."""
-    known = nox.registry.get()
-    unknown = [word for word in list_nox_words() if word not in known and word[:1] != "-"]
+    sessions = nox.registry.get()
+    unknown = [word for word in list_nox_words() if word not in sessions and word[:1] != "-"]
     verbs = ask_ci("--environment").split() if unknown else []
     for name in unknown:
         if (verb := name.replace("_", "-")) in verbs:

@@ -122,8 +122,8 @@ def fetch_wheels(plan: ImagePlan, progress: Progress) -> list[Path]:
     _run_pip(common, ["--require-hashes", "-r", hashed])
     _fetch_torch([*common, *(line for line in lines if "--hash" not in line)])
     pins = (line.split()[0].split("==") for line in lines)
-    wanted = {(canonicalize_name(name), version) for name, version in pins}
-    return sorted(path for path in directory.iterdir() if read_pin(path) in wanted)
+    locked = {(canonicalize_name(name), version) for name, version in pins}
+    return sorted(path for path in directory.iterdir() if read_pin(path) in locked)
 
 
 def _fetch_torch(words: Sequence[str | Path]) -> None:
@@ -200,8 +200,8 @@ def build_image(
     below = find_image(name).parent
     parent = build_image(client, below, progress, base=base, fresh=fresh) if below else None
     plan = plan_image(client, name, base)
-    found = None if fresh else find_built(client, plan)
-    return found or _build_one(client, plan, progress, parent, fresh=fresh)
+    existing = None if fresh else find_built(client, plan)
+    return existing or _build_one(client, plan, progress, parent, fresh=fresh)
 
 
 def find_built(client: DockerClient, plan: ImagePlan) -> Built | None:
@@ -298,9 +298,9 @@ def follow_build(events: Iterable[dict[str, Any]], name: str, progress: Progress
     failure: QnnCiError | None = None
     for event in events:
         for line in str(event.get("stream", "")).splitlines():
-            if found := STEP.match(line):
+            if match := STEP.match(line):
                 step = line
-                progress.step(f"{name}: step {found[1]} of {found[2]}: {found[3][:60]}")
+                progress.step(f"{name}: step {match[1]} of {match[2]}: {match[3][:60]}")
                 tail.clear()
             elif line.strip():
                 tail.append(line.rstrip())
@@ -358,12 +358,12 @@ def write_locks(
     """
     first = plan_image(client, chain(name)[0], base)
     diff = _change(first.python_lock, resolve_lock(first, progress), write=write)
-    for one in chain(name):
-        plan = plan_image(client, one, base)
+    for member in chain(name):
+        plan = plan_image(client, member, base)
         if not plan.base.snapshot and first.python_lock.is_file():
-            built = build_image(client, one, progress, base=base)
+            built = build_image(client, member, progress, base=base)
             output = client.containers.run(
-                built.image_id, ["cat", f"{PACKAGES}/{one}.txt"], entrypoint="", remove=True
+                built.image_id, ["cat", f"{PACKAGES}/{member}.txt"], entrypoint="", remove=True
             )
             diff += _change(plan.apt_lock, output.decode("utf-8"), write=write)
     return diff

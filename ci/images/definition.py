@@ -146,14 +146,14 @@ def wanted_requirements(checkout: Path) -> list[str]:
     nox_version = re.search(r"(?m)^NOX_VERSION=(\S+)$", read_text(checkout / "nox"))
     if nox_version is None:
         raise UnfitError(f"{checkout / 'nox'} does not contain the version of nox")
-    found, waiting = {f"nox=={nox_version[1]}"}, list(GROUPS)
+    requirements, waiting = {f"nox=={nox_version[1]}"}, list(GROUPS)
     for name in waiting:
         for row in groups[name]:
             if not isinstance(row, dict):
-                found.add(row)
+                requirements.add(row)
             elif row["include-group"] not in waiting:
                 waiting.append(row["include-group"])
-    return sorted(found)
+    return sorted(requirements)
 
 
 def describe_environments(checkout: Path) -> str:
@@ -240,15 +240,15 @@ def plan_image(client: DockerClient, name: str, base: str = "") -> ImagePlan:
         row = images.bases[base_name]
         return ImagePlan(name, image, base_name, row, row.image, find_checkout())
     try:
-        found = str(client.images.get(base_name).id)
+        image_id = str(client.images.get(base_name).id)
     except ImageNotFound as error:
         raise UsageError(
             f"there is no base {base_name!r}",
             why="manifests/images.toml does not list it, and the engine has no image of that name",
             fix=f"run `docker pull {base_name}`, or use one of: {', '.join(images.bases)}",
         ) from error
-    own = Base(image=base_name, python=_read_python(client, base_name, found))
-    return ImagePlan(name, image, name_base(base_name), own, found, find_checkout())
+    chosen_base = Base(image=base_name, python=_read_python(client, base_name, image_id))
+    return ImagePlan(name, image, name_base(base_name), chosen_base, image_id, find_checkout())
 
 
 def _read_python(client: DockerClient, reference: str, image_id: str) -> str:
@@ -260,8 +260,8 @@ def _read_python(client: DockerClient, reference: str, image_id: str) -> str:
         text = read_file(client, str(container.id), "/usr/lib/os-release")
     finally:
         container.remove()
-    found = {key: value.strip('"') for key, value in re.findall(r"(?m)^(\w+)=(.*)$", text)}
-    release = f"{found.get('ID')}-{found.get('VERSION_ID')}"
+    fields = {key: value.strip('"') for key, value in re.findall(r"(?m)^(\w+)=(.*)$", text)}
+    release = f"{fields.get('ID')}-{fields.get('VERSION_ID')}"
     if release not in PYTHONS:
         raise UsageError(
             f"{reference} is based on {release}, whose Python version is unknown",

@@ -154,13 +154,15 @@ def _clean_config(
     config: dict[str, Any], digests: list[str], time_s: int, labels: Mapping[str, str]
 ) -> dict[str, Any]:
     created = dt.datetime.fromtimestamp(time_s, dt.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-    kept = {name: config["config"][name] for name in KEPT_CONFIG if config["config"].get(name)}
-    kept["Labels"] = {**kept.get("Labels", {}), **labels}
+    container_config = {
+        name: config["config"][name] for name in KEPT_CONFIG if config["config"].get(name)
+    }
+    container_config["Labels"] = {**container_config.get("Labels", {}), **labels}
     return {
         "architecture": config["architecture"],
         "os": config["os"],
         "created": created,
-        "config": kept,
+        "config": container_config,
         "history": [{"created": created, "created_by": "docker/Dockerfile"} for _ in digests],
         "rootfs": {"type": "layers", "diff_ids": digests},
     }

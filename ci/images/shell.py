@@ -46,8 +46,8 @@ def open_stream(client: DockerClient, container_id: str) -> socket.socket:
     """Return one socket for the container's stdin, stdout and stderr. Call this before the
     container starts, so that no output is lost.
     """
-    wanted = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
-    opened: Any = client.api.attach_socket(container_id, params=wanted)
+    streams = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
+    opened: Any = client.api.attach_socket(container_id, params=streams)
     stream: socket.socket = getattr(opened, "_sock", opened)
     stream.settimeout(None)
     return stream
@@ -147,8 +147,8 @@ def run_shell(client: DockerClient, request: ShellRequest) -> int:
                 copy_streams(stream, terminal=terminal)
         except KeyboardInterrupt:
             # An interactive shell ignores SIGINT and SIGTERM.
-            asked = (signal.SIGHUP,) if terminal else (signal.SIGINT, signal.SIGTERM)
-            for number in (*asked, signal.SIGKILL):
+            first_signals = (signal.SIGHUP,) if terminal else (signal.SIGINT, signal.SIGTERM)
+            for number in (*first_signals, signal.SIGKILL):
                 with suppress(Exception):  # it may have exited by itself
                     client.api.kill(container_id, number.value)
                 if code.ended(GRACE_S):
@@ -233,14 +233,14 @@ def _prepared(
 def _variables(request: ShellRequest) -> dict[str, str]:
     umask = os.umask(0)
     os.umask(umask)
-    own = {
+    variables = {
         "HOME": HOME,
         "QNN_CI_CHECKOUT": str(request.plan.checkout),
         "QNN_CI_PROFILE": request.plan.image.profile,
         "QNN_CI_UMASK": f"{umask:03o}",
         "QNN_CI_HOME": str(store_home()),
     }
-    return {**{name: os.environ[name] for name in PASSED if name in os.environ}, **own}
+    return {**{name: os.environ[name] for name in PASSED if name in os.environ}, **variables}
 
 
 def _mounts(request: ShellRequest, pipe: Path, volumes: dict[str, str]) -> list[Mount]:
@@ -264,10 +264,10 @@ def _outer_git(checkout: Path) -> list[Path]:
     """
     try:
         words = ("rev-parse", "--path-format=absolute", "--git-common-dir")
-        found = Path(ask_git(checkout, *words).decode().rstrip("\n"))
+        directory = Path(ask_git(checkout, *words).decode().rstrip("\n"))
     except ToolError:  # it is not a repository, so nothing more is mounted
         return []
-    return [] if checkout in found.parents else [found]
+    return [] if checkout in directory.parents else [directory]
 
 
 def _own_volumes(client: DockerClient, request: ShellRequest) -> dict[str, str]:
@@ -282,8 +282,8 @@ def _own_volumes(client: DockerClient, request: ShellRequest) -> dict[str, str]:
         f"{LABEL}-home-{os.getuid()}": HOME,
         f"{LABEL}-nox-{os.getuid()}-{request.plan.name}-{place}": f"{checkout}/.nox",
     }
-    there = {str(one.name) for one in client.volumes.list(filters={"label": SHELL_LABEL})}
-    for name in sorted(volumes.keys() - there):
+    existing = {str(volume.name) for volume in client.volumes.list(filters={"label": SHELL_LABEL})}
+    for name in sorted(volumes.keys() - existing):
         client.volumes.create(name, labels={SHELL_LABEL: request.plan.name})
         owner = f"{os.getuid()}:{os.getgid()}"
         config = client.api.create_host_config(

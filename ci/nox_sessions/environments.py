@@ -87,12 +87,12 @@ class PythonEnvironment:
         try:
             stamp.unlink(missing_ok=True)
         except OSError as error:
-            what = f"{self.folder} cannot be written ({error.strerror})"
-            raise UnwritableError(f"{what}; remove it, or {MOVE}") from error
+            problem = f"{self.folder} cannot be written ({error.strerror})"
+            raise UnwritableError(f"{problem}; remove it, or {MOVE}") from error
         virtualenv = [sys.executable, "-m", "virtualenv", "-q"]
         session.run(*virtualenv, str(self.folder), silent=True, log=False)
-        what = f"installing {len(self.packages)} packages into {self.folder.name}"
-        with show_progress(what, session.log):
+        activity = f"installing {len(self.packages)} packages into {self.folder.name}"
+        with show_progress(activity, session.log):
             missing = link_packages(self.folder, self.packages, list_others(self.folder))
             if missing:
                 self._install_missing(session, missing)
@@ -142,16 +142,16 @@ def hold_lock(path: Path, log: Callable[[str], None]) -> Iterator[None]:
 
 
 @contextmanager
-def show_progress(what: str, log: Callable[[str], None]) -> Iterator[None]:
-    """Print ``what`` at the start of the block and then, with the elapsed time, every HEARTBEAT_S
+def show_progress(activity: str, log: Callable[[str], None]) -> Iterator[None]:
+    """Print ``activity`` at the start of the block and then, with the elapsed time, every HEARTBEAT_S
     seconds until its end."""
     begun, ended = time.monotonic(), threading.Event()
 
     def repeat() -> None:
         while not ended.wait(HEARTBEAT_S):
-            log(f"{what}: {time.monotonic() - begun:.0f} s")
+            log(f"{activity}: {time.monotonic() - begun:.0f} s")
 
-    log(what)
+    log(activity)
     threading.Thread(target=repeat, daemon=True).start()
     try:
         yield

@@ -18,19 +18,21 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 
-def link_packages(environment: Path, wanted: Sequence[str], others: Iterable[Path]) -> list[str]:
+def link_packages(
+    environment: Path, requirements: Sequence[str], environments: Iterable[Path]
+) -> list[str]:
     """Link the wanted packages, and what they depend on, from other environments. Return the names
     of those that none of them has."""
-    missing = [Requirement(text).name for text in wanted]
-    others = list(others)
+    missing = [Requirement(text).name for text in requirements]
+    environments = list(environments)
     for site in environment.glob("lib/python*/site-packages"):
-        for other in others:
+        for source in environments:
             installed = list_installed(site)
-            available = list_installed(other / site.relative_to(environment))
-            for name, package in resolve(wanted, {**available, **installed}).items():
+            available = list_installed(source / site.relative_to(environment))
+            for name, package in resolve(requirements, {**available, **installed}).items():
                 if package and name not in installed:
                     link_files(package, site)
-        resolved = resolve(wanted, list_installed(site))
+        resolved = resolve(requirements, list_installed(site))
         missing = [name for name, package in resolved.items() if package is None]
     return missing
 
@@ -41,18 +43,18 @@ def list_installed(site: Path) -> dict[str, Distribution]:
 
 
 def resolve(
-    wanted: Sequence[str], packages: dict[str, Distribution]
+    requirements: Sequence[str], packages: dict[str, Distribution]
 ) -> dict[str, Distribution | None]:
     """Return the packages that are wanted, and those that they depend on, by name: None if there is
     none of the required version."""
     resolved: dict[str, Distribution | None] = {}
-    waiting = [(Requirement(text), "") for text in wanted]
-    seen = set()
+    waiting = [(Requirement(text), "") for text in requirements]
+    visited = set()
     while waiting:
         need, extra = waiting.pop()
-        if (str(need), extra) in seen or not applies(need, extra):
+        if (str(need), extra) in visited or not applies(need, extra):
             continue
-        seen.add((str(need), extra))
+        visited.add((str(need), extra))
         name = canonicalize_name(need.name)
         package = packages.get(name)
         if package is None or not need.specifier.contains(package.version, prereleases=True):

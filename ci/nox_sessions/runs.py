@@ -112,9 +112,9 @@ def choose_executorch(session: nox.Session) -> str:
         if build["lowers_with"]:
             version = build["identity"]["executorch_version"]
     if version not in {"", *torch_versions}:
-        others = ", ".join(torch_versions)
-        what = f"ExecuTorch {version} is not supported; pass --executorch with one of {others}"
-        fail(session, USAGE, what)
+        supported = ", ".join(torch_versions)
+        cause = f"ExecuTorch {version} is not supported; pass --executorch with one of {supported}"
+        fail(session, USAGE, cause)
     return "" if version == default else version
 
 
@@ -199,8 +199,8 @@ def require_host(session: nox.Session, group: str) -> None:
     """Fail a session that this machine cannot run, before anything is installed."""
     system, machine = platform.system(), platform.machine()
     if system == "Windows":
-        what = "sessions do not run on Windows; on x86-64, all of them run in WSL 2"
-        fail(session, ENVIRONMENT, what)
+        cause = "sessions do not run on Windows; on x86-64, all of them run in WSL 2"
+        fail(session, ENVIRONMENT, cause)
     if group in LARGE and (system, machine) != ("Linux", "x86_64"):
         needs = f"{session.name} needs Linux on x86-64, such as in a CI job"
         fail(session, ENVIRONMENT, f"{needs}; this is {system} {machine}, where {ELSEWHERE} work")
