@@ -143,8 +143,8 @@ def hold_lock(path: Path, log: Callable[[str], None]) -> Iterator[None]:
 
 @contextmanager
 def show_progress(activity: str, log: Callable[[str], None]) -> Iterator[None]:
-    """Print ``activity`` at the start of the block and then, with the elapsed time, every HEARTBEAT_S
-    seconds until its end."""
+    """Print ``activity`` at the start of the block and then, with the elapsed time, every
+    HEARTBEAT_S seconds until its end."""
     begun, ended = time.monotonic(), threading.Event()
 
     def repeat() -> None:
