@@ -364,14 +364,43 @@ def _clean(part: bytes) -> bytes:
     return _ANSI.sub(b"", part).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
 
+def is_in_its_log(rule: Rule, scan: _Scan) -> bool:
+    """Return whether the log contains what the rule needs."""
+    return not rule.log or not scan.contained.isdisjoint(rule.log)
+
+
+def find_other(rule: Rule, seen: _Seen, scan: _Scan) -> Rule | None:
+    """Return the next rule that matches a line, which ``rule`` has taken in a log that is not its
+    own, and note the line for it. Whether the log is the rule's own is only known at its end."""
+    low = seen.text.lower().encode()
+    for other in scan.rules:
+        if other is rule or not is_in_its_log(other, scan):
+            continue
+        if other.literals and not any(text.strip() in low for text in other.literals):
+            continue
+        if (values := other.find(seen.text)) is not None:
+            lines = [_Seen(seen.line, seen.text, values, seen.count)]
+            if had := scan.seen.get(other.id):
+                lines.append(had)
+            first = min(lines, key=lambda one: one.line)
+            count = sum(one.count for one in lines)
+            scan.seen[other.id] = _Seen(first.line, first.text, first.values, count)
+            return other
+    return None
+
+
 def _conclude(file: str, scan: _Scan) -> Explanation:
     """Sort the matched rules into causes, consequences, notes and harmless lines."""
     matched = [rule for rule in scan.rules if rule.id in scan.seen]
-    for rule in [one for one in matched if one.log and scan.contained.isdisjoint(one.log)]:
+    for rule in [one for one in matched if not is_in_its_log(one, scan)]:
         matched.remove(rule)
-        seen = scan.seen[rule.id]
-        scan.unknown.append(Unknown(seen.line, seen.text))
-        scan.unknown_count += seen.count
+        seen = scan.seen.pop(rule.id)
+        other = find_other(rule, seen, scan)
+        if not other:
+            scan.unknown.append(Unknown(seen.line, seen.text))
+            scan.unknown_count += seen.count
+        elif other not in matched:
+            matched.append(other)
     scan.unknown.sort(key=lambda one: one.line)
     matched.sort(key=lambda rule: scan.seen[rule.id].line)
     ids = {rule.id for rule in matched}

@@ -42,6 +42,17 @@ def names(findings: tuple) -> list[str]:
     return [finding.rule for finding in findings]
 
 
+def test_a_line_counts_for_the_next_rule_if_the_log_is_not_that_of_the_first() -> None:
+    """Whether a log contains the text that a rule needs is only known at the end of the log."""
+    line = "Failed to create context from binary. Error code: 1002"
+    other = "QNN_COMMON_ERROR_MEM_ALLOC: no memory for the context"
+    for lines, count in ([line], 1), ([line, line], 2), ([line, other], 2), ([other, line], 2):
+        (cause,) = say("fine", *lines).causes
+        assert (cause.rule, cause.line, cause.count) == ("graph-memory", 2, count)
+    for lines in ["perf --device gpu", line], [line, "perf --device gpu"]:
+        assert names(say(*lines).causes) == ["context-of-other-backend"]
+
+
 def test_consequences_of_a_cause_are_marked_before_and_after_it() -> None:
     for lines in ((STUB, DEVICE, INIT), (INIT, DEVICE, STUB)):
         told = say("fine", *lines)
