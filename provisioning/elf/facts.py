@@ -178,6 +178,7 @@ class ElfFacts:
 
     @property
     def machine_name(self) -> str:
+        """The name of e_machine."""
         return name_machine(self.machine)
 
     @property
@@ -216,7 +217,10 @@ class ElfFacts:
 
 def _highest(versions: Iterable[str], prefix: str) -> tuple[int, ...] | None:
     """Return (2, 17) for ``GLIBC_2.17``; versions such as ``GLIBC_PRIVATE`` are ignored."""
-    split = [version.rpartition("_") for version in versions]
-    numbers = [rest.split(".") for family, _, rest in split if family == prefix]
-    known = [tuple(map(int, parts)) for parts in numbers if all(map(str.isdecimal, parts))]
-    return max(known, default=None)
+    numbers = []
+    for version in versions:
+        family, _, number = version.rpartition("_")
+        parts = number.split(".")
+        if family == prefix and all(map(str.isdecimal, parts)):
+            numbers.append(tuple(map(int, parts)))
+    return max(numbers, default=None)

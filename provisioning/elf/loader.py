@@ -28,16 +28,19 @@ def find_libraries(names: Iterable[str]) -> dict[str, str | None]:
     Searches the loader's cache, a file with the names and paths of libraries, and then its default
     directories.
     """
-    if not (wanted := sorted(names)):
+    if not (sorted_names := sorted(names)):
         return {}
     cached: dict[str, str] = {}
+    # The paths are searched for in its bytes: `ldconfig -p` is not in every user's PATH.
     with suppress(OSError):
         for text in re.findall(rb"/[\x21-\x7e]+", read_bytes(LOADER_CACHE)):
             path = text.decode()
             cached.setdefault(path.rpartition("/")[2], path)
-    places = [part.format(machine=platform.machine()) for part in DEFAULT_DIRECTORIES]
-    found: dict[str, str | None] = {}
-    for name in wanted:
-        tried = [cached.get(name, ""), *(f"{place}/{name}" for place in places)]
-        found[name] = next((path for path in tried if path and Path(path).exists()), None)
-    return found
+    directories = [form.format(machine=platform.machine()) for form in DEFAULT_DIRECTORIES]
+    paths: dict[str, str | None] = {}
+    for name in sorted_names:
+        candidates = [f"{directory}/{name}" for directory in directories]
+        if name in cached:
+            candidates.insert(0, cached[name])
+        paths[name] = next((path for path in candidates if Path(path).exists()), None)
+    return paths

@@ -72,11 +72,15 @@ class Tables:
         return place + distance
 
     def count(self, items: int = 1) -> None:
+        """Count the items that were read. Raises struct.error above MAX_ITEMS: the offsets of a
+        damaged file can lead to the same table again and again.
+        """
         self.items += items
         if self.items > MAX_ITEMS:
             raise struct.error(f"more than {MAX_ITEMS} items")
 
     def root(self) -> Table:
+        """Return the table that contains all others."""
         return Table(self, self.follow(self.start))
 
 
@@ -109,15 +113,17 @@ class Table:
         missing.
         """
         place = self.find(number)
-        return tuple(
-            self.tables.read("I", place + WORD * one) for one in range(count if place else 0)
-        )
+        if not place:
+            return ()
+        return tuple(self.tables.read("I", place + WORD * index) for index in range(count))
 
     def table(self, number: int) -> Table | None:
+        """Return the table in a field, or None if the field is missing."""
         place = self.find(number)
         return Table(self.tables, self.tables.follow(place)) if place else None
 
     def text(self, number: int) -> str:
+        """Return the first MAX_TEXT bytes of a text field; empty if the field is missing."""
         return self.bytes(number).decode("utf-8", "replace")
 
     def span(self, number: int) -> tuple[int, int]:
@@ -193,11 +199,11 @@ def find_targets(blob: View) -> tuple[Target, ...]:
     """Return the distinct targets of the graphs in a binary, sorted by SoC; empty if the binary
     does not state them.
     """
-    found = {
+    targets = {
         Target(name.decode("ascii", "replace"), int(arch), int(size) >> 20)
         for name, arch, size in map(re.Match.groups, COMPILED.finditer(blob))
     }
-    return tuple(sorted(found, key=lambda one: one.soc))
+    return tuple(sorted(targets, key=lambda target: target.soc))
 
 
 def find_context_damage(blob: View) -> str:
@@ -214,10 +220,10 @@ def find_context_damage(blob: View) -> str:
     begin, size = CONTEXT.unpack_from(blob)
     if begin + size == len(blob):
         return ""
-    told = begin + size if begin + size < 1 << 40 else "an impossible size"
+    stated_size = begin + size if begin + size < 1 << 40 else "an impossible size"
     return (
-        f"is {len(blob)} bytes long, but its header states {told}: it was cut short or is not from "
-        "QNN"
+        f"is {len(blob)} bytes long, but its header states {stated_size}: it was cut short or is "
+        "not from QNN"
     )
 
 
@@ -236,9 +242,9 @@ def find_program_damage(blob: View) -> str:
 def find_misplaced(blob: View) -> str:
     """Return why segments of a complete program cannot be mapped into memory, or '' if they can."""
     base = PROGRAM.unpack_from(blob)[4] if blob[8:12] == EXTENDED else 0
-    found = BINARY.finditer(blob, 0, base or len(blob))
+    headers = BINARY.finditer(blob, 0, base or len(blob))
     # Other numbers in the flatbuffer that look like a context binary are not aligned.
-    if any(one.start() % OFFSET_BYTES == 0 for one in found):
+    if any(header.start() % OFFSET_BYTES == 0 for header in headers):
         return "contains a context binary in its flatbuffer, not in a segment"
     try:
         for start, size in list_segments(Tables(blob), base) if base else ():

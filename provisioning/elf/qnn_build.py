@@ -45,11 +45,12 @@ class QnnBuild(NamedTuple):
     stamp: str | None
     text: str
 
-    def agrees_with(self, other: QnnBuild) -> bool:
+    def agrees_with(self, peer: QnnBuild) -> bool:
         """Return whether two builds may be the same: the parts that both contain are equal."""
-        return all(
-            a is None or b is None or a == b for a, b in zip(self[:2], other[:2], strict=True)
-        )
+        for part, peer_part in ((self.version, peer.version), (self.stamp, peer.stamp)):
+            if None not in {part, peer_part} and part != peer_part:
+                return False
+        return True
 
 
 def find_qnn_build(path: Path, likely: tuple[int, int] | None = None) -> QnnBuild | None:
@@ -64,8 +65,8 @@ def find_qnn_build(path: Path, likely: tuple[int, int] | None = None) -> QnnBuil
             open_regular(path) as file,
             mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
         ):
-            if likely and (found := search_whole(data, likely[0], sum(likely))):
-                return found
+            if likely and (build := search_whole(data, likely[0], sum(likely))):
+                return build
             return search_build(data, partial=bool(PARTIAL_NAMES.match(path.name)))
     except ValueError:  # an empty file cannot be mapped
         return None
@@ -77,11 +78,11 @@ def search_build(data: bytes | mmap.mmap, *, partial: bool = True) -> QnnBuild |
     """Return the first full version in ``data``. If there is none and ``partial`` is true, return
     the version after AISW_VERSION or, failing that, a stamp. Return None if nothing is found.
     """
-    if whole := search_whole(data, 0, len(data)):
-        return whole
+    if full_build := search_whole(data, 0, len(data)):
+        return full_build
     end = min(len(data), MAX_SEARCH_BYTES) if partial else 0
-    if found := PRODUCT.search(data, 0, end):
-        return QnnBuild(found[1].decode(), None, found.group().decode())
+    if product := PRODUCT.search(data, 0, end):
+        return QnnBuild(product[1].decode(), None, product.group().decode())
     for stamp in STAMP.finditer(data, 0, end):
         if stamp.start() and data[stamp.start() - 1] == 0:
             return QnnBuild(None, stamp[1].decode(), stamp.group()[:-1].decode())
@@ -93,11 +94,11 @@ def search_whole(data: View, start: int, end: int) -> QnnBuild | None:
     there is none.
     """
     limit = min(len(data), MAX_SEARCH_BYTES)
-    found = WHOLE.search(data, min(start, limit), min(end, limit))
-    if found is None:
+    match = WHOLE.search(data, min(start, limit), min(end, limit))
+    if match is None:
         return None
-    version, stamp = (part.decode() for part in found.groups())
-    return QnnBuild(version, stamp, found.group().decode())
+    version, stamp = (part.decode() for part in match.groups())
+    return QnnBuild(version, stamp, match.group().decode())
 
 
 def find_headers_version(path: Path) -> str:
@@ -106,5 +107,5 @@ def find_headers_version(path: Path) -> str:
     Returns '' if the adaptor's code does not contain the version in the form that optimisation for
     x86-64 produces. Raises OSError.
     """
-    found = {match[1][0] for match in HTP_API.finditer(read_bytes(path, CONTENT_BYTES))}
-    return f"{QNN_MAJOR}.{found.pop()}" if len(found) == 1 else ""
+    minors = {match[1][0] for match in HTP_API.finditer(read_bytes(path, CONTENT_BYTES))}
+    return f"{QNN_MAJOR}.{minors.pop()}" if len(minors) == 1 else ""

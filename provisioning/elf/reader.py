@@ -212,10 +212,10 @@ class _Elf:
             checksum=self.checksum(),
         )
 
-    def _require(self, position: int, size: int, what: str) -> None:
+    def _require(self, position: int, size: int, contents: str) -> None:
         if position + size > self.size_bytes:
             raise HeadersTruncatedError(
-                f"{what} should be at bytes {position} to {position + size}"
+                f"{contents} should be at bytes {position} to {position + size}"
             )
 
     def _parse(self, kind: str, position: int) -> Any:
