@@ -88,12 +88,12 @@ def _ask_helper(helper: str, uri: str) -> dict[str, str]:
 
 
 def _read_helper(helper: str, uri: str) -> dict[str, str]:
-    left = MAX_CHARACTERS
+    characters_left = MAX_CHARACTERS
 
     def count(line: str) -> None:
-        nonlocal left
-        left -= len(line) + 1
-        if left < 0:
+        nonlocal characters_left
+        characters_left -= len(line) + 1
+        if characters_left < 0:
             raise ToolError(f"it printed more than {MAX_CHARACTERS} characters")
 
     ended = run_process(
@@ -111,10 +111,10 @@ def _read_helper(helper: str, uri: str) -> dict[str, str]:
     except DocumentError as error:
         why = 'it printed something other than {"headers": {NAME: [VALUE]}}'
         raise ToolError(why) from error
-    found = {name: ", ".join(values) for name, values in headers.items()}
-    if any(re.search(r"[^ -~]", word) for pair in found.items() for word in pair):
+    joined_headers = {name: ", ".join(values) for name, values in headers.items()}
+    if any(re.search(r"[^ -~]", word) for pair in joined_headers.items() for word in pair):
         raise ToolError("one of its headers has characters that HTTP does not allow")
-    return found
+    return joined_headers
 
 
 MAX_REDIRECTS = 10

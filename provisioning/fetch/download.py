@@ -88,12 +88,14 @@ def fetch_file(
     target.parent.mkdir(parents=True, exist_ok=True)
     failures: list[tuple[str, PermanentError]] = []
     busy: list[str] = []
-    brief = replace(options, policy=replace(options.policy, patience_s=PATIENCE_S))
-    for url, way in [*((url, brief) for url in urls), *((url, options) for url in urls)]:
-        if way is options and url not in busy:
+    # A server that asks for a long delay gets it only after every other URL was tried.
+    impatient = replace(options, policy=replace(options.policy, patience_s=PATIENCE_S))
+    attempts = [(url, impatient) for url in urls] + [(url, options) for url in urls]
+    for url, attempt_options in attempts:
+        if attempt_options is options and url not in busy:
             continue
         try:
-            return _fetch_from(url, target, pin, way)
+            return _fetch_from(url, target, pin, attempt_options)
         except PermanentError as error:
             if isinstance(error, BusyError):
                 busy.append(url)
@@ -144,9 +146,9 @@ def _fetch_from(url: str, target: Path, pin: Pin, options: _FetchOptions) -> str
             raise
     part.path.chmod(FILE_MODE)
     part.path.replace(target)
-    for other in target.parent.glob(f".{glob.escape(target.name)}.*.*"):
-        if other.suffix in {".part", ".json"}:
-            other.unlink(missing_ok=True)
+    for leftover in target.parent.glob(f".{glob.escape(target.name)}.*.*"):
+        if leftover.suffix in {".part", ".json"}:
+            leftover.unlink(missing_ok=True)
     return sha256
 
 
@@ -237,8 +239,10 @@ def _attempt(client: Client, url: str, part: PartFile, pin: Pin, bar: Bar) -> bo
         return True
     if part.size > pin.size_bytes > 0:
         part.restart()
-    rest = {"Range": f"bytes={part.size}-", "If-Range": part.validator}
-    with client.get(url, rest if part.size and part.validator else {}) as (head, body):
+    headers = {}
+    if part.size and part.validator:  # without a validator, the rest could be of another file
+        headers = {"Range": f"bytes={part.size}-", "If-Range": part.validator}
+    with client.get(url, headers) as (head, body):
         if head.status == 416 and head.total == part.size > 0:
             return True
         position = 0 if head.status == 200 else part.size
@@ -251,12 +255,12 @@ def _attempt(client: Client, url: str, part: PartFile, pin: Pin, bar: Bar) -> bo
             _check_start(head, pin)
             part.restart(head.validator)
             bar.done = 0
-        most = _check_size(head, part, pin)
+        size_limit = _check_size(head, part, pin)
         for data in body:
             part.append(data)
             bar.advance(len(data))
-            if part.size > most:
-                most = _check_size(head, part, pin)
+            if part.size > size_limit:
+                size_limit = _check_size(head, part, pin)
         check_whole(head, position, part, pin)
         return max(head.length, head.total) >= 0
 

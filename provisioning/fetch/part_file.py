@@ -46,10 +46,10 @@ class PartFile:
     def _read_back(self) -> None:
         try:
             with open(open_part(self.record), "rb") as file:
-                said = decode_json(file.read(MAX_RECORD_BYTES), dict[str, str])["validator"]
+                validator = decode_json(file.read(MAX_RECORD_BYTES), dict[str, str])["validator"]
         except (OSError, DocumentError, KeyError):
-            said = ""
-        self.validator = usable_validator(said)
+            validator = ""
+        self.validator = usable_validator(validator)
         if not self.validator:
             self.restart()
             return
@@ -84,7 +84,9 @@ class PartFile:
     def start_of(self) -> str:
         """Return the text at the start of the file, to show in a message."""
         text = os.pread(self.fd, PAGE_SHOWN, 0).decode("utf-8", "replace")
-        return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+        # Control characters could change the user's terminal.
+        unprintable = {ord(char): " " for char in text if not char.isprintable()}
+        return " ".join(text.translate(unprintable).split())
 
     def discard(self) -> None:
         """Remove the file and its record."""

@@ -101,9 +101,9 @@ class RemoteFile:
         try_again(open_, lambda: 0, brief, self.progress, self.name)
 
     def _open(self, tail_bytes: int, size_bytes: int) -> None:
-        asked = time.monotonic()
+        start_s = time.monotonic()
         with self.client.get(self.url, {"Range": f"bytes=-{tail_bytes}"}) as (head, body):
-            self.round_trip_s = time.monotonic() - asked
+            self.round_trip_s = time.monotonic() - start_s
             if head.status != 206 or head.total < 0 or head.range_start < 0 or not head.validator:
                 raise PermanentError("the server does not support ranges")
             if size_bytes not in {0, head.total}:
@@ -134,12 +134,12 @@ class RemoteFile:
         Raises PermanentError, and CostlyError if the whole file would take less time.
         """
         missing = [span for span in spans if not self._has(span)]
-        wanted = plan_spans(missing, self.size, self.round_trip_s, USUAL_BYTES_S)
-        if wanted == [(0, self.size)]:
+        planned = plan_spans(missing, self.size, self.round_trip_s, USUAL_BYTES_S)
+        if planned == [(0, self.size)]:
             raise CostlyError(f"{len(missing)} parts would take longer than the whole file")
-        total = sum(end - start for start, end in wanted)
-        with self.progress.bar(f"{self.name}: {len(wanted)} parts,", total) as bar:
-            for span in wanted:
+        total = sum(end - start for start, end in planned)
+        with self.progress.bar(f"{self.name}: {len(planned)} parts,", total) as bar:
+            for span in planned:
                 self._fetch_span(span, bar)
 
     def _fetch_span(self, span: Span, bar: Bar | None = None) -> None:
@@ -148,7 +148,7 @@ class RemoteFile:
         def work() -> None:
             start, end = at[0], span[1]
             headers = {"Range": f"bytes={start}-{end - 1}", "If-Range": self.validator}
-            asked = time.monotonic()
+            start_s = time.monotonic()
             with self.client.get(self.url, headers) as (head, body):
                 # A response to If-Range need not repeat a date (RFC 9110, 15.3.7).
                 is_other = head.validator not in {"", self.validator} or head.total != self.size
@@ -157,7 +157,7 @@ class RemoteFile:
                 if head.length > end - start:
                     raise PermanentError("the server sent more than was requested")
                 for count in self._write(body, start, end):
-                    self.round_trip_s = min(self.round_trip_s, time.monotonic() - asked)
+                    self.round_trip_s = min(self.round_trip_s, time.monotonic() - start_s)
                     at[0] += count
                     if bar:
                         bar.advance(count)

@@ -93,15 +93,15 @@ class TransferPolicy:
 
 
 def _number(
-    variables: Mapping[str, str], name: str, usual: float, least: float, most: float
+    variables: Mapping[str, str], name: str, usual: float, low: float, high: float
 ) -> float:
     text = variables.get(name, "")
     try:
         value = float(text) if text else usual
     except ValueError:
         value = math.nan
-    if not least <= value <= most:
-        why = f"it must be a number from {least:g} to {most:g}"
+    if not low <= value <= high:
+        why = f"it must be a number from {low:g} to {high:g}"
         raise UnfitError(f"{name}={text} is not usable", why=why, fix=f"correct or unset {name}")
     return value
 
@@ -129,9 +129,9 @@ def usable_validator(text: str) -> str:
 def parse_head(status: int, headers: Mapping[str, str]) -> Head:
     """Return the relevant parts of a response's head. Malformed numbers are treated as missing."""
     start, total = -1, -1
-    unit, _, rest = headers.get("Content-Range", "").partition(" ")
+    unit, _, range_and_size = headers.get("Content-Range", "").partition(" ")
     if unit == "bytes":
-        span, _, size = rest.partition("/")
+        span, _, size = range_and_size.partition("/")
         start = _digits(span.partition("-")[0])
         total = _digits(size)
     etag = headers.get("ETag", "")
@@ -206,19 +206,19 @@ def try_again(
     (default: never). Raises PermanentError, including after the last attempt, and BusyError if the
     server asks for a longer delay than the policy allows.
     """
-    failures, best = 0, count()
+    failures, best_bytes = 0, count()
     while True:
         try:
             return work()
         except TransientError as error:  # noqa: PERF203 - the loop is for retries
-            there = count()
-            failures = 1 if there - best >= PROGRESS_BYTES else failures + 1
-            best = max(best, there)
+            size_bytes = count()
+            failures = 1 if size_bytes - best_bytes >= PROGRESS_BYTES else failures + 1
+            best_bytes = max(best_bytes, size_bytes)
             if max(failures, restarts()) >= policy.attempts:
                 tries = "1 try" if failures == 1 else f"{failures} tries"
                 times = restarts()
-                again = f", started over {times} time{'s' * (times > 1)}" if times else ""
-                raise PermanentError(f"{error} ({tries}{again})") from error
+                restarts_text = f", started over {times} time{'s' * (times > 1)}" if times else ""
+                raise PermanentError(f"{error} ({tries}{restarts_text})") from error
             if error.wait_s > policy.patience_s:
                 why = f"{error}; the server asks for a delay of {error.wait_s:.0f} s"
                 raise BusyError(why) from error
@@ -234,7 +234,7 @@ def check_bundle() -> None:
     """Raise PermanentError if REQUESTS_CA_BUNDLE or, if that is not set, CURL_CA_BUNDLE points to a
     missing file, or to a file without certificates or with a damaged one.
     """
-    name = next((one for one in BUNDLES if os.environ.get(one)), "")
+    name = next((variable for variable in BUNDLES if os.environ.get(variable)), "")
     if not name:
         return
     path = Path(os.environ[name])
@@ -310,9 +310,9 @@ def _classify(error: BaseException) -> TransientError | PermanentError:
 
 
 def _classify_proxy(chain: list[BaseException]) -> TransientError | PermanentError:
-    said = " ".join(str(cause) for cause in chain)
-    if found := re.search(r"Tunnel connection failed: (\d{3})", said):
-        status = int(found[1])
+    messages = " ".join(str(cause) for cause in chain)
+    if refusal := re.search(r"Tunnel connection failed: (\d{3})", messages):
+        status = int(refusal[1])
         if status == 407:
             return PermanentError(
                 "the proxy needs credentials (HTTP 407); set HTTPS_PROXY=http://USER:PASSWORD@HOST"
@@ -324,13 +324,14 @@ def _classify_proxy(chain: list[BaseException]) -> TransientError | PermanentErr
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    seen: set[int] = set()
+    yielded_ids: set[int] = set()
     stack: list[BaseException] = [error]
     while stack:
         at = stack.pop()
-        if id(at) in seen:
+        if id(at) in yielded_ids:
             continue
-        seen.add(id(at))
+        yielded_ids.add(id(at))
         yield at
+        # urllib3 keeps the cause in ``reason``, requests among the arguments.
         inner = [at.__cause__, at.__context__, getattr(at, "reason", None), *at.args]
         stack.extend(item for item in inner if isinstance(item, BaseException))
