@@ -58,12 +58,15 @@ def find_garbage(
     judged |= {path: _judge_build(path) for path in sorted((store.home / BUILDS).glob("*"))}
     packages = sorted((store.home / FETCHED).glob("[!.]*"))
     judged |= {path: _judge_package(path) for path in packages}
-    noted = {path: user for path in judged if (user := store.find_user(path))}
-    garbage, kept = _spare_used(judged, noted)
+    noted_users = {}
+    for path in judged:
+        if user := store.find_user(path):
+            noted_users[path] = user
+    garbage, kept_paths = _spare_used(judged, noted_users)
     for path in _list(store.downloads):
         if why := _judge_download(path, filenames if downloads else set()):
             garbage.append(Garbage(path, measure(path), why))
-    return garbage, kept
+    return garbage, kept_paths
 
 
 def _list(directory: Path) -> list[Path]:
@@ -71,20 +74,21 @@ def _list(directory: Path) -> list[Path]:
 
 
 def _spare_used(
-    judged: Mapping[Path, Verdict], noted: Mapping[Path, int]
+    judged: Mapping[Path, Verdict], noted_users: Mapping[Path, int]
 ) -> tuple[list[Garbage], list[Kept]]:
     """Return what can be removed and what is kept: what was judged so, and what a process uses.
-    ``noted`` are processes that are known to use a directory.
+    ``noted_users`` are the IDs of running shells that the store has a record of (see find_user).
     """
-    users = {**find_users(path for path, (is_garbage, _) in judged.items() if is_garbage), **noted}
+    garbage_paths = [path for path, (is_garbage, _) in judged.items() if is_garbage]
+    users = {**find_users(garbage_paths), **noted_users}
     garbage: list[Garbage] = []
-    kept: list[Kept] = []
+    kept_paths: list[Kept] = []
     for path, (is_garbage, why) in judged.items():
         if is_garbage and path not in users:
             garbage.append(Garbage(path, measure(path), why))
         else:
-            kept.append(Kept(path, f"process {users[path]} uses it" if is_garbage else why))
-    return garbage, kept
+            kept_paths.append(Kept(path, f"process {users[path]} uses it" if is_garbage else why))
+    return garbage, kept_paths
 
 
 def _judge_tree(path: Path, named: set[str]) -> Verdict:
@@ -127,10 +131,10 @@ def made_by_us(path: Path) -> str | None:
     """Return the artifact that this project published in the directory ``path``, or None for any
     other directory.
     """
-    found = find_published(path)
-    if found is None:
+    published = find_published(path)
+    if published is None:
         return None
-    tree = found[1]
+    _, tree = published
     prefix = re.escape(f"{tree.artifact}-{tree.version}-")
     return tree.artifact if re.fullmatch(prefix + "[0-9a-f]{12}", path.name) else None
 

@@ -70,8 +70,8 @@ def store_home() -> Path:
         ) from error
     except OSError as error:
         if os.path.lexists(home):  # a file, or a link to nothing
-            what = f"the path of the store, {home}, is not a directory"
-            raise UnfitError(what, fix=FIX) from error
+            problem = f"the path of the store, {home}, is not a directory"
+            raise UnfitError(problem, fix=FIX) from error
     return home
 
 
@@ -109,8 +109,8 @@ class Published:
         if others may write to the store, the user who published it.
         """
         home = self.path.parents[1].stat()
-        others = {self.path.lstat().st_uid} if home.st_mode & OTHERS_WRITE else set[int]()
-        return frozenset({0, os.geteuid(), home.st_uid} | others)
+        publishers = {self.path.lstat().st_uid} if home.st_mode & OTHERS_WRITE else set[int]()
+        return frozenset({0, os.geteuid(), home.st_uid} | publishers)
 
     def find_exposed(self, owners: frozenset[int]) -> Iterator[Difference]:
         """Yield a Difference for each place that users other than ``owners`` can change: the tree's
@@ -128,6 +128,9 @@ class Published:
                 yield Difference(label, "belongs to another user", str(state.st_uid))
 
     def read_tree(self) -> Tree | None:
+        """Return the published directory's tree.json, or None if it is missing, invalid, empty or
+        of another artifact.
+        """
         try:
             tree = parse_tree(read_user_file(self.path / TREE_FILE, "the list of files"))
         except (UsageError, ValueError):
@@ -165,16 +168,16 @@ class Store:
 
         A symbolic link is ignored, since it can point outside the store.
         """
-        found = Published(self.trees / key.directory, key.artifact)
-        return found if _is_published(found) else None
+        published = Published(self.trees / key.directory, key.artifact)
+        return published if _is_published(published) else None
 
     def editions(self, key: Key) -> Iterator[Published]:
         """Yield all published directories of the key's artifact and version, including those with
         damaged files.
         """
         for path in sorted(self.trees.glob(f"{key.artifact}-{key.version}-*")):
-            if _is_published(found := Published(path, key.artifact)):
-                yield found
+            if _is_published(published := Published(path, key.artifact)):
+                yield published
 
     @contextmanager
     def lock(self, names: Iterable[str], progress: Progress) -> Iterator[None]:
@@ -197,8 +200,8 @@ class Store:
         is_said = False
         while not guard.take():
             if is_ending():
-                what = f"the wait for {name} was ended"
-                raise StoreError(what, why="the command was interrupted", fix="run it again")
+                problem = f"the wait for {name} was ended"
+                raise StoreError(problem, why="the command was interrupted", fix="run it again")
             if not is_said:
                 holder = guard.read_holder()
                 who = f"another process ({holder})" if holder else "another process"
@@ -324,27 +327,27 @@ class Store:
             publish_directory(staged, target)
         return Published(target, key.artifact)
 
-    def check_space(self, needed_bytes: int, what: str) -> None:
+    def check_space(self, needed_bytes: int, purpose: str) -> None:
         """Raise StoreError unless ``needed_bytes`` and SPARE_BYTES are free on the disk of
-        ``self.home``.
+        ``self.home``. ``purpose`` names in the message what needs the space.
         """
         free = free_bytes(self.home)
         if free < needed_bytes + SPARE_BYTES:
             raise StoreError(
-                f"not enough space for {what} in {self.home}",
+                f"not enough space for {purpose} in {self.home}",
                 why=f"it needs {mib(needed_bytes + SPARE_BYTES)}, but only {mib(free)} are free",
                 fix=f"free some space, run `qnn-ci gc`, or set {HOME_VARIABLE}",
             )
 
 
-def _is_published(found: Published) -> bool:
-    wanted = [
-        (found.path, stat.S_ISDIR),
-        (found.path / TREE_FILE, stat.S_ISREG),
-        (found.root, stat.S_ISDIR),
+def _is_published(published: Published) -> bool:
+    expected_kinds = [
+        (published.path, stat.S_ISDIR),
+        (published.path / TREE_FILE, stat.S_ISREG),
+        (published.root, stat.S_ISDIR),
     ]
     try:
-        return all(is_kind(path.lstat().st_mode) for path, is_kind in wanted)
+        return all(is_kind(path.lstat().st_mode) for path, is_kind in expected_kinds)
     except OSError:
         return False
 

@@ -61,6 +61,7 @@ class Tree(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def size_bytes(self) -> int:
+        """The size of all files together."""
         return sum(entry.size for entry in self.files)
 
 
@@ -100,21 +101,23 @@ def compare_tree(
     which compares only size, mode and modification time. If ``owners`` is not empty, files of users
     who are not in it are differences, too.
     """
-    wanted = {entry.path: entry for entry in entries}
-    seen = scan_tree(root, checkout=f"{GIT}/config" in wanted, closed=True)
-    found = [*_compare_shape(seen, wanted)]
-    found += [
+    expected = {entry.path: entry for entry in entries}
+    states = scan_tree(root, checkout=f"{GIT}/config" in expected, closed=True)
+    differences = [*_compare_shape(states, expected)]
+    differences += [
         Difference(path, "belongs to another user", str(state.st_uid))
-        for path, state in seen.items()
+        for path, state in states.items()
         if owners and state.st_uid not in owners
     ]
-    ordered = sorted(wanted.values(), key=lambda entry: -entry.size)
+    # The largest first, so that no thread is still busy with a large file when all others are done.
+    largest_first = sorted(expected.values(), key=lambda entry: -entry.size)
+
+    def compare(entry: TreeEntry) -> Difference | None:
+        return _compare(root, entry, states.get(entry.path), quick)
+
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        found += filter(
-            None,
-            pool.map(lambda entry: _compare(root, entry, seen.get(entry.path), quick), ordered),
-        )
-    return sorted(found, key=lambda difference: difference.path)
+        differences += filter(None, pool.map(compare, largest_first))
+    return sorted(differences, key=lambda difference: difference.path)
 
 
 def scan_tree(
@@ -126,7 +129,7 @@ def scan_tree(
     If ``checkout`` is true, only those files in .git that control what git does are included. If
     ``closed`` is true, directories that this user may not read count as empty. Raises OSError.
     """
-    seen: dict[str, os.stat_result] = {}
+    states: dict[str, os.stat_result] = {}
     pending = [""]
     while pending:
         at = pending.pop()
@@ -138,7 +141,7 @@ def scan_tree(
                     and (at, child.name) == ("", GIT)
                     and child.is_dir(follow_symlinks=False)
                 ):
-                    seen.update(_scan_git(root, child.name))
+                    states.update(_scan_git(root, child.name))
                     continue
                 state = child.stat(follow_symlinks=False)
                 path = at + child.name
@@ -146,8 +149,8 @@ def scan_tree(
                     path += "/"
                     if len(os.fsencode(path)) <= LONGEST_BYTES:  # our paths are shorter
                         pending.append(path)
-                seen[path] = state
-    return seen
+                states[path] = state
+    return states
 
 
 def list_files(root: Path) -> list[str]:
@@ -159,9 +162,9 @@ def remove_others(root: Path, paths: Iterable[str]) -> None:
     """Remove everything below ``root``, a tree of this project, except ``paths`` and their parent
     directories. Raises OSError.
     """
-    wanted = set(paths)
-    wanted |= find_parents(wanted)
-    for path in sorted(scan_tree(root).keys() - wanted, reverse=True):
+    kept_paths = set(paths)
+    kept_paths |= find_parents(kept_paths)
+    for path in sorted(scan_tree(root).keys() - kept_paths, reverse=True):
         (root / path).rmdir() if path.endswith("/") else (root / path).unlink()
 
 
@@ -170,17 +173,17 @@ def _scan_git(root: Path, start: str) -> Iterator[tuple[str, os.stat_result]]:
     change itself. Git directories of submodules, which are below ``start``, are included.
     """
     for directory, names, files in walk(root / start):
-        here = directory.relative_to(root).as_posix()
+        relative = directory.relative_to(root).as_posix()
         is_own = Path(directory, "HEAD").is_file()
         if is_own:
             names[:] = [name for name in names if name not in GIT_OWN]
             files = [name for name in files if name not in GIT_OWN]
             alternates = Path(directory, "objects", "info", "alternates")
             if os.path.lexists(alternates):
-                yield f"{here}/objects/info/alternates", alternates.lstat()
+                yield f"{relative}/objects/info/alternates", alternates.lstat()
         links = [name for name in names if Path(directory, name).is_symlink()]
         for name in [*files, *links]:
-            yield f"{here}/{name}", Path(directory, name).lstat()
+            yield f"{relative}/{name}", Path(directory, name).lstat()
 
 
 def find_parents(paths: Iterable[str]) -> set[str]:
@@ -200,14 +203,15 @@ def add_parents(path: str, parents: set[str]) -> None:
 
 
 def _compare_shape(
-    seen: Mapping[str, os.stat_result], wanted: Mapping[str, TreeEntry]
+    states: Mapping[str, os.stat_result], expected: Mapping[str, TreeEntry]
 ) -> Iterator[Difference]:
-    """Yield a Difference for each file and empty directory that is not ``wanted``, and for each
-    parent directory of a wanted entry with a mode other than DIRECTORY_MODE.
+    """Yield a Difference for each file and empty directory that is not ``expected``, and for each
+    parent directory of an expected entry with a mode other than DIRECTORY_MODE. ``states`` are the
+    existing files and directories.
     """
-    parents, holders = find_parents(wanted), find_parents(seen)
-    for path, state in seen.items():
-        if path not in wanted and path not in parents and path not in holders:
+    parents, nonempty = find_parents(expected), find_parents(states)
+    for path, state in states.items():
+        if path not in expected and path not in parents and path not in nonempty:
             yield Difference(path, "does not belong to the artifact")
         elif path in parents and (mode := stat.S_IMODE(state.st_mode)) != DIRECTORY_MODE:
             yield Difference(path, "wrong mode", f"{mode:o}, not {DIRECTORY_MODE:o}")
@@ -245,6 +249,6 @@ def _find_change(
         return ("was touched",)
     if (mode := stat.S_IMODE(state.st_mode)) != entry.mode >= 0:
         return "wrong mode", f"{mode:o}, not {entry.mode:o}"
-    if is_file and not quick and (found := hash_file(path)) != entry.sha256:
-        return "changed bytes", f"SHA-256 {found}, not {entry.sha256}"
+    if is_file and not quick and (sha256 := hash_file(path)) != entry.sha256:
+        return "changed bytes", f"SHA-256 {sha256}, not {entry.sha256}"
     return ()
