@@ -149,7 +149,7 @@ class Layout:
         """
         if any(mark in take for take in self.takes for mark in "*?"):
             return set()
-        return {path for take in self.takes if (path := self.place(take))}
+        return set(filter(None, map(self.place, self.takes)))
 
 
 def _fixed_part(take: str) -> str:
@@ -170,37 +170,37 @@ def _glob(pattern: str) -> re.Pattern[str]:
         return f"(?=(?P<{group}>{text}))(?P={group})"
 
     wild = re.escape(pattern).replace(r"\*", "*").replace(r"\?", "[^/]") + r"\Z"
-    whole = ""
+    regex = ""
     for number, part in enumerate(wild.split("**")):
-        first, *others = part.split("*")
-        text = first + "".join(try_once(f"[^/]*?{other}") for other in others)
-        whole += try_once(f".*?{text}") if number else text
-    return re.compile(whole, re.DOTALL)
+        first, *later_literals = part.split("*")
+        text = first + "".join(try_once(f"[^/]*?{literal}") for literal in later_literals)
+        regex += try_once(f".*?{text}") if number else text
+    return re.compile(regex, re.DOTALL)
 
 
 def check_members(archive: str, members: Sequence[Member], limits: Limits) -> None:
     """Check an archive's members together. Raises IntegrityError if one of them could be written
     outside the tree, if two of them clash, or if they exceed a limit.
     """
-    seen: dict[str, str] = {}
+    kinds: dict[str, str] = {}
     folded: dict[str, str] = {}
     census = Census(archive, limits)
     for member in members:
         census.add(member)
         path = member.name.rstrip("/")
-        if path in seen and not (member.kind == "dir" and seen[path] == "dir"):
+        if path in kinds and not (member.kind == "dir" and kinds[path] == "dir"):
             raise unsafe(archive, f"two members are named {path!r}")
-        seen[path] = member.kind
+        kinds[path] = member.kind
         clash = folded.setdefault(path.casefold(), path)
         if clash != path and not limits.case_collisions:
             raise unsafe(archive, f"{clash!r} and {path!r} differ only in case", key=CASE)
     for parent in census.directories:
         name = parent.rstrip("/")
-        if (kind := seen.get(name, "dir")) != "dir":
-            held = next(path for path in seen if path.startswith(parent))
-            raise unsafe(archive, f"{name!r} is a {kind} but contains {held!r}")
+        if (kind := kinds.get(name, "dir")) != "dir":
+            inner_path = next(path for path in kinds if path.startswith(parent))
+            raise unsafe(archive, f"{name!r} is a {kind} but contains {inner_path!r}")
         clash = folded.get(name.casefold(), name)
-        if clash != name and seen[clash] != "dir" and not limits.case_collisions:
+        if clash != name and kinds[clash] != "dir" and not limits.case_collisions:
             why = f"{clash!r} and the directory {name!r} differ only in case"
             raise unsafe(archive, why, key=CASE)
     links = {item.name: item.link for item in members if item.kind == "symlink" and item.link}
@@ -234,13 +234,13 @@ class Census:
         self.members += 1
         self.names += len(member.name) + len(member.link)
         add_parents(member.name, self.directories)
-        for what, count, most in (
+        for counted, count, most in (
             ("members", self.members, MAX_MEMBERS),
             ("directories", len(self.directories), MAX_DIRECTORIES),
             ("characters in names", self.names, MAX_NAMES),
         ):
             if count > most:
-                raise unsafe(self.archive, f"it has more than {most} {what}")
+                raise unsafe(self.archive, f"it has more than {most} {counted}")
         self.count_bytes(member.size)
         if member.compressed and member.size > MAX_RATIO * member.compressed + MIN_BOMB_BYTES:
             why = f"has a compression ratio above {MAX_RATIO}:1"
@@ -303,9 +303,9 @@ class LinkResolver:
             why = f"link {link!r} points outside the tree or into a loop: {target!r}"
             raise unsafe(archive, why)
 
-    def _walk(self, name: str, most: int) -> tuple[str | None, int]:
-        """Return the final path (None as in resolve, or if there are more than ``most`` links), and
-        the number of links.
+    def _walk(self, name: str, max_hops: int) -> tuple[str | None, int]:
+        """Return the final path (None as in resolve, or if there are more than ``max_hops`` links),
+        and the number of links.
         """
         at: list[str] = []
         hops = 0
@@ -316,21 +316,21 @@ class LinkResolver:
                 at.pop()
             elif part not in {"", "."}:
                 at.append(part)
-                if (here := "/".join(at)) in self.links:
-                    end, count = self._follow(here, most - hops)
+                if (path := "/".join(at)) in self.links:
+                    end, count = self._follow(path, max_hops - hops)
                     hops += count
-                    if end is None or hops > most:
+                    if end is None or hops > max_hops:
                         return None, hops
                     at = end.split("/") if end else []
         return "/".join(at), hops
 
-    def _follow(self, link: str, most: int) -> tuple[str | None, int]:
-        if found := self.known.get(link):
-            return found
+    def _follow(self, link: str, max_hops: int) -> tuple[str | None, int]:
+        if resolved := self.known.get(link):
+            return resolved
         target = self.links[link]
-        if most < 1 or not target or target.startswith("/"):
+        if max_hops < 1 or not target or target.startswith("/"):
             return None, 1
-        end, hops = self._walk(f"{posixpath.dirname(link)}/{target}", most - 1)
+        end, hops = self._walk(f"{posixpath.dirname(link)}/{target}", max_hops - 1)
         if end is not None:
             self.known[link] = end, hops + 1
         return end, hops + 1
@@ -423,7 +423,7 @@ def make_links(
 
 def find_dangling(links: Mapping[str, str], present: Iterable[str]) -> list[str]:
     """Return the sorted paths of links with a target that is not in the tree."""
-    there = {path.rstrip("/") for path in present if path not in links}
-    there |= {path.rstrip("/") for path in find_parents([*there, *links])} | {""}
+    existing = {path.rstrip("/") for path in present if path not in links}
+    existing |= {path.rstrip("/") for path in find_parents([*existing, *links])} | {""}
     resolver = LinkResolver(links)
-    return sorted(path for path in links if resolver.resolve(path) not in there)
+    return sorted(path for path in links if resolver.resolve(path) not in existing)

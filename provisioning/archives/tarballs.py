@@ -53,7 +53,9 @@ LONG_NAME, LONG_LINK, PAX, PAX_GLOBAL = b"L", b"K", b"x", b"g"
 class ByteStream(Protocol):
     """A stream that is read once, from start to end."""
 
-    def read(self, count: int, /) -> bytes: ...
+    def read(self, count: int, /) -> bytes:
+        """Return at most ``count`` bytes, ``b""`` at the end."""
+        ...
 
 
 @dataclass
@@ -123,10 +125,10 @@ class TarReader:
     def _read(self, count: int) -> bytes:
         data = self.stream.read(count)
         while len(data) < count:
-            more = self.stream.read(count - len(data))
-            if not more:
+            block = self.stream.read(count - len(data))
+            if not block:
                 raise unsafe(self.name, "it is cut short")
-            data += more
+            data += block
         return data
 
     def _drain(self) -> None:
@@ -237,11 +239,11 @@ class XzStream:
         """
         while count:
             if self.inner.eof:
-                rest = self.inner.unused_data or self.file.read(COPY_BYTES)
-                rest = rest.lstrip(b"\0")  # the padding between streams
-                if not rest:
+                next_stream = self.inner.unused_data or self.file.read(COPY_BYTES)
+                next_stream = next_stream.lstrip(b"\0")  # the padding between streams
+                if not next_stream:
                     return b""
-                self.inner, self.buffered = self._begin(), rest
+                self.inner, self.buffered = self._begin(), next_stream
             if self.inner.needs_input and not self.buffered:
                 self.buffered = self.file.read(COPY_BYTES)
                 if not self.buffered:
@@ -254,23 +256,24 @@ class XzStream:
 
 
 def is_tarball(filename: str) -> bool:
+    """Return whether a file is a tarball, according to its name."""
     return filename.endswith((".tar", ".tar.xz", ".txz", ".tar.gz", ".tgz"))
 
 
 def extract_tar(
-    path: Path, root: Path, layout: Layout, limits: Limits, *, whole: bool = True
+    path: Path, root: Path, layout: Layout, limits: Limits, *, read_all: bool = True
 ) -> tuple[list[TreeEntry], dict[str, str]]:
     """Write the wanted regular files and empty directories below the fresh directory ``root``.
     Return their tree entries, and the symbolic links (path -> target), which the caller has to
     create.
 
-    Each member is checked before it is written, and all of them together at the end. If ``whole``
-    is false and every rule of the layout takes a single file, reading stops once all of these files
-    are written. Use this only for an archive with a verified hash. Raises IntegrityError or
-    OSError.
+    Each member is checked before it is written, and all of them together at the end. If
+    ``read_all`` is false and every rule of the layout takes a single file, reading stops once all
+    of these files are written. Use this only for an archive with a verified hash. Raises
+    IntegrityError or OSError.
     """
     name, limits = path.name, _bound(limits, path, path.name)
-    literal = set() if whole else layout.literal_paths()
+    literal = set() if read_all else layout.literal_paths()
     census, members = Census(name, limits), list[Member]()
     placed, entries = dict[str, Member](), dict[str, TreeEntry]()
     with explain_damage(name), _open(path, name) as stream:

@@ -50,7 +50,9 @@ class ByteSource(Protocol):
     name: str
     size: int
 
-    def read_at(self, offset: int, count: int) -> bytes: ...
+    def read_at(self, offset: int, count: int) -> bytes:
+        """Return at most ``count`` bytes at ``offset``, fewer at the end of the file."""
+        ...
 
 
 class FileSource:
@@ -67,6 +69,7 @@ class FileSource:
         return os.pread(self.fd, count, offset)
 
     def close(self) -> None:
+        """Close the file."""
         self.file.close()
 
 
@@ -103,10 +106,12 @@ def _find_directory(source: ByteSource, tail: bytes) -> tuple[int, int, int]:
             break
         at = tail.rfind(END, 0, at)
     if at < 0:
-        known = source.name.lower().endswith((".zip", ".aar", ".whl", ".apk"))
-        more = "" if known else "; tarballs can be .tar, .tar.gz, .tgz, .tar.xz or .txz"
-        raise unsafe(source.name, f"it is not a ZIP file, or its end is missing{more}")
-    disk, first, here, count, size, offset = struct.unpack_from("<HHHHII", tail, at + 4)
+        is_named_zip = source.name.lower().endswith((".zip", ".aar", ".whl", ".apk"))
+        hint = "" if is_named_zip else "; tarballs can be .tar, .tar.gz, .tgz, .tar.xz or .txz"
+        raise unsafe(source.name, f"it is not a ZIP file, or its end is missing{hint}")
+    disk, directory_disk, count_on_disk, count, size, offset = struct.unpack_from(
+        "<HHHHII", tail, at + 4
+    )
     is_full = offset == 0xFFFFFFFF or size == 0xFFFFFFFF or count == 0xFFFF
     locator = at - LOCATOR_BYTES
     if is_full and locator >= 0 and tail.startswith(LOCATOR64, locator):
@@ -114,8 +119,10 @@ def _find_directory(source: ByteSource, tail: bytes) -> tuple[int, int, int]:
         raw = source.read_at(place, END64_BYTES) if place < source.size else b""
         if not raw.startswith(END64):
             raise unsafe(source.name, "its ZIP64 end record is missing")
-        disk, first, here, count, size, offset = struct.unpack_from("<IIQQQQ", raw, 16)
-    if disk or first or here != count:
+        disk, directory_disk, count_on_disk, count, size, offset = struct.unpack_from(
+            "<IIQQQQ", raw, 16
+        )
+    if disk or directory_disk or count_on_disk != count:
         raise unsafe(source.name, "it is split over several files")
     return offset, size, count
 
@@ -176,11 +183,14 @@ def _apply_zip64(extra: bytes, size: int, packed: int, offset: int) -> tuple[int
     while at + 4 <= len(extra):
         tag, length = struct.unpack_from("<HH", extra, at)
         if tag == 1:
-            fields = [value for value in (size, packed, offset) if value == 0xFFFFFFFF]
-            values = iter(struct.unpack_from(f"<{len(fields)}Q", extra, at + 4))
-            size, packed, offset = (
-                next(values) if value == 0xFFFFFFFF else value for value in (size, packed, offset)
-            )
+            # The field contains only the values that do not fit into 32 bits, in this order
+            # (APPNOTE.TXT 4.5.3).
+            values = [size, packed, offset]
+            for index, value in enumerate(values):
+                if value == 0xFFFFFFFF:
+                    values[index] = struct.unpack_from("<Q", extra, at + 4)[0]
+                    at += 8
+            size, packed, offset = values
             break
         at += 4 + length
     return size, packed, offset
@@ -240,8 +250,8 @@ def extract_members(
 
     threads = max(2, os.cpu_count() or 1)
     run_tasks([work] * threads, threads, abort=stop.set)
-    empty = make_directories(root, [path for path, one in placed if one.kind == "dir"])
-    links = {path: read_link(source, one) for path, one in placed if one.kind == "symlink"}
+    empty = make_directories(root, [path for path, member in placed if member.kind == "dir"])
+    links = {path: read_link(source, member) for path, member in placed if member.kind == "symlink"}
     return [*(entries[path] for path, _ in files), *empty], links
 
 
@@ -308,6 +318,9 @@ def _refuse(source: ByteSource, member: Member, why: str) -> IntegrityError:
 
 
 def find_data_offset(source: ByteSource, member: Member) -> int:
+    """Return the offset of a member's compressed bytes. Its local header is read, because the extra
+    fields there can be longer than in the central directory. Raises IntegrityError.
+    """
     header = source.read_at(member.offset, LOCAL_BYTES)
     if len(header) < LOCAL_BYTES or not header.startswith(LOCAL):
         raise _refuse(source, member, "has no local header")

@@ -35,9 +35,11 @@ def unpack_file(path: Path, job: FillJob) -> tuple[TreeEntry, ...]:
     request = job.request
     if is_tarball(path.name):
         job.progress.step(f"{request.label}: unpacking {path.name}")
-        limits, whole = request.limits(), not request.release.pin
+        limits, read_all = request.limits(), not request.release.pin
         with explain_clashes(path.name):
-            entries, links = extract_tar(path, job.root, request.layout(), limits, whole=whole)
+            entries, links = extract_tar(
+                path, job.root, request.layout(), limits, read_all=read_all
+            )
             return complete_tree(job, entries, links, path.name)
     with closing(FileSource(path)) as source:
         return unpack_members(source, select_members(source, job), job)

@@ -284,14 +284,14 @@ def extract(
     data: bytes,
     *rules: tuple[str, str],
     limits: Limits = ANY,
-    whole: bool = True,
+    read_all: bool = True,
     name: str = "a.tar",
 ) -> tuple[dict[str, str], dict[str, str]]:
     """The text of each entry below ``root``, and the links."""
     (tmp_path / name).write_bytes(PACK[name](data))
     root = tmp_path / "root"
     root.mkdir(exist_ok=True)
-    entries, links = extract_tar(tmp_path / name, root, Layout(rules), limits, whole=whole)
+    entries, links = extract_tar(tmp_path / name, root, Layout(rules), limits, read_all=read_all)
     for entry in entries:
         state = (root / entry.path).stat()
         assert entry.mode == state.st_mode & 0o777
@@ -375,16 +375,16 @@ SINGLE = (("p/a", "lib/"), ("p/b", "lib/"))
 def test_verified_tarball_is_read_only_until_all_wanted_files_are_unpacked(tmp_path: Path) -> None:
     """Only if its hash was compared; otherwise the whole tarball is checked."""
     data = file(b"p/a") + file(b"q") + file(b"p/b") + b"cut"
-    assert extract(tmp_path, data, *SINGLE, whole=False)[0] == {"lib/a": "data", "lib/b": "data"}
+    assert extract(tmp_path, data, *SINGLE, read_all=False)[0] == {"lib/a": "data", "lib/b": "data"}
     for name in "ab":
         (tmp_path / "root/lib" / name).unlink()
     assert why_not(tmp_path, data, *SINGLE) == "it is cut short"
     (tmp_path / "root/lib/a").unlink()
     (tmp_path / "root/lib/b").unlink()
     one_is_missing = file(b"p/a") + file(b"q") + b"cut"
-    assert why_not(tmp_path, one_is_missing, *SINGLE, whole=False) == "it is cut short"
+    assert why_not(tmp_path, one_is_missing, *SINGLE, read_all=False) == "it is cut short"
     (tmp_path / "root/lib/a").unlink()
-    assert why_not(tmp_path, data, ("p/*", "lib/"), whole=False) == "it is cut short"
+    assert why_not(tmp_path, data, ("p/*", "lib/"), read_all=False) == "it is cut short"
 
 
 def test_hard_links_in_a_tarball_become_hard_links(tmp_path: Path) -> None:
