@@ -23,6 +23,7 @@ class Supported(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def versions(self) -> tuple[str, str, str]:
+        """The versions of ExecuTorch, torch and QNN."""
         return self.executorch, self.torch, self.qnn
 
 
@@ -84,8 +85,12 @@ class Pairs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         and minor version, else None.
         """
         exact = [row for row in self.executorch if is_same(row.version, version)]
-        wanted = parse_version(version).release[:2]
-        near = [row for row in self.executorch if parse_version(row.version).release[:2] == wanted]
+        minor_release = parse_version(version).release[:2]
+        near = [
+            row
+            for row in self.executorch
+            if parse_version(row.version).release[:2] == minor_release
+        ]
         return next(iter([*exact, *near]), None)
 
     def find_torch(self) -> str:
@@ -99,22 +104,28 @@ class Pairs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Return whether these versions are listed as working together. A version that is empty is
         not compared.
         """
-        asked = (executorch, torch, qnn)
-        return any(
-            all(is_same(one, other) for one, other in zip(asked, row.versions, strict=True) if one)
-            for row in self.supported
-        )
+        requested = (executorch, torch, qnn)
+        for row in self.supported:
+            pairs = zip(requested, row.versions, strict=True)
+            if all(is_same(version, listed) for version, listed in pairs if version):
+                return True
+        return False
 
     def find_nearest(self, executorch: str, torch: str, qnn: str) -> Supported | None:
         """Return the supported versions with the closest ExecuTorch, among these the closest torch,
         and among these the closest QNN; None if no versions are listed.
         """
-        asked = (executorch, torch, qnn)
+        requested = (executorch, torch, qnn)
 
         def measure(row: Supported) -> list[list[int]]:
-            pairs = zip(map(parse_version, asked), map(parse_version, row.versions), strict=True)
-            numbers = (zip_longest(one.release, other.release, fillvalue=0) for one, other in pairs)
-            return [[abs(one - other) for one, other in rows] for rows in numbers]
+            """Return, for each version, the distance of each of its numbers (major, minor, ...)."""
+            distances = []
+            for version, listed in zip(requested, row.versions, strict=True):
+                numbers = zip_longest(
+                    parse_version(version).release, parse_version(listed).release, fillvalue=0
+                )
+                distances.append([abs(number - number_listed) for number, number_listed in numbers])
+            return distances
 
         return min(self.supported, key=measure, default=None)
 

@@ -63,8 +63,8 @@ def read_toml(
             text = data.decode("utf-8-sig")
             if prepare:
                 return convert_toml(prepare(tomllib.loads(text)), kind, text)
-            found: T = parse_toml(text, cast("Any", kind))
-            return found
+            document: T = parse_toml(text, cast("Any", kind))
+            return document
     except UsageError as error:
         is_named = not root and os.environ.get(MANIFESTS_VARIABLE)
         fix = f"correct {MANIFESTS_VARIABLE}" if is_named else error.fix
@@ -87,15 +87,15 @@ def parse_toml(text: str, kind: Any) -> Any:
     return convert_toml(tomllib.loads(text), kind, text)
 
 
-def convert_toml(made: Any, kind: type[T], text: str) -> T:
+def convert_toml(tables: Any, kind: type[T], text: str) -> T:
     """Convert the tables decoded from ``text`` into ``kind``. Raises msgspec.ValidationError, which
     names the line, the key and what was probably meant.
     """
     try:
         with DECODING:
-            return msgspec.convert(made, kind, strict=True)
+            return msgspec.convert(tables, kind, strict=True)
     except msgspec.ValidationError as error:
-        for place, why in find_faults(made, kind):
+        for place, why in find_faults(tables, kind):
             line = f"line {number}, " if (number := find_line(text, place)) else ""
             raise msgspec.ValidationError(f"{line}{show_path(place)}: {why}") from error
         raise
@@ -189,16 +189,16 @@ class Toolchain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def release(self, version: str = "") -> Release:
         """Return the release ``version``; '' means the default. Raises UsageError."""
-        wanted = version or self.default
+        requested = version or self.default
         for release in self.releases:
-            if release.version == wanted:
+            if release.version == requested:
                 return release
-        known = " or ".join(release.version for release in self.releases)
+        versions = " or ".join(release.version for release in self.releases)
         variable = self.adoption.variable
         installed = f"; {variable} selects an installed one" if variable else ""
         raise UsageError(
-            f"{self.name} has no version {wanted}",
-            fix=f"use {known}; to add a release, see {GUIDE}{installed}",
+            f"{self.name} has no version {requested}",
+            fix=f"use {versions}; to add a release, see {GUIDE}{installed}",
         )
 
     def chosen_release(self, variables: Mapping[str, str], version: str = "") -> Release:
@@ -212,13 +212,13 @@ def find_package_versions(package: str) -> dict[str, str]:
     """Return the known versions of a package, such as {"2.49.40": "2.5.0"} for onnxruntime-qnn. The
     keys are the versions of the artifacts that come from it. Several artifacts can come from one
     package, and the manifest of one of them lists the versions. Raises ManifestError."""
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for name in list_toolchains():
         toolchain = read_toolchain(name)
         packages = {getattr(release, "package", "") for release in toolchain.releases}
         if package in packages:
-            found |= toolchain.package_versions
-    return found
+            versions |= toolchain.package_versions
+    return versions
 
 
 class ProfileArtifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -280,42 +280,44 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Return the oldest allowed version of an artifact and the reason, both '' if every version
         is allowed.
         """
-        for wanted in self.artifacts:
-            if wanted.name == artifact:
-                return wanted.minimum, wanted.minimum_reason
+        for requirement in self.artifacts:
+            if requirement.name == artifact:
+                return requirement.minimum, requirement.minimum_reason
         return "", ""
 
 
-def find_row(rows: Mapping[str, T], name: str, what: str, otherwise: str = "") -> T:
+def find_row(rows: Mapping[str, T], name: str, noun: str, otherwise: str = "") -> T:
     """Return ``rows[name]``. If it does not exist, raises a UsageError that lists similar names,
-    all names, and what else the user can do (``otherwise``). In the message, ``what`` is the kind
+    all names, and what else the user can do (``otherwise``). In the message, ``noun`` is the kind
     of thing that ``name`` should be.
     """
     if name not in rows:
         fix = f"{suggest_near(name, rows)}use one of: {', '.join(rows)}{otherwise}"
-        raise UsageError(f"there is no {what} {name!r}", fix=fix)
+        raise UsageError(f"there is no {noun} {name!r}", fix=fix)
     return rows[name]
 
 
-def suggest_near(name: str, known: Iterable[str]) -> str:
+def suggest_near(name: str, names: Iterable[str]) -> str:
     """Return text such as ``did you mean SM8650 or SM8550? ``, or '' if no name is similar."""
-    every = list(known)
-    whole = [one for one in every if len(name) > 2 and name in one.split("-")]  # ndk in android-ndk
-    near = whole or difflib.get_close_matches(name, every, n=3)
+    candidates = list(names)
+    near: list[str] = []
+    if len(name) > 2:  # ndk in android-ndk, which difflib finds too different
+        near = [candidate for candidate in candidates if name in candidate.split("-")]
+    near = near or difflib.get_close_matches(name, candidates, n=3)
     return f"did you mean {' or '.join(near)}? " if near else ""
 
 
 def read_toolchain(name: str) -> Toolchain:
     """Decode manifests/toolchains/``name``.toml. Raises UsageError and ManifestError."""
     find_row(dict.fromkeys(list_toolchains()), name, "artifact")
-    found = read_toml(f"toolchains/{name}.toml", Toolchain)
-    if found.name != name:
+    toolchain = read_toml(f"toolchains/{name}.toml", Toolchain)
+    if toolchain.name != name:
         raise ManifestError(
-            f"manifest toolchains/{name}.toml describes {found.name}",
+            f"manifest toolchains/{name}.toml describes {toolchain.name}",
             why="an artifact is found by the name of its file",
             fix="give the file and the artifact the same name",
         )
-    return found
+    return toolchain
 
 
 def list_toolchains() -> list[str]:
@@ -327,7 +329,7 @@ def read_profiles() -> dict[str, Profile]:
     """Return all profiles, each merged over the one that it extends. The keys are their names.
     Raises ManifestError."""
     written = read_toml("profiles.toml", dict[str, Profile])
-    found = {}
+    profiles = {}
     for name, profile in written.items():
         base = written.get(profile.like)
         if profile.like and (base is None or base.like):
@@ -336,8 +338,8 @@ def read_profiles() -> dict[str, Profile]:
                 "or also has `like`",
                 fix="in manifests/profiles.toml, set `like` to a profile that does not have it",
             )
-        found[name] = profile.over(base) if base else profile
-    return found
+        profiles[name] = profile.over(base) if base else profile
+    return profiles
 
 
 def read_profile(text: str) -> Profile:
@@ -355,14 +357,14 @@ def read_profile(text: str) -> Profile:
 
 def _change_version(profile: Profile, change: str) -> Profile:
     artifact, _, version = change.partition("@")
-    known = {wanted.name: wanted for wanted in profile.artifacts}
-    if artifact not in known or not version:
+    requirements = {requirement.name: requirement for requirement in profile.artifacts}
+    if artifact not in requirements or not version:
         raise UsageError(
             f"{change!r} is not ARTIFACT@VERSION for an artifact of this profile",
-            fix="use one of: " + ", ".join(f"{one}@VERSION" for one in known),
+            fix="use one of: " + ", ".join(f"{name}@VERSION" for name in requirements),
         )
-    known[artifact] = msgspec.structs.replace(known[artifact], version=version)
-    return msgspec.structs.replace(profile, artifacts=tuple(known.values()))
+    requirements[artifact] = msgspec.structs.replace(requirements[artifact], version=version)
+    return msgspec.structs.replace(profile, artifacts=tuple(requirements.values()))
 
 
 Place = tuple[str | int, ...]
@@ -380,12 +382,12 @@ def find_faults(value: Any, kind: Any, path: Place = ()) -> Iterator[tuple[Place
         yield from _find_in_table(value, table, path)
     elif get_origin(kind) is dict and isinstance(value, dict):
         keys, values = get_args(kind)
-        for key, one in value.items():
+        for key, item in value.items():
             yield from _explain(key, keys, (*path, key))
-            yield from find_faults(one, values, (*path, key))
+            yield from find_faults(item, values, (*path, key))
     elif get_origin(kind) is tuple and isinstance(value, list):
-        for index, one in enumerate(value):
-            yield from find_faults(one, get_args(kind)[0], (*path, index))
+        for index, item in enumerate(value):
+            yield from find_faults(item, get_args(kind)[0], (*path, index))
     elif isinstance(value, float) and not math.isfinite(value):
         yield path, f"{value} is not a finite number"
     else:
@@ -397,15 +399,19 @@ def _find_table(kind: Any) -> Any:
     table's content decides which.
     """
     kinds = get_args(kind) if get_origin(kind) in {Union, types.UnionType} else (kind,)
-    tables = [one for one in kinds if isinstance(one, type) and issubclass(one, msgspec.Struct)]
+    tables = [
+        member
+        for member in kinds
+        if isinstance(member, type) and issubclass(member, msgspec.Struct)
+    ]
     return tables[0] if tables and not tables[0].__struct_config__.tag else None
 
 
 def _find_in_table(value: dict[str, Any], kind: Any, path: Place) -> Iterator[tuple[Place, str]]:
     hints = get_type_hints(kind, include_extras=True)
-    for key, one in value.items():
+    for key, item in value.items():
         if key in hints:
-            yield from find_faults(one, hints[key], (*path, key))
+            yield from find_faults(item, hints[key], (*path, key))
         else:
             yield (*path, key), f"unknown key{_suggest(key, hints)}"
     for field in msgspec.structs.fields(kind):
@@ -417,22 +423,30 @@ def _explain(value: Any, kind: Any, path: Place) -> Iterator[tuple[Place, str]]:
     try:
         msgspec.convert(value, kind, strict=True)
     except msgspec.ValidationError as error:
-        known = [one.value for one in kind] if isinstance(kind, type(Enum)) else get_args(kind)
-        if isinstance(value, str) and known and all(isinstance(one, str) for one in known):
-            yield path, f"{value!r} is not a valid value{_suggest(value, known)}"
+        choices = list(get_args(kind))  # of a Literal; of another type, these are types
+        if isinstance(kind, type(Enum)):
+            choices = [member.value for member in kind]
+        if (
+            isinstance(value, str)
+            and choices
+            and all(isinstance(choice, str) for choice in choices)
+        ):
+            yield path, f"{value!r} is not a valid value{_suggest(value, choices)}"
         else:
             yield path, str(error)
 
 
-def _suggest(word: str, known: Iterable[str]) -> str:
-    every = list(known)
-    near = difflib.get_close_matches(word, every, n=1)
-    return f"; did you mean {near[0]}?" if near else f"; valid: {', '.join(every)}"
+def _suggest(word: str, choices: Iterable[str]) -> str:
+    candidates = list(choices)
+    near = difflib.get_close_matches(word, candidates, n=1)
+    return f"; did you mean {near[0]}?" if near else f"; valid: {', '.join(candidates)}"
 
 
 def show_path(path: Place) -> str:
     """Return a path as text, such as ``models.net.limits`` or ``override[0].scheme``."""
-    shown = "".join(f"[{one}]" if isinstance(one, int) else f".{one}" for one in path)
+    shown = ""
+    for part in path:
+        shown += f"[{part}]" if isinstance(part, int) else f".{part}"
     return shown.lstrip(".") or "the file"
 
 
@@ -440,23 +454,25 @@ def find_line(text: str, path: Place) -> int:
     """Return the number of the line in ``text`` with the key ``path``, or with the innermost table
     that contains it; 0 if neither is found.
     """
-    wanted = [str(one) for one in path]
-    best, best_line, table, counts = 0, 0, [""] * 0, dict[str, int]()
+    target = [str(part) for part in path]
+    # Neither tomllib nor msgspec report the line of a key, so it is searched for with patterns.
+    best_depth, best_line, table, counts = 0, 0, [""] * 0, dict[str, int]()
     for number, line in enumerate(text.splitlines(), 1):
         if head := _HEAD.match(line):
             table = _split(head[1])
             if line.lstrip().startswith("[["):
                 index = counts[head[1]] = counts.get(head[1], -1) + 1
                 table = [*table, str(index)]
-            here = table
+            line_path = table
         elif key := _KEY.match(line):
-            here = [*table, *_split(key[1])]
+            line_path = [*table, *_split(key[1])]
         else:
             continue
-        if here == wanted[: len(here)] and len(here) > best:
-            best, best_line = len(here), number
+        if line_path == target[: len(line_path)] and len(line_path) > best_depth:
+            best_depth, best_line = len(line_path), number
     return best_line
 
 
 def _split(dotted: str) -> list[str]:
-    return [one[0] or one[1] or one[2] for one in _PART.findall(dotted)]
+    parts = _PART.findall(dotted)
+    return [double_quoted or quoted or bare for double_quoted, quoted, bare in parts]

@@ -79,6 +79,7 @@ class Release(
 
     @property
     def source(self) -> str:
+        """The kind of source, such as ``archive``: the value of the key ``source``."""
         return str(self.__struct_config__.tag)
 
     @property

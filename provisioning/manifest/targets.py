@@ -33,6 +33,7 @@ class Backend(str, Enum):
 
     @property
     def is_lpai(self) -> bool:
+        """Whether LPAI runs the program: its emulator, or the block of a device."""
         return self.kind == Backend.LPAI.value
 
 
@@ -80,8 +81,8 @@ def find_soc(name: str) -> Soc:
     If there is none, raises a UsageError that lists similar names and all known SoCs.
     """
     socs = read_socs()
-    if found := socs.get(name.upper()):
-        return found
+    if soc := socs.get(name.upper()):
+        return soc
     meant = suggest_near(name.upper(), socs)
     raise UsageError(
         f"there is no SoC {name!r}", fix=f"{meant}use one of: {', '.join(sorted(socs))}"
