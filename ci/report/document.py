@@ -227,12 +227,21 @@ def _print_table(console: Console, one: Table) -> None:
         for longest in [TEXT_WIDTH if place else NAME_CHARS]
     }
     numbers = [place for place in reversed(shown) if place in one.numbers]
+    gap = GAP
     for spare in dict.fromkeys((*one.spare, *numbers)):
-        if sum(widths[place] + GAP for place in shown) - GAP <= console.width:
+        width = sum(widths[place] for place in shown)
+        if width + GAP * (len(shown) - 1) <= console.width:
+            break
+        if spare not in one.spare and width + len(shown) - 1 <= console.width:
+            gap = 1  # rather than without one of the numbers that matter most
             break
         shown = [place for place in shown if place != spare]
     grid = rich.table.Table(
-        box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True, show_edge=False
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1) if gap == GAP else 0,
+        collapse_padding=True,
+        show_edge=False,
     )
     for place in shown:
         is_number = place in one.numbers

@@ -25,8 +25,8 @@ WORST = 5
 PHASES = 6
 # Columns that a narrow terminal omits, in this order; all other forms of the report have them.
 DISPENSABLE = (
-    *("cached", "accelerator us", "cycles", ".pte", "run s", "lower s", "predicted", "noise"),
-    *("equal", "SoC", "SQNR q", "delegated"),
+    *("cached", "accelerator us", "cycles", ".pte", "run s", "lower s", "operator types"),
+    *("predicted", "noise", "equal", "SoC", "SQNR q", "delegated"),
 )
 # The figures that a narrow terminal shows longest.
 KEPT = ("SQNR", "metric")

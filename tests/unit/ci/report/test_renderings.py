@@ -255,8 +255,13 @@ def test_a_report_table_fits_every_width_without_broken_words(report: Report, wi
     assert (f"left out at {width} columns: " in "\n".join(lines)) == (width < 120)
 
 
-def test_the_narrowest_table_has_the_sqnr_and_not_the_inputs(report: Report) -> None:
-    case = replace(report.cases[0], model="net.py:bad", scheme="16a4w_block", sqnr_db=27.0)
+@pytest.mark.parametrize(
+    ("model", "scheme"), [("net.py:bad", "16a4w_block"), ("transformer", "u16a8w_channel")]
+)
+def test_the_narrowest_table_has_the_sqnr_and_not_the_inputs(
+    report: Report, model: str, scheme: str
+) -> None:
+    case = replace(report.cases[0], model=model, scheme=scheme, sqnr_db=27.0)
     case = replace(case, made_inputs="random inputs")
     head, rows = show_table(replace(report, cases=(case,)), 40).split("─", 1)
     assert "SQNR" in head
