@@ -42,12 +42,12 @@ def choose_parts(parts: list[CachePart], names: list[str]) -> list[CachePart]:
     """Return the parts with these names; ``all`` stands for all parts. Raises UsageError for an
     unknown name.
     """
-    known = {part.name: part for part in parts}
-    if unknown := [name for name in names if name not in {*known, "all"}]:
+    parts_by_name = {part.name: part for part in parts}
+    if unknown := [name for name in names if name not in {*parts_by_name, "all"}]:
         raise UsageError(
-            f"the cache has no part {unknown[0]!r}", fix=f"use {', '.join(known)}, or all"
+            f"the cache has no part {unknown[0]!r}", fix=f"use {', '.join(parts_by_name)}, or all"
         )
-    return parts if "all" in names else [known[name] for name in dict.fromkeys(names)]
+    return parts if "all" in names else [parts_by_name[name] for name in dict.fromkeys(names)]
 
 
 def describe_parts(store: Store, parts: list[CachePart]) -> Outcome:
@@ -67,16 +67,16 @@ def describe_parts(store: Store, parts: list[CachePart]) -> Outcome:
 def clean_parts(store: Store, parts: list[CachePart], *, dry_run: bool) -> Outcome:
     """Remove what find_removable finds in these parts, or only list it if ``dry_run`` is true."""
     with explain_errors(store.home):
-        garbage, kept = find_removable(parts)
+        garbage, kept_paths = find_removable(parts)
         freed = 0 if dry_run else remove_garbage(store, garbage)
     size = sum(item.size_bytes for item in garbage)
     verb = "would remove" if dry_run else "removed"
-    lines = [f"{item.path}  kept: {item.why}" for item in kept]
+    lines = [f"{item.path}  kept: {item.why}" for item in kept_paths]
     lines.append(f"{verb} {mib(size)} from {', '.join(part.name for part in parts)}")
     data = {
         "freed_bytes": freed,
         "removed": [{"path": str(item.path), "size_bytes": item.size_bytes} for item in garbage],
-        "kept": [{"path": str(item.path), "why": item.why} for item in kept],
+        "kept": [{"path": str(item.path), "why": item.why} for item in kept_paths],
         "dry_run": dry_run,
     }
     return Outcome("\n".join(lines) + "\n", data)

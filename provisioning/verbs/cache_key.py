@@ -32,22 +32,22 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     which maps each artifact that is not cached to the reason.
     """
     store = Store()
-    kept: dict[str, Path] = {}
+    cached_paths: dict[str, Path] = {}
     left_out: dict[str, str] = {}
-    for wanted in parse_selection(args.names, Options(offline=True)):
-        request = wanted.pinned(store)
+    for selected in parse_selection(args.names, Options(offline=True)):
+        request = selected.pinned(store)
         licence = request.toolchain.licence
         if not (licence.redistribute or args.private):
             left_out[request.name] = f"its licence does not allow redistribution: {licence.name}"
         elif path := _find_provable(request, store):
-            kept[request.key().directory] = path
+            cached_paths[request.key().directory] = path
         else:
             left_out[request.name] = "no pinned hash could verify what the cache returns"
     for name, why in left_out.items():
         progress.step(f"{name} is not cached: {why}")
-    parts = [[name, path.parent.name, path.name] for name, path in sorted(kept.items())]
+    parts = [[name, path.parent.name, path.name] for name, path in sorted(cached_paths.items())]
     key = f"qnn-ci-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()}"
-    paths = [str(path) for path in sorted(kept.values())]
+    paths = [str(path) for path in sorted(cached_paths.values())]
     if args.github:
         lines = github_line("key", key) + github_line("paths", "\n".join(paths))
         return Outcome(lines, exact=True)

@@ -64,8 +64,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     find_fitness(args.profile)
-    given = parse_roots(args.root)
-    check_roots(args.profile, given)
+    given_roots = parse_roots(args.root)
+    check_roots(args.profile, given_roots)
     chosen = choice.read_choice(args.sdk, args.adaptor)
     python = Path(args.python) if args.python else None
     backend = Backend(args.backend)
@@ -75,12 +75,12 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
             why="it selects the processor for programs that are lowered and run on this machine",
             fix=f"use one of {', '.join(sorted(EMULATORS))}",
         )
-    if args.profile in EMULATORS and not chosen.is_usual and not (given or args.shell):
+    if args.profile in EMULATORS and not chosen.is_usual and not (given_roots or args.shell):
         environment = locate_profile(chosen.profile, progress)
         _, verdict = settle_adaptor(chosen, environment, progress, python=python, backend=backend)
     else:
         profile = name_profile(args.profile, chosen)
-        request = compose_request(profile, given, os.environ, keep_variables=args.shell)
+        request = compose_request(profile, given_roots, os.environ, keep_variables=args.shell)
         request = replace(request, python=python, soc=args.soc, device=args.device, backend=backend)
         verdict = examine_request(request, progress)
     fit = verdict.fit and not (args.strict and verdict.warnings)
@@ -120,48 +120,52 @@ def parse_roots(words: list[str]) -> dict[str, Path]:
     return roots
 
 
-def check_roots(profile: str, given: Mapping[str, Path]) -> None:
-    """Raise UsageError if a name in ``given`` is neither an artifact of the profile nor the staging
-    directory, or if the profile needs that directory and it is missing.
+def check_roots(profile: str, given_roots: Mapping[str, Path]) -> None:
+    """Raise UsageError if a name in ``given_roots`` is neither an artifact of the profile nor the
+    staging directory, or if the profile needs that directory and it is missing.
     """
-    if STAGING not in given and not find_fitness(profile).sdk:
+    if STAGING not in given_roots and not find_fitness(profile).sdk:
         raise UsageError(
             f"profile {profile} examines only files for a device, and no directory was given",
             fix=f"pass --root {STAGING}=DIR",
         )
-    known = [STAGING, *(request.name for request in wanted_requests(profile))]
-    for name in given:
-        if name not in known:
+    valid_names = [STAGING, *(request.name for request in wanted_requests(profile))]
+    for name in given_roots:
+        if name not in valid_names:
             raise UsageError(
                 f"--root {name}=DIR: profile {profile} has no artifact {name}",
-                fix=f"use one of {', '.join(known)}",
+                fix=f"use one of {', '.join(valid_names)}",
             )
 
 
 def compose_request(
-    profile: str, given: Mapping[str, Path], base: Mapping[str, str], *, keep_variables: bool
+    profile: str, given_roots: Mapping[str, Path], base: Mapping[str, str], *, keep_variables: bool
 ) -> SurveyRequest:
-    """Return the request to examine a profile. The root of each artifact is the one in ``given``,
-    else the one in a variable of ``base``, else the one in the store.
+    """Return the request to examine a profile. The root of each artifact is the one in
+    ``given_roots``, else the one in a variable of ``base``, else the one in the store.
 
     The profile's variables are applied to ``base``, unless the root of a required artifact is not
     known or ``keep_variables`` is true.
     """
     requests = wanted_requests(profile)
-    located = [
-        Provisioned(request.name, request.release.version, root)
-        for request in requests
-        if (root := _locate(request, given, base))
-    ]
+    located = []
+    for request in requests:
+        root = _locate(request, given_roots, base)
+        if root:
+            located.append(Provisioned(request.name, request.release.version, root))
     # If several artifacts may serve as the SDK, use the one that was given as an option.
-    rivals = set(find_fitness(profile).sdk) if given.keys() & find_fitness(profile).sdk else set()
-    found = {artifact.name: artifact.root for artifact in located if artifact.name not in rivals}
-    roots = {**found, **given}
-    wanted = read_profile(profile)
+    sdk_names = set(find_fitness(profile).sdk)
+    has_given_sdk = not sdk_names.isdisjoint(given_roots)
+    roots = {}
+    for artifact in located:
+        if not (has_given_sdk and artifact.name in sdk_names):
+            roots[artifact.name] = artifact.root
+    roots |= given_roots
+    profile_spec = read_profile(profile)
     variables = dict(base)
-    needed = {artifact.name for artifact in wanted.artifacts if not artifact.is_optional}
+    needed = {artifact.name for artifact in profile_spec.artifacts if not artifact.is_optional}
     if not keep_variables and needed <= roots.keys():
-        variables = compose_environment(profile, wanted, tuple(located)).apply(base)
+        variables = compose_environment(profile, profile_spec, tuple(located)).apply(base)
     return make_request(profile, roots, variables)
 
 
@@ -173,17 +177,20 @@ def require_directory(root: Path, named: str, fix: str) -> None:
 
 
 def _locate(
-    wanted: ArtifactRequest, given: Mapping[str, Path], base: Mapping[str, str]
+    request: ArtifactRequest, given_roots: Mapping[str, Path], base: Mapping[str, str]
 ) -> Path | None:
-    if wanted.name in given:
-        root, option = given[wanted.name], f"--root {wanted.name}={given[wanted.name]}"
+    if request.name in given_roots:
+        root, option = (
+            given_roots[request.name],
+            f"--root {request.name}={given_roots[request.name]}",
+        )
         require_directory(root, option, "pass its directory")
         return root
-    variable, named = wanted.toolchain.adoption.find_named(base)
+    variable, named = request.toolchain.adoption.find_named(base)
     if named:
         root = Path(named).expanduser().absolute()
         require_directory(root, f"{variable}={named}", f"correct {variable}, or unset it")
         return root
     store = Store()
-    published = store.find(wanted.pinned(store).key())
+    published = store.find(request.pinned(store).key())
     return published.root if published else None

@@ -46,6 +46,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def read_options(args: argparse.Namespace) -> Options:
+    """Return the values of the options that add_options added."""
     return Options(args.offline, args.trust_first_use, args.accept_licence)
 
 
@@ -56,9 +57,9 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         written = [str(path) for path in fill_mirror(requests, args.to, store, progress)]
         hint = f"on the other machine, set QNN_CI_MIRROR={quote(str(args.to.absolute()))}\n"
         return Outcome("".join(path + "\n" for path in written) + hint, {"mirror": written})
-    found = provision_artifacts(requests, store, progress, verify=args.verify)
-    text = "".join(f"{item.name} {item.version}  {item.root}\n" for item in found)
-    return Outcome(text, {"artifacts": [describe(item) for item in found]})
+    artifacts = provision_artifacts(requests, store, progress, verify=args.verify)
+    text = "".join(f"{item.name} {item.version}  {item.root}\n" for item in artifacts)
+    return Outcome(text, {"artifacts": [describe(item) for item in artifacts]})
 
 
 def describe(item: Provisioned) -> dict[str, Any]:

@@ -35,16 +35,16 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         store.lock(list_toolchains() if is_locked else (), progress),
         explain_errors(store.home),
     ):
-        garbage, kept = find_garbage(store, named, filenames, downloads=args.downloads)
+        garbage, kept_paths = find_garbage(store, named, filenames, downloads=args.downloads)
         freed = 0 if args.dry_run else remove_garbage(store, garbage)
     data = {
         "freed_bytes": freed,
         "garbage": msgspec.to_builtins(garbage, enc_hook=str),
-        "kept": msgspec.to_builtins(kept, enc_hook=str),
+        "kept": msgspec.to_builtins(kept_paths, enc_hook=str),
         "dry_run": args.dry_run,
     }
     lines = [f"{item.path}  {item.size_bytes / (1 << 20):.1f} MiB  {item.why}" for item in garbage]
-    lines += [f"{item.path}  kept: {item.why}" for item in kept]
+    lines += [f"{item.path}  kept: {item.why}" for item in kept_paths]
     total_mib = sum(item.size_bytes for item in garbage) / (1 << 20)
     lines.append(f"{'would free' if args.dry_run else 'freed'} {total_mib:.1f} MiB")
     return Outcome("\n".join(lines) + "\n", data)

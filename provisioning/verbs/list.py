@@ -28,10 +28,9 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         for toolchain in map(read_toolchain, list_toolchains())
         for release in toolchain.releases
     ]
-    profiles = {
-        name: [wanted.name for wanted in profile.artifacts]
-        for name, profile in read_profiles().items()
-    }
+    profiles: dict[str, list[str]] = {}
+    for name, profile in read_profiles().items():
+        profiles[name] = [artifact.name for artifact in profile.artifacts]
     data = {"home": str(store.home), "artifacts": artifacts, "profiles": profiles}
     return Outcome(_render(artifacts, profiles), data)
 

@@ -20,17 +20,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     store = Store()
-    request, *others = parse_selection([args.name], Options(offline=True))
-    if others:
-        names = dict.fromkeys(artifact_request.name for artifact_request in (request, *others))
+    request, *other_requests = parse_selection([args.name], Options(offline=True))
+    if other_requests:
+        names = dict.fromkeys(
+            artifact_request.name for artifact_request in (request, *other_requests)
+        )
         raise UsageError(
             f"{args.name} stands for several artifacts", fix=f"pass one of {', '.join(names)}"
         )
-    found = locate_artifact(request, store, progress)
-    if found is None:
+    artifact = locate_artifact(request, store, progress)
+    if artifact is None:
         raise UnfitError(
             f"{request.label} was not found",
             why=f"it is not in the store {store.home}",
             fix=f"run `qnn-ci fetch {args.name}`",
         )
-    return Outcome(f"{found.root}\n", describe(found), exact=True)
+    return Outcome(f"{artifact.root}\n", describe(artifact), exact=True)

@@ -39,9 +39,9 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if not args.names:
         why = "is damaged or belongs to another artifact: remove the directory"
         damage = Difference("tree.json", why)
-        known = {str(Path(row["root"]).parent) for row in rows if row["root"]}
-        others = [path for path in unreadable_trees(store) if str(path) not in known]
-        rows += [_row(path.name, "", str(path), damage) for path in others]
+        listed = {str(Path(row["root"]).parent) for row in rows if row["root"]}
+        unlisted = [path for path in unreadable_trees(store) if str(path) not in listed]
+        rows += [_row(path.name, "", str(path), damage) for path in unlisted]
         for error in damaged_locks(store):
             rows.append(_row("lock", "", "-", Difference(error.what, error.why, error.fix)))
     broken = any(row["differences"] and not row["repaired"] for row in rows)
@@ -60,11 +60,11 @@ def _verify(
     row = _row(request.name, request.release.version, root)
     if published is None:
         return row
-    found = find_differences(request, published, quick=args.quick and not args.repair)
-    if found and store.find(key) is None:  # another process removed it meanwhile
+    differences = find_differences(request, published, quick=args.quick and not args.repair)
+    if differences and store.find(key) is None:  # another process removed it meanwhile
         return _row(request.name, request.release.version, "")
-    row["differences"] = msgspec.to_builtins(found)
-    if found and args.repair:
+    row["differences"] = msgspec.to_builtins(differences)
+    if differences and args.repair:
         done = verify_published(request, published, store, progress)
         row["repaired"] = list(done.repaired)
     if tree := trusted_tree(request, published):
@@ -93,7 +93,7 @@ def _render(row: dict[str, Any]) -> str:
         files = f"{row['files']} file{'s' * (row['files'] != 1)}"
         return f"{label}: {files}, {mib(row['size_bytes'])}, all unchanged\n"
     lines = [f"  {Difference(**item)}" for item in row["differences"]]
-    found = f"{len(lines)} difference{'s' if len(lines) > 1 else ''}"
+    count = f"{len(lines)} difference{'s' if len(lines) > 1 else ''}"
     if row["version"]:  # the text for a damaged directory or lock contains its own fix
         lines.append("  repaired" if row["repaired"] else "  run `verify` again with --repair")
-    return "\n".join([f"{label}: {found}", *lines]) + "\n"
+    return "\n".join([f"{label}: {count}", *lines]) + "\n"
