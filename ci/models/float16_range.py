@@ -1,5 +1,5 @@
-"""Finds the first value of a model that does not fit into the range of float16, if that spoils its
-outputs. Pure."""
+"""Finds the values of a model that float16 loses, and of these the first that does not fit into
+its range, if that spoils the outputs. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,23 @@ from dataclasses import dataclass
 # Rounds a float32 to as many significant bits as float16 has, in x * SPLIT - (x * SPLIT - x).
 SPLIT = 2.0**13 + 1
 RANGE_DB = 10.0  # what the range of float16 costs an output if it is a cause
-LOST_DB = 30.0  # of a value that does not fit into the range
+LOST_DB = 30.0  # a value with less is lost
+
+
+def find_spoiling(
+    reached_db: Mapping[str, float],
+    readers: Mapping[str, Collection[str]],
+    ends: Collection[str],
+) -> set[str]:
+    """Return the values that are lost and spoil an output by it: each is one, or a value that is
+    made from it spoils one. The arguments are the fields of RangeLoss."""
+    lost = {name for name, db in reached_db.items() if db < LOST_DB}
+    spoiling: set[str] = set()
+    for name in reversed([*reached_db]):
+        reaches = name in ends or not spoiling.isdisjoint(readers.get(name, ()))
+        if name in lost and reaches:
+            spoiling.add(name)
+    return spoiling
 
 
 @dataclass(frozen=True)
@@ -32,10 +48,5 @@ class RangeLoss:
         is zero behind the softmax."""
         if self.wide_db - self.output_db < RANGE_DB:
             return ""
-        lost = {name for name, db in self.reached_db.items() if db < LOST_DB}
-        spoiling: set[str] = set()
-        for name in reversed([*self.reached_db]):
-            reaches = name in self.ends or not spoiling.isdisjoint(self.readers.get(name, ()))
-            if name in lost and reaches:
-                spoiling.add(name)
+        spoiling = find_spoiling(self.reached_db, self.readers, self.ends)
         return next((name for name in self.reached_db if name in spoiling), "")

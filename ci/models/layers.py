@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves
 
 from ci.models.eager import copy_inputs, keep_state
 from ci.models.factory import Inputs
-from ci.models.float16_range import SPLIT, RangeLoss
+from ci.models.float16_range import LOST_DB, SPLIT, RangeLoss, find_spoiling
 from ci.models.model import split_inputs, split_module
 from ci.models.noise import computes, is_state, name_operator, trace_once
 from ci.models.parts import ORIGIN
@@ -180,14 +180,21 @@ def _rank(
         ),
         default=BEST_DB,
     )
-    reached: dict[Node, float] = {}
+    values = rounded.values.items()
+    reached = {node: _decibels(exact.values[node], value) for node, value in values}
+    harmless: set[str] = set()
+    if float16:  # such as a mask that float16 cannot hold, which is zero behind a softmax
+        by_name = {node.name: db for node, db in reached.items()}
+        harmless = {name for name, db in by_name.items() if db < LOST_DB}
+        harmless -= find_spoiling(by_name, *_list_reads(rounded))
     losses = []
-    for node, value in rounded.values.items():
-        behind = reached[node] = _decibels(exact.values[node], value)
+    for node, behind in reached.items():
         origin = _find_rounded(node)
         sources = [origin] if origin else node.all_input_nodes
         before = min((reached[one] for one in sources if one in reached), default=behind)
         if float16 and node.op == "placeholder":
+            continue
+        if node.name in harmless:
             continue
         if behind < before and (origin or computes(node)):
             given = name_operator(origin) or str(origin)
@@ -218,7 +225,7 @@ def _list_readings(rounded: _Recorder, exact: _Recorder) -> Iterator[Reading]:
 def _list_beyond(rounded: _Recorder, wide: _Recorder, exact: _Recorder) -> Iterator[Reading]:
     """Yield the first result that float16 cannot hold, if that costs the outputs accuracy."""
     nodes = {node.name: node for node in rounded.values}
-    ends = [one for one in rounded.module.graph.nodes if one.op == "output"]
+    readers, ends = _list_reads(rounded)
     db = [
         [_decibels(right, given) for right, given in zip(exact.outputs, one.outputs, strict=True)]
         for one in (rounded, wide)
@@ -227,8 +234,8 @@ def _list_beyond(rounded: _Recorder, wide: _Recorder, exact: _Recorder) -> Itera
         reached_db={
             name: _decibels(wide.values[one], rounded.values[one]) for name, one in nodes.items()
         },
-        readers={name: [*_list_readers(one, rounded.values)] for name, one in nodes.items()},
-        ends={given.name for end in ends for given in end.all_input_nodes},
+        readers=readers,
+        ends=ends,
         output_db=min(db[0], default=BEST_DB),
         wide_db=min(db[1], default=BEST_DB),
     )
@@ -238,6 +245,13 @@ def _list_beyond(rounded: _Recorder, wide: _Recorder, exact: _Recorder) -> Itera
             name, name, numbers, loss.reached_db[node.name], find_origin(node)
         ):
             yield reading
+
+
+def _list_reads(recorder: _Recorder) -> tuple[dict[str, list[str]], set[str]]:
+    """Return the names of the values that are made from each recorded value, and of the outputs."""
+    readers = {node.name: [*_list_readers(node, recorder.values)] for node in recorder.values}
+    ends = recorder.module.graph.find_nodes(op="output")
+    return readers, {source.name for end in ends for source in end.all_input_nodes}
 
 
 def _list_readers(node: Node, values: Collection[Node]) -> Iterator[str]:

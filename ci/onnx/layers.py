@@ -14,7 +14,7 @@ from msgspec import structs
 from onnx import TensorProto, helper, numpy_helper
 
 from ci.judging.figures import measure_pooled
-from ci.models.float16_range import SPLIT, RangeLoss
+from ci.models.float16_range import LOST_DB, SPLIT, RangeLoss, find_spoiling
 from ci.models.rounding import list_clipped
 from ci.models.tensors import (
     BEST_DB,
@@ -105,6 +105,9 @@ def find_float16_loss(model: Path, scratch: Path, inputs: Arrays) -> Loss | None
     makers = {name: node for node in graph.node for name in node.output}
     ports = (one.name for one in graph.input)
     known = dict(zip(ports, inputs, strict=False)) | float32
+    reached_db = {name: _compare(float32[name], value) for name, value in rounded.items()}
+    # A mask that float16 cannot hold, which is zero behind a softmax, is no loss.
+    spoiling = find_spoiling(reached_db, *list_reads(graph))
     losses = [
         Loss(
             name_node(name, makers),
@@ -115,6 +118,7 @@ def find_float16_loss(model: Path, scratch: Path, inputs: Arrays) -> Loss | None
             is_float16=True,
         )
         for name, _, before, behind in list_losses(graph, float32, rounded)
+        if behind >= LOST_DB or name in spoiling
     ]
     greatest = max(losses, key=lambda one: one.added, default=None)
     readings = tuple(list_readings(makers, known, rounded))
@@ -129,13 +133,11 @@ def find_beyond(
     results are those of the float32 model, those rounded to float16, and those with as many
     significant bits and the range of float32."""
     makers = {name: node for node in graph.node for name in node.output}
-    ends = [one.name for one in graph.output if one.name in exact]
-    readers: dict[str, list[str]] = {}
-    for node in graph.node:
-        for name in node.input:
-            readers.setdefault(name, []).extend(node.output)
+    readers, ends = list_reads(graph)
     output_db, wide_db = (
-        min((_compare(exact[name], values[name]) for name in ends), default=BEST_DB)
+        min(
+            (_compare(exact[name], values[name]) for name in ends if name in exact), default=BEST_DB
+        )
         for values in (rounded, wide)
     )
     reached_db = {name: _compare(wide[name], value) for name, value in rounded.items()}
@@ -144,6 +146,15 @@ def find_beyond(
         return None
     operator, label = makers[first].op_type, name_node(first, makers)
     return make_reading(operator, label, exact[first], reached_db[first])
+
+
+def list_reads(graph: Any) -> tuple[dict[str, list[str]], set[str]]:
+    """Return the names of the values that are made from each value, and of the outputs."""
+    readers: dict[str, list[str]] = {}
+    for node in graph.node:
+        for name in node.input:
+            readers.setdefault(name, []).extend(node.output)
+    return readers, {one.name for one in graph.output}
 
 
 def round_results(

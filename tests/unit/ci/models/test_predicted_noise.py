@@ -355,9 +355,10 @@ class Squares(nn.Module):
     def __init__(self, factor: float) -> None:
         super().__init__()
         self.factor = factor
+        self.register_buffer("mask", torch.full((8, 8), -1e9).triu(1))
 
     def forward(self, x: Tensor) -> Tensor:
-        scores = x @ x.transpose(1, 2) + torch.full((8, 8), -1e9).triu(1)
+        scores = x @ x.transpose(1, 2) + self.mask
         y = scores.softmax(-1) @ x * self.factor
         return y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 1e-12)
 
@@ -370,6 +371,7 @@ def test_numbers_that_float16_cannot_hold_are_found_where_they_cost_accuracy(
     model, given = Squares(factor), (torch.randn(1, 8, 16),)
     found = find_loss(model, given, (model(*given),), float16=True)
     assert (found.beyond.name if found and found.beyond else "") == operator
+    assert (found.name if found else "") != "add"  # the mask is harmless
 
 
 def test_a_model_without_loss_has_no_largest_loss() -> None:
