@@ -11,10 +11,13 @@ import pytest
 from msgspec import structs
 
 from ci.cases.spec import CaseSpec
-from ci.facts.kinds import NOISE
+from ci.facts.finding import Finding
+from ci.facts.kinds import NOISE, ON_CPU, QUANTIZED_BADLY
 from ci.mend.mending import Mended, Mending
+from ci.mend.precision import FaultTrials, MixTrials, Unit
 from ci.mend.search import Recipe, Search
 from ci.mend.trials import Attempt
+from ci.models.graph_steps import Operand, Step
 from ci.models.schemes import Scheme
 from ci.models.user_models import Source
 from ci.report.schema import Case, Status
@@ -100,6 +103,54 @@ def test_a_case_without_a_remedy_falls_back_to_a_passing_scheme_of_its_model(
     mending(tmp_path, [], 0, "").fall_back([red, other])
     assert red.recipe == recipe
     assert red.is_green is (recipe != Recipe())
+
+
+LOSSY, CPU_NODE = QUANTIZED_BADLY.find("not quantized well"), ON_CPU.find("1 node falls back")
+
+
+@pytest.mark.parametrize(
+    ("finding", "others", "mixes", "schemes"),
+    [
+        (LOSSY, {}, True, ["16a8w", "fp16"]),
+        (CPU_NODE, {}, False, ["16a8w", "fp16"]),
+        (CPU_NODE, {"16a8w": CPU_NODE, "fp16": LOSSY}, False, ["fp16"]),
+        (CPU_NODE, {"16a8w": CPU_NODE, "fp16": CPU_NODE}, False, []),
+        (LOSSY, {"16a8w": CPU_NODE}, True, ["16a8w", "fp16"]),
+    ],
+)
+def test_a_node_on_the_cpu_gets_no_precision_that_cannot_cure_it(
+    tmp_path: Path, finding: Finding, others: dict[str, Finding], mixes: bool, schemes: list[str]
+) -> None:
+    made = mending(tmp_path, [], 0, "")
+    own: Any = made.setup.options
+    own.policy = SimpleNamespace(**vars(LIMITS), models={}, schemes=["16a8w", "fp16"])
+    cases = [mended(scheme, 10) for scheme in ("8a8w", *others)]
+    for case, found in zip(cases, (finding, *others.values()), strict=True):
+        case.before = structs.replace(case.before, findings=(found,))
+    search = made.start(cases[0], cases)
+    assert (search.faults, [*search.schemes]) == (mixes, schemes)
+
+
+def test_a_node_of_several_operators_is_one_part_of_a_mixture() -> None:
+    trials = MixTrials("n.py:f", Source("n.py:f"), (), Scheme.A8W8, Scheme.A16W8, "SM8650", 30, 9)
+    parts = trials.make_parts([Unit(("add", "mul")), Unit(("mul", "relu"))])
+    assert [part.node for part in parts] == ["add", "mul", "relu"]
+
+
+@pytest.mark.parametrize(
+    ("selectable", "nodes"), [(None, ["add"]), ({"add"}, ["add"]), (set(), [])]
+)
+def test_a_part_whose_node_the_quantizer_does_not_have_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, selectable: set[str] | None, nodes: list[str]
+) -> None:
+    mask = (Operand((4, 4), False), Operand((4, 4), True, 1e9))
+    steps = (
+        Step("add", "add", mask, ("", ""), (4, 4)),
+        Step("softmax", "softmax", (Operand((4, 4), False),), ("add",), (4, 4)),
+    )
+    trials = FaultTrials("n.py:f", Source("n.py:f"), ("r",), Scheme.A8W8, (Scheme.FP16,), ())
+    monkeypatch.setattr(FaultTrials, "describe", lambda _: (steps, [], selectable))
+    assert [part.node for parts in trials() for part in parts if part.node != "softmax"] == nodes
 
 
 def test_a_search_ends_if_the_first_judgement_is_interrupted(
