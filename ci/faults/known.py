@@ -25,6 +25,7 @@ Owner = Literal["qnn", "onnxruntime", "executorch", "quantization", "unknown"]
 Frontend = Literal["onnx", "executorch"]
 FRONTENDS: tuple[Frontend, ...] = ("onnx", "executorch")
 WRONG, RIGHT, REFUSED, CRASHED = "wrong", "right", "refused", "crashed"
+LARGEST = 3.0  # of the normally distributed elements of a graph's tensors
 MOVES = frozenset({"reshape", "transpose", "expand", "slice", "select"})
 ENDS = (RIGHT, REFUSED, CRASHED, WRONG)  # worst last: a wrong result raises no error
 
@@ -349,9 +350,12 @@ def describe(graph: Graph, exact: Mapping[str, Shape] | None = None) -> list[Ste
         for read in node.reads:
             tensor = graph.tensors.get(read)
             value = tensor.value if tensor else None
-            known = (3.0, False) if value is None else (abs(value), True)
+            known = (LARGEST, False) if value is None else (abs(value), True)
             constant = graph.is_constant(read)
-            operands.append(Operand(shapes[read], constant, *known, constant, value or 0.0))
+            # Of normally distributed constants, some are negative.
+            is_signed = tensor and constant and value is None and tensor.like == "normal"
+            least = -LARGEST if is_signed else 0.0
+            operands.append(Operand(shapes[read], constant, *known, constant, value or least))
         sources = [read if read in graph.nodes else "" for read in node.reads]
         if len(node.reads) == 1 and node.operator == "pow":
             place = int("exponent" in node.attributes)
