@@ -30,11 +30,7 @@ CAUSES = {
         "top_boxes": {"fp16": INDICES, "8a8w": INDICES},
         "running_sum": {"fp16": SUM, "8a8w": "known fault: cumsum-in-8-bits"},
         "angles": {"fp16": ANGLES, "8a8w": ANGLES, "16a8w": ""},
-        "masked": {
-            "fp16": "",
-            "8a8w": "known fault: mask-too-large",
-            "16a8w": "known fault: mask-too-large-in-16-bits",
-        },
+        "masked": {"fp16": "", "16a8w": "known fault: mask-too-large-in-16-bits"},
         "masked_by_fill": {"8a8w": "a mask: numbers", "16a8w": "a mask: numbers"},
         "masked_slightly": {"8a8w": "", "16a8w": ""},
         "squares": {"fp16": "overflow: numbers up to", "16a8w": ""},
