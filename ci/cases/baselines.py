@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, structs
 
 from ci.models.suite import SUITE
-from ci.report.schema import Case, Footprint, Report, Status, Tool
+from ci.report.schema import Case, Decibels, Footprint, Report, Status, Tool
 from provisioning.files import explain_writes, write_whole
 from provisioning.manifest.reader import manifests_root, read_toml
 from provisioning.manifest.targets import Backend
@@ -36,8 +36,8 @@ class Baseline(Struct, frozen=True, forbid_unknown_fields=True):
     """The recorded figures of a case: its SQNR in dB against the float32 and the quantized model,
     and its footprint without the parts that differ between hosts."""
 
-    sqnr_db: float
-    sqnr_db_quantized: float | None = None
+    sqnr_db: Decibels
+    sqnr_db_quantized: Decibels | None = None
     footprint: Footprint | None = None
 
 

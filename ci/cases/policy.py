@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from copy import deepcopy
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
-from msgspec import Meta, Struct, field
+from msgspec import Struct, field
 
 from ci.cases.spec import CaseSpec, match_names
 from ci.explain import rules
@@ -36,6 +36,7 @@ from ci.report.schema import (
     ANY_MODEL,
     NO_BUDGET,
     Budget,
+    Count,
     OutputThreshold,
     Threshold,
     find_threshold,
@@ -107,7 +108,7 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     backends: dict[Backend, dict[Scheme, Limits]] = field(default_factory=dict)
     budget: Budget = NO_BUDGET  # for the footprint of every program and of its lowering
     # The memory that a case may use; 0 for a share of the machine's memory, see share_memory.
-    memory_bytes: Annotated[int, Meta(ge=0)] = 0
+    memory_bytes: Count = 0
     suite: dict[str, tuple[Scheme, ...]] = field(default_factory=dict)  # this project's models
     models: dict[str, ModelEntry] = field(default_factory=dict)  # the user's models
     extends: Literal["", "default"] = ""

@@ -21,7 +21,16 @@ from msgspec import Meta, Struct
 
 from ci.latency.simulation import choose_simulated
 from ci.models.schemes import AnyScheme, Scheme
-from ci.report.schema import Estimate, MeasuredModel, PredictedTime, Simulation
+from ci.report.schema import (
+    MOST,
+    Count,
+    Estimate,
+    MeasuredModel,
+    Milliseconds,
+    PredictedTime,
+    Share,
+    Simulation,
+)
 from ci.report.text import count
 from provisioning.documents import DocumentError, decoding, read_json, read_text
 from provisioning.errors import ManifestError, UsageError
@@ -42,8 +51,8 @@ PRECISIONS: Mapping[AnyScheme | str, str] = {
 }
 T = TypeVar("T", bound=Struct)
 
-Positive = Annotated[float, Meta(gt=0)]
-Count = Annotated[int, Meta(ge=0)]
+Positive = Annotated[float, Meta(ge=1e-9, le=MOST)]  # times, and factors of times
+Error = Annotated[float, Meta(ge=0, le=MOST)]
 
 
 class Device(Struct, frozen=True, forbid_unknown_fields=True):
@@ -86,14 +95,14 @@ class Line(Struct, frozen=True, kw_only=True):
     device: str
     precision: str
     soc: str
-    base_ms: Annotated[float, Meta(ge=0)]
+    base_ms: Milliseconds
     factor: Positive
-    hmx_factor: Annotated[float, Meta(ge=0)] = 0.0
+    hmx_factor: Annotated[float, Meta(ge=0, le=MOST)] = 0.0
     low: Positive
     high: Positive
-    median_error: float
-    worst_error: float
-    order: float
+    median_error: Error
+    worst_error: Error
+    order: Share
     least_ms: Positive
     most_ms: Positive
     models: tuple[str, ...]

@@ -25,13 +25,13 @@ from ci.models.lowering_options import (
 )
 from ci.models.schemes import ONNX, AnyScheme, Mixture, Scheme
 from ci.models.suite import SUITE
-from ci.report.schema import AccuracyLimits, Budget
+from ci.report.schema import MOST_NUMBER, AccuracyLimits, Budget, Count, Number
 from provisioning.console.caller import shown_path
 from provisioning.documents import CONTENT_BYTES, POINTER, open_regular, read_bytes
 from provisioning.errors import UsageError, at_key
 
 FileOrFunction = Annotated[str, Meta(min_length=1)]
-Shape = tuple[Annotated[int, Meta(ge=1)], ...]
+Shape = tuple[Annotated[int, Meta(ge=1, le=2**31 - 1)], ...]
 T = TypeVar("T", Choices, MixtureEntry)
 NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
 MIN_SETS = 4  # the least number of samples for judging a model
@@ -89,8 +89,8 @@ class ReferencePolicy(Struct, frozen=True, forbid_unknown_fields=True):
     """Limits for references. An output of the float32 model cannot be used as a reference if its
     RMS is below ``min_rms``, or if its spread is below ``min_spread`` times the RMS."""
 
-    min_rms: float
-    min_spread: float
+    min_rms: Annotated[float, Meta(ge=0, le=MOST_NUMBER)]
+    min_spread: Annotated[float, Meta(ge=0, le=MOST_NUMBER)]
 
 
 class Source(Struct, frozen=True):
@@ -122,8 +122,8 @@ class Metric(Struct, frozen=True, forbid_unknown_fields=True):
 
     function: FileOrFunction
     labels: FileOrFunction
-    max_drop: Annotated[float, Meta(ge=0)]
-    min: float | None = None
+    max_drop: Annotated[float, Meta(ge=0, le=MOST_NUMBER)]
+    min: Number | None = None
     strict: bool = False
 
     @property
@@ -156,7 +156,7 @@ class ModelEntry(Struct, frozen=True, forbid_unknown_fields=True):
     run: RunOptions = ONE_RUN
     limits: dict[str, Limits] = field(default_factory=dict)  # of schemes and mixtures
     budget: ModelBudget = ModelBudget()
-    memory_bytes: Annotated[int, Meta(ge=0)] = 0  # that a case may use; 0: the policy's
+    memory_bytes: Count = 0  # that a case may use; 0: the policy's
     metric: Metric | None = None
     shapes: dict[str, Shape] = field(default_factory=dict)  # of an .onnx file's inputs, by name
     float_model: str = ""  # the float file from which a quantized .onnx file was made

@@ -32,7 +32,12 @@ MADE_PROVES = "proves arithmetic, not accuracy"  # what a case with generated in
 HTP = Backend.HTP.value
 COMMIT_DIGITS = 10
 
-Decibels = Annotated[float, Meta(description="signal to quantization noise ratio, dB")]
+# No ratio of float64 numbers is larger. Ranges also refuse the infinite numbers and NaN of TOML.
+Decibels = Annotated[
+    float, Meta(description="signal to quantization noise ratio, dB", ge=-13_000, le=13_000)
+]
+MOST_NUMBER = 1e308
+Number = Annotated[float, Meta(ge=-MOST_NUMBER, le=MOST_NUMBER)]
 # Below 0 dB the error exceeds the signal. float32 has 150 dB, and float64 320.
 LeastDecibels = Annotated[
     float, Meta(description="limit of a signal to noise ratio, dB", ge=0, le=1000)
@@ -41,7 +46,9 @@ Cosine = Annotated[
     float, Meta(description="cosine similarity of the flattened outputs", ge=-1.001, le=1.001)
 ]
 MOST = 1e9  # seconds, milliseconds; the arithmetic of larger ones overflows
-Difference = Annotated[float, Meta(description="largest absolute difference of an element", ge=0)]
+Difference = Annotated[
+    float, Meta(description="largest absolute difference of an element", ge=0, le=MOST_NUMBER)
+]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Seconds = Annotated[float, Meta(description="wall clock, seconds", ge=0, le=MOST)]
 Milliseconds = Annotated[float, Meta(ge=0, le=MOST)]
@@ -184,7 +191,7 @@ class Threshold(AccuracyLimits, frozen=True, kw_only=True):
     max_above_noise_db: LeastDecibels = MARGIN_DB
     strict_noise: bool = False
     max_metric_drop: Difference | None = None
-    min_metric: float | None = None
+    min_metric: Number | None = None
     full_delegation: bool = True
     reason: str = ""
     outputs: tuple[OutputThreshold, ...] = ()
