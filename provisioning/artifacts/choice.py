@@ -86,7 +86,7 @@ def read_choice(sdk: str = "", adaptor: str = "") -> QnnChoice:
     same one. Raises UsageError for a directory that does not exist, or for a version that the
     manifest of qnn-sdk does not contain.
     """
-    known = {SDK_VARIABLE: (WHEEL, PINNED), ADAPTOR_VARIABLE: (WHEEL, OVERLAY)}
+    keywords = {SDK_VARIABLE: (WHEEL, PINNED), ADAPTOR_VARIABLE: (WHEEL, OVERLAY)}
     for name, option, word in (
         (SDK_VARIABLE, "--sdk", sdk),
         (ADAPTOR_VARIABLE, "--adaptor", adaptor),
@@ -94,13 +94,13 @@ def read_choice(sdk: str = "", adaptor: str = "") -> QnnChoice:
         named = word or os.environ.get(name, "")
         if name == SDK_VARIABLE and is_version(named):
             read_toolchain(SDK).release(named)
-        elif named and named not in known[name]:
+        elif named and named not in keywords[name]:
             named = str(caller_path(Path(named).expanduser()).absolute())
             if not Path(named).is_dir():
-                words = " or ".join(known[name])
-                fix = f"use {words}, or an existing directory"
-                what = f"{option if word else name}: {named} is not a directory"
-                raise UsageError(what, why=explain_path(Path(named)), fix=fix)
+                choices = " or ".join(keywords[name])
+                fix = f"use {choices}, or an existing directory"
+                problem = f"{option if word else name}: {named} is not a directory"
+                raise UsageError(problem, why=explain_path(Path(named)), fix=fix)
         if named:
             os.environ[name] = named
     return QnnChoice(os.environ.get(SDK_VARIABLE) or WHEEL, os.environ.get(ADAPTOR_VARIABLE, ""))
@@ -126,24 +126,24 @@ def find_laid(environment: Environment) -> Path | None:
     return Path(entries[0]) if entries[0] else None
 
 
-def list_device_runtimes(wanted: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Yield each name in ``wanted`` that provides QNN on a device, with the QNN version, such as
+def list_device_runtimes(names: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Yield each name in ``names`` that provides QNN on a device, with the QNN version, such as
     ("android", "2.37.0.250724").
 
     These names are qnn-android, which applications get from Maven, and the profiles that push an
     SDK's libraries to the device. If QNN_CI_SDK selects an SDK, its version is used for profiles.
     Raises UsageError for an unknown name.
     """
-    known = [*read_profiles(), MAVEN]
-    if unknown := {*wanted}.difference(known):
-        what = f"{min(unknown)!r} is neither a profile nor {MAVEN}"
-        raise UsageError(what, fix=f"use one of {', '.join(known)}")
-    if MAVEN in wanted:
+    valid_names = [*read_profiles(), MAVEN]
+    if unknown := {*names}.difference(valid_names):
+        problem = f"{min(unknown)!r} is neither a profile nor {MAVEN}"
+        raise UsageError(problem, fix=f"use one of {', '.join(valid_names)}")
+    if MAVEN in names:
         yield MAVEN, read_toolchain(MAVEN).default
     toolchain = read_toolchain(SDK)
     chosen = toolchain.adoption.find_choice(os.environ)
     for name, profile in read_profiles().items():
-        for needed in profile.artifacts if name in wanted else ():
+        for needed in profile.artifacts if name in names else ():
             if needed.name == SDK and DEVICE_COMPONENTS & set(needed.components):
                 version = toolchain.chosen_release(os.environ, needed.version).version
                 if chosen:
@@ -199,11 +199,9 @@ def find_backends(overlay: Path) -> list[Path]:
 def find_overlays(sdk: str) -> list[tuple[Path, OverlayRecord]]:
     """Return the overlays below ``builds/`` for the QNN version ``sdk`` and the running Python,
     newest first."""
-    found = [
-        (path, record)
-        for path in store_home().glob("builds/aot-*/overlay")
-        if (record := read_overlay(path))
-        and record.python == python_tag()
-        and is_same(record.sdk, sdk)
-    ]
-    return sorted(found, key=lambda pair: pair[0].stat().st_mtime_ns, reverse=True)
+    overlays = []
+    for path in store_home().glob("builds/aot-*/overlay"):
+        record = read_overlay(path)
+        if record and record.python == python_tag() and is_same(record.sdk, sdk):
+            overlays.append((path, record))
+    return sorted(overlays, key=lambda pair: pair[0].stat().st_mtime_ns, reverse=True)

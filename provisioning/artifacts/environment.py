@@ -68,14 +68,15 @@ class Environment:
 
         LD_LIBRARY_PATH of ``base`` is dropped; PYTHONPATH is kept.
         """
-        stale = tuple(f"{root.rstrip('/')}/" for name in ROOT_VARIABLES if (root := base.get(name)))
-        kept = {name: value for name, value in base.items() if name not in DROPPED_VARIABLES}
-        if "PATH" in kept:
-            parts = kept["PATH"].split(os.pathsep)
-            kept["PATH"] = os.pathsep.join(
+        stale_roots = filter(None, map(base.get, ROOT_VARIABLES))
+        stale = tuple(f"{root.rstrip('/')}/" for root in stale_roots)
+        variables = {name: value for name, value in base.items() if name not in DROPPED_VARIABLES}
+        if "PATH" in variables:
+            parts = variables["PATH"].split(os.pathsep)
+            variables["PATH"] = os.pathsep.join(
                 part for part in parts if not f"{part}/".startswith(stale)
             )
-        return {**kept, **self.variables}
+        return {**variables, **self.variables}
 
     @property
     def unset(self) -> list[str]:
@@ -115,8 +116,8 @@ def locate_profile(name: str, progress: Progress) -> Environment:
     profile = read_profile(name)
     store = Store()
     requests = profile_requests(profile, Options(offline=True))
-    found = [locate_artifact(request, store, progress) for request in requests]
-    missing = [request for request, item in zip(requests, found, strict=True) if item is None]
+    located = [locate_artifact(request, store, progress) for request in requests]
+    missing = [request for request, item in zip(requests, located, strict=True) if item is None]
     if missing:
         named = [request.toolchain.adoption.variable for request in missing]
         variables = ", ".join(filter(None, named))
@@ -127,13 +128,13 @@ def locate_profile(name: str, progress: Progress) -> Environment:
             why=f"the store {store.home} does not contain every artifact of this profile",
             fix=f"run `{command}`{or_adopt}",
         )
-    return compose_environment(name, profile, tuple(item for item in found if item))
+    return compose_environment(name, profile, tuple(item for item in located if item))
 
 
 def other_versions(profile: Profile, requests: list[ArtifactRequest]) -> list[str]:
     """Return ARTIFACT@VERSION for each request whose version the user chose instead of the
     profile's."""
-    versions = {wanted.name: wanted.version for wanted in profile.artifacts}
+    versions = {artifact.name: artifact.version for artifact in profile.artifacts}
     return [
         f"{request.name}@{request.release.version}"
         for request in requests
@@ -145,21 +146,22 @@ def profile_requests(profile: Profile, options: Options) -> list[ArtifactRequest
     """Return a request for each artifact that a profile needs on this machine. Raises UnfitError if
     the user chose a version that is too old for the profile.
     """
-    names = (wanted.unless_library for wanted in profile.artifacts)
-    found = find_libraries(filter(None, names))
-    needed = (wanted for wanted in profile.artifacts if not found.get(wanted.unless_library))
-    pairs = [(read_toolchain(wanted.name), wanted) for wanted in needed if not _is_brought(wanted)]
-    requests = [
-        ArtifactRequest(
+    names = (artifact.unless_library for artifact in profile.artifacts)
+    library_paths = find_libraries(filter(None, names))
+    requests = []
+    for artifact in profile.artifacts:
+        if library_paths.get(artifact.unless_library) or _is_brought(artifact):
+            continue
+        toolchain = read_toolchain(artifact.name)
+        request = ArtifactRequest(
             toolchain,
-            toolchain.chosen_release(os.environ, wanted.version),
-            wanted.components,
+            toolchain.chosen_release(os.environ, artifact.version),
+            artifact.components,
             options,
-            wanted.minimum,
-            wanted.minimum_reason,
+            artifact.minimum,
+            artifact.minimum_reason,
         )
-        for toolchain, wanted in pairs
-    ]
+        requests.append(request)
     for request in requests:
         adoption = request.toolchain.adoption
         if chosen := adoption.find_version(os.environ):
@@ -167,19 +169,19 @@ def profile_requests(profile: Profile, options: Options) -> list[ArtifactRequest
     return requests
 
 
-def _is_brought(wanted: ProfileArtifact) -> bool:
-    """Return whether the user's installation of another artifact already contains ``wanted``.
+def _is_brought(artifact: ProfileArtifact) -> bool:
+    """Return whether the user's installation of another artifact already contains ``artifact``.
 
     A variable must point to that installation, and the installation must contain the marker files
-    of ``wanted``. Returns False if a variable points to an installation of ``wanted`` itself.
+    of ``artifact``. Returns False if a variable points to an installation of ``artifact`` itself.
     """
-    own = read_toolchain(wanted.name).adoption
-    if not own.variable or own.find_named(os.environ)[1]:
+    adoption = read_toolchain(artifact.name).adoption
+    if not adoption.variable or adoption.find_named(os.environ)[1]:
         return False
-    for name, directory in wanted.unless_in.items():
+    for name, directory in artifact.unless_in.items():
         root = read_toolchain(name).adoption.find_named(os.environ)[1]
         place = caller_path(Path(root).expanduser()) / directory
-        if root and all((place / Path(marker).name).is_file() for marker in own.markers):
+        if root and all((place / Path(marker).name).is_file() for marker in adoption.markers):
             return True
     return False
 
@@ -200,7 +202,7 @@ def compose_environment(
         )
     try:
         variables = {
-            key: re.sub(r"\{([^{}]*)\}", lambda found: roots[found[1]], value)
+            key: re.sub(r"\{([^{}]*)\}", lambda match: roots[match[1]], value)
             for key, value in profile.variables.items()
         }
     except KeyError as error:
@@ -209,9 +211,9 @@ def compose_environment(
             why="the profile has no artifact with this name, or this machine does not need it",
             fix="correct manifests/profiles.toml",
         ) from error
-    for wanted in profile.artifacts:
-        if wanted.is_optional and wanted.name in roots:
-            variables["LD_LIBRARY_PATH"] += f":{roots[wanted.name]}/lib"
+    for optional in profile.artifacts:
+        if optional.is_optional and optional.name in roots:
+            variables["LD_LIBRARY_PATH"] += f":{roots[optional.name]}/lib"
     for variable in profile.from_caller:
         if value := os.environ.get(variable):
             variables[variable] = str(caller_path(Path(value).expanduser()).absolute())
@@ -262,18 +264,22 @@ def _parse_word(word: str, options: Options) -> list[ArtifactRequest]:
         return profile_requests(read_profile(word), options)
     head, _, components = word.partition(":")
     name, _, version = head.partition("@")
-    if name not in (known := list_toolchains()):
-        meant = suggest_near(name, [*profiles, *known])
+    if name not in (artifacts := list_toolchains()):
+        meant = suggest_near(name, [*profiles, *artifacts])
         raise UsageError(
             f"there is no profile or artifact {name!r}",
-            fix=f"{meant}use a profile ({', '.join(profiles)}) or an artifact ({', '.join(known)})",
+            fix=f"{meant}use a profile ({', '.join(profiles)}) or an artifact "
+            f"({', '.join(artifacts)})",
         )
     toolchain = read_toolchain(name)
-    wanted = tuple(filter(None, components.split(",")))
-    for mark, what, is_empty in (("@", "version", not version), (":", "component", not wanted)):
+    component_names = tuple(filter(None, components.split(",")))
+    for mark, noun, is_empty in (
+        ("@", "version", not version),
+        (":", "component", not component_names),
+    ):
         if mark in word and is_empty:
-            raise UsageError(f"{word} names no {what}", fix=f"add one, or leave out the {mark}")
-    return [ArtifactRequest(toolchain, toolchain.release(version), wanted, options)]
+            raise UsageError(f"{word} names no {noun}", fix=f"add one, or leave out the {mark}")
+    return [ArtifactRequest(toolchain, toolchain.release(version), component_names, options)]
 
 
 def unique_requests(requests: Iterable[ArtifactRequest]) -> list[ArtifactRequest]:
@@ -290,9 +296,9 @@ def stored_trees(store: Store) -> Iterator[tuple[Published, Tree]]:
 def unreadable_trees(store: Store) -> list[Path]:
     """Return the directories that are named like published ones but have no valid tree.json."""
     readable = {published.path for published, _ in stored_trees(store)}
-    found = store.trees.iterdir() if store.trees.is_dir() else ()
+    paths = store.trees.iterdir() if store.trees.is_dir() else ()
     is_ours = re.compile(r"[^.].*-[0-9a-f]{12}").fullmatch
-    return sorted(path for path in found if is_ours(path.name) and path not in readable)
+    return sorted(path for path in paths if is_ours(path.name) and path not in readable)
 
 
 def stored_requests(store: Store) -> list[ArtifactRequest]:
@@ -302,12 +308,12 @@ def stored_requests(store: Store) -> list[ArtifactRequest]:
     candidates = parse_selection([*read_profiles()], Options())
     for name in list_toolchains():
         toolchain = read_toolchain(name)
-        stored = [tree for _, tree in stored_trees(store) if tree.artifact == name]
-        known = {(), *(tree.components for tree in stored)}
+        trees = [tree for _, tree in stored_trees(store) if tree.artifact == name]
+        component_sets = {(), *(tree.components for tree in trees)}
         candidates += [
             ArtifactRequest(toolchain, release, components)
             for release in toolchain.releases
-            for components in known
+            for components in component_sets
             if set(components) <= toolchain.components.keys()
         ]
     pinned = []

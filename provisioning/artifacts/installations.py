@@ -31,9 +31,11 @@ def find_installation(
         return None
     root = caller_path(Path(named).expanduser())
     # Of a component's glob, the path without a wildcard must exist, or the directory DIR of DIR/*.
-    fixed = [re.split(r"[*?]", pattern, maxsplit=1) for pattern in request.patterns]
-    heads = [head for head, *rest in fixed if not rest or head.endswith("/")]
-    expected = dict.fromkeys([*adoption.markers, *(head.rstrip("/") for head in heads)])
+    expected = dict.fromkeys(adoption.markers)
+    for pattern in request.patterns:
+        head, *wildcard_parts = re.split(r"[*?]", pattern, maxsplit=1)
+        if not wildcard_parts or head.endswith("/"):
+            expected[head.rstrip("/")] = None
     if missing := [path for path in expected if not (root / path).exists()]:
         option = " (or --sdk)" if variable == adoption.choice else ""
         raise UnfitError(
@@ -56,8 +58,8 @@ def read_version(root: Path, adoption: Adoption) -> str:
         raw = read_user_file(root / adoption.version_file, "the version", MAX_BYTES)
     except UsageError:
         return "unknown"
-    found = re.search(adoption.version_pattern, raw.decode("utf-8", "replace"))
-    return found.group(1) if found else "unknown"
+    match = re.search(adoption.version_pattern, raw.decode("utf-8", "replace"))
+    return match.group(1) if match else "unknown"
 
 
 def check_minimum(request: ArtifactRequest, variable: str, version: str) -> None:
@@ -108,8 +110,10 @@ def read_sdk_yaml(root: Path) -> SdkIdentity:
             fix="provision the QNN SDK again, or set QNN_SDK_ROOT to another one",
         ) from error
     rows = document if isinstance(document, dict) else {}
-    version, stamp = (
-        pattern.match(value) if isinstance(value := rows.get(key), str) else None
-        for key, pattern in (("version", VERSION), ("build_id", STAMP))
-    )
-    return SdkIdentity(version[1] if version else "", stamp[1] if stamp else "")
+
+    def find(key: str, pattern: re.Pattern[str]) -> str:
+        value = rows.get(key)  # a damaged file may have a list or a table here
+        match = pattern.match(value) if isinstance(value, str) else None
+        return match[1] if match else ""
+
+    return SdkIdentity(find("version", VERSION), find("build_id", STAMP))

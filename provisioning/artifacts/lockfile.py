@@ -78,14 +78,15 @@ def read_lock(path: Path) -> Lock | None:
 
 
 def damaged_locks(store: Store) -> list[ManifestError]:
-    found = []
+    """Return an error for each lock that cannot be read, in manifests/locks/ and in the store."""
+    errors = []
     for directory in (manifests_root() / "locks", store.pins):
         for path in sorted(directory.glob("*.json")):
             try:
                 read_lock(path)
             except ManifestError as error:  # noqa: PERF203 - each may be damaged
-                found.append(error)
-    return found
+                errors.append(error)
+    return errors
 
 
 def _ways_out(path: Path) -> str:

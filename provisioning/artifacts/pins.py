@@ -114,11 +114,11 @@ def take_archive(request: ArtifactRequest, file: Path, store: Store) -> None:
         raise UsageError(f"{file} is not a file")
     pin = request.pinned(store).release.origin.sha256
     with explain_errors(store.home):
-        found = hash_file(file)
-        if pin and found != pin:
+        sha256 = hash_file(file)
+        if pin and sha256 != pin:
             raise IntegrityError(
                 f"{file} is not the pinned {request.label}",
-                why=f"its SHA-256 is {found}, the pin is {pin}",
+                why=f"its SHA-256 is {sha256}, the pin is {pin}",
                 fix="find out which of the two hashes is right before you trust either",
             )
         store.downloads.mkdir(parents=True, exist_ok=True)
@@ -184,12 +184,12 @@ def plan_update(
     old, source = request.release, load_source(request.release.source)
     path = manifests_root() / "toolchains" / f"{request.name}.toml"
     before = read_text(path)
-    for known in request.toolchain.releases:
-        if known.version == version.removeprefix("v"):
-            if known == old:
+    for release in request.toolchain.releases:
+        if release.version == version.removeprefix("v"):
+            if release == old:
                 return []
-            after = rewrite_default(before, request, known.version)
-            figures = plan_baselines(request.name, old.version, known.version, carry=carry)
+            after = rewrite_default(before, request, release.version)
+            figures = plan_baselines(request.name, old.version, release.version, carry=carry)
             return [Change(path, before, after), *figures]
     require_acceptance(request, store, progress)
     if isinstance(old, WheelRelease):
@@ -204,16 +204,16 @@ def plan_update(
             try:
                 new = source.find_release(job, version)
             except ValueError as error:  # msgspec's errors are of this kind
-                what = f"{version!r} cannot be a version of {request.name}"
-                raise UsageError(what, why=str(error), fix="correct the version") from error
+                problem = f"{version!r} cannot be a version of {request.name}"
+                raise UsageError(problem, why=str(error), fix="correct the version") from error
     if new == old:
         return []
     after, new = rewrite_release(before, request, new)
     locks: list[Change] = []
     if old.can_lock:
-        wanted = replace(request, release=new, lock=None)
-        lock = _learn(wanted, store, progress)
-        locks += _change_lock(wanted, lock, old.version)
+        updated = replace(request, release=new, lock=None)
+        lock = _learn(updated, store, progress)
+        locks += _change_lock(updated, lock, old.version)
         if isinstance(new, FileRelease) and old.pin:
             new = msgspec.structs.replace(new, sha256=lock.sha256, size_bytes=lock.size_bytes)
             after, _ = rewrite_release(before, request, new)
@@ -239,17 +239,16 @@ def list_by_hand(plan: Collection[Change], name: str, old: str) -> list[str]:
         "docs/*/*.md",
         "README.md",
     )
-    whole = re.compile(rf"(?<![\d.]){re.escape(old)}(?![\d]|\.\d)")
-    own, is_asked = re.escape(name), rf"[<>=~]={re.escape(old)}(?![\d.])"
-    other = re.compile(rf"(?<![\w.-])(?!{own}[<>=~])[\w.-]+{is_asked}")
-    return [
-        f"{path.relative_to(root)}:{number}: {line.strip()}"
-        for place in places
-        for path in sorted(root.glob(place))
-        if path not in changed
-        for number, line in enumerate(read_text(path).splitlines(), 1)
-        if whole.search(other.sub("", line))
-    ]
+    old_version = re.compile(rf"(?<![\d.]){re.escape(old)}(?![\d]|\.\d)")
+    constraint = rf"[<>=~]={re.escape(old)}(?![\d.])"
+    other_requirement = re.compile(rf"(?<![\w.-])(?!{re.escape(name)}[<>=~])[\w.-]+{constraint}")
+    lines = []
+    for place in places:
+        for path in sorted(set(root.glob(place)) - changed):
+            for number, line in enumerate(read_text(path).splitlines(), 1):
+                if old_version.search(other_requirement.sub("", line)):
+                    lines.append(f"{path.relative_to(root)}:{number}: {line.strip()}")
+    return lines
 
 
 def rewrite_release(text: str, request: ArtifactRequest, new: Release) -> tuple[str, Release]:
@@ -260,7 +259,7 @@ def rewrite_release(text: str, request: ArtifactRequest, new: Release) -> tuple[
     Raises ManifestError if the text cannot be rewritten.
     """
     old, name = request.release, request.name
-    starts = [found.start() for found in HEAD.finditer(text)]
+    starts = [match.start() for match in HEAD.finditer(text)]
     ends = [*starts[1:], len(text)]
     index = [release.version for release in request.toolchain.releases].index(old.version)
     if len(starts) != len(request.toolchain.releases):
@@ -271,12 +270,12 @@ def rewrite_release(text: str, request: ArtifactRequest, new: Release) -> tuple[
     if request.toolchain.default == old.version:
         head = rewrite_default(head, request, new.version)
     after = head + text[starts[0] : starts[index]] + block + text[ends[index] :]
-    found = parse_toml(after, Toolchain).releases[index]
-    if msgspec.structs.replace(found, write=new.write) != new:
+    parsed = parse_toml(after, Toolchain).releases[index]
+    if msgspec.structs.replace(parsed, write=new.write) != new:
         raise _cannot_rewrite(
             name, f"replacing values in its [[releases]] table for {old.version} is not enough"
         )
-    return after, found
+    return after, parsed
 
 
 def rewrite_default(text: str, request: ArtifactRequest, version: str) -> str:

@@ -109,9 +109,9 @@ def adopt_artifact(
     chosen = adoption.find_version(os.environ)
     if chosen and not is_same(read_version(root, adoption), chosen):
         return None
-    if not (found := find_installation(request, os.environ)):
+    if not (installation := find_installation(request, os.environ)):
         return None
-    (root, version), pinned = found, request.release.version
+    (root, version), pinned = installation, request.release.version
     note = "" if version == pinned else f" (the pinned version is {pinned})"
     progress.step(f"{request.name}: using {variable}={root}, version {version}{note}")
     adopted = Provisioned(request.name, version, root, adopted=True)
@@ -141,14 +141,16 @@ def check_adopted(request: ArtifactRequest, adopted: Provisioned) -> None:
     """
     if not adopted.version.startswith(request.release.version):
         return
-    wanted = [msgspec.structs.replace(entry, mode=-1) for entry in request.locked]
-    paths = {entry.path for entry in wanted}
-    found = [item for item in compare_tree(adopted.root, wanted) if item.path in paths]
-    if found:
-        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+    locked_entries = [msgspec.structs.replace(entry, mode=-1) for entry in request.locked]
+    paths = {entry.path for entry in locked_entries}
+    differences = [
+        item for item in compare_tree(adopted.root, locked_entries) if item.path in paths
+    ]
+    if differences:
+        count_text = f" (and {len(differences) - 1} more)" if len(differences) > 1 else ""
         raise UnfitError(
             f"{adopted.root} does not match the lock of {request.label}",
-            why=f"{found[0]}{more}",
+            why=f"{differences[0]}{count_text}",
             fix="reinstall it, or unset the variable that points to it and fetch the artifact",
         )
 
@@ -190,13 +192,13 @@ def check_lock(request: ArtifactRequest, entries: Sequence[TreeEntry]) -> None:
     """Compare the written files with the lock. Raises IntegrityError, which shows the first
     difference.
     """
-    wanted = {entry.path: entry for entry in request.locked}
-    found = {entry.path: entry for entry in entries if wanted}
-    for path in sorted(wanted.keys() | found.keys()):
-        if found.get(path) != wanted.get(path):
+    locked = {entry.path: entry for entry in request.locked}
+    written = {entry.path: entry for entry in entries if locked}
+    for path in sorted(locked.keys() | written.keys()):
+        if written.get(path) != locked.get(path):
             raise IntegrityError(
                 f"{path} in {request.label} does not match the lock",
-                why=f"found {_show(found.get(path))}; the lock has {_show(wanted.get(path))}",
+                why=f"found {_show(written.get(path))}; the lock has {_show(locked.get(path))}",
                 fix=f"run `qnn-ci lock {request.name}` to see every difference",
             )
 
@@ -218,17 +220,17 @@ def verify_published(
     """Hash every file. If any differs, print the differences and publish the artifact again. Raises
     IntegrityError if it differs even after that.
     """
-    found = find_differences(request, published)
-    if not found:
+    first_differences = find_differences(request, published)
+    if not first_differences:
         return _describe(request, published)
     with store.lock((request.name, request.download), progress):
         differences = find_differences(request, published)
         if not differences:  # repaired by another process or by store.lock
-            return _describe(request, published, tuple(item.path for item in found))
+            return _describe(request, published, tuple(item.path for item in first_differences))
         for difference in differences[:SHOWN_DIFFERENCES]:
             progress.step(f"{request.label}: {difference}")
-        if (more := len(differences) - SHOWN_DIFFERENCES) > 0:
-            progress.step(f"{request.label}: {more} more like these")
+        if (unshown_count := len(differences) - SHOWN_DIFFERENCES) > 0:
+            progress.step(f"{request.label}: {unshown_count} more like these")
         was_damaged = trusted_tree(request, published) is None
         _fetch(request, store, progress)
         if left := find_differences(request, published):
@@ -238,8 +240,10 @@ def verify_published(
                 fix="find out which program writes into the store, then repair the artifact again",
             )
     repaired = tuple(item.path for item in differences)
-    rest = f" and {more} more" if more > 0 else ""
-    progress.step(f"{request.label}: repaired {', '.join(repaired[:SHOWN_DIFFERENCES])}{rest}")
+    unshown_text = f" and {unshown_count} more" if unshown_count > 0 else ""
+    progress.step(
+        f"{request.label}: repaired {', '.join(repaired[:SHOWN_DIFFERENCES])}{unshown_text}"
+    )
     return _describe(request, published, repaired, was_damaged)
 
 
@@ -255,8 +259,8 @@ def find_differences(
         return [Difference("tree.json", "is damaged or belongs to another artifact")]
     try:
         owners = published.owners
-        found = compare_tree(published.root, tree.files, quick=quick, owners=owners)
-        return [*published.find_exposed(owners), *found]
+        content_differences = compare_tree(published.root, tree.files, quick=quick, owners=owners)
+        return [*published.find_exposed(owners), *content_differences]
     except FileNotFoundError:  # another process removed it meanwhile
         return [Difference("./", "is missing")]
 
@@ -269,14 +273,14 @@ def trusted_tree(request: ArtifactRequest, published: Published) -> Tree | None:
     tree = published.read_tree()
     if tree is None:
         return None
-    release, known = request.release, request.toolchain.components
+    release, components = request.release, request.toolchain.components
     source = release.pin or tree.source_sha256
-    said = (tree.artifact, tree.version, tree.source_sha256)
-    patterns = [glob for name in tree.components for glob in known.get(name, ("/",))]
+    stated = (tree.artifact, tree.version, tree.source_sha256)
+    patterns = [glob for name in tree.components for glob in components.get(name, ("/",))]
     fits = sorted(patterns) == sorted(request.patterns)
     if release.origin.commit:  # older trees do not list .git
         fits = fits and any(entry.path == f"{GIT}/config" for entry in tree.files)
-    if not fits or said != (request.name, release.version, source):
+    if not fits or stated != (request.name, release.version, source):
         return None
     return msgspec.structs.replace(tree, files=request.locked or tree.files)
 
@@ -300,15 +304,15 @@ def provision_artifacts(
     Raises UnfitError, DownloadError, IntegrityError, StoreError, ToolError, ManifestError.
     """
     store.say_who_writes(progress)
-    found: dict[int, Provisioned] = {}
+    provisioned: dict[int, Provisioned] = {}
     groups: dict[str, dict[int, ArtifactRequest]] = {}
     for number, request in enumerate(requests):
         if adopted := adopt_artifact(request, store, progress, verify=verify):
-            found[number] = adopted
+            provisioned[number] = adopted
         else:
             groups.setdefault(request.name, {})[number] = request.pinned(store)
-    wanted = (request for group in groups.values() for request in group.values())
-    missing = [request for request in wanted if store.find(request.key()) is None]
+    pinned_requests = (request for group in groups.values() for request in group.values())
+    missing = [request for request in pinned_requests if store.find(request.key()) is None]
     if missing:
         show_outline(missing, store, progress)
         for request in missing:
@@ -331,8 +335,8 @@ def provision_artifacts(
     for outcome in _run_at_once(tasks):
         if isinstance(outcome, Exception):
             raise outcome
-        found.update(outcome)
-    return [found[number] for number in range(len(requests))]
+        provisioned.update(outcome)
+    return [provisioned[number] for number in range(len(requests))]
 
 
 def _run_at_once(tasks: Sequence[Callable[[], R]]) -> list[R]:

@@ -82,22 +82,22 @@ def make_lock(request: ArtifactRequest, store: Store, progress: Progress) -> Loc
 def _unpack_whole(
     request: ArtifactRequest, store: Store, progress: Progress
 ) -> Iterator[tuple[Lock, Path]]:
-    whole = replace(request, components=(), lock=None)
+    full_request = replace(request, components=(), lock=None)
     release = request.release_as(FileRelease)
     key = Key(request.name, release.version, {"lock": release.filename})
-    kept = store.downloads / release.filename
+    download = store.downloads / release.filename
     with store.stage(key) as staged:
         root = staged / key.artifact
         try:
-            entries = load_source(release.source).fill(FillJob(whole, root, store, progress))
+            entries = load_source(release.source).fill(FillJob(full_request, root, store, progress))
             counted = _count_files(release, entries)
             evidence = (counted, *check_version(request, root), *check_machines(root))
         except IntegrityError:
             if not release.sha256:
-                kept.unlink(missing_ok=True)
+                download.unlink(missing_ok=True)
             raise
-        size_bytes = kept.stat().st_size
-        url, sha256 = redact_url(release.place), release.sha256 or hash_file(kept)
+        size_bytes = download.stat().st_size
+        url, sha256 = redact_url(release.place), release.sha256 or hash_file(download)
         lock = Lock(
             request.name, release.version, url, size_bytes, sha256, read_date(), evidence, entries
         )
@@ -121,13 +121,13 @@ def check_version(request: ArtifactRequest, root: Path) -> list[str]:
     Returns a line for the version file, and one for each QNN build that the libraries contain.
     Raises IntegrityError if a version differs.
     """
-    version, found = request.release.version, []
+    version, evidence = request.release.version, []
     adoption = request.toolchain.adoption
     if (stated := read_version(root, adoption)) != "unknown":
         if not stated.startswith(version):
             why = f"{adoption.version_file} states version {stated}, not {version}"
             raise contradiction(request, why)
-        found.append(f"{adoption.version_file} says {stated}")
+        evidence.append(f"{adoption.version_file} says {stated}")
     builds: Counter[str] = Counter()
     for path in sorted(root.rglob("lib*.so")):
         build = None if path.is_symlink() else find_qnn_build(path)
@@ -137,8 +137,8 @@ def check_version(request: ArtifactRequest, root: Path) -> list[str]:
         if not build_text.startswith(version):
             those = "1 library is" if count == 1 else f"{count} libraries are"
             raise contradiction(request, f"{those} from {build_text}, not {version}")
-        found.append(f"{count} libraries say {build_text}")
-    return found
+        evidence.append(f"{count} libraries say {build_text}")
+    return evidence
 
 
 def check_machines(root: Path) -> list[str]:
@@ -154,16 +154,18 @@ def check_machines(root: Path) -> list[str]:
     checked = 0
     for path in sorted(root.rglob("*.so")):
         relative = path.relative_to(root).as_posix()
-        wanted = next((machine for where, machine in MACHINES if where.search(relative)), None)
-        if wanted is None or path.is_symlink():
+        expected_machine = next(
+            (machine for where, machine in MACHINES if where.search(relative)), None
+        )
+        if expected_machine is None or path.is_symlink():
             continue
         try:
             elf = read_elf(path)
         except ElfError as error:
             why = "; ".join(filter(None, (error.what, error.why)))
             raise IntegrityError(f"{relative} is not a library", why=why, fix=error.fix) from error
-        if elf.machine != wanted:
-            names = [name_machine(number) for number in (elf.machine, wanted)]
+        if elf.machine != expected_machine:
+            names = [name_machine(number) for number in (elf.machine, expected_machine)]
             raise IntegrityError(
                 f"{relative} is for the wrong machine",
                 why=f"the library is for {names[0]}, but its directory is for {names[1]}",
@@ -175,10 +177,16 @@ def check_machines(root: Path) -> list[str]:
                 why=elf.checksum.describe(),
                 fix="do not use this archive; download it from its vendor again",
             )
-        counts[wanted] = counts.get(wanted, 0) + 1
+        counts[expected_machine] = counts.get(expected_machine, 0) + 1
         checked += elf.checksum is not None
-    found = [f"{count} libraries are {name_machine(machine)}" for machine, count in counts.items()]
-    return [*found, f"{checked} of them match the checksum embedded in them"] if checked else found
+    evidence = [
+        f"{count} libraries are {name_machine(machine)}" for machine, count in counts.items()
+    ]
+    return (
+        [*evidence, f"{checked} of them match the checksum embedded in them"]
+        if checked
+        else evidence
+    )
 
 
 def contradiction(request: ArtifactRequest, why: str) -> IntegrityError:

@@ -76,14 +76,16 @@ class ArtifactRequest:
     @property
     def patterns(self) -> tuple[str, ...]:
         """The globs of the wanted components. Raises UsageError for an unknown component."""
-        known = self.toolchain.components
+        patterns_by_component = self.toolchain.components
         for component in self.components:
-            if component not in known:
+            if component not in patterns_by_component:
                 raise UsageError(
                     f"{self.name} has no component {component!r}",
-                    fix="use one of: " + ", ".join(known),
+                    fix="use one of: " + ", ".join(patterns_by_component),
                 )
-        return tuple(pattern for component in self.components for pattern in known[component])
+        return tuple(
+            pattern for component in self.components for pattern in patterns_by_component[component]
+        )
 
     @property
     def download(self) -> str:
@@ -117,10 +119,10 @@ class ArtifactRequest:
         """
         layout = self.layout()
         files = self.lock.files if self.lock else ()
-        wanted = [entry for entry in files if layout.wants(entry.path)]
-        links = {entry.path: entry.link for entry in wanted if entry.link}
-        left_out = set(find_dangling(links, [entry.path for entry in wanted])) if links else ()
-        return tuple(entry for entry in wanted if entry.path not in left_out)
+        entries = [entry for entry in files if layout.wants(entry.path)]
+        links = {entry.path: entry.link for entry in entries if entry.link}
+        left_out = set(find_dangling(links, [entry.path for entry in entries])) if links else ()
+        return tuple(entry for entry in entries if entry.path not in left_out)
 
     def pinned(self, store: Store) -> ArtifactRequest:
         """Return the request with the hash, size and files of its lock, if there is one.
@@ -201,7 +203,7 @@ def substitute(text: str, words: Mapping[str, str]) -> str:
         return text
     longest = sorted(map(re.escape, words), key=len, reverse=True)
     pattern = rf"(?<![\d.])(?:{'|'.join(longest)})(?!\.?\d)"
-    return re.sub(pattern, lambda found: words[found[0]], text)
+    return re.sub(pattern, lambda match: words[match[0]], text)
 
 
 def require_version(job: FillJob, version: str) -> str:

@@ -81,21 +81,21 @@ def check_published_sha1(job: FillJob) -> None:
     except (PermanentError, TransientError) as error:
         job.progress.step(f"{job.request.label}: the published SHA-1 could not be fetched: {error}")
         return
-    wanted = text.split()[0].lower() if text.strip() else ""  # a name may follow
-    if not re.fullmatch(r"[0-9a-f]{40}", wanted):
+    published_sha1 = text.split()[0].lower() if text.strip() else ""  # a name may follow
+    if not re.fullmatch(r"[0-9a-f]{40}", published_sha1):
         shown = " ".join(text.split())[:40]
         job.progress.step(f"{job.request.label}: no SHA-1 is published: the server sent {shown!r}")
         return
     with open_regular(path) as file:
-        found = hash_stream(file, hashlib.sha1(usedforsecurity=False))
-    if wanted != found:
+        sha1 = hash_stream(file, hashlib.sha1(usedforsecurity=False))
+    if published_sha1 != sha1:
         path.unlink()
         raise IntegrityError(
             f"{release.filename} does not match its repository's SHA-1",
-            why=f"its SHA-1 is {found}, but the repository states {wanted}",
+            why=f"its SHA-1 is {sha1}, but the repository states {published_sha1}",
             fix="try again; if it fails again, a file in the repository is damaged",
         )
     job.progress.step(
-        f"{job.request.label}: SHA-1 {found} matches the published one; the SHA-256 is "
+        f"{job.request.label}: SHA-1 {sha1} matches the published one; the SHA-256 is "
         f"{hash_file(path)}"
     )

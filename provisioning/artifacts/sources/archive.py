@@ -66,10 +66,10 @@ def _fetch_parts(job: FillJob) -> tuple[TreeEntry, ...]:
     request, release = job.request, job.request.release_as(ArchiveRelease)
     locked = request.lock is not None and request.lock.files
     is_part = bool(request.components) or job.only is not None
-    whole = job.store.downloads / release.filename
-    if not (locked and is_part) or request.options.offline or whole.is_file():
+    download = job.store.downloads / release.filename
+    if not (locked and is_part) or request.options.offline or download.is_file():
         return ()
-    kept = set(list_files(job.root))
+    earlier_files = set(list_files(job.root))
     for url in archive_urls(release):
         if is_tarball(release.filename) or not url.startswith("http"):
             continue
@@ -80,7 +80,7 @@ def _fetch_parts(job: FillJob) -> tuple[TreeEntry, ...]:
             job.progress.step(
                 f"{request.label}: cannot be fetched in parts from {redact_url(url)}: {shown}"
             )
-            remove_others(job.root, kept)
+            remove_others(job.root, earlier_files)
             if isinstance(error, CostlyError):
                 break
     return ()
@@ -117,21 +117,21 @@ def reuse_published(job: FillJob) -> list[TreeEntry]:
     none are used, since the tarball has to be read from its start anyway.
     """
     locked = job.locked
-    wanted = {entry.path: entry for entry in locked if entry.sha256}
-    found: dict[str, Path] = {}
-    for published in job.store.editions(job.request.key()) if wanted else ():
+    needed = {entry.path: entry for entry in locked if entry.sha256}
+    reusable: dict[str, Path] = {}
+    for published in job.store.editions(job.request.key()) if needed else ():
         tree = published.read_tree()
         if tree and tree.source_sha256 == job.request.release.pin:
-            differing = {item.path for item in compare_tree(published.root, wanted.values())}
-            same = wanted.keys() - found.keys() - differing
-            found |= {path: published.root / path for path in same}
-    if not found or (found.keys() < wanted.keys() and is_tarball(job.request.download)):
+            differing = {item.path for item in compare_tree(published.root, needed.values())}
+            equal_paths = needed.keys() - reusable.keys() - differing
+            reusable |= {path: published.root / path for path in equal_paths}
+    if not reusable or (reusable.keys() < needed.keys() and is_tarball(job.request.download)):
         return []
-    make_parents(job.root, found)
-    for path, source in found.items():
+    make_parents(job.root, reusable)
+    for path, source in reusable.items():
         link_or_copy(source, job.root / path)
-    entries = [wanted[path] for path in found]
-    if found.keys() == wanted.keys():
+    entries = [needed[path] for path in reusable]
+    if reusable.keys() == needed.keys():
         paths = [entry.path for entry in locked]
         entries += make_directories(job.root, [path for path in paths if path.endswith("/")])
         links = {entry.path: entry.link for entry in locked if entry.link}
@@ -179,8 +179,8 @@ def archive_urls(release: ArchiveRelease) -> list[str]:
     """Return the URLs of an archive in QNN_CI_MIRROR, at its vendor, and at the vendor's mirrors,
     in this order.
     """
-    own = [release.url] if release.url else []
-    return [*mirror_urls(release.filename, release.sha256), *own, *release.mirrors]
+    vendor_urls = [release.url] if release.url else []
+    return [*mirror_urls(release.filename, release.sha256), *vendor_urls, *release.mirrors]
 
 
 def obtain_archive(job: FillJob) -> Path:

@@ -65,10 +65,10 @@ def _copy_bare(source: Path, url: str, directory: Path) -> Path:
     target = directory / "git" / place
     target.mkdir(parents=True, exist_ok=True)
     commit = read_commit(source)
-    what = [source.resolve().as_uri(), f"+HEAD:refs/heads/{commit}"]
+    source_and_refspec = [source.resolve().as_uri(), f"+HEAD:refs/heads/{commit}"]
     for words in (
         ["init", "--quiet", "--bare", _object_format(commit)],
-        [*BY_FILE, "fetch", "--quiet", "--depth=1", "--update-shallow", *what],
+        [*BY_FILE, "fetch", "--quiet", "--depth=1", "--update-shallow", *source_and_refspec],
         ["config", "uploadpack.allowAnySHA1InWant", "true"],
         ["symbolic-ref", "HEAD", f"refs/heads/{commit}"],
     ):
@@ -86,8 +86,8 @@ def _list_access(url: str) -> Iterator[tuple[list[str], tuple[str, ...], dict[st
     an empty list, which stands for the repository's own URL. With each list, yield the arguments
     with which git reaches the repository, and the options of run_git.
     """
-    own, silence_s = mirror_urls("git/"), TransferPolicy.from_environment().read_timeout_s
-    for mirrors in [own, []] if own else [[]]:
+    user_mirrors, silence_s = mirror_urls("git/"), TransferPolicy.from_environment().read_timeout_s
+    for mirrors in [user_mirrors, []] if user_mirrors else [[]]:
         words, variables = _find_access(url, mirrors)
         yield mirrors, words, {"variables": variables, "silence_s": silence_s}
 
@@ -113,12 +113,12 @@ def _find_access(url: str, mirrors: Sequence[str]) -> tuple[tuple[str, ...], dic
         base, clean = (f"{part.scheme}://{part.netloc}/" for part in map(urlsplit, (bare, shown)))
         words += (*_replace_url(clean, base), *_replace_url(shown, bare))
     for mirror in mirrors:
-        more, own = _log_in(mirror, "QNN_CI_GIT_MIRROR_LOGIN")
-        base = _without_login(mirror) if more else mirror
-        words += more
+        login_arguments, login_variables = _log_in(mirror, "QNN_CI_GIT_MIRROR_LOGIN")
+        base = _without_login(mirror) if login_arguments else mirror
+        words += login_arguments
         for scheme in ("https://", "file:///"):
             words += _replace_url(scheme, base)
-        variables = {**variables, **own}
+        variables = {**variables, **login_variables}
     return words, variables
 
 
@@ -174,11 +174,11 @@ def find_release(job: FillJob, version: str) -> GitRelease:
     # An annotated tag has a second row, NAME^{}, with the commit.
     split = (row.partition("\trefs/tags/") for row in rows)
     tags = {name.removesuffix("^{}"): commit for commit, _, name in split}
-    known = {name: parse_version(name) for name in tags if RELEASE_TAG.fullmatch(name)}
+    versions = {name: parse_version(name) for name in tags if RELEASE_TAG.fullmatch(name)}
     named = f"v{version.removeprefix('v')}" if version else ""
-    tag = named or max(known, key=known.__getitem__, default="")
+    tag = named or max(versions, key=versions.__getitem__, default="")
     if tag not in tags:
-        newest = sorted(known, key=known.__getitem__)[-5:]
+        newest = sorted(versions, key=versions.__getitem__)[-5:]
         fix = (
             f"use one of: {', '.join(newest)}"
             if newest
@@ -205,8 +205,8 @@ def _list_tags(root: Path, url: str) -> list[str]:
             failures.append(_last_words(ended))
         elif (tags := [row for row in rows if "\trefs/tags/" in row]) or not mirrors:
             return tags  # the other rows are messages
-    what = f"the tags of {redact_url(url)} cannot be read"
-    raise DownloadError(what, why="; ".join(failures), fix=NETWORK)
+    problem = f"the tags of {redact_url(url)} cannot be read"
+    raise DownloadError(problem, why="; ".join(failures), fix=NETWORK)
 
 
 class _Checkout:
@@ -236,9 +236,9 @@ class _Checkout:
         url, label, failures = self.release.url, self.job.request.label, list[str]()
         for mirrors, access, options in _list_access(url):
             local = BY_FILE if mirrors or url.startswith(("file://", "/")) else ()
-            asked = from_mirror if mirrors and from_mirror else words
+            arguments = from_mirror if mirrors and from_mirror else words
             for _ in range(ATTEMPTS):
-                ended = self.attempt(*local, *access, *asked, **options)
+                ended = self.attempt(*local, *access, *arguments, **options)
                 if ended.returncode == 0:
                     return
                 source = redact_url(mirrors[0]) if mirrors else redact_url(url)
@@ -246,11 +246,11 @@ class _Checkout:
             failures.append(_last_words(ended))
         raise self._cannot_fetch("; ".join(failures), NETWORK)
 
-    def attempt(self, *words: str, **more: Any) -> Completed:
+    def attempt(self, *words: str, **options: Any) -> Completed:
         """Run git in the tree once, without the user's hooks and filters; return its result even if
-        it failed. ``more`` is passed to run_git."""
+        it failed. ``options`` are passed to run_git."""
         argv = (*FIXED, *self.unfiltered, *words)
-        return run_git(self.root, *argv, timeout_s=TIMEOUT_S, check=False, **more)
+        return run_git(self.root, *argv, timeout_s=TIMEOUT_S, check=False, **options)
 
     def _cannot_fetch(self, why: str, advice: str) -> DownloadError:
         request = self.job.request
@@ -302,25 +302,25 @@ class _Checkout:
         self.begin()
         # git would read another tag as something else, such as a refspec
         if release.tag and self.attempt("check-ref-format", name).returncode:
-            what = f"the tag of {self.job.request.label} is not a name of a tag: {release.tag}"
-            raise UsageError(what, fix="correct the tag in manifests/toolchains/")
+            problem = f"the tag of {self.job.request.label} is not a name of a tag: {release.tag}"
+            raise UsageError(problem, fix="correct the tag in manifests/toolchains/")
         words = ("fetch", "--progress", "--depth=1", "--no-tags", "origin")
         self.git_from_network(*words, name, from_mirror=[*words, release.commit])
-        found = read_commit(self.root, "FETCH_HEAD")
-        if found != release.commit:
+        commit = read_commit(self.root, "FETCH_HEAD")
+        if commit != release.commit:
             raise IntegrityError(
                 f"the commit fetched for {self.job.request.label} is not the pinned one",
-                why=f"{name} at {place} is {found}, the pin is {release.commit}",
+                why=f"{name} at {place} is {commit}, the pin is {release.commit}",
                 fix="the tag may have been moved: find out why before you change the pin",
             )
-        self.git("checkout", "--quiet", "--detach", found)
+        self.git("checkout", "--quiet", "--detach", commit)
 
     def update_submodules(self) -> None:
         """Fetch the wanted submodules; a pattern ``path/**`` includes nested ones. Raises
         IntegrityError if there is no such submodule, and DownloadError.
         """
         try:
-            known = list_submodules(self.root)
+            existing = list_submodules(self.root)
         except UsageError as error:
             raise IntegrityError(
                 f"the .gitmodules of {self.job.request.label} is damaged",
@@ -328,16 +328,16 @@ class _Checkout:
                 fix="pin a commit with a valid .gitmodules",
             ) from error
         plain = [path.removesuffix("/**") for path in self.wanted]
-        missing = [path for path in plain if path not in known]
+        missing = [path for path in plain if path not in existing]
         if missing:
             raise IntegrityError(
                 f"{self.job.request.label} lacks submodules: {', '.join(missing)}",
-                why="its .gitmodules lists " + (", ".join(known) or "no submodules"),
+                why="its .gitmodules lists " + (", ".join(existing) or "no submodules"),
                 fix="correct the components in manifests/toolchains/",
             )
-        for path, wanted in zip(plain, self.wanted, strict=True):
+        for path, pattern in zip(plain, self.wanted, strict=True):
             self.job.progress.step(f"{self.job.request.label}: submodule {path}")
-            nested = ("--recursive",) if wanted.endswith("/**") else ()
+            nested = ("--recursive",) if pattern.endswith("/**") else ()
             words = ("submodule", "update", "--progress", "--init", "--force", "--depth=1", *nested)
             near = [*BY_FILE, *self.near, *words, "--", path]
             if not self.near or self.attempt(*near).returncode != 0:
@@ -379,15 +379,15 @@ def _list_urls(git: Path) -> Iterator[tuple[Path, str]]:
     """Yield the git directories of submodules inside ``git``, and the URLs that they came from."""
     for module in _list_modules(git):
         with suppress(ToolError):  # a damaged one in another checkout
-            found = ask_git(git, "config", f"--file={module / 'config'}", "remote.origin.url")
-            yield module, found.decode().strip()
+            url = ask_git(git, "config", f"--file={module / 'config'}", "remote.origin.url")
+            yield module, url.decode().strip()
 
 
 def _entries(root: Path) -> list[TreeEntry]:
-    seen = scan_tree(root, checkout=True)
-    parents = find_parents(seen)
+    states = scan_tree(root, checkout=True)
+    parents = find_parents(states)
     entries = []
-    for path, state in seen.items():
+    for path, state in states.items():
         file = root / path
         if stat.S_ISLNK(state.st_mode):
             entries.append(TreeEntry(path, link=str(file.readlink())))

@@ -102,16 +102,19 @@ def complete_tree(
             data = text.lstrip("\n").encode()
             make_parents(job.root, [path])
             entries.append(write_file(job.root, path, path, len(data), [data], mode=0o444))
-    own = {path: end for path, end in release.links.items() if layout.wants(path)}
-    wanted = {**links, **{path: end for path, end in own.items() if job.wants(path)}}
+    manifest_links = {path: end for path, end in release.links.items() if layout.wants(path)}
+    wanted_links = {
+        **links,
+        **{path: end for path, end in manifest_links.items() if job.wants(path)},
+    }
     lock = job.request.lock.files if job.request.lock and job.only is not None else ()
     present = [entry.path for entry in (*entries, *lock)]
-    if not layout.takes_all and (left_out := find_dangling(wanted, present)):
+    if not layout.takes_all and (left_out := find_dangling(wanted_links, present)):
         names = ", ".join(left_out)
-        told = f"{job.request.label}: skipped links to files that are not wanted: {names}"
-        job.progress.step(told)
-        wanted = {path: end for path, end in wanted.items() if path not in left_out}
-    entries += make_links(job.root, wanted, archive, present)
+        message = f"{job.request.label}: skipped links to files that are not wanted: {names}"
+        job.progress.step(message)
+        wanted_links = {path: end for path, end in wanted_links.items() if path not in left_out}
+    entries += make_links(job.root, wanted_links, archive, present)
     return tuple(sorted(entries, key=lambda entry: entry.path))
 
 

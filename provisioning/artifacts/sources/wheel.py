@@ -70,18 +70,18 @@ def find_installed(job: FillJob) -> dict[str, Path]:
         return {}
     layout = job.request.layout()
     placed = {layout.place(file.as_posix()): Path(str(file.locate())) for file in files}
-    made = {*release.links, *release.write}
-    found = {}
+    generated = {*release.links, *release.write}
+    installed = {}
     for entry in job.locked:
-        if entry.path in made:
+        if entry.path in generated:
             continue
         path = placed.get(entry.path)
         if not path or not path.is_file() or hash_file(path) != entry.sha256:
-            told = f"{entry.path} of the installed {release.package} does not match the lock"
-            job.progress.step(f"{job.request.label}: {told}, so the wheel is fetched")
+            reason = f"{entry.path} of the installed {release.package} does not match the lock"
+            job.progress.step(f"{job.request.label}: {reason}, so the wheel is fetched")
             return {}
-        found[entry.path] = path
-    return found
+        installed[entry.path] = path
+    return installed
 
 
 def copy_installed(job: FillJob, files: Mapping[str, Path]) -> tuple[TreeEntry, ...]:
@@ -89,8 +89,8 @@ def copy_installed(job: FillJob, files: Mapping[str, Path]) -> tuple[TreeEntry, 
     release = job.request.release_as(WheelRelease)
     name = f"{release.package} {release.package_version}"
     total = sum(path.stat().st_size for path in files.values())
-    told = f"copying {mib(total)} of the installed {name}, whose files match the lock"
-    job.progress.step(f"{job.request.label}: {told}")
+    action = f"copying {mib(total)} of the installed {name}, whose files match the lock"
+    job.progress.step(f"{job.request.label}: {action}")
     job.store.check_space(total, job.request.label)
     modes = {entry.path: entry.mode for entry in job.locked}
     entries = [copy_file(path, job.root, target, modes[target]) for target, path in files.items()]
@@ -115,13 +115,13 @@ def find_release(job: FillJob, version: str) -> WheelRelease:
         return old
     if not version and is_older(new.package_version, old.package_version):
         return old  # the pinned version is newer than the cooldown allows
-    kept = wheel.replace(job.store.downloads / wheel.name)
+    download = wheel.replace(job.store.downloads / wheel.name)
     job = replace(job, request=replace(job.request, release=new), root=job.root / "tree")
-    with closing(FileSource(kept)) as source:
+    with closing(FileSource(download)) as source:
         paths = [path for path, _ in select_members(source, job)]
     new = msgspec.structs.replace(new, links=follow_links(new.links, paths))
     job.root.mkdir()
-    unpack_file(kept, replace(job, request=replace(job.request, release=new)))
+    unpack_file(download, replace(job, request=replace(job.request, release=new)))
     return msgspec.structs.replace(new, version=stated_version(job.root) or new.package_version)
 
 
@@ -147,7 +147,7 @@ def follow_links(links: Mapping[str, str], paths: Collection[str]) -> dict[str, 
 
     Raises IntegrityError if a target matches no file, or several.
     """
-    found = {}
+    new_links = {}
     for link, end in links.items():
         directory = str(PurePosixPath(link).parent)
         pattern = re.compile(HASHED.sub("-[0-9a-f]+", re.escape(end)))
@@ -160,8 +160,8 @@ def follow_links(links: Mapping[str, str], paths: Collection[str]) -> dict[str, 
                 why="a library that needs the link would not find it",
                 fix="correct `links` in the artifact's manifest by hand",
             )
-        found[link] = fitting[0]
-    return found
+        new_links[link] = fitting[0]
+    return new_links
 
 
 def stated_version(root: Path) -> str:
@@ -176,16 +176,16 @@ def _download_version(job: FillJob, old: WheelRelease, version: str) -> Path:
         raise cannot_fetch(job, "--offline was given", LEAVE_OFFLINE)
     machine = re.sub(r"manylinux_2_\d+_", "", old.platform)
     platforms = [f"manylinux_2_{minor}_{machine}" for minor in GLIBCS]
-    wanted = f"{old.package}=={version}" if version else old.package
-    job.progress.step(f"{job.request.name}: fetching {wanted} with pip")
-    words = ["--dest", str(job.root), wanted]
+    requirement = f"{old.package}=={version}" if version else old.package
+    job.progress.step(f"{job.request.name}: fetching {requirement} with pip")
+    words = ["--dest", str(job.root), requirement]
     if days := job.request.options.cooldown_days:
         words.append(f"--uploaded-prior-to=P{days}D")
     if machine == old.platform:
         platforms = [old.platform]
     try:
         with job.progress.waiting(job.request.name):
-            download_with_pip(wanted, platforms, old.python, words)
+            download_with_pip(requirement, platforms, old.python, words)
     except DownloadError as error:
         of = f"{old.package}, of which {old.package_version} contains {job.request.label}"
         newest = show_command("update", job.request.name)
@@ -226,10 +226,10 @@ def _fetch_with_pip(job: FillJob, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".pip-", dir=target.parent) as scratch:
         directory = Path(scratch)
-        wanted = directory / "requirements.txt"
+        requirements = directory / "requirements.txt"
         pin = f"{release.package}=={release.package_version}"
-        wanted.write_text(f"{pin} --hash=sha256:{release.sha256}\n", encoding="utf-8")
-        words = ["--require-hashes", "--dest", scratch, "--requirement", str(wanted)]
+        requirements.write_text(f"{pin} --hash=sha256:{release.sha256}\n", encoding="utf-8")
+        words = ["--require-hashes", "--dest", scratch, "--requirement", str(requirements)]
         with job.progress.waiting(request.label):
             most = release.size_bytes + SPARE_BYTES if release.size_bytes else 0
             platforms = [release.platform]
@@ -249,7 +249,7 @@ def _fetch_with_pip(job: FillJob, target: Path) -> None:
 
 
 def download_with_pip(
-    what: str,
+    label: str,
     platforms: Sequence[str],
     python: str,
     words: Sequence[str],
@@ -257,7 +257,7 @@ def download_with_pip(
     most_bytes: int = 0,
 ) -> None:
     """Download a wheel with pip for the Python version ``python`` and one of ``platforms``.
-    ``words`` are the arguments of pip that select the wheel and the directory; ``what`` is the
+    ``words`` are the arguments of pip that select the wheel and the directory; ``label`` is the
     wheel's name in messages. No file that pip writes exceeds ``most_bytes``, unless that is 0.
 
     Raises DownloadError with pip's message, and UnfitError if this Python has no pip.
@@ -277,7 +277,7 @@ def download_with_pip(
         run_process(argv, timeout_s=3600)
     except ToolError as error:
         raise DownloadError(
-            f"{what} could not be fetched",
+            f"{label} could not be fetched",
             why=_last_words(error.why),
             fix="check the version, and pip's index and proxy (pip config list)",
         ) from error
@@ -288,8 +288,8 @@ def _last_words(output: str) -> str:
     line does not show it.
     """
     lines = output.splitlines()
-    said = [line for line in lines if line.startswith("ERROR:")] or lines[-1:]
-    words = [line.removeprefix("ERROR:").strip() for line in said]
+    error_lines = [line for line in lines if line.startswith("ERROR:")] or lines[-1:]
+    words = [line.removeprefix("ERROR:").strip() for line in error_lines]
     if broken := re.search(r"connection broken by '(\w+)", output):
         words.insert(0, f"the package index cannot be reached ({broken[1]})")
     return "; ".join(words)

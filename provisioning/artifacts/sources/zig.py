@@ -36,14 +36,14 @@ def fill(job: FillJob) -> tuple[TreeEntry, ...]:
             why=error.why,
             fix=f"install the library: {release.instead}",
         ) from error
-    with tempfile.TemporaryDirectory(dir=job.root.parent) as made:
-        scratch = Path(made)
+    with tempfile.TemporaryDirectory(dir=job.root.parent) as directory:
+        scratch = Path(directory)
         unpack_file(wheel, replace(job, root=scratch, only=None))
         job.progress.step(f"{job.request.label}: compiling {name}")
         (scratch / "zig").chmod(0o500)
         run_process(
             [scratch / "zig", "cc", "@arguments"],
-            env={"ZIG_GLOBAL_CACHE_DIR": made, "ZIG_LOCAL_CACHE_DIR": made},
+            env={"ZIG_GLOBAL_CACHE_DIR": directory, "ZIG_LOCAL_CACHE_DIR": directory},
             cwd=scratch,
             timeout_s=TIMEOUT_S,
             fix=f"install the library: {release.instead}",
