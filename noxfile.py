@@ -23,12 +23,12 @@ from ci.nox_sessions.runs import (  # noqa: E402
     PYPROJECT,
     USAGE,
     accepts_arguments,
-    ask_ci,
     end_run,
     fail,
     fetch_library,
     list_nox_words,
     list_pytest_words,
+    list_verbs,
     make_environment,
     run_build,
     run_module,
@@ -233,7 +233,7 @@ def add_verbs() -> None:
     ``./nox -s qnn_ci -- localise``."""
     sessions = nox.registry.get()
     unknown = [word for word in list_nox_words() if word not in sessions and word[:1] != "-"]
-    verbs = ask_ci("--environment").split() if unknown else []
+    verbs = list_verbs() if unknown else []
     for name in unknown:
         if (verb := name.replace("_", "-")) in verbs:
             add_session(name, verb)

@@ -208,7 +208,9 @@ def require_host(session: nox.Session, group: str) -> None:
 
 def run_verb(session: nox.Session, verb: str, *words: str) -> None:
     """Run a verb with ``words`` in the environment that it needs for them."""
-    group = ask_ci("--environment", verb, *words)
+    from ci.verbs.registry import choose_environment  # an image's environments do without verbs
+
+    group = choose_environment([verb, *words])
     if group in LARGE and needs_only_core(session, group, verb, *words):
         group = "core"
     if group in LARGE:
@@ -254,10 +256,11 @@ def run_build(session: nox.Session, verb: str, *words: str) -> None:
     run_module(session, "lowering", "ci", verb, *words, executorch=executorch)
 
 
-def ask_ci(*words: str) -> str:
-    """Return what ``python -m ci WORDS`` prints. It needs only the standard library."""
-    command = [sys.executable, "-m", "ci", *words]
-    return subprocess.check_output(command, cwd=ROOT, text=True).strip()
+def list_verbs() -> list[str]:
+    """Return the names of all verbs."""
+    from ci.verbs.registry import VERBS  # an image's environments do without verbs
+
+    return list(VERBS)
 
 
 def accepts_arguments(session: nox.Session, module: str) -> bool:
@@ -321,7 +324,7 @@ def run_nox() -> None:
     except SystemExit as ended:
         if ended.code not in {2, 3}:  # a wrong argument, an unknown session
             raise
-        names = [*nox.registry.get(), *ask_ci("--environment").split()]
+        names = [*nox.registry.get(), *list_verbs()]
         near = (difflib.get_close_matches(word, names, 1) for word in list_nox_words())
         name = next(filter(None, near), ["SESSION"])[0]
         command = os.environ.get("QNN_CI_COMMAND", "nox")

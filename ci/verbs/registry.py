@@ -6,6 +6,7 @@ packages.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 import provisioning.__main__
@@ -22,7 +23,7 @@ from ci.verbs.environments import (
     find_suite_verb,
 )
 from ci.verbs.options import DEVICE, EVERYTHING, LOWERING, ONNX_TORCH
-from provisioning.console.command import Verb
+from provisioning.console.command import Verb, find_verb, order_words
 
 VERBS: dict[str, Verb] = {
     **provisioning.__main__.VERBS,
@@ -167,3 +168,11 @@ VERBS: dict[str, Verb] = {
         "ci.verbs.verify_signature", "verify the signature of a Hexagon library, without a device"
     ),
 }
+
+
+def choose_environment(words: Sequence[str]) -> str:
+    """Return the dependency group for a call with the arguments ``words``. An unknown verb explains
+    itself in any group."""
+    words = order_words(words)
+    name = find_verb(VERBS, words[0])
+    return VERBS[name].choose_environment(words[1:]) if name else "core"

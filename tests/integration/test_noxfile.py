@@ -276,7 +276,8 @@ def test_a_session_runs_its_module_in_its_environment(
 def test_the_environment_of_a_verb_is_known_without_third_party_packages(tmp_path: Path) -> None:
     (tmp_path / "qnn.toml").write_text('[models.net]\npath = "net.onnx"\n')
     env = {**os.environ, "PYTHONPATH": str(ROOT), "QNN_CI_CALLER_DIR": str(tmp_path)}
-    argv = [sys.executable, "-S", "-m", "ci", "--environment", "test-onnx"]
+    code = "from ci.verbs.registry import choose_environment as c; print(c(['test-onnx']))"
+    argv = [sys.executable, "-S", "-c", code]
     ended = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
     assert (ended.stdout, ended.stderr) == ("onnx\n", "")
 
