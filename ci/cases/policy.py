@@ -270,10 +270,10 @@ def _threshold(
         max_metric_drop=metric.max_drop if metric else None,
         full_delegation=limits.full_delegation,
         outputs=tuple(
-            OutputThreshold(output=int(number), **own.given)
+            OutputThreshold(output=int(number), **own.stated_limits)
             for number, own in limits.outputs.items()
         ),
-        **limits.given,
+        **limits.stated_limits,
     )
 
 

@@ -59,7 +59,7 @@ class OutputLimits(AccuracyLimits, frozen=True, kw_only=True, forbid_unknown_fie
     """
 
     def __post_init__(self) -> None:
-        for name, value in self.given.items():
+        for name, value in self.stated_limits.items():
             if not math.isfinite(value):
                 raise ValueError(f"{name} is {value}")
 

@@ -75,23 +75,26 @@ def make_annotations(report: Report) -> list[Annotation]:
     names = name_models(case.model for case in report.cases)
     for case in report.cases:
         if case.status is Status.FAILED:
-            for found in case.findings:
-                for place in found.places:
-                    key = (place, case.model, found.kin)
-                    groups.setdefault(key, []).append((found, case))
-    return [
-        Annotation(
-            Level.ERROR,
-            f"{show_brief(pairs[0][0])}"
-            f" ({name_some([f'{case.scheme} {case.soc}' for _, case in pairs], SHOWN_CASES)})",
-            f"{report.session}: {names[model]}",
-            place.file,
-            place.line,
-            pairs[0][0].id,
-            " ".join(map(str, kin[:3])),
+            for finding in case.findings:
+                for place in finding.places:
+                    key = (place, case.model, finding.kin)
+                    groups.setdefault(key, []).append((finding, case))
+    annotations = []
+    for (place, model, kin), pairs in groups.items():
+        first, _ = pairs[0]
+        labels = [f"{case.scheme} {case.soc}" for _, case in pairs]
+        annotations.append(
+            Annotation(
+                Level.ERROR,
+                f"{show_brief(first)} ({name_some(labels, SHOWN_CASES)})",
+                f"{report.session}: {names[model]}",
+                place.file,
+                place.line,
+                first.id,
+                " ".join(map(str, kin[:3])),
+            )
         )
-        for (place, model, kin), pairs in groups.items()
-    ]
+    return annotations
 
 
 SCHEMA_URI = "https://json.schemastore.org/sarif-2.1.0.json"

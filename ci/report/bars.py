@@ -55,12 +55,12 @@ class Figure:
 
     def place_segments(self, bar: Bar) -> list[tuple[float, float, str]]:
         """Return each segment's start and width in percent, and its CSS class."""
-        found, reached = [], 0.0
+        segments, reached = [], 0.0
         for length, tone in bar.segments:
             start, end = sorted((self.place(reached), self.place(reached + length)))
-            found.append((start, round(end - start, 2), tone))
+            segments.append((start, round(end - start, 2), tone))
             reached += length
-        return found
+        return segments
 
 
 def draw_sqnr(case: Case, rule: Threshold | None) -> Bar:

@@ -59,8 +59,8 @@ class Column:
     def value(self, case: Case) -> str:
         """Return the sort key as text, ``-`` if the case has none, or an empty string if the column
         is sorted by the shown text."""
-        found = self.sort(case) if self.sort else ""
-        return NOTHING if found is None else str(found)
+        key = self.sort(case) if self.sort else ""
+        return NOTHING if key is None else str(key)
 
     def is_had(self, case: Case) -> bool:
         """Return whether the case has a value for the column."""
@@ -78,12 +78,12 @@ def _show(value: float | None, form: Form) -> str:
 
 
 def _figure(
-    name: str, find: str | Callable[[Case], float | None], form: Form, **more: Any
+    name: str, find: str | Callable[[Case], float | None], form: Form, **column_options: Any
 ) -> Column:
     """Return a column for a figure, by which it is sorted. ``find`` is the field of Case with the
     figure, or returns it."""
     get = attrgetter(find) if isinstance(find, str) else find
-    return Column(name, lambda case: _show(get(case), form), get, **more)
+    return Column(name, lambda case: _show(get(case), form), get, **column_options)
 
 
 def show_equal(share: float | None) -> str:
@@ -116,9 +116,9 @@ def show_operators(case: Case, most: int = 3) -> str:
     then the first ``most`` types with their numbers."""
     if not case.qnn_ops:
         return NOTHING
-    named = ", ".join(f"{one.op} {one.count}" for one in case.qnn_ops[:most])
-    more = " ..." if len(case.qnn_ops) > most else ""
-    return f"{sum(one.count for one in case.qnn_ops)}: {named}{more}"
+    named = ", ".join(f"{count.op} {count.count}" for count in case.qnn_ops[:most])
+    ellipsis = " ..." if len(case.qnn_ops) > most else ""
+    return f"{sum(count.count for count in case.qnn_ops)}: {named}{ellipsis}"
 
 
 def _make_accelerator_column(name: str, figure: Callable[[Case], int | None]) -> Column:
@@ -164,10 +164,13 @@ def show_heat(case: Case) -> str:
     and after a run, and whether the device was throttled."""
     if case.device is None:
         return NOTHING
-    ends = (case.device.before.hottest_c, case.device.after.hottest_c)
-    known = None not in ends
-    parts = [" -> ".join(_show(end, ".0f") for end in ends) + " C"] if known else []
-    return ", ".join([*parts, *["throttled"] * case.device.throttled]) or NOTHING
+    parts = []
+    before_c, after_c = case.device.before.hottest_c, case.device.after.hottest_c
+    if before_c is not None and after_c is not None:
+        parts.append(f"{before_c:.0f} -> {after_c:.0f} C")
+    if case.device.throttled:
+        parts.append("throttled")
+    return ", ".join(parts) or NOTHING
 
 
 def _make_footprint_column(name: str, field: str, form: Form) -> Column:
@@ -202,17 +205,17 @@ def show_estimate(case: Case) -> str:
     tell`` if they are unknown, too."""
     if not case.estimate:
         return NOTHING
-    for one in case.estimate.times:
-        if one.is_bound:
-            return f"at most {one.ms:.3g}"
-        return f"{one.ms:.3g} ({one.low_ms:.3g} to {one.high_ms:.3g})"
+    for time in case.estimate.times:
+        if time.is_bound:
+            return f"at most {time.ms:.3g}"
+        return f"{time.ms:.3g} ({time.low_ms:.3g} to {time.high_ms:.3g})"
     cycles = _find_cycles(case)
     return "cannot tell" if cycles is None else f"{cycles:,} cycles"
 
 
 def _find_cycles(case: Case) -> int | None:
-    one = case.estimate and case.estimate.simulation
-    return one.cycles if one else None
+    simulation = case.estimate and case.estimate.simulation
+    return simulation.cycles if simulation else None
 
 
 KEYS = ("model", "scheme", "SoC", "status")  # the first columns
@@ -272,12 +275,12 @@ COLUMNS = (
     ),
     Column(
         "operator types",
-        lambda case: show_types(case, lambda one: one.operators),
+        lambda case: show_types(case, lambda outputs: outputs.operators),
         title="operators by bits",
     ),
     Column(
         "weight types",
-        lambda case: show_types(case, lambda one: one.weight_bytes),
+        lambda case: show_types(case, lambda outputs: outputs.weight_bytes),
         title="weights by bits",
         on_terminal=False,
     ),
@@ -301,10 +304,10 @@ COLUMNS = (
         lambda case: case.estimate.times[0].ms if case.estimate and case.estimate.times else None,
         hint=lambda case: case.estimate.unknown or RANGE if case.estimate else "",
     ),
-    _make_time_column("first ms", lambda one: one.first_ms),
-    _make_time_column("p50 ms", lambda one: one.p50_ms, lambda one: one.p50_spread_ms),
-    _make_time_column("p90 ms", lambda one: one.p90_ms, lambda one: one.p90_spread_ms),
-    _make_time_column("load ms", lambda one: one.load_ms, lambda one: one.load_spread_ms),
+    _make_time_column("first ms", lambda times: times.first_ms),
+    _make_time_column("p50 ms", lambda times: times.p50_ms, lambda times: times.p50_spread_ms),
+    _make_time_column("p90 ms", lambda times: times.p90_ms, lambda times: times.p90_spread_ms),
+    _make_time_column("load ms", lambda times: times.load_ms, lambda times: times.load_spread_ms),
     _figure(
         "memory",
         lambda case: case.device.peak_memory_bytes if case.device else None,
@@ -378,14 +381,14 @@ def columns_of(cases: Sequence[Case], names: Names = MappingProxyType({})) -> li
         # With ONNX Runtime, the program is a context binary.
         place = [column.name for column in columns].index(".pte")
         columns[place] = replace(columns[place], title="context size")
-    return [one for one in columns if not one.number or any(map(one.is_had, cases))]
+    return [column for column in columns if not column.number or any(map(column.is_had, cases))]
 
 
 def name_report(report: Report) -> dict[str, str]:
     """Return the shown names of the models of a report and of the base that it is compared with."""
     base = report.comparison
-    others = (*base.missing, *base.skipped, *base.new) if base else ()
-    return name_models(case.model for case in (*report.cases, *others))
+    absent_or_new = (*base.missing, *base.skipped, *base.new) if base else ()
+    return name_models(case.model for case in (*report.cases, *absent_or_new))
 
 
 def _limit(field: str, form: Form) -> Callable[[Threshold], str]:
@@ -424,9 +427,9 @@ def show_limit(name: str, rule: Threshold) -> str:
     If there is no limit for the SQNR of single samples, the limit over all samples is shown
     instead.
     """
-    every = rule.min_sqnr_db_all
-    if name == "SQNR" and rule.min_sqnr_db is None and every is not None:
-        return f"{every:.1f} over all samples"
+    min_db_all = rule.min_sqnr_db_all
+    if name == "SQNR" and rule.min_sqnr_db is None and min_db_all is not None:
+        return f"{min_db_all:.1f} over all samples"
     limit = LIMITS.get(name) or BUDGETS.get(name)
     return limit(rule) if limit else NOTHING
 
@@ -454,16 +457,16 @@ def find_margin(report: Report, case: Case) -> tuple[float, str, float] | None:
     if rule is None:
         return None
     figures = (figure for finding in case.findings for figure in finding.figures)
-    named = (one for one in figures if one.name == "above_noise" and one.value == noise)
+    named = (figure for figure in figures if figure.name == "above_noise" and figure.value == noise)
     stated = (figure.allowed for figure in named if figure.allowed is not None)
     pairs = (
         (case.sqnr_db, rule.min_sqnr_db, 1, "SQNR"),
         (case.sqnr_db_quantized, rule.min_sqnr_db_quantized, 1, "against the quantized model"),
         (noise, next(stated, rule.max_above_noise_db), -1, "above the predicted noise"),
     )
-    found = [
+    margins = [
         (sign * (now - limit), name, now)
         for now, limit, sign, name in pairs
         if now is not None and limit is not None
     ]
-    return min(found, default=None)
+    return min(margins, default=None)

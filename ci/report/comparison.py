@@ -23,11 +23,13 @@ SEEN_DB = 0.05  # the smallest difference that is visible with one decimal
 def compare_reports(base: Report, report: Report) -> Comparison:
     """Return the differences between the cases of ``base`` and those of ``report``."""
     same_host = base.host.processor == report.host.processor
-    before, now = ({case.name: case for case in each.cases} for each in (base, report))
+    before = {case.name: case for case in base.cases}
+    now = {case.name: case for case in report.cases}
     pairs = [(before[name], case) for name, case in now.items() if name in before]
     changes = [compare_case(*pair, same_host=same_host) for pair in pairs]
     changed = sorted(filter(is_shown, changes), key=_rank)
-    was, is_now = ({tool.name: tool.version for tool in one.toolchain} for one in (base, report))
+    old_versions = {tool.name: tool.version for tool in base.toolchain}
+    versions = {tool.name: tool.version for tool in report.toolchain}
     return Comparison(
         source=base.source,
         started=base.started,
@@ -36,9 +38,9 @@ def compare_reports(base: Report, report: Report) -> Comparison:
         missing=tuple(name for name in before if name not in now),
         new=tuple(name for name in now if name not in before),
         tools=tuple(
-            ToolChange(name=name, before=was.get(name, ""), now=is_now.get(name, ""))
-            for name in {**was, **is_now}
-            if was.get(name, "") != is_now.get(name, "")
+            ToolChange(name=name, before=old_versions.get(name, ""), now=versions.get(name, ""))
+            for name in {**old_versions, **versions}
+            if old_versions.get(name, "") != versions.get(name, "")
         ),
     )
 
@@ -72,10 +74,14 @@ def compare_cycles(before: Case, now: Case) -> float | None:
     """Return the relative change of a case's simulated cycles. Return None if it is small, or if
     the simulations are not for the same SoC or lack the costs of operators."""
     simulations = [case.estimate.simulation for case in (before, now) if case.estimate]
-    known = [one for one in simulations if one and not one.missing_ops and one.cycles]
-    if len(known) < 2 or known[0].soc != known[1].soc:
+    complete = [
+        simulation
+        for simulation in simulations
+        if simulation and not simulation.missing_ops and simulation.cycles
+    ]
+    if len(complete) < 2 or complete[0].soc != complete[1].soc:
         return None
-    change = known[1].cycles / known[0].cycles - 1
+    change = complete[1].cycles / complete[0].cycles - 1
     return change if abs(change) >= CYCLES_SHARE else None
 
 
@@ -88,13 +94,12 @@ def is_shown(change: Change) -> bool:
 def list_remarks(comparison: Comparison) -> tuple[str, ...]:
     """Return a warning for each kind of source, such as weights, that differs from the base in any
     case."""
-    return tuple(
-        f"warning: the {what} differ from the base: {name_some(names, NAMES)}"
-        for source, what in SOURCES.items()
-        if (
-            names := [str(change.case) for change in comparison.changed if source in change.sources]
-        )
-    )
+    warnings = []
+    for source, label in SOURCES.items():
+        names = [str(change.case) for change in comparison.changed if source in change.sources]
+        if names:
+            warnings.append(f"warning: the {label} differ from the base: {name_some(names, NAMES)}")
+    return tuple(warnings)
 
 
 def _rank(change: Change) -> tuple[bool, float, float]:

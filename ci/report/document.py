@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 import os
 import re
 import sys
@@ -169,8 +170,8 @@ def show_document(document: Document) -> str:
 
     Colours are not shown in CI, in a file, in a terminal without them, or if NO_COLOR is set.
     """
-    asked = not is_ci() and not os.environ.get("NO_COLOR")
-    colour = asked and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+    may_colour = not is_ci() and not os.environ.get("NO_COLOR")
+    colour = may_colour and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
     width = max(LEAST_COLUMNS, count_columns(sys.stdout) or 120)
     return render_text(document, width, colour=colour)
 
@@ -205,34 +206,23 @@ def render_text(document: Document, width: int, *, colour: bool = False) -> str:
     return "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())
 
 
-def _print_table(console: Console, one: Table) -> None:
+def _print_table(console: Console, table: Table) -> None:
     """Print a table with as many columns as fit, and the headings of those that are left out. Text
     is wrapped, numbers are not."""
-    heads = [
-        "\n".join(name.rsplit(" ", 1)) if place in one.numbers else name
-        for place, name in enumerate(one.head)
-    ]
-    every = [place for place in range(len(heads)) if place not in one.wide]
-    shown = every
-    rows = [[clean_name(cell) for cell in row.cells] for row in one.rows[: one.most or None]]
-    widths = {
-        place: max(
-            *map(cell_len, heads[place].splitlines()),
-            *(
-                cell_len(row[place]) if place in one.numbers else min(cell_len(row[place]), longest)
-                for row in rows
-            ),
-        )
-        for place in shown
-        for longest in [TEXT_WIDTH if place else NAME_CHARS]
-    }
-    numbers = [place for place in reversed(shown) if place in one.numbers]
+    heads = list(table.head)
+    for place in table.numbers:  # a column of numbers is narrow, so its heading has two lines
+        heads[place] = "\n".join(heads[place].rsplit(" ", 1))
+    candidates = [place for place in range(len(heads)) if place not in table.wide]
+    rows = [[*map(clean_name, row.cells)] for row in table.rows[: table.most or None]]
+    widths = {place: _measure_column(table, place, heads[place], rows) for place in candidates}
+    shown = candidates
+    numbers = [place for place in reversed(shown) if place in table.numbers]
     gap = GAP
-    for spare in dict.fromkeys((*one.spare, *numbers)):
+    for spare in dict.fromkeys((*table.spare, *numbers)):
         width = sum(widths[place] for place in shown)
         if width + GAP * (len(shown) - 1) <= console.width:
             break
-        if spare not in one.spare and width + len(shown) - 1 <= console.width:
+        if spare not in table.spare and width + len(shown) - 1 <= console.width:
             gap = 1  # rather than without one of the numbers that matter most
             break
         shown = [place for place in shown if place != spare]
@@ -244,7 +234,7 @@ def _print_table(console: Console, one: Table) -> None:
         show_edge=False,
     )
     for place in shown:
-        is_number = place in one.numbers
+        is_number = place in table.numbers
         grid.add_column(
             heads[place],
             justify="right" if is_number else "left",
@@ -252,18 +242,28 @@ def _print_table(console: Console, one: Table) -> None:
             overflow="fold",
             min_width=widths[place],
         )
-    for row, cells in zip(one.rows, rows, strict=False):
-        style = STYLES.get(row.tone, "")
-        grid.add_row(
-            *(Text(cells[place], style if place == one.verdict else "") for place in shown)
-        )
+    for row, cells in zip(table.rows, rows, strict=False):
+        styles = {table.verdict: STYLES.get(row.tone, "")}
+        grid.add_row(*(Text(cells[place], styles.get(place, "")) for place in shown))
     console.print(grid)
-    if lost := [one.head[place] for place in every if place not in shown]:
+    if lost := [table.head[place] for place in candidates if place not in shown]:
         names = ", ".join(lost)
         console.print(Text(f"left out at {console.width} columns: {names}", "dim"))
-    if len(rows) < len(one.rows):
-        console.print(f"and {len(one.rows) - len(rows)} more: use --json to show them all")
+    if len(rows) < len(table.rows):
+        console.print(f"and {len(table.rows) - len(rows)} more: use --json to show them all")
     console.print()
+
+
+def _measure_column(table: Table, place: int, head: str, rows: Iterable[Sequence[str]]) -> int:
+    """Return the width of a column in characters: enough for its heading, and for each cell unless
+    the cell is text that can be wrapped."""
+    if place in table.numbers:
+        longest: float = math.inf
+    else:
+        longest = TEXT_WIDTH if place else NAME_CHARS
+    widths = [cell_len(line) for line in head.splitlines()]
+    widths += [int(min(cell_len(cells[place]), longest)) for cells in rows]
+    return max(widths)
 
 
 def _print_card(console: Console, card: Card) -> None:
@@ -272,7 +272,7 @@ def _print_card(console: Console, card: Card) -> None:
     head = (card.kind, STYLES.get(card.kind, ""))
     console.print(Text.assemble(head, f"  {clean_name(card.title)}"))
     log = clean_message(card.log).splitlines()[-TERMINAL_LOG_LINES:]
-    for word, line in (*card.lines, *(("", one) for one in log)):
+    for word, line in (*card.lines, *(("", log_line) for log_line in log)):
         plain = clean_log_line(_label(word, line))
         joined = join_commands(plain)
         if word == AGAIN:
@@ -301,41 +301,44 @@ def render_markdown(document: Document, limit_bytes: int = LIMIT_BYTES) -> str:
     notes = "".join(f"- {escape_markdown(note)}\n" for note in document.notes)
     head = f"## {escape_markdown(document.title)}: {escape_markdown(document.result)}\n\n"
     blocks = [(False, f"{head}{notes}\n" if notes else head)]
-    for kind, parts in groupby(document.parts, lambda one: getattr(one, "kind", "")):
+    for kind, parts in groupby(document.parts, lambda part: getattr(part, "kind", "")):
         for number, part in enumerate(parts):
             is_card = isinstance(part, Card)
             text = _write_card(part) if isinstance(part, Card) else _write_table(part)
             title = f"### {_capitalize(kind)}\n\n" if is_card and not number else ""
             blocks.append((is_card, title + text))
     room = limit_bytes - len(LEFT_OUT)
-    kept = dict[int, str]()
-    for place, (_, text) in sorted(enumerate(blocks), key=lambda one: one[1][0]):
+    fitting = dict[int, str]()
+    for place, (_, text) in sorted(enumerate(blocks), key=lambda numbered: numbered[1][0]):
         size = len(text.encode())
         if size <= room:
             room -= size
-            kept[place] = text
-    whole = "".join(kept[place] for place in sorted(kept))
-    return whole + (LEFT_OUT if len(kept) < len(blocks) else "")
+            fitting[place] = text
+    text = "".join(fitting[place] for place in sorted(fitting))
+    return text + (LEFT_OUT if len(fitting) < len(blocks) else "")
 
 
-def _write_table(one: Table) -> str:
+def _write_table(table: Table) -> str:
     """Return a table as Markdown. If it has more than ROWS rows, those that failed come first, and
     the rest is left out."""
-    if not one.rows:
+    if not table.rows:
         return ""
-    rows = one.rows
+    rows = table.rows
     if len(rows) > ROWS:
         rows = tuple(sorted(rows, key=lambda row: row.tone != Status.FAILED)[:ROWS])
-    cells = [[_mark_cell(one, row, place) for place in range(len(one.head))] for row in rows]
-    text = make_markdown_table(one.head, cells, one.numbers)
-    left = len(one.rows) - len(rows)
-    more = f"and {left} more in the report\n\n" if left else ""
-    return f"### {one.title}\n\n{text}\n\n{more}"
+    marked_rows = []
+    for row in rows:
+        cells = [_mark_cell(table, row, place) for place in range(len(table.head))]
+        marked_rows.append(cells)
+    text = make_markdown_table(table.head, marked_rows, table.numbers)
+    left = len(table.rows) - len(rows)
+    left_out = f"and {left} more in the report\n\n" if left else ""
+    return f"### {table.title}\n\n{text}\n\n{left_out}"
 
 
-def _mark_cell(one: Table, row: Row, place: int) -> str:
+def _mark_cell(table: Table, row: Row, place: int) -> str:
     """Return a cell in Markdown, with a mark for the row's tone before the verdict."""
-    mark = f"{MARKS[row.tone]} " if place == one.verdict and row.tone in MARKS else ""
+    mark = f"{MARKS[row.tone]} " if place == table.verdict and row.tone in MARKS else ""
     return mark + escape_markdown(row.cells[place][:LINE_CHARS])
 
 
@@ -344,8 +347,10 @@ def make_markdown_table(
 ) -> str:
     """Return a Markdown table. The columns ``numbers`` are aligned as numbers. The cells must be
     Markdown, see ``escape_markdown``."""
-    lines = [head, ["--:" if place in numbers else "---" for place in range(len(head))], *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+    rule = ["---"] * len(head)
+    for place in numbers:
+        rule[place] = "--:"
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, rule, *rows))
 
 
 def _write_card(card: Card) -> str:
@@ -370,7 +375,7 @@ def escape_markdown(text: str) -> str:
 
 def group_cards(cards: Sequence[Card]) -> list[tuple[str, list[Card]]]:
     """Return neighbouring cards of one kind together, under its heading."""
-    groups = groupby(cards, lambda one: one.kind)
+    groups = groupby(cards, lambda card: card.kind)
     return [(_capitalize(kind), [*group]) for kind, group in groups]
 
 

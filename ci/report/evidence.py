@@ -36,7 +36,7 @@ BUDGET = Question.BUDGET.value
 PASSES = ("PASSED", "WARNED")
 NAMES = ("session", "model", "scheme", "soc", "backend")
 REFUSED = Status.UNSUPPORTED
-Wanted = Callable[[Mapping[str, str]], Threshold]  # the limits for a case
+RequiredLimits = Callable[[Mapping[str, str]], Threshold]  # the limits for a case
 Digests = dict[Annotated[str, Meta(max_length=20)], Annotated[str, Meta(max_length=128)]]
 
 
@@ -66,8 +66,8 @@ class TestResult(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
 
     def find(self, name: str) -> Descriptor:
         """Return the descriptor ``name`` of the configuration, or an empty one."""
-        found = (one for one in self.configuration if one.name == name)
-        return next(found, Descriptor(name=name))
+        matching = (descriptor for descriptor in self.configuration if descriptor.name == name)
+        return next(matching, Descriptor(name=name))
 
     def read_case(self) -> NamedCase:
         """Return the case that the result is about. Raises ValueError."""
@@ -112,12 +112,13 @@ def write_evidence(
     judged = [case for case in report.cases if case.program and case.status is not REFUSED]
     written: dict[Path, Case] = {}
     # Failed cases come last, so that they replace other cases with the same program.
-    for case in sorted(judged, key=lambda one: one.status is Status.FAILED):
+    for case in sorted(judged, key=lambda judged_case: judged_case.status is Status.FAILED):
         path = directory / f"{case.program[0].sha256}{SUFFIX}"
-        other = written.get(path)
-        own, theirs = report.threshold_for(case), other and report.threshold_for(other)
-        if own and theirs and case.status is not Status.FAILED and any(find_weaker(own, theirs)):
-            continue  # the other statement proves more
+        earlier = written.get(path)
+        if earlier and case.status is not Status.FAILED:
+            limits, earlier_limits = report.threshold_for(case), report.threshold_for(earlier)
+            if limits and earlier_limits and any(find_weaker(limits, earlier_limits)):
+                continue  # the earlier statement proves more
         write_whole(path, make_statement(report, case, version, digests))
         written[path] = case
     return list(written)
@@ -146,10 +147,10 @@ def describe_result(
     """Return the predicate of a judged case."""
     controls = [control for control in report.controls if control.name == case.name]
     named = {CONTROL.format(control.kind.value): control.rejected for control in controls}
-    asked = [*QUESTIONS, *([Question.TASK.value] if case.metric_name else []), BUDGET, OTHER]
+    tests_needed = [*QUESTIONS, *([Question.TASK.value] if case.metric_name else []), BUDGET, OTHER]
     # The report names only the first failed question.
     wrong = case.question.value if case.question else OTHER
-    tests = dict.fromkeys(asked, True) if case.status is Status.PASSED else {wrong: False}
+    tests = dict.fromkeys(tests_needed, True) if case.status is Status.PASSED else {wrong: False}
     tests |= named
     passed = all(tests.values())
     limits = report.threshold_for(case)
@@ -168,7 +169,7 @@ def describe_result(
             "digest": {"sha256": digest_limits(limits)},
             "annotations": msgspec.to_builtins(limits),
         },
-        *({"name": name, "digest": {"sha256": one}} for name, one in digests.items()),
+        *({"name": name, "digest": {"sha256": sha256}} for name, sha256 in digests.items()),
         {"name": BUILD, "annotations": {"version": case.compiler}},
         {"name": OWN, "annotations": {"version": version}},
     ]
@@ -191,14 +192,14 @@ def digest_limits(limits: Threshold | None, written: Mapping[str, Any] | None = 
     ``written`` are the limits in a statement. If they are given, only their keys are included,
     because an older statement lacks newer kinds of limits.
     """
-    made = _select(msgspec.to_builtins(limits), written)
-    return hashlib.sha256(msgspec.json.encode(made, order="sorted")).hexdigest()
+    selected = _select(msgspec.to_builtins(limits), written)
+    return hashlib.sha256(msgspec.json.encode(selected, order="sorted")).hexdigest()
 
 
-def _select(made: Any, written: Any) -> Any:
-    if not (isinstance(made, dict) and isinstance(written, dict)):
-        return made
-    return {key: _select(value, written[key]) for key, value in made.items() if key in written}
+def _select(limits: Any, written: Any) -> Any:
+    if not (isinstance(limits, dict) and isinstance(written, dict)):
+        return limits
+    return {key: _select(value, written[key]) for key, value in limits.items() if key in written}
 
 
 def parse_statement(data: bytes) -> Statement:
@@ -214,7 +215,8 @@ def parse_statement(data: bytes) -> Statement:
 
 def refuse_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return a JSON object as a dict. Raises ValueError if a key occurs twice."""
-    twice = [name for name, count in Counter(name for name, _ in pairs).items() if count > 1]
+    counts = Counter(name for name, _ in pairs)
+    twice = [name for name, count in counts.items() if count > 1]
     if twice:
         raise ValueError(f"the key {min(twice)[:40]!r} occurs twice")
     return dict(pairs)
@@ -224,26 +226,27 @@ def find_faults(
     statement: Statement,
     sha256: str,
     build: str,
-    wanted: Wanted | None,
+    find_required: RequiredLimits | None,
 ) -> Iterator[str]:
     """Yield the faults of ``statement``.
 
     It must be consistent, and state a pass for the program with this ``sha256`` that QNN ``build``
-    compiled. If ``wanted`` is given, the limits must not be weaker than those that it returns.
+    compiled. With ``find_required``, the limits must not be weaker than those that it returns for
+    the case in the statement.
     """
     result = statement.predicate
     # The other subjects are files that the program needs, which prove nothing by themselves.
     program, *parts = statement.subject
     if program.digest.get("sha256") != sha256:
-        told = program.digest.get("sha256", "none")[:16]
+        stated = program.digest.get("sha256", "none")[:16]
         if any(part.digest.get("sha256") == sha256 for part in parts):
             yield (
-                f"the evidence is about the program {program.name} with SHA-256 {told}, of which"
+                f"the evidence is about the program {program.name} with SHA-256 {stated}, of which"
                 " this file is only a part"
             )
         else:
             yield (
-                f"the evidence is about a program with SHA-256 {told}, but this program has"
+                f"the evidence is about a program with SHA-256 {stated}, but this program has"
                 f" SHA-256 {sha256[:16]}"
             )
     if result.result not in PASSES:
@@ -256,8 +259,8 @@ def find_faults(
             f"the evidence states the result {result.result}, but these tests failed: "
             f"{', '.join(result.failed_tests)}"
         )
-    every = [*result.passed_tests, *result.warned_tests, *result.failed_tests]
-    if len(set(every)) < len(every):
+    all_tests = [*result.passed_tests, *result.warned_tests, *result.failed_tests]
+    if len(set(all_tests)) < len(all_tests):
         yield "the evidence lists a test twice"
     if not {*QUESTIONS, OTHER} <= set(result.passed_tests):
         yield "the evidence does not state a pass for every question"
@@ -271,65 +274,69 @@ def find_faults(
             f"{', '.join(sorted(twice | NEEDED - set(names)))}"
         )
         return
-    own = result.find(BUILD).annotations.get("version")
-    if own != build:
+    compiler = result.find(BUILD).annotations.get("version")
+    if compiler != build:
         yield (
-            f"the evidence is about a program that QNN {own} compiled, but this program was "
+            f"the evidence is about a program that QNN {compiler} compiled, but this program was "
             f"compiled by {f'QNN {build}' if build else 'an unknown QNN'}"
         )
-    yield from _find_limit_faults(result, wanted)
+    yield from _find_limit_faults(result, find_required)
 
 
-def _find_limit_faults(result: TestResult, wanted: Wanted | None) -> Iterator[str]:
-    case, given = result.find(CASE).annotations, result.find(LIMITS)
+def _find_limit_faults(result: TestResult, find_required: RequiredLimits | None) -> Iterator[str]:
+    case, descriptor = result.find(CASE).annotations, result.find(LIMITS)
     try:
-        limits = msgspec.convert(given.annotations, Threshold, strict=False)
+        limits = msgspec.convert(descriptor.annotations, Threshold, strict=False)
     except msgspec.ValidationError as error:
         yield f"the limits in the evidence cannot be read: {error}"
         return
-    if given.digest != {"sha256": digest_limits(limits, given.annotations)}:
+    if descriptor.digest != {"sha256": digest_limits(limits, descriptor.annotations)}:
         yield "the limits in the evidence do not match their digest"
     if not all(isinstance(case.get(name), str) for name in NAMES):
         yield "the evidence does not specify its case"
         return
     if limits.scheme != case["scheme"] or limits.model not in {ANY_MODEL, case["model"]}:
         yield f"the limits in the evidence are for another case: {limits.model} {limits.scheme}"
-    if wanted:
+    if find_required:
         try:
-            asked = wanted(case)
+            required = find_required(case)
         except ValueError as error:
             yield f"the evidence names a case that this version of qnn-ci does not know: {error}"
         else:
-            for what in find_weaker(limits, asked):
-                yield f"the limits in the evidence are weaker than the required ones: {what}"
+            for weaker in find_weaker(limits, required):
+                yield f"the limits in the evidence are weaker than the required ones: {weaker}"
 
 
-def find_weaker(limits: Threshold, wanted: Threshold) -> Iterator[str]:
-    """Yield each limit of ``wanted``, for all or for single outputs, that is missing or weaker in
+def find_weaker(limits: Threshold, required: Threshold) -> Iterator[str]:
+    """Yield each limit of ``required``, for all or for single outputs, that is missing or weaker in
     ``limits``."""
-    for name, own, asked, is_least in _pair_limits(limits, wanted):
-        if asked is not None and (own is None or (own < asked if is_least else own > asked)):
-            yield f"{name} is {own}, but {asked} is required"
+    for name, stated, needed, is_lower_limit in _pair_limits(limits, required):
+        if needed is None:
+            continue
+        if stated is None or (stated < needed if is_lower_limit else stated > needed):
+            yield f"{name} is {stated}, but {needed} is required"
     for name in ("strict_noise", "full_delegation"):
-        if getattr(wanted, name) and not getattr(limits, name):
+        if getattr(required, name) and not getattr(limits, name):
             yield f"{name} is false, but true is required"
 
 
 def _pair_limits(
-    limits: Threshold, wanted: Threshold
+    limits: Threshold, required: Threshold
 ) -> Iterator[tuple[str, float | None, float | None, bool]]:
-    """Yield the name of each limit, its value in ``limits``, its value in ``wanted``, and whether
+    """Yield the name of each limit, its value in ``limits``, its value in ``required``, and whether
     it is a lower limit."""
-    outputs = {None, *(output.output for output in (*limits.outputs, *wanted.outputs))}
-    for index in sorted(outputs, key=lambda one: -1 if one is None else one):
-        every = (limits, wanted)
-        own, asked = every if index is None else (one.of_output(index) for one in every)
+    outputs = {None, *(output.output for output in (*limits.outputs, *required.outputs))}
+    for index in sorted(outputs, key=lambda output: -1 if output is None else output):
         place = "" if index is None else f"output {index}: "
-        for name in (one for one in own.__struct_fields__ if one.startswith(("min_", "max_"))):
-            yield place + name, getattr(own, name), getattr(asked, name), name.startswith("min_")
-    budgets = limits.budget, wanted.budget
-    for name in (one for one in Budget.__struct_fields__ if one != "operators"):
-        own_size, asked_size = (getattr(budget, name) for budget in budgets)
-        yield f"budget {name}", own_size, asked_size, name == "segment_align"
-    for glob, limit in wanted.budget.operators.items():
+        stated = limits if index is None else limits.of_output(index)
+        needed = required if index is None else required.of_output(index)
+        for name in stated.__struct_fields__:
+            if name.startswith(("min_", "max_")):
+                is_lower_limit = name.startswith("min_")
+                yield place + name, getattr(stated, name), getattr(needed, name), is_lower_limit
+    for name in Budget.__struct_fields__:
+        if name != "operators":
+            size, needed_size = getattr(limits.budget, name), getattr(required.budget, name)
+            yield f"budget {name}", size, needed_size, name == "segment_align"
+    for glob, limit in required.budget.operators.items():
         yield f"budget operators {glob}", limits.budget.operators.get(glob), limit, False

@@ -74,14 +74,11 @@ def render_html(report: Report) -> str:
         rules=[report.threshold_for(case) for case in report.cases],
         again=report.again,
         controls=controls,
-        kinds=sorted({one.kind for one in report.controls}, key=[*ControlKind].index),
+        kinds=sorted({control.kind for control in report.controls}, key=[*ControlKind].index),
         names=name_report(report),
         several_socs=len({case.soc for case in report.cases}) > 1,
         shown=shown,
-        figures=[
-            Figure(chart, tuple(draw(case, report.threshold_for(case)) for _, case in shown))
-            for chart, draw in list_charts([report])
-        ],
+        figures=_draw_figures(report, [case for _, case in shown]),
         heat=make_map(report) if len(shown) < len(cases) else {},
         work=show_work(report),
         statuses=sorted({case.status for case in report.cases}, key=[*Status].index),
@@ -171,19 +168,28 @@ def place_bins(counts: Sequence[int]) -> Iterator[tuple[float, float, float]]:
             yield round(index * width, 2), round(100 * (count / most) ** 0.5, 1), round(width, 2)
 
 
+def _draw_figures(report: Report, cases: Sequence[Case]) -> list[Figure]:
+    """Return each chart with a bar for each of ``cases``."""
+    figures = []
+    for chart, draw in list_charts([report]):
+        bars = [draw(case, report.threshold_for(case)) for case in cases]
+        figures.append(Figure(chart, tuple(bars)))
+    return figures
+
+
 def choose_bars(report: Report) -> list[tuple[int, Case]]:
     """Return the cases to draw as bars, with their indexes. If there are more than MOST_BARS, only
     the WORST ones are returned, which failed or are nearest to a limit."""
-    every = list(enumerate(report.cases))
-    if len(every) <= MOST_BARS:
-        return every
+    cases = list(enumerate(report.cases))
+    if len(cases) <= MOST_BARS:
+        return cases
 
     def rank(pair: tuple[int, Case]) -> tuple[bool, bool, float]:
         status, margin = pair[1].status, find_margin(report, pair[1])
         left = margin[0] if margin else float("inf")
         return status is not Status.FAILED, status is Status.UNSUPPORTED, left
 
-    return sorted(every, key=rank)[:WORST]
+    return sorted(cases, key=rank)[:WORST]
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ def _add_case(suite: ET.Element, case: Case, report: Report, names: Names) -> No
             hint = column.hint(case) if column.hint else ""
             hint = f" ({hint})" if hint else ""
             figures.append(f"{column.title or column.name}: {column.show(case)}{hint}")
-    again = [report.again(case)] if case.status is Status.FAILED else []
+    commands = [report.again(case)] if case.status is Status.FAILED else []
     operators = [f"on the CPU: {op.op}: {op.reason}" for op in case.unlisted_ops]
     _add_test(
         suite,
@@ -79,7 +79,7 @@ def _add_case(suite: ET.Element, case: Case, report: Report, names: Names) -> No
                 *map(describe_note, case.noise_notes),
                 *operators,
                 case.log_tail,
-                *again,
+                *commands,
             ]
         ).strip(),
         seconds=(case.run_s or 0.0) + (0.0 if case.cached else case.lower_s or 0.0),

@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from operator import attrgetter
 
 import msgspec
 
@@ -53,7 +54,7 @@ def merge_reports(reports: Sequence[Report]) -> Report:
     phases = [Phase(name=name, seconds=seconds) for name, seconds in longest.items()]
     wall_s = max(report.summary.wall_s for report in reports)
     return msgspec.structs.replace(
-        min(reports, key=lambda one: one.started),
+        min(reports, key=attrgetter("started")),
         thresholds=tuple({(r.scheme, r.model): r for _, r in pairs if r}.values()),
         cases=cases,
         controls=tuple(controls),
@@ -65,9 +66,9 @@ def merge_reports(reports: Sequence[Report]) -> Report:
     )
 
 
-def find_faults(reports: Sequence[Report], wanted: Collection[CaseName] = ()) -> list[str]:
-    """Return why ``reports`` are not all the shards of one run. If ``wanted`` is given, also return
-    which of these cases they lack and which others they have."""
+def find_faults(reports: Sequence[Report], planned: Collection[CaseName] = ()) -> list[str]:
+    """Return why ``reports`` are not all the shards of one run. With ``planned`` cases, also return
+    which of these they lack and which others they have."""
     shards = [(report, report.shard) for report in reports if report.shard]
     if not shards or len(shards) < len(reports):
         return [
@@ -81,22 +82,26 @@ def find_faults(reports: Sequence[Report], wanted: Collection[CaseName] = ()) ->
         "numbers of shards": {mark.count for _, mark in shards},
         "lists of cases": {mark.whole for _, mark in shards},
     }
-    faults = [f"they have different {what}" for what, found in views.items() if len(found) > 1]
+    faults = [
+        f"they have different {attribute}" for attribute, values in views.items() if len(values) > 1
+    ]
     count = shards[0][1].count
     indexes = Counter(mark.index for _, mark in shards)
-    missing = [f"shard {one}/{count}" for one in range(1, count + 1) if not indexes[one]]
+    missing = [f"shard {index}/{count}" for index in range(1, count + 1) if not indexes[index]]
     if missing:
-        others = f" and {len(missing) - SHOWN} others" if len(missing) > SHOWN else ""
+        further = f" and {len(missing) - SHOWN} others" if len(missing) > SHOWN else ""
         verb = "is" if len(missing) == 1 else "are"
-        faults.append(f"{', '.join(missing[:SHOWN])}{others} {verb} missing")
-    faults += [
-        f"shard {one}/{count} was passed {n} times" for one, n in sorted(indexes.items()) if n > 1
-    ]
-    faults += [f"shard {mark.index}/{count} was cut short" for one, mark in shards if one.unjudged]
-    return faults or [*_check_cases(shards, wanted)]
+        faults.append(f"{', '.join(missing[:SHOWN])}{further} {verb} missing")
+    for index, times in sorted(indexes.items()):
+        if times > 1:
+            faults.append(f"shard {index}/{count} was passed {times} times")
+    for report, mark in shards:
+        if report.unjudged:
+            faults.append(f"shard {mark.index}/{count} was cut short")
+    return faults or [*_check_cases(shards, planned)]
 
 
-def _check_cases(shards: Shards, wanted: Collection[CaseName]) -> Iterator[str]:
+def _check_cases(shards: Shards, planned: Collection[CaseName]) -> Iterator[str]:
     rows = [
         (position, case.name)
         for report, mark in shards
@@ -110,8 +115,8 @@ def _check_cases(shards: Shards, wanted: Collection[CaseName]) -> Iterator[str]:
     elif digest_names(names) != shards[0][1].whole:
         yield "the cases differ from the cases of the whole run"
     for word, those in (
-        ("planned cases are missing", set(wanted) - set(names)),
-        ("some cases are not planned", set(names) - set(wanted)),
+        ("planned cases are missing", set(planned) - set(names)),
+        ("some cases are not planned", set(names) - set(planned)),
     ):
-        if wanted and those:
+        if planned and those:
             yield f"{word} ({len(those)}): {', '.join(map(str, sorted(those)[:5]))}"

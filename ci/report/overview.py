@@ -39,7 +39,7 @@ def make_document(report: Report) -> Document:
     parts = (
         *_list_changes(report, names),
         *_list_controls(report, names),
-        *(_make_problem(report, one, names) for one in group_causes(report)),
+        *(_make_problem(report, cases, names) for cases in group_causes(report)),
         *_list_worst(report, names),
         *_list_remarks(report, names),
         _make_table(report, names),
@@ -54,7 +54,7 @@ def make_document(report: Report) -> Document:
     notes.append(f"controls: {rejected} of {counts.controls} rejected")
     phases = sorted(counts.phases, key=lambda phase: phase.seconds, reverse=True)
     if phases:
-        times = ", ".join(f"{one.name} {one.seconds:.1f}" for one in phases[:PHASES])
+        times = ", ".join(f"{phase.name} {phase.seconds:.1f}" for phase in phases[:PHASES])
         notes += [f"time, s: {times}", f"work, s: {show_work(report)}"]
     return Document(report.title, result, parts, tuple(notes), tone.value)
 
@@ -62,10 +62,10 @@ def make_document(report: Report) -> Document:
 def _list_controls(report: Report, names: Names) -> Iterator[Card]:
     """Yield a card with the wrong outputs that the gate let pass."""
     if passed := [control for control in report.controls if not control.rejected]:
-        lines = [
-            ("", f"{name_case(one, names)}: {one.kind.value}, SQNR {show_decibels(one.sqnr_db)} dB")
-            for one in passed[:NAMES]
-        ]
+        lines = []
+        for control in passed[:NAMES]:
+            sqnr = f"SQNR {show_decibels(control.sqnr_db)} dB"
+            lines.append(("", f"{name_case(control, names)}: {control.kind.value}, {sqnr}"))
         if len(passed) > NAMES:
             lines.append(("", f"and {len(passed) - NAMES} more in report.json"))
         yield Card(Status.FAILED.value, "the gate let wrong outputs pass", tuple(lines))
@@ -81,15 +81,14 @@ def _list_changes(report: Report, names: Names) -> Iterator[Card | Table]:
         ("", f"{tool.name}: {tool.before or 'none'} in the base, {tool.now or 'none'} now")
         for tool in base.tools
     ]
-    lines += [
-        (f"{what} ({len(cases)})", name_some([name_case(case, names) for case in cases], NAMES))
-        for cases, what in (
-            (base.missing, "in the base, but not here"),
-            (base.skipped, "unsupported, but supported in the base"),
-            (base.new, "not in the base"),
-        )
-        if cases
-    ]
+    for cases, difference in (
+        (base.missing, "in the base, but not here"),
+        (base.skipped, "unsupported, but supported in the base"),
+        (base.new, "not in the base"),
+    ):
+        if cases:
+            shown_names = [name_case(case, names) for case in cases]
+            lines.append((f"{difference} ({len(cases)})", name_some(shown_names, NAMES)))
     count = len(base.changed)
     differ = "1 case differs" if count == 1 else f"{count} cases differ"
     source = f"{str(base.source) or 'a report'} of {base.started}"
@@ -142,16 +141,19 @@ def group_causes(report: Report) -> list[list[tuple[int, Case]]]:
     for index, case in enumerate(report.cases):
         if case.status is Status.FAILED:
             groups.setdefault(case.findings[:1] and case.findings[0].kin, []).append((index, case))
-    return sorted(groups.values(), key=lambda one: -len(one))
+    return sorted(groups.values(), key=lambda group: -len(group))
 
 
 def _make_problem(report: Report, cases: list[tuple[int, Case]], names: Names) -> Card:
     """Return a card with the cases that failed for one reason, and the details of the first."""
     _, case = cases[0]
-    about = tuple((index, name_case(one, names)) for index, one in cases)
+    about = tuple((index, name_case(other_case, names)) for index, other_case in cases)
     lines = list_findings(case.findings) or [("", "no reason was given")]
     lines += [("at", f"{place.file}:{place.line}") for place in case.places[:NAMES]]
-    lines += [("on the CPU", f"{one.op}: {one.reason}") for one in case.unlisted_ops[:NAMES]]
+    lines += [
+        ("on the CPU", f"{operator.op}: {operator.reason}")
+        for operator in case.unlisted_ops[:NAMES]
+    ]
     if command := report.again(case):
         lines.append((AGAIN, command))
     title = name_some([name for _, name in about], NAMES)
@@ -161,15 +163,15 @@ def _make_problem(report: Report, cases: list[tuple[int, Case]], names: Names) -
 def _list_worst(report: Report, names: Names) -> Iterator[Table]:
     """Yield a table of the cases that did not fail with the smallest margins to a limit, in dB.
     Yield nothing unless at least two of them have a limit."""
-    margins = [
-        (margin, case)
-        for case in report.cases
-        if case.status is not Status.FAILED and (margin := find_margin(report, case))
-    ]
+    margins = []
+    for case in report.cases:
+        margin = find_margin(report, case)
+        if margin and case.status is not Status.FAILED:
+            margins.append((margin, case))
     if len(margins) > 1:
         rows = []
-        for (least, figure, value), case in sorted(margins, key=lambda pair: pair[0])[:WORST]:
-            figures = (figure, show_decibels(value), f"{least:+.1f}")
+        for (margin_db, figure, value), case in sorted(margins, key=lambda pair: pair[0])[:WORST]:
+            figures = (figure, show_decibels(value), f"{margin_db:+.1f}")
             status = case.status.value
             rows.append(Row((*_name(case, names), status, *figures), status))
         head = (*CASE, "status", "figure", "dB", "margin")
@@ -199,7 +201,8 @@ def _describe_notes(case: Case) -> Iterator[str]:
 def _describe_refusal(case: Case) -> Iterator[str]:
     if case.status is Status.UNSUPPORTED:
         yield from case.reason.splitlines() or ["no reason was given"]
-        yield from (f"on the CPU: {one.op}: {one.reason}" for one in case.unlisted_ops)
+        for operator in case.unlisted_ops:
+            yield f"on the CPU: {operator.op}: {operator.reason}"
 
 
 REMARKS: dict[str, Callable[[Case], Iterable[str]]] = {
@@ -211,24 +214,24 @@ REMARKS: dict[str, Callable[[Case], Iterable[str]]] = {
 
 def _make_table(report: Report, names: Names) -> Table:
     columns = [column for column in columns_of(report.cases, names) if not column.page_only]
-    rows = tuple(
-        Row(tuple(column.show(case) for column in columns), case.status.value)
-        for case in report.cases
-    )
+    rows = []
+    for case in report.cases:
+        cells = tuple(column.show(case) for column in columns)
+        rows.append(Row(cells, case.status.value))
     keys = [column.name for column in columns]
     numbers = [column.name for column in reversed(columns) if column.number]
-    others = [name for name in numbers if name not in KEPT and name != "inputs"]
+    other_numbers = [name for name in numbers if name not in KEPT and name != "inputs"]
     return Table(
         "Cases",
         "",
         tuple(column.title or column.name for column in columns),
-        rows,
+        tuple(rows),
         keys.index("status"),
         frozenset(place for place, column in enumerate(columns) if column.number),
         wide=frozenset(place for place, column in enumerate(columns) if not column.on_terminal),
         spare=tuple(
             keys.index(name)
-            for name in (*DISPENSABLE, *others, "inputs", "verdicts")
+            for name in (*DISPENSABLE, *other_numbers, "inputs", "verdicts")
             if name in keys
         ),
     )

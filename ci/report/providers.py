@@ -136,4 +136,4 @@ def find_secrets(environ: Mapping[str, str]) -> list[str]:
         raw = [value for pair in url.query.split("&") for value in pair.split("=", 1)[1:]]
         raw = [url.password or "", *raw]
         tokens = [*tokens, *raw, *map(unquote, raw)]
-    return [one for one in dict.fromkeys(tokens) if len(one) >= SHORTEST_SECRET]
+    return [secret for secret in dict.fromkeys(tokens) if len(secret) >= SHORTEST_SECRET]

@@ -51,11 +51,11 @@ def compare_base(report: Report, path: Path | None) -> Report:
     except UsageError as error:
         return replace(report, uncompared=f"{error.what}: {error.why}")
     if base.backend != report.backend:
-        told = f"the base ran on backend {base.backend}, this run on {report.backend}"
-        return replace(report, uncompared=told)
-    found = compare_reports(base, report)
-    remarks = dict.fromkeys([*report.remarks, *list_remarks(found)])
-    return replace(report, comparison=found, uncompared="", remarks=tuple(remarks))
+        reason = f"the base ran on backend {base.backend}, this run on {report.backend}"
+        return replace(report, uncompared=reason)
+    comparison = compare_reports(base, report)
+    remarks = dict.fromkeys([*report.remarks, *list_remarks(comparison)])
+    return replace(report, comparison=comparison, uncompared="", remarks=tuple(remarks))
 
 
 def publish_run(

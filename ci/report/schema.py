@@ -126,10 +126,10 @@ class AccuracyLimits(Record, frozen=True, kw_only=True):
     max_abs: Difference | None = None
 
     @property
-    def given(self) -> dict[str, Any]:
+    def stated_limits(self) -> dict[str, Any]:
         """Return the limits that are set, by name."""
-        names = AccuracyLimits.__struct_fields__
-        return {name: value for name in names if (value := getattr(self, name)) is not None}
+        limits = {name: getattr(self, name) for name in AccuracyLimits.__struct_fields__}
+        return {name: limit for name, limit in limits.items() if limit is not None}
 
 
 class OutputThreshold(AccuracyLimits, frozen=True, kw_only=True):
@@ -168,12 +168,17 @@ class Budget(Sizes, frozen=True, kw_only=True):
     ms: Milliseconds | None = None
     operators: dict[str, Count] = msgspec.field(default_factory=dict)
 
-    def merge(self, own: Budget) -> Budget:
-        """Return a copy of this budget in which the limits of ``own`` take precedence."""
-        names = (name for name in Budget.__struct_fields__ if name != "operators")
-        given = {name: value for name in names if (value := getattr(own, name)) is not None}
-        operators = {**self.operators, **own.operators}
-        return msgspec.structs.replace(self, **given, operators=operators)
+    def merge(self, narrower: Budget) -> Budget:
+        """Return a copy of this budget in which the limits of ``narrower``, a budget for fewer
+        cases, take precedence."""
+        limits = {}
+        for name in Budget.__struct_fields__:
+            limit = getattr(narrower, name)
+            if limit is not None:
+                limits[name] = limit
+        # Limits of operators add up: a budget for one model need not repeat those for all models.
+        limits["operators"] = {**self.operators, **narrower.operators}
+        return msgspec.structs.replace(self, **limits)
 
 
 NO_BUDGET = Budget()
@@ -201,7 +206,7 @@ class Threshold(AccuracyLimits, frozen=True, kw_only=True):
         """Return the limits of one output: its own limits override those for all outputs."""
         for output in self.outputs:
             if output.output == index:
-                return msgspec.structs.replace(self, **output.given)
+                return msgspec.structs.replace(self, **output.stated_limits)
         return self
 
 
@@ -458,8 +463,8 @@ class Digests(Record, frozen=True, kw_only=True):
     def differing(self, base: Digests) -> tuple[str, ...]:
         """Return the names of the digests that are known in both cases and differ."""
         was, now = msgspec.structs.asdict(base), msgspec.structs.asdict(self)
-        known = (name for name in was if was[name] and now[name])
-        return tuple(name for name in known if was[name] != now[name])
+        in_both = (name for name in was if was[name] and now[name])
+        return tuple(name for name in in_both if was[name] != now[name])
 
 
 class Heat(Record, frozen=True, kw_only=True):
@@ -776,7 +781,11 @@ class Comparison(Record, frozen=True, kw_only=True):
     def skipped(self) -> tuple[CaseName, ...]:
         """Return the cases that are unsupported now but were supported in the base."""
         unsupported = Status.UNSUPPORTED
-        return tuple(one.case for one in self.changed if one.now is unsupported is not one.before)
+        return tuple(
+            change.case
+            for change in self.changed
+            if change.now is unsupported and change.before is not unsupported
+        )
 
 
 class Report(Record, frozen=True, kw_only=True):
@@ -814,10 +823,10 @@ class Report(Record, frozen=True, kw_only=True):
     schema_version: Literal[6] = SCHEMA_VERSION
 
     def __post_init__(self) -> None:
-        known = {case.name for case in self.cases}
-        named = [change.case for change in self.comparison.changed] if self.comparison else []
-        if unknown := [name for name in named if name not in known]:
-            raise ValueError(f"the comparison is about {unknown[0]}, which is not a case")
+        names = {case.name for case in self.cases}
+        for change in self.comparison.changed if self.comparison else ():
+            if change.case not in names:
+                raise ValueError(f"the comparison is about {change.case}, which is not a case")
 
     def again(self, case: CaseName) -> str:
         """Return the command that repeats a case if it is run at the root of the repository. Empty
@@ -859,8 +868,8 @@ class Report(Record, frozen=True, kw_only=True):
             return f"CUT SHORT ({many} not judged)"
         if not (self.summary.passed or self.summary.failed or self.lacking):
             return f"{word} (no case passed, so the run proves nothing)"
-        made = sorted({case.made_inputs for case in self.cases if case.made_inputs})
-        return f"{word} ({', '.join(made)}: {MADE_PROVES})" if made and self.ok else word
+        inputs = sorted({case.made_inputs for case in self.cases if case.made_inputs})
+        return f"{word} ({', '.join(inputs)}: {MADE_PROVES})" if inputs and self.ok else word
 
     @property
     def exit_code(self) -> ExitCode:
@@ -888,16 +897,21 @@ class Report(Record, frozen=True, kw_only=True):
         builds = sorted({case.compiler for case in self.cases if case.compiler})
         newest = max((parse_version(build) for build in builds), default=None)
         counts = Counter(note.operator for case in self.cases for note in case.noise_notes)
-        named = ", ".join(f"{one or 'not located'} {n}" for one, n in counts.most_common())
+        named = ", ".join(
+            f"{operator or 'not located'} {n}" for operator, n in counts.most_common()
+        )
         spared = f"above the predicted noise, but too small to matter: {named}"
         remarks = (*([spared] if named else []), *self.remarks)
         if newest is None:
             return (*tried, *remarks)
-        told = f"compiled by QNN {', '.join(builds)}: no QNN before {newest} can load the programs"
-        runtimes = (one for one in self.runtimes if not is_loadable(str(newest), one.version))
-        older = ", ".join(f"{runtime.name} {runtime.version}" for runtime in runtimes)
-        warning = f"warning: these versions of QNN are too old to load the programs: {older}"
-        return (*tried, told, *([warning] if older else []), *remarks)
+        compiled = f"compiled by QNN {', '.join(builds)}"
+        compilers = f"{compiled}: no QNN before {newest} can load the programs"
+        older = [item for item in self.runtimes if not is_loadable(str(newest), item.version)]
+        if not older:
+            return (*tried, compilers, *remarks)
+        named = ", ".join(f"{runtime.name} {runtime.version}" for runtime in older)
+        too_old = f"these versions of QNN are too old to load the programs: {named}"
+        return (*tried, compilers, f"warning: {too_old}", *remarks)
 
     def threshold_for(self, case: Case) -> Threshold | None:
         """Return the limits by which the case was judged, or None if there are none."""
@@ -907,8 +921,8 @@ class Report(Record, frozen=True, kw_only=True):
 def find_threshold(rules: Iterable[Threshold], model: str, scheme: str) -> Threshold | None:
     """Return the limits for ``model`` and ``scheme``, otherwise those for all models with
     ``scheme``, otherwise None."""
-    found = {rule.model: rule for rule in rules if rule.scheme == scheme}
-    return found.get(model) or found.get(ANY_MODEL)
+    limits = {rule.model: rule for rule in rules if rule.scheme == scheme}
+    return limits.get(model) or limits.get(ANY_MODEL)
 
 
 def summarize(

@@ -41,8 +41,8 @@ def align_rows(rows: Sequence[Sequence[str]]) -> list[str]:
 def name_some(names: Sequence[str], most: int) -> str:
     """Return text such as ``a, b and 3 more``: the first ``most`` names, and how many are left
     out."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return f"{', '.join(names[:most])}{more}"
+    remainder = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{remainder}"
 
 
 def keep_end(text: str, most: int) -> str:
@@ -51,18 +51,22 @@ def keep_end(text: str, most: int) -> str:
     return text if len(text) <= most else f"{ELLIPSIS}{text[1 - most :]}"
 
 
-def name_models(every: Iterable[str]) -> dict[str, str]:
+def name_models(paths: Iterable[str]) -> dict[str, str]:
     """Return the shown name of each model: the shortest end of its path that no other model has,
     such as ``resnet/model.onnx``. A name of more than NAME_CHARS characters loses its middle,
     unless two names would then be the same."""
-    models = {*every}
-    ends = Counter(end for model in models for end in _list_ends(model))
-    names = {
-        model: next((end for end in _list_ends(model) if ends[end] == 1), model) for model in models
-    }
+    models = {*paths}
+    counts = Counter(end for model in models for end in _list_ends(model))
+    names = {}
+    for model in models:
+        unique = (end for end in _list_ends(model) if counts[end] == 1)
+        names[model] = next(unique, model)
     cut = {model: cut_middle(name, NAME_CHARS) for model, name in names.items()}
-    known = Counter(cut.values())
-    return {model: one if known[one] == 1 else names[model] for model, one in cut.items()}
+    occurrences = Counter(cut.values())
+    for model, name in names.items():
+        if occurrences[cut[model]] > 1:
+            cut[model] = name
+    return cut
 
 
 def name_case(case: CaseName, names: Names) -> str:
@@ -85,9 +89,9 @@ def cut_middle(text: str, most: int) -> str:
     return f"{text[:start]}{ELLIPSIS}{text[start + 1 - most :]}"
 
 
-def count(number: int, one: str, many: str = "") -> str:
+def count(number: int, singular: str, many: str = "") -> str:
     """Return text such as ``1 case`` or ``2 cases``."""
-    return f"{number} {one if number == 1 else many or f'{one}s'}"
+    return f"{number} {singular if number == 1 else many or f'{singular}s'}"
 
 
 def show_decibels(value: float | None, max_abs: float | None = None) -> str:
@@ -103,10 +107,10 @@ def describe_note(note: NoiseNote) -> str:
     start = f", from {note.label} on" if note.label else ""
     reached, predicted = show_decibels(note.sqnr_db), show_decibels(note.predicted_db)
     against = "float32" if note.sqnr_db_scheme is None else "quantized"
-    own, scheme = show_decibels(note.sqnr_db_float), show_decibels(note.sqnr_db_scheme)
+    sqnr_db, scheme = show_decibels(note.sqnr_db_float), show_decibels(note.sqnr_db_scheme)
     why = {
         "small": f"it raises the scheme's error there by {show_decibels(note.raised_db)} dB",
-        "nearer": f"the program is nearer to float32 than the quantized model, {own} dB against"
+        "nearer": f"the program is nearer to float32 than the quantized model, {sqnr_db} dB against"
         f" {scheme}",
         "metric": "only single elements differ, and the metric is kept",
     }[note.why]

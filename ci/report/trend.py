@@ -11,7 +11,7 @@ from typing import Any
 from ci.report.bars import Bar
 from ci.report.columns import NOTHING, list_charts
 from ci.report.html import render_page
-from ci.report.schema import CaseName, Report, Status
+from ci.report.schema import Case, CaseName, Report, Status, Threshold
 from ci.report.text import count, keep_end, name_case, name_models
 from ci.report.write import read_report
 from provisioning.console.progress import Progress
@@ -34,7 +34,7 @@ class Line:
     @property
     def values(self) -> tuple[float | None, ...]:
         """Return the figure in each run, or None for a run without it."""
-        return tuple(bar.segments[0][0] if bar and bar.segments else None for bar in self.bars)
+        return tuple(map(_find_value, self.bars))
 
     @property
     def label(self) -> str:
@@ -49,14 +49,16 @@ class Line:
 
         Later runs are further to the right, and larger figures are further up (smaller y).
         """
-        known = [(run, value) for run, value in enumerate(self.values) if value is not None]
-        low = min((value for _, value in known), default=0.0)
-        span = max((value for _, value in known), default=0.0) - low
+        measured = [(run, value) for run, value in enumerate(self.values) if value is not None]
+        low = min((value for _, value in measured), default=0.0)
+        span = max((value for _, value in measured), default=0.0) - low
         step = 100 / max(len(self.bars) - 1, 1)
-        return [
-            (run, round(run * step, 2), round(22 - 20 * (value - low) / span if span else 12, 2))
-            for run, value in known
-        ]
+        points = []
+        for run, value in measured:
+            # A margin of 2 above and below. A figure that never changes is a line in the middle.
+            y = 22 - 20 * (value - low) / span if span else 12
+            points.append((run, round(run * step, 2), round(y, 2)))
+        return points
 
     @property
     def gaps(self) -> list[tuple[int, float]]:
@@ -84,8 +86,8 @@ class CaseTrend:
     @property
     def flips(self) -> int:
         """Return how often the status changed between runs that have the case."""
-        known = [status for status in self.statuses if status]
-        return sum(one is not other for one, other in pairwise(known))
+        statuses = [status for status in self.statuses if status]
+        return sum(before is not after for before, after in pairwise(statuses))
 
 
 def read_reports(directory: Path, progress: Progress) -> list[Report]:
@@ -95,13 +97,13 @@ def read_reports(directory: Path, progress: Progress) -> list[Report]:
     Raises UsageError if no report can be read.
     """
     paths = sorted(directory.rglob("report.json"))
-    found = list(filter(None, (_read_readable(path, progress) for path in paths)))
-    if not found:
+    reports = list(filter(None, (_read_readable(path, progress) for path in paths)))
+    if not reports:
         raise UsageError(
             f"there is no readable report.json below {directory}",
             fix=f"keep the report.json of each run in its own subdirectory of {directory}",
         )
-    return sorted(found, key=lambda one: one.started)
+    return sorted(reports, key=lambda report: report.started)
 
 
 def _read_readable(path: Path, progress: Progress) -> Report | None:
@@ -115,22 +117,35 @@ def _read_readable(path: Path, progress: Progress) -> Report | None:
 def follow_cases(reports: Sequence[Report]) -> list[CaseTrend]:
     """Return each case over the reports: first the cases that failed in their last run, then the
     cases whose status changed most often."""
-    runs = [{(report.title, case.name): case for case in report.cases} for report in reports]
+    runs = [_index_cases(report) for report in reports]
+    # The newest run comes first, so that its order of the cases counts.
     keys = dict.fromkeys(key for run in reversed(runs) for key in run)
-    charts, rows = list_charts(reports), []
+    charts = list_charts(reports)
+    trends = []
     for session, name in keys:
         cases = [run.get((session, name)) for run in runs]
-        pairs = [
-            (case, report.threshold_for(case) if case else None)
-            for report, case in zip(reports, cases, strict=True)
-        ]
-        lines = (
-            Line(chart, tuple(draw(case, rule) if case else None for case, rule in pairs))
-            for chart, draw in charts
-        )
-        statuses = tuple(case.status if case else None for case in cases)
-        rows.append(CaseTrend(session, name, statuses, tuple(lines)))
-    return sorted(rows, key=lambda row: (row.last is not Status.FAILED, -row.flips))
+        statuses: list[Status | None] = []
+        rules: list[Threshold | None] = []
+        for report, case in zip(reports, cases, strict=True):
+            statuses.append(case.status if case else None)
+            rules.append(report.threshold_for(case) if case else None)
+        lines = []
+        for chart, draw in charts:
+            bars: list[Bar | None] = []
+            for case, rule in zip(cases, rules, strict=True):
+                bars.append(draw(case, rule) if case else None)
+            lines.append(Line(chart, tuple(bars)))
+        trends.append(CaseTrend(session, name, tuple(statuses), tuple(lines)))
+    return sorted(trends, key=lambda trend: (trend.last is not Status.FAILED, -trend.flips))
+
+
+def _find_value(bar: Bar | None) -> float | None:
+    """Return the length of a bar's first segment, which is the figure itself."""
+    return bar.segments[0][0] if bar and bar.segments else None
+
+
+def _index_cases(report: Report) -> dict[tuple[str, CaseName], Case]:
+    return {(report.title, case.name): case for case in report.cases}
 
 
 def render_trend(reports: Sequence[Report], rows: Sequence[CaseTrend]) -> bytes:
@@ -166,16 +181,20 @@ def describe_trend(reports: Sequence[Report], rows: Sequence[CaseTrend]) -> str:
 def trend_data(reports: Sequence[Report], rows: Sequence[CaseTrend]) -> dict[str, Any]:
     """Return the runs, and for each case its status and figures in each run, as plain values.
     docs/schemas/trend.schema.json describes the format."""
-    return {
-        "schema_version": 1,
-        "runs": [{"started": report.started, "commit": report.source.commit} for report in reports],
-        "cases": [
+    cases = []
+    for row in rows:
+        statuses = [status and status.value for status in row.statuses]
+        figures = {line.title: list(line.values) for line in row.lines}
+        cases.append(
             {
                 "session": row.session,
                 "case": str(row.name),
-                "status": [status.value if status else None for status in row.statuses],
-                "figures": {line.title: list(line.values) for line in row.lines},
+                "status": statuses,
+                "figures": figures,
             }
-            for row in rows
-        ],
+        )
+    return {
+        "schema_version": 1,
+        "runs": [{"started": report.started, "commit": report.source.commit} for report in reports],
+        "cases": cases,
     }

@@ -78,8 +78,8 @@ def upgrade(data: bytes) -> bytes:
     version = report.get("schema_version")
     if version != SCHEMA_VERSION - 1:
         if isinstance(version, int) and version < SCHEMA_VERSION:
-            told = f"schema_version {version} is too old to be read; run the session again"
-            raise DocumentError(told)
+            why = f"schema_version {version} is too old to be read; run the session again"
+            raise DocumentError(why)
         return data
     rows = decode_json(data, _Earlier)
     for limits in rows.thresholds:
@@ -91,27 +91,28 @@ def upgrade(data: bytes) -> bytes:
         for name in DROPPED_FIGURES:
             case.pop(name, None)
         if reason:
-            found = msgspec.to_builtins(EARLIER.find(reason))
-            given = {"question": question} if question else {}
-            case["findings"] = [{**found, **given, "places": places}]
+            finding = msgspec.to_builtins(EARLIER.find(reason))
+            optional = {"question": question} if question else {}
+            case["findings"] = [{**finding, **optional, "places": places}]
     report |= {**msgspec.to_builtins(rows), "schema_version": SCHEMA_VERSION}
     return msgspec.json.encode(report)
 
 
 def read_json(
-    path: Path, kind: type[T], what: str, fix: str, prepare: Callable[[bytes], bytes] = bytes
+    path: Path, kind: type[T], label: str, fix: str, prepare: Callable[[bytes], bytes] = bytes
 ) -> T:
     """Return the content of a user's JSON file as a value of type ``kind``.
 
-    ``what`` describes the file in errors. ``prepare`` may change the content before it is decoded.
+    ``label`` describes the file in errors. ``prepare`` may change the content before it is decoded.
     Raises UsageError if the file cannot be read or decoded.
     """
-    data = read_user_file(path, f"the {what}", LIMIT_BYTES)
+    data = read_user_file(path, f"the {label}", LIMIT_BYTES)
     try:
         return decode_json(prepare(data), kind)
     except DocumentError as error:
-        what = f"{path} does not have the format of the {what}"
-        raise UsageError(what, why=str(error), fix=fix) from error
+        raise UsageError(
+            f"{path} does not have the format of the {label}", why=str(error), fix=fix
+        ) from error
 
 
 def encode_report(report: Report) -> bytes:
