@@ -33,8 +33,8 @@ MAX_RSA_BITS, MAX_RSA_EXPONENT_BITS = 16384, 64
 KEY_USAGE = x509.KeyUsage.oid
 # The extensions whose meaning is checked here, or that do not limit what an authority signs.
 KNOWN = frozenset(
-    one.oid
-    for one in (
+    extension.oid
+    for extension in (
         *(x509.BasicConstraints, x509.KeyUsage, x509.ExtendedKeyUsage, x509.CertificatePolicies),
         *(x509.SubjectKeyIdentifier, x509.AuthorityKeyIdentifier, x509.SubjectAlternativeName),
     )
@@ -85,21 +85,21 @@ def parse_chain(data: bytes) -> tuple[Certificate, ...]:
     Raises MalformedError if a certificate cannot be parsed, if there are none or more than
     MAX_CERTIFICATES, or if the bytes after the last one are not padding.
     """
-    found: list[Certificate] = []
+    chain: list[Certificate] = []
     position = 0
     while position < len(data) and data[position] == 0x30:
-        if len(found) == MAX_CERTIFICATES:
+        if len(chain) == MAX_CERTIFICATES:
             raise MalformedError(f"the chain has more than {MAX_CERTIFICATES} certificates")
         size = measure_der(data, position)
         if position + size > len(data):
-            raise MalformedError(f"certificate {len(found)} extends past the end of the chain")
-        found.append(_parse_certificate(data[position : position + size], len(found)))
+            raise MalformedError(f"certificate {len(chain)} extends past the end of the chain")
+        chain.append(_parse_certificate(data[position : position + size], len(chain)))
         position += size
-    if not found:
+    if not chain:
         raise MalformedError("the chain has no certificate")
     if not is_padding(data[position:]):
-        raise MalformedError(f"the bytes after the {len(found)} certificates are not padding")
-    return tuple(found)
+        raise MalformedError(f"the bytes after the {len(chain)} certificates are not padding")
+    return tuple(chain)
 
 
 def is_padding(data: bytes) -> bool:
@@ -132,7 +132,7 @@ def _parse_certificate(der: bytes, index: int) -> Certificate:
             warnings.simplefilter("ignore")
             parsed = x509.load_der_x509_certificate(der)
             key = parsed.public_key()
-            names = [one.rfc4514_string() for one in (parsed.subject, parsed.issuer)]
+            names = [name.rfc4514_string() for name in (parsed.subject, parsed.issuer)]
             dates = parsed.not_valid_before_utc, parsed.not_valid_after_utc
     except UNREADABLE as error:
         raise MalformedError(f"certificate {index} cannot be parsed: {error}") from error
@@ -159,13 +159,12 @@ def _parse_certificate(der: bytes, index: int) -> Certificate:
 def list_date_errors(chain: Sequence[Certificate], now: datetime) -> list[str]:
     """Return an error for each certificate of ``chain`` that is not valid at ``now``."""
     errors = []
-    for index, one in enumerate(chain):
-        if now > one.not_after:
-            errors.append(f"certificate {index} expired on {one.not_after:%Y-%m-%d}: {one.subject}")
-        if now < one.not_before:
-            errors.append(
-                f"certificate {index} is not valid before {one.not_before:%Y-%m-%d}: {one.subject}"
-            )
+    for index, certificate in enumerate(chain):
+        first, last, subject = certificate.not_before, certificate.not_after, certificate.subject
+        if now > last:
+            errors.append(f"certificate {index} expired on {last:%Y-%m-%d}: {subject}")
+        if now < first:
+            errors.append(f"certificate {index} is not valid before {first:%Y-%m-%d}: {subject}")
     return errors
 
 
@@ -181,29 +180,29 @@ def list_link_errors(chain: Sequence[Certificate]) -> list[str]:
         signs_itself = chain[0].is_issued_by(chain[0])
         alone = "signs itself" if signs_itself else "is not signed by any certificate after it"
         return [f"certificate 0 {alone}, so no authority vouches for it: {chain[0].subject}"]
-    found = [
+    errors = [
         (index, "signs another certificate, which its extensions do not allow")
         for depth, index in enumerate(path[1:])
         if not _is_authority(chain[index], depth)
     ]
     no_voucher = "which is not known here, so RFC 5280 does not let it vouch for others"
-    found += [
+    errors += [
         (index, f"has the critical extension {oid}, {no_voucher}")
         for index in path[1:]
         for oid in _list_unknown(chain[index])
     ]
-    others = set(range(len(chain))) - set(path)
+    outside_path = set(range(len(chain))) - set(path)
     last = chain[path[-1]]
     if last.is_root and not last.is_issued_by(last):
-        found.append((path[-1], "is not signed by its own key"))
-    if not last.is_root and (others or _is_nearly_root(last)):
-        found.append((path[-1], "is not signed by any certificate after it"))
-    found += [
+        errors.append((path[-1], "is not signed by its own key"))
+    if not last.is_root and (outside_path or _is_nearly_root(last)):
+        errors.append((path[-1], "is not signed by any certificate after it"))
+    errors += [
         (index, "is neither part of the leaf's chain nor a root")
-        for index in sorted(others)
+        for index in sorted(outside_path)
         if not (chain[index].is_issued_by(chain[index]) and _is_authority(chain[index], 0))
     ]
-    return [f"certificate {index} {error}: {chain[index].subject}" for index, error in found]
+    return [f"certificate {index} {error}: {chain[index].subject}" for index, error in errors]
 
 
 def find_path(chain: Sequence[Certificate]) -> list[int]:
@@ -221,23 +220,23 @@ def find_path(chain: Sequence[Certificate]) -> list[int]:
     return path
 
 
-def _is_nearly_root(one: Certificate) -> bool:
+def _is_nearly_root(root: Certificate) -> bool:
     """Return whether issuer and subject differ in at most one byte, as in a damaged root.
 
     Without this check, a changed byte in the issuer of a root would go unnoticed: the certificate
     would look like an authority with its root missing.
     """
-    subject, issuer = one.parsed.subject.public_bytes(), one.parsed.issuer.public_bytes()
+    subject, issuer = root.parsed.subject.public_bytes(), root.parsed.issuer.public_bytes()
     pairs = zip(subject, issuer, strict=False)
     return len(subject) == len(issuer) and sum(a != b for a, b in pairs) <= 1
 
 
-def _is_authority(one: Certificate, below: int) -> bool:
-    """Return whether the extensions of ``one`` allow it to sign certificates, with ``below`` other
+def _is_authority(certificate: Certificate, below: int) -> bool:
+    """Return whether its extensions allow ``certificate`` to sign others, with ``below`` other
     authorities between it and the leaf.
     """
     try:
-        extensions = one.parsed.extensions
+        extensions = certificate.parsed.extensions
         basic = extensions.get_extension_for_class(x509.BasicConstraints).value
         usage = next((each.value for each in extensions if each.oid == KEY_USAGE), None)
     except (x509.ExtensionNotFound, x509.DuplicateExtension, *UNREADABLE):
@@ -247,11 +246,11 @@ def _is_authority(one: Certificate, below: int) -> bool:
     return basic.ca and (basic.path_length is None or below <= basic.path_length)
 
 
-def _list_unknown(one: Certificate) -> list[str]:
+def _list_unknown(certificate: Certificate) -> list[str]:
     """Return the critical extensions of a certificate whose meaning is not known here. See
     https://www.rfc-editor.org/rfc/rfc5280#section-4.2."""
     try:
-        rows = [*one.parsed.extensions]
+        rows = [*certificate.parsed.extensions]
     except (x509.DuplicateExtension, *UNREADABLE):
         return []  # _is_authority refuses it
     return [row.oid.dotted_string for row in rows if row.critical and row.oid not in KNOWN]
@@ -260,9 +259,9 @@ def _list_unknown(one: Certificate) -> list[str]:
 def list_chain_notes(chain: Sequence[Certificate]) -> list[str]:
     """Return notes about ``chain``: facts that a user should know, but that are not errors."""
     notes = [
-        f"certificate {index} has an RSA key of only {one.key_bits} bits"
-        for index, one in enumerate(chain)
-        if one.key == "RSA" and one.key_bits < WEAK_RSA_BITS
+        f"certificate {index} has an RSA key of only {certificate.key_bits} bits"
+        for index, certificate in enumerate(chain)
+        if certificate.key == "RSA" and certificate.key_bits < WEAK_RSA_BITS
     ]
     path = find_path(chain)
     if spare := sorted(set(range(len(chain))) - set(path)):

@@ -54,7 +54,7 @@ def read_device_serial(device: str = "") -> str:
         )
     command = [adb, *(["-s", device] if device else []), "shell", "cat", SERIAL_FILE]
     try:
-        said = run_process(command, timeout_s=ADB_TIMEOUT_S).output
+        output = run_process(command, timeout_s=ADB_TIMEOUT_S).output
     except ToolError as error:
         raise UnfitError(
             "the device's serial number cannot be read",
@@ -62,18 +62,18 @@ def read_device_serial(device: str = "") -> str:
             fix="connect one device, or select one with --device; some devices permit reading the "
             "number only after `adb root`",
         ) from error
-    found = re.search(r"^\s*(\d+|0x[0-9a-fA-F]+)\s*$", said, re.MULTILINE)
-    if not found:
+    number = re.search(r"^\s*(\d+|0x[0-9a-fA-F]+)\s*$", output, re.MULTILINE)
+    if not number:
         raise UnfitError(f"{SERIAL_FILE} on the device does not contain a number")
-    return parse_serial(found[1])
+    return parse_serial(number[1])
 
 
 def read_serial(name: str) -> int:
     """Return the serial number in the file name of a test signature, or 0 if ``name`` is not of
     the form ``testsig-0xNUMBER.so``.
     """
-    found = TESTSIG_NAME.fullmatch(name)
-    return int(found[1], 16) if found else 0
+    match = TESTSIG_NAME.fullmatch(name)
+    return int(match[1], 16) if match else 0
 
 
 MASK = "***"
@@ -93,8 +93,10 @@ class Masker:
     """
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        known = sorted({secret for secret in secrets if len(secret) >= SHORTEST_SECRET}, key=len)
-        self._secrets = [re.compile(re.escape(one), re.IGNORECASE) for one in reversed(known)]
+        long_secrets = {secret for secret in secrets if len(secret) >= SHORTEST_SECRET}
+        # Longer ones first, because a secret can be a part of another one.
+        ordered = sorted(long_secrets, key=len, reverse=True)
+        self._secrets = [re.compile(re.escape(secret), re.IGNORECASE) for secret in ordered]
 
     def __call__(self, text: str) -> str:
         text = PEM_KEY.sub(MASK, TESTSIG_FILE.sub(rf"\1{MASK}", text))

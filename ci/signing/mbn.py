@@ -126,7 +126,9 @@ def parse_image(data: memoryview) -> Image:
             f"1 to {MAX_SEGMENTS}"
         )
     image = Image(data, headers, tuple(map(Segment, count(), headers.program_headers)))
-    outside = [one for one in image.segments if one.header.filesz and one.end > len(data)]
+    outside = [
+        segment for segment in image.segments if segment.header.filesz and segment.end > len(data)
+    ]
     if outside:
         # A .mdt file ends after the program headers, or after a hash segment that follows them.
         hashes = sum(segment.header.filesz for segment in image.hash_segments)
@@ -163,13 +165,13 @@ SIGNERS = ("signer 1", "signer 2", "signer 3", "signer 4")
 class Authority:
     """The name, signature and chain of one signer.
 
-    ``others`` are the slices of the header and the metadata that describe the other signer.
+    ``peer_parts`` are the slices of the header and the metadata that describe the other signer.
     """
 
     name: str
     signature: slice
     chain: slice
-    others: tuple[slice, ...] = ()
+    peer_parts: tuple[slice, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -197,12 +199,12 @@ class HashSegment:
         second is the same, but with zeros for the sizes and metadata of the other signer. All
         images of version 6 with two signatures that have been seen so far verify with the second.
         """
-        own = bytearray(data[: self.table.stop])
-        yield bytes(own)
+        signed = bytearray(data[: self.table.stop])
+        yield bytes(signed)
         if len(self.authorities) > 1:
-            for part in authority.others:
-                own[part] = bytes(len(own[part]))
-            yield bytes(own)
+            for part in authority.peer_parts:
+                signed[part] = bytes(len(signed[part]))
+            yield bytes(signed)
 
     def entries(self, data: memoryview, count: int) -> tuple[str, tuple[bytes, ...]]:
         """Return the hash algorithm and the ``count`` digests of the hash table. The algorithm
@@ -243,23 +245,23 @@ def parse_hash_segment(data: memoryview) -> HashSegment:
 
 
 def _parse_early(data: memoryview, version: int, words: tuple[int, ...]) -> HashSegment:
-    second, third, total, table, _, signature, _, chain, *more = words[2:]
+    second, third, total, table, _, signature, _, chain, *metadata_sizes = words[2:]
     vendor = (0, 0) if version == 3 else (second, third)
     parts = (*vendor, signature, chain)
-    metadata = (0, *more) if more else (0, 0, 0)
-    found = _lay_out(data, version, metadata, table, parts)
+    metadata = (0, *metadata_sizes) if metadata_sizes else (0, 0, 0)
+    hash_segment = _lay_out(data, version, metadata, table, parts)
     content = table + sum(parts)
     # Some signers count the padding up to the segment's end, others the metadata.
-    most = len(data) - found.header.stop
+    most = len(data) - hash_segment.header.stop
     if not content <= total <= most:
         fault = f"the MBN header states that {total} bytes follow it, not {content} to {most}"
-        return replace(found, faults=(*found.faults, fault))
-    return found
+        return replace(hash_segment, faults=(*hash_segment.faults, fault))
+    return hash_segment
 
 
 def _parse_late(data: memoryview, version: int, words: tuple[int, ...]) -> HashSegment:
     reserved, _, common, vendor, oem, table, *parts = words
-    found = _lay_out(data, version, (common, vendor, oem), table, parts)
+    hash_segment = _lay_out(data, version, (common, vendor, oem), table, parts)
     faults = [f"the header's reserved word is {reserved:#x} instead of 0"] if reserved else []
     named = ""
     if version == 7 and common < COMMON_METADATA.size:
@@ -267,13 +269,13 @@ def _parse_late(data: memoryview, version: int, words: tuple[int, ...]) -> HashS
             f"the common metadata is only {common} bytes long, shorter than {COMMON_METADATA.size}"
         )
     elif version == 7:
-        major, minor, *_, algorithm, _ = COMMON_METADATA.unpack_from(data, found.header.stop)
+        major, minor, *_, algorithm, _ = COMMON_METADATA.unpack_from(data, hash_segment.header.stop)
         if (major, minor) not in COMMON_VERSIONS:
             faults.append(
                 f"the common metadata has version {major}.{minor}, whose format is not published"
             )
         named = NAMED_ALGORITHMS.get(algorithm, "")
-    return replace(found, named_algorithm=named, faults=(*found.faults, *faults))
+    return replace(hash_segment, named_algorithm=named, faults=(*hash_segment.faults, *faults))
 
 
 def _lay_out(
@@ -286,7 +288,7 @@ def _lay_out(
     of its signature and the size of its chain. Raises MalformedError if the parts are larger than
     ``data``.
     """
-    header, _, *more, hashes = _place([LAYOUTS[version].size, *metadata, table], 0)
+    header, _, *vendors, hashes = _place([LAYOUTS[version].size, *metadata, table], 0)
     places = _place(parts, hashes.stop)
     end = places[-1].stop
     if end > len(data):
@@ -294,18 +296,24 @@ def _lay_out(
             f"according to the MBN header, the hash segment's last part ends at byte {end}, but"
             f" the segment ends at byte {len(data)}"
         )
-    words = [[slice(4 * i, 4 * i + 4) for i in each] for each in SIZE_WORDS.get(version, ())]
-    own = [(*sizes, extra) for sizes, extra in zip(words, more, strict=False)]
-    others = own[::-1] or [()] * len(SIGNERS)
-    names = AUTHORITIES if own or version == 3 else SIGNERS
-    signers = zip(names, places[::2], places[1::2], others, strict=False)
-    used = tuple(Authority(*one) for one in signers if one[1].start < one[2].stop)
+    descriptions = []  # of Qualcomm's signature and of the OEM's: the sizes and the metadata
+    for words, own_metadata in zip(SIZE_WORDS.get(version, ()), vendors, strict=False):
+        sizes = [slice(4 * word, 4 * word + 4) for word in words]
+        descriptions.append((*sizes, own_metadata))
+    peers: list[tuple[slice, ...]] = [*reversed(descriptions)] or [()] * len(SIGNERS)
+    names = AUTHORITIES if descriptions or version == 3 else SIGNERS
+    authorities = []
+    for name, signature, chain, peer in zip(names, places[::2], places[1::2], peers, strict=False):
+        if signature.start < chain.stop:  # an absent signer has the sizes 0
+            authorities.append(Authority(name, signature, chain, peer))
     faults = []
     is_encrypted = bytes(data[end:]).startswith(ENCRYPTED)
     if set(data[end:]) - {0xFF} and not is_encrypted:
         faults.append(f"{len(data) - end} bytes after the last part are not padding of 0xff")
     body = slice(header.stop, hashes.start)
-    return HashSegment(version, header, body, hashes, used, "", tuple(faults), is_encrypted)
+    return HashSegment(
+        version, header, body, hashes, tuple(authorities), "", tuple(faults), is_encrypted
+    )
 
 
 def _place(sizes: Sequence[int], start: int) -> list[slice]:

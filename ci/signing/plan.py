@@ -21,7 +21,7 @@ from ci.signing.selection import (
     check_selection,
     find_sdk_version,
     list_mixed_notes,
-    list_wanted,
+    list_requested,
     read_directory_version,
     read_inputs,
 )
@@ -53,21 +53,21 @@ class Roots(NamedTuple):
 
 
 def find_roots(
-    given: Mapping[str, Path | None],
+    options: Mapping[str, Path | None],
     build: Path,
     environment: Mapping[str, str],
     needed: AbstractSet[str],
     progress: Progress,
 ) -> Roots:
-    """Return the roots of a run: from ``given``, otherwise from the variables in ``environment``.
+    """Return the roots of a run: from ``options``, otherwise from the variables in ``environment``.
 
     A root in ``needed`` that is in neither is looked up in the store, but never fetched. A root
     that is not found is None.
     """
-    named = {
-        name: given.get(name) or (Path(value) if (value := environment.get(variable)) else None)
-        for name, variable in VARIABLES.items()
-    }
+    named: dict[str, Path | None] = {}
+    for name, variable in VARIABLES.items():
+        path = environment.get(variable)
+        named[name] = options.get(name) or (Path(path) if path else None)
     missing = {name for name in needed if not named[name]}
     if not missing:
         return Roots(**named, build=build)
@@ -77,17 +77,19 @@ def find_roots(
     from provisioning.manifest.reader import read_profile
     from provisioning.store.store import Store
 
-    found = {"hexagon_sdk": named["hexagon_sdk"]}
+    located_roots = {"hexagon_sdk": named["hexagon_sdk"]}
     for request in profile_requests(read_profile(PROFILE), Options(offline=True)):
         name = request.toolchain.name.replace("-", "_")
-        if name in missing or (name == "hexagon_sdk" and not found[name]):
+        if name in missing or (name == "hexagon_sdk" and not located_roots[name]):
             located = locate_artifact(request, Store(), progress)
-            found[name] = located.root if located else None
-    if "hexagon_tools" in missing and found["hexagon_sdk"]:
+            located_roots[name] = located.root if located else None
+    if "hexagon_tools" in missing and located_roots["hexagon_sdk"]:
         # The tools are a sub-directory of the Hexagon SDK.
         place = read_profile(TOOLS_PROFILE).variables[VARIABLES["hexagon_tools"]]
-        found["hexagon_tools"] = Path(place.format_map({"hexagon-sdk": found["hexagon_sdk"]}))
-    named |= {name: path for name, path in found.items() if name in missing}
+        located_roots["hexagon_tools"] = Path(
+            place.format_map({"hexagon-sdk": located_roots["hexagon_sdk"]})
+        )
+    named |= {name: path for name, path in located_roots.items() if name in missing}
     return Roots(**named, build=build)
 
 
@@ -131,8 +133,8 @@ def make_plan(request: SignRequest) -> SignPlan:
         check_selection(selection, policy)
     check_target(request)
     check_sdk_version(find_sdk_version(roots.qnn_sdk), selection, policy)
-    wanted = list_wanted(selection, policy, roots._asdict())
-    inputs = read_inputs(wanted, selection, policy, roots.qnn_sdk)
+    libraries = list_requested(selection, policy, roots._asdict())
+    inputs = read_inputs(libraries, selection, policy, roots.qnn_sdk)
     notes = (*list_version_notes(selection.htp_arch, roots), *list_mixed_notes(inputs))
     return SignPlan(request, policy, inputs, notes)
 
@@ -186,10 +188,13 @@ def list_version_notes(htp_arch: str, roots: Roots) -> Iterator[str]:
     """
     row = read_pairs().find_hexagon(htp_arch)
     sdk = ("Hexagon SDK", roots.hexagon_sdk, row.sdk)
-    for what, root, known in (sdk, ("Hexagon tools", roots.hexagon_tools, row.tools)):
+    for product, root, first_known in (sdk, ("Hexagon tools", roots.hexagon_tools, row.tools)):
         version = read_directory_version(root)
-        if version and known and is_older(version, known):
-            yield f"{what} {version}: the first version known to work with {htp_arch} is {known}"
+        if version and first_known and is_older(version, first_known):
+            yield (
+                f"{product} {version}: the first version known to work with {htp_arch} is"
+                f" {first_known}"
+            )
 
 
 def resolve_signer(plan: SignPlan) -> Signer:

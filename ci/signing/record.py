@@ -116,11 +116,11 @@ def check_record(directory: Path) -> tuple[str, ...]:
     findings = [
         f"{name} is not in {RECORD_NAME}" for name in sorted(present.keys() - recorded.keys())
     ]
-    for name, one in recorded.items():
+    for name, entry in recorded.items():
         path = present.get(name)
         if path is None or not path.is_file():
             findings.append(f"{name} is in {RECORD_NAME}, but not in the directory")
-        elif digest_of(read_bytes(path, CONTENT_BYTES)) != one.output:
+        elif digest_of(read_bytes(path, CONTENT_BYTES)) != entry.output:
             findings.append(f"{name} differs from the recorded bytes")
     try:
         statement = read_json(directory / STATEMENT_NAME, dict[str, Any])

@@ -82,7 +82,7 @@ class Selection:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class RequestedLibrary:
     """A library to sign. ``label`` is its path with a placeholder for its root directory.
     ``hexagon`` is the Hexagon version that it must be built for, or "" if any is accepted.
     """
@@ -98,42 +98,46 @@ class Wanted:
 
 def check_selection(selection: Selection, policy: SigningPolicy) -> None:
     """Check that the options select something and can be combined. Raises UsageError."""
-    one = selection
-    if not (one.lpai_arch or one.op_package or one.files):
+    lpai_arch, htp_arch = selection.lpai_arch, selection.htp_arch
+    if not (lpai_arch or selection.op_package or selection.files):
         raise UsageError(
             "no library to sign is selected",
             fix="pass --lpai-arch v6, --op-package-dir DIR, or files",
         )
-    if one.lpai_arch and one.lpai_arch not in policy.lpai_architectures:
+    if lpai_arch and lpai_arch not in policy.lpai_architectures:
         raise UsageError(
-            f"LPAI architecture {one.lpai_arch!r} is not supported",
+            f"LPAI architecture {lpai_arch!r} is not supported",
             why="ExecuTorch supports LPAI hardware " + ", ".join(policy.lpai_architectures),
         )
-    if one.direct_mode and not (one.lpai_arch and one.htp_arch):
+    if selection.direct_mode and not (lpai_arch and htp_arch):
         raise UsageError("--direct-mode needs --lpai-arch and --htp-arch")
-    if one.htp_arch and one.htp_arch not in policy.hexagon_architectures:
+    if htp_arch and htp_arch not in policy.hexagon_architectures:
         raise UsageError(
-            f"Hexagon architecture {one.htp_arch!r} is unknown",
+            f"Hexagon architecture {htp_arch!r} is unknown",
             fix="use one of: " + ", ".join(policy.hexagon_architectures),
         )
 
 
-def list_wanted(
+def list_requested(
     selection: Selection, policy: SigningPolicy, roots: Mapping[str, Path | None]
-) -> tuple[Wanted, ...]:
+) -> tuple[RequestedLibrary, ...]:
     """Return the selected libraries.
 
     Raises UnfitError with a list of the missing libraries, and UsageError if two libraries have the
     same name.
     """
     rows = policy.direct if selection.direct_mode else policy.usual
-    wanted = [_place(row, selection, roots) for row in rows if selection.lpai_arch]
-    wanted += [Wanted(path, path.as_posix(), read_place(path)) for path in selection.files]
-    missing = [_describe_missing(one, roots) for one in wanted if not one.path.is_file()]
+    libraries = [_place(row, selection, roots) for row in rows if selection.lpai_arch]
+    libraries += [
+        RequestedLibrary(path, path.as_posix(), read_place(path)) for path in selection.files
+    ]
+    missing = [
+        _describe_missing(library, roots) for library in libraries if not library.path.is_file()
+    ]
     if selection.op_package:
-        found = list_op_package(selection.op_package, policy)
-        wanted += found
-        if not found:
+        op_package = list_op_package(selection.op_package, policy)
+        libraries += op_package
+        if not op_package:
             fault = "contains no library to sign" if selection.op_package.is_dir() else "not found"
             missing.append(f"{selection.op_package} ({fault})")
     if missing:
@@ -147,58 +151,61 @@ def list_wanted(
             why="\n       ".join(missing),
             fix=fix if selection.lpai_arch else "correct the path",
         )
-    names = [one.name for one in wanted]
+    names = [library.name for library in libraries]
     if doubles := sorted({name for name in names if names.count(name) > 1}):
         raise UsageError(
             f"several libraries to sign have the same name: {', '.join(doubles)}",
-            why="; ".join(str(one.path) for one in wanted if one.name in doubles),
+            why="; ".join(str(library.path) for library in libraries if library.name in doubles),
             fix="sign them into separate directories",
         )
-    return tuple(wanted)
+    return tuple(libraries)
 
 
-def _place(row: Library, selection: Selection, roots: Mapping[str, Path | None]) -> Wanted:
+def _place(
+    row: Library, selection: Selection, roots: Mapping[str, Path | None]
+) -> RequestedLibrary:
     words = {"lpai_arch": selection.lpai_arch, "htp_arch": selection.htp_arch}
     labels = {name: f"{{{name}}}" for name in roots}
-    places = {name: str(root) if root else f"{{{name}}}" for name, root in roots.items()}
+    places = {**labels, **{name: str(root) for name, root in roots.items() if root}}
     path = Path(row.path.format(**words, **places))
     label = row.path.format(**words, **labels)
     build = roots.get("build")
     if build and label.startswith("{build}/") and not path.is_file():
-        found = list(build.rglob(path.name))
-        if len(found) == 1:
-            path, label = found[0], f"{{build}}/{found[0].relative_to(build).as_posix()}"
-    return Wanted(path, label, row.hexagon.format(**words))
+        built_files = list(build.rglob(path.name))
+        if len(built_files) == 1:
+            path = built_files[0]
+            label = f"{{build}}/{path.relative_to(build).as_posix()}"
+    return RequestedLibrary(path, label, row.hexagon.format(**words))
 
 
-def _describe_missing(wanted: Wanted, roots: Mapping[str, Path | None]) -> str:
+def _describe_missing(library: RequestedLibrary, roots: Mapping[str, Path | None]) -> str:
     for name, (owner, hint) in ROOT_HINTS.items():
-        inner = wanted.label.removeprefix(f"{{{name}}}/")
-        if inner != wanted.label and not roots.get(name):
+        inner = library.label.removeprefix(f"{{{name}}}/")
+        if inner != library.label and not roots.get(name):
             return f"{inner} in {owner} (set {hint})"
-    return str(wanted.path)
+    return str(library.path)
 
 
-def list_op_package(directory: Path, policy: SigningPolicy) -> list[Wanted]:
+def list_op_package(directory: Path, policy: SigningPolicy) -> list[RequestedLibrary]:
     """Return the files in ``directory`` that match a pattern of the policy. If several patterns
     match files, only the first of them counts.
     """
     for pattern in policy.op_package.patterns:
-        found = []
+        libraries = []
         for path in sorted(directory.glob(pattern)):
             if path.is_file():
                 label = f"{{op_package}}/{path.relative_to(directory).as_posix()}"
-                found.append(Wanted(path, label, read_place(path)))
-        if found:
-            return found
+                libraries.append(RequestedLibrary(path, label, read_place(path)))
+        if libraries:
+            return libraries
     return []
 
 
 def read_place(path: Path) -> str:
     """Return ``v75`` for .../hexagon-v75/unsigned/... or libQnnHtpV75Skel.so, or "" if unknown."""
     for part in reversed(path.parts[:-1]):
-        if found := PLACE_VERSION.search(part):
-            return f"v{found[1]}"
+        if version := PLACE_VERSION.search(part):
+            return f"v{version[1]}"
     named = NAME_VERSION.search(path.name)
     return f"v{named[1]}" if named else ""
 
@@ -210,7 +217,7 @@ LPAI_NAME = re.compile(r"libQnnLpai")
 class Input:
     """A library to sign. ``build`` is the QNN version that was found in its bytes, or None."""
 
-    wanted: Wanted
+    requested: RequestedLibrary
     data: bytes
     hexagon_version: int
     build: QnnBuild | None
@@ -227,24 +234,29 @@ class Input:
 
 
 def read_inputs(
-    wanted: Sequence[Wanted], selection: Selection, policy: SigningPolicy, qnn_sdk: Path | None
+    libraries: Sequence[RequestedLibrary],
+    selection: Selection,
+    policy: SigningPolicy,
+    qnn_sdk: Path | None,
 ) -> tuple[Input, ...]:
-    """Read and check all of ``wanted``.
+    """Read and check all of ``libraries``.
 
     Raises UsageError if a file cannot be read. Raises UnfitError if the QNN SDK is too old for
     ``selection``, or if a library has a fault. The error lists the faults of all libraries.
     """
-    read = [_read_input(one) for one in wanted]
-    inputs = tuple(found for found, _ in read if found)
+    inputs = []
     refused: list[str] = []
     wrong: list[str] = []
-    for one, (found, faults) in zip(wanted, read, strict=True):
-        lines = wrong if found else refused
-        lines += [f"{one.path}: {fault}" for fault in faults]
-    built = [(one, one.build) for one in inputs if one.build]
-    if not all(build.agrees_with(other) for _, build in built for _, other in built):
+    for library in libraries:
+        entry, faults = _read_input(library)
+        if entry:
+            inputs.append(entry)
+        lines = wrong if entry else refused
+        lines += [f"{library.path}: {fault}" for fault in faults]
+    builds = [(entry.requested.path, entry.build) for entry in inputs if entry.build]
+    if not all(a.agrees_with(b) for _, a in builds for _, b in builds):
         must = "all libraries must be from the same version"
-        wrong += [f"{one.wanted.path}: from QNN {build.text}; {must}" for one, build in built]
+        wrong += [f"{path}: from QNN {build.text}; {must}" for path, build in builds]
     if refused or wrong:
         raise UnfitError(
             "the libraries cannot be signed",
@@ -252,26 +264,26 @@ def read_inputs(
             fix="use unsigned libraries from one QNN SDK, each for the Hexagon version in its path",
         )
     check_sdk_version(find_sdk_version(qnn_sdk, inputs), selection, policy)
-    return inputs
+    return tuple(inputs)
 
 
-def _read_input(wanted: Wanted) -> tuple[Input | None, list[str]]:
+def _read_input(library: RequestedLibrary) -> tuple[Input | None, list[str]]:
     """Return the input, or None if it is not a Hexagon library, and the reasons why it cannot be
     signed."""
-    data = read_user_file(wanted.path, "the library")
+    data = read_user_file(library.path, "the library")
     try:
         image = parse_image(memoryview(data))
     except MalformedError as error:
         try:
-            read_elf(wanted.path)
+            read_elf(library.path)
         except ElfError as better:  # such as "... is an HTML page"
             return None, [better.what]
         return None, [str(error)]
     if image.headers.machine != EM_QDSP6:
         return None, [f"built for {name_machine(image.headers.machine)}, not for Hexagon"]
     faults, version = [], f"v{image.hexagon_version:x}"
-    if wanted.hexagon and version != wanted.hexagon:
-        faults.append(f"built for Hexagon {version}, not for {wanted.hexagon}")
+    if library.hexagon and version != library.hexagon:
+        faults.append(f"built for Hexagon {version}, not for {library.hexagon}")
     if image.hash_segments:
         faults.append("already signed")
     try:
@@ -281,7 +293,7 @@ def _read_input(wanted: Wanted) -> tuple[Input | None, list[str]]:
     else:
         if checksum and checksum.is_wrong:
             faults.append(f"damaged; {checksum.describe()}")
-    return Input(wanted, data, image.hexagon_version, find_qnn_build(wanted.path)), faults
+    return Input(library, data, image.hexagon_version, find_qnn_build(library.path)), faults
 
 
 def list_mixed_notes(inputs: Sequence[Input]) -> Iterator[str]:
@@ -290,12 +302,14 @@ def list_mixed_notes(inputs: Sequence[Input]) -> Iterator[str]:
 
     One DSP loads all of the libraries, and the LPAI library determines its version.
     """
-    lpai = [one for one in inputs if LPAI_NAME.match(one.wanted.name)]
-    for one in inputs if lpai else ():
-        if one.hexagon_version > lpai[0].hexagon_version:
+    lpai = next((entry for entry in inputs if LPAI_NAME.match(entry.requested.name)), None)
+    if lpai is None:
+        return
+    for entry in inputs:
+        if entry.hexagon_version > lpai.hexagon_version:
             yield (
-                f"{one.wanted.name} is built for Hexagon V{one.hexagon_version:X}, but the DSP "
-                f"that loads {lpai[0].wanted.name} is only V{lpai[0].hexagon_version:X}; all "
+                f"{entry.requested.name} is built for Hexagon V{entry.hexagon_version:X}, but the "
+                f"DSP that loads {lpai.requested.name} is only V{lpai.hexagon_version:X}; all "
                 "libraries published for the aDSP of SM8850 are built for V79"
             )
 
@@ -310,11 +324,11 @@ def check_sdk_version(version: str, selection: Selection, policy: SigningPolicy)
         needs.append(("LPAI libraries", read_profile("lpai").minimum("qnn-sdk")[0]))
     if selection.op_package:
         needs.append(("LPAI op packages", policy.op_package.minimum_qnn))
-    for what, minimum in needs:
+    for purpose, minimum in needs:
         if version and is_older(version, minimum):
             raise UnfitError(
-                f"QNN SDK {version} cannot be used for {what}",
-                why=f"{what} need QNN SDK {minimum} or later: earlier versions lack the LPAI "
+                f"QNN SDK {version} cannot be used for {purpose}",
+                why=f"{purpose} need QNN SDK {minimum} or later: earlier versions lack the LPAI "
                 "backend that ExecuTorch calls",
                 fix=f"provision QNN SDK {minimum} or later, and pass its directory with --qnn-sdk",
             )
@@ -326,11 +340,11 @@ def find_sdk_version(qnn_sdk: Path | None, inputs: Sequence[Input] = ()) -> str:
     It is read from the SDK's sdk.yaml, otherwise from the first library that contains a version,
     otherwise from the SDK's path.
     """
-    if qnn_sdk and (found := read_sdk_yaml(qnn_sdk).version):
-        return found
-    for one in inputs:
-        if one.build and one.build.version:
-            return one.build.version
+    if qnn_sdk and (version := read_sdk_yaml(qnn_sdk).version):
+        return version
+    for entry in inputs:
+        if entry.build and entry.build.version:
+            return entry.build.version
     return read_directory_version(qnn_sdk)
 
 

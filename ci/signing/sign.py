@@ -76,7 +76,7 @@ class SignJob:
 
 
 # A file after it was signed and verified.
-Made: TypeAlias = tuple[SignedLibrary, Verification]
+VerifiedLibrary: TypeAlias = tuple[SignedLibrary, Verification]
 
 
 @dataclass
@@ -91,13 +91,13 @@ class Run:
     mask: Masker
     log: list[str] = field(default_factory=list)
 
-    def make_all(self, jobs: Sequence[SignJob], progress: Progress) -> list[Made]:
+    def make_all(self, jobs: Sequence[SignJob], progress: Progress) -> list[VerifiedLibrary]:
         """Run ``jobs`` in order, and verify each file. Raises SignerError."""
-        made = []
+        libraries = []
         for index, job in enumerate(jobs, 1):
             progress.step(f"signing {self.mask(job.name)} ({index} of {len(jobs)})")
-            made.append(self._prove(job, self._sign(job)))
-        return made
+            libraries.append(self._prove(job, self._sign(job)))
+        return libraries
 
     def _sign(self, job: SignJob) -> Path:
         """Run the signer in a separate directory, move its output to ``ready``, and return the new
@@ -110,12 +110,12 @@ class Run:
         if not job.serial:
             source.write_bytes(job.data)
         argv = self.signer.argv(source, output, job.serial)
-        said = run_signer(self.signer, argv, area, name, self.mask)
-        self.log.append(f"# {name}\n{said.replace(str(area), '.')}")
+        output_text = run_signer(self.signer, argv, area, name, self.mask)
+        self.log.append(f"# {name}\n{output_text.replace(str(area), '.')}")
         written = find_output(area, output, source, job.data, self.mask)
         return written.rename(self.ready / written.name)
 
-    def _prove(self, job: SignJob, path: Path) -> Made:
+    def _prove(self, job: SignJob, path: Path) -> VerifiedLibrary:
         data, name = read_bytes(path, CONTENT_BYTES), self.mask(job.name)
         original = None if job.serial else memoryview(job.data)
         report = verify_bytes(
@@ -151,12 +151,15 @@ def sign(plan: SignPlan, signer: Signer, progress: Progress) -> Signed:
     request, roots = plan.request, plan.request.roots
     created, created_from = read_clock()
     mask = Masker(list_secrets(serial=request.serial))
-    jobs = [SignJob(one.wanted.name, one.wanted.label, one.data) for one in plan.inputs]
+    jobs = []
+    for entry in plan.inputs:
+        library = entry.requested
+        jobs.append(SignJob(library.name, library.label, entry.data))
     if serial := request.serial:
         jobs.append(SignJob(f"testsig-{serial}.so", "the signer's own", serial=serial))
     with stage(request.target, force=request.force) as ready:
         run = Run(plan, signer, ready, mask)
-        made = run.make_all(jobs, progress)
+        verified = run.make_all(jobs, progress)
         (ready / LOG_NAME).write_text("".join(run.log), encoding="utf-8")
         record = SigningRecord(
             schema_version=SCHEMA_VERSION,
@@ -167,10 +170,10 @@ def sign(plan: SignPlan, signer: Signer, progress: Progress) -> Signed:
             python=signer.python.version if signer.python else "",
             qnn_sdk=find_sdk_version(roots.qnn_sdk, plan.inputs),
             hexagon_sdk=read_directory_version(roots.hexagon_sdk),
-            libraries=tuple(library for library, _ in made),
+            libraries=tuple(library for library, _ in verified),
         )
         write_record(ready, record)
-    return Signed(record, {library.name: report for library, report in made})
+    return Signed(record, {library.name: report for library, report in verified})
 
 
 @contextmanager

@@ -75,22 +75,22 @@ class Interpreter:
     version: str
 
 
-def find_interpreter(given: str = "") -> Interpreter:
+def find_interpreter(option: str = "") -> Interpreter:
     """Return a Python that can run the SDK's signer.
 
-    Only ``given`` is tried or, if it is empty, the Python in the variable QNN_CI_SIGNER_PYTHON. If
+    Only ``option`` is tried or, if it is empty, the Python in the variable QNN_CI_SIGNER_PYTHON. If
     neither is set, return the first suitable Python that ``_list_pythons`` yields. Raises
     UnfitError if no tried Python is suitable.
     """
-    named = given or os.environ.get(PYTHON_VARIABLE, "")
+    named = option or os.environ.get(PYTHON_VARIABLE, "")
     for program in [user_program(named)] if named else _list_pythons():
         path = shutil.which(program)
-        found = _probe_interpreter(Path(path)) if path else None
-        if found:
-            return found
-    what = f"{named} is not a" if named else "there is no"
+        interpreter = _probe_interpreter(Path(path)) if path else None
+        if interpreter:
+            return interpreter
+    fault = f"{named} is not a" if named else "there is no"
     raise UnfitError(
-        f"{what} usable Python below 3.12",
+        f"{fault} usable Python below 3.12",
         why="the Hexagon SDK's signer imports the module imp, which Python 3.12 removed",
         fix=f"set --signer-python or {PYTHON_VARIABLE} to a Python older than 3.12, or omit both"
         if named
@@ -105,8 +105,10 @@ def _list_pythons() -> Iterator[str]:
     """
     yield from (sys.executable, *PATH_PYTHONS)
     if uv := shutil.which("uv"):
-        asked = run_process([uv, "python", "find", "<3.12"], timeout_s=PROBE_TIMEOUT_S, check=False)
-        yield from asked.output.splitlines()[-1:]
+        answer = run_process(
+            [uv, "python", "find", "<3.12"], timeout_s=PROBE_TIMEOUT_S, check=False
+        )
+        yield from answer.output.splitlines()[-1:]
 
 
 def _probe_interpreter(path: Path) -> Interpreter | None:
@@ -145,8 +147,8 @@ class Signer:
             for word in self.words
         ]
         if filled == [*self.words]:
-            what = ["-t", serial] if serial else ["-i", str(source)]
-            return [*filled, *what, "-o", str(output)]
+            subject = ["-t", serial] if serial else ["-i", str(source)]
+            return [*filled, *subject, "-o", str(output)]
         if serial:
             raise UsageError(
                 "--testsig needs a signer without {input} and {output}",
@@ -209,10 +211,10 @@ def run_signer(signer: Signer, argv: Sequence[str], scratch: Path, name: str, ma
         raise SignerError(Failure.EXITED, name, why=mask(f"{error.what}: {error.why}")) from error
     if ended.is_good:
         return mask(ended.output)
-    said = mask(ended.tail).strip() or "(nothing)"
-    last = said.splitlines()[-1]
+    printed = mask(ended.tail).strip() or "(nothing)"
+    last = printed.splitlines()[-1]
     failure, fix = Failure.EXITED, ""
-    why = f"the signer {ended.describe()} and printed:\n{said}"
+    why = f"the signer {ended.describe()} and printed:\n{printed}"
     if ended.exceeded and QUESTION.search(last):
         failure = Failure.PROMPT
         why = f"after {ended.wall_s:.0f} s the signer was still waiting for an answer to: {last}"
@@ -235,18 +237,18 @@ def find_output(scratch: Path, output: Path, source: Path, before: bytes, mask: 
     SignerError if there is no such file.
     """
     name, serial = mask(source.name), read_serial(source.name)
-    found = [
+    candidates = [
         path
         for path in sorted(scratch.rglob("*"))
         if path.name == source.name or (serial and read_serial(path.name) == serial)
     ]
-    written = [path for path in found if path.parent == output]
+    written = [path for path in candidates if path.parent == output]
     if written and written[0].is_file() and not written[0].is_symlink():
         if written[0].stat().st_size > CONTENT_BYTES:
             why = f"it is longer than {CONTENT_BYTES} bytes"
             raise SignerError(Failure.INVALID, name, why=why)
         return written[0]
-    elsewhere = [path for path in found if path not in {*written, source}]
+    elsewhere = [path for path in candidates if path not in {*written, source}]
     if source.exists() and read_bytes(source, CONTENT_BYTES) != before:
         elsewhere.append(source)
     if elsewhere:
@@ -254,6 +256,6 @@ def find_output(scratch: Path, output: Path, source: Path, before: bytes, mask: 
         why = f"the signer wrote {places} instead of a file in {output.relative_to(scratch)}/"
         fix = "correct --signer: {input} is the file to sign, {output} the directory to write to"
         raise SignerError(Failure.ELSEWHERE, name, why=mask(why), fix=fix)
-    others = ", ".join(sorted(path.name for path in output.rglob("*"))) or "nothing"
-    why = f"the signer exited with status 0, but its output directory contains {others}"
+    contents = ", ".join(sorted(path.name for path in output.rglob("*"))) or "nothing"
+    why = f"the signer exited with status 0, but its output directory contains {contents}"
     raise SignerError(Failure.NO_OUTPUT, name, why=mask(why))

@@ -126,26 +126,7 @@ class Verification:
             "mbn_header_version": self.header_version,
             "hash_algorithm": self.algorithm,
             "hashed_segments": self.hashed_segments,
-            "signers": [
-                {
-                    "authority": signer.authority,
-                    "scheme": signer.scheme.value,
-                    "signature_bytes": signer.signature_bytes,
-                    "certificates": [
-                        {
-                            "subject": one.subject,
-                            "issuer": one.issuer,
-                            "not_before": one.not_before.isoformat(),
-                            "not_after": one.not_after.isoformat(),
-                            "key": one.key,
-                            "key_bits": one.key_bits,
-                            "sha256": one.fingerprint,
-                        }
-                        for one in signer.chain
-                    ],
-                }
-                for signer in self.signers
-            ],
+            "signers": [_describe_signer(signer) for signer in self.signers],
             "uncovered_ranges": self.uncovered,
             "signature_ranges": self.signature_ranges,
             "not_judged": list(NOT_JUDGED) if self.signed else [],
@@ -160,3 +141,28 @@ def render_reports(reports: Mapping[Path, Verification]) -> str:
     name = "signing/templates/reports.txt.j2"
     not_judged = NOT_JUDGED if any(report.signed for report in reports.values()) else ()
     return fill_text(name, reports=reports, mask=Masker(), not_judged=not_judged)
+
+
+def _describe_signer(signer: SignedBy) -> dict[str, Any]:
+    certificates = []
+    for certificate in signer.chain:
+        dates = {
+            "not_before": certificate.not_before.isoformat(),
+            "not_after": certificate.not_after.isoformat(),
+        }
+        certificates.append(
+            {
+                "subject": certificate.subject,
+                "issuer": certificate.issuer,
+                **dates,
+                "key": certificate.key,
+                "key_bits": certificate.key_bits,
+                "sha256": certificate.fingerprint,
+            }
+        )
+    return {
+        "authority": signer.authority,
+        "scheme": signer.scheme.value,
+        "signature_bytes": signer.signature_bytes,
+        "certificates": certificates,
+    }

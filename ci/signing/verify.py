@@ -98,8 +98,8 @@ def list_digests(subject: str, signed: bytes) -> Iterator[tuple[str, bytes]]:
     for name, digest in plain.items():
         for field, pad in (("SW_ID", INNER_PAD), ("HW_ID", OUTER_PAD)):
             # Only older leaf certificates have these fields.
-            found = re.search(rf"OU=\d\d ([0-9A-Fa-f]{{16}}) {field}\b", subject)
-            identity = int(found[1], 16) if found else 0
+            match = re.search(rf"OU=\d\d ([0-9A-Fa-f]{{16}}) {field}\b", subject)
+            identity = int(match[1], 16) if match else 0
             digest = hashlib.new(name, (identity ^ pad).to_bytes(8, "big") + digest).digest()
         yield name, digest
 
@@ -146,9 +146,9 @@ def _has_pss_padding(block: bytes, key_bits: int, name: str) -> bool:
     mask = b"".join(hashlib.new(name, digest + i.to_bytes(4, "big")).digest() for i in counters)
     padded = int.from_bytes(masked, "big") ^ int.from_bytes(mask[: len(masked)], "big")
     padded &= (1 << (8 * len(masked) - (8 * len(block) - key_bits + 1))) - 1
-    found = padded.to_bytes(len(masked), "big")
-    zeros = len(found) - len(found.lstrip(b"\0"))
-    return block[-1:] == b"\xbc" and zeros >= TELLING_BYTES and found[zeros : zeros + 1] == b"\1"
+    unmasked = padded.to_bytes(len(masked), "big")
+    zeros = len(unmasked) - len(unmasked.lstrip(b"\0"))
+    return block[-1:] == b"\xbc" and zeros >= TELLING_BYTES and unmasked[zeros : zeros + 1] == b"\1"
 
 
 def _judge_ecdsa(
@@ -228,24 +228,24 @@ def verify_bytes(
 
 
 def _judge_image(image: Image, report: Verification, serial: int, at: datetime | None) -> None:
-    found = image.hash_segments
-    report.signed = bool(found)
-    if not found:
+    hash_segments = image.hash_segments
+    report.signed = bool(hash_segments)
+    if not hash_segments:
         for segment in image.segments:
             if segment.header.type == PT_NULL and segment.header.vendor_type:
                 report.add(Kind.LAYOUT, f"{segment.describe()} is left over from a signature")
         return
-    if len(found) > 1:
-        raise MalformedError(f"there are {len(found)} hash segments instead of one")
-    data = image.bytes_of(found[0])
+    if len(hash_segments) > 1:
+        raise MalformedError(f"there are {len(hash_segments)} hash segments instead of one")
+    data = image.bytes_of(hash_segments[0])
     parsed = parse_hash_segment(data)
     report.header_version = parsed.version
     if image.hexagon_version > LAST_HEXAGON:
         report.notes.append(f"Hexagon V{image.hexagon_version:X} is not a known version")
     report.add(Kind.HEADER, *parsed.faults)
-    _judge_layout(image, found[0], report)
+    _judge_layout(image, hash_segments[0], report)
     _judge_hashes(image, parsed, report, data, serial)
-    _judge_signers(parsed, report, data, found[0].header.offset, at)
+    _judge_signers(parsed, report, data, hash_segments[0].header.offset, at)
     report.uncovered = list_uncovered(image)
     for start, end in report.uncovered:
         if not is_padding(bytes(image.data[start:end])):
@@ -273,14 +273,15 @@ def _judge_layout(image: Image, hash_segment: Segment, report: Verification) -> 
     loaded = [segment for segment in image.segments if segment.header.type == PT_LOAD]
     if not loaded:
         report.add(Kind.LAYOUT, "no segment is loadable (type LOAD)")
-    for one in loaded:
-        if one.header.memsz < one.header.filesz:
-            report.add(Kind.LAYOUT, f"{one.describe()} has only {one.header.memsz} bytes of memory")
+    for segment in loaded:
+        memory = segment.header.memsz
+        if memory < segment.header.filesz:
+            report.add(Kind.LAYOUT, f"{segment.describe()} has only {memory} bytes of memory")
     start, end = hash_segment.header.offset, hash_segment.end
-    for other in image.segments:
-        apart = other.end <= start or end <= other.header.offset
-        if other is not hash_segment and other.header.filesz and not apart:
-            report.add(Kind.LAYOUT, f"{other.describe()} overlaps the hash segment")
+    for segment in image.segments:
+        is_apart = segment.end <= start or end <= segment.header.offset
+        if segment is not hash_segment and segment.header.filesz and not is_apart:
+            report.add(Kind.LAYOUT, f"{segment.describe()} overlaps the hash segment")
 
 
 def _judge_hashes(
@@ -300,7 +301,7 @@ def _judge_hashes(
         if segment.header.is_hashes:
             # The hash segment cannot contain its own hash: its entry is zero, or a test signature's
             # serial number.
-            wanted = serial.to_bytes(4, "little").ljust(len(entry), b"\0")
+            expected = serial.to_bytes(4, "little").ljust(len(entry), b"\0")
             fault = (
                 "the hash segment's own entry in the hash table is neither zero nor the serial "
                 "number in the file name"
@@ -308,16 +309,16 @@ def _judge_hashes(
         elif not segment.header.filesz and not any(entry):
             continue
         else:
-            wanted = hashlib.new(algorithm, image.bytes_of(segment)).digest()
+            expected = hashlib.new(algorithm, image.bytes_of(segment)).digest()
             report.hashed_segments += 1
             if segment.is_header_placeholder:
                 fault = "the hash of the ELF header and the program headers does not match"
-        if entry != wanted and parsed.is_encrypted and segment.header.type != PT_NULL:
+        if entry != expected and parsed.is_encrypted and segment.header.type != PT_NULL:
             report.hashed_segments -= 1
             report.notes.append(
                 f"the hash of {segment.describe()} does not match its encrypted bytes"
             )
-        elif entry != wanted:
+        elif entry != expected:
             report.add(Kind.HASH, fault)
 
 
@@ -360,9 +361,11 @@ def list_differences(signed: Image, original: Image) -> list[str]:
     """
     differences = []
     for key in ("machine", "entry", "flags"):
-        found, wanted = getattr(signed.headers, key), getattr(original.headers, key)
-        if found != wanted:
-            differences.append(f"e_{key} is {found:#x}, not {wanted:#x} as in the input")
+        signed_value, original_value = getattr(signed.headers, key), getattr(original.headers, key)
+        if signed_value != original_value:
+            differences.append(
+                f"e_{key} is {signed_value:#x}, not {original_value:#x} as in the input"
+            )
     after, before = list(signed.loadable()), list(original.loadable())
     if len(after) != len(before):
         counts = f"there are {len(after)} loadable segments, but the input has {len(before)}"
@@ -382,7 +385,9 @@ def list_uncovered(image: Image) -> list[tuple[int, int]]:
 
     Such ranges contain padding, section headers and trailers.
     """
-    taken = [(one.header.offset, one.end) for one in image.segments if one.header.filesz]
+    taken = [
+        (segment.header.offset, segment.end) for segment in image.segments if segment.header.filesz
+    ]
     gaps, position = [], image.headers.end
     for start, end in [*sorted(taken), (len(image.data), len(image.data))]:
         if start > position:

@@ -122,11 +122,11 @@ def _render_plan(plan: SignPlan) -> Outcome:
     except UnfitError as error:
         signer = f"none found: {error.what}"
     rows, lines = [], []
-    for one in plan.inputs:
-        wanted, version = one.wanted, f"V{one.hexagon_version:X}"
-        row = {"name": wanted.name, "source": wanted.label, "sha256": one.sha256}
-        rows.append({**row, "hexagon_version": version, "qnn_build": one.qnn_build})
-        lines.append(f"{wanted.name}: {version}, QNN {one.qnn_build or 'none'}, {wanted.path}")
+    for entry in plan.inputs:
+        library, version = entry.requested, f"V{entry.hexagon_version:X}"
+        row = {"name": library.name, "source": library.label, "sha256": entry.sha256}
+        rows.append({**row, "hexagon_version": version, "qnn_build": entry.qnn_build})
+        lines.append(f"{library.name}: {version}, QNN {entry.qnn_build or 'none'}, {library.path}")
     mask = Masker(list_secrets())
     if plan.request.serial:
         lines.append("plus a device's test signature")

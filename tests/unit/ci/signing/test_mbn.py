@@ -91,7 +91,7 @@ def describe(data: bytes) -> Iterable[str]:
         + f" {found.named_algorithm}".rstrip(),
         *(
             f"{authority.name}: {place(authority.signature, authority.chain)}"
-            + (f", of others: {place(*authority.others)}" if authority.others else "")
+            + (f", of others: {place(*authority.peer_parts)}" if authority.peer_parts else "")
             for authority in found.authorities
         ),
         *(f"fault: {fault}" for fault in found.faults),

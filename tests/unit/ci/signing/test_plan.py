@@ -9,7 +9,7 @@ import pytest
 
 from ci.signing.mbn import parse_image
 from ci.signing.plan import VARIABLES, Roots, SignPlan, SignRequest, find_roots, make_plan
-from ci.signing.selection import Selection, SigningPolicy, list_wanted
+from ci.signing.selection import Selection, SigningPolicy, list_requested
 from provisioning.artifacts.environment import profile_requests
 from provisioning.artifacts.sources import Options
 from provisioning.console.progress import Progress
@@ -50,7 +50,7 @@ def judge(tmp_path: Path, selection: Selection = FILE, **more: Any) -> str:
 
     def describe() -> str:
         found = plan(tmp_path, selection, **more)
-        names = ", ".join(one.wanted.name for one in found.inputs) or "no library"
+        names = ", ".join(entry.requested.name for entry in found.inputs) or "no library"
         return "\n".join([f"signs {names}", *found.notes])
 
     said = str(outcome(describe))
@@ -110,8 +110,8 @@ def test_libraries_to_sign_are_labelled_relative_to_their_roots(tmp_path: Path) 
     roots = {"qnn_sdk": found["qnn"], "hexagon_tools": found["tools"], "build": found["build"]}
     selection = Selection("v6", "v81", True, found["package"], (LIBRARY,))
 
-    wanted = list_wanted(selection, POLICY, roots)
-    assert [(one.label, one.hexagon) for one in wanted] == [
+    libraries = list_requested(selection, POLICY, roots)
+    assert [(library.label, library.hexagon) for library in libraries] == [
         ("{qnn_sdk}/lib/lpai-v6/unsigned/libQnnLpai.so", ""),
         ("{qnn_sdk}/lib/hexagon-v81/unsigned/libQnnSystem.so", "v81"),
         (f"{{hexagon_tools}}/{PIC}/libc++abi.so.1", "v81"),
@@ -122,10 +122,10 @@ def test_libraries_to_sign_are_labelled_relative_to_their_roots(tmp_path: Path) 
         ("{op_package}/libs/hexagon-v79/libLpaiOpPackageIsland.so", "v79"),
         ("{op_package}/libs/hexagon-v79/libQnnExampleLpaiOpPackage.so", "v79"),
     ]
-    assert wanted[4].path == moved
+    assert libraries[4].path == moved
     make_library(found["build"] / "third" / moved.name, 0x81)
     with pytest.raises(UnfitError, match=moved.name):  # two of a name are not guessed
-        list_wanted(selection, POLICY, roots)
+        list_requested(selection, POLICY, roots)
 
 
 def test_two_libraries_to_sign_with_one_name_are_refused(tmp_path: Path) -> None:

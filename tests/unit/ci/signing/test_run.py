@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from ci.signing.mbn import parse_image
 from ci.signing.plan import Roots, SignPlan, SignRequest
-from ci.signing.selection import Input, Selection, SigningPolicy, Wanted, find_qnn_build
+from ci.signing.selection import Input, RequestedLibrary, Selection, SigningPolicy, find_qnn_build
 from ci.signing.sign import sign, stage
 from ci.signing.signer import Failure, Interpreter, Signer, SignerError
 from provisioning.console.progress import Progress
@@ -78,8 +78,8 @@ def plan(tmp_path: Path, library: bytes) -> Plan:
         inputs = []
         for name in names:
             (tmp_path / name).write_bytes(library)
-            wanted = Wanted(tmp_path / name, f"{{qnn_sdk}}/{name}", "")
-            inputs.append(Input(wanted, library, 0x68, find_qnn_build(tmp_path / name)))
+            requested = RequestedLibrary(tmp_path / name, f"{{qnn_sdk}}/{name}", "")
+            inputs.append(Input(requested, library, 0x68, find_qnn_build(tmp_path / name)))
         roots = Roots(hexagon_sdk=tmp_path / "6.4.0.2")
         request = SignRequest(Selection(), roots, tmp_path / "signed", **more)  # type: ignore[arg-type]
         return SignPlan(request, read_policy("signing", SigningPolicy), tuple(inputs), ())

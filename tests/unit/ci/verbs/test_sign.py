@@ -18,7 +18,7 @@ from provisioning.errors import ExitCode, UnfitError
 
 INPUTS = [
     SimpleNamespace(
-        wanted=SimpleNamespace(name=name, label=f"{{sdk}}/{name}", path=f"/sdk/{name}"),
+        requested=SimpleNamespace(name=name, label=f"{{sdk}}/{name}", path=f"/sdk/{name}"),
         sha256=letter * 64,
         hexagon_version=version,
         qnn_build=build,
