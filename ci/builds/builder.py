@@ -106,8 +106,10 @@ def run_build(job: BuildJob, progress: Progress) -> Result:
         is_current = (before.settings, before.digest) == (now.settings, now.digest)
         if is_current and copy.sure and not copy.edited and has_artifacts(place.artifacts, before):
             write_record(place.state, now)
-            found = collect_artifacts(job.plan, job.request)
-            return Result(job.plan, digest, found, True, True, wall_s=time.monotonic() - started)
+            artifacts = collect_artifacts(job.plan, job.request)
+            return Result(
+                job.plan, digest, artifacts, True, True, wall_s=time.monotonic() - started
+            )
         result = _build(job, before, now, copy, progress)
         return replace(result, wall_s=time.monotonic() - started)
 
@@ -115,8 +117,8 @@ def run_build(job: BuildJob, progress: Progress) -> Result:
 def _build(job: BuildJob, before: State, now: State, copy: Copy, progress: Progress) -> Result:
     plan, place = job.plan, job.plan.place
     if undone := copy.edited:
-        more = f" and {len(undone) - SHOWN} more" if len(undone) > SHOWN else ""
-        progress.step(f"restoring files in {plan.overlay}: {', '.join(undone[:SHOWN])}{more}")
+        ellipsis = f" and {len(undone) - SHOWN} more" if len(undone) > SHOWN else ""
+        progress.step(f"restoring files in {plan.overlay}: {', '.join(undone[:SHOWN])}{ellipsis}")
         progress.step(f"  this directory is a copy: edit {plan.source} instead")
     if before.settings != now.settings or not copy.sure:
         for directory in (place.tree, place.stages, place.prefix, place.stripped):
@@ -139,10 +141,10 @@ def _build(job: BuildJob, before: State, now: State, copy: Copy, progress: Progr
             record_copy(plan.overlay, sources, copy, place.tree_record)
     split_symbols(plan)
     judged = collect_artifacts(plan, job.request)
-    good = not any(one.errors for one in judged)
+    good = not any(artifact.errors for artifact in judged)
     if good:
         publish_artifacts(plan, judged)
-        files = [path for one in judged for path in (one.path, one.symbols) if path]
+        files = [path for artifact in judged for path in (artifact.path, artifact.symbols) if path]
         built = tuple(Built(path.name, hash_file(path)) for path in files)
         write_record(place.state, State(now.settings, now.inputs, now.digest, built))
     counts = read_counts(plan)
@@ -154,10 +156,10 @@ def _count_changes(before: Snapshot | None, now: Snapshot) -> int:
     """Return the number of files that were added, removed or changed, or 0 if there is no earlier
     snapshot.
     """
-    known = now if before is None else before
+    earlier = now if before is None else before
     return sum(
-        known.get(path, NO_FILE).sha256 != now.get(path, NO_FILE).sha256
-        for path in known.keys() | now.keys()
+        earlier.get(path, NO_FILE).sha256 != now.get(path, NO_FILE).sha256
+        for path in earlier.keys() | now.keys()
     )
 
 
@@ -246,21 +248,23 @@ def find_lowering_sdk(values: Mapping[str, str]) -> str:
     return sdk if fit and (Path(sdk) / HOST_LIBRARY).is_file() else ""
 
 
-def _describe_artifact(one: Judged, result: Result) -> dict[str, Any]:
-    published = result.plan.place.artifacts / one.path.name
+def _describe_artifact(artifact: Judged, result: Result) -> dict[str, Any]:
+    published = result.plan.place.artifacts / artifact.path.name
     return {
-        "name": one.path.name,
-        "path": os.fspath(published if result.published else one.path),
-        "size_bytes": one.size_bytes,
-        "symbols": os.fspath(published.with_name(one.symbols.name)) if one.symbols else None,
-        "size_budget": one.row.size_budget or None,
-        "qnn_headers": (find_headers_version(one.path) or None) if one.facts else None,
-        "sha256": one.sha256,
-        "elf": describe_elf(one.facts) if one.facts else None,
-        "findings": [_describe_finding(finding) for finding in one.findings],
+        "name": artifact.path.name,
+        "path": os.fspath(published if result.published else artifact.path),
+        "size_bytes": artifact.size_bytes,
+        "symbols": os.fspath(published.with_name(artifact.symbols.name))
+        if artifact.symbols
+        else None,
+        "size_budget": artifact.row.size_budget or None,
+        "qnn_headers": (find_headers_version(artifact.path) or None) if artifact.facts else None,
+        "sha256": artifact.sha256,
+        "elf": describe_elf(artifact.facts) if artifact.facts else None,
+        "findings": [_describe_finding(finding) for finding in artifact.findings],
         "accepted": [
-            {**_describe_finding(finding), "reason": one.row.accept[finding.id]}
-            for finding in one.accepted
+            {**_describe_finding(finding), "reason": artifact.row.accept[finding.id]}
+            for finding in artifact.accepted
         ],
     }
 

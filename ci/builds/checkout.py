@@ -53,9 +53,10 @@ def prepare_checkout(target: Target, request: BuildRequest, progress: Progress) 
     if target.per_soc and request.dsp_type == LPAI:
         check_lpai(environment)
     source = environment.root(SOURCE)
-    more = [name for extra in sorted(request.extras) for name in target.needs.extras.get(extra, ())]
-    components = (*target.needs.components, *more)
-    submodules = wanted_submodules(source, components)
+    components = list(target.needs.components)
+    for extra in sorted(request.extras):
+        components += target.needs.extras.get(extra, ())
+    submodules = wanted_submodules(source, tuple(components))
     check_submodules(source, submodules)
     check_headers(environment.root(QNN_SDK))
     check_names(source, environment.root(QNN_SDK))
@@ -70,8 +71,8 @@ def prepare_checkout(target: Target, request: BuildRequest, progress: Progress) 
         values |= {f"{name}_root": str(item.root), f"{name}_version": item.version}
     exported = {name: variables[name] for name in EXPORTED & variables.keys()}
     kit = Kit(find_tools(), compilers, values, exported)
-    own = (tag, values["qnn_sdk_version"]) if target.per_python else ("",)
-    variant = "\0".join([*own, *soc.values()])
+    variant_parts = (tag, values["qnn_sdk_version"]) if target.per_python else ("",)
+    variant = "\0".join([*variant_parts, *soc.values()])
     plan = make_plan(target, request, source, find_place(target.name, source, variant), kit)
     inputs = {QNN_SDK: environment.root(QNN_SDK) / "include"}
     # The build neither reads nor copies submodules that belong to none of the components.
@@ -138,23 +139,23 @@ def wanted_submodules(source: Path, components: tuple[str, ...]) -> tuple[str, .
     In that file, a path that ends in ``/**`` stands for a submodule and the submodules in its
     .gitmodules.
     """
-    known = read_toolchain(SOURCE).components
-    found: list[str] = []
-    for row in dict.fromkeys(row for name in components for row in known[name]):
+    paths_of = read_toolchain(SOURCE).components
+    paths: list[str] = []
+    for row in dict.fromkeys(row for name in components for row in paths_of[name]):
         path = row.removesuffix("/**")
-        found.append(path)
+        paths.append(path)
         if path != row:
-            found += [f"{path}/{nested}" for nested in list_submodules(source / path)]
-    return tuple(found)
+            paths += [f"{path}/{nested}" for nested in list_submodules(source / path)]
+    return tuple(paths)
 
 
-def check_submodules(source: Path, wanted: tuple[str, ...]) -> None:
+def check_submodules(source: Path, submodules: tuple[str, ...]) -> None:
     """Raise UnfitError if a submodule is missing. The error lists all missing submodules, not only
     the first."""
-    missing = [path for path in wanted if not has_files(source / path)]
+    missing = [path for path in submodules if not has_files(source / path)]
     if missing:
         raise UnfitError(
-            f"{source} lacks {len(missing)} of {len(wanted)} submodules: {', '.join(missing)}",
+            f"{source} lacks {len(missing)} of {len(submodules)} submodules: {', '.join(missing)}",
             why="they are empty or missing; CMake would report them late and one by one",
             fix=f"git -C {source} submodule update --init --recursive {' '.join(missing)}",
         )
@@ -165,8 +166,8 @@ def find_installed(source: Path) -> frozenset[str]:
     not sources.
     """
     rows = {row for target in read_targets().values() for row in target.installs}
-    found = (path for row in rows for path in (source / row.to).glob(Path(row.path).name))
-    return frozenset(path.relative_to(source).as_posix() for path in found)
+    installed = (path for row in rows for path in (source / row.to).glob(Path(row.path).name))
+    return frozenset(path.relative_to(source).as_posix() for path in installed)
 
 
 def check_headers(sdk: Path) -> None:
@@ -191,14 +192,14 @@ def check_names(source: Path, sdk: Path) -> None:
         for path in sorted((source / QNN_SOURCES).rglob("*"))
         if path.suffix in {".h", ".cpp"}
     }
-    wanted = {name: path for path, text in texts.items() for name in list_names(text)}
-    known = [name for text in texts.values() for name in DEFINITION.findall(text)]
+    undeclared = {name: path for path, text in texts.items() for name in list_names(text)}
+    declared = [name for text in texts.values() for name in DEFINITION.findall(text)]
     for path in (sdk / "include/QNN").rglob("*.h"):
-        known += QNN_NAME.findall(read_text(path, "replace"))
-    for name in known:
-        wanted.pop(name, None)
-    if wanted:
-        names = ", ".join(f"{name} ({path})" for name, path in sorted(wanted.items()))
+        declared += QNN_NAME.findall(read_text(path, "replace"))
+    for name in declared:
+        undeclared.pop(name, None)
+    if undeclared:
+        names = ", ".join(f"{name} ({path})" for name, path in sorted(undeclared.items()))
         raise UnfitError(
             f"the headers of the QNN SDK in {sdk} lack {names}",
             why="the checkout's sources use names that only another version of the SDK declares",
@@ -255,7 +256,9 @@ def probe_python(needs: Needs, request: BuildRequest) -> tuple[str, str]:
     facts = ask_python(request.python, modules if request.packages else ())
     if missing := [name for name, is_there in facts.modules.items() if not is_there]:
         packages = dict.fromkeys(PACKAGES.get(name, name) for name in missing)
-        ways = [f", or add -D {one}=OFF" for one in optional if {*optional[one]} & {*missing}]
+        ways = [
+            f", or add -D {option}=OFF" for option in optional if {*optional[option]} & {*missing}
+        ]
         raise UnfitError(
             f"{request.python} has no module {', '.join(missing)}",
             why="ExecuTorch's build runs this Python to generate code",
@@ -274,9 +277,9 @@ def find_python(word: str) -> Path:
     if not word:
         return Path(sys.executable)
     for name in (word, f"python{word}"):
-        if found := shutil.which(name):
-            return Path(found).absolute()
-    what, fix = f"there is no Python {word!r} on PATH", "pass a path, or install that version"
+        if program := shutil.which(name):
+            return Path(program).absolute()
+    fault, fix = f"there is no Python {word!r} on PATH", "pass a path, or install that version"
     if os.sep in word:
-        what, fix = f"{word} is not an executable file", "pass the path of a Python interpreter"
-    raise UnfitError(what, fix=fix)
+        fault, fix = f"{word} is not an executable file", "pass the path of a Python interpreter"
+    raise UnfitError(fault, fix=fix)

@@ -50,13 +50,13 @@ def deliver(
     python = job.request.python
     names = (artifact.path.name for artifact in result.artifacts)
     paths = [place.artifacts / name for name in names if name.startswith("Py")]
-    lacks = {name for path in paths if (name := run_import(path, python, job.variables))}
-    told: dict[str, Any] = {"python": str(python), "import_lacks": sorted(lacks)}
+    missing_modules = {run_import(path, python, job.variables) for path in paths} - {""}
+    entries: dict[str, Any] = {"python": str(python), "import_lacks": sorted(missing_modules)}
     if where == CHECKOUT:
-        told["installed"] = [str(path) for path in install_files(target, place, job.plan.source)]
+        entries["installed"] = [str(path) for path in install_files(target, place, job.plan.source)]
     if where == OVERLAY:
-        told |= _deliver_overlay(job, result, progress, with_proof=with_proof)
-    return told
+        entries |= _deliver_overlay(job, result, progress, with_proof=with_proof)
+    return entries
 
 
 def _deliver_overlay(
@@ -72,21 +72,21 @@ def _deliver_overlay(
     ]
     key = hashlib.sha256("\0".join(proven).encode()).hexdigest()
     version = ask_python(job.request.python).distributions["executorch"]
-    told = {"overlay": str(overlay), "wheel": {"path": str(package), "version": version}}
-    known = read_record(place.proof, Record)
-    if known.proof and known.key == key and overlay.is_dir():
-        return {**told, "proof": {**asdict(known.proof), "cached": True}}
+    entries = {"overlay": str(overlay), "wheel": {"path": str(package), "version": version}}
+    record = read_record(place.proof, Record)
+    if record.proof and record.key == key and overlay.is_dir():
+        return {**entries, "proof": {**asdict(record.proof), "cached": True}}
     make_overlay(job.plan.target, place, package, overlay)
     values = job.plan.values
     checkout, sdk = values["executorch_version"], values["qnn_sdk_version"]
     write_overlay(overlay, OverlayRecord(checkout, sdk, python_tag(job.plan)))
     if not with_proof:
-        return told
+        return entries
     progress.step(f"lowering a model with the adaptor in {overlay}")
     with progress.waiting("lowering"):
         proof = run_proof(overlay, job.request.python, job.variables)
     write_record(place.proof, Record(key, proof))
-    return {**told, "proof": {**asdict(proof), "cached": False}}
+    return {**entries, "proof": {**asdict(proof), "cached": False}}
 
 
 def check_delivery(job: BuildJob, where: str, *, with_proof: bool) -> None:
@@ -164,12 +164,12 @@ def _link_tree(package: Path, target: Path, below: Path, opened: set[Path]) -> N
     (target / below).mkdir(parents=True, exist_ok=True)
     for entry in sorted((package / below).iterdir()):
         path = below / entry.name
-        if any(path == one or path in one.parents for one in opened):
+        if any(path == directory or path in directory.parents for directory in opened):
             _link_tree(package, target, path, opened)
         elif not entry.name.startswith("PyQnn"):
             (target / path).symlink_to((package / path).absolute())
-    for one in opened:
-        (target / one).mkdir(parents=True, exist_ok=True)
+    for directory in opened:
+        (target / directory).mkdir(parents=True, exist_ok=True)
 
 
 def find_package(python: Path, *built: Path) -> Path:
@@ -179,14 +179,14 @@ def find_package(python: Path, *built: Path) -> Path:
     ``built`` are directories with the checkout or with earlier overlays, which PYTHONPATH may
     contain. Raises UnfitError if there is no such package.
     """
-    kept = []
+    python_path = []
     for entry in filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)):
         path = Path(entry, "executorch").resolve()
         if not any(path.is_relative_to(place.resolve()) for place in built):
-            kept.append(entry)
-    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(kept)}
-    if found := ask_python(python, variables=variables).executorch:
-        return Path(found)
+            python_path.append(entry)
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(python_path)}
+    if package := ask_python(python, variables=variables).executorch:
+        return Path(package)
     raise UnfitError(
         f"executorch is not installed for {python}",
         why="an overlay consists of the installed wheel with another adaptor",

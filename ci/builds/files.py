@@ -65,15 +65,15 @@ def take_snapshot(
     below ``root`` that contain a file named in ``marks``, such as CMake builds and virtual
     environments. Raises UnfitError if ``root`` is unreadable.
     """
-    known = previous or {}
+    earlier = previous or {}
     try:
-        found = {
-            relative: _read_entry(entry, known.get(relative))
+        snapshot = {
+            relative: _read_entry(entry, earlier.get(relative))
             for relative, entry in _walk(root, "", skip, marks)
         }
     except OSError as error:
         raise UnfitError(f"cannot read {error.filename or root}", why=str(error)) from error
-    return dict(sorted(found.items()))
+    return dict(sorted(snapshot.items()))
 
 
 def digest_snapshot(snapshot: Mapping[str, InputEntry]) -> str:
@@ -101,11 +101,11 @@ def _walk(
             yield relative, entry
 
 
-def _read_entry(entry: os.DirEntry[str], known: InputEntry | None) -> InputEntry:
+def _read_entry(entry: os.DirEntry[str], earlier: InputEntry | None) -> InputEntry:
     status = entry.stat(follow_symlinks=False)
     state = (status.st_size, status.st_mtime_ns, status.st_ino, status.st_mode)
-    if known and (known.size, known.mtime_ns, known.inode, known.mode) == state:
-        return known
+    if earlier and (earlier.size, earlier.mtime_ns, earlier.inode, earlier.mode) == state:
+        return earlier
     if stat.S_ISLNK(status.st_mode):
         target = os.fspath(Path(entry.path).readlink())
         return InputEntry(*state, hashlib.sha256(target.encode()).hexdigest())
@@ -183,24 +183,28 @@ def inspect_copy(overlay: Path, sources: Snapshot, record: Path) -> Copy:
     ``sources`` are the sources of that build, and ``record`` is the file that it wrote. Content is
     compared, not times. Raises UnfitError if ``overlay`` cannot be read.
     """
-    known = read_record(record, CopyRecord)
-    if not sources or not known.files or not overlay.is_dir():
+    last_copy = read_record(record, CopyRecord)
+    if not sources or not last_copy.files or not overlay.is_dir():
         return Copy({}, frozenset(), (), sure=False)
-    files = take_snapshot(overlay, known.files, marks=())
-    left = {path: known.files[path] for path in known.generated}
-    changed = [path for path in sources.keys() | left if _differs(files, {**left, **sources}, path)]
-    added = files.keys() - sources.keys() - known.generated
+    files = take_snapshot(overlay, last_copy.files, marks=())
+    generated = {path: last_copy.files[path] for path in last_copy.generated}
+    changed = [
+        path
+        for path in sources.keys() | generated
+        if _differs(files, {**generated, **sources}, path)
+    ]
+    added = files.keys() - sources.keys() - last_copy.generated
     edited = tuple(sorted({*changed, *added}))
-    return Copy(files, known.generated, edited, sure=known.generated.isdisjoint(changed))
+    return Copy(files, last_copy.generated, edited, sure=last_copy.generated.isdisjoint(changed))
 
 
-def _differs(files: Snapshot, wanted: Snapshot, path: str) -> bool:
-    found, other = files.get(path, NO_FILE), wanted.get(path, NO_FILE)
-    return (found.sha256, found.mode) != (other.sha256, other.mode)
+def _differs(files: Snapshot, expected: Snapshot, path: str) -> bool:
+    entry, expected_entry = files.get(path, NO_FILE), expected.get(path, NO_FILE)
+    return (entry.sha256, entry.mode) != (expected_entry.sha256, expected_entry.mode)
 
 
-def sync_overlay(source: Path, overlay: Path, wanted: Snapshot, copy: Copy) -> None:
-    """Copy the files ``wanted`` from ``source`` to ``overlay``, whose current state is ``copy``.
+def sync_overlay(source: Path, overlay: Path, source_files: Snapshot, copy: Copy) -> None:
+    """Copy ``source_files`` from ``source`` to ``overlay``, whose current state is ``copy``.
 
     A file with the right content keeps its modification time, so that ninja rebuilds only what
     changed. Files written by a build are kept; all others are removed. Raises StoreError if the
@@ -208,10 +212,10 @@ def sync_overlay(source: Path, overlay: Path, wanted: Snapshot, copy: Copy) -> N
     """
     with explain_errors(overlay):
         overlay.mkdir(parents=True, exist_ok=True)
-        for path in copy.files.keys() - wanted.keys() - copy.generated:
+        for path in copy.files.keys() - source_files.keys() - copy.generated:
             (overlay / path).unlink(missing_ok=True)
-        for path in wanted:
-            if _differs(copy.files, wanted, path):
+        for path in source_files:
+            if _differs(copy.files, source_files, path):
                 target = overlay / path
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.unlink(missing_ok=True)
@@ -219,10 +223,10 @@ def sync_overlay(source: Path, overlay: Path, wanted: Snapshot, copy: Copy) -> N
                 shutil.copy(source / path, target, follow_symlinks=False)
 
 
-def record_copy(overlay: Path, wanted: Snapshot, copy: Copy, record: Path) -> None:
+def record_copy(overlay: Path, source_files: Snapshot, copy: Copy, record: Path) -> None:
     """Record the files in ``overlay`` after a build, whether it succeeded or not."""
     files = take_snapshot(overlay, copy.files, marks=())
-    write_record(record, CopyRecord(files, frozenset(files.keys() - wanted.keys())))
+    write_record(record, CopyRecord(files, frozenset(files.keys() - source_files.keys())))
 
 
 SYMBOLS = ".debug"
@@ -331,13 +335,13 @@ def judge_artifact(
     if pages == str(policy.load_align):
         why = f"this build linked with max-page-size={pages}, but another link option overrode it"
         fix = "look for max-page-size in the -D options and in the build's log"
-    found = [
-        replace(finding, why=why, fix=fix) if finding.id == SMALL_PAGES else finding
-        for finding in (*judge(Placed(facts, policy)), *_judge_build(facts, policy, row, tag))
-    ]
-    faults = tuple(finding for finding in found if finding.id not in row.accept)
-    accepted = tuple(finding for finding in found if finding.id in row.accept)
-    return Judged(row, path, digest, size, facts, faults, accepted)
+    faults: list[Finding] = []
+    accepted: list[Finding] = []
+    for finding in (*judge(Placed(facts, policy)), *_judge_build(facts, policy, row, tag)):
+        if finding.id == SMALL_PAGES:  # only the build knows which option caused it
+            finding = replace(finding, why=why, fix=fix)
+        (accepted if finding.id in row.accept else faults).append(finding)
+    return Judged(row, path, digest, size, facts, tuple(faults), tuple(accepted))
 
 
 def _judge_build(facts: ElfFacts, policy: ElfPolicy, row: Artifact, tag: str) -> Iterator[Finding]:
@@ -352,10 +356,10 @@ def _judge_build(facts: ElfFacts, policy: ElfPolicy, row: Artifact, tag: str) ->
             )
             yield Finding(UNEXPECTED_NEED, name, f"{name} needs {library}", where, why, fix)
     if row.size_budget and facts.size_bytes > row.size_budget:
-        what = f"{name} is {facts.size_bytes} bytes long, but its size budget is {row.size_budget}"
+        fault = f"{name} is {facts.size_bytes} bytes long, but its size budget is {row.size_budget}"
         why = "the DSP has little memory, and ExecuTorch sets the same budget"
         fix = "build with --release, or look for large unneeded parts with `nm --size-sort`"
-        yield Finding(OVER_BUDGET, name, what, where, why, fix)
+        yield Finding(OVER_BUDGET, name, fault, where, why, fix)
     if tag and name.startswith("Py") and f".{tag}-" not in name:
         why = "CMake found a Python other than the requested one"
         fix = "remove -D options about Python, and build with --clean"
@@ -367,6 +371,6 @@ def publish_artifacts(plan: BuildPlan, judged: tuple[Judged, ...]) -> None:
     cannot be written."""
     where = plan.place.artifacts
     with explain_errors(where), staged_directory(where) as fresh:
-        for one in judged:
-            for path in filter(None, (one.path, one.symbols)):
+        for artifact in judged:
+            for path in filter(None, (artifact.path, artifact.symbols)):
                 shutil.copy2(path, fresh)

@@ -151,10 +151,12 @@ class BuildPlan:
         quiet = () if self.named else ("--no-warn-unused-cli",)
         return (str(self.tools.cmake.path), *places, *quiet, *stage.defines)
 
-    def compile_command(self, stage: StagePlan, more: tuple[str, ...] = ()) -> tuple[str, ...]:
-        """Return cmake's build command for the targets of the stage and ``more``."""
+    def compile_command(
+        self, stage: StagePlan, optional_targets: tuple[str, ...] = ()
+    ) -> tuple[str, ...]:
+        """Return cmake's build command for the targets of the stage and ``optional_targets``."""
         words = ("--build", str(stage.build), "-j", str(self.jobs))
-        return (str(self.tools.cmake.path), *words, "--target", *stage.targets, *more)
+        return (str(self.tools.cmake.path), *words, "--target", *stage.targets, *optional_targets)
 
     def install_command(self, stage: StagePlan) -> tuple[str, ...]:
         """Return cmake's install command."""
@@ -208,9 +210,9 @@ def make_plan(
     """Return the plan of ``target``. Raises ManifestError for a placeholder without a value."""
     overlay, tools = place.tree / target.tree_name, kit.tools
     values, compilers = dict(kit.values), dict[str, str]()
-    for kind, found in kit.compilers.items():
-        values.update(found.values)
-        compilers |= {f"{kind.value} {name}": text for name, text in found.identity.items()}
+    for kind, compiler in kit.compilers.items():
+        values.update(compiler.values)
+        compilers |= {f"{kind.value} {name}": text for name, text in compiler.identity.items()}
     values |= {
         "policy": fill_placeholders(target.policy, values),
         "tree": str(overlay),
@@ -252,31 +254,31 @@ def make_plan(
     )
 
 
-def name_directories(place: Place, known: Mapping[str, str]) -> dict[str, str]:
+def name_directories(place: Place, values: Mapping[str, str]) -> dict[str, str]:
     """Map the directories that a build reads to the names that replace them in object files."""
     rows = {str(place.root): "/build"}
-    rows.update({known[name]: f"/{name}" for name in sorted(known) if name.endswith("_root")})
+    rows.update({values[name]: f"/{name}" for name in sorted(values) if name.endswith("_root")})
     return rows
 
 
 def _plan_stage(
-    stage: Stage, base: Mapping[str, str], request: BuildRequest, known: Mapping[str, str]
+    stage: Stage, base: Mapping[str, str], request: BuildRequest, values: Mapping[str, str]
 ) -> StagePlan:
-    wanted, targets = dict(stage.options), stage.targets
+    stage_options, targets = dict(stage.options), stage.targets
     for extra in sorted(request.extras):
-        wanted.update(stage.extra_options.get(extra, {}))
+        stage_options.update(stage.extra_options.get(extra, {}))
         targets += stage.extra_targets.get(extra, ())
-    filled = {
-        name: ("ON" if value else "OFF")
-        if isinstance(value, bool)
-        else fill_placeholders(value, known)
-        for name, value in wanted.items()
-    }
-    options = {**base, **filled, **request.defines}
+    options = dict(base)
+    for name, value in stage_options.items():
+        if isinstance(value, bool):
+            options[name] = "ON" if value else "OFF"
+        else:
+            options[name] = fill_placeholders(value, values)
+    options |= request.defines
     return StagePlan(
         stage.name,
-        os.path.normpath(Path(known["tree"]) / stage.source),
-        Path(known["stages"]) / stage.name,
+        os.path.normpath(Path(values["tree"]) / stage.source),
+        Path(values["stages"]) / stage.name,
         tuple(f"-D{name}={value}" for name, value in options.items()),
         targets,
         stage.if_present,
@@ -284,17 +286,17 @@ def _plan_stage(
     )
 
 
-def _make_environment(kit: Kit, place: Place, known: Mapping[str, str]) -> dict[str, str]:
+def _make_environment(kit: Kit, place: Place, values: Mapping[str, str]) -> dict[str, str]:
     """Return the environment for the tools, without the user's CFLAGS or LD_LIBRARY_PATH.
 
     Flags are passed as environment variables because CMAKE_CXX_FLAGS would replace the flags of a
     toolchain file. (If a toolchain file ignores the variables, every_project.cmake adds the flags.)
     Nested projects that are built for this machine also get these variables.
     """
-    rows = name_directories(place, known).items()  # paths to keep out of the objects
+    rows = name_directories(place, values).items()  # paths to keep out of the objects
     flags = script_words(f"-ffile-prefix-map={path}={alias}" for path, alias in rows)
     tools = kit.tools
-    kept = {
+    user_variables = {
         name: value
         for name, value in os.environ.items()
         if name in KEPT_VARIABLES or name.startswith(KEPT_PREFIXES)
@@ -304,9 +306,9 @@ def _make_environment(kit: Kit, place: Place, known: Mapping[str, str]) -> dict[
         launcher = dict.fromkeys(LAUNCHERS, str(tools.cache.path))
     parents = dict.fromkeys((str(tools.cmake.path.parent), str(tools.ninja.path.parent)))
     return {
-        **kept,
+        **user_variables,
         **kit.exported,
-        "PATH": os.pathsep.join([*parents, kept.get("PATH", os.defpath)]),
+        "PATH": os.pathsep.join([*parents, user_variables.get("PATH", os.defpath)]),
         "LC_ALL": "C.UTF-8",
         **launcher,
         "CFLAGS": flags,

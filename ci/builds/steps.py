@@ -39,12 +39,9 @@ def run_stages(plan: BuildPlan, progress: Progress) -> dict[str, float]:
             raise refuse_options(plan, unused)
         (stage.build / CONFIGURED).touch()
         present = read_cmake_targets(stage.build) if stage.if_present else frozenset()
-        more = tuple(target for target in stage.if_present if target in present)
-        label, command = (
-            f"{plan.target.name}: compile {stage.name}",
-            plan.compile_command(stage, more),
-        )
-        _run_step(plan, label, command, progress)
+        optional_targets = tuple(target for target in stage.if_present if target in present)
+        label = f"{plan.target.name}: compile {stage.name}"
+        _run_step(plan, label, plan.compile_command(stage, optional_targets), progress)
         if stage.install:
             label = f"{plan.target.name}: install {stage.name}"
             _run_step(plan, label, plan.install_command(stage), progress)
@@ -64,8 +61,8 @@ def _configure(plan: BuildPlan, stage: StagePlan, progress: Progress) -> frozens
     is_fresh = not configured.is_file()
     if is_fresh:  # remove the cached configuration, as ``cmake --fresh`` does, but keep the objects
         (stage.build / "CMakeCache.txt").unlink(missing_ok=True)
-        for found in stage.build.glob("CMakeFiles/[0-9]*"):
-            shutil.rmtree(found)
+        for configuration in stage.build.glob("CMakeFiles/[0-9]*"):
+            shutil.rmtree(configuration)
     configured.unlink(missing_ok=True)
     query = stage.build / API / "query"
     query.mkdir(parents=True, exist_ok=True)
@@ -78,8 +75,10 @@ def _configure(plan: BuildPlan, stage: StagePlan, progress: Progress) -> frozens
 def refuse_options(plan: BuildPlan, unused: frozenset[str]) -> UsageError:
     """Return the error for options that CMake did not use. The error suggests known options with
     similar names."""
-    known = sorted(_read_words(plan) - unused)
-    near = [name for one in sorted(unused) for name in get_close_matches(one, known, 1, 0.8)]
+    read_options = sorted(_read_words(plan) - unused)
+    near = []
+    for option in sorted(unused):
+        near += get_close_matches(option, read_options, 1, 0.8)
     return UsageError(
         f"CMake did not use -D {', '.join(sorted(unused))}",
         why="an option that no CMake file of this target reads has no effect",
@@ -157,9 +156,9 @@ def explain_failure(
             why=output.full_disk,
             fix="free space, or set QNN_CI_HOME to another disk; the next run continues this build",
         )
-    what = output.first_error or how
+    cause = output.first_error or how
     return ToolError(
-        f"{label} failed: {what}",
+        f"{label} failed: {cause}",
         why=output.excerpt or tail or "it printed nothing",
         fix="; ".join(filter(None, [advice, f"the complete output is in {log}"])),
     )
@@ -217,8 +216,8 @@ class Output:
         if count := NINJA_COUNT.match(line):
             done, words = int(count[1]), line[count.end() :].split()
             self.bar.total = int(count[2])
-            what = words[-1].rpartition("/")[2] if words else ""
-            self.bar.advance(max(done - self._done, 0), what)
+            file_name = words[-1].rpartition("/")[2] if words else ""
+            self.bar.advance(max(done - self._done, 0), file_name)
             self._done = done
         if self.echo:
             self.progress.step(line)

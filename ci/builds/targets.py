@@ -139,8 +139,8 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def toolchains(self) -> tuple[CompilerChoice, ...]:
         """The target's toolchain, then the other ones that its stages need."""
-        others = [stage.toolchain for stage in self.stages if stage.toolchain]
-        return tuple(dict.fromkeys([self.toolchain, *others]))
+        of_stages = [stage.toolchain for stage in self.stages if stage.toolchain]
+        return tuple(dict.fromkeys([self.toolchain, *of_stages]))
 
     @property
     def extras(self) -> tuple[str, ...]:
@@ -163,19 +163,19 @@ class TargetsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def read_targets() -> dict[str, Target]:
     """Return all targets. The keys are their names. Raises ManifestError if the file is invalid."""
-    found = read_toml(FILE, TargetsFile)
-    targets = [_merge(dict(row), found.recipe) for row in found.target]
+    file = read_toml(FILE, TargetsFile)
+    targets = [_merge(dict(row), file.recipe) for row in file.target]
     return {target.name: target for target in targets}
 
 
 def _merge(row: dict[str, Any], recipes: Mapping[str, dict[str, Any]]) -> Target:
     recipe = row.pop("recipe", "")
     try:
-        whole = {**recipes[recipe], **row}
+        merged = {**recipes[recipe], **row}
         for name, value in row.items():
             if isinstance(value, dict):
-                whole[name] = {**recipes[recipe].get(name, {}), **value}
-        return msgspec.convert(whole, Target)
+                merged[name] = {**recipes[recipe].get(name, {}), **value}
+        return msgspec.convert(merged, Target)
     except KeyError as error:
         raise ManifestError(
             f"{FILE}: there is no recipe {recipe!r}", fix="use a recipe that the file defines"

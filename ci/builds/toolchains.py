@@ -83,13 +83,17 @@ def find_compiler(variable: str, names: tuple[str, ...], fix: str) -> Path:
 
     Raises UnfitError if there is no such program.
     """
-    wanted = os.environ.get(variable) if variable else None
-    for name in (wanted,) if wanted else names:
-        found = shutil.which(name)
-        if found:
-            return Path(found)
-    what = f"{variable}={wanted} is not a program" if wanted else f"no {' or '.join(names)} on PATH"
-    raise UnfitError(f"no compiler was found: {what}", fix=fix)
+    requested = os.environ.get(variable) if variable else None
+    for name in (requested,) if requested else names:
+        program = shutil.which(name)
+        if program:
+            return Path(program)
+    fault = (
+        f"{variable}={requested} is not a program"
+        if requested
+        else f"no {' or '.join(names)} on PATH"
+    )
+    raise UnfitError(f"no compiler was found: {fault}", fix=fix)
 
 
 def resolve_host(_roots: Roots, _variables: Variables) -> Compilers:
@@ -139,7 +143,7 @@ def resolve_ndk(roots: Roots, _variables: Variables) -> Compilers:
     doctor."""
     root = roots[NDK]
     toolchain = read_toolchain(NDK)
-    found = (
+    release = (
         read_version(root, toolchain.adoption) if toolchain.adoption.variable else toolchain.default
     )
     policy = elf_policy("aarch64-android")
@@ -150,7 +154,7 @@ def resolve_ndk(roots: Roots, _variables: Variables) -> Compilers:
         "ANDROID_PLATFORM": platform,
         PAGE_BYTES: str(policy.load_align),  # NDKs before r28 align to 4096
     }
-    identity = {"release": found, "cxx": identify_compiler(root / NDK_BIN / "clang++")}
+    identity = {"release": release, "cxx": identify_compiler(root / NDK_BIN / "clang++")}
     values = {"android_platform": platform, "page_bytes": str(policy.load_align)}
     if (objcopy := root / NDK_BIN / "llvm-objcopy").is_file():
         values["objcopy"] = str(objcopy)
@@ -168,12 +172,12 @@ def resolve_hexagon(roots: Roots, variables: Variables) -> Compilers:
         raise UnfitError(f"the Hexagon SDK in {sdk} has no {toolchain.relative_to(sdk)}")
     compiler = tools / "Tools/bin/hexagon-clang++"
     if not compiler.is_file():
-        found = sorted(sdk.glob(f"{HEXAGON_TOOLS}/*/Tools/bin/{compiler.name}"))
-        others = " or ".join(str(path.parents[2]) for path in found)
+        compilers = sorted(sdk.glob(f"{HEXAGON_TOOLS}/*/Tools/bin/{compiler.name}"))
+        candidates = " or ".join(str(path.parents[2]) for path in compilers)
         raise UnfitError(
             f"the compiler {compiler} is missing",
             why="HEXAGON_TOOLS_ROOT points to the wrong directory, or the SDK has other tools",
-            fix=f"set HEXAGON_TOOLS_ROOT to {others or 'the directory that contains Tools/bin'}",
+            fix=f"set HEXAGON_TOOLS_ROOT to {candidates or 'the directory that contains Tools/bin'}",
         )
     identity = {"cxx": identify_compiler(compiler)}
     values = {"hexagon_tools_root": str(tools)}
@@ -181,9 +185,9 @@ def resolve_hexagon(roots: Roots, variables: Variables) -> Compilers:
 
 
 def _describe_pair(
-    c: Path, cxx: Path, more: Mapping[str, str], values: Mapping[str, str]
+    c: Path, cxx: Path, further_options: Mapping[str, str], values: Mapping[str, str]
 ) -> Compilers:
-    options = {"CMAKE_C_COMPILER": str(c), "CMAKE_CXX_COMPILER": str(cxx), **more}
+    options = {"CMAKE_C_COMPILER": str(c), "CMAKE_CXX_COMPILER": str(cxx), **further_options}
     return Compilers(options, {"cc": identify_compiler(c), "cxx": identify_compiler(cxx)}, values)
 
 
@@ -242,18 +246,18 @@ def choose_program(name: str, floor: Version) -> Program:
 
     Raises UnfitError if neither is suitable. The error lists the programs that were found.
     """
-    seen: list[str] = []
+    unsuitable: list[str] = []
     for place in (Path(sys.executable).parent / name, name):
         if path := shutil.which(place):
             program = probe_program(Path(path))
             if program and program.version >= floor:
                 return program
-            seen.append(
+            unsuitable.append(
                 f"{path} {f'has version {program.version}' if program else 'does not work'}"
             )
     raise UnfitError(
         f"{name} {floor} or newer was not found",
-        why="; ".join(seen) or f"{name} is neither next to this Python nor on PATH",
+        why="; ".join(unsuitable) or f"{name} is neither next to this Python nor on PATH",
         fix=f"pip install {name}, or {install_command('build')}, which pins it",
     )
 
@@ -265,21 +269,21 @@ def find_cache() -> Program | None:
     ``QNN_CI_CACHE=none`` means no cache. Raises UsageError for another name, and UnfitError if the
     requested cache is missing.
     """
-    wanted = os.environ.get("QNN_CI_CACHE", "")
-    if wanted not in {"", "none", *CACHES}:
+    requested = os.environ.get("QNN_CI_CACHE", "")
+    if requested not in {"", "none", *CACHES}:
         raise UsageError(
-            f"QNN_CI_CACHE={wanted}: no supported compiler cache has this name",
+            f"QNN_CI_CACHE={requested}: no supported compiler cache has this name",
             fix="use ccache, sccache or none",
         )
-    if wanted == "none":
+    if requested == "none":
         return None
-    for name in (wanted,) if wanted else CACHES:
-        found = shutil.which(name)
-        if found and (program := probe_program(Path(found))):
+    for name in (requested,) if requested else CACHES:
+        path = shutil.which(name)
+        if path and (program := probe_program(Path(path))):
             return program
-    if wanted:
+    if requested:
         raise UnfitError(
-            f"QNN_CI_CACHE={wanted}: no working {wanted} is on PATH",
+            f"QNN_CI_CACHE={requested}: no working {requested} is on PATH",
             fix="install it, or unset QNN_CI_CACHE",
         )
     return None
