@@ -117,7 +117,7 @@ class Layout:
         self, rules: Sequence[tuple[str, str]] = (), components: Sequence[str] = ()
     ) -> None:
         self.rules = [(_glob(take), _fixed_part(take), put) for take, put in rules]
-        self.wanted = [_glob(pattern) for pattern in components]
+        self.components = [_glob(pattern) for pattern in components]
         self.takes = [take for take, _ in rules]
 
     def place(self, name: str) -> str:
@@ -136,12 +136,12 @@ class Layout:
         """Return whether the tree's ``path`` belongs to a selected component. Without components,
         every path does.
         """
-        return not self.wanted or any(pattern.fullmatch(path) for pattern in self.wanted)
+        return not self.components or any(pattern.fullmatch(path) for pattern in self.components)
 
     @property
     def takes_all(self) -> bool:
         """Whether every rule takes a whole directory and no components are selected."""
-        return not self.wanted and all(take.endswith("**") for take in self.takes)
+        return not self.components and all(take.endswith("**") for take in self.takes)
 
     def literal_paths(self) -> set[str]:
         """Return the new paths of all wanted files if every rule takes a single file, else an empty

@@ -95,10 +95,12 @@ class Verdict:
         """
         if not self.errors:
             return
-        first, more = self.errors[0], len(self.errors) - 1
-        others = f" (and {more} more: `qnn-ci doctor {self.profile}`)" if more else ""
+        first, other_count = self.errors[0], len(self.errors) - 1
+        others_text = (
+            f" (and {other_count} more: `qnn-ci doctor {self.profile}`)" if other_count else ""
+        )
         raise UnfitError(
-            f"{first.id}: {first.what}{others}",
+            f"{first.id}: {first.what}{others_text}",
             why=f"{first.why} (seen: {first.where})",
             fix=first.fix,
         )
@@ -144,19 +146,20 @@ def examine(
         backend=backend,
     )
     verdict = examine_request(request, progress)
-    findings = (
-        replace(finding, severity=Severity.WARNING) if finding.id in tolerated else finding
-        for finding in verdict.findings
-    )
+    findings = []
+    for finding in verdict.findings:
+        if finding.id in tolerated:
+            finding = replace(finding, severity=Severity.WARNING)
+        findings.append(finding)
     return replace(verdict, findings=tuple(findings))
 
 
 def wanted_requests(profile: str) -> list[ArtifactRequest]:
     """Return requests for a profile's artifacts, and for others that may serve as its SDK."""
     requests = profile_requests(read_profile(profile), Options(offline=True))
-    known = {request.name for request in requests}
+    requested_names = {request.name for request in requests}
     for name in find_fitness(profile).sdk:
-        if name not in known:
+        if name not in requested_names:
             toolchain = read_toolchain(name)
             requests.append(ArtifactRequest(toolchain, toolchain.chosen_release(os.environ)))
     return requests
@@ -166,18 +169,18 @@ def make_request(
     profile: str, roots: Mapping[str, Path], variables: Mapping[str, str]
 ) -> SurveyRequest:
     """Return the request for a survey of a profile, with its pins and submodules."""
-    wanted = wanted_requests(profile)
+    requests = wanted_requests(profile)
     # The submodules of the checkout that the profile's targets need.
-    checkouts = (request for request in wanted if request.name == CHECKOUT)
+    checkouts = (request for request in requests if request.name == CHECKOUT)
     submodules = {path for request in checkouts for path in request.patterns}
-    pins = find_pins(wanted, roots)
-    adoptions = {request.name: request.toolchain.adoption for request in wanted}
+    pins = find_pins(requests, roots)
+    adoptions = {request.name: request.toolchain.adoption for request in requests}
     return SurveyRequest(
         profile, roots, variables, store_home(), pins, adoptions, tuple(sorted(submodules))
     )
 
 
-def find_pins(wanted: Sequence[ArtifactRequest], roots: Mapping[str, Path]) -> dict[str, str]:
+def find_pins(requests: Sequence[ArtifactRequest], roots: Mapping[str, Path]) -> dict[str, str]:
     """Return the pinned version of each artifact, or the version that the user chose with a
     variable such as QNN_CI_SDK. An artifact has no pin if the user chose a directory.
 
@@ -186,7 +189,7 @@ def find_pins(wanted: Sequence[ArtifactRequest], roots: Mapping[str, Path]) -> d
     the profile's.
     """
     pins = {}
-    for request in wanted:
+    for request in requests:
         adoption = request.toolchain.adoption
         if not adoption.find_choice(os.environ):
             pins[request.name] = request.release.version
@@ -201,9 +204,9 @@ def find_pins(wanted: Sequence[ArtifactRequest], roots: Mapping[str, Path]) -> d
 def examine_request(request: SurveyRequest, progress: Progress | None = None) -> Verdict:
     policy, kinds = read_doctor_policy(), read_elf_policies()
     fitness = find_fitness(request.profile)
-    wanted = {name: kinds[name] for name in fitness.kinds}
+    policies = {name: kinds[name] for name in fitness.kinds}
     soc = (request.soc.upper(), find_soc(request.soc).hexagon) if request.soc else None
-    facts = survey_environment(request, policy, fitness, wanted, progress=progress)
+    facts = survey_environment(request, policy, fitness, policies, progress=progress)
     minimum = read_profile(request.profile).minimum(facts.sdk_name)
     case = Case(facts, policy, fitness, kinds, soc, minimum, read_pairs())
     return Verdict(request.profile, tuple(judge_environment(case)), summarize(facts))
@@ -214,10 +217,10 @@ def find_fitness(profile: str) -> Fitness:
     Raises ManifestError if neither has any.
     """
     profiles = read_doctor_policy().profiles
-    known = read_profiles()
+    manifest_profiles = read_profiles()
     name = profile.partition("+")[0]
-    if name in known:
-        profile = name if name in profiles else known[name].like
+    if name in manifest_profiles:
+        profile = name if name in profiles else manifest_profiles[name].like
     if profile not in profiles:
         raise ManifestError(
             f"the doctor has no policy for profile {profile!r}",
@@ -230,20 +233,20 @@ def find_fitness(profile: str) -> Fitness:
 
 def summarize(facts: EnvironmentFacts) -> dict[str, Any]:
     """Return facts as JSON types, with a summary instead of each tree of files."""
-    found = {
+    trees = {}
+    for name, tree in facts.trees.items():
+        trees[name] = {
+            "root": tree.root,
+            "files": len(tree.files),
+            "bytes": tree.size_bytes,
+            "builds": sorted({file.build.text for file in tree.files if file.build}),
+        }
+    summary = {
         "host": facts.host,
         "roots": facts.roots,
         "pins": facts.pins,
         "sdk": facts.sdk,
-        "trees": {
-            name: {
-                "root": tree.root,
-                "files": len(tree.files),
-                "bytes": tree.size_bytes,
-                "builds": sorted({file.build.text for file in tree.files if file.build}),
-            }
-            for name, tree in facts.trees.items()
-        },
+        "trees": trees,
         "python": facts.python,
         "backend": facts.backend,
         "variables": facts.variables.values if facts.variables else {},
@@ -251,7 +254,7 @@ def summarize(facts: EnvironmentFacts) -> dict[str, Any]:
         "checkout": facts.checkout,
         "devices": facts.devices or (),
     }
-    plain: dict[str, Any] = msgspec.to_builtins(found, enc_hook=str)
+    plain: dict[str, Any] = msgspec.to_builtins(summary, enc_hook=str)
     plain["host"]["cpu_flags"] = len(facts.host.cpu_flags)
     return plain
 
@@ -293,15 +296,15 @@ def drop_consequences(findings: Iterable[Finding], libraries: str) -> list[Findi
 
 
 def judge_staged(
-    tree: TreeFacts, profile: str, soc: str = "", wanted: Sequence[str] | None = None
+    tree: TreeFacts, profile: str, soc: str = "", required_names: Sequence[str] | None = None
 ) -> list[Finding]:
     """Return every finding once, sorted, for libraries and programs staged for a device of
-    ``profile``. ``wanted`` are the required names, by default the profile's. Raises UsageError for
-    an unknown SoC.
+    ``profile``. ``required_names`` are by default the profile's. Raises UsageError for an unknown
+    SoC.
     """
     fitness = find_fitness(profile)
-    if wanted is not None:
-        fitness = msgspec.structs.replace(fitness, staged=tuple(wanted))
+    if required_names is not None:
+        fitness = msgspec.structs.replace(fitness, staged=tuple(required_names))
     facts = EnvironmentFacts(profile, HostFacts("", "", None, 0, 0, 0, ""), trees={STAGING: tree})
     pair = (soc.upper(), find_soc(soc).hexagon) if soc else None
     case = Case(facts, read_doctor_policy(), fitness, read_elf_policies(), pair)
@@ -396,11 +399,11 @@ def list_overlays(choice: QnnChoice, environment: Environment) -> Iterator[Path 
         sdk = next(
             artifact for artifact in environment.artifacts if artifact.name.startswith("qnn-")
         )
-        found = [path for path, _ in find_overlays(sdk.version)]
-        if choice.adaptor == OVERLAY and not found:
+        overlays = [path for path, _ in find_overlays(sdk.version)]
+        if choice.adaptor == OVERLAY and not overlays:
             raise UnfitError(
                 f"no overlay was built for QNN {sdk.version} and {python_tag()}",
                 why="--adaptor overlay needs one that build_aot built for this SDK and Python",
                 fix=f"run {show_command('build', 'aot', '--sdk', str(sdk.root))}",
             )
-        yield from found
+        yield from overlays

@@ -45,8 +45,8 @@ class QnnName(NamedTuple):
 
 def parse_qnn_name(name: str) -> QnnName:
     """Parse a name such as ``libQnnHtpV75Skel.so``; for other libraries, all parts are ''."""
-    found = QNN_NAME.fullmatch(name)
-    return QnnName(*(found.groups("") if found else ("", "", "")))
+    match = QNN_NAME.fullmatch(name)
+    return QnnName(*(match.groups("") if match else ("", "", "")))
 
 
 @dataclass(frozen=True)

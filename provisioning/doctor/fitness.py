@@ -145,8 +145,8 @@ def choose_policy(
     """
     for kind, policy in policies.items():
         if any(re.fullmatch(pattern, directory) for pattern in policy.directories):
-            if found := HEXAGON_DIRECTORY.search(directory):
-                return f"hexagon-v{found['version']}", hexagon_policy(policy, found["version"])
+            if match := HEXAGON_DIRECTORY.search(directory):
+                return f"hexagon-v{match['version']}", hexagon_policy(policy, match["version"])
             return kind, policy
     return None
 

@@ -42,6 +42,6 @@ def elf_policy(kind: str) -> ElfPolicy:
     Raises UsageError for another kind.
     """
     policies = read_elf_policies()
-    if found := re.fullmatch(r"hexagon-v([0-9a-f]{2,3})", kind):
-        return hexagon_policy(policies["hexagon"], found[1])
+    if match := re.fullmatch(r"hexagon-v([0-9a-f]{2,3})", kind):
+        return hexagon_policy(policies["hexagon"], match[1])
     return find_row(policies, kind, "ELF policy")

@@ -179,21 +179,23 @@ class Check(Generic[S]):
     def row(self) -> CheckRow:
         return read_rows()[self.id]
 
-    def see(self, thing: S) -> Iterator[Seen]:
-        """Yield the faults of a thing, each with the subject and the place that the row states."""
-        for values in self.find(thing):
+    def see(self, item: S) -> Iterator[Seen]:
+        """Yield the faults of an item, each with the subject and the place that the row states."""
+        for values in self.find(item):
             subject, where = (
                 text.format_map(values) for text in (self.row.subject, self.row.where)
             )
             yield {**values, "subject": subject, "where": where}
 
-    def judge(self, thing: S) -> Iterator[Finding]:
+    def judge(self, item: S) -> Iterator[Finding]:
+        """Yield a finding for each fault of an item."""
         row = self.row
-        for values in self.see(thing):
-            texts = (fill_text(text, values).rstrip() for text in (row.what, row.why, row.fix))
-            what, why, fix = texts
+        for values in self.see(item):
+            problem, why, fix = (
+                fill_text(text, values).rstrip() for text in (row.what, row.why, row.fix)
+            )
             subject, where = values["subject"], values["where"]
-            yield Finding(self.id, subject, what, where, why, fix, row.severity)
+            yield Finding(self.id, subject, problem, where, why, fix, row.severity)
 
 
 def fill_text(text: str, values: Seen) -> str:
@@ -226,10 +228,13 @@ class Subjects(Generic[S]):
     def when(self, **conditions: Callable[[S], object]) -> None:
         """Add checks that find a fault if their condition is true; ``tell`` fills their texts."""
 
-        def find(condition: Callable[[S], object], thing: S) -> Iterable[Seen]:
-            return [self.tell(thing)] if condition(thing) else []
+        def find(condition: Callable[[S], object], item: S) -> Iterable[Seen]:
+            return [self.tell(item)] if condition(item) else []
 
-        self.each(**{code: functools.partial(find, one) for code, one in conditions.items()})
+        finders = {}
+        for code, predicate in conditions.items():
+            finders[code] = functools.partial(find, predicate)
+        self.each(**finders)
 
     def each(self, **finders: Finder[S]) -> None:
         """Add checks that describe their faults themselves."""
@@ -251,8 +256,8 @@ class Subjects(Generic[S]):
 
         def place(code: str) -> None:
             if code not in placed:
-                for other in read_rows()[code].after:
-                    place(other)
+                for earlier in read_rows()[code].after:
+                    place(earlier)
                 placed[code] = self._added[code]
 
         for code in sorted(self._added):
@@ -260,15 +265,19 @@ class Subjects(Generic[S]):
         return [*placed.values()]
 
     def judge(self, subject: S) -> Iterator[Finding]:
+        """Yield the findings on a subject. A check is skipped if one that its row waits for found a
+        fault, or was skipped itself.
+        """
         silent: set[str] = set()
         for check in self.checks:
             is_skipped = not silent.isdisjoint(check.row.after)
-            found = [] if is_skipped else list(check.judge(subject))
-            if found or is_skipped:
+            findings = [] if is_skipped else list(check.judge(subject))
+            if findings or is_skipped:
                 silent.add(check.id)
-            yield from found
+            yield from findings
 
     def judge_all(self, case: Case) -> Iterator[Finding]:
+        """Yield the findings on all subjects of an environment."""
         for subject in self.find(case):
             yield from self.judge(subject)
 

@@ -37,11 +37,11 @@ def render_verdict(verdict: Verdict, *, strict: bool = False, width: int = WIDTH
 
 
 def _headline(profile: str, counts: Counter[Severity], *, unfit: bool) -> str:
-    words = [
-        f"{counts[severity]} {severity.value}{'s' if counts[severity] > 1 else ''}"
-        for severity in Severity
-        if counts[severity]
-    ]
+    words = []
+    for severity in Severity:
+        count = counts[severity]
+        if count:
+            words.append(f"{count} {severity.value}{'s' * (count > 1)}")
     return f"{profile}: {'not fit' if unfit else 'fit'}" + (f", {', '.join(words)}" * bool(words))
 
 
@@ -77,11 +77,11 @@ def _rest(findings: Sequence[Finding], room: int, width: int, heading: str = "Th
 
 def _short(group: list[Finding], width: int) -> Iterator[str]:
     first = group[0]
-    more = f" (and {len(group) - 1} more)" if len(group) > 1 else ""
+    count_text = f" (and {len(group) - 1} more)" if len(group) > 1 else ""
     mark = "" if first.severity is Severity.ERROR else f" {first.severity.value}:"
-    what = _wrap(f"{first.id}{mark} {first.what}{more}", width - 9, MAX_TEXT)
-    fix = _wrap(f"fix: {first.fix}", width - 9, MAX_FIX)
-    for index, line in enumerate([*what, *fix]):
+    problem_lines = _wrap(f"{first.id}{mark} {first.what}{count_text}", width - 9, MAX_TEXT)
+    fix_lines = _wrap(f"fix: {first.fix}", width - 9, MAX_FIX)
+    for index, line in enumerate([*problem_lines, *fix_lines]):
         yield f"{'  ' if index == 0 else ' ' * 9}{line}"
 
 

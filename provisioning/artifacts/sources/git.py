@@ -213,7 +213,7 @@ class _Checkout:
     def __init__(self, job: FillJob) -> None:
         self.job, self.root = job, job.root
         self.release = job.request.release_as(GitRelease)
-        self.wanted = list(job.request.patterns)
+        self.submodule_patterns = list(job.request.patterns)
         self.near: list[str] = []
         self.unfiltered = _list_filters(job.root)
 
@@ -327,7 +327,7 @@ class _Checkout:
                 why=error.why,
                 fix="pin a commit with a valid .gitmodules",
             ) from error
-        plain = [path.removesuffix("/**") for path in self.wanted]
+        plain = [path.removesuffix("/**") for path in self.submodule_patterns]
         missing = [path for path in plain if path not in existing]
         if missing:
             raise IntegrityError(
@@ -335,7 +335,7 @@ class _Checkout:
                 why="its .gitmodules lists " + (", ".join(existing) or "no submodules"),
                 fix="correct the components in manifests/toolchains/",
             )
-        for path, pattern in zip(plain, self.wanted, strict=True):
+        for path, pattern in zip(plain, self.submodule_patterns, strict=True):
             self.job.progress.step(f"{self.job.request.label}: submodule {path}")
             nested = ("--recursive",) if pattern.endswith("/**") else ()
             words = ("submodule", "update", "--progress", "--init", "--force", "--depth=1", *nested)

@@ -154,8 +154,8 @@ def _names_a_build(file: FileFacts) -> bool:
     """Return whether libraries with this name contain their build in all examined versions of QNN
     (2.20, 2.37 and 2.47 to 2.51). The LPAI skel, for example, does not.
     """
-    found = file.qnn_name
-    is_htp = found.backend == "Htp" and bool(found.hexagon) == found.is_half
+    qnn_name = file.qnn_name
+    is_htp = qnn_name.backend == "Htp" and bool(qnn_name.hexagon) == qnn_name.is_half
     return is_htp or file.name == "libHtpPrepare.so"
 
 
@@ -233,12 +233,12 @@ def _skels(family: Family) -> Iterator[tuple[FileFacts, str, str, str]]:
     Hexagon versions in its name, its flags and its directory ('' if the directory is for none).
     """
     for file in family.files if "Htp" in family.backends else ():
-        found = file.qnn_name
-        is_skel = found.backend == "Htp" and found.hexagon and found.part in ("Skel", "")
+        qnn_name = file.qnn_name
+        is_skel = qnn_name.backend == "Htp" and qnn_name.hexagon and qnn_name.part in ("Skel", "")
         if is_skel and file.elf and file.machine == EM_QDSP6:
             directory = re.search(r"hexagon-v([0-9a-f]{2,3})", file.directory)
             flags = f"{file.elf.hexagon_version:x}"
-            yield file, found.hexagon, flags, directory[1] if directory else ""
+            yield file, qnn_name.hexagon, flags, directory[1] if directory else ""
 
 
 @FAMILIES.check("QNN307")

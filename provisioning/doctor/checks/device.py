@@ -40,8 +40,13 @@ class Device(NamedTuple):
 
     def seen(self, at: str = "", **values: object) -> Seen:
         where = f"{self.facts.serial}:{at}"
-        known = {"device": self.facts, "soc": self.soc, "case": self.case, "align": self.align}
-        return seen(f"device {self.facts.serial}", where, **known, **values)
+        common_values = {
+            "device": self.facts,
+            "soc": self.soc,
+            "case": self.case,
+            "align": self.align,
+        }
+        return seen(f"device {self.facts.serial}", where, **common_values, **values)
 
 
 DEVICES = Subjects(
@@ -50,9 +55,9 @@ DEVICES = Subjects(
 )
 
 
-def _is_below(found: int | None, least: int) -> bool:
-    """Return whether ``found`` is known and less than ``least``."""
-    return found is not None and found < least
+def _is_below(value: int | None, minimum: int) -> bool:
+    """Return whether ``value`` is known and less than ``minimum``."""
+    return value is not None and value < minimum
 
 
 DEVICES.when(
@@ -71,10 +76,10 @@ ENVIRONMENT.when(QNN808=lambda case: case.facts.devices == ())
 @DEVICES.check("QNN806")
 def see_stale_libraries(device: Device) -> Iterator[Seen]:
     build = most_common_build(device.case.sdk_files)
-    for name, there in sorted(device.facts.libraries.items()):
-        if there and build and there != build.text:
+    for name, device_build in sorted(device.facts.libraries.items()):
+        if device_build and build and device_build != build.text:
             where = f"{device.facts.directory}/{name}"
-            yield device.seen(where, name=name, there=there, build=build.text)
+            yield device.seen(where, name=name, there=device_build, build=build.text)
 
 
 class Staging(NamedTuple):
@@ -84,7 +89,7 @@ class Staging(NamedTuple):
     case: Case
 
     @property
-    def wanted(self) -> tuple[str, ...]:
+    def required(self) -> tuple[str, ...]:
         """The files that the profile requires in a staging directory."""
         return self.case.fitness.staged
 
@@ -96,8 +101,8 @@ class Staging(NamedTuple):
         }
 
     def seen(self) -> Seen:
-        names = ", ".join(self.wanted or ("libQnnHtp.so", "libQnnSystem.so"))
-        first = self.wanted[0] if self.wanted else "library"
+        names = ", ".join(self.required or ("libQnnHtp.so", "libQnnSystem.so"))
+        first = self.required[0] if self.required else "library"
         return seen("staging", self.tree.root, first=first, names=names, count=len(self.tree.files))
 
 
@@ -139,14 +144,14 @@ def see_unversioned_rpc(staging: Staging) -> Iterator[Seen]:
     """
     names = staging.names | {path.rpartition("/")[2] for path in staging.tree.links}
     versioned = sorted(name for name in names if name.startswith(f"{RPC}."))
-    found = [
+    affected = [
         file
         for file in staging.tree.files
         if file.elf and file.machine == EM_AARCH64 and {RPC, LINUX_LIBC} <= {*file.elf.needed}
     ]
-    if found and versioned and RPC not in names:
-        users = ", ".join(sorted({file.name for file in found}))
-        where = found[0].path if len(found) == 1 else staging.tree.root
+    if affected and versioned and RPC not in names:
+        users = ", ".join(sorted({file.name for file in affected}))
+        where = affected[0].path if len(affected) == 1 else staging.tree.root
         yield seen(users, where, versioned=versioned[0])
 
 
@@ -158,7 +163,9 @@ def see_program_for_another_hexagon(staging: Staging) -> Iterator[Seen]:
     soc, names = staging.case.soc, map(parse_qnn_name, staging.names)
     staged = {name.hexagon for name in names if name.backend == "Htp"} - {""}
     versions = {str(soc[1])} if soc else staged
-    wanted = f"{soc[0]} (V{soc[1]})" if soc else ", ".join(f"V{one}" for one in sorted(staged))
+    expected = (
+        f"{soc[0]} (V{soc[1]})" if soc else ", ".join(f"V{version}" for version in sorted(staged))
+    )
     for file in staging.tree.lowered:
         # A context for no SoC and a smaller version may run: `compat` cannot tell.
         may_run = soc and all(
@@ -166,7 +173,7 @@ def see_program_for_another_hexagon(staging: Staging) -> Iterator[Seen]:
         )
         is_other = versions and not versions & {str(target.hexagon) for target in file.targets}
         if file.targets and is_other and not may_run:
-            yield seen(file.name, file.path, made=_name_targets(file), wanted=wanted)
+            yield seen(file.name, file.path, made=_name_targets(file), wanted=expected)
 
 
 @STAGINGS.check("QNN324")
@@ -186,7 +193,7 @@ def _name_targets(file: FileFacts) -> str:
 @STAGINGS.check("QNN310")
 def see_not_staged(staging: Staging) -> Iterator[Seen]:
     dangling = {path.rpartition("/")[2] for path in staging.tree.dangling}  # QNN300 reports them
-    for name in staging.wanted:
+    for name in staging.required:
         if name not in staging.names | dangling:
             yield seen(name, staging.tree.root)
 
@@ -199,13 +206,13 @@ def see_no_stub(staging: Staging) -> Iterator[Seen]:
     if not any(part.part == "Stub" for part in parts):
         skels = {part.hexagon for part in parts if part.is_htp_skel}
         stubs = ", ".join(f"libQnnHtpV{skel}Stub.so" for skel in sorted(skels))
-        more = "" if stubs else ", and its skel; NN is the Hexagon version, 79 for SM8750"
-        yield seen(stubs or "libQnnHtpVNNStub.so", staging.tree.root, more=more)
+        note = "" if stubs else ", and its skel; NN is the Hexagon version, 79 for SM8750"
+        yield seen(stubs or "libQnnHtpVNNStub.so", staging.tree.root, more=note)
 
 
 @STAGINGS.check("QNN312")
 def see_no_parts_for_soc(staging: Staging) -> Iterator[Seen]:
-    if not staging.case.soc or "libQnnHtp.so" not in staging.wanted:
+    if not staging.case.soc or "libQnnHtp.so" not in staging.required:
         return
     soc, hexagon = staging.case.soc
     stub, skel = (f"libQnnHtpV{hexagon}{side}.so" for side in ("Stub", "Skel"))
@@ -217,9 +224,10 @@ def see_no_parts_for_soc(staging: Staging) -> Iterator[Seen]:
 @STAGINGS.check("QNN313")
 def see_newer_program(staging: Staging) -> Iterator[Seen]:
     for file in staging.tree.lowered:
-        near = (one for one in split_sets((*staging.tree.files, file)) if file in one)
-        for files in near:
-            usual = most_common_build(one for one in files if one is not file)
+        for files in split_sets((*staging.tree.files, file)):
+            if file not in files:
+                continue
+            usual = most_common_build(neighbour for neighbour in files if neighbour is not file)
             runtime = usual.version if usual else None
             if file.version and runtime and not is_loadable(file.version, runtime):
                 yield seen(file.name, file.path, compiler=file.version, runtime=runtime)

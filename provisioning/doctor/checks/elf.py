@@ -32,7 +32,7 @@ class Placed(NamedTuple):
     """A file and the requirements of its directory.
 
     ``depth`` is the number of parent directories that belong to its tree. ``build`` is its QNN
-    build, None if unknown. ``wanted`` are the missing libraries that the files next to it need;
+    build, None if unknown. ``missing`` are the missing libraries that the files next to it need;
     None if those files are not checked. ``knows_level`` is false if the policy's API level is a
     default, because the level of the app that loads the file is unknown.
     """
@@ -41,14 +41,14 @@ class Placed(NamedTuple):
     policy: ElfPolicy
     depth: int = 1
     build: QnnBuild | None = None
-    wanted: Collection[str] | None = None
+    missing: Collection[str] | None = None
     knows_level: bool = True
 
     @property
     def is_newer_level(self) -> bool:
         """Whether the file needs a higher Android API level than its policy has."""
-        wanted, note = self.policy.android_api, self.elf.android
-        return wanted is not None and note is not None and note.api_level > wanted
+        highest_level, note = self.policy.android_api, self.elf.android
+        return highest_level is not None and note is not None and note.api_level > highest_level
 
     @property
     def wanted_machine(self) -> str:
@@ -78,9 +78,9 @@ class Placed(NamedTuple):
     def seen(self, **values: object) -> Seen:
         elf, policy = self.elf, self.policy
         kind = TYPE_NAMES.get(elf.type, f"of e_type {elf.type}")
-        known = {"file": self, "elf": elf, "policy": policy, "kind": kind}
-        known |= {"bits": elf.bits, "wanted": policy.bits}
-        return seen(elf.path.name, elf.path, **known, **values)
+        common_values = {"file": self, "elf": elf, "policy": policy, "kind": kind}
+        common_values |= {"bits": elf.bits, "wanted": policy.bits}
+        return seen(elf.path.name, elf.path, **common_values, **values)
 
 
 DEFECTS: Subjects[ElfError] = Subjects(
@@ -144,13 +144,13 @@ def see_glibc_on_android(file: Placed) -> Iterator[Seen]:
 @CONTENT.check("QNN215")
 def see_other_soname(file: Placed) -> Iterator[Seen]:
     name, soname = file.elf.path.name, file.elf.soname
-    wanted = file.policy.sonames.get(name, name)
+    expected = file.policy.sonames.get(name, name)
     # libc++.so.1.0 is the target of the link libc++.so.1.
-    if soname is None or soname == wanted or name.startswith(f"{soname}."):
+    if soname is None or soname == expected or name.startswith(f"{soname}."):
         return
     if parse_qnn_name(name).is_htp_skel and file.elf.machine != EM_QDSP6:  # QNN306 reports it
         return
-    if file.wanted is None or soname in file.wanted or _are_two_qnn_libraries(name, soname):
+    if file.missing is None or soname in file.missing or _are_two_qnn_libraries(name, soname):
         yield file.seen(soname=soname)
 
 
@@ -158,11 +158,14 @@ def _are_two_qnn_libraries(name: str, soname: str) -> bool:
     """Return whether ``name`` and ``soname`` belong to two different QNN libraries. A difference in
     the Hexagon version alone does not count, because QNN306 checks it.
     """
-    one, other = parse_qnn_name(name), parse_qnn_name(soname)
-    if one.backend and other.backend:
-        return one._replace(hexagon="") != other._replace(hexagon="")
-    known = [parse_qnn_name(each).backend or QNN_LIBRARY.fullmatch(each) for each in (name, soname)]
-    return all(known)
+    by_name, by_soname = parse_qnn_name(name), parse_qnn_name(soname)
+    if by_name.backend and by_soname.backend:
+        return by_name._replace(hexagon="") != by_soname._replace(hexagon="")
+    # Libraries such as libGenie.so have no backend in their name.
+    return all(
+        parse_qnn_name(file_name).backend or QNN_LIBRARY.fullmatch(file_name)
+        for file_name in (name, soname)
+    )
 
 
 def _leaves(entry: str, depth: int) -> bool:

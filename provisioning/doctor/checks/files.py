@@ -43,8 +43,8 @@ def find_groups(case: Case) -> Iterator[Group]:
         tree = facts.trees[facts.sdk_name]
         brings = {name: facts.host.libraries.get(name) for name in case.policy.host_libraries}
         entries = facts.variables.library_path if facts.variables else ()
-        found = [file for entry in entries for file in entry.libraries]
-        nearby = {file.name for file in found if file.machine == EM_X86_64}
+        path_files = [file for entry in entries for file in entry.libraries]
+        nearby = {file.name for file in path_files if file.machine == EM_X86_64}
         yield from group_tree(tree.files, kinds, brings, nearby | tree.link_names)
     if libcxx := facts.trees.get(LIBCXX):
         policy = kinds[HOST_KIND]
@@ -95,8 +95,8 @@ def _group_staging(
         kind = f"hexagon-v{file.elf.hexagon_version:x}" if file.elf and is_dsp else target
         groups.setdefault(kind, []).append(file)
     for kind, group in sorted(groups.items()):
-        found = re.fullmatch(r"hexagon-v(.+)", kind)
-        policy = hexagon_policy(policies["hexagon"], found[1]) if found else policies[kind]
+        hexagon = re.fullmatch(r"hexagon-v(.+)", kind)
+        policy = hexagon_policy(policies["hexagon"], hexagon[1]) if hexagon else policies[kind]
         level = tree.min_sdk if policy.android_api else None
         if level:
             policy = msgspec.structs.replace(policy, android_api=level)
@@ -120,11 +120,18 @@ def judge_group(group: Group) -> Iterator[Finding]:
     present = {file.name for file in group.files}
     brings = group.brings if group.kind == HOST_KIND else {}
     needs = list(find_needs(fitting, {*present, *group.policy.system, *group.nearby}, brings))
-    wanted = {need.name for need in needs}
+    missing_names = {need.name for need in needs}
     renamed: set[str | None] = set()  # sonames of the files that QNN215 reports
     for file in group.files:
         if file.elf:
-            place = (file.elf, group.policy, group.depth, file.build, wanted, group.knows_level)
+            place = (
+                file.elf,
+                group.policy,
+                group.depth,
+                file.build,
+                missing_names,
+                group.knows_level,
+            )
             findings = judge(Placed(*place))
             yield from findings
             if any(finding.id == "QNN215" for finding in findings):
@@ -147,9 +154,11 @@ class Need(NamedTuple):
     is_libcxx: bool
 
     def seen(self) -> Seen:
-        more = len(self.users) - 1
-        others = f" and {more} other file{'s' * (more > 1)}" if more else ""
-        return seen(self.name, self.where, chain=self.chain, others=others, user=self.users[0])
+        other_count = len(self.users) - 1
+        others_text = (
+            f" and {other_count} other file{'s' * (other_count > 1)}" if other_count else ""
+        )
+        return seen(self.name, self.where, chain=self.chain, others=others_text, user=self.users[0])
 
 
 NEEDS: Subjects[Need] = Subjects(tell=Need.seen)

@@ -124,8 +124,8 @@ class Checkout(NamedTuple):
         path of the needed one.
         """
         needed = self.case.facts.submodules
-        known = {module.path for module in self.facts.submodules}
-        unknown = [SubmoduleFacts(path, "missing") for path in needed if path not in known]
+        listed = {module.path for module in self.facts.submodules}
+        unknown = [SubmoduleFacts(path, "missing") for path in needed if path not in listed]
         for module in (*self.facts.submodules, *unknown):
             within = (path for path in needed if f"{module.path}/".startswith(f"{path}/"))
             owner = next(within, None)
@@ -168,9 +168,9 @@ def see_leftovers(checkout: Checkout) -> Iterator[Seen]:
     """
     target = EM_X86_64 if checkout.case.runs_on_host else EM_AARCH64
     for path, machine in checkout.facts.leftovers:
-        wanted = MACHINE_NAMES[target if path.endswith(".a") else EM_X86_64]
-        if machine not in (wanted, "unknown"):
-            yield checkout.seen("flatcc", path, machine=machine, wanted=wanted)
+        expected = MACHINE_NAMES[target if path.endswith(".a") else EM_X86_64]
+        if machine not in (expected, "unknown"):
+            yield checkout.seen("flatcc", path, machine=machine, wanted=expected)
 
 
 class Ndk(NamedTuple):

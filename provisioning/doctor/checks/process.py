@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import takewhile
-from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,7 +40,8 @@ class Variables(NamedTuple):
     runs: bool = False
 
     @property
-    def wanted(self) -> Path:
+    def sdk_libraries(self) -> Path:
+        """The directory that LD_LIBRARY_PATH should contain."""
         return self.sdk_root / HOST_DIRECTORY
 
     @property
@@ -54,12 +54,12 @@ class Variables(NamedTuple):
             self.root or "environment",
             root=self.sdk_root,
             profile=self.profile,
-            wanted=self.wanted,
+            wanted=self.sdk_libraries,
             library_path=self.facts.values.get("LD_LIBRARY_PATH", "(not set)"),
         )
 
     def is_wanted(self, entry: PathEntry) -> bool:
-        return bool(entry.directory) and self.facts.is_same(entry.directory, self.wanted)
+        return bool(entry.directory) and self.facts.is_same(entry.directory, self.sdk_libraries)
 
 
 def find_variables(case: Case) -> Iterator[Variables]:
@@ -90,20 +90,20 @@ def see_shadows(variables: Variables) -> Iterator[Seen]:
     """
     path = variables.facts.library_path if variables.runs else ()
     before = list(takewhile(lambda entry: not variables.is_wanted(entry), path))
-    own = {file.name for entry in path[len(before) :][:1] for file in entry.libraries}
+    sdk_names = {file.name for entry in path[len(before) :][:1] for file in entry.libraries}
     for entry in before:
         host = [file.name for file in entry.libraries if file.machine not in OF_DEVICES]
-        if names := [name for name in host if name in own or not name.startswith(LIBCXX)]:
+        if names := [name for name in host if name in sdk_names or not name.startswith(LIBCXX)]:
             where = entry.directory or EMPTY_ENTRY
             yield seen(
-                "LD_LIBRARY_PATH", where, names=", ".join(names[:3]), wanted=variables.wanted
+                "LD_LIBRARY_PATH", where, names=", ".join(names[:3]), wanted=variables.sdk_libraries
             )
 
 
 @VARIABLES.check("QNN406")
 def see_device_libraries(variables: Variables) -> Iterator[Seen]:
     for entry in variables.facts.library_path:
-        if variables.facts.is_same(entry.directory, variables.wanted):
+        if variables.facts.is_same(entry.directory, variables.sdk_libraries):
             continue  # a foreign library in the SDK is reported by QNN212
         if names := [file.name for file in entry.libraries if file.machine in OF_DEVICES]:
             where = entry.directory or EMPTY_ENTRY
@@ -113,9 +113,9 @@ def see_device_libraries(variables: Variables) -> Iterator[Seen]:
 @VARIABLES.check("QNN410")
 def see_hidden_path(variables: Variables) -> Iterator[Seen]:
     values = variables.facts.values
-    hiding, wanted = values.get("DSP_LIBRARY_PATH"), values.get("ADSP_LIBRARY_PATH")
-    if hiding and wanted and hiding != wanted:
-        yield seen("DSP_LIBRARY_PATH", hiding, wanted=wanted)
+    hiding, hidden = values.get("DSP_LIBRARY_PATH"), values.get("ADSP_LIBRARY_PATH")
+    if hiding and hidden and hiding != hidden:
+        yield seen("DSP_LIBRARY_PATH", hiding, wanted=hidden)
 
 
 VARIABLES.each(
@@ -151,8 +151,10 @@ def find_runtimes(case: Case) -> Iterator[Runtime]:
     elves = [(file.elf, file.name) for file in users if file.elf and file.machine == EM_X86_64]
     needs: dict[str, tuple[tuple[int, ...], str]] = {}
     for family in FAMILIES:
-        if found := [(need, name) for elf, name in elves if (need := elf.highest_need(family))]:
-            needs[family] = max(found, key=itemgetter(0))
+        for elf, name in elves:
+            need = elf.highest_need(family)
+            if need and (family not in needs or need > needs[family][0]):
+                needs[family] = need, name
     taken: set[str] = set()
     for entry in facts.variables.library_path if facts.variables and case.runs_on_host else ():
         for file in entry.runtimes:
@@ -169,8 +171,8 @@ def see_old_runtime(runtime: Runtime) -> Iterator[Seen]:
     for family, (need, user) in runtime.needs.items():
         has = runtime.file.elf.highest_def(family) if runtime.file.elf else None
         if has and need > has:
-            found, wanted = (".".join(map(str, version)) for version in (has, need))
-            yield runtime.seen(family=family, found=found, need=wanted, user=user)
+            defined, needed = (".".join(map(str, version)) for version in (has, need))
+            yield runtime.seen(family=family, found=defined, need=needed, user=user)
 
 
 RUNTIMES.when(
@@ -228,7 +230,7 @@ class Interpreter(NamedTuple):
     def seen(self, subject: str = "", where: object = "", **values: object) -> Seen:
         policy, place = self.policy, where or self.facts.executable
         defect = self.facts.adaptor.defect if self.facts.adaptor else None
-        known = {
+        common_values = {
             "python": self.facts,
             "policy": policy,
             "pin": f"torch=={policy.torch} and executorch=={policy.executorch}",
@@ -237,7 +239,7 @@ class Interpreter(NamedTuple):
             "host": MACHINE_NAMES[EM_X86_64],
             "defect": defect.value if defect else "unreadable",
         }
-        return seen(subject, place, **known, **values)
+        return seen(subject, place, **common_values, **values)
 
     @property
     def policy(self) -> PythonPolicy:
@@ -301,8 +303,8 @@ def see_old_torch(python: Interpreter) -> Iterator[Seen]:
 
 @PYTHON.check("QNN505")
 def see_unknown_pair(python: Interpreter) -> Iterator[Seen]:
-    found, qnn = python.facts.distributions, python.qnn
-    executorch, torch = found.get("executorch"), found.get("torch")
+    versions, qnn = python.facts.distributions, python.qnn
+    executorch, torch = versions.get("executorch"), versions.get("torch")
     if not executorch or not torch or python.case.pairs.is_supported(executorch, torch, qnn):
         return
     near = python.case.pairs.find_nearest(executorch, torch, qnn)
@@ -329,17 +331,22 @@ PYTHON.each(
         if not is_there
     ),
     QNN514=lambda python: (
-        python.seen(name, found=found, wanted=wanted) for name, found, wanted in python.facts.unmet
-    ),
-    QNN515=lambda python: (
-        python.seen(name, python.facts.adaptor.path if python.facts.adaptor else "")
-        for name in python.facts.lacking
+        python.seen(name, found=installed, wanted=required)
+        for name, installed, required in python.facts.unmet
     ),
     QNN517=lambda python: (
         python.seen(name, place=place, installed=installed, parent=Path(place).parent)
         for name, place, installed in python.facts.shadowed
     ),
 )
+
+
+@PYTHON.check("QNN515")
+def see_lacking_libraries(python: Interpreter) -> Iterator[Seen]:
+    """Report the libraries that the adaptor needs and the loader does not find."""
+    where = python.facts.adaptor.path if python.facts.adaptor else ""
+    for name in python.facts.lacking:
+        yield python.seen(name, where)
 
 
 @PYTHON.check("QNN509")

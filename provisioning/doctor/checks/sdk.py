@@ -33,16 +33,17 @@ def see_no_root(case: Case) -> Iterator[Seen]:
 
 INSTALLATIONS: Subjects[InstallationFacts] = Subjects(
     lambda case: case.facts.installations,
-    lambda one: seen(one.name, one.root, one=one, missing=", ".join(one.missing)),
+    lambda facts: seen(facts.name, facts.root, one=facts, missing=", ".join(facts.missing)),
 )
 HAVE_OWN_CHECKS = (NDK, CHECKOUT, LIBCXX)
 
 
 INSTALLATIONS.when(
-    QNN113=lambda one: (
-        one.missing and one.name not in HAVE_OWN_CHECKS and not one.name.startswith("qnn-")
+    QNN113=lambda facts: (
+        facts.missing and facts.name not in HAVE_OWN_CHECKS and not facts.name.startswith("qnn-")
     ),
-    QNN416=lambda one: not one.is_same and one.variable != "QNN_SDK_ROOT",  # QNN403 reports it
+    # QNN403 reports QNN_SDK_ROOT.
+    QNN416=lambda facts: not facts.is_same and facts.variable != "QNN_SDK_ROOT",
 )
 
 
@@ -91,17 +92,17 @@ SDK.each(
 
 @SDK.check("QNN107")
 def see_no_library(sdk: Sdk) -> Iterator[Seen]:
-    there = {file.relative for file in sdk.tree.files} | sdk.tree.links.keys()
+    existing = {file.relative for file in sdk.tree.files} | sdk.tree.links.keys()
     for directory, names in sdk.case.fitness.libraries.items():
         for name in names if directory in sdk.facts.directories else ():
-            if f"{directory}/{name}" not in there:
+            if f"{directory}/{name}" not in existing:
                 yield seen(name, f"{sdk.facts.root}/{directory}", directory=directory)
 
 
 @SDK.check("QNN108")
 def see_no_headers(sdk: Sdk) -> Iterator[Seen]:
-    wanted = sdk.case.policy.headers if sdk.case.fitness.headers else ()
-    if names := [name for name in wanted if name not in sdk.facts.headers]:
+    required = sdk.case.policy.headers if sdk.case.fitness.headers else ()
+    if names := [name for name in required if name not in sdk.facts.headers]:
         yield seen("include/QNN", f"{sdk.facts.root}/include/QNN", names=", ".join(names))
 
 
@@ -109,8 +110,8 @@ def see_no_headers(sdk: Sdk) -> Iterator[Seen]:
 def see_other_api(sdk: Sdk) -> Iterator[Seen]:
     headers, library = sdk.facts.api_version, sdk.facts.library_api
     if headers and library:
-        asked, has = parse_version(headers), parse_version(library)
-        if asked.major != has.major or asked.minor > has.minor:
+        headers_api, library_api = parse_version(headers), parse_version(library)
+        if headers_api.major != library_api.major or headers_api.minor > library_api.minor:
             where = f"{sdk.facts.root}/include/QNN/QnnCommon.h"
             yield seen("QnnCommon.h", where, headers=headers, library=library)
 
@@ -137,9 +138,9 @@ class Adaptor(NamedTuple):
 
     def seen(self) -> Seen:
         where = self.python.adaptor.path if self.python.adaptor else ""
-        given = {"library": self.library, "root": self.sdk.root, "installed": self.installed}
-        given |= {"checkout": self.checkout, "headers": self.python.headers or "an unknown QNN"}
-        return seen("PyQnnManagerAdaptor", where, adaptor=self, **given)
+        values = {"library": self.library, "root": self.sdk.root, "installed": self.installed}
+        values |= {"checkout": self.checkout, "headers": self.python.headers or "an unknown QNN"}
+        return seen("PyQnnManagerAdaptor", where, adaptor=self, **values)
 
 
 def find_adaptor(case: Case) -> Iterator[Adaptor]:
@@ -155,8 +156,12 @@ ADAPTOR = Subjects(find_adaptor, Adaptor.seen)
 
 
 ADAPTOR.when(
-    QNN901=lambda one: one.checkout and not is_same(one.checkout, one.installed or one.checkout),
-    QNN902=lambda one: one.library[:1].isdigit() and is_older(one.library, one.python.headers),
+    QNN901=lambda adaptor: (
+        adaptor.checkout and adaptor.installed and not is_same(adaptor.checkout, adaptor.installed)
+    ),
+    QNN902=lambda adaptor: (
+        adaptor.library[:1].isdigit() and is_older(adaptor.library, adaptor.python.headers)
+    ),
     QNN903=lambda adaptor: adaptor.python.no_device,
 )
 

@@ -129,7 +129,7 @@ def list_context_binaries(part: View, offset: int = 0) -> tuple[ContextBinary, .
 def scan_context_binaries(blob: View, offset: int = 0) -> Iterator[ContextBinary]:
     """Yield complete context binaries anywhere in a program or a package."""
     view = memoryview(blob)
-    for start in (one.start() for one in BINARY.finditer(blob)):
+    for start in (match.start() for match in BINARY.finditer(blob)):
         if start + CONTEXT.size <= len(view):
             end = start + sum(CONTEXT.unpack_from(view, start))
             if start + INFO_AT < end <= len(view):
@@ -144,7 +144,7 @@ def parse_context_binary(part: View, offset: int = 0) -> ContextBinary:
     build = search_whole(part, 0, len(part))
     targets = find_targets(part)
     named = tuple(target for target in targets if target.soc != NO_SOC)
-    known: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "build": build.text if build else "",
         "qnn": (build.version if build else None) or "",
         "targets": targets,
@@ -152,19 +152,19 @@ def parse_context_binary(part: View, offset: int = 0) -> ContextBinary:
         "soc": named[0].soc if len(named) == 1 else "",
         "hexagon": targets[0].hexagon if len({target.hexagon for target in targets}) == 1 else 0,
         "vtcm_mb": max((target.vtcm_mb for target in targets), default=0),
-        "min_arch": min((int(one[1]) for one in MIN_ARCH.finditer(part)), default=0),
+        "min_arch": min((int(match[1]) for match in MIN_ARCH.finditer(part)), default=0),
     }
     if part[: len(MAGIC)] == MAGIC:
         try:
             end = INFO_AT + struct.unpack_from("<Q", part, SIZE_AT)[0]
-            known |= _parse_info(Tables(part, INFO_AT, end))
+            fields |= _parse_info(Tables(part, INFO_AT, end))
         except (struct.error, OverflowError) as error:
-            known["unread"] = f"its description cannot be read: {error}"
+            fields["unread"] = f"its description cannot be read: {error}"
     elif part[: len(ARCHIVE)] == ARCHIVE:
-        known["unread"] = "it is a DLC without a context binary, so the device compiles it"
+        fields["unread"] = "it is a DLC without a context binary, so the device compiles it"
     else:
-        known["unread"] = "it has an unknown format"
-    return ContextBinary(offset, len(part), **known)
+        fields["unread"] = "it has an unknown format"
+    return ContextBinary(offset, len(part), **fields)
 
 
 def _parse_info(tables: Tables) -> dict[str, object]:
@@ -177,11 +177,11 @@ def _parse_info(tables: Tables) -> dict[str, object]:
     if version != KNOWN_INFO:
         return {"binary_info": version, "unread": f"its description has version {version}"}
     soc_id = info.number(16)
-    socs = {one.id: name for name, one in read_socs().items()}
+    socs = {soc.id: name for name, soc in read_socs().items()}
     device = info.bytes(15)  # for HTP: a version, then the Hexagon version
     graphs = tuple(_parse_graph(table) for table in info.list_tables(10))
     vtcm = max((graph.vtcm_mb or 0 for graph in graphs), default=0)
-    found: dict[str, object] = {
+    fields: dict[str, object] = {
         "binary_info": version,
         "backend": BACKENDS.get(info.number(0), f"backend {info.number(0)}"),
         "core_api": _dotted(info.numbers(2, 3)),
@@ -193,20 +193,20 @@ def _parse_info(tables: Tables) -> dict[str, object]:
         "vtcm_mb": vtcm,
         "graphs": graphs,
     }
-    return {key: value for key, value in found.items() if value}
+    return {key: value for key, value in fields.items() if value}
 
 
 def _parse_graph(item: Table) -> Graph:
     outer = item.table(2)
-    whole = outer.table(0) if outer else None
-    graph = whole.table(0) if whole else None
+    container = outer.table(0) if outer else None
+    graph = container.table(0) if container else None
     if item.number(0) != KNOWN_INFO or not outer or not graph:
         return Graph("?")
     packed = outer.bytes(2)
     whole_size = len(packed) >= CONSTANTS_AT + 8
     vtcm = struct.unpack_from("<I", packed, VTCM_AT)[0] >> 20 if len(packed) >= 20 else None
     constants = struct.unpack_from("<Q", packed, CONSTANTS_AT)[0] if whole_size else None
-    inputs, outputs = (tuple(map(_parse_tensor, graph.list_tables(one))) for one in (2, 4))
+    inputs, outputs = (tuple(map(_parse_tensor, graph.list_tables(number))) for number in (2, 4))
     return Graph(graph.text(0), inputs, outputs, vtcm, constants)
 
 

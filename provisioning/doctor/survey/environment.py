@@ -95,8 +95,8 @@ def survey_environment(
     if staging := trees.get(STAGING):
         trees[STAGING] = replace(staging, min_sdk=find_min_sdk(staging.root))
     if sdk_name:
-        wanted = partial(choose_policy, policies=kinds)
-        trees = {sdk_name: survey_tree(request.roots[sdk_name], wanted), **trees}
+        choose = partial(choose_policy, policies=kinds)
+        trees = {sdk_name: survey_tree(request.roots[sdk_name], choose), **trees}
     elves = [file.elf for tree in trees.values() for file in tree.files if file.elf]
     needed = {name for elf in elves if elf.machine == EM_X86_64 for name in elf.needed}
     system = {name for kind in kinds.values() for name in kind.system}
@@ -172,8 +172,10 @@ def _survey_backend(
         return None
     needs = read_backends()[request.backend]
     is_there = (sdk.root / HOST_DIRECTORY / needs.library).is_file()
-    said = _try_device(request, sdk, python, request.backend) if python else None
-    return BackendFacts(request.backend.value, needs.library, is_there, needs.why, needs.fix, said)
+    failure = _try_device(request, sdk, python, request.backend) if python else None
+    return BackendFacts(
+        request.backend.value, needs.library, is_there, needs.why, needs.fix, failure
+    )
 
 
 def _try_device(
@@ -228,13 +230,13 @@ def survey_variables(variables: Mapping[str, str], sdk_root: Path | None = None)
 
 
 def _survey_entry(directory: str) -> PathEntry:
-    found: dict[str, Path] = {}
+    libraries: dict[str, Path] = {}
     runtimes: dict[str, Path] = {}
     try:
         for entry in os.scandir(directory or "."):
-            kept = runtimes if RUNTIME.fullmatch(entry.name) else found
-            if (kept is runtimes or CONCERNED.match(entry.name)) and entry.is_file():
-                kept[entry.name] = Path(entry.path)
+            kind_files = runtimes if RUNTIME.fullmatch(entry.name) else libraries
+            if (kind_files is runtimes or CONCERNED.match(entry.name)) and entry.is_file():
+                kind_files[entry.name] = Path(entry.path)
     except OSError:
         return PathEntry(directory)
-    return PathEntry(directory, read_files(found), read_files(runtimes))
+    return PathEntry(directory, read_files(libraries), read_files(runtimes))

@@ -82,8 +82,8 @@ def survey_tools(
     """Find each program (name -> command) on the PATH in ``variables``, and ask for its version."""
 
     def look(name: str, program: str) -> ToolFacts:
-        found = shutil.which(program, path=variables.get("PATH", ""))
-        return ask_version(name, Path(found), variables) if found else ToolFacts(name, None)
+        path = shutil.which(program, path=variables.get("PATH", ""))
+        return ask_version(name, Path(path), variables) if path else ToolFacts(name, None)
 
     with ThreadPoolExecutor(4) as pool:
         return tuple(pool.map(look, programs.keys(), programs.values()))
@@ -115,10 +115,13 @@ def survey_devices(variables: Mapping[str, str], directory: str) -> tuple[Device
     if adb is None:
         return ()
     output = _run([adb, "devices"], variables, LIST_TIMEOUT_S)
-    return tuple(
-        _ask(adb, serial, variables, directory) if state == "device" else DeviceFacts(serial, state)
-        for serial, state in _parse_list(output)
-    )
+    devices = []
+    for serial, state in _parse_list(output):
+        if state == "device":
+            devices.append(_ask(adb, serial, variables, directory))
+        else:  # offline or unauthorized: it answers no questions
+            devices.append(DeviceFacts(serial, state))
+    return tuple(devices)
 
 
 def _run(words: list[str], variables: Mapping[str, str], timeout_s: float) -> str:
@@ -142,18 +145,18 @@ def _ask(adb: str, serial: str, variables: Mapping[str, str], directory: str) ->
     script = fill_script(SCRIPT, directory=directory)
     output = _run([adb, "-s", serial, "shell", script], variables, SHELL_TIMEOUT_S)
     rows = [line.strip().partition("=") for line in output.splitlines()]
-    said = {key: value for key, _, value in rows if key != "library"}
+    answers = {key: value for key, _, value in rows if key != "library"}
     libraries = [value.partition(" ") for key, _, value in rows if key == "library"]
-    free_kib = _number(said.get("free"))
+    free_kib = _number(answers.get("free"))
     return DeviceFacts(
         serial,
         "device",
-        soc=said.get("soc", ""),
-        android=said.get("android", ""),
-        api_level=_number(said.get("api")),
-        page_bytes=_number(said.get("page")),
+        soc=answers.get("soc", ""),
+        android=answers.get("android", ""),
+        api_level=_number(answers.get("api")),
+        page_bytes=_number(answers.get("page")),
         free_mb=None if free_kib is None else free_kib * 1024 // 1_000_000,
-        is_root="0" in (said.get("uid"), said.get("su")),
+        is_root="0" in (answers.get("uid"), answers.get("su")),
         directory=directory,
         libraries={PurePosixPath(path).name: build for path, _, build in libraries},
     )
@@ -183,7 +186,7 @@ def survey_sdk(root: Path, headers: Iterable[str], *, asks_library: bool = False
     parts = dict(API_PART.findall(read_window(root / API_HEADER)))
     names = ("MAJOR", "MINOR", "PATCH")
     places = ("lib/*", "lib/*/*signed", "bin/*")  # such as lib/hexagon-v75/unsigned
-    found = [path for place in places for path in root.glob(place) if path.is_dir()]
+    directories = [path for place in places for path in root.glob(place) if path.is_dir()]
     return SdkFacts(
         root,
         is_directory=True,
@@ -191,7 +194,7 @@ def survey_sdk(root: Path, headers: Iterable[str], *, asks_library: bool = False
         version=identity.version or None,
         stamp=identity.stamp or None,
         fault=fault,
-        directories=tuple(sorted(path.relative_to(root).as_posix() for path in found)),
+        directories=tuple(sorted(path.relative_to(root).as_posix() for path in directories)),
         headers=tuple(name for name in headers if (root / "include" / "QNN" / name).is_file()),
         api_version=".".join(parts[name] for name in names) if set(names) <= parts.keys() else None,
         library_api=ask_library(root / HOST_DIRECTORY) if asks_library else None,
@@ -265,9 +268,9 @@ def _parse_status(output: str) -> Iterator[SubmoduleFacts]:
     """Parse lines such as ``-896db5... third-party/flatcc`` or `` 896db5... path (v0.6)``."""
     for line in output.splitlines():
         state = STATES.get(line[:1])
-        commit, _, rest = line[1:].partition(" ")
+        commit, _, path_and_tag = line[1:].partition(" ")
         if state and len(commit) in (40, 64):
-            path = rest.rsplit(" (", 1)[0] if rest.endswith(")") else rest
+            path = path_and_tag.rsplit(" (", 1)[0] if path_and_tag.endswith(")") else path_and_tag
             yield SubmoduleFacts(path, state, commit)
 
 

@@ -150,8 +150,8 @@ def read_program(path: Path) -> Program:
     """Read the program or context binary at ``path``. Raises UsageError for a file that is
     neither."""
     view = map_file(path)
-    if found := parse_program(view, path.name):
-        return found
+    if program := parse_program(view, path.name):
+        return program
     raise UsageError(
         f"{path.name} is neither an ExecuTorch program nor a QNN context binary",
         why=f"it starts with {bytes(view[:8]).hex(' ')}" if len(view) else "it is empty",
@@ -206,22 +206,22 @@ def parse_program(view: View, name: str) -> Program | None:
         return None
     program = Program(name, kind, len(view))
     try:
-        found = read(view, program)
+        parsed = read(view, program)
     except (struct.error, OverflowError) as error:
-        found = replace(program, damage=f"has a flatbuffer that cannot be read: {error}")
-    if found.damage and not found.contexts and read is _read_methods:
-        return replace(found, damage=found.damage + _find_conversion(view))
-    return found
+        parsed = replace(program, damage=f"has a flatbuffer that cannot be read: {error}")
+    if parsed.damage and not parsed.contexts and read is _read_methods:
+        return replace(parsed, damage=parsed.damage + _find_conversion(view))
+    return parsed
 
 
 def _read_methods(view: View, program: Program) -> Program:
     """Return the content of a program, and why it cannot be loaded or mapped."""
     if damage := find_program_damage(view):
         return replace(program, damage=damage)
-    found = _parse(Tables(view), program)
-    damaged = (context.damage for context in found.contexts if context.damage)
-    damage = next((f"contains a context binary that {one}" for one in damaged), "")
-    return replace(found, damage=damage, misplaced="" if damage else find_misplaced(view))
+    parsed = _parse(Tables(view), program)
+    damaged = (context.damage for context in parsed.contexts if context.damage)
+    damage = next((f"contains a context binary that {reason}" for reason in damaged), "")
+    return replace(parsed, damage=damage, misplaced="" if damage else find_misplaced(view))
 
 
 def _open_bundle(view: View, bundle: Program) -> Program:
@@ -286,8 +286,8 @@ def _parse(tables: Tables, program: Program) -> Program:
         span = spans[number]
         if span not in contexts:
             contexts[span] = _find_context(view, *span)
-        kept = [one for one, context in contexts.items() if context]
-        return kept.index(span) if span in kept else None
+        spans_with_context = [at for at, context in contexts.items() if context]
+        return spans_with_context.index(span) if span in spans_with_context else None
 
     methods: list[Method] = []
     metadata: dict[str, Constant] = {}
@@ -298,8 +298,8 @@ def _parse(tables: Tables, program: Program) -> Program:
         name, inputs, outputs = plan.text(0), plan.list(3, "i"), plan.list(4, "i")
         delegates = list(plan.list_tables(7))
         if not inputs and not delegates:
-            given = tuple(parse_constant(_pick(values, output)) for output in outputs)
-            metadata[name] = given[0] if len(given) == 1 else given  # type: ignore[assignment]
+            results = tuple(parse_constant(_pick(values, output)) for output in outputs)
+            metadata[name] = results[0] if len(results) == 1 else results  # type: ignore[assignment]
             continue
         constants |= dict(_list_constants(values))
         external |= dict.fromkeys(_list_external(values))
@@ -337,8 +337,8 @@ def _find_context(view: View, start: int, size: int) -> ContextBinary | None:
         return None
     at = max(at, 0)
     if at >= HEADER.size:
-        magic, _, told = HEADER.unpack_from(head)
-        end = start + at + told if magic == HEADER_MAGIC else end
+        magic, _, stated_size = HEADER.unpack_from(head)
+        end = start + at + stated_size if magic == HEADER_MAGIC else end
     if end > start + size or end > len(view):
         cut = f"has only {min(start + size, len(view)) - start - at} of {end - start - at} bytes"
         return ContextBinary(start + at, size - at, damage=cut)
@@ -355,48 +355,50 @@ def parse_constant(value: Table) -> Constant:
     """Return the value that a constant method returns. A float that JSON cannot represent is
     returned as text, and a value of any other type as None.
     """
-    kind, held = value.number(0, "B"), value.table(1)
-    if held is None:
+    kind, content = value.number(0, "B"), value.table(1)
+    if content is None:
         return None
     if kind == STRING:
-        return held.text(0)
+        return content.text(0)
     if form := {INT: "q", BOOL: "?", DOUBLE: "d"}.get(kind):
-        found: int | float | bool = held.number(0, form)
-        return found if math.isfinite(found) else str(found)
+        number: int | float | bool = content.number(0, form)
+        return number if math.isfinite(number) else str(number)
     if form := {INTS: "q", BOOLS: "?", DOUBLES: "d"}.get(kind):
-        many = held.list(0, form)
-        return many if all(map(math.isfinite, many)) else str(many)
+        numbers = content.list(0, form)
+        return numbers if all(map(math.isfinite, numbers)) else str(numbers)
     return None
 
 
 def _parse_ports(values: list[Table], numbers: tuple[int, ...]) -> tuple[TensorSpec, ...]:
     """Return the inputs or outputs with these numbers among a method's values, by position."""
-    return tuple(_parse_tensor(_pick(values, one), str(place)) for place, one in enumerate(numbers))
+    return tuple(
+        _parse_tensor(_pick(values, number), str(place)) for place, number in enumerate(numbers)
+    )
 
 
 def _parse_tensor(value: Table, name: str) -> TensorSpec:
-    held = _find_tensor(value)
-    if not held:
+    tensor = _find_tensor(value)
+    if not tensor:
         return TensorSpec(name, "not a tensor", ())
-    sizes = held.list(2, "i")
+    sizes = tensor.list(2, "i")
     if len(sizes) > MAX_RANK:
         raise struct.error(f"a tensor has {len(sizes)} dimensions")
-    return TensorSpec(name, DTYPES.get(held.number(0, "b"), ("unknown", 0))[0], sizes)
+    return TensorSpec(name, DTYPES.get(tensor.number(0, "b"), ("unknown", 0))[0], sizes)
 
 
 def _list_constants(values: Iterable[Table]) -> Iterator[tuple[int, tuple[str, int]]]:
     """Yield the number of each constant tensor's data buffer, with its type and size in bytes."""
-    for held in filter(None, map(_find_tensor, values)):
-        if (buffer := held.number(5)) and not (held.find(6) or _find_external(held)):
-            sizes = held.list(2, "i")[:MAX_RANK]
-            dtype, width = DTYPES.get(held.number(0, "b"), ("unknown", 0))
+    for tensor in filter(None, map(_find_tensor, values)):
+        if (buffer := tensor.number(5)) and not (tensor.find(6) or _find_external(tensor)):
+            sizes = tensor.list(2, "i")[:MAX_RANK]
+            dtype, width = DTYPES.get(tensor.number(0, "b"), ("unknown", 0))
             yield buffer, (dtype, width * math.prod(sizes))
 
 
 def _list_external(values: Iterable[Table]) -> Iterator[str]:
     """Yield the names of tensors whose data is in a .ptd."""
-    for held in filter(None, map(_find_tensor, values)):
-        if extra := _find_external(held):
+    for tensor in filter(None, map(_find_tensor, values)):
+        if extra := _find_external(tensor):
             yield extra.text(1)
 
 
@@ -414,14 +416,14 @@ def _count_operators(plan: Table) -> dict[str, int]:
     names = [
         ".".join(filter(None, (table.text(0), table.text(1)))) for table in plan.list_tables(6)
     ]
-    found = Counter[str]()
+    counts = Counter[str]()
     for chain in plan.list_tables(5):
         for instruction in chain.list_tables(2):
             call = instruction.table(1)
             if instruction.number(0, "B") == KERNEL_CALL and call:
                 number = call.number(0, "i")
-                found[names[number] if 0 <= number < len(names) else f"operator {number}"] += 1
-    return dict(sorted(found.items()))
+                counts[names[number] if 0 <= number < len(names) else f"operator {number}"] += 1
+    return dict(sorted(counts.items()))
 
 
 def _parse_partition(delegate: Table, context: int | None) -> Partition:

@@ -47,8 +47,8 @@ def survey_python(
             env=variables,
             timeout_s=TIMEOUT_S,
         )
-        said: dict[str, Any] = decode_json(ended.output.splitlines()[-1], dict[str, Any])
-        return _describe(said, variables)
+        answer: dict[str, Any] = decode_json(ended.output.splitlines()[-1], dict[str, Any])
+        return _describe(answer, variables)
     except ToolError as error:
         return PythonFacts(
             str(python), error=error.why.splitlines()[-1] if error.why else error.what
@@ -58,25 +58,24 @@ def survey_python(
         return PythonFacts(str(python), error=why)
 
 
-def _describe(said: Mapping[str, Any], variables: Mapping[str, str]) -> PythonFacts:
-    adaptors = tuple(said["adaptors"])
-    fitting = [path for path in adaptors if path.endswith(said["tag"])]
+def _describe(answer: Mapping[str, Any], variables: Mapping[str, str]) -> PythonFacts:
+    adaptors = tuple(answer["adaptors"])
+    fitting = [path for path in adaptors if path.endswith(answer["tag"])]
     adaptor = read_file(Path(fitting[0]).name, Path(fitting[0])) if fitting else None
-    built = read_overlay(Path(said["executorch"]).parent) if said["executorch"] else None
+    built = read_overlay(Path(answer["executorch"]).parent) if answer["executorch"] else None
     headers = ""
     if adaptor and adaptor.elf:
         with suppress(OSError):
             headers = find_headers_version(adaptor.path)
-    own: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value
-        for name, value in said.items()
-        if name != "asked"
-    }
+    fields: dict[str, Any] = {}
+    for name, value in answer.items():
+        if name != "asked":  # the requirements, see _unmet
+            fields[name] = tuple(value) if isinstance(value, list) else value
     return PythonFacts(
-        **own,
+        **fields,
         adaptor=adaptor,
         lacking=tuple(_lacking(adaptor, variables)) if adaptor else (),
-        unmet=tuple(_unmet(said["asked"], ".".join(map(str, said["version"])))),
+        unmet=tuple(_unmet(answer["asked"], ".".join(map(str, answer["version"])))),
         headers=headers,
         checkout=built.executorch if built else "",
         built_with=built.sdk if built else "",
@@ -89,27 +88,33 @@ def _lacking(file: FileFacts, variables: Mapping[str, str]) -> Iterator[str]:
     """
     if file.elf is None or file.machine != EM_X86_64:
         return
-    origin, listed = str(file.path.parent), variables.get("LD_LIBRARY_PATH", "").split(":")
-    own = [entry.replace("${ORIGIN}", "$ORIGIN") for entry in file.elf.search_path]
-    places = [Path(entry.replace("$ORIGIN", origin)) for entry in [*own, *listed] if entry]
+    origin, path_entries = str(file.path.parent), variables.get("LD_LIBRARY_PATH", "").split(":")
+    file_entries = [entry.replace("${ORIGIN}", "$ORIGIN") for entry in file.elf.search_path]
+    places = [
+        Path(entry.replace("$ORIGIN", origin)) for entry in [*file_entries, *path_entries] if entry
+    ]
     system = find_libraries(file.elf.needed)
     for name in file.elf.needed:
         if not system[name] and not any((place / name).exists() for place in places):
             yield name
 
 
-def _unmet(asked: Sequence[Sequence[str]], version: str) -> Iterator[tuple[str, str, str]]:
+def _unmet(requirements: Sequence[Sequence[str]], version: str) -> Iterator[tuple[str, str, str]]:
     """Yield the name, installed version and required versions of each distribution that does not
     meet its requirement.
     """
     from packaging.requirements import Requirement
 
     python = {"python_full_version": version, "python_version": ".".join(version.split(".")[:2])}
-    for line, installed in asked:
-        wanted = Requirement(line)
-        applies = wanted.marker is None or wanted.marker.evaluate({**python, "extra": ""})
-        if installed and applies and not wanted.specifier.contains(installed, prereleases=True):
-            yield wanted.name, installed, str(wanted.specifier)
+    for line, installed in requirements:
+        requirement = Requirement(line)
+        applies = requirement.marker is None or requirement.marker.evaluate({**python, "extra": ""})
+        if (
+            installed
+            and applies
+            and not requirement.specifier.contains(installed, prereleases=True)
+        ):
+            yield requirement.name, installed, str(requirement.specifier)
 
 
 def try_device(
@@ -130,13 +135,13 @@ def try_device(
     key = hashlib.sha256(backend.value.encode())
     for path in (adaptor, library, Path(qnn_probe.__file__)):
         key.update(hash_file(path).encode())
-    kept = remembered / f"device-{key.hexdigest()[:32]}.txt"
-    if kept.is_file():
-        return read_text(kept)
+    cache_file = remembered / f"device-{key.hexdigest()[:32]}.txt"
+    if cache_file.is_file():
+        return read_text(cache_file)
     why, is_known = _try_device(python, variables, backend)
     if is_known:
         with suppress(OSError):  # then it is tried again
-            write_whole(kept, why)
+            write_whole(cache_file, why)
     return why
 
 
@@ -151,8 +156,12 @@ def _try_device(python: Path, variables: Mapping[str, str], backend: Backend) ->
         return str(error.why or error.what), False
     if ended.exceeded:
         return f"the attempt {ended.describe()}; if the machine was busy, run this again", False
-    found = ANSWER.findall(ended.output)
-    if found and found[-1] == "ok":
+    answers = ANSWER.findall(ended.output)
+    if answers and answers[-1] == "ok":
         return "", True
-    said: list[str] = [*QNN_SAYS.findall(ended.output), *found, f"the process {ended.describe()}"]
-    return said[0].strip(), True
+    reasons: list[str] = [
+        *QNN_SAYS.findall(ended.output),
+        *answers,
+        f"the process {ended.describe()}",
+    ]
+    return reasons[0].strip(), True

@@ -32,7 +32,7 @@ def probe(distributions: list[str], modules: list[str]) -> dict[str, Any]:
         "executorch": executorch,
         "installed": _installed("executorch"),
         "pth": _path_files(executorch),
-        "shadowed": [one for name in ("torch", *modules) for one in _find_shadow(name)],
+        "shadowed": [shadow for name in ("torch", *modules) for shadow in _find_shadow(name)],
         "adaptors": find_adaptors(executorch),
         "flatc": shutil.which("flatc"),
         "asked": _asked("executorch"),
@@ -58,10 +58,10 @@ def _installed(name: str) -> str:
 def _find_shadow(name: str) -> list[list[str]]:
     """Return the name, the place from which it is imported and the directory of the installed
     package, if these two differ."""
-    installed, found = _installed(name), _locate(name)
-    if not installed or not found or Path(found).resolve() == Path(installed).resolve():
+    installed, imported = _installed(name), _locate(name)
+    if not installed or not imported or Path(imported).resolve() == Path(installed).resolve():
         return []
-    return [[name, found, installed]]
+    return [[name, imported, installed]]
 
 
 def _path_files(place: str | None) -> list[str]:
@@ -76,11 +76,11 @@ def _asked(name: str) -> list[list[str]]:
     installed.
     """
     try:
-        asked = importlib.metadata.requires(name) or []
+        requirements = importlib.metadata.requires(name) or []
     except importlib.metadata.PackageNotFoundError:
         return []
-    names = [re.split(r"[^\w.-]", line.strip(), maxsplit=1)[0] for line in asked]
-    return [[line, _version(name) or ""] for line, name in zip(asked, names)]  # noqa: B905
+    names = [re.split(r"[^\w.-]", line.strip(), maxsplit=1)[0] for line in requirements]
+    return [[line, _version(name) or ""] for line, name in zip(requirements, names)]  # noqa: B905
 
 
 def _locate(name: str) -> str | None:

@@ -39,8 +39,8 @@ def create_device(backend: str) -> str:
     spec = utils.generate_qnn_executorch_compiler_spec(
         soc_model=getattr(QcomChipset, SOCS[backend]), backend_options=options
     )
-    said = str(PyQnnManagerAdaptor.QnnManager(spec[0].value).InitBackend()).rpartition(".")[2]
-    return said.lower() if said == "Ok" else said
+    error_name = str(PyQnnManagerAdaptor.QnnManager(spec[0].value).InitBackend()).rpartition(".")[2]
+    return error_name.lower() if error_name == "Ok" else error_name
 
 
 def main(question: str, subject: str) -> None:

@@ -21,21 +21,21 @@ BUILD_FILES = ("build.gradle.kts", "build.gradle")
 # minSdk = 31 in Kotlin; minSdk 31, minSdkVersion 31 or minSdkVersion(31) in Groovy.
 MIN_SDK = re.compile(r"^[^\S\n]*minSdk(?:Version)?[\s=(]+(\d+)", re.MULTILINE)
 MAGIC, LOWERED, CONTEXT = b"\x7fELF", ".pte", ".bin"
-Wanted = Callable[[str], object]
+Accepts = Callable[[str], object]
 
 
-def survey_tree(root: Path, wanted: Wanted = lambda _: True) -> TreeFacts:
-    """Return facts about the libraries and programs below ``root``, in directories whose relative
-    path ``wanted`` accepts.
+def survey_tree(root: Path, accepts: Accepts = lambda _: True) -> TreeFacts:
+    """Return facts about the libraries and programs below ``root``, in directories with a relative
+    path for which ``accepts`` returns true.
 
     Symbolic links are listed. A link that points outside the tree is examined like its target,
     since a push to a device copies the target. If ``root`` is missing, the tree is empty.
     """
     links: dict[str, str] = {}
     dangling: set[str] = set()
-    found: dict[str, Path] = {}
+    libraries: dict[str, Path] = {}
     lowered: list[FileFacts] = []
-    for path, status in _walk(root, "", wanted):
+    for path, status in _walk(root, "", accepts):
         relative = path.relative_to(root).as_posix()
         if stat.S_ISLNK(status.st_mode):
             with suppress(OSError):
@@ -49,8 +49,8 @@ def survey_tree(root: Path, wanted: Wanted = lambda _: True) -> TreeFacts:
             if program := _read_lowered(relative, path, status.st_size):
                 lowered.append(program)
         elif _is_candidate(path, status):
-            found[relative] = path
-    facts = read_files(found)
+            libraries[relative] = path
+    facts = read_files(libraries)
     return TreeFacts(root, facts, links, frozenset(dangling), tuple(lowered), root.is_dir())
 
 
@@ -71,8 +71,8 @@ def find_min_sdk(root: Path) -> int | None:
     for directory in (root.absolute(), *root.absolute().parents):
         for name in BUILD_FILES:
             with suppress(OSError, UnicodeDecodeError):
-                if found := MIN_SDK.search(read_text(directory / name)):
-                    return int(found[1])
+                if match := MIN_SDK.search(read_text(directory / name)):
+                    return int(match[1])
         if (directory / ".git").exists():
             break
     return None
@@ -127,9 +127,9 @@ def _read_lowered(relative: str, path: Path, size_bytes: int) -> FileFacts | Non
     )
 
 
-def read_files(found: Mapping[str, Path]) -> tuple[FileFacts, ...]:
+def read_files(files: Mapping[str, Path]) -> tuple[FileFacts, ...]:
     """Return facts about each file, in the order of relative paths, which are the keys."""
-    return tuple(read_file(relative, path) for relative, path in sorted(found.items()))
+    return tuple(read_file(relative, path) for relative, path in sorted(files.items()))
 
 
 def read_file(relative: str, path: Path) -> FileFacts:
@@ -149,7 +149,7 @@ def read_file(relative: str, path: Path) -> FileFacts:
         return FileFacts(relative, path, size_bytes, defect=error.defect, defect_why=error.why)
 
 
-def _walk(root: Path, relative: str, wanted: Wanted) -> Iterator[tuple[Path, os.stat_result]]:
+def _walk(root: Path, relative: str, accepts: Accepts) -> Iterator[tuple[Path, os.stat_result]]:
     """Raises UnfitError for a directory that this user cannot read: its files would count as
     missing."""
     try:
@@ -164,8 +164,8 @@ def _walk(root: Path, relative: str, wanted: Wanted) -> Iterator[tuple[Path, os.
         return
     for entry in entries:
         if entry.is_dir(follow_symlinks=False):
-            yield from _walk(root, f"{relative}/{entry.name}".lstrip("/"), wanted)
-        elif wanted(relative):
+            yield from _walk(root, f"{relative}/{entry.name}".lstrip("/"), accepts)
+        elif accepts(relative):
             with suppress(OSError):  # it may be removed meanwhile
                 yield Path(entry.path), entry.stat(follow_symlinks=False)
 

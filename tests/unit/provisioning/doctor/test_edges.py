@@ -104,9 +104,9 @@ def staged_family(*files: FileFacts, **change: Any) -> Family:
     return family(*files, is_staged=True, **change)
 
 
-def within(*wanted: str, **change: Any) -> Placed:
-    """A library next to others, which need the names ``wanted`` and do not find them."""
-    return Placed(elf(**change), PLAIN, wanted=wanted)
+def within(*missing: str, **change: Any) -> Placed:
+    """A library next to others, which need the names ``missing`` and do not find them."""
+    return Placed(elf(**change), PLAIN, missing=missing)
 
 
 MACHINES = [
