@@ -173,11 +173,11 @@ def resolve_hexagon(roots: Roots, variables: Variables) -> Compilers:
     compiler = tools / "Tools/bin/hexagon-clang++"
     if not compiler.is_file():
         compilers = sorted(sdk.glob(f"{HEXAGON_TOOLS}/*/Tools/bin/{compiler.name}"))
-        candidates = " or ".join(str(path.parents[2]) for path in compilers)
+        present = " or ".join(str(path.parents[2]) for path in compilers)
         raise UnfitError(
             f"the compiler {compiler} is missing",
             why="HEXAGON_TOOLS_ROOT points to the wrong directory, or the SDK has other tools",
-            fix=f"set HEXAGON_TOOLS_ROOT to {candidates or 'the directory that contains Tools/bin'}",
+            fix=f"set HEXAGON_TOOLS_ROOT to {present or 'the directory that contains Tools/bin'}",
         )
     identity = {"cxx": identify_compiler(compiler)}
     values = {"hexagon_tools_root": str(tools)}
