@@ -23,26 +23,26 @@ Tensors = Sequence[torch.Tensor]
 
 
 @dataclass(kw_only=True)
-class Seen:
-    """A comparison in a test: upstream compares ``outputs`` with ``wanted``."""
+class Check:
+    """A comparison in a test: upstream compares ``outputs`` with ``expected``."""
 
     program: Any  # the module that was lowered
     float_model: Any  # the module from which it was quantized, or None
     inputs: tuple[Any, ...]  # may be nested
-    is_own: bool  # whether ``wanted`` are the outputs of ``program``, not of the float32 model
+    is_own: bool  # whether ``expected`` are the outputs of ``program``, not of the float32 model
     pte_bytes: int = 0  # the size of the .pte, or 0 if it is not known
     outputs: Tensors = ()
-    wanted: Tensors = ()
+    expected: Tensors = ()
 
 
 @dataclass
 class Capture:
-    """The comparisons in the current test. ``seen`` holds the completed ones, and ``now`` the one
+    """The comparisons in the current test. ``checks`` holds the completed ones, and ``now`` the one
     whose program is running. ``sources`` maps the id of each quantized module to its float32 model
     and to the module itself."""
 
-    seen: list[Seen] = field(default_factory=list)
-    now: Seen | None = None
+    checks: list[Check] = field(default_factory=list)
+    now: Check | None = None
     sources: dict[int, tuple[Any, Any]] = field(default_factory=dict)
 
     def note_quantized(self, quantized: Any, float_model: Any) -> None:
@@ -55,7 +55,7 @@ class Capture:
     ) -> None:
         """Record a program that is about to run, with a copy of its inputs."""
         source = self.sources.get(id(program))
-        self.now = Seen(
+        self.now = Check(
             program=program,
             float_model=source[0] if source else None,
             inputs=tuple(tree_map(_copy, tuple(inputs))),
@@ -63,12 +63,12 @@ class Capture:
             pte_bytes=pte_bytes,
         )
 
-    def compare(self, outputs: Tensors, wanted: Tensors) -> None:
+    def compare(self, outputs: Tensors, expected: Tensors) -> None:
         """Record the outputs of the program that ran last, and the values with which upstream is
         about to compare them. Record nothing if no program ran since the last comparison."""
         if self.now:
-            self.now.outputs, self.now.wanted = tree_map(_copy, [[*outputs], [*wanted]])
-            self.seen.append(self.now)
+            self.now.outputs, self.now.expected = tree_map(_copy, [[*outputs], [*expected]])
+            self.checks.append(self.now)
             self.now = None
 
 
@@ -88,10 +88,10 @@ def wrap(owner: Any, name: str, *, before: Any = None, after: Any = None) -> Non
     def call(*words: Any, **options: Any) -> Any:
         if before:
             before(*words, **options)
-        made = inner(*words, **options)
+        result = inner(*words, **options)
         if after:
-            after(made, *words, **options)
-        return made
+            after(result, *words, **options)
+        return result
 
     setattr(owner, name, staticmethod(call) if isinstance(inner, staticmethod) else call)
 
@@ -106,12 +106,14 @@ def watch_delegate() -> None:
     ) -> None:
         capture.begin(module, sample_inputs, pte_bytes=len(executorch_prog.buffer))
 
-    def quantized(made: Any, _: Any, module: Any, *_w: Any, **_o: Any) -> None:
-        capture.note_quantized(made, module)
+    def quantized(result: Any, _: Any, module: Any, *_w: Any, **_o: Any) -> None:
+        capture.note_quantized(result, module)
 
     wrap(case, "verify_output", before=begin)
     wrap(
-        case, "_assert_outputs_equal", before=lambda _, made, wanted: capture.compare(made, wanted)
+        case,
+        "_assert_outputs_equal",
+        before=lambda _, outputs, expected: capture.compare(outputs, expected),
     )
     wrap(case, "get_qdq_module", after=quantized)
     wrap(case, "get_converted_sgd_trained_module", after=quantized)
@@ -123,10 +125,10 @@ def watch_rework() -> None:
     shared = importlib.import_module(f"{TESTS}.rework.conftest")
     lowered: dict[int, Any] = {}
 
-    def calibrated(made: Any, calibrate: Any) -> None:
-        lowered[id(calibrate.module)] = made
-        if made is not calibrate.module:
-            capture.note_quantized(made, calibrate.module)
+    def calibrated(result: Any, calibrate: Any) -> None:
+        lowered[id(calibrate.module)] = result
+        if result is not calibrate.module:
+            capture.note_quantized(result, calibrate.module)
 
     def begin(*, module: Any, inputs: Any, executorch_prog: Any, **_: Any) -> None:
         program = lowered.get(id(module), module)
@@ -154,11 +156,11 @@ def watch_backend_suite() -> None:
             capture.note_quantized(module, running[-1].original_module)
         capture.begin(module, inputs)
 
-    def compare(wanted: Any, made: Any, *_w: Any, **_o: Any) -> None:
-        capture.compare(tree_leaves(made), tree_leaves(wanted))
+    def compare(expected: Any, outputs: Any, *_w: Any, **_o: Any) -> None:
+        capture.compare(tree_leaves(outputs), tree_leaves(expected))
 
-    def run(one: Any, *_w: Any, **_o: Any) -> None:
-        running[:] = [one]
+    def run(test: Any, *_w: Any, **_o: Any) -> None:
+        running[:] = [test]
 
     wrap(tester, "run_method_and_compare_outputs", before=run)
     wrap(tester, "_calculate_reference_output", before=begin)

@@ -54,16 +54,15 @@ class Row(Struct, frozen=True, forbid_unknown_fields=True):
     def covers(self, suite: str, soc: str, qnn: str, test: str) -> bool:
         """Return whether the row applies to ``test`` in a run of ``suite`` for ``soc`` with
         ``qnn``."""
-        pairs = ((test, self.tests), (soc, self.socs), (qnn, self.qnn))
-        return suite == self.suite and all(
-            any(match(name, glob) for glob in globs) for name, globs in pairs
-        )
+        if suite != self.suite:
+            return False
+        return _fits(test, self.tests) and _fits(soc, self.socs) and _fits(qnn, self.qnn)
 
     def fits(self, judged: Judged) -> bool:
         """Return whether a test ended as the row expects."""
-        found = not self.id or any(match(finding.id, self.id) for finding in judged.findings)
-        told = found and re.search(self.pattern, judged.reason)
-        return bool(told) and WORDS[self.outcome] is judged.outcome
+        has_id = not self.id or any(match(finding.id, self.id) for finding in judged.findings)
+        has_text = re.search(self.pattern, judged.reason) is not None
+        return has_id and has_text and WORDS[self.outcome] is judged.outcome
 
 
 class Cause(Struct, frozen=True, forbid_unknown_fields=True):
@@ -102,8 +101,12 @@ class UpstreamPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     cause: tuple[Cause, ...] = ()
 
 
+def _fits(name: str, globs: Sequence[str]) -> bool:
+    return any(match(name, glob) for glob in globs)
+
+
 @dataclass(frozen=True)
-class Known:
+class Expectation:
     """A row with its cause."""
 
     cause: Cause
@@ -157,7 +160,7 @@ class Checked:
     was expected instead, or is empty."""
 
     judged: Judged
-    known: Known | None = None
+    expectation: Expectation | None = None
     fault: str = ""
 
 
@@ -167,51 +170,55 @@ class Expectations:
     def __init__(self, policy: UpstreamPolicy, suite: str, soc: str, qnn: str) -> None:
         self.policy, self.suite, self.soc = policy, suite, soc
         self.qnn = str(parse_version(qnn))  # QNN's libraries add a build number
-        self.known = [Known(cause, row) for cause in policy.cause for row in cause.row]
+        self.expectations = [Expectation(cause, row) for cause in policy.cause for row in cause.row]
 
     def check(self, judged: Judged) -> Checked:
         """Compare the result of a test with the rows that apply to it. If a flaky test passed, its
         result becomes the row's outcome. A test that passes upstream because it expects an error
         needs no row."""
         run = (self.suite, self.soc, self.qnn)
-        found = [known for known in self.known if known.row.covers(*run, judged.test)]
+        expectations = self.expectations
+        applying = [known for known in expectations if known.row.covers(*run, judged.test)]
         if judged.outcome is Ending.PASSED:
-            flaky = next((known for known in found if known.row.flaky), None)
+            flaky = next((expectation for expectation in applying if expectation.row.flaky), None)
             if flaky:
                 reason = f"flaky: the test passed in this run ({flaky.cause.name})"
                 outcome = WORDS[flaky.row.outcome]
                 return Checked(replace(judged, outcome=outcome, reason=reason), flaky)
-            told = found and f"the test passed, although it is listed under {found[0].cause.name}"
-            return Checked(judged, found[0] if found else None, told or "")
-        if judged.entry and judged.entry.refusal and not found:
+            if not applying:
+                return Checked(judged)
+            why = f"the test passed, although it is listed under {applying[0].cause.name}"
+            return Checked(judged, applying[0], why)
+        if judged.entry and judged.entry.refusal and not applying:
             return Checked(judged)  # upstream's test itself asserts the refusal
-        fits = [known for known in found if known.row.fits(judged)]
-        if fits:
-            return Checked(judged, fits[0])
-        if found:
-            row = found[0].row
-            wanted = " ".join(filter(None, (row.id, repr(row.pattern) if row.pattern else "")))
-            told = f"expected {WORDS[row.outcome].value}, {wanted} ({found[0].cause.name})"
-            return Checked(judged, found[0], told)
+        for expectation in applying:
+            if expectation.row.fits(judged):
+                return Checked(judged, expectation)
+        if applying:
+            row = applying[0].row
+            finding = " ".join(filter(None, (row.id, repr(row.pattern) if row.pattern else "")))
+            why = f"expected {WORDS[row.outcome].value}, {finding} ({applying[0].cause.name})"
+            return Checked(judged, applying[0], why)
         return Checked(judged, None, f"no row of policies/{POLICY}.toml expects this")
 
     def find_stale(self, tests: Sequence[str]) -> list[str]:
         """Return the globs in this suite's rows that match no test, each preceded by the name of
         its cause."""
-        return [
-            f"{known.cause.name}: {glob}"
-            for known in self.known
-            if known.row.suite == self.suite
-            for glob in known.row.tests
-            if not any(match(test, glob) for test in tests)
-        ]
+        stale = []
+        for expectation in self.expectations:
+            if expectation.row.suite == self.suite:
+                for glob in expectation.row.tests:
+                    is_stale = not any(match(test, glob) for test in tests)
+                    if is_stale:
+                        stale.append(f"{expectation.cause.name}: {glob}")
+        return stale
 
-    def find_losses(self, every: Sequence[Judged]) -> list[str]:
+    def find_losses(self, results: Sequence[Judged]) -> list[str]:
         """Return a message for each limit of the suite's Ratchet that a complete run does not meet:
         too few tests ran, or too many are unsupported."""
         ratchet = self.policy.suites[self.suite]
-        without = sum(judged.outcome is Ending.UNSUPPORTED for judged in every)
-        ran = sum(judged.outcome not in {Ending.UNSUPPORTED, Ending.LATE} for judged in every)
+        without = sum(judged.outcome is Ending.UNSUPPORTED for judged in results)
+        ran = sum(judged.outcome not in {Ending.UNSUPPORTED, Ending.LATE} for judged in results)
         losses = [f"only {ran} of {ratchet.run} required tests ran"] if ran < ratchet.run else []
         if without > ratchet.unsupported:
             losses.append(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -57,11 +58,10 @@ def write_comparison(
 ) -> None:
     """Write the arrays to the file ``place`` with the suffix .npz, and then the record with the
     suffix .json."""
-    named = {
-        f"{member.value}_{index}": np.asarray(one)
-        for member, some in arrays.items()
-        for index, one in enumerate(some)
-    }
+    named = {}
+    for member, values in arrays.items():
+        for index, array in enumerate(values):
+            named[f"{member.value}_{index}"] = np.asarray(array)
     np.savez_compressed(place.with_suffix(ARRAYS), allow_pickle=False, **named)
     place.with_suffix(RECORD).write_bytes(msgspec.json.encode(record))
 
@@ -70,7 +70,7 @@ def read_comparisons(directory: Path) -> list[tuple[Comparison, Arrays]]:
     """Return the comparisons of a test, in the order in which the test made them. Raises OSError or
     ValueError if a file is missing or damaged."""
     places = sorted(directory.glob(f"*{RECORD}"), key=lambda path: int(path.stem))
-    found: list[tuple[Comparison, Arrays]] = []
+    comparisons: list[tuple[Comparison, Arrays]] = []
     for place in places:
         arrays: dict[Member, list[Array]] = {}
         with (
@@ -79,8 +79,8 @@ def read_comparisons(directory: Path) -> list[tuple[Comparison, Arrays]]:
         ):
             for name in data.files:  # in the order in which they were written
                 arrays.setdefault(Member(name.rpartition("_")[0]), []).append(data[name])
-        found.append((read_json(place, Comparison), arrays))
-    return found
+        comparisons.append((read_json(place, Comparison), arrays))
+    return comparisons
 
 
 JOURNAL, KEPT = "journal.jsonl", "kept"
@@ -161,15 +161,15 @@ def open_journal(
                 fix="wait until it ends, or pass another directory to --reports",
             ) from error
         entries = list[Entry]()
-        known = read_journal(directory) if resume else None
-        if known:
-            if known[0] != header:
+        journal = read_journal(directory) if resume else None
+        if journal:
+            if journal[0] != header:
                 raise UsageError(
                     f"{directory / JOURNAL} belongs to another run",
                     why="its tests, SoC, tools or options differ from this run's",
                     fix="omit --resume to start a new run, which overwrites this journal",
                 )
-            entries = known[1]
+            entries = journal[1]
             os.ftruncate(file, size_whole(directory))  # drops an incomplete last line
         else:
             os.ftruncate(file, 0)
@@ -206,6 +206,6 @@ def kept_directory(directory: Path, test: str, repeat: int = 0) -> Path:
     """Return the directory for the comparisons of one run of a test. Its name consists of the first
     120 characters of the test's name and a checksum of the whole name. Characters other than
     letters, digits, ``_``, ``.`` and ``-`` are replaced by ``_``."""
-    name = "".join(one if one.isalnum() or one in "_.-" else "_" for one in test)
+    name = re.sub(r"[^\w.-]", "_", test)
     digest = f"{zlib.crc32(test.encode()):08x}"  # distinguishes names that start with the same text
     return directory / KEPT / f"{name[:120]}-{digest}" / str(repeat)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -80,15 +81,15 @@ def judge_comparison(
         if record.scheme
         else Threshold(scheme=MIXED, strict_noise=True)
     )
-    infos = tuple(
-        structs.replace(output, dtype="uint8") if output.dtype == "bool" else output
-        for output in record.outputs
-    )
+    infos = list(record.outputs)
+    for index, info in enumerate(infos):
+        if info.dtype == "bool":  # ``stack`` returns bytes
+            infos[index] = structs.replace(info, dtype="uint8")
     outputs = stack(arrays[Member.OUTPUT], infos)
     references = make_references(record, arrays, infos)
     zeros = judge(references, [np.zeros_like(output) for output in outputs], infos, rule)
-    given = [wrong(output) for output in outputs] if wrong else outputs
-    judgement = judge(references, given, infos, rule)
+    judged_outputs = [wrong(output) for output in outputs] if wrong else outputs
+    judgement = judge(references, judged_outputs, infos, rule)
     findings = [
         structs.replace(finding, details=(*finding.details, *record.lacks))
         for finding in judgement.findings
@@ -109,39 +110,41 @@ def make_references(record: Comparison, arrays: Arrays, infos: Sequence[TensorIn
     predicted noise. If the outputs of the model that was lowered could not be computed, the values
     with which upstream compares the outputs are used. If the outputs of the float32 model could not
     be computed, the quantized model's outputs are used."""
-    own = Member.FLOAT if record.scheme == Scheme.FP16.value else Member.QUANTIZED
-    wanted = arrays.get(own) or arrays[Member.UPSTREAM]
-    low, high = (arrays.get(bound) or wanted for bound in (Member.LOW, Member.HIGH))
-    bounds = (stack(one, infos) for one in (wanted, low, high))
-    best = [Expected(*one) for one in zip(*bounds, strict=True)]
+    member = Member.FLOAT if record.scheme == Scheme.FP16.value else Member.QUANTIZED
+    values = arrays.get(member) or arrays[Member.UPSTREAM]
+    low, high = arrays.get(Member.LOW) or values, arrays.get(Member.HIGH) or values
+    bounds = (stack(values, infos), stack(low, infos), stack(high, infos))
+    best = [Expected(*of_output) for of_output in zip(*bounds, strict=True)]
     disturbed = arrays.get(Member.NOISE) or [np.empty(0)] * len(best)
-    noise = [
-        Prediction(one.values, finite(runs.reshape(-1, *one.values.shape)), info)
-        if len(runs)
-        else None
-        for one, runs, info in zip(best, disturbed, infos, strict=True)
-    ]
-    if own is Member.FLOAT:
+    noise: list[Prediction | None] = []
+    for expected, runs, info in zip(best, disturbed, infos, strict=True):
+        if len(runs):
+            finite_runs = finite(runs.reshape(-1, *expected.values.shape))
+            noise.append(Prediction(expected.values, finite_runs, info))
+        else:
+            noise.append(None)
+    if member is Member.FLOAT:
         return References(best, None, noise)
-    eager = stack(arrays.get(Member.FLOAT) or wanted, infos)
+    eager = stack(arrays.get(Member.FLOAT) or values, infos)
     return References([Expected(array, array, array) for array in eager], best, noise)
 
 
 def finite(runs: Array) -> Array:
     """Return the disturbed runs that have neither NaN nor infinity. If fewer than two remain,
     return two runs of zeros."""
-    kept: Array = runs[np.isfinite(runs).reshape(len(runs), -1).all(1)]
-    return kept if len(kept) > 1 else np.zeros((2, *runs.shape[1:]), np.float32)
+    finite_runs: Array = runs[np.isfinite(runs).reshape(len(runs), -1).all(1)]
+    return finite_runs if len(finite_runs) > 1 else np.zeros((2, *runs.shape[1:]), np.float32)
 
 
 def stack(arrays: Sequence[Array], infos: Sequence[TensorInfo]) -> list[Array]:
     """Return the arrays as [sample, *shape] with a single sample and the shapes in ``infos``.
     Booleans become bytes. The arrays are reshaped because a quantized model may return a scalar as
     [1]."""
-    return [
-        (one.view(np.uint8) if one.dtype == bool else one).reshape(1, *info.shape)
-        for one, info in zip(arrays, infos, strict=True)
-    ]
+    samples = []
+    for array, info in zip(arrays, infos, strict=True):
+        values = array.view(np.uint8) if array.dtype == bool else array
+        samples.append(values.reshape(1, *info.shape))
+    return samples
 
 
 def judge_test(
@@ -182,17 +185,17 @@ def find_ending(entry: Entry, *, accepted: bool) -> tuple[Ending, str]:
     return Ending.FAILED, f"our gate accepts the outputs; {message}" if accepted else message
 
 
-def merge_repeats(every: Sequence[Judged]) -> Judged:
+def merge_repeats(repeats: Sequence[Judged]) -> Judged:
     """Return one result for several runs of a test with the same inputs: the first if all have the
     same outcome. If the outcomes differ, the test is flaky, and the result is FAILED."""
-    first = every[0]
-    outcomes = list(dict.fromkeys(judged.outcome for judged in every))
+    first = repeats[0]
+    outcomes = Counter(judged.outcome for judged in repeats)
     if len(outcomes) == 1:
         return first
     counts = "; ".join(
-        f"{one.value} in {sum(other.outcome is one for other in every)} of {len(every)} runs"
-        for one in outcomes
+        f"{outcome.value} in {number} of {len(repeats)} runs"
+        for outcome, number in outcomes.items()
     )
-    worst = next(judged for judged in every if judged.outcome is not Ending.PASSED)
-    told = "; ".join(filter(None, (f"flaky: {counts}", worst.reason)))
-    return replace(worst, outcome=Ending.FAILED, reason=told)
+    worst = next(judged for judged in repeats if judged.outcome is not Ending.PASSED)
+    reason = "; ".join(filter(None, (f"flaky: {counts}", worst.reason)))
+    return replace(worst, outcome=Ending.FAILED, reason=reason)

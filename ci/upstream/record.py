@@ -24,7 +24,7 @@ from ci.models.eager import find_ties, keep_state, run_eager
 from ci.models.noise import name_operator, predict_noise
 from ci.models.schemes import FLOAT16, Scheme
 from ci.models.tensors import OutputPart, TensorInfo, add_parts, describe_tensor
-from ci.upstream.capture import Seen, Tensors
+from ci.upstream.capture import Check, Tensors
 from ci.upstream.journal import Comparison, Member, write_comparison
 
 # The keys are the bits of activations and the bits of weights. 0 means that the activations are
@@ -77,11 +77,11 @@ def _count_bits(node: Node) -> int:
     return next((bits for bits in WIDTHS if high - low < 2**bits), 0)
 
 
-def write_seen(directory: Path, seen: Sequence[Seen]) -> None:
+def write_checks(directory: Path, checks: Sequence[Check]) -> None:
     """Write the comparisons of a test to ``directory``, as 0.npz, 0.json, 1.npz and so on."""
     directory.mkdir(parents=True, exist_ok=True)
-    for number, one in enumerate(seen):
-        record, arrays = work_out(one)
+    for number, check in enumerate(checks):
+        record, arrays = work_out(check)
         write_comparison(directory / str(number), record, arrays)
 
 
@@ -94,72 +94,77 @@ class Flat(nn.Module):
         super().__init__()
         leaves, self.spec = tree_flatten(inputs)
         self.module = module
-        self.fixed = [
-            torch.Tensor if isinstance(leave, torch.Tensor) else leave for leave in leaves
-        ]
+        self.fixed = []
+        for leaf in leaves:
+            self.fixed.append(torch.Tensor if isinstance(leaf, torch.Tensor) else leaf)
 
     def forward(self, *tensors: torch.Tensor) -> Any:
-        given = iter(tensors)
-        leaves = [next(given) if one is torch.Tensor else one for one in self.fixed]
+        remaining = iter(tensors)
+        leaves = list(self.fixed)
+        for index, constant in enumerate(self.fixed):
+            if constant is torch.Tensor:
+                leaves[index] = next(remaining)
         return self.module(*tree_unflatten(leaves, self.spec))
 
 
-def work_out(seen: Seen) -> tuple[Comparison, dict[Member, Tensors]]:
+def work_out(check: Check) -> tuple[Comparison, dict[Member, Tensors]]:
     """Return the record and the arrays of a comparison. Arrays that cannot be computed are left
     out, and the record's ``lacks`` states the reason."""
     began, lacks = time.monotonic(), Notes()
-    scheme = find_scheme(seen.program)
+    scheme = find_scheme(check.program)
     is_float = scheme is Scheme.FP16
-    leaves = tree_flatten(seen.inputs)[0]
+    leaves = tree_flatten(check.inputs)[0]
     flat = tuple(leave for leave in leaves if isinstance(leave, torch.Tensor))
-    nested = not all(isinstance(one, torch.Tensor) for one in seen.inputs)
+    nested = not all(isinstance(value, torch.Tensor) for value in check.inputs)
 
     def run(module: Any) -> Tensors:
-        module = Flat(module, seen.inputs) if nested else module
+        module = Flat(module, check.inputs) if nested else module
         with keep_state(module):
             return run_eager(module, [flat])[0]
 
     arrays: dict[Member, Tensors] = {
         Member.INPUT: flat,
-        Member.OUTPUT: seen.outputs,
-        Member.UPSTREAM: seen.wanted,
+        Member.OUTPUT: check.outputs,
+        Member.UPSTREAM: check.expected,
     }
-    exact = round_blocks(seen.program) if scheme is Scheme.A16W4_BLOCK else seen.program
-    unnested = Flat(exact, seen.inputs) if nested else exact
-    own = Member.FLOAT if is_float else Member.QUANTIZED
+    exact = round_blocks(check.program) if scheme is Scheme.A16W4_BLOCK else check.program
+    unnested = Flat(exact, check.inputs) if nested else exact
+    exact_member = Member.FLOAT if is_float else Member.QUANTIZED
     with torch.no_grad(), lacks.of("the outputs of the model that was lowered"):
-        arrays[own] = seen.wanted if seen.is_own and exact is seen.program else run(exact)
+        arrays[exact_member] = (
+            check.expected if check.is_own and exact is check.program else run(exact)
+        )
     if not is_float:
         with torch.no_grad(), lacks.of("the outputs of the float32 model"):
-            arrays[Member.FLOAT] = run(seen.float_model) if seen.is_own else seen.wanted
+            arrays[Member.FLOAT] = run(check.float_model) if check.is_own else check.expected
     with torch.no_grad(), lacks.of("the predicted rounding noise"):
-        module, given = (unnested, flat) if is_float else (exact, seen.inputs)
+        module, inputs = (unnested, flat) if is_float else (exact, check.inputs)
         float16 = scheme is not None and scheme.recipe.activation_bits == FLOAT16.activation_bits
         arrays[Member.NOISE] = predict_noise(
-            module, [given], float16=float16, qnn=find_qnn_version()
+            module, [inputs], float16=float16, qnn=find_qnn_version()
         )
-    if scheme and not all(output.is_floating_point() for output in seen.outputs):
+    if scheme and not all(output.is_floating_point() for output in check.outputs):
         with torch.no_grad(), lacks.of("the bounds of outputs that are not floating-point"):
-            bounds = find_ties(unnested, [flat], scheme, [tuple(arrays[own])])
+            bounds = find_ties(unnested, [flat], scheme, [tuple(arrays[exact_member])])
             arrays[Member.LOW], arrays[Member.HIGH] = (bound[0] for bound in bounds)
     record = Comparison(
         scheme=scheme.value if scheme else "",
-        outputs=describe_outputs(seen, exact, unnested, flat, lacks),
+        outputs=describe_outputs(check, exact, unnested, flat, lacks),
         inputs=tuple(map(describe_tensor, flat)),
         lacks=tuple(lacks),
-        pte_bytes=seen.pte_bytes,
+        pte_bytes=check.pte_bytes,
         predict_s=round(time.monotonic() - began, 3),
     )
     return record, arrays
 
 
 def describe_outputs(
-    seen: Seen, exact: Any, unnested: Any, flat: tuple[torch.Tensor, ...], lacks: Notes
+    check: Check, exact: Any, unnested: Any, flat: tuple[torch.Tensor, ...], lacks: Notes
 ) -> tuple[TensorInfo, ...]:
     """Return the dtype and shape of each output. Also return its quantization step and range, and
     the parts that a concatenation joins, if these can be determined. ``unnested`` is the module
     ``exact`` or its wrapper that takes the inputs ``flat``."""
-    infos = [describe_tensor(output) for output in seen.outputs]
+    infos = [describe_tensor(output) for output in check.outputs]
     with torch.no_grad(), lacks.of("the quantization steps of the outputs"):
         grids = find_grids(exact) or [NO_GRID] * len(infos)
         infos = [

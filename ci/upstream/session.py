@@ -66,27 +66,27 @@ class SuiteRun:
         with open_journal(self.directory, self.header, resume=self.resume) as (add, entries):
             if not self.resume:
                 shutil.rmtree(self.directory / KEPT, ignore_errors=True)
-            done = {(one.test, one.repeat) for one in entries}
-            wanted = [
+            done = {(entry.test, entry.repeat) for entry in entries}
+            runs = [
                 (test, turn) for test in self.header.tests for turn in range(self.header.repeat)
             ]
-            left = [one for one in wanted if one not in done]
+            remaining = [run for run in runs if run not in done]
             if entries:
-                progress.step(f"resumed: {len(entries)} of {len(wanted)} runs are in the journal")
-            left.sort(key=lambda one: -self.ratchet.expect_s(one[0]))
-            tasks = [partial(self.run_test, *one, pool) for one in left]
-            with progress.bar("tests", len(left), "") as bar:
+                progress.step(f"resumed: {len(entries)} of {len(runs)} runs are in the journal")
+            remaining.sort(key=lambda run: -self.ratchet.expect_s(run[0]))
+            tasks = [partial(self.run_test, *run, pool) for run in remaining]
+            with progress.bar("tests", len(remaining), "") as bar:
 
                 def show(entry: Entry) -> None:
                     add(entry)
                     entries.append(entry)
                     bar.advance(1)
-                    progress.step(describe(entry, len(entries), len(wanted)))
+                    progress.step(describe(entry, len(entries), len(runs)))
 
                 try:
                     run_tasks(tasks, self.jobs, on_done=show, abort=pool.close)
                 except KeyboardInterrupt:
-                    progress.step(f"interrupted: {len(entries)} of {len(wanted)} runs are done")
+                    progress.step(f"interrupted: {len(entries)} of {len(runs)} runs are done")
                     if not entries:
                         raise
         return entries
@@ -103,13 +103,13 @@ class SuiteRun:
         ended = pool.run(RunTest(test, place), place / LOG, limit_s)
         shutil.rmtree(place / WORK, ignore_errors=True)
         wall_s = round(time.monotonic() - began, 3)
-        found = ended.result or Entry(
+        entry = ended.result or Entry(
             test=test,
             ran=Ran.LATE if LATE in ended.failure else Ran.DIED,
             message=ended.failure,
         )
-        log_tail = "" if found.ran is Ran.PASSED else ended.log_tail
-        return replace(found, repeat=turn, wall_s=wall_s, log_tail=log_tail)
+        log_tail = "" if entry.ran is Ran.PASSED else ended.log_tail
+        return replace(entry, repeat=turn, wall_s=wall_s, log_tail=log_tail)
 
 
 def list_tests(pool: Pool, scratch: Path) -> tuple[str, ...]:

@@ -41,10 +41,14 @@ class Suite:
     soc: str = DEFAULT_SOC
     fixed_soc: bool = False
 
+    def includes(self, test: str) -> bool:
+        """Return whether a test of ``places`` belongs to the suite."""
+        return any(match(test, glob) for glob in self.names)
+
 
 SUITES: Mapping[str, Suite] = {
-    one.name: one
-    for one in (
+    suite.name: suite
+    for suite in (
         Suite("upstream", (f"{QUALCOMM}/test_qnn_delegate.py",)),
         # Its tests are for V68. tests/rework/htp/conftest.py sets this SoC.
         Suite("upstream-rework", (f"{QUALCOMM}/rework",), soc="SM8350", fixed_soc=True),
@@ -66,19 +70,26 @@ def match(name: str, glob: str) -> bool:
     return name == glob or fnmatchcase(name, glob)
 
 
-def choose_tests(suite: Suite, every: Sequence[str], globs: Sequence[str]) -> list[str]:
+def choose_tests(suite: Suite, tests: Sequence[str], globs: Sequence[str]) -> list[str]:
     """Return the suite's tests whose whole name, or the part after the last ``::``, matches one of
     ``globs``. Without globs, return all tests. Raises UsageError if a glob matches no test."""
-    own = [test for test in every if any(match(test, glob) for glob in suite.names)]
+    suite_tests = [test for test in tests if suite.includes(test)]
+    if not globs:
+        return suite_tests
+    chosen = set[str]()
     for glob in globs:
-        if not any(_fits(test, glob) for test in own):
-            near = difflib.get_close_matches(glob, [test.rpartition("::")[2] for test in own], n=1)
+        matching = [test for test in suite_tests if _fits(test, glob)]
+        if not matching:
+            names = [test.rpartition("::")[2] for test in suite_tests]
+            near = difflib.get_close_matches(glob, names, n=1)
+            examples = ", ".join(suite_tests[:2])
             raise UsageError(
-                f"--filter {glob} matches none of the {len(own)} tests in suite {suite.name}",
+                f"--filter {glob} matches none of the {len(names)} tests in suite {suite.name}",
                 why=f"the most similar name is {near[0]}" if near else "",
-                fix=f"pass a glob for names such as {', '.join(own[:2])}" if own else "",
+                fix=f"pass a glob for names such as {examples}" if examples else "",
             )
-    return [test for test in own if not globs or any(_fits(test, glob) for glob in globs)]
+        chosen.update(matching)
+    return [test for test in suite_tests if test in chosen]
 
 
 def _fits(test: str, glob: str) -> bool:

@@ -42,7 +42,7 @@ from ci.executorch.runtime import SCALAR_TYPES, convert_input, overwrite_freed_m
 from ci.models.tensors import read_array
 from ci.upstream.capture import capture, watch_backend_suite, watch_delegate, watch_rework
 from ci.upstream.journal import LOG, Entry, Ran
-from ci.upstream.record import write_seen
+from ci.upstream.record import write_checks
 from ci.upstream.suites import (
     SOURCE,
     SUITE,
@@ -117,7 +117,7 @@ def run_call(place: Path, words: Sequence[str], keep: Path) -> str:
     method = program.load_method(program.get_method_name(args.method_index))
     meta = method.method_meta()
     metas = [meta.input_tensor_meta(index) for index in range(meta.num_inputs())]
-    lines = [one for one in read_text(args.input_list_path).splitlines() if one.strip()]
+    lines = [line for line in read_text(args.input_list_path).splitlines() if line.strip()]
     for number, line in enumerate(lines or [""]):
         files = [args.input_list_path.parent / name for name in line.split()]
         if len(files) != len(metas):
@@ -125,12 +125,12 @@ def run_call(place: Path, words: Sequence[str], keep: Path) -> str:
                 f"sample {number} has the wrong number of inputs:"
                 f" {len(files)} instead of {len(metas)}"
             )
-        given = []
+        inputs = []
         for file, meta in zip(files, metas, strict=True):
             dtype = str(SCALAR_TYPES[int(meta.dtype())]).removeprefix("torch.")
-            given.append(convert_input(read_array(file, dtype), meta))
-        made = [one for one in method(given) if isinstance(one, torch.Tensor)]
-        for index, tensor in enumerate(made):
+            inputs.append(convert_input(read_array(file, dtype), meta))
+        outputs = [value for value in method(inputs) if isinstance(value, torch.Tensor)]
+        for index, tensor in enumerate(outputs):
             # The bytes in their order in memory, as the C++ runner writes them.
             flat = tensor.detach().as_strided((tensor.numel(),), (1,), tensor.storage_offset())
             path = args.output_folder_path / f"output_{number}_{index}.raw"
@@ -239,12 +239,12 @@ def run_here(name: str, directory: Path) -> Entry:
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
         test_s = time.monotonic() - began
         note_step("predicting the noise of the test's outputs")
-        write_seen(directory, capture.seen)
+        write_checks(directory, capture.checks)
     ran, message = choose_end(listener.ends)
     lacking = directory / LACKING
     if ran is Ran.FAILED and lacking.is_file():
         ran, message = Ran.LACKING, read_text(lacking)
-    count = len(capture.seen)
+    count = len(capture.checks)
     return Entry(
         test=name,
         ran=ran,
@@ -282,7 +282,7 @@ def describe_end(item: Any, report: Any, raised: Any) -> tuple[Ran, str]:
     chain = [error] if error else []
     while chain and (cause := chain[-1].__cause__ or chain[-1].__context__) and cause not in chain:
         chain.append(cause)
-    lacking = [str(one) for one in chain if isinstance(one, MissingPackageError)]
+    lacking = [str(exception) for exception in chain if isinstance(exception, MissingPackageError)]
     if report.failed and lacking:
         return Ran.LACKING, lacking[0]
     summaries = getattr((getattr(item, "funcargs", {}) or {}).get("test_runner"), "_results", ())

@@ -80,8 +80,8 @@ def make_case(checked: Checked, soc: str) -> Case:
         mine = (judged.outcome.value, judged.reason) if judged.findings else ()
         details = (*findings[0].details, *filter(None, (*mine, checked.fault)))
         findings[0] = structs.replace(findings[0], details=details)
-    if findings and checked.known:
-        cause = checked.known.cause
+    if findings and checked.expectation:
+        cause = checked.expectation.cause
         why = f"{cause.name} ({cause.fault}): {cause.about}; until: {cause.until}"
         findings[0] = findings[0].explained(advise(why, certainty=Certainty.KNOWN))
     lacks = tuple(dict.fromkeys(told for our in judged.ours for told in our.lacks))
@@ -140,13 +140,17 @@ def make_suite_case(faults: Sequence[str], soc: str) -> list[Case]:
     return [failed] if faults else []
 
 
-def count_causes(every: Sequence[Checked]) -> list[str]:
+def count_causes(results: Sequence[Checked]) -> list[str]:
     """Return one line per cause, with the number of tests whose result it explains. The most
     frequent cause is first. The last line counts the tests that failed one of the verdicts without
     a known cause."""
-    causes = Counter(one.known.cause.name for one in every if one.known and not one.fault)
-    bad = [one for one in every if one.judged.outcome in {Ending.ONE_SIDED, Ending.FAILED}]
-    bare = sum(bool(one.fault) for one in bad)
+    causes: Counter[str] = Counter()
+    for checked in results:
+        if checked.expectation and not checked.fault:
+            causes[checked.expectation.cause.name] += 1
+    failing = {Ending.ONE_SIDED, Ending.FAILED}
+    bad = [checked for checked in results if checked.judged.outcome in failing]
+    bare = sum(bool(checked.fault) for checked in bad)
     lines = [f"cause {name}: {number}" for name, number in causes.most_common()]
     return [*lines, f"failures without a known cause: {bare} of {len(bad)}"]
 

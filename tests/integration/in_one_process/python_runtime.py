@@ -22,7 +22,7 @@ with patch.dict(os.environ, QNN_SDK_ROOT="nowhere"), warnings.catch_warnings():
 
     from ci.executorch import runtime
     from ci.executorch.quantize import quantize_model, round_blocks
-    from ci.upstream.capture import Seen
+    from ci.upstream.capture import Check
     from ci.upstream.journal import Member
     from ci.upstream.record import work_out
 
@@ -176,14 +176,14 @@ def test_the_scales_of_blocks_are_rounded_in_the_reference() -> None:
     with torch.no_grad():
         plain, rounded = (one(*sets[0]) for one in (program, round_blocks(program)))
     assert not torch.equal(plain, rounded)
-    seen = Seen(
+    check = Check(
         program=program,
         float_model=net,
         inputs=sets[0],
         is_own=True,
         outputs=[plain],
-        wanted=[plain],
+        expected=[plain],
     )
-    record, arrays = work_out(seen)
+    record, arrays = work_out(check)
     assert record.scheme == Scheme.A16W4_BLOCK.value
     assert torch.equal(arrays[Member.QUANTIZED][0], rounded)

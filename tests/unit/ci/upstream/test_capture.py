@@ -13,15 +13,15 @@ pytest.importorskip("torch", reason="torch is not installed in this environment"
 import torch
 
 from ci.upstream import capture as module
-from ci.upstream.capture import Capture, Seen, wrap
+from ci.upstream.capture import Capture, Check, wrap
 
 ONE, TWO = torch.tensor([1.0]), torch.tensor([2.0])
 EXECUTED = SimpleNamespace(buffer=bytes(7))
 
 
-def describe(seen: Seen) -> tuple[Any, ...]:
-    values = ([float(value) for value in values] for values in (seen.outputs, seen.wanted))
-    return (seen.program, seen.float_model, seen.inputs, seen.is_own, seen.pte_bytes, *values)
+def describe(check: Check) -> tuple[Any, ...]:
+    values = ([float(value) for value in values] for values in (check.outputs, check.expected))
+    return (check.program, check.float_model, check.inputs, check.is_own, check.pte_bytes, *values)
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_a_wrapper_sees_arguments_and_results_and_changes_neither() -> None:
 def test_a_comparison_is_kept_with_the_program_that_ran_last_and_with_copies() -> None:
     own, program, source = Capture(), object(), object()
     own.compare([ONE], [TWO])
-    assert own.seen == []
+    assert own.checks == []
     given, made, wanted = torch.tensor([3.0]), torch.tensor([4.0]), torch.tensor([5.0])
     weight = torch.tensor([6.0], requires_grad=True)
     own.note_quantized(program, source)
@@ -71,12 +71,12 @@ def test_a_comparison_is_kept_with_the_program_that_ran_last_and_with_copies() -
     own.compare([TWO], [TWO])
     for tensor in (given, made, wanted):
         tensor.add_(100)
-    (seen,) = own.seen
-    assert describe(seen) == (program, source, (3.0, "word"), True, 9, [4.0, 6.0], [5.0, 2.0])
-    assert not seen.outputs[1].requires_grad
+    (check,) = own.checks
+    assert describe(check) == (program, source, (3.0, "word"), True, 9, [4.0, 6.0], [5.0, 2.0])
+    assert not check.outputs[1].requires_grad
     own.begin(source, [], is_own=False)
     own.compare([], [])
-    assert describe(own.seen[1]) == (source, None, (), False, 0, [], [])
+    assert describe(own.checks[1]) == (source, None, (), False, 0, [], [])
 
 
 def test_comparisons_of_upstreams_new_tests_are_captured(
@@ -113,7 +113,7 @@ def test_comparisons_of_upstreams_new_tests_are_captured(
     Calibrate(kept, kept).__enter__()
     for own, metric in ((plain, Near()), (kept, Equal()), (plain, Equal())):
         stand.verify_output_emulator(module=own, inputs=(), executorch_prog=EXECUTED, metric=metric)
-    assert [describe(one) for one in capture.seen] == [
+    assert [describe(check) for check in capture.checks] == [
         (quantized, plain, (), False, 7, [1.0], [2.0]),
         (kept, None, (), True, 7, [1.0], [2.0]),
         (quantized, plain, (), False, 7, [1.0], [2.0]),
@@ -159,6 +159,6 @@ def test_comparisons_of_upstreams_backend_suite_are_captured(
     quantized = ["add", "quantize_per_tensor"]
     for model, names in (("a", quantized), ("b", ["add"]), ("c", quantized)):
         Tester(model).run_method_and_compare_outputs(program(*names))
-    assert [one.float_model for one in capture.seen] == ["a", None, "c"]
-    for one in capture.seen:
-        assert describe(one)[2:] == ((2.0,), True, 0, [2.0], [1.0])
+    assert [check.float_model for check in capture.checks] == ["a", None, "c"]
+    for check in capture.checks:
+        assert describe(check)[2:] == ((2.0,), True, 0, [2.0], [1.0])

@@ -19,7 +19,7 @@ from torch import nn
 
 from ci.models.eager import keep_state
 from ci.models.schemes import Scheme
-from ci.upstream.capture import Seen
+from ci.upstream.capture import Check
 from ci.upstream.journal import Member, read_comparisons
 
 QUANTIZE = torch.ops.quantized_decomposed.quantize_per_tensor.default
@@ -128,7 +128,7 @@ class Rounded(nn.Module):
         return DEQUANTIZE(rounded, 4.0, 0, -128, 127, torch.int8)
 
 
-def see(program: nn.Module, **changes: Any) -> Seen:
+def see(program: nn.Module, **changes: Any) -> Check:
     given: dict[str, Any] = {
         "program": torch.fx.symbolic_trace(program),
         "float_model": Plain(),
@@ -136,9 +136,9 @@ def see(program: nn.Module, **changes: Any) -> Seen:
         "is_own": True,
         "pte_bytes": 7,
         "outputs": (X + 10,),
-        "wanted": (X + 20,),
+        "expected": (X + 20,),
     }
-    return Seen(**{**given, **changes})
+    return Check(**{**given, **changes})
 
 
 FLOAT, OWN, GIVEN = [2.0, 4.0, 6.0, 8.0], [0.0, 4.0, 8.0, 8.0], [21.0, 22.0, 23.0, 24.0]
@@ -214,8 +214,8 @@ class Above(nn.Module):
 def test_an_integer_output_gets_lower_and_upper_bounds(record: Any, is_own: bool) -> None:
     """They come from the lowered model, which may differ from the one that upstream compares
     with."""
-    wanted = (X > 2.0,) if is_own else (X > 9.0,)
-    row, arrays = record.work_out(see(Above(), outputs=wanted, wanted=wanted, is_own=is_own))
+    expected = (X > 2.0,) if is_own else (X > 9.0,)
+    row, arrays = record.work_out(see(Above(), outputs=expected, expected=expected, is_own=is_own))
     assert row.outputs[0].dtype == "bool"
     for member, value in ((Member.LOW, False), (Member.HIGH, True)):
         (bound,) = arrays[member]
@@ -223,8 +223,8 @@ def test_an_integer_output_gets_lower_and_upper_bounds(record: Any, is_own: bool
 
 
 def test_the_comparisons_of_a_test_are_written_in_their_order(record: Any, tmp_path: Path) -> None:
-    seen = [see(Plain(), outputs=(X + number,)) for number in range(11)]
+    checks = [see(Plain(), outputs=(X + number,)) for number in range(11)]
     (tmp_path / "kept").mkdir()  # the worker's scratch directory is in it
-    record.write_seen(tmp_path / "kept", seen)
+    record.write_checks(tmp_path / "kept", checks)
     found = read_comparisons(tmp_path / "kept")
     assert [arrays[Member.OUTPUT][0][0][0] for _, arrays in found] == list(range(1, 12))

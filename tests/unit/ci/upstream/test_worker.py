@@ -33,7 +33,7 @@ STAND_INS: dict[str, Any] = {
         "convert_input": lambda array, meta: torch.from_numpy(array).reshape(meta.shape),
         "overwrite_freed_memory": lambda: None,
     },
-    "ci.upstream.record": {"write_seen": None},
+    "ci.upstream.record": {"write_checks": None},
 }
 
 
