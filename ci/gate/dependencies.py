@@ -131,16 +131,18 @@ class TreeFiles:
     def list_dependencies(self, path: str, imports: Iterable[str]) -> set[str]:
         """Return the files that ``path`` depends on because of its imports, its packages or, for a
         symbolic link, its target, which may be a folder."""
-        found = {file for name in imports for file in self.find_module(name, path)}
+        dependencies = {file for name in imports for file in self.find_module(name, path)}
         folder = directory_of(path)
         while path.endswith(READ) and f"{folder}/__init__.py" in self.files:
-            found.add(f"{folder}/__init__.py")
+            dependencies.add(f"{folder}/__init__.py")
             folder = directory_of(folder)
         if path in self.links:
             target = posixpath.normpath(posixpath.join(directory_of(path), self.links[path]))
             below = f"{target}/"
-            found.update(file for file in self.files if file == target or file.startswith(below))
-        return found - {path}
+            dependencies.update(
+                file for file in self.files if file == target or file.startswith(below)
+            )
+        return dependencies - {path}
 
     def find_module(self, name: str, importer: str) -> Iterator[str]:
         """Yield the files that run when a dotted name is imported: its packages and the module."""
@@ -206,13 +208,13 @@ class Graph:
             for path in new:
                 edges = self.tree.list_dependencies(path, imports.get(path, ()))
                 self._edges[path] = tuple(sorted(edges))
-            found: dict[str, str] = {}
+            wave_parents: dict[str, str] = {}
             for path in wave:
                 for inner in self._edges[path]:
                     if inner not in parents:
-                        found.setdefault(inner, path)
-            parents.update(found)
-            wave = list(found)
+                        wave_parents.setdefault(inner, path)
+            parents.update(wave_parents)
+            wave = list(wave_parents)
         return parents
 
 
@@ -227,7 +229,7 @@ class SessionInputs:
     ``record`` is what its recorded run opened. ``uses`` maps parts of files, written as
     ``FILE#KEY``, to the reason why the session needs them.
 
-    ``known`` is false if there is neither a record nor a first file. In that case, every change
+    ``is_known`` is false if there is neither a record nor a first file. In that case, every change
     needs the session.
     """
 
@@ -235,7 +237,7 @@ class SessionInputs:
     reach: Reach
     record: Recorded = field(default_factory=Recorded)
     uses: Mapping[str, str] = field(default_factory=dict)
-    known: bool = True
+    is_known: bool = True
 
     def explain(self, path: str) -> str:
         """Return the reason why the session needs a file, or "" if it does not need it."""
@@ -261,7 +263,7 @@ def describe_sessions(graph: Graph, read: Read, rules: GateRules) -> dict[str, S
     files = graph.tree.files
     sessions = parse_noxfile(read(NOXFILE)) if NOXFILE in files else ()
     project = load(read, PYPROJECT, files)
-    found = {}
+    inputs = {}
     for name in dict.fromkeys((*sessions, *rules.sessions)):
         roots = rules.session_rule(name).roots
         record = rules.recorded.get(name, Recorded())
@@ -270,23 +272,23 @@ def describe_sessions(graph: Graph, read: Read, rules: GateRules) -> dict[str, S
             f"{GROUPS}.{group}": f"the session's environment contains the dependency group {group}"
             for group in close_groups(record.groups, project)
         }
-        found[name] = SessionInputs(name, graph.follow(starts), record, uses, bool(starts))
-    return found
+        inputs[name] = SessionInputs(name, graph.follow(starts), record, uses, bool(starts))
+    return inputs
 
 
 def close_groups(groups: Iterable[str], project: Mapping[str, Any]) -> tuple[str, ...]:
     """Return dependency groups together with all groups that they include, directly or
     indirectly."""
     tables = project.get("dependency-groups", {})
-    found: dict[str, None] = {}
+    closed: dict[str, None] = {}
     waiting = sorted(groups)
     while waiting:
         group = waiting.pop(0)
-        if group not in found:
-            found[group] = None
+        if group not in closed:
+            closed[group] = None
             rows = [row for row in tables.get(group, []) if isinstance(row, dict)]
             waiting += [row["include-group"] for row in rows if "include-group" in row]
-    return tuple(found)
+    return tuple(closed)
 
 
 def load(read: Read, path: str, files: Iterable[str]) -> Mapping[str, Any]:

@@ -51,8 +51,11 @@ def count_junit(root: ET.Element) -> tuple[int, int, int]:
     """Return the number of test cases below an element, how many of them failed, and how many were
     skipped."""
     cases = [*root.iter("testcase")]
-    failed = sum(any(case.find(tag) is not None for tag in BAD_TAGS) for case in cases)
-    skipped = sum(case.find("skipped") is not None for case in cases)
+    failed = skipped = 0
+    for case in cases:
+        tags = {result.tag for result in case}
+        failed += not tags.isdisjoint(BAD_TAGS)
+        skipped += "skipped" in tags
     return len(cases), failed, skipped
 
 
@@ -61,14 +64,16 @@ def weigh_junit(root: ET.Element) -> Evidence:
     suite states contradict its test cases."""
     tests, failed, skipped = count_junit(root)
     faults = [f"{failed} of {tests} tests failed"] if failed else []
-    for suite in (one for one in root.iter() if one.tag in {"testsuites", "testsuite"}):
-        own, bad, _ = count_junit(suite)
-        if (stated := suite.get("tests")) not in {None, str(own)}:
-            faults.append(f"a suite states {stated} tests, but contains {own}")
+    for suite in root.iter():
+        if suite.tag not in {"testsuites", "testsuite"}:
+            continue
+        suite_tests, suite_failed, _ = count_junit(suite)
+        if (stated := suite.get("tests")) not in {None, str(suite_tests)}:
+            faults.append(f"a suite states {stated} tests, but contains {suite_tests}")
         failures, errors = (suite.get(name, "0") for name in ("failures", "errors"))
-        if not bad and {failures, errors} != {"0"}:
-            told = f"failures={failures} and errors={errors}"
-            faults.append(f"a suite states {told}, but none of its tests failed")
+        if not suite_failed and {failures, errors} != {"0"}:
+            stated_counts = f"failures={failures} and errors={errors}"
+            faults.append(f"a suite states {stated_counts}, but none of its tests failed")
     return Evidence(tests - skipped, failed, tuple(dict.fromkeys(faults)))
 
 
@@ -88,16 +93,20 @@ def weigh_report(
     text, to the figures that this checkout recorded for the report's toolchain.
     """
     true = report.recounted
-    counts, own = true.summary, describe_counts(true.summary)
+    counts, true_counts = true.summary, describe_counts(true.summary)
     faults = []
     if counts.failed or counts.controls_passed:
-        faults.append(own)
+        faults.append(true_counts)
     if counts != report.summary:
-        told = describe_counts(report.summary)
-        faults.append(f"the report's summary says {told}, but its cases add up to {own}")
+        stated_counts = describe_counts(report.summary)
+        faults.append(
+            f"the report's summary says {stated_counts}, but its cases add up to {true_counts}"
+        )
     if true.exit_code.value != exit_code:
         code = true.exit_code.value
-        faults.append(f"the job's exit code is {exit_code}, but its cases require {code}: {own}")
+        faults.append(
+            f"the job's exit code is {exit_code}, but its cases require {code}: {true_counts}"
+        )
     faults += [*_compare_junit(true, junit), *_compare_plan(true, job), *_doubt_cases(true)]
     if policy:
         faults += [*_compare_policy(true, policy), *_compare_recorded(true, recorded)]
@@ -116,23 +125,28 @@ def _compare_junit(report: Report, junit: ET.Element | None) -> Iterator[str]:
     if junit is None:
         yield "the job left no junit.xml"
         return
-    own = parse_junit(render_junit(report))
-    if list_tests(own) != list_tests(junit):
-        (there, bad, _), (here, failed, _) = count_junit(junit), count_junit(own)
+    rendered = parse_junit(render_junit(report))
+    if list_tests(rendered) != list_tests(junit):
+        (junit_count, junit_failed, _), (report_count, report_failed, _) = (
+            count_junit(junit),
+            count_junit(rendered),
+        )
         yield (
             "junit.xml and the report have different tests or results: "
-            f"{bad} of {there} failed in junit.xml, {failed} of {here} in the report"
+            f"{junit_failed} of {junit_count} failed in junit.xml, "
+            f"{report_failed} of {report_count} in the report"
         )
 
 
 def list_tests(root: ET.Element) -> list[tuple[str | None, str | None, tuple[str, ...]]]:
     """Return the class and name of each test case, with the tags of the elements that show its
     result."""
-    ends = {*BAD_TAGS, "skipped"}
-    return [
-        (one.get("classname"), one.get("name"), tuple(sub.tag for sub in one if sub.tag in ends))
-        for one in root.iter("testcase")
-    ]
+    result_tags = {*BAD_TAGS, "skipped"}
+    tests = []
+    for case in root.iter("testcase"):
+        tags = tuple(child.tag for child in case if child.tag in result_tags)
+        tests.append((case.get("classname"), case.get("name"), tags))
+    return tests
 
 
 def _compare_plan(report: Report, job: PlannedJob) -> Iterator[str]:
@@ -142,16 +156,17 @@ def _compare_plan(report: Report, job: PlannedJob) -> Iterator[str]:
         yield f"the report is from {report.title}, not from {job.session}"
     shard = f"{report.shard.index}/{report.shard.count}" if report.shard else ""
     if shard != job.shard:
-        own, wanted = (f"shard {one}" if one else "the whole run" for one in (shard, job.shard))
-        yield f"the report is for {own}, but the job is for {wanted}"
+        report_part = f"shard {shard}" if shard else "the whole run"
+        job_part = f"shard {job.shard}" if job.shard else "the whole run"
+        yield f"the report is for {report_part}, but the job is for {job_part}"
     names = [case.name for case in report.cases]
     planned = set(job.cases)
     if len(set(names)) < len(names):
         many = sum(number > 1 for number in Counter(names).values())
         yield f"the report lists {count(many, 'case')} more than once"
     if planned and planned != set(names):
-        had, others = len(planned & set(names)), len(set(names) - planned)
-        unplanned = f", and {count(others, 'unplanned case')}" if others else ""
+        had, unplanned_count = len(planned & set(names)), len(set(names) - planned)
+        unplanned = f", and {count(unplanned_count, 'unplanned case')}" if unplanned_count else ""
         yield f"the report has {had} of {len(planned)} planned cases{unplanned}"
 
 
@@ -166,21 +181,19 @@ def _compare_policy(report: Report, policy: EmulatorPolicy) -> Iterator[str]:
     except ValueError as error:
         yield str(error)
         return
-    given, own = (
-        {(rule.scheme, rule.model): rule for rule in rules}
-        for rules in (report.thresholds, policy.describe_limits(specs))
-    )
-    if given != own or len(given) < len(report.thresholds):
+    stated_limits = {(rule.scheme, rule.model): rule for rule in report.thresholds}
+    policy_limits = {(rule.scheme, rule.model): rule for rule in policy.describe_limits(specs)}
+    if stated_limits != policy_limits or len(stated_limits) < len(report.thresholds):
         yield "the report's cases were not judged by the limits of the policy"
-    refused = [
-        str(one)
-        for one, spec in zip(report.cases, specs, strict=True)
-        if one.status is Status.UNSUPPORTED
-        and not one.lacks
-        and not policy.expects_refusal(
-            one.model, spec.scheme, one.soc, one.findings, choices=one.choices
+    refused = []
+    for case, spec in zip(report.cases, specs, strict=True):
+        if case.status is not Status.UNSUPPORTED or case.lacks:
+            continue
+        is_expected = policy.expects_refusal(
+            case.model, spec.scheme, case.soc, case.findings, choices=case.choices
         )
-    ]
+        if not is_expected:
+            refused.append(str(case))
     if refused:
         names = name_some(refused, SHOWN)
         yield f"the policy does not expect these cases to be unsupported: {names}"
@@ -190,8 +203,8 @@ def _compare_recorded(report: Report, recorded: Mapping[str, Baseline]) -> Itera
     """Yield a fault for each passed case whose SQNR differs too much from the one recorded for its
     toolchain."""
     for case in (case for case in report.cases if case.status is Status.PASSED):
-        known = recorded.get(str(case))
-        for change in find_changes(case, known) if known else ():
+        baseline = recorded.get(str(case))
+        for change in find_changes(case, baseline) if baseline else ():
             yield f"{case} passed, but its {change}"
 
 
@@ -223,7 +236,7 @@ def _doubt_case(case: Case, rule: Threshold | None) -> Iterator[str]:
     scheme = case.sqnr_db if case.sqnr_db_scheme is None else case.sqnr_db_scheme
     # If there is a quantized model, this limit is for that model, not for the program.
     cosine = case.cosine if case.cosine_quantized is None else None
-    for name, figure, least in (
+    for name, figure, minimum in (
         ("SQNR", scheme, rule.min_sqnr_db),
         ("SQNR", case.sqnr_db_quantized, rule.min_sqnr_db_quantized),
         ("cosine", cosine, rule.min_cosine),
@@ -232,15 +245,15 @@ def _doubt_case(case: Case, rule: Threshold | None) -> Iterator[str]:
         ("equal", case.equal_quantized, rule.min_equal_quantized),
         ("the metric", case.metric, rule.min_metric),
     ):
-        if figure is not None and least is not None and figure < least:
-            yield f"{name} {figure:.4g} (below {least:g})"
+        if figure is not None and minimum is not None and figure < minimum:
+            yield f"{name} {figure:.4g} (below {minimum:g})"
     had, has = case.metric_float, case.metric
     drop = None if had is None or has is None else had - has
-    for name, figure, most in (
+    for name, figure, maximum in (
         ("a difference of", case.max_abs, rule.max_abs),
         ("a metric that dropped by", drop, rule.max_metric_drop),
     ):
-        if figure is not None and most is not None and figure > most:
-            yield f"{name} {figure:.3g} (above {most:g})"
+        if figure is not None and maximum is not None and figure > maximum:
+            yield f"{name} {figure:.3g} (above {maximum:g})"
     if case.fallback_nodes and rule.full_delegation and not case.choices:
         yield f"{count(case.fallback_nodes, 'node')} on the CPU"

@@ -55,13 +55,15 @@ def list_jobs(
         if rules.cases and name == rules.planned:
             durations_s = [expect_s(case.model, case.scheme) for case in cases]
             number = count_shards(durations_s, rules.cases.shard_s, rules.cases.max_shards)
-            shards = split_cases(cases, number, lambda one: expect_s(one.model, one.scheme))
+            shards = split_cases(cases, number, lambda case: expect_s(case.model, case.scheme))
             for index, part in enumerate(shards, 1):
                 shard, job = f"{index}/{number}", f"{name}-{index}-of-{number}"
                 words = ("--plan", FILE, "--shard", shard)
                 jobs.append(replace(plain, id=job, words=words, shard=shard, cases=part))
         elif rule.pythons:
-            jobs += [replace(plain, id=f"{name}-{one}", python=one) for one in rule.pythons]
+            jobs += [
+                replace(plain, id=f"{name}-{version}", python=version) for version in rule.pythons
+            ]
         else:
             jobs.append(plain)
     return tuple(jobs)
@@ -112,18 +114,20 @@ def split_cases(
         )
     loads = [0.0] * count
     shards: list[list[int]] = [[] for _ in range(count)]
-    for one in sorted(range(len(cases)), key=lambda one: (-expect_s(cases[one]), one)):
+    for position in sorted(
+        range(len(cases)), key=lambda position: (-expect_s(cases[position]), position)
+    ):
         shard = min(range(count), key=lambda index: (loads[index], index))
-        loads[shard] += max(expect_s(cases[one]), 1e-6)
-        shards[shard].append(one)
-    return tuple(tuple(cases[one] for one in sorted(shard)) for shard in shards)
+        loads[shard] += max(expect_s(cases[position]), 1e-6)
+        shards[shard].append(position)
+    return tuple(tuple(map(cases.__getitem__, sorted(positions))) for positions in shards)
 
 
-def count_shards(durations_s: Sequence[float], shard_s: float, most: int) -> int:
-    """Return how many shards to use so that each takes about ``shard_s`` seconds: at most ``most``,
-    and at most one per case. Return 0 without cases."""
-    wanted = math.ceil(sum(durations_s) / shard_s)
-    return min(max(wanted, 1), most, len(durations_s))
+def count_shards(durations_s: Sequence[float], shard_s: float, max_shards: int) -> int:
+    """Return how many shards to use so that each takes about ``shard_s`` seconds: at most
+    ``max_shards``, and at most one per case. Return 0 without cases."""
+    needed = math.ceil(sum(durations_s) / shard_s)
+    return min(max(needed, 1), max_shards, len(durations_s))
 
 
 MODELS = "ci/models/suite/{}.py"
@@ -154,8 +158,8 @@ def choose_cases(path: str, difference: Difference, rule: CaseRule) -> tuple[Cas
     keys = difference.keys.get(path)
     for pattern, choose in CHOOSERS.items():
         if keys is not None and matches(path, (pattern,)):
-            found = (case for key in keys for case in choose(key, suite, rule.probe))
-            return tuple(dict.fromkeys(found))
+            chosen = (case for key in keys for case in choose(key, suite, rule.probe))
+            return tuple(dict.fromkeys(chosen))
     models = [model for tree in difference.trees for model in tree.models]
     if path in map(MODELS.format, models):
         reached = {
@@ -265,6 +269,7 @@ class Needs:
     everything: str = ""
 
     def note(self, session: str, path: str, why: str) -> None:
+        """Note that a session is needed because of a file. Only the first reason is kept."""
         self.sessions.setdefault(session, {}).setdefault(path, why)
 
     def note_change(self, path: str) -> bool:
@@ -280,10 +285,10 @@ class Needs:
         explained = {key for key in keys if self._note_key(path, key)}
         if any(rule.alone for rule in fitting):
             return True
-        found = self._note_uses(path)
+        is_used = self._note_uses(path)
         if self._is_split(path):
             return explained == keys
-        return bool(fitting or found or explained)
+        return bool(fitting or is_used or explained)
 
     def _note_rules(self, path: str, part: str) -> list[Rule]:
         """Note the sessions of the rules that match ``part``, which is a path or ``PATH#KEY``.
@@ -315,15 +320,15 @@ class Needs:
     def _note_uses(self, path: str) -> bool:
         """Note the sessions and cases that depend on a file, and sessions with unknown
         dependencies. Return whether any session or case is known to depend on the file."""
-        found, planned = False, self.rules.planned
+        is_used, planned = False, self.rules.planned
         for tree in self.difference.trees:
             for name, inputs in tree.sessions.items():
                 rule = self.rules.session_rule(name)
-                if not (inputs.known or rule.always or rule.whole):
+                if not (inputs.is_known or rule.always or rule.whole):
                     self.note(name, path, UNKNOWN)
                 elif name != planned and (why := inputs.explain(path)):
                     self.note(name, path, why)
-                    found = True
+                    is_used = True
         if self.rules.cases and planned in self.difference.head.sessions:
             cases = choose_cases(path, self.difference, self.rules.cases)
             self.cases.update(cases or ())
@@ -333,8 +338,8 @@ class Needs:
                 if set(cases) >= set(list_cases(self.difference.head.suite)):
                     why = "every case depends on it"
                 self.note(planned, path, why)
-            found = found or cases is not None
-        return self._note_neighbours(path) or found
+            is_used = is_used or cases is not None
+        return self._note_neighbours(path) or is_used
 
     def _note_neighbours(self, path: str) -> bool:
         """Note, for an added file, the sessions that use files in the nearest directory above it in

@@ -55,6 +55,7 @@ class WorkTree(DirectoryTree):
 
     @property
     def files(self) -> frozenset[str]:
+        """The paths of all files, relative to the root."""
         raw = ask_git(self.root, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
         paths = {name: self.root / name for name in _decode(raw).split("\0") if name}
         return frozenset(
@@ -71,6 +72,7 @@ class WorkTree(DirectoryTree):
 
     @property
     def links(self) -> Mapping[str, str]:
+        """The target of each symbolic link."""
         places = {name: self.root / name for name in self.files}
         return {name: str(path.readlink()) for name, path in places.items() if path.is_symlink()}
 
@@ -81,19 +83,19 @@ class Repository:
 
     source: Path
     rules: GateRules
-    known: dict[str, set[str]] = field(default_factory=dict)
+    parsed: dict[str, set[str]] = field(default_factory=dict)
     trees: dict[str, tuple[SourceTree, TreeFacts]] = field(default_factory=dict)
 
     @property
     def git_dir(self) -> Path:
         """The repository's git directory. Raises UsageError if there is none."""
-        found = find_git_dir(self.source)
-        if found is None:
+        git_dir = find_git_dir(self.source)
+        if git_dir is None:
             raise UsageError(
                 f"{self.source} is not a git repository",
                 fix="run the command in a checkout, or pass one with --source",
             )
-        return found
+        return git_dir
 
     @property
     def is_bare(self) -> bool:
@@ -127,10 +129,10 @@ class Repository:
     def find_base(self, base: str, head: str) -> str:
         """Return the merge base of ``base`` (by default, the branch in the rules) and ``head`` (by
         default, HEAD). Raises UsageError if a revision does not exist or there is no merge base."""
-        own = self.resolve(head or "HEAD")
-        other = self.resolve(base) if base else self.find_branch() or own
+        head_commit = self.resolve(head or "HEAD")
+        base_commit = self.resolve(base) if base else self.find_branch() or head_commit
         try:
-            return self.ask("merge-base", other, own).strip()
+            return self.ask("merge-base", base_commit, head_commit).strip()
         except MissingToolError:
             raise
         except ToolError as error:
@@ -144,9 +146,9 @@ class Repository:
         """Return the commit of the branch in the rules: origin's branch if there is one, otherwise
         the local branch. Return an empty string if neither exists."""
         names = (f"refs/remotes/origin/{self.rules.branch}", f"refs/heads/{self.rules.branch}")
-        known = self.ask("for-each-ref", "--format=%(refname) %(objectname)", *names)
-        found = dict(row.split(" ") for row in known.splitlines())
-        return next((found[name] for name in names if name in found), "")
+        refs = self.ask("for-each-ref", "--format=%(refname) %(objectname)", *names)
+        commits = dict(row.split(" ") for row in refs.splitlines())
+        return next((commits[name] for name in names if name in commits), "")
 
     def compare(self, base: str, head: str) -> Difference:
         """Return the differences from ``base`` to ``head``, or to the work tree if ``head`` is
@@ -166,8 +168,8 @@ class Repository:
             return parse_name_status(show_path(self.ask("diff-tree", "-r", *DIFF, base, head)))
         root = self.source
         text = _decode(ask_git(root, "diff", *DIFF, "--ignore-submodules=none", base))
-        others = _decode(ask_git(root, "ls-files", "-z", "--others", "--exclude-standard"))
-        added = {Change(show_path(name), Kind.ADDED) for name in others.split("\0") if name}
+        untracked = _decode(ask_git(root, "ls-files", "-z", "--others", "--exclude-standard"))
+        added = {Change(show_path(name), Kind.ADDED) for name in untracked.split("\0") if name}
         return tuple(sorted({*parse_name_status(show_path(text)), *added}))
 
     def read_tree(self, commit: str) -> tuple[SourceTree, TreeFacts]:
@@ -175,27 +177,27 @@ class Repository:
         if commit in self.trees:
             return self.trees[commit]
         tree: SourceTree = RevisionTree(self.git_dir, commit) if commit else WorkTree(self.source)
-        found = tree, read_facts(tree, self.rules, self.known)
+        tree_and_facts = tree, read_facts(tree, self.rules, self.parsed)
         if commit:
-            self.trees[commit] = found
-        return found
+            self.trees[commit] = tree_and_facts
+        return tree_and_facts
 
 
-def read_facts(tree: SourceTree, rules: GateRules, known: dict[str, set[str]]) -> TreeFacts:
-    """Return the facts of a tree that a plan needs. ``known`` caches parsed files; its keys are
-    paths with the digest of the content."""
+def read_facts(tree: SourceTree, rules: GateRules, parsed: dict[str, set[str]]) -> TreeFacts:
+    """Return the facts of a tree that a plan needs. ``parsed`` caches the imports of files; its
+    keys are paths with the digest of the content."""
     files = TreeFiles(tree.files, tree.links, rules)
 
     def read(path: str) -> str:
         return tree.read(path) or ""
 
     def read_many(paths: Iterable[str]) -> Mapping[str, set[str]]:
-        keys = {one: f"{one} {tree.digest(one)}" for one in paths if one.endswith(READ)}
-        new = [path for path, key in keys.items() if key not in known]
+        keys = {path: f"{path} {tree.digest(path)}" for path in paths if path.endswith(READ)}
+        new = [path for path, key in keys.items() if key not in parsed]
         if new:  # all at once: of a revision, each reading starts a git process
             tree.read_all(path for path in files.files if path.endswith(READ))
-        known.update({keys[path]: parse_python(read(path)) for path in new})
-        return {path: known[key] for path, key in keys.items()}
+        parsed.update({keys[path]: parse_python(read(path)) for path in new})
+        return {path: parsed[key] for path, key in keys.items()}
 
     def read_suite(path: str) -> dict[str, tuple[str, ...]]:
         table = load(read, path, files.files).get("suite", {})
@@ -223,11 +225,11 @@ def compare_keys(
     paths = sorted({change.path for change in changes if change.path.endswith((".toml", ".md"))})
     for tree in (old, new):
         tree.read_all([path for path in paths if path in tree.files])
-    found = {
+    parts_by_path = {
         path: list_changed_parts(path, _read_known(old, path), _read_known(new, path))
         for path in paths
     }
-    return {path: parts for path, parts in found.items() if parts is not None}
+    return {path: parts for path, parts in parts_by_path.items() if parts is not None}
 
 
 def _read_known(tree: SourceTree, path: str) -> str:
@@ -258,14 +260,14 @@ def record_sessions(
             fix='set command in the rules, for example command = ["make"]',
         )
     tree, facts = repository.read_tree("")
-    known = [
+    recordable = [
         name
         for name in facts.sessions
         if rules.session_rule(name).record is not False and not rules.session_rule(name).whole
     ]
-    if unknown := [name for name in names if name not in known]:
-        raise UsageError(f"{unknown[0]} cannot be recorded", fix=f"use {', '.join(known)}")
-    for name in names or known:
+    if unknown := [name for name in names if name not in recordable]:
+        raise UsageError(f"{unknown[0]} cannot be recorded", fix=f"use {', '.join(recordable)}")
+    for name in names or recordable:
         rule = rules.session_rule(name)
         words = rule.record or (("--help",) if rule.by_hand and rule.record is None else ())
         progress.step(f"recording {name}")
@@ -275,7 +277,10 @@ def record_sessions(
             code = run_process(argv, cwd=repository.source, check=False, fix=FIX).returncode
             paths = set(list_opened(log, repository.source)) if log.exists() else set()
         files = {path for path in paths & tree.files if not matches(path, rules.split)}
-        groups = {match[1] for path in paths if (match := re.match(r"\.nox/([\w-]+)/", path))}
+        groups = set()
+        for path in paths:
+            if environment := re.match(r"\.nox/([\w-]+)/", path):
+                groups.add(environment[1])
         yield RecordedRun(
             name=name,
             code=code,
@@ -291,7 +296,8 @@ def list_opened(log: Path, root: Path) -> Iterator[str]:
     Python file stands for its source."""
     places = {str(root.resolve()): "", str((root / ".nox").resolve()): ".nox/"}
     with TextIOWrapper(open_regular(log), "utf-8", "surrogateescape") as lines:
-        for path in {match[1] for line in lines if (match := OPENED.search(line.rstrip()))}:
+        openings = (OPENED.search(line.rstrip()) for line in lines)
+        for path in {match[1] for match in openings if match}:
             for place, prefix in places.items():
                 if path.startswith(f"{place}/"):
                     yield COMPILED.sub(r"\1.py", prefix + path[len(place) + 1 :])
@@ -319,21 +325,25 @@ def compress(files: set[str], tree: Iterable[str]) -> tuple[str, ...]:
         while folder:
             below.setdefault(f"{folder}/**", set()).add(path)
             folder = directory_of(folder)
-    found, left = [], set(files)
-    for pattern in sorted(below, key=lambda one: (not one.endswith("/**"), one.count("/"), one)):
+    patterns, uncovered = [], set(files)
+
+    def order(pattern: str) -> tuple[bool, int, str]:
+        return not pattern.endswith("/**"), pattern.count("/"), pattern
+
+    for pattern in sorted(below, key=order):  # the largest folders first
         opened = below[pattern] & files
         share = 1.0 if pattern.endswith("/**") else 0.5
-        if len(opened) > 1 and len(opened) >= share * len(below[pattern]) and opened & left:
-            found.append(pattern)
-            left -= opened
-    return tuple(sorted([*found, *left]))
+        if len(opened) > 1 and len(opened) >= share * len(below[pattern]) and opened & uncovered:
+            patterns.append(pattern)
+            uncovered -= opened
+    return tuple(sorted([*patterns, *uncovered]))
 
 
 def render_record(recorded: Mapping[str, Recorded]) -> str:
     """Return a record as TOML, sorted by session."""
     parts = ["# What a recorded run of each session opened: qnn-ci plan --record --out FILE\n"]
-    for name, one in sorted(recorded.items()):
-        rows = "".join(f'    "{path}",\n' for path in one.files)
-        groups = ", ".join(f'"{group}"' for group in one.groups)
+    for name, record in sorted(recorded.items()):
+        rows = "".join(f'    "{path}",\n' for path in record.files)
+        groups = ", ".join(f'"{group}"' for group in record.groups)
         parts.append(f'\n["{name}"]\ngroups = [{groups}]\nfiles = [\n{rows}]\n')
     return "".join(parts)

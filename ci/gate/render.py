@@ -18,7 +18,8 @@ def make_plan_document(plan: Plan) -> Document:
     few of the changed files."""
     rows = []
     jobs = Counter(job.session for job in plan.jobs)
-    for session in sorted(plan.sessions, key=lambda one: (not one.run, bool(one.by_hand))):
+    ordered = sorted(plan.sessions, key=lambda session: (not session.run, bool(session.by_hand)))
+    for session in ordered:
         fate = "run" if jobs[session.name] == 1 else f"run, {jobs[session.name]} jobs"
         named = name_some(session.files, 3)
         why = f"{named}: {session.reason}" if named and session.reason else session.reason
@@ -68,6 +69,6 @@ def make_document(verdict: GateVerdict) -> Document:
     text = f"green: {count(len(verdict.jobs), 'job')} of the plan passed"
     if not verdict.is_green:
         bad = [job.job for job in verdict.jobs if job.verdict is not JobVerdict.PASSED]
-        again = f" {AGAIN}" if verdict.is_infrastructure else ""
-        text = f"red: {', '.join(bad) or 'see above'}.{again}"
+        repeat_text = f" {AGAIN}" if verdict.is_infrastructure else ""
+        text = f"red: {', '.join(bad) or 'see above'}.{repeat_text}"
     return Document("Gate", text, (table, *notes))

@@ -40,29 +40,29 @@ def read_results(directory: Path, plan: Plan) -> Mapping[str, JobResult]:
     """Return the results in ``directory``, by job id. Each job has a folder result-JOB."""
     jobs = {job.id: job for job in plan.jobs}
     folders = sorted(directory.glob(f"{PREFIX}*")) if directory.is_dir() else []
-    return {
-        name: read_result(folder, jobs.get(name))
-        for folder in folders
-        if (name := folder.name.removeprefix(PREFIX))
-    }
+    results = {}
+    for folder in folders:
+        if name := folder.name.removeprefix(PREFIX):
+            results[name] = read_result(folder, jobs.get(name))
+    return results
 
 
 def read_result(folder: Path, job: PlannedJob | None) -> JobResult:
     """Return the result that one job left. If ``job`` is None, the plan has no such job, and only
     the exit code is read."""
     try:
-        whole = read_user_file(folder / CODE, "the exit code", LIMIT_BYTES)
+        content = read_user_file(folder / CODE, "the exit code", LIMIT_BYTES)
     except UsageError:
         return JobResult()
-    code = whole[:100].decode("ascii", "replace")
+    code = content[:100].decode("ascii", "replace")
     report = folder / "reports" / job.session / job.report if job and job.report else None
     if job is None or report is None or not report.is_file():
         return JobResult(code)
     try:
-        found = read_evidence(report, job, int(code) if code.strip().isdigit() else -1)
+        evidence = read_evidence(report, job, int(code) if code.strip().isdigit() else -1)
     except (UsageError, ManifestError) as error:
         return JobResult(code, fault=error.what)
-    return JobResult(code, found.ran, "; ".join(found.faults), found.failed)
+    return JobResult(code, evidence.ran, "; ".join(evidence.faults), evidence.failed)
 
 
 def read_evidence(report: Path, job: PlannedJob, exit_code: int) -> Evidence:
@@ -73,9 +73,9 @@ def read_evidence(report: Path, job: PlannedJob, exit_code: int) -> Evidence:
     junit = report.with_name("junit.xml")
     policy = read_emulator_policy(lane=job.policy) if job.policy else None
     root = read_junit(junit) if junit.is_file() else None
-    told = read_unchecked(report)
-    recorded = read_baselines(told.toolchain)
-    return weigh_report(told, root, job, policy, exit_code, recorded=recorded)
+    parsed_report = read_unchecked(report)
+    recorded = read_baselines(parsed_report.toolchain)
+    return weigh_report(parsed_report, root, job, policy, exit_code, recorded=recorded)
 
 
 def read_junit(path: Path) -> ET.Element:

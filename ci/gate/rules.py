@@ -38,14 +38,13 @@ class Recorded(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
         globs = tuple(file for file in self.files if "*" in file)
         return frozenset(self.files) - {*globs}, globs
 
-    def joined(self, other: Recorded) -> Recorded:
+    def joined(self, run: Recorded) -> Recorded:
         """Return what either of two runs opened."""
-        groups, files = (
-            {*a, *b} for a, b in ((self.groups, other.groups), (self.files, other.files))
-        )
+        groups, files = ({*a, *b} for a, b in ((self.groups, run.groups), (self.files, run.files)))
         return Recorded(tuple(sorted(groups)), tuple(sorted(files)))
 
     def covers(self, path: str) -> bool:
+        """Return whether the run opened the file, according to the paths and globs."""
         paths, globs = self._split
         return path in paths or matches(path, globs)
 

@@ -70,6 +70,7 @@ class Difference:
 
     @property
     def trees(self) -> tuple[TreeFacts, TreeFacts]:
+        """Both trees: a deleted file has dependents only in the old one."""
         return self.base, self.head
 
 

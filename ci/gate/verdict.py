@@ -70,6 +70,7 @@ class GateVerdict:
 
     @property
     def is_green(self) -> bool:
+        """Whether all jobs passed and there is nothing to note."""
         return not self.notes and all(job.verdict is JobVerdict.PASSED for job in self.jobs)
 
     @property
@@ -112,8 +113,8 @@ def judge_job(job: PlannedJob, result: JobResult, needs: str) -> tuple[JobVerdic
         return JobVerdict.INFRASTRUCTURE, f"exit code {number}: {MACHINE[number]}"
     if number:
         why = {**AUTHOR, **MACHINE}.get(number, "the code is not documented")
-        told = f"; {result.failed} of {cases} cases in its report failed" if cases else ""
-        return JobVerdict.FAILED, f"exit code {number}: {why}{told}"
+        report_text = f"; {result.failed} of {cases} cases in its report failed" if cases else ""
+        return JobVerdict.FAILED, f"exit code {number}: {why}{report_text}"
     if job.report and result.fault:
         return JobVerdict.FAILED, result.fault
     if job.report and not cases:
@@ -138,9 +139,9 @@ def judge_needs(needs: Mapping[str, str], *, all_passed: bool) -> list[str]:
 
 def describe_needs(needs: Mapping[str, str]) -> str:
     """Return why a job may have left no result, according to GitHub's results."""
-    others = {result for name, result in needs.items() if name != PLAN_JOB}
-    if "cancelled" in others:
+    results = {result for name, result in needs.items() if name != PLAN_JOB}
+    if "cancelled" in results:
         return "it was cancelled, or timed out"
-    if others == {"skipped"}:
+    if results == {"skipped"}:
         return "it was skipped, although it is planned"
     return "the runner was lost, or the job never started"

@@ -79,8 +79,8 @@ def test_the_dependencies_of_a_session_start_from_its_record_and_rule() -> None:
     sessions = RULES.sessions | {"wheels": SessionRule(roots=("docs/*.md", "ci/verbs/b*.py"))}
     found = read_facts(MemoryTree(FILES), replace(RULES, sessions=sessions), {}).sessions
     starts = {path for path, parent in found["wheels"].reach.parents.items() if not parent}
-    assert (starts, found["wheels"].known) == ({"docs/emulator.md", "ci/verbs/build.py"}, True)
-    assert not found["test_onnx"].known
+    assert (starts, found["wheels"].is_known) == ({"docs/emulator.md", "ci/verbs/build.py"}, True)
+    assert not found["test_onnx"].is_known
     android = found["build_android"]
     assert android.explain("ci/builds/builder.py") == "read by ci/verbs/build.py"
     assert android.explain("manifests/targets.toml") == "the recorded run of the session opened it"

@@ -241,7 +241,7 @@ def test_each_change_plans_its_sessions_and_cases(row: Row) -> None:
 
 def test_a_session_with_unknown_dependencies_or_always_runs_for_any_change() -> None:
     found = compare(edit(FILES, {"ci/models/model.py": "+x"}), RULES)
-    unknown = replace(found.head.sessions["bench"], known=False)
+    unknown = replace(found.head.sessions["bench"], is_known=False)
     head = replace(found.head, sessions={**found.head.sessions, "bench": unknown})
     sessions = RULES.sessions | {"bench": SessionRule(always=True)}
     always = msgspec.structs.replace(RULES, sessions=sessions)
