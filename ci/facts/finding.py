@@ -171,14 +171,14 @@ class Advice:
     remedies: tuple[Remedy, ...] = ()
     title: str = ""
 
-    def __add__(self, other: Advice) -> Advice:
+    def __add__(self, further: Advice) -> Advice:
         return Advice(
-            self.seen + other.seen,
-            self.causes + other.causes,
-            self.where + other.where,
-            self.places + other.places,
-            self.remedies + other.remedies,
-            self.title or other.title,
+            self.seen + further.seen,
+            self.causes + further.causes,
+            self.where + further.where,
+            self.places + further.places,
+            self.remedies + further.remedies,
+            self.title or further.title,
         )
 
 
@@ -231,10 +231,10 @@ class Finding(Record, frozen=True, kw_only=True):
         return msgspec.structs.replace(
             self,
             seen=_join(self.seen, advice.seen),
-            causes=tuple(sorted(causes, key=lambda one: [*Certainty].index(one.certainty))),
+            causes=tuple(sorted(causes, key=lambda cause: [*Certainty].index(cause.certainty))),
             where=_join(self.where, advice.where),
             places=_join(self.places, advice.places),
-            remedies=tuple(sorted(remedies, key=lambda one: [*Proof].index(one.proof))),
+            remedies=tuple(sorted(remedies, key=lambda remedy: [*Proof].index(remedy.proof))),
         )
 
     def renamed(self, *culprits: str) -> Finding:
@@ -242,10 +242,12 @@ class Finding(Record, frozen=True, kw_only=True):
         The former headline becomes a detail, unless it was cut, so that the evidence starts with
         it."""
         lead = LEADS[self.question]
-        every = (*(f"{lead}{culprit}" for culprit in culprits), culprits[-1])
+        headlines = (*(f"{lead}{culprit}" for culprit in culprits), culprits[-1])
         return msgspec.structs.replace(
             self,
-            headline=shorten(min(every, key=lambda one: len(one) > HEADLINE_CHARS), HEADLINE_CHARS),
+            headline=shorten(
+                min(headlines, key=lambda headline: len(headline) > HEADLINE_CHARS), HEADLINE_CHARS
+            ),
             details=(*([] if self.is_cut else [self.headline]), *self.details),
         )
 
@@ -294,8 +296,8 @@ def describe_error(error: QnnCiError) -> Advice:
 def shorten(text: str, most: int) -> str:
     """Return the first line of a text, with the next one if it ends with a colon. If it is longer
     than ``most``, it is cut after a word and ends with three dots."""
-    first, _, rest = text.strip().partition("\n")
-    line = " ".join((text if first.rstrip().endswith(":") and rest else first).split())
+    first, _, following = text.strip().partition("\n")
+    line = " ".join((text if first.rstrip().endswith(":") and following else first).split())
     if len(line) <= most:
         return line
     cut = line[: most - 3]
@@ -316,7 +318,7 @@ def list_facts(finding: Finding) -> Iterator[tuple[str, str]]:
     """Yield what a finding says besides its headline: each time a word, such as ``why``, and a
     line. The word is empty for details and evidence. The words ``fix`` and ``why`` are kept for
     what is known; a guess is ``possibly``, and a remedy that nothing proves is ``try``."""
-    lines = (*finding.details, *(one for one in finding.evidence.splitlines() if one.strip()))
+    lines = (*finding.details, *(line for line in finding.evidence.splitlines() if line.strip()))
     yield from (("", line) for line in lines)
     yield from (("seen", line) for line in finding.seen)
     yield from ((WORDS[cause.certainty], cause.text) for cause in finding.causes)
@@ -333,10 +335,10 @@ def show_finding(finding: Finding) -> Iterator[str]:
 
 def show_brief(finding: Finding) -> str:
     """Return a finding in one line: its headline, the best known cause and the best remedy."""
-    told = [f"{finding.headline} [{finding.id}]"]
-    told += [f"{WORDS[cause.certainty]}: {cause.text}" for cause in finding.causes[:1]]
-    told += [f"{WORDS[remedy.proof]}: {remedy.text}" for remedy in finding.remedies[:1]]
-    return "; ".join(told)
+    parts = [f"{finding.headline} [{finding.id}]"]
+    parts += [f"{WORDS[cause.certainty]}: {cause.text}" for cause in finding.causes[:1]]
+    parts += [f"{WORDS[remedy.proof]}: {remedy.text}" for remedy in finding.remedies[:1]]
+    return "; ".join(parts)
 
 
 def show_findings(findings: Sequence[Finding]) -> str:

@@ -74,7 +74,7 @@ class FindingId:
     @property
     def question(self) -> Question:
         """The question that findings of this kind answer with no."""
-        return next(one for start, one in QUESTIONS.items() if self.id.startswith(start))
+        return next(question for start, question in QUESTIONS.items() if self.id.startswith(start))
 
     def find(
         self,
@@ -90,9 +90,9 @@ class FindingId:
         """Return a finding of this kind. The headline is ``text`` after the words of the question
         and the subject. If it is too long, it is cut, and the whole text becomes evidence."""
         lead = LEADS.get(self.question, "") if self.lead is None else self.lead
-        whole = f"{lead}{f'{subject}: ' if subject else ''}{text}"
-        headline = shorten(whole, HEADLINE_CHARS)
-        kept = [text] if headline != whole and text not in evidence else []
+        sentence = f"{lead}{f'{subject}: ' if subject else ''}{text}"
+        headline = shorten(sentence, HEADLINE_CHARS)
+        cut_text = [text] if headline != sentence and text not in evidence else []
         return Finding(
             id=self.id,
             question=self.question,
@@ -100,7 +100,7 @@ class FindingId:
             subject=subject,
             figures=tuple(figures),
             details=tuple(details),
-            evidence="\n".join([*kept, *([evidence] if evidence else [])]),
+            evidence="\n".join([*cut_text, *([evidence] if evidence else [])]),
             places=tuple(places),
         ).explained(advice)
 
@@ -120,10 +120,11 @@ def _add_kind(name: str, lead: str | None = None) -> FindingId:
 def read_kinds() -> tuple[Kind, ...]:
     """Return all kinds with their texts, in the order of their ids. Raises ManifestError."""
     rows = read_policy("findings", dict[str, KindRow])
-    return tuple(
-        Kind(name, one.question, **structs.asdict(rows[name]), lead=one.lead)
-        for name, one in sorted(_KINDS.items())
-    )
+    kinds = []
+    for name, finding_id in sorted(_KINDS.items()):
+        texts = structs.asdict(rows[name])
+        kinds.append(Kind(name, finding_id.question, **texts, lead=finding_id.lead))
+    return tuple(kinds)
 
 
 NOISE = _add_kind("QNN2001")
@@ -165,5 +166,5 @@ BUG = _add_kind("QNN2901")
 
 def find_bug(error: BaseException, evidence: str = "") -> Finding:
     """Return the finding that this project failed with an unexpected exception."""
-    told = f"this is a bug in executorch-qnn-ci: {describe_exception(error)}"
-    return BUG.find(told, evidence=evidence)
+    sentence = f"this is a bug in executorch-qnn-ci: {describe_exception(error)}"
+    return BUG.find(sentence, evidence=evidence)
