@@ -82,10 +82,10 @@ def partition_model(model: Model, spec: CaseSpec, staging: Staging) -> Found:
         for program in one
     )
     if edge is None:
-        accepted = refusals.seen.keys() - refusals.by_node
-        judged = Counter((refusals.seen[name], refusals.origins[name]) for name in accepted)
+        accepted = refusals.operators.keys() - refusals.by_node
+        judged = Counter((refusals.operators[name], refusals.origins[name]) for name in accepted)
         known = dict(taken or judged)
-        return Found(known, tuple(refusals.left), partitions, failure=failure, steps=steps)
+        return Found(known, tuple(refusals.refused), partitions, failure=failure, steps=steps)
     methods = [edge.exported_program(name) for name in sorted(edge.methods)]
     left = audit_delegation([method.graph_module for method in methods], refusals).fallback_ops
     sizes = (

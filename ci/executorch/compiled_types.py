@@ -54,19 +54,19 @@ def mark_annotated(nodes: Iterable[Any], discarded: tuple[str, ...]) -> None:
             _mark(node, FLOAT_BITS, 0)
         elif annotation and ASKED not in (node.meta.get("custom") or {}):
             weights = (
-                _count_bits(one)
-                for source, one in annotation.input_qspec_map.items()
+                _count_bits(qspec)
+                for source, qspec in annotation.input_qspec_map.items()
                 if source.op == "get_attr"
             )
-            known = [bits for bits in weights if bits and bits < FLOAT_BITS]
-            _mark(node, _count_bits(annotation.output_qspec), min(known, default=0))
+            quantized_bits = [bits for bits in weights if bits and bits < FLOAT_BITS]
+            _mark(node, _count_bits(annotation.output_qspec), min(quantized_bits, default=0))
 
 
 def _mark(node: Any, result: int, weights: int) -> None:
     name = (node.meta.get(ORIGIN) or (node.name,))[0]
     # A copy, because torch's passes share this dictionary between nodes.
-    own = {ASKED: [node.name, name, result, weights]}
-    node.meta["custom"] = {**(node.meta.get("custom") or {}), **own}
+    mark = {ASKED: [node.name, name, result, weights]}
+    node.meta["custom"] = {**(node.meta.get("custom") or {}), **mark}
 
 
 def _count_bits(spec: Any) -> int:
@@ -85,9 +85,9 @@ class TypeRecord:
     def add(self, visitor: Any, source: Any, target: Any, tensor: Any) -> None:
         """Add a tensor that ``target``, a node, computes or that is one of its weights."""
         constant = not isinstance(tensor, FakeTensor)
-        given = (target.meta.get("custom") or {}).get(ASKED)
+        request = (target.meta.get("custom") or {}).get(ASKED)
         is_own = source is target
-        is_result = is_own and bool(given or not source.name.startswith(CONVERTS))
+        is_result = is_own and bool(request or not source.name.startswith(CONVERTS))
         is_weight = constant and not is_own and tensor.dim() >= LEAST_DIMS
         if not (is_result or is_weight):
             return
@@ -97,9 +97,9 @@ class TypeRecord:
             return
         bits = FLOAT_BITS if kind[1] == "FLOAT" else encoding.get("bitwidth") or int(kind[2])
         node = ""
-        if given:
-            node, *known = given
-            self.asked[node] = Asked(*known)
+        if request:
+            node, *bits_and_size = request
+            self.asked[node] = Asked(*bits_and_size)
         size = math.ceil(tensor.numel() * min(bits, 16) / 8) if is_weight else 0
         self.tensors.append(TypedTensor(node, bits, size, find_origin(target)))
 

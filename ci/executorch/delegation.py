@@ -62,7 +62,7 @@ class Refusals(logging.Handler):
         super().__init__()
         self.by_node: dict[str, str] = {}
         self.choices = choices
-        self.seen: dict[str, str] = {}
+        self.operators: dict[str, str] = {}
         self.origins: dict[str, Origin] = {}
         self.last = ""
 
@@ -70,13 +70,13 @@ class Refusals(logging.Handler):
         self.last = record.getMessage()
 
     @property
-    def left(self) -> list[Fallback]:
+    def refused(self) -> list[Fallback]:
         """Return the refused nodes."""
-        return [
-            Fallback(op, reason, self.is_skipped(name, op), self.origins.get(name, NOWHERE))
-            for name, reason in self.by_node.items()
-            for op in [self.seen[name]]
-        ]
+        fallbacks = []
+        for name, reason in self.by_node.items():
+            operator, origin = self.operators[name], self.origins.get(name, NOWHERE)
+            fallbacks.append(Fallback(operator, reason, self.is_skipped(name, operator), origin))
+        return fallbacks
 
     def is_skipped(self, name: str, operator: str) -> bool:
         """Return whether the model's entry requests the CPU for the node ``name``. If the entry
@@ -91,25 +91,29 @@ class Refusals(logging.Handler):
 
     def require_skipped(self) -> None:
         """Raise UsageError if the entry skips a node or operator that is not in the graph."""
-        for key, names, known in (
-            ("skip_nodes", self.choices.skip_nodes, self.seen.keys()),
-            ("skip_ops", self.choices.skip_ops, self.seen.values()),
+        for key, names, present in (
+            ("skip_nodes", self.choices.skip_nodes, self.operators.keys()),
+            ("skip_ops", self.choices.skip_ops, self.operators.values()),
         ):
             for name in names:
-                if name not in known:
-                    every = ", ".join(sorted({*known}))
-                    raise UsageError(f"{key}: the graph has no {name}", fix=f"use one of: {every}")
+                if name not in present:
+                    alternatives = ", ".join(sorted({*present}))
+                    raise UsageError(
+                        f"{key}: the graph has no {name}", fix=f"use one of: {alternatives}"
+                    )
 
 
-def qnn_errors(text: str, known: str = "") -> str:
+def qnn_errors(text: str, reported: str = "") -> str:
     """Return QNN's error lines in a log, truncated to MAX_REASON characters in total. Duplicates,
-    and lines that ``known`` contains, are omitted."""
-    found = [match.group(1).strip() for match in QNN_ERROR.finditer(text)]
-    kept = [line for line in dict.fromkeys(found) if not NOISE.search(line) and line not in known]
-    if any(FIRST.search(line) for line in kept):
+    and lines that ``reported`` contains, are omitted."""
+    errors = [match.group(1).strip() for match in QNN_ERROR.finditer(text)]
+    lines = [
+        line for line in dict.fromkeys(errors) if not NOISE.search(line) and line not in reported
+    ]
+    if any(FIRST.search(line) for line in lines):
         # Behind the operator that QNN cannot make, these lines list nodes that only depend on it.
-        kept = [line for line in kept if not DEPENDENT.search(line)]
-    return "; ".join(kept)[:MAX_REASON]
+        lines = [line for line in lines if not DEPENDENT.search(line)]
+    return "; ".join(lines)[:MAX_REASON]
 
 
 @contextmanager
@@ -127,7 +131,7 @@ def record_refusals(log: Path, choices: Choices = NO_CHOICES) -> Iterator[Refusa
         origin = find_origin(node)
         where = f"{name_operator(node)}{origin.mark}"
         if node.op == "call_function":
-            refusals.seen[node.name] = name_operator(node)
+            refusals.operators[node.name] = name_operator(node)
             refusals.origins[node.name] = origin
         if name_operator(node) in BROKEN:
             refusals.by_node[node.name] = BROKEN[name_operator(node)]
@@ -144,11 +148,11 @@ def record_refusals(log: Path, choices: Choices = NO_CHOICES) -> Iterator[Refusa
             raise failure from error
         note_step("QNN compiled the graph")  # follows the last node
         if not supported and node.op == "call_function":
-            told = read_window(log, start)
-            built = [str(one.message).partition(BUILDER)[2] for one in caught]
-            said = qnn_errors(told) or "; ".join(filter(None, built))
-            said = said or refusals.last.rpartition("| ")[2] or "refused without a reason"
-            refusals.by_node[node.name] = said + name_call(node)
+            output = read_window(log, start)
+            built = [str(warning.message).partition(BUILDER)[2] for warning in caught]
+            reason = qnn_errors(output) or "; ".join(filter(None, built))
+            reason = reason or refusals.last.rpartition("| ")[2] or "refused without a reason"
+            refusals.by_node[node.name] = reason + name_call(node)
         return supported
 
     support.is_node_supported = watched
@@ -157,7 +161,7 @@ def record_refusals(log: Path, choices: Choices = NO_CHOICES) -> Iterator[Refusa
     try:
         yield refusals
     except Exception as error:
-        vars(error)[LEFT] = refusals.left
+        vars(error)[LEFT] = refusals.refused
         vars(error)[ORIGINS] = refusals.origins
         raise
     finally:
@@ -182,8 +186,8 @@ def find_unmade(error: Exception, text: str) -> tuple[Place, ...]:
     """Return the line of the first node in a log of which QNN's compiler cannot make an operator,
     if known. QNN may have joined the node with those before it."""
     origins: dict[str, Origin] = vars(error).get(ORIGINS, {})
-    known = (origins[name].places for name in UNMADE.findall(text) if name in origins)
-    return next(filter(None, known), ())
+    places_of_unmade = (origins[name].places for name in UNMADE.findall(text) if name in origins)
+    return next(filter(None, places_of_unmade), ())
 
 
 def name_operator(node: Any) -> str:
@@ -194,8 +198,8 @@ def name_call(node: Any) -> str:
     """Return the call in the model that torch decomposed into a node, such as `` (in reshape)`` for
     a view, or "" if it is the node's own operator or unknown."""
     call = str((node.meta.get("torch_fn") or ("", ""))[1]).rpartition(".")[2].removesuffix("_")
-    own = name_operator(node).partition(".")[2].partition(".")[0].removesuffix("_copy")
-    return f" (in {call})" if call not in {own, "", "default"} and call[0] != "_" else ""
+    operator = name_operator(node).partition(".")[2].partition(".")[0].removesuffix("_copy")
+    return f" (in {call})" if call not in {operator, "", "default"} and call[0] != "_" else ""
 
 
 def count_operators(graph_modules: Sequence[Any]) -> Iterator[OperatorCount]:
@@ -248,8 +252,8 @@ def find_garbled(graph_module: Any) -> Iterator[Garbled]:
     """Yield the indices of topk and sort that a node on the CPU reads in a lowered graph. QNN
     writes them as int32, whatever the graph says."""
     for node in _list_computing(graph_module.graph):
-        for given in node.all_input_nodes:
-            source = _find_delegated(graph_module, given)
+        for operand in node.all_input_nodes:
+            source = _find_delegated(graph_module, operand)
             if source is not None:
                 operator, reader = _shorten(source), _shorten(node)
                 yield Garbled(operator, reader, find_origin(source), find_origin(node))
@@ -259,17 +263,17 @@ def _shorten(node: Any) -> str:
     return name_operator(node).split(".")[1].removesuffix("_copy")
 
 
-def _find_delegated(graph_module: Any, given: Any) -> Any:
-    """Return the operator inside of a delegate that computes the indices ``given``, a result of the
-    delegate, or None if it is something else."""
-    is_part = given.op == "call_function" and name_operator(given) == "getitem"
-    call = given.args[0] if is_part else None
+def _find_delegated(graph_module: Any, indices: Any) -> Any:
+    """Return the operator inside of a delegate that computes ``indices``, a result of the delegate,
+    or None if it is something else."""
+    is_part = indices.op == "call_function" and name_operator(indices) == "getitem"
+    call = indices.args[0] if is_part else None
     if call is None or READS_WHOLE not in name_operator(call):
         return None
     inner = getattr(graph_module, call.args[0].name).original_module.graph
     (end,) = (node for node in inner.nodes if node.op == "output")
     results = [leaf for leaf in tree_leaves(end.args) if isinstance(leaf, Node)]
-    node = results[given.args[1]] if given.args[1] < len(results) else None
+    node = results[indices.args[1]] if indices.args[1] < len(results) else None
     while isinstance(node, Node) and MOVING.match(name_operator(node)):
         node = node.args[0]
     is_second = isinstance(node, Node) and name_operator(node) == "getitem" and node.args[1] == 1
@@ -283,27 +287,26 @@ def audit_delegation(
     """Return how many nodes of a program's lowered graphs QNN executes, in how many partitions, and
     which nodes stay on the CPU. For LPAI, nodes that only quantize or dequantize are not listed."""
     infos = [get_delegation_info(module) for module in graph_modules]
-    left = [
-        node
-        for module in graph_modules
-        for node in _list_computing(module.graph)
-        if not (backend.is_lpai and name_operator(node).startswith(CONVERTS))
-    ]
-    named = tuple(
-        Fallback(
-            name_operator(node),
-            refusals.by_node.get(node.name, "not offered to QNN"),
-            refusals.is_skipped(node.name, name_operator(node)),
-            find_origin(node),
-        )
-        for node in left
-    )
-    delegated = sum(info.num_delegated_nodes for info in infos)
+    fallbacks = []
+    for module in graph_modules:
+        for node in _list_computing(module.graph):
+            operator = name_operator(node)
+            if backend.is_lpai and operator.startswith(CONVERTS):
+                continue
+            reason = refusals.by_node.get(node.name, "not offered to QNN")
+            is_skipped = refusals.is_skipped(node.name, operator)
+            fallbacks.append(Fallback(operator, reason, is_skipped, find_origin(node)))
+    on_host: list[bool] = []
+    garbled: list[Garbled] = []
+    if fallbacks:  # otherwise, nothing is on the CPU
+        for module in graph_modules:
+            on_host += _list_on_host(module)
+            garbled += find_garbled(module)
     return Delegation(
-        delegated,
-        len(left),
+        sum(info.num_delegated_nodes for info in infos),
+        len(fallbacks),
         sum(info.num_delegated_subgraphs for info in infos),
-        named,
-        tuple(one for graph in graph_modules for one in _list_on_host(graph)) if left else (),
-        tuple(one for graph in graph_modules for one in find_garbled(graph)) if left else (),
+        tuple(fallbacks),
+        tuple(on_host),
+        tuple(garbled),
     )

@@ -157,8 +157,8 @@ def trace_run(program: Program, sets: Sets, judged: Sets, pool: Pool, timeout_s:
     directory, log = program.directory / "trace", program.log.with_name("trace.log")
     directory.mkdir(exist_ok=True)
     dumped = program.spec.source.choices.dump_intermediate_outputs
-    given = (sets[:1], DEBUG_BYTES) if dumped else (sets,)
-    job = partial(run_traced, program, directory, *given)
+    arguments = (sets[:1], DEBUG_BYTES) if dumped else (sets,)
+    job = partial(run_traced, program, directory, *arguments)
     ended = pool.run(job, log, timeout_s, fresh=True)
     (directory / DEBUG).unlink(missing_ok=True)  # it is always as large as the reserved memory
     if ended.failure:
@@ -174,7 +174,7 @@ def trace_run(program: Program, sets: Sets, judged: Sets, pool: Pool, timeout_s:
 def find_differences(traced: Sets, judged: Sets) -> Iterator[str]:
     """Yield differences between the outputs with and without a trace. The emulator is
     deterministic, so a difference means that the trace does not describe the judged run."""
-    for number, (these, those) in enumerate(zip(traced, judged, strict=False)):
-        for index, (one, other) in enumerate(zip(these, those, strict=True)):
-            if one.tobytes() != other.tobytes():
+    for number, (outputs, judged_outputs) in enumerate(zip(traced, judged, strict=False)):
+        for index, (output, judged_output) in enumerate(zip(outputs, judged_outputs, strict=True)):
+            if output.tobytes() != judged_output.tobytes():
                 yield f"trace: output {index} of set {number} differs from the run without a trace"

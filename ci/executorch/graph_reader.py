@@ -32,12 +32,11 @@ NORMALIZED = frozenset({"layer_norm", "native_layer_norm", "rms_norm"})
 def find_module_parts(module: nn.Module, inputs: Inputs) -> list[tuple[OutputPart, ...]]:
     """Return the parts from which a module joins each of its outputs, for all methods, in order.
     Raises the errors of torch.export."""
-    given = split_inputs(module, inputs)
-    return [
-        parts
-        for name, method in split_module(module).items()
-        for parts in find_parts(read_module(method, given[name]))
-    ]
+    inputs_of = split_inputs(module, inputs)
+    parts: list[tuple[OutputPart, ...]] = []
+    for name, method in split_module(module).items():
+        parts += find_parts(read_module(method, inputs_of[name]))
+    return parts
 
 
 def read_module(module: nn.Module, inputs: Inputs) -> Graph:
@@ -59,7 +58,7 @@ def read_program(program: Any) -> Graph:
     """Return the graph of an exported program. Its outputs are the tensors that the program
     returns; states that it changes are left out."""
     signature = program.graph_signature
-    held = {**program.state_dict, **program.constants}
+    tensors = {**program.state_dict, **program.constants}
     fixed = {**signature.inputs_to_parameters, **signature.inputs_to_lifted_tensor_constants}
     changed = set(signature.buffers_to_mutate.values())
     fixed |= {
@@ -68,9 +67,9 @@ def read_program(program: Any) -> Graph:
         if target not in changed
     }
     constants: dict[str, Callable[[], Array]] = {
-        name: functools.partial(_to_array, held[target])
+        name: functools.partial(_to_array, tensors[target])
         for name, target in fixed.items()
-        if isinstance(held.get(target), Tensor)
+        if isinstance(tensors.get(target), Tensor)
     }
     nodes: list[Node] = []
     shapes: dict[str, Shape] = {}
@@ -112,8 +111,10 @@ def _writes_part(node: fx.Node) -> bool:
 def _is_view(node: fx.Node) -> bool:
     """Return whether the result of a node may share memory with its operand."""
     schema = getattr(node.target, "_schema", None)
-    returned = [one for one in schema.returns if one.alias_info] if schema else []
-    return node.target is operator.getitem or any(not one.alias_info.is_write for one in returned)
+    returned = [value for value in schema.returns if value.alias_info] if schema else []
+    return node.target is operator.getitem or any(
+        not value.alias_info.is_write for value in returned
+    )
 
 
 def _name_operator(node: fx.Node) -> str:
@@ -146,7 +147,7 @@ def _read_node(node: fx.Node, results: tuple[str, ...]) -> Node:
     name = _name_operator(node)
     if target is torch.ops.aten.where.ScalarOther or target is torch.ops.aten.where.ScalarSelf:
         name = "where_of_numbers"
-    sources = [one for one in tree_leaves([node.args, node.kwargs]) if isinstance(one, fx.Node)]
+    sources = [leaf for leaf in tree_leaves([node.args, node.kwargs]) if isinstance(leaf, fx.Node)]
     if name == "einsum" and len(sources) == 1:
         value, source = node.meta["val"], sources[0].meta["val"]
         name = "einsum_permutation" if sorted(value.shape) == sorted(source.shape) else name
@@ -159,18 +160,20 @@ def _read_node(node: fx.Node, results: tuple[str, ...]) -> Node:
 def _list_axes(node: fx.Node, name: str) -> Iterator[int]:
     """Yield the axes over which an operator works."""
     schema = getattr(node.target, "_schema", None)
-    given = {
-        one.name: node.args[place] if place < len(node.args) else node.kwargs.get(one.name)
-        for place, one in enumerate(schema.arguments if schema else ())
-    }
+    arguments: dict[str, Any] = {}
+    for place, parameter in enumerate(schema.arguments if schema else ()):
+        if place < len(node.args):
+            arguments[parameter.name] = node.args[place]
+        else:
+            arguments[parameter.name] = node.kwargs.get(parameter.name)
     if name in NORMALIZED:
-        shape: Any = given.get("normalized_shape") or ()
+        shape: Any = arguments.get("normalized_shape") or ()
         yield from range(-len(shape), 0)
     elif name == "instance_norm":
         source: Any = node.args[0]
         yield from range(2, source.meta["val"].ndim)
     else:
-        dim: Any = given.get("dim")
+        dim: Any = arguments.get("dim")
         yield from dim if isinstance(dim, (list, tuple)) else () if dim is None else (dim,)
 
 
@@ -192,7 +195,7 @@ def _compute(
     with torch.no_grad():
         result = target(*args, **kwargs)
     results = result if isinstance(result, (list, tuple)) else [result]
-    return [_to_array(one) for one in results]
+    return [_to_array(tensor) for tensor in results]
 
 
 def _to_array(value: Any) -> Array:

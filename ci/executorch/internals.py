@@ -53,8 +53,8 @@ def __getattr__(name: str) -> Any:
     and ImportError or AttributeError if the object is at none of its places."""
     if name not in PLACES:
         raise AttributeError(name)
-    *others, last = PLACES[name]
-    for place in others:
+    *older, last = PLACES[name]
+    for place in older:
         with suppress(ImportError, AttributeError):
             return find(place)
     return find(last)
@@ -64,5 +64,5 @@ def find(place: str) -> Any:
     """Return the module of ExecuTorch at ``place`` or, for ``module:name``, the object in it.
     Raises ImportError if there is no such module, and AttributeError if it has no such object."""
     module, _, name = place.partition(":")
-    found = importlib.import_module(f"executorch.{module}")
-    return getattr(found, name) if name else found
+    loaded = importlib.import_module(f"executorch.{module}")
+    return getattr(loaded, name) if name else loaded

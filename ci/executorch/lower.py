@@ -133,11 +133,11 @@ def compiler_spec(
 
 def change_options(spec: list[Any], **values: Any) -> None:
     """Set options for which generate_qnn_executorch_compiler_spec has no parameter."""
-    (one,) = spec
-    options = flatbuffer_to_option(one.value)
+    (compile_spec,) = spec
+    options = flatbuffer_to_option(compile_spec.value)
     for name, value in values.items():
         setattr(options, name, value)
-    one.value = option_to_flatbuffer(options)
+    compile_spec.value = option_to_flatbuffer(options)
 
 
 def _options(scheme: Scheme, choices: Choices, backend: Backend) -> Mapping[str, Any]:
@@ -413,11 +413,11 @@ def find_io_dtype(node: Any) -> torch.dtype | None:
     """Return the integer dtype of a graph's input or output in the program. Return None for a node
     that is neither, and for values that are not quantized to unsigned integers."""
     attributes = node.meta.get("quant_attrs")
-    given = node.op == "placeholder" and not node.name.startswith(("p_", "b_", "c_"))
+    is_input = node.op == "placeholder" and not node.name.startswith(("p_", "b_", "c_"))
     if (
         not attributes
         or attributes["quant_min"]
-        or not (given or any(user.op == "output" for user in node.users))
+        or not (is_input or any(user.op == "output" for user in node.users))
     ):
         return None
     return torch.uint8 if attributes["quant_max"] < 2**8 else torch.uint16
@@ -425,10 +425,10 @@ def find_io_dtype(node: Any) -> torch.dtype | None:
 
 def describe_refusal(error: Exception, log: Path) -> Finding:
     """Return why a lowering failed. The first line of list_refusals is the headline."""
-    first, *others = list_refusals(error, log)
+    first, *details = list_refusals(error, log)
     unmade = find_unmade(error, read_window(log))
     places = dict.fromkeys((*find_failed(error), *unmade, *list_places(list_left(error))))
-    return NOT_LOWERED.find(first, evidence="\n".join(others), places=places)
+    return NOT_LOWERED.find(first, evidence="\n".join(details), places=places)
 
 
 def list_refusals(error: Exception, log: Path) -> list[str]:
@@ -441,17 +441,21 @@ def list_refusals(error: Exception, log: Path) -> list[str]:
     while (cause := chain[-1].__cause__) and cause not in chain:  # `raise error from error`
         chain.append(cause)
     # A cause that was never raised, as in `raise error from ValueError()`, has no frames.
-    frames = [frame for one in chain for frame in traceback.extract_tb(one.__traceback__)]
+    frames: list[traceback.FrameSummary] = []
+    for exception in chain:
+        frames += traceback.extract_tb(exception.__traceback__)
     place = f" [{frames[-1].filename.rpartition('site-packages/')[2]}]"
     raised = [f"{describe_error(chain[-1])}{place}"]  # the outer error often only repeats passes
     raised += [describe_error(error)] if len(chain) > 1 else []
-    left = list(dict.fromkeys(f"{one.op}: {one.text}" for one in list_left(error)))[:MOST_LEFT]
+    on_cpu = dict.fromkeys(f"{node.op}: {node.text}" for node in list_left(error))
+    left = list(on_cpu)[:MOST_LEFT]
     floats = dict.fromkeys(NO_RULE.findall(text))
     bare = [f"{op} is not quantized: ExecuTorch has no rule for it" for op in floats]
-    said = [*filter(None, [*left, qnn_errors(text, "; ".join(left))])]
+    refusals = [*filter(None, [*left, qnn_errors(text, "; ".join(left))])]
     # Where QNN refused nothing, a missing rule is the cause only if a scale is missing too.
-    if said or any(one.args == ("scale",) or isinstance(one, AssertionError) for one in chain):
-        return [*bare, *said, *raised]
+    lacks_scale = any(cause.args == ("scale",) for cause in chain)
+    if refusals or lacks_scale or any(isinstance(cause, AssertionError) for cause in chain):
+        return [*bare, *refusals, *raised]
     return [*raised, *bare]
 
 
@@ -477,7 +481,11 @@ def describe_outputs(
     if any(on_host[-len(grids) :]):
         single = len(split_module(model.module)) == 1  # else, the order of the methods may differ
         hosted = on_host[-len(grids) :] if single else [True] * len(grids)
-        grids = [NO_GRID if own else grid for grid, own in zip(grids, hosted, strict=True)]
+        quantized = list(grids)
+        for index, is_on_host in enumerate(hosted):
+            if is_on_host:
+                quantized[index] = NO_GRID
+        grids = quantized
     return tuple(
         structs.replace(info, step=step, lowest=low, highest=high)
         for info, (step, low, high) in zip(infos, grids, strict=True)

@@ -57,11 +57,11 @@ def apply_patches(patches: Iterable[Patch]) -> Iterator[str]:
     """Apply the patches that are verified with the installed versions. For every other patch, yield
     a line with the versions."""
     for patch in patches:
-        unproven = [
-            f"{name} {version(name)} (verified: {', '.join(proven)})"
-            for name, proven in (("torch", patch.torch), ("executorch", patch.executorch))
-            if not any(is_same(version(name), one) for one in proven)
-        ]
+        unproven = []
+        for name, verified in (("torch", patch.torch), ("executorch", patch.executorch)):
+            installed = version(name)
+            if not any(is_same(installed, release) for release in verified):
+                unproven.append(f"{name} {installed} (verified: {', '.join(verified)})")
         if unproven:
             yield f"patch {patch.apply.__name__} is off: not verified with {' and '.join(unproven)}"
         else:
@@ -101,13 +101,13 @@ def materialize_once() -> None:
     namespaces.
     """
     utils = torch._export.utils
-    look_up, seen = utils._materialize_cpp_cia_ops, list[Any]()
+    look_up, last_registered = utils._materialize_cpp_cia_ops, list[Any]()
 
     def look_up_new() -> None:
         registered = torch._C._dispatch_get_registrations_for_dispatch_key(COMPOSITE)
-        if registered not in seen:
+        if registered not in last_registered:
             look_up()
-            seen[:] = [registered]
+            last_registered[:] = [registered]
 
     utils._materialize_cpp_cia_ops = look_up_new
 
@@ -141,8 +141,8 @@ def read_vendor() -> None:
     ExecuTorch asks another process, which takes a second."""
     from ci.executorch.internals import qnn_sdk_setup  # not in every version
 
-    found = re.search(r"(?m)^vendor_id\s*:(.*)$", read_text(Path("/proc/cpuinfo"), "replace"))
-    qnn_sdk_setup._vendor_is_amd = found is not None and "amd" in found[1].lower()
+    vendor = re.search(r"(?m)^vendor_id\s*:(.*)$", read_text(Path("/proc/cpuinfo"), "replace"))
+    qnn_sdk_setup._vendor_is_amd = vendor is not None and "amd" in vendor[1].lower()
 
 
 def skip_training_patterns() -> None:
@@ -156,9 +156,9 @@ def skip_training_patterns() -> None:
 
     fold = qat_utils._fold_conv_bn_qat_helper
 
-    def fold_divided(module: GraphModule, *rest: Any, **options: Any) -> GraphModule:
+    def fold_divided(module: GraphModule, *arguments: Any, **options: Any) -> GraphModule:
         if has_divided_norm(module):
-            return fold(module, *rest, **options)
+            return fold(module, *arguments, **options)
         # What it does to a model without a match.
         module.graph.eliminate_dead_code()
         qat_utils._duplicate_dequantize_node(module)

@@ -106,8 +106,8 @@ def quantize_method(
         prepare = prepare_qat_pt2e if recipe.training_steps else prepare_pt2e
         prepared = prepare(exported, quantizer)
     mark_annotated(_nodes_of(prepared), choices.discard_nodes)
-    own = [name for name, _ in model.module.named_buffers()]
-    with keep_state(prepared, own):
+    buffers = [name for name, _ in model.module.named_buffers()]
+    with keep_state(prepared, buffers):
         if recipe.training_steps:
             train(prepared, model, recipe.training_steps)
         else:
@@ -136,12 +136,13 @@ def check_float32(model: Model, scheme: Scheme) -> None:
             )
 
 
-def check_dtypes(name: str, wanted: Inputs, quantized: Inputs) -> None:
+def check_dtypes(name: str, outputs: Inputs, quantized: Inputs) -> None:
     """Raise FailedError if an output of a quantized model has another dtype than in float32, as
     that of a quotient of integers."""
-    for number, (tensor, made) in enumerate(zip(wanted, quantized, strict=True)):
-        if tensor.dtype != made.dtype:
-            before, after = (str(one.dtype).removeprefix("torch.") for one in (tensor, made))
+    for number, (tensor, quantized_output) in enumerate(zip(outputs, quantized, strict=True)):
+        if tensor.dtype != quantized_output.dtype:
+            before = str(tensor.dtype).removeprefix("torch.")
+            after = str(quantized_output.dtype).removeprefix("torch.")
             raise FailedError(
                 f"output {number} of {name} is {after} instead of {before} when quantized",
                 why="ExecuTorch quantizes operators on integers, such as a quotient, as floats",
@@ -210,32 +211,31 @@ def _is_computed(node: Any, grid: tuple[Any, Any]) -> bool:
         return False
     if "quantize_per_tensor" in name:
         return tuple(node.args[1:3]) == grid and _is_computed(node.args[0], grid)
-    return computes(node) or all(_is_computed(one, grid) for one in node.all_input_nodes)
+    return computes(node) or all(_is_computed(operand, grid) for operand in node.all_input_nodes)
 
 
 def block_sizes(
-    graph_module: GraphModule, block: int, others: Sequence[Part] = ()
+    graph_module: GraphModule, block: int, parts: Sequence[Part] = ()
 ) -> dict[str, tuple[int, ...]]:
     """Return the block shape (output, input, kernel...) of each layer that can have blocks. The
-    keys are node names. Layers of the parts in ``others``, whose schemes have no blocks, are
-    omitted.
+    keys are node names. Layers of ``parts``, whose schemes have no blocks, are omitted.
 
     All layers have the same block size, because ExecuTorch 1.5.1 has one configuration per model.
     """
     targets = {torch.ops.aten.conv2d.default, torch.ops.aten.linear.default}
     candidates = list_candidates(graph_module.graph)
-    own = {node.name for node in candidates if any(map(node.belongs, others))}
+    in_parts = {node.name for node in candidates if any(map(node.belongs, parts))}
     shapes = {
         node.name: node.args[1].meta["val"].shape
         for node in graph_module.graph.nodes
-        if node.target in targets and node.name not in own
+        if node.target in targets and node.name not in in_parts
     }
     # Measured with QNN 2.49.40: with a larger kernel, the emulator's results differ from the
     # quantized model's (SQNR near 0 dB). They also differ between runs.
     return {
         name: (1, block, *kernel)
         for name, (_, inputs, *kernel) in shapes.items()
-        if not inputs % block and all(size == 1 for size in kernel)
+        if not inputs % block and set(kernel) <= {1}
     }
 
 
@@ -286,15 +286,15 @@ def annotated(
     recipe that matches no module and, at the end of the block, if a node to discard does not exist.
     """
     names: list[str] = []
-    own = [*annotations]
+    functions = [*annotations]
     if choices.parts:
         select_parts(quantizer, choices)
     if choices.discard_nodes:
         quantizer.add_discard_nodes(choices.discard_nodes)
-        own.append(lambda module: names.extend(node.name for node in _list_calls(module)))
+        functions.append(lambda module: names.extend(node.name for node in _list_calls(module)))
     if choices.annotation:
-        own.append(partial(call_annotation, choices.annotation))
-    quantizer.add_custom_quant_annotations(own)
+        functions.append(partial(call_annotation, choices.annotation))
+    quantizer.add_custom_quant_annotations(functions)
     if choices.recipe:
         recipe = call_function(choices.recipe, RECIPE)
         if not isinstance(recipe, QuantRecipe):
@@ -372,26 +372,26 @@ def train(prepared: GraphModule, model: Model, steps: int) -> None:
     always results in the same weights.
     """
     with keep_state(model.module):
-        wanted = run_eager(model.module, model.calibration)
+        targets = run_eager(model.module, model.calibration)
     cover_ranges(prepared, model.calibration)
     weights = [weight for weight in prepared.parameters() if weight.is_floating_point()]
     optimizer = torch.optim.Adam([weight.requires_grad_() for weight in weights], lr=RATE)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     for step in range(steps):
-        number = step % len(wanted)
+        number = step % len(targets)
         optimizer.zero_grad()
-        made = flatten_outputs(prepared(*copy_inputs(model.calibration[number])))
-        measure_loss(made, wanted[number]).backward()
+        outputs = flatten_outputs(prepared(*copy_inputs(model.calibration[number])))
+        measure_loss(outputs, targets[number]).backward()
         optimizer.step()
         schedule.step()
     for weight in weights:
         weight.requires_grad_(requires_grad=False)
 
 
-def measure_loss(made: Sequence[Tensor], wanted: Sequence[Tensor]) -> Tensor:
+def measure_loss(outputs: Sequence[Tensor], targets: Sequence[Tensor]) -> Tensor:
     """Return the ratio of noise power to signal power, summed over the floating-point outputs."""
-    pairs = [pair for pair in zip(made, wanted, strict=True) if pair[1].is_floating_point()]
-    noise = [(one - other).square().mean() / other.square().mean() for one, other in pairs]
+    pairs = [pair for pair in zip(outputs, targets, strict=True) if pair[1].is_floating_point()]
+    noise = [(output - target).square().mean() / target.square().mean() for output, target in pairs]
     return torch.stack(noise).sum()
 
 
@@ -402,18 +402,20 @@ def cover_ranges(prepared: GraphModule, sets: Sequence[Inputs]) -> None:
     By default, torchao moves a range by a hundredth towards each set's range. After only a few
     sets, the range would be too narrow, and values would be clipped.
     """
-    fakes = [one for one in prepared.modules() if isinstance(one, FusedMovingAvgObsFakeQuantize)]
+    modules = prepared.modules()
+    fakes = [fake for fake in modules if isinstance(fake, FusedMovingAvgObsFakeQuantize)]
     observers = [fake.activation_post_process for fake in fakes]
     for observer in observers:
         observer.averaging_constant = 1.0
     ranges = []
     for inputs in sets:
         run_eager(prepared, [inputs])
-        ranges.append([(seen.min_val.clone(), seen.max_val.clone()) for seen in observers])
-    for one, observer, seen in zip(fakes, observers, zip(*ranges, strict=True), strict=True):
-        observer.min_val.copy_(torch.stack([low for low, _ in seen]).amin(0))
-        observer.max_val.copy_(torch.stack([high for _, high in seen]).amax(0))
-        scale, zero = one.calculate_qparams()
-        one.scale.copy_(scale.reshape(one.scale.shape))
-        one.zero_point.copy_(zero.reshape(one.zero_point.shape))
-        one.disable_observer()
+        # Copies, because the observers write into their tensors.
+        ranges.append([(each.min_val.clone(), each.max_val.clone()) for each in observers])
+    for fake, observer, extremes in zip(fakes, observers, zip(*ranges, strict=True), strict=True):
+        observer.min_val.copy_(torch.stack([low for low, _ in extremes]).amin(0))
+        observer.max_val.copy_(torch.stack([high for _, high in extremes]).amax(0))
+        scale, zero = fake.calculate_qparams()
+        fake.scale.copy_(scale.reshape(fake.scale.shape))
+        fake.zero_point.copy_(zero.reshape(fake.zero_point.shape))
+        fake.disable_observer()

@@ -60,8 +60,8 @@ class LoadedProgram:
         if quantizes:
             _ = internals.quantized_kernels
         traces = debug_bytes is not None
-        more = {"enable_etdump": True, "debug_buffer_size": debug_bytes} if traces else {}
-        self.program = internals.pybindings._load_program(str(program.path), **more)
+        debug_options = {"enable_etdump": True, "debug_buffer_size": debug_bytes} if traces else {}
+        self.program = internals.pybindings._load_program(str(program.path), **debug_options)
         names = program.compiled.methods or ("forward",)
         self.methods = [self.program.load_method(name) for name in names]
         self.repeated, self.times_s = repeated, list[float]()
@@ -83,24 +83,27 @@ class LoadedProgram:
 
     def run_set(self, number: int, tensors: Sequence[Any]) -> list[Any]:
         """Run one sample once, and return its outputs."""
-        metas = [
-            [meta.input_tensor_meta(index) for index in range(meta.num_inputs())]
-            for meta in (method.method_meta() for method in self.methods)
-        ]
-        wanted = sum(map(len, metas))
-        if len(tensors) != wanted:
+        metas = []
+        for method in self.methods:
+            meta = method.method_meta()
+            metas.append([meta.input_tensor_meta(index) for index in range(meta.num_inputs())])
+        number_of_inputs = sum(map(len, metas))
+        if len(tensors) != number_of_inputs:
             raise FailedError(
                 f"sample {number} has the wrong number of inputs:"
-                f" {len(tensors)} instead of {wanted}"
+                f" {len(tensors)} instead of {number_of_inputs}"
             )
         outputs: list[Any] = []
-        for method, own in zip(self.methods, metas, strict=True):
-            given = [convert_input(one, meta) for one, meta in zip(tensors, own, strict=False)]
-            tensors = tensors[len(own) :]
+        for method, method_metas in zip(self.methods, metas, strict=True):
+            inputs = [
+                convert_input(tensor, meta)
+                for tensor, meta in zip(tensors, method_metas, strict=False)
+            ]
+            tensors = tensors[len(method_metas) :]
             # Outputs that are None or numbers are not compared. Tensors are copied, because the
             # next method may write to the same memory.
-            made = [one for one in method(given) if isinstance(one, torch.Tensor)]
-            outputs += [np.array(one.detach()) for one in made]
+            results = [tensor for tensor in method(inputs) if isinstance(tensor, torch.Tensor)]
+            outputs += [np.array(tensor.detach()) for tensor in results]
         return outputs
 
     def finish(self) -> float:
@@ -121,10 +124,10 @@ def convert_input(array: Any, meta: Any) -> torch.Tensor:
     """Return ``array`` as a tensor with the dtype and shape in ``meta``, as the program expects.
     Raises FailedError if the array's size in bytes does not match."""
     dtype, shape = SCALAR_TYPES[int(meta.dtype())], tuple(meta.sizes())
-    wanted = int(np.prod(shape)) * dtype.itemsize
+    expected_bytes = int(np.prod(shape)) * dtype.itemsize
     data = bytearray(np.ascontiguousarray(array).tobytes())
-    if len(data) != wanted:
-        raise FailedError(f"an input is {len(data)} bytes long instead of {wanted}")
+    if len(data) != expected_bytes:
+        raise FailedError(f"an input is {len(data)} bytes long instead of {expected_bytes}")
     return torch.frombuffer(data, dtype=dtype).reshape(shape)
 
 
@@ -180,10 +183,10 @@ def write_tensors(events: list[Any], directory: Path) -> Iterator[str]:
     none."""
     directory.mkdir()
     for event in events:
-        tensors = [one for one in event.debug_data or () if isinstance(one, torch.Tensor)]
+        tensors = [data for data in event.debug_data or () if isinstance(data, torch.Tensor)]
         for number, tensor in enumerate(tensors):
-            more = f"-{number}" if len(tensors) > 1 else ""
-            name = re.sub(r"[^A-Za-z0-9_.-]", "_", f"{event.name}{more}")
+            suffix = f"-{number}" if len(tensors) > 1 else ""
+            name = re.sub(r"[^A-Za-z0-9_.-]", "_", f"{event.name}{suffix}")
             np.save(directory / f"{name}.npy", tensor.detach().numpy())
             yield f"{INTERMEDIATES}/{name}.npy"
     if not any(directory.iterdir()):

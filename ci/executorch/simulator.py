@@ -83,12 +83,14 @@ class SimulatorHook:
         """Replace graphFinalize. Raises FailedError if the hook is not verified with the installed
         versions."""
         build = find_qnn_build(self.library)
-        found = (version("executorch"), build.version if build else "unknown")
-        if found not in VERIFIED:
-            known = " and ".join(f"ExecuTorch {one} with QNN {other}" for one, other in VERIFIED)
+        versions = (version("executorch"), build.version if build else "unknown")
+        if versions not in VERIFIED:
+            verified = " and ".join(
+                f"ExecuTorch {executorch} with QNN {qnn}" for executorch, qnn in VERIFIED
+            )
             raise FailedError(
-                f"QNN's simulator was not read: this is verified with {known}, not with ExecuTorch"
-                f" {found[0]} and QNN {found[1]}"
+                f"QNN's simulator was not read: this is verified with {verified}, not with"
+                f" ExecuTorch {versions[0]} and QNN {versions[1]}"
             )
         table, number = c_void_p(), c_uint32()
         library = CDLL(str(self.library))
@@ -115,8 +117,8 @@ class SimulatorHook:
         result: int = self.original(graph, profile, signal)
         try:
             if profile and not result:
-                for one in self.walk(self.list_events, profile):
-                    self.note(one)
+                for event in self.walk(self.list_events, profile):
+                    self.note(event)
                 # QNN writes it to the working directory while it compiles.
                 for path in Path().glob(SCHEMATIC):
                     self.schematics.append(read_text(path, "replace", CONTENT_BYTES))
@@ -134,19 +136,19 @@ class SimulatorHook:
             yield ids[place]
             yield from self.walk(self.list_below, ids[place])
 
-    def note(self, one: int) -> None:
+    def note(self, event: int) -> None:
         """Record an event, or the object that belongs to it."""
         data = EventData()
-        if self.get_data(one, byref(data)):
+        if self.get_data(event, byref(data)):
             return
         if data.unit != OBJECT:
             unit = UNITS.get(data.unit, str(data.unit))
             name = (data.name or b"").decode("utf-8", "replace")
             self.events.append((unit, name, data.value))
             return
-        found = ExtendedData(version=1)
-        if not self.get_object(one, byref(found)) and found.object:
-            self.traces.append(string_at(found.object, found.object_bytes))
+        extended = ExtendedData(version=1)
+        if not self.get_object(event, byref(extended)) and extended.object:
+            self.traces.append(string_at(extended.object, extended.object_bytes))
 
     def observe(self) -> Observed:
         """Return what was collected. Raises FailedError if reading failed."""

@@ -549,7 +549,7 @@ def test_a_name_to_skip_that_the_graph_does_not_have_is_an_error() -> None:
         rounding = ("q", "quantized_decomposed.quantize_per_tensor.default")
         assert refusals.is_skipped(*rounding)  # it rounds for a node on the CPU
         assert not audit.Refusals().is_skipped(*rounding)
-        refusals.seen |= {"view": "aten.view", relu.name: audit.name_operator(relu)}
+        refusals.operators |= {"view": "aten.view", relu.name: audit.name_operator(relu)}
         own = {*choices.skip_nodes, *choices.skip_ops}
         is_skipped = refusals.is_skipped(relu.name, audit.name_operator(relu))
         assert is_skipped is bool(own & {"relu_1", "aten.relu.default"})

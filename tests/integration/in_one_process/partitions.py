@@ -226,9 +226,9 @@ def test_a_model_that_cannot_be_quantized_has_a_failure_and_its_steps(
 def test_a_refused_node_that_the_entry_skips_is_marked_as_requested() -> None:
     refusals = audit.Refusals(Choices(skip_ops=("aten.erf.default",), skip_nodes=("tanh_1",)))
     operators = {"erf": "aten.erf.default", "tanh_1": "aten.tanh.default", "tanh": "aten.tanh"}
-    refusals.seen |= {**operators, "relu": "aten.relu.default"}
+    refusals.operators |= {**operators, "relu": "aten.relu.default"}
     refusals.by_node |= dict.fromkeys(operators, "refused")
-    assert [(one.op, one.asked) for one in refusals.left] == [
+    assert [(one.op, one.asked) for one in refusals.refused] == [
         ("aten.erf.default", True),
         ("aten.tanh.default", True),
         ("aten.tanh", False),
