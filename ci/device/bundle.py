@@ -120,21 +120,21 @@ def stage(
         )
     target = find_target(head)
     near = [runner.parent, *map(Path, head.runpath)]
-    known = index_libraries(near, runtimes, head, progress)
-    wanted = [BACKEND, SYSTEM]
+    libraries = index_libraries(near, runtimes, head, progress)
+    required = [BACKEND, SYSTEM]
     skels: dict[str, Path] = {}
     if target is Target.EMULATOR:
-        wanted += [name for name in EMULATED if name in known]
+        required += [name for name in EMULATED if name in libraries]
     else:
         for version in sorted(set(versions.values())):
-            wanted.append(STUB.format(version))
+            required.append(STUB.format(version))
             skels |= {SKEL.format(version): find_skel(SKEL.format(version), runtimes)}
     lpai = provenance.list_signed(signed) if signed else {}
-    wanted += LPAI if signed else ()
-    every = [*programs, *provenance.list_programs(cases)]
-    proven = provenance.find_evidence(every, evidence) if evidence else {}
-    own = _name_files([runner, *programs])
-    files = {**own, **close_over(wanted, head, known), **skels, **lpai}
+    required += LPAI if signed else ()
+    all_programs = [*programs, *provenance.list_programs(cases)]
+    proven = provenance.find_evidence(all_programs, evidence) if evidence else {}
+    user_files = _name_files([runner, *programs])
+    files = {**user_files, **close_over(required, head, libraries), **skels, **lpai}
     with explain_writes(out), owned_directory(out, force=force) as fresh:
         for name, path in files.items():
             require_plain(name)
@@ -144,7 +144,7 @@ def stage(
         bundle = describe(target, names, runner.name, fresh / FILES)
         for name in names if target.profile else ():
             require_fit(target, name, fresh / FILES, progress)
-        for program in every:
+        for program in all_programs:
             require_loads(program, fresh / FILES, names)
         copy_licences(runtimes, fresh / "licences")
         provenance.copy_files(proven.values(), fresh / provenance.EVIDENCE)
@@ -238,34 +238,34 @@ def index_libraries(
         progress.step(f"looking for libraries in {place}")
         paths += (top / name for top, _, names in walk(place) for name in sorted(names))
     target = find_target(like)
-    known: dict[str, ElfFacts] = {}
+    libraries: dict[str, ElfFacts] = {}
     for path in paths:
-        if ".so" in path.name and path.name not in known:
-            found = read_library(path)
-            if found and found.machine == like.machine:
-                is_android = bool(found.android) == (target is Target.ANDROID)
+        if ".so" in path.name and path.name not in libraries:
+            elf = read_library(path)
+            if elf and elf.machine == like.machine:
+                is_android = bool(elf.android) == (target is Target.ANDROID)
                 if is_android or target is Target.EMULATOR:
-                    known[path.name] = found
-    return known
+                    libraries[path.name] = elf
+    return libraries
 
 
 def close_over(
-    wanted: Iterable[str], runner: ElfFacts, known: Mapping[str, ElfFacts]
+    required_names: Iterable[str], runner: ElfFacts, libraries: Mapping[str, ElfFacts]
 ) -> dict[str, Path]:
     """Return the paths of the wanted libraries and of all libraries that they and the runner need,
     keyed by name. Raises UnfitError if a wanted library is missing, or a needed library of QNN,
     ExecuTorch or libc++. Other missing libraries are left out, because they are assumed to be part
     of the device's system."""
-    found: dict[str, Path] = {}
-    todo = [*wanted, *runner.needed]
-    required = {*wanted}
+    paths: dict[str, Path] = {}
+    todo = [*required_names, *runner.needed]
+    required = {*required_names}
     while todo:
         name = todo.pop()
-        if name in found:
+        if name in paths:
             continue
-        if name in known:
-            found[name] = known[name].path
-            todo += known[name].needed
+        if name in libraries:
+            paths[name] = libraries[name].path
+            todo += libraries[name].needed
         elif name in required or name.startswith(OURS):
             raise UnfitError(
                 f"{name} is missing",
@@ -273,23 +273,23 @@ def close_over(
                 " system",
                 fix="pass a directory with this library to --runtime, which may be repeated",
             )
-    return found
+    return paths
 
 
 def find_skel(name: str, runtimes: Iterable[Path]) -> Path:
     """Return the path of a skel below ``runtimes``, preferably one in a directory called
     ``unsigned``. Raises UnfitError if there is none."""
-    found: list[Path] = []
+    candidates: list[Path] = []
     for place in runtimes:
-        found += (top / name for top, _, names in walk(place) if name in names)
-    if not found:
+        candidates += (top / name for top, _, names in walk(place) if name in names)
+    if not candidates:
         raise UnfitError(
             f"{name} is missing",
             why="the SoC's DSP loads this skel, but no directory passed to --runtime contains it",
             fix="pass an SDK to --runtime, or qnn-runtime-aarch64, which contains the skels V68"
             " to V81",
         )
-    return min(found, key=lambda path: ("unsigned" not in path.parts, str(path)))
+    return min(candidates, key=lambda path: ("unsigned" not in path.parts, str(path)))
 
 
 def describe(target: Target, socs: tuple[str, ...], runner: str, directory: Path) -> Bundle:
@@ -297,16 +297,19 @@ def describe(target: Target, socs: tuple[str, ...], runner: str, directory: Path
     rows = []
     for path in sorted(directory.iterdir()):
         build = find_qnn_build(path) if ".so" in path.name else None
-        size, said = path.stat().st_size, build.text if build else ""
-        rows.append(BundleFile(path.name, hash_file(path), size, said))
+        size, build_text = path.stat().st_size, build.text if build else ""
+        rows.append(BundleFile(path.name, hash_file(path), size, build_text))
     qnn = next((row.qnn for row in rows if row.name == BACKEND), "")
     return Bundle(target=target, socs=socs, runner=runner, qnn=qnn, files=tuple(rows))
 
 
 def list_parts(bundle: Bundle, directory: Path) -> dict[BundleFile, tuple[str, ...]]:
     """Return the names of the libraries that each file of a bundle needs."""
-    found = {file: read_library(directory / file.name) for file in bundle.files}
-    return {file: elf.needed if elf else () for file, elf in found.items()}
+    needed: dict[BundleFile, tuple[str, ...]] = {}
+    for file in bundle.files:
+        elf = read_library(directory / file.name)
+        needed[file] = elf.needed if elf else ()
+    return needed
 
 
 def require_fit(target: Target, soc: str, directory: Path, progress: Progress) -> None:
@@ -322,14 +325,16 @@ def require_fit(target: Target, soc: str, directory: Path, progress: Progress) -
 
 def require_loads(program: Path, directory: Path, socs: Sequence[str]) -> None:
     """Raise UnfitError if the staged libraries cannot load a program on one of ``socs``."""
-    found = inspect_file(program)
-    if found.program is None:
-        raise UnfitError(f"{program} is not a program", why=found.why_no_program)
-    operators = {operator for method in found.program.methods for operator in method.cpu_operators}
+    inspection = inspect_file(program)
+    if inspection.program is None:
+        raise UnfitError(f"{program} is not a program", why=inspection.why_no_program)
+    operators = {
+        operator for method in inspection.program.methods for operator in method.cpu_operators
+    }
     for soc in socs:
-        answer = judge_compat(found.program, read_runtime(str(directory), operators), soc)
+        answer = judge_compat(inspection.program, read_runtime(str(directory), operators), soc)
         if answer.verdict is Verdict.NO:
-            row = next(one for one in answer.rows if one.verdict is Verdict.NO)
+            row = next(row for row in answer.rows if row.verdict is Verdict.NO)
             raise UnfitError(
                 f"{program.name} does not load on {soc} (failed check: {row.axis.value})",
                 why=row.why,
@@ -341,8 +346,8 @@ def copy_licences(runtimes: Iterable[Path], target: Path) -> None:
     """Copy the licence files in ``runtimes`` to the directory ``target``. If files with the same
     name differ, a number is put before the names of all but the first."""
     folders = [folder for place in runtimes for folder in (place, place / "LICENSES")]
-    found = (path for folder in folders for glob in LICENCES for path in folder.glob(glob))
-    for path in filter(Path.is_file, found):
+    licence_paths = (path for folder in folders for glob in LICENCES for path in folder.glob(glob))
+    for path in filter(Path.is_file, licence_paths):
         target.mkdir(exist_ok=True)
         names = (f"{number}-{path.name}" for number in itertools.count(2))
         for name in itertools.chain([path.name], names):

@@ -69,38 +69,38 @@ class Device:
         Raises ToolError if the device cannot be reached, the connection breaks, or the answer is
         longer than ``most_bytes``, and StoreError if the device has too little space.
         """
-        whole = f"echo {BEGUN.decode()}( {script}\n)\nprintf '\\nqnn-ci-ended %s\\n' $? >&2"
+        command = f"echo {BEGUN.decode()}( {script}\n)\nprintf '\\nqnn-ci-ended %s\\n' $? >&2"
         limits: dict[str, Any] = {"timeout_s": timeout_s, "most_bytes": most_bytes}
         limits["most_messages"] = MESSAGE_BYTES
-        ended = run_streams([*self.client, whole], data=data, **limits)
+        ended = run_streams([*self.client, command], data=data, **limits)
         if ended.is_good and not (ended.stdout or ended.stderr):
             # adb lost the connection before the script began, for example because its server was
             # killed. So the script can be run again.
-            ended = run_streams([*self.client, whole], data=data, **limits)
+            ended = run_streams([*self.client, command], data=data, **limits)
         marks = ENDED.findall(ended.stderr)
-        said = ENDED.sub(b"", ended.stderr).decode("utf-8", "replace").strip()
+        message = ENDED.sub(b"", ended.stderr).decode("utf-8", "replace").strip()
         if not marks:
             how = ended.exceeded or "cannot be reached"
             how = "did not answer in time" if how.startswith("did not end") else how
             raise ToolError(
                 f"{self.name} {how}",
-                why=said or f"{self.client[0]} {ended.describe()}",
+                why=message or f"{self.client[0]} {ended.describe()}",
                 fix=f"{KEY_FIX} {self.name.replace(':', '://', 1)}"
-                if "Host key verification failed" in said
+                if "Host key verification failed" in message
                 else f"see whether this works: {' '.join(map(quote, [*self.client, 'true']))}",
             )
-        if NO_ROOM.search(said):
+        if NO_ROOM.search(message):
             raise StoreError(
                 f"{self.name} has no space left",
-                why=said.splitlines()[-1],
+                why=message.splitlines()[-1],
                 fix=f"free space on the device, or remove {self.place} from it",
             )
-        return Answer(int(marks[-1]), ended.stdout.partition(BEGUN)[2], said)
+        return Answer(int(marks[-1]), ended.stdout.partition(BEGUN)[2], message)
 
-    def ask(self, script: str, **given: Any) -> bytes:
-        """Return the stdout of a script. ``given`` are further arguments of ``call``. Raises
+    def ask(self, script: str, **options: Any) -> bytes:
+        """Return the stdout of a script. ``options`` are further arguments of ``call``. Raises
         ToolError if the script fails, and the same errors as ``call``."""
-        answer = self.call(f"set -e\n{script}", **given)
+        answer = self.call(f"set -e\n{script}", **options)
         if answer.code:
             raise ToolError(
                 f"{self.name}: a command on the device exited with code {answer.code}",
@@ -118,8 +118,8 @@ class Device:
         """
         for name in files:
             require_plain(name)
-        there = self.list_digests(directory)
-        lacking = [name for name in files if there.get(name) != digests[name]]
+        device_digests = self.list_digests(directory)
+        lacking = [name for name in files if device_digests.get(name) != digests[name]]
         sizes = {name: files[name].stat().st_size for name in lacking}
         marks = {"sums": SUMS, "damaged": DAMAGED}
         large = [[name] for name in lacking if sizes[name] > LARGE_BYTES]
@@ -191,19 +191,19 @@ def open_device(word: str, place: str = "") -> Device:
     Raises UsageError for any other form, UnfitError if the client is missing or the phone is not
     ready, and ToolError if adb fails. A board is not contacted yet.
     """
-    kind, _, rest = word.partition(":")
+    kind, _, address = word.partition(":")
     if kind == "adb":
         client = require_client("adb", ADB_FIX)
-        serial = choose_phone(client, rest)
+        serial = choose_phone(client, address)
         return Device(f"adb:{serial}", (client, "-s", serial, "shell", "-T"), place or PHONE_PLACE)
-    if kind != "ssh" or not rest or rest.startswith("-"):
+    if kind != "ssh" or not address or address.startswith("-"):
         raise UsageError(
             f"--device {word} does not name a device",
             fix="pass adb:SERIAL, adb: (the only phone) or ssh:[USER@]HOST[:PORT]",
         )
-    host, port = rest, ""
-    if found := HOST.fullmatch(rest):  # an IPv6 address with a port is written [::1]:22
-        host, port = f"{found['user'] or ''}{found['v6'] or found['v4']}", found["port"] or ""
+    host, port = address, ""
+    if parts := HOST.fullmatch(address):  # an IPv6 address with a port is written [::1]:22
+        host, port = f"{parts['user'] or ''}{parts['v6'] or parts['v4']}", parts["port"] or ""
     client = require_client("ssh", "install OpenSSH's client (Debian, Ubuntu: openssh-client)")
     # BatchMode: nobody can answer a question about a password or an unknown host key.
     # A board that loses power does not close the connection, so the client asks every ten seconds.
@@ -234,14 +234,14 @@ def list_phones(client: str = "adb") -> dict[str, str]:
     return dict(line.split("\t", 1) for line in lines if "\t" in line)
 
 
-def choose_phone(client: str, wanted: str) -> str:
-    """Return the serial number of a phone: ``wanted`` if it is not empty, else ANDROID_SERIAL, else
-    the serial number of the only phone. Raises UnfitError if adb does not list this phone or the
-    phone is not ready, and ToolError if adb fails."""
-    wanted = wanted or os.environ.get("ANDROID_SERIAL", "")
+def choose_phone(client: str, requested: str) -> str:
+    """Return the serial number of a phone: ``requested`` if it is not empty, else ANDROID_SERIAL,
+    else the serial number of the only phone. Raises UnfitError if adb does not list this phone or
+    the phone is not ready, and ToolError if adb fails."""
+    requested = requested or os.environ.get("ANDROID_SERIAL", "")
     phones = list_phones(client)
     listed = ", ".join(f"{serial} ({state})" for serial, state in phones.items()) or "none"
-    if not wanted and len(phones) != 1:
+    if not requested and len(phones) != 1:
         raise UnfitError(
             f"adb lists {'no phone' if not phones else f'{len(phones)} phones'}",
             why=f"listed: {listed}",
@@ -249,11 +249,11 @@ def choose_phone(client: str, wanted: str) -> str:
             if not phones
             else "select one with --device adb:SERIAL",
         )
-    serial = wanted or next(iter(phones))
+    serial = requested or next(iter(phones))
     if phones.get(serial) != "device":
         state = phones.get(serial, "missing")
-        known = (fix for start, fix in STATES.items() if state.startswith(start))
-        fix = next(known, "reconnect the phone, or run `adb reconnect`")
+        fixes = (fix for start, fix in STATES.items() if state.startswith(start))
+        fix = next(fixes, "reconnect the phone, or run `adb reconnect`")
         raise UnfitError(f"{serial} is {state}", why=f"adb lists: {listed}", fix=fix)
     return serial
 
@@ -302,12 +302,12 @@ def identify(device: Device) -> DeviceFacts:
     text = device.ask(fill_script(SCRIPTS / "identify.sh", place=device.place)).decode(
         "utf-8", "replace"
     )
-    found: dict[str, list[str]] = {}
+    values: dict[str, list[str]] = {}
     for line in text.splitlines():
         name, _, value = line.partition("=")
         if value.strip():
-            found.setdefault(name, []).append(value.strip())
-    if lacks := found.get("lacks"):
+            values.setdefault(name, []).append(value.strip())
+    if lacks := values.get("lacks"):
         raise UnfitError(
             f"{device.name} has no {' and no '.join(lacks)}",
             why="the device needs these tools to check files and to send them back",
@@ -315,7 +315,7 @@ def identify(device: Device) -> DeviceFacts:
         )
 
     def first(*names: str) -> str:
-        return next((found[name][0] for name in names if name in found), "")
+        return next((values[name][0] for name in names if name in values), "")
 
     free = first("free_kb")
     return DeviceFacts(
@@ -325,7 +325,7 @@ def identify(device: Device) -> DeviceFacts:
         android=first("android"),
         user=first("user"),
         free_bytes=int(free) * 1024 if free.isdigit() else 0,
-        dsp=tuple(found.get("dsp", ())),
-        closed=tuple(found.get("closed", ())),
-        libraries=tuple(found.get("library", ())),
+        dsp=tuple(values.get("dsp", ())),
+        closed=tuple(values.get("closed", ())),
+        libraries=tuple(values.get("library", ())),
     )

@@ -66,8 +66,8 @@ def parse_heat(text: str) -> Heat:
     slowed: list[str] = []
     status = None
     for line in text.splitlines():
-        kind, _, rest = line.partition(" ")
-        name, _, value = rest.rpartition(" ")
+        kind, _, name_and_value = line.partition(" ")
+        name, _, value = name_and_value.rpartition(" ")
         if not value.lstrip("-").isdigit():
             continue
         number = int(value)
@@ -75,7 +75,7 @@ def parse_heat(text: str) -> Heat:
             status = number
         elif kind == "zone" and number // 1000 in CELSIUS:
             zones.append((number / 1000, name))
-        elif kind == "cooling" and number > 0 and any(one in name.lower() for one in SLOWING):
+        elif kind == "cooling" and number > 0 and any(word in name.lower() for word in SLOWING):
             slowed.append(name)
     hottest, zone = max(zones, default=(None, ""))
     return Heat(status=status, hottest_c=hottest, zone=zone, slowed=tuple(sorted(set(slowed))))
@@ -96,15 +96,15 @@ def summarize_starts(
     """
     timed = [list(list_timed(start.runs_ms, warm_up, iteration)) for start in starts]
     timed = [runs for runs in timed if runs]
-    every = [run for runs in timed for run in runs]
+    all_runs = [run for runs in timed for run in runs]
     firsts = [start.runs_ms[0] for start in starts if start.runs_ms]
     loads = [start.load_ms for start in starts if start.load_ms is not None]
     memory = [start.memory_bytes for start in starts if start.memory_bytes]
     after = [start.after for start in starts]
-    p50, p90 = (find_percentile(every, share) for share in (50, 90))
+    p50, p90 = (find_percentile(all_runs, share) for share in (50, 90))
     return DeviceFigures(
         starts=len(starts),
-        runs=len(every),
+        runs=len(all_runs),
         first_ms=show(median(firsts)) if firsts else None,
         p50_ms=show(p50),
         p50_spread_ms=show(find_spread(timed, 50)),
@@ -115,7 +115,7 @@ def summarize_starts(
         loads_ms=tuple(round(load, 4) for load in loads),
         peak_memory_bytes=max(memory, default=None),
         before=starts[0].before,
-        after=max(after, key=lambda one: one.hottest_c or 0),
+        after=max(after, key=lambda heat: heat.hottest_c or 0),
         throttled=any(heat.throttled for start in starts for heat in (start.before, start.after)),
         emulated=emulated,
     )
@@ -138,11 +138,12 @@ def find_percentile(runs: Sequence[float], percent: int) -> float | None:
 
 def find_spread(starts: Iterable[Sequence[float]], percent: int) -> float | None:
     """Return the spread of a percentile (see summarize_starts), or None if nothing was timed."""
-    known = list(starts)
-    if len(known) == 1:
-        low, high = (find_percentile(known[0], one) or 0.0 for one in (25, 75))
+    starts_runs = list(starts)
+    if len(starts_runs) == 1:
+        low, high = (find_percentile(starts_runs[0], quartile) or 0.0 for quartile in (25, 75))
         return (high - low) / 2
-    figures = [one for runs in known if (one := find_percentile(runs, percent)) is not None]
+    percentiles = [find_percentile(runs, percent) for runs in starts_runs]
+    figures = [figure for figure in percentiles if figure is not None]
     return (max(figures) - min(figures)) / 2 if figures else None
 
 

@@ -45,13 +45,15 @@ class KeptRecord(msgspec.Struct, frozen=True):
     compiled: KeptProgram
 
 
-def write_by_hand(bundle: Path, runner: str, kept: Path | None, *, android: bool) -> None:
-    """Write the instructions into a bundle for Android or for Linux. If ``kept`` is a directory in
-    which a run kept cases, also add their files and a script that runs them. Raises UsageError if
-    that directory contains no case or a damaged record."""
-    text = fill_text(f"device/scripts/{BY_HAND}.j2", runner=runner, kept=kept, android=android)
-    if kept:
-        for artifact in list_artifacts(kept):
+def write_by_hand(bundle: Path, runner: str, kept_cases: Path | None, *, android: bool) -> None:
+    """Write the instructions into a bundle for Android or for Linux. If ``kept_cases`` is a
+    directory in which a run kept cases, also add their files and a script that runs them. Raises
+    UsageError if that directory contains no case or a damaged record."""
+    text = fill_text(
+        f"device/scripts/{BY_HAND}.j2", runner=runner, kept=kept_cases, android=android
+    )
+    if kept_cases:
+        for artifact in list_artifacts(kept_cases):
             copy_case(artifact, bundle / CASES / artifact.parent.name)
         script = read_text(SCRIPTS / RUN_CASES).replace("@runner@", runner)
         (bundle / RUN_CASES).write_text(script, encoding="utf-8")
@@ -59,22 +61,22 @@ def write_by_hand(bundle: Path, runner: str, kept: Path | None, *, android: bool
     (bundle / BY_HAND).write_text(text, encoding="utf-8")
 
 
-def list_artifacts(kept: Path) -> list[Path]:
+def list_artifacts(kept_cases: Path) -> list[Path]:
     """Return the directories of the programs that a run kept. Raises UsageError if there are
     none."""
-    found = sorted(path.parent for path in kept.glob(f"*/artifact/{RECORD}"))
-    if not found:
+    artifacts = sorted(path.parent for path in kept_cases.glob(f"*/artifact/{RECORD}"))
+    if not artifacts:
         raise UsageError(
-            f"{kept} contains no case",
+            f"{kept_cases} contains no case",
             fix="pass the directory that test_emulator wrote for --keep-artifacts",
         )
-    return found
+    return artifacts
 
 
-def list_programs(kept: Path | None) -> Iterator[Path]:
-    """Yield the programs that a run kept in the directory ``kept``. Yield nothing if ``kept`` is
+def list_programs(kept_cases: Path | None) -> Iterator[Path]:
+    """Yield the programs that a run kept in the directory ``kept_cases``. Yield nothing if it is
     None. Raises UsageError if the directory contains no case or a damaged record."""
-    for artifact in list_artifacts(kept) if kept else ():
+    for artifact in list_artifacts(kept_cases) if kept_cases else ():
         yield artifact / read_kept(artifact).program
 
 
@@ -139,12 +141,12 @@ def write_sbom(
     bom.metadata.timestamp = read_clock()[0]
     root = Component(name=name, version=digest, type=ComponentType.APPLICATION, bom_ref=name)
     bom.metadata.component = root
-    made = {}
+    components = {}
     for part in parts:
         kind = ComponentType.LIBRARY if ".so" in part.name else ComponentType.APPLICATION
         if part.name.endswith(".pte"):
             kind = ComponentType.MACHINE_LEARNING_MODEL
-        made[part.name] = Component(
+        components[part.name] = Component(
             name=part.name,
             version=part.qnn or None,
             type=kind,
@@ -152,10 +154,10 @@ def write_sbom(
             bom_ref=part.name,
         )
     for part, needs in parts.items():
-        bom.components.add(made[part.name])
-        needed = [made[need] for need in needs if need in made and need != part.name]
-        bom.register_dependency(made[part.name], needed)
-    bom.register_dependency(root, made.values())
+        bom.components.add(components[part.name])
+        needed = [components[need] for need in needs if need in components and need != part.name]
+        bom.register_dependency(components[part.name], needed)
+    bom.register_dependency(root, components.values())
     target.write_text(JsonV1Dot6(bom).output_as_string(indent=1) + "\n", encoding="utf-8")
 
 
@@ -163,7 +165,7 @@ def find_evidence(programs: Iterable[Path], folder: Path) -> dict[Path, Path]:
     """Return the path of each program's statement in ``folder``. Programs without a statement are
     left out. Raises UnfitError if a statement does not match its program or does not record a pass,
     and UsageError if no program has a statement."""
-    found: dict[Path, Path] = {}
+    statements: dict[Path, Path] = {}
     for program in programs:
         sha256 = hash_file(program)
         path = folder / f"{sha256}{SUFFIX}"
@@ -182,13 +184,13 @@ def find_evidence(programs: Iterable[Path], folder: Path) -> dict[Path, Path]:
                 why="; ".join(faults),
                 fix=f"{command} shows every fault",
             )
-        found[program] = path
-    if not found:
+        statements[program] = path
+    if not statements:
         raise UsageError(
             f"--evidence {folder} contains no statement about any program in this bundle",
             fix="pass reports/test_emulator/evidence of a run that judged one of the programs",
         )
-    return found
+    return statements
 
 
 def copy_files(paths: Iterable[Path], target: Path) -> None:

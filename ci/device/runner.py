@@ -49,10 +49,20 @@ def name_owner() -> str:
     return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
+def are_equal(first: Sets, later: Sets) -> bool:
+    """Return whether two starts returned the same outputs. Bytes are compared, because a NaN would
+    differ from itself."""
+    for first_tensors, later_tensors in zip(first, later, strict=True):
+        for first_array, later_array in zip(first_tensors, later_tensors, strict=True):
+            if first_array.tobytes() != later_array.tobytes():
+                return False
+    return True
+
+
 def is_gone(owner: str) -> bool:
     """Return whether ``owner`` is a process on this computer that has ended."""
-    host, _, rest = owner.rpartition("-")[0].rpartition("-")
-    return host == socket.gethostname() and rest.isdigit() and not Path(f"/proc/{rest}").exists()
+    host, _, pid = owner.rpartition("-")[0].rpartition("-")
+    return host == socket.gethostname() and pid.isdigit() and not Path(f"/proc/{pid}").exists()
 
 
 class Holder(NamedTuple):
@@ -80,6 +90,7 @@ class DeviceRunner:
 
     @property
     def name(self) -> str:
+        """The device's name, such as ``adb:SERIAL``."""
         return self.device.name
 
     @contextmanager
@@ -142,20 +153,20 @@ def take_first(runners: Sequence[DeviceRunner], wait_s: float) -> DeviceRunner:
     """
     ends = time.monotonic() + wait_s
     while True:
-        held = []
+        leases = []
         for runner in runners:
             holder = runner.take()
             if not holder:
                 return runner
             name, (owner, left_s) = runner.device.name, holder
-            held.append(f"{name} is in use by {owner}: the lease ends in {left_s} s")
+            leases.append(f"{name} is in use by {owner}: the lease ends in {left_s} s")
         if time.monotonic() >= ends:
             raise UnfitError(
-                held[0] if len(held) == 1 else f"all {len(held)} devices are in use",
-                why="; ".join(held) if len(held) > 1 else "",
+                leases[0] if len(leases) == 1 else f"all {len(leases)} devices are in use",
+                why="; ".join(leases) if len(leases) > 1 else "",
                 fix="wait for a device with --wait SECONDS",
             )
-        runners[0].progress.step(f"waiting for a device: {'; '.join(held)}")
+        runners[0].progress.step(f"waiting for a device: {'; '.join(leases)}")
         time.sleep(min(PAUSE_S, max(ends - time.monotonic(), 0.1)))
 
 
@@ -173,15 +184,16 @@ class DeviceProgram:
 
     @property
     def is_emulated(self) -> bool:
+        """Whether the runner runs in the emulator on this machine, not on a device."""
         return self.runner.bundle.target is Target.EMULATOR
 
     @property
     def iteration(self) -> int:
         """How often each sample is run: the model's ``iteration``. On a real device, the default
         of 1 is replaced by RUNS."""
-        asked = self.program.spec.source.run
-        usual = asked.iteration == ONE_RUN.iteration and not self.is_emulated
-        return RUNS if usual else asked.iteration
+        run_options = self.program.spec.source.run
+        usual = run_options.iteration == ONE_RUN.iteration and not self.is_emulated
+        return RUNS if usual else run_options.iteration
 
     def run(self, sets: Sets) -> Sets:
         """Send the program and ``sets``, then start the runner ``runner.starts`` times. Return the
@@ -196,12 +208,8 @@ class DeviceProgram:
             raise self.explain(error) from error
         first = self.run_once(len(sets))
         for number in range(1, self.runner.starts):
-            again = self.run_once(len(sets))
-            if any(
-                one.tobytes() != other.tobytes()
-                for these, those in zip(first, again, strict=True)
-                for one, other in zip(these, those, strict=True)
-            ):
+            outputs = self.run_once(len(sets))
+            if not are_equal(first, outputs):
                 self.unequal.append(number + 1)
         return first
 
@@ -242,10 +250,9 @@ class DeviceProgram:
         self.runner.renew(seconds=self.lease_s)
         local = self.program.directory / "to_device"
         write_sets(local / INPUTS, sets)
-        names = [
-            [FILE.format(number, index) for index in range(len(tensors))]
-            for number, tensors in enumerate(sets)
-        ]
+        names = []
+        for number, tensors in enumerate(sets):
+            names.append([FILE.format(number, index) for index in range(len(tensors))])
         listed = local / LISTED
         listed.write_text("".join(f"{' '.join(row)}\n" for row in names), encoding="utf-8")
         files = {name: local / INPUTS / name for row in names for name in row}
@@ -255,6 +262,9 @@ class DeviceProgram:
 
     @property
     def lease_s(self) -> float:
+        """How long the lease lasts: a start may take up to the time limit, and its transfers take
+        time, too.
+        """
         return max(LEASE_S, 2 * self.timeout_s)
 
     def start(self) -> bytes:
@@ -306,7 +316,7 @@ class DeviceProgram:
         outputs = place / OUTPUTS
         shutil.rmtree(outputs, ignore_errors=True)  # of an earlier run
         outputs.mkdir()
-        found = dict[str, bytes]()
+        contents = dict[str, bytes]()
         with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:
             for member in tar:
                 folder, _, name = member.name.rpartition("/")
@@ -317,37 +327,39 @@ class DeviceProgram:
                 if folder and name.endswith(".raw"):
                     (outputs / name).write_bytes(content)
                 elif not folder and name in {LOG, *KEPT, CODE}:
-                    found[name] = content
-        if CODE not in found:
+                    contents[name] = content
+        if CODE not in contents:
             raise ValueError("the archive is incomplete")
-        if LOG in found:
-            system = found.get(SYSTEM, b"")
+        if LOG in contents:
+            system = contents.get(SYSTEM, b"")
             self.program.log.write_bytes(
-                found[LOG] + (SYSTEM_MARK.encode() + system) * bool(system)
+                contents[LOG] + (SYSTEM_MARK.encode() + system) * bool(system)
             )
-        self.note_start(found)
-        return LATE in found, int(found[CODE])
+        self.note_start(contents)
+        return LATE in contents, int(contents[CODE])
 
-    def note_start(self, found: Mapping[str, bytes]) -> None:
+    def note_start(self, contents: Mapping[str, bytes]) -> None:
         """Record the times, memory and heat that the files of a start contain."""
-        load_ms, runs_ms = read_times(found.get(TIMES, b""))
-        sizes = found.get(MEMORY, b"").split()
+        load_ms, runs_ms = read_times(contents.get(TIMES, b""))
+        sizes = contents.get(MEMORY, b"").split()
         before, after = (
-            parse_heat(found.get(name, b"").decode("utf-8", "replace")) for name in (BEFORE, AFTER)
+            parse_heat(contents.get(name, b"").decode("utf-8", "replace"))
+            for name in (BEFORE, AFTER)
         )
         memory = 1024 * int(sizes[-1]) if sizes and sizes[-1].isdigit() else None
         self.speed_ms = None
         with suppress(ValueError):  # the runner wrote no number
-            self.speed_ms = float(found.get(SPEED, b""))
+            self.speed_ms = float(contents.get(SPEED, b""))
         self.starts.append(Start(load_ms, runs_ms, memory, before, after))
 
     def explain(self, error: ToolError) -> RunError:
         """Return a RunError that blames the device, not the program, for a connection error."""
-        told = ": ".join(filter(None, [error.what, error.why]))
-        told += f"\n  fix: {error.fix}" if error.fix else ""
-        return RunError(told, lacks=self.runner.device.name)
+        message = ": ".join(filter(None, [error.what, error.why]))
+        message += f"\n  fix: {error.fix}" if error.fix else ""
+        return RunError(message, lacks=self.runner.device.name)
 
     def finish(self) -> RunNotes:
+        """Return the figures of all starts, and the numbers of starts with other outputs."""
         figures = summarize_starts(
             self.starts,
             warm_up=self.program.spec.source.run.warm_up,
