@@ -44,6 +44,7 @@ from ci.models.tensors import TensorInfo, limit_db
 from ci.models.user_models import NO_SOURCE
 from ci.onnx.engine import OnnxEngine
 from provisioning.console.progress import Progress
+from provisioning.console.user_folder import UserFolder, lock_folder
 from provisioning.errors import FailedError
 from provisioning.files import digest_sources
 from provisioning.manifest.targets import Backend
@@ -316,14 +317,22 @@ class Localiser:
     def write(self, file: Path, found: Located, cut: Cut) -> str:
         """Write the part to ``file``, with its tensors next to it, and return the path. Raises
         FailedError if the part cannot be written."""
-        job = partial(self.parts.write, self.spec, cut, file)
-        source = self.call(job, self.setup.work / "source.log")
-        if source.failure:
-            why = skip_frames(source.log_tail)
-            raise FailedError(f"no reproducer was written: {source.failure}", why=why)
-        if source.result:
-            write_reproducer(file, source.result, self.spec, found)
+        folder = reproducer_folder(file)
+        with lock_folder(folder.path, self.progress), folder.stage() as scratch:
+            job = partial(self.parts.write, self.spec, cut, scratch / file.name)
+            source = self.call(job, self.setup.work / "source.log")
+            if source.failure:
+                why = skip_frames(source.log_tail)
+                raise FailedError(f"no reproducer was written: {source.failure}", why=why)
+            if source.result:
+                write_reproducer(scratch / file.name, source.result, self.spec, found)
+            folder.publish(scratch)
         return str(file)
+
+
+def reproducer_folder(file: Path) -> UserFolder:
+    """Return the folder of a reproducer."""
+    return UserFolder(file.parent, "move it away, or pass another path to --reproducer")
 
 
 CAUSES = {

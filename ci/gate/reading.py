@@ -42,7 +42,7 @@ from ci.parity.trees import (
 from provisioning.console.git import ask_git
 from provisioning.console.process import run_process
 from provisioning.console.progress import Progress
-from provisioning.documents import open_regular
+from provisioning.documents import open_regular, read_bytes
 from provisioning.errors import MissingToolError, ToolError, UsageError
 
 DIFF = ("--name-status", "-z", "--no-renames", "--no-relative")
@@ -339,9 +339,20 @@ def compress(files: set[str], tree: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted([*patterns, *uncovered]))
 
 
+RECORD_HEAD = "# What a recorded run of each session opened: qnn-ci plan --record --out FILE\n"
+
+
+def is_record(path: Path) -> bool:
+    """Return whether a file is a record, as render_record writes it."""
+    try:
+        return read_bytes(path).startswith(RECORD_HEAD.encode())
+    except OSError:
+        return False
+
+
 def render_record(recorded: Mapping[str, Recorded]) -> str:
     """Return a record as TOML, sorted by session."""
-    parts = ["# What a recorded run of each session opened: qnn-ci plan --record --out FILE\n"]
+    parts = [RECORD_HEAD]
     for name, record in sorted(recorded.items()):
         rows = "".join(f'    "{path}",\n' for path in record.files)
         groups = ", ".join(f'"{group}"' for group in record.groups)

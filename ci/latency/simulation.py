@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ci.facts.finding import Origin
+from ci.report.annotation import OWN_TOOL
 from ci.report.schema import OperatorCost, Simulation
 from provisioning.errors import FailedError
 from provisioning.manifest.targets import read_socs
@@ -217,4 +218,5 @@ def convert_trace(text: bytes) -> dict[str, Any]:
         for event in trace["traceEvents"]:
             times = {key: event[key] / clock for key in ("ts", "dur") if key in event}
             events.append({**event, **times, "pid": number})
-    return {"traceEvents": events, "displayTimeUnit": "ns"}
+    origin = {"producer": OWN_TOOL}
+    return {"traceEvents": events, "displayTimeUnit": "ns", "otherData": origin}

@@ -7,7 +7,7 @@ directories of earlier versions have none, so that our files are also recognised
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from provisioning.console.user_folder import (
     require_output,
     write_output,
 )
-from provisioning.documents import DocumentError, decode_json, read_bytes
+from provisioning.documents import CONTENT_BYTES, DocumentError, decode_json, read_bytes
 
 PAGE = b'Content-Security-Policy" content="default-src &#39;none&#39;; style-src &#39;sha256-'
 SUITES, CONTROLS = b"<testsuites ", b'.controls"'
@@ -52,6 +52,37 @@ class _Log(Struct):
     runs: tuple[_Run]
 
 
+class _Result(Struct):
+    schema_version: int
+
+
+class _Plan(Struct):
+    schema_version: int
+    base: str
+    head: str
+    jobs: list[Any]
+
+
+class _Verdict(Struct):
+    schema_version: int
+    profile: str
+    fit: bool
+    findings: list[Any]
+
+
+class _Origin(Struct):
+    producer: str
+
+
+class _Trace(Struct):
+    otherData: _Origin  # noqa: N815 - a name of the format
+
+
+class _Searched(Struct):
+    scheme: str
+    findings: list[Any]
+
+
 def export_files(
     files: Mapping[str, bytes], directory: Path, progress: Progress, *, force: bool = False
 ) -> None:
@@ -79,11 +110,12 @@ def check_export(path: Path | None, option: str, *, force: bool = False) -> None
         require_output(path, recognise, describe_fix(option), force=force)
 
 
-def check_session(directory: Path) -> None:
+def check_session(directory: Path, names: Sequence[str] = ()) -> None:
     """Raise UsageError if a report in the directory of a session would replace a file of the
-    user's."""
-    for name in REPORT_FILES:
-        check_export(directory / name, "--reports")
+    user's: one of REPORT_FILES or, if there are any, of the ``names`` of its result files."""
+    for name in names or REPORT_FILES:
+        recognise = is_result_file if names else is_report_file
+        require_output(directory / name, recognise, describe_fix("--reports"))
 
 
 def describe_fix(option: str) -> str:
@@ -102,6 +134,43 @@ def is_report_file(path: Path) -> bool:
         return False
     start = data[:START_BYTES]
     return PAGE in start or (SUITES in start and CONTROLS in data)
+
+
+def is_result_file(path: Path) -> bool:
+    """Return whether a file has the content of one that a session of this project writes."""
+    if path.suffix == ".json":
+        return any(has_form(path, form) for form in (_Result, list[_Searched]))
+    if path.suffix == ".md":  # a page of the results in the JSON file next to it
+        return any(is_result_file(other) for other in path.parent.glob("*.json"))
+    return is_report_file(path)
+
+
+def has_form(path: Path, form: Any) -> bool:
+    """Return whether a file is JSON of this form, such as a Struct with some of its keys."""
+    try:
+        decode_json(read_bytes(path, LIMIT_BYTES), form)
+    except (OSError, DocumentError):
+        return False
+    return True
+
+
+def is_plan(path: Path) -> bool:
+    """Return whether a file is a plan.json."""
+    return has_form(path, _Plan)
+
+
+def is_verdict(path: Path) -> bool:
+    """Return whether a file is a doctor.json."""
+    return has_form(path, _Verdict)
+
+
+def is_own_trace(path: Path) -> bool:
+    """Return whether a file is a trace that this project wrote."""
+    try:
+        trace = decode_json(read_bytes(path, CONTENT_BYTES), _Trace)
+    except (OSError, DocumentError):
+        return False
+    return trace.otherData.producer == OWN_TOOL
 
 
 def is_own_log(path: Path) -> bool:

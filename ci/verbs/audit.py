@@ -24,7 +24,8 @@ from ci.executorch.toolchain import LIBRARY, describe_toolchain
 from ci.models.schemes import EXECUTORCH
 from ci.report.claim import claim_reports
 from ci.report.document import show_document
-from ci.report.html import write_page
+from ci.report.export import check_session
+from ci.report.html import PAGE, write_page
 from ci.report.publishing import show_in_ci
 from ci.report.text import count, name_case, name_models
 from ci.verbs import steps
@@ -83,6 +84,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if args.list:
         return steps.list_asked(args, policy, EXECUTORCH, find_candidates)
     specs = steps.select_asked(args, policy, EXECUTORCH)
+    check_session(args.reports / SESSION, ("audit.json", PAGE))
     claim_reports(args.reports / SESSION)
     steps.require_packages(("torch", "executorch"), "lowering")
     audit = run(specs, policy, args, progress)

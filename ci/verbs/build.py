@@ -22,6 +22,7 @@ from ci.parity.render import make_document, render_document
 from ci.parity.run import compare_folders
 from ci.report.claim import claim_reports
 from ci.report.document import show_document
+from ci.report.export import check_session
 from ci.verbs.options import add_options
 from provisioning.artifacts import choice
 from provisioning.console.caller import shown_path
@@ -87,6 +88,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     requests = [make_request(args, word) for word in args.python or [""]]
     path = args.reports / target.session / "artifacts.json"
     if not (args.check or args.dry_run):
+        check_session(path.parent, (path.name,))
         claim_reports(path.parent)
     jobs = [prepare_job(target, request, progress) for request in requests]
     for job in jobs:

@@ -22,6 +22,7 @@ from ci.latency.calibrate import OWN_LINES, calibrate, describe_line, read_own, 
 from ci.latency.estimate import Device, Line, estimate_times, explain_unsimulated, find_device
 from ci.latency.simulation import TRACE, choose_simulated, convert_trace
 from ci.models.schemes import EXECUTORCH, ONNX
+from ci.report.export import describe_fix, is_own_trace
 from ci.report.filled import fill_text
 from ci.report.schema import CaseName, Estimate
 from ci.report.write import read_report
@@ -32,9 +33,10 @@ from ci.verbs.trials import Tools, open_setup, prepare_tools
 from provisioning.console.caller import shown_path
 from provisioning.console.command import DIR, RESULTS, WHAT, Outcome
 from provisioning.console.progress import Progress
+from provisioning.console.user_folder import require_output, write_output
 from provisioning.documents import CONTENT_BYTES, read_bytes
 from provisioning.errors import ExitCode, UsageError
-from provisioning.files import require_writable, write_whole
+from provisioning.files import require_writable
 from provisioning.manifest.targets import read_socs
 
 NOTE = (
@@ -104,14 +106,18 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     options = Options(
         policy=policy, specs=specs, timeout_s=args.timeout_s, use_cache=not args.no_cache
     )
+    targets = {spec: args.trace / f"{spec.slug}.json" for spec in specs if args.trace}
+    for target in targets.values():
+        require_output(target, is_own_trace, describe_fix("--trace"))
     own = read_own(args.policy)
     cases = []
     for spec, result in simulate(options, tools, progress, offline=args.offline):
         found = judge_result(spec, result, device, own)
         if args.trace and found.estimate.simulation:
-            target = args.trace / f"{spec.slug}.json"
+            target = targets[spec]
             timeline = read_bytes(Path(result.directory) / TRACE, CONTENT_BYTES)
-            write_whole(target, json.dumps(convert_trace(gzip.decompress(timeline))))
+            trace = json.dumps(convert_trace(gzip.decompress(timeline))).encode()
+            write_output(target, trace, is_own_trace, describe_fix("--trace"))
             found = msgspec.structs.replace(found, trace=str(target))
         cases.append(found)
     data = msgspec.to_builtins(Estimates(cases=tuple(cases)))

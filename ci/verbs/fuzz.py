@@ -20,6 +20,7 @@ from ci.faults.trial import Trial
 from ci.models.schemes import Scheme
 from ci.models.suite import DEFAULT_SOC
 from ci.report.claim import claim_reports
+from ci.report.export import check_session
 from ci.verbs.options import add_option, add_options, require_effect
 from ci.verbs.trials import choose_schemes, open_bench
 from provisioning.artifacts import choice
@@ -79,6 +80,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if args.graph and len(socs) > 1:
         raise UsageError("--graph tries one SoC", fix="pass --soc once")
     directory = args.reports / SESSION
+    check_session(directory, ("fuzz.json", "coverage.md"))
     claim_reports(directory)
     text = read_graph(args.graph) if args.graph else ""
     with open_bench(

@@ -13,7 +13,13 @@ from typing import Any, Literal, cast
 import msgspec
 from msgspec import Struct
 
-from ci.audit.localise import Localised, Localiser, OnnxParts, TorchParts
+from ci.audit.localise import (
+    Localised,
+    Localiser,
+    OnnxParts,
+    TorchParts,
+    reproducer_folder,
+)
 from ci.audit.localise_search import LEAST_OFF
 from ci.cases.judged import Options
 from ci.cases.policy import EMULATOR, EmulatorPolicy
@@ -141,6 +147,8 @@ def check_reproducer(file: Path, cases: int, suffix: str) -> None:
             why="a reproducer is a Python file, or an .onnx file if the model is one",
             fix=f"name it OUT{suffix}",
         )
+    tensors = file.with_suffix(".pt" if suffix == ".py" else ".npz")
+    reproducer_folder(file).require_ours([file.name, tensors.name])
     if cases > 1:
         raise UsageError(
             f"--reproducer is for one case, and {cases} are selected",

@@ -37,7 +37,8 @@ from ci.mend.search import Recipe
 from ci.mend.source import make_relative, make_source, read_source
 from ci.report.claim import claim_reports
 from ci.report.document import show_document
-from ci.report.html import write_page
+from ci.report.export import check_session
+from ci.report.html import PAGE, write_page
 from ci.verbs.localise import choose_cases
 from ci.verbs.options import MODELS, PARALLEL, RUN, add_option, add_options, positive
 from ci.verbs.steps import check_arguments, read_options
@@ -94,6 +95,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if is_onnx:
         require_torch(args)
     check_output(args, specs)
+    check_session(args.reports / SESSION, (f"{SESSION}.json", PAGE))
     claim_reports(args.reports / SESSION)
     specs, tools = prepare_tools(
         args, specs, policy, progress, is_onnx=is_onnx, command="qnn-ci mend"

@@ -8,17 +8,18 @@ from pathlib import Path
 import msgspec
 
 from ci.gate.plan import PLANNED_EVENTS, make_plan
-from ci.gate.reading import Repository, record_sessions, render_record
+from ci.gate.reading import Repository, is_record, record_sessions, render_record
 from ci.gate.render import make_plan_document, render_runs
 from ci.gate.rules import read_rules
 from ci.gate.schema import WORK_TREE, Plan
 from ci.models.source_lines import find_repository
 from ci.parity.trees import find_git_dir
 from ci.report.document import render_markdown, show_document
+from ci.report.export import describe_fix, is_plan
 from provisioning.console.command import FILE, FLAG, Outcome, group_options, user_path
 from provisioning.console.progress import Progress
+from provisioning.console.user_folder import require_output, write_output
 from provisioning.errors import ExitCode, UsageError
-from provisioning.files import explain_writes, write_named
 
 GATE = "manifests/policies/gate.toml"
 
@@ -55,12 +56,14 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
             f"{source} has no {GATE}, so these are the sessions of executorch-qnn-ci itself; for"
             " another repository, pass --rules"
         )
+    if args.out:
+        recognise = is_plan if args.record is None else is_record
+        require_output(args.out, recognise, describe_fix("--out"))
     if args.record is not None:
         return record(args, repository, progress)
     plan = plan_changes(args, repository)
     if args.out:
-        with explain_writes(args.out):
-            write_named(args.out, msgspec.json.encode(plan) + b"\n")
+        write_output(args.out, msgspec.json.encode(plan) + b"\n", is_plan, describe_fix("--out"))
     document = make_plan_document(plan)
     text = render_markdown(document) if args.markdown else show_document(document)
     return Outcome(text, msgspec.to_builtins(plan), exact=True)
@@ -75,8 +78,7 @@ def record(args: argparse.Namespace, repository: Repository, progress: Progress)
         for run in runs:  # a failed run may have ended early, so it takes nothing away
             known = fresh.get(run.name) if run.failed else None
             fresh[run.name] = run.opened.joined(known) if known else run.opened
-        with explain_writes(args.out):
-            write_named(args.out, render_record(fresh).encode())
+        write_output(args.out, render_record(fresh).encode(), is_record, describe_fix("--out"))
     rows = [
         {"name": run.name, "exit_code": run.code, "files": run.count, "unplanned": run.unplanned}
         for run in runs

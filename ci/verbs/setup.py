@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ci.report.annotation import Annotation, Level
+from ci.report.export import describe_fix, is_verdict
 from ci.report.providers import Provider, group, mask_secrets
 from ci.report.text import name_some
 from provisioning.artifacts.environment import (
@@ -21,10 +22,10 @@ from provisioning.artifacts.provision import Provisioned
 from provisioning.console.command import FILE, MANY, Outcome, user_path, user_program
 from provisioning.console.progress import Progress
 from provisioning.console.terminal import write_message, write_through
+from provisioning.console.user_folder import require_output, write_output
 from provisioning.doctor.examine import examine
 from provisioning.doctor.verdict_text import render_verdict
 from provisioning.errors import ExitCode
-from provisioning.files import explain_writes, write_named
 from provisioning.verbs.fetch import add_options, read_options
 
 TITLE = "setup-qnn"
@@ -42,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    require_output(args.report, is_verdict, describe_fix("--report"))
     provider = Provider()
     mask_secrets(provider, os.environ)
     before = {path: identify(path) for path in args.cached}
@@ -52,8 +54,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     with group(provider, progress, f"doctor {args.profile}"):
         python = Path(args.python) if args.python else None
         verdict = examine(args.profile, environment, python=python, progress=progress)
-    with explain_writes(args.report, "pass another file with --report"):
-        write_named(args.report, json.dumps(verdict.data(), indent=1) + "\n")
+    data = json.dumps(verdict.data(), indent=1).encode() + b"\n"
+    write_output(args.report, data, is_verdict, describe_fix("--report"))
     artifacts = environment.artifacts
     changed = [path for path, state in before.items() if identify(path) != state]
     replaced = [path for path in changed if before[path] and path.is_file()]

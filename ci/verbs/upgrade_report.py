@@ -22,7 +22,8 @@ from ci.models import schemes
 from ci.models.suite import DEFAULT_SOC
 from ci.report.claim import claim_reports
 from ci.report.document import show_document
-from ci.report.html import write_page
+from ci.report.export import check_session
+from ci.report.html import PAGE, write_page
 from ci.report.schema import Report
 from ci.report.write import read_report
 from ci.verbs.built import installed_executorch
@@ -109,6 +110,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     words = (args.old, args.new)
     for word in words:
         check_word(word)
+    check_session(args.reports, (PAGE,))
     claim_reports(args.reports)
     for word in words:
         check_cases(word, args)

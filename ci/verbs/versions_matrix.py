@@ -11,6 +11,7 @@ import msgspec
 from ci.faults.expected import Rerun, list_tried, make_matrix, render_matrix
 from ci.faults.known import read_faults
 from ci.report.claim import claim_reports
+from ci.report.export import check_session
 from ci.verbs.options import ONNX_TORCH, add_option, add_options, require_effect
 from ci.verbs.steps import require_packages
 from ci.verbs.upgrade_report import check_word, find_side, rerun_faults
@@ -62,6 +63,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         check_word(word)
     directory = args.reports / "versions_matrix"
     require_packages(("torch", "onnx"), ONNX_TORCH)  # the wheels bring onnxruntime
+    check_session(directory, ("matrix.json", "matrix.md"))
     claim_reports(directory)
     runs: list[Rerun] = []
     failures = []

@@ -5,12 +5,18 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from ci.__main__ import main
+from ci.gate.reading import is_record, render_record
+from ci.gate.schema import Plan
+from ci.latency.simulation import convert_trace
+from ci.report.export import is_own_trace, is_plan, is_result_file, is_verdict
 from ci.report.schema import Report
 from ci.report.write import render_files, write_report
 from ci.verbs.steps import check_session
+from provisioning.console.user_folder import Recognise, require_output, write_output
 from provisioning.errors import ExitCode, UsageError
 
 FILES = ("index.html", "junit.xml", "report.json")
@@ -62,3 +68,41 @@ def test_a_sarif_file_replaces_only_a_log_of_this_project(report: Report, tmp_pa
     assert json.loads(other.read_text()) == theirs
     assert main([*words, str(other), "--force"]) == ExitCode.OK
     assert json.loads((tmp_path / "other.sarif.old").read_text()) == theirs
+
+
+VERDICT = {"schema_version": 1, "profile": "onnx", "fit": True, "findings": []}
+TRACE = json.dumps(convert_trace(b"")).encode()
+NAMED = [
+    (is_plan, "plan.json", msgspec.json.encode(Plan(base="a", head="b")), b'{"base": "a"}'),
+    (is_record, "opened.toml", render_record({}).encode(), b"[tests]\n"),
+    (is_verdict, "doctor.json", json.dumps(VERDICT).encode(), b'{"profile": "onnx"}'),
+    (is_own_trace, "net.json", TRACE, b'{"traceEvents": []}'),
+    (is_result_file, "audit.json", b'{"schema_version": 1}', b"{}"),
+    (is_result_file, "fuzz.json", b'[{"scheme": "8a8w", "findings": []}]', b"[1]"),
+    (is_result_file, "index.html", None, b"<p>theirs"),
+]
+
+
+@pytest.mark.parametrize(("recognise", "name", "own", "theirs"), NAMED)
+def test_a_named_file_replaces_only_one_of_this_project(
+    recognise: Recognise,
+    name: str,
+    own: bytes | None,
+    theirs: bytes,
+    report: Report,
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / name
+    ours = own or render_files(report)[name]
+    for content in (b"", ours, ours):
+        path.write_bytes(content)
+        write_output(path, ours, recognise, "")
+    path.write_bytes(theirs)
+    with pytest.raises(UsageError, match=name):
+        require_output(path, recognise, "")
+    path.unlink()
+    (tmp_path / "target").write_bytes(theirs)
+    path.symlink_to("target")
+    with pytest.raises(UsageError, match=name):
+        require_output(path, recognise, "")
+    assert (tmp_path / "target").read_bytes() == theirs
