@@ -173,7 +173,9 @@ class CaseRun(CaseJudge):
             return estimate_times(None, spec.scheme, spec.soc, fault=fault)
         found = made.artifact.compiled
         cpu_nodes = found.delegation.fallback_nodes
-        return estimate_times(found.simulation, spec.scheme, spec.soc, cpu_nodes=cpu_nodes, own=own)
+        return estimate_times(
+            found.simulation, spec.scheme, spec.soc, cpu_nodes=cpu_nodes, user_lines=own
+        )
 
     def compile(self, spec: CaseSpec, log: Path) -> Ended:
         """Find or compile a program in a worker. The references of a case with ``layers`` are not

@@ -50,7 +50,7 @@ def fit_line(points: Sequence[Point]) -> tuple[float, float, float]:
     """
     x = np.array([(1.0, point.simulated_ms, point.hmx_ms) for point in points])
     y = np.array([point.measured_ms for point in points])
-    found = []
+    line_groups = []
     coefficients = ([1], [0, 1], [1, 2], [0, 1, 2])
     for used in coefficients if x[:, 2].any() else coefficients[:2]:
         chosen = choose_points(len(points), len(used))
@@ -59,9 +59,9 @@ def fit_line(points: Sequence[Point]) -> tuple[float, float, float]:
         solved = np.linalg.solve(equations[solvable], y[chosen[solvable]][:, :, None])[:, :, 0]
         lines = np.zeros((len(solved), 3))
         lines[:, used] = solved
-        found.append(lines[(lines >= 0).all(1) & (lines[:, 1] > 0)])
-    every = np.concatenate(found)
-    best = every[int(np.abs(every @ x.T / y - 1).sum(1).argmin())]
+        line_groups.append(lines[(lines >= 0).all(1) & (lines[:, 1] > 0)])
+    candidates = np.concatenate(line_groups)
+    best = candidates[int(np.abs(candidates @ x.T / y - 1).sum(1).argmin())]
     return float(best[0]), float(best[1]), float(best[2])
 
 
@@ -83,34 +83,34 @@ def predict_left_out(points: Sequence[Point]) -> list[float]:
     groups = dict.fromkeys(point.group for point in points)
     fits = len(groups) if len(groups) <= MOST_FITS else FEW_FITS
     folds = {group: number % fits for number, group in enumerate(groups)}
-    lines = {
-        fold: fit_line([point for point in points if folds[point.group] != fold])
-        for fold in set(folds.values())
-    }
-    for one in points:
-        base, factor, more = lines[folds[one.group]]
-        predicted.append(base + factor * one.simulated_ms + more * one.hmx_ms)
+    lines = {}
+    for fold in set(folds.values()):
+        lines[fold] = fit_line([point for point in points if folds[point.group] != fold])
+    for point in points:
+        base, factor, hmx_factor = lines[folds[point.group]]
+        predicted.append(base + factor * point.simulated_ms + hmx_factor * point.hmx_ms)
     return predicted
 
 
 def find_interval(ratios: Iterable[float]) -> tuple[float, float]:
     """Return the factors between which the share HELD of ``ratios`` lies. They are widened for the
     number of ratios, so that a new one lies between them with this probability."""
-    found = sorted(ratios)
-    outside = int((1 - HELD) / 2 * (len(found) + 1))  # at each end
+    ordered = sorted(ratios)
+    outside = int((1 - HELD) / 2 * (len(ordered) + 1))  # at each end
     place = max(outside - 1, 0)
-    return found[place], found[-1 - place]
+    return ordered[place], ordered[-1 - place]
 
 
 def count_order(predicted: Sequence[float], measured: Sequence[float]) -> tuple[int, int]:
     """Return how many pairs are predicted in the right order, and how many pairs differ enough to
     have one."""
-    right = every = 0
-    for (mine, one), (other, two) in combinations(zip(predicted, measured, strict=True), 2):
-        if max(one, two) >= APART * min(one, two):
-            every += 1
-            right += (mine < other) == (one < two)
-    return right, every
+    right = pairs = 0
+    times = zip(predicted, measured, strict=True)
+    for (predicted_a, measured_a), (predicted_b, measured_b) in combinations(times, 2):
+        if max(measured_a, measured_b) >= APART * min(measured_a, measured_b):
+            pairs += 1
+            right += (predicted_a < predicted_b) == (measured_a < measured_b)
+    return right, pairs
 
 
 def make_line(points: Sequence[Point], device: str, precision: str, soc: str) -> Line:
@@ -118,25 +118,28 @@ def make_line(points: Sequence[Point], device: str, precision: str, soc: str) ->
     one group, each model is left out alone."""
     if len({point.group for point in points}) < 2:
         points = [replace(point, group=point.model) for point in points]
-    base, factor, more = fit_line(points)
+    base, factor, hmx_factor = fit_line(points)
     measured = [point.measured_ms for point in points]
     predicted = predict_left_out(points)
-    ratios = [two / one for one, two in zip(predicted, measured, strict=True)]
+    ratios = [
+        measured_ms / predicted_ms
+        for predicted_ms, measured_ms in zip(predicted, measured, strict=True)
+    ]
     errors = [abs(1 / ratio - 1) for ratio in ratios]
     low, high = find_interval(ratios)
-    right, every = count_order(predicted, measured)
+    right, pairs = count_order(predicted, measured)
     return Line(
         device=device,
         precision=precision,
         soc=soc,
         base_ms=round(base, DIGITS),
         factor=round(factor, DIGITS),
-        hmx_factor=round(more, DIGITS),
+        hmx_factor=round(hmx_factor, DIGITS),
         low=round(min(low, 1.0), DIGITS),
         high=round(max(high, 1.0), DIGITS),
         median_error=round(float(np.median(errors)), DIGITS),
         worst_error=round(max(errors), DIGITS),
-        order=round(right / every, DIGITS) if every else 1.0,
+        order=round(right / pairs, DIGITS) if pairs else 1.0,
         least_ms=round(min(point.simulated_ms for point in points), DIGITS),
         most_ms=round(max(point.simulated_ms for point in points), DIGITS),
         models=tuple(point.model for point in points),

@@ -167,17 +167,17 @@ def find_device(text: str) -> Device:
     """Return the device with published times whose name is ``text`` or, if there is only one,
     contains it, ignoring case. Raises UsageError if there is none."""
     devices = {device.device: device for device in read_devices()}
-    found = [name for name in devices if text.lower() in name.lower()]
-    exact = [name for name in found if text.lower() == name.lower()]
-    if len(exact or found) != 1:
-        near = found or difflib.get_close_matches(text, devices, n=1)
-        verb = "is" if len(found) == 1 else "are"
+    names = [name for name in devices if text.lower() in name.lower()]
+    exact = [name for name in names if text.lower() == name.lower()]
+    if len(exact or names) != 1:
+        near = names or difflib.get_close_matches(text, devices, n=1)
+        verb = "is" if len(names) == 1 else "are"
         raise UsageError(
-            f"{count(len(found), 'device')} with published times {verb} called {text!r}",
+            f"{count(len(names), 'device')} with published times {verb} called {text!r}",
             why=f"the nearest: {', '.join(near)}" if near else "",
             fix=f"use one of: {', '.join(devices)}",
         )
-    return devices[(exact or found)[0]]
+    return devices[(exact or names)[0]]
 
 
 def estimate_times(
@@ -187,22 +187,26 @@ def estimate_times(
     *,
     cpu_nodes: int = 0,
     device: Device | None = None,
-    own: Sequence[Line] = (),
+    user_lines: Sequence[Line] = (),
     fault: str = "",
 ) -> Estimate:
     """Return the estimate for a program for ``soc`` with ``cpu_nodes`` nodes on the CPU.
 
-    The times are those on ``device``, by default on all devices with this SoC. ``own`` lines of
-    the user's devices come first. ``fault`` is the reason if there is no simulation.
+    The times are those on ``device``, by default on all devices with this SoC. ``user_lines``,
+    those of the user's devices, come first. ``fault`` is the reason if there is no simulation.
     """
     if simulation is None:
         return Estimate(unknown=fault or explain_unsimulated(soc))
-    names = {soc, *(one.device for one in read_devices() if one == device)}
-    if not device:
-        names |= {one.device for one in read_devices() if one.soc == soc}
-    wanted = (PRECISIONS.get(scheme, ""), simulation.soc)
-    known = (*(line for line in own if line.device == soc), *read_lines())
-    lines = [one for one in known if (one.precision, one.soc) == wanted and one.device in names]
+    names = {soc}
+    for published in read_devices():
+        if published == device or (not device and published.soc == soc):
+            names.add(published.device)
+    precision = PRECISIONS.get(scheme, "")
+    lines = []
+    for line in (*(line for line in user_lines if line.device == soc), *read_lines()):
+        is_fitted = (line.precision, line.soc) == (precision, simulation.soc)
+        if is_fitted and line.device in names:
+            lines.append(line)
     unknown = find_obstacle(simulation, scheme, soc, cpu_nodes, lines)
     if unknown:
         return Estimate(simulation=simulation, unknown=unknown)
@@ -240,19 +244,19 @@ def find_obstacle(
             f"the fit for {lines[0].device} is not usable: its median error is"
             f" {lines[0].median_error:.0%}"
         )
-    least, most = find_range(lines)
-    if simulation.ms > WIDER * most:
+    shortest_ms, longest_ms = find_range(lines)
+    if simulation.ms > WIDER * longest_ms:
         return (
             f"the simulated time of {simulation.ms:.4g} ms is more than {WIDER:g} times above the"
-            f" range in which models were measured ({least:.2g} to {most:.3g} ms)"
+            f" range in which models were measured ({shortest_ms:.2g} to {longest_ms:.3g} ms)"
         )
     return ""
 
 
 def find_range(lines: Sequence[Line]) -> tuple[float, float]:
     """Return the smallest and the largest simulated time in ms for which ``lines`` are fitted."""
-    least = min(line.least_ms for line in lines) / BEYOND
-    return least, max(line.most_ms for line in lines) * BEYOND
+    shortest_ms = min(line.least_ms for line in lines) / BEYOND
+    return shortest_ms, max(line.most_ms for line in lines) * BEYOND
 
 
 def predict_time(simulation: Simulation, line: Line, within: tuple[float, float]) -> PredictedTime:
@@ -262,27 +266,29 @@ def predict_time(simulation: Simulation, line: Line, within: tuple[float, float]
     times outside of it, the interval grows by as much as the program is outside. Below that, the
     upper bound is that of a program at the lower end of the range, which is slower.
     """
-    least, most = within
+    shortest_ms, longest_ms = within
     now = simulation.ms
-    beyond = max(least / now if now else math.inf, now / most, 1.0)
+    beyond = max(shortest_ms / now if now else math.inf, now / longest_ms, 1.0)
     is_bound = beyond > WIDER  # find_obstacle refuses programs that are far above the range
     hmx_ms = simulation.hmx_cycles / simulation.clock_mhz / 1000
     ms = line.predict(now, hmx_ms)
     low_ms, high_ms = ms * line.low / beyond, ms * line.high * beyond
     if is_bound:
-        high_ms = ms = line.predict(least, min(hmx_ms, least)) * line.high
+        high_ms = ms = line.predict(shortest_ms, min(hmx_ms, shortest_ms)) * line.high
         low_ms = 0.0
     outside = ""
     if beyond > 1:
         kind = "only an upper bound" if is_bound else f"less certain: {beyond:.2g} times wider"
         outside = (
             f"the simulated time of {now:.4g} ms is outside of the range in which models were"
-            f" measured ({least:.2g} to {most:.3g} ms), so this is {kind}"
+            f" measured ({shortest_ms:.2g} to {longest_ms:.3g} ms), so this is {kind}"
         )
     measured = find_figures(read_rows(FIGURES, Figure), line.device, line.precision)
-    known = sorted((one.ms, name) for name, one in measured.items() if name in line.models)
-    models = [MeasuredModel(model=name, ms=own) for own, name in known]
-    place = sum(own <= ms for own, _ in known)
+    measured_times = sorted(
+        (figure.ms, name) for name, figure in measured.items() if name in line.models
+    )
+    models = [MeasuredModel(model=name, ms=measured_ms) for measured_ms, name in measured_times]
+    place = sum(measured_ms <= ms for measured_ms, _ in measured_times)
     return PredictedTime(
         device=line.device,
         ms=ms,

@@ -124,14 +124,14 @@ def read_simulation(
 def sum_figures(events: Iterable[Event], graphs: int) -> Iterator[tuple[str, int]]:
     """Yield the field and the sum of each figure. Raises FailedError if a figure has another unit
     or does not occur once for each graph."""
-    found: dict[str, list[int]] = {}
+    values_by_name: dict[str, list[int]] = {}
     for unit, name, value in events:
         expected, _ = FIGURES.get(name, (unit, ""))
         if unit != expected:
             raise FailedError(f"QNN reports {name} in {unit}, not in {expected}")
-        found.setdefault(name, []).append(value)
+        values_by_name.setdefault(name, []).append(value)
     for name, (_, key) in FIGURES.items():
-        values = found.get(name, [])
+        values = values_by_name.get(name, [])
         if not graphs or len(values) != graphs:
             raise FailedError(f"QNN reports {name!r} {len(values)} times for {graphs} graphs")
         yield key, sum(values)
@@ -198,15 +198,16 @@ def rank_operators(
     for number, run in enumerate(runs):
         schematic = schematics[number] if named else ""
         block = NAMES.search(schematic)
-        names = {int(one, 16): name for one, name in NAME.findall(block[1] if block else "")}
-        before = schematic.partition(OPERATORS_END)[0]
-        kinds = {int(one, 16): kind for one, kind in OPERATION.findall(before)}
-        for one, cycles in run.operators.items():
-            name = TOKEN.sub("", names.get(one, ""))
-            fields = {"operator": kinds.get(one, ""), "name": name, "graph": number}
+        name_lines = NAME.findall(block[1]) if block else []
+        names = {int(hexadecimal, 16): name for hexadecimal, name in name_lines}
+        operators = schematic.partition(OPERATORS_END)[0]
+        kinds = {int(hexadecimal, 16): kind for hexadecimal, kind in OPERATION.findall(operators)}
+        for operator_id, cycles in run.operators.items():
+            name = TOKEN.sub("", names.get(operator_id, ""))
+            fields = {"operator": kinds.get(operator_id, ""), "name": name, "graph": number}
             place = str(origins.get(name, ""))
             costs.append(OperatorCost(cycles=cycles, place=place, **fields))
-    yield from sorted(costs, key=lambda one: -one.cycles)[:MOST_COSTS]
+    yield from sorted(costs, key=lambda cost: -cost.cycles)[:MOST_COSTS]
 
 
 def convert_trace(text: bytes) -> dict[str, Any]:

@@ -151,7 +151,7 @@ def judge_result(
         spec.soc,
         cpu_nodes=compiled.delegation.fallback_nodes if compiled else 0,
         device=device,
-        own=own,
+        user_lines=own,
         fault=result.refused.text if result.refused else "",
     )
     return EstimatedCase(**msgspec.structs.asdict(spec.name), estimate=estimate)

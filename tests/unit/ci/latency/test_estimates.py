@@ -305,7 +305,7 @@ def test_a_device_measured_by_the_user_gets_a_latency_line(tmp_path: Any) -> Non
     path = write_own((line,), tmp_path / "qnn.toml")
     own = read_own(tmp_path / "qnn.toml")
     assert own == (line,)
-    (time,) = estimate_times(make_simulation(), Scheme.FP16, "SM8450", own=own).times
+    (time,) = estimate_times(make_simulation(), Scheme.FP16, "SM8450", user_lines=own).times
     assert time.ms == pytest.approx(9_000_000 / 1497600)
     path.write_text("{}")
     with pytest.raises(ManifestError):
