@@ -47,6 +47,7 @@ REPLACED = frozenset({"QNN203", "QNN308", "QNN309", "QNN320", "QNN321", "QNN325"
 
 
 def tell_unit(unit: AppUnit) -> Seen:
+    """Return the values for the texts of the checks of an app."""
     reason = unit.manifest.fault if unit.manifest else "there is none"
     return seen(unit.name, unit.name, abis=", ".join(unit.abis), reason=reason)
 
@@ -55,8 +56,8 @@ APPS: Subjects[AppUnit] = Subjects(tell=tell_unit)
 
 
 class Pairing(NamedTuple):
-    """A program of an app, and the answer of `compat` for it with the app's libraries. ``known``
-    holds the id and the location of each of the doctor's findings.
+    """A program of an app, and the answer of `compat` for it with the app's libraries.
+    ``reported`` contains the id and the location of each of the doctor's findings.
 
     ``spared`` are the axes that are not reported. They are TARGETS if the app is judged for an SoC
     and at least one of its programs may be for that SoC. Otherwise there are none.
@@ -64,7 +65,7 @@ class Pairing(NamedTuple):
 
     program: PackedFile
     answer: Answer
-    known: Collection[tuple[str, str]]
+    reported: Collection[tuple[str, str]]
     spared: Collection[Axis]
 
 
@@ -76,23 +77,23 @@ SAME_AXIS = {Axis.BUILD: "QNN313", Axis.HEXAGON: "QNN323", Axis.SOC: "QNN323"}
 def judge_unit(unit: AppUnit, socs: Sequence[str]) -> list[Finding]:
     """Return the findings on an app or flavour, sorted by id and without duplicates. Raises
     UsageError for an unknown SoC."""
-    found = list(APPS.judge(unit))
+    findings = list(APPS.judge(unit))
     if unit.tree.files or unit.tree.lowered:
         for soc in socs or [""]:
             pairs = [*_pair(unit, soc)]
             staged = judge_staged(unit.tree, "android", soc, find_wanted(unit))
-            known = {(finding.id, unit.show(finding.where)) for finding in staged}
-            fitting = [one.shown for one, answer in pairs if soc and _is_for_soc(answer)]
+            reported = {(finding.id, unit.show(finding.where)) for finding in staged}
+            fitting = [program.shown for program, answer in pairs if soc and _is_for_soc(answer)]
             spared = TARGETS if fitting else frozenset()
             left_out = {*REPLACED, *(["QNN323"] if fitting else [])}
-            if any(("QNN324", shown) not in known for shown in fitting):
+            if any(("QNN324", shown) not in reported for shown in fitting):
                 left_out.add("QNN324")
-            found += [finding for finding in staged if finding.id not in left_out]
+            findings += [finding for finding in staged if finding.id not in left_out]
             for program, answer in pairs:
-                found += PAIRINGS.judge(Pairing(program, answer, known, spared))
+                findings += PAIRINGS.judge(Pairing(program, answer, reported, spared))
     texts = (
         replace(finding, where=unit.show(finding.where), fix=unit.show(finding.fix))
-        for finding in found
+        for finding in findings
     )
     return sorted({_weigh(unit, text) for text in texts})
 
@@ -128,11 +129,11 @@ def find_wanted(unit: AppUnit) -> tuple[str, ...]:
     and libQnnSystem.so if it has ExecuTorch, ONNX Runtime or a program. An app without any QNN
     library needs none."""
     names = {library.name for library in unit.qnn_libraries}
-    others = {f"libQnn{backend}.so" for backend in ("Gpu", "Cpu", "Dsp", "Lpai")}
+    other_backends = {f"libQnn{backend}.so" for backend in ("Gpu", "Cpu", "Dsp", "Lpai")}
     if not any(name.startswith("libQnn") for name in names):
         return ()
     has_htp = any(name.startswith("libQnnHtp") for name in names)
-    backend = () if names & others and not has_htp else ("libQnnHtp.so",)
+    backend = () if names & other_backends and not has_htp else ("libQnnHtp.so",)
     needs_system = any(map(RUNTIME.fullmatch, names)) or bool(unit.tree.lowered)
     return (*backend, *(("libQnnSystem.so",) if needs_system else ()))
 
@@ -168,7 +169,7 @@ APPS.when(
     QNN850=lambda unit: not unit.libraries,
     QNN851=lambda unit: QNN_ABI not in unit.abis,
     QNN852=lambda unit: (
-        not any(re.match(r"lib(Qnn|SNPE)", one.name) for one in (*unit.libraries, *unit.assets))
+        not any(re.match(r"lib(Qnn|SNPE)", file.name) for file in (*unit.libraries, *unit.assets))
     ),
     QNN855=lambda unit: not unit.manifest or unit.manifest.fault,
     # Any other archive than an AAR is installed as it is.
@@ -183,8 +184,8 @@ def see_pointers(unit: AppUnit) -> Iterator[Seen]:
     if unit.pointers:
         first, *names = [PurePath(path).name for path in unit.pointers]
         verb = "are" if names[1:] else "is"
-        others = f", and so {verb} {name_some(names, MOST_NAMED)}" if names else ""
-        yield seen(first, unit.pointers[0], others=others)
+        others_text = f", and so {verb} {name_some(names, MOST_NAMED)}" if names else ""
+        yield seen(first, unit.pointers[0], others=others_text)
 
 
 @APPS.check("QNN856")
@@ -211,12 +212,12 @@ def see_packing(is_wrong: Callable[[PackedFile], bool], unit: AppUnit) -> Iterat
         yield seen(wrong[0].name, wrong[0].shown, others=_count_others(wrong))
 
 
-APPS.check("QNN857")(partial(see_packing, lambda one: one.offset is None))
-APPS.check("QNN858")(partial(see_packing, lambda one: _is_off(one, PAGE)))
+APPS.check("QNN857")(partial(see_packing, lambda file: file.offset is None))
+APPS.check("QNN858")(partial(see_packing, lambda file: _is_off(file, PAGE)))
 APPS.check("QNN859")(
     partial(
         see_packing,
-        lambda one: one.abi in WIDE and not _is_off(one, PAGE) and _is_off(one, LARGE_PAGE),
+        lambda file: file.abi in WIDE and not _is_off(file, PAGE) and _is_off(file, LARGE_PAGE),
     )
 )
 
@@ -253,37 +254,37 @@ def _undeclared(unit: AppUnit) -> dict[str, list[str]]:
         return {}
     if manifest.target_sdk is not None and manifest.target_sdk < DECLARED_FROM:
         return {}
-    there = {*manifest.native_libraries, *(library.name for library in unit.qnn_libraries)}
+    available = {*manifest.native_libraries, *(library.name for library in unit.qnn_libraries)}
     files = [file for file in unit.tree.files if file.elf and file.elf.machine == EM_AARCH64]
-    users = {
-        name: [file.name for file in files if file.elf and name in file.elf.needed]
-        for name in VENDOR
-        if name not in there
-    }
+    users = {}
+    for name in VENDOR:
+        if name not in available:
+            users[name] = [file.name for file in files if file.elf and name in file.elf.needed]
     if RPC in users and not users[RPC]:
-        users[RPC] = [one.name for one in unit.qnn_libraries if one.name == "libQnnHtp.so"]
-    return {name: found for name, found in users.items() if found}
+        names = [library.name for library in unit.qnn_libraries]
+        users[RPC] = [name for name in names if name == "libQnnHtp.so"]
+    return {name: needing_files for name, needing_files in users.items() if needing_files}
 
 
-def _count_others(found: Sequence[object]) -> str:
+def _count_others(items: Sequence[object]) -> str:
     """Return text such as `` (and 2 more)`` for all items after the first one, or "" if there are
     none."""
-    return f" (and {len(found) - 1} more)" if found[1:] else ""
+    return f" (and {len(items) - 1} more)" if items[1:] else ""
 
 
 @APPS.check("QNN867")
 def see_different_duplicates(unit: AppUnit) -> Iterator[Seen]:
     for files in unit.duplicates:
-        there = [file for file in files if file.path.is_file() and not file.is_pointer]
-        others = [
+        readable = [file for file in files if file.path.is_file() and not file.is_pointer]
+        differing = [
             file.shown
-            for file in there[1:]
-            if file.size_bytes != there[0].size_bytes
-            or hash_file(file.path) != hash_file(there[0].path)
+            for file in readable[1:]
+            if file.size_bytes != readable[0].size_bytes
+            or hash_file(file.path) != hash_file(readable[0].path)
         ]
-        if others:
-            name, first = there[0].name, there[0].shown
-            yield seen(name, first, first=first, others=", ".join(others))
+        if differing:
+            name, first = readable[0].name, readable[0].shown
+            yield seen(name, first, first=first, others=", ".join(differing))
 
 
 @APPS.check("QNN864")
@@ -300,8 +301,8 @@ def see_program_that_does_not_fit(pairing: Pairing) -> Iterator[Seen]:
     """Yield a finding for each axis on which the program does not load, unless the axis is spared
     or the doctor already reports it for this program."""
     for row in pairing.answer.rows:
-        same = (SAME_AXIS.get(row.axis, ""), pairing.program.shown)
-        is_new = row.axis not in pairing.spared and same not in pairing.known
+        doctor_finding = (SAME_AXIS.get(row.axis, ""), pairing.program.shown)
+        is_new = row.axis not in pairing.spared and doctor_finding not in pairing.reported
         if row.verdict is Verdict.NO and is_new:
             reason = f"{row.axis.value}: {row.why}"
             yield seen(pairing.program.name, pairing.program.shown, reason=reason)

@@ -53,10 +53,10 @@ def _survey(unit: AppUnit, scratch: Path) -> AppUnit:
     """Return the unit with the facts of its files. The facts are read through links in a directory
     that is laid out as on a device."""
     root = Path(tempfile.mkdtemp(dir=scratch))
-    for relative, one in unit.placed():
+    for relative, file in unit.placed():
         link = root / relative
         link.parent.mkdir(parents=True, exist_ok=True)
-        link.symlink_to(one.path.absolute())
+        link.symlink_to(file.path.absolute())
     tree = survey_tree(root)
     files = [
         file
@@ -65,7 +65,7 @@ def _survey(unit: AppUnit, scratch: Path) -> AppUnit:
         or (file.elf and file.elf.machine in {EM_AARCH64, EM_QDSP6})
         or file.defect is Defect.LFS_POINTER
     ]
-    pointers = tuple(one.shown for _, one in unit.placed() if one.is_pointer)
+    pointers = tuple(packed.shown for _, packed in unit.placed() if packed.is_pointer)
     return replace(
         unit,
         pointers=pointers,
@@ -115,8 +115,8 @@ def _read_plain(root: Path, parent: Path) -> AppUnit:
 
     above = [parent.parent, *parent.parent.parents, root]
     manifests = [path / MANIFEST for path in above if path.is_relative_to(root)]
-    found = next((path for path in manifests if path.is_file()), None)
-    manifest = read_manifest(found) if found else None
+    manifest_path = next((path for path in manifests if path.is_file()), None)
+    manifest = read_manifest(manifest_path) if manifest_path else None
     places = [(abi, parent / abi) for abi in sorted(ABIS) if (parent / abi).is_dir()]
     folders = (parent.parent / "assets", parent.parent / "res" / "raw")
     return AppUnit(

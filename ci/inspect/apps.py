@@ -85,16 +85,16 @@ def parse_manifest(data: bytes) -> AppManifest:
         return AppManifest(fault=str(error))
 
 
-def merge_manifests(known: Sequence[AppManifest]) -> AppManifest | None:
+def merge_manifests(manifests: Sequence[AppManifest]) -> AppManifest | None:
     """Return the merged manifest of an app, or None if there is none. The first one is the app's
     own. The others only add native libraries, and a fault if no earlier one has any."""
-    if not known:
+    if not manifests:
         return None
     libraries = dict[str, bool]()
-    for manifest in reversed(known):
+    for manifest in reversed(manifests):
         libraries |= manifest.native_libraries
-    fault = next((manifest.fault for manifest in known if manifest.fault), "")
-    return replace(known[0], native_libraries=libraries, fault=fault)
+    fault = next((manifest.fault for manifest in manifests if manifest.fault), "")
+    return replace(manifests[0], native_libraries=libraries, fault=fault)
 
 
 class _Refused(Exception):  # noqa: N818 - it is caught in this module
@@ -102,19 +102,21 @@ class _Refused(Exception):  # noqa: N818 - it is caught in this module
 
 
 def _gather(elements: Iterable[tuple[str, Attributes]]) -> AppManifest:
-    found: dict[str, Attributes] = {}
+    first_of_tag: dict[str, Attributes] = {}
     libraries: dict[str, bool] = {}
     for tag, attributes in elements:
-        found.setdefault(tag, attributes)
+        first_of_tag.setdefault(tag, attributes)
         if tag == "uses-native-library" and (name := attributes.get("name")):
             libraries[name] = attributes.get("required") != "false"
-    if "manifest" not in found:
+    if "manifest" not in first_of_tag:
         raise _Refused("it has no manifest element")
-    own, application, sdk = (found.get(tag, {}) for tag in ("manifest", "application", "uses-sdk"))
+    root, application, sdk = (
+        first_of_tag.get(tag, {}) for tag in ("manifest", "application", "uses-sdk")
+    )
     extracts = {"true": True, "false": False}.get(application.get("extractNativeLibs", ""))
     return AppManifest(
-        own.get("package", ""),
-        own.get("split", ""),
+        root.get("package", ""),
+        root.get("split", ""),
         _number(sdk.get("minSdkVersion", "")),
         _number(sdk.get("targetSdkVersion", "")),
         extracts,
@@ -154,16 +156,14 @@ def _read_compiled(data: bytes) -> list[tuple[str, Attributes]]:
     try:
         from apkInspector import axml
 
-        found = axml.ManifestStruct.parse(_Metered(data))
-        strings, resources = found.string_pool.string_list, found.resource_map.resids
-        return [
-            (
-                strings[element.attrext[1]],
-                dict(_pair(attribute, strings, resources) for attribute in element.attributes),
-            )
-            for element in found.elements
-            if isinstance(element, axml.XmlStartElement)
-        ]
+        document = axml.ManifestStruct.parse(_Metered(data))
+        strings, resources = document.string_pool.string_list, document.resource_map.resids
+        elements: list[tuple[str, Attributes]] = []
+        for element in document.elements:
+            if isinstance(element, axml.XmlStartElement):
+                pairs = (_pair(attribute, strings, resources) for attribute in element.attributes)
+                elements.append((strings[element.attrext[1]], dict(pairs)))
+        return elements
     except (_Refused, MemoryError):
         raise
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, struct.error) as e:
@@ -172,11 +172,12 @@ def _read_compiled(data: bytes) -> list[tuple[str, Attributes]]:
         root.removeHandler(silent)
 
 
-def _pair(one: object, strings: list[str], resources: list[int]) -> tuple[str, str]:
+def _pair(attribute: object, strings: list[str], resources: list[int]) -> tuple[str, str]:
     """Return the name and the value of an attribute. A value that is not a string, a Boolean or a
     number, such as a reference to a resource, is returned as ""."""
     index, kind, value = (
-        getattr(one, name) for name in ("name_index", "typed_value_datatype", "typed_value_data")
+        getattr(attribute, name)
+        for name in ("name_index", "typed_value_datatype", "typed_value_data")
     )
     number = resources[index] if index < len(resources) else 0
     name = RESOURCES.get(number) or (strings[index] if not number else "")
@@ -195,8 +196,10 @@ def _read_text(data: bytes) -> list[tuple[str, Attributes]]:
     elements: list[tuple[str, Attributes]] = []
 
     def start(tag: str, attributes: dict[str, str]) -> None:
-        own = {name.removeprefix(f"{ANDROID} "): value for name, value in attributes.items()}
-        elements.append((tag, own))
+        without_prefix = {
+            name.removeprefix(f"{ANDROID} "): value for name, value in attributes.items()
+        }
+        elements.append((tag, without_prefix))
 
     def refuse(*_: object) -> None:
         raise _Refused("it has a document type, which no Android manifest needs")
@@ -297,8 +300,8 @@ class AppUnit:
     def show(self, text: str) -> str:
         """Return ``text`` with paths in the scratch directory replaced by the locations that users
         know."""
-        for relative, one in self.placed():
-            text = text.replace(str(self.tree.root / relative), one.shown)
+        for relative, file in self.placed():
+            text = text.replace(str(self.tree.root / relative), file.shown)
         place = "jni" if self.kind is Kind.AAR else "lib"
         for path in (self.tree.root / "lib" / QNN_ABI, self.tree.root):
             text = text.replace(str(path), f"{place}/{QNN_ABI} of {self.name}")
@@ -308,8 +311,8 @@ class AppUnit:
         """Yield each file to check, with its path in ``tree``."""
         for library in self.qnn_libraries:
             yield f"lib/{library.abi}/{library.name}", library
-        for index, one in enumerate(self.assets):
-            yield f"assets/{index}/{one.name}", one
+        for index, asset in enumerate(self.assets):
+            yield f"assets/{index}/{asset.name}", asset
 
 
 def find_texts(path: Path, texts: Iterable[bytes]) -> set[bytes]:
@@ -372,9 +375,13 @@ class ArchiveReader:
                     fix=f"run `bundletool build-apks --mode=universal --bundle={quote(str(path))} "
                     f"--output={quote(str(path.with_suffix('.apks')))}`, and check the .apks",
                 )
-            inner = [one for one in members if one.name.endswith(".apk") and one.kind == "file"]
-            if MANIFEST not in names and inner:
-                return self.read_set(path.name, self._take(source, choose_splits(inner)))
+            inner_apks = [
+                member
+                for member in members
+                if member.name.endswith(".apk") and member.kind == "file"
+            ]
+            if MANIFEST not in names and inner_apks:
+                return self.read_set(path.name, self._take(source, choose_splits(inner_apks)))
             unit = self._read_members(source, members, path.name)
             if MANIFEST not in names and not unit.libraries:
                 raise UsageError(
@@ -395,13 +402,13 @@ class ArchiveReader:
 
     def _read_members(self, source: FileSource, members: Sequence[Member], shown: str) -> AppUnit:
         """Return the contents of an archive that matter for QNN."""
-        wanted = [
+        relevant = [
             member for member in members if member.kind == "file" and WANTED.fullmatch(member.name)
         ]
         libraries: list[PackedFile] = []
         assets: list[PackedFile] = []
         manifest = None
-        for member, path in zip(wanted, self._take(source, wanted), strict=True):
+        for member, path in zip(relevant, self._take(source, relevant), strict=True):
             if member.name == MANIFEST:
                 manifest = read_manifest(path)
                 continue
@@ -412,7 +419,7 @@ class ArchiveReader:
                 *(native[1] if native else "", member.compressed, offset),
             )
             (libraries if native else assets).append(file)
-        is_aar = any(one.name.startswith("jni/") or one.name == "R.txt" for one in members)
+        is_aar = any(member.name.startswith("jni/") or member.name == "R.txt" for member in members)
         kind = Kind.AAR if is_aar else Kind.APK
         return AppUnit(shown, kind, manifest, tuple(libraries), assets=tuple(assets))
 
@@ -426,16 +433,17 @@ class ArchiveReader:
 
     def _combine(self, name: str, parts: Sequence[AppUnit]) -> AppUnit:
         manifests = [part.manifest for part in parts if part.manifest]
-        manifest = merge_manifests(sorted(manifests, key=lambda one: bool(one.split)))
-        found: dict[tuple[str, str], list[PackedFile]] = {}
+        # The base APK's manifest first: it has no split name.
+        manifest = merge_manifests(sorted(manifests, key=lambda manifest: bool(manifest.split)))
+        files_by_library: dict[tuple[str, str], list[PackedFile]] = {}
         for file in (file for part in parts for file in part.libraries):
-            found.setdefault((file.abi, file.name), []).append(file)
+            files_by_library.setdefault((file.abi, file.name), []).append(file)
         return AppUnit(
             name,
             parts[0].kind,
             manifest,
-            libraries=tuple(files[0] for _, files in sorted(found.items())),
-            duplicates=tuple(tuple(files) for files in found.values() if len(files) > 1),
+            libraries=tuple(files[0] for _, files in sorted(files_by_library.items())),
+            duplicates=tuple(tuple(files) for files in files_by_library.values() if len(files) > 1),
             assets=tuple(asset for part in parts for asset in part.assets),
         )
 
@@ -458,9 +466,9 @@ def choose_splits(members: Sequence[Member]) -> list[Member]:
 
     Bundletool's standalone APKs are left out, because they are for devices that do not support
     splits. If a set has only these, return the first."""
-    whole = [member for member in members if member.name.rpartition("/")[2] == "universal.apk"]
+    universal = [member for member in members if member.name.rpartition("/")[2] == "universal.apk"]
     return (
-        whole
+        universal
         or [member for member in members if not member.name.startswith("standalones/")]
         or [*members][:1]
     )

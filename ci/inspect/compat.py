@@ -121,7 +121,11 @@ def judge_compat(program: Program, runtime: Runtime | None = None, soc: str = ""
     }
     rows = tuple(Row(axis, *judged) for axis, judged in verdicts.items())
     met = {row.verdict for row in rows}
-    verdict = next((one for one in (Verdict.NO, Verdict.UNKNOWN) if one in met), Verdict.YES)
+    verdict = Verdict.YES
+    if Verdict.NO in met:
+        verdict = Verdict.NO
+    elif Verdict.UNKNOWN in met:
+        verdict = Verdict.UNKNOWN
     decided = tuple(row.axis for row in rows if row.verdict is verdict)
     return Answer(program.file, runtime.name if runtime else "", soc, verdict, decided, rows)
 
@@ -175,8 +179,8 @@ def _judge_binary_info(contexts: Contexts, runtime: Runtime | None) -> Judged:
     if not versions or not runtime.qnn:
         return Verdict.SKIPPED, "the version of the binary info or of the runtime is unknown"
     if versions[-1] > KNOWN_INFO or is_older(runtime.qnn, INFO_SINCE):
-        what = f"binary info of version {', '.join(map(str, versions))}"
-        why = f"QNN {runtime.qnn} was not tested with {what}: try the program"
+        format_text = f"binary info of version {', '.join(map(str, versions))}"
+        why = f"QNN {runtime.qnn} was not tested with {format_text}: try the program"
         return Verdict.UNKNOWN, why
     return Verdict.YES, f"QNN {INFO_SINCE} and later read binary info of version 3"
 
@@ -206,19 +210,22 @@ def _judge_hexagon(contexts: Contexts, runtime: Runtime | None, soc: str) -> Jud
     versions = _list_hexagons(contexts)
     if not contexts or not soc:
         return _judge_parts(versions, runtime)
-    wanted = find_soc(soc).hexagon
-    made = ", ".join(f"V{version}" for version in versions)
+    soc_version = find_soc(soc).hexagon
+    compiled_for = ", ".join(f"V{version}" for version in versions)
     if not versions:
         return Verdict.UNKNOWN, "the program does not state its Hexagon version"
-    if {context.soc_id for context in contexts} == {0} and versions[-1] < wanted:
+    if {context.soc_id for context in contexts} == {0} and versions[-1] < soc_version:
         why = (
-            f"compiled for {made} and no SoC, and {soc} has V{wanted}: QNN may accept the "
-            "context as suboptimal (QNN_CONTEXT_ERROR_BINARY_SUBOPTIMAL); try it on a device"
+            f"compiled for {compiled_for} and no SoC, and {soc} has V{soc_version}: QNN may accept "
+            "the context as suboptimal (QNN_CONTEXT_ERROR_BINARY_SUBOPTIMAL); try it on a device"
         )
         return Verdict.UNKNOWN, why
-    if versions != [wanted]:
-        return Verdict.NO, f"compiled for {made}, but {soc} has V{wanted} (error 5005 or 14001)"
-    return _judge_parts(versions, runtime, f"compiled for {made}, which {soc} has")
+    if versions != [soc_version]:
+        return (
+            Verdict.NO,
+            f"compiled for {compiled_for}, but {soc} has V{soc_version} (error 5005 or 14001)",
+        )
+    return _judge_parts(versions, runtime, f"compiled for {compiled_for}, which {soc} has")
 
 
 def _list_hexagons(contexts: Contexts) -> list[int]:
@@ -232,9 +239,9 @@ def _judge_parts(versions: list[int], runtime: Runtime | None, why: str = "") ->
     parts = {*runtime.stubs, *runtime.skels} if runtime else set()
     if lacking := [version for version in versions if parts and version not in parts]:
         has = ", ".join(f"V{part}" for part in sorted(parts))
-        missing = ", ".join(f"V{one}" for one in lacking)
-        what = f"the runtime has stubs or skels for {has}, but none for {missing}"
-        return Verdict.NO, f"{what}: error 14001 or 4000"
+        missing = ", ".join(f"V{version}" for version in lacking)
+        problem = f"the runtime has stubs or skels for {has}, but none for {missing}"
+        return Verdict.NO, f"{problem}: error 14001 or 4000"
     if why:
         return Verdict.YES, why
     if parts and versions:
@@ -246,20 +253,20 @@ def _judge_parts(versions: list[int], runtime: Runtime | None, why: str = "") ->
 def _judge_soc(contexts: Contexts, soc: str) -> Judged:
     if not contexts or not soc:
         return Verdict.SKIPPED, "no SoC was given" if contexts else "no context binary"
-    wanted = find_soc(soc)
+    target = find_soc(soc)
     numbers = {context.soc_id for context in contexts}
-    others = [context for context in contexts if context.soc_id != wanted.id]
-    names = ", ".join(sorted({other.soc or f"SoC {other.soc_id}" for other in others}))
-    if numbers == {wanted.id}:
+    foreign = [context for context in contexts if context.soc_id != target.id]
+    names = ", ".join(sorted({context.soc or f"SoC {context.soc_id}" for context in foreign}))
+    if numbers == {target.id}:
         return Verdict.YES, f"compiled for {soc}"
     if 0 in numbers:
         why = "the program does not state its SoC: ask the person who compiled it"
         return Verdict.UNKNOWN, why
     why = f"compiled for {names}, not for {soc}"
-    if _list_hexagons(contexts) != [wanted.hexagon]:
+    if _list_hexagons(contexts) != [target.hexagon]:
         return Verdict.NO, f"{why}: lower the model for {soc}"
     open_question = f"it is not known whether {soc} can load the program"
-    return Verdict.UNKNOWN, f"{why}; all have Hexagon V{wanted.hexagon}, but {open_question}"
+    return Verdict.UNKNOWN, f"{why}; all have Hexagon V{target.hexagon}, but {open_question}"
 
 
 def _judge_vtcm(contexts: Contexts, soc: str) -> Judged:

@@ -140,7 +140,7 @@ def _inspect_package(path: Path, name: str, size: int) -> Inspected:
     try:
         with TemporaryDirectory() as scratch:
             files = unpack_files(path, Path(scratch))
-            found = [inspect_file(file, inner) for inner, file in files]
+            inspections = [inspect_file(file, inner) for inner, file in files]
         with closing(FileSource(path)) as source:
             names = {member.name for member in read_directory(source)}
     except QnnCiError as error:
@@ -148,7 +148,7 @@ def _inspect_package(path: Path, name: str, size: int) -> Inspected:
     # Most .bin files of an app do not belong to QNN.
     entries = tuple(
         inspected
-        for inspected in found
+        for inspected in inspections
         if inspected.kind != "unknown" or not inspected.file.endswith(".bin")
     )
     bad = [entry.file for entry in entries if entry.damage]
@@ -186,7 +186,7 @@ def _inspect_onnx(path: Path, name: str, size: int) -> Inspected:
         damage = error.what.removeprefix(f"{path.name} ")
         damage = f"{damage}: {error.why}" if error.why else damage
         return Inspected(name, "onnx", size, f"{damage} ({error.fix})" if error.fix else damage)
-    found = wrap_contexts(name, "onnx", size, list_context_binaries(memoryview(blob)))
+    embedded = wrap_contexts(name, "onnx", size, list_context_binaries(memoryview(blob)))
     nodes = [node for node in model.graph.node if node.op_type != "EPContext"]
     operators = Counter(f"{node.domain}::{node.op_type}".removeprefix("::") for node in nodes)
     constants = Counter[str]()
@@ -201,14 +201,16 @@ def _inspect_onnx(path: Path, name: str, size: int) -> Inspected:
         tuple(Partition(context.source, 0) for _ in context.partitions),
         dict(sorted(operators.items())),
     )
-    program = replace(found, methods=(method,), constant_bytes=dict(constants))
+    program = replace(embedded, methods=(method,), constant_bytes=dict(constants))
     return Inspected(name, "onnx", size, program.damage, program)
 
 
 def _describe_port(port: Any) -> TensorSpec:
-    held = port.type.tensor_type
-    shape = tuple(int(dim.dim_value) for dim in held.shape.dim)
-    return TensorSpec(port.name, DTYPES.get(held.elem_type, f"type {held.elem_type}"), shape)
+    tensor_type = port.type.tensor_type
+    shape = tuple(int(dim.dim_value) for dim in tensor_type.shape.dim)
+    return TensorSpec(
+        port.name, DTYPES.get(tensor_type.elem_type, f"type {tensor_type.elem_type}"), shape
+    )
 
 
 BACKEND = "libQnnHtp.so"
@@ -264,14 +266,14 @@ def describe_runtime(files: Sequence[FileFacts], name: str, operators: Iterable[
     linked = [file for file in files if EXECUTORCH.fullmatch(file.name)]
     headers = sorted(filter(None, (find_headers_version(file.path) for file in linked)))
     texts = {b"%b\0" % name.encode(): name for name in operators}
-    found = {texts[text] for file in files if linked for text in find_texts(file.path, texts)}
+    kernels = {texts[text] for file in files if linked for text in find_texts(file.path, texts)}
     return Runtime(
         name,
         min(builds, key=parse_version, default=""),
         _list_versions(files, "Stub"),
         _list_versions(files, "Skel"),
         headers[0] if headers else "unknown" if linked else "",
-        tuple(sorted(found)) if linked else None,
+        tuple(sorted(kernels)) if linked else None,
     )
 
 
@@ -279,5 +281,5 @@ def _list_versions(files: Iterable[FileFacts], part: str) -> tuple[int, ...]:
     """Return the Hexagon versions of the HTP stubs or HTP skels in ``files``. ``part`` is ``Stub``
     or ``Skel``."""
     names = [file.qnn_name for file in files]
-    found = {name.hexagon for name in names if (name.backend, name.part) == ("Htp", part)}
-    return tuple(sorted(int(one) for one in found if one.isdecimal()))
+    versions = {name.hexagon for name in names if (name.backend, name.part) == ("Htp", part)}
+    return tuple(sorted(int(version) for version in versions if version.isdecimal()))
