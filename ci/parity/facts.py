@@ -171,8 +171,8 @@ class BuckFacts(msgspec.Struct, frozen=True):
         headers: the header of ``//a:b`` is ``a/b.h``.
         """
         words = (w.text for t in self.targets for w in (*t.deps, *t.exported_deps))
-        own = {target.label for target in self.targets}
-        labels = (text for text in words if text.startswith("//") and text not in own)
+        tree_labels = {target.label for target in self.targets}
+        labels = (text for text in words if text.startswith("//") and text not in tree_labels)
         return {f"{label[2:].replace(':', '/')}.h": label for label in labels}
 
 
@@ -292,26 +292,26 @@ def is_header(path: str) -> bool:
 
 def group(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
     """Return the values of each key, in order. A missing key has an empty list."""
-    found: dict[K, list[V]] = defaultdict(list)
+    groups: dict[K, list[V]] = defaultdict(list)
     for key, value in pairs:
-        found[key].append(value)
-    return found
+        groups[key].append(value)
+    return groups
 
 
 def collect(pairs: Iterable[tuple[K, V]]) -> dict[K, set[V]]:
     """Return the distinct values of each key. A missing key has an empty set."""
-    found: dict[K, set[V]] = defaultdict(set)
+    groups: dict[K, set[V]] = defaultdict(set)
     for key, value in pairs:
-        found[key].add(value)
-    return found
+        groups[key].add(value)
+    return groups
 
 
 def closure(start: Iterable[str], edges: Callable[[str], Iterable[str]]) -> set[str]:
     """Return everything that is reachable from ``start`` along the edges, including ``start``."""
-    seen = set(start)
-    pending = list(seen)
+    reached = set(start)
+    pending = list(reached)
     while pending:
-        fresh = {*edges(pending.pop())} - seen
-        seen |= fresh
+        fresh = {*edges(pending.pop())} - reached
+        reached |= fresh
         pending += fresh
-    return seen
+    return reached

@@ -31,7 +31,10 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
             literals = [_translate_text(literal) for literal in name.split("*")]
             names.append(_join(literals, repeat("[^/]*"), f"s{run}_{place}"))
         runs.append("/".join(names))
-    wildcards = ("(?:[^/]+/)*" if part.endswith("/") else ".*" for part in parts[1::2])
+    wildcards = []
+    for part in parts[1::2]:
+        wildcard = "(?:[^/]+/)*" if part.endswith("/") else ".*"
+        wildcards.append(wildcard)
     return re.compile(_join(runs, wildcards, "r"), re.DOTALL)
 
 
@@ -49,12 +52,12 @@ def _join(parts: list[str], wildcards: Iterable[str], name: str) -> str:
 
 def _translate_text(text: str) -> str:
     out = ""
-    for negated, inside, question, other in CLASS.findall(text):
+    for negated, inside, question, character in CLASS.findall(text):
         if inside:
             inside = inside.replace("\\", r"\\").replace("[", r"\[").replace("/", "")
             out += f"[^/{inside}]" if negated else f"[{inside}]"
         else:
-            out += "[^/]" if question else re.escape(other)
+            out += "[^/]" if question else re.escape(character)
     return out
 
 

@@ -77,8 +77,8 @@ def read_side(tree: RevisionTree | DirectoryTree, side: str) -> Any:
         words = [side, str(source.resolve()), commit, layout, str(answer)]
         argv = [sys.executable, "-m", "ci.parity.reading", *words]
         try:
-            here = Path(__file__).parents[2]
-            ended = run_process(argv, cwd=here, timeout_s=WORKER_LIMIT_S, check=False)
+            root = Path(__file__).parents[2]
+            ended = run_process(argv, cwd=root, timeout_s=WORKER_LIMIT_S, check=False)
             if ended.is_good:
                 return msgspec.json.decode(read_bytes(answer, CONTENT_BYTES), type=SIDES[side][0])
             why = (ended.tail.strip().splitlines() or [ended.describe()])[-1].strip()

@@ -29,10 +29,11 @@ Changes = Mapping[str, Collection[int]]
 def make_document(report: ParityReport, *, notes: bool = False) -> Document:
     """Return a card for each finding, with its lines on both sides and a fix, and one with
     everything that could not be evaluated. The result is the counts."""
-    cards = [_make_card(finding) for finding in (report.findings if notes else report.failing)]
-    if found := report.not_evaluated:
-        lines = tuple((row.side, f"{row.place}: {row.reason}") for row in found)
-        cards.append(Card("not evaluated", count(len(found), "place"), lines))
+    findings = report.findings if notes else report.failing
+    cards = [_make_card(finding) for finding in findings]
+    if unread := report.not_evaluated:
+        lines = tuple((row.side, f"{row.place}: {row.reason}") for row in unread)
+        cards.append(Card("not evaluated", count(len(unread), "place"), lines))
     return Document("Parity", _summary(report, notes=notes), tuple(cards))
 
 

@@ -93,15 +93,18 @@ def compare_folders(
     Entries of the allow-list that have no effect are not reported. Raises the same errors as
     ``compare_source``.
     """
-    scope = tuple(
-        folder for folder in folders if any((source / folder / name).is_file() for name in BUCK)
-    )
+    scope = tuple(folder for folder in folders if _has_buck_file(source / folder))
     if not scope:
         return None
     today = datetime.now(timezone.utc).date()
-    report = compare_source(ParityRequest(source, scope=scope, today=today, cache=cache), policy)
-    kept = tuple(finding for finding in report.findings if finding.kind is not Kind.STALE)
-    return replace(report, findings=kept)
+    request = ParityRequest(source, scope=scope, today=today, cache=cache)
+    report = compare_source(request, policy)
+    findings = tuple(finding for finding in report.findings if finding.kind is not Kind.STALE)
+    return replace(report, findings=findings)
+
+
+def _has_buck_file(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in BUCK)
 
 
 def compare_trees(
@@ -111,22 +114,22 @@ def compare_trees(
     None.
     """
     check_tree(tree, request.scope, policy.layout.project)
-    compared, every, allowed = compare_one(tree, request, policy)
-    found, changed, old_findings = every, None, 0
+    compared, all_findings, allowed = compare_one(tree, request, policy)
+    findings, changed, old_findings = all_findings, None, 0
     if base is not None:
         old, before, _ = compare_one(base, request, policy)
         renames = find_renames(base, tree, old, compared)
-        known = {key for f in before for key in (f.key, renames.translate(f))}
+        base_keys = {key for f in before for key in (f.key, renames.translate(f))}
         # Use the level that applies if a change introduces the finding.
-        found = [
+        findings = [
             msgspec.structs.replace(f, level=f.when_new or f.level)
-            for f in every
-            if f.key not in known
+            for f in all_findings
+            if f.key not in base_keys
         ]
-        old_findings = len(every) - len(found)
+        old_findings = len(all_findings) - len(findings)
         is_broken = any(row.is_broken for row in compared.not_evaluated if row.side == "cmake")
         orphans = [] if is_broken else sorted((compared.roots - old.roots) & base.files)
-        found += [
+        findings += [
             Finding(
                 kind=Kind.UNREAD,
                 path=path,
@@ -138,17 +141,17 @@ def compare_trees(
             for path in orphans
             if in_scope(path, request.scope)
         ]
-        places = (place for f in found for place in (f.buck_place, f.cmake_place) if place)
-        lines = {
-            path: changed_lines(base.read(path) or "", tree.read(path) or "")
-            for path in {place.path for place in places}
-        }
-        changed = {path: numbers for path, numbers in lines.items() if numbers}
+        places = (place for f in findings for place in (f.buck_place, f.cmake_place) if place)
+        changed = {}
+        for path in {place.path for place in places}:
+            numbers = changed_lines(base.read(path) or "", tree.read(path) or "")
+            if numbers:
+                changed[path] = numbers
     return ParityReport(
         tree=tree.name,
         scope=request.scope,
         base=request.base or "",
-        findings=tuple(order_findings(found)),
+        findings=tuple(order_findings(findings)),
         old=old_findings,
         allowed=allowed,
         not_evaluated=tuple(
@@ -193,17 +196,17 @@ class Compared(msgspec.Struct, frozen=True):
 
 def compare_whole(tree: SourceTree, policy: ParityPolicy, cache: Path | None) -> Compared:
     """Compare a tree, or return the comparison of the same tree from ``cache``."""
-    kept = None
+    record = None
     if cache is not None:
         rules = hashlib.sha256(msgspec.json.encode(policy)).hexdigest()[:16]
-        kept = cache / f"found-{digest_tree(tree)}-{rules}.json"
+        record = cache / f"found-{digest_tree(tree)}-{rules}.json"
         with suppress(DocumentError):  # there is none yet, or it is damaged
-            return read_json(kept, Compared, CONTENT_BYTES)
+            return read_json(record, Compared, CONTENT_BYTES)
     facts = read_tree(tree)
-    found = tuple(compare_tree(facts, policy))
+    findings = tuple(compare_tree(facts, policy))
     everything = [side for side in facts.cmake if side.configuration is Configuration.ANY]
     compared = Compared(
-        findings=found,
+        findings=findings,
         not_evaluated=facts.not_evaluated,
         counts={
             "buck_targets": len(facts.buck.targets),
@@ -214,8 +217,8 @@ def compare_whole(tree: SourceTree, policy: ParityPolicy, cache: Path | None) ->
         cmake={target.name: target.sources for side in everything for target in side.targets},
         roots={path for side in facts.cmake for path in side.roots},
     )
-    if kept is not None and not any(row.is_whole for row in compared.not_evaluated):
-        keep(kept, msgspec.json.encode(compared))
+    if record is not None and not any(row.is_whole for row in compared.not_evaluated):
+        keep(record, msgspec.json.encode(compared))
     return compared
 
 
@@ -271,16 +274,16 @@ def compare_one(
             fix="use a newer revision",
         )
     compared = compare_whole(tree, policy, request.cache)
-    found, allowed = apply_allowances(
+    findings, allowed = apply_allowances(
         [finding for finding in compared.findings if is_about(finding, request.scope)],
         policy,
         tree.files,
         request.today,
-        whole=not request.scope
+        is_whole=not request.scope
         and not any(row.is_broken or row.is_whole for row in compared.not_evaluated),
         is_current=not is_older(version, policy.written_for),
     )
-    return compared, found, allowed
+    return compared, findings, allowed
 
 
 def check_tree(tree: SourceTree, scope: Sequence[str], project: str) -> None:
@@ -303,8 +306,8 @@ def check_tree(tree: SourceTree, scope: Sequence[str], project: str) -> None:
         )
     for folder in scope:
         if not any(path.startswith(folder.rstrip("/") + "/") for path in tree.files):
-            what = f"{tree.name} has no folder {folder}"
-            raise UsageError(what, fix="correct the folder in --scope")
+            fault = f"{tree.name} has no folder {folder}"
+            raise UsageError(fault, fix="correct the folder in --scope")
     if scope and not any(is_read(path) for path in tree.files if in_scope(path, scope)):
         raise UsageError(
             f"there is nothing to compare in {', '.join(scope)}",
@@ -312,10 +315,10 @@ def check_tree(tree: SourceTree, scope: Sequence[str], project: str) -> None:
             fix="correct the folder in --scope",
         )
     names = {path.rpartition("/")[2] for path in tree.files}
-    for wanted in (("BUCK", "TARGETS"), ("CMakeLists.txt",)):
-        if names.isdisjoint(wanted):
-            what = f"{tree.name} has no {' or '.join(wanted)} file"
-            raise UsageError(what, fix="pass the root of an ExecuTorch tree")
+    for build_files in (("BUCK", "TARGETS"), ("CMakeLists.txt",)):
+        if names.isdisjoint(build_files):
+            fault = f"{tree.name} has no {' or '.join(build_files)} file"
+            raise UsageError(fault, fix="pass the root of an ExecuTorch tree")
 
 
 PROJECT = re.compile(r"(?im)^[^\S\n]*project\s*\(\s*([^\s)]+)")
@@ -369,11 +372,11 @@ def find_moves(base: SourceTree, tree: SourceTree) -> dict[str, str]:
     moves = {}
     for path in gone:
         name = path.rpartition("/")[2]
-        same = contents.get(base.read(path) or path, [])
+        identical = contents.get(base.read(path) or path, [])
         alike = names.get(name, []) if len(old_names[name]) == 1 else []
-        found = [p for p in same if p.rpartition("/")[2] == name] or same or alike
-        if len(found) == 1:
-            moves[path] = found[0]
+        destinations = [p for p in identical if p.rpartition("/")[2] == name] or identical or alike
+        if len(destinations) == 1:
+            moves[path] = destinations[0]
     return moves
 
 
@@ -384,11 +387,11 @@ def match_sources(
     than half of their sources.
     """
     fresh = {name: sources for name, sources in after.items() if name not in before}
-    found = {}
+    matches = {}
     for name in before.keys() - after.keys():
         moved = {files.get(path, path) for path in before[name]}
-        shared = {other: len(moved & sources) for other, sources in fresh.items()}
-        best = max(shared, key=lambda other: (shared[other], other), default="")
+        shared = {candidate: len(moved & sources) for candidate, sources in fresh.items()}
+        best = max(shared, key=lambda candidate: (shared[candidate], candidate), default="")
         if best and shared[best] * 2 > len(moved | fresh[best]):
-            found[name] = best
-    return found
+            matches[name] = best
+    return matches

@@ -90,7 +90,7 @@ class DirectoryTree(SourceTree):
         """The paths of all files except version control, build output, Python environments and
         caches.
         """
-        found: list[str] = []
+        paths: list[str] = []
         for folder, names, files in os.walk(self.root):
             relative = os.path.relpath(folder, self.root).replace(os.sep, "/")
             if relative != "." and not MARKS.isdisjoint(files):
@@ -98,8 +98,8 @@ class DirectoryTree(SourceTree):
                 continue
             names[:] = [name for name in names if name not in LEFT_OUT]
             prefix = "" if relative == "." else relative + "/"
-            found.extend(prefix + name for name in files)
-        return frozenset(map(show_path, found))
+            paths.extend(prefix + name for name in files)
+        return frozenset(map(show_path, paths))
 
     def read(self, path: str) -> str | None:
         if path not in self._texts:
@@ -155,14 +155,14 @@ class RevisionTree(SourceTree):
 
     def read_all(self, paths: Iterable[str]) -> None:
         """Read many files with one git process."""
-        wanted = [path for path in paths if path not in self._texts]
-        known = [path for path in wanted if path in self._listing]
-        self._texts.update(dict.fromkeys(wanted))
-        if not known:
+        unread = [path for path in paths if path not in self._texts]
+        listed = [path for path in unread if path in self._listing]
+        self._texts.update(dict.fromkeys(unread))
+        if not listed:
             return
-        asked = "".join(f"{self._listing[path][1]}\n" for path in known)
-        raw = ask_git(self.git_dir, "cat-file", "--batch", data=asked.encode())
-        for path, content in zip(known, split_batch(raw), strict=True):
+        request = "".join(f"{self._listing[path][1]}\n" for path in listed)
+        raw = ask_git(self.git_dir, "cat-file", "--batch", data=request.encode())
+        for path, content in zip(listed, split_batch(raw), strict=True):
             self._texts[path] = None if content is None else content.decode("utf-8", "replace")
 
     def digest(self, path: str) -> str:
@@ -228,13 +228,13 @@ def resolve_revision(git_dir: Path, revision: str) -> str:
     except ToolError as error:
         if error.why.startswith("fatal:"):  # git prints nothing for an unknown revision
             raise UsageError(f"git cannot read {git_dir}", why=error.why) from error
-        what, fix = (
+        fault, fix = (
             f"{git_dir} has no revision {revision!r}",
             "fetch the revision, or correct its name",
         )
         if revision == "HEAD":
-            what, fix = f"{git_dir} has no commit yet", "commit your files first"
-        raise UsageError(what, fix=fix) from error
+            fault, fix = f"{git_dir} has no commit yet", "commit your files first"
+        raise UsageError(fault, fix=fix) from error
 
 
 def split_batch(raw: bytes) -> list[bytes | None]:
@@ -271,9 +271,9 @@ class PackageFiles:
     file, or that is one of ``more``.
     """
 
-    def __init__(self, files: Iterable[str], more: Iterable[str] = ()) -> None:
+    def __init__(self, files: Iterable[str], further_packages: Iterable[str] = ()) -> None:
         ordered = sorted(files)
-        self.packages = frozenset(more).union(
+        self.packages = frozenset(further_packages).union(
             path.rpartition("/")[0] for path in ordered if path.rpartition("/")[2] in BUILD_NAMES
         )
         self.folders = frozenset(path.rpartition("/")[0] for path in ordered)
@@ -301,16 +301,18 @@ class PackageFiles:
 
     def match(self, package: str, include: Sequence[str], exclude: Sequence[str]) -> Matched:
         files = self.files_of(package)
-        kept: dict[str, None] = {}
+        included: dict[str, None] = {}
         empty = []
         for pattern in include:
             test = compile_pattern(pattern)
-            found = [path for path in files if test.fullmatch(path)]
-            if not found:
+            matching = [path for path in files if test.fullmatch(path)]
+            if not matching:
                 empty.append(pattern)
-            kept.update(dict.fromkeys(found))
-        leave = [compile_pattern(pattern) for pattern in exclude]
-        chosen = [path for path in kept if not any(test.fullmatch(path) for test in leave)]
+            included.update(dict.fromkeys(matching))
+        chosen = set(included)
+        for pattern in exclude:
+            test = compile_pattern(pattern)
+            chosen.difference_update([path for path in included if test.fullmatch(path)])
         return Matched(tuple(include), tuple(sorted(chosen)), tuple(empty))
 
 
@@ -346,12 +348,12 @@ class Literals:
         """Return the string literals of a Starlark file with their lines, without multi-line
         strings.
         """
-        found: dict[str, list[int]] = {}
+        lines_of: dict[str, list[int]] = {}
         text = BLOCK.sub(lambda block: "\n" * block.group().count("\n"), self.tree.read(path) or "")
         for number, line in enumerate(text.splitlines(), 1):
             for match in LITERAL.finditer(line):
                 before = line[: match.start()]
                 if "#" in before and "#" in LITERAL.sub("", before):
                     break
-                found.setdefault(match.group()[1:-1], []).append(number)
-        return found
+                lines_of.setdefault(match.group()[1:-1], []).append(number)
+        return lines_of

@@ -51,7 +51,7 @@ def find_includes(tree: SourceTree, buck: BuckFacts, cmake: Iterable[CMakeFacts]
     paths = sorted(path for path in tree.files if is_source(path) or is_header(path))
     tree.read_all(paths)
     outside = buck.outside_headers
-    whole = f"{tree.layout.project}/"
+    prefix = f"{tree.layout.project}/"
     includes: list[Include] = []
     headers, needed, guarded, names = {}, {}, {}, set[str]()
     for path in paths:
@@ -65,13 +65,18 @@ def find_includes(tree: SourceTree, buck: BuckFacts, cmake: Iterable[CMakeFacts]
                 if folder is not None
             )
             includes.extend(find_broken(tree, path, rows, outside))
-            own = {name: header for name, *_, header in rows if header and name.startswith(whole)}
-            own |= {name: name for name, *_ in rows if name in outside}
-            by_macro = group_includes(tree.read(path) or "") if own else {}
-            kept = {m: tuple(h for t, h in own.items() if t in by_macro[m]) for m in by_macro}
-            needed[path] = kept.pop("", ())
-            if found := {macro: files for macro, files in kept.items() if files}:
-                guarded[path] = found
+            header_by_name = {
+                name: header for name, *_, header in rows if header and name.startswith(prefix)
+            }
+            header_by_name |= {name: name for name, *_ in rows if name in outside}
+            by_macro = group_includes(tree.read(path) or "") if header_by_name else {}
+            of_macro = {}
+            for macro, included in by_macro.items():
+                by_name = header_by_name.items()
+                of_macro[macro] = tuple(header for name, header in by_name if name in included)
+            needed[path] = of_macro.pop("", ())
+            if guarded_headers := {macro: files for macro, files in of_macro.items() if files}:
+                guarded[path] = guarded_headers
     return {
         "includes": tuple(includes),
         "headers": headers,
@@ -90,11 +95,11 @@ def find_broken(
     """Yield the includes of a file by a full path that nothing in the tree has, except those inside
     an #if, which may not be compiled. ``outside`` are the headers of other projects.
     """
-    whole = f"{tree.layout.project}/"
+    prefix = f"{tree.layout.project}/"
     broken = [
         (name, at)
         for name, at, _, header in rows
-        if name.startswith(whole) and not header and name not in outside
+        if name.startswith(prefix) and not header and name not in outside
     ]
     text = (tree.read(path) or "") if broken else ""
     always = group_includes(text).get("", set()) if broken else set()
@@ -109,24 +114,24 @@ def group_includes(text: str) -> dict[str, set[str]]:
     Names outside any #if have the key "". An include guard does not count as an #if. Names inside a
     single #if on one macro have that macro as the key. All other names are left out.
     """
-    found: dict[str, set[str]] = defaultdict(set)
+    names: dict[str, set[str]] = defaultdict(set)
     inside: list[str] = []  # the macro of each #if; "!" marks a possible include guard
     for match in DIRECTIVE.finditer(text):
-        word, rest = match[1], match[2]
-        if word == "ifndef" and not found:
-            inside.append("!" + "".join(rest.split()[:1]))
+        word, operand = match[1], match[2]
+        if word == "ifndef" and not names:
+            inside.append("!" + "".join(operand.split()[:1]))
         elif word.startswith("if"):
-            single = DEFINED.fullmatch(f"{word} {rest}".strip())
+            single = DEFINED.fullmatch(f"{word} {operand}".strip())
             inside.append((single[1] or single[2]) if single else UNKNOWN)
         elif word == "endif":
             inside = inside[:-1]
         elif word in ("elif", "else"):
             inside = [*inside[:-1], UNKNOWN]
         elif word == "define":
-            inside = [] if inside == ["!" + "".join(rest.split()[:1])] else inside
+            inside = [] if inside == ["!" + "".join(operand.split()[:1])] else inside
         elif len(inside) < 2 and not "".join(inside).startswith((UNKNOWN, "!")):
-            found["".join(inside)].add(rest)
-    return found
+            names["".join(inside)].add(operand)
+    return names
 
 
 def read_includes(
@@ -138,13 +143,13 @@ def read_includes(
     A header that a rule makes has the path under which the rule is listed. Names that start with
     the project's name, and headers next to the file, need no directory.
     """
-    whole = f"{tree.layout.project}/"
+    prefix = f"{tree.layout.project}/"
     for match in INCLUDE.finditer(tree.read(path) or ""):
         name = match[2]
-        inner = name.removeprefix(whole)
+        inner = name.removeprefix(prefix)
         if inner != name:
-            known = inner in tree.files or inner in listed
-            yield name, match.start(), None, inner if known else ""
+            is_known = inner in tree.files or inner in listed
+            yield name, match.start(), None, inner if is_known else ""
         elif match[1] == '"' and (beside := join(tree, directory_of(path), name)):
             yield name, match.start(), None, beside
         else:
@@ -184,8 +189,8 @@ def find_imports(tree: SourceTree) -> Mapping[str, tuple[str, ...]]:
             modules[name].append(path)
         else:
             modules.setdefault(name, [])
-    found = {path: sorted(set(read_imports(tree, path, modules))) for path in paths}
-    return {path: tuple(files) for path, files in found.items() if files}
+    imports = {path: sorted(set(read_imports(tree, path, modules))) for path in paths}
+    return {path: tuple(files) for path, files in imports.items() if files}
 
 
 def read_imports(tree: SourceTree, path: str, modules: Mapping[str, list[str]]) -> Iterator[str]:
@@ -242,20 +247,20 @@ def find_macros(
     An exported macro is searched for in all files. Any other macro is searched for in the files of
     the targets that define it, and in the files that these include.
     """
-    wanted: dict[str, set[str]] = defaultdict(set)
+    defined: dict[str, set[str]] = defaultdict(set)
     exported: set[str] = set()
     for target in (*buck.targets, *(t for facts in cmake for t in facts.targets)):
         names = {word.text.partition("=")[0] for word in target.defines}
         paths = [entry.path for entry in target.entries] if names else []
         for path in closure(paths, lambda each: headers.get(each, ())):
-            wanted[path] |= names
+            defined[path] |= names
         exported |= {word.text.partition("=")[0] for word in target.defines if word.exported}
-    found: dict[str, list[str]] = defaultdict(list)
+    mentions: dict[str, list[str]] = defaultdict(list)
     anywhere = re.compile("|".join(map(re.escape, sorted(exported))))
     for path in headers:
         text = tree.read(path) or ""
-        names = wanted.get(path, set())
+        names = defined.get(path, set())
         names = names | exported if anywhere.search(text) else names
         for name in names.intersection(WORD.findall(text)) if names else ():
-            found[name].append(path)
-    return {name: tuple(paths) for name, paths in sorted(found.items())}
+            mentions[name].append(path)
+    return {name: tuple(paths) for name, paths in sorted(mentions.items())}

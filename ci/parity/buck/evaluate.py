@@ -139,8 +139,8 @@ class Evaluator:
         module.add_callable("host_exists", lambda name: name in self._names())
         ast = sl.parse("prelude.bzl", text, self.dialect)
         sl.eval(module, ast, self.globals)
-        found = {function or name for function, name in DEFINED.findall(text)}
-        self.prelude_names = frozenset(name for name in found if not name.startswith("_"))
+        defined = {function or name for function, name in DEFINED.findall(text)}
+        self.prelude_names = frozenset(name for name in defined if not name.startswith("_"))
         return module.freeze()
 
     def _record(self, kind: str, arguments: str) -> None:
@@ -185,8 +185,8 @@ class Evaluator:
             # The empty line stands for the header, so that errors have the same line as below.
             loads = tuple(sl.parse(path, "\n" + text, self.dialect).loads())
             taken = {name for load in loads for name in load.symbols}
-            whole = self._header(text, taken, unknown) + text
-            self.parsed[key] = (loads, sl.parse(path, whole, self.dialect))
+            text_with_header = self._header(text, taken, unknown) + text
+            self.parsed[key] = (loads, sl.parse(path, text_with_header, self.dialect))
         loads, ast = self.parsed[key]
         frozen = {"@prelude": self.prelude}
         files: list[str] = []
@@ -222,17 +222,17 @@ class Evaluator:
     def _load(
         self, load: sl.AstLoad, path: str, folder: str, text: str
     ) -> tuple[sl.FrozenModule, tuple[str, ...]]:
-        found = resolve_load(load.module_id, folder, self.tree, self.owned.folders)
+        file = resolve_load(load.module_id, folder, self.tree, self.owned.folders)
         symbols, stubbed = set(load.symbols.values()), self.tree.layout.stubbed
         # A link in the tree (shim/) may point to a file that is not a Starlark module.
-        if found.path is not None and found.path.rpartition("/")[2] not in stubbed:
-            return self._load_file(found.path, path)
+        if file.path is not None and file.path.rpartition("/")[2] not in stubbed:
+            return self._load_file(file.path, path)
         name = load.module_id.rpartition(":")[2].rpartition("/")[2]
-        if found.own and name not in stubbed and not symbols <= {"runtime"}:
+        if file.is_project and name not in stubbed and not symbols <= {"runtime"}:
             raise NotEvaluatedError(
                 path, f"load() refers to {load.module_id}, which is not in the tree"
             )
-        return self._stub_module(symbols, text, "[]" if found.vendored else "'{}'"), ()
+        return self._stub_module(symbols, text, "[]" if file.vendored else "'{}'"), ()
 
     def _load_file(self, target: str, path: str) -> tuple[sl.FrozenModule, tuple[str, ...]]:
         if target in self.loading:
@@ -254,8 +254,8 @@ class Evaluator:
         The others are stubs.
         """
         module = sl.Module()
-        wanted = sorted((symbols & self.prelude_names) | {"rule", "namespace"})
-        lines = ["load('@prelude', " + ", ".join(f"_{n} = '{n}'" for n in wanted) + ")"]
+        imported = sorted((symbols & self.prelude_names) | {"rule", "namespace"})
+        lines = ["load('@prelude', " + ", ".join(f"_{n} = '{n}'" for n in imported) + ")"]
         for symbol in sorted(symbols):
             members = find_members(symbol, text)
             if symbol in self.prelude_names:
@@ -295,13 +295,13 @@ def explain(error: Exception, path: str) -> tuple[str, int]:
 class Loaded:
     """The result of looking up a load() statement.
 
-    ``path`` is the file in the tree, or None if it was not found. ``own`` is true if the file
-    should be in the tree. ``vendored`` is true for a file of a submodule, which may not be checked
-    out.
+    ``path`` is the file in the tree, or None if it was not found. ``is_project`` is true if the
+    file should be in the tree. ``vendored`` is true for a file of a submodule, which may not be
+    checked out.
     """
 
     path: str | None
-    own: bool
+    is_project: bool
     vendored: bool = False
 
 
@@ -311,24 +311,24 @@ def resolve_load(module: str, package: str, tree: SourceTree, folders: Container
 
     ``//p:f.bzl`` is one of Meta's files if the tree has no folder ``p``.
     """
-    cell, slashes, rest = module.partition("//")
+    cell, slashes, target = module.partition("//")
     if not slashes:
         name = module.removeprefix(":")
         path = posixpath.normpath(posixpath.join(package, name))
         is_above = path.startswith("../")  # a file of the repository that contains the tree
-        return Loaded(path if path in tree.files else None, own=not is_above)
+        return Loaded(path if path in tree.files else None, is_project=not is_above)
     cell = cell.removeprefix("@")
-    folder, _, name = rest.partition(":")
+    folder, _, name = target.partition(":")
     if not name:
-        folder, _, name = rest.rpartition("/")
+        folder, _, name = target.rpartition("/")
     for candidate in candidates(cell, folder, tree.layout):
         path = f"{candidate}/{name}" if candidate else name
         if path in tree.files:
-            return Loaded(path, own=True)
+            return Loaded(path, is_project=True)
     inside = is_inside(folder, tree.submodules)
-    own = tree.layout.strip_root(folder) is not None or (cell == "" and folder in folders)
+    is_project = tree.layout.strip_root(folder) is not None or (cell == "" and folder in folders)
     is_internal = not set(folder.split("/")).isdisjoint(tree.layout.internal)
-    return Loaded(None, own and not inside and not is_internal, inside)
+    return Loaded(None, is_project and not inside and not is_internal, inside)
 
 
 def candidates(cell: str, folder: str, layout: Layout) -> list[str]:
@@ -336,10 +336,10 @@ def candidates(cell: str, folder: str, layout: Layout) -> list[str]:
     if cell not in layout.cells:
         return []
     inner = layout.strip_root(folder)
-    found = [] if inner is None else [inner, *(f"{top}/{inner}" for top in layout.stand_ins)]
+    paths = [] if inner is None else [inner, *(f"{top}/{inner}" for top in layout.stand_ins)]
     if cell in {"", "root", layout.project}:
-        found.append(folder)
-    return [path.strip("/") for path in found]
+        paths.append(folder)
+    return [path.strip("/") for path in paths]
 
 
 # Nesting depth: the parser recurses, and a stack overflow would end the whole reader

@@ -127,20 +127,20 @@ class Merger:
 
     def add(self, package: Package, variant: str) -> None:
         """Add the rules and globs of one build file in one variant."""
-        seen: set[str] = set()
+        names_so_far: set[str] = set()
         self.read.update(package.files)
         for rule in package.rules:
             name = str(rule.arguments["name"])
             key = (package.package, name, "python" in rule.kind)
-            known, target = self.recorded.get(key, (None, None))
-            if target is None or name in seen or known != rule:
+            recorded_rule, target = self.recorded.get(key, (None, None))
+            if target is None or name in names_so_far or recorded_rule != rule:
                 target = self.build_target(package, rule)
-                if name in seen:
+                if name in names_so_far:
                     self.repeated[key] = target
                 merged = self.targets.get(key)
                 self.targets[key] = merge_targets(merged, target) if merged else target
                 self.recorded[key] = (rule, target)
-            seen.add(name)
+            names_so_far.add(name)
             if variant == "oss":
                 words = (word for name in WORD_FIELDS for word in getattr(target, name))
                 self.open_words[key] = {word.text for word in words}
@@ -157,16 +157,16 @@ class Merger:
         Folders in which a build file could not be evaluated are left out.
         """
         unread = {path.rpartition("/")[0] for path in self.unread}
-        found = []
+        unloaded = []
         for path in paths:
             folder, _, name = path.rpartition("/")
             if name != TARGETS_FILE or path in self.read or folder in unread:
                 continue
             text = self.literals.tree.read(path) or ""
-            known = {key[1] for key in self.targets if key[0] == folder}
-            if DEFINES_TARGETS in text or not known.issuperset(TARGET_NAME.findall(text)):
-                found.append(path)
-        return found
+            target_names = {key[1] for key in self.targets if key[0] == folder}
+            if DEFINES_TARGETS in text or not target_names.issuperset(TARGET_NAME.findall(text)):
+                unloaded.append(path)
+        return unloaded
 
     def evaluate_unloaded(self, evaluator: Evaluator, path: str) -> None:
         """Add the content of a targets.bzl that no build file loads, as if a build file loaded it,
@@ -179,8 +179,8 @@ class Merger:
         except NotEvaluatedError:
             self.unread[path] = row
         else:
-            known = {key[1] for key in self.targets if key[0] == folder}
-            if path not in self.unread and known.issuperset(
+            target_names = {key[1] for key in self.targets if key[0] == folder}
+            if path not in self.unread and target_names.issuperset(
                 str(rule.arguments["name"]) for rule in package.rules
             ):
                 return
@@ -221,15 +221,15 @@ class Merger:
         CMake describes the open source build, so only the dependencies and defines of that build
         are compared.
         """
-        known = self.open_words.get(key, set())
+        open_words = self.open_words.get(key, set())
         target = self.targets[key]
-        marked = {
-            name: tuple(
-                word if word.text in known else replace(word, condition=INTERNAL)
-                for word in getattr(target, name)
-            )
-            for name in WORD_FIELDS
-        }
+        marked = {}
+        for name in WORD_FIELDS:
+            words = list(getattr(target, name))
+            for place, word in enumerate(words):
+                if word.text not in open_words:
+                    words[place] = replace(word, condition=INTERNAL)
+            marked[name] = tuple(words)
         return replace(target, **marked)
 
     def facts(self, packages: Sequence[str]) -> BuckFacts:
@@ -244,20 +244,20 @@ class Merger:
 
 @dataclass
 class Context:
-    """Turns the attribute values of one target (``given``) into facts, with the lines that mention
-    them.
+    """Turns the attribute values of one target (``arguments``) into facts, with the lines that
+    mention them.
     """
 
     literals: Literals
     owned: PackageFiles
     package: Package
-    given: dict[str, Any]
+    arguments: dict[str, Any]
     target: Place
 
     def items(self, keys: Iterable[str]) -> Iterator[BuckWord]:
         """Yield all strings in the attributes ``keys``."""
         for key in keys:
-            yield from walk(self.given.get(key))
+            yield from walk(self.arguments.get(key))
 
     def locate(self, *words: str) -> Place:
         """Return the line that mentions the first of ``words``, or the line of the target."""
@@ -273,7 +273,9 @@ class Context:
     def entries(self, keys: Sequence[str]) -> Iterator[ListEntry]:
         """Yield the files and labels in the attributes ``keys``. Labels stay labels."""
         # Includes of the rule's headers are relative to this folder.
-        inner = self.literals.tree.layout.strip_root(str(self.given.get("header_namespace", "")))
+        inner = self.literals.tree.layout.strip_root(
+            str(self.arguments.get("header_namespace", ""))
+        )
         folder = self.package.package if inner is None else inner
         return (self.entry(item, folder) for item in self.items(keys) if item.text)
 
@@ -287,7 +289,9 @@ class Context:
         """Yield the files of the package for which ``is_wanted`` returns true. Yield nothing if the
         rule has no ``autoglob_mode``. (With it, a rule uses all files of its package.)
         """
-        names = self.owned.files_of(self.package.package) if "autoglob_mode" in self.given else ()
+        names = (
+            self.owned.files_of(self.package.package) if "autoglob_mode" in self.arguments else ()
+        )
         paths = (f"{self.package.package}/{name}".lstrip("/") for name in names)
         return (ListEntry(path, self.target) for path in paths if is_wanted(path))
 
@@ -327,7 +331,7 @@ class Context:
         folders.
         """
         yield from (e.path.rpartition("/")[2] for e in self.found(is_header))
-        namespace = self.given.get("header_namespace")
+        namespace = self.arguments.get("header_namespace")
         if not isinstance(namespace, str) or namespace.startswith(MARK):
             return
         for item in self.items(NAMED_KEYS):
@@ -386,10 +390,10 @@ def is_label(text: str) -> bool:
 def absolute(label: str, package: str, layout: Layout) -> str:
     if label.startswith(":"):
         return f"//{package}{label}"
-    cell, slashes, rest = label.partition("//")
+    cell, slashes, path = label.partition("//")
     if not slashes or cell.removeprefix("@") not in layout.cells:
         return label
-    folder, colon, name = rest.partition(":")
+    folder, colon, name = path.partition(":")
     inner = layout.strip_root(folder)
     if inner is None and cell:
         return label
@@ -414,6 +418,6 @@ def merge_targets(left: BuckTarget, right: BuckTarget) -> BuckTarget:
     for name in left.__struct_fields__:
         first = getattr(left, name)
         if isinstance(first, tuple):
-            known = set(map(key, first))
-            merged[name] = (*first, *(e for e in getattr(right, name) if key(e) not in known))
+            first_keys = set(map(key, first))
+            merged[name] = (*first, *(e for e in getattr(right, name) if key(e) not in first_keys))
     return replace(left, **merged)

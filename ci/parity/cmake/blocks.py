@@ -59,8 +59,8 @@ def nest_commands(commands: list[Command]) -> list[Node]:
             body = []
             open_blocks[-1][0].branches.append((command, body))
         else:
-            what = f"{head.name}() on line {head.line} is closed by {command.name}()"
-            raise CMakeSyntaxError(what, command.line)
+            mismatch = f"{head.name}() on line {head.line} is closed by {command.name}()"
+            raise CMakeSyntaxError(mismatch, command.line)
     if open_blocks:
         head = open_blocks[-1][0].head
         raise CMakeSyntaxError(f"{head.name}() is not closed by {ENDS[head.name]}()", head.line)

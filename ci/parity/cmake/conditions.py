@@ -109,8 +109,8 @@ def _primary(tokens: list[Operand], scope: Scope) -> Answer:
 
 def _agree(answers: Iterable[Answer]) -> Answer:
     """Return the answer that all alternatives of an argument have, or None if they differ."""
-    found = set(answers)
-    return found.pop() if len(found) == 1 else None
+    distinct = set(answers)
+    return distinct.pop() if len(distinct) == 1 else None
 
 
 def _truth(text: str, quoted: bool, scope: Scope) -> Answer:
@@ -123,7 +123,11 @@ def _truth(text: str, quoted: bool, scope: Scope) -> Answer:
     if quoted:
         return False
     values = scope.variable(text) or ()
-    return _agree(None if is_unknown(v) else constant_truth(v) is not False for v in values)
+    return _agree(map(_is_not_false, values))
+
+
+def _is_not_false(value: str) -> Answer:
+    return None if is_unknown(value) else constant_truth(value) is not False
 
 
 def constant_truth(text: str) -> Answer:
@@ -174,7 +178,9 @@ def _values(token: Operand, scope: Scope) -> Value:
     """
     if token.quoted:
         return token.values
-    return tuple(one for value in token.values for one in scope.variable(value) or (value,))
+    return tuple(
+        alternative for value in token.values for alternative in scope.variable(value) or (value,)
+    )
 
 
 def _order(first: str, word: str, second: str) -> Answer:

@@ -128,12 +128,12 @@ class Interpreter:
         """Return the words that the arguments expand to. Each possible value becomes a separate
         word.
         """
-        found: list[Item] = []
+        items: list[Item] = []
         for argument in arguments:
             values = self.expand(argument)
             words = values if argument.quoted else split_values(values)
-            found += [Item(word, argument.line) for word in words]
-        return tuple(found)
+            items += [Item(word, argument.line) for word in words]
+        return tuple(items)
 
     # Reporting
 
@@ -335,12 +335,14 @@ class Interpreter:
         """Record under which conditions a branch added words to variables. ``before`` are the
         variables of all scopes before the branch.
         """
-        own = before.maps[0]
-        for name, value in after.items() if after != own else ():
-            if value and value is not own.get(name):
-                known = {word for text in before.get(name) or () for word in split_list(text)}
+        scope_before = before.maps[0]
+        for name, value in after.items() if after != scope_before else ():
+            if value and value is not scope_before.get(name):
+                words_before = {
+                    word for text in before.get(name) or () for word in split_list(text)
+                }
                 words = {word for text in value for word in split_list(text)}
-                for word in words - known:
+                for word in words - words_before:
                     self.optional.setdefault(word, set()).add(conditions)
 
     def _decide(self, head: Command) -> Answer:
@@ -387,24 +389,24 @@ class Interpreter:
 
     def _foreach_rows(self, block: Block) -> tuple[list[str], list[tuple[str, ...]]]:
         words = [item.text for item in self.items(block.head.arguments)]
-        name, rest = (words[0], words[1:]) if words else ("", [])
-        if rest[:1] == ["RANGE"]:
+        name, words_after = (words[0], words[1:]) if words else ("", [])
+        if words_after[:1] == ["RANGE"]:
             return [name], [unknown(f"foreach({name} RANGE)")]
-        if "IN" in rest and "ZIP_LISTS" in rest:
-            at = rest.index("ZIP_LISTS")
-            lists = [self._list_of(word) for word in rest[at + 1 :]]
-            names = [name, *rest[: rest.index("IN")]]
+        if "IN" in words_after and "ZIP_LISTS" in words_after:
+            at = words_after.index("ZIP_LISTS")
+            lists = [self._list_of(word) for word in words_after[at + 1 :]]
+            names = [name, *words_after[: words_after.index("IN")]]
             if len(names) == 1:
                 names = [f"{name}_{index}" for index in range(len(lists))]
             return names, list(zip_longest(*lists, fillvalue=""))
-        found: list[str] = []
+        elements: list[str] = []
         mode = ""
-        for word in rest[1:] if rest[:1] == ["IN"] else rest:
-            if rest[0] == "IN" and word in {"LISTS", "ITEMS"}:
+        for word in words_after[1:] if words_after[:1] == ["IN"] else words_after:
+            if words_after[0] == "IN" and word in {"LISTS", "ITEMS"}:
                 mode = word
             else:
-                found.extend(self._list_of(word) if mode == "LISTS" else [word])
-        return [name], [(word,) for word in found]
+                elements.extend(self._list_of(word) if mode == "LISTS" else [word])
+        return [name], [(word,) for word in elements]
 
     def _list_of(self, name: str) -> list[str]:
         values = self.scope.get(name) or ()

@@ -39,13 +39,13 @@ class StaticReader:
         and return the runs.
         """
         runs = []
-        seen: set[str] = set()
+        reached: set[str] = set()
         roots = [p for p in self.paths if posixpath.basename(p) == LIST_FILE]
         roots = [p for p in roots if not is_inside(p, self.tree.submodules)]
         for path in sorted(roots, key=lambda p: (p.count("/"), p)):
-            if path not in seen:
+            if path not in reached:
                 runs.append(Run(self.sources, Configuration.ANY, posixpath.dirname(path)))
-                seen |= runs[-1].read
+                reached |= runs[-1].read
         return runs
 
     def read(self, configuration: Configuration) -> CMakeFacts:
@@ -82,9 +82,9 @@ class StaticReader:
         file(GLOB) that found it.
         """
         names, near = [posixpath.basename(entry.path)], entry.place
-        other = self.globbed.get(entry.path) or self.words.find(names, self.lists, near)
+        fallback = self.globbed.get(entry.path) or self.words.find(names, self.lists, near)
         files = list(dict.fromkeys([near.path, target.path]))
-        place = self.words.find(names, files, near, other)
+        place = self.words.find(names, files, near, fallback)
         return ListEntry(entry.path, place, entry.condition)
 
 
@@ -105,16 +105,16 @@ class ListWords(Literals):
         self.sources = sources
 
     def scan(self, path: str) -> dict[str, list[int]]:
-        found: dict[str, list[int]] = {}
+        lines_of: dict[str, list[int]] = {}
         if path.endswith(".bzl"):
             for word, lines in super().scan(path).items():
-                found.setdefault(word.rsplit("/", 1)[-1], []).extend(lines)
-            return found
+                lines_of.setdefault(word.rsplit("/", 1)[-1], []).extend(lines)
+            return lines_of
         self.sources.nodes(path)
         commands = self.sources.commands.get(path, [])
         for argument in (argument for command in commands for argument in command.arguments):
             for offset, line in enumerate(argument.text.split("\n")):
                 for word in line.split(";"):
                     base = word.rsplit("/", 1)[-1].strip()
-                    found.setdefault(base, []).append(argument.line + offset)
-        return found
+                    lines_of.setdefault(base, []).append(argument.line + offset)
+        return lines_of

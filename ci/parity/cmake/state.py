@@ -83,12 +83,13 @@ def root_variables(
         "CMAKE_INSTALL_INCLUDEDIR": "include",
         "CMAKE_INSTALL_BINDIR": "bin",
     }
-    known = HOST if configuration is Configuration.HOST else ANDROID
+    platform = HOST if configuration is Configuration.HOST else ANDROID
     is_any = configuration is Configuration.ANY
-    groups = (f"CMAKE_MATCH_{number}" for number in (*range(10), "COUNT"))
+    groups = [f"CMAKE_MATCH_{number}" for number in (*range(10), "COUNT")]
+    unset = [*groups, *PLATFORM_NAMES] if is_any else groups
     return {
-        **{name: unknown(name) for name in groups},
-        **{n: unknown(n) if is_any else (known.get(n, ""),) for n in PLATFORM_NAMES},
+        **{name: (platform.get(name, ""),) for name in PLATFORM_NAMES},
+        **{name: unknown(name) for name in unset},
         **{name: (value,) for name, value in fixed.items()},
     }
 
@@ -174,10 +175,10 @@ class Builder:
 
     def add(self, entry: ListEntry, branch: tuple[int, ...]) -> None:
         """Add a file. It is listed once, or twice if two of its branches are certainly taken."""
-        known = self.branches.setdefault(entry.path, [])
-        if not known or (len(known) == 1 and is_certain(known[0], branch)):
+        branches = self.branches.setdefault(entry.path, [])
+        if not branches or (len(branches) == 1 and is_certain(branches[0], branch)):
             self.files.append(entry)
-        known.append(branch)
+        branches.append(branch)
 
     def build(self) -> CMakeTarget:
         return CMakeTarget(
@@ -216,14 +217,14 @@ class Targets:
         """Return the target with a name or alias: the one in ``directory``, otherwise the one that
         was created last, otherwise None.
         """
-        known = self.table.get(self.aliases.get(name, name), [])
-        own = [target for target in known if target.directory == directory]
-        fitting = own or known
+        namesakes = self.table.get(self.aliases.get(name, name), [])
+        in_directory = [target for target in namesakes if target.directory == directory]
+        fitting = in_directory or namesakes
         return fitting[-1] if fitting else None
 
     def finished(self) -> Iterator[Builder]:
         """Yield all targets, with the defines of their directory and the directories above it."""
-        for target in (target for known in self.table.values() for target in known):
+        for target in (target for namesakes in self.table.values() for target in namesakes):
             words = (w for d, w in self.directory_defines if is_inside(target.directory, [d]))
             target.directory_defines = tuple(dict.fromkeys(words))
             yield target

@@ -52,11 +52,11 @@ def split_list(text: str) -> list[str]:
 
 def split_values(values: Value) -> list[str]:
     """Return the non-empty elements of all alternatives, each element only once."""
-    found: list[str] = []
+    elements: list[str] = []
     for value in values:
-        seen = set(found)
-        found += [part for part in split_list(value) if part and part not in seen]
-    return found
+        earlier = set(elements)
+        elements += [part for part in split_list(value) if part and part not in earlier]
+    return elements
 
 
 def expand(text: str, lookup: Callable[[str, str], Value]) -> Value:
@@ -67,8 +67,8 @@ def expand(text: str, lookup: Callable[[str, str], Value]) -> Value:
     """
     if "$" not in text:
         return (unescape(text),)
-    if whole := REFERENCE.fullmatch(text):
-        return tuple(dict.fromkeys(lookup(whole[1] or "", whole[2])[:MOST_ALTERNATIVES]))
+    if reference := REFERENCE.fullmatch(text):
+        return tuple(dict.fromkeys(lookup(reference[1] or "", reference[2])[:MOST_ALTERNATIVES]))
     done: list[str] = []
     pending = [text]
     while pending:
@@ -109,8 +109,10 @@ def merge_value(before: Value | None, left: Value | None, right: Value | None) -
         if len(first) > 1 or len(second) > 1:
             base = split_list(before[0]) if before and len(before) == 1 else []
             size = len(base) if first[: len(base)] == base == second[: len(base)] else 0
-            known = set(first[size:])
-            return (";".join([*first, *(item for item in second[size:] if item not in known)]),)
+            added_first = set(first[size:])
+            return (
+                ";".join([*first, *(item for item in second[size:] if item not in added_first)]),
+            )
     return tuple(dict.fromkeys(left + right))[:MOST_ALTERNATIVES]
 
 
@@ -132,8 +134,8 @@ def resolve_genex(text: str, configuration: Configuration) -> Iterator[str]:
         return
     before, after = text[:start], text[end + 1 :]
     for inner in _evaluate(text[start + 2 : end], configuration):
-        for rest in resolve_genex(after, configuration) if after else [""]:
-            yield before + inner + rest
+        for ending in resolve_genex(after, configuration) if after else [""]:
+            yield before + inner + ending
 
 
 def matching_end(text: str, start: int) -> int:
@@ -201,16 +203,16 @@ def compile_regex(text: str) -> re.Pattern[str] | None:
     """Return a compiled CMake regular expression, or None if CMake would reject it."""
     out: list[str] = []
     repeated = False
-    for escaped, bracket, brace, extension, other in PART.findall(text):
-        if extension or (repeated and other in REPEATS):
+    for escaped, bracket, brace, extension, character in PART.findall(text):
+        if extension or (repeated and character in REPEATS):
             return None
-        repeated = other in REPEATS
+        repeated = character in REPEATS
         if escaped or brace:
             out.append(re.escape(escaped or brace))
         elif bracket:
             out.append("[" + re.sub(r"([\\\[&~|])", r"\\\1", bracket[1:]))
         else:
-            out.append(r"\Z" if other == "$" else other)
+            out.append(r"\Z" if character == "$" else character)
     try:
         return re.compile("".join(out), re.DOTALL)
     except (re.error, RecursionError, OverflowError):
@@ -263,11 +265,11 @@ def replace(pattern: str, replacement: str, text: str) -> str:
     r"""Evaluate string(REGEX REPLACE), where ``\1`` is the first group. Raises
     UnknownMatchError.
     """
-    out, rest = "", text
+    out, remainder = "", text
     for match in find_all(pattern, text):
         out += match.string[: match.start()] + fill(replacement, match)
-        rest = match.string[match.end() :]
-    return out + rest
+        remainder = match.string[match.end() :]
+    return out + remainder
 
 
 def fill(replacement: str, match: re.Match[str]) -> str:

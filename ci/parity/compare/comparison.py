@@ -83,7 +83,7 @@ def compare_tree(facts: ParityFacts, policy: ParityPolicy) -> list[Finding]:
     """Return all findings about ``facts``."""
     groups = Groups(facts, policy)
     lacking = list(undeclared.find_undeclared_headers(groups))
-    found = [
+    findings = [
         *sources.find_cmake_only(groups),
         *sources.find_buck_only(groups),
         *sources.find_unlisted(groups),
@@ -104,7 +104,7 @@ def compare_tree(facts: ParityFacts, policy: ParityPolicy) -> list[Finding]:
         *relations.find_define_drift(groups),
         *undeclared.find_import_drift(groups),
     ]
-    return order_findings([*find_unread(groups), *find_certain(groups, found)])
+    return order_findings([*find_unread(groups), *find_certain(groups, findings)])
 
 
 def is_about(finding: Finding, scope: Sequence[str]) -> bool:
@@ -123,30 +123,35 @@ def apply_allowances(
     files: Container[str],
     today: date,
     *,
-    whole: bool,
+    is_whole: bool,
     is_current: bool,
 ) -> tuple[list[Finding], int]:
     """Return the findings that are not allowed, and the number of findings that the allow-list
     allows.
 
     An entry becomes a finding about the policy if it has expired, or if its condition is not met.
-    If the whole tree was compared (``whole``), so does an entry that allows nothing. Such findings
-    are reported only if ``is_current`` is true, because an older tree, or the tree of another
-    project, may need other entries.
+    If the whole tree was compared (``is_whole``), so does an entry that allows nothing. Such
+    findings are reported only if ``is_current`` is true, because an older tree, or the tree of
+    another project, may need other entries.
     """
     effect = {id(entry): why_without_effect(entry, files, today) for entry in policy.allow}
     live = [entry for entry in policy.allow if not effect[id(entry)]]
-    keys = ((finding, (finding.kind.value, finding.path, finding.detail)) for finding in findings)
-    pairs = [(one, next((e for e in live if e.covers(*key)), None)) for one, key in keys]
-    kept = [finding for finding, entry in pairs if entry is None]
-    used = {id(entry) for _, entry in pairs}
-    allowed = len(findings) - len(kept)
+    used = set[int]()
+    remaining = []
+    for finding in findings:
+        key = (finding.kind.value, finding.path, finding.detail)
+        entry = next((entry for entry in live if entry.covers(*key)), None)
+        if entry is None:
+            remaining.append(finding)
+        else:  # later entries that cover it, too, count as unused
+            used.add(id(entry))
+    allowed = len(findings) - len(remaining)
     if is_current:
-        unused = [entry for entry in live if id(entry) not in used] if whole else []
-        stale = [(entry, why) for entry in policy.allow if (why := effect[id(entry)])]
-        stale += [(entry, "no finding matches the entry") for entry in unused]
-        kept += [_stale(entry, why) for entry, why in stale]
-    return kept, allowed
+        without_effect = [entry for entry in policy.allow if effect[id(entry)]]
+        remaining += [_stale(entry, effect[id(entry)]) for entry in without_effect]
+        unused = [entry for entry in live if id(entry) not in used] if is_whole else []
+        remaining += [_stale(entry, "no finding matches the entry") for entry in unused]
+    return remaining, allowed
 
 
 def why_without_effect(entry: Allowance, files: Container[str], today: date) -> str:

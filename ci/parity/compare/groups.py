@@ -77,21 +77,24 @@ class Graph:
         Most names have a lower place than those that they reach, so a few passes from the last to
         the first one are enough.
         """
-        first, rows = len(self.places), list[list[str]]()
+        first, edges_of = len(self.places), list[list[str]]()
         names = [root]
         for name in names:  # more are added below
             if name not in self.places:
                 self.reached.append(1 << len(self.places))
                 self.places[name] = len(self.places)
-                rows.append([*self.edges(name)])
-                names += rows[-1]
-        others = [{self.places[name] for name in row} for row in rows]
+                edges_of.append([*self.edges(name)])
+                names += edges_of[-1]
+        targets = []
+        for edges in edges_of:
+            places = {self.places[name] for name in edges}
+            targets.append(places)
         before: list[int] = []
         while self.reached[first:] != before:
             before = self.reached[first:]
             for place in reversed(range(first, len(self.places))):
-                for other in others[place - first]:
-                    self.reached[place] |= self.reached[other]
+                for target in targets[place - first]:
+                    self.reached[place] |= self.reached[target]
 
 
 class Groups(Index):
@@ -123,7 +126,7 @@ class Groups(Index):
         has to be in the target's folder. An example program that compiles one file of a library is
         therefore not mapped to that library.
         """
-        found: dict[str, set[str]] = defaultdict(set)
+        labels_of: dict[str, set[str]] = defaultdict(set)
         mapped = set()
         for target in self.cmake_any:
             paths = set(filter(is_source, target.sources))
@@ -133,14 +136,14 @@ class Groups(Index):
                 mapped.add((target.name, target.place))
         for path in self.shared_files:
             uses = [use.target for use in self.buck_uses[path]]
-            own = [target for target in uses if not self.policy.is_twin(target.name)]
-            labels = {target.label for target in own or uses}
+            originals = [target for target in uses if not self.policy.is_twin(target.name)]
+            labels = {target.label for target in originals or uses}
             users = [use.target for use in self.cmake_uses[Configuration.ANY].get(path, ())]
             product = [target for target in users if not self.is_test_program(target)]
             for target in product or users:
                 if (target.name, target.place) in mapped:
-                    found[target.name] |= labels
-        return found
+                    labels_of[target.name] |= labels
+        return labels_of
 
     @cached_property
     def cmake_of(self) -> dict[str, set[str]]:
@@ -173,8 +176,8 @@ class Groups(Index):
         rows = self.cmake.get(name, ())
 
         def rank(row: CMakeTarget) -> int:
-            both = zip(target.directory.split("/"), row.directory.split("/"), strict=False)
-            return sum(1 for _ in takewhile(lambda parts: parts[0] == parts[1], both))
+            pairs = zip(target.directory.split("/"), row.directory.split("/"), strict=False)
+            return sum(1 for _ in takewhile(lambda parts: parts[0] == parts[1], pairs))
 
         near = max(map(rank, rows), default=0)
         return {label for row in rows if rank(row) == near for label in self.labels_of(row)}
@@ -185,11 +188,11 @@ class Groups(Index):
         Labels in or below the target's directory are preferred, then those that share the most
         sources with the target.
         """
-        own = target.sources
+        sources = target.sources
 
         def rank(label: str) -> tuple[bool, int, int, str]:
             buck = self.by_label[label]
-            shared = sum(entry.path in own for entry in self.resolved(buck.srcs))
+            shared = sum(entry.path in sources for entry in self.resolved(buck.srcs))
             return (not is_inside(buck.package, [target.directory]), -shared, len(label), label)
 
         return min(labels, key=rank)
@@ -199,11 +202,11 @@ class Groups(Index):
         sources with the Buck dependency ``label``.
         """
         bucks = [t for each in self.standing_for(label) for t in self.labelled.get(each, ())]
-        wanted = {entry.path for buck in bucks for entry in self.resolved(buck.srcs)}
+        buck_sources = {entry.path for buck in bucks for entry in self.resolved(buck.srcs)}
 
         def rank(name: str) -> tuple[float, str]:
-            own = {path for target in self.cmake.get(name, ()) for path in target.sources}
-            return (-len(own & wanted) / max(len(own), 1), name)
+            sources = {path for target in self.cmake.get(name, ()) for path in target.sources}
+            return (-len(sources & buck_sources) / max(len(sources), 1), name)
 
         return min(names, key=rank)
 
@@ -222,12 +225,12 @@ class Groups(Index):
         """A function from the label of a Buck target to the direct dependencies of the target,
         including names outside the tree.
         """
-        found: dict[str, set[str]] = {}
+        edges: dict[str, set[str]] = {}
         for label, targets in self.labelled.items():
             words = (w for t in targets for w in (*t.deps, *t.exported_deps, *t.external_deps))
             files = (e.path for t in targets if not is_compiling(t) for e in t.srcs)
-            found[label] = {*(self.plain(word.text) for word in words), *files}
-        return lambda label: found.get(self.plain(label), ())
+            edges[label] = {*(self.plain(word.text) for word in words), *files}
+        return lambda label: edges.get(self.plain(label), ())
 
     @cached_property
     def exported_edges(self) -> Edges:
@@ -237,20 +240,20 @@ class Groups(Index):
         These are the exported dependencies of a C++ rule with files, and all dependencies of any
         other rule.
         """
-        found: dict[str, set[str]] = defaultdict(set)
+        edges: dict[str, set[str]] = defaultdict(set)
         for label, targets in self.labelled.items():
             for target in targets:
                 if "cxx" in target.kind and target.entries:
-                    found[label].update(self.plain(word.text) for word in target.exported_deps)
+                    edges[label].update(self.plain(word.text) for word in target.exported_deps)
                 else:
-                    found[label].update(self.buck_edges(label))
-        return lambda label: found.get(self.plain(label), ())
+                    edges[label].update(self.buck_edges(label))
+        return lambda label: edges.get(self.plain(label), ())
 
     def passed_on(
-        self, target: BuckTarget, given: Iterable[str] = (), *, exported: bool = False
+        self, target: BuckTarget, further_labels: Iterable[str] = (), *, exported: bool = False
     ) -> Reached:
         """Return the labels from which a Buck target gets headers and macros, including its own,
-        and those from which users of the labels ``given`` get them.
+        and those from which users of ``further_labels`` get them.
 
         If ``exported`` is true, return the labels from which the target's users get headers and
         macros through the target.
@@ -259,17 +262,17 @@ class Groups(Index):
         if not exported:
             words = (*words, *target.deps, *target.external_deps)
         direct = {self.plain(word.text) for word in words}
-        return self._exported.reach({target.label, *direct, *given})
+        return self._exported.reach({target.label, *direct, *further_labels})
 
     def plain(self, label: str) -> str:
         """Return ``label`` without the suffix that one of Meta's macros added, if only the shorter
         label has a target. Otherwise, return it unchanged.
         """
-        known = self.labelled
-        if label in known or not label.endswith(self.policy.suffixes):
+        labelled = self.labelled
+        if label in labelled or not label.endswith(self.policy.suffixes):
             return label
         cuts = (label.removesuffix(suffix) for suffix in self.policy.suffixes)
-        return next((cut for cut in cuts if cut in known), label)
+        return next((cut for cut in cuts if cut in labelled), label)
 
     def buck_reach(self, labels: Iterable[str]) -> Reached:
         """Return the Buck targets ``labels`` and all targets that they depend on,
@@ -288,8 +291,8 @@ class Groups(Index):
             patterns, reached = library.buck, self._buck.reach(self.labelled)
             if side == "cmake":
                 patterns, reached = library.cmake, self._cmake.reach(self.cmake)
-            every = {*patterns, *reached}
-            self._library_names[key] = {name for name in every if matches(name, patterns)}
+            names = {*patterns, *reached}
+            self._library_names[key] = {name for name in names if matches(name, patterns)}
         return self._library_names[key]
 
     @cached_property
@@ -300,17 +303,21 @@ class Groups(Index):
     @cached_property
     def cmake_exporting(self) -> set[str]:
         """The names of the CMake targets with defines that also apply to their users."""
-        return {t.name for t in self.cmake_any if any(word.exported for word in t.defines)}
+        names = set()
+        for target in self.cmake_any:
+            if any(word.exported for word in target.defines):
+                names.add(target.name)
+        return names
 
-    def is_completed(self, name: str, wanted: set[str]) -> bool:
+    def is_completed(self, name: str, libraries: set[str]) -> bool:
         """Return whether all executables and shared libraries that link the CMake target ``name``
-        also link one of ``wanted``.
+        also link one of ``libraries``.
 
         A static library need not list its dependencies if everything that links it does.
         """
         reached = [self.cmake_reach(final) for final in self.finals - {name}]
         finals = [names for names in reached if name in names]
-        return bool(finals) and not any(names.isdisjoint(wanted) for names in finals)
+        return bool(finals) and not any(names.isdisjoint(libraries) for names in finals)
 
     def certain(self, target: CMakeTarget, attribute: str) -> list[Word]:
         """Return the links or defines (``attribute``) that a CMake target has whenever it exists.

@@ -77,8 +77,8 @@ def topmost_of(path: str, packages: Iterable[str]) -> str:
     """Return the outermost folder above ``path`` that is not one of ``packages`` and has none of
     them below it. If there is none, return the innermost folder.
     """
-    others = {folder for package in packages for folder in folders_above(f"{package}/")}
-    return next((f for f in folders_above(path) if f not in others), directory_of(path))
+    unsuitable = {folder for package in packages for folder in folders_above(f"{package}/")}
+    return next((f for f in folders_above(path) if f not in unsuitable), directory_of(path))
 
 
 class Index:
@@ -134,8 +134,8 @@ class Index:
         """Return the files that mention a macro, and those that include such files."""
         if macro not in self._reading:
             mentioning = self.facts.macros.get(macro, ())
-            found = closure(mentioning, lambda path: self.includers.get(path, ()))
-            self._reading[macro] = found
+            readers = closure(mentioning, lambda path: self.includers.get(path, ()))
+            self._reading[macro] = readers
         return self._reading[macro]
 
     @cached_property
@@ -154,20 +154,20 @@ class Index:
     @cached_property
     def cmake_uses(self) -> dict[Configuration, dict[str, list[Use[CMakeTarget]]]]:
         """For each configuration and file that CMake compiles, the targets that use it."""
-        found = {}
+        uses_of = {}
         for configuration, facts in self.sides.items():
             uses = (Use(target, entry) for target in facts.targets for entry in target.srcs)
-            found[configuration] = group((use.entry.path, use) for use in uses)
-        return found
+            uses_of[configuration] = group((use.entry.path, use) for use in uses)
+        return uses_of
 
     @cached_property
     def cmake_mentions(self) -> set[str]:
         """All files that CMake lists or mentions in some configuration, compiled or not."""
-        found = set(self.everywhere)
+        mentioned = set(self.everywhere)
         for facts in self.facts.cmake:
-            found.update(facts.mentioned)
-            found.update(e.path for target in facts.targets for e in target.headers)
-        return found
+            mentioned.update(facts.mentioned)
+            mentioned.update(e.path for target in facts.targets for e in target.headers)
+        return mentioned
 
     @cached_property
     def cmake_targets(self) -> list[CMakeTarget]:
@@ -226,8 +226,8 @@ class Index:
             rule = self.by_label.get(label)
             if rule is not None and label not in read:
                 read[label] = [each.path for each in self.resolved(rule.srcs)]
-            found = [path for path in read.get(label, ()) if f"/{path}".endswith(f"/{name}")]
-            yield from found if len(found) == 1 else ()
+            originals = [path for path in read.get(label, ()) if f"/{path}".endswith(f"/{name}")]
+            yield from originals if len(originals) == 1 else ()
 
     # Configurations of the Buck side
 
@@ -255,8 +255,12 @@ class Index:
     def android_twin(self, label: str) -> str:
         """Return the label of a target's variant for Android, or "" if there is none."""
         package, _, name = label.partition(":")
-        names = (p.replace("*", name) for p in self.policy.android_only if p[:1] == "*")
-        return next((found for n in names if (found := f"{package}:{n}") in self.by_label), "")
+        for pattern in self.policy.android_only:
+            if pattern.startswith("*"):
+                twin = f"{package}:{pattern.replace('*', name)}"
+                if twin in self.by_label:
+                    return twin
+        return ""
 
     # Areas
 

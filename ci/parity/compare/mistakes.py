@@ -28,8 +28,8 @@ NEAR = 0.85
 
 
 def find_repeated(index: Index) -> Iterator[Finding]:
-    again = (t for c in BUILT for t in index.sides[c].repeated)
-    for target in (*index.facts.buck.repeated, *again):
+    repeated = (t for c in BUILT for t in index.sides[c].repeated)
+    for target in (*index.facts.buck.repeated, *repeated):
         if not index.policy.is_excluded(target.place.path):
             side = "" if isinstance(target, BuckTarget) else "CMake target "
             yield Finding(
@@ -67,19 +67,19 @@ def find_empty_globs(index: Index) -> Iterator[Finding]:
 
 def find_missing(index: Index) -> Iterator[Finding]:
     """Yield a finding for each line that lists a file which is not in the tree."""
-    told: dict[str, set[Place]] = defaultdict(set)
+    places_of: dict[str, set[Place]] = defaultdict(set)
     for target in (*index.facts.buck.targets, *index.cmake_targets):
         for entry in target.entries:
             side = "buck" if isinstance(target, BuckTarget) else "cmake"
-            places = told[f"{side} {entry.path}"]
+            places = places_of[f"{side} {entry.path}"]
             if entry.place not in places and _is_missing(index, entry.path):
-                again = f": {target.label}" if places else ""
+                suffix = f": {target.label}" if places else ""
                 places.add(entry.place)
                 yield Finding(
                     kind=Kind.MISSING,
                     path=entry.path,
                     message=f"{target.label} lists this file, but it is not in the tree",
-                    detail=side + again,
+                    detail=side + suffix,
                     fix="remove the file from the list, or correct its name",
                     **at(target, entry.place),
                 )
@@ -124,19 +124,19 @@ def find_unknown_links(index: Index) -> Iterator[Finding]:
     """
     if not index.policy.external:
         return
-    known = {target.name for target in index.cmake_targets}
-    known |= {name for facts in index.facts.cmake for name in (*facts.aliases, *facts.imported)}
-    known |= {pattern for library in index.policy.library for pattern in library.cmake}
+    names = {target.name for target in index.cmake_targets}
+    names |= {name for facts in index.facts.cmake for name in (*facts.aliases, *facts.imported)}
+    names |= {pattern for library in index.policy.library for pattern in library.cmake}
     for target in index.cmake_targets:
         if index.is_outside(target.place.path):
             continue
         for word in target.links:
             name = word.text
-            if name in known or OUTSIDE.search(name) or matches(name, index.policy.external):
+            if name in names or OUTSIDE.search(name) or matches(name, index.policy.external):
                 continue
             if library_of(index, name, "cmake") is not None:
                 continue
-            near = get_close_matches(name, known, 1, NEAR)
+            near = get_close_matches(name, names, 1, NEAR)
             yield Finding(
                 kind=Kind.DEPENDENCY,
                 path=word.place.path,
@@ -173,10 +173,10 @@ def find_variant_files(index: Index) -> Iterator[Finding]:
             continue
         buck = {c: u for u in index.buck_uses[path] for c in index.configurations(u)}
         cmake = {c: uses[c][path][0] for c in BUILT if path in uses[c]}
-        for configuration, other in (BUILT, BUILT[::-1]):
-            if configuration not in buck and other in buck and configuration in cmake:
-                own, use = cmake[configuration], buck[other]
-                near = nearest_buck_target(index, path, own.target, configuration)
+        for configuration, opposite in (BUILT, BUILT[::-1]):
+            if configuration not in buck and opposite in buck and configuration in cmake:
+                cmake_use, use = cmake[configuration], buck[opposite]
+                near = nearest_buck_target(index, path, cmake_use.target, configuration)
                 target = near or use.target
                 yield Finding(
                     kind=Kind.CMAKE_ONLY,
@@ -185,11 +185,13 @@ def find_variant_files(index: Index) -> Iterator[Finding]:
                     f"only in {use.target.label}, which is for the other platform",
                     configuration=configuration,
                     **at(target),
-                    **at(own.target, own.entry.place),
+                    **at(cmake_use.target, cmake_use.entry.place),
                     fix=f"add it to {target.label} ({target.place})",
                 )
-            elif configuration in buck and configuration not in cmake and other in cmake:
-                yield from _overdone(index, path, cmake[other], buck[configuration], configuration)
+            elif configuration in buck and configuration not in cmake and opposite in cmake:
+                yield from _overdone(
+                    index, path, cmake[opposite], buck[configuration], configuration
+                )
 
 
 def _overdone(
@@ -199,7 +201,7 @@ def _overdone(
     buck: Use[BuckTarget],
     configuration: Configuration,
 ) -> Iterator[Finding]:
-    found = Finding(
+    finding = Finding(
         kind=Kind.VARIANT,
         path=path,
         message=f"{buck.target.label} is for {configuration.value}, but CMake compiles this file "
@@ -210,10 +212,10 @@ def _overdone(
         fix=f"use the file for {configuration.value} instead",
     )
     if len(index.configurations(buck)) == 1:
-        yield found
+        yield finding
     elif not buck.entry.condition and not Groups.is_python(cmake.target):
         yield replace(
-            found,
+            finding,
             level=level_of(index, path, Level.WARNING),
             message=f"{buck.target.label} compiles this file for every platform, but "
             f"{cmake.target.name} does not compile it for {configuration.value}",

@@ -51,23 +51,27 @@ def buck_names(groups: Groups, labels: Iterable[str]) -> set[str]:
     """Return the macros of Buck targets: their own, and those that their dependencies export to
     them.
     """
-    found: set[str] = set()
+    names: set[str] = set()
     for label in labels:
         target = groups.by_label[label]
-        found.update(map(name_of, target.defines))
+        names.update(map(name_of, target.defines))
         for giver in groups.passed_on(target) & groups.exporting.keys():
-            found |= groups.exporting[giver]
-    return found
+            names |= groups.exporting[giver]
+    return names
 
 
 def cmake_names(groups: Groups, name: str) -> set[str]:
     """Return the macros of the CMake targets called ``name``: their own, those of their
     directories, and those that other targets export to them.
     """
-    own = (word for t in groups.cmake.get(name, ()) for word in (*t.defines, *t.directory_defines))
+    defined = (
+        word for t in groups.cmake.get(name, ()) for word in (*t.defines, *t.directory_defines)
+    )
     linked = groups.cmake_reach(name) & groups.cmake_exporting
-    given = (word for each in linked for owner in groups.cmake[each] for word in exported(owner))
-    return {name_of(word) for word in (*own, *given)}
+    inherited = (
+        word for each in linked for owner in groups.cmake[each] for word in exported(owner)
+    )
+    return {name_of(word) for word in (*defined, *inherited)}
 
 
 def exported(target: BuildTarget) -> Iterator[Word]:
@@ -91,20 +95,21 @@ def _cmake_only_define(groups: Groups, target: CMakeTarget) -> Iterator[Finding]
 
 
 def _lacking(
-    target: BuildTarget, word: Word, reader: BuildTarget, other: BuildTarget, fix: str
+    target: BuildTarget, word: Word, reader: BuildTarget, counterpart: BuildTarget, fix: str
 ) -> Finding:
-    """Return the finding that ``reader`` has a define of ``target``, and ``other`` does not."""
+    """Return the finding that ``reader`` has a define of ``target``, and ``counterpart`` does
+    not."""
     sides = ("Buck", "CMake") if isinstance(reader, BuckTarget) else ("CMake", "Buck")
     return Finding(
         kind=Kind.DEFINE,
         path=word.place.path,
         level=Level.WARNING,
         message=f"{sides[0]} defines {word.text} for {reader.label}, but {sides[1]} does not "
-        f"define it for {other.label}",
+        f"define it for {counterpart.label}",
         detail=f"{target.label}: {name_of(word)}",
         fix=fix,
         **at(reader, word.place),
-        **at(other),
+        **at(counterpart),
     )
 
 
@@ -175,8 +180,10 @@ def buck_readers(groups: Groups, target: BuckTarget, word: Word) -> Iterator[Buc
     if names and not files.isdisjoint(groups.files_of(target)):
         yield target
     twins = (twin for name in names for twin in groups.cmake.get(name, ()))
-    known = {name_of(w) for twin in twins for w in (*exported(twin), *twin.directory_defines)}
-    if not word.exported or name_of(word) in known:
+    exported_names = {
+        name_of(w) for twin in twins for w in (*exported(twin), *twin.directory_defines)
+    }
+    if not word.exported or name_of(word) in exported_names:
         return
     near = {u.target.label: u.target for path in files for u in groups.buck_uses.get(path, ())}
     for label in sorted(near):
@@ -184,15 +191,15 @@ def buck_readers(groups: Groups, target: BuckTarget, word: Word) -> Iterator[Buc
             yield near[label]
 
 
-def find_dependency_drift(groups: Groups, told: set[str]) -> Iterator[Finding]:
+def find_dependency_drift(groups: Groups, details: set[str]) -> Iterator[Finding]:
     """Yield a finding for each dependency that only one side has. Only targets with sources that
     both sides compile are compared, and tests are left out.
 
-    ``told`` are the details of other findings, in the form ``//a:b -> //c:d``. Dependencies that
+    ``details`` are those of other findings, in the form ``//a:b -> //c:d``. Dependencies that
     Buck lacks according to them are not reported again.
     """
-    pairs = (detail.split(" -> ", 1) for detail in told)
-    lacking = collect((label, wanted) for label, wanted in pairs)
+    pairs = (detail.split(" -> ", 1) for detail in details)
+    lacking = collect((label, dependency) for label, dependency in pairs)
     for name in sorted(groups.buck_of):
         for target in groups.cmake.get(name, ()):
             if not groups.is_left_out(target):
@@ -210,55 +217,54 @@ def _cmake_only_link(
     reach = groups.buck_reach(labels)
     for word in groups.certain(target, "links") if labels else ():
         name = groups.cmake_name(word.text)
-        wanted = groups.linked_labels(target, name)
+        linked = groups.linked_labels(target, name)
         library = library_of(groups, word.text, "cmake")
         if library is not None and reach.isdisjoint(groups.names_of(library, "buck")):
             yield _missing_in_buck(target, word, groups.main_label(labels, target), library.name)
-        elif any(wanted & lacking.get(label, set()) for label in labels):
+        elif any(linked & lacking.get(label, set()) for label in labels):
             continue
-        elif wanted and not wanted & reach and is_compared(groups, name):
-            used = sorted(label for label in wanted if uses(groups, target, label))
-            users = {
-                label
-                for label in labels
-                if any(uses(groups, groups.by_label[label], other) for other in used)
-            }
+        elif linked and not linked & reach and is_compared(groups, name):
+            used = sorted(label for label in linked if uses(groups, target, label))
+            users = set()
+            for label in labels:
+                if any(uses(groups, groups.by_label[label], provider) for provider in used):
+                    users.add(label)
             label = groups.main_label(users or labels, target)
-            other = groups.main_label(used or wanted, groups.cmake[name][0])
-            found = _missing_in_buck(target, word, label, other)
+            dependency = groups.main_label(used or linked, groups.cmake[name][0])
+            finding = _missing_in_buck(target, word, label, dependency)
             if not used:
                 # If a target in between lacks a dependency, that finding is enough.
                 mended = closure(
                     labels, lambda each: {*groups.buck_edges(each), *lacking.get(each, ())}
                 )
-                levels = {"level": Level.NOTE} if wanted & mended else noted(found.level)
-                found = replace(found, **levels)
-            yield found
+                levels = {"level": Level.NOTE} if linked & mended else noted(finding.level)
+                finding = replace(finding, **levels)
+            yield finding
 
 
 def _buck_only_dependency(groups: Groups, target: BuckTarget) -> Iterator[Finding]:
     names = groups.cmake_of[target.label]
     for word in (*target.deps, *target.exported_deps, *target.external_deps):
         standing = groups.standing_for(word.text)
-        wanted = {name for label in standing for name in groups.cmake_of.get(label, ())}
+        counterparts = {name for label in standing for name in groups.cmake_of.get(label, ())}
         library = library_of(groups, word.text, "buck")
         if library is not None:
-            wanted = groups.names_of(library, "cmake")
-        elif not wanted or any(matches(name, groups.policy.implied) for name in wanted):
+            counterparts = groups.names_of(library, "cmake")
+        elif not counterparts or any(matches(name, groups.policy.implied) for name in counterparts):
             continue
-        linkable = {name for name in wanted if not groups.is_program(name)}
-        if word.condition or wanted & names or not linkable:
+        linkable = {name for name in counterparts if not groups.is_program(name)}
+        if word.condition or counterparts & names or not linkable:
             continue
-        lacking = {name for name in names if groups.cmake_reach(name).isdisjoint(wanted)}
-        late = {name for name in lacking if groups.is_completed(name, wanted)}
+        lacking = {name for name in names if groups.cmake_reach(name).isdisjoint(counterparts)}
+        late = {name for name in lacking if groups.is_completed(name, counterparts)}
         used = {name for name in lacking if is_used(groups, name, target, word)}
         if missing := used - late if lacking != names or late else lacking:
             best = groups.main_name(linkable, word.text)
             yield _missing_in_cmake(groups, target, word, min(missing), best)
         elif used and lacking == names:
             best = groups.main_name(linkable, word.text)
-            found = _missing_in_cmake(groups, target, word, min(used), best)
-            yield replace(found, **noted(found.level))
+            finding = _missing_in_cmake(groups, target, word, min(used), best)
+            yield replace(finding, **noted(finding.level))
 
 
 def is_used(groups: Groups, name: str, target: BuckTarget, word: Word) -> bool:
@@ -269,10 +275,10 @@ def is_used(groups: Groups, name: str, target: BuckTarget, word: Word) -> bool:
     of a Buck target, each needs only the dependencies of its part.
     """
     needed, listed = groups.facts.needed, groups.files_of(target)
-    own = closure(
+    sources = closure(
         listed & groups.sources_of(name), lambda path: listed.intersection(needed.get(path, ()))
     )
-    included = {header for path in own for header in needed.get(path, ())}
+    included = {header for path in sources for header in needed.get(path, ())}
     standing = groups.standing_for(word.text) & groups.cmake_of.keys()
     return any(not included.isdisjoint(groups.files_of(groups.by_label[each])) for each in standing)
 
@@ -306,29 +312,29 @@ def is_compared(groups: Groups, name: str) -> bool:
     return not is_module and not matches(name, groups.policy.implied)
 
 
-def _missing_in_buck(target: CMakeTarget, word: Word, label: str, wanted: str) -> Finding:
+def _missing_in_buck(target: CMakeTarget, word: Word, label: str, dependency: str) -> Finding:
     return Finding(
         kind=Kind.DEPENDENCY,
         path=word.place.path,
         level=Level.WARNING,
-        message=f"{target.name} links {word.text}, but {label} does not depend on {wanted}",
+        message=f"{target.name} links {word.text}, but {label} does not depend on {dependency}",
         detail=f"{target.name} -> {word.text}",
         buck_target=label,
         **at(target, word.place),
-        fix=f'add "{wanted}" to the deps of {label}, or do not link {word.text}',
+        fix=f'add "{dependency}" to the deps of {label}, or do not link {word.text}',
     )
 
 
 def _missing_in_cmake(
-    groups: Groups, target: BuckTarget, word: Word, name: str, wanted: str
+    groups: Groups, target: BuckTarget, word: Word, name: str, library: str
 ) -> Finding:
     return Finding(
         kind=Kind.DEPENDENCY,
         path=word.place.path,
         level=Level.WARNING,
-        message=f"{target.label} depends on {word.text}, but {name} does not link {wanted}",
+        message=f"{target.label} depends on {word.text}, but {name} does not link {library}",
         detail=f"{target.label} -> {word.text}",
         **at(target, word.place),
         **at(groups.cmake[name][0]),
-        fix=f"link {wanted} to {name}, or do not depend on {word.text}",
+        fix=f"link {library} to {name}, or do not depend on {word.text}",
     )

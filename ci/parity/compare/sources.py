@@ -218,31 +218,30 @@ def find_partial_drift(groups: Groups) -> Iterator[Finding]:
     target includes the header of the source. Some other CMake target must compile it; otherwise, it
     is a finding of ``find_buck_only``.
     """
-    libraries = {
-        target.label: {
-            entry.path
-            for entry in groups.resolved(target.srcs)
-            if is_source(entry.path) and groups.exists(entry.path)
-        }
-        for target in groups.facts.buck.targets
-        if is_compiling(target) and not groups.policy.is_twin(target.name)
-    }
+    libraries = {}
+    for target in groups.facts.buck.targets:
+        if is_compiling(target) and not groups.policy.is_twin(target.name):
+            paths = {entry.path for entry in groups.resolved(target.srcs)}
+            libraries[target.label] = {p for p in paths if is_source(p) and groups.exists(p)}
     compiling = collect((path, t.name) for t in groups.cmake_any for path in t.sources)
     order = {label: place for place, label in enumerate(libraries)}
     owners = collect((path, label) for label, sources in libraries.items() for path in sources)
     kind, entries = Kind.BUCK_ONLY.value, groups.policy.allow
     for name, targets in sorted(groups.cmake.items()):
         reach = groups.cmake_reach(name)
-        own = {path for target in targets for path in target.sources}
-        partly = set[str]().union(*(owners[path] for path in own & owners.keys()))
+        compiled = {path for target in targets for path in target.sources}
+        partly = set[str]().union(*(owners[path] for path in compiled & owners.keys()))
         for label in sorted(partly, key=order.__getitem__):
             sources = libraries[label]
-            taken = sources & own
+            taken = sources & compiled
             missing = {path for path in sources if reach.isdisjoint(compiling[path])}
-            needed = {p for p in missing if not any(e.covers(kind, p, name) for e in entries)}
+            needed = set()
+            for path in missing:
+                if not any(entry.covers(kind, path, name) for entry in entries):
+                    needed.add(path)
             if len(taken) < FEWEST_TAKEN or len(needed) > 1:
                 is_apart = taken and missing and is_foreign(groups, targets, sources)
-                missing = missing & find_halves(groups, own) if is_apart else set()
+                missing = missing & find_halves(groups, compiled) if is_apart else set()
             for path in sorted(missing & groups.shared_files):
                 place = next(entry.place for entry in targets[0].srcs if entry.path in taken)
                 yield Finding(
@@ -263,9 +262,9 @@ def is_foreign(index: Index, targets: list[CMakeTarget], sources: set[str]) -> b
     targets compiles a test.
     """
     folders = [target.directory for target in targets]
-    own = (path for target in targets for path in target.sources)
+    paths = (path for target in targets for path in target.sources)
     is_apart = not any(is_inside(path, folders) for path in sources)
-    return is_apart and not any(map(index.policy.is_test, own))
+    return is_apart and not any(map(index.policy.is_test, paths))
 
 
 def find_halves(index: Index, sources: set[str]) -> set[str]:
@@ -304,8 +303,8 @@ def nearest_buck_target(
     attribute = "entries" if is_header(path) else "srcs"
     for entry in cmake.srcs if cmake else ():
         for use in index.buck_uses.get(entry.path, ()):
-            same = directory_of(entry.path) == folder
-            votes[use.target.label] += 10 if same else 1
+            is_near = directory_of(entry.path) == folder
+            votes[use.target.label] += 10 if is_near else 1
     for target in index.by_package.get(index.package_of(path) or "", ()):
         if suffix_fits(target, path):
             near = sum(directory_of(e.path) == folder for e in getattr(target, attribute))
@@ -327,21 +326,21 @@ def nearest_buck_target(
     return index.by_label[best] if best else None
 
 
-def fix_in_buck(index: Index, path: str, target: BuckTarget | None, what: str = "") -> str:
-    """Return a fix that adds the file ``path`` to ``target``. ``what`` may name an attribute of the
-    target, as in "the exported_headers of ".
+def fix_in_buck(index: Index, path: str, target: BuckTarget | None, attribute: str = "") -> str:
+    """Return a fix that adds the file ``path`` to ``target``. ``attribute`` may name an attribute
+    of the target, as in "the exported_headers of ".
 
     If ``target`` is None, the fix adds a new target. It also does so if the targets next to the
-    file usually have a single source each. That does not apply if ``what`` is given, or if
+    file usually have a single source each. That does not apply with an ``attribute``, or if
     ``target`` lists the file's counterpart (a.h for a.cpp).
     """
     line = f'"{posixpath.relpath(path, index.package_of(path) or ".")}"'
     if target is None:
         return f"add a new Buck target that lists {line}"
-    if is_alone(index, path, target) and not (what or has_half(target, path)):
+    if is_alone(index, path, target) and not (attribute or has_half(target, path)):
         like = f"{target.label} ({target.place})"
         return f"add a new Buck target that lists {line}, like {like}"
-    return f"add {line} to {what}{target.label} ({target.place})"
+    return f"add {line} to {attribute}{target.label} ({target.place})"
 
 
 def has_half(target: BuckTarget, path: str) -> bool:
@@ -358,9 +357,15 @@ def is_alone(index: Index, path: str, target: BuckTarget) -> bool:
     """
     folder = directory_of(path)
     rows = [row for row in index.by_package[target.package] if suffix_fits(row, path)]
-    near = [row for row in rows if any(directory_of(e.path) == folder for e in row.srcs)]
-    single = [row for row in near or rows if len({entry.path for entry in row.srcs}) == 1]
+    folders_of = [set(map(directory_of, _paths(row))) for row in rows]
+    near = [row for row, folders in zip(rows, folders_of, strict=True) if folder in folders]
+    single = [row for row in near or rows if len(_paths(row)) == 1]
     return len(rows) > 1 and (len(target.srcs) == 1 or len(single) * 2 > len(near or rows))
+
+
+def _paths(target: BuckTarget) -> set[str]:
+    """Return the distinct paths of a target's sources."""
+    return {entry.path for entry in target.srcs}
 
 
 def suffix_fits(target: BuckTarget, path: str) -> bool:
@@ -379,26 +384,26 @@ def nearest_cmake_target(
     then the target with the most sources in the same folder or in common with ``buck``.
     """
     votes: Counter[str] = Counter()
-    found: dict[str, tuple[CMakeTarget, ListEntry]] = {}
+    candidates: dict[str, tuple[CMakeTarget, ListEntry]] = {}
     siblings = {entry.path for entry in buck.srcs}
-    for other, rows in index.cmake_uses[Configuration.ANY].items():
-        same = directory_of(other) == directory_of(path)
-        if same or other in siblings:
-            if other == path or index.policy.is_test(other) != index.policy.is_test(path):
+    for source, rows in index.cmake_uses[Configuration.ANY].items():
+        is_near = directory_of(source) == directory_of(path)
+        if is_near or source in siblings:
+            if source == path or index.policy.is_test(source) != index.policy.is_test(path):
                 continue
             for use in rows:
-                votes[use.target.name] += 2 if same else 1
-                found.setdefault(use.target.name, (use.target, use.entry))
+                votes[use.target.name] += 2 if is_near else 1
+                candidates.setdefault(use.target.name, (use.target, use.entry))
     halves = find_cmake_halves(index, path)
-    found = {**halves, **found}
-    if not found:
+    candidates = {**halves, **candidates}
+    if not candidates:
         return None, None
 
     def rank(name: str) -> tuple[bool, int, bool, str]:
-        at_home = found[name][0].directory == directory_of(path)
+        at_home = candidates[name][0].directory == directory_of(path)
         return (name in halves, votes[name], at_home, name)
 
-    return found[max(found, key=rank)]
+    return candidates[max(candidates, key=rank)]
 
 
 def find_cmake_halves(index: Index, path: str) -> dict[str, tuple[CMakeTarget, ListEntry]]:

@@ -48,14 +48,14 @@ def find_header_drift(index: Index) -> Iterator[Finding]:
     listed = index.buck_mentions
     folders = {directory_of(path) for path in index.buck_uses if is_source(path)}
     folders |= {directory_of(path) for path in listed if is_header(path)}
-    wanted = {entry.path for target in index.built for entry in target.headers}
-    wanted |= {header for path in listed for header in index.facts.needed.get(path, ())}
+    needed = {entry.path for target in index.built for entry in target.headers}
+    needed |= {header for path in listed for header in index.facts.needed.get(path, ())}
     for path in index.facts.files - listed:
         if not is_header(path) or index.is_outside(path):
             continue
         if index.package_of(path) not in index.native_packages:
             continue
-        if directory_of(path) not in folders and path not in wanted:
+        if directory_of(path) not in folders and path not in needed:
             continue
         target = nearest_buck_target(index, path, None)
         is_used = path.rpartition("/")[2] in index.facts.header_names
@@ -79,7 +79,7 @@ def find_include_drift(index: Index) -> Iterator[Finding]:
     targets = index.facts.buck.targets
     names = {name for target in targets for name in target.include_names}
     listed = {name for t in targets for entry in t.entries for name in (entry.path, entry.made_as)}
-    made = {name for name in listed if is_header(name) and not index.exists(name)}
+    made_headers = {name for name in listed if is_header(name) and not index.exists(name)}
     folders = {folder for target in targets for folder in target.include_directories}
     compiling = filter(is_compiling, reversed(targets))
     owners = {entry.path: target for target in compiling for entry in target.entries}
@@ -115,29 +115,29 @@ def find_include_drift(index: Index) -> Iterator[Finding]:
             **at(owner),
         )
     for header, rows in sorted(broken.items()):
-        yield _broken_include(index, header, rows, made)
+        yield _broken_include(index, header, rows, made_headers)
 
 
 def _broken_include(
-    index: Index, header: str, rows: list[tuple[Include, BuckTarget]], made: Collection[str]
+    index: Index, header: str, rows: list[tuple[Include, BuckTarget]], made_headers: Collection[str]
 ) -> Finding:
     """Return the finding for the includes of ``header`` by its full path, which nothing has.
 
-    ``made`` are the headers that rules make. If none of them is in the folder of ``header``, the
-    finding is a note, because a macro of Meta's may make the header.
+    ``made_headers`` are the headers that rules make. If none of them is in the folder of
+    ``header``, the finding is a note, because a macro of Meta's may make the header.
     """
-    made_here = [name for name in made if directory_of(name) == directory_of(header)]
+    made_here = [name for name in made_headers if directory_of(name) == directory_of(header)]
     near = get_close_matches(header, made_here, 1, cutoff=0)
     rows.sort(key=lambda row: (index.policy.is_test(row[0].place.path), row[0].place))
     row, owner = rows[0]
-    others = (
+    further = (
         f" (as {count(len(rows) - 1, 'other file does', 'other files do')})" if rows[1:] else ""
     )
     return Finding(
         kind=Kind.INCLUDE,
         path=row.place.path,
         **(levels_of(index, row.place.path, Level.ERROR) if made_here else {"level": Level.NOTE}),
-        message=f"this file includes {row.text}{others}, but there is no such file, and no Buck"
+        message=f"this file includes {row.text}{further}, but there is no such file, and no Buck"
         " rule makes one of that name",
         detail=row.text,
         cmake_place=row.place,
@@ -164,13 +164,13 @@ def find_undeclared_headers(groups: Groups) -> Iterator[Finding]:
         for source in sorted(path for path in sources if is_source(path)):
             for path in sorted(closure([source], needs)):
                 lacking = [h for h in needs(path) if h in owners and reached.isdisjoint(owners[h])]
-                own = {target.label} if path == source else owners.get(path, set()) & reached
-                for header in lacking if own else ():
-                    label = target.label if target.label in own else best(own)
-                    wanted = best(owners[header])
+                users = {target.label} if path == source else owners.get(path, set()) & reached
+                for header in lacking if users else ():
+                    label = target.label if target.label in users else best(users)
+                    provider = best(owners[header])
                     if path in copied:
-                        label = collector_of(groups, target, wanted)
-                    yield _undeclared(groups, groups.by_label[label], path, header, wanted)
+                        label = collector_of(groups, target, provider)
+                    yield _undeclared(groups, groups.by_label[label], path, header, provider)
 
 
 def find_unexported_headers(groups: Groups) -> Iterator[Finding]:
@@ -187,14 +187,14 @@ def find_unexported_headers(groups: Groups) -> Iterator[Finding]:
         exported = {entry.path for entry in groups.resolved(target.exported_headers)}
         for path in sorted(exported & compiled):
             for header in groups.facts.needed.get(path, ()):
-                wanted = owners.get(header)
-                if wanted and not wanted & reached:
-                    found = _undeclared(groups, target, path, header, best(wanted))
+                providers = owners.get(header)
+                if providers and not providers & reached:
+                    finding = _undeclared(groups, target, path, header, best(providers))
                     yield replace(
-                        found,
-                        **noted(found.when_new or found.level),
+                        finding,
+                        **noted(finding.when_new or finding.level),
                         message=f"{path} includes {header}, but {label} does not export "
-                        f"{best(wanted)}, so each user of {label} has to depend on it too",
+                        f"{best(providers)}, so each user of {label} has to depend on it too",
                     )
 
 
@@ -206,10 +206,10 @@ def find_owners(index: Index) -> dict[str, set[str]]:
     a target that does not exist.
     """
     buck = index.facts.buck
-    made = ((entry.made_as, t.label) for t in buck.targets for entry in t.entries)
+    made_headers = ((entry.made_as, t.label) for t in buck.targets for entry in t.entries)
     listed = ((path, t.label) for t in buck.targets for path in index.files_of(t))
     outside = (row for row in buck.outside_headers.items() if not index.exists(row[0]))
-    pairs = (*made, *listed, *outside)
+    pairs = (*made_headers, *listed, *outside)
     return collect((path, label) for path, label in pairs if is_header(path))
 
 
@@ -223,20 +223,20 @@ def find_judged(index: Index) -> Iterator[BuckTarget]:
             yield target
 
 
-def collector_of(groups: Groups, target: BuckTarget, wanted: str) -> str:
-    """Return the label of the target that should depend on ``wanted``, because a copied source of
-    ``target`` includes a header of ``wanted``.
+def collector_of(groups: Groups, target: BuckTarget, provider: str) -> str:
+    """Return the label of the target that should depend on ``provider``, because a copied source of
+    ``target`` includes a header of ``provider``.
 
     A macro makes the copies. It gives ``target`` a dependency without files, which declares what
     the originals include. If there are several such dependencies, return the one nearest to
-    ``wanted``. If there is none, return ``target``.
+    ``provider``. If there is none, return ``target``.
     """
-    known = groups.by_label
+    by_label = groups.by_label
     labels = {groups.plain(word.text) for word in (*target.deps, *target.exported_deps)}
-    collecting = [label for label in labels & known.keys() if not groups.has_files(label)]
+    collecting = [label for label in labels & by_label.keys() if not groups.has_files(label)]
 
     def rank(label: str) -> tuple[int, str]:
-        return (len(commonpath([known[label].package, known[wanted].package])), label)
+        return (len(commonpath([by_label[label].package, by_label[provider].package])), label)
 
     return max(collecting, key=rank, default=target.label)
 
@@ -251,10 +251,10 @@ def find_needs(groups: Groups, target: BuckTarget) -> Callable[[str], Iterable[s
     needed, guarded = groups.facts.needed, groups.facts.guarded
 
     def needs(path: str) -> Iterable[str]:
-        found = needed.get(path, ())
+        headers_needed = needed.get(path, ())
         for macro, headers in guarded.get(path, {}).items():
-            found += headers if macro in macros else ()
-        return found
+            headers_needed += headers if macro in macros else ()
+        return headers_needed
 
     return needs
 
@@ -264,18 +264,20 @@ def best(labels: set[str]) -> str:
     return min(labels, key=lambda label: (len(label), label))
 
 
-def _undeclared(groups: Groups, target: BuckTarget, path: str, header: str, wanted: str) -> Finding:
+def _undeclared(
+    groups: Groups, target: BuckTarget, path: str, header: str, provider: str
+) -> Finding:
     attribute = "exported_deps" if is_header(path) or not target.entries else "deps"
-    fix = f'add "{wanted}" to the {attribute} of {target.label} ({target.place})'
-    if target.label in groups.buck_reach([wanted]):
-        fix = f"list {path} in {wanted}, which depends on {target.label} ({target.place})"
-    lacks = "export" if wanted in groups.passed_on(target) else "depend on"
+    fix = f'add "{provider}" to the {attribute} of {target.label} ({target.place})'
+    if target.label in groups.buck_reach([provider]):
+        fix = f"list {path} in {provider}, which depends on {target.label} ({target.place})"
+    lacks = "export" if provider in groups.passed_on(target) else "depend on"
     return Finding(
         kind=Kind.DEPENDENCY,
         path=target.place.path,
         **levels_of(groups, path),
-        message=f"{path} includes {header}, but {target.label} does not {lacks} {wanted}",
-        detail=f"{target.label} -> {wanted}",
+        message=f"{path} includes {header}, but {target.label} does not {lacks} {provider}",
+        detail=f"{target.label} -> {provider}",
         fix=fix,
         **at(target),
     )
@@ -298,26 +300,27 @@ def find_import_drift(groups: Groups) -> Iterator[Finding]:
     below = closure(users, groups.buck_edges)
     tops = [groups.buck_reach([label]) for label in sorted(above - below)]
     for target in targets:
-        own = target.label
-        reaching = [reached for reached in tops if own in reached] or [groups.buck_reach([own])]
+        importer = target.label
+        reaching = [reached for reached in tops if importer in reached]
+        reaching = reaching or [groups.buck_reach([importer])]
         common = Reached(reaching[0].places, reduce(and_, (reached.bits for reached in reaching)))
         is_listed = matches(f"{target.package}/", groups.policy.imports)
         entries = groups.resolved(target.srcs)
         pairs = ((e.path, each) for e in entries for each in groups.facts.imports.get(e.path, ()))
         for path, imported in pairs:
-            wanted = owners.get(imported, set())
-            if not wanted or not common.isdisjoint(wanted):
+            providers = owners.get(imported, set())
+            if not providers or not common.isdisjoint(providers):
                 continue
-            if not any(reached.isdisjoint(wanted) for reached in reaching):
+            if not any(reached.isdisjoint(providers) for reached in reaching):
                 continue
-            label = best(wanted)
+            label = best(providers)
             yield Finding(
                 kind=Kind.DEPENDENCY,
                 path=path,
                 **(levels_of(groups, path) if is_listed else {"level": Level.NOTE}),
-                message=f"this file imports {imported}, but {own} does not depend on {label}, and "
-                f"not all targets that use {own} do",
-                detail=f"{own} -> {label}",
-                fix=f'add "{label}" to the deps of {own} ({target.place})',
+                message=f"this file imports {imported}, but {importer} does not depend on {label}, "
+                f"and not all targets that use {importer} do",
+                detail=f"{importer} -> {label}",
+                fix=f'add "{label}" to the deps of {importer} ({target.place})',
                 **at(target),
             )

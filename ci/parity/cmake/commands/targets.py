@@ -38,18 +38,18 @@ def add_library(run: Interpreter, call: Call) -> None:
     if "IMPORTED" in words:
         run.targets.imported.add(name)
         return
-    known = run.targets.table.setdefault(name, [])
+    namesakes = run.targets.table.setdefault(name, [])
     place = run.place(call.command.line)
     kinds = [word for word in words[1:2] if word in LIBRARY_WORDS]
-    own = not kinds or call.command.name in PYTHON_MAKERS
-    kind = call.command.name if own else kinds[0].lower()
+    has_own_kind = not kinds or call.command.name in PYTHON_MAKERS
+    kind = call.command.name if has_own_kind else kinds[0].lower()
     fresh = Builder(name, kind, place, run.directory, run.branch, run.conditions)
-    if any(o.place != place and is_certain(o.branch, run.branch) for o in known):
+    if any(o.place != place and is_certain(o.branch, run.branch) for o in namesakes):
         run.targets.repeated.append(fresh)
-    here = [other for other in known if other.directory == run.directory]
-    target = (here or [fresh])[0]
-    if not here:
-        known.append(fresh)
+    in_directory = [namesake for namesake in namesakes if namesake.directory == run.directory]
+    target = (in_directory or [fresh])[0]
+    if not in_directory:
+        namesakes.append(fresh)
     list_sources(run, target, [item for item in call.items[1:] if item.text not in LIBRARY_WORDS])
 
 
@@ -86,8 +86,8 @@ def add_defines(run: Interpreter, call: Call) -> None:
     is_flag = call.command.name == "target_compile_options"
     if target is not None:
         words = words_for(run, call, target, KEYWORDS)
-        kept = (word for word in words if word.text.startswith("-D") or not is_flag)
-        target.defines.extend(replace(w, text=w.text.removeprefix("-D")) for w in kept)
+        defines = (word for word in words if word.text.startswith("-D") or not is_flag)
+        target.defines.extend(replace(w, text=w.text.removeprefix("-D")) for w in defines)
 
 
 def define_in_directory(run: Interpreter, call: Call) -> None:
@@ -129,8 +129,8 @@ def find_known(run: Interpreter, call: Call) -> Builder | None:
     """
     target = run.targets.find(call.words[0], run.directory)
     if target is None and not is_unknown(call.words[0]) and not run.branch:
-        what = f"{call.command.name}({call.words[0]}) refers to an unknown target"
-        run.note_unread(call.command.line, what)
+        reason = f"{call.command.name}({call.words[0]}) refers to an unknown target"
+        run.note_unread(call.command.line, reason)
     return target
 
 
@@ -153,9 +153,11 @@ def words_for(
             if text in keywords or is_unknown(text):
                 continue
             sets = run.optional.get(item.text) if item.text not in written else None
-            given = sets or {frozenset()}
-            given = given if "$<$<" not in item.text else {frozenset({item.text})}
-            certain = any((run.conditions | one) <= target.conditions for one in given)
+            condition_sets = sets or {frozenset()}
+            condition_sets = condition_sets if "$<$<" not in item.text else {frozenset({item.text})}
+            certain = any(
+                (run.conditions | conditions) <= target.conditions for conditions in condition_sets
+            )
             yield Word(text, run.place(item.line), "" if certain else OPTION, exported)
 
 
@@ -170,8 +172,8 @@ def source_path(run: Interpreter, text: str) -> str | None:
     if not path.startswith(ROOT + "/"):
         return None
     path, files = path[len(ROOT) + 1 :], run.sources.tree.files
-    found = next((path + ending for ending in EXTENSIONS if path + ending in files), path)
-    return found if suffix_of(found) or found in files else None
+    source = next((path + ending for ending in EXTENSIONS if path + ending in files), path)
+    return source if suffix_of(source) or source in files else None
 
 
 MAKERS = ("add_library", "add_executable", *PYTHON_MAKERS, "hip_add_library", "cuda_add_library")

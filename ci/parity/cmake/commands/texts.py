@@ -25,10 +25,11 @@ from ci.parity.cmake.values import (
 )
 
 
-def forget(run: Interpreter, what: str, words: list[str]) -> None:
-    """Make every variable among the words unknown, because ``what`` sets it but is not computed."""
+def forget(run: Interpreter, command: str, words: list[str]) -> None:
+    """Make every variable among the words unknown, because ``command`` sets it but is not
+    computed."""
     for word in filter(NAME.fullmatch, words):
-        run.set(word, unknown(what))
+        run.set(word, unknown(command))
 
 
 def edit_list(run: Interpreter, call: Call) -> None:
@@ -36,12 +37,12 @@ def edit_list(run: Interpreter, call: Call) -> None:
     words = call.words
     if len(words) < 2:
         return
-    action, name, rest = words[0], words[1], words[2:]
+    action, name, operands = words[0], words[1], words[2:]
     lists = [split_list(value) for value in run.scope.get(name) or ("",)]
     try:
         if action in LIST_READS:
-            *rest, name = rest
-        results = [";".join(LIST_EDITS[action](items, rest)) for items in lists]
+            *operands, name = operands
+        results = [";".join(LIST_EDITS[action](items, operands)) for items in lists]
     except (LookupError, ValueError, UnknownMatchError):
         forget(run, f"list({action})", words[1:])
     else:
@@ -102,19 +103,18 @@ def edit_each(run: Interpreter, call: Call, edit: Callable[[Interpreter, list[st
     alternatives of its arguments, up to MOST_ALTERNATIVES. The results become alternatives.
     """
     scope, arguments = run.scope, call.command.arguments
-    found: dict[str, Value] = {}
+    results: dict[str, Value] = {}
     for values in islice(product(*map(run.expand, arguments)), MOST_ALTERNATIVES):
-        parts = [
-            [value] if argument.quoted else split_values((value,))
-            for argument, value in zip(arguments, values, strict=True)
-        ]
+        words: list[str] = []
+        for argument, text in zip(arguments, values, strict=True):
+            words += [text] if argument.quoted else split_values((text,))
         run.scope = scope.new_child()
-        edit(run, [word for part in parts for word in part])
+        edit(run, words)
         for name, value in run.scope.maps[0].items():
-            both = (*found.get(name, ()), *(value or ()))
-            found[name] = tuple(dict.fromkeys(both))[:MOST_ALTERNATIVES]
+            alternatives = (*results.get(name, ()), *(value or ()))
+            results[name] = tuple(dict.fromkeys(alternatives))[:MOST_ALTERNATIVES]
     run.scope = scope
-    scope.maps[0].update(found)
+    scope.maps[0].update(results)
 
 
 # Sub-commands with a text and the variable for the result.
@@ -161,8 +161,8 @@ def use_regex(run: Interpreter, action: str, pattern: str, words: list[str]) -> 
         if action == "REPLACE":
             result = replace(pattern, new, text)
         else:
-            found = islice(find_all(pattern, text), 1 if action == "MATCH" else None)
-            result = ";".join(match.group() for match in found)
+            matches = islice(find_all(pattern, text), 1 if action == "MATCH" else None)
+            result = ";".join(match.group() for match in matches)
     except UnknownMatchError:
         result = unknown("string(REGEX)")[0]
     run.set(name, (result,))

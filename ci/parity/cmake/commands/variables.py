@@ -84,10 +84,10 @@ def use_file(run: Interpreter, call: Call) -> None:
     if words[0] not in {"GLOB", "GLOB_RECURSE"}:
         edit_each(run, call, _use_words)
     elif len(words) > 1:
-        found = glob_files(run, words[2:], recursive=words[0] != "GLOB")
-        for path in filter(None, map(run.relative, found)):
+        files = glob_files(run, words[2:], recursive=words[0] != "GLOB")
+        for path in filter(None, map(run.relative, files)):
             run.globbed.setdefault(path, run.place(call.command.line))
-        run.set(words[1], (";".join(found),))
+        run.set(words[1], (";".join(files),))
 
 
 def _use_words(run: Interpreter, words: list[str]) -> None:
@@ -107,7 +107,7 @@ def glob_files(run: Interpreter, words: list[str], *, recursive: bool) -> list[s
     base = None
     if words[:1] == ["RELATIVE"] and len(words) > 1:
         base, words = run.absolute(words[1]), words[2:]
-    found: list[str] = []
+    paths: list[str] = []
     for pattern in words:  # an option such as CONFIGURE_DEPENDS is the name of no file
         path = run.relative(pattern)
         if path is None or is_unknown(pattern):
@@ -117,8 +117,8 @@ def glob_files(run: Interpreter, words: list[str], *, recursive: bool) -> list[s
         start = folder.partition("*")[0].rpartition("/")[0] if "*" in folder else folder
         for name, files in run.sources.folders.items():
             if is_inside(name, [start]):
-                found.extend(f"{ROOT}/{file}" for file in files if test.fullmatch(file))
-    return [posixpath.relpath(path, base) if base else path for path in found]
+                paths.extend(f"{ROOT}/{file}" for file in files if test.fullmatch(file))
+    return [posixpath.relpath(path, base) for path in paths] if base else paths
 
 
 def _split_name(run: Interpreter, words: list[str]) -> None:
@@ -132,14 +132,14 @@ def _split_name(run: Interpreter, words: list[str]) -> None:
 def component(run: Interpreter, path: str, mode: str) -> str:
     base = posixpath.basename(path)
     stem = base.partition(".")[0]
-    known = {
+    components = {
         **dict.fromkeys(("ABSOLUTE", "REALPATH"), run.absolute(path)),
         **dict.fromkeys(("DIRECTORY", "PATH"), posixpath.dirname(path)),
         "NAME": base,
         "NAME_WE": stem,
         "EXT": base[len(stem) :],
     }
-    return known.get(mode, unknown(f"the {mode} of {path}")[0])
+    return components.get(mode, unknown(f"the {mode} of {path}")[0])
 
 
 def parse_arguments(run: Interpreter, call: Call) -> None:
@@ -216,26 +216,26 @@ def edit_path(run: Interpreter, call: Call) -> None:
 def _edit_path(run: Interpreter, words: list[str]) -> None:
     if len(words) < 2:
         return
-    action, name, *others = words
+    action, name, *arguments = words
     output = name
-    if "OUTPUT_VARIABLE" in others[:-1]:
-        at = others.index("OUTPUT_VARIABLE")
-        output, others = others[at + 1], others[:at] + others[at + 2 :]
+    if "OUTPUT_VARIABLE" in arguments[:-1]:
+        at = arguments.index("OUTPUT_VARIABLE")
+        output, arguments = arguments[at + 1], arguments[:at] + arguments[at + 2 :]
     elif action in {"GET", "NATIVE_PATH", "HASH", "COMPARE"} or action.startswith(("IS_", "HAS_")):
         output = words[-1]
-        others = others[:-1]
+        arguments = arguments[:-1]
     elif action == "CONVERT":
-        name, output = "", others[1] if len(others) > 1 else ""
-        others = [words[1], *others[:1]]
-    is_normal = "NORMALIZE" in others
-    others = [word for word in others if word != "NORMALIZE"]
+        name, output = "", arguments[1] if len(arguments) > 1 else ""
+        arguments = [words[1], *arguments[:1]]
+    is_normal = "NORMALIZE" in arguments
+    arguments = [word for word in arguments if word != "NORMALIZE"]
     path = (run.get(name) or "") if action not in {"SET", "COMPARE", "CONVERT"} else ""
     edit = PATH_EDITS.get(action)
-    if edit is None or any(map(is_unknown, (path, *others))):
+    if edit is None or any(map(is_unknown, (path, *arguments))):
         run.set(output, unknown(f"cmake_path({action})"))
         return
     try:
-        result = edit(run, path, others)
+        result = edit(run, path, arguments)
     except (LookupError, ValueError):
         result = None
     if result is None:
@@ -271,9 +271,9 @@ def _get_part(path: str, part: str, options: list[str]) -> str:
     return parts[part]
 
 
-def _base_of(run: Interpreter, others: list[str]) -> str:
+def _base_of(run: Interpreter, arguments: list[str]) -> str:
     """Return the directory after BASE_DIRECTORY, by default the current one."""
-    named = others[1] if others[:1] == ["BASE_DIRECTORY"] else "."
+    named = arguments[1] if arguments[:1] == ["BASE_DIRECTORY"] else "."
     return run.absolute(named)
 
 
