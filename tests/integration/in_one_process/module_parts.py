@@ -37,6 +37,11 @@ def join(a: Any, b: Any, axis: int = 1) -> Any:
     return torch.cat([a, b], axis)
 
 
+def widen(a: Any) -> Any:
+    """Return nine rows: those of ``a`` behind a ReLU, and three of zeros."""
+    return functional.pad(a.relu(), (0, 0, 0, 3))
+
+
 def assign(net: Any, a: Any, b: Any) -> Any:
     rows = torch.zeros(1, 9, 9)
     rows[:, :6] = a.relu()
@@ -100,6 +105,32 @@ def count(net: Any, a: Any, b: Any) -> Any:
         (
             lambda net, a, b: functional.pad(a.relu(), (0, 0, 0, 2), value=1.0),
             ["0:6 along axis 1", "6:8 along axis 1"],
+        ),
+        (
+            lambda net, a, b: torch.slice_scatter(widen(a), b.sigmoid(), 1, 6, 9),
+            ROWS,
+        ),
+        (
+            lambda net, a, b: widen(a).index_copy(1, torch.tensor([6, 7, 8]), b.sigmoid()),
+            ROWS,
+        ),
+        (
+            lambda net, a, b: torch.select_scatter(a.relu(), b[:, 0].sigmoid(), 1, 5),
+            ["0:5 along axis 1", "5:6 along axis 1"],
+        ),
+        (
+            lambda net, a, b: widen(a) + functional.pad(b.sigmoid(), (0, 0, 6, 0)),
+            ROWS,
+        ),
+        (
+            lambda net, a, b: torch.cat(join(a, b).tensor_split((4,), 2)[::-1], 2).roll(1, 1),
+            ["0:1, 7:9 along axis 1", "1:7 along axis 1"],
+        ),
+        (
+            lambda net, a, b: functional.pixel_shuffle(
+                join(a[:, :4].relu(), b.repeat(1, 2, 1)[:, :4].sigmoid()).reshape(1, 8, 3, 3), 2
+            ),
+            ["0:1 along axis 1", "1:2 along axis 1"],
         ),
         (lambda net, a, b: torch.cat([a]) * b.mean(), []),
         (lambda net, a, b: a + b.mean(), []),
