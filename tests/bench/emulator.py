@@ -54,8 +54,8 @@ def measure_run(reports: Path, home: Path) -> dict[str, Any]:
         "cpu_s": round(sum(after[2:4]) - sum(before[2:4]), 2),
         "cases": len(report.cases),
         "cached": report.summary.cached,
-        "lowering_s": round(sum(one.lower_s or 0 for one in report.cases if not one.cached), 2),
-        "running_s": round(sum(one.run_s or 0 for one in report.cases), 2),
+        "lowering_s": round(sum(case.lower_s or 0 for case in report.cases if not case.cached), 2),
+        "running_s": round(sum(case.run_s or 0 for case in report.cases), 2),
     }
 
 

@@ -76,7 +76,7 @@ def run_suite(folder: Path) -> list[Kept]:
     if done.returncode:
         raise FailedError("the suite does not pass", why=done.stdout[-2000:] + done.stderr[-2000:])
     baselines = read_baselines(read_report(folder / "test_emulator").toolchain)
-    return [read_kept(one, baselines) for one in sorted((folder / "kept").glob("*/"))]
+    return [read_kept(place, baselines) for place in sorted((folder / "kept").glob("*/"))]
 
 
 # Heads of tests/realistic/joined.py whose programs are right, by scheme.
@@ -88,7 +88,7 @@ HEADS = {
 
 def run_heads(folder: Path) -> list[Kept]:
     """Run the heads of HEADS, and return their cases. Raises FailedError unless all pass."""
-    kept = []
+    cases = []
     for scheme, names in HEADS.items():
         form = "joined" if scheme == "16a8w" else "apart"
         words = ["--scheme", scheme, "--keep-artifacts", str(folder / scheme)]
@@ -98,8 +98,8 @@ def run_heads(folder: Path) -> list[Kept]:
         if done.returncode:
             why = done.stdout[-2000:] + done.stderr[-2000:]
             raise FailedError(f"the heads do not pass in {scheme}", why=why)
-        kept += [read_kept(place, {}) for place in sorted((folder / scheme).glob("*/"))]
-    return kept
+        cases += [read_kept(place, {}) for place in sorted((folder / scheme).glob("*/"))]
+    return cases
 
 
 def list_lost(case: Kept) -> Iterator[tuple[str, list[Array]]]:
@@ -108,17 +108,17 @@ def list_lost(case: Kept) -> Iterator[tuple[str, list[Array]]]:
     for index, (info, output) in enumerate(
         zip(case.artifact.compiled.outputs, case.outputs, strict=True)
     ):
-        whole = OutputPart(tuple(Range(axis, 0, size) for axis, size in enumerate(info.shape)))
-        parts = [*info.parts, *([whole] if len(case.outputs) > 1 else [])]
+        all_values = OutputPart(tuple(Range(axis, 0, size) for axis, size in enumerate(info.shape)))
+        parts = [*info.parts, *([all_values] if len(case.outputs) > 1 else [])]
         for part in parts:
             yield f"{part} zero", silence(case.outputs, index, part)
-        for part in parts or [whole]:
+        for part in parts or [all_values]:
             for axis in sorted({axis - 1 for axis in channel_axes(output.ndim)}):
                 places = part.list_indices(axis) or tuple(range(info.shape[axis]))
                 if len(places) > 1:
                     place = places[len(places) // 2]
-                    others = tuple(one for one in part.ranges if one.axis != axis)
-                    channel = OutputPart((*others, Range(axis, place, place + 1)))
+                    other_ranges = tuple(bounds for bounds in part.ranges if bounds.axis != axis)
+                    channel = OutputPart((*other_ranges, Range(axis, place, place + 1)))
                     yield f"{channel} zero", silence(case.outputs, index, channel)
 
 
@@ -146,19 +146,21 @@ def count_lost(heads: Sequence[Kept]) -> dict[str, Any]:
     return {"wrong": wrong, "cases": len(heads), "accepted": accepted, "rejected": rejected}
 
 
-def list_wrong(case: Kept, every: Sequence[Kept]) -> Iterator[tuple[str, list[Array]]]:
+def list_wrong(case: Kept, cases: Sequence[Kept]) -> Iterator[tuple[str, list[Array]]]:
     """Yield each kind of wrong outputs of a case that can be made, by name."""
     for lie, make in LIES.items():
-        wrong = [make(output) if is_floating(output) else output for output in case.outputs]
-        if any(
-            one.tobytes() != other.tobytes() for one, other in zip(wrong, case.outputs, strict=True)
-        ):
+        wrong = list(case.outputs)
+        for index, output in enumerate(case.outputs):
+            if is_floating(output):
+                wrong[index] = make(output)
+        pairs = zip(wrong, case.outputs, strict=True)
+        if any(changed.tobytes() != output.tobytes() for changed, output in pairs):
             yield lie, wrong
-    yield "float32's", [one.values for one in case.references.float32]
-    for other in every:
-        same = other.artifact.model == case.artifact.model
-        if same and other.artifact.scheme != case.artifact.scheme:
-            yield f"{other.artifact.scheme}'s", other.outputs
+    yield "float32's", [expected.values for expected in case.references.float32]
+    for other_case in cases:
+        same_model = other_case.artifact.model == case.artifact.model
+        if same_model and other_case.artifact.scheme != case.artifact.scheme:
+            yield f"{other_case.artifact.scheme}'s", other_case.outputs
 
 
 def judge_case(case: Kept, outputs: Outputs, policy: EmulatorPolicy) -> Judgement:
@@ -187,26 +189,29 @@ def weigh(case: Kept, outputs: Outputs, policy: EmulatorPolicy) -> dict[str, Any
         for excess in output.excesses
         if excess.over_db > 0
     ]
-    worst = max(noted, key=lambda one: one.raised_db)
-    own = [case.references.best(index)[0].values for index in range(len(outputs))]
+    worst = max(noted, key=lambda excess: excess.raised_db)
+    best_outputs = [case.references.best(index)[0].values for index in range(len(outputs))]
     return {
         "case": case.name,
         "place": worst.place,
         "above_noise_db": worst.above_db,
         "raised_db": worst.raised_db,
-        "choices": [min(map(agree, case.references.float32, one)) for one in (own, outputs)],
+        "choices": [
+            min(map(agree, case.references.float32, compared))
+            for compared in (best_outputs, outputs)
+        ],
     }
 
 
 def agree(eager: Expected, output: Array) -> float:
     """Return the share of decisions that agree: the largest channel, and the sign."""
-    wanted = eager.values
-    if not is_floating(wanted):
+    values = eager.values
+    if not is_floating(values):
         return 1.0
-    signs = float(((wanted > 0) == (output > 0)).mean())
-    axes = channel_axes(wanted.ndim)
+    signs = float(((values > 0) == (output > 0)).mean())
+    axes = channel_axes(values.ndim)
     return min(
-        signs, *(float((wanted.argmax(axis) == output.argmax(axis)).mean()) for axis in axes)
+        signs, *(float((values.argmax(axis) == output.argmax(axis)).mean()) for axis in axes)
     )
 
 
@@ -232,17 +237,19 @@ def has_tolerance(case: Kept, outputs: Outputs) -> bool:
     """
     rtol = 1.0 if Scheme(case.artifact.scheme).quantized else 0.1
     pairs = zip(case.references.float32, outputs, strict=True)
-    return all(np.allclose(other, one.values, atol=0.1, rtol=rtol) for one, other in pairs)
+    return all(
+        np.allclose(output, expected.values, atol=0.1, rtol=rtol) for expected, output in pairs
+    )
 
 
-def has_cosine(case: Kept, outputs: Outputs, least: float) -> bool:
+def has_cosine(case: Kept, outputs: Outputs, lowest: float) -> bool:
     """Return whether each output has this cosine with the float32 model's."""
     with np.errstate(all="ignore"):
         pairs = zip(case.references.float32, outputs, strict=True)
-        return all(measure(one.values, other).cosine >= least for one, other in pairs)
+        return all(measure(expected.values, output).cosine >= lowest for expected, output in pairs)
 
 
-def count_accepted(every: Sequence[Kept], *names: str) -> dict[str, Any]:
+def count_accepted(cases: Sequence[Kept], *names: str) -> dict[str, Any]:
     """Return how many wrong and how many right outputs each gate accepts, or each of ``names``."""
 
     def find_policy(case: Kept, *, strict: bool = False) -> EmulatorPolicy:
@@ -267,29 +274,31 @@ def count_accepted(every: Sequence[Kept], *names: str) -> dict[str, Any]:
     gates = {name: gates[name] for name in names or gates}
     accepted: dict[str, dict[str, list[str]]] = {name: {} for name in gates}
     wrong, added = 0, []
-    for case in every:
-        for lie, outputs in list_wrong(case, every):
+    for case in cases:
+        for lie, outputs in list_wrong(case, cases):
             wrong += 1
             passed = [name for name, gate in gates.items() if gate(case, outputs)]
             for name in passed:
                 accepted[name].setdefault(lie, []).append(case.name)
             if "ours" in passed and STRICT in gates.keys() - passed:
                 added.append({"lie": lie, **weigh(case, outputs, find_policy(case))})
-    right = {name: sum(gate(case, case.outputs) for case in every) for name, gate in gates.items()}
+    right = {}
+    for name, gate in gates.items():
+        right[name] = sum(gate(case, case.outputs) for case in cases)
     return {
         "wrong": wrong,
-        "cases": len(every),
+        "cases": len(cases),
         "accepted": accepted,
         "right": right,
         "added": added,
     }
 
 
-def spread(every: Sequence[Kept]) -> dict[str, Any]:
+def spread(cases: Sequence[Kept]) -> dict[str, Any]:
     """Return, by scheme, between what the measured SQNR less the predicted one lies, in dB, and
     between what the measured one does, of each output over all samples."""
     rows: dict[str, list[tuple[float, float]]] = {}
-    for case in every:
+    for case in cases:
         for index, info in enumerate(case.artifact.compiled.outputs):
             right = case.references.best(index)[0].values
             if is_floating(right):
@@ -298,35 +307,32 @@ def spread(every: Sequence[Kept]) -> dict[str, Any]:
                 predicted = decibels(signal, float(np.mean(noise**2)))
                 measured = measure_pooled(right, case.outputs[index])
                 rows.setdefault(case.artifact.scheme, []).append((measured - predicted, measured))
-    return {
-        scheme: {
+    figures = {}
+    for scheme, pairs in sorted(rows.items()):
+        differences, measurements = zip(*pairs, strict=True)
+        figures[scheme] = {
             "outputs": len(pairs),
-            "measured_db": [round(edge(db for _, db in pairs), 1) for edge in (min, max)],
-            "difference_db": [round(edge(db for db, _ in pairs), 1) for edge in (min, max)],
+            "measured_db": [round(min(measurements), 1), round(max(measurements), 1)],
+            "difference_db": [round(min(differences), 1), round(max(differences), 1)],
         }
-        for scheme, pairs in sorted(rows.items())
-    }
+    return figures
 
 
 def run_bench(progress: Progress) -> Mapping[str, Any]:
     """Measure the suite, or what QNN_CI_KEPT names."""
     heads: list[Kept] = []
-    given = [Path(one) for one in os.environ.get("QNN_CI_KEPT", "").split(":") if one]
-    if given:
-        kept = [
-            read_kept(one, {})
-            for folder in given
-            for one in sorted(folder.glob("*/"))
-            if (one / "outputs").is_dir()
-        ]
+    folders = [Path(folder) for folder in os.environ.get("QNN_CI_KEPT", "").split(":") if folder]
+    if folders:
+        places = [place for folder in folders for place in sorted(folder.glob("*/"))]
+        cases = [read_kept(place, {}) for place in places if (place / "outputs").is_dir()]
     else:
         progress.step("bench gate: the suite")
         with tempfile.TemporaryDirectory() as folder:
-            kept = run_suite(Path(folder))
+            cases = run_suite(Path(folder))
             progress.step("bench gate: heads that join parts")
             heads = run_heads(Path(folder))
     progress.step("bench gate: wrong outputs")
-    return {**count_accepted(kept), "lost": count_lost(heads), "prediction": spread(kept)}
+    return {**count_accepted(cases), "lost": count_lost(heads), "prediction": spread(cases)}
 
 
 def render_bench(figures: Mapping[str, Any]) -> str:
@@ -338,16 +344,18 @@ def render_bench(figures: Mapping[str, Any]) -> str:
         rows.append(f"{name:26s} {count:8d} {cases - figures['right'][name]:24d}")
     for lie, names in figures["accepted"]["ours"].items():
         rows.append(f"ours accepts {lie}: {', '.join(names)}")
-    rows += [
-        f"not with strict_noise: {one['lie']} for {one['case']}, {one['above_noise_db']:.1f} dB"
-        f" above the noise, raises the error by {one['raised_db']:.2f} dB in {one['place']};"
-        f" decisions as float32's {one['choices'][1]:.2%}, quantized {one['choices'][0]:.2%}"
-        for one in figures["added"]
-    ]
+    for added in figures["added"]:
+        quantized, program = added["choices"]
+        rows.append(
+            f"not with strict_noise: {added['lie']} for {added['case']},"
+            f" {added['above_noise_db']:.1f} dB above the noise, raises the error by"
+            f" {added['raised_db']:.2f} dB in {added['place']}; decisions as float32's"
+            f" {program:.2%}, quantized {quantized:.2%}"
+        )
     lost = figures["lost"]
     counts = f"lost parts: {len(lost['accepted'])} of {lost['wrong']} accepted"
     rows.append(f"{counts}, {lost['rejected']} of {lost['cases']} right ones rejected")
-    rows += [f"ours accepts {one}" for one in lost["accepted"]]
+    rows += [f"ours accepts {part}" for part in lost["accepted"]]
     rows += [f"{'scheme':16s} outputs   SQNR measured, dB   less predicted, dB"]
     for scheme, row in figures["prediction"].items():
         low, high = row["measured_db"]

@@ -152,7 +152,7 @@ def run_bench(progress: Progress) -> Mapping[str, Any]:
     from tests.bench.latency_models import MODELS
 
     with zipfile.ZipFile(download_wheel(home, progress)) as wheel:
-        parts = {name: one.component for name, one in MODELS.items()}
+        parts = {name: published.component for name, published in MODELS.items()}
         figures = sorted(read_figures(wheel, parts), key=msgspec.structs.astuple)
         used = {figure.device for figure in figures}
         devices = [device for device in read_published_devices(wheel) if device.device in used]
@@ -215,20 +215,21 @@ def read_figures(wheel: zipfile.ZipFile, components: Mapping[str, str]) -> Itera
 
 def _read_part(model: str, precision: str, devices: Mapping[str, Any]) -> Iterator[Figure]:
     for device, runtimes in devices.items():
-        for runtime, one in runtimes.items():
-            memory, layers = one.get("estimated_peak_memory_range_mb"), one.get("layer_counts")
-            if runtime == RUNTIME and one.get("primary_compute_unit") == "NPU" and layers:
+        for runtime, measurement in runtimes.items():
+            memory = measurement.get("estimated_peak_memory_range_mb")
+            layers = measurement.get("layer_counts")
+            if runtime == RUNTIME and measurement.get("primary_compute_unit") == "NPU" and layers:
                 yield Figure(
                     model=model,
                     precision=precision,
                     device=device,
                     runtime=runtime,
-                    ms=one["inference_time_milliseconds"],
+                    ms=measurement["inference_time_milliseconds"],
                     memory_low_mb=memory["min"],
                     memory_high_mb=memory["max"],
                     npu_layers=layers.get("npu", 0),
                     layers=layers["total"],
-                    job=one["job_id"],
+                    job=measurement["job_id"],
                 )
 
 
@@ -247,27 +248,27 @@ def simulate_models(
                 if (figure.model, figure.precision) == (model, precision)
             ]
             for soc in sorted(set(SIMULATED.values())) if layers else ():
-                found = find_simulated(home, model, scheme, soc, progress)
-                if found.simulation is None:
-                    progress.step(f"bench: left out: {model} {precision} {soc}: {found.fault}")
+                simulated = find_simulated(home, model, scheme, soc, progress)
+                if simulated.simulation is None:
+                    progress.step(f"bench: left out: {model} {precision} {soc}: {simulated.fault}")
                     continue
-                one = found.simulation
-                apart = min(abs(found.layers - number) for number in layers)
+                simulation = simulated.simulation
+                apart = min(abs(simulated.layers - number) for number in layers)
                 differs = apart > max(ENDS, ALIKE * min(layers))
                 yield SimulatedProgram(
                     model=model,
                     family=rebuilt.family,
                     held_out=rebuilt.held_out,
-                    excluded=f"{found.layers} layers instead of {min(layers)}" * differs,
+                    excluded=f"{simulated.layers} layers instead of {min(layers)}" * differs,
                     precision=precision,
                     soc=soc,
                     qnn="2.49.40",
-                    parameters=found.parameters,
-                    layers=found.layers,
-                    cpu_nodes=found.cpu_nodes,
-                    context_bytes=found.context_bytes,
+                    parameters=simulated.parameters,
+                    layers=simulated.layers,
+                    cpu_nodes=simulated.cpu_nodes,
+                    context_bytes=simulated.context_bytes,
                     **{
-                        name: getattr(one, name)
+                        name: getattr(simulation, name)
                         for name in (
                             *("clock_mhz", "cycles", "lower_cycles", "upper_cycles"),
                             *("read_bytes", "write_bytes", "fill_bytes", "spill_bytes"),
@@ -286,10 +287,10 @@ def find_simulated(
         progress.step(f"bench: {model} {scheme.value} {soc}")
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            found = run_forked(lambda: simulate(home, model, scheme, soc), model)
+            simulated = run_forked(lambda: simulate(home, model, scheme, soc), model)
         except QnnCiError as error:
-            found = Simulated(fault=str(error).splitlines()[0])
-        path.write_bytes(msgspec.json.encode(found))
+            simulated = Simulated(fault=str(error).splitlines()[0])
+        path.write_bytes(msgspec.json.encode(simulated))
     return msgspec.json.decode(path.read_bytes(), type=Simulated)
 
 
@@ -316,14 +317,14 @@ def simulate(home: Path, model: str, scheme: Scheme, soc: str) -> Simulated:
         module, example = MODELS[model].make()
         export_module(module.eval(), example, source)
         np.savez(inputs, *map(np.asarray, example))
-        count = sum(one.numel() for one in module.parameters())
+        count = sum(parameter.numel() for parameter in module.parameters())
         (folder / f"{model}.json").write_text(json.dumps({"parameters": count}))
     path = source
     if scheme.quantized:
         path = folder / f"{model}-{scheme.value}.onnx"
         if not path.is_file():
-            with np.load(inputs) as held:
-                sets = [tuple(held[name] for name in held.files)]
+            with np.load(inputs) as arrays:
+                sets = [tuple(arrays[name] for name in arrays.files)]
             quantize_file(source, path, scheme, sets)
             quantize_ends(path)
     library = Path(onnxruntime_qnn.__file__).with_name("libQnnHtp.so")
@@ -359,11 +360,18 @@ def quantize_ends(path: Path) -> None:
                 for initializer in graph.initializer
                 if initializer.name == node.input[2]
             )
-            users = [one for one in graph.node if end is graph.output and value.name in one.input]
+            users = [
+                user_node
+                for user_node in graph.node
+                if end is graph.output and value.name in user_node.input
+            ]
             if users:  # the graph uses this output, too
                 node.output[0] = f"{value.name}_float"
                 for user in users:
-                    names = [node.output[0] if x == value.name else x for x in user.input]
+                    names = list(user.input)
+                    for place, name in enumerate(names):
+                        if name == value.name:
+                            names[place] = node.output[0]
                     del user.input[:]
                     user.input.extend(names)
             else:
@@ -396,8 +404,8 @@ def fit_lines(
     """Yield a line for each device and precision with enough models of several families."""
     for device in devices:
         for precision in SCHEMES:
-            found = find_points(figures, programs, device, precision)
-            points = [point for one, point in found if not one.held_out]
+            program_points = find_points(figures, programs, device, precision)
+            points = [point for program, point in program_points if not program.held_out]
             if len(points) >= LEAST and len({point.group for point in points}) >= LEAST_FAMILIES:
                 yield make_line(points, device.device, precision, SIMULATED[device.hexagon])
 
@@ -407,19 +415,19 @@ def summarize(folder: Path, lines: Sequence[Line]) -> Mapping[str, Any]:
     were held out, and what is known of memory and of nodes on the CPU."""
     figures = read_rows(FIGURES, Figure, folder)
     programs = read_rows(PROGRAMS, SimulatedProgram, folder)
-    devices = {one.device: one for one in read_rows(DEVICES, Device, folder)}
-    rows, held, pairs, dots = [], [], {}, []
+    devices = {device.device: device for device in read_rows(DEVICES, Device, folder)}
+    rows, held_out, pairs, dots = [], [], {}, []
     for line in lines:
-        found = list(find_points(figures, programs, devices[line.device], line.precision))
-        points = [point for one, point in found if not one.held_out]
+        program_points = list(find_points(figures, programs, devices[line.device], line.precision))
+        points = [point for program, point in program_points if not program.held_out]
         predicted = predict_left_out(points)
-        right, every = count_order(predicted, [point.measured_ms for point in points])
+        right, total = count_order(predicted, [point.measured_ms for point in points])
         before = pairs.get(line.precision, (0, 0))
-        pairs[line.precision] = (before[0] + right, before[1] + every)
-        both = list(zip(predicted, points, strict=True))
-        dots += [(line, one.model, mine, one.measured_ms) for mine, one in both]
+        pairs[line.precision] = (before[0] + right, before[1] + total)
+        predictions = list(zip(predicted, points, strict=True))
+        dots += [(line, point.model, mine, point.measured_ms) for mine, point in predictions]
         errors = sorted(
-            ((mine / one.measured_ms - 1, one.model) for mine, one in both),
+            ((mine / point.measured_ms - 1, point.model) for mine, point in predictions),
             key=lambda row: -abs(row[0]),
         )
         rows.append(
@@ -427,19 +435,21 @@ def summarize(folder: Path, lines: Sequence[Line]) -> Mapping[str, Any]:
                 "device": line.device, "precision": line.precision, "models": len(points),
                 "families": len({point.group for point in points}),
                 "median_error": line.median_error,
-                "held_80": float(np.quantile([abs(one) for one, _ in errors], 0.8)),
+                "held_80": float(np.quantile([abs(error) for error, _ in errors], 0.8)),
                 "worst": [(name, round(error, 3)) for error, name in errors[:4]],
                 "order": line.order, "base_ms": line.base_ms, "factor": line.factor,
                 "hmx_factor": line.hmx_factor,
             }
         )  # fmt: skip
-        for one, point in found:
-            if one.held_out:
+        for program, point in program_points:
+            if program.held_out:
                 ms = line.predict(point.simulated_ms, point.hmx_ms)
                 inside = ms * line.low <= point.measured_ms <= ms * line.high
-                held.append((line.device, line.precision, one.model, ms, point.measured_ms, inside))
+                held_out.append(
+                    (line.device, line.precision, program.model, ms, point.measured_ms, inside)
+                )
     PLOT.write_text(draw_plot([dot for dot in dots if dot[0].device in SHOWN]), encoding="utf-8")
-    return {"lines": rows, "held_out": held, "pairs": pairs, **compare_facts(figures, programs)}
+    return {"lines": rows, "held_out": held_out, "pairs": pairs, **compare_facts(figures, programs)}
 
 
 def compare_facts(
@@ -483,17 +493,19 @@ def render_bench(figures: Mapping[str, Any]) -> str:
     ]
     for device in SHOWN:
         for _, precision, model, ms, measured, inside in (
-            one for one in figures["held_out"] if one[0] == device
+            row for row in figures["held_out"] if row[0] == device
         ):
             word = "inside" if inside else "OUTSIDE"
             text.append(
                 f"held out: {device} {precision} {model}: {ms:.3f} ms predicted, {measured:.3f}"
                 f" measured ({ms / measured - 1:+.0%}), {word}"
             )
-    held = figures["held_out"]
-    text.append(f"held out: {sum(one[-1] for one in held)} of {len(held)} inside of the interval")
-    for precision, (right, every) in figures["pairs"].items():
-        text.append(f"order: {precision}: {right} of {every} pairs")
+    held_out = figures["held_out"]
+    text.append(
+        f"held out: {sum(row[-1] for row in held_out)} of {len(held_out)} inside of the interval"
+    )
+    for precision, (right, total) in figures["pairs"].items():
+        text.append(f"order: {precision}: {right} of {total} pairs")
     text.append(f"nodes on the CPU: {figures['on_cpu']}")
     text.append(f"peak memory against context, logarithms: r = {figures['memory_r']:.2f}")
     return "\n".join(text) + "\n"

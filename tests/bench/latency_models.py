@@ -127,13 +127,13 @@ def yolo(config: str, size: int = 640, classes: int = 80) -> Built:
         head.end2end = False
 
     def decode(net: nn.Module, x: Tensor) -> tuple[Tensor, ...]:
-        found = net(x)
-        rows, extra = (found[0], found[1:]) if isinstance(found, tuple) else (found, ())
+        output = net(x)
+        rows, extra = (output[0], output[1:]) if isinstance(output, tuple) else (output, ())
         center, half = rows[:, :2], rows[:, 2:4] / 2
         boxes = torch.cat([center - half, center + half], 1).transpose(1, 2)
         scores, kinds = rows[:, 4 : 4 + classes].max(1)
-        rest = (rows[:, 4 + classes :].transpose(1, 2),) if extra else ()
-        return boxes, scores, kinds, *rest, *extra
+        further = (rows[:, 4 + classes :].transpose(1, 2),) if extra else ()
+        return boxes, scores, kinds, *further, *extra
 
     return Wrapped(model, decode), image(size)
 
@@ -241,16 +241,16 @@ def detr(layers: str, *, dilated: bool = False, conditional: bool = False) -> Bu
     model = getattr(transformers, f"{name}ForObjectDetection")(settings)
 
     def call(net: nn.Module, x: Tensor) -> tuple[Tensor, ...]:
-        found = net(x, pixel_mask=torch.ones(1, 480, 480))
-        scores, kinds = found.logits.softmax(-1)[..., :-1].max(-1)
-        return found.pred_boxes, scores, kinds
+        output = net(x, pixel_mask=torch.ones(1, 480, 480))
+        scores, kinds = output.logits.softmax(-1)[..., :-1].max(-1)
+        return output.pred_boxes, scores, kinds
 
     return Wrapped(model, call), image(480)
 
 
 def convolution(before: int, after: int, kernel: int = 3, *, relu: bool = False) -> nn.Module:
-    one = nn.Conv2d(before, after, kernel, padding=kernel // 2)
-    return nn.Sequential(one, nn.ReLU()) if relu else one
+    layer = nn.Conv2d(before, after, kernel, padding=kernel // 2)
+    return nn.Sequential(layer, nn.ReLU()) if relu else layer
 
 
 class QuickSr(nn.Module):
@@ -281,8 +281,8 @@ class Sesr(nn.Module):
         super().__init__()
         sizes = [(3, 16, 5), *[(16, 16, 3)] * 5, (16, 48, 5)]
         self.parts = nn.ModuleList(
-            nn.Sequential(convolution(one, 256, kernel), nn.Conv2d(256, two, 1))
-            for one, two, kernel in sizes
+            nn.Sequential(convolution(before, 256, kernel), nn.Conv2d(256, after, 1))
+            for before, after, kernel in sizes
         )
         self.act = nn.ModuleList(nn.PReLU(16) for _ in range(6))
 
@@ -317,10 +317,10 @@ class Dense(nn.Module):
         self.last = convolution(192, 64)
 
     def forward(self, x: Tensor) -> Tensor:
-        found = [x]
+        layers_so_far = [x]
         for layer in self.layers:
-            found.append(functional.leaky_relu(layer(torch.cat(found, 1)), 0.2))
-        return self.last(torch.cat(found, 1)) * 0.2 + x
+            layers_so_far.append(functional.leaky_relu(layer(torch.cat(layers_so_far, 1)), 0.2))
+        return self.last(torch.cat(layers_so_far, 1)) * 0.2 + x
 
 
 class Esrgan(nn.Module):
@@ -412,12 +412,12 @@ class Unet(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        kept = []
+        skipped = []
         for number, block in enumerate(self.down):
             x = block(functional.max_pool2d(x, 2) if number else x)
-            kept.append(x)
+            skipped.append(x)
         for number, (up, join) in enumerate(zip(self.up, self.join, strict=True)):
-            x = join(torch.cat([kept[3 - number], up(x)], 1))
+            x = join(torch.cat([skipped[3 - number], up(x)], 1))
         return self.last(x)
 
 
@@ -482,9 +482,9 @@ class Posenet(nn.Module):
 
     def forward(self, x: Tensor) -> Any:
         y = self.body(x)
-        scores, *rest = [head(y) for head in self.heads]
+        scores, *further = [head(y) for head in self.heads]
         scores = scores.sigmoid()
-        return scores, *rest, functional.max_pool2d(scores, 3, 1, 1)
+        return scores, *further, functional.max_pool2d(scores, 3, 1, 1)
 
 
 class Block(nn.Module):
@@ -495,11 +495,11 @@ class Block(nn.Module):
         self.flat = flat
         self.first = self.layer(before, after)
         down = [self.layer(after, middle)]
-        rates = [2**number if flat else 1 for number in range(1, depth - 1)]
+        rates = [2**number for number in range(1, depth - 1)] if flat else [1] * (depth - 2)
         down += [self.layer(middle, middle, rate) for rate in rates]
         self.down = nn.ModuleList(down)
         self.bottom = self.layer(middle, middle, 2 ** (depth - 1) if flat else 2)
-        up = [self.layer(2 * middle, middle, 2**n if flat else 1) for n in range(depth - 2, 0, -1)]
+        up = [self.layer(2 * middle, middle, rate) for rate in reversed(rates)]
         self.up = nn.ModuleList([*up, self.layer(2 * middle, after)])
 
     @staticmethod
@@ -508,18 +508,18 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         first = y = self.first(x)
-        kept = []
+        skipped = []
         for number, layer in enumerate(self.down):
             if number and not self.flat:
                 y = functional.max_pool2d(y, 2, ceil_mode=True)
             y = layer(y)
-            kept.append(y)
+            skipped.append(y)
         y = self.bottom(y)
         for layer in self.up:
-            other = kept.pop()
-            if y.shape != other.shape:
-                y = functional.interpolate(y, size=other.shape[2:], mode="bilinear")
-            y = layer(torch.cat([y, other], 1))
+            skip = skipped.pop()
+            if y.shape != skip.shape:
+                y = functional.interpolate(y, size=skip.shape[2:], mode="bilinear")
+            y = layer(torch.cat([y, skip], 1))
         return y + first
 
 
@@ -549,18 +549,18 @@ class U2net(nn.Module):
         self.join = nn.Conv2d(6, 1, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        size, kept = x.shape[2:], []
+        size, skipped = x.shape[2:], []
         for number, block in enumerate(self.down):
             x = block(functional.max_pool2d(x, 2) if number else x)
-            kept.append(x)
-        found = [x]
-        for block, other in zip(self.up, kept[4::-1], strict=True):
-            x = functional.interpolate(x, size=other.shape[2:], mode="bilinear")
-            x = block(torch.cat([x, other], 1))
-            found.append(x)
+            skipped.append(x)
+        decoded = [x]
+        for block, skip in zip(self.up, skipped[4::-1], strict=True):
+            x = functional.interpolate(x, size=skip.shape[2:], mode="bilinear")
+            x = block(torch.cat([x, skip], 1))
+            decoded.append(x)
         maps = [
-            functional.interpolate(side(one), size=size, mode="bilinear")
-            for side, one in zip(self.side, found[::-1], strict=True)
+            functional.interpolate(side(features), size=size, mode="bilinear")
+            for side, features in zip(self.side, decoded[::-1], strict=True)
         ]
         return self.join(torch.cat(maps, 1)).sigmoid()
 

@@ -66,12 +66,12 @@ def list_probes() -> Iterator[Probe]:
             super().__init__()
             self.call, self.before = call, before
 
-        def forward(self, *given: torch.Tensor) -> torch.Tensor:
-            made: torch.Tensor = self.call(*([self.before(*given)] if self.before else given))
-            return made
+        def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+            result: torch.Tensor = self.call(*([self.before(*inputs)] if self.before else inputs))
+            return result
 
-    def calls(call: Callable[..., Any], *more: Any, **rest: Any) -> Probe:
-        return Probe(lambda _: Calls(call), *more, **rest)
+    def calls(call: Callable[..., Any], *arguments: Any, **options: Any) -> Probe:
+        return Probe(lambda _: Calls(call), *arguments, **options)
 
     activations: list[Any] = [functional.gelu, torch.sigmoid, torch.tanh, functional.silu]
     yield from map(calls, activations)
@@ -147,7 +147,19 @@ def measure_together(
     except (AssertionError, RuntimeError):
         half = len(jobs) // 2
         parts = (jobs[:half], jobs[half:]) if half else ()
-        return [one for part in parts for one in measure_together(numbers, part)]
+        return [measured for part in parts for measured in measure_together(numbers, part)]
+
+
+def draw_inputs(jobs: Sequence[tuple[Probe, tuple[int, ...], float]]) -> tuple[Any, ...]:
+    """Return random tensors, all inputs of all graphs in a row."""
+    import torch
+
+    inputs = []
+    for probe, shape, scale in jobs:
+        for _ in range(probe.inputs):
+            drawn = scale * torch.randn(shape)
+            inputs.append(drawn.abs() + ROOM if probe.positive else drawn)
+    return tuple(inputs)
 
 
 def measure_bundle(
@@ -169,40 +181,38 @@ def measure_bundle(
             super().__init__()
             self.parts = nn.ModuleList(parts)
 
-        def forward(self, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
-            left = iter(given)
-            pairs = zip(self.parts, jobs, strict=True)
-            return tuple(part(*(next(left) for _ in range(job[0].inputs))) for part, job in pairs)
-
-    def draw(probe: Probe, shape: tuple[int, ...], scale: float) -> torch.Tensor:
-        drawn = scale * torch.randn(shape)
-        return drawn.abs() + ROOM if probe.positive else drawn
+        def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            outputs, first = [], 0
+            for part, (probe, _, _) in zip(self.parts, jobs, strict=True):
+                outputs.append(part(*inputs[first : first + probe.inputs]))
+                first += probe.inputs
+            return tuple(outputs)
 
     modules = [probe.make(shape) for probe, shape, _ in jobs]
-    for one in modules:
-        for weight in one.parameters():
+    for operator in modules:
+        for weight in operator.parameters():
             weight.data += 0.5 * torch.rand_like(weight)
     module: Any = Bundle(modules).eval()
-    sets = tuple(
-        tuple(draw(*job) for job in jobs for _ in range(job[0].inputs)) for _ in range(SETS)
-    )
+    sets = tuple(draw_inputs(jobs) for _ in range(SETS))
     scheme = Scheme(SCHEMES[numbers])
     grids = [(1.0, 0, 0)] * len(jobs)
     if scheme.quantized:
         model = Model("operators", module, sets, sets)
         module = quantize_method(model, scheme, NO_CHOICES, make_quantizer("SM8650"))
         grids = find_grids(module)
-    right = run_eager(module, sets)
-    made, left = lower_and_run(module, sets, scheme, "SM8650")
+    exact_outputs = run_eager(module, sets)
+    program_outputs, left = lower_and_run(module, sets, scheme, "SM8650")
     names = name_operators(module, sets[0], len(jobs))
     for index, (probe, _, _) in enumerate(jobs):
         if names[index] and index not in left:
-            wanted = np.stack([np.asarray(one[index], np.float64) for one in right])
-            got = np.stack([np.asarray(one[index], np.float64) for one in made])
+            expected = np.stack(
+                [np.asarray(outputs[index], np.float64) for outputs in exact_outputs]
+            )
+            got = np.stack([np.asarray(outputs[index], np.float64) for outputs in program_outputs])
             step = grids[index][0] or 1.0
             term = Term(operator=names[index], numbers=numbers, after=probe.after)
-            if measure_pooled(wanted, got) > LEAST_DB[numbers]:
-                yield measure_error(term, wanted / step, got / step)
+            if measure_pooled(expected, got) > LEAST_DB[numbers]:
+                yield measure_error(term, expected / step, got / step)
 
 
 def name_operators(module: Any, inputs: Any, count: int) -> list[str]:
@@ -225,27 +235,28 @@ def name_operators(module: Any, inputs: Any, count: int) -> list[str]:
     return names
 
 
-def measure_error(term: Term, wanted: Any, got: Any) -> Measured:
+def measure_error(term: Term, expected: Any, got: Any) -> Measured:
     """Return the parts of an output's error. The outputs are in steps, [sample, *shape]."""
-    error = got - wanted
+    error = got - expected
     bias = float(error.mean())
-    rest, row = error - bias, 0.0
-    if wanted.shape[-1] >= LEAST_ROW:
-        power = np.maximum((wanted**2).sum(-1, keepdims=True), np.finfo(float).tiny)
-        gains = (rest * wanted).sum(-1, keepdims=True) / power
-        chance = float((rest**2).mean()) * power.size
+    noise, row = error - bias, 0.0
+    if expected.shape[-1] >= LEAST_ROW:
+        power = np.maximum((expected**2).sum(-1, keepdims=True), np.finfo(float).tiny)
+        gains = (noise * expected).sum(-1, keepdims=True) / power
+        chance = float((noise**2).mean()) * power.size
         row = math.sqrt(max(0.0, float((gains**2 * power).sum()) - chance) / float(power.sum()))
-        rest = rest - gains * wanted * (row > 0)
-    steps, relative = fit_parts(wanted**2, rest**2)
+        noise = noise - gains * expected * (row > 0)
+    steps, relative = fit_parts(expected**2, noise**2)
     term = structs.replace(term, steps=steps, bias=bias, relative=relative, row=row)
-    return Measured(term, float((error**2).mean()), float((wanted**2).mean()))
+    return Measured(term, float((error**2).mean()), float((expected**2).mean()))
 
 
 def fit_parts(signals: Any, errors: Any) -> tuple[float, float]:
     """Return the constant and the proportional part of errors as RMS; both arguments are powers."""
     order = np.argsort(signals, axis=None)
     bins = [part for part in np.array_split(order, BINS) if len(part)]
-    x, y = (np.array([one.reshape(-1)[part].mean() for part in bins]) for one in (signals, errors))
+    x = np.array([signals.reshape(-1)[part].mean() for part in bins])
+    y = np.array([errors.reshape(-1)[part].mean() for part in bins])
     slope = float(np.mean((x - x.mean()) * (y - y.mean())) / max(float(x.var()), 1e-300))
     slope = min(max(slope, 0.0), float(y.mean() / max(float(x.mean()), 1e-300)))
     return math.sqrt(max(0.0, float(y.mean() - slope * x.mean()))), math.sqrt(slope)
@@ -255,18 +266,19 @@ def combine(rows: Sequence[Measured]) -> list[Term]:
     """Return a term per operator, numeric type and predecessor that is coarser than rounding, with
     its spread."""
     groups: dict[tuple[str, str, str], list[Measured]] = {}
-    for one in rows:
-        key = (one.term.numbers, one.term.operator, one.term.after)
-        groups.setdefault(key, []).append(one)
-    return [one for key in sorted(groups) if is_coarse(one := combine_group(groups[key]))]
+    for row in rows:
+        key = (row.term.numbers, row.term.operator, row.term.after)
+        groups.setdefault(key, []).append(row)
+    terms = [combine_group(groups[key]) for key in sorted(groups)]
+    return [term for term in terms if is_coarse(term)]
 
 
 def is_coarse(term: Term) -> bool:
     """Return whether the prediction would be too optimistic without a term."""
-    every = EVERY[term.numbers]
+    rounding = EVERY[term.numbers]
     shared = term.bias**2 + term.varies**2
     power = term.power(TYPICAL[term.numbers] ** 2)
-    return bool(term.after) or power > every or shared > SHARED * every
+    return bool(term.after) or power > rounding or shared > SHARED * rounding
 
 
 def combine_group(rows: Sequence[Measured]) -> Term:
@@ -299,11 +311,11 @@ def render_terms(version: str, terms: Sequence[Term]) -> str:
         "term = [",
     ]
     for term in terms:
-        shown = {
-            name: json.dumps(value) if isinstance(value, (str, int)) else f"{value:.2g}"
-            for name, value in structs.asdict(term).items()
-            if value or name in {"operator", "numbers"}
-        }
+        shown = {}
+        for name, value in structs.asdict(term).items():
+            if value or name in {"operator", "numbers"}:
+                is_float = not isinstance(value, (str, int))
+                shown[name] = f"{value:.2g}" if is_float else json.dumps(value)
         lines.append(f"    {{ {', '.join(f'{name} = {text}' for name, text in shown.items())} }},")
     return "\n".join([*lines, "]", ""])
 
@@ -328,7 +340,7 @@ def run_bench(progress: Progress) -> Mapping[str, Any]:
     version = find_version(Path(environment["QNN_SDK_ROOT"]) / HOST_DIRECTORY / LIBRARY)
     target = manifests_root() / "rounding" / f"{version}.toml"
     write_whole(target, render_terms(version, terms))
-    return {"version": version, "terms": [structs.asdict(one) for one in terms]}
+    return {"version": version, "terms": list(map(structs.asdict, terms))}
 
 
 def render_bench(figures: Mapping[str, Any]) -> str:
@@ -347,8 +359,8 @@ def render_bench(figures: Mapping[str, Any]) -> str:
 
 def main() -> int:
     numbers = sys.argv[1]
-    for one in measure(numbers, lambda text: print(text, file=sys.stderr, flush=True)):
-        row = [structs.asdict(one.term), one.power, one.signal]
+    for measured in measure(numbers, lambda text: print(text, file=sys.stderr, flush=True)):
+        row = [structs.asdict(measured.term), measured.power, measured.signal]
         print(f"ROW {json.dumps(row)}", flush=True)
     return 0
 

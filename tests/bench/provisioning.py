@@ -154,13 +154,13 @@ def measure_component(course: Course, progress: Progress) -> dict[str, float]:
     wall_s = time_process([*prefix, "fetch", "qnn-sdk:host"], course)
     sent = ask_server(course.base, "sent") - before
     with closing(FileSource(course.archive)) as source:
-        wanted = sum(
+        needed_bytes = sum(
             member.compressed for member in read_directory(source) if member.name.startswith(HOST)
         )
     return {
         "component_s": wall_s,
         "component_bytes": sent,
-        "component_overhead": sent / wanted - 1,
+        "component_overhead": sent / needed_bytes - 1,
     }
 
 

@@ -70,23 +70,21 @@ def judge_row(graph: str, runs: Runs, places: Sequence[int], is_float: bool) -> 
     right, rejected, strict, places_of = True, False, False, []
     floats = float_outputs(graph)
     for number, index in enumerate(places):
-        best, made = (
-            np.stack([one[index] for one in sets]).astype(np.float64)
-            for sets in (runs.right, runs.made)
-        )
-        wanted = floats[number].astype(np.float64)
-        right &= is_right(wanted, best, made, is_float)
+        best = np.stack([sample[index] for sample in runs.right]).astype(np.float64)
+        outputs = np.stack([sample[index] for sample in runs.made]).astype(np.float64)
+        exact = floats[number].astype(np.float64)
+        right &= is_right(exact, best, outputs, is_float)
         info = TensorInfo("float32", best.shape[1:], step=runs.steps[index])
-        eager, own = (Expected(one, one, one) for one in (wanted, best))
+        eager, best_expected = Expected(exact, exact, exact), Expected(best, best, best)
         noise = [Prediction(best, np.asarray(runs.noise[index]), info)]
-        references = References([eager], None if is_float else [own], noise)
+        references = References([eager], None if is_float else [best_expected], noise)
         for limits in (LIMITS, structs.replace(LIMITS, strict_noise=True)):
-            found = judge_output(references, 0, made, info, limits)
-            fails = found.fails(Question.FAITHFUL) or found.fails(Question.QUANTIZED)
+            judgement = judge_output(references, 0, outputs, info, limits)
+            fails = judgement.fails(Question.FAITHFUL) or judgement.fails(Question.QUANTIZED)
             strict |= fails and limits.strict_noise
             rejected |= fails and not limits.strict_noise
             if fails and not limits.strict_noise:
-                worst = found.excesses[0]
+                worst = judgement.excesses[0]
                 places_of.append([worst.place, round(worst.over_db, 1), round(worst.raised_db, 2)])
     return {"right": right, "rejected": rejected, "strict": strict, "places": places_of}
 
@@ -97,15 +95,19 @@ def float_outputs(text: str) -> list[Array]:
 
     graph = parse_graph(text)
     values = compute(graph, 0)
-    return [np.stack([np.asarray(value[name]) for value in values]) for name in graph.outputs]
+    outputs = []
+    for name in graph.outputs:
+        samples = [np.asarray(sample[name]) for sample in values]
+        outputs.append(np.stack(samples))
+    return outputs
 
 
-def is_right(wanted: Array, best: Array, made: Array, is_float: bool) -> bool:
+def is_right(exact: Array, best: Array, outputs: Array, is_float: bool) -> bool:
     """Return whether no row of an output is much farther from float32 than that of its model."""
-    for row in np.ndindex(wanted.shape[:2]):
-        reached = measure_pooled(wanted[row], made[row])
-        least = LEAST_DB if is_float else measure_pooled(wanted[row], best[row]) - WORSE_DB
-        if not reached >= min(least, LEAST_DB + WORSE_DB):
+    for row in np.ndindex(exact.shape[:2]):
+        reached = measure_pooled(exact[row], outputs[row])
+        lowest = LEAST_DB if is_float else measure_pooled(exact[row], best[row]) - WORSE_DB
+        if not reached >= min(lowest, LEAST_DB + WORSE_DB):
             return False
     return True
 
@@ -113,13 +115,13 @@ def is_right(wanted: Array, best: Array, made: Array, is_float: bool) -> bool:
 def run_graphs(frontend: str, size: int, scheme: Scheme, first: int) -> Iterator[Row]:
     """Lower and run graphs, a bundle at a time, and yield their rows. If a bundle fails, its halves
     are tried; a graph that fails alone is left out."""
-    kept: list[Any] = []
+    captured: list[Any] = []
 
     def capture(
         items: Sequence[Item], counts: Sequence[int], runs: Runs, left: Any, scheme: Any
     ) -> list[Result]:
         del scheme
-        kept[:] = [items, counts, runs, left]
+        captured[:] = [items, counts, runs, left]
         return []
 
     if frontend == "onnx":
@@ -138,7 +140,7 @@ def run_graphs(frontend: str, size: int, scheme: Scheme, first: int) -> Iterator
     runner.judge_graphs = capture
 
     def run_bundle(items: Sequence[Item]) -> Iterator[tuple[Item, Row]]:
-        kept.clear()
+        captured.clear()
         try:
             run(items)
         except Exception as error:  # noqa: BLE001 - of a graph that QNN refuses
@@ -147,7 +149,7 @@ def run_graphs(frontend: str, size: int, scheme: Scheme, first: int) -> Iterator
             for part in (items[:half], items[half:]) if half else ():
                 yield from run_bundle(part)
             return
-        _, counts, runs, left = kept
+        _, counts, runs, left = captured
         place = 0
         for n, (item, outputs) in enumerate(zip(items, counts, strict=True)):
             places, place = range(place, place + outputs), place + outputs
@@ -160,10 +162,10 @@ def run_graphs(frontend: str, size: int, scheme: Scheme, first: int) -> Iterator
         print(f"AT {start + size}", flush=True)
         for item, row in run_bundle(items):
             graph = parse_graph(item.text)
-            known = match_faults(describe(graph), scheme.value, "2.49.40")
+            faults = match_faults(describe(graph), scheme.value, "2.49.40")
             operators = [node.operator for node in graph.nodes.values()]
-            one = {"number": numbers[item.text], "known": bool(known), "operators": operators}
-            yield {**one, **row}
+            facts = {"number": numbers[item.text], "known": bool(faults), "operators": operators}
+            yield {**facts, **row}
 
 
 def measure(lane: Lane, scheme: str, minutes: float, progress: Progress) -> dict[int, Row]:
@@ -182,12 +184,12 @@ def measure(lane: Lane, scheme: str, minutes: float, progress: Progress) -> dict
 
     def note(line: str) -> None:
         nonlocal at
-        kind, _, rest = line.partition(" ")
+        kind, _, value = line.partition(" ")
         if kind == "AT":
-            at = int(rest)
+            at = int(value)
             progress.step(f"bench right: {lane.name} {scheme}, {len(rows)} graphs")
         elif kind == "ROW":
-            row = json.loads(rest)
+            row = json.loads(value)
             rows[row["number"]] = row
 
     while (left_s := end - time.monotonic()) > 0:
@@ -224,11 +226,14 @@ def run_bench(progress: Progress) -> Mapping[str, Any]:
                 for lane, scheme in zip(LANES, schemes, strict=True)
             ]
             rows = [task.result() for task in tasks]
-        right = [{n for n, row in one.items() if is_good(row)} for one in rows]
-        times = Counter(n for one in right for n in one)
-        for lane, scheme, found, good in zip(LANES, schemes, rows, right, strict=True):
-            figures[f"{lane.name} {scheme} alone"] = summarize([found[n] for n in sorted(good)])
-            shared = [found[n] for n in sorted(good) if times[n] > 1]
+        right = []
+        for graphs in rows:
+            good = {number for number, row in graphs.items() if is_good(row)}
+            right.append(good)
+        times = Counter(n for graphs in right for n in graphs)
+        for lane, scheme, lane_rows, good in zip(LANES, schemes, rows, right, strict=True):
+            figures[f"{lane.name} {scheme} alone"] = summarize([lane_rows[n] for n in sorted(good)])
+            shared = [lane_rows[n] for n in sorted(good) if times[n] > 1]
             figures[f"{lane.name} {scheme} shared"] = summarize(shared)
     return figures
 
@@ -240,22 +245,22 @@ def is_good(row: Row) -> bool:
 def summarize(rows: Sequence[Row]) -> dict[str, Any]:
     """Return the counts of a lane, and the rejected graphs."""
     rejected = [row for row in rows if row["rejected"]]
-    operators = Counter(one for row in rejected for one in {*row["operators"]})
-    every = Counter(one for row in rows for one in {*row["operators"]})
+    operators = Counter(operator for row in rejected for operator in {*row["operators"]})
+    totals = Counter(operator for row in rows for operator in {*row["operators"]})
     return {
         "right": len(rows),
         "rejected": len(rejected),
         "interval": find_interval(len(rejected), len(rows)),
         "strict": sum(row["strict"] for row in rows),
-        "operators": {operator: [operators[operator], every[operator]] for operator in operators},
+        "operators": {operator: [operators[operator], totals[operator]] for operator in operators},
         "graphs": [[row["number"], row["operators"], row["places"]] for row in rejected],
     }
 
 
-def find_interval(found: int, total: int) -> list[float]:
+def find_interval(number: int, total: int) -> list[float]:
     """Return the 95 % confidence interval of a share (Clopper and Pearson)."""
-    low = find_share(found - 1, total, 0.975) if found else 0.0
-    return [low, find_share(found, total, 0.025) if found < total else 1.0]
+    low = find_share(number - 1, total, 0.975) if number else 0.0
+    return [low, find_share(number, total, 0.025) if number < total else 1.0]
 
 
 def find_share(most: int, total: int, chance: float) -> float:
@@ -274,14 +279,15 @@ def find_share(most: int, total: int, chance: float) -> float:
 def render_bench(figures: Mapping[str, Any]) -> str:
     """Return the table: a lane per row, then the rejected graphs."""
     rows = [f"{'':32s} right   rejected   95 % interval     with strict_noise"]
-    for lane, one in figures.items():
+    for lane, counts in figures.items():
+        low, high = counts["interval"]
         rows.append(
-            f"{lane:32s} {one['right']:5d} {one['rejected']:10d}   {one['interval'][0]:.2%} to"
-            f" {one['interval'][1]:.2%} {one['strict']:10d}"
+            f"{lane:32s} {counts['right']:5d} {counts['rejected']:10d}   {low:.2%} to"
+            f" {high:.2%} {counts['strict']:10d}"
         )
-    for lane, one in figures.items():
+    for lane, counts in figures.items():
         rows += [
-            f"{lane} {number}: {' '.join(ops)} {where}" for number, ops, where in one["graphs"]
+            f"{lane} {number}: {' '.join(ops)} {where}" for number, ops, where in counts["graphs"]
         ]
     return "\n".join(rows)
 

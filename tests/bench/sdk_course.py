@@ -108,8 +108,8 @@ def make_archive(target: Path, host: Path, device: Path) -> None:
     """At least 400 MB: the host's libraries once, the device's once a toolchain, as in an SDK."""
 
     def place_skel(name: str) -> str:
-        found = SKEL.fullmatch(name)
-        return f"{PREFIX}/lib/hexagon-v{found[1]}/unsigned" if found else ""
+        match = SKEL.fullmatch(name)
+        return f"{PREFIX}/lib/hexagon-v{match[1]}/unsigned" if match else ""
 
     def place_library(folder: str) -> Callable[[str], str]:
         return lambda name: "" if SKEL.fullmatch(name) else f"{PREFIX}/lib/{folder}"
