@@ -97,6 +97,7 @@ class DeviceRunner:
     def open(
         self, program: Program, timeout_s: float, *, fresh: bool = False
     ) -> Iterator[DeviceProgram]:
+        """Yield an object that runs ``program``. One program at a time has the device."""
         del fresh  # each run is a new process anyway
         with self.turn:
             yield DeviceProgram(self, program, timeout_s)

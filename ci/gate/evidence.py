@@ -92,8 +92,8 @@ def weigh_report(
     ``policy`` is the policy by which the cases must have been judged. ``recorded`` maps cases, as
     text, to the figures that this checkout recorded for the report's toolchain.
     """
-    true = report.recounted
-    counts, true_counts = true.summary, describe_counts(true.summary)
+    recounted = report.recounted
+    counts, true_counts = recounted.summary, describe_counts(recounted.summary)
     faults = []
     if counts.failed or counts.controls_passed:
         faults.append(true_counts)
@@ -102,14 +102,18 @@ def weigh_report(
         faults.append(
             f"the report's summary says {stated_counts}, but its cases add up to {true_counts}"
         )
-    if true.exit_code.value != exit_code:
-        code = true.exit_code.value
+    if recounted.exit_code.value != exit_code:
+        code = recounted.exit_code.value
         faults.append(
             f"the job's exit code is {exit_code}, but its cases require {code}: {true_counts}"
         )
-    faults += [*_compare_junit(true, junit), *_compare_plan(true, job), *_doubt_cases(true)]
+    faults += [
+        *_compare_junit(recounted, junit),
+        *_compare_plan(recounted, job),
+        *_doubt_cases(recounted),
+    ]
     if policy:
-        faults += [*_compare_policy(true, policy), *_compare_recorded(true, recorded)]
+        faults += [*_compare_policy(recounted, policy), *_compare_recorded(recounted, recorded)]
     return Evidence(counts.passed + counts.failed, counts.failed, tuple(faults))
 
 
@@ -162,12 +166,12 @@ def _compare_plan(report: Report, job: PlannedJob) -> Iterator[str]:
     names = [case.name for case in report.cases]
     planned = set(job.cases)
     if len(set(names)) < len(names):
-        many = sum(number > 1 for number in Counter(names).values())
-        yield f"the report lists {count(many, 'case')} more than once"
+        repeated_count = sum(number > 1 for number in Counter(names).values())
+        yield f"the report lists {count(repeated_count, 'case')} more than once"
     if planned and planned != set(names):
-        had, unplanned_count = len(planned & set(names)), len(set(names) - planned)
+        planned_count, unplanned_count = len(planned & set(names)), len(set(names) - planned)
         unplanned = f", and {count(unplanned_count, 'unplanned case')}" if unplanned_count else ""
-        yield f"the report has {had} of {len(planned)} planned cases{unplanned}"
+        yield f"the report has {planned_count} of {len(planned)} planned cases{unplanned}"
 
 
 def _compare_policy(report: Report, policy: EmulatorPolicy) -> Iterator[str]:

@@ -181,6 +181,7 @@ APPS.when(
 
 @APPS.check("QNN854")
 def see_pointers(unit: AppUnit) -> Iterator[Seen]:
+    """Report Git LFS pointers instead of libraries or programs, all in one finding."""
     if unit.pointers:
         first, *names = [PurePath(path).name for path in unit.pointers]
         verb = "are" if names[1:] else "is"
@@ -240,6 +241,9 @@ for undeclared in ("QNN860", "QNN861", "QNN862"):
 
 @APPS.check("QNN863")
 def see_required(unit: AppUnit) -> Iterator[Seen]:
+    """Report vendor libraries that the manifest requires: the app cannot be installed on
+    devices without them.
+    """
     for name, required in unit.manifest.native_libraries.items() if unit.manifest else ():
         if required and name in VENDOR:
             yield seen(name, unit.name)
@@ -274,6 +278,9 @@ def _count_others(items: Sequence[object]) -> str:
 
 @APPS.check("QNN867")
 def see_different_duplicates(unit: AppUnit) -> Iterator[Seen]:
+    """Report files with the same name and ABI but different content, of which only one is
+    installed.
+    """
     for files in unit.duplicates:
         readable = [file for file in files if file.path.is_file() and not file.is_pointer]
         differing = [
@@ -289,6 +296,9 @@ def see_different_duplicates(unit: AppUnit) -> Iterator[Seen]:
 
 @APPS.check("QNN864")
 def see_missing_for_program(unit: AppUnit) -> Iterator[Seen]:
+    """Report libraries that a program needs and the app lacks. Nothing is reported for an app
+    without QNN.
+    """
     names = {library.name for library in unit.qnn_libraries}
     for asset in unit.assets:
         for needed in asset.find_needs() if names else ():

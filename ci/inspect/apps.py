@@ -327,6 +327,9 @@ def find_texts(path: Path, texts: Iterable[bytes]) -> set[bytes]:
 
 
 def read_manifest(path: Path) -> AppManifest:
+    """Return what an app's manifest, text or compiled, states about libraries. Its ``fault`` is
+    set if it cannot be read.
+    """
     try:
         with open_regular(path) as file:
             return parse_manifest(file.read(MAX_BYTES + 1))
@@ -352,6 +355,9 @@ class ArchiveReader:
         self.left = MAX_UNPACKED
 
     def read_file(self, path: Path) -> AppUnit:
+        """Return the contents of an APK, an AAR or a set of APKs. Raises UnfitError for an
+        LFS pointer, and UsageError for other files.
+        """
         with open_regular(path) as file:
             start = file.read(len(POINTER))
         if start == POINTER:

@@ -42,6 +42,7 @@ class Lock(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
 
 
 def lock_name(artifact: str, version: str) -> str:
+    """Return the file name of a lock."""
     return f"{artifact}-{version}.json"
 
 

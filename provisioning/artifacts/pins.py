@@ -53,6 +53,7 @@ class Change:
     old: Path | None = None
 
     def diff(self) -> str:
+        """The change as a unified diff."""
         old, new = (
             path.relative_to(manifests_root().parent) for path in (self.old or self.path, self.path)
         )

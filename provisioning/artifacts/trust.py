@@ -135,8 +135,8 @@ def check_version(request: ArtifactRequest, root: Path) -> list[str]:
             builds[f"{build.version}.{build.stamp}"] += 1
     for build_text, count in builds.items():
         if not build_text.startswith(version):
-            those = "1 library is" if count == 1 else f"{count} libraries are"
-            raise contradiction(request, f"{those} from {build_text}, not {version}")
+            libraries_are = "1 library is" if count == 1 else f"{count} libraries are"
+            raise contradiction(request, f"{libraries_are} from {build_text}, not {version}")
         evidence.append(f"{count} libraries say {build_text}")
     return evidence
 

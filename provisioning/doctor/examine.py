@@ -70,10 +70,12 @@ class Verdict:
 
     @property
     def errors(self) -> tuple[Finding, ...]:
+        """The findings that make the environment unfit."""
         return tuple(finding for finding in self.findings if finding.severity is Severity.ERROR)
 
     @property
     def warnings(self) -> tuple[Finding, ...]:
+        """The findings that make it unfit only with --strict."""
         return tuple(finding for finding in self.findings if finding.severity is Severity.WARNING)
 
     @property
@@ -202,6 +204,9 @@ def find_pins(requests: Sequence[ArtifactRequest], roots: Mapping[str, Path]) ->
 
 
 def examine_request(request: SurveyRequest, progress: Progress | None = None) -> Verdict:
+    """Survey an environment and judge it. Raises UsageError for an unknown SoC, and
+    ManifestError.
+    """
     policy, kinds = read_doctor_policy(), read_elf_policies()
     fitness = find_fitness(request.profile)
     policies = {name: kinds[name] for name in fitness.kinds}

@@ -40,6 +40,7 @@ class QnnName(NamedTuple):
 
     @property
     def is_htp_skel(self) -> bool:
+        """Whether it is HTP's library for the DSP."""
         return (self.backend, self.part) == ("Htp", "Skel")
 
 
@@ -71,14 +72,17 @@ class FileFacts:
 
     @property
     def name(self) -> str:
+        """The file's name without directories."""
         return self.path.name
 
     @property
     def qnn_name(self) -> QnnName:
+        """The parts of the file's name, if it is a QNN library."""
         return parse_qnn_name(self.name)
 
     @property
     def machine(self) -> int | None:
+        """e_machine; None for a file that is not ELF or cannot be read."""
         return self.elf.machine if self.elf else None
 
     @property
@@ -132,10 +136,12 @@ class TreeFacts:
 
     @property
     def link_names(self) -> frozenset[str]:
+        """The names of the symbolic links, without directories."""
         return frozenset(PurePosixPath(link).name for link in self.links)
 
     @property
     def size_bytes(self) -> int:
+        """The size of all files together."""
         return sum(file.size_bytes for file in self.files)
 
 
@@ -291,6 +297,7 @@ class VariableFacts:
     real: Mapping[str, str] = field(default_factory=dict)
 
     def is_same(self, left: str | Path, right: str | Path) -> bool:
+        """Return whether two paths lead to the same place, with all symbolic links followed."""
         names = [str(Path(path)) for path in (left, right)]
         return self.real.get(names[0], names[0]) == self.real.get(names[1], names[1])
 

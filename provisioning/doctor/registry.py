@@ -84,6 +84,7 @@ class Case:
 
     @property
     def host_policy(self) -> ElfPolicy | None:
+        """The requirements of libraries for this machine, if the profile has any."""
         return self.kinds.get(HOST_KIND)
 
     @property
@@ -98,6 +99,7 @@ class Case:
 
     @property
     def pin(self) -> str | None:
+        """The pinned version of the SDK; None if the user chose a directory."""
         return self.facts.pins.get(self.facts.sdk_name)
 
     @property
@@ -177,6 +179,7 @@ class Check(Generic[S]):
 
     @property
     def row(self) -> CheckRow:
+        """The row in manifests/policies/checks.toml with the check's texts."""
         return read_rows()[self.id]
 
     def see(self, item: S) -> Iterator[Seen]:
@@ -283,6 +286,7 @@ class Subjects(Generic[S]):
 
 
 def tell_case(case: Case) -> Seen:
+    """Return the values for the texts of checks that judge the machine."""
     facts, fitness = case.facts, case.fitness
     return seen(
         "",

@@ -45,7 +45,7 @@ FIX = f"set {HOME_VARIABLE} to a writable directory"
 TREE_FILE = "tree.json"
 LOCK_POLL_S = 0.05
 OTHERS_WRITE = 0o022
-_said: set[Path] = set()
+_announced_homes: set[Path] = set()
 
 
 def store_home() -> Path:
@@ -213,9 +213,9 @@ class Store:
         """Warn once if other users can change files in the store, including programs that are run
         from it.
         """
-        if self.home in _said or not self.home.is_dir():
+        if self.home in _announced_homes or not self.home.is_dir():
             return
-        _said.add(self.home)
+        _announced_homes.add(self.home)
         state = self.home.stat()
         if state.st_uid not in {0, os.geteuid()}:
             who = f"belongs to user {state.st_uid}, who"

@@ -60,6 +60,7 @@ class ArtifactRequest:
 
     @property
     def name(self) -> str:
+        """The artifact's name."""
         return self.toolchain.name
 
     @property

@@ -40,6 +40,9 @@ class Family(NamedTuple):
 
 
 def find_families(case: Case) -> Iterator[Family]:
+    """Yield the SDK's libraries, and each set of libraries in the staging directory, as a
+    family.
+    """
     facts = case.facts
     if facts.sdk and facts.sdk.is_directory:
         files, is_pushed = facts.trees[facts.sdk_name].files, case.fitness.skels
@@ -123,6 +126,9 @@ def _is_newer_system(file: FileFacts, build: QnnBuild, usual: QnnBuild) -> bool:
 
 @FAMILIES.check("QNN302")
 def see_other_statement(family: Family) -> Iterator[Seen]:
+    """Report that the SDK's statement of its version or build differs from most of its
+    libraries.
+    """
     usual, version, stamp = most_common_build(family.files), family.version, family.stamp
     if usual is None:
         return
@@ -134,6 +140,7 @@ def see_other_statement(family: Family) -> Iterator[Seen]:
 
 @FAMILIES.check("QNN303")
 def see_no_build(family: Family) -> Iterator[Seen]:
+    """Report that no library states a complete build."""
     named = [file for file in family.files if file.name.startswith("libQnn")]
     if named and most_common_build(family.files) is None:
         versions = sorted({file.version for file in named} - {""})
@@ -143,6 +150,7 @@ def see_no_build(family: Family) -> Iterator[Seen]:
 
 @FAMILIES.check("QNN314")
 def see_unidentified_library(family: Family) -> Iterator[Seen]:
+    """Report libraries without a build, if libraries of this name have one in every known QNN."""
     usual = most_common_build(family.files)
     for file in family.files:
         is_readable = file.elf and file.elf.little_endian
@@ -219,6 +227,9 @@ FAMILIES.each(
 
 @FAMILIES.check("QNN306")
 def see_misnamed_skel(family: Family) -> Iterator[Seen]:
+    """Report skels with another Hexagon version in their name than in their flags, and staged
+    skels that are not for the DSP at all.
+    """
     for file, version, flags, directory in _skels(family):
         if not directory and flags != version:
             yield seen(file.name, file.path, machine=f"Hexagon V{flags}", version=version)
@@ -243,6 +254,7 @@ def _skels(family: Family) -> Iterator[tuple[FileFacts, str, str, str]]:
 
 @FAMILIES.check("QNN307")
 def see_no_skel_for_soc(family: Family) -> Iterator[Seen]:
+    """Report that the SDK has no skel for the requested SoC's Hexagon version."""
     if family.soc:
         soc, hexagon = family.soc
         if f"libQnnHtpV{hexagon}Skel.so" not in {file.name for file in family.files}:

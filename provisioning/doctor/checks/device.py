@@ -39,6 +39,9 @@ class Device(NamedTuple):
         return min(aligns, default=0)
 
     def seen(self, at: str = "", **values: object) -> Seen:
+        """Return a fault of the device, with the values that the texts of all its checks
+        use. ``at`` is the place on the device.
+        """
         where = f"{self.facts.serial}:{at}"
         common_values = {
             "device": self.facts,
@@ -75,6 +78,7 @@ ENVIRONMENT.when(QNN808=lambda case: case.facts.devices == ())
 
 @DEVICES.check("QNN806")
 def see_stale_libraries(device: Device) -> Iterator[Seen]:
+    """Report libraries on the device that come from another QNN build than the SDK's."""
     build = most_common_build(device.case.sdk_files)
     for name, device_build in sorted(device.facts.libraries.items()):
         if device_build and build and device_build != build.text:
@@ -95,12 +99,16 @@ class Staging(NamedTuple):
 
     @property
     def names(self) -> set[str]:
+        """The names of the staged files, and of the links whose targets exist."""
         present = self.tree.links.keys() - self.tree.dangling
         return {file.name for file in self.tree.files} | {
             path.rpartition("/")[2] for path in present
         }
 
     def seen(self) -> Seen:
+        """Return a fault of the staging directory, with the values that the texts of its
+        checks use.
+        """
         names = ", ".join(self.required or ("libQnnHtp.so", "libQnnSystem.so"))
         first = self.required[0] if self.required else "library"
         return seen("staging", self.tree.root, first=first, names=names, count=len(self.tree.files))
@@ -178,6 +186,7 @@ def see_program_for_another_hexagon(staging: Staging) -> Iterator[Seen]:
 
 @STAGINGS.check("QNN324")
 def see_program_for_another_soc(staging: Staging) -> Iterator[Seen]:
+    """Report programs for other SoCs with the same Hexagon version as the requested SoC."""
     soc = staging.case.soc
     for file in staging.tree.lowered:
         names = {target.soc for target in file.targets}
@@ -192,6 +201,7 @@ def _name_targets(file: FileFacts) -> str:
 
 @STAGINGS.check("QNN310")
 def see_not_staged(staging: Staging) -> Iterator[Seen]:
+    """Report the files that the profile requires and that are missing."""
     dangling = {path.rpartition("/")[2] for path in staging.tree.dangling}  # QNN300 reports them
     for name in staging.required:
         if name not in staging.names | dangling:
@@ -200,6 +210,9 @@ def see_not_staged(staging: Staging) -> Iterator[Seen]:
 
 @STAGINGS.check("QNN311")
 def see_no_stub(staging: Staging) -> Iterator[Seen]:
+    """Report that there is no stub for libQnnHtp.so. If an SoC was requested, QNN312 names its
+    stub.
+    """
     parts = [*map(parse_qnn_name, staging.names)]
     if "libQnnHtp.so" not in staging.names or staging.case.soc:
         return
@@ -212,6 +225,7 @@ def see_no_stub(staging: Staging) -> Iterator[Seen]:
 
 @STAGINGS.check("QNN312")
 def see_no_parts_for_soc(staging: Staging) -> Iterator[Seen]:
+    """Report that the requested SoC's stub, or stub and skel, are missing."""
     if not staging.case.soc or "libQnnHtp.so" not in staging.required:
         return
     soc, hexagon = staging.case.soc
@@ -223,6 +237,7 @@ def see_no_parts_for_soc(staging: Staging) -> Iterator[Seen]:
 
 @STAGINGS.check("QNN313")
 def see_newer_program(staging: Staging) -> Iterator[Seen]:
+    """Report programs from a newer QNN than the libraries next to them."""
     for file in staging.tree.lowered:
         for files in split_sets((*staging.tree.files, file)):
             if file not in files:

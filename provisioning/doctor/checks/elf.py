@@ -76,6 +76,7 @@ class Placed(NamedTuple):
         return version if version and is_skel and not (signed or self.elf.checksum) else ""
 
     def seen(self, **values: object) -> Seen:
+        """Return a fault of the file, with the values that the texts of all its checks use."""
         elf, policy = self.elf, self.policy
         kind = TYPE_NAMES.get(elf.type, f"of e_type {elf.type}")
         common_values = {"file": self, "elf": elf, "policy": policy, "kind": kind}
@@ -108,6 +109,7 @@ def judge(placed: Placed) -> list[Finding]:
 
 
 def judge_defect(error: ElfError) -> Finding:
+    """Return the finding for a file that cannot be read as ELF."""
     (finding,) = DEFECTS.judge(error)
     return finding
 
@@ -136,6 +138,7 @@ TARGET.when(
 
 @TARGET.check("QNN232")
 def see_glibc_on_android(file: Placed) -> Iterator[Seen]:
+    """Report files for Android that need a library of glibc."""
     needed = [name for name in file.elf.needed if name in GLIBC]
     if file.policy.android_api is not None and needed:
         yield file.seen(needed=needed[0])
@@ -143,6 +146,9 @@ def see_glibc_on_android(file: Placed) -> Iterator[Seen]:
 
 @CONTENT.check("QNN215")
 def see_other_soname(file: Placed) -> Iterator[Seen]:
+    """Report a soname other than the file's name, if a file next to it needs that soname or if
+    the two names belong to different QNN libraries.
+    """
     name, soname = file.elf.path.name, file.elf.soname
     expected = file.policy.sonames.get(name, name)
     # libc++.so.1.0 is the target of the link libc++.so.1.
@@ -179,6 +185,9 @@ def _leaves(entry: str, depth: int) -> bool:
 
 
 def see_newer(family: str, file: Placed) -> Iterator[Seen]:
+    """Report that a file needs a newer version of ``family``, such as GLIBC, than its policy
+    allows.
+    """
     limit: str | None = getattr(file.policy, family.lower())
     need = file.elf.highest_need(family)
     if limit and need and need > parse_version(limit).release:

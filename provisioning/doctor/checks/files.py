@@ -154,6 +154,9 @@ class Need(NamedTuple):
     is_libcxx: bool
 
     def seen(self) -> Seen:
+        """Return the fault of a missing library, with the values that the texts of its
+        checks use.
+        """
         other_count = len(self.users) - 1
         others_text = (
             f" and {other_count} other file{'s' * (other_count > 1)}" if other_count else ""

@@ -41,6 +41,7 @@ ENVIRONMENT.when(
 
 @ENVIRONMENT.check("QNN004")
 def see_lacking_flags(case: Case) -> Iterator[Seen]:
+    """Report the CPU's missing instruction sets. Nothing is reported if the flags are unknown."""
     has = case.facts.host.cpu_flags
     if missing := [flag for flag in case.fitness.cpu_flags if has and flag not in has]:
         yield seen("CPU", "/proc/cpuinfo", flags=", ".join(missing))
@@ -74,6 +75,7 @@ class Tool(NamedTuple):
     policy: ToolPolicy
 
     def seen(self) -> Seen:
+        """Return a fault of the tool, with the values that the texts of its checks use."""
         policy, facts = self.policy, self.facts
         return seen(
             policy.program,
@@ -108,6 +110,7 @@ class Checkout(NamedTuple):
 
     @property
     def commit(self) -> str:
+        """The commit that is checked out; empty if it is unknown."""
         return self.facts.commit or ""
 
     @property
@@ -116,6 +119,7 @@ class Checkout(NamedTuple):
         return self.case.facts.pins.get("executorch-commit", "")
 
     def seen(self, subject: str = "checkout", where: object = "", **values: object) -> Seen:
+        """Return a fault of the checkout, with the values that the texts of its checks use."""
         root = self.facts.root
         return seen(subject, where or root, root=root, checkout=self, **values)
 
@@ -148,6 +152,9 @@ CHECKOUTS.when(
 
 
 def see_submodules(state: str, nested: set[bool], checkout: Checkout) -> Iterator[Seen]:
+    """Report submodules in ``state``: needed ones if ``nested`` contains False, and those
+    nested in needed ones if it contains True.
+    """
     for module, owner in checkout.submodules(state):
         if (module.path != owner) in nested:
             where, commit = f"{checkout.facts.root}/{module.path}", module.commit[:12]
@@ -185,6 +192,7 @@ class Ndk(NamedTuple):
         return self.case.facts.pins.get(NDK, "")
 
     def seen(self) -> Seen:
+        """Return a fault of the NDK, with the values that the texts of its checks use."""
         name = f"NDK {ndk_name(self.pin)} ({self.pin})" if self.pin else "the pinned NDK"
         where, tags = f"{self.facts.root}/source.properties", ", ".join(self.facts.host_tags)
         values = {"pinned": name, "revision": self.facts.revision, "found": tags or "none"}
@@ -194,10 +202,12 @@ class Ndk(NamedTuple):
 
     @property
     def policy(self) -> NdkPolicy:
+        """The requirements of an NDK."""
         return self.case.policy.ndk
 
     @property
     def prebuilt(self) -> str:
+        """The directory with the compilers, one subdirectory for each kind of host."""
         return f"{self.facts.root}/toolchains/llvm/prebuilt"
 
 

@@ -46,9 +46,11 @@ class Variables(NamedTuple):
 
     @property
     def root(self) -> str:
+        """The value of QNN_SDK_ROOT; empty if it is not set."""
         return self.facts.values.get("QNN_SDK_ROOT", "")
 
     def seen(self) -> Seen:
+        """Return a fault of the variables, with the values that the texts of their checks use."""
         return seen(
             "QNN_SDK_ROOT",
             self.root or "environment",
@@ -59,6 +61,7 @@ class Variables(NamedTuple):
         )
 
     def is_wanted(self, entry: PathEntry) -> bool:
+        """Return whether an entry of LD_LIBRARY_PATH is the SDK's directory."""
         return bool(entry.directory) and self.facts.is_same(entry.directory, self.sdk_libraries)
 
 
@@ -102,6 +105,7 @@ def see_shadows(variables: Variables) -> Iterator[Seen]:
 
 @VARIABLES.check("QNN406")
 def see_device_libraries(variables: Variables) -> Iterator[Seen]:
+    """Report entries of LD_LIBRARY_PATH with libraries for a device, except the SDK's."""
     for entry in variables.facts.library_path:
         if variables.facts.is_same(entry.directory, variables.sdk_libraries):
             continue  # a foreign library in the SDK is reported by QNN212
@@ -112,6 +116,7 @@ def see_device_libraries(variables: Variables) -> Iterator[Seen]:
 
 @VARIABLES.check("QNN410")
 def see_hidden_path(variables: Variables) -> Iterator[Seen]:
+    """Report that DSP_LIBRARY_PATH hides another value of ADSP_LIBRARY_PATH."""
     values = variables.facts.values
     hiding, hidden = values.get("DSP_LIBRARY_PATH"), values.get("ADSP_LIBRARY_PATH")
     if hiding and hidden and hiding != hidden:
@@ -137,6 +142,7 @@ class Runtime(NamedTuple):
     needs: Mapping[str, tuple[tuple[int, ...], str]]
 
     def seen(self, **values: object) -> Seen:
+        """Return a fault of the library, with the values that the texts of its checks use."""
         defect = self.file.defect.value if self.file.defect else ""
         return seen(self.file.name, self.entry, defect=defect, **values)
 
@@ -168,6 +174,7 @@ RUNTIMES = Subjects(find_runtimes, Runtime.seen)
 
 @RUNTIMES.check("QNN415")
 def see_old_runtime(runtime: Runtime) -> Iterator[Seen]:
+    """Report a library that lacks the symbol versions which the SDK or the adaptor need."""
     for family, (need, user) in runtime.needs.items():
         has = runtime.file.elf.highest_def(family) if runtime.file.elf else None
         if has and need > has:
@@ -228,6 +235,9 @@ class Interpreter(NamedTuple):
     case: Case
 
     def seen(self, subject: str = "", where: object = "", **values: object) -> Seen:
+        """Return a fault of the interpreter, with the values that the texts of all its
+        checks use.
+        """
         policy, place = self.policy, where or self.facts.executable
         defect = self.facts.adaptor.defect if self.facts.adaptor else None
         common_values = {
@@ -243,6 +253,7 @@ class Interpreter(NamedTuple):
 
     @property
     def policy(self) -> PythonPolicy:
+        """The requirements of an interpreter."""
         return self.case.policy.python
 
     @property
@@ -289,6 +300,7 @@ PYTHON.when(
 
 @PYTHON.check("QNN502")
 def see_other_python(python: Interpreter) -> Iterator[Seen]:
+    """Report a Python version outside the supported range."""
     version, policy = ".".join(map(str, python.facts.version)), python.policy
     if is_older(version, policy.minimum) or not is_older(version, policy.below):
         yield python.seen("Python", version=version)
@@ -296,6 +308,7 @@ def see_other_python(python: Interpreter) -> Iterator[Seen]:
 
 @PYTHON.check("QNN504")
 def see_old_torch(python: Interpreter) -> Iterator[Seen]:
+    """Report a torch that is too old for ExecuTorch."""
     torch = python.facts.distributions.get("torch")
     if torch and is_older(torch, python.policy.torch_minimum):
         yield python.seen("torch", torch=torch)
@@ -303,6 +316,7 @@ def see_old_torch(python: Interpreter) -> Iterator[Seen]:
 
 @PYTHON.check("QNN505")
 def see_unknown_pair(python: Interpreter) -> Iterator[Seen]:
+    """Report versions of ExecuTorch, torch and QNN that are not listed as working together."""
     versions, qnn = python.facts.distributions, python.qnn
     executorch, torch = versions.get("executorch"), versions.get("torch")
     if not executorch or not torch or python.case.pairs.is_supported(executorch, torch, qnn):
@@ -315,6 +329,7 @@ def see_unknown_pair(python: Interpreter) -> Iterator[Seen]:
 
 @PYTHON.check("QNN516")
 def see_hidden_by_folder(python: Interpreter) -> Iterator[Seen]:
+    """Report that a folder called executorch is imported instead of the installed package."""
     facts = python.facts
     if not facts.installed or facts.adaptors or python.is_hidden or not facts.executorch:
         return
@@ -351,6 +366,7 @@ def see_lacking_libraries(python: Interpreter) -> Iterator[Seen]:
 
 @PYTHON.check("QNN509")
 def see_newer_adaptor(python: Interpreter) -> Iterator[Seen]:
+    """Report an adaptor that needs a newer glibc than the machine's."""
     adaptor, glibc = python.facts.adaptor, python.case.facts.host.glibc
     need = python.elf.highest_need("GLIBC") if python.elf else None
     text = ".".join(map(str, need or ()))
@@ -360,6 +376,7 @@ def see_newer_adaptor(python: Interpreter) -> Iterator[Seen]:
 
 @PYTHON.check("QNN511")
 def see_no_flatc(python: Interpreter) -> Iterator[Seen]:
+    """Report that flatc is missing, if this version of ExecuTorch needs it."""
     executorch = python.facts.distributions.get("executorch")
     is_old = executorch and is_older(executorch, python.policy.flatc_below)
     if is_old and python.facts.flatc is None:

@@ -54,6 +54,7 @@ class Sdk(NamedTuple):
     case: Case
 
     def seen(self) -> Seen:
+        """Return a fault of the SDK, with the values that the texts of its checks use."""
         fault = f": it cannot be read: {self.facts.fault}" if self.facts.fault else ""
         minimum, reason = self.case.minimum
         values = {"minimum": minimum, "reason": reason, "fault": fault, "pin": self.case.pin}
@@ -61,6 +62,7 @@ class Sdk(NamedTuple):
 
     @property
     def tree(self) -> TreeFacts:
+        """The files of the SDK."""
         return self.case.facts.trees[self.case.facts.sdk_name]
 
 
@@ -92,6 +94,9 @@ SDK.each(
 
 @SDK.check("QNN107")
 def see_no_library(sdk: Sdk) -> Iterator[Seen]:
+    """Report missing libraries, in directories that exist. Another check reports the
+    directories.
+    """
     existing = {file.relative for file in sdk.tree.files} | sdk.tree.links.keys()
     for directory, names in sdk.case.fitness.libraries.items():
         for name in names if directory in sdk.facts.directories else ():
@@ -101,6 +106,7 @@ def see_no_library(sdk: Sdk) -> Iterator[Seen]:
 
 @SDK.check("QNN108")
 def see_no_headers(sdk: Sdk) -> Iterator[Seen]:
+    """Report missing headers, if the profile compiles against them."""
     required = sdk.case.policy.headers if sdk.case.fitness.headers else ()
     if names := [name for name in required if name not in sdk.facts.headers]:
         yield seen("include/QNN", f"{sdk.facts.root}/include/QNN", names=", ".join(names))
@@ -108,6 +114,9 @@ def see_no_headers(sdk: Sdk) -> Iterator[Seen]:
 
 @SDK.check("QNN110")
 def see_other_api(sdk: Sdk) -> Iterator[Seen]:
+    """Report headers of another API version than the library's. Older headers with the same
+    major version work.
+    """
     headers, library = sdk.facts.api_version, sdk.facts.library_api
     if headers and library:
         headers_api, library_api = parse_version(headers), parse_version(library)
@@ -130,13 +139,18 @@ class Adaptor(NamedTuple):
 
     @property
     def installed(self) -> str:
+        """The version of the installed ExecuTorch; empty if there is none."""
         return self.python.distributions.get("executorch") or ""
 
     @property
     def checkout(self) -> str:
+        """The version of the checkout that an overlay was built from; empty for the wheel's
+        adaptor.
+        """
         return self.python.checkout
 
     def seen(self) -> Seen:
+        """Return a fault of the adaptor, with the values that the texts of its checks use."""
         where = self.python.adaptor.path if self.python.adaptor else ""
         values = {"library": self.library, "root": self.sdk.root, "installed": self.installed}
         values |= {"checkout": self.checkout, "headers": self.python.headers or "an unknown QNN"}
