@@ -162,15 +162,15 @@ def stage(
 def _name_files(paths: Iterable[Path]) -> dict[str, Path]:
     """Return the paths, keyed by file name. Raises UsageError if two different paths have the same
     file name."""
-    named: dict[str, Path] = {}
+    paths_by_name: dict[str, Path] = {}
     for path in paths:
-        if named.setdefault(path.name, path) != path:
+        if paths_by_name.setdefault(path.name, path) != path:
             raise UsageError(
-                f"{named[path.name]} and {path} have the same name",
+                f"{paths_by_name[path.name]} and {path} have the same name",
                 why="a bundle keeps all its files in one directory",
                 fix="rename one of them",
             )
-    return named
+    return paths_by_name
 
 
 def read_bundle(directory: Path) -> Bundle:

@@ -117,9 +117,9 @@ class DeviceRunner:
         owner is a process on this computer that has ended. Otherwise, return its holder. Raises
         UnfitError if the user may not write to the device's directory, and the same errors as
         ``Device.call``."""
-        gone = ""
+        ended_owner = ""
         while True:
-            values = {"me": self.owner, "gone": gone, "seconds": int(seconds)}
+            values = {"me": self.owner, "gone": ended_owner, "seconds": int(seconds)}
             script = fill_script(SCRIPTS / "take.sh", place=self.device.place, **values)
             answer = self.device.call(script)
             if not answer.code:
@@ -131,9 +131,9 @@ class DeviceRunner:
                     fix="pass another directory with --place, or remove this one on the device",
                 )
             owner, _, left_s = answer.out.decode("utf-8", "replace").strip().partition(" ")
-            if gone == owner or not is_gone(owner):
+            if ended_owner == owner or not is_gone(owner):
                 return Holder(owner or "another computer", left_s or "a few")
-            gone = owner
+            ended_owner = owner
 
 
 @contextmanager
@@ -193,8 +193,8 @@ class DeviceProgram:
         """How often each sample is run: the model's ``iteration``. On a real device, the default
         of 1 is replaced by RUNS."""
         run_options = self.program.spec.source.run
-        usual = run_options.iteration == ONE_RUN.iteration and not self.is_emulated
-        return RUNS if usual else run_options.iteration
+        is_default = run_options.iteration == ONE_RUN.iteration and not self.is_emulated
+        return RUNS if is_default else run_options.iteration
 
     def run(self, sets: Sets) -> Sets:
         """Send the program and ``sets``, then start the runner ``runner.starts`` times. Return the
@@ -282,7 +282,7 @@ class DeviceProgram:
             "performance_output_path": SPEED,
             "etdump_path": TIMES,
         }
-        words = [quote(f"--{name}={value}") for name, value in flags.items()]
+        arguments = [quote(f"--{name}={value}") for name, value in flags.items()]
         script = fill_script(
             SCRIPTS / "run.sh",
             place=self.place,
@@ -302,7 +302,7 @@ class DeviceProgram:
         )
         outputs = sum(output.size_bytes for output in self.program.compiled.outputs)
         return runner.device.ask(
-            f"set -- {quote(runner.bundle.runner)} {' '.join(words)}\n{script}",
+            f"set -- {quote(runner.bundle.runner)} {' '.join(arguments)}\n{script}",
             timeout_s=self.timeout_s + GRACE_S,
             most_bytes=2 * outputs * self.program.compiled.sets + ROOM_BYTES,
         )

@@ -58,8 +58,8 @@ def list_jobs(
             shards = split_cases(cases, number, lambda case: expect_s(case.model, case.scheme))
             for index, part in enumerate(shards, 1):
                 shard, job = f"{index}/{number}", f"{name}-{index}-of-{number}"
-                words = ("--plan", FILE, "--shard", shard)
-                jobs.append(replace(plain, id=job, words=words, shard=shard, cases=part))
+                arguments = ("--plan", FILE, "--shard", shard)
+                jobs.append(replace(plain, id=job, words=arguments, shard=shard, cases=part))
         elif rule.pythons:
             jobs += [
                 replace(plain, id=f"{name}-{version}", python=version) for version in rule.pythons

@@ -67,8 +67,8 @@ class WorkTree(DirectoryTree):
         content has the same hash, so that the cache of parsed files serves both."""
         text = self.read(path)
         data = (text or "").encode()
-        named = hashlib.sha1(b"blob %d\0%b" % (len(data), data), usedforsecurity=False)
-        return "" if text is None else named.hexdigest()
+        digest = hashlib.sha1(b"blob %d\0%b" % (len(data), data), usedforsecurity=False)
+        return "" if text is None else digest.hexdigest()
 
     @property
     def links(self) -> Mapping[str, str]:
@@ -117,9 +117,9 @@ class Repository:
             fix=FETCH,
         )
 
-    def ask(self, *words: str) -> str:
+    def ask(self, *arguments: str) -> str:
         """Return git's output."""
-        return _decode(ask_git(self.git_dir, *words))
+        return _decode(ask_git(self.git_dir, *arguments))
 
     def resolve(self, revision: str) -> str:
         """Return the id of the commit that a revision refers to. Raises UsageError if there is
@@ -269,11 +269,17 @@ def record_sessions(
         raise UsageError(f"{unknown[0]} cannot be recorded", fix=f"use {', '.join(recordable)}")
     for name in names or recordable:
         rule = rules.session_rule(name)
-        words = rule.record or (("--help",) if rule.by_hand and rule.record is None else ())
+        arguments = rule.record or (("--help",) if rule.by_hand and rule.record is None else ())
         progress.step(f"recording {name}")
         with tempfile.TemporaryDirectory(prefix="qnn-ci-") as folder:
             log = Path(folder) / "strace"
-            argv = [*STRACE, str(log), *rules.command, name, *(["--", *words] if words else ())]
+            argv = [
+                *STRACE,
+                str(log),
+                *rules.command,
+                name,
+                *(["--", *arguments] if arguments else ()),
+            ]
             code = run_process(argv, cwd=repository.source, check=False, fix=FIX).returncode
             paths = set(list_opened(log, repository.source)) if log.exists() else set()
         files = {path for path in paths & tree.files if not matches(path, rules.split)}

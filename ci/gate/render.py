@@ -21,8 +21,8 @@ def make_plan_document(plan: Plan) -> Document:
     ordered = sorted(plan.sessions, key=lambda session: (not session.run, bool(session.by_hand)))
     for session in ordered:
         fate = "run" if jobs[session.name] == 1 else f"run, {jobs[session.name]} jobs"
-        named = name_some(session.files, 3)
-        why = f"{named}: {session.reason}" if named and session.reason else session.reason
+        file_names = name_some(session.files, 3)
+        why = f"{file_names}: {session.reason}" if file_names and session.reason else session.reason
         if not session.run:
             fate = "-"
         elif session.by_hand:

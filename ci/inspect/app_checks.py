@@ -105,7 +105,7 @@ def _pair(unit: AppUnit, soc: str) -> Iterator[tuple[PackedFile, Answer]]:
         with suppress(UnfitError, UsageError):  # no onnx package, or an unreadable file
             program = inspect_file(asset.path).program
             if program and not program.damage:
-                operators = {name for each in program.methods for name in each.cpu_operators}
+                operators = {name for method in program.methods for name in method.cpu_operators}
                 runtime = describe_runtime(unit.tree.files, unit.name, operators)
                 yield asset, judge_compat(program, runtime, soc)
 
@@ -192,8 +192,8 @@ def see_pointers(unit: AppUnit) -> Iterator[Seen]:
 @APPS.check("QNN856")
 def see_skels_inside(unit: AppUnit) -> Iterator[Seen]:
     """Yield a finding for the arm64-v8a libraries that are for the DSP, or named like a skel."""
-    named = {file.name for file in unit.tree.files if file.qnn_name.part == "Skel"}
-    dsp = _find_dsp_names(unit) | named
+    skel_names = {file.name for file in unit.tree.files if file.qnn_name.part == "Skel"}
+    dsp = _find_dsp_names(unit) | skel_names
     skels = [file for file in unit.qnn_libraries if file.name in dsp]
     if skels and find_extraction(unit) is False:
         yield seen(skels[0].name, skels[0].shown, others=_count_others(skels))

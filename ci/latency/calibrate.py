@@ -68,10 +68,10 @@ def fit_line(points: Sequence[Point]) -> tuple[float, float, float]:
 def choose_points(points: int, size: int) -> NDArray[np.int64]:
     """Return sets of ``size`` points of a number of them: all, or as many as MOST_ERRORS allows,
     drawn with a fixed seed, because their number grows with a power of the points'."""
-    most = MOST_ERRORS // max(points, 1)
-    if comb(points, size) <= most:
+    max_sets = MOST_ERRORS // max(points, 1)
+    if comb(points, size) <= max_sets:
         return np.array([*combinations(range(points), size)], dtype=int).reshape(-1, size)
-    drawn = np.sort(np.random.default_rng(points).integers(0, points, (most, size)), axis=1)
+    drawn = np.sort(np.random.default_rng(points).integers(0, points, (max_sets, size)), axis=1)
     distinct = (np.diff(drawn, axis=1) > 0).all(1)
     return drawn[distinct]
 

@@ -267,11 +267,13 @@ def predict_time(simulation: Simulation, line: Line, within: tuple[float, float]
     upper bound is that of a program at the lower end of the range, which is slower.
     """
     shortest_ms, longest_ms = within
-    now = simulation.ms
-    beyond = max(shortest_ms / now if now else math.inf, now / longest_ms, 1.0)
+    simulated_ms = simulation.ms
+    beyond = max(
+        shortest_ms / simulated_ms if simulated_ms else math.inf, simulated_ms / longest_ms, 1.0
+    )
     is_bound = beyond > WIDER  # find_obstacle refuses programs that are far above the range
     hmx_ms = simulation.hmx_cycles / simulation.clock_mhz / 1000
-    ms = line.predict(now, hmx_ms)
+    ms = line.predict(simulated_ms, hmx_ms)
     low_ms, high_ms = ms * line.low / beyond, ms * line.high * beyond
     if is_bound:
         high_ms = ms = line.predict(shortest_ms, min(hmx_ms, shortest_ms)) * line.high
@@ -280,8 +282,8 @@ def predict_time(simulation: Simulation, line: Line, within: tuple[float, float]
     if beyond > 1:
         kind = "only an upper bound" if is_bound else f"less certain: {beyond:.2g} times wider"
         outside = (
-            f"the simulated time of {now:.4g} ms is outside of the range in which models were"
-            f" measured ({shortest_ms:.2g} to {longest_ms:.3g} ms), so this is {kind}"
+            f"the simulated time of {simulated_ms:.4g} ms is outside of the range in which models"
+            f" were measured ({shortest_ms:.2g} to {longest_ms:.3g} ms), so this is {kind}"
         )
     measured = find_figures(read_rows(FIGURES, Figure), line.device, line.precision)
     measured_times = sorted(

@@ -178,8 +178,8 @@ def sum_trace(trace: Mapping[str, Any]) -> Timeline:
             line.end = max(line.end, event["ts"] + event["dur"])
             unit = next((UNITS[flag] for flag in event["args"]["flags"] if flag in UNITS), "")
             line.units[unit] += event["dur"]
-            most = max(LEAST_CYCLES, MOST_PER_BYTE * event["args"]["dmabytes"])
-            if unit == "hvx" and event["dur"] > most:
+            plausible_cycles = max(LEAST_CYCLES, MOST_PER_BYTE * event["args"]["dmabytes"])
+            if unit == "hvx" and event["dur"] > plausible_cycles:
                 line.implausible += event["dur"]
             if unit:
                 line.operators[int(event["args"]["id"], 16) & 0xFFFFFFFF] += event["dur"]
@@ -193,10 +193,10 @@ def rank_operators(
 ) -> Iterator[OperatorCost]:
     """Yield the operators on which the units of the NPU spend the most cycles. Operators are named
     only if there is one schematic for each trace, in the same order."""
-    named = len(schematics) == len(runs)
+    is_named = len(schematics) == len(runs)
     costs = []
     for number, run in enumerate(runs):
-        schematic = schematics[number] if named else ""
+        schematic = schematics[number] if is_named else ""
         block = NAMES.search(schematic)
         name_lines = NAME.findall(block[1]) if block else []
         names = {int(hexadecimal, 16): name for hexadecimal, name in name_lines}

@@ -234,13 +234,13 @@ class Census:
         self.members += 1
         self.names += len(member.name) + len(member.link)
         add_parents(member.name, self.directories)
-        for counted, count, most in (
+        for counted, count, limit in (
             ("members", self.members, MAX_MEMBERS),
             ("directories", len(self.directories), MAX_DIRECTORIES),
             ("characters in names", self.names, MAX_NAMES),
         ):
-            if count > most:
-                raise unsafe(self.archive, f"it has more than {most} {counted}")
+            if count > limit:
+                raise unsafe(self.archive, f"it has more than {limit} {counted}")
         self.count_bytes(member.size)
         if member.compressed and member.size > MAX_RATIO * member.compressed + MIN_BOMB_BYTES:
             why = f"has a compression ratio above {MAX_RATIO}:1"
@@ -249,9 +249,9 @@ class Census:
     def count_bytes(self, count: int) -> None:
         """Add ``count`` to the unpacked size. Raises IntegrityError if it exceeds the limit."""
         self.size += count
-        most = self.limits.unpacked_bytes
-        if self.size > most > 0:
-            why = f"it unpacks to more than {most} bytes"
+        limit = self.limits.unpacked_bytes
+        if self.size > limit > 0:
+            why = f"it unpacks to more than {limit} bytes"
             raise unsafe(self.archive, why, key="unpacked_bytes")
 
 

@@ -349,8 +349,8 @@ def _bound(limits: Limits, path: Path, name: str) -> Limits:
     than its size.
     """
     size_bytes = path.stat().st_size
-    most = size_bytes if name.endswith(".tar") else MAX_RATIO * size_bytes + MIN_BOMB_BYTES
-    return replace(limits, unpacked_bytes=min(limits.unpacked_bytes or most, most))
+    max_bytes = size_bytes if name.endswith(".tar") else MAX_RATIO * size_bytes + MIN_BOMB_BYTES
+    return replace(limits, unpacked_bytes=min(limits.unpacked_bytes or max_bytes, max_bytes))
 
 
 @contextmanager

@@ -91,18 +91,18 @@ def read_choice(sdk: str = "", adaptor: str = "") -> QnnChoice:
         (SDK_VARIABLE, "--sdk", sdk),
         (ADAPTOR_VARIABLE, "--adaptor", adaptor),
     ):
-        named = word or os.environ.get(name, "")
-        if name == SDK_VARIABLE and is_version(named):
-            read_toolchain(SDK).release(named)
-        elif named and named not in keywords[name]:
-            named = str(caller_path(Path(named).expanduser()).absolute())
-            if not Path(named).is_dir():
+        value = word or os.environ.get(name, "")
+        if name == SDK_VARIABLE and is_version(value):
+            read_toolchain(SDK).release(value)
+        elif value and value not in keywords[name]:
+            value = str(caller_path(Path(value).expanduser()).absolute())
+            if not Path(value).is_dir():
                 choices = " or ".join(keywords[name])
                 fix = f"use {choices}, or an existing directory"
-                problem = f"{option if word else name}: {named} is not a directory"
-                raise UsageError(problem, why=explain_path(Path(named)), fix=fix)
-        if named:
-            os.environ[name] = named
+                problem = f"{option if word else name}: {value} is not a directory"
+                raise UsageError(problem, why=explain_path(Path(value)), fix=fix)
+        if value:
+            os.environ[name] = value
     return QnnChoice(os.environ.get(SDK_VARIABLE) or WHEEL, os.environ.get(ADAPTOR_VARIABLE, ""))
 
 

@@ -119,8 +119,8 @@ def locate_profile(name: str, progress: Progress) -> Environment:
     located = [locate_artifact(request, store, progress) for request in requests]
     missing = [request for request, item in zip(requests, located, strict=True) if item is None]
     if missing:
-        named = [request.toolchain.adoption.variable for request in missing]
-        variables = ", ".join(filter(None, named))
+        adoption_variables = [request.toolchain.adoption.variable for request in missing]
+        variables = ", ".join(filter(None, adoption_variables))
         or_adopt = f", or set {variables} to an installation" if variables else ""
         command = "+".join([f"qnn-ci fetch {name}", *other_versions(profile, missing)])
         raise UnfitError(

@@ -26,10 +26,10 @@ def find_installation(
     Raises UnfitError if a marker file or a component is missing, or if the version is too old.
     """
     adoption = request.toolchain.adoption
-    variable, named = adoption.find_named(variables)
-    if not named:
+    variable, directory = adoption.find_named(variables)
+    if not directory:
         return None
-    root = caller_path(Path(named).expanduser())
+    root = caller_path(Path(directory).expanduser())
     # Of a component's glob, the path without a wildcard must exist, or the directory DIR of DIR/*.
     expected = dict.fromkeys(adoption.markers)
     for pattern in request.patterns:
@@ -39,7 +39,7 @@ def find_installation(
     if missing := [path for path in expected if not (root / path).exists()]:
         option = " (or --sdk)" if variable == adoption.choice else ""
         raise UnfitError(
-            f"{variable}={named} is not a usable {request.name}",
+            f"{variable}={directory} is not a usable {request.name}",
             why=explain_path(root) or f"it has no {' and no '.join(missing)}",
             fix=f"correct {variable}{option}, or unset it and run `qnn-ci fetch {request.name}`",
         )

@@ -265,8 +265,8 @@ def rewrite_release(text: str, request: ArtifactRequest, new: Release) -> tuple[
     index = [release.version for release in request.toolchain.releases].index(old.version)
     if len(starts) != len(request.toolchain.releases):
         raise _cannot_rewrite(name, "its releases are not [[releases]] tables")
-    words = _changed_words(old, new)
-    block = substitute(text[starts[index] : ends[index]], words)
+    replacements = _changed_words(old, new)
+    block = substitute(text[starts[index] : ends[index]], replacements)
     head = text[: starts[0]]
     if request.toolchain.default == old.version:
         head = rewrite_default(head, request, new.version)
@@ -289,14 +289,14 @@ def rewrite_default(text: str, request: ArtifactRequest, version: str) -> str:
 
 def _changed_words(old: Release, new: Release) -> dict[str, str]:
     """Map each value of ``old`` to its replacement in ``new``, if they differ."""
-    words: dict[str, str] = {}
+    replacements: dict[str, str] = {}
     for name in old.__struct_fields__:
         before, after = getattr(old, name), getattr(new, name)
         if isinstance(before, Mapping):
-            words.update({before[key]: after[key] for key in before if key in after})
+            replacements.update({before[key]: after[key] for key in before if key in after})
         elif before:
-            words[str(before)] = str(after)
-    return {before: after for before, after in words.items() if before != after}
+            replacements[str(before)] = str(after)
+    return {before: after for before, after in replacements.items() if before != after}
 
 
 def _cannot_rewrite(name: str, why: str) -> ManifestError:

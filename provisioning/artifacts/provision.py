@@ -101,10 +101,10 @@ def adopt_artifact(
     ``verify`` also ManifestError and IntegrityError.
     """
     adoption = request.toolchain.adoption
-    variable, named = adoption.find_named(os.environ)
-    root = Path(named).expanduser().resolve()
+    variable, directory = adoption.find_named(os.environ)
+    root = Path(directory).expanduser().resolve()
     is_chosen = adoption.find_choice(os.environ)
-    if not named or (not is_chosen and _is_of_env(root, request, store)):
+    if not directory or (not is_chosen and _is_of_env(root, request, store)):
         return None
     chosen = adoption.find_version(os.environ)
     if chosen and not is_same(read_version(root, adoption), chosen):
@@ -363,10 +363,10 @@ def show_outline(requests: Sequence[ArtifactRequest], store: Store, progress: Pr
     """
     if len(requests) == 1 and not requests[0].toolchain.licence.accept:
         return
-    releases = [each.release for each in requests if isinstance(each.release, FileRelease)]
-    most = sum(release.unpacked_bytes for release in releases)
+    releases = [listed.release for listed in requests if isinstance(listed.release, FileRelease)]
+    unpacked_bytes = sum(release.unpacked_bytes for release in releases)
     room = f"{mib(free_bytes(store.home))} are free in {store.home}"
-    unpacked = f"at most {mib(most)} unpacked; " if most else ""
+    unpacked = f"at most {mib(unpacked_bytes)} unpacked; " if unpacked_bytes else ""
     progress.step(f"artifacts to fetch: {len(requests)}; {unpacked}{room}")
     for request in requests:
         release, licence = request.release, request.toolchain.licence

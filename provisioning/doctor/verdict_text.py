@@ -37,12 +37,12 @@ def render_verdict(verdict: Verdict, *, strict: bool = False, width: int = WIDTH
 
 
 def _headline(profile: str, counts: Counter[Severity], *, unfit: bool) -> str:
-    words = []
+    parts = []
     for severity in Severity:
         count = counts[severity]
         if count:
-            words.append(f"{count} {severity.value}{'s' * (count > 1)}")
-    return f"{profile}: {'not fit' if unfit else 'fit'}" + (f", {', '.join(words)}" * bool(words))
+            parts.append(f"{count} {severity.value}{'s' * (count > 1)}")
+    return f"{profile}: {'not fit' if unfit else 'fit'}" + (f", {', '.join(parts)}" * bool(parts))
 
 
 def _whole(finding: Finding, width: int) -> Iterator[str]:
@@ -85,13 +85,17 @@ def _short(group: list[Finding], width: int) -> Iterator[str]:
         yield f"{'  ' if index == 0 else ' ' * 9}{line}"
 
 
-def _wrap(text: str, width: int, most: int) -> list[str]:
-    """Return ``text`` in at most ``most`` lines. Commands and paths stay whole, so that they can be
-    copied; a line with a long one is longer than ``width``.
+def _wrap(text: str, width: int, max_lines: int) -> list[str]:
+    """Return ``text`` in at most ``max_lines`` lines. Commands and paths stay whole, so that they
+    can be copied; a line with a long one is longer than ``width``.
     """
-    words = join_commands(translate_commands(text))
+    text_with_whole_commands = join_commands(translate_commands(text))
     lines = textwrap.wrap(
-        words, width, break_on_hyphens=False, break_long_words=False, max_lines=most
+        text_with_whole_commands,
+        width,
+        break_on_hyphens=False,
+        break_long_words=False,
+        max_lines=max_lines,
     )
     return [split_commands(line) for line in lines]
 

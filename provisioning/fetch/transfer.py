@@ -93,11 +93,11 @@ class TransferPolicy:
 
 
 def _number(
-    variables: Mapping[str, str], name: str, usual: float, low: float, high: float
+    variables: Mapping[str, str], name: str, default: float, low: float, high: float
 ) -> float:
     text = variables.get(name, "")
     try:
-        value = float(text) if text else usual
+        value = float(text) if text else default
     except ValueError:
         value = math.nan
     if not low <= value <= high:

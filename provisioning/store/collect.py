@@ -46,15 +46,16 @@ class Kept:
 
 
 def find_garbage(
-    store: Store, named: set[str], filenames: set[str], *, downloads: bool
+    store: Store, needed_names: set[str], filenames: set[str], *, downloads: bool
 ) -> tuple[list[Garbage], list[Kept]]:
     """Find what can be removed and what is kept. Files that this project did not make are kept.
 
-    ``named`` contains the names of the published directories that profiles need, ``filenames`` the
-    names of the files that releases in manifests download. In ``downloads/``, leftovers older than
-    a day are garbage. If ``downloads`` is true, files with a name in ``filenames`` are, too.
+    ``needed_names`` contains the names of the published directories that profiles need,
+    ``filenames`` the names of the files that releases in manifests download. In ``downloads/``,
+    leftovers older than a day are garbage. If ``downloads`` is true, files with a name in
+    ``filenames`` are, too.
     """
-    judged = {path: _judge_tree(path, named) for path in _list(store.trees)}
+    judged = {path: _judge_tree(path, needed_names) for path in _list(store.trees)}
     judged |= {path: _judge_build(path) for path in sorted((store.home / BUILDS).glob("*"))}
     packages = sorted((store.home / FETCHED).glob("[!.]*"))
     judged |= {path: _judge_package(path) for path in packages}
@@ -91,13 +92,13 @@ def _spare_used(
     return garbage, kept_paths
 
 
-def _judge_tree(path: Path, named: set[str]) -> Verdict:
+def _judge_tree(path: Path, needed_names: set[str]) -> Verdict:
     if path.is_symlink() or not path.is_dir():
         return FOREIGN
     if STAGING_NAME.fullmatch(path.name):
         is_old = _is_old(path)
         return is_old, LEFT if is_old else "a process may still be writing it"
-    if path.name in named:
+    if path.name in needed_names:
         return False, "a profile needs it"
     return FOREIGN if made_by_us(path) is None else (True, "no profile needs it")
 
@@ -163,15 +164,15 @@ def remove_garbage(store: Store, items: Iterable[Garbage]) -> int:
     """
     freed = 0
     for item in items:
-        gone = item.path
-        if not gone.is_dir() or gone.is_symlink():
-            gone.unlink(missing_ok=True)
+        path = item.path
+        if not path.is_dir() or path.is_symlink():
+            path.unlink(missing_ok=True)
         else:
             with ExitStack() as stack:
-                if artifact := made_by_us(gone):
+                if artifact := made_by_us(path):
                     scratch = scratch_directory(store.trees, artifact, 0o700)
-                    gone = gone.rename(stack.enter_context(scratch) / gone.name)
-                remove_tree(gone)
+                    path = path.rename(stack.enter_context(scratch) / path.name)
+                remove_tree(path)
         freed += item.size_bytes
     return freed
 

@@ -54,10 +54,10 @@ def store_home() -> Path:
     A relative path is relative to the directory where ./nox was called. Raises UnfitError if there
     is no home directory, or if the path is not a directory or may not be opened.
     """
-    named = os.environ.get(HOME_VARIABLE)
+    configured = os.environ.get(HOME_VARIABLE)
     try:
         cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        home = Path(named).expanduser() if named else Path(cache) / APPLICATION
+        home = Path(configured).expanduser() if configured else Path(cache) / APPLICATION
     except RuntimeError as error:
         fix = f"set {HOME_VARIABLE} or HOME to a writable directory"
         raise UnfitError("there is no home directory", why=str(error), fix=fix) from error

@@ -186,10 +186,10 @@ def _locate(
         )
         require_directory(root, option, "pass its directory")
         return root
-    variable, named = request.toolchain.adoption.find_named(base)
-    if named:
-        root = Path(named).expanduser().absolute()
-        require_directory(root, f"{variable}={named}", f"correct {variable}, or unset it")
+    variable, directory = request.toolchain.adoption.find_named(base)
+    if directory:
+        root = Path(directory).expanduser().absolute()
+        require_directory(root, f"{variable}={directory}", f"correct {variable}, or unset it")
         return root
     store = Store()
     published = store.find(request.pinned(store).key())

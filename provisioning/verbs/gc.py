@@ -29,13 +29,13 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     releases = [release for toolchain in toolchains for release in toolchain.releases]
     filenames = {release.filename for release in releases if isinstance(release, FileRelease)}
     requests = [request.pinned(store) for request in parse_selection([*read_profiles()], Options())]
-    named = {request.key().directory for request in requests}
+    needed_names = {request.key().directory for request in requests}
     is_locked = not args.dry_run and store.home.is_dir()
     with (
         store.lock(list_toolchains() if is_locked else (), progress),
         explain_errors(store.home),
     ):
-        garbage, kept_paths = find_garbage(store, named, filenames, downloads=args.downloads)
+        garbage, kept_paths = find_garbage(store, needed_names, filenames, downloads=args.downloads)
         freed = 0 if args.dry_run else remove_garbage(store, garbage)
     data = {
         "freed_bytes": freed,

@@ -196,15 +196,15 @@ class Source(Protocol):
         ...
 
 
-def substitute(text: str, words: Mapping[str, str]) -> str:
-    """Return ``text`` with each key of ``words`` replaced by its value, except where the key is
-    part of a longer version.
+def substitute(text: str, replacements: Mapping[str, str]) -> str:
+    """Return ``text`` with each key of ``replacements`` replaced by its value, except where the key
+    is part of a longer version.
     """
-    if not words:
+    if not replacements:
         return text
-    longest = sorted(map(re.escape, words), key=len, reverse=True)
+    longest = sorted(map(re.escape, replacements), key=len, reverse=True)
     pattern = rf"(?<![\d.])(?:{'|'.join(longest)})(?!\.?\d)"
-    return re.sub(pattern, lambda match: words[match[0]], text)
+    return re.sub(pattern, lambda match: replacements[match[0]], text)
 
 
 def require_version(job: FillJob, version: str) -> str:

@@ -66,13 +66,13 @@ def _copy_bare(source: Path, url: str, directory: Path) -> Path:
     target.mkdir(parents=True, exist_ok=True)
     commit = read_commit(source)
     source_and_refspec = [source.resolve().as_uri(), f"+HEAD:refs/heads/{commit}"]
-    for words in (
+    for arguments in (
         ["init", "--quiet", "--bare", _object_format(commit)],
         [*BY_FILE, "fetch", "--quiet", "--depth=1", "--update-shallow", *source_and_refspec],
         ["config", "uploadpack.allowAnySHA1InWant", "true"],
         ["symbolic-ref", "HEAD", f"refs/heads/{commit}"],
     ):
-        run_git(target, *words)
+        run_git(target, *arguments)
     return target
 
 
@@ -88,8 +88,8 @@ def _list_access(url: str) -> Iterator[tuple[list[str], tuple[str, ...], dict[st
     """
     user_mirrors, silence_s = mirror_urls("git/"), TransferPolicy.from_environment().read_timeout_s
     for mirrors in [user_mirrors, []] if user_mirrors else [[]]:
-        words, variables = _find_access(url, mirrors)
-        yield mirrors, words, {"variables": variables, "silence_s": silence_s}
+        arguments, variables = _find_access(url, mirrors)
+        yield mirrors, arguments, {"variables": variables, "silence_s": silence_s}
 
 
 def _find_access(url: str, mirrors: Sequence[str]) -> tuple[tuple[str, ...], dict[str, str]]:
@@ -102,24 +102,24 @@ def _find_access(url: str, mirrors: Sequence[str]) -> tuple[tuple[str, ...], dic
     cannot add a path to it.
     """
     url, mirrors = _without_query(url), [_without_query(mirror) for mirror in mirrors]
-    words, variables = _log_in(url, "QNN_CI_GIT_LOGIN")
-    bare, shown = _without_login(url) if words else url, redact_url(url)
+    arguments, variables = _log_in(url, "QNN_CI_GIT_LOGIN")
+    bare, shown = _without_login(url) if arguments else url, redact_url(url)
     policy = TransferPolicy.from_environment()
     limits = {"Limit": policy.slowest_bytes_s, "Time": policy.read_timeout_s}
     for name, value in limits.items():
-        words += ("-c", f"http.lowSpeed{name}={math.ceil(value)}")
+        arguments += ("-c", f"http.lowSpeed{name}={math.ceil(value)}")
     scheme = urlsplit(url).scheme
     if scheme and bare != shown and not (mirrors and scheme == "https"):  # else it skips mirrors
         base, clean = (f"{part.scheme}://{part.netloc}/" for part in map(urlsplit, (bare, shown)))
-        words += (*_replace_url(clean, base), *_replace_url(shown, bare))
+        arguments += (*_replace_url(clean, base), *_replace_url(shown, bare))
     for mirror in mirrors:
         login_arguments, login_variables = _log_in(mirror, "QNN_CI_GIT_MIRROR_LOGIN")
         base = _without_login(mirror) if login_arguments else mirror
-        words += login_arguments
+        arguments += login_arguments
         for scheme in ("https://", "file:///"):
-            words += _replace_url(scheme, base)
+            arguments += _replace_url(scheme, base)
         variables = {**variables, **login_variables}
-    return words, variables
+    return arguments, variables
 
 
 def _replace_url(start: str, base: str) -> tuple[str, str]:
@@ -175,8 +175,8 @@ def find_release(job: FillJob, version: str) -> GitRelease:
     split = (row.partition("\trefs/tags/") for row in rows)
     tags = {name.removesuffix("^{}"): commit for commit, _, name in split}
     versions = {name: parse_version(name) for name in tags if RELEASE_TAG.fullmatch(name)}
-    named = f"v{version.removeprefix('v')}" if version else ""
-    tag = named or max(versions, key=versions.__getitem__, default="")
+    requested_tag = f"v{version.removeprefix('v')}" if version else ""
+    tag = requested_tag or max(versions, key=versions.__getitem__, default="")
     if tag not in tags:
         newest = sorted(versions, key=versions.__getitem__)[-5:]
         fix = (
@@ -187,7 +187,7 @@ def find_release(job: FillJob, version: str) -> GitRelease:
         raise UsageError(
             f"{redact_url(old.url)} has no {f'tag {tag}' if tag else 'release tag'}", fix=fix
         )
-    if not named and is_older(tag, old.version):
+    if not requested_tag and is_older(tag, old.version):
         return old  # the mirror lags behind
     return msgspec.structs.replace(old, version=tag[1:], tag=tag, commit=tags[tag])
 
@@ -198,9 +198,9 @@ def _list_tags(root: Path, url: str) -> list[str]:
     """
     failures = []
     for mirrors, access, options in _list_access(url):
-        words = (*BY_FILE, *access, "ls-remote", "--tags", redact_url(url))
+        arguments = (*BY_FILE, *access, "ls-remote", "--tags", redact_url(url))
         options["on_line"] = (rows := list[str]()).append
-        ended = run_git(root, *words, timeout_s=TIMEOUT_S, check=False, **options)
+        ended = run_git(root, *arguments, timeout_s=TIMEOUT_S, check=False, **options)
         if ended.returncode:
             failures.append(_last_words(ended))
         elif (tags := [row for row in rows if "\trefs/tags/" in row]) or not mirrors:
@@ -217,18 +217,18 @@ class _Checkout:
         self.near: list[str] = []
         self.unfiltered = _list_filters(job.root)
 
-    def git(self, *words: str) -> None:
+    def git(self, *arguments: str) -> None:
         """Run git in the tree. Raises ToolError."""
-        ended = self.attempt(*words)
+        ended = self.attempt(*arguments)
         if ended.returncode:
             why = _last_words(ended)
             raise ToolError(f"git {ended.describe()}: {' '.join(ended.argv)}", why=why)
 
-    def git_from_network(self, *words: str, from_mirror: Sequence[str] = ()) -> None:
+    def git_from_network(self, *arguments: str, from_mirror: Sequence[str] = ()) -> None:
         """Run git in the tree until it succeeds, up to ATTEMPTS times with each list of mirrors
         from _list_access.
 
-        With mirrors, ``from_mirror`` is used instead of ``words``, unless it is empty. Raises
+        With mirrors, ``from_mirror`` is used instead of ``arguments``, unless it is empty. Raises
         DownloadError.
         """
         if self.job.request.options.offline:
@@ -236,20 +236,20 @@ class _Checkout:
         url, label, failures = self.release.url, self.job.request.label, list[str]()
         for mirrors, access, options in _list_access(url):
             local = BY_FILE if mirrors or url.startswith(("file://", "/")) else ()
-            arguments = from_mirror if mirrors and from_mirror else words
+            used_arguments = from_mirror if mirrors and from_mirror else arguments
             for _ in range(ATTEMPTS):
-                ended = self.attempt(*local, *access, *arguments, **options)
+                ended = self.attempt(*local, *access, *used_arguments, **options)
                 if ended.returncode == 0:
                     return
                 source = redact_url(mirrors[0]) if mirrors else redact_url(url)
-                self.job.progress.step(f"{label}: git {words[0]} from {source} failed")
+                self.job.progress.step(f"{label}: git {arguments[0]} from {source} failed")
             failures.append(_last_words(ended))
         raise self._cannot_fetch("; ".join(failures), NETWORK)
 
-    def attempt(self, *words: str, **options: Any) -> Completed:
+    def attempt(self, *arguments: str, **options: Any) -> Completed:
         """Run git in the tree once, without the user's hooks and filters; return its result even if
         it failed. ``options`` are passed to run_git."""
-        argv = (*FIXED, *self.unfiltered, *words)
+        argv = (*FIXED, *self.unfiltered, *arguments)
         return run_git(self.root, *argv, timeout_s=TIMEOUT_S, check=False, **options)
 
     def _cannot_fetch(self, why: str, advice: str) -> DownloadError:
@@ -304,8 +304,8 @@ class _Checkout:
         if release.tag and self.attempt("check-ref-format", name).returncode:
             problem = f"the tag of {self.job.request.label} is not a name of a tag: {release.tag}"
             raise UsageError(problem, fix="correct the tag in manifests/toolchains/")
-        words = ("fetch", "--progress", "--depth=1", "--no-tags", "origin")
-        self.git_from_network(*words, name, from_mirror=[*words, release.commit])
+        arguments = ("fetch", "--progress", "--depth=1", "--no-tags", "origin")
+        self.git_from_network(*arguments, name, from_mirror=[*arguments, release.commit])
         commit = read_commit(self.root, "FETCH_HEAD")
         if commit != release.commit:
             raise IntegrityError(
@@ -338,10 +338,18 @@ class _Checkout:
         for path, pattern in zip(plain, self.submodule_patterns, strict=True):
             self.job.progress.step(f"{self.job.request.label}: submodule {path}")
             nested = ("--recursive",) if pattern.endswith("/**") else ()
-            words = ("submodule", "update", "--progress", "--init", "--force", "--depth=1", *nested)
-            near = [*BY_FILE, *self.near, *words, "--", path]
+            arguments = (
+                "submodule",
+                "update",
+                "--progress",
+                "--init",
+                "--force",
+                "--depth=1",
+                *nested,
+            )
+            near = [*BY_FILE, *self.near, *arguments, "--", path]
             if not self.near or self.attempt(*near).returncode != 0:
-                self.git_from_network(*words, "--", path)
+                self.git_from_network(*arguments, "--", path)
 
     def seal(self) -> None:
         """Remove files that come from git's template directory, give all files fixed modes and
@@ -362,12 +370,12 @@ def _list_filters(root: Path) -> list[str]:
     """Return arguments that switch off the filters in the user's configuration of git, which would
     change the content of files.
     """
-    words: list[str] = []
+    arguments: list[str] = []
     with suppress(ToolError):  # there are none
         names = ask_git(root, "config", "--name-only", "--get-regexp", r"^filter\.").decode()
         for name in names.splitlines():
-            words += ["-c", f"{name}="]
-    return words
+            arguments += ["-c", f"{name}="]
+    return arguments
 
 
 def _list_modules(git: Path) -> list[Path]:

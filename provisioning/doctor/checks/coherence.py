@@ -141,11 +141,11 @@ def see_other_statement(family: Family) -> Iterator[Seen]:
 @FAMILIES.check("QNN303")
 def see_no_build(family: Family) -> Iterator[Seen]:
     """Report that no library states a complete build."""
-    named = [file for file in family.files if file.name.startswith("libQnn")]
-    if named and most_common_build(family.files) is None:
-        versions = sorted({file.version for file in named} - {""})
+    qnn_files = [file for file in family.files if file.name.startswith("libQnn")]
+    if qnn_files and most_common_build(family.files) is None:
+        versions = sorted({file.version for file in qnn_files} - {""})
         partly = f", only the version {', '.join(versions)}" if versions else ""
-        yield seen("QNN libraries", named[0].path.parent, partly=partly)
+        yield seen("QNN libraries", qnn_files[0].path.parent, partly=partly)
 
 
 @FAMILIES.check("QNN314")

@@ -197,8 +197,8 @@ def _chain(users_of: Mapping[str, list[str]], name: str) -> str:
     """Return a chain such as ``libA.so (which libB.so needs)``, from ``name`` up to a file that
     nothing needs. ``users_of`` maps names to the files that need them.
     """
-    words = [name]
-    while above := [user for user in users_of.get(words[-1], []) if user not in words]:
-        words.append(above[0])
-    users_above = ", ".join(f"which {user} needs" for user in words[1:])
+    chain = [name]
+    while above := [user for user in users_of.get(chain[-1], []) if user not in chain]:
+        chain.append(above[0])
+    users_above = ", ".join(f"which {user} needs" for user in chain[1:])
     return f"{name} ({users_above})" if users_above else name

@@ -143,13 +143,13 @@ def parse_context_binary(part: View, offset: int = 0) -> ContextBinary:
     """
     build = search_whole(part, 0, len(part))
     targets = find_targets(part)
-    named = tuple(target for target in targets if target.soc != NO_SOC)
+    known_targets = tuple(target for target in targets if target.soc != NO_SOC)
     fields: dict[str, Any] = {
         "build": build.text if build else "",
         "qnn": (build.version if build else None) or "",
         "targets": targets,
         "damage": find_context_damage(part),
-        "soc": named[0].soc if len(named) == 1 else "",
+        "soc": known_targets[0].soc if len(known_targets) == 1 else "",
         "hexagon": targets[0].hexagon if len({target.hexagon for target in targets}) == 1 else 0,
         "vtcm_mb": max((target.vtcm_mb for target in targets), default=0),
         "min_arch": min((int(match[1]) for match in MIN_ARCH.finditer(part)), default=0),

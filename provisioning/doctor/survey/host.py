@@ -124,9 +124,9 @@ def survey_devices(variables: Mapping[str, str], directory: str) -> tuple[Device
     return tuple(devices)
 
 
-def _run(words: list[str], variables: Mapping[str, str], timeout_s: float) -> str:
+def _run(argv: list[str], variables: Mapping[str, str], timeout_s: float) -> str:
     try:
-        ended = run_process(words, env=variables, timeout_s=timeout_s, check=False)
+        ended = run_process(argv, env=variables, timeout_s=timeout_s, check=False)
     except ToolError:
         return ""
     return ended.output if ended.returncode == 0 else ""
@@ -136,9 +136,9 @@ def _parse_list(output: str) -> Iterator[tuple[str, str]]:
     """Yield serials and states below the line 'List of devices attached'."""
     _, _, rows = output.partition("List of devices attached")
     for row in rows.splitlines():
-        words = row.split()
-        if len(words) >= 2 and not row.startswith("*"):
-            yield words[0], words[1]
+        columns = row.split()
+        if len(columns) >= 2 and not row.startswith("*"):
+            yield columns[0], columns[1]
 
 
 def _ask(adb: str, serial: str, variables: Mapping[str, str], directory: str) -> DeviceFacts:
@@ -206,9 +206,9 @@ def ask_library(directory: Path) -> str | None:
     API, None if it cannot be found out.
     """
     variables = {**os.environ, "LD_LIBRARY_PATH": str(directory)}
-    words = [sys.executable, qnn_probe.__file__, "api", str(directory / "libQnnHtp.so")]
+    argv = [sys.executable, qnn_probe.__file__, "api", str(directory / "libQnnHtp.so")]
     try:
-        ended = run_process(words, env=variables, timeout_s=TIMEOUT_S, check=False)
+        ended = run_process(argv, env=variables, timeout_s=TIMEOUT_S, check=False)
     except ToolError:
         return None
     api = re.search(r"^api (\d+\.\d+\.\d+)$", ended.output, re.MULTILINE)

@@ -149,9 +149,9 @@ def _try_device(python: Path, variables: Mapping[str, str], backend: Backend) ->
     """Return the reason why no device can be created, or '' if one can, and whether this is final.
     It is not final if the process could not be started or exceeded the time limit.
     """
-    words = [str(python), qnn_probe.__file__, "device", backend.value]
+    argv = [str(python), qnn_probe.__file__, "device", backend.value]
     try:
-        ended = run_process(words, env=variables, timeout_s=DEVICE_TIMEOUT_S, check=False)
+        ended = run_process(argv, env=variables, timeout_s=DEVICE_TIMEOUT_S, check=False)
     except ToolError as error:
         return str(error.why or error.what), False
     if ended.exceeded:
