@@ -216,7 +216,7 @@ layout = [{layout}]
 {added}
 {pin if pinned else ""}
 """
-        toolchains.describe(self.manifests, "sdk", release, version=version, more=more)
+        toolchains.describe(self.manifests, "sdk", release, version=version, tables=more)
 
     def edit(self, old: str, new: str) -> None:
         """Replace text that is in the manifest."""

@@ -41,14 +41,20 @@ class Services:
     repository: Path
     caches: list[Entry] = field(default_factory=list)
     artifacts: dict[str, Path] = field(default_factory=dict)
-    others: dict[str, Path] = field(default_factory=dict)  # repositories by OWNER/NAME
-    asked: list[tuple[str, Mapping[str, str]]] = field(default_factory=list)
+    other_repositories: dict[str, Path] = field(default_factory=dict)  # repositories by OWNER/NAME
+    calls: list[tuple[str, Mapping[str, str]]] = field(default_factory=list)
     scanned: dict[str, list[Any]] = field(default_factory=dict)  # results by category
 
     def reset(self) -> None:
         """Forget everything except the repository."""
-        for found in (self.caches, self.artifacts, self.others, self.asked, self.scanned):
-            found.clear()
+        for records in (
+            self.caches,
+            self.artifacts,
+            self.other_repositories,
+            self.calls,
+            self.scanned,
+        ):
+            records.clear()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     @property
@@ -68,7 +74,7 @@ class Services:
 
     def _note(self, action: Action) -> Action:
         def run(call: ActionCall) -> Mapping[str, str]:
-            self.asked.append((call.name, call.inputs))
+            self.calls.append((call.name, call.inputs))
             return action(call)
 
         return run
@@ -79,7 +85,7 @@ class Services:
         ref = call.inputs.get("ref") or call.job.contexts["github"]["sha"]
         depth = call.inputs.get("fetch-depth", "1")
         target = call.job.setting.workspace / call.inputs.get("path", ".")
-        source = self.others.get(call.inputs.get("repository", ""), self.repository)
+        source = self.other_repositories.get(call.inputs.get("repository", ""), self.repository)
         target.mkdir(parents=True, exist_ok=True)
         git(target, "init", "--quiet")
         with (target / ".git" / "config").open("a") as config:
@@ -88,8 +94,8 @@ class Services:
         shared = target / ".git" / "objects" / "info" / "alternates"  # nothing is copied
         shared.write_text(f"{source}/.git/objects\n")
         deep = [] if depth == "0" else [f"--depth={depth}"]
-        what = "+refs/heads/*:refs/remotes/origin/*" if depth == "0" else ref
-        git(target, "fetch", "--quiet", *deep, "origin", what)
+        refspec = "+refs/heads/*:refs/remotes/origin/*" if depth == "0" else ref
+        git(target, "fetch", "--quiet", *deep, "origin", refspec)
         git(target, "-c", "advice.detachedHead=false", "checkout", "--quiet", ref)
         if call.inputs.get("persist-credentials", "true") in TRUE:
             git(target, "config", "http.https://github.com/.extraheader", "AUTHORIZATION: token")
@@ -106,33 +112,36 @@ class Services:
 
     def restore(self, call: ActionCall) -> Mapping[str, str]:
         key, version = check_cache(call)
-        prefixes = [one for one in call.inputs.get("restore-keys", "").splitlines() if one.strip()]
-        found = self._find(key, prefixes, version, call.job.contexts["github"])
-        if found is None:
+        prefixes = [
+            prefix for prefix in call.inputs.get("restore-keys", "").splitlines() if prefix.strip()
+        ]
+        entry = self._find(key, prefixes, version, call.job.contexts["github"])
+        if entry is None:
             if call.inputs.get("fail-on-cache-miss") in TRUE:
                 raise ActionError(f"Failed to restore cache entry: {key}")
             return {"cache-primary-key": key}
-        for saved in sorted(found.folder.iterdir()):
+        for saved in sorted(entry.folder.iterdir()):
             target = Path("/" + saved.name.replace("%2F", "/"))
             target.parent.mkdir(parents=True, exist_ok=True)
             copy_over(saved, target)
-        exact = str(found.key == key).lower()
-        return {"cache-hit": exact, "cache-primary-key": key, "cache-matched-key": found.key}
+        exact = str(entry.key == key).lower()
+        return {"cache-hit": exact, "cache-primary-key": key, "cache-matched-key": entry.key}
 
     def _find(
         self, key: str, prefixes: list[str], version: str, github: Mapping[str, object]
     ) -> Entry | None:
         scopes = (github["ref"], github.get("base_ref"), "refs/heads/main")
         for scope in scopes:
-            seen = [
+            in_scope = [
                 cache for cache in self.caches if cache.scope == scope and cache.version == version
             ]
-            for exact in (one for one in seen if one.key == key):
-                return exact
+            for cache in in_scope:
+                if cache.key == key:
+                    return cache
             for prefix in prefixes:
-                for one in reversed(seen):
-                    if one.key.startswith(prefix.strip()):
-                        return one
+                for cache in reversed(in_scope):  # the newest first
+                    if cache.key.startswith(prefix.strip()):
+                        return cache
         return None
 
     def save(self, call: ActionCall) -> Mapping[str, str]:
@@ -145,8 +154,8 @@ class Services:
             call.job.heard.hear(f"::warning::Unable to reserve cache with key {key}")
             return {}
         workspace = call.job.setting.workspace
-        named = [Path(workspace, one) for one in call.inputs["path"].splitlines()]
-        paths = [one for one in named if one.exists()]
+        named = [Path(workspace, line) for line in call.inputs["path"].splitlines()]
+        paths = [path for path in named if path.exists()]
         if not paths:
             call.job.heard.hear("::warning::Path Validation Error: Path(s) do(es) not exist")
             return {}
@@ -191,9 +200,9 @@ class Services:
                 raise ActionError(f"Unable to download artifact(s): Artifact not found: {name}")
             copy_over(self.artifacts[name], target)
             return {"download-path": str(target)}
-        for found in fnmatch.filter(sorted(self.artifacts), pattern):
+        for artifact in fnmatch.filter(sorted(self.artifacts), pattern):
             merged = call.inputs.get("merge-multiple") in TRUE
-            copy_over(self.artifacts[found], target if merged else target / found)
+            copy_over(self.artifacts[artifact], target if merged else target / artifact)
         return {"download-path": str(target)}
 
     # -- what leaves the repository
@@ -202,8 +211,8 @@ class Services:
         """v4.2.2: an attestation of files, which must exist."""
         need(call, "id-token", "write")
         need(call, "attestations", "write")
-        found = find_files(call.job.setting.workspace, call.inputs["subject-path"].splitlines())
-        if not found:
+        subjects = find_files(call.job.setting.workspace, call.inputs["subject-path"].splitlines())
+        if not subjects:
             raise ActionError("Could not find subject at path")
         bundle = call.job.setting.temp / "attestation.json"
         bundle.write_text("{}")
@@ -243,15 +252,15 @@ def check_cache(call: ActionCall) -> tuple[str, str]:
 
 def find_files(workspace: Path, patterns: list[str]) -> list[Path]:
     """Files that glob patterns name; hidden ones are left out."""
-    found: set[Path] = set()
+    files: set[Path] = set()
     for pattern in filter(str.strip, patterns):
         path = Path(pattern.strip())
         base, name = (path, "") if path.is_absolute() else (workspace, pattern.strip().rstrip("/"))
         matches = [base] if not name else [*base.glob(name)]
         for match in matches:
             inside = match.rglob("*") if match.is_dir() else [match]
-            found |= {file for file in inside if file.is_file() and not is_hidden(file, workspace)}
-    return sorted(found)
+            files |= {file for file in inside if file.is_file() and not is_hidden(file, workspace)}
+    return sorted(files)
 
 
 def is_hidden(path: Path, workspace: Path) -> bool:
@@ -262,12 +271,15 @@ def is_hidden(path: Path, workspace: Path) -> bool:
 
 def find_root(files: list[Path], patterns: list[str], workspace: Path) -> Path:
     """The directory that is the artifact's root: of one path itself, of several what they share."""
-    given = [pattern.strip() for pattern in patterns if pattern.strip()]
-    if len(given) == 1 and "*" not in given[0]:
-        path = workspace / given[0]
+    paths = [pattern.strip() for pattern in patterns if pattern.strip()]
+    if len(paths) == 1 and "*" not in paths[0]:
+        path = workspace / paths[0]
         return path if path.is_dir() else path.parent
-    bases = [workspace / re.split(r"/?[^/]*[*?[]", one)[0] for one in given]
-    return Path(os.path.commonpath([base if base.is_dir() else base.parent for base in bases]))
+    folders = []
+    for pattern in paths:
+        base = workspace / re.split(r"/?[^/]*[*?[]", pattern)[0]
+        folders.append(base if base.is_dir() else base.parent)
+    return Path(os.path.commonpath(folders))
 
 
 def copy_over(source: Path, target: Path) -> None:

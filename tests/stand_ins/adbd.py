@@ -90,11 +90,11 @@ class Link:
     def read(self, count: int) -> bytes:
         data = b""
         while len(data) < count:
-            more = self.peer.recv(min(count - len(data), CHUNK))
-            if not more:
+            received = self.peer.recv(min(count - len(data), CHUNK))
+            if not received:
                 raise ConnectionError
-            self.phone.wait_for(len(more))
-            data += more
+            self.phone.wait_for(len(received))
+            data += received
         return data
 
     def serve(self) -> None:
@@ -271,10 +271,10 @@ class Sync(Stream):
 
     def read(self, count: int) -> bytes:
         while len(self.buffer) < count:
-            more = self.fed.get()
-            if not more:
+            received = self.fed.get()
+            if not received:
                 raise ConnectionError
-            self.buffer += more
+            self.buffer += received
         data, self.buffer = self.buffer[:count], self.buffer[count:]
         return data
 
@@ -310,8 +310,8 @@ class Sync(Stream):
     def stat(self, path: str) -> None:
         """Mode, size and time of a file, not followed; zeros if there is none."""
         try:
-            found = os.lstat(path)
-            row = (found.st_mode, found.st_size & 0xFFFFFFFF, int(found.st_mtime))
+            status = os.lstat(path)
+            row = (status.st_mode, status.st_size & 0xFFFFFFFF, int(status.st_mtime))
         except OSError:
             row = (0, 0, 0)
         self.put(struct.pack("<4s3I", b"STAT", *row))
@@ -320,9 +320,9 @@ class Sync(Stream):
         """DENT for each entry, then DONE, which is as long. No directory: no entry."""
         with contextlib.suppress(OSError):
             for name in (".", "..", *(entry.name for entry in Path(path).iterdir())):
-                found = os.lstat(f"{path}/{name}")
+                status = os.lstat(f"{path}/{name}")
                 data = os.fsencode(name)
-                row = (found.st_mode, found.st_size & 0xFFFFFFFF, int(found.st_mtime), len(data))
+                row = (status.st_mode, status.st_size & 0xFFFFFFFF, int(status.st_mtime), len(data))
                 self.put(struct.pack("<4s4I", b"DENT", *row) + data)
         self.put(struct.pack("<4s4I", b"DONE", 0, 0, 0, 0))
 
@@ -345,37 +345,37 @@ class Sync(Stream):
         if name.endswith("/"):
             raise SyncError("couldn't create file: Is a directory", drain=True)
         bits = int(mode)
-        there = Path(name)
+        target = Path(name)
         try:
-            there.parent.mkdir(mode=0o775, parents=True, exist_ok=True)
-            there.unlink(missing_ok=True)
+            target.parent.mkdir(mode=0o775, parents=True, exist_ok=True)
+            target.unlink(missing_ok=True)
             if stat.S_ISLNK(bits):
-                there.symlink_to(os.fsdecode(b"".join(self.chunks())).rstrip("\0"))
+                target.symlink_to(os.fsdecode(b"".join(self.chunks())).rstrip("\0"))
             else:
-                self.write_file(there, bits & 0o777)
+                self.write_file(target, bits & 0o777)
         except ConnectionError:
-            there.unlink(missing_ok=True)
+            target.unlink(missing_ok=True)
             raise
         except OSError as error:
-            what = "write failed" if error.errno == errno.ENOSPC else "couldn't create file"
-            raise SyncError(f"{what}: {error.strerror}", drain=True) from error
+            failure = "write failed" if error.errno == errno.ENOSPC else "couldn't create file"
+            raise SyncError(f"{failure}: {error.strerror}", drain=True) from error
         self.put(COUNTED.pack(b"OKAY", 0))
 
-    def write_file(self, there: Path, bits: int) -> None:
+    def write_file(self, target: Path, bits: int) -> None:
         room = ROOM if self.link.fault == "full" else 1 << 62
         try:
-            with there.open("xb") as file:
+            with target.open("xb") as file:
                 for data in self.chunks():
                     room -= len(data)
                     if room < 0:
                         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # noqa: TRY301
                     file.write(data)
         except OSError:
-            there.unlink(missing_ok=True)
+            target.unlink(missing_ok=True)
             raise
         # A user's bits are those of the group and of others, too.
-        there.chmod(bits | (bits >> 3) & 0o070 | ((bits | (bits >> 3) & 0o070) >> 3) & 0o007)
-        os.utime(there, (self.time, self.time))
+        target.chmod(bits | (bits >> 3) & 0o070 | ((bits | (bits >> 3) & 0o070) >> 3) & 0o007)
+        os.utime(target, (self.time, self.time))
 
     def chunks(self) -> Iterator[bytes]:
         while True:

@@ -53,13 +53,15 @@ def write_apk(
     *,
     manifest: str = "declared",
     abi: str = ABI,
-    others: Mapping[str, bytes] | None = None,
+    other_files: Mapping[str, bytes] | None = None,
     stored: bool = False,
     align: int = 16384,
 ) -> Path:
     """An APK; ``stored`` libraries start at multiples of ``align`` bytes."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    files = {f"lib/{abi}/{name}": data for name, data in libraries.items()} | dict(others or {})
+    files = {f"lib/{abi}/{name}": data for name, data in libraries.items()} | dict(
+        other_files or {}
+    )
     if manifest:
         files = {"AndroidManifest.xml": (MANIFESTS / f"{manifest}.bin").read_bytes(), **files}
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:

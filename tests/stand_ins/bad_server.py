@@ -270,12 +270,12 @@ def repeat(lines: bytes) -> Fault:
     return fault
 
 
-def after(start: bytes, rest: Fault) -> Fault:
-    """First these bytes, then ``rest``."""
+def after(start: bytes, following: Fault) -> Fault:
+    """First these bytes, then ``following``."""
 
     def fault(handler: Handler, data: bytes) -> None:
         handler.wfile.write(start)
-        rest(handler, data)
+        following(handler, data)
 
     return fault
 
@@ -320,7 +320,7 @@ class BadServer(ThreadingHTTPServer):
     @property
     def sent_bytes(self) -> int:
         """Body bytes of all responses."""
-        return sum(asked.sent for asked in self.requests)
+        return sum(request.sent for request in self.requests)
 
 
 @contextmanager

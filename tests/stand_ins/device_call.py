@@ -41,9 +41,9 @@ def say(line: str) -> None:
 
 
 def tell_first(call: Callable[..., Answer]) -> Callable[..., Answer]:
-    def told(*words: object, **more: object) -> Answer:
+    def told(*words: object, **options: object) -> Answer:
         say("call")
-        return call(*words, **more)
+        return call(*words, **options)
 
     return told
 

@@ -117,7 +117,7 @@ class FakeEngine:
 
     def called(self, name: str) -> list[dict[str, Any]]:
         """The arguments of every call of a name."""
-        return [words for one, words in self.calls if one == name]
+        return [words for called, words in self.calls if called == name]
 
     def add(self, image: FakeImage, *tags: str) -> FakeImage:
         image.tags += tags
@@ -133,12 +133,12 @@ class FakeEngine:
     def list_images(self, name: str = "", filters: dict[str, str] | None = None) -> list[FakeImage]:
         label = (filters or {}).get("label", "")
         prefix = name.rstrip("*")
-        return [
-            one
-            for one in self.store.values()
-            if (not label or label in one.labels)
-            and (not prefix or any(prefix in tag for tag in one.tags))
-        ]
+        images = []
+        for image in self.store.values():
+            has_label = not label or label in image.labels
+            if has_label and (not prefix or any(prefix in tag for tag in image.tags)):
+                images.append(image)
+        return images
 
     def load(self, file: IO[bytes]) -> list[FakeImage]:
         self.note("load")
@@ -180,21 +180,21 @@ class FakeEngine:
 
     def tag(self, image_id: str, repository: str, tag: str) -> None:
         self.note("tag", id=image_id, name=f"{repository}:{tag}")
-        for one in self.store.values():
-            one.tags = [name for name in one.tags if name != f"{repository}:{tag}"]
+        for image in self.store.values():
+            image.tags = [name for name in image.tags if name != f"{repository}:{tag}"]
         self.store[image_id].tags.append(f"{repository}:{tag}")
 
-    def run(self, image_id: str, words: list[str], **more: Any) -> bytes:
-        self.note("run", image=image_id, words=words, **more)
+    def run(self, image_id: str, words: list[str], **options: Any) -> bytes:
+        self.note("run", image=image_id, words=words, **options)
         return b"dash=1\nsed=2\n"
 
     def make_container(self, image_id: str, words: list[str]) -> SimpleNamespace:
         self.note("probe", image=image_id, words=words)
         return SimpleNamespace(id="probe", remove=lambda: self.note("probe removed"))
 
-    def create_container(self, image: str, words: Any, **more: Any) -> dict[str, str]:
+    def create_container(self, image: str, words: Any, **options: Any) -> dict[str, str]:
         name = f"c{len(self.called('container'))}"
-        self.note("container", id=name, image=image, words=words, **more)
+        self.note("container", id=name, image=image, words=words, **options)
         return {"Id": name}
 
     def remove_container(self, name: str, *, force: bool) -> None:
@@ -240,5 +240,9 @@ class FakeEngine:
 def unpack(data: bytes) -> dict[str, bytes]:
     """Return the regular files of a tar."""
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:
-        files = {one.name: archive.extractfile(one) for one in archive if one.isreg()}
-        return {name: body.read() if body else b"" for name, body in files.items()}
+        contents = {}
+        for member in archive:
+            if member.isreg():
+                body = archive.extractfile(member)
+                contents[member.name] = body.read() if body else b""
+        return contents

@@ -30,12 +30,12 @@ SCALARS: dict[type, Callable[[Any], Any]] = {
 
 def make(kind: Any) -> Any:
     """Return a value of a msgspec type, with all fields that it may have."""
-    if one := SCALARS.get(type(kind)):
-        return one(kind)
+    if make_scalar := SCALARS.get(type(kind)):
+        return make_scalar(kind)
     match kind:
         case inspect.StructType(fields=fields, tag_field=tag, tag=name):
-            found = {field.encode_name: make(field.type) for field in fields}
-            return {**found, **({tag: name} if tag else {})}
+            values = {field.encode_name: make(field.type) for field in fields}
+            return {**values, **({tag: name} if tag else {})}
         case inspect.UnionType(types=types):
             return make(next(type_ for type_ in types if not isinstance(type_, inspect.NoneType)))
         case inspect.DictType(key_type=key, value_type=value):
@@ -48,10 +48,10 @@ def make(kind: Any) -> Any:
 
 def encode_sample(kind: Any) -> str:
     """Return a good document of a schema as JSON."""
-    made = make(inspect.type_info(kind))
+    document = make(inspect.type_info(kind))
     if kind is Report:
-        made["comparison"]["changed"][0]["sources"] = ["weights"]
-        made["comparison"]["changed"][0]["case"] = {"model": "0", "scheme": "0", "soc": "0"}
+        document["comparison"]["changed"][0]["sources"] = ["weights"]
+        document["comparison"]["changed"][0]["case"] = {"model": "0", "scheme": "0", "soc": "0"}
     if kind is Statement:
-        made["predicate"]["configuration"][0] |= {"name": "case", "annotations": {}}
-    return json.dumps(made, indent=1)
+        document["predicate"]["configuration"][0] |= {"name": "case", "annotations": {}}
+    return json.dumps(document, indent=1)

@@ -135,7 +135,9 @@ def sum_loads(data: bytes | bytearray) -> int:
     start, count = struct.unpack_from("<I", data, 28)[0], struct.unpack_from("<H", data, 44)[0]
     memory = b""
     for index in range(count):
-        kind, place, _, _, size, wanted, *_ = struct.unpack_from("<8I", data, start + 32 * index)
+        kind, place, _, _, size, memory_size, *_ = struct.unpack_from(
+            "<8I", data, start + 32 * index
+        )
         if kind == PT_LOAD:
-            memory += bytes(data[place : place + size]).ljust(wanted, b"\0")
+            memory += bytes(data[place : place + size]).ljust(memory_size, b"\0")
     return zlib.crc32(memory)

@@ -37,9 +37,9 @@ def _locked_build() -> tuple[str, str]:
     """The pinned QNN, and the whole name of its build, as the lock's evidence has it."""
     version = read_toolchain("qnn-runtime").default
     lock = read_lock(project_lock_path("qnn-runtime", version))
-    found = re.search(r"libraries say (\S+)", "\n".join(lock.evidence if lock else ()))
-    assert found
-    return version, f"v{found[1]}"
+    build = re.search(r"libraries say (\S+)", "\n".join(lock.evidence if lock else ()))
+    assert build
+    return version, f"v{build[1]}"
 
 
 VERSION, BUILD = _locked_build()
@@ -120,12 +120,12 @@ class World:
     def remove(self, path: Path) -> None:
         """Take a file or a directory away until the test ends."""
         self.kept.mkdir(exist_ok=True)
-        kept = self.kept / f"{len(self.undo)}"
-        path.rename(kept)
+        hidden = self.kept / f"{len(self.undo)}"
+        path.rename(hidden)
 
         def restore() -> None:
             _delete(path)
-            kept.rename(path)
+            hidden.rename(path)
 
         self.undo.append(restore)
 
@@ -173,8 +173,8 @@ def make_environments(base: Path) -> World:
 def _make_sdk(world: World) -> None:
     for name in ("qnn-runtime", "qnn-runtime-aarch64"):
         toolchain = read_toolchain(name)
-        wanted = ArtifactRequest(toolchain, toolchain.release())
-        artifact = provision_one(wanted, Store(), Progress())
+        request = ArtifactRequest(toolchain, toolchain.release())
+        artifact = provision_one(request, Store(), Progress())
         shutil.copytree(
             artifact.root,
             world.sdk,
@@ -299,10 +299,10 @@ def _make_libcxx(world: World) -> None:
     for stem, name in {**names, "libc++": "libc++.so.1.0"}.items():
         source = next((world.sdk / HOST).glob(f"{stem}-*"))
         data = bytearray(source.read_bytes())
-        for kept in (*names, "libc++"):
-            hashed = next((world.sdk / HOST).glob(f"{kept}-*")).name
+        for other_stem in (*names, "libc++"):
+            hashed = next((world.sdk / HOST).glob(f"{other_stem}-*")).name
             if hashed.encode() in data:
-                set_string(hashed, f"{kept}.so.1", everywhere=True)(data)
+                set_string(hashed, f"{other_stem}.so.1", everywhere=True)(data)
         (world.libcxx / "lib" / name).write_bytes(data)
         (world.libcxx / "lib" / f"{stem}.so.1").symlink_to(name)
 

@@ -32,12 +32,12 @@ class Fault(NamedTuple):
 
     name: str
     profile: str
-    wanted: str
+    check_id: str
     mutate: Mutate = nothing
     ask: Ask = as_it_is
 
     def __str__(self) -> str:
-        return f"{self.wanted} {self.name}"
+        return f"{self.check_id} {self.name}"
 
 
 def check(fault: Fault, world: World) -> None:
@@ -46,7 +46,7 @@ def check(fault: Fault, world: World) -> None:
     request = staged(world) if fault.profile == "staging" else world.request(fault.profile)
     verdict = examine_request(fault.ask(request, world))
     findings = [finding for finding in verdict.findings if finding.id not in SIZES]
-    assert {finding.id for finding in findings} == {fault.wanted}, list(map(str, findings))
+    assert {finding.id for finding in findings} == {fault.check_id}, list(map(str, findings))
 
 
 def staged(world: World) -> SurveyRequest:
@@ -126,8 +126,8 @@ def find(world: World, name: str) -> Path:
         "tools": world.tools,
         "elf": LIBRARIES,
     }
-    head, _, rest = name.partition("/")
-    pattern = roots[head] / rest if head in roots else world.sdk / name
+    head, _, inner = name.partition("/")
+    pattern = roots[head] / inner if head in roots else world.sdk / name
     if "*" in pattern.name:
         return next(pattern.parent.glob(pattern.name))
     return pattern

@@ -71,7 +71,7 @@ class Forks:
             self.process.stdin.write(json.dumps(job) + "\n")
             self.process.stdin.flush()
             ended, self.peak_bytes = map(int, self.process.stdout.readline().split())
-            texts = (one.read_text("utf-8", "replace") for one in (out, err))
+            texts = (path.read_text("utf-8", "replace") for path in (out, err))
             return subprocess.CompletedProcess(words, ended, *texts)
 
     def run_module(

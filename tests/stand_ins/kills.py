@@ -36,8 +36,11 @@ def run_until(instant: int, task: Callable[[], object], below: Path) -> bool:
 
 def read_tree(top: Path) -> dict[str, bytes | str]:
     """Return the content of all files below a directory, and the targets of links."""
-    return {
-        str(path.relative_to(top)): str(path.readlink()) if path.is_symlink() else path.read_bytes()
-        for path in sorted(top.rglob("*"))
-        if path.is_symlink() or path.is_file()
-    }
+    tree: dict[str, bytes | str] = {}
+    for path in sorted(top.rglob("*")):
+        name = str(path.relative_to(top))
+        if path.is_symlink():
+            tree[name] = str(path.readlink())
+        elif path.is_file():
+            tree[name] = path.read_bytes()
+    return tree

@@ -85,7 +85,7 @@ class FloatEngine:
     steps: tuple[Step, ...] = ()
     compiled: int = 0
     imports: tuple[str, ...] = ()
-    more: dict[str, Any] = field(default_factory=dict)
+    further_fields: dict[str, Any] = field(default_factory=dict)
 
     def preload(self, spec: CaseSpec) -> None:
         """Nothing is shared."""
@@ -107,10 +107,10 @@ class FloatEngine:
         if self.raises:
             raise self.raises
         layers = self.layers if spec.layers else {}
-        outputs = [
-            [*self.compute(*inputs), *(layer(*inputs)[0] for layer in layers.values())]
-            for inputs in self.sets
-        ]
+        outputs = []
+        for inputs in self.sets:
+            of_layers = [layer(*inputs)[0] for layer in layers.values()]
+            outputs.append([*self.compute(*inputs), *of_layers])
         staging.write(INPUTS, self.sets)
         staging.write_float(outputs)
         if self.quantized:
@@ -134,7 +134,7 @@ class FloatEngine:
             layers=tuple(Layer(layer.partition(" ")[0], layer) for layer in layers),
             footprint=self.footprint,
             steps=self.steps,
-            **self.more,
+            **self.further_fields,
         )
 
     def explain(self, error: Exception, log: Path) -> Finding:
@@ -178,7 +178,7 @@ def fail(_: Sets) -> Sets:
 class InlinePool:
     """Does jobs in this process."""
 
-    def run(self, job: Job, log: Path, timeout_s: float, **given: Any) -> Ended:
+    def run(self, job: Job, log: Path, timeout_s: float, **options: Any) -> Ended:
         try:
             return Ended(job(), "", "")
         except QnnCiError as error:
@@ -196,8 +196,8 @@ def run_case(
     **setup: Any,
 ) -> CaseResult:
     """One case through the whole pipeline, from the engine to its row."""
-    own = {"pool": InlinePool(), **({"policy": policy} if policy else {}), **setup}
-    return CaseRun(spec, make_setup(work, engine, runner, **own)).run()
+    settings = {"pool": InlinePool(), **({"policy": policy} if policy else {}), **setup}
+    return CaseRun(spec, make_setup(work, engine, runner, **settings)).run()
 
 
 RANDOM = np.random.default_rng(5)
@@ -213,9 +213,9 @@ LABELLER = FloatEngine(
 
 def keep_case(work: Path) -> Path:
     """The directory that a run of one case, which passed, leaves for --keep-artifacts."""
-    policy, kept = read_emulator_policy(), work / "kept"
-    runner = EchoRunner(lambda _: [[one] for one in COARSE * np.float32(1.0005)])
-    result = run_case(work, LABELLER, runner, keep=kept)
+    policy, folder = read_emulator_policy(), work / "kept"
+    runner = EchoRunner(lambda _: [[output] for output in COARSE * np.float32(1.0005)])
+    result = run_case(work, LABELLER, runner, keep=folder)
     limits = policy.describe_limits([SPEC])
-    write_report(make_report([result.case], result.controls, thresholds=limits), kept)
-    return kept
+    write_report(make_report([result.case], result.controls, thresholds=limits), folder)
+    return folder

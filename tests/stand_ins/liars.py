@@ -36,8 +36,8 @@ def roll_channels(right: Array) -> Array:
 
 def zero_channel(right: Array, *, loudest: bool) -> Array:
     axis = channel_axis(right)
-    others = tuple(number for number in range(right.ndim) if number != axis)
-    rms = np.sqrt(np.mean(right.astype(np.float64) ** 2, axis=others))
+    other_axes = tuple(number for number in range(right.ndim) if number != axis)
+    rms = np.sqrt(np.mean(right.astype(np.float64) ** 2, axis=other_axes))
     wrong = right.copy()
     wrong[(slice(None),) * axis + (int(rms.argmax() if loudest else rms.argmin()),)] = 0
     return wrong
@@ -173,10 +173,10 @@ def main() -> int:
     args = parser.parse_args()
     name = args.output_folder_path.parent.name
     lie = LIES[dict(word.split("=") for word in args.lies)[name]]
-    kept = args.kept / name
-    record = json.loads((kept / "artifact" / "artifact.json").read_text())["compiled"]
+    folder = args.kept / name
+    record = json.loads((folder / "artifact" / "artifact.json").read_text())["compiled"]
     for index in range(len(record["outputs"])):
-        wrong = lie(read_column(kept / "outputs", "output_{}_{}.raw", index, record))
+        wrong = lie(read_column(folder / "outputs", "output_{}_{}.raw", index, record))
         for number, array in enumerate(wrong):
             file = args.output_folder_path / f"output_{number}_{index}.raw"
             file.write_bytes(np.ascontiguousarray(array).tobytes())

@@ -123,8 +123,8 @@ def make_binary(
         outputs = [make_tensor("y", 0x0232, (1, 4))]
         ports = {0: name, 1: Number("I", 1), 2: Vector(inputs), 3: Number("I", 1)}
         packed = struct.pack("<IQII68xQ", 1, 0, 0, vtcm_mb << 20, 24 << 10)
-        whole = {0: {**ports, 4: Vector(outputs)}}
-        return {0: Number("I", 3), 1: Number("B", 3), 2: {0: whole, 2: Vector(packed)}}
+        described = {0: {**ports, 4: Vector(outputs)}}
+        return {0: Number("I", 3), 1: Number("B", 3), 2: {0: described, 2: Vector(packed)}}
 
     info = {
         0: Number("I", 6),

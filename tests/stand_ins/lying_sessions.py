@@ -58,15 +58,17 @@ class Lying:
         return outputs
 
 
-def open_lying(model: Path, options: Any, entries: Any, *, profile: Path, **more: Any) -> Any:
-    lie, _, rest = Path(os.environ[LIE]).read_text().partition(" ")
+def open_lying(
+    model: Path, options: Any, entries: Any, *, profile: Path, **session_options: Any
+) -> Any:
+    lie, _, argument = Path(os.environ[LIE]).read_text().partition(" ")
     if lie == "cpu":
         settings = onnxruntime.SessionOptions()
         settings.enable_profiling, settings.profile_file_prefix = True, str(profile)
-        return Lying(onnxruntime.InferenceSession(rest, settings), lie)
-    honest = open_session(model, options, entries, profile=profile, **more)
+        return Lying(onnxruntime.InferenceSession(argument, settings), lie)
+    honest = open_session(model, options, entries, profile=profile, **session_options)
     if lie == "restart" and not hasattr(Lying, "begun"):
-        Lying.begun, Lying.left = True, int(rest)
+        Lying.begun, Lying.left = True, int(argument)
     return Lying(honest, lie) if lie else honest
 
 

@@ -11,5 +11,5 @@ from provisioning.store.store import Store
 def provision_one(
     request: ArtifactRequest, store: Store, progress: Progress, *, verify: bool = False
 ) -> Provisioned:
-    (found,) = provision_artifacts([request], store, progress, verify=verify)
-    return found
+    (artifact,) = provision_artifacts([request], store, progress, verify=verify)
+    return artifact

@@ -48,24 +48,25 @@ MLP = CaseSpec("mlp", Scheme.FP16, "SM8650")
 def main() -> int:
     words = sys.argv[1:]
     session = words[words.index("-s") + 1]
-    own = words[words.index("--") + 1 :] if "--" in words else []
+    arguments = words[words.index("--") + 1 :] if "--" in words else []
     with Path(os.environ["QUICK_NOX"]).with_suffix(".log").open("a") as log:
-        log.write(f"{session} {' '.join(own)}".rstrip() + "\n")
+        log.write(f"{session} {' '.join(arguments)}".rstrip() + "\n")
     with Path(os.environ["QUICK_NOX"]).with_suffix(".manifests").open("a") as log:
         log.write(os.environ.get("QNN_CI_MANIFESTS", "") + "\n")
     if session == "plan":
-        return run_plan(own)
+        return run_plan(arguments)
     outcomes = json.loads(Path(os.environ["QUICK_NOX"]).read_text())
-    shard = own[own.index("--shard") + 1] if "--shard" in own else ""
-    told = [outcomes.get(f"{session} {one}") for one in own]
-    outcome = next(filter(None, [*told, outcomes.get(session)]), None)
+    shard = arguments[arguments.index("--shard") + 1] if "--shard" in arguments else ""
+    named_outcomes = [outcomes.get(f"{session} {argument}") for argument in arguments]
+    outcome = next(filter(None, [*named_outcomes, outcomes.get(session)]), None)
     if session in VERBS and outcome is None:
-        return ci.__main__.main([*VERBS[session], *own])
+        return ci.__main__.main([*VERBS[session], *arguments])
     outcome = outcome or PASSING
     for name, text in outcome.get("writes", {}).items():
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         Path(name).write_text(text)
-    folder = Path(own[own.index("--reports") + 1] if "--reports" in own else "reports") / session
+    reports = arguments[arguments.index("--reports") + 1] if "--reports" in arguments else "reports"
+    folder = Path(reports) / session
     if "cases" in outcome:
         folder.mkdir(parents=True, exist_ok=True)
         if session.startswith("test_"):
@@ -86,25 +87,25 @@ def find_kept(kind: str, *words: object) -> Path:
 def give_report(folder: Path, session: str, shard: str, outcome: dict[str, Any]) -> None:
     """Write a report once for all equal shards of one plan."""
     plan = Path("plan.json").read_bytes() if shard else b""
-    kept = find_kept("report", plan, session, shard, outcome)
-    if not kept.is_dir():
-        write_report(kept, session, shard, outcome)
-    shutil.copytree(kept, folder, dirs_exist_ok=True)
+    folder_of_report = find_kept("report", plan, session, shard, outcome)
+    if not folder_of_report.is_dir():
+        write_report(folder_of_report, session, shard, outcome)
+    shutil.copytree(folder_of_report, folder, dirs_exist_ok=True)
 
 
 def run_plan(words: list[str]) -> int:
     """Plan a change once, and give the same again."""
-    kept = find_kept("plan", os.environ["GITHUB_EVENT_NAME"], *words)
-    if not kept.is_dir():
-        with redirect_stdout(StringIO()) as said:
+    record = find_kept("plan", os.environ["GITHUB_EVENT_NAME"], *words)
+    if not record.is_dir():
+        with redirect_stdout(StringIO()) as output:
             code = ci.__main__.main(["plan", *words])
         if code:
             return code
-        kept.mkdir()
-        shutil.copy("plan.json", kept)
-        (kept / "said").write_text(said.getvalue())
-    shutil.copy(kept / "plan.json", "plan.json")
-    sys.stdout.write((kept / "said").read_text())
+        record.mkdir()
+        shutil.copy("plan.json", record)
+        (record / "said").write_text(output.getvalue())
+    shutil.copy(record / "plan.json", "plan.json")
+    sys.stdout.write((record / "said").read_text())
     return 0
 
 

@@ -80,16 +80,16 @@ def run_call(caller: socket.socket) -> None:
     code = 1
     try:
         data, streams, _, _ = socket.recv_fds(caller, 1 << 20, 3)
-        while more := caller.recv(1 << 20):
-            data += more
-        module, count, *rest = map(os.fsdecode, data.split(b"\0"))
+        while received := caller.recv(1 << 20):
+            data += received
+        module, count, *fields = map(os.fsdecode, data.split(b"\0"))
         for number, stream in enumerate(streams):
             os.dup2(stream, number)
             os.close(stream)
         os.environ.clear()
-        os.environ.update(one.split("=", 1) for one in rest[int(count) + 1 :])
-        os.chdir(rest[int(count)])
-        sys.argv = rest[: int(count)]
+        os.environ.update(variable.split("=", 1) for variable in fields[int(count) + 1 :])
+        os.chdir(fields[int(count)])
+        sys.argv = fields[: int(count)]
         code = importlib.import_module(module).main()
     except SystemExit as error:
         code = int(error.code or 0)

@@ -35,8 +35,8 @@ HOST = Host(
 
 def say(text: str, *places: Place) -> tuple[Finding, ...]:
     """The finding of a case that fails: a headline, and evidence in the lines below it."""
-    headline, _, rest = text.partition("\n")
-    return (UNRECORDED.find(headline, evidence=rest, places=places),) if text else ()
+    headline, _, evidence = text.partition("\n")
+    return (UNRECORDED.find(headline, evidence=evidence, places=places),) if text else ()
 
 
 def make_report(
@@ -80,9 +80,10 @@ def make_judged(
             max_abs=0.001,
             equal=1.0,
             inputs=4,
-            findings=say("it is wrong", Place(file=f"ci/models/suite/{spec.model}.py", line=1))
-            if status is Status.FAILED
-            else (),
+            findings=say(
+                "it is wrong" if status is Status.FAILED else "",
+                Place(file=f"ci/models/suite/{spec.model}.py", line=1),
+            ),
         )
         for spec in specs
     ]

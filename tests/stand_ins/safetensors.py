@@ -16,9 +16,9 @@ def write_safetensors(path: Path, tensors: Mapping[str, torch.Tensor], kind: str
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     data = b""
     for name, tensor in tensors.items():
-        held = tensor.contiguous().view(torch.uint8).numpy().tobytes()
-        ends = [len(data), len(data) + len(held)]
+        values = tensor.contiguous().view(torch.uint8).numpy().tobytes()
+        ends = [len(data), len(data) + len(values)]
         header[name] = {"dtype": kind, "shape": list(tensor.shape), "data_offsets": ends}
-        data += held
+        data += values
     text = json.dumps(header).encode()
     path.write_bytes(struct.pack("<Q", len(text)) + text + data)

@@ -23,16 +23,15 @@ def make_cases(*names: str, status: Status = Status.PASSED) -> list[Case]:
 def make_shards(cases: Sequence[Case], count: int, policy: str = POLICY) -> list[Report]:
     """The reports of ``count`` shards of these cases."""
     parts = split_cases(cases, count, lambda case: 1.0)
-    return [
-        replace(
-            make_report(part),
-            shard=ShardMark(
-                index=index,
-                count=count,
-                positions=tuple(place for place, case in enumerate(cases) if case in part),
-                whole=digest_names(case.name for case in cases),
-                policy=policy,
-            ),
+    reports = []
+    for index, part in enumerate(parts, 1):
+        positions = [place for place, case in enumerate(cases) if case in part]
+        mark = ShardMark(
+            index=index,
+            count=count,
+            positions=tuple(positions),
+            whole=digest_names(case.name for case in cases),
+            policy=policy,
         )
-        for index, part in enumerate(parts, 1)
-    ]
+        reports.append(replace(make_report(part), shard=mark))
+    return reports

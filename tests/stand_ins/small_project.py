@@ -205,8 +205,8 @@ _BASES: list[tuple[GateRules, TreeFacts]] = []
 
 def read_base(rules: GateRules) -> TreeFacts:
     """The facts of the small project, once for each set of rules."""
-    for known, facts in _BASES:
-        if known is rules:
+    for known_rules, facts in _BASES:
+        if known_rules is rules:
             return facts
     _BASES.append((rules, read_facts(MemoryTree(FILES), rules, PARSED)))
     return _BASES[-1][1]

@@ -18,9 +18,9 @@ def check_snapshot(path: Path, text: str) -> None:
     if os.environ.get("WRITE_SNAPSHOTS"):
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
-    kept = path.read_text(encoding="utf-8")
-    changed = difflib.unified_diff(kept.splitlines(), text.splitlines(), lineterm="", n=1)
-    assert text == kept, "\n".join(changed)
+    expected = path.read_text(encoding="utf-8")
+    changed = difflib.unified_diff(expected.splitlines(), text.splitlines(), lineterm="", n=1)
+    assert text == expected, "\n".join(changed)
 
 
 def try_call(call: Callable[[], object]) -> str:

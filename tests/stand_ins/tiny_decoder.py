@@ -48,7 +48,7 @@ STEPS, RATE, DECAY, NOISE = 300, 5e-3, 0.05, 0.3
 
 def list_ids(sentence: str) -> list[int]:
     """Return BOS, the space that llama2.c adds before a text, the characters, and EOS."""
-    return [BOS, *(PIECES.index(one) for one in f" {sentence}"), EOS]
+    return [BOS, *(PIECES.index(character) for character in f" {sentence}"), EOS]
 
 
 def train(config: DecoderConfig = CONFIG) -> Decoder:
@@ -61,7 +61,7 @@ def train(config: DecoderConfig = CONFIG) -> Decoder:
             torch.nn.init.normal_(parameter, std=0.15)
     optimizer = torch.optim.AdamW(decoder.parameters(), lr=RATE, weight_decay=DECAY)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
-    rows = [torch.tensor(list_ids(one)) for one in SENTENCES]
+    rows = [torch.tensor(list_ids(sentence)) for sentence in SENTENCES]
     for _ in range(STEPS):
         optimizer.zero_grad()
         losses = [measure_loss(decoder, row) for row in rows]
@@ -73,31 +73,37 @@ def train(config: DecoderConfig = CONFIG) -> Decoder:
 
 def measure_loss(decoder: Decoder, row: Tensor) -> Tensor:
     """Return the cross entropy of a sentence with noise on the logits."""
-    count, one = len(row) - 1, decoder.config
-    shapes = [(one.head_dim, 0)] * one.layers + [(0, one.head_dim)] * one.layers
-    empty = [torch.zeros((1, one.kv_heads, *shape)) for shape in shapes]
+    count, config = len(row) - 1, decoder.config
+    shapes = [(config.head_dim, 0)] * config.layers + [(0, config.head_dim)] * config.layers
+    empty = [torch.zeros((1, config.kv_heads, *shape)) for shape in shapes]
     positions = torch.arange(count, dtype=torch.int32)[None]
     mask = torch.full((count, count), MASKED).triu(1)[None, None]
-    made = decoder(row[None, :-1].int(), mask, positions, *empty)[0][0]
-    return functional.cross_entropy(made + NOISE * torch.randn_like(made), row[1:])
+    logits = decoder(row[None, :-1].int(), mask, positions, *empty)[0][0]
+    return functional.cross_entropy(logits + NOISE * torch.randn_like(logits), row[1:])
 
 
 def write_weights(decoder: Decoder, path: Path) -> None:
     """Write the weights in the first version of llama2.c's format, which is for RoPE on adjacent
     pairs. In its header, a negative vocabulary size means that the output layer is separate."""
-    one, held = CONFIG, decoder.state_dict()
-    parts = [held["tok_embeddings.weight"]]
+    config, weights = CONFIG, decoder.state_dict()
+    parts = [weights["tok_embeddings.weight"]]
     for name in OF_LAYER:
-        for number in range(one.layers):
-            weight = held[f"layers.{number}.{name}.weight"]
+        for number in range(config.layers):
+            weight = weights[f"layers.{number}.{name}.weight"]
             if name.endswith((".wq", ".wk")):
-                halves = weight.view(-1, 2, one.head_dim // 2, one.dim)
+                halves = weight.view(-1, 2, config.head_dim // 2, config.dim)
                 weight = halves.transpose(1, 2).reshape(weight.shape)
             parts.append(weight)
-    unused = torch.zeros(one.most_context * one.head_dim)
-    parts += [held["norm.weight"], unused, held["output.weight"]]
+    unused = torch.zeros(config.most_context * config.head_dim)
+    parts += [weights["norm.weight"], unused, weights["output.weight"]]
     header = HEADER.pack(
-        one.dim, one.hidden, one.layers, one.heads, one.kv_heads, -one.vocabulary, one.most_context
+        config.dim,
+        config.hidden,
+        config.layers,
+        config.heads,
+        config.kv_heads,
+        -config.vocabulary,
+        config.most_context,
     )
     path.write_bytes(header + b"".join(part.numpy().astype("<f4").tobytes() for part in parts))
 
@@ -105,7 +111,7 @@ def write_weights(decoder: Decoder, path: Path) -> None:
 def write_tokenizer(path: Path) -> None:
     """Write the tokenizer in llama2.c's format. It has only single characters, which are never
     merged."""
-    rows = (struct.pack("<fi", 0.0, len(one)) + one.encode() for one in PIECES)
+    rows = (struct.pack("<fi", 0.0, len(piece)) + piece.encode() for piece in PIECES)
     path.write_bytes(struct.pack("<i", max(map(len, PIECES))) + b"".join(rows))
 
 

@@ -242,9 +242,9 @@ layout = [{{ take = "qairt/{VERSION}/**", put = "" }}]
 
 
 def describe(
-    manifests: Path, name: str, release: str, *, version: str = "1", more: str = ""
+    manifests: Path, name: str, release: str, *, version: str = "1", tables: str = ""
 ) -> None:
-    """Write the manifest of an artifact that is free, of one release; ``more`` is before that."""
+    """Write the manifest of an artifact that is free, of one release; ``tables`` come before it."""
     (manifests / "toolchains").mkdir(parents=True, exist_ok=True)
     (manifests / "toolchains" / f"{name}.toml").write_text(f"""
 name = "{name}"
@@ -253,17 +253,17 @@ default = "{version}"
 [licence]
 name = "free"
 text = "none"
-{more}
+{tables}
 [[releases]]
 version = "{version}"
 {release}
 """)
 
 
-def describe_git(manifests: Path, url: str, commit: str, more: str = "") -> None:
+def describe_git(manifests: Path, url: str, commit: str, tables: str = "") -> None:
     """Write the manifest of executorch 1.0 at a commit that its tag names."""
     release = f'source = "git"\nurl = "{url}"\ntag = "v1.0"\ncommit = "{commit}"'
-    describe(manifests, "executorch", release, version="1.0", more=more)
+    describe(manifests, "executorch", release, version="1.0", tables=tables)
 
 
 def describe_libcxx(url: str, archive: Path) -> str:

@@ -12,17 +12,17 @@ from tests.stand_ins import forks
 class TorchForks:
     """A process that holds torch and all that torch.export imports."""
 
-    def __init__(self, held: forks.Forks) -> None:
-        self.held = held
+    def __init__(self, process: forks.Forks) -> None:
+        self.process = process
 
     def run(self, code: str, *words: str, cwd: Path, env: Mapping[str, str]) -> str:
         """What ``code`` prints in a fork of its own, as by ``python -c CODE WORDS``."""
-        ended = self.held.run(code, *words, cwd=cwd, env=env)
+        ended = self.process.run(code, *words, cwd=cwd, env=env)
         assert ended.returncode == 0, ended.stderr
         return ended.stdout
 
 
 @contextmanager
 def start_forks() -> Iterator[TorchForks]:
-    with forks.start_forks("torch.export._trace") as held:
-        yield TorchForks(held)
+    with forks.start_forks("torch.export._trace") as process:
+        yield TorchForks(process)

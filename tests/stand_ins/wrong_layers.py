@@ -34,16 +34,16 @@ def swap_heads(layer: Any, name: str) -> None:
 
 def swap_halves(layer: Any) -> None:
     """Put the halves of the values that RoPE rotates in each other's place, in all key heads."""
-    one = layer.attention.config
-    heads = layer.attention.wk.conv.weight.data.view(one.kv_heads, one.head_dim, -1)
-    heads[:] = heads.roll(one.head_dim // 2, 1)
+    config = layer.attention.config
+    heads = layer.attention.wk.conv.weight.data.view(config.kv_heads, config.head_dim, -1)
+    heads[:] = heads.roll(config.head_dim // 2, 1)
 
 
 def rotate_further(layer: Any) -> None:
     """Rotate the keys by the angles of one more position."""
-    one = layer.attention.config
-    angles = torch.tensor(one.rope(int(NUMBER)).frequencies)[:, None]
-    heads = layer.attention.wk.conv.weight.data.view(one.kv_heads, one.head_dim, -1)
+    config = layer.attention.config
+    angles = torch.tensor(config.rope(int(NUMBER)).frequencies)[:, None]
+    heads = layer.attention.wk.conv.weight.data.view(config.kv_heads, config.head_dim, -1)
     first, second = heads.clone().chunk(2, dim=1)
     heads[:] = torch.cat(
         [
@@ -55,10 +55,10 @@ def rotate_further(layer: Any) -> None:
 
 
 def swap_gate(layer: Any) -> None:
-    one = layer.feed_forward
-    gate = one.w1.conv.weight.data.clone()
-    one.w1.conv.weight.data[:] = one.w3.conv.weight.data
-    one.w3.conv.weight.data[:] = gate
+    feed_forward = layer.feed_forward
+    gate = feed_forward.w1.conv.weight.data.clone()
+    feed_forward.w1.conv.weight.data[:] = feed_forward.w3.conv.weight.data
+    feed_forward.w3.conv.weight.data[:] = gate
 
 
 def forget_one(layer: Any) -> None:
@@ -70,10 +70,10 @@ def see_next(layer: Any) -> None:
     """Let each token attend to the one behind it: in prefill to the next token, in decode to an
     entry of the cache that is empty until the end."""
     for size in SIZES:
-        seen = layer.attention.get_buffer(f"seen{size}")
+        mask = layer.attention.get_buffer(f"seen{size}")
         for row in range(size):
-            seen[..., row, row + 1 - size] = 0
-        seen[..., -1, -size - 1] = 0
+            mask[..., row, row + 1 - size] = 0
+        mask[..., -1, -size - 1] = 0
 
 
 def write_no_row(layer: Any) -> None:
@@ -107,11 +107,11 @@ def make_prepared(config: Any, weights: Any, context: int) -> Any:
 
 
 def attend_prepared(self: Any, x: Any, turns: Any, mask: Any, past: Any) -> Any:
-    held, size = dict(self.named_buffers()), x.shape[1]
-    if not held:
+    buffers, size = dict(self.named_buffers()), x.shape[1]
+    if not buffers:
         return attend(self, x, turns, mask, past)
-    made, k, v = attend(self, x, turns, mask * held[f"seen{size}"], past)
-    return made, k * held[f"written{size}"], v
+    output, k, v = attend(self, x, turns, mask * buffers[f"seen{size}"], past)
+    return output, k * buffers[f"written{size}"], v
 
 
 def spoil(decoder: Any) -> Any:
@@ -137,7 +137,7 @@ def compile_wrong(self: Lowering, joined: Any, choices: Any) -> Any:
     return compile_right(self, joined, choices)
 
 
-LlmEngine.key = lambda *given: hash_words(key(*given), os.environ[FAULT])  # type: ignore[method-assign]
+LlmEngine.key = lambda *arguments: hash_words(key(*arguments), os.environ[FAULT])  # type: ignore[method-assign]
 DecoderLowering.quantize = quantize_both  # type: ignore[method-assign]
 Lowering.compile = compile_wrong  # type: ignore[method-assign]
 decoders.make_decoder = make_prepared

@@ -93,7 +93,9 @@ def write_program(place: Path, size: int) -> list[str]:
 def write_app(place: Path, size: int) -> list[str]:
     libraries = {f"lib{number}.so": android_apps.library("l") for number in range(size // 10)}
     others = {f"assets/{number}": b"x" for number in range(size)}
-    android_apps.write_apk(place / "a.apk", {**android_apps.make_set(), **libraries}, others=others)
+    android_apps.write_apk(
+        place / "a.apk", {**android_apps.make_set(), **libraries}, other_files=others
+    )
     return ["check-app", "a.apk"]
 
 

@@ -85,7 +85,7 @@ def code(sdk: Workspace, repositories: Path) -> Code:
     shutil.copytree(repositories, sdk.root, dirs_exist_ok=True, symlinks=True)
     head = run(sdk.root / "code", "rev-parse", "HEAD")
     release = f'source = "git"\nurl = "file://{sdk.root}/code"\ncommit = "{head}"\n'
-    made.describe(sdk.manifests, "code", release, more=COMPONENTS)
+    made.describe(sdk.manifests, "code", release, tables=COMPONENTS)
     return Code(sdk, head)
 
 
@@ -319,7 +319,7 @@ def test_messages_about_git_say_what_why_and_what_to_do(code: Code) -> None:
     run(checkout.root, "init", "--quiet")
     more = COMPONENTS + '\n[adoption]\nvariable = "CODE_ROOT"\nmarkers = []'
     release = code.sdk.manifest.with_name("code.toml").read_text().partition("[[releases]]")[2]
-    made.describe(code.sdk.manifests, "code", release.replace('version = "1"\n', ""), more=more)
+    made.describe(code.sdk.manifests, "code", release.replace('version = "1"\n', ""), tables=more)
     calls = {
         "a submodule that the commit lacks": lambda: git.fill(code.job("lost")),
         "no submodule": lambda: git.fill(code.job("lost", commit=empty, url=url)),

@@ -462,13 +462,13 @@ def list_questions() -> Iterator[tuple[str, Scene]]:
     yield "quantization hides everything", scene(RIGHT, engine=hidden)
     yield (
         "quantization nearly spoils it",
-        scene(RIGHT, engine=replace(make_engine(), more={"loss": LOSS}), policy=near),
+        scene(RIGHT, engine=replace(make_engine(), further_fields={"loss": LOSS}), policy=near),
     )
     limits = msgspec.structs.replace(limits, min_sqnr_db_all=34.0)
     near = change_policy(models={"mlp": ModelEntry("mlp", limits={Scheme.A8W8: limits})})
     yield (
         "quantization spoils one sample",
-        scene(RIGHT, engine=replace(make_engine(), more={"loss": LOSS}), policy=near),
+        scene(RIGHT, engine=replace(make_engine(), further_fields={"loss": LOSS}), policy=near),
     )
     losing = FloatEngine(**usual, footprint=Footprint(program_bytes=2))
     large_budget = change_policy(models={"mlp": ModelEntry("mlp", budget=budget)})

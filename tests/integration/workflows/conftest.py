@@ -94,7 +94,7 @@ def caller(project: Project, tmp_path: Path) -> GitHub:
     git(own, "config", "uploadpack.allowAnySHA1InWant", "true")
     head = commit(own, "qnn-ci")
     github = project.github
-    github.services.others["somebody/executorch-qnn-ci"] = own
+    github.services.other_repositories["somebody/executorch-qnn-ci"] = own
     github.github = {"event_name": "pull_request", "ref": "refs/pull/1/merge"}
     github.variables["QNN_CI_HOME"] = str(store_home())
     github.variables["QNN_CI_MANIFESTS"] = str(ROOT / "manifests")

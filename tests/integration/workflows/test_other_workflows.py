@@ -148,7 +148,7 @@ def test_a_release_is_published_only_if_its_tag_is_the_version(
         assert fresh == "sudo .ci/fresh"
         assert line.startswith("gh release create v1.2.3 dist/")
         assert "sbom.cdx.json" in line
-        attested = [given for name, given in project.github.services.asked if "attest" in name]
+        attested = [given for name, given in project.github.services.calls if "attest" in name]
         assert [bool(given.get("sbom-path")) for given in attested] == [False, True]
 
 

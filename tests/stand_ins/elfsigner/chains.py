@@ -29,10 +29,10 @@ def issue(name: str, issuer: str, *extensions: x509.ExtensionType, key: str = ""
 
     Without ``extensions`` all but a name that begins with leaf may sign others.
     """
-    more = extensions or (MAY_NOT_SIGN if name.startswith("leaf") else MAY_SIGN,)
+    all_extensions = extensions or (MAY_NOT_SIGN if name.startswith("leaf") else MAY_SIGN,)
     signing_key = make_ec_key(key or issuer)
     subject, above = make_name(name), make_name(issuer)
-    return certify(subject, make_ec_key(name), above, signing_key, extensions=list(more))
+    return certify(subject, make_ec_key(name), above, signing_key, extensions=list(all_extensions))
 
 
 LEAF = issue("leaf", "ca")

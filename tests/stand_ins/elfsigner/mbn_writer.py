@@ -67,11 +67,11 @@ def sign_elf(
     headers_end = phoff + (count + 2) * PHDR.size
     place = _align(headers_end)
     shift = _align(place + size)
-    address = _align(max(one[3] + one[5] for one in before))
+    address = _align(max(row[3] + row[5] for row in before))
     segments = [
         [0, 0, 0, 0, headers_end - uncovered, 0, PF_HEADERS, 0],
         [0, place, address, address, size, _align(size), PF_HASH, PAGE],
-        *([kind, offset + shift, *rest] for kind, offset, *rest in before),
+        *([kind, offset + shift, *following] for kind, offset, *following in before),
     ]
     header = bytearray(data[:phoff])
     struct.pack_into("<I", header, 32, 0)  # no section headers
@@ -83,8 +83,8 @@ def sign_elf(
         serial.to_bytes(4, "little"),
     ]
     view = memoryview(data)
-    for one in before:
-        part = view[one[1] : one[1] + one[4]]
+    for _, offset, _, _, file_size, *_ in before:
+        part = view[offset : offset + file_size]
         entries.append(hashlib.new(algorithm, part).digest() if part else b"")
     if wrong_entry is not None:
         entries[wrong_entry] = bytes(byte ^ 0xFF for byte in entries[wrong_entry])
@@ -94,11 +94,12 @@ def sign_elf(
     else:
         start = mbn_header(version, algorithm, address, table, key.size, len(chain)) + table
         signature = key.sign(start, version)
-    out = bytearray(shift + max(one[1] + one[4] for one in before))
+    out = bytearray(shift + max(row[1] + row[4] for row in before))
     out[: len(head)] = head
     out[place : place + size] = start + signature + chain + trailer
-    for one in before:
-        out[one[1] + shift : one[1] + shift + one[4]] = view[one[1] : one[1] + one[4]]
+    for _, offset, _, _, file_size, *_ in before:
+        end = offset + file_size
+        out[offset + shift : end + shift] = view[offset:end]
     return bytes(out)
 
 
@@ -132,14 +133,15 @@ def sign_twice(table: bytes, vendor: Key, key: Key, chain: int) -> tuple[bytes, 
     total = len(table) + vendor.size + len(vendor.chain) + key.size + chain
     extras = (b"\x56" * V6_METADATA, b"\x4f" * V6_METADATA)
 
-    def make(sizes: tuple[int, int], own: tuple[int, int], metadata: bytes) -> bytes:
-        words = (0, 6, *sizes, total, len(table), 0, own[0], 0, own[1], V6_METADATA, V6_METADATA)
+    def make(sizes: tuple[int, int], own_sizes: tuple[int, int], metadata: bytes) -> bytes:
+        lengths = (total, len(table), 0, own_sizes[0], 0, own_sizes[1], V6_METADATA, V6_METADATA)
+        words = (0, 6, *sizes, *lengths)
         return struct.pack("<12I", *words) + metadata + table
 
-    sizes, own = (vendor.size, len(vendor.chain)), (key.size, chain)
+    sizes, key_sizes = (vendor.size, len(vendor.chain)), (key.size, chain)
     first = vendor.sign(make(sizes, (0, 0), extras[0] + bytes(V6_METADATA)), 6)
-    second = key.sign(make((0, 0), own, bytes(V6_METADATA) + extras[1]), 6)
-    return make(sizes, own, extras[0] + extras[1]) + first + vendor.chain, second
+    second = key.sign(make((0, 0), key_sizes, bytes(V6_METADATA) + extras[1]), 6)
+    return make(sizes, key_sizes, extras[0] + extras[1]) + first + vendor.chain, second
 
 
 def sign_keyed(signed: bytes, key: Key) -> bytes:

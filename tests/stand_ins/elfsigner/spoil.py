@@ -13,9 +13,9 @@ PLACE = 0x1000  # of the hash segment in the small library when it is signed
 PROGRAM_HEADERS, PROGRAM_HEADER_BYTES = 52, 32
 
 
-def verify(data: bytes, original: bytes | None = None, **more: int) -> Verification:
+def verify(data: bytes, original: bytes | None = None, **options: int) -> Verification:
     before = memoryview(original) if original is not None else None
-    return verify_bytes(memoryview(data), before, **more)
+    return verify_bytes(memoryview(data), before, **options)
 
 
 def put(data: bytes, position: int, form: str, *values: int) -> bytes:

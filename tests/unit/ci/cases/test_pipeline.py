@@ -70,7 +70,7 @@ def test_a_layer_with_fewer_bits_than_requested_is_red_though_its_outputs_are_ri
     place = Origin(file="net.py", line=9)
     lost = tuple(Retyped(name, "result", asked, "8 bit", place) for name in "ab")
     types = (TypeShare(type="8 bit", operators=3), TypeShare(type="16 bit", operators=1))
-    engine = make_engine(more={"retyped": lost, "types": types})
+    engine = make_engine(further_fields={"retyped": lost, "types": types})
     case = run_case(tmp_path, engine, give(RIGHT)).case
     assert (case.status, [finding.id for finding in case.findings]) == (Status.FAILED, ["QNN2707"])
     assert case.headline == f"a was requested in {asked}, but its result is 8 bit, and 1 more"
@@ -201,7 +201,7 @@ def test_a_passed_case_near_a_limit_warns_of_tensors_that_leave_their_calibrated
     wide = {"low": 0.0, "high": 1.0, "seen_low": 0.0, "seen_high": 4.0}
     clipped = tuple(Clipped(name=name, is_input=True, **wide) for name in ("input x", "input y"))
     engine = replace(
-        make_engine(more={"clipped": clipped}),
+        make_engine(further_fields={"clipped": clipped}),
         quantized=lambda number: [coarse[number[0]], IDS[number[0]], MASK[number[0]]],
     )
     entry = ModelEntry("mlp", metric=METRIC if metric else None)

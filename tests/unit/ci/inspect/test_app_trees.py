@@ -285,7 +285,7 @@ def test_aar_is_recognised_by_its_resource_list_or_libraries(
 def test_archives_contain_apps_or_the_apks_of_one(tmp_path: Path) -> None:
     one = {f"lib/{ABI}/liba.so": b"", f"lib/{ABI}/libdir.so/": b"", "assets/dir.pte/": b""}
     one |= {f"{place}m.pte": b"" for place in ("assets/", "assets/nets/", "res/raw/", "other/")}
-    inner = write_apk(tmp_path / "base.apk", {}, others=one).read_bytes()
+    inner = write_apk(tmp_path / "base.apk", {}, other_files=one).read_bytes()
     splits = {"splits/base.apk": inner, "notes.txt": b""}
     shown = describe(read(tmp_path / "base.apk", tmp_path / "scratch")[0])
     for name, files in {
@@ -299,7 +299,7 @@ def test_archives_contain_apps_or_the_apks_of_one(tmp_path: Path) -> None:
         write_apk(
             tmp_path / f"set/{name}.apk",
             {},
-            others=one,
+            other_files=one,
             manifest="split" if name == "a" else "declared",
         )
     write_files(tmp_path / "set", {"0.apk/": "", "below/e.apk": inner})

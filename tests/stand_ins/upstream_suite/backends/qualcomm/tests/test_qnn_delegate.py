@@ -36,18 +36,20 @@ class TestSuite(TestQNN):
 
     def compare(self, module: torch.nn.Module, change) -> None:
         inputs = (torch.randn(2, 8),)
-        wanted = [module(*inputs).detach()]
+        expected = [module(*inputs).detach()]
         self.verify_output(module, inputs, Program)
-        self._assert_outputs_equal([change(wanted[0])], wanted)
+        self._assert_outputs_equal([change(expected[0])], expected)
 
     def test_right(self) -> None:
-        self.compare(torch.nn.Linear(8, 4), lambda one: one + 1e-5 * torch.randn(one.shape))
+        self.compare(
+            torch.nn.Linear(8, 4), lambda output: output + 1e-5 * torch.randn(output.shape)
+        )
 
     def test_zeros(self) -> None:
-        self.compare(torch.nn.Tanh(), lambda one: one * 0)
+        self.compare(torch.nn.Tanh(), lambda output: output * 0)
 
     def test_too_far(self) -> None:
-        self.compare(torch.nn.Tanh(), lambda one: one * 9)
+        self.compare(torch.nn.Tanh(), lambda output: output * 9)
 
     def test_dies(self) -> None:
         os.abort()
@@ -64,7 +66,7 @@ class TestSuite(TestQNN):
     def test_draws(self) -> None:
         """Give other outputs each time, whatever the seed."""
         off = int.from_bytes(os.urandom(1), "little") % 2
-        self.compare(torch.nn.Linear(8, 4), lambda one: one * (1 - 0.5 * off))
+        self.compare(torch.nn.Linear(8, 4), lambda output: output * (1 - 0.5 * off))
 
     def test_runner(self) -> None:
         """Start the runner as upstream does, with a program that there is not."""
