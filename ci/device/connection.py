@@ -69,6 +69,8 @@ class Device:
         Raises ToolError if the device cannot be reached, the connection breaks, or the answer is
         longer than ``most_bytes``, and StoreError if the device has too little space.
         """
+        # The script's exit code is printed, because that of the client can also be about the
+        # connection: adb's is 0 if it lost the connection before the script began.
         command = f"echo {BEGUN.decode()}( {script}\n)\nprintf '\\nqnn-ci-ended %s\\n' $? >&2"
         limits: dict[str, Any] = {"timeout_s": timeout_s, "most_bytes": most_bytes}
         limits["most_messages"] = MESSAGE_BYTES

@@ -118,6 +118,7 @@ class TarReader:
             return None
         stated = self._number(block[148:156])
         blank = block[:148] + b" " * 8 + block[156:]
+        # Some old programs added up signed bytes, which POSIX does not, so both sums are accepted.
         if stated not in {sum(blank), sum(byte - (byte & 128) * 2 for byte in blank)}:
             raise unsafe(self.name, "a header's checksum is wrong")
         return block
@@ -192,6 +193,7 @@ class TarReader:
 
     def _describe(self, block: bytes, size: int, extra: _Extra) -> Member:
         name = extra.name or _field(block[:100])
+        # GNU's older format has the magic "ustar " and other fields at this place.
         if not extra.name and block[257:263] == b"ustar\0" and block[345]:
             name = f"{_field(block[345:500])}/{name}"
         kind = KINDS.get(block[156:157], "device file")

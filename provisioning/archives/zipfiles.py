@@ -101,6 +101,7 @@ def _find_directory(source: ByteSource, tail: bytes) -> tuple[int, int, int]:
     """Return the offset, the size and the number of entries of the central directory."""
     at = tail.rfind(END, 0, len(tail) - END_BYTES + len(END))
     while at >= 0:
+        # The comment at the end may contain the signature, too: it must reach the end of the file.
         comment = struct.unpack_from("<H", tail, at + 20)[0]
         if at + END_BYTES + comment == len(tail):
             break
@@ -158,6 +159,7 @@ def _parse_entry(archive: str, raw: bytes, at: int) -> tuple[Member, int]:
     size, packed, offset = _apply_zip64(extra, size, packed, offset)
     if flags & ENCRYPTED:
         raise unsafe(archive, "is encrypted", member=name)
+    # Only Unix (3) and macOS (19) have a mode in the upper half of the attributes.
     mode = attributes >> 16 if made_by >> 8 in {3, 19} else 0
     kind = _kind(name, mode)
     if kind == "file" and method not in {STORED, DEFLATED}:

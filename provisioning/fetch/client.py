@@ -286,6 +286,7 @@ def _open_session(sockets: list[socket.socket]) -> Any:
 
         def _new_conn(self) -> Any:
             connected = super()._new_conn()  # type: ignore[misc]
+            # TLS detaches the socket from this object, so that only a duplicate stays usable.
             sockets.append(connected.dup())
             return connected
 
@@ -305,5 +306,6 @@ def _open_session(sockets: list[socket.socket]) -> Any:
     session = Session()
     session.mount("http://", Adapter())
     session.mount("https://", Adapter())
+    # Ranges, sizes and hashes are those of the file itself, not of a compressed transfer.
     session.headers.update({"Accept-Encoding": "identity", "User-Agent": USER_AGENT})
     return session

@@ -104,6 +104,7 @@ class RemoteFile:
         start_s = time.monotonic()
         with self.client.get(self.url, {"Range": f"bytes=-{tail_bytes}"}) as (head, body):
             self.round_trip_s = time.monotonic() - start_s
+            # Without a validator, parts of two versions of the file could be mixed.
             if head.status != 206 or head.total < 0 or head.range_start < 0 or not head.validator:
                 raise PermanentError("the server does not support ranges")
             if size_bytes not in {0, head.total}:

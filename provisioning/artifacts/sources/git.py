@@ -43,7 +43,10 @@ NETWORK = (
 )
 RELEASE_TAG = re.compile(r"v\d+(\.\d+)+")
 ATTEMPTS = 3
+# Since 2.38.1, git refuses to fetch submodules from file:// otherwise (CVE-2022-39253).
 BY_FILE = ("-c", "protocol.file.allow=always")
+# The user's configuration must not change the files or run programs, and nothing may change .git
+# in the background, since tree.json lists some of its files.
 FIXED = (
     *("-c", "advice.detachedHead=false", "-c", "core.autocrlf=false", "-c", "gc.auto=0"),
     *("-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false"),
@@ -146,6 +149,7 @@ def _log_in(url: str, variable: str) -> tuple[tuple[str, ...], dict[str, str]]:
     key = f"credential.{parts.scheme}://{parts.netloc.rpartition('@')[2]}.helper"
     helper = f"!f() {{ printf '%s\\n' \"${variable}\"; }}; f"
     login = f"username={unquote(parts.username)}\npassword={unquote(parts.password or '')}"
+    # The empty value removes the user's helpers, which could answer first.
     return ("-c", f"{key}=", "-c", f"{key}={helper}"), {variable: login}
 
 
