@@ -69,10 +69,10 @@ def test_a_plan_without_changes_parses_no_file_and_one_with_changes_does(
     repository = Repository(checkout.root, read_rules())
     head = repository.resolve("HEAD")
     assert make_plan(repository.compare(head, ""), repository.rules).jobs == ()
-    assert repository.known == {}  # parsing takes most of the time of a plan
+    assert repository.parsed == {}  # parsing takes most of the time of a plan
     checkout.write({"ci/models/suite/mlp.py": "import torch\n"})
     assert make_plan(repository.compare(head, ""), repository.rules).jobs
-    assert repository.known
+    assert repository.parsed
 
 
 def test_untracked_files_count_as_changes_and_ignored_ones_do_not(checkout: Checkout) -> None:
