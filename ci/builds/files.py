@@ -142,6 +142,7 @@ def read_record(path: Path, kind: type[T]) -> T:
 
 
 def write_record(path: Path, record: msgspec.Struct) -> None:
+    """Write a record that ``read_record`` reads. Raises StoreError."""
     write_whole(path, msgspec.json.encode(record))
 
 

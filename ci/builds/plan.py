@@ -163,6 +163,7 @@ class BuildPlan:
         return (str(self.tools.cmake.path), "--install", str(stage.build))
 
     def list_commands(self) -> list[tuple[str, ...]]:
+        """Return the commands of all stages, in the order in which a build runs them."""
         commands: list[tuple[str, ...]] = []
         for stage in self.stages:
             commands += [self.configure_command(stage), self.compile_command(stage)]

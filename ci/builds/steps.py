@@ -210,6 +210,8 @@ class Output:
     full_disk: str = ""  # the first line that reports a full disk
 
     def read_line(self, line: str) -> None:
+        """Read the next line: unused options, ninja's progress, a full disk, or a part of an
+        error."""
         self._lists_unused = UNUSED in line or (self._lists_unused and line[:1] in {"", " "})
         if self._lists_unused and OPTION_NAME.fullmatch(line.strip()):
             self.unused |= {line.strip()}
@@ -247,4 +249,5 @@ class Output:
 
     @property
     def excerpt(self) -> str:
+        """The kept lines: the first error with what follows it, and later errors."""
         return "\n".join(self._excerpt).rstrip()

@@ -55,8 +55,9 @@ BROKEN = {
 
 class Refusals(logging.Handler):
     """Collects the decisions of ExecuTorch's partitioner. ``by_node`` maps the names of refused
-    nodes to reasons. ``seen`` maps the names of all examined nodes to operators, and ``origins`` to
-    where they come from. ``last`` is the last message that the partitioner logged."""
+    nodes to reasons. ``operators`` maps the names of all examined nodes to operators, and
+    ``origins`` to where they come from. ``last`` is the last message that the partitioner
+    logged."""
 
     def __init__(self, choices: Choices = NO_CHOICES) -> None:
         super().__init__()
@@ -67,6 +68,7 @@ class Refusals(logging.Handler):
         self.last = ""
 
     def emit(self, record: logging.LogRecord) -> None:
+        """Keep the partitioner's last message, which can state why it refuses a node."""
         self.last = record.getMessage()
 
     @property
@@ -191,6 +193,7 @@ def find_unmade(error: Exception, text: str) -> tuple[Place, ...]:
 
 
 def name_operator(node: Any) -> str:
+    """Return the name of a node's operator, such as ``aten.relu.default``."""
     return getattr(node.target, "__name__", str(node.target))
 
 

@@ -36,12 +36,14 @@ class ExecutorchEngine:
     imports = ("ci.executorch.runtime", "ci.models.model")
 
     def preload(self, spec: CaseSpec) -> None:
+        """Compute the digest of the rooms and load the model, so that later forks need not."""
         from ci.models.model import preload_model
 
         digest_rooms(ROOMS)
         preload_model(spec.reference, spec.source)
 
     def key(self, spec: CaseSpec) -> str:
+        """Return the cache key of a case, see ``digest_key``."""
         from ci.models.model import load_digested
 
         return self.digest_key(load_digested(spec.reference, spec.source)[1], spec)
@@ -76,11 +78,13 @@ class ExecutorchEngine:
         )
 
     def read_data(self, spec: CaseSpec) -> int:
+        """Return the number of samples that are judged."""
         from ci.models.model import count_judged
 
         return count_judged(spec.reference, spec.source)
 
     def warm_up(self, spec: CaseSpec) -> None:
+        """Apply the patches, and lower a small model so that the forks share the loaded code."""
         from ci.executorch.patches import warm_up
 
         del spec
@@ -88,6 +92,7 @@ class ExecutorchEngine:
             logging.getLogger(__name__).warning(note)
 
     def compile(self, spec: CaseSpec, staging: Staging) -> Compiled:
+        """Lower a case, or simulate it if its spec requests that. The files go to ``staging``."""
         from ci.executorch.lower import Lowering
         from ci.models.model import load_digested
 
@@ -96,6 +101,7 @@ class ExecutorchEngine:
         return lowering.simulate() if spec.simulated else lowering.write()
 
     def explain(self, error: Exception, log: Path) -> Finding:
+        """Return the finding on a failed lowering, with QNN's lines from ``log``."""
         from ci.executorch.lower import describe_refusal
 
         return describe_refusal(error, log)

@@ -116,6 +116,7 @@ class BuckTarget(BuildTarget, frozen=True, kw_only=True):
 
     @property
     def entries(self) -> tuple[ListEntry, ...]:
+        """All files and labels that the target lists: sources, headers and exported headers."""
         return (*self.srcs, *self.headers, *self.exported_headers)
 
 
@@ -148,6 +149,7 @@ class NotEvaluated(msgspec.Struct, frozen=True):
 
     @property
     def is_whole(self) -> bool:
+        """Whether nothing of this side was read."""
         return self.place == WHOLE
 
 

@@ -182,6 +182,7 @@ class ParityPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict
         return tuple(pattern for entry in self.exclude for pattern in entry.files)
 
     def is_excluded(self, path: str) -> bool:
+        """Return whether the policy excludes a file from the comparison."""
         return matches(path, self._excluded)
 
     def is_twin(self, target: str) -> bool:
@@ -195,4 +196,5 @@ class ParityPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict
 
 @lru_cache(maxsize=65536)
 def matches(path: str, patterns: tuple[str, ...]) -> bool:
+    """Return whether a path or a name matches one of ``patterns``."""
     return any(compile_pattern(pattern).fullmatch(path) for pattern in patterns)

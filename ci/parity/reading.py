@@ -32,6 +32,7 @@ MEMORY_BYTES = 3 << 30
 
 
 def read_cmake(tree: SourceTree) -> tuple[CMakeFacts, ...]:
+    """Return the facts of CMake's side, for each configuration."""
     reader = StaticReader(tree)
     return tuple(reader.read(configuration) for configuration in Configuration)
 
@@ -56,6 +57,7 @@ def read_tree(tree: SourceTree) -> ParityFacts:
 
 
 def join_sides(tree: SourceTree, buck: BuckFacts, sides: tuple[CMakeFacts, ...]) -> ParityFacts:
+    """Return the facts of both sides, with those that need both: includes, macros and imports."""
     includes = find_includes(tree, buck, sides)
     return ParityFacts(
         buck=buck,

@@ -64,6 +64,7 @@ def _summary(report: ParityReport, *, notes: bool) -> str:
 
 
 def render_document(report: ParityReport) -> dict[str, Any]:
+    """Return a report as JSON values. docs/schemas/parity.schema.json describes the format."""
     return {
         "schema_version": SCHEMA,
         "tree": report.tree,

@@ -102,6 +102,7 @@ class DirectoryTree(SourceTree):
         return frozenset(map(show_path, paths))
 
     def read(self, path: str) -> str | None:
+        """Return the text of a file, or None if it cannot be read."""
         if path not in self._texts:
             self._texts[path] = None
             with suppress(OSError, ValueError):  # a name with a NUL
@@ -150,6 +151,7 @@ class RevisionTree(SourceTree):
         return {path: self._texts.get(path) or "" for path in rows}
 
     def read(self, path: str) -> str | None:
+        """Return the text of a file in the revision, or None if there is none."""
         self.read_all([path])
         return self._texts[path]
 
@@ -268,7 +270,7 @@ class Matched:
 
 class PackageFiles:
     """The files of each package. A file belongs to the nearest folder above it that has a build
-    file, or that is one of ``more``.
+    file, or that is one of ``further_packages``.
     """
 
     def __init__(self, files: Iterable[str], further_packages: Iterable[str] = ()) -> None:
@@ -300,6 +302,8 @@ class PackageFiles:
         return self._files.get(package, [])
 
     def match(self, package: str, include: Sequence[str], exclude: Sequence[str]) -> Matched:
+        """Evaluate a glob() call of a package: the matching files, and the patterns that match
+        none."""
         files = self.files_of(package)
         included: dict[str, None] = {}
         empty = []

@@ -46,6 +46,7 @@ class Figure:
 
     @cached_property
     def has_notes(self) -> bool:
+        """Whether a bar has a note."""
         return any(bar.note for bar in self.bars)
 
     def place(self, value: float) -> float:

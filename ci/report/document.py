@@ -148,10 +148,12 @@ class Document:
 
     @property
     def tables(self) -> list[Table]:
+        """The tables among the parts, in order."""
         return [part for part in self.parts if isinstance(part, Table)]
 
     @property
     def cards(self) -> list[Card]:
+        """The cards among the parts, in order."""
         return [part for part in self.parts if isinstance(part, Card)]
 
 

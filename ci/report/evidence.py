@@ -84,6 +84,7 @@ class NamedCase(Struct, frozen=True):
 
     @property
     def name(self) -> str:
+        """The case as ``MODEL SCHEME SOC``."""
         return " ".join(f"{self.model} {self.scheme} {self.soc}".split())
 
 

@@ -36,6 +36,7 @@ class Provider:
 
     @property
     def is_github(self) -> bool:
+        """Whether this process runs in GitHub Actions."""
         return self.environ.get("GITHUB_ACTIONS") == "true"
 
     def annotate(self, annotations: Sequence[Annotation]) -> str:

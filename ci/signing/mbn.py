@@ -78,6 +78,7 @@ class Segment:
         return self.header.type == PT_NULL and self.header.vendor_type == TYPE_HEADERS
 
     def describe(self) -> str:
+        """Return text such as ``segment 2 (LOAD, 64 bytes at 0x1000)``."""
         number = self.header.type
         kind = {PT_NULL: "NULL", PT_LOAD: "LOAD"}.get(number, f"type {number:#x}")
         size, offset = self.header.filesz, self.header.offset
@@ -93,6 +94,7 @@ class Image:
     segments: tuple[Segment, ...]
 
     def bytes_of(self, segment: Segment) -> memoryview:
+        """Return the bytes of a segment in the file."""
         return self.data[segment.header.offset : segment.end]
 
     def loadable(self) -> Iterator[Segment]:
@@ -101,6 +103,7 @@ class Image:
 
     @property
     def hash_segments(self) -> tuple[Segment, ...]:
+        """The segments that are marked as hash segments: one in a signed image."""
         return tuple(segment for segment in self.segments if segment.header.is_hashes)
 
     @property

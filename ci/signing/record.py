@@ -73,10 +73,13 @@ class SigningRecord(msgspec.Struct, frozen=True):
 
 
 def digest_of(data: bytes | memoryview) -> Digest:
+    """Return the SHA-256 and the size of ``data``."""
     return Digest(hashlib.sha256(data).hexdigest(), len(data))
 
 
 def write_record(directory: Path, record: SigningRecord) -> None:
+    """Write the record, and the statement that states the same in the format of in-toto. Raises
+    StoreError."""
     write_json(directory / RECORD_NAME, msgspec.to_builtins(record))
     write_json(directory / STATEMENT_NAME, make_statement(record))
 

@@ -93,6 +93,7 @@ class RequestedLibrary:
 
     @property
     def name(self) -> str:
+        """The name of the file."""
         return self.path.name
 
 

@@ -95,14 +95,18 @@ class Verification:
     signature_ranges: list[tuple[int, int]] = field(default_factory=list)
 
     def add(self, kind: Kind, *texts: str) -> None:
+        """Add a fault of this kind for each of ``texts``."""
         self.faults += [Fault(kind, text) for text in texts]
 
     @property
     def errors(self) -> list[str]:
+        """The texts of all faults."""
         return [fault.text for fault in self.faults]
 
     @property
     def verdict(self) -> Verdict:
+        """PROVEN if the file is signed, not encrypted, has no fault, and each signature has a known
+        scheme."""
         if self.faults:
             return Verdict.INVALID
         if not self.signed:

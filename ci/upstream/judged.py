@@ -67,6 +67,7 @@ class Judged:
 
     @property
     def scheme(self) -> str:
+        """The scheme of the first comparison, or ``-`` if the test made none."""
         return self.ours[0].scheme if self.ours else "-"
 
 

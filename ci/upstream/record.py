@@ -99,6 +99,8 @@ class Flat(nn.Module):
             self.fixed.append(torch.Tensor if isinstance(leaf, torch.Tensor) else leaf)
 
     def forward(self, *tensors: torch.Tensor) -> Any:
+        """Return what the module returns for its nested inputs, with ``tensors`` as their
+        tensors."""
         remaining = iter(tensors)
         leaves = list(self.fixed)
         for index, constant in enumerate(self.fixed):

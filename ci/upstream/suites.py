@@ -171,11 +171,13 @@ class StubFinder:
         self.missing = frozenset(missing)
 
     def find_spec(self, name: str, *_: Any) -> importlib.machinery.ModuleSpec | None:
+        """Return a spec for a module of a package in ``missing``, otherwise None."""
         if name.partition(".")[0] not in self.missing:
             return None
         return importlib.machinery.ModuleSpec(name, self, is_package=True)  # type: ignore[arg-type]
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
+        """Return a stub, which the import then puts into sys.modules."""
         return StubModule(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:

@@ -174,12 +174,14 @@ class Listener:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: Any, call: Any) -> Generator[None, Any, Any]:
+        """Note the end of a phase of a test, or of a subtest, that did not pass."""
         report = yield
         if not report.passed:
             self.ends.append(describe_end(item, report, call.excinfo))
         return report
 
     def pytest_collectreport(self, report: Any) -> None:
+        """Note a file that pytest could not collect."""
         if report.failed:
             self.errors.append(f"{report.nodeid}: {str(report.longrepr)[-MAX_MESSAGE:]}")
 

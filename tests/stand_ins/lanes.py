@@ -71,7 +71,7 @@ class FloatEngine:
     """Its program is the float model: ``compute`` gives the outputs of a sample, ``quantized``
     those of the quantized model, if there is one. ``noise`` is how much is predicted of its first
     output, relative to it. ``raises`` is what a compilation raises; ``layers`` give what the
-    model's layers do, and ``more`` other fields of what it compiles."""
+    model's layers do, and ``further_fields`` other fields of what it compiles."""
 
     compute: Function
     sets: Sequence[Sequence[Any]]

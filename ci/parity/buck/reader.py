@@ -60,6 +60,7 @@ FLAG_KEYS = ("defines", "preprocessor_flags", "compiler_flags", *EXPORTED_FLAG_K
 
 
 def is_build_file(path: str) -> bool:
+    """Return whether a file is a BUCK or TARGETS file, or a Starlark module."""
     return path.rpartition("/")[2] in BUILD_NAMES or path.endswith(".bzl")
 
 
@@ -189,6 +190,7 @@ class Merger:
             self.add(package, evaluator.variant)
 
     def build_target(self, package: Package, rule: Recorded) -> BuckTarget:
+        """Return the facts of a rule, with the lines that mention them."""
         name = str(rule.arguments["name"])
         near = Place(package.path, 1)
         place = self.literals.find([name, *stems(name)], package.files, near)
@@ -233,6 +235,8 @@ class Merger:
         return replace(target, **marked)
 
     def facts(self, packages: Sequence[str]) -> BuckFacts:
+        """Return everything that was added, sorted. ``packages`` are the folders with a build
+        file."""
         return BuckFacts(
             targets=tuple(self.marked(key) for key in sorted(self.targets)),
             globs=tuple(self.globs[key] for key in sorted(self.globs)),
@@ -264,6 +268,7 @@ class Context:
         return self.literals.find(words, self.package.files, self.target)
 
     def absolute(self, label: str) -> str:
+        """Return a label of this package with its folder, see ``absolute``."""
         return absolute(label, self.package.package, self.literals.tree.layout)
 
     def path(self, text: str) -> str:
@@ -309,6 +314,7 @@ class Context:
         return ListEntry(self.path(item.text), place, item.condition)
 
     def is_there(self, text: str) -> bool:
+        """Return whether a text is a label, or a file of the package."""
         return is_label(text) or self.path(text) in self.literals.tree.files
 
     def patterns(self, text: str) -> list[str]:
@@ -384,10 +390,13 @@ def walk(value: Any, condition: str = "") -> Iterator[BuckWord]:
 
 
 def is_label(text: str) -> bool:
+    """Return whether a text is the label of a target, or a macro, and not the path of a file."""
     return text.startswith((":", "@", "$(")) or "//" in text
 
 
 def absolute(label: str, package: str, layout: Layout) -> str:
+    """Return ``label`` in the form ``//folder:name``, with the folder from the root of the tree. A
+    label of another cell is returned unchanged."""
     if label.startswith(":"):
         return f"//{package}{label}"
     cell, slashes, path = label.partition("//")

@@ -138,6 +138,7 @@ class Interpreter:
     # Reporting
 
     def place(self, line: int) -> Place:
+        """Return the place of a line of the current file."""
         return Place(self.path, line)
 
     def note_unread(
@@ -157,6 +158,8 @@ class Interpreter:
     # Files
 
     def run_root(self, directory: str) -> None:
+        """Run the top-level CMakeLists.txt in ``directory``, which is relative to the tree's
+        root."""
         root_variable = self.sources.tree.layout.root_variable
         self.scope.maps[0].update(root_variables(self.configuration, directory, root_variable))
         self.directory = directory
@@ -416,10 +419,14 @@ class Interpreter:
     # Paths
 
     def absolute(self, text: str) -> str:
+        """Return the normalized path of ``text``, which may be relative to the current
+        directory."""
         base = f"{ROOT}/{self.directory}"
         return posixpath.normpath(posixpath.join(base, text))
 
     def relative(self, text: str) -> str | None:
+        """Return the path of ``text`` from the tree's root, or None if it is outside of the
+        tree."""
         path = self.absolute(text)
         if path == ROOT:
             return ""

@@ -17,6 +17,7 @@ from ci.parity.trees import Literals, SourceTree
 
 
 def is_list_file(path: str) -> bool:
+    """Return whether a file is a CMakeLists.txt or a CMake module."""
     return path.endswith((".cmake", "/" + LIST_FILE)) or path == LIST_FILE
 
 
@@ -105,6 +106,7 @@ class ListWords(Literals):
         self.sources = sources
 
     def scan(self, path: str) -> dict[str, list[int]]:
+        """Return the names of files in a list file, or in a Starlark module, with their lines."""
         lines_of: dict[str, list[int]] = {}
         if path.endswith(".bzl"):
             for word, lines in super().scan(path).items():

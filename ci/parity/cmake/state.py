@@ -181,6 +181,8 @@ class Builder:
         branches.append(branch)
 
     def build(self) -> CMakeTarget:
+        """Return the finished target, with sources apart from headers, and each link and define
+        once."""
         return CMakeTarget(
             name=self.name,
             kind=self.kind,
@@ -211,6 +213,7 @@ class Targets:
         self.directory_defines: list[tuple[str, Word]] = []
 
     def has(self, name: str) -> bool:
+        """Return whether a target or an alias has this name."""
         return name in self.table or name in self.aliases
 
     def find(self, name: str, directory: str) -> Builder | None:

@@ -108,12 +108,15 @@ def compare_tree(facts: ParityFacts, policy: ParityPolicy) -> list[Finding]:
 
 
 def is_about(finding: Finding, scope: Sequence[str]) -> bool:
+    """Return whether a finding or one of its places is in ``scope``."""
     places = (finding.buck_place, finding.cmake_place)
     paths = [finding.path, *(place.path for place in places if place)]
     return any(in_scope(path, scope) for path in paths)
 
 
 def in_scope(path: str, scope: Sequence[str]) -> bool:
+    """Return whether a path is in one of the folders in ``scope``. Without folders, every path
+    is."""
     return not scope or is_inside(path, scope)
 
 

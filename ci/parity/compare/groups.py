@@ -159,6 +159,7 @@ class Groups(Index):
         return closure([label], lambda each: () if self.has_files(each) else self.buck_edges(each))
 
     def has_files(self, label: str) -> bool:
+        """Return whether a Buck target with this label lists a file."""
         return any(target.entries for target in self.labelled.get(label, ()))
 
     def labels_of(self, target: CMakeTarget) -> set[str]:
@@ -216,6 +217,7 @@ class Groups(Index):
         return name if name in self.cmake else name.rpartition("::")[2]
 
     def cmake_edges(self, name: str) -> Iterable[str]:
+        """Yield the names that the CMake targets called ``name`` link."""
         for target in self.cmake.get(name, ()):
             for word in target.links:
                 yield self.cmake_name(word.text)
@@ -342,6 +344,7 @@ class Groups(Index):
         return "python" in target.kind or target.kind in {"module", "pybind11_add_module"}
 
     def is_left_out(self, target: BuildTarget) -> bool:
+        """Return whether dependencies and defines of a target are not compared."""
         return (
             self.is_test(target)
             or self.is_python(target)
@@ -356,4 +359,5 @@ class Groups(Index):
         return bool(targets) and all(target.kind == "add_executable" for target in targets)
 
     def is_test(self, target: BuildTarget) -> bool:
+        """Return whether a target has sources, and all of them belong to tests."""
         return bool(target.srcs) and all(map(self.policy.is_test, target.sources))

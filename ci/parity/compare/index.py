@@ -51,6 +51,8 @@ def is_compiling(target: BuckTarget) -> bool:
 
 
 def is_native(target: BuckTarget) -> bool:
+    """Return whether a rule is for C++: by its kind, or because it compiles a source of C or
+    C++."""
     words = ("cxx", "cpp", "apple_library", "pybind")
     return any(word in target.kind for word in words) or (
         is_compiling(target) and any(is_source(entry.path) for entry in target.srcs)
@@ -98,6 +100,7 @@ class Index:
 
     @cached_property
     def sides(self) -> dict[Configuration, CMakeFacts]:
+        """The facts of CMake in each configuration. A configuration that was not read has none."""
         none = {configuration: CMakeFacts(configuration) for configuration in Configuration}
         return none | {facts.configuration: facts for facts in self.facts.cmake}
 
@@ -265,6 +268,7 @@ class Index:
     # Areas
 
     def package_of(self, path: str) -> str | None:
+        """Return the innermost Buck package that contains ``path``, or None if there is none."""
         folder = directory_of(path)
         while folder not in self.packages:
             if not folder:
@@ -273,6 +277,7 @@ class Index:
         return folder
 
     def files_of(self, target: BuckTarget) -> set[str]:
+        """Return the files that a Buck target lists, directly or through labels."""
         return {entry.path for entry in self.resolved(target.entries)}
 
     def is_outside(self, path: str) -> bool:
@@ -280,6 +285,7 @@ class Index:
         return is_inside(path, self.facts.submodules) or self.policy.is_excluded(path)
 
     def exists(self, path: str) -> bool:
+        """Return whether the tree has a file."""
         return path in self.facts.files
 
     @cached_property

@@ -28,6 +28,7 @@ NEAR = 0.85
 
 
 def find_repeated(index: Index) -> Iterator[Finding]:
+    """Yield a finding for each target that is certainly defined twice."""
     repeated = (t for c in BUILT for t in index.sides[c].repeated)
     for target in (*index.facts.buck.repeated, *repeated):
         if not index.policy.is_excluded(target.place.path):

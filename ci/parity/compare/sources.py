@@ -369,6 +369,7 @@ def _paths(target: BuckTarget) -> set[str]:
 
 
 def suffix_fits(target: BuckTarget, path: str) -> bool:
+    """Return whether a Buck target is of a kind that may list ``path``."""
     if path.endswith(".py"):
         return target.kind.startswith("python")
     return is_native(target) and (is_source(path) or is_header(path))

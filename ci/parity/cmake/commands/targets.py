@@ -60,6 +60,8 @@ def add_sources(run: Interpreter, call: Call) -> None:
 
 
 def list_sources(run: Interpreter, target: Builder, items: list[Item]) -> None:
+    """Add the sources among ``items`` to ``target``. An object library becomes a link. If a word is
+    unknown, the target is marked as incomplete."""
     # A quoted list is one word of the call, but several sources of the target.
     parts = ((part, item.line) for item in items for part in split_list(item.text))
     texts = ((text, at) for part, at in parts for text in resolve_genex(part, run.configuration))
@@ -76,6 +78,7 @@ def list_sources(run: Interpreter, target: Builder, items: list[Item]) -> None:
 
 
 def add_links(run: Interpreter, call: Call) -> None:
+    """Evaluate target_link_libraries()."""
     if target := find_known(run, call):
         target.links.extend(words_for(run, call, target, KEYWORDS | LINK_TYPES))
 

@@ -58,6 +58,7 @@ def set_variable(run: Interpreter, call: Call) -> None:
 
 
 def unset_variable(run: Interpreter, call: Call) -> None:
+    """Evaluate unset()."""
     run.set(call.words[0], None, parent="PARENT_SCOPE" in call.words)
 
 
@@ -130,6 +131,8 @@ def _split_name(run: Interpreter, words: list[str]) -> None:
 
 
 def component(run: Interpreter, path: str, mode: str) -> str:
+    """Return a component of a path, as get_filename_component() does. ``mode`` is its name in
+    CMake."""
     base = posixpath.basename(path)
     stem = base.partition(".")[0]
     components = {
