@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ci.models.user_code import CONTRACT, users_code
+from ci.models.user_data import find_lacking_axes
 from provisioning.errors import UsageError
 
 # Other dtypes, such as float64, bfloat16, complex numbers and float8, are refused.
@@ -23,9 +24,6 @@ DTYPES_OF_QNN = {torch.bool, torch.float16, torch.float32} | {
 Inputs = tuple[Tensor, ...]
 # A dict is how users write keyword arguments.
 POSITIONAL = "wrap the module in one whose forward takes the tensors by position and passes them on"
-ADD_BATCH = (
-    "add the batch axis: array[:, None] to an array of all samples, or tensor[None] to each sample"
-)
 CONSTANT = "make it a constant of the module: a program for QNN takes only tensors"
 ORIGINAL = "return the original module: the session calls torch.export itself"
 
@@ -69,28 +67,26 @@ def fit_sets(
     as_tuples = [_read_inputs(name, "the example", example)]
     as_tuples += [_read_inputs(name, f"{kind} {n}", inputs) for n, inputs in enumerate(sets)]
     for number, inputs in enumerate(as_tuples):
-        if lacks_batch(inputs, as_tuples[0]):
+        if _describe(inputs) == _describe(as_tuples[0]):
+            continue
+        arrays = [(len(sets), *tensor.shape) for tensor in inputs]
+        wanted = [tuple(tensor.shape) for tensor in as_tuples[0]]
+        if lacking := find_lacking_axes(arrays, wanted):
             raise UsageError(
-                f"{name} has samples without the batch axis",
+                f"{name} has {lacking.what}",
                 why=f"it has {_describe(inputs, len(sets))}, and needs"
-                f" {_describe(as_tuples[0], len(sets))}: samples of the shape of the example",
-                fix=ADD_BATCH,
+                f" {_describe(as_tuples[0], lacking.samples)}: samples of the shape of the example",
+                fix=f"{lacking.fix}; or return tensors of the example's shape from a function",
             )
-        if _describe(inputs) != _describe(as_tuples[0]):
-            raise UsageError(
-                f"{name} has a sample whose shapes or dtypes differ from those of the example",
-                why=f"the example is {_describe(as_tuples[0])}, {kind} {number - 1} is"
-                f" {_describe(inputs)}",
-                fix="pad or crop them to one shape: a program for QNN has fixed shapes",
-            )
+        is_type = [tuple(tensor.shape) for tensor in inputs] == wanted
+        shapes = "pad or crop them to one shape: a program for QNN has fixed shapes"
+        raise UsageError(
+            f"{name} has a sample whose shapes or dtypes differ from those of the example",
+            why=f"the example is {_describe(as_tuples[0])}, {kind} {number - 1} is"
+            f" {_describe(inputs)}",
+            fix="convert them to the dtypes of the example" if is_type else shapes,
+        )
     return as_tuples
-
-
-def lacks_batch(sample: Sequence[Any], example: Sequence[Any]) -> bool:
-    """Return whether the arrays of a sample have the shapes of the example's without their first
-    axis, which is the most common mistake in a file of samples."""
-    shapes = [list(array.shape) for array in sample]
-    return any(shapes) and shapes == [list(array.shape)[1:] for array in example]
 
 
 def _describe(inputs: Inputs, *samples: int) -> str:

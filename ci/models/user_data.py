@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ from ci.models.user_models import (
 )
 from provisioning.errors import FailedError, UsageError, at_key
 
+Shape = tuple[int, ...]
 FORM = (
     f"provide {NPY}, {NPZ}, or a file.py:function that returns a list of tuples of tensors (for an"
     " .onnx file, of arrays)"
@@ -172,3 +173,40 @@ def read_value(reference: str, made: Any) -> float:
     if not math.isfinite(value):
         raise FailedError(f"{name} returned {value}", fix=CONTRACT)
     return value
+
+
+class LackingAxes(NamedTuple):
+    """What a file of samples lacks, how many samples it then has, and what adds it."""
+
+    what: str
+    samples: int
+    fix: str
+
+
+def find_lacking_axes(arrays: Sequence[Shape], wanted: Sequence[Shape]) -> LackingAxes | None:
+    """Return which axes ``arrays`` [sample, *shape] lack, or None if none that is known. ``wanted``
+    are the shapes of one sample.
+
+    The most common mistakes are samples without the batch axis, and a file with a single sample,
+    whose first axis is then taken for that of the samples.
+    """
+    inner = [shape[1:] for shape in wanted]
+    batches = {shape[:1] for shape in wanted}
+    if not any(inner) or not arrays:
+        return None
+    count = arrays[0][0]
+    if list(arrays) == inner:
+        what = "a single sample, without the axis of samples and the batch axis"
+        return LackingAxes(what, 1, "add both axes: array[None, None]")
+    if list(arrays) == list(wanted) and batches != {(1,)}:
+        what = "a single sample, without the axis of samples"
+        return LackingAxes(what, 1, "add this axis: array[None]")
+    if [shape[1:] for shape in arrays] != inner:
+        return None
+    what = "samples without the batch axis"
+    if batches == {(1,)}:
+        fix = "add the batch axis: array[:, None] to an array of all samples"
+        return LackingAxes(what, count, fix)
+    shapes = " and ".join(f"array.reshape{(-1, *shape)}" for shape in dict.fromkeys(wanted))
+    fix = f"put the rows of a batch together: {shapes}"
+    return LackingAxes(what, max(count // max(wanted[0][0], 1), 1), fix)

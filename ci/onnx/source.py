@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from ci.models import user_models
 from ci.models.tensors import digest_sets
-from ci.models.user_data import read_judged, read_sets
+from ci.models.user_data import find_lacking_axes, read_judged, read_sets
 from ci.models.user_models import DERIVED_SETS, RANDOM, SHUFFLED
 from ci.onnx.models import (
     Shapes,
@@ -217,14 +217,14 @@ def fit_sets(place: str, sets: Sequence[Sequence[Any]], inputs: Ports) -> tuple[
             given = [given[0][name] for name in inputs] if named else [*given[0].values()]
         row = tuple(np.asarray(one).copy() for one in given)
         if [(array.dtype, array.shape) for array in row] != list(inputs.values()):
-            shapes = [list(shape) for _, shape in inputs.values()]
-            if row and [list(array.shape) for array in row] == [shape[1:] for shape in shapes]:
+            stacked = [(len(sets), *array.shape) for array in row]
+            if lacking := find_lacking_axes(stacked, [shape for _, shape in inputs.values()]):
                 arrays = (f"{array.dtype}{[len(sets), *array.shape]}" for array in row)
                 raise UsageError(
-                    f"{place} has samples without the batch axis",
+                    f"{place} has {lacking.what}",
                     why=f"it has {', '.join(arrays)}, and needs"
-                    f" {_describe_ports(inputs, len(sets))}",
-                    fix="add the batch axis: array[:, None] to an array of all samples",
+                    f" {_describe_ports(inputs, lacking.samples)}",
+                    fix=lacking.fix,
                 )
             told = ", ".join(f"{one.dtype}{list(one.shape)}" for one in row)
             raise UsageError(

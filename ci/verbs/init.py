@@ -63,7 +63,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     uses = args.uses or find_workflow()
     if uses and not USES.fullmatch(uses):
         raise UsageError(
-            f"--uses {uses} is not OWNER/REPOSITORY@COMMIT",
+            f"--uses {uses} does not name a GitHub repository and one of its commits",
             why="the workflow is pinned by commit, because a tag can be moved",
             fix=f"pass --uses OWNER/REPOSITORY@COMMIT, with {REPLACED}; or --policy-only",
         )

@@ -347,9 +347,25 @@ def test_a_metric_that_returns_a_text_with_a_number_is_refused(result: object) -
     assert type(result).__name__ in caught.value.why
 
 
-def test_samples_without_the_batch_axis_are_refused_with_both_shapes() -> None:
-    example, sample = torch.ones(1, 3, 8, 8), torch.ones(3, 8, 8)
-    with pytest.raises(QnnCiError, match="without the batch axis") as caught:
-        factory.fit_sets("sets.npz", example, [sample] * 16)
-    assert "it has (float32[16, 3, 8, 8]), and needs (float32[16, 1, 3, 8, 8])" in caught.value.why
-    assert "array[:, None]" in caught.value.fix
+@pytest.mark.parametrize(
+    ("example", "sample", "count", "shapes", "fix"),
+    [
+        ((1, 3, 8, 8), (3, 8, 8), 16, ([16, 3, 8, 8], [16, 1, 3, 8, 8]), "array[:, None]"),
+        ((1, 3, 8, 8), (8, 8), 3, ([3, 8, 8], [1, 1, 3, 8, 8]), "array[None, None]"),
+        ((1, 4), (), 4, ([4], [1, 1, 4]), "array[None, None]"),
+        ((4, 16), (16,), 4, ([4, 16], [1, 4, 16]), "array[None]"),
+        ((4, 16), (16,), 40, ([40, 16], [10, 4, 16]), "array.reshape(-1, 4, 16)"),
+    ],
+)
+def test_samples_that_lack_an_axis_are_refused_with_both_shapes(
+    example: tuple[int, ...],
+    sample: tuple[int, ...],
+    count: int,
+    shapes: tuple[list[int], list[int]],
+    fix: str,
+) -> None:
+    with pytest.raises(QnnCiError, match="without the") as caught:
+        factory.fit_sets("sets.npz", torch.ones(example), [torch.ones(sample)] * count)
+    has, needs = shapes
+    assert f"it has (float32{has}), and needs (float32{needs})" in caught.value.why
+    assert fix in caught.value.fix

@@ -235,12 +235,21 @@ def test_each_set_is_put_in_the_order_of_the_inputs() -> None:
             fit_sets("sets.npz", [odd], INPUTS)
 
 
-def test_samples_without_the_batch_axis_are_refused_with_both_shapes() -> None:
+@pytest.mark.parametrize(
+    ("sample", "count", "why", "fix"),
+    [
+        ((3, 8, 8), 16, "float32[16, 3, 8, 8], and needs x float32[16, 1, 3, 8, 8]", "[:, None]"),
+        ((8, 8), 3, "float32[3, 8, 8], and needs x float32[1, 1, 3, 8, 8]", "[None, None]"),
+    ],
+)
+def test_samples_that_lack_an_axis_are_refused_with_both_shapes(
+    sample: tuple[int, ...], count: int, why: str, fix: str
+) -> None:
     ports = {"x": (np.dtype("float32"), (1, 3, 8, 8))}
-    with pytest.raises(UsageError, match="without the batch axis") as caught:
-        fit_sets("sets.npz", [[np.ones((3, 8, 8), "float32")]] * 16, ports)
-    assert "it has float32[16, 3, 8, 8], and needs x float32[16, 1, 3, 8, 8]" in caught.value.why
-    assert "array[:, None]" in caught.value.fix
+    with pytest.raises(UsageError, match="without the") as caught:
+        fit_sets("sets.npz", [[np.ones(sample, "float32")]] * count, ports)
+    assert f"it has {why}" in caught.value.why
+    assert fix in caught.value.fix
 
 
 def test_data_is_refused_with_its_faults(tmp_path: Path) -> None:
