@@ -105,6 +105,7 @@ def run_build(job: BuildJob, progress: Progress) -> Result:
         copy = inspect_copy(job.plan.overlay, before.inputs.get(SOURCE, {}), place.tree_record)
         is_current = (before.settings, before.digest) == (now.settings, now.digest)
         if is_current and copy.sure and not copy.edited and has_artifacts(place.artifacts, before):
+            # The new times and inodes of files with the old content save hashing them next time.
             write_record(place.state, now)
             artifacts = collect_artifacts(job.plan, job.request)
             return Result(
@@ -121,9 +122,13 @@ def _build(job: BuildJob, before: State, now: State, copy: Copy, progress: Progr
         progress.step(f"restoring files in {plan.overlay}: {', '.join(undone[:SHOWN])}{ellipsis}")
         progress.step(f"  this directory is a copy: edit {plan.source} instead")
     if before.settings != now.settings or not copy.sure:
+        # Ninja does not notice a compiler that was replaced in its place or other CFLAGS, and
+        # nothing is known of a copy without a record.
         for directory in (place.tree, place.stages, place.prefix, place.stripped):
             shutil.rmtree(directory, ignore_errors=True)
         copy = Copy({}, frozenset(), (), sure=True)
+    # From here on, an interrupted build leaves no record of the copy and a state without a digest,
+    # so that the next run neither trusts the copy nor takes the published files for current.
     for record in (place.tree_record, *((place.proof,) if job.request.clean else ())):
         record.unlink(missing_ok=True)
     write_record(place.state, State(now.settings, now.inputs, "", before.artifacts))

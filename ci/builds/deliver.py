@@ -168,6 +168,7 @@ def _link_tree(package: Path, target: Path, below: Path, opened: set[Path]) -> N
             _link_tree(package, target, path, opened)
         elif not entry.name.startswith("PyQnn"):
             (target / path).symlink_to((package / path).absolute())
+    # The wheel may lack a directory into which the target installs.
     for directory in opened:
         (target / directory).mkdir(parents=True, exist_ok=True)
 

@@ -104,6 +104,8 @@ def _walk(
 def _read_entry(entry: os.DirEntry[str], earlier: InputEntry | None) -> InputEntry:
     status = entry.stat(follow_symlinks=False)
     state = (status.st_size, status.st_mtime_ns, status.st_ino, status.st_mode)
+    # If all four are unchanged, a file is not read again. The inode shows a file that was replaced
+    # by one of the same size and time, such as from an unpacked archive.
     if earlier and (earlier.size, earlier.mtime_ns, earlier.inode, earlier.mode) == state:
         return earlier
     if stat.S_ISLNK(status.st_mode):

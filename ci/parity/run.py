@@ -217,6 +217,8 @@ def compare_whole(tree: SourceTree, policy: ParityPolicy, cache: Path | None) ->
         cmake={target.name: target.sources for side in everything for target in side.targets},
         roots={path for side in facts.cmake for path in side.roots},
     )
+    # A side that is not read at all can have failed by chance, such as by the time limit of its
+    # process, so that result is not kept.
     if record is not None and not any(row.is_whole for row in compared.not_evaluated):
         keep(record, msgspec.json.encode(compared))
     return compared

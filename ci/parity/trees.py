@@ -250,7 +250,7 @@ def split_batch(raw: bytes) -> list[bytes | None]:
             contents.append(None)
         else:
             contents.append(stream.read(int(words[2])))
-            stream.readline()
+            stream.readline()  # git ends each object with a line break that is not a part of it
     return contents
 
 

@@ -28,6 +28,7 @@ def compare_reports(base: Report, report: Report) -> Comparison:
     pairs = [(before[name], case) for name, case in now.items() if name in before]
     changes = [compare_case(*pair, same_host=same_host) for pair in pairs]
     changed = sorted(filter(is_shown, changes), key=_rank)
+    # A tool that only one of the runs used is a change, too, with an empty version on one side.
     old_versions = {tool.name: tool.version for tool in base.toolchain}
     versions = {tool.name: tool.version for tool in report.toolchain}
     return Comparison(

@@ -243,6 +243,7 @@ def find_output(scratch: Path, output: Path, source: Path, before: bytes, mask: 
         if path.name == source.name or (serial and read_serial(path.name) == serial)
     ]
     written = [path for path in candidates if path.parent == output]
+    # A link is not accepted: the caller renames the result, which would move only the link.
     if written and written[0].is_file() and not written[0].is_symlink():
         if written[0].stat().st_size > CONTENT_BYTES:
             why = f"it is longer than {CONTENT_BYTES} bytes"

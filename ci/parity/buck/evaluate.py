@@ -120,6 +120,7 @@ class Evaluator:
         """
         folder = build_file.rpartition("/")[0]
         self.current = Package(build_file, folder)
+        # The time of this thread on the CPU, so that a busy machine does not change the result.
         self.deadline = time.thread_time() + FILE_LIMIT_S
         try:
             _, files = self._run(build_file, folder, text)
@@ -170,6 +171,7 @@ class Evaluator:
         try:
             return self._run_once(path, folder, text, unknown)
         except sl.StarlarkError as error:
+            # Starlark names only the first undefined name, so each attempt adds a stub for one.
             missing = UNKNOWN_NAME.search(str(error))
             if not missing or missing[1] in unknown:
                 raise NotEvaluatedError(path, *explain(error, path)) from error

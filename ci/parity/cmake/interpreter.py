@@ -173,7 +173,7 @@ class Interpreter:
         try:
             self.run_file(path, line)
         except (LimitError, RecursionError) as error:
-            self.steps = steps
+            self.steps = steps  # the other directories keep their share of the limit
             with self._within(path=path):
                 self.note_broken(0, str(error) if isinstance(error, LimitError) else TOO_DEEP)
 
