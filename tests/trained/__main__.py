@@ -144,14 +144,20 @@ def main() -> int:
         found = run_lane(lane, place) if own else {}
         for case in own:
             row = known[case]
-            wrong, line = judge(case, row, found[case.name, case.scheme])
+            report = found.get((case.name, case.scheme))
+            if report is None:  # the run was interrupted
+                counts["not judged"] += 1
+                continue
+            wrong, line = judge(case, row, report)
             counts.update([row["verdict"], wrong])
             lines.append(line)
     print("\n".join(lines))
     good, red, green = (counts[one] for one in (truth.GOOD, "good and red", "bad and green"))
     print(f"{counts[truth.BAD]} bad cases, {green} green; {good} good cases, {red} red")
     print(f"another question named: {counts['another question named']}")
-    return int(bool(green) or red * MOST_RED > good)
+    if counts["not judged"]:
+        print(f"not judged: {counts['not judged']}")
+    return int(bool(green or counts["not judged"]) or red * MOST_RED > good)
 
 
 if __name__ == "__main__":
