@@ -387,7 +387,8 @@ def describe_departure(judgement: Judgement, layers: Sequence[Layer]) -> str:
     before = f"correct up to {layers[place - 1].label}, " if place else ""
     one = outputs[len(outputs) - len(layers) + place]
     reached = ""
-    if figures := one.nearest:
+    figures = one.nearest
+    if figures and figures.sqnr_db is not None and one.predicted_db is not None:
         reached = f" (SQNR {figures.sqnr_db:.1f} dB, {one.predicted_db:.1f} dB predicted)"
     return f"{before}wrong from {layer.label} on{reached}"
 

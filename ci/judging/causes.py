@@ -11,13 +11,15 @@ from ci.facts.finding import NO_ADVICE, Advice, Question, advise
 from ci.facts.known_fault import KnownFault
 from ci.models.graph_steps import Step
 from ci.models.rounding import FLOAT16_MAX
-from ci.models.tensors import PHASES, Layer, Loss, Reading
+from ci.models.tensors import LOGARITHMS, PHASES, SOFTMAXES, Layer, Loss, Reading
 
 # How much lower the SQNR may be than the lowest one with which a fault was seen: the constants and
 # the inputs of a model differ from those of the fault's graph.
 MARGIN_DB = 30.0
 KEPT_DB = 30.0  # an operator whose result is at least as accurate is not the cause
+EQUALITIES = frozenset({"eq", "ne", "Equal"})
 STEP = 0.1  # of an angle in radians: above it, sin and cos have less than about 30 dB
+SMALL = 10.0  # times smaller than a step: these numbers are lost before a logarithm
 LARGE_PHASE = 200.0  # from here on, float16 has steps of 0.125
 FLOAT16_BITS = 11  # of a significand
 FLOAT16_TINY = 2.0**-14  # below it, float16 has fewer bits
@@ -117,14 +119,17 @@ def find_step(layer: Layer, steps: Sequence[Step]) -> int | None:
 def advise_on_numbers(
     loss: Loss | None, bits: int, known: Collection[str] = ()
 ) -> tuple[Advice, ...]:
-    """Return the causes that lie in the numbers that operators read: masks on attention scores, and
-    large angles. ``bits`` are those of an activation, FLOAT16_BITS for float16, and 0 if they are
-    unknown. ``known`` are the names of known faults that are causes already."""
+    """Return the causes that lie in the numbers that operators read: masks on attention scores,
+    large angles, logarithms of small numbers, and comparisons of nearly equal numbers.
+
+    ``bits`` are those of an activation, FLOAT16_BITS for float16, and 0 if they are unknown.
+    ``known`` are the names of known faults that are causes already."""
     readings = loss.readings if loss else ()
     causes = [*_advise_on_masks(readings, bits)]
     if any("mask-too-large" in name for name in known):
         causes = []
-    return (*causes, *_advise_on_phases(readings, bits))
+    causes += [*_advise_on_phases(readings, bits), *_advise_on_logarithms(readings, bits)]
+    return (*causes, *_advise_on_equality(loss))
 
 
 def advise_on_range(loss: Loss | None, departure: Departure) -> tuple[Advice, ...]:
@@ -159,7 +164,7 @@ def _advise_on_masks(readings: Sequence[Reading], bits: int) -> Iterator[Advice]
     masks = [
         one
         for one in readings
-        if one.operator not in PHASES
+        if one.operator in SOFTMAXES
         and bits in MASKS
         and one.low <= MASKS[bits]
         and one.least_kept > one.low / 4
@@ -192,6 +197,35 @@ def _advise_on_phases(readings: Sequence[Reading], bits: int) -> Iterator[Advice
             "compute sin and cos outside of the model, and pass them as inputs or store a table of"
             " them as a constant; or reduce the angle modulo 2 * pi in float32 before it enters the"
             " model",
+        )
+
+
+def _advise_on_logarithms(readings: Sequence[Reading], bits: int) -> Iterator[Advice]:
+    small = [
+        one
+        for one in readings
+        if one.operator in LOGARITHMS
+        and bits not in {0, FLOAT16_BITS}  # of float16, advise_on_range knows more
+        and one.behind_db < KEPT_DB
+        and 0 < SMALL * one.low < _find_step_size(one, bits)
+    ]
+    if small:
+        widest = max(small, key=lambda one: one.high / one.low)
+        yield advise(
+            f"a logarithm of small numbers: numbers from {widest.low:.3g} to {widest.high:.3g}"
+            f" reach {_list(small)}, where a step of {bits} bits is"
+            f" {_find_step_size(widest, bits):.2g}, so all smaller numbers are one, or zero",
+            "compute the logarithm outside of the model, and pass it as an input; or use a larger"
+            " floor; or leave this operator and those that it reads in float16",
+        )
+
+
+def _advise_on_equality(loss: Loss | None) -> Iterator[Advice]:
+    if loss and loss.name.partition(" ")[0] in EQUALITIES and loss.behind_db < KEPT_DB:
+        yield advise(
+            f"a comparison: {loss.name}{loss.origin.mark} tests rounded numbers for equality, and"
+            " other numbers are equal after rounding than before it",
+            "compare with a tolerance, such as x >= largest - 0.01, or outside of the model",
         )
 
 

@@ -26,8 +26,7 @@ from ci.models.tensors import (
     BEST_DB,
     MOST_BYTES,
     MOST_LAYERS,
-    PHASES,
-    SOFTMAXES,
+    READERS,
     Layer,
     Loss,
     Reading,
@@ -191,18 +190,33 @@ def _rank(
     for node, behind in reached.items():
         origin = _find_rounded(node)
         sources = [origin] if origin else node.all_input_nodes
+        hidden = None if origin else _find_hidden(node, reached)
+        if hidden:  # such as a comparison, whose result is no float
+            sources = hidden.all_input_nodes
         before = min((reached[one] for one in sources if one in reached), default=behind)
         if float16 and node.op == "placeholder":
             continue
         if node.name in harmless:
             continue
-        if behind < before and (origin or computes(node)):
+        if behind < before and (origin or computes(hidden or node)):
             given = name_operator(origin) or str(origin)
-            what = f"the range of {given}" if origin else name_operator(node)
-            largest = 0.0 if origin else _find_largest(exact, node)
-            place = find_origin(origin or node)
+            what = f"the range of {given}" if origin else name_operator(hidden or node)
+            largest = 0.0 if origin else _find_largest(exact, hidden or node)
+            place = find_origin(origin or hidden or node)
             losses.append(Loss(what, before, behind, weights, place, largest=largest))
     return losses
+
+
+def _find_hidden(node: Node, values: Collection[Node]) -> Node | None:
+    """Return the operator whose result a node only moves or converts, if it is no recorded value
+    itself, as that of a comparison, but reads one. Otherwise return None."""
+    source: Node | None = node
+    while source and not computes(source) and len(source.all_input_nodes) == 1:
+        source = source.all_input_nodes[0]
+        if source in values:
+            return None
+    is_hidden = source is not node and source and computes(source)
+    return source if is_hidden and any(one in values for one in source.all_input_nodes) else None
 
 
 def _find_largest(exact: _Recorder, node: Node) -> float:
@@ -215,7 +229,7 @@ def _list_readings(rounded: _Recorder, exact: _Recorder) -> Iterator[Reading]:
     for node, value in rounded.values.items():
         name = name_operator(node)
         source = node.all_input_nodes[0] if node.all_input_nodes else None
-        if name in PHASES | SOFTMAXES and source in exact.values:
+        if name in READERS and source in exact.values:
             behind_db = _decibels(exact.values[node], value)
             numbers = exact.values[source].numpy()
             if reading := make_reading(name, name, numbers, behind_db, find_origin(node)):

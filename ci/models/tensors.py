@@ -133,6 +133,9 @@ PHASES = frozenset({"sin", "cos", "Sin", "Cos"})
 SOFTMAXES = frozenset({"softmax", "_softmax", "log_softmax", "_log_softmax", "exp"}) | frozenset(
     {"Softmax", "LogSoftmax", "Exp"}
 )
+# Operators that need small steps where their operand is near zero
+LOGARITHMS = frozenset({"log", "log2", "log10", "Log"})
+READERS = PHASES | SOFTMAXES | LOGARITHMS
 
 
 class Reading(Struct, frozen=True):
@@ -176,7 +179,7 @@ class Loss(Struct, frozen=True):
     only the weights are quantized. All are in dB. ``nodes`` are the operators whose rounding causes
     most of the noise of the outputs, as parts of a mixture select them (by their tensors in an
     .onnx file). ``largest`` is the largest magnitude that the operator reads, 0 if it is unknown.
-    ``readings`` are those of the operators PHASES and SOFTMAXES. ``is_float16`` is true if results
+    ``readings`` are those of the operators READERS. ``is_float16`` is true if results
     were rounded to float16 instead of being quantized. ``beyond`` are the numbers of the first
     result that float16 cannot hold, if that costs the outputs accuracy."""
 

@@ -20,8 +20,7 @@ from ci.models.tensors import (
     BEST_DB,
     MOST_BYTES,
     MOST_LAYERS,
-    PHASES,
-    SOFTMAXES,
+    READERS,
     Layer,
     Loss,
     Reading,
@@ -73,7 +72,9 @@ def find_loss(
     )
     found = [
         Loss(
-            f"{'the range of ' if origin else ''}{name_node(origin or name, makers)}",
+            f"the range of {name_node(origin, makers)}"
+            if origin
+            else name_node(find_hidden(makers[name], makers, float32).output[0], makers),
             before,
             behind,
             weights,
@@ -110,7 +111,7 @@ def find_float16_loss(model: Path, scratch: Path, inputs: Arrays) -> Loss | None
     spoiling = find_spoiling(reached_db, *list_reads(graph))
     losses = [
         Loss(
-            name_node(name, makers),
+            name_node(find_hidden(makers[name], makers, float32).output[0], makers),
             before,
             behind,
             BEST_DB,
@@ -209,12 +210,12 @@ def find_largest(values: Mapping[str, Any], node: Any) -> float:
 def list_readings(
     makers: Mapping[str, Any], exact: Mapping[str, Any], rounded: Mapping[str, Any]
 ) -> Iterator[Reading]:
-    """Yield what the operators PHASES and SOFTMAXES read. ``exact`` and ``rounded`` are the values
+    """Yield what the operators READERS read. ``exact`` and ``rounded`` are the values
     of the graph without and with rounding, by name."""
     for name, value in rounded.items():
         node = makers[name]
         source = node.input[0] if node.input else ""
-        if node.op_type in PHASES | SOFTMAXES and source in exact:
+        if node.op_type in READERS and source in exact:
             behind_db, label = _compare(exact[name], value), name_node(name, makers)
             if reading := make_reading(node.op_type, label, exact[source], behind_db):
                 yield reading
@@ -233,9 +234,22 @@ def list_losses(
     makers = {name: node for node in graph.node for name in node.output}
     for name in quantized:
         node, origin = makers[name], rounded.get(name, "")
+        if not origin:
+            node = find_hidden(node, makers, reached)
         before = [reached[one] for one in ([origin] if origin else node.input) if one in reached]
         if before and (origin or computes(node)) and reached[name] < min(before):
             yield name, origin, min(before), reached[name]
+
+
+def find_hidden(node: Any, makers: Mapping[str, Any], values: Collection[str]) -> Any:
+    """Return the node whose result ``node`` only moves or converts, if that is no recorded value,
+    as that of a comparison. Otherwise return ``node``."""
+    source = node
+    while source is not None and not computes(source) and len(source.input) == 1:
+        if source.input[0] in values:
+            return node
+        source = makers.get(source.input[0])
+    return node if source is None else source
 
 
 def measure_effects(

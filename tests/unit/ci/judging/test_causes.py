@@ -108,6 +108,29 @@ def test_a_mask_is_known_by_the_numbers_that_a_softmax_reads() -> None:
     assert tell("softmax", np.append(SCORES, -np.inf), 8) == ""
 
 
+def test_a_logarithm_of_numbers_far_below_a_step_is_known_by_what_it_reads() -> None:
+    told = tell("log", np.geomspace(1e-10, 87.7, 20), 8)
+    assert "numbers from 1e-10 to 87.7 reach log [net.py:9]" in told
+    assert "a step of 8 bits is 0.34" in told
+    assert "logarithm" in tell("Log", np.geomspace(1e-10, 87.7, 20), 16)
+    assert tell("log", np.linspace(0.5, 9, 20), 8) == ""
+    assert tell("log", np.geomspace(1e-10, 87.7, 20), FLOAT16_BITS) == ""
+    assert tell("log", np.geomspace(1e-10, 87.7, 20), 8, behind_db=45.0) == ""
+
+
+def test_a_comparison_for_equality_is_a_cause_where_the_accuracy_is_lost() -> None:
+    origin = Origin(file="net.py", line=9)
+    for name, behind_db, is_cause in (
+        ("eq", 5.0, True),
+        ("Equal 'same'", 5.0, True),
+        ("eq", 35.0, False),
+        ("mul", 5.0, False),
+    ):
+        told = advise_on_numbers(Loss(name, 60.0, behind_db, 60.0, origin), 8)
+        texts = [cause.text for advice in told for cause in advice.causes]
+        assert [f"{name} [net.py:9] tests" in text for text in texts] == [True] * is_cause
+
+
 def test_large_angles_are_known_by_the_numbers_that_sin_and_cos_read() -> None:
     assert "up to 2100 reach sin [net.py:9], where a step of float16 is 2" in tell(
         "sin", np.arange(2101.0), FLOAT16_BITS

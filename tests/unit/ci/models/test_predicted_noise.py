@@ -374,6 +374,21 @@ def test_numbers_that_float16_cannot_hold_are_found_where_they_cost_accuracy(
     assert (found.name if found else "") != "add"  # the mask is harmless
 
 
+class Peaks(nn.Module):
+    """Keeps the elements that are equal to the largest of their neighbours."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        near = torch.maximum(x, x * 1.0004)
+        return x * (near == x).float()
+
+
+def test_a_comparison_is_the_place_where_its_result_is_lost() -> None:
+    given = (torch.linspace(-1, 1, 64)[None],)
+    found = find_loss(Peaks(), given, (Peaks()(*given),), float16=True)
+    assert found is not None
+    assert found.name == "eq"
+
+
 def test_a_model_without_loss_has_no_largest_loss() -> None:
     ((one,), *_) = inputs()
     plain = trace(0.0, 0.0, 0.0)
