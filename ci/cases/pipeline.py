@@ -388,7 +388,7 @@ def describe_departure(judgement: Judgement, layers: Sequence[Layer]) -> str:
     one = outputs[len(outputs) - len(layers) + place]
     reached = ""
     figures = one.nearest
-    if figures and figures.sqnr_db is not None and one.predicted_db is not None:
+    if figures and one.predicted_db is not None:
         reached = f" (SQNR {figures.sqnr_db:.1f} dB, {one.predicted_db:.1f} dB predicted)"
     return f"{before}wrong from {layer.label} on{reached}"
 

@@ -210,12 +210,12 @@ def _rank(
 def _find_hidden(node: Node, values: Collection[Node]) -> Node | None:
     """Return the operator whose result a node only moves or converts, if it is no recorded value
     itself, as that of a comparison, but reads one. Otherwise return None."""
-    source: Node | None = node
-    while source and not computes(source) and len(source.all_input_nodes) == 1:
+    source = node
+    while not computes(source) and len(source.all_input_nodes) == 1:
         source = source.all_input_nodes[0]
         if source in values:
             return None
-    is_hidden = source is not node and source and computes(source)
+    is_hidden = source is not node and computes(source)
     return source if is_hidden and any(one in values for one in source.all_input_nodes) else None
 
 
