@@ -141,7 +141,7 @@ def is_result_file(path: Path) -> bool:
     if path.suffix == ".json":
         return any(has_form(path, form) for form in (_Result, list[_Searched]))
     if path.suffix == ".md":  # a page of the results in the JSON file next to it
-        return any(is_result_file(other) for other in path.parent.glob("*.json"))
+        return any(is_result_file(sibling) for sibling in path.parent.glob("*.json"))
     return is_report_file(path)
 
 

@@ -41,14 +41,14 @@ ADDRESS = b"\x30\x04\xa3\x02\x30\x00"
 
 
 def usage(*, signs: bool) -> x509.KeyUsage:
-    others = dict.fromkeys(
+    forbidden = dict.fromkeys(
         (
             *("digital_signature", "content_commitment", "key_encipherment", "data_encipherment"),
             *("key_agreement", "encipher_only", "decipher_only"),
         ),
         False,
     )
-    return x509.KeyUsage(**others, key_cert_sign=signs, crl_sign=True)
+    return x509.KeyUsage(**forbidden, key_cert_sign=signs, crl_sign=True)
 
 
 def limit(length: int) -> x509.BasicConstraints:
@@ -162,11 +162,11 @@ def test_certificate_chains_are_judged_as_their_snapshot() -> None:
     good = {name: judge(b"".join(chain)) for name, chain in GOOD.items()}
     bad = {name: judge(b"".join(chain)) for name, chain in BAD.items()}
     malformed = {name: judge(data) for name, data in MALFORMED.items()}
-    assert not [name for name, said in good.items() if "error" in str(said)]
-    assert [len([one for one in said if "error:" in one]) for said in bad.values()] == [1] * len(
-        BAD
-    )
-    assert all("MalformedError" in str(said) for said in malformed.values())
+    assert not [name for name, lines in good.items() if "error" in str(lines)]
+    assert [len([line for line in lines if "error:" in line]) for lines in bad.values()] == [
+        1
+    ] * len(BAD)
+    assert all("MalformedError" in str(lines) for lines in malformed.values())
     check_snapshot(SNAPSHOTS / "chains.txt", show({**good, **bad, **malformed}))
 
 

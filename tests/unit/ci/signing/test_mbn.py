@@ -78,46 +78,48 @@ MALFORMED = {
 
 
 def describe(data: bytes) -> Iterable[str]:
-    found = outcome(lambda: parse_hash_segment(memoryview(data)))
-    if isinstance(found, str):
-        return [found]
+    hash_segment = outcome(lambda: parse_hash_segment(memoryview(data)))
+    if isinstance(hash_segment, str):
+        return [hash_segment]
 
     def place(*parts: slice) -> str:
         return " ".join(f"{part.start}-{part.stop}" for part in parts)
 
     return [
-        f"version {found.version}: header, metadata, table "
-        + place(found.header, found.metadata, found.table)
-        + f" {found.named_algorithm}".rstrip(),
+        f"version {hash_segment.version}: header, metadata, table "
+        + place(hash_segment.header, hash_segment.metadata, hash_segment.table)
+        + f" {hash_segment.named_algorithm}".rstrip(),
         *(
             f"{authority.name}: {place(authority.signature, authority.chain)}"
             + (f", of others: {place(*authority.peer_parts)}" if authority.peer_parts else "")
-            for authority in found.authorities
+            for authority in hash_segment.authorities
         ),
-        *(f"fault: {fault}" for fault in found.faults),
+        *(f"fault: {fault}" for fault in hash_segment.faults),
     ]
 
 
 def test_hash_segments_are_parsed_and_judged_as_their_snapshot() -> None:
-    whole = {name: describe(data) for name, data in SEGMENTS.items()}
+    faultless = {name: describe(data) for name, data in SEGMENTS.items()}
     faulty = {name: describe(data) for name, data in FAULTY.items()}
     malformed = {name: describe(data) for name, data in MALFORMED.items()}
-    assert not [name for name, said in whole.items() if "fault" in str(said)]
-    assert all("fault: " in str(said) for said in faulty.values())
-    assert all("MalformedError" in str(said) for said in malformed.values())
-    check_snapshot(SNAPSHOT, show({**whole, **faulty, **malformed}))
+    assert not [name for name, lines in faultless.items() if "fault" in str(lines)]
+    assert all("fault: " in str(lines) for lines in faulty.values())
+    assert all("MalformedError" in str(lines) for lines in malformed.values())
+    check_snapshot(SNAPSHOT, show({**faultless, **faulty, **malformed}))
 
 
 def list_signed(*words: int, size: int) -> list[list[bytes]]:
     data = memoryview(pack(*words, body=b"\1" * size))
-    found = parse_hash_segment(data)
-    return [list(found.list_signed(data, authority)) for authority in found.authorities]
+    hash_segment = parse_hash_segment(data)
+    return [
+        list(hash_segment.list_signed(data, authority)) for authority in hash_segment.authorities
+    ]
 
 
 def test_a_single_signature_covers_everything_and_each_of_two_its_own_parts() -> None:
-    whole = pack(*VERSION_6, body=b"\1" * 40)
+    everything = pack(*VERSION_6, body=b"\1" * 40)
     first = pack(0, 6, 4, 6, 62, 32, 0, 0, 0, 0, 5, 3) + b"\1" * 5 + bytes(3) + b"\1" * 32
     second = pack(0, 6, 0, 0, 62, 32, 0, 8, 0, 12, 5, 3) + bytes(5) + b"\1" * 35
-    assert list_signed(*VERSION_6, size=70) == [[whole, first], [whole, second]]
+    assert list_signed(*VERSION_6, size=70) == [[everything, first], [everything, second]]
     alone = (0, 5, 0, 0, 52, 32, 0, 8, 0, 12)
     assert list_signed(*alone, size=52) == [[pack(*alone, body=b"\1" * 32)]]

@@ -40,38 +40,38 @@ def empty_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.delenv(variable, raising=False)
 
 
-def plan(tmp_path: Path, selection: Selection = FILE, **more: Any) -> SignPlan:
-    fields = {"roots": Roots(), "target": tmp_path / "out", **more}
+def plan(tmp_path: Path, selection: Selection = FILE, **changes: Any) -> SignPlan:
+    fields = {"roots": Roots(), "target": tmp_path / "out", **changes}
     return make_plan(SignRequest(selection, **fields))
 
 
-def judge(tmp_path: Path, selection: Selection = FILE, **more: Any) -> str:
+def judge(tmp_path: Path, selection: Selection = FILE, **changes: Any) -> str:
     """The names of the libraries and the notes of a plan, or why there is none."""
 
     def describe() -> str:
-        found = plan(tmp_path, selection, **more)
-        names = ", ".join(entry.requested.name for entry in found.inputs) or "no library"
-        return "\n".join([f"signs {names}", *found.notes])
+        sign_plan = plan(tmp_path, selection, **changes)
+        names = ", ".join(entry.requested.name for entry in sign_plan.inputs) or "no library"
+        return "\n".join([f"signs {names}", *sign_plan.notes])
 
-    said = str(outcome(describe))
-    return said.replace(str(tmp_path), "TMP").replace(str(LIBRARY.parent), "ELF")
+    text = str(outcome(describe))
+    return text.replace(str(tmp_path), "TMP").replace(str(LIBRARY.parent), "ELF")
 
 
 # What is selected
 
 
 def test_selections_of_libraries_to_sign_read_as_their_snapshot(tmp_path: Path) -> None:
-    found = make_inputs(tmp_path)
+    folders = make_inputs(tmp_path)
     (tmp_path / "empty").mkdir()
-    roots = Roots(found["qnn"], tmp_path / "6.0.0.2", found["tools"], found["build"])
+    roots = Roots(folders["qnn"], tmp_path / "6.0.0.2", folders["tools"], folders["build"])
     files = (LIBRARY,)
     selections = {
         "LPAI": Selection("v6"),
         "LPAI with a Hexagon architecture": Selection("v6", "v81"),
         "direct mode": DIRECT,
-        "an op package": Selection(op_package=found["package"]),
+        "an op package": Selection(op_package=folders["package"]),
         "a file": FILE,
-        "LPAI, an op package and a file": Selection("v6", "", False, found["package"], files),
+        "LPAI, an op package and a file": Selection("v6", "", False, folders["package"], files),
         "nothing": Selection(),
         "only a mode": Selection(htp_arch="v81", direct_mode=True),
         "another LPAI": Selection("v5"),
@@ -81,34 +81,43 @@ def test_selections_of_libraries_to_sign_read_as_their_snapshot(tmp_path: Path) 
         "an op package that is missing": Selection(op_package=tmp_path / "none"),
         "an op package without libraries": Selection(op_package=tmp_path / "empty"),
     }
-    said = {name: judge(tmp_path, one, roots=roots) for name, one in selections.items()}
+    texts = {
+        name: judge(tmp_path, selection, roots=roots) for name, selection in selections.items()
+    }
     (tmp_path / "old").mkdir()
     (tmp_path / "old/sdk.yaml").write_text("version: 2.37.0\n")
-    said |= {
+    texts |= {
         "LPAI of an SDK that is too old and lacks it": judge(
             tmp_path, Selection("v6"), roots=Roots(qnn_sdk=tmp_path / "old")
         ),
         "direct mode without roots": judge(tmp_path, DIRECT),
         "direct mode without a QNN SDK": judge(
-            tmp_path, DIRECT, roots=Roots(hexagon_tools=found["tools"], build=tmp_path / "empty")
+            tmp_path, DIRECT, roots=Roots(hexagon_tools=folders["tools"], build=tmp_path / "empty")
         ),
         "a test signature alone": judge(tmp_path, Selection(), serial="0x1"),
         "a test signature and only a mode": judge(
             tmp_path, Selection(direct_mode=True), serial="0x1"
         ),
-        **{f"timeout {one}": judge(tmp_path, timeout_s=one) for one in (0, -1, float("nan"), 0.1)},
+        **{
+            f"timeout {limit}": judge(tmp_path, timeout_s=limit)
+            for limit in (0, -1, float("nan"), 0.1)
+        },
     }
-    check_snapshot(SNAPSHOTS / "selections.txt", show(said))
+    check_snapshot(SNAPSHOTS / "selections.txt", show(texts))
 
 
 def test_libraries_to_sign_are_labelled_relative_to_their_roots(tmp_path: Path) -> None:
     """One library is in another folder of the build: it is found by its name."""
-    found = make_inputs(tmp_path)
-    moved = found["build"] / "other/libqnn_executorch_skel.so"
+    folders = make_inputs(tmp_path)
+    moved = folders["build"] / "other/libqnn_executorch_skel.so"
     moved.parent.mkdir()
-    (found["build"] / "backends/qualcomm/qnn_executorch/direct_mode" / moved.name).rename(moved)
-    roots = {"qnn_sdk": found["qnn"], "hexagon_tools": found["tools"], "build": found["build"]}
-    selection = Selection("v6", "v81", True, found["package"], (LIBRARY,))
+    (folders["build"] / "backends/qualcomm/qnn_executorch/direct_mode" / moved.name).rename(moved)
+    roots = {
+        "qnn_sdk": folders["qnn"],
+        "hexagon_tools": folders["tools"],
+        "build": folders["build"],
+    }
+    selection = Selection("v6", "v81", True, folders["package"], (LIBRARY,))
 
     libraries = list_requested(selection, POLICY, roots)
     assert [(library.label, library.hexagon) for library in libraries] == [
@@ -123,7 +132,7 @@ def test_libraries_to_sign_are_labelled_relative_to_their_roots(tmp_path: Path) 
         ("{op_package}/libs/hexagon-v79/libQnnExampleLpaiOpPackage.so", "v79"),
     ]
     assert libraries[4].path == moved
-    make_library(found["build"] / "third" / moved.name, 0x81)
+    make_library(folders["build"] / "third" / moved.name, 0x81)
     with pytest.raises(UnfitError, match=moved.name):  # two of a name are not guessed
         list_requested(selection, POLICY, roots)
 
@@ -132,9 +141,9 @@ def test_two_libraries_to_sign_with_one_name_are_refused(tmp_path: Path) -> None
     files = [tmp_path / name for name in ("a/x.so", "b/y.so", "c/x.so", "d/z.so", "e/y.so")]
     for path in files:
         make_library(path, 0x79)
-    said = judge(tmp_path, Selection(files=tuple(files)))
-    assert "same name: x.so, y.so" in said
-    assert "why: TMP/a/x.so; TMP/b/y.so; TMP/c/x.so; TMP/e/y.so\n" in said
+    text = judge(tmp_path, Selection(files=tuple(files)))
+    assert "same name: x.so, y.so" in text
+    assert "why: TMP/a/x.so; TMP/b/y.so; TMP/c/x.so; TMP/e/y.so\n" in text
 
 
 # The libraries
@@ -147,24 +156,28 @@ def test_libraries_that_cannot_be_signed_are_all_listed(
     make_library(folder / "a.so", 0x79)
     make_library(folder / "b.so", 0x75, BUILDS[1])
     make_library(folder / "f.so", 0x75, "")
-    whole = bytearray(library)
-    add_swiv(whole)
-    damaged = bytearray(whole)
-    damaged[next(parse_image(memoryview(whole)).loadable()).end - 1] ^= 1
+    undamaged = bytearray(library)
+    add_swiv(undamaged)
+    damaged = bytearray(undamaged)
+    damaged[next(parse_image(memoryview(undamaged)).loadable()).end - 1] ^= 1
     files = {
         folder / "c.so": sign_elf(put(library, 36, "<I", 0x75), key),
         folder / "d.so": put(library, 18, "<H", 62),
         folder / "e.so": put(library, 18, "<H", 7),
         folder / "g.so": b"<!DOCTYPE html><html>not found</html>",
-        tmp_path / "whole.so": bytes(whole),
+        tmp_path / "whole.so": bytes(undamaged),
         tmp_path / "damaged.so": bytes(damaged),
     }
     for path, data in files.items():
         path.write_bytes(data)
     listed = judge(tmp_path, Selection(files=tuple(sorted(folder.iterdir()))))
-    said = judge(tmp_path, Selection(files=(tmp_path / "whole.so", tmp_path / "damaged.so")))
+    checksum_error = judge(
+        tmp_path, Selection(files=(tmp_path / "whole.so", tmp_path / "damaged.so"))
+    )
     assert judge(tmp_path, Selection(files=(tmp_path / "whole.so",))) == "signs whole.so"
-    check_snapshot(SNAPSHOTS / "inputs.txt", show({"many": listed, "a wrong checksum": said}))
+    check_snapshot(
+        SNAPSHOTS / "inputs.txt", show({"many": listed, "a wrong checksum": checksum_error})
+    )
 
 
 # The target
@@ -200,9 +213,9 @@ def test_a_signing_target_must_be_new_or_forced_and_outside_the_sdks(tmp_path: P
     sdk, real = tmp_path / "sdk", tmp_path / "to-real"
     for roots in (Roots(sdk, real), Roots(real, None, sdk), Roots(None, sdk, real)):
         for name, part in TARGETS.items():
-            said = judge(tmp_path, target=tmp_path / name, force=True, roots=roots)
-            assert said.startswith("UsageError" if part else "signs "), name
-            assert part in said, name
+            text = judge(tmp_path, target=tmp_path / name, force=True, roots=roots)
+            assert text.startswith("UsageError" if part else "signs "), name
+            assert part in text, name
     for name in ("there", "signed", "thesis"):
         assert "already exists" in judge(tmp_path, target=tmp_path / name)
     assert judge(tmp_path, target=tmp_path / "new").startswith("signs ")
@@ -214,9 +227,9 @@ def test_a_signing_target_must_be_new_or_forced_and_outside_the_sdks(tmp_path: P
 def put_in_store(name: str) -> Path:
     """An empty artifact of profile lpai, published as a fetch publishes it."""
     (request,) = [
-        one
-        for one in profile_requests(read_profile("lpai"), Options(offline=True))
-        if one.toolchain.name == name
+        candidate
+        for candidate in profile_requests(read_profile("lpai"), Options(offline=True))
+        if candidate.toolchain.name == name
     ]
     store, key = Store(), request.key()
     with store.stage(key) as staged:
@@ -227,11 +240,11 @@ def put_in_store(name: str) -> Path:
 def test_a_root_comes_from_the_option_then_the_variable_then_the_store(tmp_path: Path) -> None:
     tools = "tools/HEXAGON_Tools/19.0.07"
 
-    def find(needed: set[str], given: str = "", **environment: str) -> list[Path | None]:
-        own = {"qnn_sdk": Path(given)} if given else {}
-        found = find_roots(own, tmp_path, environment, needed, Progress())
-        assert found.build == tmp_path
-        return [found.qnn_sdk, found.hexagon_sdk, found.hexagon_tools]
+    def find(needed: set[str], qnn_sdk: str = "", **environment: str) -> list[Path | None]:
+        options = {"qnn_sdk": Path(qnn_sdk)} if qnn_sdk else {}
+        roots = find_roots(options, tmp_path, environment, needed, Progress())
+        assert roots.build == tmp_path
+        return [roots.qnn_sdk, roots.hexagon_sdk, roots.hexagon_tools]
 
     assert find(ALL) == [None, None, None]
     qnn, hexagon = put_in_store("qnn-sdk"), put_in_store("hexagon-sdk")

@@ -117,14 +117,14 @@ CHANGES: dict[str, Change] = {
 
 def test_each_change_of_a_signed_directory_is_a_finding(tmp_path: Path) -> None:
     assert check_record(make_signed(tmp_path / "untouched")) == ()
-    found = {}
+    findings = {}
     for name, change in CHANGES.items():
         folder = make_signed(tmp_path / name)
         change(folder)
         # What a parser or the system says after the colon is not ours.
-        found[name] = [one.partition(" read: ")[0] for one in check_record(folder)]
-    assert all(found.values())
-    check_snapshot(SNAPSHOT, show(found))
+        findings[name] = [finding.partition(" read: ")[0] for finding in check_record(folder)]
+    assert all(findings.values())
+    check_snapshot(SNAPSHOT, show(findings))
 
 
 def test_the_statement_is_an_in_toto_statement_with_the_record_as_predicate(tmp_path: Path) -> None:

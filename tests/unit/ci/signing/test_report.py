@@ -49,10 +49,10 @@ def test_a_verdict_is_the_worst_of_what_was_found(
 def test_a_verification_reads_as_its_snapshot_as_data_and_text(key: Key, library: bytes) -> None:
     good, faulty = verify(sign_elf(library, key)), verify(sign_elf(library, key, wrong_entry=3))
     faulty.notes.append("a note")
-    unsigned, other = Verification(1), Verification(1, signed=True)
-    other.header_version, other.machine = 6, "AArch64"
-    reports = {Path("/x/testsig-0xbadcafe.so"): faulty, Path("a.so"): unsigned, Path("b"): other}
-    said = {
+    unsigned, signed = Verification(1), Verification(1, signed=True)
+    signed.header_version, signed.machine = 6, "AArch64"
+    reports = {Path("/x/testsig-0xbadcafe.so"): faulty, Path("a.so"): unsigned, Path("b"): signed}
+    texts = {
         "as data": json.dumps(good.as_data(), indent=1),
         "faults as data": json.dumps(faulty.as_data()["errors"], indent=1),
         "unsigned as data": json.dumps(unsigned.as_data(), indent=1),
@@ -60,11 +60,13 @@ def test_a_verification_reads_as_its_snapshot_as_data_and_text(key: Key, library
         "several": render_reports(reports),
     }
     chain = good.signers[0].chain
-    dates = [date for one in chain for date in (one.not_before, one.not_after)]
-    hidden = {one.fingerprint: "SHA256" for one in chain}
+    dates = [
+        date for certificate in chain for date in (certificate.not_before, certificate.not_after)
+    ]
+    hidden = {certificate.fingerprint: "SHA256" for certificate in chain}
     hidden |= {date.isoformat(): "DATE" for date in dates}
     hidden |= {f"{date:%Y-%m-%d}": "DAY" for date in dates}  # last: DATE contains it
-    check_snapshot(SNAPSHOTS / "reports.txt", show(said, hidden))
+    check_snapshot(SNAPSHOTS / "reports.txt", show(texts, hidden))
 
 
 # The verb
@@ -113,8 +115,8 @@ def test_one_bad_file_fails_the_verification_and_each_bad_one_is_named(
     for name in (*names, "notes.txt"):
         (tmp_path / name).write_bytes(library if name == "d.so" else signed)
     assert check(tmp_path, "--json") == ExitCode.FAILED
-    told = [Path(file["path"]).name for file in json.loads(capsys.readouterr().out)["files"]]
-    assert told == sorted(names)
+    listed = [Path(file["path"]).name for file in json.loads(capsys.readouterr().out)["files"]]
+    assert listed == sorted(names)
     (tmp_path / "d.so").unlink()
     assert check(tmp_path) == ExitCode.OK
 
@@ -134,13 +136,13 @@ def test_a_record_that_does_not_match_fails_good_files(
         assert check(*order, "--expect", "unsigned", "--json") == ExitCode.FAILED
         data = json.loads(capsys.readouterr().out)
         assert data["records"] == {str(places[0]): [fault]}
-    own = verify(library).as_data()
+    verification = verify(library).as_data()
     assert [*data["files"]] == [
-        {"path": f"{tmp_path}/{name}/a.so", **own} for name in ("testsig-***", "recorded")
+        {"path": f"{tmp_path}/{name}/a.so", **verification} for name in ("testsig-***", "recorded")
     ]
     assert check(*places, "--expect", "unsigned") == ExitCode.FAILED
-    told = f"the record of {places[0]} does not match its files\n  wrong: {fault}\n"
-    assert told in capsys.readouterr().out
+    message = f"the record of {places[0]} does not match its files\n  wrong: {fault}\n"
+    assert message in capsys.readouterr().out
 
 
 def test_each_file_is_compared_with_the_input_of_its_name(
@@ -150,7 +152,9 @@ def test_each_file_is_compared_with_the_input_of_its_name(
     signed.mkdir()
     inputs.mkdir()
     (signed / "a.so").write_bytes(sign_elf(library, key))
-    last = [one for one in parse_image(memoryview(library)).loadable() if one.header.filesz][-1]
+    last = [
+        segment for segment in parse_image(memoryview(library)).loadable() if segment.header.filesz
+    ][-1]
     for data, code in ((library, ExitCode.OK), (flip(library, last.end - 1), ExitCode.FAILED)):
         (inputs / "a.so").write_bytes(data)
         assert check(signed, "--input", inputs) == code

@@ -74,14 +74,14 @@ def write(store: Path) -> Write:
 def plan(tmp_path: Path, library: bytes) -> Plan:
     """A plan for libraries of some names, and more of the request."""
 
-    def make(*names: str, **more: object) -> SignPlan:
+    def make(*names: str, **options: object) -> SignPlan:
         inputs = []
         for name in names:
             (tmp_path / name).write_bytes(library)
             requested = RequestedLibrary(tmp_path / name, f"{{qnn_sdk}}/{name}", "")
             inputs.append(Input(requested, library, 0x68, find_qnn_build(tmp_path / name)))
         roots = Roots(hexagon_sdk=tmp_path / "6.4.0.2")
-        request = SignRequest(Selection(), roots, tmp_path / "signed", **more)  # type: ignore[arg-type]
+        request = SignRequest(Selection(), roots, tmp_path / "signed", **options)  # type: ignore[arg-type]
         return SignPlan(request, read_policy("signing", SigningPolicy), tuple(inputs), ())
 
     return make
@@ -127,13 +127,13 @@ def test_outputs_of_a_signer_that_are_not_proven_are_refused(
         "encrypted": sign_elf(library, key, trailer=b"ISMQ" + b"\x17" * 96),
         "no published scheme": sign_elf(library, without_scheme(key)),
     }
-    said = {}
+    errors = {}
     for name, data in outputs.items():
         write({"liba": data})
         error = refuse(plan("liba.so"), signer)
         # The dates and names of this run's keys are not ours.
-        said[name] = f"{error.what}\n{error.why.partition(' expired on')[0]}\n{error.fix}"
-    check_snapshot(SNAPSHOTS / "refused.txt", show(said))
+        errors[name] = f"{error.what}\n{error.why.partition(' expired on')[0]}\n{error.fix}"
+    check_snapshot(SNAPSHOTS / "refused.txt", show(errors))
     done = sign(plan("liba.so", accept_unrecognised=True), signer, Progress())
     assert done.record.libraries[0].verdict == "signature not recognised"
 
@@ -142,9 +142,9 @@ def test_outputs_of_a_signer_that_are_not_proven_are_refused(
 def test_each_signed_file_is_compared_with_its_own_input(
     plan: Plan, signer: Signer, write: Write, key: Key, library: bytes, altered: str
 ) -> None:
-    other = flip(library, parse_image(memoryview(library)).segments[2].header.offset)
+    other_library = flip(library, parse_image(memoryview(library)).segments[2].header.offset)
     good = sign_elf(library, key)
-    write({**dict.fromkeys(("liba", "libb"), good), altered: sign_elf(other, key)})
+    write({**dict.fromkeys(("liba", "libb"), good), altered: sign_elf(other_library, key)})
     error = refuse(plan("liba.so", "libb.so"), signer)
     assert error.failure is Failure.ALTERED
     assert error.what.startswith(f"{altered}.so")
@@ -182,18 +182,18 @@ def test_a_published_directory_replaces_the_old_one_and_a_failure_keeps_it(tmp_p
     assert list_names(tmp_path) == ["signed"]
 
 
-@pytest.mark.parametrize(("force", "kept"), [(False, "other"), (True, "ours")])
+@pytest.mark.parametrize(("force", "expected"), [(False, "other"), (True, "ours")])
 def test_a_directory_that_another_run_published_meanwhile_is_kept_unless_forced(
-    tmp_path: Path, force: bool, kept: str
+    tmp_path: Path, force: bool, expected: str
 ) -> None:
     target = tmp_path / "signed"
     refused = nullcontext() if force else pytest.raises(UsageError, match="already exists")
     with refused, stage(target, force=force) as ready:
         (ready / "lib.so").write_text("ours")
-        with stage(target, force=False) as other:
-            (other / "lib.so").write_text("other")
+        with stage(target, force=False) as rival:
+            (rival / "lib.so").write_text("other")
         assert (target / "lib.so").read_text() == "other"
-    assert (target / "lib.so").read_text() == kept
+    assert (target / "lib.so").read_text() == expected
     assert list_names(tmp_path) == ["signed"]
     (tmp_path / "file").touch()
     with pytest.raises(StoreError, match="cannot be written"):

@@ -56,8 +56,8 @@ def test_the_serial_is_the_line_of_adbs_output_that_is_a_number(adb: Callable[[s
     for output in ("12", "* daemon started\n  0x0C  \n"):
         adb(f"printf '{output}'")
         assert read_device_serial() == "0xc"
-    wanted = f"shell cat {SERIAL_FILE}"
-    adb(f'case "$*" in "{wanted}") echo 1 ;; "-s one {wanted}") echo 2 ;; esac')
+    command = f"shell cat {SERIAL_FILE}"
+    adb(f'case "$*" in "{command}") echo 1 ;; "-s one {command}") echo 2 ;; esac')
     assert (read_device_serial(), read_device_serial("one")) == ("0x1", "0x2")
 
 

@@ -45,8 +45,8 @@ def make_leaf(key: Any) -> Certificate:
 
 
 def judge(signature: bytes, key: Any = RSA_KEY) -> tuple[Scheme, str]:
-    found = judge_signature(make_leaf(key), signature, SIGNED)
-    return found.scheme, found.fault
+    judgement = judge_signature(make_leaf(key), signature, SIGNED)
+    return judgement.scheme, judgement.fault
 
 
 def sign_pss(
@@ -153,11 +153,11 @@ WRONG_EC: dict[str, Make] = {
 
 
 def test_a_wrong_signature_is_named() -> None:
-    said = {f"RSA: {name}": judge(make()) for name, make in WRONG.items()}
-    said |= {f"ECDSA: {name}": judge(make(), EC_KEY) for name, make in WRONG_EC.items()}
-    said["RSA of 2050 bits: another file's"] = judge(
+    judgements = {f"RSA: {name}": judge(make()) for name, make in WRONG.items()}
+    judgements |= {f"ECDSA: {name}": judge(make(), EC_KEY) for name, make in WRONG_EC.items()}
+    judgements["RSA of 2050 bits: another file's"] = judge(
         sign_pss(OTHER, salt=48, key=odd_key()), odd_key()
     )
-    assert all(scheme is Scheme.UNKNOWN and fault for scheme, fault in said.values())
-    faults = {name: fault for name, (_, fault) in said.items()}
+    assert all(scheme is Scheme.UNKNOWN and fault for scheme, fault in judgements.values())
+    faults = {name: fault for name, (_, fault) in judgements.items()}
     check_snapshot(Path(__file__).with_name("snapshots") / "signatures.txt", show(faults))

@@ -64,16 +64,16 @@ def answer(version: str) -> str:
 def test_the_signers_python_is_this_one_then_one_on_path_then_one_of_uv(
     put_program: Put, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    own = put_program("kept", answer("3.8.20")).rename(tmp_path / "python3")
+    of_uv = put_program("kept", answer("3.8.20")).rename(tmp_path / "python3")
     put_program("uv", "echo error: none; exit 2")
     with pytest.raises(UnfitError):
         find_interpreter()
-    put_program("uv", f'test "$*" = "python find <3.12" && echo warning && echo {own}')
-    assert find_interpreter() == Interpreter(own, "3.8.20")
+    put_program("uv", f'test "$*" = "python find <3.12" && echo warning && echo {of_uv}')
+    assert find_interpreter() == Interpreter(of_uv, "3.8.20")
     put_program("python3.11", "exit 1")  # a shim that leads nowhere
     put_program("python3.9", answer("3.9.1"))
-    wanted = put_program("python3.10", answer("3.10.13"))
-    assert find_interpreter() == Interpreter(wanted, "3.10.13")
+    on_path = put_program("python3.10", answer("3.10.13"))
+    assert find_interpreter() == Interpreter(on_path, "3.10.13")
     this = put_program("this", answer("3.11.2"))
     monkeypatch.setattr(sys, "executable", str(this))
     assert find_interpreter() == Interpreter(this, "3.11.2")
@@ -88,12 +88,12 @@ def test_a_named_python_for_the_signer_is_never_replaced_by_another(
     named = put_program("named", answer("3.10.1")).rename(tmp_path / "named")
     monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
     monkeypatch.setenv(PYTHON_VARIABLE, "./named" if by_variable else "./none")
-    given = "" if by_variable else "./named"
-    assert find_interpreter(given) == Interpreter(named, "3.10.1")
+    option = "" if by_variable else "./named"
+    assert find_interpreter(option) == Interpreter(named, "3.10.1")
     for body in ("echo probe 3.9.1", "echo probed 3.9.1; exit 1", "exit 1"):
         named.write_text(f"#!/bin/sh\n{body}\n")
         with pytest.raises(UnfitError, match=r"\./named is not a usable Python below 3\.12"):
-            find_interpreter(given)
+            find_interpreter(option)
 
 
 # The command
@@ -114,8 +114,8 @@ def test_the_sdk_s_signer_runs_in_its_own_python_and_another_as_it_is(
     plan = make_plan(roots=Roots(hexagon_sdk=tmp_path), signer_python="mine")
     expected = Signer((str(python), str(script)), 7.0, Interpreter(python, "3.9.1"))
     assert resolve_signer(plan) == expected
-    other = Signer((str(python), "-c", "a b"), 7.0)
-    assert resolve_signer(make_plan(signer_command=f"{python} -c 'a b'")) == other
+    plain_signer = Signer((str(python), "-c", "a b"), 7.0)
+    assert resolve_signer(make_plan(signer_command=f"{python} -c 'a b'")) == plain_signer
 
 
 def test_files_of_a_signer_command_are_recorded_as_programs(tmp_path: Path) -> None:
@@ -125,11 +125,11 @@ def test_files_of_a_signer_command_are_recorded_as_programs(tmp_path: Path) -> N
     assert signer.list_arguments([SH, str(script), "--token", "x", "a"]) == ("--token", "***", "a")
     assert Signer(("sign", "-v"), 1.0).list_arguments(["sign", "-v", "x"]) == ("-v", "x")
     sums = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
-    assert [one.path for one in signer.list_programs()] == [SH, str(script)]
+    assert [program.path for program in signer.list_programs()] == [SH, str(script)]
     assert signer.list_programs()[1:] == (Program(str(script), sums),)
     python = Interpreter(Path(sys.executable), "3")
-    known = Signer((sys.executable, str(script)), 1.0, python)
-    assert known.list_programs() == (Program(str(script), sums),)
+    with_python = Signer((sys.executable, str(script)), 1.0, python)
+    assert with_python.list_programs() == (Program(str(script), sums),)
 
 
 # Its end
@@ -166,17 +166,17 @@ ENDS = {
 def test_the_end_of_a_signer_is_explained_and_masked(tmp_path: Path) -> None:
     def end(body: str) -> str:
         timeout_s = 1.5 if body.endswith(WAITS) else 60.0
-        said = str(outcome(lambda: run(tmp_path, body, timeout_s)))
-        return re.sub(r"after \d+ s", "after N s", said)
+        text = str(outcome(lambda: run(tmp_path, body, timeout_s)))
+        return re.sub(r"after \d+ s", "after N s", text)
 
     gone = (str(tmp_path / "secret"),)
     with ThreadPoolExecutor(len(ENDS)) as signers:
-        said = dict(zip(ENDS, signers.map(end, ENDS.values()), strict=True))
-    said["a signer that is gone"] = outcome(
+        errors = dict(zip(ENDS, signers.map(end, ENDS.values()), strict=True))
+    errors["a signer that is gone"] = outcome(
         lambda: run_signer(Signer(gone, 1.0), gone, tmp_path, "lib.so", Masker(["secret"]))
     )
-    assert "secret" not in str(said)
-    check_snapshot(SNAPSHOTS / "ends.txt", show(said, {str(tmp_path): "TMP"}))
+    assert "secret" not in str(errors)
+    check_snapshot(SNAPSHOTS / "ends.txt", show(errors, {str(tmp_path): "TMP"}))
 
 
 # What it leaves
@@ -213,15 +213,15 @@ def find(folder: Path, name: str, files: dict[str, str]) -> str:
         else:
             path.write_text(text)
     source = folder / "in" / name
-    said = outcome(lambda: find_output(folder, folder / "out", source, b"unsigned", Masker()))
-    return str(said).replace(str(folder), "AREA")
+    result = outcome(lambda: find_output(folder, folder / "out", source, b"unsigned", Masker()))
+    return str(result).replace(str(folder), "AREA")
 
 
 def test_the_signers_output_file_is_in_its_directory_with_the_inputs_name(tmp_path: Path) -> None:
-    said = {name: find(tmp_path / name, *left) for name, left in LEFT.items()}
-    assert [name for name, text in said.items() if text.startswith("AREA/out/")] == [*LEFT][-3:]
-    assert not [text for text in said.values() if "badcafe" in text and "AREA/out" not in text]
-    check_snapshot(SNAPSHOTS / "outputs.txt", show(said))
+    results = {name: find(tmp_path / name, *left) for name, left in LEFT.items()}
+    assert [name for name, text in results.items() if text.startswith("AREA/out/")] == [*LEFT][-3:]
+    assert not [text for text in results.values() if "badcafe" in text and "AREA/out" not in text]
+    check_snapshot(SNAPSHOTS / "outputs.txt", show(results))
 
 
 def test_an_output_of_more_bytes_than_are_read_is_refused(
@@ -229,8 +229,8 @@ def test_an_output_of_more_bytes_than_are_read_is_refused(
 ) -> None:
     monkeypatch.setattr("ci.signing.signer.CONTENT_BYTES", 8)
     assert find(tmp_path / "whole", "lib.so", {"out/lib.so": "8 bytes."}).startswith("AREA/out")
-    said = find(tmp_path / "long", "lib.so", {"out/lib.so": "9 bytes. "})
-    assert "it is longer than 8 bytes" in said
+    error = find(tmp_path / "long", "lib.so", {"out/lib.so": "9 bytes. "})
+    assert "it is longer than 8 bytes" in error
 
 
 def test_commands_that_cannot_run_say_what_to_do(put_program: Put, tmp_path: Path) -> None:
@@ -248,5 +248,5 @@ def test_commands_that_cannot_run_say_what_to_do(put_program: Put, tmp_path: Pat
         "no Python": find_interpreter,
         "no Python of that name": lambda: find_interpreter("no-such-python"),
     }
-    said = {name: outcome(call) for name, call in calls.items()}
-    check_snapshot(SNAPSHOTS / "signer.txt", show(said, {str(tmp_path): "TMP"}))
+    errors = {name: outcome(call) for name, call in calls.items()}
+    check_snapshot(SNAPSHOTS / "signer.txt", show(errors, {str(tmp_path): "TMP"}))

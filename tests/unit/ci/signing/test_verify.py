@@ -62,7 +62,7 @@ def place_segments(library: bytes, kind: int) -> list[int]:
 
 def first_offset(data: bytes, kind: int = PT_LOAD) -> int:
     segments = parse_image(memoryview(data)).segments
-    return next(one.header.offset for one in segments if one.header.type == kind)
+    return next(segment.header.offset for segment in segments if segment.header.type == kind)
 
 
 # What is accepted
@@ -115,10 +115,10 @@ def test_ecdsa_is_recognised_and_ed25519_has_no_published_scheme(library: bytes)
     ]
 
 
-def set_memory(data: bytes, more: int) -> bytes:
-    """The first loaded segment gets ``more`` bytes of memory than it has bytes in the file."""
+def set_memory(data: bytes, extra_bytes: int) -> bytes:
+    """The first loaded segment gets ``extra_bytes`` more memory than it has bytes in the file."""
     place = place_segments(data, PT_LOAD)[0]
-    return put_word(data, place + 20, struct.unpack_from("<I", data, place + 16)[0] + more)
+    return put_word(data, place + 20, struct.unpack_from("<I", data, place + 16)[0] + extra_bytes)
 
 
 def load_nothing(data: bytes) -> bytes:
@@ -150,15 +150,15 @@ CHANGED_BEFORE: dict[str, tuple[Edit, bool]] = {
 def test_libraries_changed_before_signing_are_judged_as_their_snapshot(
     key: Key, library: bytes
 ) -> None:
-    said = {
+    reports = {
         name: verify(sign_elf(edit(library), key)) for name, (edit, _) in CHANGED_BEFORE.items()
     }
-    assert {name: one.verdict is Verdict.PROVEN for name, one in said.items()} == {
+    assert {name: report.verdict is Verdict.PROVEN for name, report in reports.items()} == {
         name: proven for name, (_, proven) in CHANGED_BEFORE.items()
     }
     shown = {
-        name: [f"{one.machine} V{one.hexagon_version:X}", *findings(one)]
-        for name, one in said.items()
+        name: [f"{report.machine} V{report.hexagon_version:X}", *findings(report)]
+        for name, report in reports.items()
     }
     check_snapshot(SNAPSHOTS / "libraries.txt", show(shown))
 
@@ -246,9 +246,9 @@ SPOILED: dict[str, Edit] = {
 
 def test_spoiled_images_are_invalid_and_say_why(key: Key, library: bytes) -> None:
     data = sign_elf(library, key)
-    said = {name: verify(edit(data)) for name, edit in SPOILED.items()}
-    assert {one.verdict for one in said.values()} == {Verdict.INVALID}
-    shown = show({name: findings(one) for name, one in said.items()})
+    reports = {name: verify(edit(data)) for name, edit in SPOILED.items()}
+    assert {report.verdict for report in reports.values()} == {Verdict.INVALID}
+    shown = show({name: findings(report) for name, report in reports.items()})
     check_snapshot(SNAPSHOTS / "layouts.txt", shown)
     assert verify(flip(data, data.index(key.chain) + 1000)).verdict is Verdict.INVALID
 
@@ -297,7 +297,7 @@ def test_a_wrong_hash_names_its_segment(key: Key, library: bytes) -> None:
 def test_the_hash_of_an_empty_segment_is_zero_or_right(key: Key, library: bytes) -> None:
     data = sign_elf(library, key, 6)
     segments = parse_image(memoryview(data)).segments
-    (empty,) = [index for index, one in enumerate(segments) if not one.header.filesz]
+    (empty,) = [index for index, segment in enumerate(segments) if not segment.header.filesz]
     entry = slice(TABLE + 48 * empty, TABLE + 48 * empty + 48)
     assert data[entry] == bytes(48)
     for place in (0, 20, 47):
@@ -398,9 +398,11 @@ def test_a_placeholder_or_missing_signature_is_invalid(
 def test_a_signature_of_another_file_is_distinguished_from_another_keys(
     key: Key, library: bytes
 ) -> None:
-    other = sign_elf(flip(library, parse_image(memoryview(library)).segments[2].header.offset), key)
-    start = other.index(key.chain) - key.size
-    borrowed = FixedKey(0, 0, key.chain, value=other[start : start + key.size])
+    other_image = sign_elf(
+        flip(library, parse_image(memoryview(library)).segments[2].header.offset), key
+    )
+    start = other_image.index(key.chain) - key.size
+    borrowed = FixedKey(0, 0, key.chain, value=other_image[start : start + key.size])
     (error,) = verify(sign_elf(library, borrowed)).errors
     assert "over a different digest" in error
 
@@ -416,12 +418,12 @@ def find_parts(vendor: Key) -> tuple[int, int]:
     return first, first + vendor.size + len(vendor.chain)
 
 
-@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("over_all", [False, True])
 def test_two_signatures_are_proven_over_their_own_parts_or_over_all(
-    key: Key, vendor: Key, library: bytes, whole: bool
+    key: Key, vendor: Key, library: bytes, over_all: bool
 ) -> None:
     data = bytearray(sign_elf(library, key, vendor=vendor))
-    for signer, place in zip((vendor, key), find_parts(vendor), strict=True) if whole else ():
+    for signer, place in zip((vendor, key), find_parts(vendor), strict=True) if over_all else ():
         signed = bytes(data[PLACE : find_parts(vendor)[0]])
         data[place : place + signer.size] = signer.sign(signed, 6)
     report = verify(bytes(data))
@@ -474,12 +476,12 @@ def test_metadata_without_a_signature_is_not_ignored(key: Key, vendor: Key, libr
 
 
 def split_chain(chain: bytes) -> list[bytes]:
-    found = []
+    certificates = []
     while chain:
         size = 4 + int.from_bytes(chain[2:4], "big")
-        found.append(chain[:size])
+        certificates.append(chain[:size])
         chain = chain[size:]
-    return found
+    return certificates
 
 
 def test_expired_certificates_are_notes_unless_a_date_is_given(key: Key, library: bytes) -> None:
@@ -491,7 +493,7 @@ def test_expired_certificates_are_notes_unless_a_date_is_given(key: Key, library
     assert (fault.kind, fault.text) == (Kind.DATE, report.notes[0])
     assert verify_bytes(data, at=NOW - 2 * DAY).verdict is Verdict.PROVEN
     early = verify_bytes(memoryview(sign_elf(library, key)), at=NOW - 1000 * DAY)
-    assert [one.kind for one in early.faults] == [Kind.DATE] * 3
+    assert [fault.kind for fault in early.faults] == [Kind.DATE] * 3
 
 
 def test_a_chain_in_a_file_is_judged(key: Key, library: bytes) -> None:
@@ -499,14 +501,14 @@ def test_a_chain_in_a_file_is_judged(key: Key, library: bytes) -> None:
         return verify(sign_elf(library, dataclasses.replace(key, chain=b"".join(certificates))))
 
     leaf, middle, root = split_chain(key.chain)
-    _, *others = split_chain(make_key().chain)
-    mixed = judge(leaf, *others)
+    _, *foreign = split_chain(make_key().chain)
+    mixed = judge(leaf, *foreign)
     assert [fault.kind for fault in mixed.faults] == [Kind.CHAIN]
     assert mixed.errors[0].startswith("OEM: certificate 0 is not signed by any certificate after")
     rootless = judge(leaf, middle)
     assert (rootless.verdict, rootless.errors) == (Verdict.PROVEN, [])
     assert rootless.notes[0].startswith("OEM: the root is not in the file")
-    spare = judge(leaf, middle, root, others[-1])
+    spare = judge(leaf, middle, root, foreign[-1])
     assert (spare.verdict, len(spare.signers[0].chain)) == (Verdict.PROVEN, 4)
 
 
@@ -520,9 +522,9 @@ def test_signed_bytes_unlike_the_input_are_found(key: Key, library: bytes, tmp_p
         Kind.HASH,
         Kind.DIFFERENT,
     }
-    other = flip(library, parse_image(memoryview(library)).segments[2].header.offset)
-    assert verify(sign_elf(other, key)).verdict is Verdict.PROVEN
-    (tmp_path / "a.so").write_bytes(sign_elf(other, key))
+    altered = flip(library, parse_image(memoryview(library)).segments[2].header.offset)
+    assert verify(sign_elf(altered, key)).verdict is Verdict.PROVEN
+    (tmp_path / "a.so").write_bytes(sign_elf(altered, key))
     (tmp_path / "b.so").write_bytes(library)
     assert kinds(verify_file(tmp_path / "a.so", tmp_path / "b.so")) == {Kind.DIFFERENT}
     for before in (b"", b"text", b"\x7fELF"):
@@ -546,11 +548,11 @@ def test_a_signed_library_with_another_load_layout_differs_from_its_input(librar
     for word in (2, 3, 5, 6, 7):
         value = struct.unpack_from("<I", library, 52 + 32 * third.index + 4 * word)[0]
         edits[f"word {word}"] = put_header(library, third.index, word, value + 4)
-    said = {
+    differences = {
         name: list_differences(parse_image(memoryview(data)), image) for name, data in edits.items()
     }
     fewer = parse_image(memoryview(edits["a segment fewer"]))
-    said["a segment more"] = list_differences(image, fewer)
-    assert all(said.values())
+    differences["a segment more"] = list_differences(image, fewer)
+    assert all(differences.values())
     assert list_differences(image, image) == []
-    check_snapshot(SNAPSHOTS / "differences.txt", show(said))
+    check_snapshot(SNAPSHOTS / "differences.txt", show(differences))
