@@ -26,68 +26,68 @@ def describe(check: Check) -> tuple[Any, ...]:
 
 @pytest.fixture
 def capture(monkeypatch: pytest.MonkeyPatch) -> Iterator[Capture]:
-    own = Capture()
-    monkeypatch.setattr(module, "capture", own)
-    yield own
-    assert own.now is None
+    capture_of_test = Capture()
+    monkeypatch.setattr(module, "capture", capture_of_test)
+    yield capture_of_test
+    assert capture_of_test.now is None
 
 
-def stand_in(monkeypatch: pytest.MonkeyPatch, **held: Any) -> None:
-    monkeypatch.setattr(module.importlib, "import_module", lambda _: SimpleNamespace(**held))
+def stand_in(monkeypatch: pytest.MonkeyPatch, **names: Any) -> None:
+    monkeypatch.setattr(module.importlib, "import_module", lambda _: SimpleNamespace(**names))
 
 
 def test_a_wrapper_sees_arguments_and_results_and_changes_neither() -> None:
     class Owner:
-        def add(self, one: int, *, two: int) -> int:
-            return one + two
+        def add(self, first: int, *, two: int) -> int:
+            return first + two
 
         @staticmethod
-        def double(one: int) -> int:
-            return 2 * one
+        def double(number: int) -> int:
+            return 2 * number
 
-    told: list[Any] = []
+    calls: list[Any] = []
     owner = Owner()
-    wrap(Owner, "add", before=lambda *words, **options: told.append((words, options)))
+    wrap(Owner, "add", before=lambda *words, **options: calls.append((words, options)))
     assert owner.add(1, two=2) == 3
     with pytest.raises(TypeError):
         owner.add("one", two=2)  # type: ignore[arg-type]
-    assert told.pop() == ((owner, "one"), {"two": 2}), "the arguments come first"
-    wrap(Owner, "double", after=lambda made, one: told.append((made, one)))
+    assert calls.pop() == ((owner, "one"), {"two": 2}), "the arguments come first"
+    wrap(Owner, "double", after=lambda result, argument: calls.append((result, argument)))
     assert (owner.double(4), Owner.double(5)) == (8, 10)
-    assert told == [((owner, 1), {"two": 2}), (8, 4), (10, 5)]
+    assert calls == [((owner, 1), {"two": 2}), (8, 4), (10, 5)]
     assert Owner.add.__name__ == "add"
 
 
 def test_a_comparison_is_kept_with_the_program_that_ran_last_and_with_copies() -> None:
-    own, program, source = Capture(), object(), object()
-    own.compare([ONE], [TWO])
-    assert own.checks == []
-    given, made, wanted = torch.tensor([3.0]), torch.tensor([4.0]), torch.tensor([5.0])
+    capture, program, source = Capture(), object(), object()
+    capture.compare([ONE], [TWO])
+    assert capture.checks == []
+    inputs, output, expected = torch.tensor([3.0]), torch.tensor([4.0]), torch.tensor([5.0])
     weight = torch.tensor([6.0], requires_grad=True)
-    own.note_quantized(program, source)
-    own.begin(object(), [ONE])
-    own.begin(program, [given, "word"], pte_bytes=9)
-    own.compare([made, weight], [wanted, TWO])
-    own.compare([TWO], [TWO])
-    for tensor in (given, made, wanted):
+    capture.note_quantized(program, source)
+    capture.begin(object(), [ONE])
+    capture.begin(program, [inputs, "word"], pte_bytes=9)
+    capture.compare([output, weight], [expected, TWO])
+    capture.compare([TWO], [TWO])
+    for tensor in (inputs, output, expected):
         tensor.add_(100)
-    (check,) = own.checks
+    (check,) = capture.checks
     assert describe(check) == (program, source, (3.0, "word"), True, 9, [4.0, 6.0], [5.0, 2.0])
     assert not check.outputs[1].requires_grad
-    own.begin(source, [], is_own=False)
-    own.compare([], [])
-    assert describe(own.checks[1]) == (source, None, (), False, 0, [], [])
+    capture.begin(source, [], is_own=False)
+    capture.compare([], [])
+    assert describe(capture.checks[1]) == (source, None, (), False, 0, [], [])
 
 
 def test_comparisons_of_upstreams_new_tests_are_captured(
     capture: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Calibrate:
-        def __init__(self, model: Any, made: Any) -> None:
-            self.module, self.made = model, made
+        def __init__(self, model: Any, quantized: Any) -> None:
+            self.module, self.quantized = model, quantized
 
         def __enter__(self) -> Any:
-            return self.made
+            return self.quantized
 
     class Metrics:
         pass
@@ -108,25 +108,27 @@ def test_comparisons_of_upstreams_new_tests_are_captured(
     stand_in(monkeypatch, **vars(stand))
     monkeypatch.setattr(module.importlib, "import_module", lambda _: stand)
     module.watch_rework()
-    quantized, plain, kept = object(), object(), object()
+    quantized, plain, unquantized = object(), object(), object()
     Calibrate(plain, quantized).__enter__()
-    Calibrate(kept, kept).__enter__()
-    for own, metric in ((plain, Near()), (kept, Equal()), (plain, Equal())):
-        stand.verify_output_emulator(module=own, inputs=(), executorch_prog=EXECUTED, metric=metric)
+    Calibrate(unquantized, unquantized).__enter__()
+    for model, metric in ((plain, Near()), (unquantized, Equal()), (plain, Equal())):
+        stand.verify_output_emulator(
+            module=model, inputs=(), executorch_prog=EXECUTED, metric=metric
+        )
     assert [describe(check) for check in capture.checks] == [
         (quantized, plain, (), False, 7, [1.0], [2.0]),
-        (kept, None, (), True, 7, [1.0], [2.0]),
+        (unquantized, None, (), True, 7, [1.0], [2.0]),
         (quantized, plain, (), False, 7, [1.0], [2.0]),
     ]
 
 
 class Exported:
-    def __init__(self, made: Any) -> None:
-        self.made = made
+    def __init__(self, graph_module: Any) -> None:
+        self.graph_module = graph_module
 
     def module(self, *, check_guards: bool) -> Any:
         assert not check_guards
-        return self.made
+        return self.graph_module
 
 
 def test_comparisons_of_upstreams_backend_suite_are_captured(
@@ -134,8 +136,8 @@ def test_comparisons_of_upstreams_backend_suite_are_captured(
 ) -> None:
     def program(*names: str) -> Any:
         nodes = [SimpleNamespace(target=name, op="call_function") for name in names]
-        made = SimpleNamespace(graph=SimpleNamespace(nodes=nodes), names=names)
-        return Exported(made)
+        graph_module = SimpleNamespace(graph=SimpleNamespace(nodes=nodes), names=names)
+        return Exported(graph_module)
 
     class Tester:
         def __init__(self, model: Any) -> None:
@@ -150,8 +152,8 @@ def test_comparisons_of_upstreams_backend_suite_are_captured(
             del exported, inputs
 
         @staticmethod
-        def _compare_outputs(wanted: Any, made: Any) -> None:
-            del wanted, made
+        def _compare_outputs(expected: Any, outputs: Any) -> None:
+            del expected, outputs
 
     stand_in(monkeypatch, Tester=Tester)
     monkeypatch.setattr(module, "name_operator", lambda node: node.target)

@@ -38,8 +38,8 @@ def make(*rows: Row, run: int = 0, unsupported: int = 9) -> Expectations:
 
 
 def end(test: str, outcome: Ending, reason: str = "", *kinds: FindingId) -> Judged:
-    found = tuple(kind.find("19 dB above") for kind in kinds)
-    return Judged(test, outcome, reason, found, entry=Entry(test=test, ran=Ran.PASSED))
+    findings = tuple(kind.find("19 dB above") for kind in kinds)
+    return Judged(test, outcome, reason, findings, entry=Entry(test=test, ran=Ran.PASSED))
 
 
 ONE_SIDED = end("C::test_acos", Ending.ONE_SIDED, "", NOISE, INCONCLUSIVE)
@@ -54,8 +54,8 @@ def test_a_test_that_ends_as_expected_is_no_fault() -> None:
     assert [cause.text for cause in case.findings[0].causes] == ["acos (ours): why; until: it ends"]
     assert [finding.id for finding in case.findings] == [NOISE.id, INCONCLUSIVE.id]
     assert case.findings[0].details == ("passed by theirs, failed by ours",)
-    both, faults = check_all([ONE_SIDED, ONE_SIDED], make(GOOD), TESTS, whole=False)
-    assert (both, faults) == ([checked, checked], [])
+    checks, faults = check_all([ONE_SIDED, ONE_SIDED], make(GOOD), TESTS, whole=False)
+    assert (checks, faults) == ([checked, checked], [])
 
 
 @pytest.mark.parametrize(
@@ -129,8 +129,8 @@ def test_a_refusal_that_upstreams_own_test_asserts_needs_no_row() -> None:
     ],
 )
 def test_a_row_that_would_cover_anything_is_refused(changes: dict[str, Any], words: str) -> None:
-    given = {"suite": "upstream", "tests": ("x",), "outcome": "failed", "pattern": "x", **changes}
-    (fault,) = find_row_faults(Row(**given), {"upstream": Ratchet(0, 0, 1.0)})
+    fields = {"suite": "upstream", "tests": ("x",), "outcome": "failed", "pattern": "x", **changes}
+    (fault,) = find_row_faults(Row(**fields), {"upstream": Ratchet(0, 0, 1.0)})
     assert words in fault
     if changes.get("tests"):
         assert repr(next(test for test in changes["tests"] if test[0] in "?*[")) in fault
@@ -162,22 +162,22 @@ def test_a_known_cause_that_blames_another_project_without_a_report_is_refused(
 
 
 def test_a_whole_run_that_lost_tests_fails() -> None:
-    every = [end("C::test_abs", Ending.PASSED), end("C::test_acos", Ending.UNSUPPORTED, "x")]
-    _, faults = check_all(every, make(run=2, unsupported=0), TESTS, whole=True)
+    results = [end("C::test_abs", Ending.PASSED), end("C::test_acos", Ending.UNSUPPORTED, "x")]
+    _, faults = check_all(results, make(run=2, unsupported=0), TESTS, whole=True)
     assert faults == [
         "only 1 of 2 required tests ran",
         "unsupported tests: 1, but at most 0 are allowed",
     ]
     assert make_suite_case(faults, "SM8650")[0].status is Status.FAILED
-    assert check_all(every, make(run=2, unsupported=0), TESTS, whole=False)[1] == []
+    assert check_all(results, make(run=2, unsupported=0), TESTS, whole=False)[1] == []
 
 
 def test_a_row_about_no_test_fails_a_whole_run() -> None:
     row = Row(suite="upstream", tests=("*_gone",), outcome="failed", pattern="x")
     _, faults = check_all([end("C::test_abs", Ending.PASSED)], make(row), TESTS, whole=True)
     assert faults == ["a row matches no test: acos: *_gone"]
-    other = structs.replace(row, suite="upstream-rework")
-    assert make(other).find_stale(TESTS) == []
+    of_other_suite = structs.replace(row, suite="upstream-rework")
+    assert make(of_other_suite).find_stale(TESTS) == []
     several = structs.replace(row, tests=("*_abs", "*_gone", "?"), socs=("another",))
     assert make(GOOD, several).find_stale(TESTS) == ["acos: *_gone", "acos: ?"]
 
@@ -185,18 +185,18 @@ def test_a_row_about_no_test_fails_a_whole_run() -> None:
 def test_failures_without_a_cause_are_counted() -> None:
     expectations = make(GOOD)
     bad = end("C::test_abs", Ending.FAILED, "died")
-    checked = [expectations.check(one) for one in (ONE_SIDED, bad)]
+    checked = [expectations.check(judged) for judged in (ONE_SIDED, bad)]
     assert count_causes(checked) == ["cause acos: 1", "failures without a known cause: 1 of 2"]
     neither = (Ending.PASSED, Ending.UNSUPPORTED, Ending.LATE)
-    fine = [expectations.check(end("C::test_abs", one)) for one in neither]
+    fine = [expectations.check(end("C::test_abs", ending)) for ending in neither]
     assert count_causes(fine) == ["failures without a known cause: 0 of 0"]
 
 
 def test_a_suite_has_the_tests_of_each_of_its_names() -> None:
     suite = Suite("two", ("tests",), ("*[[]qnn*", "C::*"))
     tests = ["C::test_a", "D::test_a[qnn-1]", "D::test_b[other]", "D::test_b[qnn-2]"]
-    own = [tests[0], tests[1], tests[3]]
-    assert choose_tests(suite, tests, []) == own
+    suite_tests = [tests[0], tests[1], tests[3]]
+    assert choose_tests(suite, tests, []) == suite_tests
     assert choose_tests(suite, tests, ["test_b*", "C::test_a"]) == [tests[0], tests[3]]
     with pytest.raises(UsageError, match="none of the 3 tests in suite two") as caught:
         choose_tests(suite, tests, ["test_a*", "test_b[qnn-3]"])
@@ -221,7 +221,7 @@ def test_each_outcome_that_a_row_names_is_expected_and_shown(
     word: Any, outcome: Ending, brief: str
 ) -> None:
     row = Row(suite="upstream", tests=("*_acos",), outcome=word, pattern="x")
-    for ending in (one for one in Ending if one is not Ending.PASSED):
+    for ending in (candidate for candidate in Ending if candidate is not Ending.PASSED):
         checked = make(row).check(end("C::test_acos", ending, "x"))
         assert bool(checked.fault) is (ending is not outcome)
         case = make_case(checked, "SM8650")

@@ -26,10 +26,10 @@ FIRST = Entry(test="a", ran=Ran.PASSED, wall_s=1.5, comparisons=1)
 
 def write(directory: Path, *entries: Entry, resume: bool = False) -> list[Entry]:
     """Append entries, and return those that were there before."""
-    with open_journal(directory, HEADER, resume=resume) as (add, known):
+    with open_journal(directory, HEADER, resume=resume) as (add, earlier):
         for entry in entries:
             add(entry)
-        return known
+        return earlier
 
 
 def test_journal_entries_are_read_back_when_a_run_is_resumed(tmp_path: Path) -> None:
@@ -53,14 +53,14 @@ def test_a_line_that_a_kill_cut_off_is_forgotten_and_the_next_one_is_whole(tmp_p
 
 
 @pytest.mark.parametrize(
-    "other",
+    "header",
     [replace(HEADER, identity="2"), replace(HEADER, tests=("a",)), replace(HEADER, soc="SM8750")],
 )
-def test_the_journal_of_another_run_is_not_resumed(tmp_path: Path, other: Header) -> None:
+def test_the_journal_of_another_run_is_not_resumed(tmp_path: Path, header: Header) -> None:
     write(tmp_path, FIRST)
     with (
         pytest.raises(UsageError, match="to another run") as caught,
-        open_journal(tmp_path, other, resume=True),
+        open_journal(tmp_path, header, resume=True),
     ):
         pass
     assert caught.value.what == f"{tmp_path}/journal.jsonl belongs to another run"
@@ -76,12 +76,12 @@ def test_two_runs_do_not_write_to_one_journal(tmp_path: Path) -> None:
     ):
         pass
     error = caught.value
-    told = (
+    expected = (
         f"{tmp_path} is in use",
         "another run is writing its journal there",
         "wait until it ends, or pass another directory to --reports",
     )
-    assert (error.what, error.why, error.fix) == told
+    assert (error.what, error.why, error.fix) == expected
 
 
 def test_an_empty_or_truncated_journal_counts_as_missing(tmp_path: Path) -> None:

@@ -73,12 +73,12 @@ def test_a_wrong_outputs_run_passes_only_if_some_are_compared_and_all_rejected(
     monkeypatch: pytest.MonkeyPatch, kinds: str, code: int
 ) -> None:
     """A run that compared nothing does not show that our gate rejects anything."""
-    known = {
+    results = {
         "-": Judged("C::test_b", Ending.ONE_SIDED, "upstream compares no outputs"),
         "r": judge(make(GRID), wrong="zeros"),
         "a": judge(make(GRID)),
     }
-    judged = [known[kind] for kind in kinds]
+    judged = [results[kind] for kind in kinds]
     monkeypatch.setattr(upstream, "judge_entries", lambda *_: iter(judged))
     outcome = upstream.judge_wrong(Path(), (), "zeros")
     assert outcome.exit_code == code
@@ -94,9 +94,9 @@ def test_an_output_within_upstreams_tolerance_fails_ours() -> None:
 def test_a_reference_of_zeros_proves_nothing() -> None:
     flat = np.zeros_like(GRID)
     members = (Member.QUANTIZED, Member.UPSTREAM, Member.FLOAT)
-    one = make(flat, **{key: [flat] for key in members})
-    assert judge(one).outcome is Ending.ONE_SIDED
-    assert judge(one).findings[-1].id == INCONCLUSIVE.id
+    comparison = make(flat, **{key: [flat] for key in members})
+    assert judge(comparison).outcome is Ending.ONE_SIDED
+    assert judge(comparison).findings[-1].id == INCONCLUSIVE.id
 
 
 def test_booleans_are_compared_element_by_element() -> None:
@@ -182,24 +182,24 @@ def test_a_float_program_is_judged_by_the_float_model_and_its_noise() -> None:
 def test_a_flaky_test_states_how_often_each_outcome_occurred() -> None:
     good, bad = judge(make(GRID)), judge(make(GRID), wrong="noise")
     merged = merge_repeats([good, bad, good])
-    told = "flaky: passed by both in 2 of 3 runs; passed by theirs, failed by ours in 1 of 3 runs"
-    assert merged == copy(bad, outcome=Ending.FAILED, reason=told)
-    again = copy(bad, reason="another")
-    assert merge_repeats([bad, again]) is bad
+    reason = "flaky: passed by both in 2 of 3 runs; passed by theirs, failed by ours in 1 of 3 runs"
+    assert merged == copy(bad, outcome=Ending.FAILED, reason=reason)
+    repeated = copy(bad, reason="another")
+    assert merge_repeats([bad, repeated]) is bad
 
 
 def test_a_comparison_is_read_as_it_was_written(tmp_path: Path) -> None:
     record, arrays = make(GRID)
     for number in (0, 10, 2):
         write_comparison(tmp_path / str(number), replace(record, pte_bytes=number), arrays)
-    found = read_comparisons(tmp_path)
-    assert [one.pte_bytes for one, _ in found] == [0, 2, 10]
-    assert np.array_equal(found[0][1][Member.NOISE][0], arrays[Member.NOISE][0])
-    assert judge(*found).outcome is Ending.PASSED
+    comparisons = read_comparisons(tmp_path)
+    assert [comparison.pte_bytes for comparison, _ in comparisons] == [0, 2, 10]
+    assert np.array_equal(comparisons[0][1][Member.NOISE][0], arrays[Member.NOISE][0])
+    assert judge(*comparisons).outcome is Ending.PASSED
     several = {Member.OUTPUT: [np.full(2, number) for number in range(12)], Member.INPUT: []}
     write_comparison(tmp_path / "11", record, several)
     _, read = read_comparisons(tmp_path)[-1]
-    assert [int(one[0]) for one in read[Member.OUTPUT]] == [*range(12)]
+    assert [int(output[0]) for output in read[Member.OUTPUT]] == [*range(12)]
     assert set(read) == {Member.OUTPUT}
 
 
@@ -215,16 +215,16 @@ def test_kept_arrays_are_numbers_and_run_no_code(tmp_path: Path) -> None:
 def test_each_output_of_a_comparison_is_judged(bad: int) -> None:
     """Each has its own reference, prediction and bounds; the other output is right."""
     record, arrays = make(GRID)
-    both = {name: [one[0], -one[0]] for name, one in arrays.items()}
+    two_outputs = {name: [values[0], -values[0]] for name, values in arrays.items()}
     record = replace(record, outputs=(INFO, INFO))
-    good = judge((record, both))
+    good = judge((record, two_outputs))
     assert (good.outcome, good.reason) == (Ending.PASSED, "")
-    outputs = [*both[Member.OUTPUT]]
+    outputs = [*two_outputs[Member.OUTPUT]]
     outputs[bad] = np.zeros_like(GRID)
-    judged = judge((record, {**both, Member.OUTPUT: outputs}))
+    judged = judge((record, {**two_outputs, Member.OUTPUT: outputs}))
     assert judged.outcome is Ending.ONE_SIDED
     assert {finding.subject for finding in judged.findings} == {f"output {bad}"}
-    references = make_references(record, both, record.outputs)
+    references = make_references(record, two_outputs, record.outputs)
     for index, sign in enumerate((1, -1)):
         np.testing.assert_array_equal(references.float32[index].values[0], sign * RIGHT)
         assert references.quantized is not None

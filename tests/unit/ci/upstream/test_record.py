@@ -29,9 +29,9 @@ GRID = (0.25, -5, 9)
 
 def predict(module: Any, sets: Any, *, float16: bool, qnn: str) -> Any:
     """The outputs of the set instead of noise, with whether it would be float16's."""
-    (given,) = sets
+    (inputs,) = sets
     with keep_state(module):
-        return [module(*given), float16]
+        return [module(*inputs), float16]
 
 
 @pytest.fixture(scope="module")
@@ -57,17 +57,17 @@ def quantize_affine(source: Any, *_: Any) -> Any:
 def make_program(activations: list[int], weights: list[int], *, blocks: bool = False) -> Any:
     """A graph with a quantizer of so many bits for each activation and each weight."""
     graph = torch.fx.Graph()
-    made = [graph.placeholder("x")]
-    rows = [(made[0], bits) for bits in activations]
+    nodes = [graph.placeholder("x")]
+    rows = [(nodes[0], bits) for bits in activations]
     rows += [(graph.get_attr(f"w{n}"), bits) for n, bits in enumerate(weights)]
     for source, bits in rows:
         low, high = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
         args = (source, 1.0, 0, low, high, torch.int32)
-        made.append(graph.call_function(QUANTIZE, args))
+        nodes.append(graph.call_function(QUANTIZE, args))
     if blocks:
-        made.append(graph.call_function(quantize_affine, (made[0], [1], -128, 127, torch.int8)))
-    made.append(graph.call_function(torch.ops.aten.neg.default, (made[0],)))
-    graph.output(tuple(made))
+        nodes.append(graph.call_function(quantize_affine, (nodes[0], [1], -128, 127, torch.int8)))
+    nodes.append(graph.call_function(torch.ops.aten.neg.default, (nodes[0],)))
+    graph.output(tuple(nodes))
     owner = nn.Module()
     for number in range(len(weights)):
         owner.register_buffer(f"w{number}", torch.ones(1))
@@ -102,16 +102,16 @@ def test_weights_in_blocks_decide_and_a_module_without_a_graph_is_fp16(record: A
 
 
 class Nested(nn.Module):
-    def forward(self, pair: Any, rate: float, *, more: Any = None) -> Any:
-        del more
+    def forward(self, pair: Any, rate: float, *, unused: Any = None) -> Any:
+        del unused
         return pair["a"] * rate - pair["b"][0]
 
 
 def test_nested_inputs_are_given_as_a_list_of_tensors(record: Any) -> None:
-    one, two = torch.tensor([3.0]), torch.tensor([5.0])
-    flat = record.Flat(Nested(), ({"a": one, "b": [two]}, 2.0))
-    assert flat(one, two).tolist() == [1.0]
-    assert flat(two, one).tolist() == [7.0]
+    three, five = torch.tensor([3.0]), torch.tensor([5.0])
+    flat = record.Flat(Nested(), ({"a": three, "b": [five]}, 2.0))
+    assert flat(three, five).tolist() == [1.0]
+    assert flat(five, three).tolist() == [7.0]
 
 
 X = torch.tensor([[1.0, 2.0, 3.0, 4.0]])
@@ -129,7 +129,7 @@ class Rounded(nn.Module):
 
 
 def see(program: nn.Module, **changes: Any) -> Check:
-    given: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "program": torch.fx.symbolic_trace(program),
         "float_model": Plain(),
         "inputs": (X,),
@@ -138,7 +138,7 @@ def see(program: nn.Module, **changes: Any) -> Check:
         "outputs": (X + 10,),
         "expected": (X + 20,),
     }
-    return Check(**{**given, **changes})
+    return Check(**{**fields, **changes})
 
 
 FLOAT, OWN, GIVEN = [2.0, 4.0, 6.0, 8.0], [0.0, 4.0, 8.0, 8.0], [21.0, 22.0, 23.0, 24.0]
@@ -171,8 +171,10 @@ def test_references_are_recomputed_only_if_upstream_compares_with_another_model(
         (Member.QUANTIZED, quantized),
         (Member.FLOAT, plain),
     ):
-        found = arrays.get(member)
-        assert (found and [one.tolist() for one in found]) == (values and [[values]]), member
+        recorded = arrays.get(member)
+        assert (recorded and [array.tolist() for array in recorded]) == (values and [[values]]), (
+            member
+        )
     values, float16 = arrays[Member.NOISE]
     assert (values.tolist(), float16) == ([OWN if quantized else FLOAT], quantized is None)
     assert Member.LOW not in arrays
@@ -181,7 +183,7 @@ def test_references_are_recomputed_only_if_upstream_compares_with_another_model(
         *((1, 4), "float32"),
         *GRID,
     )
-    assert [(one.shape, one.dtype) for one in row.inputs] == [((1, 4), "float32")]
+    assert [(info.shape, info.dtype) for info in row.inputs] == [((1, 4), "float32")]
 
 
 def test_references_that_cannot_be_computed_are_omitted_and_named(record: Any) -> None:
@@ -226,5 +228,5 @@ def test_the_comparisons_of_a_test_are_written_in_their_order(record: Any, tmp_p
     checks = [see(Plain(), outputs=(X + number,)) for number in range(11)]
     (tmp_path / "kept").mkdir()  # the worker's scratch directory is in it
     record.write_checks(tmp_path / "kept", checks)
-    found = read_comparisons(tmp_path / "kept")
-    assert [arrays[Member.OUTPUT][0][0][0] for _, arrays in found] == list(range(1, 12))
+    comparisons = read_comparisons(tmp_path / "kept")
+    assert [arrays[Member.OUTPUT][0][0][0] for _, arrays in comparisons] == list(range(1, 12))

@@ -40,8 +40,8 @@ class StubPool:
         if failure := FAILURES.get(job.name):
             return Ended(None, failure, "the last words")
         refusal = "upstream expects it to be refused: x" if "refused" in job.name else ""
-        made = Entry(test=job.name, ran=Ran.PASSED, test_s=0.5, comparisons=1, refusal=refusal)
-        return Ended(made, "", "chatter")
+        entry = Entry(test=job.name, ran=Ran.PASSED, test_s=0.5, comparisons=1, refusal=refusal)
+        return Ended(entry, "", "chatter")
 
     def close(self) -> None:
         self.closed = True
@@ -61,10 +61,10 @@ def run(
     header = Header(
         suite="upstream", soc="SM8650", identity="1", every=TESTS, tests=tests, repeat=repeat
     )
-    made = SuiteRun(
+    suite_run = SuiteRun(
         directory=place, header=header, ratchet=RATCHET, timeout_s=7.0, resume=resume, jobs=jobs
     )
-    entries = made.run(pool, progress or Progress())
+    entries = suite_run.run(pool, progress or Progress())
     return {(entry.test, entry.repeat): entry for entry in entries}, pool
 
 
@@ -88,10 +88,10 @@ def test_a_test_that_dies_or_hangs_is_distinguished_from_a_failing_one(tmp_path:
 
 def test_kept_files_of_an_earlier_run_stay_when_it_is_resumed(tmp_path: Path) -> None:
     run(tmp_path, tests=TESTS[:2])
-    kept = kept_directory(tmp_path, "C::test_a") / "comparison"
-    kept.touch()
+    comparison = kept_directory(tmp_path, "C::test_a") / "comparison"
+    comparison.touch()
     run(tmp_path, tests=TESTS[:2], resume=True)
-    assert kept.is_file()
+    assert comparison.is_file()
 
 
 def test_resume_runs_only_what_is_missing(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_resume_with_other_tests_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ended", "what", "why", "fix"),
+    ("ended", "message", "why", "fix"),
     [
         (
             Ended(((), ()), "", ""),
@@ -155,14 +155,14 @@ def test_resume_with_other_tests_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_a_suite_that_cannot_be_collected_ends_the_run(
-    tmp_path: Path, ended: Ended, what: str, why: str, fix: bool
+    tmp_path: Path, ended: Ended, message: str, why: str, fix: bool
 ) -> None:
     pool: Any = StubPool()
     pool.run = lambda *_: ended
     with pytest.raises(FailedError) as caught:
         list_tests(pool, tmp_path)
     error = caught.value
-    assert (error.what, error.why, "ci/upstream/suites.py" in error.fix) == (what, why, fix)
+    assert (error.what, error.why, "ci/upstream/suites.py" in error.fix) == (message, why, fix)
 
 
 def test_an_interrupted_run_keeps_what_ended_and_its_workers_end(tmp_path: Path) -> None:

@@ -26,9 +26,9 @@ def test_every_module_and_name_of_a_missing_package_is_stubbed() -> None:
     module = importlib.import_module("missing_one.deep.er")
     assert issubclass(type("Own", (module.Model,), {}), object)
     assert not isinstance(3, module.Model)
-    for one in (module, module.Model):  # Python probes such names
-        assert not hasattr(one, "__wrapped__")
-        assert not hasattr(one, "__version__")
+    for stub in (module, module.Model):  # Python probes such names
+        assert not hasattr(stub, "__wrapped__")
+        assert not hasattr(stub, "__version__")
 
 
 def test_calling_a_stub_names_the_missing_package() -> None:

@@ -48,14 +48,14 @@ def worker() -> Iterator[Any]:
         del sys.modules[name]
 
 
-def report(word: str, text: str = "", **more: Any) -> Any:
+def report(word: str, text: str = "", **fields: Any) -> Any:
     return SimpleNamespace(
         failed=word == "failed",
         skipped=word == "skipped",
         passed=word == "passed",
         longrepr=text,
         nodeid=f"{word}.py",
-        **more,
+        **fields,
     )
 
 
@@ -78,7 +78,7 @@ SKIP = pytest.skip.Exception("no phone")
 
 
 @pytest.mark.parametrize(
-    ("word", "error", "summary", "told"),
+    ("word", "error", "summary", "end"),
     [
         ("failed", ValueError("first\nsecond"), None, ("failed", "ValueError: first\nsecond")),
         ("failed", AssertionError(), None, ("failed", "AssertionError: assert a")),
@@ -125,7 +125,7 @@ def test_the_outcome_of_an_upstream_test_states_the_underlying_error(
     word: str,
     error: Exception | None,
     summary: Summary | None,
-    told: tuple[str, str],
+    end: tuple[str, str],
 ) -> None:
     runner = SimpleNamespace(UNSUPPORTED_PORTABLE_OPS={"aten::median"})
     monkeypatch.setitem(sys.modules, "executorch.backends.test.suite.runner", runner)
@@ -136,29 +136,29 @@ def test_the_outcome_of_an_upstream_test_states_the_underlying_error(
         value=error, traceback=[SimpleNamespace(statement="assert a")]
     )
     expected = word == "expected"
-    given = report("skipped", wasxfail="reason: later") if expected else report(word, LONG)
-    assert worker.describe_end(item, given, raised) == told
+    test_report = report("skipped", wasxfail="reason: later") if expected else report(word, LONG)
+    assert worker.describe_end(item, test_report, raised) == end
 
 
 LONG = "start" + "x" * 2000
 
 
 @pytest.mark.parametrize(
-    ("ends", "told"),
+    ("ends", "end"),
     [
         ([], ("passed", "")),
         ([("skipped", "a"), ("skipped", "b")], ("skipped", "a")),
         ([("skipped", "a"), ("failed", "b"), ("lacking", "c")], ("failed", "b")),
     ],
 )
-def test_an_upstream_test_ends_like_its_worst_part(worker: Any, ends: Any, told: Any) -> None:
-    assert worker.choose_end([(Ran(one), text) for one, text in ends]) == told
+def test_an_upstream_test_ends_like_its_worst_part(worker: Any, ends: Any, end: Any) -> None:
+    assert worker.choose_end([(Ran(ran), text) for ran, text in ends]) == end
 
 
 def test_a_file_that_cannot_be_collected_is_an_error(worker: Any) -> None:
     listener = worker.Listener()
-    for one in (report("passed"), report("failed", LONG), report("skipped")):
-        listener.pytest_collectreport(one)
+    for collect_report in (report("passed"), report("failed", LONG), report("skipped")):
+        listener.pytest_collectreport(collect_report)
     assert listener.errors == [f"failed.py: {'x' * 2000}"]
 
 
@@ -183,10 +183,10 @@ def test_what_upstream_expects_to_be_refused_is_named(
     worker: Any, expected: Any, named: str | None
 ) -> None:
     item = SimpleNamespace(callspec=SimpleNamespace(params={"kwargs": {"expected": expected}}))
-    told = "" if named is None else f"upstream expects the model to be refused: {named}"
-    assert worker.find_refusal(item) == told
-    others: list[dict[str, Any]] = [{}, {"kwargs": {}}, {"kwargs": [expected]}]
-    for params in others:
+    refusal = "" if named is None else f"upstream expects the model to be refused: {named}"
+    assert worker.find_refusal(item) == refusal
+    without_refusal: list[dict[str, Any]] = [{}, {"kwargs": {}}, {"kwargs": [expected]}]
+    for params in without_refusal:
         item = SimpleNamespace(callspec=SimpleNamespace(params=params))
         assert worker.find_refusal(item) == ""
     assert worker.find_refusal(SimpleNamespace()) == ""
@@ -216,10 +216,10 @@ class Method:
             num_inputs=lambda: len(self.metas), input_tensor_meta=self.metas.__getitem__
         )
 
-    def __call__(self, given: list[Any]) -> list[Any]:
+    def __call__(self, inputs: list[Any]) -> list[Any]:
         """Twice each input in another order in memory, after other values, and something else."""
-        others = [torch.cat([one[:1], 2 * one.t()])[1:].t() for one in given]
-        return [7, *others]
+        outputs = [torch.cat([tensor[:1], 2 * tensor.t()])[1:].t() for tensor in inputs]
+        return [7, *outputs]
 
 
 @pytest.fixture
@@ -239,15 +239,15 @@ def place(worker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def call(worker: Any, place: Path, lines: str, *words: str) -> str:
     (place / "in/list.txt").write_text(lines)
-    given = ["--model_path", "m.pte", "--input_list_path", "in/list.txt", "--output_folder_path"]
-    told: str = worker.run_call(place, [*given, "out", *words], place / "kept/0.pte")
-    return told
+    options = ["--model_path", "m.pte", "--input_list_path", "in/list.txt", "--output_folder_path"]
+    message: str = worker.run_call(place, [*options, "out", *words], place / "kept/0.pte")
+    return message
 
 
 def test_each_input_set_writes_its_outputs_in_memory_order(worker: Any, place: Path) -> None:
     assert call(worker, place, "0\n\n \n2\n") == "2 samples were run"
-    found = {path.name: np.fromfile(path, np.float32) for path in (place / "out").iterdir()}
-    assert {name: values.tolist() for name, values in found.items()} == {
+    outputs = {path.name: np.fromfile(path, np.float32) for path in (place / "out").iterdir()}
+    assert {name: values.tolist() for name, values in outputs.items()} == {
         "output_0_0.raw": [0, 4, 2, 6],
         "output_1_0.raw": [16, 20, 18, 22],
     }
