@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from ci.latency.estimate import PRECISIONS, Line, Lines, parse_lines
 from ci.report.schema import Report
 from provisioning.console.command import user_path
-from provisioning.errors import UsageError
-from provisioning.files import write_whole
+from provisioning.console.user_folder import write_output
+from provisioning.errors import ManifestError, UsageError
 
 HELD = 0.8  # the share of left-out models that an interval holds
 APART = 1.2  # pairs of models whose times differ by less than this factor have no order
@@ -206,8 +206,18 @@ def read_own(policy: Path | None) -> tuple[Line, ...]:
 
 
 def write_own(lines: tuple[Line, ...], policy: Path | None) -> Path:
-    """Write the user's lines, and return the file's path."""
+    """Write the user's lines, and return the file's path. Raises UsageError if there is a file of
+    this name that has no such lines."""
     path = find_own(policy)
     data = msgspec.json.encode(Lines(source="measured with deploy", qnn="", lines=lines))
-    write_whole(path, msgspec.json.format(data, indent=1).decode() + "\n")
+    whole = msgspec.json.format(data, indent=1) + b"\n"
+    write_output(path, whole, _has_lines, "move the file away, or pass another --policy")
     return path
+
+
+def _has_lines(path: Path) -> bool:
+    try:
+        parse_lines(path)
+    except ManifestError:
+        return False
+    return True

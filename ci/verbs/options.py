@@ -105,13 +105,18 @@ def least(number: int) -> Callable[[str, int], None]:
     return check
 
 
+MOST = 1e9  # seconds or minutes; more have no end
+
+
 def positive(what: str) -> Callable[[str, float], None]:
-    """Return a check that raises UsageError for a value that is not above 0. ``what`` is to be
-    passed instead."""
+    """Return a check that raises UsageError for a value that is not above 0, or above MOST, such as
+    ``inf``. ``what`` is to be passed instead."""
 
     def check(flag: str, value: float) -> None:
         if not value > 0:
             raise UsageError(f"{flag} {value} is not above 0", fix=f"pass {what}")
+        if value > MOST:
+            raise UsageError(f"{flag} {value} is above {MOST:g}", fix="pass a smaller number")
 
     return check
 

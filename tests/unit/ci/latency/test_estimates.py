@@ -307,9 +307,13 @@ def test_a_device_measured_by_the_user_gets_a_latency_line(tmp_path: Any) -> Non
     assert own == (line,)
     (time,) = estimate_times(make_simulation(), Scheme.FP16, "SM8450", user_lines=own).times
     assert time.ms == pytest.approx(9_000_000 / 1497600)
+    assert write_own((line,), tmp_path / "qnn.toml") == path
     path.write_text("{}")
     with pytest.raises(ManifestError):
         read_own(tmp_path / "qnn.toml")
+    with pytest.raises(UsageError, match=r"qnn-latency\.json"):
+        write_own((line,), tmp_path / "qnn.toml")
+    assert path.read_text() == "{}"
 
 
 @pytest.mark.parametrize(

@@ -164,7 +164,9 @@ def test_packages_that_a_verb_needs_are_checked_before_provisioning(
         ["test-onnx", "--model", "mlp"],
     ],
 )
-@pytest.mark.parametrize("wrong", [["--jobs", "0"], ["--timeout-s", "0"], ["--starts", "-1"]])
+@pytest.mark.parametrize(
+    "wrong", [["--jobs", "0"], ["--timeout-s", "0"], ["--timeout-s", "inf"], ["--starts", "-1"]]
+)
 def test_numbers_that_no_run_can_have_are_refused(
     repository: Path, words: list[str], wrong: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
