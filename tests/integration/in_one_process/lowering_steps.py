@@ -654,8 +654,9 @@ def test_qnns_errors_are_listed_once_without_noise_and_shortened() -> None:
 
 def node(name: str, target: Any, line: int = 7) -> Any:
     trace = f'  File "/my/net.py", line {line}, in forward\n'
+    meta = {"stack_trace": trace}
     return SimpleNamespace(
-        name=name, op="call_function", target=target, meta={"stack_trace": trace}
+        name=name, op="call_function", target=target, meta=meta, all_input_nodes=[]
     )
 
 
