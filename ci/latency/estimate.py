@@ -280,7 +280,7 @@ def predict_time(simulation: Simulation, line: Line, within: tuple[float, float]
         low_ms = 0.0
     outside = ""
     if beyond > 1:
-        kind = "only an upper bound" if is_bound else f"less certain: {beyond:.2g} times wider"
+        kind = "only an upper bound" if is_bound else f"less certain: {beyond:.3g} times wider"
         outside = (
             f"the simulated time of {simulated_ms:.4g} ms is outside of the range in which models"
             f" were measured ({shortest_ms:.2g} to {longest_ms:.3g} ms), so this is {kind}"
