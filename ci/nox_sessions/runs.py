@@ -28,7 +28,7 @@ PYPROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
 USAGE, ENVIRONMENT, DOWNLOAD = 2, 3, 4  # docs/reference/exit-codes.md
 # Groups that are useful only on machines that can run QNN's host libraries.
 LARGE = ("lowering", "onnx", "onnx-torch", "test")
-ELSEWHERE = "parity, plan, sign_skel and `./nox -s qnn_ci -- report`"
+ELSEWHERE = "parity, plan, sign_skel and the verb report"
 # What people run without arguments. Only a policy can then be wrong.
 BARE = {"test-emulator", "test-onnx", "test-upstream", "test-llm", "audit", "fuzz"}
 POLICY = "qnn.toml"
