@@ -92,7 +92,7 @@ from ci.latency.estimate import Line
 from ci.models.graph_steps import Step
 from ci.models.schemes import Mixture, Scheme, find_alternatives
 from ci.models.source_lines import find_factory, find_suite_model
-from ci.models.tensors import FLOAT_BITS, WEIGHTS, Loss, Retyped, name_type, write_sets
+from ci.models.tensors import FLOAT_BITS, WEIGHTS, Loss, Reading, Retyped, name_type, write_sets
 from ci.models.user_models import MetricResult, is_suite
 from ci.report.schema import (
     Case,
@@ -414,7 +414,14 @@ class CaseJudge:
             self.departure,
             figures.sqnr_db if quantized is None else quantized,
             is_float16=not self.spec.scheme.quantized,
+            beyond=self.find_beyond(),
         )
+
+    def find_beyond(self) -> Reading | None:
+        """Return the numbers of the case that float16 cannot hold, if they cost accuracy."""
+        artifact = self.evidence.artifact
+        loss = artifact.compiled.loss if artifact else None
+        return loss.beyond if loss else None
 
     def warn_of_loss(self, loss: Loss | None) -> tuple[str, ...]:
         """Return where a quantized model that is just above its limit loses its accuracy, as a

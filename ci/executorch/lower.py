@@ -68,7 +68,7 @@ from ci.latency.simulation import TRACE, choose_simulated, read_simulation
 from ci.models.eager import find_ties, keep_state, run_eager
 from ci.models.factory import Inputs
 from ci.models.graph_steps import Step, describe_steps
-from ci.models.layers import expose_layers, find_clipped, find_loss
+from ci.models.layers import expose_layers, find_clipped, find_float16_loss, find_loss
 from ci.models.lowering_options import LOG_LEVELS, NO_CHOICES, PROFILE_LEVELS, Choices
 from ci.models.model import Model, digest_weights, split_inputs, split_module
 from ci.models.noise import predict_noise
@@ -245,7 +245,7 @@ class Lowering:
         if float16 and not self.spec.layers:
             # The predicted noise has no error of numbers that float16 cannot hold.
             with self.staging.notes.of("the layer at which float16 costs the most"):
-                loss = find_loss(exact, model.evaluation[0], model.reference[0], float16=True)
+                loss = find_float16_loss(exact, model.evaluation, model.reference)
             if loss and not loss.beyond and not is_poor(noise, model.reference):
                 loss = None
         parts: list[tuple[OutputPart, ...]] = []

@@ -51,18 +51,22 @@ def choose_causes(
     sqnr_db: float | None,
     *,
     is_float16: bool,
+    beyond: Reading | None = None,
 ) -> list[KnownFault]:
     """Return the known faults of a graph that can cause a failure on a question.
 
     A fault of the quantized model explains only a model that is not quantized well, and every other
     one only a program that is not faithful; in float16, there is a single model, so both are
     possible. The fault must be where the loss starts, if that is known, and its error must not be
-    far smaller than the failure's. ``sqnr_db`` is that of the outputs.
+    far smaller than the failure's. ``sqnr_db`` is that of the outputs. ``beyond`` are numbers that
+    float16 cannot hold, if they cost accuracy: then a fault that loses little is not the cause.
     """
     faults = [fault for fault in faults if _answers(fault, question, is_float16=is_float16)]
     if question is not Question.FAITHFUL:
         return faults
     reached = sqnr_db if departure.sqnr_db is None else departure.sqnr_db
+    if beyond and departure.sqnr_db is not None and departure.sqnr_db >= KEPT_DB:
+        return []
     return [
         fault
         for fault in faults

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 # Rounds a float32 to as many significant bits as float16 has, in x * SPLIT - (x * SPLIT - x).
 SPLIT = 2.0**13 + 1
+MOST_RANGED = 8  # samples in which numbers beyond the range are searched
 RANGE_DB = 10.0  # what the range of float16 costs an output if it is a cause
 LOST_DB = 30.0  # a value with less is lost
 

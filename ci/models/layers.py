@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves
 
 from ci.models.eager import copy_inputs, keep_state
 from ci.models.factory import Inputs
-from ci.models.float16_range import LOST_DB, SPLIT, RangeLoss, find_spoiling
+from ci.models.float16_range import LOST_DB, MOST_RANGED, SPLIT, RangeLoss, find_spoiling
 from ci.models.model import split_inputs, split_module
 from ci.models.noise import computes, is_state, name_operator, trace_once
 from ci.models.parts import ORIGIN
@@ -73,6 +73,20 @@ def find_loss(
     facts = {"nodes": choose_nodes(effects), "readings": tuple(readings), "is_float16": float16}
     facts["beyond"] = next(iter(beyond), None)
     return greatest and structs.replace(greatest, **facts)
+
+
+def find_float16_loss(
+    module: nn.Module, sets: Sequence[Inputs], references: Sequence[Inputs]
+) -> Loss | None:
+    """Return the loss of the first sample with numbers that float16 cannot hold, of at most
+    MOST_RANGED samples, or else that of the first sample. ``references`` are the float32 model's
+    outputs."""
+    losses = []
+    for inputs, reference in zip(sets[:MOST_RANGED], references, strict=False):
+        losses.append(find_loss(module, inputs, reference, float16=True))
+        if losses[-1] and losses[-1].beyond:
+            return losses[-1]
+    return losses[0]
 
 
 def measure_effects(part: GraphModule, inputs: Inputs) -> dict[tuple[str, ...], float]:

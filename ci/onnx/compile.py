@@ -28,6 +28,7 @@ from ci.cases.forked import redirected
 from ci.cases.qnn_files import make_footprint, measure_peak
 from ci.cases.spec import CaseSpec
 from ci.judging.figures import measure_pooled
+from ci.models.float16_range import MOST_RANGED
 from ci.models.graph_steps import Step
 from ci.models.lowering_options import Part
 from ci.models.parts import Candidate
@@ -253,11 +254,15 @@ def explain_float16(
 ) -> Loss | None:
     """Return where float16 costs a float model the most, or None if that is unknown. If the model
     is not ``is_lossy`` by its predicted noise, only numbers that float16 cannot hold are a loss.
-    ``scratch`` is overwritten."""
+    They are searched in at most MOST_RANGED samples. ``scratch`` is overwritten."""
     losses: list[Loss | None] = []
     with staging.notes.of("the node at which float16 costs the most"):
-        losses.append(find_float16_loss(plain, scratch, source.evaluation[0]))
-    return next((loss for loss in losses if loss and (is_lossy or loss.beyond)), None)
+        for inputs in source.evaluation[:MOST_RANGED]:
+            loss = find_float16_loss(plain, scratch, inputs)
+            if loss and loss.beyond:
+                return loss
+            losses.append(loss)
+    return losses[0] if is_lossy and losses else None
 
 
 def write_references(

@@ -54,6 +54,18 @@ def test_a_known_fault_is_a_cause_only_where_the_loss_starts() -> None:
     assert not choose(known("tanh"), depart("cumsum", "conv"))
 
 
+def test_a_known_fault_that_loses_little_is_no_cause_beside_an_overflow() -> None:
+    beyond = make_reading("exp", "exp", (1.0, 1e6), 1.0)
+    for sqnr_db, is_cause in ((38.5, False), (12.0, True)):
+        departure = depart("cumsum", "conv", sqnr_db=sqnr_db)
+        fault = known("cumsum")
+        causes = choose_causes(
+            [fault], Question.FAITHFUL, STEPS, departure, 15.7, is_float16=True, beyond=beyond
+        )
+        assert causes == [fault] * is_cause
+        assert choose(fault, departure, is_float16=True)
+
+
 def test_a_known_fault_of_a_line_in_a_loop_is_a_cause_at_each_of_its_calls() -> None:
     looped = known("tanh", repeated=(("conv",), ("cumsum",)))
     assert choose(looped, depart("conv"))

@@ -13,7 +13,7 @@ from torch import Tensor, nn  # noqa: E402
 from torch.ao.quantization.fx import _decomposed  # noqa: E402
 
 from ci.models import noise as noise_module  # noqa: E402
-from ci.models.layers import expose_layers, find_clipped, find_loss  # noqa: E402
+from ci.models.layers import expose_layers, find_clipped, find_float16_loss, find_loss  # noqa: E402
 from ci.models.model import Methods  # noqa: E402
 from ci.models.noise import predict_noise  # noqa: E402
 from ci.models.rounding import MOVED, RUNS  # noqa: E402
@@ -372,6 +372,14 @@ def test_numbers_that_float16_cannot_hold_are_found_where_they_cost_accuracy(
     found = find_loss(model, given, (model(*given),), float16=True)
     assert (found.beyond.name if found and found.beyond else "") == operator
     assert (found.name if found else "") != "add"  # the mask is harmless
+
+
+def test_numbers_that_float16_cannot_hold_are_searched_in_all_samples() -> None:
+    torch.manual_seed(0)
+    model, (few, many) = Squares(1.0), [(torch.randn(1, 8, 16) * size,) for size in (1, 1e3)]
+    for sets, operator in (((few, few), ""), ((few, many), "matmul")):
+        found = find_float16_loss(model, sets, [(model(*inputs),) for inputs in sets])
+        assert (found.beyond.name if found and found.beyond else "") == operator
 
 
 class Peaks(nn.Module):
