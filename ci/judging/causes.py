@@ -142,7 +142,10 @@ def advise_on_range(loss: Loss | None, departure: Departure) -> tuple[Advice, ..
     beyond = loss.beyond if loss else None
     if beyond is None:
         return ()
-    if any((one.name, one.origin) == (beyond.name, beyond.origin) for one in departure.right):
+    key = beyond.name, beyond.origin
+    right = [(layer.name, layer.origin) for layer in departure.right]
+    wrong = departure.layer and (departure.layer.name, departure.layer.origin)
+    if key in right and key != wrong:  # a line may have two such operators
         return ()
     place = f"{beyond.name}{beyond.origin.mark}"
     if beyond.largest > FLOAT16_MAX:

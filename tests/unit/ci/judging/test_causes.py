@@ -172,4 +172,5 @@ def test_numbers_that_float16_cannot_hold_are_a_cause_where_the_program_is_not_r
     wrong, right = Layer("mul", "mul", origin), Layer("pow", "pow", origin)
     assert advise_on_range(loss, Departure(wrong, (), "", 5.0)) == (advice,)
     assert advise_on_range(loss, Departure(wrong, (right,), "", 5.0)) == ()
+    assert advise_on_range(loss, Departure(right, (right,), "", 5.0)) == (advice,)
     assert advise_on_range(Loss("pow", 60.0, 4.8, 60.0), UNKNOWN) == ()
