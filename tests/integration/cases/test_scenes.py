@@ -164,6 +164,12 @@ def list_outputs() -> Iterator[tuple[str, Scene]]:
     for model in ("mlp", "resnet"):
         policy = change_policy(models={model: ModelEntry(model, limits=high)})
         yield f"limits of {model}", scene(RIGHT, policy=policy)
+    for output in (2, 3):  # the model has three
+        outputs = {str(output): OutputLimits(min_equal=0.99)}
+        usual = read_emulator_policy().schemes[Scheme.A8W8]
+        own = {Scheme.A8W8: msgspec.structs.replace(usual, outputs=outputs)}
+        policy = change_policy(models={"mlp": ModelEntry("mlp", limits=own)})
+        yield f"limits of output {output}", scene(RIGHT, policy=policy)
     for notes in (RunNotes(("nobody ran it",), "made anew"), RunNotes(remark="made anew")):
         yield f"a runner's notes {notes.faults}", scene(RIGHT, notes=notes)
 
@@ -446,7 +452,7 @@ def list_questions() -> Iterator[tuple[str, Scene]]:
             ),
         )
     usual = {name: getattr(make_engine(), name) for name in ("compute", "sets", "quantized")}
-    usual |= {"bounds": make_engine().bounds, "noise": 0.002, "more": {"loss": LOSS}}
+    usual |= {"bounds": make_engine().bounds, "noise": 0.002, "further_fields": {"loss": LOSS}}
     high = {Scheme.A8W8: Limits(min_sqnr_db=90.0)}
     spoiled = change_policy(models={"mlp": ModelEntry("mlp", limits=high)})
     for gain in (1.0, 2.0):
