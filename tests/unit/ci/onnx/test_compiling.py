@@ -247,6 +247,8 @@ def test_an_onnx_export_is_compared_with_torch_in_each_output_of_each_set() -> N
         made[number][index] = wanted[number][index] * np.float32(factor)
         with pytest.raises(FailedError, match=f"output {index} has an SQNR of {told}"):
             compiling.require_export(source, made)
+    infinite: Any = SimpleNamespace(reference=[[np.ones(4, np.float32) * np.inf]])
+    compiling.require_export(infinite, infinite.reference)  # the model itself is not finite
 
 
 def test_refusals_name_the_stage_the_providers_words_and_the_cause(tmp_path: Path) -> None:
