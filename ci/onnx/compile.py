@@ -391,8 +391,10 @@ def require_export(source: Source, reference: Sequence[Arrays]) -> None:
     below EXPORTED_DB."""
     for wanted, got in zip(source.reference, reference, strict=False):
         for index, (one, other) in enumerate(zip(wanted, got, strict=True)):
+            if not np.isfinite(one).all():
+                continue  # the model itself is not finite
             reached = measure_pooled(one, other)
-            if np.isfinite(one).all() and not reached >= EXPORTED_DB:
+            if not reached >= EXPORTED_DB:
                 raise FailedError(
                     f"torch.onnx.export changed the model: output {index} has an SQNR of"
                     f" {reached:.1f} dB against torch, but at least {EXPORTED_DB:g} dB is required",
