@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct, structs
 
+from ci.analysis.steps import Step, describe_steps
 from ci.audit.localise_reproducer import write_reproducer
 from ci.audit.localise_search import (
     MOST_SETS,
@@ -37,7 +38,6 @@ from ci.facts.known_fault import KnownFault
 from ci.faults.match import match_faults
 from ci.judging.figures import decibels
 from ci.judging.gate import OutputJudgement, References, judge
-from ci.models.graph_steps import Step, describe_steps
 from ci.models.rounding import find_version
 from ci.models.schemes import Scheme
 from ci.models.tensors import TensorInfo, limit_db
@@ -121,12 +121,13 @@ class TorchParts:
 
     def describe(self, spec: CaseSpec) -> Description:
         """Return the description of a case's model."""
+        from ci.executorch.graph_reader import describe_module
         from ci.executorch.toolchain import find_qnn_version
         from ci.models.model import load_digested
 
         graphs = self.hold(spec)
         model, _ = load_digested(spec.reference, spec.source)
-        steps = describe_steps(model.module, model.evaluation[0])
+        steps = describe_module(model.module, model.evaluation[0])
         rows = graphs.describe(), graphs.outputs, graphs.rank_losses()
         return Description(*rows, steps, find_qnn_version())
 
@@ -164,12 +165,12 @@ class OnnxParts:
         return hold_file(spec, self.work)
 
     def describe(self, spec: CaseSpec) -> Description:
-        from ci.onnx.steps import describe_steps
+        from ci.graphs.onnx_reader import read_file
 
         graphs = self.hold(spec)
         qnn = find_version(Path(self.engine.options(spec)["backend_path"]))
         rows = graphs.describe(), graphs.outputs, graphs.rank_losses()
-        return Description(*rows, describe_steps(graphs.plain), qnn)
+        return Description(*rows, describe_steps(read_file(graphs.plain)), qnn)
 
     def compile(self, spec: CaseSpec, cut: Cut, staging: Staging) -> Compiled:
         from ci.onnx.compile import compile_source

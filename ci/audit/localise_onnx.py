@@ -14,6 +14,13 @@ import onnx
 
 from ci.audit.localise_search import MOST_SETS, Cut, Operator, Row
 from ci.cases.spec import CaseSpec
+from ci.graphs.onnx_file import (
+    ONNX_QUANTIZERS,
+    find_origin,
+    infer,
+    list_reads,
+    sort_nodes,
+)
 from ci.models.schemes import Scheme
 from ci.onnx.compile import load_source, write_float
 from ci.onnx.layers import (
@@ -24,14 +31,8 @@ from ci.onnx.layers import (
     list_losses,
     skip_rounding,
 )
-from ci.onnx.models import (
-    ONNX_QUANTIZERS,
-    infer,
-    list_bodies,
-    list_graphs,
-    list_required_inputs,
-)
-from ci.onnx.precision import find_origin, name_result
+from ci.onnx.models import list_required_inputs
+from ci.onnx.precision import name_result
 from ci.onnx.preparation import quantize_file
 from ci.onnx.source import Arrays, Source
 
@@ -63,18 +64,7 @@ class OnnxGraphs:
     @cached_property
     def nodes(self) -> list[Any]:
         """Return the nodes in an order in which they can be executed."""
-        left, ordered = [*self.proto.graph.node], list[Any]()
-        made = {name for node in left for name in node.output}
-        while left:
-            waiting = []
-            for node in left:
-                if made.isdisjoint(_list_reads(node)):
-                    ordered.append(node)
-                    made.difference_update(node.output)
-                else:
-                    waiting.append(node)
-            left = waiting
-        return ordered
+        return sort_nodes(self.proto.graph.node)
 
     @cached_property
     def makers(self) -> dict[str, Any]:
@@ -89,10 +79,10 @@ class OnnxGraphs:
         """Return the nodes that depend on the inputs' values, in the order of ``nodes``. The keys
         are the names of their results."""
         live = {*self.inputs}
-        used = {name for node in self.nodes for name in _list_reads(node)}
+        used = {name for node in self.nodes for name in list_reads(node)}
         used.update(output.name for output in self.proto.graph.output)
         for node in self.nodes:
-            if node.op_type not in FIXED and not live.isdisjoint(_list_reads(node)):
+            if node.op_type not in FIXED and not live.isdisjoint(list_reads(node)):
                 live.update(node.output)
         return {
             name: node
@@ -150,7 +140,7 @@ class OnnxGraphs:
     def _find_inputs(self, node: Any) -> list[str]:
         """Return the operators whose results a node reads."""
         found: dict[str, None] = {}
-        for name in map(self.find_source, _list_reads(node)):
+        for name in map(self.find_source, list_reads(node)):
             if name in self.operators:
                 found[name] = None
             elif name in self.makers:
@@ -227,7 +217,7 @@ class OnnxGraphs:
                 inputs.add(name)
             else:
                 needed.add(name)
-                left += _list_reads(self.makers[name]) if name in self.makers else []
+                left += list_reads(self.makers[name]) if name in self.makers else []
         ordered = [name for name in (*self.inputs, *self.operators) if name in inputs]
         recorded = self.record(ordered, self.sets)
         nodes = []
@@ -270,16 +260,6 @@ def name_alike(node: Any, own: Any) -> str:
     if both have the same operator, because the quantizer names nodes that have no name."""
     is_alike = own is not None and own.op_type == node.op_type
     return str(own.name or name_result(own.output[0]) if is_alike else node.name)
-
-
-def _list_reads(node: Any) -> list[str]:
-    """Return the names of the values that a node reads, including those that its inner graphs
-    read."""
-    names = [*node.input]
-    for inner in (inner for body in list_bodies(node) for inner in list_graphs(body)):
-        names += [name for one in inner.node for name in one.input]
-        names += [output.name for output in inner.output]
-    return [name for name in dict.fromkeys(names) if name]
 
 
 def _rounds(node: Any) -> bool:

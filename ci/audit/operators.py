@@ -12,6 +12,7 @@ from typing import Annotated, Final
 from msgspec import Meta, Struct
 from msgspec.structs import asdict, replace
 
+from ci.analysis.steps import Step
 from ci.cases.engine import Fallback
 from ci.cases.judged import expect, find_fallbacks, find_no_node
 from ci.cases.policy import EmulatorPolicy, find_advice
@@ -20,7 +21,6 @@ from ci.facts.finding import WORDS, Cause, Finding, Origin, Remedy
 from ci.facts.kinds import NOT_LOWERED
 from ci.facts.known_fault import KnownFault
 from ci.faults.match import match_faults
-from ci.models.graph_steps import Step
 from ci.models.lowering_options import Choices
 from ci.report.annotation import Annotation, Level
 from ci.report.document import Card, Document, Row, Table, list_findings

@@ -24,11 +24,11 @@ from ci.executorch.delegation import (
     name_operator,
     record_refusals,
 )
+from ci.executorch.graph_reader import describe_module
 from ci.executorch.internals import PreprocessResult, QnnBackend, qnn_partitioner
 from ci.executorch.lower import Lowering, compiler_spec, describe_refusal
 from ci.facts.finding import Finding
 from ci.facts.kinds import INVALID, NOT_LOWERED
-from ci.models.graph_steps import describe_steps
 from ci.models.model import Model
 from ci.models.user_code import find_origin
 from provisioning.errors import QnnCiError
@@ -46,7 +46,7 @@ def partition_model(model: Model, spec: CaseSpec, staging: Staging) -> Found:
     refusals, programs, edge = Refusals(choices), dict[str, Sequence[Any]](), None
     crashes, varying = list[Fallback](), set[str]()
     failure: Finding | None = None
-    steps = describe_steps(model.module, model.evaluation[0])
+    steps = describe_module(model.module, model.evaluation[0])
     try:
         lowering = Lowering(model, spec, staging)
         module = lowering.quantize()

@@ -13,12 +13,13 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
+from ci.analysis.steps import Step
 from ci.cases.forked import describe_error
 from ci.cases.spec import CaseSpec
 from ci.facts.finding import NO_ADVICE, NOWHERE, Advice, Finding, Origin, Place
 from ci.judging.figures import Array, is_floating
-from ci.models.graph_steps import Step, TraceError
 from ci.models.tensors import Layer, Loss, Retyped, TensorInfo, write_sets
+from ci.models.user_code import TraceError
 from ci.models.user_models import ReferencePolicy
 from ci.report.schema import Clipped, DeviceFigures, Footprint, Simulation, TypeShare
 from provisioning.documents import DocumentError, read_json

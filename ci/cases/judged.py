@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from msgspec import structs
 
+from ci.analysis.steps import Step
 from ci.cases.baselines import Baseline, find_changes
 from ci.cases.cache import Artifact
 from ci.cases.engine import (
@@ -89,7 +90,6 @@ from ci.judging.verdict import (
     keeps_metric,
 )
 from ci.latency.estimate import Line
-from ci.models.graph_steps import Step
 from ci.models.schemes import Mixture, Scheme, find_alternatives
 from ci.models.source_lines import find_factory, find_suite_model
 from ci.models.tensors import FLOAT_BITS, WEIGHTS, Loss, Reading, Retyped, name_type, write_sets

@@ -22,7 +22,7 @@ from ci.facts.finding import Finding
 from ci.models.schemes import Mixture
 from provisioning.manifest.targets import Backend
 
-ROOMS = ("analysis", "models", "cases", "executorch")
+ROOMS = ("analysis", "graphs", "models", "cases", "executorch")
 
 
 @dataclass(frozen=True)

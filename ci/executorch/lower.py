@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from msgspec import structs
 
+from ci.analysis.steps import Step
 from ci.cases.engine import (
     FLOAT,
     INPUTS,
@@ -40,7 +41,7 @@ from ci.executorch.delegation import (
     qnn_errors,
     record_refusals,
 )
-from ci.executorch.graph_reader import find_module_parts
+from ci.executorch.graph_reader import describe_module, find_module_parts
 from ci.executorch.internals import (
     BuildQuantIo,
     ExecutorchBackendConfig,
@@ -67,7 +68,6 @@ from ci.facts.kinds import NOT_LOWERED
 from ci.latency.simulation import TRACE, choose_simulated, read_simulation
 from ci.models.eager import find_ties, keep_state, run_eager
 from ci.models.factory import Inputs
-from ci.models.graph_steps import Step, describe_steps
 from ci.models.layers import expose_layers, find_clipped, find_float16_loss, find_loss
 from ci.models.lowering_options import LOG_LEVELS, NO_CHOICES, PROFILE_LEVELS, Choices
 from ci.models.model import Model, digest_weights, split_inputs, split_module
@@ -172,7 +172,7 @@ class Lowering:
         steps: tuple[Step, ...] = ()
         if not spec.layers:  # before quantizing, which clips the model's own constants
             with self.staging.notes.of("the model's operators"):
-                steps = describe_steps(model.module, model.evaluation[0])
+                steps = describe_module(model.module, model.evaluation[0], self.staging.notes)
             self.staging.note_steps(steps)
         if spec.scheme.quantized:
             self.staging.enter("quantize")

@@ -62,7 +62,7 @@ def read_operators() -> Mapping[str, Operator]:
 # Operators that patterns can name but graphs cannot have, with their names in ONNX.
 ONLY_IN_PATTERNS: Mapping[str, str] = {
     **dict.fromkeys(("masked_fill", "to", "type_as"), ""),
-    **dict.fromkeys(("select", "unbind", "getitem", "stack", "select_scatter", "copy"), ""),
+    **dict.fromkeys(("select", "unbind", "stack", "select_scatter", "copy"), ""),
 }
 
 Like = Literal["normal", "positive", "large", "causal", "window", "alibi"]

@@ -8,13 +8,15 @@ conditions are on the shapes and constants of the first operator.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from ci.faults.graph import ONLY_IN_PATTERNS, Graph, Node, Shape, parse_graph, read_operators
-from ci.models.graph_steps import Operand, Step, measure_step, note_padding
+from ci.analysis.steps import Step, describe_steps
+from ci.faults.graph import ONLY_IN_PATTERNS, Graph, Shape, parse_graph, read_operators
+from ci.faults.graph_reader import read_graph
 from ci.models.schemes import Scheme
 from provisioning.errors import ManifestError, UsageError
 from provisioning.manifest.reader import read_policy
@@ -25,7 +27,6 @@ Owner = Literal["qnn", "onnxruntime", "executorch", "quantization", "unknown"]
 Frontend = Literal["onnx", "executorch"]
 FRONTENDS: tuple[Frontend, ...] = ("onnx", "executorch")
 WRONG, RIGHT, REFUSED, CRASHED = "wrong", "right", "refused", "crashed"
-LARGEST = 3.0  # of the normally distributed elements of a graph's tensors
 MOVES = frozenset({"reshape", "transpose", "expand", "slice", "select"})
 ENDS = (RIGHT, REFUSED, CRASHED, WRONG)  # worst last: a wrong result raises no error
 
@@ -36,7 +37,7 @@ Relation = Literal["", "any", "first", "whole", "over_batch", "over_rows", "scal
 class Pattern(Struct, frozen=True, forbid_unknown_fields=True):
     """The pattern of a fault. ``operators`` is a chain of names of ci.faults.graph, with ``|``
     between alternatives; a place that ends with ``?`` may be missing in a graph. ``schemes`` are
-    the schemes with the fault.
+    the schemes with the fault, and ``front_ends`` the front ends, if not all have it.
 
     The following fields are conditions on the first operator. ``constant`` is how a constant
     operand relates to the result: ``any``, ``whole`` (same shape), ``scalar``, ``over_rows`` (more
@@ -50,7 +51,7 @@ class Pattern(Struct, frozen=True, forbid_unknown_fields=True):
     ``read_again``, the result of an operator before the last one must also be read by a step
     outside of the chain. With ``joins_others``, the last step must also read something other than
     results of the first place's operators and of a softmax. ``numbers`` limits arguments of the
-    operators, under torch's names, and the numbers of ci.models.graph_steps.measure_step, under
+    operators, under torch's names, and the numbers of ci.analysis.steps.measure_step, under
     their names. ``rank`` is the rank of a step's result. ``add.second`` is that of the first
     ``add`` of the chain. A limit is a pair of the least and the greatest magnitude. If an argument
     has several numbers, a single limit applies to every number, and several limits apply to one
@@ -67,6 +68,7 @@ class Pattern(Struct, frozen=True, forbid_unknown_fields=True):
     not_before: tuple[str, ...] = ()
     read_again: bool = False
     joins_others: bool = False
+    front_ends: tuple[Frontend, ...] = ()
     numbers: dict[str, tuple[tuple[float, float], ...]] = {}
 
     @property
@@ -129,14 +131,21 @@ class Fault(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return bool(self.tried) and not any(row.wrong for row in self.tried)
 
     def applies(
-        self, scheme: str, qnn: str = "", *, compiled: bool = False, refused: bool = False
+        self,
+        scheme: str,
+        qnn: str = "",
+        front_end: str = "",
+        *,
+        compiled: bool = False,
+        refused: bool = False,
     ) -> bool:
         """Return whether the fault affects models in ``scheme`` with the QNN version ``qnn``. The
         results in this scheme decide or, if the fault was not tried in this scheme, those in all
         schemes. Models are affected unless there are results with that version and all of them are
         right. A ``compiled`` model is only affected if a result may be wrong, and a ``refused`` one
         only if a result is not a program: wrong values explain no refusal."""
-        if scheme not in self.pattern.schemes:
+        own = self.pattern.front_ends
+        if scheme not in self.pattern.schemes or (own and front_end and front_end not in own):
             return False
         rows = [tried for tried in self.tried if tried.scheme == scheme] or list(self.tried)
         ends = {row.find_end(qnn) for row in rows} - {""}
@@ -223,9 +232,31 @@ def _find_tried_problems(fault: Fault) -> Iterator[str]:
             yield "it has results in 'tried', but no graph"
 
 
+@cache
+def name_operators() -> Mapping[str, str]:
+    """Map torch's names of operators to those in ci.faults.graph."""
+    return {given: name for name, one in read_operators().items() for given in one.aten}
+
+
+def rename_steps(steps: Sequence[Step]) -> list[Step]:
+    """Return steps whose operators have the names in ci.faults.graph."""
+    names = name_operators()
+    return [
+        structs.replace(step, operator=names.get(step.operator, step.operator)) for step in steps
+    ]
+
+
+def describe(
+    graph: Graph, exact: Mapping[str, Shape] | None = None, front_end: str = ""
+) -> list[Step]:
+    """Return the steps of a ci.faults graph. ``exact`` and ``front_end`` are those of
+    read_graph."""
+    return rename_steps(describe_steps(read_graph(graph, exact, front_end)))
+
+
 def find_pattern(pattern: Pattern, steps: Sequence[Step]) -> list[list[Step]]:
     """Return the chains of steps that match a pattern, one for each possible last step. ``steps``
-    are in execution order."""
+    are in execution order, with the names of rename_steps."""
     by_name = {step.name: step for step in steps}
     chains = pattern.chains
     last_operators = {operator for places in chains for operator in places[-1]}
@@ -336,88 +367,3 @@ def relate(step: Step) -> set[str]:
         elif rank and shape[0] == 1 < step.shape[0]:
             found.add("over_batch")
     return found
-
-
-def describe(graph: Graph, exact: Mapping[str, Shape] | None = None) -> list[Step]:
-    """Return the steps of a ci.faults graph. ``exact`` are the shapes of all results, by name.
-    Without them, the shapes of the results of elementwise operators, reductions, views and
-    permutations are exact, and the result of any other operator gets the shape of its first
-    operand, which is sufficient for small graphs."""
-    shapes = {name: one.shape for name, one in graph.tensors.items()}
-    steps = []
-    for name, node in graph.nodes.items():
-        operands = []
-        for read in node.reads:
-            tensor = graph.tensors.get(read)
-            value = tensor.value if tensor else None
-            known = (LARGEST, False) if value is None else (abs(value), True)
-            constant = graph.is_constant(read)
-            # Of normally distributed constants, some are negative.
-            is_signed = tensor and constant and value is None and tensor.like == "normal"
-            least = -LARGEST if is_signed else 0.0
-            operands.append(Operand(shapes[read], constant, *known, constant, value or least))
-        sources = [read if read in graph.nodes else "" for read in node.reads]
-        if len(node.reads) == 1 and node.operator == "pow":
-            place = int("exponent" in node.attributes)
-            number = abs(cast(float, next(iter(node.attributes.values()))))
-            operands.insert(place, Operand((), True, number))
-            sources.insert(place, "")
-        guess = _guess_shape(node, [shapes[read] for read in node.reads])
-        shapes[name] = exact[name] if exact else guess
-        numbers = measure_step(operands, _name_numbers(node, len(shapes[name])))
-        steps.append(
-            Step(name, node.operator, tuple(operands), tuple(sources), shapes[name], numbers)
-        )
-    return note_padding(steps)
-
-
-def _name_numbers(node: Node, rank: int) -> dict[str, tuple[float, ...]]:
-    """Return the arguments of a node to which patterns may refer, with torch's names and
-    defaults."""
-    given: Mapping[str, Any] = {"value": 0.0, **node.attributes}
-    if node.operator == "pad":
-        behind = rank - 1 - int(given["axis"]) % rank
-        widths = (float(given["before"]), float(given["after"]))
-        return {"pad": (0.0, 0.0) * behind + widths, "value": (float(given["value"]),)}
-    if "size" in node.attributes:
-        return {"output_size": cast("tuple[int, ...]", node.attributes["size"])}
-    usual = USUAL_NUMBERS.get(node.operator, {})
-    numbers = {name: given.get(own, one) for own, (name, one) in usual.items()}
-    return {name: one if isinstance(one, tuple) else (float(one),) for name, one in numbers.items()}
-
-
-# Attributes of operators in ci.faults, each with torch's name and default.
-WINDOW = {"stride": ("stride", 1), "pad": ("padding", 0)}
-GROUPS = {"groups": ("groups", 1), "dilation": ("dilation", 1)}
-BORDER = {"counts_pad": ("count_include_pad", 1), "ceil": ("ceil_mode", 0)}
-USUAL_NUMBERS: Mapping[str, Mapping[str, tuple[str, float]]] = {
-    "conv": WINDOW | GROUPS,
-    "conv_transpose": WINDOW | {"output_pad": ("output_padding", 0)} | GROUPS,
-    "upsample": {"scale": ("scale_factors", 1)},
-    "clip": {"low": ("min", 0)},
-    "concat": {"axis": ("dim", 0)},
-    "cumsum": {"axis": ("dim", 0)},
-    "avg_pool": {"kernel": ("kernel_size", 1)} | WINDOW | BORDER,
-}
-
-
-def _guess_shape(node: Node, given: Sequence[Shape]) -> Shape:
-    kind, first = node.kind, given[0]
-    if kind == "reduce" and "axes" in node.attributes:
-        axes = {axis % len(first) for axis in cast("tuple[int, ...]", node.attributes["axes"])}
-        ones = [1 if axis in axes else size for axis, size in enumerate(first)]
-        kept = [one for axis, one in enumerate(ones) if axis not in axes]
-        return tuple(ones if node.attributes.get("keep") else kept)
-    if node.operator == "pad":
-        axis = int(cast(float, node.attributes["axis"])) % len(first)
-        added = int(sum(cast(float, node.attributes[end]) for end in ("before", "after")))
-        return (*first[:axis], first[axis] + added, *first[axis + 1 :])
-    if node.operator == "reshape":
-        return cast("Shape", node.attributes["shape"])
-    if node.operator == "transpose":
-        return tuple(first[axis] for axis in cast("tuple[int, ...]", node.attributes["order"]))
-    if kind != "binary":
-        return first
-    rank = max(map(len, given))
-    padded = [(1,) * (rank - len(one)) + one for one in given]
-    return tuple(max(sizes) for sizes in zip(*padded, strict=True))

@@ -4,23 +4,13 @@ fixes."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 
 from msgspec import structs
 
+from ci.analysis.steps import Operand, Step
 from ci.facts.finding import NOWHERE
 from ci.facts.known_fault import KnownFault
-from ci.faults.graph import ONLY_IN_PATTERNS, read_operators
-from ci.faults.known import Fault, find_pattern, read_faults
-from ci.models.graph_steps import Operand, Step, note_padding
-
-
-@cache
-def name_operators() -> dict[str, str]:
-    """Map the operator names of torch and ONNX to those in ci.faults.graph."""
-    rows = [(name, (*one.aten, one.onnx)) for name, one in read_operators().items()]
-    rows += [(name, (onnx,)) for name, onnx in ONLY_IN_PATTERNS.items()]
-    return {given: name for name, every in rows for given in every if given}
+from ci.faults.known import Fault, find_pattern, read_faults, rename_steps
 
 
 def match_faults(
@@ -35,16 +25,13 @@ def match_faults(
     once per source line. If QNN ``compiled`` the graph, faults that only keep it from doing so are
     left out, and if it was ``refused``, those that only make values wrong. Raises ManifestError if
     the file of known faults is invalid."""
-    names = name_operators()
-    renamed = [
-        structs.replace(step, operator=names.get(step.operator, step.operator))
-        for step in note_padding(steps)
-    ]
+    renamed = rename_steps(steps)
+    front_end = next((step.front_end for step in steps), "")
     by_name = {step.name: step.operator for step in steps}
     found = [
         make_known(fault, chain, by_name)
         for fault in read_faults()
-        if fault.applies(scheme, qnn, compiled=compiled, refused=refused)
+        if fault.applies(scheme, qnn, front_end, compiled=compiled, refused=refused)
         for chain in find_pattern(fault.pattern, renamed)
     ]
     places: dict[tuple[str, str], list[KnownFault]] = {}

@@ -331,7 +331,8 @@ class Search:
 
     def find_known(self, graph: Graph) -> str:
         """Return the name of the first known fault in a graph; empty if it has none."""
-        known = match_faults(describe(graph, find_shapes(graph)), self.scheme, self.qnn)
+        steps = describe(graph, find_shapes(graph), self.frontend)
+        known = match_faults(steps, self.scheme, self.qnn)
         return known[0].fault if known else ""
 
 

@@ -7,9 +7,9 @@ import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from ci.analysis.steps import Step
 from ci.facts.finding import NO_ADVICE, Advice, Question, advise
 from ci.facts.known_fault import KnownFault
-from ci.models.graph_steps import Step
 from ci.models.rounding import FLOAT16_MAX
 from ci.models.tensors import LOGARITHMS, PHASES, SOFTMAXES, Layer, Loss, Reading
 

@@ -40,7 +40,7 @@ from provisioning.errors import FailedError
 from provisioning.files import hash_file
 from provisioning.manifest.targets import Backend
 
-ROOMS = ("analysis", "models", "cases", "executorch", "llm")
+ROOMS = ("analysis", "graphs", "models", "cases", "executorch", "llm")
 RUNS = "runs.msgpack"
 DISTURBED_RUNS = 3  # per prediction; each is a whole generation
 ALONE = 2  # the number of tokens after the prompt that are also decoded without prefill

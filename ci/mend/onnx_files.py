@@ -19,6 +19,7 @@ from numpy.lib.format import write_array
 from onnx import helper, inliner, numpy_helper
 from onnx.external_data_helper import set_external_data
 
+from ci.graphs.onnx_file import list_bodies
 from ci.mend.onnx_rewrites.graph import Graph, read
 from ci.mend.policy import EXTERNAL, SAMPLES
 from ci.mend.rewrite import ONNX, Change, find_rewrite, require_changes
@@ -27,7 +28,6 @@ from ci.onnx.models import (
     Shapes,
     find_batch,
     fix_shapes,
-    list_bodies,
     list_external,
     list_free,
     list_required_inputs,

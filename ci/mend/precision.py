@@ -19,7 +19,7 @@ from ci.models.schemes import Scheme
 from ci.models.user_models import Source
 
 if TYPE_CHECKING:
-    from ci.models.graph_steps import Step
+    from ci.analysis.steps import Step
     from ci.models.model import Model
 
 MOST_TRIALS = 39  # evaluations of the quantized model
@@ -225,17 +225,18 @@ class FaultTrials(Rewritten):
         of all nodes that a part can select, or None for a file. The quantizer's graph may lack
         nodes of the steps: a rewritten model is exported in another way than the original."""
         if self.path:
-            from ci.onnx import steps
+            from ci.analysis.steps import describe_steps
+            from ci.graphs.onnx_reader import read_file
 
-            return steps.describe_steps(self.path), [], None
-        from ci.models.graph_steps import describe_steps
+            return describe_steps(read_file(self.path)), [], None
+        from ci.executorch.graph_reader import describe_module
         from ci.models.parts import list_candidates
 
         model = self.load()
         nodes = list_candidates(export_strictly(model).graph)
         marked = [node.name for node in nodes if not {*node.line}.isdisjoint(self.lines)]
         selectable = {name for candidate in nodes for name in candidate.node}
-        return describe_steps(model.module, model.evaluation[0]), marked, selectable
+        return describe_module(model.module, model.evaluation[0]), marked, selectable
 
 
 def run_sets(model: Model, module: Any) -> list[Any]:

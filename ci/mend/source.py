@@ -30,7 +30,7 @@ from ci.mend import call_rewritten
 HERE = Path(__file__).resolve().parent
 """
 STANDALONE = Path(__file__).resolve().parent / "templates" / "standalone.txt"
-AXES, ROWS = "ci.mend.axes", "ci.models.short_rows"
+AXES, ROWS, STATE = "ci.mend.axes", "ci.models.short_rows", "ci.graphs.torch_state"
 # Of ci.mend.rewrite.
 NEEDED = ("Change", "export_module", "require_changes", "rewrite_module", "rewrite_graph")
 FUNCTION = """
@@ -119,8 +119,8 @@ def copy_rewrites(names: Sequence[str]) -> str:
 
 
 def _add_modules(name: str, found: dict[str, ModuleType]) -> None:
-    """Add a module of rewrites, AXES or ROWS to ``found``, after those that it imports."""
-    if name in found or not name.startswith((f"{TORCH}.", AXES, ROWS)):
+    """Add a module of rewrites, AXES, ROWS or STATE to ``found``, after those that it imports."""
+    if name in found or not name.startswith((f"{TORCH}.", AXES, ROWS, STATE)):
         return
     module = importlib.import_module(name)
     for node in ast.walk(ast.parse(inspect.getsource(module))):

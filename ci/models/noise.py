@@ -21,7 +21,6 @@ from torch.fx import GraphModule, Interpreter, Node
 
 from ci.models.eager import keep_state, run_eager
 from ci.models.factory import Inputs
-from ci.models.graph_steps import TraceError
 from ci.models.model import join_modules, split_inputs, split_module
 from ci.models.rounding import (
     ADD,
@@ -41,6 +40,7 @@ from ci.models.rounding import (
     read_terms,
     take_term,
 )
+from ci.models.user_code import TraceError
 
 FUSED_THROUGH = ("view", "_unsafe_view", "reshape", "cat", "clone", "alias")
 CELLS = ("gru", "lstm", "rnn_tanh", "rnn_relu")

@@ -42,6 +42,10 @@ EXPORTER = re.compile(r"/(?:torch|torchao|executorch)/")
 STACK_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 
+class TraceError(Exception):
+    """torch.export cannot trace a model."""
+
+
 @contextmanager
 def users_code(reference: str) -> Iterator[None]:
     """Run the block, which imports and calls a user's file, in the directory where the command was

@@ -23,13 +23,15 @@ from msgspec import structs
 from onnx import TensorProto
 
 from ci.analysis.parts import find_parts
+from ci.analysis.steps import Step, describe_steps, list_unread
 from ci.cases.engine import FLOAT, INPUTS, QUANTIZED, Compiled, Delegation, Staging, needed
 from ci.cases.forked import redirected
 from ci.cases.qnn_files import make_footprint, measure_peak
 from ci.cases.spec import CaseSpec
+from ci.graphs.onnx_file import list_graphs, read_constants
+from ci.graphs.onnx_reader import read_file
 from ci.judging.figures import measure_pooled
 from ci.models.float16_range import MOST_RANGED
-from ci.models.graph_steps import Step
 from ci.models.lowering_options import Part
 from ci.models.parts import Candidate
 from ci.models.rounding import TIE_RUNS, TIE_SHARES, find_version, is_poor
@@ -37,6 +39,7 @@ from ci.models.schemes import Scheme
 from ci.models.tensors import (
     Layer,
     Loss,
+    OutputPart,
     Retyped,
     add_parts,
     count_types,
@@ -58,9 +61,8 @@ from ci.onnx.fallback import (
     read_reasons,
     stage,
 )
-from ci.onnx.graph_reader import read_file
 from ci.onnx.layers import expose_layers, find_clipped, find_float16_loss, find_loss
-from ci.onnx.models import Shapes, external_files, list_graphs, read_constants, read_model
+from ci.onnx.models import Shapes, external_files, read_model
 from ci.onnx.noise import Writer, find_grids, predict_noise
 from ci.onnx.precision import find_asked, list_candidates, list_tensors, name_types
 from ci.onnx.preparation import copy_file, quantize_file, write_normal_form
@@ -71,7 +73,6 @@ from ci.onnx.session import (
     run_sets,
 )
 from ci.onnx.source import Arrays, Source, from_file, from_torch
-from ci.onnx.steps import describe_steps
 from ci.report.schema import Clipped, Footprint, TypeShare
 from provisioning.doctor.survey.context_binaries import ContextBinary, list_context_binaries
 from provisioning.documents import read_window
@@ -175,16 +176,11 @@ def compile_source(
     fails.
     """
     plain = write_float(source, staging.directory.with_name("float.onnx"), spec.source.shapes)
-    steps: tuple[Step, ...] = ()
-    if not spec.layers:
-        with staging.notes.of("the model's operators"):
-            steps = describe_steps(plain)
-        staging.note_steps(steps)
+    steps, parts = describe_file(plain, staging, has_layers=spec.layers)
     model, reference, float32, owners = write_references(source, plain, spec, staging)
     with needed("the description of the outputs"):
         infos = tuple(map(describe_tensor, reference[0]))
-    with staging.notes.of("the parts of the outputs"):
-        infos = add_parts(infos, find_parts(read_file(plain)))
+        infos = add_parts(infos, parts)
     is_float = not spec.scheme.quantized
     calibrated = not is_float and spec.scheme is not Scheme.ASIS
     layers: tuple[Layer, ...] = ()
@@ -247,6 +243,25 @@ def compile_source(
         types=types,
         retyped=retyped,
     )
+
+
+def describe_file(
+    plain: Path, staging: Staging, *, has_layers: bool
+) -> tuple[tuple[Step, ...], list[tuple[OutputPart, ...]]]:
+    """Return the steps of a float model, unless the case ``has_layers``, and the parts of its
+    outputs. What cannot be read or computed is empty, and is noted."""
+    steps: tuple[Step, ...] = ()
+    parts: list[tuple[OutputPart, ...]] = []
+    with staging.notes.of("the model's operators and the parts of its outputs"):
+        graph = read_file(plain)
+        staging.notes.extend(list_unread(graph))
+        if not has_layers:
+            with staging.notes.of("the model's operators"):
+                steps = describe_steps(graph)
+            staging.note_steps(steps)
+        with staging.notes.of("the parts of the outputs"):
+            parts = find_parts(graph)
+    return steps, parts
 
 
 def explain_float16(

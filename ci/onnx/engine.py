@@ -32,7 +32,7 @@ from ci.onnx.options import (
 from ci.report.text import count, name_some
 from provisioning.errors import FailedError
 
-ROOMS = ("analysis", "models", "cases", "onnx")
+ROOMS = ("analysis", "graphs", "models", "cases", "onnx")
 BACKEND = ("backend_path", "backend_type")
 
 

@@ -13,6 +13,7 @@ import onnx
 from msgspec import structs
 from onnx import TensorProto, helper, numpy_helper
 
+from ci.graphs.onnx_file import infer, read_constants
 from ci.judging.figures import measure_pooled
 from ci.models.float16_range import LOST_DB, SPLIT, RangeLoss, find_spoiling
 from ci.models.rounding import list_clipped
@@ -28,7 +29,6 @@ from ci.models.tensors import (
     limit_db,
     make_reading,
 )
-from ci.onnx.models import infer, read_constants
 from ci.onnx.noise import MOVES, Values
 from ci.onnx.precision import QUANTIZED_INPUT, name_result
 from ci.onnx.session import open_reference, run_sets

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import onnx
 from google.protobuf.message import DecodeError
 
+from ci.graphs.onnx_file import list_graphs
 from ci.report.text import show_row
 from provisioning.documents import POINTER, open_regular, read_text, read_user_file
 from provisioning.errors import UsageError
@@ -60,7 +61,6 @@ QUANTIZED = (
     "QLinearConv",
     "QLinearMatMul",
 )
-ONNX_QUANTIZERS = {"QuantizeLinear", "DequantizeLinear"}
 CONTROL_FLOW = ("Loop", "Scan")
 # By TensorProto.DataType. The last ones, from bfloat16 on, have no type in numpy.
 REFUSED = {8: "string", 11: "float64", 14: "complex64", 15: "complex128", 16: "bfloat16"} | {
@@ -377,53 +377,6 @@ def _find_input_faults(port: Any) -> Iterator[Fault]:
         fix = "export with a smaller input"
         limit = mib(LIMIT_BYTES)
         yield Fault(f"{label} of shape {sizes} exceeds HTP's limit for a graph: {limit}", fix)
-
-
-def infer(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with inferred shapes, including those computed from other shapes. ONNX does
-    not know ONNX Runtime's quantizers, which have the shapes of ONNX's."""
-    known = onnx.ModelProto()
-    known.CopyFrom(model)
-    for node in known.graph.node:
-        if node.domain == "com.microsoft" and node.op_type in ONNX_QUANTIZERS:
-            node.domain = ""
-    inferred = onnx.shape_inference.infer_shapes(known, data_prop=True).graph
-    del model.graph.value_info[:], model.graph.output[:]
-    model.graph.value_info.extend(inferred.value_info)
-    model.graph.output.extend(inferred.output)
-    return model
-
-
-def list_graphs(graph: Any) -> Iterator[Any]:
-    """Yield the graph and the graphs inside its nodes. The recursion ends, because protobuf limits
-    how deeply graphs are nested."""
-    yield graph
-    for node in graph.node:
-        for body in list_bodies(node):
-            yield from list_graphs(body)
-
-
-def list_bodies(node: Any) -> list[Any]:
-    """Return the graphs inside of a node."""
-    single = [one.g for one in node.attribute if one.HasField("g")]
-    return [*single, *(body for one in node.attribute for body in one.graphs)]
-
-
-def read_constants(graph: Any) -> dict[str, Any]:
-    """Return the TensorProtos of a graph's initializers and of its Constant nodes. The keys are the
-    names of the initializers and of the nodes' outputs."""
-    made = {
-        node.output[0]: attribute.t
-        for node in graph.node
-        for attribute in node.attribute
-        if node.op_type == "Constant" and attribute.name == "value"
-    }
-    return made | {initializer.name: initializer for initializer in graph.initializer}
-
-
-def read_attributes(node: Any) -> dict[str, Any]:
-    """Return the values of a node's attributes by name."""
-    return {one.name: onnx.helper.get_attribute_value(one) for one in node.attribute}
 
 
 def list_external(model: Any) -> Iterator[Any]:

@@ -18,6 +18,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from ci.graphs.onnx_file import infer, list_graphs, read_constants
 from ci.models.rounding import (
     ADD,
     CARRY_SHARE,
@@ -39,7 +40,6 @@ from ci.models.rounding import (
     read_terms,
     take_term,
 )
-from ci.onnx.models import infer, list_graphs, read_constants
 from ci.onnx.session import open_reference, run_sets
 from ci.onnx.source import Arrays
 from provisioning.errors import FailedError

@@ -14,20 +14,19 @@ import msgspec
 import onnx
 from onnxruntime.quantization import QuantType
 
-from ci.facts.finding import NOWHERE, Origin
+from ci.facts.finding import NOWHERE
+from ci.graphs.onnx_file import find_origin, read_constants
 from ci.models.lowering_options import Part
 from ci.models.parts import Candidate, assign_parts
 from ci.models.schemes import Recipe
 from ci.models.tensors import FLOAT_BITS, Asked, TypedTensor
 from ci.models.user_code import read_origin
-from ci.onnx.models import read_constants
 from ci.onnx.noise import Values, find_float16
 from provisioning.doctor.survey.context_binaries import DTYPES
 from provisioning.documents import read_json
 from provisioning.errors import UsageError
 
 TORCH = "pkg.torch.onnx."  # in front of the names of metadata that torch.onnx.export writes
-TRACEBACK = f"{TORCH}stack_trace"
 # The inputs that are weights, by operator.
 WEIGHTS = {
     "Conv": (1,),
@@ -314,10 +313,3 @@ def list_tensors(model: onnx.ModelProto, graphs: Path) -> Iterator[TypedTensor]:
                 size = math.ceil(math.prod(one.dims) * min(one.bits, HALF) / 8)
                 user = users.get(name, "")
                 yield TypedTensor(user, one.bits, size, origins.get(user, NOWHERE))
-
-
-def find_origin(node: Any) -> Origin:
-    """Return where a node comes from, if torch.onnx.export wrote it."""
-    return read_origin(
-        next((prop.value for prop in node.metadata_props if prop.key == TRACEBACK), "")
-    )

@@ -12,6 +12,7 @@ import onnx
 
 from ci.cases.engine import Compiled, Delegation, Staging
 from ci.cases.spec import CaseSpec
+from ci.graphs.onnx_file import find_origin
 from ci.latency.simulation import (
     SCHEMATIC,
     TRACE,
@@ -24,7 +25,6 @@ from ci.latency.simulation import (
 from ci.models.user_code import working_directory
 from ci.onnx.compile import PROGRAM, QUANTIZED_MODEL, write_context, write_float, write_quantized
 from ci.onnx.options import profile_options
-from ci.onnx.precision import find_origin
 from ci.onnx.source import Source
 from ci.report.schema import Footprint
 from provisioning.documents import CONTENT_BYTES, read_bytes, read_text

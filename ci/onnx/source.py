@@ -22,18 +22,12 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
+from ci.graphs.onnx_file import read_constants
 from ci.models import user_models
 from ci.models.tensors import digest_sets
 from ci.models.user_data import find_lacking_axes, read_judged, read_sets
 from ci.models.user_models import DERIVED_SETS, RANDOM, SHUFFLED
-from ci.onnx.models import (
-    Shapes,
-    is_quantized,
-    list_free,
-    list_required_inputs,
-    read_constants,
-    read_model,
-)
+from ci.onnx.models import Shapes, is_quantized, list_free, list_required_inputs, read_model
 from provisioning.documents import read_user_file
 from provisioning.errors import UsageError, at_key, describe_exception
 from provisioning.files import hash_file

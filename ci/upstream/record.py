@@ -17,9 +17,9 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ci.analysis.parts import find_parts
 from ci.cases.engine import Notes
-from ci.executorch.graph_reader import read_module
 from ci.executorch.quantize import NO_GRID, find_grids, round_blocks
 from ci.executorch.toolchain import find_qnn_version
+from ci.graphs.torch_reader import read_module
 from ci.models.eager import find_ties, keep_state, run_eager
 from ci.models.noise import name_operator, predict_noise
 from ci.models.schemes import FLOAT16, Scheme

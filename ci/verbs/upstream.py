@@ -168,7 +168,7 @@ def check_all(
 
 
 IMPORTS = ("ci.upstream.worker",)
-ROOMS = ("analysis", "models", "cases", "executorch", "upstream")
+ROOMS = ("analysis", "graphs", "models", "cases", "executorch", "upstream")
 SHOWN = 40
 OUTPUTS = "outputs"
 # What can be judged again: the kept outputs, or wrong ones instead of them.

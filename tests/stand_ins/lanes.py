@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ci.analysis.steps import Step
 from ci.cases.engine import (
     INPUTS,
     QUANTIZED,
@@ -29,7 +30,6 @@ from ci.facts.finding import Finding
 from ci.facts.kinds import NOT_LOWERED
 from ci.judging.gate import Expected, References
 from ci.judging.noise import Prediction
-from ci.models.graph_steps import Step
 from ci.models.schemes import Scheme
 from ci.models.tensors import Layer, TensorInfo, describe_tensor
 from ci.report.schema import Footprint

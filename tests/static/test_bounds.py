@@ -44,7 +44,12 @@ OPENED = {
 }
 # onnx and ONNX Runtime look for weights next to the model, so they open both themselves.
 # ci/onnx/models.py has read the model, and checked the files of its weights, before.
-ONNX_OPENS = ("ci/onnx/", "ci/audit/localise_onnx.py", "ci/mend/onnx_files.py")
+ONNX_OPENS = (
+    "ci/onnx/",
+    "ci/graphs/onnx_reader.py",
+    "ci/audit/localise_onnx.py",
+    "ci/mend/onnx_files.py",
+)
 ONNX_OPENERS = {"onnx.load", "onnxruntime.InferenceSession"}
 OPENERS = ONNX_OPENERS | {
     *("json.load", "tomllib.load", "pickle.load", "torch.load", "yaml.load_all"),

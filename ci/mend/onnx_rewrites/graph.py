@@ -11,8 +11,8 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
+from ci.graphs.onnx_file import list_bodies, list_graphs, read_attributes, read_constants
 from ci.mend.rewrite import Change, OnnxRewrite
-from ci.onnx.models import list_bodies, list_graphs, read_attributes, read_constants
 
 Array = NDArray[Any]
 SLICE_OPSET = 10  # from it on, the places of a Slice are inputs

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from ci.analysis.steps import Operand, find_short
+from ci.graphs.onnx_file import read_attributes
 from ci.mend.axes import find_growth
 from ci.mend.onnx_rewrites.graph import Graph, read, rewrites
-from ci.models.graph_steps import Operand, find_short
-from ci.onnx.models import read_attributes
 
 # Images whose average QNN computes wrongly with a stride of 1: see avg-pool-of-tall-picture.
 TALL, NARROW = 14, 10

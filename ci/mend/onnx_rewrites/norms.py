@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from ci.graphs.onnx_file import read_attributes
 from ci.mend.onnx_rewrites.graph import SUM_AXES_OPSET, Graph, read, rewrites
-from ci.onnx.models import read_attributes
 
 # onnxruntime's preparation merges a batch norm into these, if nothing else reads their result.
 ABSORB = ("Conv", "ConvTranspose", "Gemm")

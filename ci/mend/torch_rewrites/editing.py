@@ -15,6 +15,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves, tree_map
 
+from ci.graphs.torch_state import find_written, is_view
 from ci.mend.rewrite import Change, TorchRewrite, find_place
 from ci.models.source_lines import is_installed
 
@@ -72,7 +73,7 @@ class Editor:
             self.graph.erase_node(node)  # torch.export adds them before each change of a dtype
         _write_out_of_place(module.graph)
         self._scatter_assignments()
-        self.written = _find_written(module)
+        self.written = find_written(module.graph.nodes)
 
     def _scatter_assignments(self) -> None:
         """Write an assignment to a part of a computed tensor, such as ``y[:, 8:] = z``, as the
@@ -83,9 +84,9 @@ class Editor:
             while base.target in SCATTERS and [*base.users] == [reader]:
                 parts.append(base)
                 base, reader = base.args[0], base
-            views = [user for user in base.users if _is_view(user) and user not in parts]
+            views = [user for user in base.users if is_view(user) and user not in parts]
             is_read_later = any(one < node < user for one in views for user in one.users)
-            is_computed = base.op == "call_function" and not _is_view(base)
+            is_computed = base.op == "call_function" and not is_view(base)
             is_same = value_of(node.args[1]).dtype == value_of(base).dtype
             if not parts or not is_computed or is_read_later or not is_same:
                 continue
@@ -325,38 +326,8 @@ def _write_out_of_place(graph: Graph) -> None:
         if other is None or not isinstance(changed, Node) or changed.op != "call_function":
             continue
         involved = (changed, *(user for user in changed.users if user is not node))
-        if any(map(_is_view, involved)) or node.target._overloadname not in other.overloads():
+        if any(map(is_view, involved)) or node.target._overloadname not in other.overloads():
             continue
         node.target = getattr(other, node.target._overloadname)
         later = {user for user in changed.users if node < user}
         changed.replace_all_uses_with(node, later.__contains__)
-
-
-def _find_alias(node: Node) -> Any:
-    """Return torch's notes on the memory that a node's value shares with an operand, or None."""
-    schema = getattr(node.target, "_schema", None)
-    return schema.returns[0].alias_info if schema and schema.returns else None
-
-
-def _is_view(node: Node) -> bool:
-    """Return whether a node's value may share memory with its first operand."""
-    alias = _find_alias(node)
-    return node.target is operator.getitem or bool(alias and not alias.is_write)
-
-
-def _find_written(module: GraphModule) -> set[Node]:
-    """Return the nodes whose memory an operator writes into, with all views of it."""
-    base: dict[Node, Node] = {}
-    for node in module.graph.nodes:
-        source = node.args[0] if node.args and isinstance(node.args[0], Node) else None
-        if source and (_find_alias(node) or node.target is operator.getitem):
-            base[node] = base.get(source, source)
-    written: set[Node] = set()
-    for node in module.graph.nodes:
-        schema = getattr(node.target, "_schema", None)
-        for one in schema.arguments if schema else ():
-            if one.alias_info and one.alias_info.is_write:
-                changed = argument(node, one.name)
-                if isinstance(changed, Node):
-                    written.add(base.get(changed, changed))
-    return written | {node for node, origin in base.items() if origin in written}

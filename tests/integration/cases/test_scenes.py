@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from ci.analysis.steps import Operand, Step
 from ci.cases.baselines import Baseline
 from ci.cases.cache import Artifact
 from ci.cases.engine import Compiled, Delegation, Fallback, RunError, RunNotes, Staging
@@ -29,7 +30,6 @@ from ci.facts.kinds import METRIC_DROP
 from ci.faults.match import match_faults
 from ci.judging.figures import Nearness
 from ci.judging.verdict import CaseFigures
-from ci.models.graph_steps import Operand, Step
 from ci.models.lowering_options import Choices, RunOptions
 from ci.models.schemes import Scheme
 from ci.models.tensors import Loss

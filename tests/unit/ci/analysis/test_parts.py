@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ci.analysis.graph import Graph, Node
 from ci.analysis.parts import find_parts, find_quiet, has_range
+from ci.graphs.graph import Graph, Node
 from ci.models.tensors import OutputPart, Range
 
 Compute = Callable[[Sequence[Any]], Sequence[Any]]

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from ci.analysis.steps import Operand, Step
 from ci.audit.operators import (
     Audit,
     Audited,
@@ -33,7 +34,6 @@ from ci.explain import rules
 from ci.facts.finding import NOWHERE, Origin, advise
 from ci.facts.kinds import INVALID, NO_NODE, NOT_LOWERED, ON_CPU
 from ci.facts.known_fault import KnownFault
-from ci.models.graph_steps import Operand, Step
 from ci.models.lowering_options import Choices
 from ci.models.schemes import Scheme
 from ci.models.user_models import ModelEntry, Source

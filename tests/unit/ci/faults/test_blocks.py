@@ -111,4 +111,7 @@ def test_operands_in_graph_text_may_be_nested_calls_numbers_and_operator_signs()
 def test_an_rms_norm_that_is_written_out_is_known_by_its_numbers() -> None:
     text = "x = input(1, 16, 4, 32)\ni = rsqrt(mean(x * x, axes=[-1], keep=1) + 1e-6)"
     graph = parse_graph(f"{text}\nr = x * i * constant(32)\nreturn r")
-    assert make_search(always(RIGHT)).find_known(graph) == "rms-norm-written-out-misplaced"
+    search = make_search(always(RIGHT))
+    assert search.find_known(graph) == ""  # ONNX Runtime's QNN provider keeps a product
+    search.frontend = "executorch"
+    assert search.find_known(graph) == "rms-norm-written-out-misplaced"

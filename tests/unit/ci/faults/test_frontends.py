@@ -18,8 +18,7 @@ import torch
 from ci.faults import onnx_graphs
 from ci.faults.generate import generate
 from ci.faults.graph import parse_graph, read_operators
-from ci.faults.known import REFUSED, RIGHT, WRONG, read_faults
-from ci.faults.match import name_operators
+from ci.faults.known import REFUSED, RIGHT, WRONG, name_operators, read_faults
 from ci.faults.onnx_graphs import number_of, write_model
 from ci.faults.results import Item
 from ci.faults.torch_graphs import Bundle, Module, compute, draw, draw_sets, find_shapes

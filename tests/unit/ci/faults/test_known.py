@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from ci.analysis.steps import Operand, Step
 from ci.faults.graph import Graph, Node, Tensor, parse_graph
 from ci.faults.known import (
     ENDS,
-    Operand,
     Pattern,
-    Step,
     Tried,
     describe,
     find_pattern,

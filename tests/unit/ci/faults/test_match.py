@@ -15,9 +15,10 @@ torch = pytest.importorskip("torch")
 
 from torch import Tensor, nn  # noqa: E402
 
+from ci.analysis.steps import Operand, Step  # noqa: E402
+from ci.executorch.graph_reader import describe_module  # noqa: E402
 from ci.facts.known_fault import KnownFault  # noqa: E402
 from ci.faults.match import match_faults  # noqa: E402
-from ci.models.graph_steps import Operand, Step, describe_steps  # noqa: E402
 
 X = torch.randn(2, 24, 16)
 POSITIONS = "broadcast-add-before-norm"
@@ -56,12 +57,12 @@ def find(
     parts: tuple[nn.Module, ...] = (),
 ) -> tuple[KnownFault, ...]:
     net = Net(call, *(parts or (nn.LayerNorm(16), nn.Linear(16, 16)))).eval()
-    return match_faults(describe_steps(net, inputs), scheme, qnn)
+    return match_faults(describe_module(net, inputs), scheme, qnn)
 
 
 def test_a_broadcast_add_before_a_norm_is_reported_with_line_shapes_and_remedy() -> None:
     net = Embedding(add_positions, nn.LayerNorm(16)).eval()
-    (found,) = match_faults(describe_steps(net, (X,)), "fp16", "2.49.40")
+    (found,) = match_faults(describe_module(net, (X,)), "fp16", "2.49.40")
     assert found.fault == "broadcast-add-before-norm"
     assert "# line: positions" in SOURCE[found.line - 1]
     assert found.file.endswith("test_match.py")
@@ -155,14 +156,14 @@ def test_a_module_that_cannot_be_exported_has_no_steps_and_keeps_its_state() -> 
     def branch(net: Net, x: Tensor) -> Tensor:
         return x if x.sum() > 0 else -x
 
-    assert describe_steps(Net(branch), (X,)) == ()
+    assert describe_module(Net(branch), (X,)) == ()
 
 
 def test_steps_of_a_model_have_shapes_sources_and_folded_constants() -> None:
     def call(net: Net, x: Tensor) -> Tensor:
         return (x * 2).clone() + net.positions[:24] * 3
 
-    multiply, add = describe_steps(Net(call), (X,))
+    multiply, add = describe_module(Net(call), (X,))
     assert (multiply.operator, multiply.operands[1]) == ("mul", Operand((), True, 2.0, least=2.0))
     assert multiply.sources == ("", "")
     assert add.sources == (multiply.name, "")
@@ -198,7 +199,7 @@ def test_a_buffer_that_the_model_changes_is_not_a_constant(when: str) -> None:
                 moved = moved + (self.cache * 2)[2].copy_(x[0, 0])
             return nn.functional.layer_norm(moved, (16,))
 
-    steps = describe_steps(Cache(), (X,))
+    steps = describe_module(Cache(), (X,))
     assert next(step.operands[1].constant for step in steps if step.operator == "add") is (
         when in {"in part of a copy", "never"}
     )
@@ -498,7 +499,7 @@ def test_each_tensor_of_a_list_is_an_operand_and_the_first_result_has_the_shape(
             z = torch.cat([x.relu(), y.tanh(), torch.ones(2, 1)], 1)
             return z, *torch.split(z, [3, 4], 1)
 
-    steps = {one.operator: one for one in describe_steps(Joined(), (X[:, :3, 0], X[:, :3, 1]))}
+    steps = {one.operator: one for one in describe_module(Joined(), (X[:, :3, 0], X[:, :3, 1]))}
     joined = steps["cat"]
     assert [operand.shape for operand in joined.operands] == [(2, 3), (2, 3), (2, 1)]
     assert [operand.constant for operand in joined.operands] == [False, False, True]
@@ -511,7 +512,7 @@ def test_each_tensor_of_a_list_is_an_operand_and_the_first_result_has_the_shape(
 
 def describe(call: Callable[..., Any], *inputs: Tensor) -> dict[str, Step]:
     """The steps of a function, by operator."""
-    return {one.operator: one for one in describe_steps(Net(lambda _, *x: call(*x)), inputs)}
+    return {one.operator: one for one in describe_module(Net(lambda _, *x: call(*x)), inputs)}
 
 
 def test_the_constant_factor_or_fill_that_reaches_an_operator_is_recorded() -> None:
@@ -591,5 +592,5 @@ class Skipped(nn.Module):
 def test_what_strangers_wrote_has_its_fault(
     net: nn.Module, shape: tuple[int, ...], scheme: str, name: str
 ) -> None:
-    steps = describe_steps(net.eval(), (torch.zeros(shape),))
+    steps = describe_module(net.eval(), (torch.zeros(shape),))
     assert {one.fault for one in match_faults(steps, scheme, "2.49.40")} == ({name} - {""})

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ci.analysis.steps import Step
 from ci.facts.finding import Origin, Question
 from ci.facts.known_fault import KnownFault
 from ci.judging.causes import (
@@ -17,7 +18,6 @@ from ci.judging.causes import (
     advise_on_range,
     choose_causes,
 )
-from ci.models.graph_steps import Step
 from ci.models.tensors import Layer, Loss, make_reading
 
 STEPS = [Step(name, name, (), (), ()) for name in ("conv", "relu", "cumsum", "tanh")]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from ci.analysis.steps import Operand, Step
 from ci.cases.spec import CaseSpec
 from ci.facts.finding import Finding
 from ci.facts.kinds import NOISE, ON_CPU, QUANTIZED_BADLY
@@ -17,7 +18,6 @@ from ci.mend.mending import Mended, Mending
 from ci.mend.precision import FaultTrials, MixTrials, Unit
 from ci.mend.search import Recipe, Search
 from ci.mend.trials import Attempt
-from ci.models.graph_steps import Operand, Step
 from ci.models.schemes import Scheme
 from ci.models.user_models import Source
 from ci.report.schema import Case, Status

@@ -14,7 +14,7 @@ from onnx.helper import make_graph, make_node
 from onnx.numpy_helper import from_array
 
 from ci.analysis.parts import find_parts
-from ci.onnx.graph_reader import name_operator, read_file
+from ci.graphs.onnx_reader import name_operator, read_file
 from tests.qnn_provider.models import tensor, write_model
 
 ROWS = ["0:4 along axis 1", "4:6 along axis 1"]
@@ -173,4 +173,4 @@ def test_a_choice_between_graphs_is_a_single_part(tmp_path: Path) -> None:
 def test_operators_have_the_names_of_torch() -> None:
     kinds = ("LeakyRelu", "Concat", "DepthToSpace", "ScatterND", "Sigmoid", "GatherElements")
     names = [name_operator(make_node(kind, [], [])) for kind in kinds]
-    assert names == ["leaky_relu", "cat", "depth_to_space", "scatter_nd", "sigmoid", "gather"]
+    assert names == ["leaky_relu", "cat", "pixel_shuffle", "scatter_nd", "sigmoid", "gather"]

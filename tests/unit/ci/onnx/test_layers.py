@@ -12,10 +12,10 @@ pytest.importorskip("onnxruntime", reason="onnxruntime is not installed in this 
 pytest.importorskip("torch", reason="torch is not installed in this environment")
 from onnx import helper, load, numpy_helper, save
 
+from ci.graphs.onnx_file import infer
 from ci.models.tensors import BEST_DB, MOST_LAYERS
 from ci.onnx import layers
 from ci.onnx.layers import expose_layers, find_clipped, find_float16_loss, find_loss
-from ci.onnx.models import infer
 from ci.onnx.session import open_reference
 from provisioning.errors import FailedError
 from tests.qnn_provider.models import constant, tensor, write_model

@@ -11,33 +11,26 @@ onnx = pytest.importorskip("onnx")
 pytest.importorskip("torch")
 
 import numpy as np  # noqa: E402
-from msgspec import structs  # noqa: E402
 
-from ci.facts.finding import NOWHERE  # noqa: E402
+from ci.analysis.steps import Operand, Step, describe_steps, list_unread  # noqa: E402
 from ci.faults.graph import parse_graph, read_operators  # noqa: E402
-from ci.faults.known import Fault, find_pattern, read_faults  # noqa: E402
-from ci.faults.match import match_faults, name_operators  # noqa: E402
+from ci.faults.known import Fault, find_pattern, read_faults, rename_steps  # noqa: E402
+from ci.faults.match import match_faults  # noqa: E402
 from ci.faults.onnx_graphs import write_model  # noqa: E402
-from ci.models.graph_steps import Operand, Step, note_padding  # noqa: E402
-from ci.onnx.steps import describe_steps  # noqa: E402
+from ci.graphs.onnx_reader import read_file  # noqa: E402
 
 FAULTS = [
     one
     for one in read_faults()
-    if any(row.frontend == "onnx" for row in one.tried)
-    and all(read_operators()[name].onnx for name in parse_graph(one.graph).operators)
+    if one.graph and (not one.pattern.front_ends or "onnx" in one.pattern.front_ends)
+    if all(read_operators()[name].onnx for name in parse_graph(one.graph).operators)
 ]
 
 
 def read(text: str, path: Path) -> list[Step]:
     """The steps of a graph's ONNX model, with the names of ci.faults."""
     write_model([parse_graph(text)], [0], path)
-    names = name_operators()
-    steps = note_padding(describe_steps(path))
-    return [
-        structs.replace(step, operator=names.get(step.operator, step.operator), origin=NOWHERE)
-        for step in steps
-    ]
+    return rename_steps(describe_steps(read_file(path)))
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda one: one.name)
@@ -64,7 +57,9 @@ def test_an_onnx_shape_with_an_unknown_size_is_empty(tmp_path: Path) -> None:
     make = onnx.helper.make_node
     nodes = [make("Compress", ["x", "keep"], ["a"], axis=1), make("Add", ["a", "one"], ["y"])]
     save(tmp_path / "m.onnx", nodes, keep=np.array([True] * 4), one=np.ones((4, 4), np.float32))
-    assert [operand.shape for operand in describe_steps(tmp_path / "m.onnx")[1].operands] == [
+    assert [
+        operand.shape for operand in describe_steps(read_file(tmp_path / "m.onnx"))[1].operands
+    ] == [
         (),
         (4, 4),
     ]
@@ -80,8 +75,129 @@ def test_a_large_mask_is_matched_through_identity_and_cast_nodes(tmp_path: Path)
     ]
     path = tmp_path / "mask.onnx"
     save(path, nodes, keep=np.eye(4, dtype=bool)[None], fill=np.float32(-1e9))
-    where, softmax = describe_steps(path)
+    where, softmax = describe_steps(read_file(path))
     assert where.operands[2] == Operand((), True, 1e9, least=-1e9)
     assert softmax.sources == ("b",)
     assert [one.fault for one in match_faults((where, softmax), "u8", "")] == ["mask-too-large"]
     assert match_faults((where, softmax), "fp16", "") == ()
+
+
+def save_graph(
+    path: Path, nodes: list[Any], kind: int = onnx.TensorProto.FLOAT, shape: Any = (1, 16, 4, 32)
+) -> Path:
+    """Write a model whose first input is x and whose output is y. The constants have the names that
+    the nodes of these tests read."""
+    constants = {
+        "two": np.float32(2),
+        "half": np.float32(0.5),
+        "one": np.float32(1),
+        "tiny": np.float32(1e-6),
+        "blocked": np.float32(-1e4),
+        "last": np.array([-1]),
+        "weight": np.linspace(0.5, 1.5, shape[-1], dtype=np.float32),
+        "sizes": np.array([1, 16, 6, 48]),
+        "yes": np.array(True),
+    }
+    tensors = [
+        onnx.numpy_helper.from_array(np.asarray(one), name) for name, one in constants.items()
+    ]
+    inputs = [onnx.helper.make_tensor_value_info("x", kind, shape)]
+    inputs.append(onnx.helper.make_tensor_value_info("keep", onnx.TensorProto.FLOAT, shape[-1:]))
+    outputs = [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)]
+    graph = onnx.helper.make_graph(nodes, "g", inputs, outputs, tensors)
+    opset = [onnx.helper.make_opsetid("", 21)]
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opset, ir_version=10), path)
+    return path
+
+
+make = onnx.helper.make_node
+MEAN = [
+    make("Pow", ["x", "two"], ["p"]),
+    make("ReduceMean", ["p", "last"], ["m"]),
+    make("Add", ["m", "tiny"], ["a"]),
+    make("Sqrt", ["a"], ["q"]),
+]
+BY_RECIPROCAL = [
+    *MEAN,
+    make("Reciprocal", ["q"], ["r"]),
+    make("Mul", ["x", "r"], ["z"]),
+    make("Mul", ["z", "weight"], ["y"]),
+]
+BY_DIVISION = [*MEAN, make("Div", ["x", "q"], ["z"]), make("Mul", ["z", "weight"], ["y"])]
+MASK = [
+    make("Sub", ["one", "keep"], ["i"]),
+    make("Mul", ["i", "blocked"], ["b"]),
+    make("Unsqueeze", ["b", "last"], ["u"]),
+    make("Transpose", ["u"], ["t"], perm=[1, 0]),
+    make("Add", ["x", "t"], ["s"]),
+    make("Softmax", ["s"], ["y"]),
+]
+RESIZE = make("Resize", ["x", "", "", "sizes"], ["y"], coordinate_transformation_mode="asymmetric")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "scheme", "names"),
+    [
+        (BY_RECIPROCAL, "fp16", ["rms-norm-by-reciprocal"]),
+        (BY_RECIPROCAL, "u8", []),
+        (BY_DIVISION, "fp16", []),
+        ([make("Mul", ["x", "x"], ["p"]), *BY_RECIPROCAL[1:]], "fp16", []),
+        (MASK, "u8", ["mask-too-large"]),
+        (MASK, "fp16", []),
+        ([RESIZE], "fp16", []),  # through ExecuTorch alone, it reads other pixels
+        ([make("PRelu", ["x", "weight"], ["y"])], "fp16", []),
+        (BY_RECIPROCAL[::-1], "fp16", ["rms-norm-by-reciprocal"]),  # in any order
+    ],
+)
+def test_a_known_fault_is_named_however_onnx_writes_its_operators(
+    tmp_path: Path, nodes: list[Any], scheme: str, names: list[str]
+) -> None:
+    steps = describe_steps(read_file(save_graph(tmp_path / "m.onnx", nodes)))
+    assert [one.fault for one in match_faults(steps, scheme, "2.49.40")] == names
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [(onnx.TensorProto.UINT8, ["cast-of-bytes"]), (onnx.TensorProto.INT32, [])],
+)
+def test_a_cast_of_bytes_is_a_known_fault_in_a_file_too(
+    tmp_path: Path, kind: int, names: list[str]
+) -> None:
+    nodes = [make("Cast", ["x"], ["c"], to=1), make("Mul", ["c", "half"], ["y"])]
+    steps = describe_steps(read_file(save_graph(tmp_path / "m.onnx", nodes, kind)))
+    assert [one.fault for one in match_faults(steps, "fp16", "2.49.40")] == names
+
+
+def test_calls_that_are_one_operator_are_joined_and_kept_if_they_are_read(tmp_path: Path) -> None:
+    silu = [make("Sigmoid", ["x"], ["s"]), make("Mul", ["s", "x"], ["z"])]
+    for last, operators in (
+        (make("Relu", ["z"], ["y"]), ["silu", "relu"]),
+        (make("Add", ["z", "s"], ["y"]), ["sigmoid", "silu", "add"]),
+    ):
+        graph = read_file(save_graph(tmp_path / "m.onnx", [*silu, last]))
+        assert [step.operator for step in describe_steps(graph)] == operators
+        (joined,) = (node for node in graph.nodes if node.operator == "silu")
+        assert joined.compute
+        (result,) = joined.compute([np.ones(3, np.float32)])
+        assert result == pytest.approx(0.731, abs=1e-3)
+
+
+def test_what_a_graph_lacks_is_said(tmp_path: Path) -> None:
+    """Graphs inside of nodes are not searched, and nodes in a cycle have no order."""
+    bodies = {
+        name: onnx.helper.make_graph(
+            [make(kind, ["x"], ["b"])],
+            name,
+            [],
+            [onnx.helper.make_tensor_value_info("b", onnx.TensorProto.FLOAT, None)],
+        )
+        for name, kind in (("then_branch", "Relu"), ("else_branch", "Sigmoid"))
+    }
+    nodes = [make("If", ["yes"], ["z"], name="choice", **bodies), make("Neg", ["z"], ["y"])]
+    graph = read_file(save_graph(tmp_path / "m.onnx", nodes))
+    assert [step.operator for step in describe_steps(graph)] == ["if", "neg"]
+    (text,) = list_unread(graph)
+    assert "If 'choice'" in text
+    cycle = [make("Add", ["x", "y"], ["z"]), make("Neg", ["z"], ["y"])]
+    with pytest.raises(ValueError, match="reads its own result"):
+        read_file(save_graph(tmp_path / "m.onnx", cycle))

@@ -1,17 +1,18 @@
 """Lists the operator calls in a model's graph, so that they can be compared with the patterns of
-known faults. Importing this module does not import torch."""
+known faults. Importing this module imports neither torch nor onnx."""
 
 from __future__ import annotations
 
 import math
-import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import dropwhile
-from typing import Any, Final
+from typing import Final
 
 from msgspec import Struct, structs
 
 from ci.facts.finding import NOWHERE, Origin
+from ci.graphs.graph import EXECUTORCH, Array, Constants, Graph, Node, Numbers
 from ci.models.short_rows import find_short_row
 
 # The result of these operators equals their input, so a pattern ignores them.
@@ -24,13 +25,11 @@ RESHAPES: Final = frozenset({"reshape", "squeeze", "unsqueeze", "view"})
 MOVES: Final = frozenset({"expand", "permute", "reshape", "slice", "squeeze", "to", "transpose"})
 MOVES_OR_PASSES_ON: Final = PASSES_ON | MOVES | {"unsqueeze", "view", "select", "repeat"}
 MOST_ELEMENTS, LARGEST, TINY = 1 << 24, 1e38, 1e-3
+MOST_NAMED = 4
 ATTENTION = "scaled_dot_product_attention"
-PADS: Final = frozenset({"pad", "constant_pad_nd", "Pad"})
-JOINED_CONVOLUTIONS: Final = frozenset({"conv", "conv2d", "convolution", "Conv"})
-OPERANDS: Final = frozenset({"other", "self"})  # names of arguments that may be numbers
+PADS: Final = frozenset({"pad", "constant_pad_nd"})
+FLOATS: Final = frozenset({"float16", "float32", "float64", "bfloat16"})
 
-
-Numbers = Mapping[str, tuple[float, ...]]
 Measures = Iterator[tuple[str, tuple[float, ...]]]  # names and numbers
 
 
@@ -59,6 +58,7 @@ class Step(Struct, frozen=True):
     # and numbers derived from them.
     numbers: dict[str, tuple[float, ...]] = {}
     origin: Origin = NOWHERE
+    front_end: str = ""  # which compiles the model for QNN; empty if it is unknown
 
 
 def measure_step(operands: Sequence[Operand], numbers: Numbers) -> dict[str, tuple[float, ...]]:
@@ -190,26 +190,6 @@ def _last(numbers: Numbers, name: str, default: int) -> int:
     return int((numbers.get(name) or (default,))[-1])
 
 
-def note_padding(steps: Sequence[Step]) -> list[Step]:
-    """Return steps in which a convolution behind a zero padding has, as ``joined``, the number
-    ``short`` of both together, not of itself alone. QNN joins the two, except through ExecuTorch if
-    there is a single axis."""
-    pads = {step.name: step for step in steps if step.operator in PADS}
-    noted = []
-    for step in steps:
-        before = pads.get(step.sources[0]) if step.sources else None
-        is_joined = before and before.numbers.get("value") == (0.0,)
-        if before and is_joined and step.operator in JOINED_CONVOLUTIONS:
-            begin, end, *others = before.numbers.get("pad", (0.0, 1.0))
-            if begin == end and not any(others):
-                short = find_short(step.operands, step.numbers, int(begin))
-                numbers = {name: one for name, one in step.numbers.items() if name != "short"}
-                numbers |= {"joined": (float(short),)} if short else {}
-                step = structs.replace(step, numbers=numbers)
-        noted.append(step)
-    return noted
-
-
 def _measure_constants(operands: Sequence[Operand]) -> Measures:
     for place, one in enumerate(operands):
         if one.constant and math.prod(one.shape) == 1:
@@ -296,280 +276,209 @@ def _find_overhang(shape: Sequence[int], numbers: Numbers) -> float:
     return max(rows)
 
 
-class TraceError(Exception):
-    """torch.export cannot trace a model."""
+def describe_steps(graph: Graph) -> tuple[Step, ...]:
+    """Return the calls in a graph that depend on its inputs, in execution order."""
+    return tuple(_Describer(graph).describe())
 
 
-def describe_steps(module: Any, inputs: Any) -> tuple[Step, ...]:
-    """Return the steps of a torch module. The result is empty if the module cannot be exported.
-    Lowering the module reports the reason later."""
-    import torch
-
-    from ci.models.eager import keep_state
-
-    with torch.no_grad(), keep_state(module):
-        try:
-            program = torch.export.export(module, inputs, strict=False)
-        except Exception:  # noqa: BLE001 - such as a shape that depends on the data
-            return ()
-        return tuple(_Reader(program).read())
+def list_unread(graph: Graph) -> list[str]:
+    """Return a sentence about the graphs inside of nodes, if there are any."""
+    names = list(dict.fromkeys(graph.bodies))
+    shown = ", ".join(names[:MOST_NAMED])
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    text = f"known faults and parts of outputs were not searched inside of {shown}{more}"
+    return [text] if names else []
 
 
-class _Reader:
-    """Reads an exported program.
+@dataclass
+class _Describer:
+    """Describes the nodes of a graph one after another. ``sources`` maps a value to the step that
+    computes it, through nodes that pass it on. ``factors`` are those that ``_note_factor``
+    recorded, and ``biases`` the values that a layer has added."""
 
-    ``held`` maps node names to the parameters, buffers and constants that the program does not
-    change. ``values`` holds the tensors of nodes that depend on no input, and ``factors`` the
-    factors that ``_note_factor`` recorded.
-    """
+    graph: Graph
+    sources: dict[str, str] = field(default_factory=dict)
+    passed: dict[str, str] = field(default_factory=dict)  # values that equal another one
+    factors: dict[str, float] = field(default_factory=dict)
+    biases: set[str] = field(default_factory=set)
 
-    def __init__(self, program: Any) -> None:
-        self.graph = program.graph
-        signature = program.graph_signature
-        held = {**program.state_dict, **program.constants}
-        names = {
-            **signature.inputs_to_parameters,
-            **signature.inputs_to_buffers,
-            **signature.inputs_to_lifted_tensor_constants,
-        }
-        changed = set(_list_changed(self.graph))
-        self.held = {
-            name: held[target]
-            for name, target in names.items()
-            if target in held and name not in changed
-        }
-        self.values: dict[Any, Any] = {}
-        self.factors: dict[Any, float] = {}
-        self.biases: set[str] = set()  # those that a layer has read
+    def __post_init__(self) -> None:
+        self.constants = Constants(self.graph)
+        self.makers = self.graph.list_makers()
+        self.operands: dict[str, Operand] = {}  # constant ones that were described already
 
-    def read(self) -> Iterator[Step]:
-        from ci.models.user_code import find_origin
-
+    def describe(self) -> Iterator[Step]:
+        pads: dict[str, Step] = {}
         for node in self.graph.nodes:
-            if node.op == "placeholder" and node.name in self.held:
-                self.values[node] = self.held[node.name]
-            if node.op != "call_function" or self._is_constant(node):
+            if all(self.is_constant(name) for name in node.results if name):
                 continue
-            name = _name_operator(node)
-            self._note_factor(node, name)
-            if name in PASSES_ON:
+            self._note_factor(node)
+            if node.operator in PASSES_ON or self._keeps_floats(node):
+                self._pass_on(node)
                 continue
-            sources, operands = [], []
-            for one in self._list_operands(node):
-                operands.append(self._describe(one))
-                own = _look_through(one)
-                is_step = getattr(own, "op", "") == "call_function" and own not in self.values
-                sources.append(own.name if is_step else "")
-            numbers = measure_step(operands, dict(_list_numbers(node)))
-            if self._is_recalled(node):
-                numbers["recalled"] = (1.0,)
-            if name == ATTENTION:
-                numbers["mask"] = (self._measure_mask(node),)
-            elif name in CASTS:
-                numbers |= dict(_measure_cast(node))
-            elif name == "pad" and "constant" in (*node.args, "constant")[2:3]:
-                numbers.setdefault("value", (0.0,))
-            given, shape, origin = tuple(operands), _find_shape(node), find_origin(node)
-            yield Step(node.name, name, given, tuple(sources), shape, numbers, origin)
+            step = self._describe_node(node)
+            if step.operator in PADS:
+                pads[step.name] = step
+            yield self._note_padding(step, pads)
+            self.sources |= dict.fromkeys(filter(None, node.results), step.name)
 
-    def _is_recalled(self, node: Any) -> bool:
-        """Return whether an earlier call of a layer reads the bias of this one."""
-        given = {argument.name: value for argument, value in _list_arguments(node)}
-        bias = _look_through(given.get("bias"))
-        if "weight" not in given or getattr(bias, "name", "") not in self.held:
+    def is_constant(self, name: str) -> bool:
+        """Return whether a value is stored, or is computed from stored ones, has at most
+        MOST_ELEMENTS elements, and can be evaluated."""
+        if name in self.graph.constants:
+            return True
+        if name not in self.operands and self.constants.is_known(name):
+            is_small = math.prod(self.graph.shapes.get(name, ())) <= MOST_ELEMENTS
+            value = self.constants.find(name) if is_small else None
+            if value is not None:
+                self.operands[name] = self._describe_constant(name, value)
+        return name in self.operands
+
+    def _pass_on(self, node: Node) -> None:
+        for name in filter(None, node.results):
+            before = node.reads[0]
+            self.passed[name] = self.passed.get(before, before)
+            self.sources[name] = self.sources.get(before, "")
+
+    def _keeps_floats(self, node: Node) -> bool:
+        """Return whether a node casts floats to floats, which a pattern ignores. A program has the
+        type that QNN chooses for them."""
+        if node.operator not in CASTS or not node.reads:
             return False
-        is_first = bias.name not in self.biases
-        self.biases.add(bias.name)
+        kinds = {self.graph.dtypes.get(name, "") for name in (node.reads[0], *node.results)}
+        return kinds <= FLOATS
+
+    def _describe_node(self, node: Node) -> Step:
+        names = [name for name in node.reads[: node.operands] if name]
+        operands = tuple(map(self.describe_operand, names))
+        numbers = measure_step(operands, node.numbers)
+        if self._is_recalled(node):
+            numbers["recalled"] = (1.0,)
+        if node.operator == ATTENTION:
+            numbers["mask"] = (self._measure_mask(node),)
+        elif node.operator in CASTS:
+            numbers |= dict(self._measure_cast(node))
+        return Step(
+            node.name or node.results[0],
+            node.operator,
+            operands,
+            tuple(self.sources.get(name, "") for name in names),
+            self.graph.shapes.get(node.results[0], ()),
+            numbers,
+            node.place,
+            self.graph.front_end,
+        )
+
+    def describe_operand(self, name: str) -> Operand:
+        if name not in self.operands and self.is_constant(name):
+            is_small = math.prod(self.graph.shapes.get(name, ())) <= MOST_ELEMENTS
+            value = self.constants.find(name) if is_small else None
+            self.operands[name] = self._describe_constant(name, value)
+        if name in self.operands:
+            return self.operands[name]
+        shape = self.graph.shapes.get(name, ())
+        return Operand(shape, magnitude=self.factors.get(self.passed.get(name, name), 0.0))
+
+    def _describe_constant(self, name: str, value: Array | None) -> Operand:
+        magnitude, uniform, least = (0.0, False, 0.0) if value is None else _measure(value)
+        source = name
+        while (node := self.makers.get(source)) and node.operator in KEEPS_NUMBERS:
+            source = node.reads[0]
+        shape = self.graph.shapes.get(name, () if value is None else value.shape)
+        is_stored = source in self.graph.constants and bool(shape)
+        return Operand(shape, True, magnitude, uniform, is_stored, least)
+
+    def _is_recalled(self, node: Node) -> bool:
+        """Return whether an earlier call of a layer reads the bias of this one."""
+        layer = [self.passed.get(name, name) for name in node.reads[1:3]]
+        if len(layer) < 2 or any(name not in self.graph.constants for name in layer):
+            return False
+        is_first = layer[1] not in self.biases
+        self.biases.add(layer[1])
         return not is_first
 
-    def _list_operands(self, node: Any) -> Iterator[Any]:
-        """Yield the tensors that a node reads, and its numeric operands, such as a factor or an
-        exponent."""
-        schema = getattr(node.target, "_schema", None)
-        names = [argument.name for argument in schema.arguments] if schema else []
-        taken = {"other", "self", "value"} if _name_operator(node) == "masked_fill" else OPERANDS
-        for place, given in enumerate(node.args):
-            is_number = isinstance(given, (int, float)) and not isinstance(given, bool)
-            if hasattr(given, "op") or (is_number and place < len(names) and names[place] in taken):
-                yield given
-            elif isinstance(given, (list, tuple)):
-                yield from (one for one in given if hasattr(one, "op"))
-
-    def _describe(self, given: Any) -> Operand:
-        if isinstance(given, (int, float)):
-            return Operand((), True, min(abs(float(given)), LARGEST), least=float(given))
-        own = _look_through(given)
-        if own in self.values:
-            value = self.values[own]
-            while _name_operator(own) in KEEPS_NUMBERS:
-                own = own.args[0]
-            magnitude, uniform, least = _measure(value)
-            stored = own.name in self.held
-            return Operand(_find_shape(given), True, magnitude, uniform, stored, least)
-        return Operand(_find_shape(given), magnitude=self.factors.get(own, 0.0))
-
-    def _is_constant(self, node: Any) -> bool:
-        """Return whether a node is a constant: it depends on no input, draws no random numbers, has
-        at most MOST_ELEMENTS elements, and can be evaluated. If so, store its value."""
-        import torch
-        from torch.fx.node import map_arg
-
-        from ci.models.eager import list_tensors
-
-        if any(one not in self.values for one in node.all_input_nodes):
-            return False
-        tags = getattr(node.target, "tags", ())
-        small = all(
-            tensor.numel() <= MOST_ELEMENTS for tensor in list_tensors(node.meta.get("val"))
-        )
-        if torch.Tag.nondeterministic_seeded in tags or not small:
-            return False
-        try:
-            args, kwargs = (
-                map_arg(one, lambda own: self.values[own]) for one in (node.args, node.kwargs)
-            )
-            self.values[node] = node.target(*args, **kwargs)
-        except Exception:  # noqa: BLE001 - then it becomes an ordinary step
-            return False
-        return True
-
-    def _measure_mask(self, node: Any) -> float:
+    def _measure_mask(self, node: Node) -> float:
         """Return the largest magnitude that an attention adds to its scores, or 0 if it is unknown.
         A boolean or causal mask adds minus infinity, unless it is a constant that blocks
         nothing."""
-        import torch
-
-        given = {argument.name: value for argument, value in _list_arguments(node)}
-        mask = given.get("attn_mask")
-        if mask is not None and mask.meta["val"].dtype == torch.bool:
-            known = self.values.get(_look_through(mask))
-            return LARGEST if known is None or not bool(known.all()) else 0.0
-        if given.get("is_causal"):
+        mask = next(iter(node.reads[3:]), "")
+        if mask and self.graph.dtypes.get(mask) == "bool":
+            known = self.constants.find(mask)
+            return LARGEST if known is None or not known.all() else 0.0
+        if any(node.numbers.get("is_causal", ())):
             return LARGEST
-        return self._describe(mask).magnitude if mask is not None else 0.0
+        return self.describe_operand(mask).magnitude if mask else 0.0
 
-    def _note_factor(self, node: Any, name: str) -> None:
+    def _note_factor(self, node: Node) -> None:
         """Record the constant factor of a multiplication or the value of a fill. A node that only
         moves elements has the factor of the node before it."""
-        before = [arg for arg in node.args if hasattr(arg, "op")]
-        if name in MOVES_OR_PASSES_ON and before:
-            self.factors[node] = self.factors.get(before[0], 0.0)
-        elif name == "mul":
-            known = map(self._describe, self._list_operands(node))
+        reads = [name for name in node.reads if name]
+        if node.operator in MOVES_OR_PASSES_ON and reads:
+            factor = self.factors.get(reads[0], 0.0)
+        elif node.operator == "mul":
+            known = map(self.describe_operand, reads)
             single = [one for one in known if one.constant and set(one.shape) <= {1}]
-            self.factors[node] = max((one.magnitude for one in single), default=0.0)
-        elif name == "masked_fill":
-            given = node.args[2] if len(node.args) > 2 else 0.0
-            self.factors[node] = self._describe(given).magnitude
-        elif name == "where":
-            filled = map(self._describe, node.args[1:])
-            self.factors[node] = max(
-                (operand.magnitude for operand in filled if operand.constant), default=0.0
-            )
+            factor = max((one.magnitude for one in single), default=0.0)
+        elif node.operator == "masked_fill":
+            factor = self.describe_operand(node.reads[-1]).magnitude
+        elif node.operator == "where":
+            filled = map(self.describe_operand, reads[1:])
+            factor = max((one.magnitude for one in filled if one.constant), default=0.0)
+        else:
+            return
+        self.factors |= dict.fromkeys(node.results, factor)
+
+    def _measure_cast(self, node: Node) -> Measures:
+        """Yield the bits of the integers that a cast makes floats, if QNN 2.49.40 takes them: 8 for
+        uint8, and 32 for others. An input of 64 bits is left out if only casts, and reshapes that
+        change leading ones, are between it and the cast: QNN then joins it with ExecuTorch's own
+        cast to 32 bits, and computes it rightly."""
+        dtypes, source = self.graph.dtypes, node.reads[0]
+        if dtypes.get(node.results[0]) not in FLOATS:
+            return
+        if dtypes.get(source) == "uint8":
+            yield "integers", (8.0,)
+        elif dtypes.get(source) in {"int32", "int64"}:
+            while (before := self.makers.get(source)) and (
+                before.operator in KEEPS_NUMBERS
+                or (
+                    before.operator in RESHAPES
+                    and self._strip(source) == self._strip(before.reads[0])
+                )
+            ):
+                source = before.reads[0]
+            if before or dtypes.get(source) == "int32":
+                yield "integers", (32.0,)
+
+    def _strip(self, name: str) -> tuple[int, ...]:
+        """Return the shape of a value without leading ones."""
+        return tuple(dropwhile(lambda size: size == 1, self.graph.shapes.get(name, ())))
+
+    def _note_padding(self, step: Step, pads: dict[str, Step]) -> Step:
+        """Return a step in which a convolution behind a zero padding has, as ``joined``, the number
+        ``short`` of both together, not of itself alone. QNN joins the two, except through
+        ExecuTorch if there is a single axis."""
+        before = pads.get(step.sources[0]) if step.sources else None
+        axes = len(step.shape) - 2
+        is_joined = axes > 1 or (axes == 1 and self.graph.front_end != EXECUTORCH)
+        is_convolution = step.operator.startswith("conv") and "transpose" not in step.operator
+        if not (before and is_joined and is_convolution) or before.numbers.get("value") != (0.0,):
+            return step
+        begin, end, *others = before.numbers.get("pad", (0.0, 1.0))
+        if begin != end or any(others):
+            return step
+        short = find_short(step.operands, step.numbers, int(begin))
+        numbers = {name: one for name, one in step.numbers.items() if name != "short"}
+        numbers |= {"joined": (float(short),)} if short else {}
+        return structs.replace(step, numbers=numbers)
 
 
-def _measure_cast(node: Any) -> Measures:
-    """Yield the bits of the integers that a cast makes floats, if QNN 2.49.40 takes them: 8 for
-    uint8, and 32 for others. An input of 64 bits is left out if only casts, and reshapes that
-    change leading ones, are between it and the cast: QNN then joins it with ExecuTorch's own cast
-    to 32 bits, and computes it rightly."""
-    import torch
-
-    source = node.args[0]
-    made, given = node.meta["val"].dtype, source.meta["val"].dtype
-    if made.is_floating_point and given == torch.uint8:
-        yield "integers", (8.0,)
-    elif made.is_floating_point and given in {torch.int32, torch.int64}:
-        while source.op == "call_function" and (
-            _name_operator(source) in KEEPS_NUMBERS
-            or (_name_operator(source) in RESHAPES and _strip(source) == _strip(source.args[0]))
-        ):
-            source = source.args[0]
-        if source.op == "call_function" or source.meta["val"].dtype == torch.int32:
-            yield "integers", (32.0,)
-
-
-def _strip(node: Any) -> tuple[int, ...]:
-    """Return the shape of a node's result without leading ones."""
-    return tuple(dropwhile(lambda size: size == 1, _find_shape(node)))
-
-
-def _look_through(given: Any) -> Any:
-    while getattr(given, "op", "") == "call_function" and _name_operator(given) in PASSES_ON:
-        given = given.args[0]
-    return given
-
-
-def _name_operator(node: Any) -> str:
-    name = getattr(node.target, "__name__", str(node.target))
-    return str(name).partition(".")[0].rstrip("_")
-
-
-def _list_arguments(node: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield each argument in the schema of a node's operator, with its value, or None if it is
-    omitted."""
-    schema = getattr(node.target, "_schema", None)
-    for place, one in enumerate(schema.arguments if schema else ()):
-        yield one, node.args[place] if place < len(node.args) else node.kwargs.get(one.name)
-
-
-def _list_numbers(node: Any) -> Measures:
-    """Yield (name, numbers) for each argument of a node that is a number or a list of numbers. An
-    omitted argument has its default."""
-    for one, value in _list_arguments(node):
-        value = one.default_value if value is None else value
-        values = value if isinstance(value, (list, tuple)) else (value,)
-        if all(isinstance(number, (bool, int, float)) for number in values):
-            yield one.name, tuple(map(float, values))
-        elif one.name == "padding" and value in {"same", "valid"}:
-            yield one.name, _measure_padding(node, same=value == "same")
-
-
-def _measure_padding(node: Any, *, same: bool) -> tuple[float, ...]:
-    """Return the padding of a convolution per axis, as torch computes it from "same" or "valid". It
-    is 0 along an axis whose ends differ: torch pads these by another operator."""
-    arguments = {one.name: value for one, value in _list_arguments(node)}
-    kernel = _find_shape(arguments["weight"])[2:]
-    dilation = _repeat({"dilation": tuple(arguments.get("dilation") or (1.0,))}, "dilation", 1.0)
-    totals = [(size - 1) * step * same for size, step in zip(kernel, dilation, strict=False)]
-    return tuple(0.0 if total % 2 else total / 2 for total in totals)
-
-
-def _list_changed(graph: Any) -> Iterator[str]:
-    """Yield the names of the nodes into which an operator writes, directly or through a view."""
-    for node in graph.nodes:
-        for one, changed in _list_arguments(node):
-            if one.alias_info and one.alias_info.is_write:
-                while _is_view(changed):
-                    changed = changed.args[0]
-                yield getattr(changed, "name", "")
-
-
-def _is_view(node: Any) -> bool:
-    """Return whether the first result of a node may share memory with an operand."""
-    target = getattr(node, "target", None)
-    if target is operator.getitem:  # a part, such as one of chunk's
-        return True
-    schema = getattr(target, "_schema", None)
-    return bool(schema and schema.returns and schema.returns[0].alias_info and node.args)
-
-
-def _find_shape(node: Any) -> tuple[int, ...]:
-    from ci.models.eager import list_tensors  # it imports torch
-
-    tensors = list_tensors(node.meta.get("val"))
-    sizes = tensors[0].shape if tensors else ()
-    return tuple(size if isinstance(size, int) else 0 for size in sizes)
-
-
-def _measure(value: Any) -> tuple[float, bool, float]:
+def _measure(value: Array) -> tuple[float, bool, float]:
     """Return the magnitude of a constant, whether it is uniform, and its least element, as the
-    fields of an Operand. A number is not a tensor."""
-    if not hasattr(value, "numel") or not value.numel():
-        return 0.0, False, 0.0
-    uniform = value.ndim > 0 and bool((value == value.flatten()[0]).all())
-    if value.is_complex():
-        return 0.0, uniform, 0.0
-    least, most = float(value.min()), float(value.max())  # bool has no abs()
+    fields of an Operand."""
+    if not value.size or value.dtype.kind not in "fiub":
+        return 0.0, value.ndim > 0 and value.size > 0 and bool((value == value.flat[0]).all()), 0.0
+    least, most = float(value.min()), float(value.max())
+    uniform = value.ndim > 0 and least == most
     largest = max(abs(least), abs(most))
     return 0.0 if math.isnan(largest) else min(largest, LARGEST), uniform, least

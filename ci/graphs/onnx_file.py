@@ -1,0 +1,103 @@
+"""What a parsed ONNX file holds: its graphs, constants, attributes and shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import onnx
+
+from ci.facts.finding import Origin
+from ci.models.user_code import read_origin
+
+ONNX_QUANTIZERS = {"QuantizeLinear", "DequantizeLinear"}
+TRACEBACK = "pkg.torch.onnx.stack_trace"  # torch.onnx.export records it for each node
+
+
+def infer(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with inferred shapes, including those computed from other shapes. ONNX does
+    not know ONNX Runtime's quantizers, which have the shapes of ONNX's."""
+    known = onnx.ModelProto()
+    known.CopyFrom(model)
+    for node in known.graph.node:
+        if node.domain == "com.microsoft" and node.op_type in ONNX_QUANTIZERS:
+            node.domain = ""
+    inferred = onnx.shape_inference.infer_shapes(known, data_prop=True).graph
+    del model.graph.value_info[:], model.graph.output[:]
+    model.graph.value_info.extend(inferred.value_info)
+    model.graph.output.extend(inferred.output)
+    return model
+
+
+def list_graphs(graph: Any) -> Iterator[Any]:
+    """Yield the graph and the graphs inside its nodes. The recursion ends, because protobuf limits
+    how deeply graphs are nested."""
+    yield graph
+    for node in graph.node:
+        for body in list_bodies(node):
+            yield from list_graphs(body)
+
+
+def list_bodies(node: Any) -> list[Any]:
+    """Return the graphs inside of a node."""
+    single = [one.g for one in node.attribute if one.HasField("g")]
+    return [*single, *(body for one in node.attribute for body in one.graphs)]
+
+
+def read_constants(graph: Any) -> dict[str, Any]:
+    """Return the TensorProtos of a graph's initializers and of its Constant nodes. The keys are the
+    names of the initializers and of the nodes' outputs."""
+    made = {
+        node.output[0]: attribute.t
+        for node in graph.node
+        for attribute in node.attribute
+        if node.op_type == "Constant" and attribute.name == "value"
+    }
+    return made | {initializer.name: initializer for initializer in graph.initializer}
+
+
+def read_attributes(node: Any) -> dict[str, Any]:
+    """Return the values of a node's attributes by name."""
+    return {one.name: onnx.helper.get_attribute_value(one) for one in node.attribute}
+
+
+def find_origin(node: Any) -> Origin:
+    """Return where a node comes from, if torch.onnx.export wrote it."""
+    return read_origin(
+        next((prop.value for prop in node.metadata_props if prop.key == TRACEBACK), "")
+    )
+
+
+def list_captured(node: Any) -> list[str]:
+    """Return the names that graphs inside of a node read. Some are those of their own values."""
+    names: list[str] = []
+    for inner in (inner for body in list_bodies(node) for inner in list_graphs(body)):
+        names += [name for one in inner.node for name in one.input]
+        names += [output.name for output in inner.output]
+    return [name for name in dict.fromkeys(names) if name]
+
+
+def list_reads(node: Any) -> list[str]:
+    """Return the names of the values that a node reads, including those that its inner graphs
+    read."""
+    return [name for name in dict.fromkeys((*node.input, *list_captured(node))) if name]
+
+
+def sort_nodes(protos: Sequence[Any]) -> list[Any]:
+    """Return nodes in execution order, which is that of the file if possible. Raises ValueError if
+    nodes read each other's results in a cycle."""
+    missing = {name for proto in protos for name in proto.output if name}
+    waiting, ordered = [*protos], list[Any]()
+    while waiting:
+        later = []
+        for proto in waiting:
+            if missing.isdisjoint(list_reads(proto)):
+                ordered.append(proto)
+                missing.difference_update(proto.output)
+            else:
+                later.append(proto)
+        if len(later) == len(waiting):
+            name = later[0].name or later[0].output[0]
+            raise ValueError(f"the node {name!r} reads its own result, through others")
+        waiting = later
+    return ordered

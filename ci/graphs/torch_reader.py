@@ -1,0 +1,277 @@
+"""Reads a torch module as a graph."""
+
+from __future__ import annotations
+
+import functools
+import operator
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, fx, nn
+from torch._ops import HigherOrderOperator
+from torch.fx.node import map_arg
+from torch.utils._pytree import tree_leaves
+
+from ci.graphs.graph import EXECUTORCH, Array, Graph, Node, Shape
+from ci.graphs.operators import ELEMENTWISE, PASSES_ON
+from ci.graphs.torch_state import find_written, is_view
+from ci.models.eager import copy_inputs, keep_state
+from ci.models.factory import Inputs
+from ci.models.user_code import find_origin
+
+OPERANDS = frozenset({"other", "self"})  # names of arguments that may be numbers
+FILLS = frozenset({"constant_pad_nd", "masked_fill", "pad"})  # with their argument ``value``
+# The overloads that have two operands, by torch's name of the operator that always has two.
+BINARY = {"max.other": "maximum", "min.other": "minimum"}
+NORMALIZED = frozenset({"layer_norm", "native_layer_norm", "rms_norm"})
+
+
+def read_module(module: nn.Module, inputs: Inputs, *, functional: bool = True) -> Graph:
+    """Return the graph of a module. If it is ``functional``, writes into parts of tensors become
+    operators such as ``slice_scatter``. Raises the errors of torch.export."""
+    with torch.no_grad(), keep_state(module):
+        if not functional:
+            return read_program(torch.export.export(module, copy_inputs(inputs), strict=False))
+        try:
+            program = torch.export.export(module, copy_inputs(inputs), strict=False)
+        except Exception:  # noqa: BLE001 - ExecuTorch's quantizer exports in this way
+            program = torch.export.export(module, copy_inputs(inputs), strict=True)
+        if any(map(_writes_part, program.graph.nodes)):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # torch 2.13 calls its own deprecated functions
+                program = program.run_decompositions({})
+    return read_program(program)
+
+
+def read_program(program: Any) -> Graph:
+    """Return the graph of an exported program. Its outputs are the tensors that the program
+    returns; states that it changes are left out."""
+    signature = program.graph_signature
+    held = {**program.state_dict, **program.constants}
+    changed = set(signature.buffers_to_mutate.values())
+    # detach_ writes no element.
+    writers = [node for node in program.graph.nodes if _name_operator(node) not in PASSES_ON]
+    written = frozenset(name for node in find_written(writers) for name in _list_results(node))
+    stored = {
+        **signature.inputs_to_parameters,
+        **signature.inputs_to_lifted_tensor_constants,
+        **signature.inputs_to_buffers,
+    }
+    constants: dict[str, Callable[[], Array]] = {
+        name: functools.partial(_to_array, held[target])
+        for name, target in stored.items()
+        if isinstance(held.get(target), Tensor) and target not in changed and name not in written
+    }
+    nodes: list[Node] = []
+    shapes: dict[str, Shape] = {}
+    dtypes: dict[str, str] = {}
+    outputs: list[str] = []
+    bodies: list[str] = []
+    for node in program.graph.nodes:
+        names = _list_results(node)
+        for name, value in zip(names, _list_values(node), strict=True):
+            if isinstance(value, Tensor):
+                dtypes[name] = str(value.dtype).removeprefix("torch.")
+                if all(isinstance(size, int) for size in value.shape):
+                    shapes[name] = tuple(value.shape)
+        if node.op == "call_function" and node.target is not operator.getitem:
+            reads = _list_reads(node)
+            for read in reads:
+                if isinstance(read.source, (int, float)):
+                    constants[read.name] = functools.partial(np.asarray, read.source)
+                    shapes[read.name] = ()
+            nodes.append(_read_node(node, reads, names))
+            if isinstance(node.target, HigherOrderOperator):
+                bodies.append(nodes[-1].origin)
+        elif node.op == "output":
+            outputs += _list_outputs(node, {*signature.user_outputs})
+    return Graph(nodes, outputs, shapes, constants, dtypes, written, EXECUTORCH, tuple(bodies))
+
+
+def _list_outputs(end: fx.Node, returned: Collection[str]) -> Iterator[str]:
+    """Yield the names of the tensors that a program returns, without its states."""
+    for leaf in tree_leaves(end.args[0]):
+        is_tensor = isinstance(leaf, fx.Node) and isinstance(leaf.meta.get("val"), Tensor)
+        if is_tensor and leaf.name in returned:
+            yield _name_result(leaf)
+
+
+def _writes_part(node: fx.Node) -> bool:
+    """Return whether a node writes into a part of a tensor. The others, such as relu_, may change
+    a whole tensor, which then has other values, but the same parts. The decomposition that replaces
+    them takes seconds."""
+    schema = getattr(node.target, "_schema", None)
+    for place, argument in enumerate(schema.arguments if schema else ()):
+        if argument.alias_info and argument.alias_info.is_write and place < len(node.args):
+            source: Any = node.args[place]
+            is_viewed = source.op == "call_function" and is_view(source)
+            if is_viewed or _name_operator(node) not in ELEMENTWISE:
+                return True
+    return False
+
+
+def _name_operator(node: fx.Node) -> str:
+    full = str(getattr(node.target, "__name__", node.target))
+    return BINARY.get(full, full.partition(".")[0].rstrip("_"))
+
+
+def _list_values(node: fx.Node) -> list[Any]:
+    value = node.meta.get("val")
+    return [*value] if isinstance(value, (list, tuple)) else [value]
+
+
+def _list_results(node: fx.Node) -> tuple[str, ...]:
+    if isinstance(node.meta.get("val"), (list, tuple)):
+        return tuple(f"{node.name}.{number}" for number in range(len(_list_values(node))))
+    return (_name_result(node),)
+
+
+def _name_result(node: fx.Node) -> str:
+    """Return the name of a value. One of several results has the name of its node and its
+    number."""
+    if node.op == "call_function" and node.target is operator.getitem:
+        source: Any = node.args[0]
+        return f"{source.name}.{node.args[1]}"
+    return str(node.name)
+
+
+class Read(NamedTuple):
+    """What a node reads: the value of another node, or a number."""
+
+    name: str
+    source: Any
+    is_operand: bool = True
+
+
+def _list_reads(node: fx.Node) -> list[Read]:
+    """Return the tensors that a node reads, and the numbers that it operates on, such as a factor
+    or an exponent."""
+    taken = OPERANDS | {"value"} if _name_operator(node) in FILLS else OPERANDS
+    is_padding = _name_operator(node) != "masked_fill"
+    reads: list[Read] = []
+    for argument, value in _list_arguments(node):
+        leaves = value if isinstance(value, (list, tuple)) else [value]
+        reads += [Read(_name_result(leaf), leaf) for leaf in leaves if isinstance(leaf, fx.Node)]
+        if argument.name in taken and isinstance(value, (int, float)):
+            is_operand = not (argument.name == "value" and is_padding)
+            if is_operand and isinstance(value, bool):
+                continue
+            reads.append(Read(f"{node.name}.{argument.name}", value, is_operand))
+    known = {read.source for read in reads if isinstance(read.source, fx.Node)}
+    nodes = [one for one in tree_leaves([node.args, node.kwargs]) if isinstance(one, fx.Node)]
+    has_schema = hasattr(node.target, "_schema")
+    reads += [Read(_name_result(one), one, not has_schema) for one in nodes if one not in known]
+    return reads
+
+
+def _read_node(node: fx.Node, reads: Sequence[Read], results: tuple[str, ...]) -> Node:
+    name = _name_operator(node)
+    if name == "einsum" and len(reads) == 1:
+        before, after = node.meta["val"].shape, reads[0].source.meta["val"].shape
+        name = "einsum_permutation" if sorted(before) == sorted(after) else name
+    origin = find_origin(node)
+    fills = [place for place, read in enumerate(reads) if read.name == f"{node.name}.value"]
+    return Node(
+        name,
+        tuple(read.name for read in reads),
+        results,
+        tuple(_list_axes(node, name)) or None,
+        f"{name}{origin.mark}",
+        functools.partial(_compute, node, reads),
+        name=node.name,
+        numbers=dict(_list_numbers(node)),
+        operands=sum(read.is_operand for read in reads),
+        fill=fills[0] if fills else None,
+        place=origin,
+        is_random=torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()),
+    )
+
+
+def _list_axes(node: fx.Node, name: str) -> Iterator[int]:
+    """Yield the axes over which an operator works."""
+    given = {argument.name: value for argument, value in _list_arguments(node)}
+    if name in NORMALIZED:
+        shape: Any = given.get("normalized_shape") or ()
+        yield from range(-len(shape), 0)
+    elif name == "instance_norm":
+        source: Any = node.args[0]
+        yield from range(2, source.meta["val"].ndim)
+    else:
+        dim: Any = given.get("dim")
+        yield from dim if isinstance(dim, (list, tuple)) else () if dim is None else (dim,)
+
+
+def _list_arguments(node: fx.Node) -> Iterator[tuple[Any, Any]]:
+    """Yield each argument in the schema of a node's operator, with its value, or None if it is
+    omitted."""
+    schema = getattr(node.target, "_schema", None)
+    for place, argument in enumerate(schema.arguments if schema else ()):
+        value = node.args[place] if place < len(node.args) else node.kwargs.get(argument.name)
+        yield argument, value
+
+
+def _list_numbers(node: fx.Node) -> Iterator[tuple[str, tuple[float, ...]]]:
+    """Yield (name, numbers) for each argument of a node that is a number or a list of numbers. An
+    omitted argument has its default."""
+    given = {argument.name: value for argument, value in _list_arguments(node)}
+    for argument, value in _list_arguments(node):
+        number: Any = argument.default_value if value is None else value
+        numbers = number if isinstance(number, (list, tuple)) else (number,)
+        if all(isinstance(one, (bool, int, float)) for one in numbers):
+            yield argument.name, tuple(map(float, numbers))
+        elif argument.name == "padding" and number in {"same", "valid"}:
+            yield argument.name, _measure_padding(given, same=number == "same")
+    is_constant = given.get("mode") in {None, "constant"}
+    if _name_operator(node) == "pad" and given.get("value") is None and is_constant:
+        yield "value", (0.0,)
+
+
+def _measure_padding(given: Mapping[str, Any], *, same: bool) -> tuple[float, ...]:
+    """Return the padding of a convolution per axis, as torch computes it from "same" or "valid". It
+    is 0 along an axis whose ends differ: torch pads these by another operator."""
+    kernel = given["weight"].meta["val"].shape[2:]
+    dilation = given.get("dilation") or (1,)
+    steps = [*dilation, *dilation[-1:] * len(kernel)]
+    totals = [(size - 1) * step * same for size, step in zip(kernel, steps, strict=False)]
+    return tuple(0.0 if total % 2 else total / 2 for total in totals)
+
+
+def _compute(node: fx.Node, reads: Sequence[Read], operands: Sequence[Array | None]) -> list[Array]:
+    values = {
+        read.source: operand
+        for read, operand in zip(reads, operands, strict=True)
+        if isinstance(read.source, fx.Node)
+    }
+    numbers = {
+        read.name.rpartition(".")[2]: operand
+        for read, operand in zip(reads, operands, strict=True)
+        if not isinstance(read.source, fx.Node) and operand is not None
+    }
+
+    def find_tensor(source: fx.Node) -> Any:
+        value = values[source]
+        return None if value is None else torch.from_numpy(np.ascontiguousarray(value))
+
+    args, kwargs = [*map_arg(node.args, find_tensor)], dict(map_arg(node.kwargs, find_tensor))
+    for place, (argument, _) in enumerate(_list_arguments(node)):
+        if argument.name in numbers:
+            number = numbers[argument.name].item()
+            if place < len(args):
+                args[place] = number
+            else:
+                kwargs[argument.name] = number
+    target: Any = node.target
+    with torch.no_grad():
+        result = target(*args, **kwargs)
+    results = result if isinstance(result, (list, tuple)) else [result]
+    return [_to_array(one) for one in results]
+
+
+def _to_array(value: Any) -> Array:
+    tensor = value.detach()
+    if tensor.dtype == torch.bfloat16:
+        tensor = tensor.float()
+    return np.asarray(tensor.cpu())

@@ -1,0 +1,80 @@
+"""docs/reference/lanes.md says which features both lanes have, and why one lacks the others."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "reference" / "lanes.md"
+# For each feature, what implements it: for PyTorch, and for ONNX; "" if nothing does.
+CODE = {
+    "predicted noise": ("ci/models/noise.py:predict_noise", "ci/onnx/noise.py:predict_noise"),
+    "parts of an output": (
+        "ci/executorch/graph_reader.py:find_module_parts",
+        "ci/onnx/compile.py:describe_file",
+    ),
+    "known faults": (
+        "ci/executorch/graph_reader.py:describe_module",
+        "ci/onnx/compile.py:describe_file",
+    ),
+    "where quantization costs": ("ci/models/layers.py:find_loss", "ci/onnx/layers.py:find_loss"),
+    "where float16 costs": ("ci/models/layers.py:find_loss", "ci/onnx/layers.py:find_float16_loss"),
+    "results of all layers": (
+        "ci/models/layers.py:expose_layers",
+        "ci/onnx/layers.py:expose_layers",
+    ),
+    "tensors that leave": ("ci/models/layers.py:find_clipped", "ci/onnx/layers.py:find_clipped"),
+    "mixtures of schemes": (
+        "ci/models/parts.py:list_candidates",
+        "ci/onnx/precision.py:list_candidates",
+    ),
+    "`localise`": ("ci/audit/localise.py:TorchParts", "ci/audit/localise.py:OnnxParts"),
+    "`mend`: rewrites": ("ci/mend/proof.py:", "ci/mend/onnx_proof.py:"),
+    "`mend`: a search": ("ci/mend/precision.py:MixTrials", ""),
+    "evidence": ("ci/report/evidence.py:parse_statement", "ci/report/evidence.py:parse_statement"),
+    "times by QNN's simulator": (
+        "ci/executorch/simulator.py:SimulatorHook",
+        "ci/onnx/simulate.py:simulate_source",
+    ),
+    "`fuzz`": ("ci/faults/executorch_runner.py:run_modules", "ci/faults/onnx_graphs.py:run_items"),
+    "`audit`": ("ci/audit/operators_partitions.py:partition_model", ""),
+    "a phone or a board": ("ci/verbs/emulate.py:check_device", ""),
+}
+COUNTERPARTS = {  # what a lane would have under these names, if it had the feature
+    "`audit`": ("ci/onnx/*.py", "partition_model"),
+    "a phone or a board": ("ci/verbs/onnx.py", "check_device"),
+}
+
+
+def list_definitions(path: Path) -> set[str]:
+    """The names that a module defines, and "" for the module itself."""
+    body = ast.parse(path.read_text("utf-8")).body
+    return {"", *(str(getattr(statement, "name", "")) for statement in body)}
+
+
+def read_rows() -> dict[str, list[str]]:
+    """The cells of each row of the table, by the feature's words before a comma."""
+    lines = [line for line in PAGE.read_text("utf-8").splitlines() if line.startswith("| ")]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[1:]]
+    return {feature: lanes for feature, *lanes in cells}
+
+
+def test_each_feature_is_in_both_lanes_or_has_a_reason() -> None:
+    rows = read_rows()
+    assert len(rows) == len(CODE)
+    for start, implementations in CODE.items():
+        (lanes,) = (lanes for feature, lanes in rows.items() if feature.startswith(start))
+        for place, cell in zip(implementations, lanes, strict=True):
+            path, _, name = place.partition(":")
+            if place:
+                assert cell == "yes", (start, cell)
+                assert name in list_definitions(ROOT / path), place
+            else:
+                assert cell.startswith("no: "), (start, cell)
+
+
+def test_what_a_lane_lacks_is_still_missing() -> None:
+    for feature, (pattern, name) in COUNTERPARTS.items():
+        defined = {one for path in ROOT.glob(pattern) for one in list_definitions(path)}
+        assert name not in defined, f"{feature}: the page says that this lane lacks it"
