@@ -3,22 +3,51 @@ first."""
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 
+from ci.executorch import IMPORTS
 from ci.verbs.registry import VERBS
 from provisioning.console.command import run_program
+from provisioning.errors import QnnCiError
+
+OTHERS = {
+    *("-h", "--help", "--list", "--suite", "--device", "--any", "--backend"),
+    *("--sdk", "--adaptor", "--executorch"),
+}
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run one verb, and return its exit code, which is one of provisioning.errors.ExitCode."""
     installed = Path(sys.argv[0]).name == "qnn-ci"
     words = sys.argv[1:] if argv is None else argv
+    program = "qnn-ci" if installed else "python -m ci"
+    # Tests call verbs in their own process, where torch is imported once at most.
+    begin = begin_early if argv is None else None
     try:
-        return run_program("qnn-ci" if installed else "python -m ci", VERBS, words, explain_error)
+        return run_program(program, VERBS, words, explain_error, begin)
     finally:
         if claim := sys.modules.get("ci.report.claim"):  # only some verbs import it
             claim.release_reports()
+
+
+@contextmanager
+def begin_early(verb: str, words: Sequence[str]) -> Iterator[None]:
+    """Begin what takes longest in a run on the emulator, the imports of torch, before the modules
+    of its verb are imported. A call with an option of OTHERS imports something else, or nothing."""
+    others = {word.partition("=")[0] for word in words} & OTHERS
+    is_usual = verb == "test-emulator" and not others and "QNN_CI_SDK" not in os.environ
+    with ExitStack() as stack:
+        if is_usual and find_spec("executorch"):
+            from ci.cases.pool import begin_imports
+
+            with suppress(OSError, QnnCiError):  # the verb reports what it meets itself
+                stack.enter_context(begin_imports("emulator", IMPORTS))
+        yield
 
 
 def explain_error(text: str) -> str:

@@ -503,10 +503,46 @@ class ScratchPool:
         """Stop the processes of the pool, if one is open."""
         if self.pool:
             self.pool.close()
+            self.pool = None
+
+
+_begun: list[ScratchPool] = []  # by begin_imports, and not yet closed
+
+
+@contextmanager
+def begin_imports(profile: str, imports: Sequence[str]) -> Iterator[None]:
+    """Start a pool for the block's first ``open_scratch_pool`` with the same imports, if all
+    artifacts of ``profile`` are there. The imports of torch take seconds of one core; meanwhile,
+    this process imports its own modules and reads the policy. Raises OSError if the disk is full.
+    """
+    with _make_scratch_pool(imports) as scratch:
+        scratch.guess(profile)
+        _begun.append(scratch)
+        try:
+            yield
+        finally:
+            _begun.clear()
 
 
 @contextmanager
 def open_scratch_pool(imports: Sequence[str]) -> Iterator[ScratchPool]:
+    """Yield a ScratchPool: that of ``begin_imports`` if it has the same imports, otherwise a new
+    one. After the block, the pool is closed. Raises OSError if the disk is full."""
+    begun = _begun.pop() if _begun else None
+    if begun and begun.imports == imports:
+        try:
+            yield begun
+        finally:
+            begun.close()
+        return
+    if begun:
+        begun.close()  # a process has one fork server
+    with _make_scratch_pool(imports) as scratch:
+        yield scratch
+
+
+@contextmanager
+def _make_scratch_pool(imports: Sequence[str]) -> Iterator[ScratchPool]:
     """Yield a ScratchPool with a new scratch directory. After the block, the pool is closed and the
     directory is removed. Raises OSError if the disk is full.
 
@@ -518,9 +554,9 @@ def open_scratch_pool(imports: Sequence[str]) -> Iterator[ScratchPool]:
     with scratch_directory(Path(tempfile.gettempdir()), "qnn-ci") as scratch:
         if len(str(scratch / SOCKET)) < MAX_SOCKET_PATH:
             config["tempdir"] = str(scratch)
-        held = ScratchPool(scratch, imports)
+        pool = ScratchPool(scratch, imports)
         try:
-            yield held
+            yield pool
         finally:
-            held.close()
+            pool.close()
             config["tempdir"] = before

@@ -18,6 +18,7 @@ from ci.cases.pool import Pool
 from ci.cases.qnn_files import DEBUG, ETDUMP
 from ci.cases.runners import HeldProgram, PooledProgram, PooledRunner
 from ci.cases.spec import CaseSpec
+from ci.executorch import IMPORTS
 from ci.facts.finding import Finding
 from ci.models.schemes import Mixture
 from provisioning.manifest.targets import Backend
@@ -33,7 +34,7 @@ class ExecutorchEngine:
     toolchain: tuple[str, ...]
     backend: Backend = Backend.HTP
     plain: bool = False
-    imports = ("ci.executorch.runtime", "ci.models.model")
+    imports = IMPORTS
 
     def preload(self, spec: CaseSpec) -> None:
         """Compute the digest of the rooms and load the model, so that later forks need not."""

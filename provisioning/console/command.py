@@ -18,6 +18,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
@@ -137,6 +138,9 @@ class Verb:
         return self.environment if isinstance(self.environment, str) else self.environment(words)
 
 
+Begin = Callable[[str, Sequence[str]], AbstractContextManager[None]]
+
+
 class VerbModule(Protocol):
     """The functions of a verb's module."""
 
@@ -168,15 +172,17 @@ def run_program(
     verbs: Mapping[str, Verb],
     argv: Sequence[str],
     advise: Callable[[str], str] | None = None,
+    begin: Begin | None = None,
 ) -> int:
     """Run ``program VERB ...``, write its output to stdout, and return the exit code.
 
     For an error without a fix, ``advise`` is called with its text, such as the output of a failed
-    tool, and returns a fix or ''.
+    tool, and returns a fix or ''. ``begin`` is called with the verb and its arguments before the
+    verb's module is imported; the verb runs in its context.
     """
     open_missing_streams()
     catch_signals()
-    code, text = run_command(program, verbs, argv, advise)
+    code, text = run_command(program, verbs, argv, advise, begin)
     if code == ExitCode.INTERRUPTED:
         ignore_signals()
     try:
@@ -194,6 +200,7 @@ def run_command(
     verbs: Mapping[str, Verb],
     argv: Sequence[str],
     advise: Callable[[str], str] | None = None,
+    begin: Begin | None = None,
 ) -> tuple[int, str]:
     """Run ``program VERB ...`` and return the exit code and the text for stdout.
 
@@ -211,7 +218,8 @@ def run_command(
     name = find_verb(verbs, words[0]) if words else ""
     before = CALLER.set(caller)
     try:
-        outcome = _run_verb(caller, verbs, name, words)
+        with begin(name, words[1:]) if begin and name else nullcontext():
+            outcome = _run_verb(caller, verbs, name, words)
     except KeyboardInterrupt:
         return _report_error(caller, name, InterruptedRunError("interrupted"), as_json=as_json)
     except Exception as raised:  # noqa: BLE001 - without -v, a user never sees a traceback

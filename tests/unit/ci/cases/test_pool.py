@@ -28,7 +28,12 @@ from ci.cases.pool import (
     Ended,
     Lease,
     Pool,
+    ScratchPool,
     Worker,
+    begin_imports,
+    find_fork_server,
+    is_server,
+    open_scratch_pool,
 )
 from provisioning.console.usage import Allowance, Watch
 from provisioning.errors import StoreError, UnfitError, UsageError
@@ -256,3 +261,20 @@ def test_a_worker_that_ignores_sigterm_is_killed(
     worker.end()
     worker.process.join(60)
     assert worker.process.exitcode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("imports", [("json",), ("csv",)])
+def test_a_pool_that_was_begun_early_is_used_for_the_same_imports_only(
+    monkeypatch: pytest.MonkeyPatch, imports: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(ScratchPool, "guess", lambda self, profile: self.open(os.environ))
+    with begin_imports("emulator", ("json",)):
+        begun = find_fork_server()
+        with open_scratch_pool(imports) as scratch:
+            assert is_server(begun) == (imports == ("json",))
+            scratch.open(os.environ)
+            assert is_server(find_fork_server())
+        assert not is_server(find_fork_server())
+        with open_scratch_pool(("json",)) as scratch:  # it was used, so this one is another
+            assert scratch.pool is None
+    assert not list(Path(scratch.scratch).parent.glob(scratch.scratch.name))
