@@ -299,6 +299,7 @@ ROWS = (
     Row("doctor emulator --json", '"fit": true'),
     Row("SESSION|doctor|validate", "emulator: fit"),
     # -- store --
+    Row("fetch qnn-sdk --to mirror", "licence that you have not accepted", 3),
     Row("fetch (qnn-sdk|aot|android)|provision -- lpai", "this fetch needs your consent", 3),
     Row("env aot", "QNN_SDK_ROOT", given=SDKS),
     Row("fetch|provision", ""),

@@ -176,7 +176,7 @@ def test_a_tensor_entry_of_a_policy_has_a_valid_type_shape_and_scale(
 
 @pytest.mark.parametrize("name", ["max_abs", "max_above_noise_db", "min_equal"])
 def test_a_limit_of_0_is_not_treated_as_unset(name: str) -> None:
-    assert Limits(**{name: 0.0}).given == {name: 0.0}
+    assert Limits(**{name: 0.0}).stated_limits == {name: 0.0}
     entry = ModelEntry("net.py:make", limits={Scheme.FP16: Limits(**{name: 0.0})})
     policy = msgspec.structs.replace(DEFAULT, models={"net": entry})
     assert getattr(policy.limits_of("net", Scheme.FP16), name) == 0
