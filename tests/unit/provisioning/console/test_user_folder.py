@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from provisioning.console import user_folder
 from provisioning.console.progress import Progress
 from provisioning.console.user_folder import (
     RECORD,
@@ -21,6 +22,7 @@ from provisioning.console.user_folder import (
     edit_file,
     lock_folder,
     owned_directory,
+    require_output,
     write_output,
 )
 from provisioning.errors import StoreError, UsageError
@@ -252,3 +254,15 @@ def test_a_folder_that_cannot_be_written_is_an_error_with_a_reason(tmp_path: Pat
     (tmp_path / "file").touch()
     with pytest.raises(StoreError, match="cannot be written"):
         write(tmp_path / "file", OURS)
+
+
+def test_a_large_file_of_the_users_is_refused_without_reading_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large = tmp_path / "large"
+    large.touch()
+    os.truncate(large, 40 << 30)
+    monkeypatch.setattr(user_folder, "hash_file", None)
+    with pytest.raises(UsageError, match="large would be overwritten"):
+        require_output(large, lambda path: False, "move it", data=b"new")
+    assert [*UserFolder(tmp_path).find_foreign(["large"])] == ["large"]
