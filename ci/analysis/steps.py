@@ -43,7 +43,7 @@ class Operand(Struct, frozen=True):
     magnitude: float = 0.0
     uniform: bool = False  # whether it is a constant tensor whose elements are all equal
     stored: bool = False  # whether it is a constant that is not computed from other constants
-    least: float = 0.0  # the smallest element of a constant; 0 if it is unknown
+    smallest: float = 0.0  # the smallest element of a constant; 0 if it is unknown
 
 
 class Step(Struct, frozen=True):
@@ -108,46 +108,48 @@ def measure_step(operands: Sequence[Operand], numbers: Numbers) -> dict[str, tup
     - ``along``: the size of the first operand's axis ``dim``
     - ``behind``: the number of axes of the first operand behind the axis ``dim``
     """
-    found = dict(numbers)
-    if "groups" in found and len(operands) > 1:
-        found |= dict(_measure_convolution(operands, found))
-    elif "kernel_size" in found and not found.get("stride"):
-        found["stride"] = found["kernel_size"]
-    if operands and "ceil_mode" in found:
-        found |= dict(_measure_pool(operands[0].shape, found))
+    measured = dict(numbers)
+    if "groups" in measured and len(operands) > 1:
+        measured |= dict(_measure_convolution(operands, measured))
+    elif "kernel_size" in measured and not measured.get("stride"):
+        measured["stride"] = measured["kernel_size"]
+    if operands and "ceil_mode" in measured:
+        measured |= dict(_measure_pool(operands[0].shape, measured))
     fixed = max((operand.magnitude for operand in operands if operand.constant), default=0.0)
-    floor = next(iter(found.get("min", ())), fixed)
-    found |= {"lowest": (max(found["min"][0], 0.0),)} if found.get("min") else {}
+    floor = next(iter(measured.get("min", ())), fixed)
+    measured |= {"lowest": (max(measured["min"][0], 0.0),)} if measured.get("min") else {}
     if 0 < floor < TINY:
-        found["floor"] = (floor,)
-    made = found.get("output_size", ())
-    sizes = zip(made, operands[0].shape[-len(made) :] if made else (), strict=False)
-    factors = found.get("scale_factors") or [after / before for after, before in sizes if before]
+        measured["floor"] = (floor,)
+    output_sizes = measured.get("output_size", ())
+    sizes = zip(
+        output_sizes, operands[0].shape[-len(output_sizes) :] if output_sizes else (), strict=False
+    )
+    factors = measured.get("scale_factors") or [after / before for after, before in sizes if before]
     if any(factor % 1 for factor in factors):
-        found["uneven"] = (1.0,)
-    found |= {**dict(_measure_norm(operands)), **dict(_measure_constants(operands))}
-    found |= dict(_measure_axis(operands, found))
+        measured["uneven"] = (1.0,)
+    measured |= {**dict(_measure_norm(operands)), **dict(_measure_constants(operands))}
+    measured |= dict(_measure_axis(operands, measured))
     if operands and operands[0].shape:
         *rows, length = operands[0].shape
-        found |= {"rows": (float(math.prod(rows)),), "length": (float(length),)}
+        measured |= {"rows": (float(math.prod(rows)),), "length": (float(length),)}
         if rows and not rows[-1] % 8:
-            found["eights"] = (rows[-1] / 8,)
+            measured["eights"] = (rows[-1] / 8,)
     if operands and len(operands[0].shape) == 4:
         height, width = operands[0].shape[2:]
-        found |= {"height": (float(height),), "width": (float(width),)}
-    return found
+        measured |= {"height": (float(height),), "width": (float(width),)}
+    return measured
 
 
 def _measure_axis(operands: Sequence[Operand], numbers: Numbers) -> Measures:
-    given = numbers.get("dim", ())
+    dims = numbers.get("dim", ())
     shape = operands[0].shape if operands else ()
-    if len(given) == 1 and -len(shape) <= given[0] < len(shape):
-        axis = int(given[0]) % len(shape)
+    if len(dims) == 1 and -len(shape) <= dims[0] < len(shape):
+        axis = int(dims[0]) % len(shape)
         yield "along", (float(shape[axis]),)
         yield "behind", (float(len(shape) - 1 - axis),)
-    if given and len(operands) == 2 and operands[1].uniform and operands[1].magnitude:
+    if dims and len(operands) == 2 and operands[1].uniform and operands[1].magnitude:
         rank = len(operands[1].shape)
-        yield "uniform_last", (given[0] % rank, rank - 1 - given[0] % rank)
+        yield "uniform_last", (dims[0] % rank, rank - 1 - dims[0] % rank)
 
 
 def _measure_convolution(operands: Sequence[Operand], numbers: Numbers) -> Measures:
@@ -166,7 +168,19 @@ def _measure_convolution(operands: Sequence[Operand], numbers: Numbers) -> Measu
         yield "depthwise", (1.0,)
         added = numbers.get("output_padding", ())
         padded = zip(added, _repeat(numbers, "padding", 0.0), strict=False)
-        yield "surplus", (max((1 + more - given for more, given in padded if more), default=0.0),)
+        yield (
+            "surplus",
+            (
+                max(
+                    (
+                        1 + output_padding - padding
+                        for output_padding, padding in padded
+                        if output_padding
+                    ),
+                    default=0.0,
+                ),
+            ),
+        )
 
 
 def find_short(operands: Sequence[Operand], numbers: Numbers, apart: int = 0) -> int:
@@ -191,26 +205,32 @@ def _last(numbers: Numbers, name: str, default: int) -> int:
 
 
 def _measure_constants(operands: Sequence[Operand]) -> Measures:
-    for place, one in enumerate(operands):
-        if one.constant and math.prod(one.shape) == 1:
-            yield "factor", (one.magnitude,)
+    for place, operand in enumerate(operands):
+        if operand.constant and math.prod(operand.shape) == 1:
+            yield "factor", (operand.magnitude,)
             if place == 1:
-                yield "second", (max(one.least, 0.0),)
-        elif one.uniform:
+                yield "second", (max(operand.smallest, 0.0),)
+        elif operand.uniform:
             yield "uniform", (1.0,)
-        elif one.constant:
+        elif operand.constant:
             yield "varied", (float(place),)
 
 
 def _measure_norm(operands: Sequence[Operand]) -> Measures:
     lengths = {operand.shape[-1] for operand in operands if operand.shape and not operand.constant}
-    stored = [one.shape[0] for one in operands if one.stored and len(one.shape) == 1]
+    stored = [
+        candidate.shape[0]
+        for candidate in operands
+        if candidate.stored and len(candidate.shape) == 1
+    ]
     if stored and stored[0] in lengths:
         yield "factors", (float(stored[0]),)
     elif stored and lengths == {1}:
         yield "spread", (float(stored[0]),)
     is_batch_norm = len(operands) == 5
-    if is_batch_norm and any(one.constant and one.least < 0 for one in operands[1:3]):
+    if is_batch_norm and any(
+        candidate.constant and candidate.smallest < 0 for candidate in operands[1:3]
+    ):
         yield "signed", (1.0,)
     if operands and _is_misplaced(operands[0].shape):
         yield "misplaced", (1.0,)
@@ -231,17 +251,17 @@ def _is_misplaced(shape: Sequence[int]) -> bool:
 
 def _repeat(numbers: Numbers, name: str, default: float) -> Iterator[float]:
     """Yield an argument's number per axis. A single number applies to all axes."""
-    given = numbers.get(name) or (default,)
-    yield from given
+    values = numbers.get(name) or (default,)
+    yield from values
     while True:
-        yield given[-1]
+        yield values[-1]
 
 
 def _find_unreached(kernel: Sequence[int], numbers: Numbers) -> float:
     names = (("stride", 1.0), ("padding", 0.0), ("output_padding", 0.0), ("dilation", 1.0))
-    given = [_repeat(numbers, name, usual) for name, usual in names]
+    settings = [_repeat(numbers, name, usual) for name, usual in names]
     rows = [0.0]
-    for size, stride, padding, output_padding, dilation in zip(kernel, *given, strict=False):
+    for size, stride, padding, output_padding, dilation in zip(kernel, *settings, strict=False):
         reach = (size - 1) * dilation + 1
         rows.append(output_padding - padding - (math.ceil(reach / stride) * stride - reach))
     return max(rows)
@@ -257,19 +277,23 @@ def _measure_pool(shape: Sequence[int], numbers: Numbers) -> Measures:
     )
     is_counted = any(numbers["count_include_pad"])
     if kernel and kernel == stride:
-        same = all(size // kernel == (size + 2 * padding) // kernel for size in shape[2:])
-        yield "tiled", (float(is_counted or same),)
+        needs_no_window = all(
+            size // kernel == (size + 2 * padding) // kernel for size in shape[2:]
+        )
+        yield "tiled", (float(is_counted or needs_no_window),)
     if is_counted and (stride in {4, 8} or (stride == 1 and kernel not in {3, 5})):
         yield "counted", (1.0,)
 
 
 def _find_overhang(shape: Sequence[int], numbers: Numbers) -> float:
     kernel = numbers.get("kernel_size", ())
-    given = [_repeat(numbers, name, usual) for name, usual in (("stride", 1.0), ("padding", 0.0))]
+    settings = [
+        _repeat(numbers, name, usual) for name, usual in (("stride", 1.0), ("padding", 0.0))
+    ]
     sizes = shape[-len(kernel) :] if len(kernel) > 1 else shape[2:]
     rows = [0.0]
-    every = zip(sizes, _repeat(numbers, "kernel_size", 1.0), *given, strict=False)
-    for size, window, stride, padding in every:
+    axes = zip(sizes, _repeat(numbers, "kernel_size", 1.0), *settings, strict=False)
+    for size, window, stride, padding in axes:
         moves = math.ceil((size + 2 * padding - window) / stride)
         moves -= moves * stride >= size + padding  # torch omits a window of padding only
         rows.append(moves * stride + window - size - 2 * padding)
@@ -285,8 +309,8 @@ def list_unread(graph: Graph) -> list[str]:
     """Return a sentence about the graphs inside of nodes, if there are any."""
     names = list(dict.fromkeys(graph.bodies))
     shown = ", ".join(names[:MOST_NAMED])
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    text = f"known faults and parts of outputs were not searched inside of {shown}{more}"
+    excess = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    text = f"known faults and parts of outputs were not searched inside of {shown}{excess}"
     return [text] if names else []
 
 
@@ -380,13 +404,13 @@ class _Describer:
         return Operand(shape, magnitude=self.factors.get(self.passed.get(name, name), 0.0))
 
     def _describe_constant(self, name: str, value: Array | None) -> Operand:
-        magnitude, uniform, least = (0.0, False, 0.0) if value is None else _measure(value)
+        magnitude, uniform, smallest = (0.0, False, 0.0) if value is None else _measure(value)
         source = name
         while (node := self.makers.get(source)) and node.operator in KEEPS_NUMBERS:
             source = node.reads[0]
         shape = self.graph.shapes.get(name, () if value is None else value.shape)
         is_stored = source in self.graph.constants and bool(shape)
-        return Operand(shape, True, magnitude, uniform, is_stored, least)
+        return Operand(shape, True, magnitude, uniform, is_stored, smallest)
 
     def _is_recalled(self, node: Node) -> bool:
         """Return whether an earlier call of a layer reads the bias of this one."""
@@ -403,8 +427,8 @@ class _Describer:
         nothing."""
         mask = next(iter(node.reads[3:]), "")
         if mask and self.graph.dtypes.get(mask) == "bool":
-            known = self.constants.find(mask)
-            return LARGEST if known is None or not known.all() else 0.0
+            array = self.constants.find(mask)
+            return LARGEST if array is None or not array.all() else 0.0
         if any(node.numbers.get("is_causal", ())):
             return LARGEST
         return self.describe_operand(mask).magnitude if mask else 0.0
@@ -416,14 +440,16 @@ class _Describer:
         if node.operator in MOVES_OR_PASSES_ON and reads:
             factor = self.factors.get(reads[0], 0.0)
         elif node.operator == "mul":
-            known = map(self.describe_operand, reads)
-            single = [one for one in known if one.constant and set(one.shape) <= {1}]
-            factor = max((one.magnitude for one in single), default=0.0)
+            operands = map(self.describe_operand, reads)
+            single = [
+                operand for operand in operands if operand.constant and set(operand.shape) <= {1}
+            ]
+            factor = max((operand.magnitude for operand in single), default=0.0)
         elif node.operator == "masked_fill":
             factor = self.describe_operand(node.reads[-1]).magnitude
         elif node.operator == "where":
             filled = map(self.describe_operand, reads[1:])
-            factor = max((one.magnitude for one in filled if one.constant), default=0.0)
+            factor = max((operand.magnitude for operand in filled if operand.constant), default=0.0)
         else:
             return
         self.factors |= dict.fromkeys(node.results, factor)
@@ -464,11 +490,11 @@ class _Describer:
         is_convolution = step.operator.startswith("conv") and "transpose" not in step.operator
         if not (before and is_joined and is_convolution) or before.numbers.get("value") != (0.0,):
             return step
-        begin, end, *others = before.numbers.get("pad", (0.0, 1.0))
-        if begin != end or any(others):
+        begin, end, *ends_of_other_axes = before.numbers.get("pad", (0.0, 1.0))
+        if begin != end or any(ends_of_other_axes):
             return step
         short = find_short(step.operands, step.numbers, int(begin))
-        numbers = {name: one for name, one in step.numbers.items() if name != "short"}
+        numbers = {name: values for name, values in step.numbers.items() if name != "short"}
         numbers |= {"joined": (float(short),)} if short else {}
         return structs.replace(step, numbers=numbers)
 
@@ -478,7 +504,7 @@ def _measure(value: Array) -> tuple[float, bool, float]:
     fields of an Operand."""
     if not value.size or value.dtype.kind not in "fiub":
         return 0.0, value.ndim > 0 and value.size > 0 and bool((value == value.flat[0]).all()), 0.0
-    least, most = float(value.min()), float(value.max())
-    uniform = value.ndim > 0 and least == most
-    largest = max(abs(least), abs(most))
-    return 0.0 if math.isnan(largest) else min(largest, LARGEST), uniform, least
+    smallest, highest = float(value.min()), float(value.max())
+    uniform = value.ndim > 0 and smallest == highest
+    largest = max(abs(smallest), abs(highest))
+    return 0.0 if math.isnan(largest) else min(largest, LARGEST), uniform, smallest

@@ -132,7 +132,7 @@ class DeviceRunner:
                 )
             owner, _, left_s = answer.out.decode("utf-8", "replace").strip().partition(" ")
             # The second attempt names the ended owner: the device cannot know that it has ended,
-            # and takes the lease from it only if nobody else has done so meanwhile.
+            # and takes the lease from it only if no other process has taken it first.
             if ended_owner == owner or not is_gone(owner):
                 return Holder(owner or "another computer", left_s or "a few")
             ended_owner = owner

@@ -148,8 +148,10 @@ class Explanation(Struct, frozen=True):
     def operators_of(self, cause: Finding) -> tuple[Operator, ...]:
         """Return the operators that a finding's lines or those of its consequences name, without
         repetitions, in the order of their lines."""
-        found = (*self.causes, *self.consequences, *self.notes)
-        rules = {one.rule for one in found if one.consequence_of == cause.rule} | {cause.rule}
+        findings = (*self.causes, *self.consequences, *self.notes)
+        rules = {finding.rule for finding in findings if finding.consequence_of == cause.rule} | {
+            cause.rule
+        }
         named: dict[str, Operator] = {}
         for operator in self.operators:
             if operator.rule in rules:
@@ -196,8 +198,8 @@ class _Scan:
         shapes = b"\n".join(kinds)
         starts = b"\n".join(kind[:LINE_CHARS] for kind in kinds)
         self.places += count_places(starts.decode("utf-8", "replace"))
-        wanted = {text for rule in self.rules for text in rule.log}
-        self.contained |= {text for text in wanted if text.encode() in shapes}
+        log_texts = {text for rule in self.rules for text in rule.log}
+        self.contained |= {text for text in log_texts if text.encode() in shapes}
         known: dict[int, str] = {0: ""} if self.tail == "known" else {}  # start of a line: rule
         new: list[tuple[int, str]] = []
         numbered: dict[str, list[tuple[int, str]]] = {}  # lines with a number of a family
@@ -241,15 +243,15 @@ class _Scan:
         for naming in read_namings():
             literals = [text for text in naming.literals if text.translate(None, _DIGITS) in shapes]
             for start, line in _find_lines(chunk, low, literals):
-                if not (found := re.search(naming.pattern, line)):
+                if not (match := re.search(naming.pattern, line)):
                     continue
                 if naming.is_begin:
-                    begun[start] = found["name"]
+                    begun[start] = match["name"]
                 elif start in known:
                     named = self.operators.setdefault(known[start], {})
                     if len(named) < MOST_OPERATORS:
                         number = self.lines + chunk.count(b"\n", 0, start) + 1
-                        named.setdefault(found["name"], number)
+                        named.setdefault(match["name"], number)
         for start, rule in sorted([*((start, "") for start in begun), *new]):
             if not rule:
                 number = self.lines + chunk.count(b"\n", 0, start) + 1
@@ -259,38 +261,38 @@ class _Scan:
 
     def _find_unknown(self, chunk: bytes, low: bytes, known: set[int]) -> set[int]:
         """Count the error lines of ``chunk`` that are not ``known``, and return their starts."""
-        found: dict[int, str] = {}
+        unknown_lines: dict[int, str] = {}
         if self.unknown_count >= MOST_UNKNOWN:
             return set()
         if self.tail == "unknown":
             known = known | {0}
         for start, line in _find_lines(chunk, low, _MARKS):
             if start not in known and _ERROR.search(line) and not _QUOTED.search(line):
-                found[start] = line.strip()
-        self.unknown_count += len(found)
-        for start in sorted(found)[: SHOWN_UNKNOWN - len(self.unknown)]:
+                unknown_lines[start] = line.strip()
+        self.unknown_count += len(unknown_lines)
+        for start in sorted(unknown_lines)[: SHOWN_UNKNOWN - len(self.unknown)]:
             number = self.lines + chunk.count(b"\n", 0, start) + 1
-            self.unknown.append(Unknown(number, found[start]))
-        return set(found)
+            self.unknown.append(Unknown(number, unknown_lines[start]))
+        return set(unknown_lines)
 
 
 def _find_lines(chunk: bytes, low: bytes, literals: Sequence[bytes]) -> Iterator[tuple[int, str]]:
     """Yield each line of ``chunk`` that contains one of ``literals``: the offset of its start, and
     its text near the literal. A literal that begins with a line break matches only at the start of
     a line."""
-    found: dict[int, int] = {}
+    places: dict[int, int] = {}
     for literal in literals:
         # The first line has no line break before it.
         at = 0 if low.startswith(literal.lstrip(b"\n")) else low.find(literal)
         while 0 <= at < len(low):
             at += low[at] == b"\n"[0]
             start = low.rfind(b"\n", 0, at) + 1
-            found.setdefault(start, at)
+            places.setdefault(start, at)
             end = low.find(b"\n", at)
             at = low.find(literal, end) if end >= 0 else -1
-    for start in sorted(found):
+    for start in sorted(places):
         end = chunk.find(b"\n", start)
-        at, stop = found[start], len(chunk) if end < 0 else end
+        at, stop = places[start], len(chunk) if end < 0 else end
         part = chunk[max(start, at - LINE_CHARS) : min(stop, at + LINE_CHARS)]
         yield start, part.decode("utf-8", "replace")
 
@@ -321,26 +323,30 @@ def find_known(text: str, rules: Sequence[Rule]) -> Finding | None:
     """
     if text.rstrip().rpartition("\n")[2].startswith(OWN_FIX):
         return None
-    told = explain_text(text, rules)
-    known = (cause for cause in (*told.causes, *told.notes) if cause.role is not Role.SYMPTOM)
-    return next(known, None)
+    explanation = explain_text(text, rules)
+    causes = (
+        cause
+        for cause in (*explanation.causes, *explanation.notes)
+        if cause.role is not Role.SYMPTOM
+    )
+    return next(causes, None)
 
 
 def _split(log: Iterable[bytes]) -> Iterator[bytes]:
     """Yield whole lines of a log in UTF-8, with ``\\n`` as line ending and without colours. Lines
     longer than CHUNK_BYTES may be split; the next part then repeats the last LINE_CHARS."""
-    rest = b""
+    remainder = b""
     for part in _decode(log):
-        text = rest + part
+        text = remainder + part
         cut = max(text.rfind(b"\n"), text.rfind(b"\r", 0, -1)) + 1
-        rest = text[cut:]
+        remainder = text[cut:]
         if cut:
             yield _clean(text[:cut])
         elif len(text) > CHUNK_BYTES:
             yield _clean(text[:-LINE_CHARS])
-            rest = text[-2 * LINE_CHARS :]
-    if rest:
-        yield _clean(rest)
+            remainder = text[-2 * LINE_CHARS :]
+    if remainder:
+        yield _clean(remainder)
 
 
 def _decode(log: Iterable[bytes]) -> Iterator[bytes]:
@@ -349,7 +355,7 @@ def _decode(log: Iterable[bytes]) -> Iterator[bytes]:
     start = b""
     while len(start) < len(codecs.BOM_UTF8) and (part := next(parts, b"")):
         start += part
-    mark = next((one for one in _MARKED if start.startswith(one)), b"")
+    mark = next((candidate for candidate in _MARKED if start.startswith(candidate)), b"")
     start = start[len(mark) :]
     if _MARKED.get(mark, "utf-8") == "utf-8":
         yield start
@@ -369,23 +375,23 @@ def is_in_its_log(rule: Rule, scan: _Scan) -> bool:
     return not rule.log or not scan.contained.isdisjoint(rule.log)
 
 
-def find_other(rule: Rule, seen: _Seen, scan: _Scan) -> Rule | None:
+def find_other(rule: Rule, taken: _Seen, scan: _Scan) -> Rule | None:
     """Return the next rule that matches a line, which ``rule`` has taken in a log that is not its
     own, and note the line for it. Whether the log is the rule's own is only known at its end."""
-    low = seen.text.lower().encode()
-    for other in scan.rules:
-        if other is rule or not is_in_its_log(other, scan):
+    low = taken.text.lower().encode()
+    for candidate in scan.rules:
+        if candidate is rule or not is_in_its_log(candidate, scan):
             continue
-        if other.literals and not any(text.strip() in low for text in other.literals):
+        if candidate.literals and not any(text.strip() in low for text in candidate.literals):
             continue
-        if (values := other.find(seen.text)) is not None:
-            lines = [_Seen(seen.line, seen.text, values, seen.count)]
-            if had := scan.seen.get(other.id):
+        if (values := candidate.find(taken.text)) is not None:
+            lines = [_Seen(taken.line, taken.text, values, taken.count)]
+            if had := scan.seen.get(candidate.id):
                 lines.append(had)
-            first = min(lines, key=lambda one: one.line)
-            count = sum(one.count for one in lines)
-            scan.seen[other.id] = _Seen(first.line, first.text, first.values, count)
-            return other
+            first = min(lines, key=lambda match: match.line)
+            count = sum(match.count for match in lines)
+            scan.seen[candidate.id] = _Seen(first.line, first.text, first.values, count)
+            return candidate
     return None
 
 
@@ -394,13 +400,13 @@ def _conclude(file: str, scan: _Scan) -> Explanation:
     matched = [rule for rule in scan.rules if rule.id in scan.seen]
     for rule in [one for one in matched if not is_in_its_log(one, scan)]:
         matched.remove(rule)
-        seen = scan.seen.pop(rule.id)
-        other = find_other(rule, seen, scan)
-        if not other:
-            scan.unknown.append(Unknown(seen.line, seen.text))
-            scan.unknown_count += seen.count
-        elif other not in matched:
-            matched.append(other)
+        taken = scan.seen.pop(rule.id)
+        next_rule = find_other(rule, taken, scan)
+        if not next_rule:
+            scan.unknown.append(Unknown(taken.line, taken.text))
+            scan.unknown_count += taken.count
+        elif next_rule not in matched:
+            matched.append(next_rule)
     scan.unknown.sort(key=lambda one: one.line)
     matched.sort(key=lambda rule: scan.seen[rule.id].line)
     ids = {rule.id for rule in matched}
@@ -461,17 +467,17 @@ def _find(
 ) -> Finding:
     """Return the finding of a matched rule. ``place`` is where the log was made; a line that shows
     its own place overrules it."""
-    seen = scan.seen[rule.id]
-    own = find_place(count_places(seen.text.lower().translate(_NO_DIGITS)))
+    matched = scan.seen[rule.id]
+    own_place = find_place(count_places(matched.text.lower().translate(_NO_DIGITS)))
     # A line that names a library for aarch64 may be from the computer that has it for a board.
-    is_certain = own not in (Place.UNKNOWN, Place.BOARD)
-    place = own if is_certain or place is Place.UNKNOWN else place
+    is_certain = own_place not in (Place.UNKNOWN, Place.BOARD)
+    place = own_place if is_certain or place is Place.UNKNOWN else place
     near = Place.DEVICE if place is Place.BOARD else place  # a board is a device, too
     variant = rule.places.get(place) or rule.places.get(near, Variant())
     proven = rule.proof and not variant.remedy
 
     def fill(text: str) -> str:
-        return rule.fill(text, seen.values)
+        return rule.fill(text, matched.values)
 
     return Finding(
         id=rule.finding_id,
@@ -487,11 +493,11 @@ def _find(
             ),
         ),
         place=place,
-        line=seen.line,
-        text=seen.text,
+        line=matched.line,
+        text=matched.text,
         source=rule.source,
         seen=rule.seen,
         versions=rule.versions,
-        count=seen.count,
+        count=matched.count,
         consequence_of=consequence_of,
     )

@@ -59,24 +59,27 @@ def _make_constant(tensor: Tensor) -> Array:
         return np.full(tensor.shape, -LARGEST_DRAWN)
     axis = tensor.shape.index(longest)
     behind = (1,) * (len(tensor.shape) - 1 - axis)
-    least = -LARGEST_DRAWN if tensor.like == "normal" else 0.0
-    row = np.resize([LARGEST_DRAWN, least], longest)
+    smallest = -LARGEST_DRAWN if tensor.like == "normal" else 0.0
+    row = np.resize([LARGEST_DRAWN, smallest], longest)
     return np.broadcast_to(row.reshape(longest, *behind), tensor.shape)
 
 
 def _name_numbers(node: Node, rank: int) -> dict[str, tuple[float, ...]]:
     """Return the arguments of a node to which patterns may refer, with torch's names and
     defaults."""
-    given: Mapping[str, Any] = {"value": 0.0, **node.attributes}
+    attributes: Mapping[str, Any] = {"value": 0.0, **node.attributes}
     if node.operator == "pad":
-        behind = rank - 1 - int(given["axis"]) % rank
-        widths = (float(given["before"]), float(given["after"]))
-        return {"pad": (0.0, 0.0) * behind + widths, "value": (float(given["value"]),)}
+        behind = rank - 1 - int(attributes["axis"]) % rank
+        widths = (float(attributes["before"]), float(attributes["after"]))
+        return {"pad": (0.0, 0.0) * behind + widths, "value": (float(attributes["value"]),)}
     if "size" in node.attributes:
         return {"output_size": cast("tuple[int, ...]", node.attributes["size"])}
     usual = USUAL_NUMBERS.get(node.operator, {})
-    numbers = {name: given.get(own, one) for own, (name, one) in usual.items()}
-    return {name: one if isinstance(one, tuple) else (float(one),) for name, one in numbers.items()}
+    numbers: dict[str, tuple[float, ...]] = {}
+    for attribute, (name, default) in usual.items():
+        value = attributes.get(attribute, default)
+        numbers[name] = value if isinstance(value, tuple) else (float(value),)
+    return numbers
 
 
 # Attributes of operators in ci.faults, each with torch's name and default.
@@ -94,13 +97,13 @@ USUAL_NUMBERS: Mapping[str, Mapping[str, tuple[str, float]]] = {
 }
 
 
-def _guess_shape(node: Node, given: Sequence[Shape]) -> Shape:
-    kind, first = node.kind, given[0]
+def _guess_shape(node: Node, shapes: Sequence[Shape]) -> Shape:
+    kind, first = node.kind, shapes[0]
     if kind == "reduce" and "axes" in node.attributes:
         axes = {axis % len(first) for axis in cast("tuple[int, ...]", node.attributes["axes"])}
         ones = [1 if axis in axes else size for axis, size in enumerate(first)]
-        kept = [one for axis, one in enumerate(ones) if axis not in axes]
-        return tuple(ones if node.attributes.get("keep") else kept)
+        remaining = [size for axis, size in enumerate(ones) if axis not in axes]
+        return tuple(ones if node.attributes.get("keep") else remaining)
     if node.operator == "pad":
         axis = int(cast(float, node.attributes["axis"])) % len(first)
         added = int(sum(cast(float, node.attributes[end]) for end in ("before", "after")))
@@ -111,6 +114,6 @@ def _guess_shape(node: Node, given: Sequence[Shape]) -> Shape:
         return tuple(first[axis] for axis in cast("tuple[int, ...]", node.attributes["order"]))
     if kind != "binary":
         return first
-    rank = max(map(len, given))
-    padded = [(1,) * (rank - len(one)) + one for one in given]
+    rank = max(map(len, shapes))
+    padded = [(1,) * (rank - len(shape)) + shape for shape in shapes]
     return tuple(max(sizes) for sizes in zip(*padded, strict=True))

@@ -17,12 +17,12 @@ TRACEBACK = "pkg.torch.onnx.stack_trace"  # torch.onnx.export records it for eac
 def infer(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return the model with inferred shapes, including those computed from other shapes. ONNX does
     not know ONNX Runtime's quantizers, which have the shapes of ONNX's."""
-    known = onnx.ModelProto()
-    known.CopyFrom(model)
-    for node in known.graph.node:
+    plain = onnx.ModelProto()
+    plain.CopyFrom(model)
+    for node in plain.graph.node:
         if node.domain == "com.microsoft" and node.op_type in ONNX_QUANTIZERS:
             node.domain = ""
-    inferred = onnx.shape_inference.infer_shapes(known, data_prop=True).graph
+    inferred = onnx.shape_inference.infer_shapes(plain, data_prop=True).graph
     del model.graph.value_info[:], model.graph.output[:]
     model.graph.value_info.extend(inferred.value_info)
     model.graph.output.extend(inferred.output)
@@ -39,26 +39,28 @@ def list_graphs(graph: Any) -> Iterator[Any]:
 
 
 def list_bodies(node: Any) -> list[Any]:
-    """Return the graphs inside of a node."""
-    single = [one.g for one in node.attribute if one.HasField("g")]
-    return [*single, *(body for one in node.attribute for body in one.graphs)]
+    """Return the graphs that a node contains, such as the branches of an If."""
+    single = [attribute.g for attribute in node.attribute if attribute.HasField("g")]
+    return [*single, *(body for attribute in node.attribute for body in attribute.graphs)]
 
 
 def read_constants(graph: Any) -> dict[str, Any]:
     """Return the TensorProtos of a graph's initializers and of its Constant nodes. The keys are the
     names of the initializers and of the nodes' outputs."""
-    made = {
+    tensors = {
         node.output[0]: attribute.t
         for node in graph.node
         for attribute in node.attribute
         if node.op_type == "Constant" and attribute.name == "value"
     }
-    return made | {initializer.name: initializer for initializer in graph.initializer}
+    return tensors | {initializer.name: initializer for initializer in graph.initializer}
 
 
 def read_attributes(node: Any) -> dict[str, Any]:
     """Return the values of a node's attributes by name."""
-    return {one.name: onnx.helper.get_attribute_value(one) for one in node.attribute}
+    return {
+        attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute
+    }
 
 
 def find_origin(node: Any) -> Origin:
@@ -69,10 +71,10 @@ def find_origin(node: Any) -> Origin:
 
 
 def list_captured(node: Any) -> list[str]:
-    """Return the names that graphs inside of a node read. Some are those of their own values."""
+    """Return the names that the graphs in a node read, their own values among them."""
     names: list[str] = []
     for inner in (inner for body in list_bodies(node) for inner in list_graphs(body)):
-        names += [name for one in inner.node for name in one.input]
+        names += [name for inner_node in inner.node for name in inner_node.input]
         names += [output.name for output in inner.output]
     return [name for name in dict.fromkeys(names) if name]
 

@@ -81,9 +81,9 @@ class _Reader:
     """Reads a parsed model. Its weights may be in files in ``directory``."""
 
     def __init__(self, model: Any, directory: Path) -> None:
-        given = [*model.graph.node]
-        ordered = sort_nodes(given)
-        if any(one is not other for one, other in zip(given, ordered, strict=True)):
+        listed = [*model.graph.node]
+        ordered = sort_nodes(listed)
+        if any(before is not after for before, after in zip(listed, ordered, strict=True)):
             del model.graph.node[:]  # shapes are inferred in the order of the file
             model.graph.node.extend(ordered)
         self.model = model
@@ -111,12 +111,12 @@ class _Reader:
         self.dtypes |= {name: "float64" for name, kind in self.dtypes.items() if kind == "double"}
 
     def read(self) -> Graph:
-        protos = [one for one in self.model.graph.node if one.output]
+        protos = [proto_node for proto_node in self.model.graph.node if proto_node.output]
         for proto in protos:
             if proto.op_type == "Shape" and not proto.attribute and proto.input[0] in self.shapes:
                 sizes = self.shapes[proto.input[0]]
                 self.constants[proto.output[0]] = functools.partial(np.array, sizes, np.int64)
-        protos = [one for one in protos if one.output[0] not in self.constants]
+        protos = [proto_node for proto_node in protos if proto_node.output[0] not in self.constants]
         nodes = [self._read_node(proto) for proto in protos]
         # The arguments of a node may be computed from constants by others.
         self.known = Constants(self._make_graph(nodes))
@@ -155,7 +155,7 @@ class _Reader:
 
     def _add_arguments(self, node: Node, proto: Any) -> Node:
         """Return a node with its axes and numbers, and with the operator that these imply."""
-        given = read_attributes(proto)
+        attributes = read_attributes(proto)
         operator, rank = node.operator, len(self.shapes.get(node.reads[0], ())) if node.reads else 0
         if "{}" in operator:
             operator = operator.format(rank - 2 if rank > 2 else 2)
@@ -163,7 +163,7 @@ class _Reader:
             operator = "linear"
         elif operator.startswith("upsample"):
             operator = operator.replace(
-                "nearest", RESIZED.get(given.get("mode", b"nearest"), "nearest")
+                "nearest", RESIZED.get(attributes.get("mode", b"nearest"), "nearest")
             )
         elif operator == "einsum" and len(node.reads) == 1:
             before, after = (
@@ -171,11 +171,11 @@ class _Reader:
             )
             operator = "einsum_permutation" if before == after else operator
         axes = tuple(_list_axes(proto, operator, self.shapes, self.known)) or None
-        numbers = dict(self._list_numbers(proto, operator, given, rank))
+        numbers = dict(self._list_numbers(proto, operator, attributes, rank))
         return node._replace(operator=operator, axes=axes, numbers=numbers)
 
     def _list_numbers(
-        self, proto: Any, operator: str, given: Mapping[str, Any], rank: int
+        self, proto: Any, operator: str, attributes: Mapping[str, Any], rank: int
     ) -> Iterator[tuple[str, tuple[float, ...]]]:
         """Yield the numeric arguments of a node under torch's names."""
         spelling = read_spellings().get(proto.op_type) if proto.domain in DOMAINS else None
@@ -183,14 +183,14 @@ class _Reader:
             numbers: Sequence[float] | None = None
             for place in places:
                 if isinstance(place, str):
-                    numbers = self._find_argument(proto, given, place)
+                    numbers = self._find_argument(proto, attributes, place)
                 else:
                     numbers = [place] * (max(rank - 2, 0) if name in PER_AXIS else 1)
                 if numbers is not None:
                     break
-            if numbers is None or (name == "output_padding" and "output_shape" in given):
+            if numbers is None or (name == "output_padding" and "output_shape" in attributes):
                 continue
-            if name == "padding" and "pads" in given:
+            if name == "padding" and "pads" in attributes:
                 half = len(numbers) // 2
                 ends = zip(numbers[:half], numbers[half:], strict=True)
                 # What a transposed convolution cuts off at the end decides whether it is complete.
@@ -200,17 +200,17 @@ class _Reader:
                 half = len(numbers) // 2
                 ends = zip(reversed(numbers[:half]), reversed(numbers[half:]), strict=True)
                 numbers = [size for pair in ends for size in pair]
-            elif operator == "pad" and given.get("mode", b"constant") != b"constant":
+            elif operator == "pad" and attributes.get("mode", b"constant") != b"constant":
                 continue  # it has no value
             yield name, tuple(map(float, numbers))
 
     def _find_argument(
-        self, proto: Any, given: Mapping[str, Any], place: str
+        self, proto: Any, attributes: Mapping[str, Any], place: str
     ) -> Sequence[float] | None:
         """Return the numbers of an attribute, or of a constant input such as "#1"; None if there
         are none."""
         if not place.startswith("#"):
-            value = given.get(place)
+            value = attributes.get(place)
             return value if value is None or isinstance(value, (list, tuple)) else [value]
         index = int(place[1:])
         name = proto.input[index] if index < len(proto.input) else ""
@@ -237,7 +237,9 @@ def join_calls(nodes: Sequence[Node], outputs: Sequence[str]) -> list[Node]:
                     numbers={},
                     compute=functools.partial(_compute_all, [*inner, node], operands["x"]),
                 )
-                dropped |= {one.name for one in inner if readers[one.results[0]] == 1}
+                dropped |= {
+                    call_node.name for call_node in inner if readers[call_node.results[0]] == 1
+                }
     return [joined.get(node.name, node) for node in nodes if node.name not in dropped]
 
 
@@ -258,10 +260,10 @@ def _match_call(
             continue
         trial, inner = dict(operands), list[Node]()
         for argument, read in zip(call.args, reads, strict=True):
-            found = _match_call(argument, read, makers, trial)
-            if found is None:
+            matched = _match_call(argument, read, makers, trial)
+            if matched is None:
                 break
-            inner += [*found, makers[read]] if isinstance(argument, ast.Call) else found
+            inner += [*matched, makers[read]] if isinstance(argument, ast.Call) else matched
         else:
             operands.update(trial)
             return inner
@@ -297,19 +299,19 @@ def _list_axes(
     proto: Any, operator: str, shapes: Mapping[str, Shape], constants: Constants
 ) -> Iterator[int]:
     """Yield the axes over which an operator works."""
-    given = read_attributes(proto)
+    attributes = read_attributes(proto)
     rank = len(shapes.get(proto.input[0], ())) if proto.input else 0
     if operator in NORMALIZED:
-        yield from range(given.get("axis", -1) % max(rank, 1), rank)
+        yield from range(attributes.get("axis", -1) % max(rank, 1), rank)
     elif operator == "instance_norm":
         yield from range(2, rank)
     elif operator in REDUCED or operator == "cumsum":
-        axes = given.get("axes")
+        axes = attributes.get("axes")
         if axes is None and len(proto.input) > 1:
             axes = constants.find(proto.input[1])
         yield from (int(axis) for axis in (() if axes is None else np.ravel(axes)))
     elif operator in {"softmax", "log_softmax", "normalize"}:
-        yield int(given.get("axis", -1))
+        yield int(attributes.get("axis", -1))
 
 
 def _compute(proto: Any, model: Any, operands: Sequence[Array | None]) -> list[Array]:

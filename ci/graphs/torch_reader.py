@@ -50,7 +50,7 @@ def read_program(program: Any) -> Graph:
     """Return the graph of an exported program. Its outputs are the tensors that the program
     returns; states that it changes are left out."""
     signature = program.graph_signature
-    held = {**program.state_dict, **program.constants}
+    states = {**program.state_dict, **program.constants}
     changed = set(signature.buffers_to_mutate.values())
     # detach_ writes no element.
     writers = [node for node in program.graph.nodes if _name_operator(node) not in PASSES_ON]
@@ -61,9 +61,9 @@ def read_program(program: Any) -> Graph:
         **signature.inputs_to_buffers,
     }
     constants: dict[str, Callable[[], Array]] = {
-        name: functools.partial(_to_array, held[target])
+        name: functools.partial(_to_array, states[target])
         for name, target in stored.items()
-        if isinstance(held.get(target), Tensor) and target not in changed and name not in written
+        if isinstance(states.get(target), Tensor) and target not in changed and name not in written
     }
     nodes: list[Node] = []
     shapes: dict[str, Shape] = {}
@@ -160,10 +160,12 @@ def _list_reads(node: fx.Node) -> list[Read]:
             if is_operand and isinstance(value, bool):
                 continue
             reads.append(Read(f"{node.name}.{argument.name}", value, is_operand))
-    known = {read.source for read in reads if isinstance(read.source, fx.Node)}
-    nodes = [one for one in tree_leaves([node.args, node.kwargs]) if isinstance(one, fx.Node)]
+    listed = {read.source for read in reads if isinstance(read.source, fx.Node)}
+    nodes = [inner for inner in tree_leaves([node.args, node.kwargs]) if isinstance(inner, fx.Node)]
     has_schema = hasattr(node.target, "_schema")
-    reads += [Read(_name_result(one), one, not has_schema) for one in nodes if one not in known]
+    reads += [
+        Read(_name_result(inner), inner, not has_schema) for inner in nodes if inner not in listed
+    ]
     return reads
 
 
@@ -192,15 +194,15 @@ def _read_node(node: fx.Node, reads: Sequence[Read], results: tuple[str, ...]) -
 
 def _list_axes(node: fx.Node, name: str) -> Iterator[int]:
     """Yield the axes over which an operator works."""
-    given = {argument.name: value for argument, value in _list_arguments(node)}
+    arguments = {argument.name: value for argument, value in _list_arguments(node)}
     if name in NORMALIZED:
-        shape: Any = given.get("normalized_shape") or ()
+        shape: Any = arguments.get("normalized_shape") or ()
         yield from range(-len(shape), 0)
     elif name == "instance_norm":
         source: Any = node.args[0]
         yield from range(2, source.meta["val"].ndim)
     else:
-        dim: Any = given.get("dim")
+        dim: Any = arguments.get("dim")
         yield from dim if isinstance(dim, (list, tuple)) else () if dim is None else (dim,)
 
 
@@ -216,26 +218,26 @@ def _list_arguments(node: fx.Node) -> Iterator[tuple[Any, Any]]:
 def _list_numbers(node: fx.Node) -> Iterator[tuple[str, tuple[float, ...]]]:
     """Yield (name, numbers) for each argument of a node that is a number or a list of numbers. An
     omitted argument has its default."""
-    given = {argument.name: value for argument, value in _list_arguments(node)}
+    arguments = {argument.name: value for argument, value in _list_arguments(node)}
     for argument, value in _list_arguments(node):
         number: Any = argument.default_value if value is None else value
         numbers = number if isinstance(number, (list, tuple)) else (number,)
-        if all(isinstance(one, (bool, int, float)) for one in numbers):
+        if all(isinstance(item, (bool, int, float)) for item in numbers):
             yield argument.name, tuple(map(float, numbers))
         elif argument.name == "padding" and number in {"same", "valid"}:
-            yield argument.name, _measure_padding(given, same=number == "same")
-    is_constant = given.get("mode") in {None, "constant"}
-    if _name_operator(node) == "pad" and given.get("value") is None and is_constant:
+            yield argument.name, _measure_padding(arguments, is_same=number == "same")
+    is_constant = arguments.get("mode") in {None, "constant"}
+    if _name_operator(node) == "pad" and arguments.get("value") is None and is_constant:
         yield "value", (0.0,)
 
 
-def _measure_padding(given: Mapping[str, Any], *, same: bool) -> tuple[float, ...]:
+def _measure_padding(arguments: Mapping[str, Any], *, is_same: bool) -> tuple[float, ...]:
     """Return the padding of a convolution per axis, as torch computes it from "same" or "valid". It
     is 0 along an axis whose ends differ: torch pads these by another operator."""
-    kernel = given["weight"].meta["val"].shape[2:]
-    dilation = given.get("dilation") or (1,)
+    kernel = arguments["weight"].meta["val"].shape[2:]
+    dilation = arguments.get("dilation") or (1,)
     steps = [*dilation, *dilation[-1:] * len(kernel)]
-    totals = [(size - 1) * step * same for size, step in zip(kernel, steps, strict=False)]
+    totals = [(size - 1) * step * is_same for size, step in zip(kernel, steps, strict=False)]
     return tuple(0.0 if total % 2 else total / 2 for total in totals)
 
 
@@ -267,7 +269,7 @@ def _compute(node: fx.Node, reads: Sequence[Read], operands: Sequence[Array | No
     with torch.no_grad():
         result = target(*args, **kwargs)
     results = result if isinstance(result, (list, tuple)) else [result]
-    return [_to_array(one) for one in results]
+    return [_to_array(tensor) for tensor in results]
 
 
 def _to_array(value: Any) -> Array:

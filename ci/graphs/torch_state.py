@@ -29,8 +29,8 @@ def find_written(nodes: Iterable[Node]) -> set[Node]:
         schema = getattr(node.target, "_schema", None)
         for place, argument in enumerate(schema.arguments if schema else ()):
             if argument.alias_info and argument.alias_info.is_write:
-                given = node.kwargs.get(argument.name)
-                changed = node.args[place] if place < len(node.args) else given
+                keyword = node.kwargs.get(argument.name)
+                changed = node.args[place] if place < len(node.args) else keyword
                 if isinstance(changed, Node):
                     written.add(base.get(changed, changed))
     return written | {node for node, origin in base.items() if origin in written}

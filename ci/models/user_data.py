@@ -43,11 +43,11 @@ def read_sets(source: str, names: Sequence[str] = ()) -> list[tuple[Any, ...]]:
     function raises an exception.
     """
     if is_function(source):
-        given = call_function(source, FORM)
-        if not isinstance(given, (list, tuple)):
-            why = f"it returned an object of type {type(given).__name__}"
+        returned = call_function(source, FORM)
+        if not isinstance(returned, (list, tuple)):
+            why = f"it returned an object of type {type(returned).__name__}"
             raise UsageError(f"{Path(source).name} returns no samples", why=why, fix=FORM)
-        return [one if isinstance(one, tuple) else (one,) for one in given]
+        return [sample if isinstance(sample, tuple) else (sample,) for sample in returned]
     arrays = read_arrays(Path(source))
     count = count_sets(arrays.values(), Path(source).name)
     ordered = [np.array(array, order="C") for array in _order_arrays(source, arrays, names)]
@@ -69,17 +69,19 @@ def read_labels(source: str, sets: int) -> NDArray[Any]:
     """Return the labels, [samples, ...]. Raises UsageError for labels of the wrong form, and
     FailedError if the user's function raises an exception."""
     if is_function(source):
-        given = call_function(source, FORM)
+        returned = call_function(source, FORM)
     else:
         arrays = read_arrays(Path(source))
         if len(arrays) != 1:
-            told = f"{Path(source).name} has {len(arrays)} arrays"
-            raise UsageError(told, fix="write a single array")
-        (given,) = arrays.values()
+            problem = f"{Path(source).name} has {len(arrays)} arrays"
+            raise UsageError(problem, fix="write a single array")
+        (returned,) = arrays.values()
     try:
-        labels = np.asarray(given)
+        labels = np.asarray(returned)
     except (TypeError, ValueError, RuntimeError) as error:
-        why = f"an object of type {type(given).__name__} cannot be converted to an array: {error}"
+        why = (
+            f"an object of type {type(returned).__name__} cannot be converted to an array: {error}"
+        )
         raise UsageError(f"{Path(source).name} provides no labels", why=why) from error
     if labels.dtype.kind not in "biufc":
         why = f"its elements have the dtype {labels.dtype}"
@@ -145,11 +147,11 @@ def run_metric(
     try:
         with users_code(metric.function):
             function = load_function(metric.function, CONTRACT, [], [])
-            made = [function([*map(hand_over, one)], hand_over(labels)) for one in sets]
+            results = [function([*map(hand_over, columns)], hand_over(labels)) for columns in sets]
     except FailedError as error:
         error.fix = error.fix or (ARRAYS if arrays else "")
         raise
-    return MetricResult(*(read_value(metric.function, one) for one in made))
+    return MetricResult(*(read_value(metric.function, columns) for columns in results))
 
 
 def _copy_tensor(array: NDArray[Any]) -> Any:
@@ -158,17 +160,17 @@ def _copy_tensor(array: NDArray[Any]) -> Any:
     return torch.from_numpy(array.copy())
 
 
-def read_value(reference: str, made: Any) -> float:
+def read_value(reference: str, returned: Any) -> float:
     """Return a metric's result as a number. Raises UsageError if it is not a number, and
     FailedError if it is NaN or infinite."""
     name = Path(reference).name
     # float() would read a number from a text.
-    number: Any = None if isinstance(made, str | bytes | bytearray) else made
+    number: Any = None if isinstance(returned, str | bytes | bytearray) else returned
     try:
         value = float(number)
     except Exception as error:  # the object may be of a user's class
-        shape = f" and shape {list(made.shape)}" if hasattr(made, "shape") else ""
-        why = f"it returned an object of type {type(made).__name__}{shape}"
+        shape = f" and shape {list(returned.shape)}" if hasattr(returned, "shape") else ""
+        why = f"it returned an object of type {type(returned).__name__}{shape}"
         raise UsageError(f"{name} did not return a number", why=why, fix=CONTRACT) from error
     if not math.isfinite(value):
         raise FailedError(f"{name} returned {value}", fix=CONTRACT)
@@ -183,22 +185,24 @@ class LackingAxes(NamedTuple):
     fix: str
 
 
-def find_lacking_axes(arrays: Sequence[Shape], wanted: Sequence[Shape]) -> LackingAxes | None:
-    """Return which axes ``arrays`` [sample, *shape] lack, or None if none that is known. ``wanted``
-    are the shapes of one sample.
+def find_lacking_axes(
+    arrays: Sequence[Shape], sample_shapes: Sequence[Shape]
+) -> LackingAxes | None:
+    """Return which axes ``arrays`` [sample, *shape] lack, or None if none that is known.
+    ``sample_shapes`` are those of one sample.
 
     The most common mistakes are samples without the batch axis, and a file with a single sample,
     whose first axis is then taken for that of the samples.
     """
-    inner = [shape[1:] for shape in wanted]
-    batches = {shape[:1] for shape in wanted}
+    inner = [shape[1:] for shape in sample_shapes]
+    batches = {shape[:1] for shape in sample_shapes}
     if not any(inner) or not arrays:
         return None
     count = arrays[0][0]
     if list(arrays) == inner:
         what = "a single sample, without the axis of samples and the batch axis"
         return LackingAxes(what, 1, "add both axes: array[None, None]")
-    if list(arrays) == list(wanted) and batches != {(1,)}:
+    if list(arrays) == list(sample_shapes) and batches != {(1,)}:
         what = "a single sample, without the axis of samples"
         return LackingAxes(what, 1, "add this axis: array[None]")
     if [shape[1:] for shape in arrays] != inner:
@@ -207,6 +211,6 @@ def find_lacking_axes(arrays: Sequence[Shape], wanted: Sequence[Shape]) -> Lacki
     if batches == {(1,)}:
         fix = "add the batch axis: array[:, None] to an array of all samples"
         return LackingAxes(what, count, fix)
-    shapes = " and ".join(f"array.reshape{(-1, *shape)}" for shape in dict.fromkeys(wanted))
+    shapes = " and ".join(f"array.reshape{(-1, *shape)}" for shape in dict.fromkeys(sample_shapes))
     fix = f"put the rows of a batch together: {shapes}"
-    return LackingAxes(what, max(count // max(wanted[0][0], 1), 1), fix)
+    return LackingAxes(what, max(count // max(sample_shapes[0][0], 1), 1), fix)

@@ -34,7 +34,7 @@ MOVE = "copy the checkout to a directory that you own, or install it: pip instal
 
 
 class UnwritableError(Exception):
-    """An environment's directory, or the lock beside it, cannot be written by this user."""
+    """This user cannot write an environment's directory or its lock."""
 
 
 @dataclass(frozen=True)

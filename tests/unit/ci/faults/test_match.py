@@ -164,7 +164,10 @@ def test_steps_of_a_model_have_shapes_sources_and_folded_constants() -> None:
         return (x * 2).clone() + net.positions[:24] * 3
 
     multiply, add = describe_module(Net(call), (X,))
-    assert (multiply.operator, multiply.operands[1]) == ("mul", Operand((), True, 2.0, least=2.0))
+    assert (multiply.operator, multiply.operands[1]) == (
+        "mul",
+        Operand((), True, 2.0, smallest=2.0),
+    )
     assert multiply.sources == ("", "")
     assert add.sources == (multiply.name, "")
     assert add.operands[0] == Operand((2, 24, 16), magnitude=2.0)

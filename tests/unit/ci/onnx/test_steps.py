@@ -76,7 +76,7 @@ def test_a_large_mask_is_matched_through_identity_and_cast_nodes(tmp_path: Path)
     path = tmp_path / "mask.onnx"
     save(path, nodes, keep=np.eye(4, dtype=bool)[None], fill=np.float32(-1e9))
     where, softmax = describe_steps(read_file(path))
-    assert where.operands[2] == Operand((), True, 1e9, least=-1e9)
+    assert where.operands[2] == Operand((), True, 1e9, smallest=-1e9)
     assert softmax.sources == ("b",)
     assert [one.fault for one in match_faults((where, softmax), "u8", "")] == ["mask-too-large"]
     assert match_faults((where, softmax), "fp16", "") == ()
