@@ -190,6 +190,20 @@ def see_ignore_without_reason(document: Document) -> Iterator[str]:
             yield f"an ignore without a reason: {line.strip()}"
 
 
+def see_night_without_reports(document: Document) -> Iterator[str]:
+    """What a job of the night wrote explains why it was red, and its machine is gone by then."""
+    if document.path.name != "nightly.yml":
+        return
+    for name, job in document.jobs.items():
+        steps = job.get("steps", ())
+        if not any(re.search(r"\./nox -s|\.ci/fresh", step.get("run", "")) for step in steps):
+            continue
+        last = steps[-1]  # after everything that writes
+        is_upload = last.get("uses", "").startswith("actions/upload-artifact@")
+        if not (is_upload and last.get("if") == "always()"):
+            yield f"{name}: the last step does not upload its reports always()"
+
+
 RULES: tuple[Rule, ...] = (
     see_expression_in_shell,
     see_shell_that_goes_on,
@@ -209,6 +223,7 @@ RULES: tuple[Rule, ...] = (
     see_cache_of_branch,
     see_gate_that_needs_less,
     see_ignore_without_reason,
+    see_night_without_reports,
 )
 
 

@@ -14,6 +14,7 @@ from tests.workflows.lint import check_block, check_schema, lint, list_scripts, 
 from tests.workflows.rules import ACTIONS, PINNED, RULES, judge_document, list_uses
 
 PR, RELEASE = "workflows/pr.yml", "workflows/release.yml"
+NIGHTLY = "workflows/nightly.yml"
 ACTION = "actions/setup-qnn/action.yml"
 CHECKOUT = "actions/checkout@3d3c42e5aac5ba805825da76410c181273ba90b1"
 
@@ -52,6 +53,12 @@ OWN = [
     (PR, "    if: always()\n    runs", "    if: success()\n    runs", "does not run always()"),
     (PR, "needs: [plan, run]", "needs: plan", "does not wait for run"),
     (PR, "BASE: ${{", "TOKEN: ${{ secrets.TOKEN }}\n          BASE: ${{", "a secret outside"),
+    (
+        NIGHTLY,
+        "        if: always()\n        with:\n          name: emulator\n",
+        "        with:\n          name: emulator\n",
+        "emulator: the last step does not upload its reports",
+    ),
     (RELEASE, "    environment: release\n", "", "id-token outside of a protected environment"),
     (ACTION, "key: ${{ steps", "key: ${{ github.ref_name }}-${{ steps", "not by a branch"),
     (ACTION, "shell: bash\n", "shell: bash # zizmor: ignore[github-env]\n", "without a reason"),
@@ -74,7 +81,7 @@ ZIZMOR = [
         "github-env",
     ),
     (PR, "words=(--head", "t='${{ github.head_ref }}'; words=(--head", "template-injection"),
-    ("workflows/nightly.yml", "/pr.yml\n", "/pr.yml\n    secrets: inherit\n", "secrets-inherit"),
+    (NIGHTLY, "/pr.yml\n", "/pr.yml\n    secrets: inherit\n", "secrets-inherit"),
     ("dependabot.yml", "    cooldown:\n      default-days: 14\n", "", "dependabot-cooldown"),
 ]
 
