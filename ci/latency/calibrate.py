@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -202,7 +203,7 @@ def find_own(policy: Path | None) -> Path:
 def read_own(policy: Path | None) -> tuple[Line, ...]:
     """Return the user's lines, if there are any. Raises ManifestError if the file is invalid."""
     path = find_own(policy)
-    return parse_lines(path) if path.is_file() else ()
+    return parse_lines(path) if os.path.lexists(path) else ()
 
 
 def write_own(lines: tuple[Line, ...], policy: Path | None) -> Path:

@@ -4,6 +4,7 @@ config.json."""
 from __future__ import annotations
 
 import math
+import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -163,7 +164,7 @@ def read_huggingface(directory: Path) -> tuple[DecoderConfig, Weights]:
 
 def _list_files(directory: Path) -> list[Path]:
     index = directory / INDEX
-    if not index.is_file():
+    if not os.path.lexists(index):
         if not (directory / TENSORS).exists():
             raise UsageError(
                 f"{directory} has neither {TENSORS} nor {INDEX}",

@@ -34,6 +34,7 @@ from ci.onnx.models import (
 )
 from ci.onnx.session import open_reference
 from ci.onnx.source import list_inputs, read_beside
+from provisioning.files import explain_writes
 
 OLDEST_IR = 4  # the first IR version in which initializers need not be inputs
 MOST_ROUNDS = 8  # of folding, each of which may make more shapes known
@@ -125,7 +126,8 @@ class OnnxFile:
     def write(self, names: Sequence[str], target: Path) -> None:
         """Write the rewritten model to ``target``, in a directory of this project, with weights in
         another file if they were in one, and the samples that are next to the user's file. Raises
-        ValueError if a rewrite changes nothing or does not exist."""
+        ValueError if a rewrite changes nothing or does not exist, and StoreError if a file
+        cannot be written."""
         model, changes = self.rewrite(names)
         require_changes(names, changes, self.path.name)
         given = onnx.load(self.path, load_external_data=False)
@@ -136,12 +138,15 @@ class OnnxFile:
             for tensor in model.graph.initializer:
                 if tensor.HasField("raw_data") and len(tensor.raw_data) >= LEAST_EXTERNAL:
                     set_external_data(tensor, data.name)
-        onnx.save(model, target)
-        if data.is_file():  # onnx lets only its owner read it
-            data.chmod(target.stat().st_mode)
         fix_shapes(given, self.shapes)
         inputs = list_inputs(given)
-        if sets := [*read_beside(self.path, inputs)]:
+        sets = [*read_beside(self.path, inputs)]
+        with explain_writes(target):
+            onnx.save(model, target)
+            if data.is_file():  # onnx lets only its owner read it
+                data.chmod(target.stat().st_mode)
+            if not sets:
+                return
             with ZipFile(target.with_suffix(SAMPLES), "w") as archive:  # a name may be `file`
                 for name, column in zip(inputs, zip(*sets, strict=True), strict=True):
                     # The time of an entry is fixed, so that the same samples are the same file.

@@ -208,7 +208,9 @@ def _find_path_fault(option: Option, value: str) -> str:
     if len(path.parts) == 1:  # the loader searches for such a name
         fits = re.fullmatch(r"lib\w+\.so", value) is not None
         return "" if fits else "not valid; allowed: a library (libQnnHtp.so)"
-    return "" if path.is_file() else "no such file"
+    if path.is_file():
+        return ""
+    return "not a regular file" if path.exists() else "no such file"
 
 
 def find_conflicts(options: Mapping[str, str], entries: Mapping[str, str]) -> Iterator[str]:

@@ -12,6 +12,7 @@ A policy can specify other files. Missing inputs are generated, and the report s
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -167,7 +168,7 @@ def list_inputs(model: onnx.ModelProto) -> Ports:
 def read_beside(path: Path, inputs: Ports) -> Iterator[Arrays]:
     """Yield the samples next to a model. Raises UsageError if a set does not match the model."""
     packed = path.with_suffix(".npz")
-    if packed.is_file():
+    if os.path.lexists(packed):  # a pipe, or a link to nothing, is refused and not left out
         yield from fit_sets(str(packed), read_sets(str(packed), [*inputs]), inputs)
     for folder in sorted(path.parent.glob("test_data_set_*"), key=lambda one: (len(one.name), one)):
         files = [folder / f"input_{index}.pb" for index in range(len(inputs))]
@@ -182,7 +183,7 @@ def find_shapes(path: Path, given: str, model: onnx.ModelProto) -> dict[str, tup
     packed = given or str(path.with_suffix(".npz"))
     row: Sequence[Any] = ()
     with suppress(UsageError, OSError):
-        if names and Path(packed).is_file():
+        if names and os.path.lexists(packed):
             row = read_sets(packed, names)[0]
         elif not given:
             folder = path.parent / "test_data_set_0"

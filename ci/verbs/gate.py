@@ -44,7 +44,7 @@ def reach_verdict(plan_file: Path, needs_file: Path, directory: Path) -> GateVer
         plan = read_plan(plan_file)
         needs = read_needs(needs_file)
     except UsageError as error:
-        return GateVerdict((), (error.what,))
+        return GateVerdict((), (f"{error.what}: {error.why}",))
     return judge(plan, needs, read_results(directory, plan), judge_shards(directory, plan))
 
 

@@ -6,6 +6,7 @@ The results are files as jobs of pr.yml leave them, read and judged as ``qnn-ci 
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Callable
@@ -372,6 +373,17 @@ def test_the_verdict_fails_without_a_valid_plan_and_needs_file(
     assert results.run_verb() == ExitCode.FAILED
     verdict = results.judge()
     assert (verdict.jobs, len(verdict.notes)) == ((), 1)
+
+
+@pytest.mark.parametrize("name", ["plan.json", "needs.json"])
+def test_a_pipe_as_plan_or_needs_is_red_and_named(results: Results, name: str) -> None:
+    file = results.folder / name
+    file.unlink()
+    os.mkfifo(file)
+    assert results.run_verb() == ExitCode.FAILED
+    (note,) = results.judge().notes
+    assert str(file) in note
+    assert "it is a pipe" in note
 
 
 @pytest.mark.parametrize("markdown", [False, True])

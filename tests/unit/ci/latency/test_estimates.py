@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from argparse import Namespace
 from dataclasses import replace
@@ -315,6 +316,10 @@ def test_a_device_measured_by_the_user_gets_a_latency_line(tmp_path: Any) -> Non
     with pytest.raises(UsageError, match=r"qnn-latency\.json"):
         write_own((line,), tmp_path / "qnn.toml")
     assert path.read_text() == "{}"
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(ManifestError, match=r"qnn-latency\.json"):
+        read_own(tmp_path / "qnn.toml")
 
 
 @pytest.mark.parametrize(

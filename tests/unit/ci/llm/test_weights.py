@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,13 @@ def test_a_model_in_several_files_is_read_by_its_index(model: Path, own: Tiny) -
     listed = {name: file for file, held in parts.items() for name in held}
     (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": listed}))
     assert torch.equal(read_weights(model)[1]["norm.weight"], own.weights["norm.weight"])
+
+
+def test_an_index_that_is_a_pipe_is_refused_and_not_ignored(model: Path) -> None:
+    os.mkfifo(model / "model.safetensors.index.json")
+    with pytest.raises(UsageError, match=r"index\.json") as refusal:
+        read_weights(model)
+    assert "it is a pipe" in refusal.value.why
 
 
 @pytest.mark.parametrize(("kind", "dtype"), [("F16", torch.float16), ("BF16", torch.bfloat16)])

@@ -19,6 +19,7 @@ from ci.mend.trials import Trials
 from ci.models.user_models import Source
 from ci.onnx.models import describe_shape
 from ci.onnx.session import open_reference
+from provisioning.errors import StoreError
 
 HEAD = '<ir_version: 8, opset_import: ["" : {opset}{more}]> g ({ports}) => (float[{out}] y) '
 NORM = """{
@@ -193,6 +194,15 @@ def test_weights_in_another_file_samples_opset_and_metadata_are_kept(
         assert np.array_equal(held["x"], sets)
     wanted, given = (open_reference(one).run(None, {"x": sets[0]})[0] for one in (path, new))
     np.testing.assert_allclose(given, wanted, atol=1e-5)
+
+
+def test_a_full_disk_is_that_of_the_file_and_not_of_the_temporary_directory(tmp_path: Path) -> None:
+    write_model(tmp_path / "net.onnx", BATCH_NORM, "float[1,4,5,5] x", "1,4,5,5")
+    target = tmp_path / "new.onnx"
+    target.symlink_to("/dev/full")
+    with pytest.raises(StoreError) as refusal:
+        OnnxFile(tmp_path / "net.onnx", ()).write(["scale-batch-norm"], target)
+    assert (refusal.value.place, refusal.value.is_full) == (target, True)
 
 
 def test_rewrites_handle_if_branches_functions_and_computed_constants(tmp_path: Path) -> None:

@@ -92,6 +92,23 @@ def test_the_inputs_and_calibration_of_a_policy_replace_the_sets_next_to_the_mod
     assert len({one.digest for one in (both, judged, calibrated)}) == 3
 
 
+@pytest.mark.parametrize(
+    ("put", "why"),
+    [
+        (os.mkfifo, "it is a pipe"),
+        (Path.mkdir, "it is a directory"),
+        (lambda path: path.symlink_to("not-fetched"), "No such file"),
+    ],
+)
+def test_samples_that_cannot_be_read_are_refused_and_not_replaced_by_random_ones(
+    tmp_path: Path, put: Callable[[Path], object], why: str
+) -> None:
+    put(tmp_path / "net.npz")
+    with pytest.raises(UsageError, match=r"net\.npz") as refusal:
+        load(tmp_path)
+    assert why in refusal.value.why
+
+
 def test_a_judged_set_is_calibrated_on_only_if_the_policy_says_so(tmp_path: Path) -> None:
     path = write(tmp_path / "net.onnx", x=count(6)).with_suffix(".npz")
     found = load(tmp_path)
