@@ -204,7 +204,7 @@ def test_options_that_name_files_or_directories_require_them_to_exist(tmp_path: 
         check_options({"backend_path": str(library)})
     library.touch()
     check_options({"backend_path": str(library)})
-    with pytest.raises(UsageError, match="no such file"):
+    with pytest.raises(UsageError, match="not a regular file"):
         check_options({"backend_path": str(tmp_path)})
     graphs = {"dump_json_qnn_graph": "1"}
     with pytest.raises(UsageError, match="no such directory"):
