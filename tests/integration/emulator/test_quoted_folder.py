@@ -1,0 +1,59 @@
+"""Mend writes and runs code that contains the paths of the user's models: a folder whose name has
+quotes, a backslash and a space gives the same result as any other, in both lanes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.stand_ins.runs import ROOT, run_to_end
+
+pytest.importorskip("executorch", reason="ExecuTorch is not installed in this environment")
+pytest.importorskip("onnxruntime_qnn", reason="onnxruntime-qnn is not installed")
+
+import onnx
+
+pytestmark = pytest.mark.emulator
+FOLDER = 'it\'s "a\\b" c'
+# A pool whose last window is partly outside of its input, which HTP averages in another way.
+TORCH = """import torch
+
+
+def factory():
+    pool = torch.nn.AvgPool2d(3, 2, ceil_mode=True)
+    return pool.eval(), (torch.randn(1, 8, 14, 14),)
+"""
+ONNX = """<ir_version: 8, opset_import: ["" : 17]>
+    net (float[1,8,14,14] x) => (float[1,8,7,7] y)
+    { y = AveragePool<kernel_shape = [3, 3], strides = [2, 2], ceil_mode = 1>(x) }"""
+
+
+@pytest.mark.parametrize(
+    ("lane", "model", "scheme"),
+    [
+        ("test-emulator", "red.py:factory", "8a8w"),
+        pytest.param("test-onnx", "red.onnx", "u8", marks=pytest.mark.nightly),
+    ],
+)
+def test_a_model_below_a_quoted_folder_is_mended(
+    lane: str, model: str, scheme: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / FOLDER
+    folder.mkdir()
+    (folder / "red.py").write_text(TORCH)
+    onnx.save(onnx.parser.parse_model(ONNX), folder / "red.onnx")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "QNN_CI_CALLER_DIR": str(folder)}
+    qnn_ci = [sys.executable, "-m", "ci"]
+
+    mended = run_to_end(
+        [*qnn_ci, "mend", "--model", model, "--scheme", scheme], timeout_s=1800, env=environment
+    )
+    assert "0 of 1 cases green before, 1 after" in mended
+
+    judged = run_to_end(
+        [*qnn_ci, lane, "--policy", "mended/qnn.toml"], timeout_s=1800, env=environment
+    )
+    assert "1 passed, 0 failed" in judged
