@@ -37,6 +37,7 @@ PLACES = {
 FAMILIES = {
     "executorch": "## Errors of ExecuTorch",
     "fastrpc": "## Errors of FastRPC (AEE)",
+    "qnn": "## Errors of QNN",
     "datatype": "## Data types of QNN",
     "litert": "## Statuses of LiteRT",
     "windows": "## Exit codes of Windows",
