@@ -51,8 +51,8 @@ from provisioning.files import (
 from provisioning.store.store import store_home
 
 RECORD = "artifact.json"
-# These modules select cases and judge outputs but do not affect the programs. Models are hashed as
-# exported graphs.
+# These modules select cases and judge outputs but do not affect the programs. Models are hashed by
+# what they call (see ci.models.calls).
 CHOOSING = frozenset(
     {
         *("cases/baselines.py", "cases/judged.py", "cases/kept.py", "cases/pipeline.py"),

@@ -3,8 +3,12 @@ judged. Further runs show how small errors change integer outputs."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -17,6 +21,8 @@ from ci.models.rounding import TIE_RUNS, TIE_SHARES
 from ci.models.schemes import Scheme
 from ci.models.user_code import blame_model
 from provisioning.errors import FailedError, UsageError
+
+DYNAMO = "torch._dynamo"
 
 
 def compute_reference(name: str, module: nn.Module, sets: Sequence[Inputs]) -> tuple[Inputs, ...]:
@@ -61,11 +67,49 @@ def run_eager(module: Callable[..., Any], sets: Sequence[Inputs]) -> list[Inputs
 
     Code under torch.compile runs uncompiled, because its compiler can hang in a fork, and rounds
     differently."""
-    with torch.no_grad(), torch.compiler.set_stance("force_eager"):
+    with torch.no_grad(), force_eager():
         return [
             tuple(tensor.clone() for tensor in flatten_outputs(module(*copy_inputs(inputs))))
             for inputs in sets
         ]
+
+
+class StanceSetter(MetaPathFinder):
+    """Finds torch._dynamo, and enters torch's stance ``force_eager`` as soon as it is imported."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self.stack = stack
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return the usual spec, whose loader also enters the stance."""
+        spec = PathFinder.find_spec(fullname, path, target) if fullname == DYNAMO else None
+        if spec and spec.loader:
+            load = spec.loader.exec_module
+
+            def load_and_enter(module: ModuleType) -> None:
+                load(module)
+                self.stack.enter_context(torch.compiler.set_stance("force_eager"))
+
+            spec.loader.exec_module = load_and_enter  # type: ignore[method-assign]
+        return spec
+
+
+@contextmanager
+def force_eager() -> Iterator[None]:
+    """Let code under torch.compile run uncompiled in the block.
+
+    torch's own set_stance imports torch._dynamo, which takes longer than to run most models. Before
+    somebody else imports it, nothing is compiled."""
+    with ExitStack() as stack:
+        if DYNAMO in sys.modules:
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        else:
+            finder = StanceSetter(stack)
+            sys.meta_path.insert(0, finder)
+            stack.callback(sys.meta_path.remove, finder)
+        yield
 
 
 def copy_inputs(inputs: Inputs) -> Inputs:

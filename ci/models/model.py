@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 
+from ci.models.calls import digest_calls
 from ci.models.eager import compute_reference, flatten_outputs, keep_state
 from ci.models.factory import Inputs, fit_sets, unpack
 from ci.models.lowering_options import Choices
@@ -168,12 +169,14 @@ def _vary(tensor: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def digest_model(model: Model) -> str:
-    """Return the SHA-256 of the graph and weights of each method of a model, and of the model's
-    inputs and reference outputs."""
+    """Return the SHA-256 of the calls or the graph of each method of a model, and of the model's
+    weights, inputs and reference outputs."""
     digest = hashlib.sha256(f"{model.made}, {model.calibration_made}".encode())
     inputs = split_inputs(model.module, model.evaluation[0])
     for name, module in split_module(model.module).items():
-        digest.update(f"{name} {digest_graph(module, inputs[name])}".encode())
+        own = inputs[name]
+        computed = digest_calls(module, own, update_tensor) or digest_graph(module, own)
+        digest.update(f"{name} {computed}".encode())
     for tensors in (*model.evaluation, *model.calibration, *model.reference):
         digest.update(f"{len(tensors)} tensors".encode())
         for tensor in tensors:
@@ -206,9 +209,9 @@ def preload_model(reference: str, source: Source) -> None:
 
 
 def before_forks() -> None:
-    """Run torch.export once, before workers are forked, because its first run is slow."""
+    """Run an operator once, before workers are forked, because the first run is slow."""
     fix_numerics()
-    digest_graph(nn.Identity(), (torch.ones(1),))
+    digest_calls(nn.Identity(), (torch.ones(1),), update_tensor)
 
 
 def digest_graph(module: nn.Module, inputs: Inputs) -> str:

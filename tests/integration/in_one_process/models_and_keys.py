@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from ci.cases.spec import CaseSpec  # noqa: E402
 from ci.executorch import engine  # noqa: E402
 from ci.executorch.engine import ExecutorchEngine  # noqa: E402
 from ci.models import model, numerics  # noqa: E402
+from ci.models.calls import digest_calls  # noqa: E402
 from ci.models.eager import compute_reference, run_eager  # noqa: E402
 from ci.models.lowering_options import Choices, Part  # noqa: E402
 from ci.models.model import (  # noqa: E402
@@ -25,6 +27,7 @@ from ci.models.model import (  # noqa: E402
     digest_model,
     digest_weights,
     load_model,
+    update_tensor,
 )
 from ci.models.numerics import THREADS, VARIABLES, fix_numerics  # noqa: E402
 from ci.models.schemes import Recipe, Scheme  # noqa: E402
@@ -44,6 +47,14 @@ class Net(torch.nn.Module):
 
     def forward(self, *inputs: Any) -> Any:
         return self.function(self, *inputs)
+
+
+def torch_line(net: Any, x: Any) -> Any:
+    return x @ torch.eye(4).T + net.total
+
+
+def is_exporting() -> bool:
+    return bool(torch.compiler.is_exporting())
 
 
 def draw(seed: int = 0) -> Any:
@@ -161,6 +172,14 @@ def test_an_output_that_is_random_is_found_beside_one_that_is_not() -> None:
     assert compute_reference("net", nan, [(draw(),)])[0][0].isnan().all()
 
 
+def digest_called(net: torch.nn.Module, inputs: Any) -> str | None:
+    return digest_calls(net, inputs, update_tensor)
+
+
+DIGESTS = pytest.mark.parametrize("digest", [digest_graph, digest_called])
+
+
+@DIGESTS
 @pytest.mark.parametrize(
     ("one", "other"),
     [
@@ -172,13 +191,63 @@ def test_an_output_that_is_random_is_found_beside_one_that_is_not() -> None:
         (lambda net, x: x.relu(), lambda net, x: x.sigmoid()),
         (lambda net, x: x.sum(0), lambda net, x: x.sum(1)),
         (lambda net, x: (x, x + 1), lambda net, x: (x + 1, x)),
+        (lambda net, x: x.view(8), lambda net, x: x.reshape(8)),
+        (lambda net, x: x * net.total, lambda net, x: x * net.other),
+        (lambda net, x: x + 0, lambda net, x: x + 0.0),
+        (lambda net, x: x.relu_(), lambda net, x: x.relu()),
+        (lambda net, x: x[0], lambda net, x: x[1]),
+        (lambda net, x: x[:, 1:], lambda net, x: x[:, :1]),
+        (lambda net, x: x.T, lambda net, x: x.mT),
+        (lambda net, x: (x, x.shape[0]), lambda net, x: (x, x.shape[1])),
+        (torch_line, lambda net, x: torch.nn.functional.linear(x, torch.eye(4), net.total)),
+        (lambda net, x: x.relu(), lambda net, x: x if is_exporting() else x.relu()),
     ],
 )
 def test_every_change_of_what_a_graph_computes_changes_its_digest(
-    one: Callable[..., Any], other: Callable[..., Any]
+    digest: Callable[..., str | None], one: Callable[..., Any], other: Callable[..., Any]
 ) -> None:
-    digests = [digest_graph(Net(function), (draw(),)) for function in (one, one, other)]
+    digests = [digest(Net(function), (draw(),)) for function in (one, one, other)]
+    assert digests[0] is not None
     assert digests[0] == digests[1] != digests[2]
+
+
+def halve(x: Any) -> Any:
+    return x / 2
+
+
+def script_halve() -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return torch.jit.script(halve)
+
+
+OWN = torch.ones(4)  # a constant of the file
+UNSEEN: dict[str, Callable[..., Any]] = {
+    "TorchScript": lambda net, x: script_halve()(x),
+    "control flow": lambda net, x: torch.cond(x.sum() > 0, halve, halve, (x,)),
+    "numpy": lambda net, x: x + torch.from_numpy(np.ones(4, np.float32)),
+    "a function for a function": lambda net, x: torch.vmap(halve)(x),
+    "an error": lambda net, x: x @ x,
+}
+
+
+@pytest.mark.parametrize("name", UNSEEN)
+def test_a_model_whose_calls_do_not_tell_everything_is_exported(name: str) -> None:
+    assert digest_called(Net(UNSEEN[name]), (draw(),)) is None
+
+
+def test_tensors_of_the_module_and_its_file_are_in_the_digest_of_its_calls() -> None:
+    def make(value: float, *, shared: bool = False) -> Net:
+        net = Net(lambda net, x: x + net.held[0] + net.table["key"] + OWN)
+        net.held = [torch.full((4,), value)]
+        net.table = {"key": net.held[0] if shared else torch.full((4,), value)}
+        return net
+
+    nets = [make(1.0), make(1.0), make(2.0), make(1.0, shared=True)]
+    digests = [digest_called(net, (draw(),)) for net in nets]
+    assert digests[0] is not None
+    assert digests[0] == digests[1]
+    assert len({*digests}) == 3
 
 
 class Above(torch.nn.Module):
@@ -191,12 +260,18 @@ class Below(torch.nn.Module):
         return x.relu()
 
 
-def test_the_line_that_a_refusal_would_name_is_in_the_digest_of_a_graph() -> None:
-    digests = [digest_graph(net, (draw(),)) for net in (Above(), Above(), Below())]
+@DIGESTS
+def test_the_line_that_a_refusal_would_name_is_in_the_digest_of_a_graph(
+    digest: Callable[..., str | None],
+) -> None:
+    digests = [digest(net, (draw(),)) for net in (Above(), Above(), Below())]
     assert digests[0] == digests[1] != digests[2]
 
 
-def test_state_and_its_type_are_in_the_digest_of_a_graph() -> None:
+@DIGESTS
+def test_state_and_its_type_are_in_the_digest_of_a_graph(
+    digest: Callable[..., str | None],
+) -> None:
     def make(total: Any) -> Net:
         net = Net(lambda net, x: x + net.total)
         net.total = total
@@ -204,11 +279,11 @@ def test_state_and_its_type_are_in_the_digest_of_a_graph() -> None:
 
     inputs = (draw(),)
     totals = [torch.zeros(4), torch.ones(4), torch.zeros(4, dtype=torch.int32)]
-    assert len({digest_graph(make(total), inputs) for total in totals}) == 3
+    assert len({digest(make(total), inputs) for total in totals}) == 3
     sparse = [torch.eye(4).to_sparse(), torch.eye(4).to_sparse() * 2]
     assert len({digest_weights(make(total)) for total in (torch.eye(4), *sparse)}) == 3
     net = Net(add_up)
-    digest_graph(net, inputs)
+    digest(net, inputs)
     assert not net.total.any()
 
 
