@@ -19,7 +19,7 @@ from provisioning.errors import QnnCiError
 from tests.programs import FILE, OnlyTheseTests, SkippedTests
 
 # Set by ./nox for the verbs of a session: where paths are relative to, and how hints name verbs.
-for name in ("QNN_CI_CALLER_DIR", "QNN_CI_COMMAND", "QNN_CI_CAUSE_FILE"):
+for name in ("QNN_CI_CALLER_DIR", "QNN_CI_COMMAND", "QNN_CI_SESSION", "QNN_CI_CAUSE_FILE"):
     os.environ.pop(name, None)
 # What CI says of itself: tests that need it say it themselves.
 PREFIXES = ("GITHUB_", "GITLAB_CI", "BUILDKITE", "TF_BUILD", "JENKINS_", "CIRCLECI", "TEAMCITY_")

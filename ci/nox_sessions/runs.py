@@ -59,6 +59,7 @@ def run_module(session: nox.Session, group: str, *words: str, executorch: str = 
     python = make_environment(session, group, executorch)
     env = {
         "QNN_CI_COMMAND": os.environ.get("QNN_CI_COMMAND", "nox"),
+        "QNN_CI_SESSION": session.name,
         "QNN_CI_SESSIONS": list_sessions(session),
         "QNN_CI_FINISHED": " ".join(finished),
     }

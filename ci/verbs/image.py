@@ -24,7 +24,9 @@ DEFAULT = "emulator"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     for name, (text, run) in ACTIONS.items():
-        own = actions.add_parser(name, help=text, description=text, allow_abbrev=False)
+        # Sessions such as docker_build contain the action.
+        prog = parser.prog if parser.prog.endswith(" --") else f"{parser.prog} {name}"
+        own = actions.add_parser(name, prog=prog, help=text, description=text, allow_abbrev=False)
         own.set_defaults(run=run)
         add = own.add_argument
         add("--json", **FLAG, help="print the result as JSON")

@@ -29,6 +29,7 @@ from provisioning.quoting import shell_word, show_command
 
 DIRECTORY_VARIABLE = "QNN_CI_CALLER_DIR"
 NOX_VARIABLE = "QNN_CI_COMMAND"  # how nox was called: nox, ./nox, ../nox
+SESSION_VARIABLE = "QNN_CI_SESSION"  # the session that runs a verb
 CAUSE_VARIABLE = "QNN_CI_CAUSE_FILE"
 # In a CI job, at least one of these is set to a value other than 0 or false.
 CI_VARIABLES = (
@@ -41,7 +42,7 @@ _HINT = re.compile(r"`qnn-ci ([a-z][a-z-]*)((?: [^`]*)?)`")
 @dataclass(frozen=True)
 class Caller:
     """How the program was called: its command ``program``, its arguments ``words`` and, if nox
-    started it, the command ``nox``. ``sessions`` maps verbs to nox sessions.
+    started it, the command ``nox`` and the ``session``. ``sessions`` maps verbs to nox sessions.
 
     If a session's name ends in ``_``, the first argument after the verb completes it.
     """
@@ -50,12 +51,15 @@ class Caller:
     sessions: Mapping[str, str] = field(default_factory=dict)
     words: tuple[str, ...] = ()
     nox: str = ""
+    session: str = ""
 
     def label(self, verb: str = "", *, passing: bool = False) -> str:
         """Return the command that the user typed, without options. If ``passing`` is true, it
         includes the ``--`` that nox needs before options.
         """
-        if verb and self.nox and self.sessions[verb]:
+        if self.nox and self.session not in {"", "qnn_ci"}:
+            return f"{self.nox} -s {self.session}{' --' if passing else ''}"
+        if verb and self.nox and not self.session and self.sessions[verb]:
             command = self.command(verb, self.words[1:2] if self.sessions[verb][-1] == "_" else ())
             return f"{command} --" if passing else command
         base = f"{self.nox} -s qnn_ci --" if self.nox else self.program

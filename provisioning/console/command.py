@@ -27,6 +27,7 @@ from typing import Any, Protocol, cast
 from provisioning.console.caller import (
     CALLER,
     NOX_VARIABLE,
+    SESSION_VARIABLE,
     Caller,
     caller_path,
     install_command,
@@ -209,7 +210,8 @@ def run_command(
     """
     words = order_words(argv)
     sessions = {name: verb.session for name, verb in verbs.items()}
-    caller = Caller(program, sessions, tuple(words), os.environ.get(NOX_VARIABLE, ""))
+    nox, session = (os.environ.get(name, "") for name in (NOX_VARIABLE, SESSION_VARIABLE))
+    caller = Caller(program, sessions, tuple(words), nox, session)
     as_json = "--json" in words
     if words and words[0] in {"-h", "--help", "help"}:
         return ExitCode.OK, describe_verbs(caller, verbs)

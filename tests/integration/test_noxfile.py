@@ -436,6 +436,7 @@ def test_a_verb_gets_its_command_and_sessions_in_variables(
     run(session, "plan")
     env = session.ran[0].options["env"]
     assert (env["QNN_CI_COMMAND"], env["QNN_CI_SESSIONS"]) == ("./nox", told)
+    assert env["QNN_CI_SESSION"] == "plan"
     assert not Path(env["QNN_CI_CAUSE_FILE"]).parent.exists()
 
 

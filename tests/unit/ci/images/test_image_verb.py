@@ -111,3 +111,22 @@ def test_each_image_command_reads_as_its_snapshot(
 
     text = re.sub(r"\b[0-9a-f]{12,64}\b", name_digest, "\n".join(shown) + "\n")
     check_snapshot(Path(__file__).with_name("snapshots") / "verb.txt", text)
+
+
+@pytest.mark.parametrize(
+    ("session", "command"),
+    [("docker_build", "./nox -s docker_build --"), ("qnn_ci", "./nox -s qnn_ci -- image build")],
+)
+def test_help_and_errors_of_a_build_name_the_session_that_was_typed(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    session: str,
+    command: str,
+) -> None:
+    monkeypatch.setenv("QNN_CI_COMMAND", "./nox")
+    monkeypatch.setenv("QNN_CI_SESSION", session)
+    with pytest.raises(SystemExit):
+        main(["image", "build", "--help"])
+    assert capsys.readouterr().out.startswith(f"usage: {command} [")
+    assert main(["image", "build", "--chekc"]) == 2
+    assert capsys.readouterr().err.startswith(command.removesuffix(" --").removesuffix(" build"))

@@ -81,6 +81,23 @@ def test_the_label_of_a_command_is_what_the_user_typed() -> None:
     assert nox.label("gc") == "./nox -s qnn_ci -- gc"
 
 
+@pytest.mark.parametrize(
+    ("session", "verb", "shown"),
+    [
+        ("docker_build", "image", "./nox -s docker_build --"),
+        ("provision", "fetch", "./nox -s provision --"),
+        ("qnn_ci", "fetch", "./nox -s qnn_ci -- fetch"),  # not the session that does the same
+        ("qnn_ci", "image", "./nox -s qnn_ci -- image"),
+    ],
+)
+def test_the_label_of_a_command_names_the_session_that_the_user_typed(
+    session: str, verb: str, shown: str
+) -> None:
+    caller = Caller("python -m ci", {**SESSIONS, "image": ""}, (verb, "x"), "./nox", session)
+    assert caller.label(verb, passing=True) == shown
+    assert caller.label(verb) == shown.removesuffix(" --")
+
+
 def test_shown_paths_are_relative_to_the_callers_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
