@@ -3,7 +3,9 @@
 A program is right if its outputs are, compared with float32 alone: no row is more than 6 dB farther
 from float32 than that of the quantized model, unless it has 46 dB (in float16: 40 dB). The graph
 must have no known fault. For each lane, all right programs are counted, and those of graphs that
-are right in both front ends. QNN_CI_MINUTES is for how long each pair of schemes is tried.
+are right in both front ends. QNN_CI_MINUTES is for how long each pair of schemes is tried, 30 by
+default. Each line of progress has the figures until then, so that a run that is ended early has a
+result, too.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import count
@@ -187,7 +189,7 @@ def measure(lane: Lane, scheme: str, minutes: float, progress: Progress) -> dict
         kind, _, value = line.partition(" ")
         if kind == "AT":
             at = int(value)
-            progress.step(f"bench right: {lane.name} {scheme}, {len(rows)} graphs")
+            progress.step(f"bench right: {describe_rows(lane, scheme, rows.values())}")
         elif kind == "ROW":
             row = json.loads(value)
             rows[row["number"]] = row
@@ -213,6 +215,13 @@ def measure(lane: Lane, scheme: str, minutes: float, progress: Progress) -> dict
             merged=False,
         )
     return rows
+
+
+def describe_rows(lane: Lane, scheme: str, rows: Collection[Row]) -> str:
+    """Return how many graphs of a lane are done, right and rejected."""
+    right = [row for row in rows if is_good(row)]
+    rejected = sum(bool(row["rejected"]) for row in right)
+    return f"{lane.name} {scheme}, {len(rows)} graphs, {len(right)} right, {rejected} rejected"
 
 
 def run_bench(progress: Progress) -> Mapping[str, Any]:

@@ -1,0 +1,88 @@
+"""The size of a known fault's error: read from the suite's report, and used to refuse a cause."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+import pytest
+
+from ci.facts.finding import Question
+from ci.faults.graph import parse_graph
+from ci.faults.known import describe, read_faults
+from ci.faults.match import match_faults
+from ci.judging.causes import UNKNOWN, choose_causes
+from ci.report.schema import Report
+from tests.least_db import find_lowest, write_lowest
+
+POLICY = """# a comment
+[[fault]]
+name = "a"
+remedy = "x"
+graph = \"\"\"
+y = relu(x)
+\"\"\"
+
+[[fault]]
+name = "b"
+remedy = "y"
+least_db = 12
+
+[[fault.tried]]
+scheme = "fp16"
+"""
+
+
+@dataclass(frozen=True)
+class Row:
+    model: str
+    outcome: str
+    sqnr_db: float | None
+
+
+def find(*rows: Row) -> dict[str, int]:
+    @dataclass(frozen=True)
+    class Rows:
+        cases: tuple[Row, ...]
+
+    return find_lowest(cast("Report", Rows(rows)))
+
+
+def test_the_lowest_wrong_sqnr_of_a_fault_is_taken_from_the_report_of_the_suite() -> None:
+    rows = [
+        Row("a graph onnx", "wrong", 12.7),
+        Row("a graph executorch", "wrong", -3.2),
+        Row("a mended executorch", "wrong", -90.0),
+        Row("a graph onnx", "right", -80.0),
+        Row("b graph onnx", "refused", None),
+    ]
+    assert find(*rows) == {"a": -4}
+
+
+@pytest.mark.parametrize(
+    ("lowest", "lines"),
+    [
+        ({"a": -4}, ['remedy = "x"\nleast_db = -4\ngraph', 'remedy = "y"\nleast_db = 12\n']),
+        ({"b": 3}, ['remedy = "x"\ngraph', 'remedy = "y"\nleast_db = 3\n\n[[fault.tried]]']),
+        ({}, ['remedy = "x"\ngraph', "least_db = 12"]),
+    ],
+)
+def test_least_db_is_written_behind_the_remedy_of_its_fault(
+    lowest: dict[str, int], lines: list[str]
+) -> None:
+    text = write_lowest(POLICY, lowest)
+    assert all(line in text for line in lines)
+    assert write_lowest(text, lowest) == text
+
+
+@pytest.mark.parametrize(("sqnr_db", "is_cause"), [(38.0, True), (12.0, True), (-103.0, False)])
+def test_an_error_far_beyond_the_size_of_its_row_has_another_cause(
+    sqnr_db: float, is_cause: bool
+) -> None:
+    """-103 dB were put down to softplus, whose fault has 41 dB."""
+    (row,) = (fault for fault in read_faults() if fault.name == "softplus-inexact")
+    steps = describe(parse_graph(row.graph), front_end="onnx")
+    faults = match_faults(steps, "u16a8w", "2.49.40")
+    assert [fault.fault for fault in faults] == ["softplus-inexact"]
+    causes = choose_causes(faults, Question.FAITHFUL, steps, UNKNOWN, sqnr_db, is_float16=False)
+    assert causes == list(faults) * is_cause
