@@ -184,7 +184,7 @@ class _Scan:
     lines: int = 0
     tail: str = ""
     places: Counter[Place] = field(default_factory=Counter)
-    contained: set[str] = field(default_factory=set)  # those of the rules' ``log``
+    contained: set[str] = field(default_factory=set)  # those of the rules' ``log`` and ``unless``
     operators: dict[str, dict[str, int]] = field(default_factory=dict)  # rule: name: line
     begun: list[Operator] = field(default_factory=list)  # the last operator before each rule
     last_begun: Operator | None = None
@@ -198,7 +198,7 @@ class _Scan:
         shapes = b"\n".join(kinds)
         starts = b"\n".join(kind[:LINE_CHARS] for kind in kinds)
         self.places += count_places(starts.decode("utf-8", "replace"))
-        log_texts = {text for rule in self.rules for text in rule.log}
+        log_texts = {text for rule in self.rules for text in (*rule.log, *rule.unless)}
         self.contained |= {text for text in log_texts if text.encode() in shapes}
         known: dict[int, str] = {0: ""} if self.tail == "known" else {}  # start of a line: rule
         new: list[tuple[int, str]] = []
@@ -371,8 +371,9 @@ def _clean(part: bytes) -> bytes:
 
 
 def is_in_its_log(rule: Rule, scan: _Scan) -> bool:
-    """Return whether the log contains what the rule needs."""
-    return not rule.log or not scan.contained.isdisjoint(rule.log)
+    """Return whether the log contains what the rule needs, and nothing that excludes the rule."""
+    is_needed = not rule.log or not scan.contained.isdisjoint(rule.log)
+    return is_needed and scan.contained.isdisjoint(rule.unless)
 
 
 def find_other(rule: Rule, taken: _Seen, scan: _Scan) -> Rule | None:

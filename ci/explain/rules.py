@@ -198,7 +198,8 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
     ``family`` matches lines with a number of that family: one of ``codes``, or any number if there
     are none. ``{code}``, ``{other}`` and ``{meaning}`` in its texts stand for what the family says
     about the line, and other names for the groups of ``pattern`` with these names. If ``log`` is
-    set, lines only count in a log that contains one of these texts, which are in lower case. The
+    set, lines only count in a log that contains one of these texts, which are in lower case, and
+    none of those in ``unless``. The
     texts of a rule with ``errno`` are those of errno, which do not count in lines of FastRPC,
     binder, dlopen or QNN: there they are a detail of that layer's own error.
 
@@ -231,6 +232,7 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
     family: str = ""
     codes: tuple[int, ...] = ()
     log: tuple[str, ...] = ()
+    unless: tuple[str, ...] = ()
     errno: bool = False
     versions: str = ""
     role: Role = Role.CAUSE

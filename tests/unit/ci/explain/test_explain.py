@@ -53,6 +53,24 @@ def test_a_line_counts_for_the_next_rule_if_the_log_is_not_that_of_the_first() -
         assert names(say(*lines).causes) == ["context-of-other-backend"]
 
 
+AVC = 'avc: denied { read } for name="adsprpc-smd-secure" permissive=0'
+
+
+@pytest.mark.parametrize(
+    ("other", "causes", "harmless"),
+    [
+        ("x", ["dsp-node-refused"], []),
+        ("DspClient.cpp (132): open_hal_session: opened device fd 93", [], ["dsp-node-by-service"]),
+        ("open_shell failed for domain 3 (errno Permission denied)", ["dsp-denied"], []),
+    ],
+)
+def test_a_line_does_not_count_in_a_log_that_excludes_its_rule(
+    other: str, causes: list[str], harmless: list[str]
+) -> None:
+    told = say(AVC, other)
+    assert (names(told.causes), names(told.harmless)) == (causes, harmless)
+
+
 def test_consequences_of_a_cause_are_marked_before_and_after_it() -> None:
     for lines in ((STUB, DEVICE, INIT), (INIT, DEVICE, STUB)):
         told = say("fine", *lines)
