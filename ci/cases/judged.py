@@ -309,7 +309,7 @@ class CaseJudge:
         )
         every = [*verdict.findings, *task, *self.find_excesses(compiled), *slow, *late]
         kept = keeps_metric(self.metric, self.evidence.metric) and not self.limits.strict_noise
-        failing, forgiven = forgive(every, self.metric, kept=kept)
+        failing, forgiven = forgive(every, self.metric, keeps_task=kept)
         self.evidence.notes = (*verdict.notes, *(verdict.element_notes if kept else ()))
         warnings = [*forgiven, *verdict.warnings]
         if self.spec.scheme is Scheme.ASIS and verdict.figures.sqnr_db_scheme == math.inf:

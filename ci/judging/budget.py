@@ -55,17 +55,19 @@ def make_finding(text: str, fix: str, *details: str, figure: Figure | None = Non
     return OVER_BUDGET.find(text, details=details, figures=figures, advice=advice)
 
 
-def find_excesses(footprint: Footprint | None, budget: Budget, own: Budget) -> Iterator[Finding]:
+def find_excesses(
+    footprint: Footprint | None, budget: Budget, model_budget: Budget
+) -> Iterator[Finding]:
     """Yield a finding for each exceeded limit of ``budget``. A limit whose figure is unknown
-    counts as exceeded only if the model's ``own`` budget sets it, because then the user relies on
+    counts as exceeded only if the ``model_budget`` sets it, because then the user relies on
     it."""
-    known = footprint or Footprint()
+    figures = footprint or Footprint()
     for name, row in read_figures().program.items():
-        limit, now = getattr(budget, name), getattr(known, name)
+        limit, now = getattr(budget, name), getattr(figures, name)
         if limit is None:
             continue
         if now is None:
-            if getattr(own, name) is not None:
+            if getattr(model_budget, name) is not None:
                 text = f"{name} = {limit:,} cannot be checked"
                 yield make_finding(text, row.unknown, f"{row.what} is not known")
         elif (now < limit) if row.least else (now > limit):
@@ -77,12 +79,12 @@ def find_excesses(footprint: Footprint | None, budget: Budget, own: Budget) -> I
             detail = f"{row.what} is {apart:,}{row.unit}{share} {side} its limit"
             yield make_finding(text, row.fix, detail, figure=figure)
     for glob, limit in budget.operators.items():
-        nodes = [operator for operator in known.operators if fnmatchcase(operator.op, glob)]
-        found = sum(node.npu + node.cpu for node in nodes)
-        if found > limit:
+        nodes = [operator for operator in figures.operators if fnmatchcase(operator.op, glob)]
+        node_count = sum(node.npu + node.cpu for node in nodes)
+        if node_count > limit:
             text = (
-                f"the program has {count(found, f'{glob} node')}, {found - limit} more than the"
-                f" limit of {limit}"
+                f"the program has {count(node_count, f'{glob} node')}, {node_count - limit} more"
+                f" than the limit of {limit}"
             )
             yield make_finding(text, OPERATORS)
 
@@ -102,62 +104,62 @@ def find_slow(
         if limit is None:
             continue
         if now is None:
-            told = f"{name} = {limit:,} cannot be checked"
-            excesses.append(make_finding(told, row.unknown, f"{row.what} is not known"))
+            text = f"{name} = {limit:,} cannot be checked"
+            excesses.append(make_finding(text, row.unknown, f"{row.what} is not known"))
         elif now > limit:
             within = f" ±{off:.2g}" if row.spread else ""
-            told = f"{row.what} is {now:,}{within}{row.unit}, above {name} = {limit:,}"
+            text = f"{row.what} is {now:,}{within}{row.unit}, above {name} = {limit:,}"
             if now - off > limit:
                 hot = bool(device and device.throttled and row.spread)
                 figure = Figure(name=name, value=now, unit=row.unit.strip(), allowed=limit)
                 details = ["the device was throttled"] * hot
-                found = make_finding(told, HOT if hot else row.fix, *details, figure=figure)
-                excesses.append(found)
+                finding = make_finding(text, HOT if hot else row.fix, *details, figure=figure)
+                excesses.append(finding)
             else:
-                warnings.append(f"{told} by no more than its spread")
+                warnings.append(f"{text} by no more than its spread")
     return tuple(excesses), tuple(warnings)
 
 
 def find_predicted_slow(
-    estimate: Estimate | None, budget: Budget, own: Budget
+    estimate: Estimate | None, budget: Budget, model_budget: Budget
 ) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
     """Return findings and warnings for predicted cycles and times. A figure whose whole range is
     above its limit is a finding; if only the figure itself is, this is a warning. A limit whose
-    figure is unknown is a finding only if the model's ``own`` budget sets it. Without an estimate,
+    figure is unknown is a finding only if the ``model_budget`` sets it. Without an estimate,
     as for outputs that are judged again, nothing is checked."""
     excesses: list[Finding] = []
     warnings: list[str] = []
     if estimate is None:
         return (), ()
-    one, times = estimate.simulation, estimate.times[:1]
-    known = {
-        "cycles": (one.cycles, one.lower_cycles) if one else None,
+    simulation, times = estimate.simulation, estimate.times[:1]
+    predictions = {
+        "cycles": (simulation.cycles, simulation.lower_cycles) if simulation else None,
         "ms": (times[0].ms, times[0].low_ms) if times else None,
     }
     for name, row in read_figures().predicted.items():
-        limit, figures = getattr(budget, name), known[name]
+        limit, figures = getattr(budget, name), predictions[name]
         if limit is None:
             continue
         if figures is None:
-            if getattr(own, name) is not None:
-                told = f"{name} = {limit:,} cannot be checked"
-                excesses.append(make_finding(told, row.unknown, estimate.unknown))
+            if getattr(model_budget, name) is not None:
+                text = f"{name} = {limit:,} cannot be checked"
+                excesses.append(make_finding(text, row.unknown, estimate.unknown))
         elif figures[0] > limit:
-            told = f"{row.what} is {figures[0]:,.6g}, above {name} = {limit:,}"
+            text = f"{row.what} is {figures[0]:,.6g}, above {name} = {limit:,}"
             if figures[1] > limit:
                 low = f"its range starts at {figures[1]:,.6g}"
                 figure = Figure(name=name, value=figures[0], allowed=limit)
-                excesses.append(make_finding(told, row.fix, low, figure=figure))
+                excesses.append(make_finding(text, row.fix, low, figure=figure))
             else:
-                warnings.append(f"{told}, which is within its range")
+                warnings.append(f"{text}, which is within its range")
     return tuple(excesses), tuple(warnings)
 
 
-def suggest_tighter(footprint: Footprint | None, own: Budget) -> Iterator[str]:
-    """Yield a warning for each figure that is more than 10 % below its maximum in the model's
-    ``own`` budget. Such a limit would not detect small increases."""
+def suggest_tighter(footprint: Footprint | None, model_budget: Budget) -> Iterator[str]:
+    """Yield a warning for each figure that is more than 10 % below its maximum in the
+    ``model_budget``. Such a limit would not detect small increases."""
     for name, row in read_figures().program.items():
-        limit, now = getattr(own, name), getattr(footprint, name, None)
+        limit, now = getattr(model_budget, name), getattr(footprint, name, None)
         if limit and now is not None and not row.least and now < ROOM * limit:
             left = f"{int(100 - 100 * now / limit)} % below its budget"
             tighter = int(now / ROOM) if row.measured else now

@@ -101,8 +101,8 @@ def is_where(fault: KnownFault, steps: Sequence[Step], departure: Departure) -> 
     if wrong is None or not all(chains):
         return True
     right = [find_step(layer, steps) for layer in departure.right]
-    known = [place for place in right if place is not None and place < wrong]
-    before = max(known, default=-1)
+    right_places = [place for place in right if place is not None and place < wrong]
+    before = max(right_places, default=-1)
     return any(min(chain) <= wrong and (max(chain) > before or wrong in chain) for chain in chains)
 
 
@@ -121,16 +121,16 @@ def find_step(layer: Layer, steps: Sequence[Step]) -> int | None:
 
 
 def advise_on_numbers(
-    loss: Loss | None, bits: int, known: Collection[str] = ()
+    loss: Loss | None, bits: int, known_faults: Collection[str] = ()
 ) -> tuple[Advice, ...]:
     """Return the causes that lie in the numbers that operators read: masks on attention scores,
     large angles, logarithms of small numbers, and comparisons of nearly equal numbers.
 
     ``bits`` are those of an activation, FLOAT16_BITS for float16, and 0 if they are unknown.
-    ``known`` are the names of known faults that are causes already."""
+    ``known_faults`` are the names of those that are causes already."""
     readings = loss.readings if loss else ()
     causes = [*_advise_on_masks(readings, bits)]
-    if any("mask-too-large" in name for name in known):
+    if any("mask-too-large" in name for name in known_faults):
         causes = []
     causes += [*_advise_on_phases(readings, bits), *_advise_on_logarithms(readings, bits)]
     return (*causes, *_advise_on_equality(loss))
@@ -169,16 +169,16 @@ def advise_on_range(loss: Loss | None, departure: Departure) -> tuple[Advice, ..
 
 def _advise_on_masks(readings: Sequence[Reading], bits: int) -> Iterator[Advice]:
     masks = [
-        one
-        for one in readings
-        if one.operator in SOFTMAXES
+        reading
+        for reading in readings
+        if reading.operator in SOFTMAXES
         and bits in MASKS
-        and one.low <= MASKS[bits]
-        and one.least_kept > one.low / 4
-        and one.behind_db < KEPT_DB
+        and reading.low <= MASKS[bits]
+        and reading.least_kept > reading.low / 4
+        and reading.behind_db < KEPT_DB
     ]
     if masks:
-        lowest = min(masks, key=lambda one: one.low)
+        lowest = min(masks, key=lambda reading: reading.low)
         step = (lowest.high - lowest.low) / 2**bits
         yield advise(
             f"a mask: numbers down to {lowest.low:.3g} reach {_list(masks)}, so one of the"
@@ -191,12 +191,12 @@ def _advise_on_masks(readings: Sequence[Reading], bits: int) -> Iterator[Advice]
 
 def _advise_on_phases(readings: Sequence[Reading], bits: int) -> Iterator[Advice]:
     phases = [
-        one
-        for one in readings
-        if one.operator in PHASES and one.behind_db < KEPT_DB and _is_large(one, bits)
+        reading
+        for reading in readings
+        if reading.operator in PHASES and reading.behind_db < KEPT_DB and _is_large(reading, bits)
     ]
     if phases:
-        largest = max(phases, key=lambda one: one.largest)
+        largest = max(phases, key=lambda reading: reading.largest)
         kind = "float16" if bits == FLOAT16_BITS else f"{bits} bits"
         yield advise(
             f"large angles: numbers up to {largest.largest:.4g} reach {_list(phases)}, where a step"
@@ -209,15 +209,15 @@ def _advise_on_phases(readings: Sequence[Reading], bits: int) -> Iterator[Advice
 
 def _advise_on_logarithms(readings: Sequence[Reading], bits: int) -> Iterator[Advice]:
     small = [
-        one
-        for one in readings
-        if one.operator in LOGARITHMS
+        reading
+        for reading in readings
+        if reading.operator in LOGARITHMS
         and bits not in {0, FLOAT16_BITS}  # of float16, advise_on_range knows more
-        and one.behind_db < KEPT_DB
-        and 0 < SMALL * one.low < _find_step_size(one, bits)
+        and reading.behind_db < KEPT_DB
+        and 0 < SMALL * reading.low < _find_step_size(reading, bits)
     ]
     if small:
-        widest = max(small, key=lambda one: one.high / one.low)
+        widest = max(small, key=lambda reading: reading.high / reading.low)
         yield advise(
             f"a logarithm of small numbers: numbers from {widest.low:.3g} to {widest.high:.3g}"
             f" reach {_list(small)}, where a step of {bits} bits is"
@@ -250,7 +250,9 @@ def _find_step_size(reading: Reading, bits: int) -> float:
 
 def _list(readings: Sequence[Reading]) -> str:
     """Return the operators with their places, each once, such as ``sin [net.py:19]``."""
-    return " and ".join(dict.fromkeys(f"{one.name}{one.origin.mark}" for one in readings))
+    return " and ".join(
+        dict.fromkeys(f"{reading.name}{reading.origin.mark}" for reading in readings)
+    )
 
 
 def join(advices: Sequence[Advice]) -> Advice:

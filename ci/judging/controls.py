@@ -27,7 +27,7 @@ AUDIBLE = 1.1
 Random = np.random.Generator
 
 
-class Asked(NamedTuple):
+class ControlSource(NamedTuple):
     """The arguments of a Maker: the correct output, a random generator, the noise that a correct
     program may have, and the limits."""
 
@@ -37,7 +37,7 @@ class Asked(NamedTuple):
     limits: Threshold
 
 
-Maker = Callable[[Asked], Iterator[Array]]
+Maker = Callable[[ControlSource], Iterator[Array]]
 
 
 def make_controls(
@@ -51,11 +51,11 @@ def make_controls(
     may have.
     """
     random = np.random.default_rng(CONTROL_SEED)
-    for wrong in MAKERS[kind](Asked(right.values, random, prediction, limits)):
+    for wrong in MAKERS[kind](ControlSource(right.values, random, prediction, limits)):
         # An element that noise may change proves nothing, and neither does a correct output.
         differs = ((wrong < right.low) | (wrong > right.high)).mean()
-        least = 2 * (1 - (limits.min_equal_quantized or limits.min_equal or 1.0))
-        if is_floating(right.values) or differs > least:
+        accepted_share = 2 * (1 - (limits.min_equal_quantized or limits.min_equal or 1.0))
+        if is_floating(right.values) or differs > accepted_share:
             yield wrong
 
 
@@ -87,29 +87,29 @@ def draw_noise(right: Array, random: Random) -> Array:
     return (random.standard_normal(right.shape) * rms).astype(right.dtype)
 
 
-def _permute(asked: Asked) -> Iterator[Array]:
+def _permute(source: ControlSource) -> Iterator[Array]:
     """Yield the output with the elements of all samples in a random order."""
-    flat, random = asked.right.reshape(-1), asked.random
+    flat, random = source.right.reshape(-1), source.random
     shift = 1 + int(random.integers(flat.size - 1)) if flat.size > 1 else 0
-    yield np.roll(flat[random.permutation(flat.size)], shift).reshape(asked.right.shape)
+    yield np.roll(flat[random.permutation(flat.size)], shift).reshape(source.right.shape)
 
 
-def _give_other_input(asked: Asked) -> Iterator[Array]:
+def _give_other_input(source: ControlSource) -> Iterator[Array]:
     """Yield the output with its samples in a wrong order: shifted by one, then by two, and so
     on."""
-    for shift in range(1, len(asked.right)):
-        yield np.roll(asked.right, -shift, axis=0)
+    for shift in range(1, len(source.right)):
+        yield np.roll(source.right, -shift, axis=0)
 
 
-def _silence_channel(asked: Asked) -> Iterator[Array]:
+def _silence_channel(source: ControlSource) -> Iterator[Array]:
     """Yield the output with one channel set to zero: the quietest, the middle or the loudest of the
     channels whose power is more than AUDIBLE times their allowed error."""
-    right = asked.right
+    right = source.right
     if not is_floating(right):
         return
     heard = [
         (float(rms), axis, number)
-        for axis, allowed in asked.noise.allow_channels(asked.limits.max_above_noise_db)
+        for axis, allowed in source.noise.allow_channels(source.limits.max_above_noise_db)
         for number, (rms, power) in enumerate(zip(channel_rms(right, axis), allowed, strict=True))
         if rms**2 > AUDIBLE * power
     ]
@@ -120,21 +120,23 @@ def _silence_channel(asked: Asked) -> Iterator[Array]:
         yield wrong
 
 
-def _scale(asked: Asked) -> Iterator[Array]:
-    for gain in GAINS if is_floating(asked.right) else ():
-        yield (asked.right * gain).astype(asked.right.dtype)
+def _scale(source: ControlSource) -> Iterator[Array]:
+    for gain in GAINS if is_floating(source.right) else ():
+        yield (source.right * gain).astype(source.right.dtype)
 
 
-def _add_one(asked: Asked) -> Iterator[Array]:
-    if not is_floating(asked.right):
-        yield asked.right + np.ones_like(asked.right)
+def _add_one(source: ControlSource) -> Iterator[Array]:
+    if not is_floating(source.right):
+        yield source.right + np.ones_like(source.right)
 
 
-def _spoil_tail(asked: Asked) -> Iterator[Array]:
+def _spoil_tail(source: ControlSource) -> Iterator[Array]:
     """For each of GARBAGE_SHARES, yield the output with this share of garbage at the end of each
     sample."""
-    right = asked.right
-    garbage = draw_noise(right, asked.random) if is_floating(right) else right + np.ones_like(right)
+    right = source.right
+    garbage = (
+        draw_noise(right, source.random) if is_floating(right) else right + np.ones_like(right)
+    )
     for share in GARBAGE_SHARES:
         wrong = right.copy()
         flat = wrong.reshape(len(wrong), -1)
@@ -144,8 +146,8 @@ def _spoil_tail(asked: Asked) -> Iterator[Array]:
 
 
 MAKERS: Mapping[ControlKind, Maker] = {
-    ControlKind.ZEROS: lambda asked: iter([np.zeros_like(asked.right)]),
-    ControlKind.NOISE: lambda asked: iter([draw_noise(asked.right, asked.random)]),
+    ControlKind.ZEROS: lambda source: iter([np.zeros_like(source.right)]),
+    ControlKind.NOISE: lambda source: iter([draw_noise(source.right, source.random)]),
     ControlKind.PERMUTED: _permute,
     ControlKind.OTHER_INPUT: _give_other_input,
     ControlKind.WEAKEST_CHANNEL: _silence_channel,

@@ -40,7 +40,9 @@ def describe_output(references: References, index: int, output: Array) -> Output
         ),
         equal=() if magnitudes else tuple(map(share_equal, *rows)),
         channels=tuple(
-            sorted(channels, key=lambda one: (one.sqnr_db is None, one.sqnr_db))[:CHANNELS]
+            sorted(channels, key=lambda channel: (channel.sqnr_db is None, channel.sqnr_db))[
+                :CHANNELS
+            ]
         ),
         errors=tuple(map(int, counts)) if magnitudes and most else (),
         max_error=most if magnitudes else None,
@@ -56,11 +58,11 @@ def _measure_sets(expected: Expected, output: Array) -> tuple[float | None, ...]
 def _measure_channels(expected: Array, output: Array) -> Iterator[ChannelFigures]:
     """Yield the channels with the lowest SQNR, at most CHANNELS along each axis, starting with the
     worst."""
-    wanted = expected.astype(np.float64)
-    error = output - wanted
-    for axis in channel_axes(wanted.ndim):
-        others = tuple(one for one in range(wanted.ndim) if one != axis)
-        signals, noises = (np.sum(array**2, axis=others) for array in (wanted, error))
+    values = expected.astype(np.float64)
+    error = output - values
+    for axis in channel_axes(values.ndim):
+        reduced_axes = tuple(number for number in range(values.ndim) if number != axis)
+        signals, noises = (np.sum(array**2, axis=reduced_axes) for array in (values, error))
         for index in np.argsort(signals / np.maximum(noises, 1e-300))[:CHANNELS]:
             sqnr_db = _plain(decibels(float(signals[index]), float(noises[index])))
             yield ChannelFigures(axis=axis - 1, index=int(index), sqnr_db=sqnr_db)
@@ -71,8 +73,8 @@ def _find_worst(off: Array, output: Array, expected: Array) -> Element | None:
     if not off.any():
         return None
     place = tuple(map(int, np.unravel_index(int(off.argmax()), off.shape)))
-    value, wanted = (_plain(float(array[place])) for array in (output, expected))
-    return Element(input_set=place[0], index=place[1:], value=value, expected=wanted)
+    value, right = (_plain(float(array[place])) for array in (output, expected))
+    return Element(input_set=place[0], index=place[1:], value=value, expected=right)
 
 
 def _plain(value: float) -> float | None:

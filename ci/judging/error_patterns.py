@@ -34,12 +34,12 @@ class ErrorPattern(NamedTuple):
     """The pattern of a wrong output. ``cause`` is a guess. ``is_placed`` is true if the elements
     are right but in other places, so that no layer computed them incorrectly."""
 
-    seen: str
+    description: str
     cause: str = ""
     is_placed: bool = False
 
     def __str__(self) -> str:
-        return f"{self.seen}; possibly {self.cause}" if self.cause else self.seen
+        return f"{self.description}; possibly {self.cause}" if self.cause else self.description
 
 
 def find_pattern(right: Sequence[Array], output: Array, index: int) -> ErrorPattern | None:
@@ -48,15 +48,15 @@ def find_pattern(right: Sequence[Array], output: Array, index: int) -> ErrorPatt
     ``right`` holds the reference's outputs, each [sample, *shape]. ``index`` is the index of
     ``output`` among them.
     """
-    wanted = right[index]
-    if plain := _see_plain(wanted, output):
+    reference = right[index]
+    if plain := _see_plain(reference, output):
         return plain
     if not is_floating(output):
-        return _see_ids(wanted, output)
-    own = measure_pooled(wanted, output)
+        return _see_ids(reference, output)
+    own_db = measure_pooled(reference, output)
     for see in (_see_other_input, _see_line, _see_channels, _see_stretch, _see_order):
-        if seen := see(wanted, output, own + GAINED_DB):
-            return seen
+        if pattern := see(reference, output, own_db + GAINED_DB):
+            return pattern
     return _see_swapped(right, output, index)
 
 
@@ -65,27 +65,27 @@ def find_exchange(right: Sequence[Array], output: Array, index: int) -> ErrorPat
     place or output. Return None for any other output. The arguments are those of find_pattern."""
     least_db = measure_pooled(right[index], output) + GAINED_DB
     for see in (_see_other_input, _see_order):
-        if seen := see(right[index], output, least_db):
-            return seen
+        if pattern := see(right[index], output, least_db):
+            return pattern
     return _see_swapped(right, output, index, least_db)
 
 
-def _is_match(wanted: Array, output: Array, least_db: float) -> bool:
-    return measure_pooled(wanted, output) >= max(BELIEVED_DB, least_db)
+def _is_match(reference: Array, output: Array, least_db: float) -> bool:
+    return measure_pooled(reference, output) >= max(BELIEVED_DB, least_db)
 
 
-def _see_plain(wanted: Array, output: Array) -> ErrorPattern | None:
+def _see_plain(reference: Array, output: Array) -> ErrorPattern | None:
     if is_floating(output) and not np.isfinite(output).all():
         share = 1 - np.isfinite(output).mean()
         return ErrorPattern(f"{share:.1%} of the elements are NaN or infinite")
     if not output.any():
         return ErrorPattern("all zero", f"{RUNNER}, or a program that did not run")
-    largest, wanted_largest = float(np.abs(output).max()), float(np.abs(wanted).max())
-    nearly_zero = largest < NOTHING * wanted_largest
+    largest, reference_largest = float(np.abs(output).max()), float(np.abs(reference).max())
+    nearly_zero = largest < NOTHING * reference_largest
     saturated = 0.99 * FLOAT16_MAX < largest <= FLOAT16_MAX
-    if is_floating(output) and wanted_largest > FLOAT16_MAX and (saturated or nearly_zero):
+    if is_floating(output) and reference_largest > FLOAT16_MAX and (saturated or nearly_zero):
         return ErrorPattern(
-            f"at most {largest:g} where up to {wanted_largest:.3g} is right",
+            f"at most {largest:g} where up to {reference_largest:.3g} is right",
             f"float16, which holds numbers up to {FLOAT16_MAX:g}: scale the model's values, or use"
             " a quantized scheme",
         )
@@ -93,41 +93,41 @@ def _see_plain(wanted: Array, output: Array) -> ErrorPattern | None:
         return ErrorPattern("nearly zero everywhere", "memory that the program never wrote")
     if (output == output.reshape(-1)[0]).all():
         return ErrorPattern(f"a constant, {output.reshape(-1)[0]:.4g}", RUNNER)
-    if (output == output[:1]).all() and not (wanted == wanted[:1]).all():
+    if (output == output[:1]).all() and not (reference == reference[:1]).all():
         return ErrorPattern("the same for every input", f"{RUNNER}, which ran one sample")
     return None
 
 
-def _see_ids(wanted: Array, output: Array) -> ErrorPattern | None:
-    off = output.astype(np.int64) - wanted.astype(np.int64)
+def _see_ids(reference: Array, output: Array) -> ErrorPattern | None:
+    off = output.astype(np.int64) - reference.astype(np.int64)
     values, counts = np.unique(off, return_counts=True)
     most = int(values[counts.argmax()])
     if most and counts.max() > 0.9 * off.size:
         cause = "a numbering that starts at another value"
         return ErrorPattern(f"off by {most:+d} nearly everywhere", cause)
-    if output.min() < wanted.min() or output.max() > 2 * max(int(wanted.max()), 1):
+    if output.min() < reference.min() or output.max() > 2 * max(int(reference.max()), 1):
         return ErrorPattern(
-            f"values from {output.min()} to {output.max()} instead of {wanted.min()} to"
-            f" {wanted.max()}",
+            f"values from {output.min()} to {output.max()} instead of {reference.min()} to"
+            f" {reference.max()}",
             "a wrong integer type, such as int32 read as int64",
         )
     return None
 
 
-def _see_other_input(wanted: Array, output: Array, least_db: float) -> ErrorPattern | None:
-    for shift in range(1, len(wanted)):
-        if _is_match(np.roll(wanted, shift, axis=0), output, least_db):
+def _see_other_input(reference: Array, output: Array, least_db: float) -> ErrorPattern | None:
+    for shift in range(1, len(reference)):
+        if _is_match(np.roll(reference, shift, axis=0), output, least_db):
             cause = f"{RUNNER}, which mixed up the samples"
             return ErrorPattern("the outputs of another input", cause, is_placed=True)
     return None
 
 
-def _see_line(wanted: Array, output: Array, least_db: float) -> ErrorPattern | None:
-    gain = 1 + fit_line(wanted, output).gain if wanted.any() else 0.0
-    if gain and _is_match(wanted * gain, output, least_db):
+def _see_line(reference: Array, output: Array, least_db: float) -> ErrorPattern | None:
+    gain = 1 + fit_line(reference, output).gain if reference.any() else 0.0
+    if gain and _is_match(reference * gain, output, least_db):
         return ErrorPattern(f"{_name_gain(gain)} the right values", "a wrong scale in QNN")
-    error = output.astype(np.float64) - wanted
-    if _is_match(wanted + error.mean(), output, least_db):
+    error = output.astype(np.float64) - reference
+    if _is_match(reference + error.mean(), output, least_db):
         return ErrorPattern(f"off by a constant {error.mean():.4g}", "a wrong zero point or bias")
     return None
 
@@ -142,34 +142,36 @@ def _name_gain(gain: float) -> str:
     return f"{gain:.4g}{share}"
 
 
-def _see_order(wanted: Array, output: Array, least_db: float) -> ErrorPattern | None:
-    axes = range(1, wanted.ndim)
-    for here, there in itertools.permutations(axes, 2):
-        if _is_match(np.moveaxis(wanted, here, there).reshape(output.shape), output, least_db):
-            seen = f"the right values with axis {here - 1} moved to {there - 1}"
-            return ErrorPattern(seen, LAYOUT, is_placed=True)
+def _see_order(reference: Array, output: Array, least_db: float) -> ErrorPattern | None:
+    axes = range(1, reference.ndim)
+    for source, target in itertools.permutations(axes, 2):
+        if _is_match(
+            np.moveaxis(reference, source, target).reshape(output.shape), output, least_db
+        ):
+            description = f"the right values with axis {source - 1} moved to {target - 1}"
+            return ErrorPattern(description, LAYOUT, is_placed=True)
     for axis in axes:
         for shift in (1, -1):
-            if _is_match(np.roll(wanted, shift, axis), output, least_db):
-                seen = f"the right values, shifted by one along axis {axis - 1}"
-                return ErrorPattern(seen, RUNNER, is_placed=True)
-        if _is_match(np.flip(wanted, axis), output, least_db):
-            seen = f"the right values in reverse order along axis {axis - 1}"
-            return ErrorPattern(seen, LAYOUT, is_placed=True)
+            if _is_match(np.roll(reference, shift, axis), output, least_db):
+                description = f"the right values, shifted by one along axis {axis - 1}"
+                return ErrorPattern(description, RUNNER, is_placed=True)
+        if _is_match(np.flip(reference, axis), output, least_db):
+            description = f"the right values in reverse order along axis {axis - 1}"
+            return ErrorPattern(description, LAYOUT, is_placed=True)
     # Sorted samples of the same distribution also agree to this SQNR, and sorting brings outputs
     # that are nearly correct even closer.
-    by_chance_db = 10 * math.log10(wanted.size) + GAINED_DB
+    by_chance_db = 10 * math.log10(reference.size) + GAINED_DB
     if least_db < BELIEVED_DB + GAINED_DB and _is_match(
-        np.sort(wanted, axis=None), np.sort(output, axis=None), by_chance_db
+        np.sort(reference, axis=None), np.sort(output, axis=None), by_chance_db
     ):
         return ErrorPattern("a permutation of the right values", LAYOUT, is_placed=True)
     return None
 
 
-def _see_channels(wanted: Array, output: Array, _least_db: float) -> ErrorPattern | None:
-    for axis in channel_axes(wanted.ndim):
-        signal, made = channel_rms(wanted, axis), channel_rms(output, axis)
-        dead = np.flatnonzero((made == 0) & (signal > 0))
+def _see_channels(reference: Array, output: Array, _least_db: float) -> ErrorPattern | None:
+    for axis in channel_axes(reference.ndim):
+        signal, rms = channel_rms(reference, axis), channel_rms(output, axis)
+        dead = np.flatnonzero((rms == 0) & (signal > 0))
         if dead.size:
             many = f"channels {dead[0]} to {dead[-1]}" if dead.size > 1 else f"channel {dead[0]}"
             return ErrorPattern(
@@ -178,11 +180,11 @@ def _see_channels(wanted: Array, output: Array, _least_db: float) -> ErrorPatter
     return None
 
 
-def _see_stretch(wanted: Array, output: Array, _least_db: float) -> ErrorPattern | None:
+def _see_stretch(reference: Array, output: Array, _least_db: float) -> ErrorPattern | None:
     """If the large errors occur only in one range of elements or in one sample, return this
     range or set."""
-    rms = float(np.sqrt(np.mean(wanted.astype(np.float64) ** 2)))
-    odd = (np.abs(output - wanted) > ODD * rms).reshape(len(wanted), -1)
+    rms = float(np.sqrt(np.mean(reference.astype(np.float64) ** 2)))
+    odd = (np.abs(output - reference) > ODD * rms).reshape(len(reference), -1)
     places = np.flatnonzero(odd.any(axis=0))
     size = odd.shape[1]
     stretch = places[-1] - places[0] + 1 if places.size > 1 else size
@@ -197,9 +199,9 @@ def _see_stretch(wanted: Array, output: Array, _least_db: float) -> ErrorPattern
 def _see_swapped(
     right: Sequence[Array], output: Array, index: int, least_db: float = BELIEVED_DB
 ) -> ErrorPattern | None:
-    for other, wanted in enumerate(right):
-        fits = other != index and wanted.size == output.size and is_floating(wanted)
-        if fits and _is_match(wanted.reshape(output.shape), output, least_db):
+    for number, candidate in enumerate(right):
+        fits = number != index and candidate.size == output.size and is_floating(candidate)
+        if fits and _is_match(candidate.reshape(output.shape), output, least_db):
             cause = f"{RUNNER}, which mixed up the outputs"
-            return ErrorPattern(f"the values of output {other}", cause, is_placed=True)
+            return ErrorPattern(f"the values of output {number}", cause, is_placed=True)
     return None

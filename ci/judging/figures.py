@@ -61,10 +61,10 @@ def measure(reference: Array, output: Array) -> Figures:
 def _measure_set(reference: Array, output: Array) -> Figures:
     if not np.isfinite(output).all():
         return Figures(-math.inf, -1.0, math.inf)
-    wanted, got = reference.astype(np.float64), output.astype(np.float64)
-    error, power = wanted - got, float(np.sum(wanted**2))
-    norms = math.sqrt(power * float(np.sum(got**2)))
-    cosine = float(np.sum(wanted * got)) / norms if norms else 0.0
+    right, actual = reference.astype(np.float64), output.astype(np.float64)
+    error, power = right - actual, float(np.sum(right**2))
+    norms = math.sqrt(power * float(np.sum(actual**2)))
+    cosine = float(np.sum(right * actual)) / norms if norms else 0.0
     sqnr_db = decibels(power, float(np.sum(error**2)))
     return Figures(sqnr_db, cosine, float(np.abs(error).max(initial=0.0)))
 
@@ -85,8 +85,8 @@ def find_nearness(pairs: Iterable[tuple[Array, Array]]) -> Nearness:
         sqnr_db = min(sqnr_db, measure(reference, output).sqnr_db)
         count += reference.size
         bits = (np.ascontiguousarray(array).view(np.uint8) for array in (reference, output))
-        one, other = (part.reshape(reference.size, -1) for part in bits)
-        equal += int((one == other).all(axis=1).sum())
+        first, second = (part.reshape(reference.size, -1) for part in bits)
+        equal += int((first == second).all(axis=1).sum())
     return Nearness(sqnr_db, equal / count if count else 1.0)
 
 
@@ -101,9 +101,9 @@ def decibels(signal: float, noise: float) -> float:
 
 def measure_pooled(reference: Array, output: Array) -> float:
     """Return the SQNR in dB over all samples together."""
-    wanted = reference.astype(np.float64)
-    error = wanted - output
-    return decibels(float(np.sum(wanted**2)), float(np.sum(error**2)))
+    right = reference.astype(np.float64)
+    error = right - output
+    return decibels(float(np.sum(right**2)), float(np.sum(error**2)))
 
 
 def measure_variation(tensors: Iterable[Array]) -> float | None:
@@ -131,19 +131,19 @@ def channel_axes(dims: int) -> list[int]:
 
 def channel_rms(stacked: Array, axis: int) -> Array:
     """Return the root mean square of each channel along ``axis``."""
-    others = tuple(number for number in range(stacked.ndim) if number != axis)
-    return np.sqrt(np.mean(stacked.astype(np.float64) ** 2, axis=others))
+    reduced_axes = tuple(number for number in range(stacked.ndim) if number != axis)
+    return np.sqrt(np.mean(stacked.astype(np.float64) ** 2, axis=reduced_axes))
 
 
 def fit_line(reference: Array, output: Array) -> Fit:
     """Return the gain and the offset of an output relative to its reference. Both arrays must be
     finite; the reference must not be all zero."""
-    wanted = reference.astype(np.float64).reshape(-1)
-    got = output.astype(np.float64).reshape(-1)
-    power = float(np.sum(wanted**2))  # without @, because BLAS would start threads
-    slope = float(np.sum(wanted * got)) / power
-    spread = float(wanted.std()) or math.inf
-    return Fit(slope - 1, float((got - wanted).mean()) / spread)
+    right = reference.astype(np.float64).reshape(-1)
+    actual = output.astype(np.float64).reshape(-1)
+    power = float(np.sum(right**2))  # without @, because BLAS would start threads
+    slope = float(np.sum(right * actual)) / power
+    spread = float(right.std()) or math.inf
+    return Fit(slope - 1, float((actual - right).mean()) / spread)
 
 
 def share_equal(low: Array, reference: Array, high: Array, output: Array) -> float:
@@ -157,7 +157,9 @@ def share_equal(low: Array, reference: Array, high: Array, output: Array) -> flo
     right = (low <= output) & (output <= high)
     values, counts = np.unique(reference, return_counts=True)
     frequent = reference == values[counts.argmax()]
-    return min(float(right[one].mean()) for one in (frequent, ~frequent) if one.any())
+    return min(
+        float(right[elements].mean()) for elements in (frequent, ~frequent) if elements.any()
+    )
 
 
 WHOLE, ROW, ELEMENT = "all samples", "row", "element"
@@ -193,8 +195,8 @@ def divide(squares: Array, info: TensorInfo) -> Iterator[Parts]:
     yield Parts(WHOLE, None, squares.mean(places)[..., None])
     for kind, axis in axes:
         if squares.shape[lead + axis] > 1:
-            others = tuple(place for place in places if place != lead + axis)
-            yield Parts(kind, axis, squares.mean(others))
+            reduced_axes = tuple(place for place in places if place != lead + axis)
+            yield Parts(kind, axis, squares.mean(reduced_axes))
     if info.parts:
         powers = [part.take(squares, rank).mean(places) for part in info.parts]
         names = tuple(map(str, info.parts))

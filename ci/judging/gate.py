@@ -98,9 +98,9 @@ class References:
         """Return the prediction for an output. If there is none, return a prediction without noise.
         Then only errors up to ``max_above_noise_db`` above the floor of ci.judging.noise are
         accepted."""
-        found = self.noise[index] if self.noise else None
-        if found is not None:
-            return found
+        prediction = self.noise[index] if self.noise else None
+        if prediction is not None:
+            return prediction
         values = self.best(index)[0].values
         return Prediction(values, np.zeros((2, *values.shape), np.float32), info)
 
@@ -177,8 +177,8 @@ def judge_output(
         return _judge_choices(references.float32[index], quantized, output, limits, subject)
     if not np.isfinite(output).all():
         worst = measure(references.float32[index].values, output)
-        found = NOT_FINITE.find("an element is NaN or infinite", subject=subject)
-        return OutputJudgement((found,), float_figures=worst)
+        finding = NOT_FINITE.find("an element is NaN or infinite", subject=subject)
+        return OutputJudgement((finding,), float_figures=worst)
     return _judge_magnitudes(references, index, output, info, limits=limits, subject=subject)
 
 
@@ -188,20 +188,22 @@ def _judge_choices(
     equal = share_equal(eager.low, eager.values, eager.high, output)
     best = (quantized or eager).values
     exact = share_equal(best, best, best, output)
-    same = None
-    wanted = [(UNEQUAL, equal, limits.min_equal, FLOAT32)]
+    equal_quantized = None
+    requirements = [(UNEQUAL, equal, limits.min_equal, FLOAT32)]
     if quantized is not None:
-        asked = share_equal(eager.low, eager.values, eager.high, quantized.values)
-        same = share_equal(quantized.low, quantized.values, quantized.high, output)
-        wanted = [
-            (UNEQUAL, same, limits.min_equal_quantized, QUANTIZED),
-            (FEW, min(asked, equal), limits.min_equal, FLOAT32),
+        model_share = share_equal(eager.low, eager.values, eager.high, quantized.values)
+        equal_quantized = share_equal(quantized.low, quantized.values, quantized.high, output)
+        requirements = [
+            (UNEQUAL, equal_quantized, limits.min_equal_quantized, QUANTIZED),
+            (FEW, min(model_share, equal), limits.min_equal, FLOAT32),
         ]
     findings: list[Finding] = []
-    for kind, share, least, model in wanted:
-        told = f"{share:.2%} of the elements equal those of the {model} model, {{:.2%}} required"
-        findings += _require(subject, kind, f"equal_{model}", share, least, text=told)
-    return OutputJudgement(tuple(findings), equal=equal, equal_quantized=same, equal_exact=exact)
+    for kind, share, required_share, model in requirements:
+        text = f"{share:.2%} of the elements equal those of the {model} model, {{:.2%}} required"
+        findings += _require(subject, kind, f"equal_{model}", share, required_share, text=text)
+    return OutputJudgement(
+        tuple(findings), equal=equal, equal_quantized=equal_quantized, equal_exact=exact
+    )
 
 
 def _judge_magnitudes(
@@ -223,8 +225,8 @@ def _judge_magnitudes(
         if find_exchange(right, output, index):
             excesses = prediction.find_excesses(output, limits.max_above_noise_db)
     against_float = measure(eager, output)
-    asked = output if references.quantized is None else best.values
-    pooled = measure_pooled(eager, asked)
+    judged = output if references.quantized is None else best.values
+    pooled = measure_pooled(eager, judged)
     is_short = limits.min_sqnr_db_all is not None and not pooled >= limits.min_sqnr_db_all
     is_lost = references.quantized is not None and is_short and prediction.sqnr_db < LOST_DB
     # QNN does not clip every value that the quantized model clips.
@@ -251,30 +253,30 @@ def _judge_magnitudes(
         )
     require = partial(_require, subject)
     against_quantized = scheme = None
-    wanted = []
+    requirements = []
     if references.quantized is not None:
         against_quantized, scheme = measure(best.values, output), measure(eager, best.values)
-        least = (limits.min_sqnr_db_quantized, limits.min_cosine_quantized)
-        wanted.append((FAR, against_quantized, *least, QUANTIZED))
-    least = (limits.min_sqnr_db, limits.min_cosine)
-    wanted.append((QUANTIZED_BADLY, scheme or against_float, *least, FLOAT32))
-    for kind, figures, least_db, least_cosine, model in wanted:
-        told, detail = (
+        required = (limits.min_sqnr_db_quantized, limits.min_cosine_quantized)
+        requirements.append((FAR, against_quantized, *required, QUANTIZED))
+    required = (limits.min_sqnr_db, limits.min_cosine)
+    requirements.append((QUANTIZED_BADLY, scheme or against_float, *required, FLOAT32))
+    for kind, figures, least_db, least_cosine, model in requirements:
+        description, detail = (
             f"SQNR {figures.sqnr_db:.1f} dB in the worst sample",
             f"against the {model} model",
         )
-        text = f"{told}, {{:g}} dB required"
+        text = f"{description}, {{:g}} dB required"
         findings += require(
             kind, f"sqnr_{model}", figures.sqnr_db, least_db, text=text, detail=detail
         )
         text = f"cosine {figures.cosine:.5f} {detail}, {{:g}} required"
         findings += require(kind, f"cosine_{model}", figures.cosine, least_cosine, text=text)
     least_db = limits.min_sqnr_db_all
-    given = "the program" if references.quantized is None else "the quantized model"
-    text = f"{given} has {pooled:.1f} dB of SQNR, {{:g}} dB required"
+    subject_name = "the program" if references.quantized is None else "the quantized model"
+    text = f"{subject_name} has {pooled:.1f} dB of SQNR, {{:g}} dB required"
     detail = "against the float32 model, over all samples"
     findings += require(QUANTIZED_BADLY, "sqnr_all", pooled, least_db, text=text, detail=detail)
-    for part, part_db in _find_lost(eager, asked, info, least_db, references.quantized is None):
+    for part, part_db in _find_lost(eager, judged, info, least_db, references.quantized is None):
         text, detail = _describe_lost(part, part_db, eager, info)
         findings += require(PART, "sqnr_all", part_db, least_db, text=text, detail=detail)
     largest, detail = against_float.max_abs, "from the float32 model"
@@ -313,7 +315,7 @@ def _off_grid(output: Array, info: TensorInfo, kind: FindingId, subject: str) ->
 
 
 def _find_lost(
-    eager: Array, asked: Array, info: TensorInfo, least_db: float | None, is_float: bool
+    eager: Array, judged: Array, info: TensorInfo, least_db: float | None, is_float: bool
 ) -> Iterator[tuple[OutputPart, float]]:
     """Yield each part of an output that is lost, with its SQNR in dB. Parts inside of it are left
     out.
@@ -326,15 +328,15 @@ def _find_lost(
     if least_db is None:
         return
     rank = len(info.shape)
-    whole_db, largest = measure_pooled(eager, asked), float(np.abs(eager).max(initial=0.0))
+    whole_db, largest = measure_pooled(eager, judged), float(np.abs(eager).max(initial=0.0))
     limits = [(part, least_db) for part in info.parts]
     if not is_float:
         limits += [(part, min(least_db, whole_db - QUIET_DB)) for part in find_quiet(eager)]
     lost: list[OutputPart] = []
     for part, limit_db in limits:
         values = part.take(eager, rank)
-        if has_range(values, largest) and not any(one.contains(part) for one in lost):
-            reached = measure_pooled(values, part.take(asked, rank))
+        if has_range(values, largest) and not any(lost_part.contains(part) for lost_part in lost):
+            reached = measure_pooled(values, part.take(judged, rank))
             if not reached >= limit_db:
                 lost.append(part)
                 yield part, reached

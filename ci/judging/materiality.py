@@ -41,47 +41,47 @@ class Accepted:
     def measure_raises(self, output: Array) -> Iterator[Array]:
         """Yield, for each kind of part, by how many dB the program's error raises the accepted
         error in each part."""
-        wanted, right = (array.astype(np.float64) for array in (self.float32, self.right))
-        errors = (output - right, output - wanted, right - wanted)
-        own, total, scheme = (list(divide(error**2, self.info)) for error in errors)
-        least = list(divide(remove_line(wanted, right) ** 2, self.info))
-        signals = list(divide(wanted**2, self.info))
-        step = float(np.ptp(wanted)) * EIGHT_BITS
-        for row, made, quantized, rest, signal in zip(
-            own, total, scheme, least, signals, strict=True
+        float32, right = (array.astype(np.float64) for array in (self.float32, self.right))
+        step = float(np.ptp(float32)) * EIGHT_BITS
+        is_quantized = bool((right != float32).any())
+        for program_error, total_error, scheme_error, scheme_noise, signal in zip(
+            divide((output - right) ** 2, self.info),
+            divide((output - float32) ** 2, self.info),
+            divide((right - float32) ** 2, self.info),
+            divide(remove_line(float32, right) ** 2, self.info),
+            divide(float32**2, self.info),
+            strict=True,
         ):
-            if not scheme[0].powers.any():
+            if not is_quantized:
                 accepted = EIGHT_BITS**2 * signal.powers
             else:
                 mean = float(signal.powers.mean())
                 share = np.minimum(signal.powers / mean, 1.0) if mean else 0.0
-                accepted = np.maximum(rest.powers, share * rest.powers.mean())
-            if row.kind == ELEMENT:
+                accepted = np.maximum(scheme_noise.powers, share * scheme_noise.powers.mean())
+            if program_error.kind == ELEMENT:
                 accepted = np.maximum(accepted, step**2 / RAISE)
-            raised = np.minimum(row.powers, made.powers - quantized.powers).clip(0)
+            added = total_error.powers - scheme_error.powers
+            raised = np.minimum(program_error.powers, added).clip(0)
             with np.errstate(divide="ignore", invalid="ignore"):
                 yield np.nan_to_num(10 * np.log10(1 + raised / accepted), posinf=np.inf)
 
     def measure_line(self, weights: Array, output: Array) -> float:
         """Return by how many dB the program's error raises the accepted gain or offset. Each is the
         mean of an error times its ``weights``."""
-        own, total, scheme = (
-            abs(float(np.mean((one - other) * weights)))
-            for one, other in (
-                (output, self.right),
-                (output, self.float32),
-                (self.right, self.float32),
-            )
-        )
-        raised = max(min(own, total - scheme), 0.0)
+
+        def measure_mean(error: Array) -> float:
+            return abs(float(np.mean(error * weights)))
+
+        added = measure_mean(output - self.float32) - measure_mean(self.right - self.float32)
+        raised = max(min(measure_mean(output - self.right), added), 0.0)
         return 10 * math.log10(1 + RAISE * (raised / EIGHT_BITS) ** 2)
 
 
-def remove_line(wanted: Array, right: Array) -> Array:
+def remove_line(float32: Array, right: Array) -> Array:
     """Return the difference between two outputs without the part that a gain and an offset of the
     whole output explain."""
-    error = right - wanted
-    centred = wanted - wanted.mean()
+    error = right - float32
+    centred = float32 - float32.mean()
     power = float(np.mean(centred**2))
     gain = float(np.mean(error * centred)) / power if power else 0.0
     return np.asarray(error - error.mean() - gain * centred)

@@ -115,8 +115,8 @@ class Prediction:
 
     def _expect(self, powers: Array) -> tuple[Array, float]:
         total, count = powers.sum(0), len(powers)
-        others = np.maximum(self._grant((total - powers) / (count - 1)), TINY)
-        return self._grant(total / count), max(1.0, float((powers / others).max()))
+        others_mean = np.maximum(self._grant((total - powers) / (count - 1)), TINY)
+        return self._grant(total / count), max(1.0, float((powers / others_mean).max()))
 
     def _grant(self, powers: Array) -> Array:
         return powers + SHARED * powers.mean(-1, keepdims=True) + self.floor
@@ -148,12 +148,14 @@ class Prediction:
         lines = [*self._compare_line(error, margin_db)] if self.rms else []
         pairs = zip(divide(error**2, self.info), self.expected, strict=True)
         rows = [self._compare_parts(parts, *pair, margin_db) for parts, pair in pairs]
-        found = [*(one for _, one in lines), *map(_Compared.find_worst, rows)]
-        if accepted and any(excess.over_db > 0 for excess in found):
+        excesses = [*(line for _, line in lines), *map(_Compared.find_worst, rows)]
+        if accepted and any(excess.over_db > 0 for excess in excesses):
             raises = zip(rows, accepted.measure_raises(output), strict=True)
-            found = [one.weigh(accepted.measure_line(weights, output)) for weights, one in lines]
-            found += [row.find_worst(raised_db) for row, raised_db in raises]
-        return sorted(found, key=lambda one: one.rank)
+            excesses = [
+                line.weigh(accepted.measure_line(weights, output)) for weights, line in lines
+            ]
+            excesses += [row.find_worst(raised_db) for row, raised_db in raises]
+        return sorted(excesses, key=lambda excess: excess.rank)
 
     def _compare_parts(
         self, parts: Parts, expected: Array, spread: float, margin_db: float
@@ -175,13 +177,15 @@ class Prediction:
             ("offset", np.ones_like(right) / self.rms, MAX_OFFSET),
         )
         for name, weights, most in lines:
-            seen = abs(float(np.mean(error * weights)))
+            measured = abs(float(np.mean(error * weights)))
             runs = np.mean(self.runs * weights, axis=tuple(range(1, self.runs.ndim)))
-            least = max(noise / math.sqrt(right.size), FLOOR_RELATIVE)
-            predicted = max(float(np.abs(runs).max()), least)
+            smallest = max(noise / math.sqrt(right.size), FLOOR_RELATIVE)
+            predicted = max(float(np.abs(runs).max()), smallest)
             allowed = predicted * 10 ** (margin_db / 20) + min(SYSTEMATIC * noise, most)
             allowed += BIAS * max(noise - COARSE, 0.0)
-            above_db, over_db = (2 * decibels(seen, one) for one in (predicted, allowed))
+            above_db, over_db = (
+                2 * decibels(measured, reference) for reference in (predicted, allowed)
+            )
             yield weights, Excess(name, above_db, over_db, names_db=LINE_DB)
 
 
@@ -202,7 +206,7 @@ class _Compared(NamedTuple):
         worst = int(
             np.where(matters, over_db, -np.inf).argmax() if matters.any() else over_db.argmax()
         )
-        found = Excess(
+        excess = Excess(
             self.parts.name(worst),
             float(self.above_db[worst]),
             float(over_db[worst]),
@@ -210,4 +214,4 @@ class _Compared(NamedTuple):
             bool(over_db.min() <= 0),
             kind=kind,
         )
-        return found if raised_db is None else found.weigh(float(raised_db[worst]))
+        return excess if raised_db is None else excess.weigh(float(raised_db[worst]))

@@ -130,17 +130,21 @@ def judge_outputs(
         advise_on_figures(judgement, references, patterns, inputs, limits),
         advise_on_figures(judgement, references, patterns, inputs, limits, explained=[*Question]),
         any(pattern is not None and pattern.is_placed for pattern in patterns.values()),
-        tuple(one for one in controls if one.rejected or one.kind is not ControlKind.OTHER_INPUT),
+        tuple(
+            control
+            for control in controls
+            if control.rejected or control.kind is not ControlKind.OTHER_INPUT
+        ),
         f"the gate accepts {', '.join(faults)}: this case proves nothing" if faults else "",
         tuple(
-            make_note(one, one.noted, references, outputs, index)
-            for index, one in enumerate(judgement.outputs)
-            if one.noted
+            make_note(output, output.noted, references, outputs, index)
+            for index, output in enumerate(judgement.outputs)
+            if output.noted
         ),
         tuple(
-            make_note(one, one.excesses[0], references, outputs, index, metric=True)
-            for index, one in enumerate(judgement.outputs)
-            if any(found.id == ELEMENTS.id for found in one.findings)
+            make_note(output, output.excesses[0], references, outputs, index, metric=True)
+            for index, output in enumerate(judgement.outputs)
+            if any(finding.id == ELEMENTS.id for finding in output.findings)
         ),
         tuple(warnings),
     )
@@ -200,16 +204,17 @@ def find_faint(references: References, infos: Sequence[TensorInfo]) -> Iterator[
     for index, info in enumerate(infos):
         if references.quantized is None or not info.dtype.startswith("float"):
             continue
-        wanted, best = references.float32[index].values, references.quantized[index].values
-        reached = [measure_pooled(one, other) for one, other in zip(wanted, best, strict=True)]
+        float32, quantized = references.float32[index].values, references.quantized[index].values
+        reached = [measure_pooled(*pair) for pair in zip(float32, quantized, strict=True)]
         worst, lost = int(np.argmin(reached)), [db for db in reached if db < LOST_DB]
-        if lost and (pooled := measure_pooled(wanted, best)) >= LOST_DB:
-            rms, whole = (np.sqrt(np.mean(np.square(one))) for one in (wanted[worst], wanted))
+        if lost and (pooled := measure_pooled(float32, quantized)) >= LOST_DB:
+            rms = np.sqrt(np.mean(np.square(float32[worst])))
+            rms_of_all = np.sqrt(np.mean(np.square(float32)))
             yield (
                 f"output {index}: the quantized model has less than {LOST_DB:g} dB in {len(lost)}"
                 f" of {len(reached)} samples: {reached[worst]:.1f} dB in sample {worst}, where the"
                 f" output's RMS is {rms:.3g}. Over all sets, it has {pooled:.1f} dB"
-                f" (RMS {whole:.3g})"
+                f" (RMS {rms_of_all:.3g})"
             )
 
 
@@ -228,7 +233,7 @@ def feed_controls(
             if (result := feed_control(kind, references, index, info, limits))
         ]
         if results:
-            rejected = all(one for one, _ in results)
+            rejected = all(is_rejected for is_rejected, _ in results)
             best = max((db for _, db in results if db is not None), default=None)
             yield ControlResult(kind, rejected, best)
 
@@ -239,9 +244,9 @@ def feed_control(
     """Return whether the gate rejects an output with a fault of this ``kind``, and the SQNR in dB
     of the wrong output that was tried last. Return None if the output cannot have such a fault."""
     right, noise = references.best(index)[0], references.predict(index, info)
-    own, result = limits.of_output(index), None
-    for wrong in make_controls(kind, right, noise, own):
-        result = is_rejected(references, index, wrong, info, own)
+    output_limits, result = limits.of_output(index), None
+    for wrong in make_controls(kind, right, noise, output_limits):
+        result = is_rejected(references, index, wrong, info, output_limits)
         if result[0]:
             break
     return result
@@ -249,28 +254,30 @@ def feed_control(
 
 def summarize_figures(judgement: Judgement) -> CaseFigures:
     """Return the worst value of each figure over all outputs."""
-    every = judgement.outputs
-    worst = [(index, one.excesses[0]) for index, one in enumerate(every) if one.excesses]
+    outputs = judgement.outputs
+    worst = [(index, output.excesses[0]) for index, output in enumerate(outputs) if output.excesses]
     index, excess = max(worst, key=lambda pair: pair[1].over_db, default=(0, None))
-    place = f"output {index}, " if len(every) > 1 else ""
-    fits = [one.fit for one in every if one.fit]
-    eager = [one.float_figures for one in every if one.float_figures]
-    quantized = [one.quantized_figures for one in every if one.quantized_figures]
+    place = f"output {index}, " if len(outputs) > 1 else ""
+    fits = [output.fit for output in outputs if output.fit]
+    eager = [output.float_figures for output in outputs if output.float_figures]
+    quantized = [output.quantized_figures for output in outputs if output.quantized_figures]
     return CaseFigures(
         sqnr_db=_least(figures.sqnr_db for figures in eager),
         sqnr_db_quantized=_least(figures.sqnr_db for figures in quantized),
         cosine=_least(figures.cosine for figures in eager),
         cosine_quantized=_least(figures.cosine for figures in quantized),
         max_abs=max((figures.max_abs for figures in eager), default=None),
-        sqnr_db_scheme=_least(one.scheme_figures.sqnr_db for one in every if one.scheme_figures),
-        predicted_sqnr_db=_least(one.predicted_db for one in every),
+        sqnr_db_scheme=_least(
+            output.scheme_figures.sqnr_db for output in outputs if output.scheme_figures
+        ),
+        predicted_sqnr_db=_least(output.predicted_db for output in outputs),
         above_noise_db=excess.above_db if excess else None,
         above_noise_place=f"{place}{excess.place}" if excess else "",
         gain=max((1 + fit.gain for fit in fits), key=lambda gain: abs(gain - 1), default=None),
         offset=max((fit.offset for fit in fits), key=abs, default=None),
-        equal=_least(one.equal for one in every),
-        equal_quantized=_least(one.equal_quantized for one in every),
-        equal_exact=_least(one.equal_exact for one in every),
+        equal=_least(output.equal for output in outputs),
+        equal_quantized=_least(output.equal_quantized for output in outputs),
+        equal_exact=_least(output.equal_exact for output in outputs),
     )
 
 
@@ -297,7 +304,7 @@ def advise_on_figures(
     for index, pattern in patterns.items():
         if pattern:
             place = f"output {index}: " if several else ""
-            advice += Advice((f"{place}{pattern.seen}",))
+            advice += Advice((f"{place}{pattern.description}",))
             if pattern.cause and not is_known:
                 advice += advise(pattern.cause, certainty=Certainty.GUESS)
     if patterns and not is_known:
@@ -313,7 +320,9 @@ def find_patterns(
 ) -> dict[int, ErrorPattern | None]:
     """Map the index of each output that is not faithful to the pattern of its errors."""
     right = [references.best(index)[0].values for index in range(len(outputs))]
-    wrong = [n for n, one in enumerate(judgement.outputs) if one.fails(Question.FAITHFUL)]
+    wrong = [
+        number for number, output in enumerate(judgement.outputs) if output.fails(Question.FAITHFUL)
+    ]
     return {index: find_pattern(right, outputs[index], index) for index in wrong}
 
 
@@ -336,7 +345,8 @@ def _find_worst(excesses: Sequence[Excess]) -> list[Excess]:
     ``over_db - names_db``."""
     excesses = [excess for excess in excesses if excess.fails]
     ranks = [excess.over_db - excess.names_db for excess in excesses]
-    return [one for one, rank in zip(excesses, ranks, strict=True) if rank > max(ranks) - NEAR_DB]
+    nearest = max(ranks, default=0.0) - NEAR_DB
+    return [excess for excess, rank in zip(excesses, ranks, strict=True) if rank > nearest]
 
 
 def _advise_on_scheme(judgement: Judgement, references: References, limits: Threshold) -> Advice:
@@ -344,12 +354,13 @@ def _advise_on_scheme(judgement: Judgement, references: References, limits: Thre
         return advise(
             "the program is faithful to its model, but float16 rounds its values too much", FLOAT16
         )
-    parted = any(found.id == PART.id for output in judgement.outputs for found in output.findings)
+    findings = judgement.findings
+    parted = any(finding.id == PART.id for finding in findings)
     ranges = f": {references.clipped[0]}" if references.clipped else ""
-    more = f"; or {MORE_BITS}" if has_finer(limits.scheme) else ""
+    finer = f"; or {MORE_BITS}" if has_finer(limits.scheme) else ""
     return advise(
         "the program is faithful to the quantized model, which is too far from float32",
-        APART if parted else CALIBRATE + ranges + more,
+        APART if parted else CALIBRATE + ranges + finer,
     )
 
 
@@ -372,25 +383,25 @@ def judge_metric(
     differ between samples, from measure_variation."""
     value, float32, shifted = result.value, result.float32, result.shifted
     quantized = result.quantized
-    both = quantized is not None and all(_fails(metric, one, float32) for one in (value, quantized))
-    if both and not _fails(metric, float32, float32):
+    is_lost = quantized is not None and _fails(metric, quantized, float32)
+    if is_lost and _fails(metric, value, float32) and not _fails(metric, float32, float32):
         yield METRIC_LOST.find(
             f"{metric.name} is {quantized:.4g} for the quantized model, {float32:.4g} for float32",
             figures=(Figure(name=metric.name, value=quantized),),
         )
     if not float32 - value <= metric.max_drop:
-        own = () if quantized is None else (f"{quantized:.4g} for the quantized model",)
+        details = () if quantized is None else (f"{quantized:.4g} for the quantized model",)
         yield METRIC_DROP.find(
             f"{metric.name} is {value:.4g} for the program, {float32:.4g} for float32",
-            details=(*own, f"a drop of at most {metric.max_drop:g} is allowed"),
+            details=(*details, f"a drop of at most {metric.max_drop:g} is allowed"),
             figures=(Figure(name=metric.name, value=value, allowed=float32 - metric.max_drop),),
         )
     if metric.min is not None and not value >= metric.min:
         kind = METRIC_DROP if float32 >= metric.min else METRIC_MODEL
-        own = (f"the float32 model itself reaches only {float32:.4g}",)
+        of_model = (f"the float32 model itself reaches only {float32:.4g}",)
         yield kind.find(
             f"{metric.name} is {value:.4g}, {metric.min:g} required",
-            details=own if kind is METRIC_MODEL else (),
+            details=of_model if kind is METRIC_MODEL else (),
             figures=(Figure(name=metric.name, value=value, allowed=metric.min),),
         )
     if float32 - shifted <= metric.max_drop:
@@ -428,16 +439,16 @@ def _explain_alike(inputs: float | None, outputs: float | None) -> tuple[str, st
 def _warn_of_alike(inputs: float | None, outputs: float | None) -> str:
     """Return a warning that the gate accepts the outputs of other samples."""
     warning = "no two samples have distinguishable outputs"
-    if known := _explain_alike(inputs, outputs):
-        why, fix = known
+    if explanation := _explain_alike(inputs, outputs):
+        why, fix = explanation
         return f"{warning}: {why}; {fix}"
     return f"{warning}: use samples that differ more"
 
 
 def _advise_on_blind(inputs: float | None, outputs: float | None) -> Advice:
     """Return what makes a metric distinguish inputs. The arguments are those of judge_metric."""
-    if known := _explain_alike(inputs, outputs):
-        return advise(*known)
+    if explanation := _explain_alike(inputs, outputs):
+        return advise(*explanation)
     fix = "use a trained model, labels and inputs that vary, or a smaller max_drop"
     return advise(fix=fix, proof=Proof.PROVEN)
 
@@ -456,10 +467,11 @@ def keeps_metric(metric: Metric | None, result: MetricResult | None) -> bool:
 
 
 def forgive(
-    findings: Sequence[Finding], metric: Metric | None, *, kept: bool = False
+    findings: Sequence[Finding], metric: Metric | None, *, keeps_task: bool = False
 ) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
     """Return the findings that fail a case, ordered by question, and the headlines of the others as
-    warnings. If the metric is ``kept``, errors of single elements are left out of both.
+    warnings. If the program ``keeps_task`` (see keeps_metric), errors of single elements are
+    left out of both.
 
     If the metric passes and is not ``strict``, poor quantization is only a warning. A program that
     is not faithful always fails. If the float32 model is not good enough for its task, that finding
@@ -467,10 +479,14 @@ def forgive(
     """
     good = metric is not None and not metric.strict
     good = good and not any(finding.question is Question.TASK for finding in findings)
-    findings = [finding for finding in findings if not (kept and finding.id == ELEMENTS.id)]
-    rest = [
+    findings = [finding for finding in findings if not (keeps_task and finding.id == ELEMENTS.id)]
+    failing = [
         finding for finding in findings if not (good and finding.question is Question.QUANTIZED)
     ]
     order = list(Question)
-    failing = sorted(rest, key=lambda one: order.index(one.question) - 1.5 * (one.id in OF_MODEL))
-    return tuple(failing), tuple(finding.headline for finding in findings if finding not in rest)
+
+    def rank(finding: Finding) -> float:
+        return order.index(finding.question) - 1.5 * (finding.id in OF_MODEL)
+
+    forgiven = tuple(finding.headline for finding in findings if finding not in failing)
+    return tuple(sorted(failing, key=rank)), forgiven
