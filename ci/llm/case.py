@@ -87,8 +87,8 @@ class LlmRun(CaseRun):
         try:
             runs = read_runs(artifact)
         except (OSError, ValueError) as error:
-            told = f"the reference runs cannot be read: {error}"
-            return self.end(Status.FAILED, [INVALID.find(told)])
+            text = f"the reference runs cannot be read: {error}"
+            return self.end(Status.FAILED, [INVALID.find(text)])
         began = time.monotonic()
         try:
             with self.setup.runner.open(program, self.options.timeout_s) as opened:
@@ -97,8 +97,8 @@ class LlmRun(CaseRun):
         except RunError as error:
             wall_s = time.monotonic() - began
             self.evidence.run = Run(failure=error.what, wall_s=wall_s)
-            found = NO_OUTPUTS.find(error.what, advice=error.advice)
-            return self.end(Status.FAILED, [found], read_tail(program.log))
+            finding = NO_OUTPUTS.find(error.what, advice=error.advice)
+            return self.end(Status.FAILED, [finding], read_tail(program.log))
         self.evidence.run = Run(notes=notes, wall_s=time.monotonic() - began)
         with self.notes.of("the speed of the program"):
             self.remarks.append(describe_speed(notes))
@@ -113,23 +113,25 @@ class LlmRun(CaseRun):
         interface = runs.interface
         model, prompt = runs.model.run, runs.prompt
         free = run_free(Loop(interface, step), prompt, self.subject.tokens, (self.subject.eos,))
-        given = model.fed[len(prompt) :]
+        generated = model.fed[len(prompt) :]
         forced = free
         if free.tokens != model.tokens:
-            forced = run_forced(Loop(interface, step), prompt, given)
+            forced = run_forced(Loop(interface, step), prompt, generated)
         alone = run_decode(Loop(interface, step), runs.alone.run.fed)
         verdicts = {
             "free": judge_free(free, runs.model),
             "forced": judge_forced(forced, runs.model),
             "decode alone": judge_forced(alone, runs.alone),
         }
-        faults = [f"{name}: {told}" for name, one in verdicts.items() for told in one.faults]
+        faults = [
+            f"{name}: {fault}" for name, verdict in verdicts.items() for fault in verdict.faults
+        ]
         faults += self.judge_text(interface, step, runs.perplexity)
         mean_db = LOCATE_DB if faults else MEAN_MARGIN_DB
         departed, where = locate(forced, alone, runs, self.show, mean_db)
         if departed and not faults:
             faults.append("the tokens and logits pass, but not all keys and values")
-        findings = [TOKENS.find(told, advice=Advice(where=where)) for told in faults[:1]]
+        findings = [TOKENS.find(fault, advice=Advice(where=where)) for fault in faults[:1]]
         findings += map(TOKENS.find, faults[1:])
         self.note_figures(verdicts["forced"], forced, runs)
         with self.notes.of("the agreement with float32"):
@@ -146,31 +148,39 @@ class LlmRun(CaseRun):
     ) -> Iterator[str]:
         """Yield a fault if the program's perplexity on the text exceeds the limit and the lowered
         model's does not. If both do, judge_quantized reports the model. Record all perplexities."""
-        made, most = self.subject.perplexity(interface, step), self.subject.max_perplexity
-        if made is None:
+        perplexity, most = self.subject.perplexity(interface, step), self.subject.max_perplexity
+        if perplexity is None:
             return
         model, float32 = right
         quantized = f"{model:.3f} with the quantized model, " if self.spec.scheme.quantized else ""
-        told = f"the perplexity is {made:.3f}, {quantized}{float32:.3f} with float32"
-        self.remarks.append(told)
-        if most is not None and made > most >= model:
-            yield f"{told}; the limit is {most:g}"
+        text = f"the perplexity is {perplexity:.3f}, {quantized}{float32:.3f} with float32"
+        self.remarks.append(text)
+        if most is not None and perplexity > most >= model:
+            yield f"{text}; the limit is {most:g}"
 
     def judge_quantized(self, perplexity: tuple[float, ...]) -> list[Finding]:
         """Return why to reject the model that was lowered, without regard to the program:
         its logits have too low an SQNR against float32, or its perplexity exceeds the limit."""
-        least, most = self.limits.min_sqnr_db_all, self.subject.max_perplexity
+        required_db, most = self.limits.min_sqnr_db_all, self.subject.max_perplexity
         reached = self.evidence.figures.sqnr_db_scheme
-        found = []
-        if self.spec.scheme.quantized and least is not None and reached and reached < least:
-            told = f"the logits have an SQNR of {reached:.1f} dB against float32, not {least:g} dB"
-            figure = Figure(name="sqnr_all", value=reached, unit="dB", allowed=least)
-            found.append(QUANTIZED_BADLY.find(told, figures=[figure]))
+        findings = []
+        if (
+            self.spec.scheme.quantized
+            and required_db is not None
+            and reached
+            and reached < required_db
+        ):
+            text = (
+                f"the logits have an SQNR of {reached:.1f} dB against float32,"
+                f" not {required_db:g} dB"
+            )
+            figure = Figure(name="sqnr_all", value=reached, unit="dB", allowed=required_db)
+            findings.append(QUANTIZED_BADLY.find(text, figures=[figure]))
         if perplexity and most is not None and perplexity[0] > most:
-            told = f"the model's perplexity is {perplexity[0]:.3f}, but the limit is {most:g}"
+            text = f"the model's perplexity is {perplexity[0]:.3f}, but the limit is {most:g}"
             figure = Figure(name="perplexity", value=perplexity[0], allowed=most)
-            found.append(QUANTIZED_BADLY.find(told, figures=[figure]))
-        return found
+            findings.append(QUANTIZED_BADLY.find(text, figures=[figure]))
+        return findings
 
     def note_figures(self, verdict: Verdict, forced: Generated, runs: ReferenceRuns) -> None:
         """Record the figures of the forced run, which has all steps of the reference."""
@@ -201,16 +211,18 @@ class LlmRun(CaseRun):
         """Record the text, and how many of its first tokens equal the float32 model's. Warn if many
         steps have a margin within the noise."""
         self.text = self.show((*runs.prompt, *free.tokens))
-        same = count_same(free.tokens, runs.text)
-        if same < min(len(free.tokens), len(runs.text)):
-            self.remarks.append(f"the text differs from float32's after {count(same, 'token')}")
+        same_count = count_same(free.tokens, runs.text)
+        if same_count < min(len(free.tokens), len(runs.text)):
+            self.remarks.append(
+                f"the text differs from float32's after {count(same_count, 'token')}"
+            )
         decided = float(np.mean(runs.model.decided()))
         if decided < LEAST_DECIDED:
-            told = (
+            text = (
                 f"only {decided:.0%} of the steps have a margin above the noise: in the others,"
                 " two tokens are equally good, and a wrong one may go unnoticed"
             )
-            self.evidence.warnings += (told,)
+            self.evidence.warnings += (text,)
 
     def judge_controls(
         self, interface: Interface, step: Step, forced: Generated, runs: ReferenceRuns
@@ -222,19 +234,19 @@ class LlmRun(CaseRun):
         for kind, make in MAKERS.items():
             rejected, verdict = judge_control(make(subject), runs.model)
             if verdict is None and kind is ControlKind.ENDLESS:
-                told = (
+                text = (
                     "there is no control with endless text,"
                     " because the correct text does not end either"
                 )
-                self.evidence.warnings += (told,)
+                self.evidence.warnings += (text,)
                 continue
             results.append(ControlResult(kind, rejected, verdict.sqnr_db if verdict else None))
         self.evidence.controls = tuple(results)
         accepted = ", ".join(result.kind.value for result in results if not result.rejected)
         if not accepted:
             return []
-        told = f"the verdict accepts {accepted}: this case proves nothing"
-        return [INCONCLUSIVE.find(told, advice=advise(fix=LOUDER))]
+        text = f"the verdict accepts {accepted}: this case proves nothing"
+        return [INCONCLUSIVE.find(text, advice=advise(fix=LOUDER))]
 
 
 def locate(
@@ -254,17 +266,17 @@ def locate(
         "decode after prefill": (forced, runs.model, slice(prompt, None)),
         "decode alone": (alone, runs.alone, slice(None)),
     }
-    found = {name: find_departure(*way, mean_db) for name, way in ways.items()}
-    if not any(found.values()):
-        told = "no keys or values differ by more than noise: the last layer is wrong after them, or"
-        return False, (f"{told} the norm or the output layer behind it",)
+    departures = {name: find_departure(*way, mean_db) for name, way in ways.items()}
+    if not any(departures.values()):
+        text = "no keys or values differ by more than noise: the last layer is wrong after them, or"
+        return False, (f"{text} the norm or the output layer behind it",)
     texts = []
-    for name, one in found.items():
-        told = "all keys and values are right"
-        if one is not None:
-            token = () if one.token is None else (ways[name][0].fed[one.token],)
-            told = one.describe(heads, show(token))
-        texts.append(f"{name}: {told}")
+    for name, departure in departures.items():
+        text = "all keys and values are right"
+        if departure is not None:
+            token = () if departure.token is None else (ways[name][0].fed[departure.token],)
+            text = departure.describe(heads, show(token))
+        texts.append(f"{name}: {text}")
     return True, tuple(texts)
 
 

@@ -63,31 +63,33 @@ class Repeated:
                 yield Generated(fed, (*self.run.tokens[:last], int(row.argmax())), logits)
 
 
-def _token_zero(one: Repeated) -> Iterator[Generated]:
+def _token_zero(repeated: Repeated) -> Iterator[Generated]:
     """Choose token 0 in every step: https://github.com/pytorch/executorch/issues/20168"""
-    yield replace(one.run, tokens=(0,) * len(one.run.tokens))
+    yield replace(repeated.run, tokens=(0,) * len(repeated.run.tokens))
 
 
-def _top_two(one: Repeated) -> Iterator[Generated]:
-    yield replace(one.run, tokens=tuple(int(row.argsort()[-2]) for row in one.run.logits))
+def _top_two(repeated: Repeated) -> Iterator[Generated]:
+    yield replace(repeated.run, tokens=tuple(int(row.argsort()[-2]) for row in repeated.run.logits))
 
 
-def _previous_logits(one: Repeated) -> Iterator[Generated]:
-    logits = np.concatenate([one.run.logits[:1], one.run.logits[:-1]])
-    yield Generated(one.run.fed, tuple(int(row.argmax()) for row in logits), logits)
+def _previous_logits(repeated: Repeated) -> Iterator[Generated]:
+    logits = np.concatenate([repeated.run.logits[:1], repeated.run.logits[:-1]])
+    yield Generated(repeated.run.fed, tuple(int(row.argmax()) for row in logits), logits)
 
 
-def _endless(one: Repeated) -> Iterator[Generated]:
+def _endless(repeated: Repeated) -> Iterator[Generated]:
     """Yield a run in which the text does not end, or nothing if the correct text does not end
     either."""
-    if one.eos in one.run.tokens:
-        pairs = zip(one.run.tokens, one.run.logits, strict=True)
-        tokens = (int(row.argsort()[-2]) if token == one.eos else token for token, row in pairs)
-        yield replace(one.run, tokens=tuple(tokens))
+    if repeated.eos in repeated.run.tokens:
+        pairs = zip(repeated.run.tokens, repeated.run.logits, strict=True)
+        tokens = (
+            int(row.argsort()[-2]) if token == repeated.eos else token for token, row in pairs
+        )
+        yield replace(repeated.run, tokens=tuple(tokens))
 
 
 def _shift_caches(arrays: Sequence[Array], layers: int) -> list[Array]:
-    caches = [np.roll(held, 1, 3 if n < layers else 2) for n, held in enumerate(arrays[3:])]
+    caches = [np.roll(cache, 1, 3 if n < layers else 2) for n, cache in enumerate(arrays[3:])]
     return [*arrays[:3], *caches]
 
 
@@ -108,11 +110,11 @@ def _move_on(arrays: Sequence[Array], _: int) -> list[Array]:
     return [*arrays[:2], arrays[2] + off, *arrays[3:]]
 
 
-def _read_other(one: Repeated, loop: Loop) -> list[Array]:
+def _read_other(repeated: Repeated, loop: Loop) -> list[Array]:
     """Return the caches after another prompt."""
-    text, other = one.run.fed[: loop.position], Loop(loop.interface, one.step)
-    other.feed([*text[:1], *reversed(text[1:])])
-    return other.caches
+    text, reversed_loop = repeated.run.fed[: loop.position], Loop(loop.interface, repeated.step)
+    reversed_loop.feed([*text[:1], *reversed(text[1:])])
+    return reversed_loop.caches
 
 
 def _read_nothing(_: Repeated, loop: Loop) -> list[Array]:

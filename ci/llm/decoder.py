@@ -38,20 +38,20 @@ class Attention(nn.Module):
     def forward(
         self, x: Tensor, turns: Turns | None, mask: Tensor, past: tuple[Tensor, Tensor]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        one, count = self.config, x.shape[1]
+        config, count = self.config, x.shape[1]
 
-        def split(made: Tensor, heads: int, norm: nn.Module | None = None) -> Tensor:
+        def split(projected: Tensor, heads: int, norm: nn.Module | None = None) -> Tensor:
             if norm:  # of rank 3: QNN's RMS norm of rank 4 is wrong for some sizes of heads
-                made = norm(made.reshape(1, count * heads, one.head_dim))
-            return made.view(1, count, heads, one.head_dim).transpose(1, 2)
+                projected = norm(projected.reshape(1, count * heads, config.head_dim))
+            return projected.view(1, count, heads, config.head_dim).transpose(1, 2)
 
-        q_norm, k_norm = (self.q_norm_fn, self.k_norm_fn) if one.query_key_norm else (None, None)
-        q = rotate(split(self.wq(x), one.heads, q_norm), turns)
-        k = rotate(split(self.wk(x), one.kv_heads, k_norm), turns).transpose(2, 3)
-        v = split(self.wv(x), one.kv_heads)
-        keys = repeat_heads(torch.cat([past[0], k], dim=-1), one.heads // one.kv_heads)
-        values = repeat_heads(torch.cat([past[1], v], dim=2), one.heads // one.kv_heads)
-        scores = cap(q @ keys / math.sqrt(one.head_dim), one.score_cap) + mask
+        q_norm, k_norm = (self.q_norm_fn, self.k_norm_fn) if config.query_key_norm else (None, None)
+        q = rotate(split(self.wq(x), config.heads, q_norm), turns)
+        k = rotate(split(self.wk(x), config.kv_heads, k_norm), turns).transpose(2, 3)
+        v = split(self.wv(x), config.kv_heads)
+        keys = repeat_heads(torch.cat([past[0], k], dim=-1), config.heads // config.kv_heads)
+        values = repeat_heads(torch.cat([past[1], v], dim=2), config.heads // config.kv_heads)
+        scores = cap(q @ keys / math.sqrt(config.head_dim), config.score_cap) + mask
         mixed = torch.softmax(scores, dim=-1) @ values
         return self.wo(mixed.transpose(1, 2).reshape(1, count, -1)), k, v
 
@@ -68,8 +68,10 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         gate = self.w1(x)
-        made = functional.gelu(gate, approximate="tanh") if self.gelu else functional.silu(gate)
-        return self.w2(made * self.w3(x))
+        activated = (
+            functional.gelu(gate, approximate="tanh") if self.gelu else functional.silu(gate)
+        )
+        return self.w2(activated * self.w3(x))
 
 
 class Layer(nn.Module):
@@ -115,8 +117,8 @@ class Decoder(nn.Module):
             places = torch.arange(context).double()
             angles = torch.outer(places, torch.tensor(rope.frequencies))
             for name, table in (("cos", angles.cos()), ("sin", angles.sin())):
-                held = (rope.gain * table).float()
-                self.register_buffer(f"freqs_{name}{suffix}", held, persistent=False)
+                scaled_table = (rope.gain * table).float()
+                self.register_buffer(f"freqs_{name}{suffix}", scaled_table, persistent=False)
 
     def forward(
         self, tokens: Tensor, mask: Tensor, positions: Tensor, *caches: Tensor
@@ -135,8 +137,8 @@ class Decoder(nn.Module):
         for layer, suffix, past in zip(
             self.layers, self.tables, zip(caches[:count], caches[count:], strict=True), strict=True
         ):
-            made, k, v = layer.attention(layer.attention_norm(x), turns.get(suffix), mask, past)
-            x = x + layer.post_attention_norm(made)
+            attended, k, v = layer.attention(layer.attention_norm(x), turns.get(suffix), mask, past)
+            x = x + layer.post_attention_norm(attended)
             x = x + layer.post_ffn_norm(layer.feed_forward(layer.ffn_norm(x)))
             keys.append(k)
             values.append(v)
@@ -167,8 +169,8 @@ def repeat_heads(x: Tensor, times: int) -> Tensor:
     repeat_interleave would stay on the CPU."""
     if times == 1:
         return x
-    _, heads, *rest = x.shape
-    return x[:, :, None].expand(1, heads, times, *rest).reshape(1, heads * times, *rest)
+    _, heads, *sizes = x.shape
+    return x[:, :, None].expand(1, heads, times, *sizes).reshape(1, heads * times, *sizes)
 
 
 def pair_to_half(weight: Tensor, heads: int) -> Tensor:

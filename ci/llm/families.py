@@ -154,13 +154,13 @@ class HuggingFaceConfig(Struct, frozen=True):
         for name in ("layer_types", "no_rope_layers"):
             listed = getattr(self, name)
             if listed is not None and len(listed) != self.num_hidden_layers:
-                told = f"{CONFIG} has {len(listed)} {name} for {self.num_hidden_layers} layers"
-                raise UsageError(told, why="they must be as many")
+                text = f"{CONFIG} has {len(listed)} {name} for {self.num_hidden_layers} layers"
+                raise UsageError(text, why="they must be as many")
         if self.mlp_bias:
             raise UsageError(f"{CONFIG} has mlp_bias", why="such layers are not supported")
         if self.use_bidirectional_attention:
-            told = f"{CONFIG} has use_bidirectional_attention"
-            raise UsageError(told, why="such a model computes embeddings and generates no text")
+            text = f"{CONFIG} has use_bidirectional_attention"
+            raise UsageError(text, why="such a model computes embeddings and generates no text")
         base, scaling, rotated, local = self.read_rope()
         most = self.max_position_embeddings
         is_windowed = family.windowed or self.use_sliding_window  # distant tokens are hidden
@@ -196,11 +196,11 @@ class HuggingFaceConfig(Struct, frozen=True):
     def read_rope(self) -> tuple[float, Scaling, int | None, float]:
         """Return RoPE's base, its scaling, the number of rotated values (None for all of a head),
         and the base of layers with a sliding window."""
-        held = dict(self.rope_scaling or self.rope_parameters or {})
-        sliding, full = held.get("sliding_attention"), held.get("full_attention")
-        held = full if isinstance(full, dict) else held
-        base = held.get("rope_theta", self.rope_theta) or self.family.rope_base
-        share = held.get("partial_rotary_factor", self.partial_rotary_factor)
+        fields = dict(self.rope_scaling or self.rope_parameters or {})
+        sliding, full = fields.get("sliding_attention"), fields.get("full_attention")
+        fields = full if isinstance(full, dict) else fields
+        base = fields.get("rope_theta", self.rope_theta) or self.family.rope_base
+        share = fields.get("partial_rotary_factor", self.partial_rotary_factor)
         local = self.rope_local_base_freq
         if isinstance(sliding, dict):
             local = sliding.get("rope_theta", local)
@@ -214,7 +214,7 @@ class HuggingFaceConfig(Struct, frozen=True):
                 why=f"a {self.model_type} rotates each head as a whole",
             )
         rotated = int(self.size_of_head * share)
-        scaling = self.parse_scaling(held, rotated)
+        scaling = self.parse_scaling(fields, rotated)
         return float(base), scaling, None if share == 1 else rotated, float(local)
 
     def list_sliding(self) -> tuple[int, ...]:
@@ -235,16 +235,20 @@ class HuggingFaceConfig(Struct, frozen=True):
         period = self.no_rope_layer_interval or self.family.unrotated_interval
         return tuple(range(period - 1, self.num_hidden_layers, period))
 
-    def parse_scaling(self, given: Mapping[str, Any], rotated: int) -> Scaling:
+    def parse_scaling(self, fields_of_file: Mapping[str, Any], rotated: int) -> Scaling:
         """Return the scaling, or None if there is none. Raises UsageError for an unknown kind."""
-        kind = given.get("rope_type", given.get("type"))
+        kind = fields_of_file.get("rope_type", fields_of_file.get("type"))
         try:
-            if kind == "default" or not {*given} - {"rope_theta", "partial_rotary_factor"}:
+            if kind == "default" or not {*fields_of_file} - {"rope_theta", "partial_rotary_factor"}:
                 return None
             if kind == "llama3":
-                known = {one: given[one] for one in RopeScaling.__struct_fields__ if one in given}
-                return msgspec.convert(known, RopeScaling)
-            fields = msgspec.convert(given, FactorFields)
+                scaling_fields = {
+                    name: fields_of_file[name]
+                    for name in RopeScaling.__struct_fields__
+                    if name in fields_of_file
+                }
+                return msgspec.convert(scaling_fields, RopeScaling)
+            fields = msgspec.convert(fields_of_file, FactorFields)
             if kind == "linear" and fields.factor:
                 return RopeFactors((fields.factor,) * (rotated // 2))
             if kind == "longrope" and len(fields.short_factor) == rotated // 2:
@@ -256,15 +260,15 @@ class HuggingFaceConfig(Struct, frozen=True):
             why="only complete llama3, linear and longrope are supported",
         )
 
-    def find_gain(self, given: FactorFields) -> float:
+    def find_gain(self, factors: FactorFields) -> float:
         """Return the factor for sine and cosine of longrope (see _compute_longrope_parameters in
         transformers)."""
-        if given.attention_factor is not None:
-            return given.attention_factor
-        trained = self.original_max_position_embeddings or given.original_max_position_embeddings
+        if factors.attention_factor is not None:
+            return factors.attention_factor
+        trained = self.original_max_position_embeddings or factors.original_max_position_embeddings
         if trained is None:
             raise ValueError("original_max_position_embeddings is missing")
-        ratio = given.factor or self.max_position_embeddings / trained
+        ratio = factors.factor or self.max_position_embeddings / trained
         return math.sqrt(1 + math.log(ratio) / math.log(trained)) if ratio > 1 else 1.0
 
     def list_names(self) -> dict[str, str]:
@@ -304,16 +308,16 @@ class HuggingFaceConfig(Struct, frozen=True):
             "qkv_proj": ([head * self.num_attention_heads, keys, keys], "q_proj k_proj v_proj"),
             "gate_up_proj": ([self.intermediate_size] * 2, "gate_proj up_proj"),
         }
-        found: dict[str, Tensor] = {}
+        weights: dict[str, Tensor] = {}
         for name, tensor in tensors.items():
             place, _, kind = name.removesuffix(".weight").rpartition(".")
             if self.family.fused and kind in cuts and tensor.shape[:1] == (sum(cuts[kind][0]),):
                 sizes, parts = cuts[kind]
-                for part, one in zip(parts.split(), tensor.split(sizes), strict=True):
-                    found[f"{place}.{part}.weight"] = one
+                for part, weight in zip(parts.split(), tensor.split(sizes), strict=True):
+                    weights[f"{place}.{part}.weight"] = weight
             else:
-                found[name] = tensor
-        return found
+                weights[name] = tensor
+        return weights
 
     def factor(self, name: str) -> float:
         """Return the factor by which a weight of ci.llm.decoder exceeds the published one."""
@@ -354,9 +358,9 @@ def read_config(path: Path) -> tuple[HuggingFaceConfig, DecoderConfig]:
     model is not supported."""
     try:
         find_family(read_json(path, ModelType).model_type)
-        held = read_json(path, HuggingFaceConfig)
+        file_config = read_json(path, HuggingFaceConfig)
     except DocumentError as error:
         raise UsageError(f"{path} is not the config.json of a decoder", why=str(error)) from error
-    config = held.convert()
+    config = file_config.convert()
     config.require_shape(path.name)
-    return held, config
+    return file_config, config

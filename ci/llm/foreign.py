@@ -57,7 +57,7 @@ def read_interface(name: str, declared: Declared) -> Interface:
     """Return the interface of the program ``name`` if it is like upstream's static Llama. Raises
     UsageError if the program has a different interface, or constants that do not match its
     tensors."""
-    missing = [one for one in (PREFILL, DECODE) if one not in declared.inputs]
+    missing = [name for name in (PREFILL, DECODE) if name not in declared.inputs]
     if missing:
         raise UsageError(
             f"{name} has no method {missing[0]}",
@@ -73,9 +73,9 @@ def read_interface(name: str, declared: Declared) -> Interface:
         raise _refuse(
             name,
             "the shapes of its first inputs are not a static Llama's:"
-            f" {[one.shape for one in decode[:4]]}",
+            f" {[info.shape for info in decode[:4]]}",
         ) from error
-    told = declared.constants
+    constants = declared.constants
     interface = Interface(
         layers=layers,
         kv_heads=heads,
@@ -92,7 +92,7 @@ def read_interface(name: str, declared: Declared) -> Interface:
         )
     for method, taken in ((PREFILL, size), (DECODE, 1)):
         _require_caches(name, interface, declared.inputs[method][3:], taken)
-    own = {
+    expected = {
         "get_n_layers": layers,
         "get_n_kv_heads": heads,
         "get_head_dim": head_dim,
@@ -100,14 +100,14 @@ def read_interface(name: str, declared: Declared) -> Interface:
         "get_max_context_len": context,
         "get_kv_io_bit_width": WIDTHS.get(decode[3].dtype),
     }
-    for constant, number in own.items():
-        if constant in told and told[constant] != number:
+    for constant, number in expected.items():
+        if constant in constants and constants[constant] != number:
             raise UsageError(
                 f"{name} contradicts itself",
-                why=f"{constant} returns {told[constant]}, but its tensors imply {number}",
+                why=f"{constant} returns {constants[constant]}, but its tensors imply {number}",
                 fix="export the program again: its metadata belongs to another model",
             )
-    if declared.outputs[DECODE][0].dtype != "float32" and not told.get("get_logits_scale"):
+    if declared.outputs[DECODE][0].dtype != "float32" and not constants.get("get_logits_scale"):
         raise _refuse(name, "its logits are integers, but it has no method get_logits_scale")
     return interface
 
@@ -115,7 +115,7 @@ def read_interface(name: str, declared: Declared) -> Interface:
 def read_border(declared: Declared, method: str) -> Border:
     """Return the codings of the inputs and outputs of a method. The scale of integer caches is
     unknown, so their integers are passed on unchanged."""
-    told = declared.constants
+    constants = declared.constants
     mask, logits = declared.inputs[method][1], declared.outputs[method][0]
     most = np.iinfo(mask.dtype).max if mask.dtype in INTEGERS else 1
 
@@ -123,23 +123,30 @@ def read_border(declared: Declared, method: str) -> Border:
         return Coding(scale, zero_point, info.dtype) if info.dtype in INTEGERS else None
 
     _, _, _, *taken = map(code, declared.inputs[method])
-    _, *given = map(code, declared.outputs[method])
-    scale, zero_point = (told.get(f"get_logits_{one}", 0) for one in ("scale", "zero_point"))
+    _, *caches = map(code, declared.outputs[method])
+    scale, zero_point = (
+        constants.get(f"get_logits_{field}", 0) for field in ("scale", "zero_point")
+    )
     return Border(
         (None, code(mask, -MASKED / most, most), None, *taken),
-        (code(logits, float(scale), int(zero_point)), *given),
+        (code(logits, float(scale), int(zero_point)), *caches),
     )
 
 
-def _require_caches(name: str, one: Interface, caches: tuple[TensorInfo, ...], taken: int) -> None:
-    left = one.context - taken
-    key, value = (one.head_dim, left), (left, one.head_dim)
-    wanted = [(1, one.kv_heads, *shape) for shape in [key] * one.layers + [value] * one.layers]
-    if [info.shape for info in caches] != wanted:
+def _require_caches(
+    name: str, interface: Interface, caches: tuple[TensorInfo, ...], taken: int
+) -> None:
+    left = interface.context - taken
+    key, value = (interface.head_dim, left), (left, interface.head_dim)
+    shapes = [
+        (1, interface.kv_heads, *shape)
+        for shape in [key] * interface.layers + [value] * interface.layers
+    ]
+    if [info.shape for info in caches] != shapes:
         raise _refuse(
             name,
             f"the caches of {'prefill' if taken > 1 else 'decode'} do not all have the expected"
-            f" shapes, such as {wanted[0]}",
+            f" shapes, such as {shapes[0]}",
         )
 
 
@@ -160,8 +167,8 @@ def read_declared(path: Path) -> Declared:
             inputs[name] = _list_infos(meta.num_inputs(), meta.input_tensor_meta)
             outputs[name] = _list_infos(meta.num_outputs(), meta.output_tensor_meta)
         else:
-            made = program.load_method(name)([])
-            constants[name] = made[0] if len(made) == 1 else tuple(made)
+            values = program.load_method(name)([])
+            constants[name] = values[0] if len(values) == 1 else tuple(values)
     return Declared(constants, inputs, outputs)
 
 
@@ -210,21 +217,23 @@ class ForeignJob:
                 for size, method in {1: DECODE, interface.prefill: PREFILL}.items()
             }
         tokenizer = read_tokenizer(self.tokenizer)
-        told = declared.constants
+        constants = declared.constants
         tokenizer.require(
             self.path.name,
             vocabulary=interface.vocabulary,
-            bos=told.get("get_bos_id"),
-            eos=told.get("get_eos_id"),
+            bos=constants.get("get_bos_id"),
+            eos=constants.get("get_eos_id"),
         )
         program = StaticProgram(self.path)
         coded = borders[1].inputs[3] is not None
-        made = self.generate(interface, tokenizer, code_step(program.call, borders), is_coded=coded)
+        answers = self.generate(
+            interface, tokenizer, code_step(program.call, borders), is_coded=coded
+        )
         step_s = program.finish()
         prompt = tokenizer.prompt(self.prompt)
         return (
-            replace(made, step_s=step_s),
-            tokenizer.decode((*prompt, *made.tokens)),
+            replace(answers, step_s=step_s),
+            tokenizer.decode((*prompt, *answers.tokens)),
         )
 
     def generate(
@@ -248,8 +257,10 @@ class ForeignJob:
         with needed("the faults in the tokens and logits"):
             faults = list(find_faults(free.tokens, free.logits))
         if after != free.tokens[: len(after)]:
-            wanted = free.tokens[: len(after)]
-            faults.append(f"decode alone yields {after}, but decode after prefill yields {wanted}")
+            expected = free.tokens[: len(after)]
+            faults.append(
+                f"decode alone yields {after}, but decode after prefill yields {expected}"
+            )
         if not self.weights:
             return Foreign(free.tokens, after, 0.0, faults=tuple(faults))
         with needed("the comparison with float32"):
@@ -258,7 +269,7 @@ class ForeignJob:
             plain = eager_step(methods)
             float32 = run_forced(Loop(interface, plain), prompt, free.fed[len(prompt) :])
             text = run_free(Loop(interface, plain), prompt, count, (tokenizer.eos,)).tokens
-            same = count_same(free.tokens, text)
+            same_count = count_same(free.tokens, text)
             likeness = compare_float(free.logits, float32.logits)
         where: tuple[str, ...] = ()
         if faults or likeness.agreement < 1:
@@ -267,12 +278,12 @@ class ForeignJob:
                 rounded = run_forced(Loop(interface, coarse), prompt, free.fed[len(prompt) :])
                 spans = {"prefill": slice(len(prompt)), "decode": slice(len(prompt), None)}
                 where = tuple(
-                    f"{name}: {found}"
+                    f"{name}: {description}"
                     for name, span in spans.items()
                     if free.caches[:, span].size
-                    and (found := describe_drop(free, float32, rounded, span))
+                    and (description := describe_drop(free, float32, rounded, span))
                 )
-        return Foreign(free.tokens, after, 0.0, same, likeness, where, tuple(faults))
+        return Foreign(free.tokens, after, 0.0, same_count, likeness, where, tuple(faults))
 
     def load(self, interface: Interface) -> Any:
         """Return the float32 decoder. Raises UsageError if the weights and the program have
@@ -283,11 +294,12 @@ class ForeignJob:
         path = self.weights or Path()
         config, weights = read_weights(path)
         for name in ("layers", "kv_heads", "head_dim", "vocabulary"):
-            own, wanted = getattr(config, name), getattr(interface, name)
-            if own != wanted:
+            from_config, from_program = getattr(config, name), getattr(interface, name)
+            if from_config != from_program:
                 raise UsageError(
                     f"{path.name} does not contain the weights of {self.path.name}",
-                    why=f"it has {name} = {own}, but the program has {name} = {wanted}",
+                    why=f"it has {name} = {from_config}, but the program has {name} ="
+                    f" {from_program}",
                 )
         return make_decoder(config, weights, interface.context)
 
@@ -310,10 +322,10 @@ def coarse_step(
     scales = np.maximum(np.ptp(caches, axis=(1, 2, 3)), 1e-12) / (2**cache_bits - 1)
 
     def step(arrays: Sequence[Array]) -> list[Array]:
-        logits, *made = plain(arrays)
-        rows = zip(made, lows, scales, strict=True)
-        steps = [(np.rint((one - low) / scale), low, scale) for one, low, scale in rows]
-        return [logits, *((one * scale + low).astype(np.float32) for one, low, scale in steps)]
+        logits, *caches = plain(arrays)
+        rows = zip(caches, lows, scales, strict=True)
+        steps = [(np.rint((cache - low) / scale), low, scale) for cache, low, scale in rows]
+        return [logits, *((cache * scale + low).astype(np.float32) for cache, low, scale in steps)]
 
     return step
 

@@ -56,47 +56,50 @@ class Loop:
     def call(self, tokens: Sequence[int], size: int) -> Array:
         """Call the method for ``size`` tokens once, and return the logits [tokens, vocabulary].
         Raises ValueError if ``size`` more tokens exceed the context."""
-        one, count = self.interface, len(tokens)
-        if self.position + size > one.context:
+        interface, count = self.interface, len(tokens)
+        if self.position + size > interface.context:
             raise ValueError(
-                f"{self.position} cached and {size} new tokens exceed a context of {one.context}"
+                f"{self.position} cached and {size} new tokens exceed a context of"
+                f" {interface.context}"
             )
         outputs = self.step(self.inputs(tokens, size))
         logits, new = outputs[0], outputs[1:]
-        for index, (held, made) in enumerate(zip(self.caches, new, strict=True)):
-            axis = one.time_axis(index)
-            rows = np.moveaxis(held, axis, 0)  # a view
-            rows[self.position : self.position + count] = np.moveaxis(made, axis, 0)[:count]
+        for index, (cache, update) in enumerate(zip(self.caches, new, strict=True)):
+            axis = interface.time_axis(index)
+            rows = np.moveaxis(cache, axis, 0)  # a view
+            rows[self.position : self.position + count] = np.moveaxis(update, axis, 0)[:count]
         self.position += count
         return np.asarray(logits, np.float32)[0, :count]
 
     def read_caches(self) -> Array:
         """Return the cached keys of all layers, then the values, [cache, token, kv heads, head
         dim]. Only the first tokens are returned if all of them exceed MOST_CACHED bytes."""
-        one = self.interface
-        size = 2 * one.layers * one.kv_heads * one.head_dim * np.float32().itemsize
+        interface = self.interface
+        size = (
+            2 * interface.layers * interface.kv_heads * interface.head_dim * np.float32().itemsize
+        )
         count = min(self.position, MOST_CACHED // size)
         pairs = enumerate(self.caches)
-        moved = [np.moveaxis(held[0], one.time_axis(index) - 1, 0) for index, held in pairs]
+        moved = [np.moveaxis(cache[0], interface.time_axis(index) - 1, 0) for index, cache in pairs]
         return np.stack([each[:count] for each in moved])
 
     def inputs(self, tokens: Sequence[int], size: int) -> list[Array]:
         """Return the inputs of the method for ``size`` tokens: tokens, mask, positions and
         caches."""
-        one = self.interface
+        interface = self.interface
         row = np.zeros((1, size), np.int32)
         row[0, : len(tokens)] = tokens
-        attends = np.zeros((1, 1, size, one.context), bool)
+        attends = np.zeros((1, 1, size, interface.context), bool)
         attends[..., : self.position] = True
-        attends[..., one.context - size :] = np.tril(np.ones((size, size), bool))
+        attends[..., interface.context - size :] = np.tril(np.ones((size, size), bool))
         positions = self.position + np.arange(size)
         return [
             row,
-            np.where(attends, 0.0, one.masked).astype(np.float32),
+            np.where(attends, 0.0, interface.masked).astype(np.float32),
             positions[None].astype(np.int32),
             *(
-                np.take(held, range(one.context - size), one.time_axis(index))
-                for index, held in enumerate(self.caches)
+                np.take(cache, range(interface.context - size), interface.time_axis(index))
+                for index, cache in enumerate(self.caches)
             ),
         ]
 
@@ -124,11 +127,11 @@ def run_free(loop: Loop, prompt: Sequence[int], count: int, stop: Sequence[int] 
     return collect((*prompt, *tokens[:-1]), rows, loop)
 
 
-def run_forced(loop: Loop, prompt: Sequence[int], given: Sequence[int]) -> Generated:
-    """Feed the prompt and then the ``given`` tokens. Return the logits after the prompt and after
-    each given token, and the most likely token at each of these steps."""
-    rows = [loop.feed(prompt)[-1], *(loop.feed([token])[0] for token in given)]
-    return collect((*prompt, *given), rows, loop)
+def run_forced(loop: Loop, prompt: Sequence[int], generated: Sequence[int]) -> Generated:
+    """Feed the prompt and then the ``generated`` tokens. Return the logits after the prompt and
+    after each generated token, and the most likely token at each of these steps."""
+    rows = [loop.feed(prompt)[-1], *(loop.feed([token])[0] for token in generated)]
+    return collect((*prompt, *generated), rows, loop)
 
 
 def run_decode(loop: Loop, tokens: Sequence[int]) -> Generated:
@@ -144,11 +147,11 @@ def collect(fed: Sequence[int], rows: Sequence[Array], loop: Loop) -> Generated:
     return Generated(tuple(fed), tokens, np.stack(rows), loop.read_caches())
 
 
-def count_same(tokens: Sequence[int], others: Sequence[int]) -> int:
+def count_same(tokens: Sequence[int], other_tokens: Sequence[int]) -> int:
     """Return the number of equal tokens at the start of two texts."""
-    pairs = enumerate(zip(tokens, others, strict=False))
-    differing = (number for number, (one, other) in pairs if one != other)
-    return next(differing, min(len(tokens), len(others)))
+    pairs = enumerate(zip(tokens, other_tokens, strict=False))
+    differing = (number for number, (token, other_token) in pairs if token != other_token)
+    return next(differing, min(len(tokens), len(other_tokens)))
 
 
 def eager_step(modules: dict[int, Any]) -> Step:
@@ -158,8 +161,8 @@ def eager_step(modules: dict[int, Any]) -> Step:
 
     def step(arrays: Sequence[Array]) -> list[Array]:
         with torch.no_grad():
-            made = modules[arrays[0].shape[1]](*map(torch.from_numpy, arrays))
-        return [one.numpy() for one in made]
+            outputs = modules[arrays[0].shape[1]](*map(torch.from_numpy, arrays))
+        return [output.numpy() for output in outputs]
 
     return step
 
@@ -196,12 +199,12 @@ class StaticProgram:
         from ci.executorch.runtime import convert_input
 
         size = arrays[0].shape[1]
-        given = [convert_input(*pair) for pair in zip(arrays, self.metas[size], strict=True)]
+        inputs = [convert_input(*pair) for pair in zip(arrays, self.metas[size], strict=True)]
         start = time.perf_counter()
-        made = self.methods[size](given)
+        outputs = self.methods[size](inputs)
         if size == 1:
             self.times_s.append(time.perf_counter() - start)
-        return [np.array(one.detach()) for one in made]
+        return [np.array(output.detach()) for output in outputs]
 
     def finish(self) -> float:
         """Return the mean time of a decode step in seconds, or 0 if there was none."""
@@ -236,9 +239,9 @@ def code_step(run: Step, borders: Mapping[int, Border]) -> Step:
         border = borders.get(arrays[0].shape[1])
         if not border:
             return run(arrays)
-        given = zip(arrays, border.inputs, strict=True)
-        made = run([coding.encode(one) if coding else one for one, coding in given])
-        pairs = zip(made, border.outputs, strict=True)
-        return [coding.decode(one) if coding else one for one, coding in pairs]
+        coded_inputs = zip(arrays, border.inputs, strict=True)
+        outputs = run([coding.encode(array) if coding else array for array, coding in coded_inputs])
+        pairs = zip(outputs, border.outputs, strict=True)
+        return [coding.decode(output) if coding else output for output, coding in pairs]
 
     return step

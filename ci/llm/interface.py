@@ -32,15 +32,15 @@ class Coding(Struct, frozen=True):
         steps = np.rint(values / np.float32(self.scale)) + self.zero_point
         return np.clip(steps, 0, np.iinfo(self.dtype).max).astype(self.dtype)
 
-    def decode(self, made: Array) -> Array:
+    def decode(self, encoded: Array) -> Array:
         """Return the values of encoded integers as float32."""
-        return (made.astype(np.float32) - self.zero_point) * np.float32(self.scale)
+        return (encoded.astype(np.float32) - self.zero_point) * np.float32(self.scale)
 
     def is_like(self, other: Coding) -> bool:
         """Return whether this coding and ``other`` decode each integer to the same value, within a
         tenth of a step."""
-        same = self.dtype == other.dtype and self.zero_point == other.zero_point
-        return same and abs(self.scale / other.scale - 1) * 2**self.bits < 0.1
+        is_same = self.dtype == other.dtype and self.zero_point == other.zero_point
+        return is_same and abs(self.scale / other.scale - 1) * 2**self.bits < 0.1
 
 
 Codings = tuple[Coding | None, ...]  # of all inputs or outputs; None for floats and token ids

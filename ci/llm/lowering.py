@@ -66,11 +66,11 @@ class Subject:
         """Return the SHA-256 of the contents of the weights and of all fields except
         ``max_perplexity``, which does not affect the program."""
         files = sorted(self.weights.iterdir()) if self.weights.is_dir() else [self.weights]
-        held = [
+        hashes = [
             hash_file(path) for path in files if path.suffix in {".bin", ".json", ".safetensors"}
         ]
         words = (self.prompts, self.tokens, self.context, self.prefill, self.bos, self.eos)
-        return hash_words(*held, msgspec.json.encode((*words, self.text)).decode())
+        return hash_words(*hashes, msgspec.json.encode((*words, self.text)).decode())
 
     def perplexity(self, interface: Interface, step: Step) -> float | None:
         """Return the perplexity on the text for the program or model that ``step`` runs, or None if
@@ -157,12 +157,12 @@ class DecoderLowering:
         from ci.llm.weights import read_weights
         from ci.models.model import Methods, Model, digest_weights
 
-        one = self.subject
-        config, weights = read_weights(one.weights)
+        subject = self.subject
+        config, weights = read_weights(subject.weights)
         masked = RECIPES[self.spec.scheme.base].masked
         with needed("the texts of the float32 model"):
-            interface = Interface.of(config, one.context, one.prefill, masked)
-            decoder = make_decoder(config, weights, one.context)
+            interface = Interface.of(config, subject.context, subject.prefill, masked)
+            decoder = make_decoder(config, weights, subject.context)
             sets = self.collect_inputs(decoder, interface)
         quantized = self.spec.scheme.quantized
         self.staging.enter("quantize" if quantized else "reference")
@@ -171,7 +171,7 @@ class DecoderLowering:
         modules = self.quantize(convolutions, sets)
         self.staging.enter("reference")
         with needed("the reference runs"):
-            borders = {size: find_border(one) for size, one in modules.items() if quantized}
+            borders = {size: find_border(subject) for size, subject in modules.items() if quantized}
             require_caches(borders, config.layers)
             runs = self.run_references(decoder, modules, interface, sets, borders)
             write_runs(runs, self.staging.directory)
@@ -183,7 +183,7 @@ class DecoderLowering:
             self.spec,
             self.staging,
             Backend.HTP,
-            describe_methods(config, one.context, one.bos, one.eos, borders.get(1)),
+            describe_methods(config, subject.context, subject.bos, subject.eos, borders.get(1)),
             runner_io=True,
         )
         self.staging.enter("lower")
@@ -192,7 +192,7 @@ class DecoderLowering:
             NO_CHOICES,
             methods=tuple(self.methods),
             weights=digest_weights(decoder),
-            calibration=hashlib.sha256(repr(one.prompts).encode()).hexdigest(),
+            calibration=hashlib.sha256(repr(subject.prompts).encode()).hexdigest(),
         )
 
     @property
@@ -210,28 +210,30 @@ class DecoderLowering:
         """
         import torch
 
-        one = self.subject
-        found: dict[int, list[Any]] = {1: [], one.prefill: []}
-        plain = eager_step(dict.fromkeys(found, decoder))
+        subject = self.subject
+        samples: dict[int, list[Any]] = {1: [], subject.prefill: []}
+        plain = eager_step(dict.fromkeys(samples, decoder))
 
         def step(arrays: Sequence[Array]) -> Sequence[Array]:
-            kept = tuple(torch.from_numpy(np.array(array)) for array in arrays)
-            found[arrays[0].shape[1]].append(kept)
+            sample = tuple(torch.from_numpy(np.array(array)) for array in arrays)
+            samples[arrays[0].shape[1]].append(sample)
             return plain(arrays)
 
-        for prompt in one.prompts:
-            room = one.context // one.prefill * one.prefill
-            text = run_free(Loop(interface, plain), prompt, room - len(prompt) + 1, (one.eos,)).fed
-            whole = text[: len(text) // one.prefill * one.prefill]
-            if not whole:
+        for prompt in subject.prompts:
+            room = subject.context // subject.prefill * subject.prefill
+            text = run_free(
+                Loop(interface, plain), prompt, room - len(prompt) + 1, (subject.eos,)
+            ).fed
+            full_chunks = text[: len(text) // subject.prefill * subject.prefill]
+            if not full_chunks:
                 raise FailedError(
                     f"the text is shorter than one prefill: {len(text)} tokens instead of at least"
-                    f" {one.prefill}",
+                    f" {subject.prefill}",
                     fix="use a longer prompt, or a smaller --prefill",
                 )
-            run_decode(Loop(interface, step), whole)
-            Loop(interface, step).feed(whole)
-        return found
+            run_decode(Loop(interface, step), full_chunks)
+            Loop(interface, step).feed(full_chunks)
+        return samples
 
     def quantize(self, decoder: Any, sets: dict[int, list[Any]]) -> dict[int, Any]:
         """Return the module to lower for each number of tokens: a quantized module or, in fp16, the
@@ -246,13 +248,13 @@ class DecoderLowering:
         narrow = recipe.cache_bits < scheme.recipe.activation_bits
         return {
             size: quantize_method(
-                Model(self.spec.model, decoder, tuple(given[:1]), tuple(given)),
+                Model(self.spec.model, decoder, tuple(samples[:1]), tuple(samples)),
                 scheme,
                 Choices(parts=recipe.parts),
                 make_quantizer(self.spec.soc),
                 (annotate_kv_8bit,) if narrow else (),
             )
-            for size, given in sets.items()
+            for size, samples in sets.items()
         }
 
     def run_references(
@@ -272,19 +274,19 @@ class DecoderLowering:
         from ci.executorch.toolchain import find_qnn_version
         from ci.models.noise import Dice, Disturbed, trace_methods
 
-        one, float16 = self.subject, not self.spec.scheme.quantized
-        prompt, eager, float32 = one.prompts[0], eager_step(modules), interface
+        subject, float16 = self.subject, not self.spec.scheme.quantized
+        prompt, eager, float32 = subject.prompts[0], eager_step(modules), interface
         if borders:
             caches = borders[1].inputs[3:]
             empty = tuple(float(each.decode(np.zeros(1))[0]) if each else 0.0 for each in caches)
             interface = structs.replace(interface, empty=empty)
-        free = run_free(Loop(interface, eager), prompt, one.tokens, (one.eos,))
-        given = free.fed[len(prompt) :]
+        free = run_free(Loop(interface, eager), prompt, subject.tokens, (subject.eos,))
+        generated = free.fed[len(prompt) :]
         alone = run_decode(Loop(interface, eager), free.fed[: len(prompt) + ALONE])
         plain = eager_step(dict.fromkeys(modules, decoder))
-        forced = run_forced(Loop(float32, plain), prompt, given)
-        text = run_free(Loop(float32, plain), prompt, one.tokens, (one.eos,))
-        perplexity = (one.perplexity(interface, eager), one.perplexity(float32, plain))
+        forced = run_forced(Loop(float32, plain), prompt, generated)
+        text = run_free(Loop(float32, plain), prompt, subject.tokens, (subject.eos,))
+        perplexity = (subject.perplexity(interface, eager), subject.perplexity(float32, plain))
         if float16:
             modules = {size: trace_methods(decoder, sets[size][0])["forward"] for size in modules}
         codings = borders[1].outputs[1:] if borders else ()
@@ -295,7 +297,7 @@ class DecoderLowering:
         for seed in range(DISTURBED_RUNS):
             dice = Dice(seed, terms, float16=float16)
             step = eager_step({size: Disturbed(part, dice) for size, part in modules.items()})
-            noise.append(run_forced(Loop(interface, step), prompt, given))
+            noise.append(run_forced(Loop(interface, step), prompt, generated))
             noise_alone.append(run_decode(Loop(interface, step), alone.fed))
         return ReferenceRuns(
             interface,
@@ -338,13 +340,15 @@ def require_caches(borders: Mapping[int, Border], layers: int) -> None:
     """Raise FailedError unless all methods encode each cache in the same way, in their inputs and
     in their outputs."""
     for border in borders.values():
-        wanted = borders[1].inputs[3:]
-        for given in (border.inputs[3:], border.outputs[1:]):
-            for number, (coding, other) in enumerate(zip(given, wanted, strict=True)):
-                if coding != other and not (coding and other and coding.is_like(other)):
+        expected = borders[1].inputs[3:]
+        for codings in (border.inputs[3:], border.outputs[1:]):
+            for number, (coding, expected_coding) in enumerate(zip(codings, expected, strict=True)):
+                if coding != expected_coding and not (
+                    coding and expected_coding and coding.is_like(expected_coding)
+                ):
                     kind = "values" if number >= layers else "keys"
-                    told = f"the methods quantize the {kind} of layer {number % layers} differently"
-                    raise FailedError(told, why=f"{coding} and {other}")
+                    text = f"the methods quantize the {kind} of layer {number % layers} differently"
+                    raise FailedError(text, why=f"{coding} and {expected_coding}")
 
 
 @dataclass(frozen=True)
@@ -375,8 +379,8 @@ def _write_array(array: Array) -> tuple[str, tuple[int, ...], bytes]:
     return array.dtype.str, array.shape, array.tobytes()
 
 
-def _read_array(_: Any, held: tuple[str, tuple[int, ...], bytes]) -> Array:
-    dtype, shape, data = held
+def _read_array(_: Any, parts: tuple[str, tuple[int, ...], bytes]) -> Array:
+    dtype, shape, data = parts
     return np.frombuffer(data, dtype).reshape(shape)
 
 

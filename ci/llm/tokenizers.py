@@ -50,18 +50,18 @@ class Tokenizer:
             )
         return ids
 
-    def require(self, owner: str, **wanted: int | None) -> None:
+    def require(self, owner: str, **numbers: int | None) -> None:
         """Raise UsageError if the tokenizer's ``bos`` or ``eos`` differs from the wanted one, or
         its ``vocabulary`` by more than 1 %: models have unused rows, and tokenizers pieces that
         only other models of a family use. ``owner`` names the program or weights that require it.
         None is ignored."""
-        for name, number in wanted.items():
-            own = getattr(self, name)
+        for name, number in numbers.items():
+            own_number = getattr(self, name)
             spare = (number or 0) // 100 if name == "vocabulary" else 0
-            if number is not None and abs(own - number) > spare:
+            if number is not None and abs(own_number - number) > spare:
                 raise UsageError(
                     f"the tokenizer does not belong to {owner}",
-                    why=f"it has {name} = {own}, but {owner} has {name} = {number}",
+                    why=f"it has {name} = {own_number}, but {owner} has {name} = {number}",
                     fix="pass the tokenizer that was published with the weights to --tokenizer",
                 )
 
@@ -139,8 +139,8 @@ def read_tokenizer(path: Path) -> Tokenizer:
     try:
         data = read_bytes(path, MOST_BYTES)
         if data.startswith(POINTER):
-            told = f"{path} is a Git LFS pointer"
-            raise UsageError(told, fix="run `git lfs pull`")  # noqa: TRY301
+            text = f"{path} is a Git LFS pointer"
+            raise UsageError(text, fix="run `git lfs pull`")  # noqa: TRY301
         return readers[path.suffix](path, data)
     except (UsageError, KeyboardInterrupt):
         raise
@@ -152,9 +152,9 @@ def read_tokenizer(path: Path) -> Tokenizer:
 def _read_json(path: Path, data: bytes) -> Tokenizer:
     import tokenizers
 
-    held = tokenizers.Tokenizer.from_buffer(data)
-    held.no_padding()  # to the length that the file names, which may need gigabytes
-    held.no_truncation()
+    tokenizer = tokenizers.Tokenizer.from_buffer(data)
+    tokenizer.no_padding()  # to the length that the file names, which may need gigabytes
+    tokenizer.no_truncation()
     beside = path.with_name("tokenizer_config.json")
     named: dict[str, Any] = {}
     if beside.exists():
@@ -162,19 +162,19 @@ def _read_json(path: Path, data: bytes) -> Tokenizer:
             named = read_json(beside, dict[str, Any])
         except DocumentError as error:
             raise UsageError(f"{beside} cannot be read", why=str(error)) from error
-    found = {}
+    special_ids = {}
     for end, usual in SPECIALS.items():
-        given = named.get(f"{end}_token")
-        word = given.get("content") if isinstance(given, dict) else given
-        ids = [held.token_to_id(one) for one in ((word,) if word else usual)]
-        found[end] = next((one for one in ids if one is not None), -1)
+        named_token = named.get(f"{end}_token")
+        word = named_token.get("content") if isinstance(named_token, dict) else named_token
+        ids = [tokenizer.token_to_id(number) for number in ((word,) if word else usual)]
+        special_ids[end] = next((number for number in ids if number is not None), -1)
     return Tokenizer(
         "tokenizers",
-        held.get_vocab_size(),
-        found["bos"],
-        found["eos"],
-        lambda text: _run(path, lambda: held.encode(text, add_special_tokens=False).ids),
-        lambda ids: _run(path, lambda: held.decode(list(ids), skip_special_tokens=True)),
+        tokenizer.get_vocab_size(),
+        special_ids["bos"],
+        special_ids["eos"],
+        lambda text: _run(path, lambda: tokenizer.encode(text, add_special_tokens=False).ids),
+        lambda ids: _run(path, lambda: tokenizer.decode(list(ids), skip_special_tokens=True)),
     )
 
 
@@ -262,8 +262,8 @@ class PieceTable:
         UsageError if such a byte has no piece either."""
         ids: list[int] = []
         for character in f" {text}" if text else "":
-            held = character.encode()
-            parts = [held] if held in self.ids else [b"<0x%02X>" % byte for byte in held]
+            encoded = character.encode()
+            parts = [encoded] if encoded in self.ids else [b"<0x%02X>" % byte for byte in encoded]
             if missing := [part for part in parts if part not in self.ids]:
                 raise UsageError(
                     f"the tokenizer has no piece for {character!r}",

@@ -46,8 +46,8 @@ class Reference:
         caches = [
             np.mean((generated.caches - run.caches) ** 2, axis=(2, 3)) for generated in disturbed
         ]
-        least = np.square(steps or np.zeros(len(run.caches)))[:, None] / 12
-        return cls(run, np.stack(noise), np.maximum(np.stack(caches), least))
+        rounding = np.square(steps or np.zeros(len(run.caches)))[:, None] / 12
+        return cls(run, np.stack(noise), np.maximum(np.stack(caches), rounding))
 
     def allowed(self) -> Array:
         """Return the largest mean square error that each step may have, see ``limit``."""
@@ -104,12 +104,12 @@ def judge_free(run: Generated, reference: Reference) -> Verdict:
     """Compare a run that was fed its own tokens with the reference. Steps after the first differing
     token are ignored, because the texts differ from there on. If no token differs, a run that ends
     earlier or later than the reference is wrong."""
-    made, wanted = len(run.tokens), len(reference.run.tokens)
-    same = count_same(run.tokens, reference.run.tokens)
-    verdict = judge_part(run, reference, min(same + 1, made, wanted))
-    if same == min(made, wanted) and made != wanted:
-        told = f"the text has {made} tokens, but the model's text has {wanted}"
-        return replace(verdict, faults=(*verdict.faults, told))
+    token_count, expected_count = len(run.tokens), len(reference.run.tokens)
+    same_count = count_same(run.tokens, reference.run.tokens)
+    verdict = judge_part(run, reference, min(same_count + 1, token_count, expected_count))
+    if same_count == min(token_count, expected_count) and token_count != expected_count:
+        text = f"the text has {token_count} tokens, but the model's text has {expected_count}"
+        return replace(verdict, faults=(*verdict.faults, text))
     return verdict
 
 
@@ -117,17 +117,17 @@ def judge_part(run: Generated, reference: Reference, steps: int = 0) -> Verdict:
     """Compare the first ``steps`` steps of a run with the reference, or all steps if ``steps`` is
     0."""
     steps = steps or len(run.tokens)
-    wanted, allowed, ties = reference.run, reference.allowed(), reference.ties()
-    made = run.logits[:steps].astype(np.float64)
-    right = wanted.logits[:steps].astype(np.float64)
+    expected, allowed, ties = reference.run, reference.allowed(), reference.ties()
+    logits = run.logits[:steps].astype(np.float64)
+    right = expected.logits[:steps].astype(np.float64)
     rows: dict[int, str] = {}
     equal = tied = 0
     power = np.full(steps, np.inf)
     for step in range(steps):
-        chosen, best = run.tokens[step], wanted.tokens[step]
+        chosen, best = run.tokens[step], expected.tokens[step]
         gap = right[step, best] - right[step, chosen]
-        finite = bool(np.isfinite(made[step]).all())
-        power[step] = np.mean((made[step] - right[step]) ** 2) if finite else np.inf
+        finite = bool(np.isfinite(logits[step]).all())
+        power[step] = np.mean((logits[step] - right[step]) ** 2) if finite else np.inf
         equal += chosen == best
         tied += chosen != best and gap <= ties[step]
         if not finite:
@@ -142,8 +142,8 @@ def judge_part(run: Generated, reference: Reference, steps: int = 0) -> Verdict:
             rows[step] = f"the error of the logits is {above:.1f} dB above the predicted noise"
     noise = reference.noise[:, :steps].sum(axis=1).max()
     signal = float(np.mean(right**2, axis=1).sum())
-    sqnr, predicted = (decibels(signal, float(one)) for one in (power.sum(), noise))
-    faults = [f"step {step}: {told}" for step, told in list(rows.items())[:3]]
+    sqnr, predicted = (decibels(signal, float(noise_power)) for noise_power in (power.sum(), noise))
+    faults = [f"step {step}: {fault}" for step, fault in list(rows.items())[:3]]
     if len(rows) > len(faults):
         faults.append(f"{len(rows)} of {steps} steps are wrong")
     if not rows and sqnr < predicted - MARGIN_DB:
@@ -169,14 +169,14 @@ class Departure:
     def describe(self, heads: int, text: str) -> str:
         """Return what is wrong first. ``heads`` is the number of heads of keys and values, and
         ``text`` the text of the token."""
-        what = name_place(self.layer, keys=self.keys, values=self.values)
-        told = f" ({text!r})" if text.strip() else ""
+        place = name_place(self.layer, keys=self.keys, values=self.values)
+        quoted = f" ({text!r})" if text.strip() else ""
         some = "s"[: len(self.heads) > 1] + " " + ", ".join(map(str, self.heads))
         is_some = len(self.heads) < heads and not (self.keys and self.values)
-        which = f", only in head{some} of {heads}" if is_some else ""
-        at = "in the mean of all tokens" if self.token is None else f"at token {self.token}{told}"
+        heads_text = f", only in head{some} of {heads}" if is_some else ""
+        at = "in the mean of all tokens" if self.token is None else f"at token {self.token}{quoted}"
         above = f"{self.above_db:.1f} dB above the predicted noise"
-        return f"first wrong in {what}, {at}{which}: {above}"
+        return f"first wrong in {place}, {at}{heads_text}: {above}"
 
 
 def name_place(layer: int, *, keys: bool, values: bool) -> str:
@@ -185,8 +185,8 @@ def name_place(layer: int, *, keys: bool, values: bool) -> str:
     if not (keys and values):
         return f"the {'keys' if keys else 'values'} of layer {layer}"
     source = f"layer {layer - 1}" if layer else "the embedding"
-    told = f"the hidden state that {source} returns, or in the norm behind it"
-    return f"{told} (keys and values of layer {layer})"
+    text = f"the hidden state that {source} returns, or in the norm behind it"
+    return f"{text} (keys and values of layer {layer})"
 
 
 def find_departure(
@@ -209,17 +209,17 @@ def find_departure(
     ratios = errors / np.maximum(allowed, 1e-30)[..., None]
     if end - first < MANY_TOKENS:
         ratios[:, -1] = 0
-    whole = ratios.mean(axis=2)
+    token_means = ratios.mean(axis=2)
     for layer in range(layers):
         pair = [layer, layers + layer]
-        wrong = np.flatnonzero((whole[pair] > 1).any(axis=0))
+        wrong = np.flatnonzero((token_means[pair] > 1).any(axis=0))
         if wrong.size:
             row = int(wrong[0])
             is_mean = row == end - first
-            peaks = whole[pair].max(axis=1)
-            keys, values = (bool(one) for one in peaks >= peaks.max() / ALIKE)
+            peaks = token_means[pair].max(axis=1)
+            keys, values = (bool(is_wrong) for is_wrong in peaks >= peaks.max() / ALIKE)
             heads = np.flatnonzero((ratios[pair, row] > 1).any(axis=0))
-            above = 10 * math.log10(float(whole[pair, row].max()))
+            above = 10 * math.log10(float(token_means[pair, row].max()))
             above += mean_db if is_mean else MARGIN_DB
             token = None if is_mean else first + row
             return Departure(layer, token, keys, values, tuple(map(int, heads)), above)
@@ -236,26 +236,26 @@ def describe_drop(run: Generated, float32: Generated, rounded: Generated, span: 
     for layer in range(layers):
         pair = [layer, layers + layer]
         right = float32.caches[pair, span]
-        made, expected = (
+        reached, expected = (
             [fit_sqnr(*each) for each in zip(generated.caches[pair, span], right, strict=True)]
             for generated in (run, rounded)
         )
-        lost = np.subtract(expected, made)
+        lost = np.subtract(expected, reached)
         worst = int(lost.argmax())
         if lost[worst] > MARGIN_DB:
-            keys, values = (bool(one) for one in lost >= lost[worst] - decibels(ALIKE, 1))
-            told = f"an SQNR of {made[worst]:.1f} dB against float32"
+            keys, values = (bool(is_lost) for is_lost in lost >= lost[worst] - decibels(ALIKE, 1))
+            text = f"an SQNR of {reached[worst]:.1f} dB against float32"
             return (
-                f"first wrong in {name_place(layer, keys=keys, values=values)}: {told}, but"
+                f"first wrong in {name_place(layer, keys=keys, values=values)}: {text}, but"
                 f" {expected[worst]:.1f} dB with coarse rounding"
             )
     return ""
 
 
-def fit_sqnr(made: Array, right: Array) -> float:
+def fit_sqnr(actual: Array, right: Array) -> float:
     """Return the SQNR in dB of values after the best fit of their offset and of their scale, which
     is positive. It is at most BEST_DB and at least -BEST_DB."""
-    values = np.stack([made.ravel(), right.ravel()]).astype(np.float64)
+    values = np.stack([actual.ravel(), right.ravel()]).astype(np.float64)
     if not np.isfinite(values).all() or not np.ptp(values, axis=1).all():
         return -BEST_DB
     share = max(float(np.corrcoef(values)[0, 1]), 0.0) ** 2
@@ -276,8 +276,8 @@ def compare_float(logits: Array, float32: Array) -> Likeness:
     """Compare logits [step, vocabulary] with those of the float32 model."""
     ours, theirs = log_softmax(logits), log_softmax(float32)
     divergence = (np.exp(theirs) * (theirs - ours)).sum(axis=1)
-    same = logits.argmax(axis=1) == float32.argmax(axis=1)
-    return Likeness(float(same.mean()), float(divergence.mean()))
+    is_same = logits.argmax(axis=1) == float32.argmax(axis=1)
+    return Likeness(float(is_same.mean()), float(divergence.mean()))
 
 
 def log_softmax(logits: Array) -> Array:

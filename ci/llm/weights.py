@@ -46,8 +46,8 @@ def read_weights(path: Path) -> tuple[DecoderConfig, Weights]:
     config, weights = _read_weights(path)
     for name, tensor in weights.items():
         if not tensor.isfinite().all():
-            told = f"{path}: {name} has NaN or infinite values"
-            raise UsageError(told, fix="train or fetch the model again")
+            text = f"{path}: {name} has NaN or infinite values"
+            raise UsageError(text, fix="train or fetch the model again")
     return config, weights
 
 
@@ -130,35 +130,35 @@ def read_huggingface(directory: Path) -> tuple[DecoderConfig, Weights]:
     """Read config.json and the tensors, which are in a single safetensors file or in all files of
     an index. Raises UsageError if a weight is missing, unknown or of another shape than config.json
     requires."""
-    held, config = read_config(directory / CONFIG)
+    file_config, config = read_config(directory / CONFIG)
     tensors: Weights = {}
     for file in _list_files(directory):
         tensors |= read_safetensors(file)
-    tensors = held.split_fused(tensors)
-    names = held.list_names()
+    tensors = file_config.split_fused(tensors)
+    names = file_config.list_names()
     if missing := [name for name in names.values() if name not in tensors]:
         raise UsageError(
             f"{directory} does not contain the weight {missing[0]}",
             why=f"{len(missing)} of {len(names)} weights that {CONFIG} requires are missing",
         )
-    known = {*names.values(), "lm_head.weight"}
+    known_names = {*names.values(), "lm_head.weight"}
     if unknown := [
-        tensor for tensor in tensors if tensor not in known and "rotary_emb" not in tensor
+        tensor for tensor in tensors if tensor not in known_names and "rotary_emb" not in tensor
     ]:
         raise UsageError(
             f"{directory} contains the weight {unknown[0]}",
-            why=f"a {held.model_type} as its {CONFIG} describes it has no such weight",
+            why=f"a {file_config.model_type} as its {CONFIG} describes it has no such weight",
         )
     with torch.device("meta"):
-        wanted = Decoder(config, 2).state_dict()
+        expected = Decoder(config, 2).state_dict()
     for ours, theirs in names.items():
-        if tensors[theirs].shape != wanted[ours].shape:
+        if tensors[theirs].shape != expected[ours].shape:
             raise UsageError(
                 f"{directory} has the weight {theirs} of {list(tensors[theirs].shape)}",
-                why=f"{CONFIG} requires {list(wanted[ours].shape)}",
+                why=f"{CONFIG} requires {list(expected[ours].shape)}",
             )
     return config, {
-        ours: held.adapt(ours, tensors[theirs].float()) for ours, theirs in names.items()
+        ours: file_config.adapt(ours, tensors[theirs].float()) for ours, theirs in names.items()
     }
 
 
@@ -173,10 +173,10 @@ def _list_files(directory: Path) -> list[Path]:
             )
         return [directory / TENSORS]
     try:
-        held = read_json(index, TensorIndex).weight_map.values()
+        files = read_json(index, TensorIndex).weight_map.values()
     except DocumentError as error:
         raise UsageError(f"{index} cannot be read", why=str(error)) from error
-    return [directory / Path(name).name for name in sorted(set(held))]
+    return [directory / Path(name).name for name in sorted(set(files))]
 
 
 class TensorIndex(Struct, frozen=True):
@@ -204,27 +204,27 @@ def read_safetensors(path: Path) -> Weights:
     try:
         with decoding():
             with open_regular(path) as file:
-                held: Any = np.memmap(file, np.uint8, "r")
-            return dict(_list_tensors(held))
+                data: Any = np.memmap(file, np.uint8, "r")
+            return dict(_list_tensors(data))
     except DocumentError as error:
         raise UsageError(f"{path.name} is not a safetensors file", why=str(error)) from error
 
 
-def _list_tensors(held: Any) -> Iterator[tuple[str, Tensor]]:
-    if held[: len(POINTER)].tobytes() == POINTER:
+def _list_tensors(data: Any) -> Iterator[tuple[str, Tensor]]:
+    if data[: len(POINTER)].tobytes() == POINTER:
         raise ValueError("it is a Git LFS pointer: run `git lfs pull`")
-    size = int.from_bytes(held[:8].tobytes(), "little")
-    if size > min(len(held) - 8, MOST_HEADER):
+    size = int.from_bytes(data[:8].tobytes(), "little")
+    if size > min(len(data) - 8, MOST_HEADER):
         raise ValueError(f"the header is too long: {size} bytes")
-    rows: dict[str, Any] = decode_json(held[8 : 8 + size].tobytes(), dict[str, Any])
+    rows: dict[str, Any] = decode_json(data[8 : 8 + size].tobytes(), dict[str, Any])
     rows.pop("__metadata__", None)
     listed = msgspec.convert(rows, dict[str, TensorRow])
-    data = held[8 + size :]
+    tensor_data = data[8 + size :]
     taken = 0
     for name, row in listed.items():
-        yield name, _take(data, row)
+        yield name, _take(tensor_data, row)
         taken += row.data_offsets[1] - row.data_offsets[0]
-        if taken > len(data):
+        if taken > len(tensor_data):
             raise ValueError("its tensors share bytes")
 
 
