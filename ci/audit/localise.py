@@ -61,9 +61,9 @@ class PartEngine:
         self.parts.hold(spec)
 
     def key(self, spec: CaseSpec) -> str:
-        own = Path(__file__)
+        this_file = Path(__file__)
         names = ("localise_cuts.py", "localise_onnx.py")
-        code = digest_sources(own, *(own.with_name(name) for name in names))
+        code = digest_sources(this_file, *(this_file.with_name(name) for name in names))
         return hash_words(self.parts.engine.key(spec), code, msgspec.json.encode(self.cut).decode())
 
     def read_data(self, spec: CaseSpec) -> int:
@@ -89,8 +89,8 @@ def hold(spec: CaseSpec, backend: Backend) -> Any:
 
     model, _ = load_digested(spec.reference, spec.source)
     module = quantize_model(model, spec.scheme.base, spec.soc, spec.source.choices, backend)
-    every = -(-len(model.evaluation) // MOST_SETS)
-    return make_graphs(module, model.module, model.evaluation[::every])
+    stride = -(-len(model.evaluation) // MOST_SETS)
+    return make_graphs(module, model.module, model.evaluation[::stride])
 
 
 class Description(Struct, frozen=True):
@@ -242,31 +242,31 @@ class Localiser:
         )
         if described.failure:
             name, failure = Path(self.spec.model).name, described.failure
-            what = failure if failure.startswith(name) else f"{name}: {failure}"
-            raise FailedError(what, why=skip_frames(described.log_tail))
+            text = failure if failure.startswith(name) else f"{name}: {failure}"
+            raise FailedError(text, why=skip_frames(described.log_tail))
         model: Description = described.result
         laboratory = Laboratory(self.try_cut, limit, self.progress.step)
         operators = {operator.name: operator for operator in model.operators}
-        known = match_faults(model.steps, self.spec.scheme.base.value, model.qnn)
-        for fault in known:
+        faults = match_faults(model.steps, self.spec.scheme.base.value, model.qnn)
+        for fault in faults:
             self.progress.step(f"  known fault: {fault}")
-        suspects = [*filter(None, (find_suspect(operators, fault) for fault in known))]
+        suspects = [*filter(None, (find_suspect(operators, fault) for fault in faults))]
         search = Search(operators, tuple(model.outputs), laboratory, suspects)
-        found = search.run()
+        located = search.run()
         written = ""
         if reproducer and search.smallest:
-            written = self.write(reproducer, found, search.smallest)
+            written = self.write(reproducer, located, search.smallest)
         return Localised(
-            **structs.asdict(found),
+            **structs.asdict(located),
             model=self.spec.model,
             scheme=self.spec.scheme.value,
             soc=self.spec.soc,
-            wrong=found.is_wrong,
+            wrong=located.is_wrong,
             programs=len(laboratory.tried),
             model_rows=tuple(model.losses),
-            cause=name_cause(found, self.spec) if found.part else "",
+            cause=name_cause(located, self.spec) if located.part else "",
             reproducer=written,
-            known_faults=known,
+            known_faults=faults,
         )
 
     def call(self, job: Job, log: Path) -> Ended:
@@ -283,10 +283,12 @@ class Localiser:
         run = CaseRun(self.spec, replace(self.setup, work=work, engine=engine))
         run.directory.mkdir(parents=True)
         job = run.setup.make_job(self.spec, run.directory / "lower.log")
-        made = as_compiled(self.call(job, job.log))
-        if not made.artifact:
-            return Trial(refused=made.refused.headline if made.refused else "refused")
-        compiled, place = made.artifact.compiled, Path(made.directory)
+        compile_result = as_compiled(self.call(job, job.log))
+        if not compile_result.artifact:
+            return Trial(
+                refused=compile_result.refused.headline if compile_result.refused else "refused"
+            )
+        compiled, place = compile_result.artifact.compiled, Path(compile_result.directory)
         if not compiled.delegation.partitions:
             return Trial(refused="QNN accepts no node")
         references = read_references(place, compiled)
@@ -307,15 +309,15 @@ class Localiser:
                 rows = zip(cut.given, judged, compiled.outputs, strict=True)
                 trial = Trial(
                     tuple(
-                        measure_departure(name, one, references, index, info)
-                        for index, (name, one, info) in enumerate(rows)
+                        measure_departure(name, output, references, index, info)
+                        for index, (name, output, info) in enumerate(rows)
                     )
                 )
             if not ran.used or not (trial.refused or trial.worst):
                 break
         return trial
 
-    def write(self, file: Path, found: Located, cut: Cut) -> str:
+    def write(self, file: Path, located: Located, cut: Cut) -> str:
         """Write the part to ``file``, with its tensors next to it, and return the path. Raises
         FailedError if the part cannot be written."""
         folder = reproducer_folder(file)
@@ -326,7 +328,7 @@ class Localiser:
                 why = skip_frames(source.log_tail)
                 raise FailedError(f"no reproducer was written: {source.failure}", why=why)
             if source.result:
-                write_reproducer(scratch / file.name, source.result, self.spec, found)
+                write_reproducer(scratch / file.name, source.result, self.spec, located)
             folder.publish(scratch)
         return str(file)
 
@@ -345,10 +347,10 @@ CAUSES = {
 }
 
 
-def name_cause(found: Located, spec: CaseSpec) -> str:
+def name_cause(located: Located, spec: CaseSpec) -> str:
     """Return why the smallest part is wrong, according to the change that makes it right."""
-    if found.mended_by:
-        return CAUSES[found.mended_by[0]]
+    if located.mended_by:
+        return CAUSES[located.mended_by[0]]
     model = "quantized model" if spec.scheme.quantized else "float32 model"
     lane = "ONNX Runtime" if spec.is_file else "ExecuTorch's passes"
     return f"{lane} or QNN make the program differ from the part's {model}"

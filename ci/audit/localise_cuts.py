@@ -47,8 +47,8 @@ def measure_clipping(value: Tensor, bounds: Range | None) -> float:
     if bounds is None or not value.is_floating_point():
         return 0.0
     low, high = bounds
-    least, most = float(value.min()), float(value.max())
-    shares = [most / high - 1 if high > 0 else 0.0, least / low - 1 if low < 0 else 0.0]
+    lowest, highest = float(value.min()), float(value.max())
+    shares = [highest / high - 1 if high > 0 else 0.0, lowest / low - 1 if low < 0 else 0.0]
     step = 2**-15  # rounding alone may exceed a bound by this share
     return max((share for share in shares if share > step), default=0.0)
 
@@ -59,8 +59,8 @@ def find_bias_off(module: GraphModule, node: Node) -> float:
     scales = _read_scales(module, node)
     if scales is None:
         return 0.0
-    given, wanted = scales
-    return float((given / wanted - 1).abs().max())
+    bias_scale, product_scale = scales
+    return float((bias_scale / product_scale - 1).abs().max())
 
 
 def mend_biases(module: GraphModule) -> None:
@@ -68,18 +68,20 @@ def mend_biases(module: GraphModule) -> None:
     product of the scales of the layer's input and weights."""
     for node in list(module.graph.nodes):
         if find_bias_off(module, node):
-            _, wanted = _read_scales(module, node) or (None, None)
+            _, product_scale = _read_scales(module, node) or (None, None)
             rounded: Any = node.args[2]
-            whole, scale = (_read(module, arg) for arg in rounded.args[:2])
-            steps = (whole * scale.double() / wanted).round().to(whole.dtype)
-            values = {"bias": steps, "scale": wanted}
+            integers, scale = (_read(module, arg) for arg in rounded.args[:2])
+            steps = (integers * scale.double() / product_scale).round().to(integers.dtype)
+            values = {"bias": steps, "scale": product_scale}
             with module.graph.inserting_before(node):
-                made = []
+                constants = []
                 for kind, value in values.items():
                     module.register_buffer(f"{node.name}_{kind}", value)
-                    made.append(module.graph.get_attr(f"{node.name}_{kind}"))
-                own = module.graph.call_function(rounded.target, (*made, *rounded.args[2:]))
-            node.update_arg(2, own)
+                    constants.append(module.graph.get_attr(f"{node.name}_{kind}"))
+                dequantize = module.graph.call_function(
+                    rounded.target, (*constants, *rounded.args[2:])
+                )
+            node.update_arg(2, dequantize)
     module.recompile()
 
 
@@ -102,10 +104,10 @@ def _read_scales(module: GraphModule, node: Node) -> tuple[Tensor, Tensor] | Non
     if name_operator(node) not in LAYERS:
         return None
     rounded = [arg for arg in node.args[:3] if isinstance(arg, Node)]
-    kinds = [name_operator(one).removeprefix("de") for one in rounded]
+    kinds = [name_operator(node_of_arg).removeprefix("de") for node_of_arg in rounded]
     if kinds != ["quantize_per_tensor", "quantize_per_channel", "quantize_per_channel"]:
         return None
-    entry, weight, bias = (_read(module, one.args[1]) for one in rounded)
+    entry, weight, bias = (_read(module, node_of_arg.args[1]) for node_of_arg in rounded)
     return bias, (entry * weight).to(bias.dtype)
 
 
@@ -153,14 +155,14 @@ class Graphs:
     def results(self) -> dict[str, Node]:
         """Return for each operator the node from which other nodes read its result. If the result
         is quantized, this is a dequantizer. The keys are the operators' names."""
-        found: dict[str, Node] = {}
+        results: dict[str, Node] = {}
         for node in (*self._leaves, *self.module.graph.nodes):
             source = find_source(node)
             read = node is not source and name_operator(node).startswith("dequantize")
-            known = source is self.operators.get(source.name)
-            if known and (read or node in self._leaves):
-                found.setdefault(source.name, node)
-        return {**self.operators, **found}
+            is_own = source is self.operators.get(source.name)
+            if is_own and (read or node in self._leaves):
+                results.setdefault(source.name, node)
+        return {**self.operators, **results}
 
     @property
     def _leaves(self) -> list[Node]:
@@ -182,7 +184,7 @@ class Graphs:
                 kind=name_operator(node),
                 line=str(origin) if origin.line else "",
                 module=name_module(node),
-                inputs=tuple(one for one in self._find_inputs(node) if one in self.operators),
+                inputs=tuple(name for name in self._find_inputs(node) if name in self.operators),
                 computes=computes(node),
                 size_bytes=values[0][name].numel() * values[0][name].element_size(),
                 range=bounds,
@@ -195,13 +197,13 @@ class Graphs:
 
     def _find_inputs(self, node: Node) -> list[str]:
         """Return the names of the operators and of the model's inputs that an operator reads."""
-        found: dict[str, None] = {}
-        for one in map(find_source, node.all_input_nodes):
-            if one.name in self.operators or one.op == "placeholder":
-                found[one.name] = None
-            elif one.op == "call_function":
-                found.update(dict.fromkeys(self._find_inputs(one)))
-        return [*found]
+        inputs: dict[str, None] = {}
+        for source in map(find_source, node.all_input_nodes):
+            if source.name in self.operators or source.op == "placeholder":
+                inputs[source.name] = None
+            elif source.op == "call_function":
+                inputs.update(dict.fromkeys(self._find_inputs(source)))
+        return [*inputs]
 
     def rank_losses(self) -> list[Row]:
         """Return a row for each operator, and for each range of a quantized input or result, that
@@ -215,7 +217,7 @@ class Graphs:
             find_source(node).name: node for node in self.module.graph.nodes if _rounds(node)
         }
         read = {name: rounded[name].name for name in nodes if name in rounded}
-        given = record(self.module, self.sets, {*nodes, *read.values()})
+        quantized = record(self.module, self.sets, {*nodes, *read.values()})
         right = record(self.float32, self.sets, nodes.values())
         reached: dict[str, float] = {}
         rows = []
@@ -229,8 +231,10 @@ class Graphs:
             sources = self._find_inputs(self.operators[name]) if name in self.operators else []
             before = min((reached[x] for x in sources if x in reached), default=EQUAL_DB)
             for node in filter(None, [name, read.get(name)]) if name in nodes else ():
-                pairs = zip(right, given, strict=True)
-                behind = min(_decibels(one[nodes[name]], other[node]) for one, other in pairs)
+                pairs = zip(right, quantized, strict=True)
+                behind = min(
+                    _decibels(float32[nodes[name]], rounded[node]) for float32, rounded in pairs
+                )
                 rows.append(Row(operator, before, behind, before - behind, node != name))
                 before = behind
             reached[name] = before
@@ -259,27 +263,29 @@ class Graphs:
         """Return the part of the graph that ``cut`` keeps, with the changes in ``cut.mended``, and
         its inputs per sample. These are inputs of the model and recorded results of operators
         that are not kept."""
-        wanted = [self.results[name] for name in cut.given]
-        kept, needed, inputs = set(cut.kept), set[Node](), set[Node]()
-        left = list(wanted)
+        outputs = [self.results[name] for name in cut.given]
+        operators, needed, inputs = set(cut.kept), set[Node](), set[Node]()
+        left = list(outputs)
         while left:
             node = left.pop()
             if node in needed:
                 continue
             needed.add(node)
-            if node.op == "placeholder" or (node.name in self.operators and node.name not in kept):
+            if node.op == "placeholder" or (
+                node.name in self.operators and node.name not in operators
+            ):
                 inputs.add(node)
             else:
                 left += node.all_input_nodes
-        graph, made = Graph(), dict[Node, Node]()
+        graph, copies = Graph(), dict[Node, Node]()
         for node in self.module.graph.nodes:
             if node in inputs:
-                made[node] = graph.placeholder(node.name)
-                made[node].meta = {**node.meta}
+                copies[node] = graph.placeholder(node.name)
+                copies[node].meta = {**node.meta}
         for node in self.module.graph.nodes:
             if node in needed and node not in inputs:
-                made[node] = graph.node_copy(node, made.__getitem__)
-        graph.output(tuple(made[node] for node in wanted))
+                copies[node] = graph.node_copy(node, copies.__getitem__)
+        graph.output(tuple(copies[node] for node in outputs))
         part = GraphModule(self.module, graph)
         names = [
             self.results.get(node.name, node).name
@@ -289,7 +295,7 @@ class Graphs:
         if Mend.BIASES in cut.mended:
             mend_biases(part)
         if Mend.RANGES in cut.mended:
-            by_clipping = sorted(self.describe(), key=lambda one: one.clipped)
+            by_clipping = sorted(self.describe(), key=lambda operator: operator.clipped)
             widen_ranges(
                 part,
                 {operator.range: operator.clipped for operator in by_clipping if operator.clipped},
@@ -303,19 +309,19 @@ class Graphs:
         module, sets = self.cut(cut)
         weights: dict[str, Any] = {}
         names: dict[str, str] = {}
-        graph, made = Graph(), dict[Node, Node]()
+        graph, copies = Graph(), dict[Node, Node]()
         for node in module.graph.nodes:
-            made[node] = graph.node_copy(node, made.__getitem__)
+            copies[node] = graph.node_copy(node, copies.__getitem__)
             if node.op == "get_attr":
                 name = names.setdefault(str(node.target), f"weight_{len(names)}")
                 weights[name] = _read(module, node).detach().clone()
-                made[node].target = name
+                copies[node].target = name
             if node.op == "output":
                 graph.lint()
         text = RELEASED.sub("", graph.python_code("self").src)
         file.parent.mkdir(parents=True, exist_ok=True)
-        kept = [tuple(tensor.detach().clone() for tensor in inputs) for inputs in sets]
-        torch.save({"weights": weights, "inputs": kept}, file)
+        samples = [tuple(tensor.detach().clone() for tensor in inputs) for inputs in sets]
+        torch.save({"weights": weights, "inputs": samples}, file)
         return "\n".join(f"    {line}".rstrip() for line in text.strip().splitlines())
 
 
@@ -338,7 +344,7 @@ def make_graphs(module: nn.Module, float32: nn.Module, sets: Sequence[Inputs]) -
     for node in plain.graph.nodes:
         mutates = getattr(getattr(node.target, "_schema", None), "is_mutable", False)
         written = node.all_input_nodes[:1] if mutates else []
-        if all(one in live for one in written):
+        if all(source in live for source in written):
             continue
         raise UsageError(
             "localise cannot divide a model that changes its buffers",
@@ -363,17 +369,17 @@ def _find_live(module: GraphModule) -> set[Node]:
     """Return the inputs of a graph, and the nodes that depend on them."""
     live: set[Node] = set()
     for node in module.graph.nodes:
-        if node.op == "placeholder" or any(one in live for one in node.all_input_nodes):
+        if node.op == "placeholder" or any(source in live for source in node.all_input_nodes):
             live.add(node)
     return live
 
 
-def _decibels(wanted: Tensor, given: Tensor) -> float:
+def _decibels(right: Tensor, actual: Tensor) -> float:
     """Return the SQNR in dB, limited to the range from -EQUAL_DB to EQUAL_DB."""
-    if wanted.shape != given.shape:
+    if right.shape != actual.shape:
         return -EQUAL_DB
-    signal = float(wanted.double().square().sum())
-    noise = float((wanted.double() - given).square().sum())
+    signal = float(right.double().square().sum())
+    noise = float((right.double() - actual).square().sum())
     return limit_db(decibels(signal, noise), EQUAL_DB)
 
 

@@ -72,7 +72,7 @@ class OnnxGraphs:
 
     @cached_property
     def inputs(self) -> list[str]:
-        return [one.name for one in list_required_inputs(self.proto)]
+        return [info.name for info in list_required_inputs(self.proto)]
 
     @cached_property
     def operators(self) -> dict[str, Any]:
@@ -94,14 +94,14 @@ class OnnxGraphs:
     def results(self) -> dict[str, str]:
         """Map each operator to the value that other nodes read: its result or, if that is rounded,
         the rounded value."""
-        found: dict[str, str] = {}
+        results: dict[str, str] = {}
         leaves = [output.name for output in self.proto.graph.output]
         for name in (*leaves, *self.makers):
             node, source = self.makers.get(name), self.find_source(name)
             is_read = node is not None and node.op_type == "DequantizeLinear"
             if source in self.operators and (is_read or name in leaves):
-                found.setdefault(source, name)
-        return {**{name: name for name in self.operators}, **found}
+                results.setdefault(source, name)
+        return {**{name: name for name in self.operators}, **results}
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -121,12 +121,12 @@ class OnnxGraphs:
         as those of an attention mask, have no predictable noise, and are not compared."""
         (values,) = self.record(self.operators, self.sets[:1])
         float32 = onnx.load(self.plain, load_external_data=False).graph
-        own = {name: node for node in float32.node for name in node.output}
+        float_nodes = {name: node for node in float32.node for name in node.output}
         return [
             Operator(
                 name=name,
                 kind=node.op_type,
-                node=name_alike(node, own.get(name_result(name))) or name,
+                node=name_alike(node, float_nodes.get(name_result(name))) or name,
                 line=str(origin) if origin.line else "",
                 module=origin.module,
                 inputs=tuple(self._find_inputs(node)),
@@ -139,13 +139,13 @@ class OnnxGraphs:
 
     def _find_inputs(self, node: Any) -> list[str]:
         """Return the operators whose results a node reads."""
-        found: dict[str, None] = {}
+        inputs: dict[str, None] = {}
         for name in map(self.find_source, list_reads(node)):
             if name in self.operators:
-                found[name] = None
+                inputs[name] = None
             elif name in self.makers:
-                found.update(dict.fromkeys(self._find_inputs(self.makers[name])))
-        return [*found]
+                inputs.update(dict.fromkeys(self._find_inputs(self.makers[name])))
+        return [*inputs]
 
     def record(self, names: Collection[str], sets: Sequence[Arrays]) -> list[dict[str, Any]]:
         """Return the values of inputs and operators for each sample. If they are rounded, they
@@ -155,9 +155,9 @@ class OnnxGraphs:
         return [
             {
                 **dict(zip(self.inputs, arrays, strict=True)),
-                **{name: made[result] for name, result in read.items()},
+                **{name: values_of_set[result] for name, result in read.items()},
             }
-            for made, arrays in zip(values, sets, strict=True)
+            for values_of_set, arrays in zip(values, sets, strict=True)
         ]
 
     def compute(
@@ -174,21 +174,21 @@ class OnnxGraphs:
         most noise come first. If the model was not quantized here, there are no rows."""
         if not self.is_calibrated:
             return []
-        known = {operator.name: operator for operator in self.describe()}
-        known |= {
+        operators = {operator.name: operator for operator in self.describe()}
+        operators |= {
             name: Operator(name=name, kind=f"input {name}", computes=False) for name in self.inputs
         }
         names = [
             name
             for name, node in self.makers.items()
             if name in self.operators
-            or (node.op_type == "DequantizeLinear" and self.find_source(name) in known)
+            or (node.op_type == "DequantizeLinear" and self.find_source(name) in operators)
         ]
         (quantized,) = self.compute(self.proto, names, self.sets[:1])
         unrounded = skip_rounding(onnx.load(self.model), onnx.load(self.plain))
         (float32,) = self.compute(unrounded, names, self.sets[:1])
         rows = [
-            Row(known[self.find_source(name)], before, behind, before - behind, bool(origin))
+            Row(operators[self.find_source(name)], before, behind, before - behind, bool(origin))
             for name, origin, before, behind in list_losses(self.proto.graph, float32, quantized)
         ]
         return sorted(rows, key=lambda row: row.added, reverse=True)
@@ -197,7 +197,7 @@ class OnnxGraphs:
         """Write the part of the model that ``cut`` keeps to ``target``, and return it with its
         inputs. These are inputs of the model and recorded results of operators that are not
         kept."""
-        graph, kept = self.proto.graph, {*cut.kept}
+        graph, operators = self.proto.graph, {*cut.kept}
         ends = {name: self.makers[self.results[name]] for name in cut.given}
         # QNN expects a separate dequantizer for each reader of a quantizer.
         extra = {
@@ -213,7 +213,7 @@ class OnnxGraphs:
             name = left.pop()
             if name in needed or name in inputs:
                 continue
-            if name in self.inputs or (name in self.operators and name not in kept):
+            if name in self.inputs or (name in self.operators and name not in operators):
                 inputs.add(name)
             else:
                 needed.add(name)
@@ -255,11 +255,11 @@ class OnnxGraphs:
         return Source(target, f"{cut}", tuple(sets), ())
 
 
-def name_alike(node: Any, own: Any) -> str:
-    """Return the name of a node: that of the float model's node ``own`` that has the same result,
+def name_alike(node: Any, float_node: Any) -> str:
+    """Return the name of a node: that of the float model's ``float_node`` that has the same result,
     if both have the same operator, because the quantizer names nodes that have no name."""
-    is_alike = own is not None and own.op_type == node.op_type
-    return str(own.name or name_result(own.output[0]) if is_alike else node.name)
+    is_alike = float_node is not None and float_node.op_type == node.op_type
+    return str(float_node.name or name_result(float_node.output[0]) if is_alike else node.name)
 
 
 def _rounds(node: Any) -> bool:
@@ -278,5 +278,5 @@ def hold_file(spec: CaseSpec, work: Path) -> OnnxGraphs:
     if is_calibrated:
         model, choices = work / "quantized.onnx", spec.source.choices
         quantize_file(plain, model, spec.scheme.base, source.calibration, choices)
-    every = -(-len(source.evaluation) // MOST_SETS)
-    return OnnxGraphs(model, plain, source.evaluation[::every], work, is_calibrated)
+    stride = -(-len(source.evaluation) // MOST_SETS)
+    return OnnxGraphs(model, plain, source.evaluation[::stride], work, is_calibrated)

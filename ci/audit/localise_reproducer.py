@@ -19,11 +19,11 @@ TEMPLATE = Path(__file__).resolve().parent / "templates" / "reproducer.txt"
 MARGIN_DB = 6.0
 
 
-def write_reproducer(file: Path, forward: str, spec: CaseSpec, found: Located) -> None:
+def write_reproducer(file: Path, forward: str, spec: CaseSpec, located: Located) -> None:
     """Write the Python file for the smallest part that is wrong. ``forward`` is the code of its
     ``forward`` method, as returned by Graphs.write."""
-    worst = max(found.part_outputs, key=lambda one: one.excess_db)
-    rows = [docstring_text(f"    {one.name}: {one}") for one in found.part]
+    worst = max(located.part_outputs, key=lambda output: output.excess_db)
+    rows = [docstring_text(f"    {operator.name}: {operator}") for operator in located.part]
     text = Template(read_text(TEMPLATE)).substitute(
         title=f"QNN reaches {worst.reached_db:.1f} dB instead of {worst.predicted_db:.1f} dB.",
         model=docstring_text(spec.model),
@@ -36,7 +36,7 @@ def write_reproducer(file: Path, forward: str, spec: CaseSpec, found: Located) -
         operators="\n".join(rows),
         variables=docstring_text(own_command("env", "emulator", "--shell")),
         forward=forward + "\n",
-        predicted=repr([round(output.predicted_db, 1) for output in found.part_outputs]),
+        predicted=repr([round(output.predicted_db, 1) for output in located.part_outputs]),
         fp16=not spec.scheme.quantized,
         convolution=spec.scheme.recipe.linear_as_convolution,
         margin=f"{MARGIN_DB:g}",

@@ -104,7 +104,7 @@ class Trial(Struct, frozen=True):
     def worst(self) -> Departure | None:
         return max(
             (output for output in self.outputs if output.wrong),
-            key=lambda one: one.excess_db,
+            key=lambda departure: departure.excess_db,
             default=None,
         )
 
@@ -139,19 +139,19 @@ class Laboratory:
     note: Callable[[str], None] = lambda _: None
     tried: dict[Cut, Trial] = field(default_factory=dict)
 
-    def measure(self, cut: Cut, what: str) -> Trial:
-        """Try a part, or return its earlier result. ``what`` describes the part in messages. Raises
+    def measure(self, cut: Cut, description: str) -> Trial:
+        """Try a part, or return its earlier result. ``description`` is for messages. Raises
         Spent if the limit is reached."""
         if cut not in self.tried:
             if len(self.tried) >= self.limit:
                 raise Spent(f"the limit of {count(self.limit, 'program')} (--limit) is reached")
             trial = self.tried[cut] = self.try_cut(cut)
             worst = trial.worst
-            told = trial.refused[:90] if trial.refused else "right"
+            result = trial.refused[:90] if trial.refused else "right"
             if worst:
-                told = f"wrong: {worst.reached_db:.1f} dB, {worst.predicted_db:.1f} dB predicted"
+                result = f"wrong: {worst.reached_db:.1f} dB, {worst.predicted_db:.1f} dB predicted"
             size = f"{count(len(cut.kept), 'operator')}, {count(len(cut.given), 'output')}"
-            self.note(f"  [{len(self.tried)}/{self.limit}] {what} ({size}): {told}")
+            self.note(f"  [{len(self.tried)}/{self.limit}] {description} ({size}): {result}")
         return self.tried[cut]
 
 
@@ -199,7 +199,7 @@ class Search:
     outputs: tuple[str, ...]
     laboratory: Laboratory
     suspects: Sequence[Sequence[str]] = ()
-    found: Located = field(default_factory=Located, init=False)
+    located: Located = field(default_factory=Located, init=False)
     exposed: tuple[Departure, ...] = field(default=(), init=False)
     smallest: Cut | None = field(default=None, init=False)
     wanted_db: float = field(default=0.0, init=False)
@@ -210,28 +210,28 @@ class Search:
         """Return everything that is found before the limit of programs is reached. The suspects are
         tried before the whole model, which may take minutes. If the whole model yields no program,
         the result contains only the reason."""
-        whole, found = Cut(tuple(self.operators), self.outputs), Located()
+        whole_model, located = Cut(tuple(self.operators), self.outputs), Located()
         try:
             suspect = self.find_suspect()
-            trial = self.laboratory.measure(whole, "the whole model")
+            trial = self.laboratory.measure(whole_model, "the whole model")
             if trial.refused:
                 return Located(ended=f"the model has no program that runs: {trial.refused}")
-            found = Located(outputs=trial.outputs)
-            asked = self.choose_exposed(whole)
-            self.exposed = tuple(self.expose(whole, asked))
-            known = [*self.proven, *self.exposed]
-            first = self.find_first(known)
-            found = structs.replace(
-                found,
+            located = Located(outputs=trial.outputs)
+            compared = self.choose_exposed(whole_model)
+            self.exposed = tuple(self.expose(whole_model, compared))
+            departures = [*self.proven, *self.exposed]
+            first = self.find_first(departures)
+            located = structs.replace(
+                located,
                 first=first,
-                program_rows=tuple(rank_departures(self.operators, known)),
-                not_compared=len({*asked} - {departure.operator for departure in self.exposed}),
+                program_rows=tuple(rank_departures(self.operators, departures)),
+                not_compared=len({*compared} - {departure.operator for departure in self.exposed}),
             )
             if trial.worst is None and first is None:
-                return found
-            return self.shrink(found, suspect or self.choose_start(whole, trial, first))
+                return located
+            return self.shrink(located, suspect or self.choose_start(whole_model, trial, first))
         except Spent as spent:
-            return structs.replace(found, ended=str(spent))
+            return structs.replace(located, ended=str(spent))
 
     def find_suspect(self) -> Cut | None:
         """Return the first part of suspects that is wrong by itself, or None."""
@@ -277,10 +277,12 @@ class Search:
     def find_first(self, exposed: Iterable[Departure]) -> Operator | None:
         """Return the first operator in the graph's order whose result is wrong; None if there is
         none. If an operator occurs twice, its last result counts."""
-        known = {departure.operator: departure.wrong for departure in exposed}
-        return next((one for name, one in self.operators.items() if known.get(name)), None)
+        is_wrong = {departure.operator: departure.wrong for departure in exposed}
+        return next(
+            (operator for name, operator in self.operators.items() if is_wrong.get(name)), None
+        )
 
-    def choose_start(self, whole: Cut, trial: Trial, first: Operator | None) -> Cut:
+    def choose_start(self, whole_model: Cut, trial: Trial, first: Operator | None) -> Cut:
         """Return the part to shrink: everything that leads to the first wrong operator or, if that
         is right by itself, the whole model. If the model is wrong only when it returns all results,
         the part returns them, too."""
@@ -289,119 +291,119 @@ class Search:
             if self.laboratory.measure(cone, f"up to {first}").worst:
                 return cone
         if trial.worst is None:  # wrong only if all results are returned
-            return Cut(whole.kept, (*whole.given, *self.choose_exposed(whole)))
-        return whole
+            return Cut(whole_model.kept, (*whole_model.given, *self.choose_exposed(whole_model)))
+        return whole_model
 
-    def find_cone(self, names: Iterable[str], kept: Collection[str] | None = None) -> set[str]:
-        """Return ``names`` and all operators that lead to them. If ``kept`` is given, leave out
+    def find_cone(self, names: Iterable[str], allowed: Collection[str] | None = None) -> set[str]:
+        """Return ``names`` and all operators that lead to them. If ``allowed`` is given, leave out
         operators that are not in it."""
-        found, left = set[str](), list(names)
+        cone, left = set[str](), list(names)
         while left:
             name = left.pop()
-            if name not in found and (kept is None or name in kept):
-                found.add(name)
+            if name not in cone and (allowed is None or name in allowed):
+                cone.add(name)
                 left += self.operators[name].inputs
-        return found
+        return cone
 
     def order(self, names: Collection[str]) -> tuple[str, ...]:
         return tuple(name for name in self.operators if name in names)
 
-    def shrink(self, found: Located, start: Cut) -> Located:
-        """Return ``found`` with the smallest part of ``start`` that is still wrong, and with the
-        changes that make that part right. If ``start`` is right, return ``found`` unchanged."""
-        self.found = found
+    def shrink(self, located: Located, start: Cut) -> Located:
+        """Return ``located`` with the smallest part of ``start`` that is still wrong, and with the
+        changes that make that part right. If ``start`` is right, return ``located`` unchanged."""
+        self.located = located
         try:
             worst = self.laboratory.measure(start, "the part to shrink").worst
             if worst is None:
-                return found
+                return located
             self.wanted_db = KEPT_SHARE * worst.excess_db
             self.is_wrong(start, "the part to shrink")
             minimize(
                 start.given,
-                lambda given: self.is_wrong(self.trim(start.kept, given), "fewer outputs"),
+                lambda outputs: self.is_wrong(self.trim(start.kept, outputs), "fewer outputs"),
             )
-            smallest, kept = self.smallest or start, tuple[str, ...]()
+            smallest, operators = self.smallest or start, tuple[str, ...]()
 
             def holds(left: Sequence[str]) -> bool:
                 # If other operators read the result of a removed one, it becomes an input.
                 return self.is_wrong(self.close(left, smallest.given), "fewer operators")
 
-            while kept != smallest.kept:
-                kept = smallest.kept
-                minimize(kept, holds)
+            while operators != smallest.kept:
+                operators = smallest.kept
+                minimize(operators, holds)
                 smallest = self.smallest or start
-            self.found = structs.replace(self.found, sharing=self.find_sharing())
+            self.located = structs.replace(self.located, sharing=self.find_sharing())
             self.mend(smallest)
             return self.cure(smallest)
         except Spent as spent:
-            return structs.replace(self.found, ended=str(spent))
+            return structs.replace(self.located, ended=str(spent))
 
-    def is_wrong(self, cut: Cut, what: str) -> bool:
+    def is_wrong(self, cut: Cut, description: str) -> bool:
         """Try a part, and return whether it is wrong by at least ``self.wanted_db``. If it is,
         record it as the smallest part."""
-        trial = self.laboratory.measure(cut, what)
+        trial = self.laboratory.measure(cut, description)
         wrong = bool(trial.worst and trial.worst.excess_db >= self.wanted_db)
         if wrong:
             self.smallest = cut
-            self.found = structs.replace(
-                self.found,
+            self.located = structs.replace(
+                self.located,
                 part=tuple(self.operators[name] for name in cut.kept),
                 part_outputs=trial.outputs,
             )
         return wrong
 
-    def trim(self, kept: Collection[str], given: Sequence[str]) -> Cut:
-        """Return the part that returns ``given``, with those operators of ``kept`` that lead to
+    def trim(self, operators: Collection[str], outputs: Sequence[str]) -> Cut:
+        """Return the part that returns ``outputs``, with those ``operators`` that lead to
         them."""
-        return Cut(self.order(self.find_cone(given, kept)), tuple(given))
+        return Cut(self.order(self.find_cone(outputs, operators)), tuple(outputs))
 
-    def close(self, kept: Collection[str], given: Sequence[str]) -> Cut:
-        """Return the part with the ``kept`` operators. Its outputs are the kept operators that are
-        in ``given`` or whose results are not read by another kept operator."""
-        read = {name for one in kept for name in self.operators[one].inputs}
-        last = [name for name in kept if name in given or name not in read]
-        return Cut(self.order(kept), self.order(last))
+    def close(self, operators: Collection[str], outputs: Sequence[str]) -> Cut:
+        """Return the part with the ``operators``. Its outputs are the operators that are
+        in ``outputs`` or whose results are not read by another kept operator."""
+        read = {source for name in operators for source in self.operators[name].inputs}
+        last = [name for name in operators if name in outputs or name not in read]
+        return Cut(self.order(operators), self.order(last))
 
     def find_sharing(self) -> tuple[Operator, ...]:
         """Return operators outside the smallest part that join several results and have the same
         range as one of its operators, because the quantizer gave both the same range."""
-        kept = {operator.name for operator in self.found.part}
-        ranges = {operator.range for operator in self.found.part if operator.range}
+        part_names = {operator.name for operator in self.located.part}
+        ranges = {operator.range for operator in self.located.part if operator.range}
         return tuple(
-            one
-            for name, one in self.operators.items()
-            if name not in kept and one.range in ranges and one.kind in JOINS
+            operator
+            for name, operator in self.operators.items()
+            if name not in part_names and operator.range in ranges and operator.kind in JOINS
         )
 
     def mend(self, cut: Cut) -> None:
         """Record the first change that makes the smallest wrong part right, if there is one."""
-        part = self.found.part
-        known = {
+        part = self.located.part
+        possible = {
             Mend.BIASES: any(operator.bias_off > LEAST_OFF for operator in part),
             Mend.RANGES: any(operator.clipped > 0 for operator in part),
         }
-        for mend in [one for one, is_possible in known.items() if is_possible]:
+        for mend in [mend_kind for mend_kind, is_possible in possible.items() if is_possible]:
             mended = Cut(cut.kept, cut.given, (mend,))
             trial = self.laboratory.measure(mended, f"other {mend.value}")
             if not trial.refused and trial.worst is None:
-                self.found = structs.replace(self.found, mended_by=(mend,))
+                self.located = structs.replace(self.located, mended_by=(mend,))
                 return
 
     def cure(self, cut: Cut) -> Located:
         """Return the results of the search. ``cured_by`` is a minimal set of operators: if the
         smallest part also returns their results, it is right. It is empty if the part stays wrong
         even when it returns all results."""
-        found = self.found
+        located = self.located
 
         def cures(names: Sequence[str]) -> bool:
             exposing = Cut(cut.kept, (*cut.given, *names))
             trial = self.laboratory.measure(exposing, "exposing more")
-            own = trial.outputs[: len(cut.given)]
-            return not trial.refused and not any(departure.wrong for departure in own)
+            part_outputs = trial.outputs[: len(cut.given)]
+            return not trial.refused and not any(departure.wrong for departure in part_outputs)
 
         names = [name for name in cut.kept if name not in cut.given]
         if not cures(names):
-            return found
+            return located
         fewest = minimize(names, cures)
         readers = [
             self.operators[name]
@@ -409,7 +411,7 @@ class Search:
             if set(fewest) <= self.find_cone([name]) - {name}
         ]
         return structs.replace(
-            found,
+            located,
             cured_by=tuple(self.operators[name] for name in fewest),
             readers=tuple(readers[:1]),
         )
@@ -418,16 +420,23 @@ class Search:
 def rank_departures(operators: dict[str, Operator], exposed: Iterable[Departure]) -> list[Row]:
     """Return how many dB each operator loses beyond what its inputs lost and what is predicted,
     worst first."""
-    known = {departure.operator: departure for departure in exposed}
+    departures = {departure.operator: departure for departure in exposed}
     reached: dict[str, float] = {}  # by how much an operator's result is worse than predicted
     rows = []
-    for name, one in operators.items():
-        before = max((reached[source] for source in one.inputs), default=0.0)
-        found = known.get(name)
-        reached[name] = max(found.excess_db, 0.0) if found else before
-        if found:
-            wanted_db = found.predicted_db - before
-            rows.append(Row(one, wanted_db, found.reached_db, found.excess_db - before))
+    for name, operator in operators.items():
+        before = max((reached[source] for source in operator.inputs), default=0.0)
+        exposed_result = departures.get(name)
+        reached[name] = max(exposed_result.excess_db, 0.0) if exposed_result else before
+        if exposed_result:
+            wanted_db = exposed_result.predicted_db - before
+            rows.append(
+                Row(
+                    operator,
+                    wanted_db,
+                    exposed_result.reached_db,
+                    exposed_result.excess_db - before,
+                )
+            )
     return sorted(rows, key=lambda row: -row.lost_db)
 
 
@@ -438,9 +447,9 @@ def minimize(items: Sequence[T], holds: Callable[[Sequence[T]], bool]) -> list[T
     while True:
         start, removed = 0, False
         while start < len(left):
-            rest = left[:start] + left[start + size :]
-            if rest and holds(rest):
-                left, removed = rest, True
+            shorter = left[:start] + left[start + size :]
+            if shorter and holds(shorter):
+                left, removed = shorter, True
             else:
                 start += size
         if not removed and size == 1:

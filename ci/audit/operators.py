@@ -146,42 +146,44 @@ class Audit(Struct, frozen=True, kw_only=True):
 
 
 def judge_case(
-    spec: CaseSpec, policy: EmulatorPolicy, found: Found, seconds: float = 0.0, qnn: str = ""
+    spec: CaseSpec, policy: EmulatorPolicy, partitioned: Found, seconds: float = 0.0, qnn: str = ""
 ) -> Audited:
     """Return the verdict on a case by test-emulator's policy (full_delegation and known refusals).
     The result includes the known faults of this QNN version whose pattern the graph contains."""
     full = policy.limits_of(spec.model, spec.scheme).full_delegation
     scheme, soc = spec.scheme.value, spec.soc
-    left = [fallback for fallback in found.left if not fallback.asked]
+    left = [fallback for fallback in partitioned.left if not fallback.asked]
     findings = []
-    if found.failure:
-        findings.append(explain_failure(found.failure, spec.source.choices))
-    if not found.taken and (found.left or not found.failure):
-        findings.append(replace(find_no_node(found.left), evidence=""))  # the rows show it
+    if partitioned.failure:
+        findings.append(explain_failure(partitioned.failure, spec.source.choices))
+    if not partitioned.taken and (partitioned.left or not partitioned.failure):
+        findings.append(replace(find_no_node(partitioned.left), evidence=""))  # the rows show it
     elif left and full:
         findings.append(replace(find_fallbacks(left), evidence=""))
-    told = "\n".join(fallback.text for fallback in left)
-    refused = [*findings, NOT_LOWERED.find("the model has no program", evidence=told)]
-    known = findings and policy.expects_refusal(
+    lines = "\n".join(fallback.text for fallback in left)
+    refused = [*findings, NOT_LOWERED.find("the model has no program", evidence=lines)]
+    is_expected = findings and policy.expects_refusal(
         spec.model, spec.scheme, soc, refused, choices=str(spec.source.choices)
     )
-    status = Status.UNSUPPORTED if known else Status.FAILED if findings else Status.PASSED
-    if known:
-        findings = [expect(findings[0], known), *findings[1:]]
+    status = Status.UNSUPPORTED if is_expected else Status.FAILED if findings else Status.PASSED
+    if is_expected:
+        findings = [expect(findings[0], is_expected), *findings[1:]]
     elif not left:  # otherwise the rows of operators explain it
         findings = [finding.explained(policy.advise([finding])) for finding in findings]
     return Audited(
         **asdict(spec.name),
         status=status,
         findings=tuple(findings),
-        operators=list_operators(found, scheme, soc, policy),
-        partitions=found.partitions,
+        operators=list_operators(partitioned, scheme, soc, policy),
+        partitions=partitioned.partitions,
         border_bytes=sum_bytes(
-            size for part in found.partitions for size in (part.input_bytes, part.output_bytes)
+            size
+            for part in partitioned.partitions
+            for size in (part.input_bytes, part.output_bytes)
         ),
-        io_bytes=found.io_bytes,
-        written_back=found.written_back,
-        known_faults=match_faults(found.steps, scheme, qnn),
+        io_bytes=partitioned.io_bytes,
+        written_back=partitioned.written_back,
+        known_faults=match_faults(partitioned.steps, scheme, qnn),
         full_delegation=full,
         seconds=round(seconds, 3),
     )
@@ -190,40 +192,42 @@ def judge_case(
 def explain_failure(failure: Finding, choices: Choices) -> Finding:
     """Return why a lowering fails. If ExecuTorch keeps an operator whole for QNN, which refuses it,
     the headline names it."""
-    kept = KEPT_WHOLE.search(failure.words)
-    if not kept:
+    whole_operator = KEPT_WHOLE.search(failure.words)
+    if not whole_operator:
         return failure
-    skipped = kept[1] in choices.skip_nodes or any(one in kept[2] for one in choices.skip_ops)
+    skipped = whole_operator[1] in choices.skip_nodes or any(
+        name in whole_operator[2] for name in choices.skip_ops
+    )
     cause = "the model's entry leaves it to the CPU" if skipped else "QNN refuses it"
     return NOT_LOWERED.find(
-        f"ExecuTorch does not decompose {kept[1]}, but {cause}",
+        f"ExecuTorch does not decompose {whole_operator[1]}, but {cause}",
         evidence=failure.words,
         places=failure.places,
     )
 
 
 def list_operators(
-    found: Found, scheme: str, soc: str, policy: EmulatorPolicy
+    partitioned: Found, scheme: str, soc: str, policy: EmulatorPolicy
 ) -> tuple[OperatorRow, ...]:
     """Return the rows of operators on the CPU in the graph's order, and then those of operators on
     QNN, sorted by name."""
     left = Counter(
-        replace(fallback, reason=NODE.sub("", fallback.reason)) for fallback in found.left
+        replace(fallback, reason=NODE.sub("", fallback.reason)) for fallback in partitioned.left
     )
     rows = []
-    for one, number in left.items():
-        advice = find_advice(one, scheme, soc, policy)
-        given = (one.reason, advice.causes, advice.remedies, one.asked)
-        rows.append(OperatorRow(one.op, number, False, *given, **asdict(one.origin)))
-    taken = sorted(found.taken.items(), key=lambda one: (one[0][0], str(one[0][1])))
+    for fallback, number in left.items():
+        advice = find_advice(fallback, scheme, soc, policy)
+        details = (fallback.reason, advice.causes, advice.remedies, fallback.asked)
+        rows.append(OperatorRow(fallback.op, number, False, *details, **asdict(fallback.origin)))
+    taken = sorted(partitioned.taken.items(), key=lambda item: (item[0][0], str(item[0][1])))
     rows += [OperatorRow(op, number, True, **asdict(origin)) for (op, origin), number in taken]
     return tuple(rows)
 
 
 def sum_bytes(sizes: Iterable[int | None]) -> int | None:
     """Return the sum of ``sizes``, or None if one of them is unknown."""
-    known = list(sizes)
-    return None if None in known else sum(size or 0 for size in known)
+    byte_counts = list(sizes)
+    return None if None in byte_counts else sum(size or 0 for size in byte_counts)
 
 
 def group_refusals(
@@ -269,41 +273,43 @@ def make_document(audit: Audit) -> Document:
     table = Table("Cases", CAPTION, HEAD, rows, HEAD.index("status"), numbers)
     cards = [
         Card(case.status.value, name_case(case, names), tuple(list_findings(case.findings)))
-        for case in sorted(audit.cases, key=lambda one: one.status.value)
+        for case in sorted(audit.cases, key=lambda case: case.status.value)
         if case.status is not Status.PASSED
     ]
-    for (model, op, place), found in group_refusals(audit.cases).items():
-        many = max(row.count for _, row in found)
+    for (model, op, place), refusals in group_refusals(audit.cases).items():
+        many = max(row.count for _, row in refusals)
         title = f"{names[model]}: {op} x{many} [{place or 'line not known'}]"
-        where = [("", f"{where}: {reason}") for reason, where in _group_reasons(found)]
-        advice = [(WORDS[cause.certainty], cause.text) for _, row in found for cause in row.causes]
-        advice += [(WORDS[fix.proof], fix.text) for _, row in found for fix in row.remedies]
+        where = [("", f"{where}: {reason}") for reason, where in _group_reasons(refusals)]
+        advice = [
+            (WORDS[cause.certainty], cause.text) for _, row in refusals for cause in row.causes
+        ]
+        advice += [(WORDS[fix.proof], fix.text) for _, row in refusals for fix in row.remedies]
         cards.append(Card("on the CPU", title, (*where, *dict.fromkeys(advice))))
     cards += [
         Card("known fault", f"{names[model]}: {fault}", (("", where), ("fix", fault.fix)))
         for (model, fault), where in group_faults(audit).items()
     ]
-    tools = ", ".join(f"{one.name} {one.version}" for one in audit.toolchain)
+    tools = ", ".join(f"{tool.name} {tool.version}" for tool in audit.toolchain)
     return Document("Operator audit", summarize(audit), (table, *cards), (tools,) if tools else ())
 
 
-def measure_extra(one: Audited) -> int | None:
+def measure_extra(case: Audited) -> int | None:
     """Return the bytes per inference that are transferred because operators stay on the CPU; None
     if unknown."""
-    if one.border_bytes is None or one.io_bytes is None or not one.partitions:
+    if case.border_bytes is None or case.io_bytes is None or not case.partitions:
         return None
-    return max(one.border_bytes - one.io_bytes, 0)
+    return max(case.border_bytes - case.io_bytes, 0)
 
 
-def _group_reasons(found: Sequence[tuple[Audited, OperatorRow]]) -> Iterator[tuple[str, str]]:
+def _group_reasons(refusals: Sequence[tuple[Audited, OperatorRow]]) -> Iterator[tuple[str, str]]:
     """Yield each reason with the cases to which it applies, such as ``fp16 on SM8650, QCM6490; 8a8w
     on SM8650``."""
-    for reason in dict.fromkeys(one.reason for _, one in found):
+    for reason in dict.fromkeys(row.reason for _, row in refusals):
         socs: dict[str, list[str]] = {}
-        for case, one in found:
-            if one.reason == reason:
-                asked = " (as requested)" if one.asked else ""
-                socs.setdefault(f"{case.scheme}{asked}", []).append(case.soc)
+        for case, row in refusals:
+            if row.reason == reason:
+                on_request = " (as requested)" if row.asked else ""
+                socs.setdefault(f"{case.scheme}{on_request}", []).append(case.soc)
         yield reason, _join_socs(socs)
 
 
@@ -333,16 +339,21 @@ def summarize(audit: Audit) -> str:
 def make_annotations(audit: Audit) -> list[Annotation]:
     """Return an annotation for each source line with an operator on the CPU in a failed case, for
     each known fault, and for each failed case without an operator on the CPU."""
-    made = []
-    for (_, op, _), found in group_refusals(audit.failed).items():
-        told = "; ".join(f"{where}: {reason}" for reason, where in _group_reasons(found))
-        fix = "; ".join(dict.fromkeys(remedy.text for _, row in found for remedy in row.remedies))
-        text, first = f"{op} stays on the CPU: {told}" + (f". {fix}" if fix else ""), found[0][1]
-        made.append(Annotation(Level.ERROR, text, "audit", first.file, first.line))
+    annotations = []
+    for (_, op, _), refusals in group_refusals(audit.failed).items():
+        reasons = "; ".join(f"{where}: {reason}" for reason, where in _group_reasons(refusals))
+        fix = "; ".join(
+            dict.fromkeys(remedy.text for _, row in refusals for remedy in row.remedies)
+        )
+        text, first = (
+            f"{op} stays on the CPU: {reasons}" + (f". {fix}" if fix else ""),
+            refusals[0][1],
+        )
+        annotations.append(Annotation(Level.ERROR, text, "audit", first.file, first.line))
     for (_, fault), where in group_faults(audit).items():
         text = f"known fault: {fault}. {fault.fix} ({where})"
-        made.append(Annotation(Level.WARNING, text, "audit", fault.file, fault.line))
-    return made + [
+        annotations.append(Annotation(Level.WARNING, text, "audit", fault.file, fault.line))
+    return annotations + [
         Annotation(Level.ERROR, f"{case.name}: {case.headline}", "audit")
         for case in audit.failed
         if not case.left

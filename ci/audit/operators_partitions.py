@@ -64,10 +64,12 @@ def partition_model(model: Model, spec: CaseSpec, staging: Staging) -> Found:
         else:
             failure = describe_refusal(error, staging.log)
     if crashes:
-        told = [f"{crash.op}: {crash.text}" for crash in crashes]
-        more = [failure.words] if failure else []
+        lines = [f"{crash.op}: {crash.text}" for crash in crashes]
+        further_lines = [failure.words] if failure else []
         places = list_places(crashes)
-        failure = NOT_LOWERED.find(told[0], evidence="\n".join([*told[1:], *more]), places=places)
+        failure = NOT_LOWERED.find(
+            lines[0], evidence="\n".join([*lines[1:], *further_lines]), places=places
+        )
     for name in varying & refusals.by_node.keys():
         refusals.by_node[name] = f"{VARIES}: {refusals.by_node[name]}"
     taken = Counter((name, find_origin(node)) for name, node in list_nodes(programs))
@@ -78,21 +80,21 @@ def partition_model(model: Model, spec: CaseSpec, staging: Staging) -> Found:
             measure(program.graph, program.graph_signature.user_inputs),
             measure(program.graph, program.graph_signature.user_outputs),
         )
-        for method, one in programs.items()
-        for program in one
+        for method, programs_of_method in programs.items()
+        for program in programs_of_method
     )
     if edge is None:
         accepted = refusals.operators.keys() - refusals.by_node
         judged = Counter((refusals.operators[name], refusals.origins[name]) for name in accepted)
-        known = dict(taken or judged)
-        return Found(known, tuple(refusals.refused), partitions, failure=failure, steps=steps)
+        judgements = dict(taken or judged)
+        return Found(judgements, tuple(refusals.refused), partitions, failure=failure, steps=steps)
     methods = [edge.exported_program(name) for name in sorted(edge.methods)]
     left = audit_delegation([method.graph_module for method in methods], refusals).fallback_ops
     sizes = (
         measure(method.graph, names)
         for method in methods
-        for one in [method.graph_signature]
-        for names in (one.user_inputs, one.user_outputs)
+        for signature in [method.graph_signature]
+        for names in (signature.user_inputs, signature.user_outputs)
     )
     written_back = sum(len(method.graph_signature.buffers_to_mutate) for method in methods)
     return Found(dict(taken), left, partitions, sum_bytes(sizes), failure, written_back, steps)
@@ -102,17 +104,20 @@ def partition_model(model: Model, spec: CaseSpec, staging: Staging) -> Found:
 def uncompiled() -> Iterator[dict[str, Sequence[Any]]]:
     """Replace QNN's compiler with a function that returns empty contexts until the block ends.
     Yield a dict that collects the programs that would be compiled, by method."""
-    found: dict[str, Sequence[Any]] = {}
+    programs_found: dict[str, Sequence[Any]] = {}
     original = vars(QnnBackend)["preprocess_multimethod"]
 
     def keep(programs: Programs, _: Any) -> dict[str, list[Any]]:
-        found.update(programs)
+        programs_found.update(programs)
         empty = PreprocessResult(processed_bytes=b"", debug_handle_map={})
-        return {method: [empty] * len(one) for method, one in programs.items()}
+        return {
+            method: [empty] * len(programs_of_method)
+            for method, programs_of_method in programs.items()
+        }
 
     QnnBackend.preprocess_multimethod = staticmethod(keep)
     try:
-        yield found
+        yield programs_found
     finally:
         QnnBackend.preprocess_multimethod = original
 
@@ -133,17 +138,20 @@ def survive_crashes() -> Iterator[tuple[list[Fallback], set[str]]]:
     original = support.is_node_supported
 
     def guarded(self: Any, submodules: Any, node: Node) -> bool:
-        if any(measure_value(one.meta.get("val")) is None for one in (node, *node.all_input_nodes)):
+        if any(
+            measure_value(argument.meta.get("val")) is None
+            for argument in (node, *node.all_input_nodes)
+        ):
             varying.add(node.name)
         try:
             return bool(original(self, submodules, node))
         except Exception as error:  # noqa: BLE001 - it is reported with its operator and line
             # The first sentence: pybind11 appends the signatures of all overloads.
-            told = f"ExecuTorch's partitioner fails ({describe_error(error).partition('. ')[0]})"
+            reason = f"ExecuTorch's partitioner fails ({describe_error(error).partition('. ')[0]})"
             varies = f"{VARIES}, and " if node.name in varying else ""
             origin = find_origin(node)
-            crashes.append(Fallback(name_operator(node), f"{varies}{told}", origin=origin))
-            qnn_partitioner.logger.info("| %s", told.replace("|", "/"))
+            crashes.append(Fallback(name_operator(node), f"{varies}{reason}", origin=origin))
+            qnn_partitioner.logger.info("| %s", reason.replace("|", "/"))
             return False
 
     support.is_node_supported = guarded
@@ -155,8 +163,8 @@ def survive_crashes() -> Iterator[tuple[list[Fallback], set[str]]]:
 
 def list_nodes(programs: Programs) -> Iterator[tuple[str, Node]]:
     """Yield the name and the node of every operator in the programs that computes something."""
-    for one in programs.values():
-        for program in one:
+    for programs_of_method in programs.values():
+        for program in programs_of_method:
             for node in program.graph.nodes:
                 name = name_operator(node)
                 if node.op == "call_function" and name not in COMPUTES_NOTHING:

@@ -74,9 +74,9 @@ class UpgradeReport(Struct, frozen=True, kw_only=True):
 
 def compare_faults(before: Iterable[Rerun], now: Iterable[Rerun]) -> Iterator[Difference]:
     """Yield the known faults whose result differs between two versions of QNN."""
-    others = {(rerun.fault, rerun.form, rerun.frontend, rerun.scheme): rerun for rerun in now}
+    reruns = {(rerun.fault, rerun.form, rerun.frontend, rerun.scheme): rerun for rerun in now}
     for old in before:
-        new = others.get((old.fault, old.form, old.frontend, old.scheme))
+        new = reruns.get((old.fault, old.form, old.frontend, old.scheme))
         if new and new.end != old.end and {old.end, new.end} <= {*ENDS}:
             subject = f"{old.fault} ({old.form}, {old.frontend} {old.scheme})"
             verdict: Verdict = "worse" if ENDS.index(new.end) > ENDS.index(old.end) else "better"
@@ -100,10 +100,10 @@ def compare_runs(old: Report, new: Report) -> Iterator[Difference]:
             else f"the old report is from {old.title}, the new one from {new.title}",
             fix="run the same models, schemes and SoCs with both versions",
         )
-    found = compare_reports(old, new)
-    for name in found.missing:
+    comparison = compare_reports(old, new)
+    for name in comparison.missing:
         yield Difference(str(name), "run", "judged", "missing", "worse")
-    for name in found.new:
+    for name in comparison.new:
         yield Difference(str(name), "run", "missing", "judged", "other")
     for before, now in pairs:
         yield from compare_cases(before, now)
@@ -111,35 +111,42 @@ def compare_runs(old: Report, new: Report) -> Iterator[Difference]:
 
 def compare_cases(before: Case, now: Case) -> Iterator[Difference]:
     """Yield how a case differs in status, operators, accuracy, metric and footprint."""
-    subject, found = str(before.name), compare_case(before, now, same_host=True)
-    if found.now is not found.before:
+    subject, comparison = str(before.name), compare_case(before, now, same_host=True)
+    if comparison.now is not comparison.before:
         old, new = (f"{case.status.value} {case.headline}".rstrip() for case in (before, now))
-        worse = RANKS[found.now] > RANKS[found.before]
+        worse = RANKS[comparison.now] > RANKS[comparison.before]
         yield Difference(subject, "status", old, new, "worse" if worse else "better")
     for processor, place in (("cpu", "CPU"), ("npu", "NPU")):
         yield from _compare_operators(subject, place, before.footprint, now.footprint, processor)
-    for what, was, own in (
+    for what, was, value in (
         (SQNR, _decibels(before), _decibels(now)),
         (SQNR_Q, before.sqnr_db_quantized, now.sqnr_db_quantized),
     ):
-        if was is not None and own is not None and not abs(own - was) < SEEN_DB and was != own:
+        if (
+            was is not None
+            and value is not None
+            and not abs(value - was) < SEEN_DB
+            and was != value
+        ):
             old, new = (
-                f"{show_decibels(one)} dB" if isfinite(one) else "exact" for one in (was, own)
+                f"{show_decibels(db)} dB" if isfinite(db) else "exact" for db in (was, value)
             )
-            apart = own - was if isfinite(own - was) else None
-            yield Difference(subject, what, old, new, "worse" if own < was else "better", apart)
-    if found.metric:
+            apart = value - was if isfinite(value - was) else None
+            yield Difference(subject, what, old, new, "worse" if value < was else "better", apart)
+    if comparison.metric:
         old, new = (f"{case.metric:.4g}" for case in (before, now))
-        yield Difference(subject, "metric", old, new, "worse" if found.metric < 0 else "better")
-    if (apart := found.cycles) is not None:
+        yield Difference(
+            subject, "metric", old, new, "worse" if comparison.metric < 0 else "better"
+        )
+    if (apart := comparison.cycles) is not None:
         old, new = (_show_cycles(case) for case in (before, now))
         yield Difference(subject, "cycles", old, new, "worse" if apart > 0 else "better", apart)
     yield from _compare_figures(subject, before.footprint, now.footprint)
 
 
 def _show_cycles(case: Case) -> str:
-    one = case.estimate and case.estimate.simulation
-    return f"{one.cycles:,} simulated" if one else ""
+    simulation = case.estimate and case.estimate.simulation
+    return f"{simulation.cycles:,} simulated" if simulation else ""
 
 
 def _decibels(case: Case) -> float | None:
@@ -159,29 +166,29 @@ def _compare_operators(
     moved = [op for op in {**had, **has} if had[op] != has[op]]
     if moved:
         old, new = (", ".join(f"{op} {each[op]}" for op in moved[:NAMES]) for each in (had, has))
-        more = f" and {len(moved) - NAMES} more" if len(moved) > NAMES else ""
+        and_more = f" and {len(moved) - NAMES} more" if len(moved) > NAMES else ""
         apart = has.total() - had.total()
         verdict: Verdict = "other"
         if place == "CPU" and apart:
             verdict = "worse" if apart > 0 else "better"
-        yield Difference(subject, place, f"{old}{more}", f"{new}{more}", verdict)
+        yield Difference(subject, place, f"{old}{and_more}", f"{new}{and_more}", verdict)
 
 
 def _compare_figures(
     subject: str, before: Footprint | None, now: Footprint | None
 ) -> Iterator[Difference]:
     for name, row in read_figures().program.items():
-        was, own = getattr(before, name, None), getattr(now, name, None)
-        if was is not None and own is None and now:
+        was, current = getattr(before, name, None), getattr(now, name, None)
+        if was is not None and current is None and now:
             verdict: Verdict = "worse" if was else "other"  # a figure of 0 cannot be lost
             yield Difference(subject, name, f"{was:,}{row.unit}", "not known", verdict)
-        if was is None or own is None or was == own:
+        if was is None or current is None or was == current:
             continue
-        change = own / was - 1 if was else None
+        change = current / was - 1 if was else None
         if row.measured and change is not None and abs(change) < MEASURED_SHARE:
             continue
-        worse = own < was if row.least else own > was
-        old, new = (f"{value:,}{row.unit}" for value in (was, own))
+        worse = current < was if row.least else current > was
+        old, new = (f"{value:,}{row.unit}" for value in (was, current))
         yield Difference(subject, name, old, new, "worse" if worse else "better", change)
 
 
@@ -190,16 +197,16 @@ def add_figures(old: Report, new: Report) -> Iterator[Total]:
     both runs."""
     program = read_figures().program
     for name in (name for name, row in program.items() if not row.least and name != "vtcm_mb"):
-        found = [
-            (was, own)
+        pairs = [
+            (was, value)
             for before, now in pair_cases(old, new)
             if (was := getattr(before.footprint, name, None)) is not None
-            and (own := getattr(now.footprint, name, None)) is not None
+            and (value := getattr(now.footprint, name, None)) is not None
         ]
-        if found:
-            befores, nows = zip(*found, strict=True)
-            moved = sum(was != own for was, own in found)
-            yield Total(name, sum(befores), sum(nows), moved, len(found))
+        if pairs:
+            befores, nows = zip(*pairs, strict=True)
+            moved = sum(was != value for was, value in pairs)
+            yield Total(name, sum(befores), sum(nows), moved, len(pairs))
 
 
 def rank(differences: Iterable[Difference]) -> tuple[Difference, ...]:
@@ -207,9 +214,9 @@ def rank(differences: Iterable[Difference]) -> tuple[Difference, ...]:
     by the size of the change."""
     order = {name: place for place, name in enumerate(ORDER)}
 
-    def key(one: Difference) -> tuple[int, int, float]:
-        size = math.inf if one.change is None else abs(one.change)
-        return VERDICTS.index(one.verdict), order.get(one.what, len(order)), -size
+    def key(difference: Difference) -> tuple[int, int, float]:
+        size = math.inf if difference.change is None else abs(difference.change)
+        return VERDICTS.index(difference.verdict), order.get(difference.what, len(order)), -size
 
     return tuple(sorted(differences, key=key))
 
@@ -218,7 +225,7 @@ def summarize_upgrade(report: UpgradeReport) -> str:
     """Return the number of differences per verdict, and the number of cases without a
     difference."""
     counts = Counter[str](difference.verdict for difference in report.differences)
-    named = ", ".join(f"{counts[one]} {one}" for one in VERDICTS)
+    named = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS)
     return f"{report.old} -> {report.new}: {named}, {count(report.same, 'case')} unchanged"
 
 
@@ -226,9 +233,19 @@ def make_document(report: UpgradeReport) -> Document:
     """Return the table of differences and, if both versions have figures, that of the totals."""
     tones = {"worse": Status.FAILED.value, "better": Status.PASSED.value, "other": ""}
     rows = tuple(
-        Row((one.subject, one.what, one.verdict, one.before, one.now, _show_change(one)), tone)
-        for one in report.differences
-        for tone in [tones[one.verdict]]
+        Row(
+            (
+                difference.subject,
+                difference.what,
+                difference.verdict,
+                difference.before,
+                difference.now,
+                _show_change(difference),
+            ),
+            tone,
+        )
+        for difference in report.differences
+        for tone in [tones[difference.verdict]]
     )
     head = ("of", "what", "verdict", "before", "now", "change")
     tables = [Table("Differences", "Worst first", head, rows, 2, frozenset({5}), MOST_ROWS)]
@@ -236,29 +253,31 @@ def make_document(report: UpgradeReport) -> Document:
         sums = tuple(
             Row(
                 (
-                    one.what,
-                    str(one.cases),
-                    f"{one.before:,}",
-                    f"{one.now:,}",
+                    difference.what,
+                    str(difference.cases),
+                    f"{difference.before:,}",
+                    f"{difference.now:,}",
                     change,
-                    str(one.moved),
+                    str(difference.moved),
                 )
             )
-            for one in report.totals
-            for share in [100 * (one.now / one.before - 1) if one.before else None]
+            for difference in report.totals
+            for share in [
+                100 * (difference.now / difference.before - 1) if difference.before else None
+            ]
             for change in ["" if share is None else f"{share:+.1f} %"]
         )
         head = ("figure", "cases", "before", "now", "change", "moved")
-        told = "Sums over the cases that have the figure in both runs"
-        tables.append(Table("Totals", told, head, sums, numbers=frozenset(range(1, 6))))
+        title = "Sums over the cases that have the figure in both runs"
+        tables.append(Table("Totals", title, head, sums, numbers=frozenset(range(1, 6))))
     return Document(f"{report.old} to {report.new}", summarize_upgrade(report), tuple(tables))
 
 
-def _show_change(one: Difference) -> str:
-    if one.change is None:
+def _show_change(difference: Difference) -> str:
+    if difference.change is None:
         return ""
-    is_sqnr = one.what in {SQNR, SQNR_Q}
-    return f"{one.change:+.1f} dB" if is_sqnr else f"{100 * one.change:+.1f} %"
+    is_sqnr = difference.what in {SQNR, SQNR_Q}
+    return f"{difference.change:+.1f} dB" if is_sqnr else f"{100 * difference.change:+.1f} %"
 
 
 def compare(
@@ -269,15 +288,15 @@ def compare(
     """Return the differences between two versions, which are called ``names``. The runs are
     compared if both exist. ``failures`` explain why a run is missing. Raises FailedError if the
     runs have no case in common."""
-    differences, same = list(failures), 0
+    differences, same_count = list(failures), 0
     totals: tuple[Total, ...] = ()
     before, now = runs
     if before and now:
-        found = list(compare_runs(before, now))
-        changed = {difference.subject for difference in found}
-        same = sum(str(one.name) not in changed for one, _ in pair_cases(before, now))
-        differences += found
+        run_differences = list(compare_runs(before, now))
+        changed = {difference.subject for difference in run_differences}
+        same_count = sum(str(case.name) not in changed for case, _ in pair_cases(before, now))
+        differences += run_differences
         totals = tuple(add_figures(before, now))
     return UpgradeReport(
-        old=names[0], new=names[1], differences=rank(differences), totals=totals, same=same
+        old=names[0], new=names[1], differences=rank(differences), totals=totals, same=same_count
     )
