@@ -63,6 +63,7 @@ def read_operators() -> Mapping[str, Operator]:
 ONLY_IN_PATTERNS: Mapping[str, str] = {
     **dict.fromkeys(("masked_fill", "to", "type_as"), ""),
     **dict.fromkeys(("select", "unbind", "stack", "select_scatter", "copy"), ""),
+    **dict.fromkeys(("split", "chunk"), ""),
 }
 
 Like = Literal["normal", "positive", "large", "causal", "window", "alibi"]

@@ -74,6 +74,8 @@ def _name_numbers(node: Node, rank: int) -> dict[str, tuple[float, ...]]:
         return {"pad": (0.0, 0.0) * behind + widths, "value": (float(attributes["value"]),)}
     if "size" in node.attributes:
         return {"output_size": cast("tuple[int, ...]", node.attributes["size"])}
+    if "exponent" in node.attributes:
+        return {"exponent": (float(cast(float, node.attributes["exponent"])),)}
     usual = USUAL_NUMBERS.get(node.operator, {})
     numbers: dict[str, tuple[float, ...]] = {}
     for attribute, (name, default) in usual.items():

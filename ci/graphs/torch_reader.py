@@ -229,6 +229,8 @@ def _list_numbers(node: fx.Node) -> Iterator[tuple[str, tuple[float, ...]]]:
     is_constant = arguments.get("mode") in {None, "constant"}
     if _name_operator(node) == "pad" and arguments.get("value") is None and is_constant:
         yield "value", (0.0,)
+    elif _name_operator(node) == "square":
+        yield "exponent", (2.0,)
 
 
 def _measure_padding(arguments: Mapping[str, Any], *, is_same: bool) -> tuple[float, ...]:

@@ -16,6 +16,7 @@ from ci.mend.onnx_rewrites.graph import REWRITES, Array, Graph, read, rewrites
 from ci.mend.rewrite import Change
 
 LEAST_FLOAT16 = 2.0**-14  # the smallest normal number
+PRODUCTS = {2: "x * x", 4: "(x * x) * (x * x)"}  # by the exponent of a power
 LEAST_FLOOR = 2.0**-40  # of a logarithm whose parts float16 can hold
 SHORTEST_RIGHT = 32  # a last axis with which QNN multiplies a sum with a constant right
 UNIFORM_RANK = 5  # with which QNN adds a constant of equal elements wrongly
@@ -69,6 +70,19 @@ def exponential_of_power(graph: Graph, node: Any) -> None:
         return
     result = graph.add("Exp", graph.add("Mul", x, np.log(base.astype(np.float64))))
     graph.replace([node], [result], "Pow(base, x)", "exp(x * log(base))")
+
+
+@rewrites("multiply-for-square", "Pow")
+def multiply_for_square(graph: Graph, node: Any) -> None:
+    """Compute x ** 2 and x ** 4 as products."""
+    x, exponent = node.input[0], graph.constant(node.input[1])
+    is_even = exponent is not None and exponent.size == 1 and exponent.item() in PRODUCTS
+    if exponent is None or not is_even or not graph.is_float(x):
+        return
+    result = graph.add("Mul", x, x)
+    if exponent.item() == max(PRODUCTS):
+        result = graph.add("Mul", result, result)
+    graph.replace([node], [result], f"Pow(x, {exponent.item():g})", PRODUCTS[exponent.item()])
 
 
 @rewrites("divide-before-relu", "Mul")

@@ -26,6 +26,7 @@ from ci.mend.torch_rewrites.norms import ABSORBING
 # log(1 + u) = 2 * atanh(u / (2 + u)): the factors of this series, of odd powers from 1 to 13
 ATANH = [1 / 13, 1 / 11, 1 / 9, 1 / 7, 1 / 5, 1 / 3, 1.0]
 LEAST_THRESHOLD = 15.0
+PRODUCTS = {2: "x * x", 4: "(x * x) * (x * x)"}  # by the exponent of a power
 # Activations that QNN approximates in float16 behind a layer or one of SUMS.
 FUSED = list_operators("tanh sigmoid gelu silu")
 DEEPEST = 5  # operators of a GELU before and after its erf or tanh
@@ -168,6 +169,23 @@ def exp_of_power(edit: Editor, node: Node) -> None:
         return
     new = edit.exp(edit.mul(exponent, math.log(base)))
     edit.replace(node, new, f"torch.exp(x * math.log({base:g}))")
+
+
+@rewrites(
+    "multiply-for-square", aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor, aten.square.default
+)
+def multiply_for_square(edit: Editor, node: Node) -> None:
+    """Write x ** 2 and x ** 4 as products."""
+    x = node.args[0]
+    exponent = torch.tensor(2) if node.target is aten.square.default else None
+    exponent = as_tensor(edit, node.args[1]) if exponent is None else exponent
+    is_even = exponent is not None and exponent.numel() == 1 and exponent.item() in PRODUCTS
+    if exponent is None or not is_even or value_of(x).shape != value_of(node).shape:
+        return
+    new = edit.mul(x, x)
+    if exponent.item() == max(PRODUCTS):
+        new = edit.mul(new, new)
+    edit.replace(node, new, PRODUCTS[exponent.item()])
 
 
 @rewrites("raise-log-floor", aten.log.default, aten.log2.default, aten.log10.default)

@@ -380,6 +380,11 @@ ROWS: dict[str, list[Row]] = {
         (0, (64,), lambda x: x.abs() ** x),
         (0, (64,), lambda x: x.abs() ** 2),
     ],
+    "multiply-for-square": [
+        (2, (64,), lambda x: torch.square(-F.relu(x)) + x**4),
+        (1, (64,), lambda x: x ** torch.tensor(2.0)),
+        (0, (64,), lambda x: x**3 + x.abs() ** 0.5),
+    ],
     "raise-log-floor": [
         (1, (64,), lambda x: (x.abs() + 1).clamp(min=1e-10).log()),  # the same above the floor
         (1, (64,), lambda x: (9 + x.abs() + 1e-9).log10()),
