@@ -7,6 +7,7 @@ import json
 import math
 import re
 import shutil
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -107,12 +108,16 @@ from ci.report.schema import (
     ProgramFile,
     Status,
 )
+from provisioning.console.user_folder import UserFolder
 from provisioning.documents import CONTENT_BYTES, read_text
 from provisioning.elf.qnn_build import find_qnn_build
 from provisioning.errors import UsageError
 from provisioning.manifest.targets import Backend
 
 SHOWN_OPS = 4
+LEAVING = (
+    threading.Lock()
+)  # the record of files next to the report is written by one case at a time
 WEIGHTS_DB = 3.0  # if activations lose less than this, more bits for them help little
 GUIDE = "docs/guides/precision.md"
 # Measured with ExecuTorch 1.5.1 and QNN 2.49.40, see GUIDE.
@@ -589,13 +594,16 @@ class CaseJudge:
         )
 
     def leave(self, *files: Path) -> None:
-        """Copy files of the case to its directory in ``Options.files_directory``, if that is
-        set."""
+        """Copy files of the case to its directory in ``Options.files_directory``, if that is set.
+        A file of the user's with such a name is renamed."""
         if self.options.files_directory and files:
-            kept = self.options.files_directory / self.spec.slug
-            kept.mkdir(parents=True, exist_ok=True)
-            for path in files:
-                shutil.copyfile(path, kept / path.name)
+            folder = UserFolder(self.options.files_directory)
+            with LEAVING, folder.stage() as scratch:
+                kept = scratch / self.spec.slug
+                kept.mkdir()
+                for path in files:
+                    shutil.copyfile(path, kept / path.name)
+                folder.publish(scratch, force=True)
 
     def end(
         self,

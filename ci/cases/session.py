@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import platform
 import re
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -38,6 +37,7 @@ from provisioning.console.git import ask_git
 from provisioning.console.process import run_tasks
 from provisioning.console.progress import Progress
 from provisioning.console.usage import share_memory
+from provisioning.console.user_folder import UserFolder
 from provisioning.doctor.survey.host import usable_cores
 from provisioning.documents import read_json, read_window
 from provisioning.errors import MissingToolError, ToolError, UsageError
@@ -340,9 +340,9 @@ def list_parts(environment: Environment) -> tuple[Tool, ...]:
 
 
 def clear_beside(options: Options) -> None:
-    """Remove the files that an earlier run left next to its report."""
+    """Remove the files that an earlier run left next to its report. Files of the user's stay."""
     if options.files_directory:
-        shutil.rmtree(options.files_directory, ignore_errors=True)
+        UserFolder(options.files_directory).remove_written()
 
 
 class CaseQueue:

@@ -19,8 +19,8 @@ from ci.device.connection import (
     open_device,
 )
 from ci.device.runner import STARTS, DeviceRunner, lease_first
-from ci.verbs.options import add_option
-from provisioning.console.command import DIR, FLAG, MANY, Outcome, group_options
+from ci.verbs.options import MOST, add_option
+from provisioning.console.command import DIR, FLAG, MANY, Outcome, between, group_options
 from provisioning.console.process import fill_script
 from provisioning.console.progress import Progress
 from provisioning.errors import StoreError, ToolError, UnfitError, UsageError
@@ -58,7 +58,7 @@ def add_device(parser: argparse.ArgumentParser) -> None:
     add("--bundle", bundle, **DIR, again=str, needs=ON_DEVICE)
     add("--place DIR", "this project's directory on the device", default="", needs=ON_DEVICE)
     wait = "seconds to wait for a device that is in use"
-    add("--wait S", wait, type=float, default=0.0, needs=ON_DEVICE)
+    add("--wait S", wait, type=between(0, MOST), default=0.0, needs=ON_DEVICE)
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:

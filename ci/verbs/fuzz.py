@@ -21,11 +21,11 @@ from ci.models.schemes import Scheme
 from ci.models.suite import DEFAULT_SOC
 from ci.report.claim import claim_reports
 from ci.report.export import check_session
-from ci.verbs.options import add_option, add_options, require_effect
+from ci.verbs.options import MOST, add_option, add_options, require_effect
 from ci.verbs.trials import choose_schemes, open_bench
 from provisioning.artifacts import choice
 from provisioning.console.caller import shown_path
-from provisioning.console.command import FILE, FLAG, HOW, Outcome
+from provisioning.console.command import FILE, FLAG, HOW, Outcome, between
 from provisioning.console.progress import Progress
 from provisioning.documents import read_user_file
 from provisioning.errors import ExitCode, UsageError
@@ -40,7 +40,7 @@ SEEDS = tuple(range(10))
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = partial(add_option, parser, "")
-    add("--minutes N", "minutes to search; default: 10", type=float, default=MINUTES)
+    add("--minutes N", "minutes to search; default: 10", type=between(0, MOST), default=MINUTES)
     add("--graphs N", "stop after N graphs per scheme", type=int, default=0)
     add_options(parser, "--scheme", group="", text="a quantization scheme; repeatable")
     add("--seed S", "seed of the generator; default: 0", type=int, default=0)

@@ -23,11 +23,13 @@ from ci.signing.record import RECORD_NAME, STATEMENT_NAME
 from ci.signing.selection import Selection, SigningPolicy
 from ci.signing.sign import sign
 from ci.signing.verdict import render_reports
+from ci.verbs.options import MOST
 from provisioning.console.command import (
     DIR,
     FILE,
     FLAG,
     Outcome,
+    between,
     group_options,
     nonempty_word,
     user_path,
@@ -58,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how = group_options(parser, "how")
     how("--signer CMD", "a signer other than the SDK's", type=nonempty_word)
     how("--signer-python PYTHON", "a Python older than 3.12, for the signer", default="")
-    how("--timeout S", "time limit per library, in seconds", type=float, default=300.0)
+    how("--timeout S", "time limit per library, in seconds", type=between(1, MOST), default=300.0)
     how("--force", "replace an existing --out", **FLAG)
     how("--dry-run", "check everything, but sign nothing", **FLAG)
     text = "accept a signature that no known scheme can verify, even though it may be wrong"

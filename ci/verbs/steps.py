@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import shutil
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -41,7 +40,7 @@ from provisioning.artifacts.environment import Environment, provision_profile
 from provisioning.console.caller import CHECKOUT, install_command, shown_path
 from provisioning.console.command import Outcome, read_version, user_path
 from provisioning.console.progress import Progress
-from provisioning.console.user_folder import require_owned
+from provisioning.console.user_folder import UserFolder, require_owned
 from provisioning.doctor.examine import Verdict, settle_adaptor
 from provisioning.doctor.registry import Finding
 from provisioning.errors import StoreError, UnfitError, UsageError, at_key
@@ -254,9 +253,9 @@ def publish(
 
 def keep_evidence(report: Report, directory: Path, policy: Path | None, progress: Progress) -> None:
     """Write a statement of the result for each judged program, if in-toto-attestation is installed.
-    Statements of an earlier run are removed."""
-
-    shutil.rmtree(directory, ignore_errors=True)
+    Statements of an earlier run are removed. Files of the user's stay."""
+    folder = UserFolder(directory)
+    folder.remove_written()
     if not importlib.util.find_spec(evidence.PACKAGE):
         progress.step(
             "note: no evidence/ is written, because this Python has no in-toto-attestation"
@@ -270,7 +269,9 @@ def keep_evidence(report: Report, directory: Path, policy: Path | None, progress
         evidence.POLICY: hash_file(policy or default),
         **({evidence.BASELINES: hash_words(*recorded)} if recorded else {}),
     }
-    evidence.write_evidence(report, directory, read_version(), digests)
+    with folder.stage() as scratch:
+        if evidence.write_evidence(report, scratch, read_version(), digests):
+            folder.publish(scratch, force=True).say_aside(progress)
 
 
 def list_asked(

@@ -6,7 +6,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -300,7 +299,9 @@ def run_side(
     if side.report:
         return side.report
     directory: Path = args.reports / side.slug
-    shutil.rmtree(directory, ignore_errors=True)
+    report = directory / side.session / "report.json"
+    check_session(report.parent)  # what is not a report is the user's
+    report.unlink(missing_ok=True)
     chosen = {name: getattr(args, name) for name in ("model", "scheme", "soc")}
     chosen |= {"policy": [str(args.policy or OURS)], "sdk": [side.sdk] if side.sdk else []}
     choice = [w for name, values in chosen.items() for one in values for w in (f"--{name}", one)]
@@ -312,7 +313,6 @@ def run_side(
     progress.step(f"{side.name}: {verb} {' '.join(choice)}")
     log = args.reports / f"{side.slug}.log"
     ended = run_process(argv, env=variables, check=False, log=log)
-    report = directory / side.session / "report.json"
     if report.is_file():
         return read_report(report)
     lines = (line.strip() for line in ended.output.splitlines()[-LAST_LINES:])

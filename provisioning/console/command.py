@@ -341,6 +341,20 @@ def add_global_arguments(parser: argparse.ArgumentParser) -> None:
     add(*VERBOSE, action="store_true", help="print the traceback of an error, too")
 
 
+def between(least: float, most: float, kind: type[float] = float) -> Callable[[str], float]:
+    """Return the ``type`` of an argument that is a number from ``least`` to ``most``, which nan and
+    inf are not. ``kind`` is int for an integer."""
+
+    def parse(text: str) -> float:
+        value = kind(text)
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"{text[:20]} is not between {least:g} and {most:g}")
+        return value
+
+    parse.__name__ = kind.__name__  # argparse names it for a text that is not a number
+    return parse
+
+
 def group_options(
     parser: argparse.ArgumentParser, title: str = ""
 ) -> Callable[..., argparse.Action]:

@@ -166,6 +166,22 @@ class UserFolder:
                 self._write_record(Record(final, dict(about or record.about)))
         return WrittenFiles(tuple(fresh), tuple(written), tuple(aside.values()))
 
+    def remove_written(self) -> None:
+        """Remove the files that this project wrote and that are unchanged, and the record. Other
+        files stay. Raises StoreError."""
+        files = {name: row for name, row in self.record.files.items() if not leads_out(name)}
+        with explain_writes(self.path):
+            for name, hashes in files.items():
+                path = self.path / name
+                if hash_entry(path) in {*hashes} - {""}:
+                    path.unlink()
+            if files:
+                (self.path / RECORD).unlink()
+        directories = {self.path / parent for name in files for parent in Path(name).parents}
+        for directory in sorted(directories, reverse=True):  # a directory follows those in it
+            with suppress(OSError):  # it is not empty
+                directory.rmdir()
+
     def _write_record(self, record: Record) -> None:
         data = {"schema_version": 1, "files": record.files, "about": record.about}
         write_whole(self.path / RECORD, json.dumps(data, indent=1) + "\n")

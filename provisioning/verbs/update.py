@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from provisioning.artifacts.pins import list_by_hand, plan_update
 from provisioning.artifacts.sources import ArtifactRequest
-from provisioning.console.command import Outcome
+from provisioning.console.command import Outcome, between
 from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
 from provisioning.manifest.reader import Toolchain, parse_toml, read_toolchain
@@ -19,6 +19,7 @@ from provisioning.store.store import Store
 from provisioning.verbs.fetch import read_options
 from provisioning.verbs.lock import add_write_option, conclude
 
+MOST_DAYS = 36_500
 LOWERED_WITH = ("qnn-runtime", "qnn-sdk")  # a new version of these changes lowered programs
 
 
@@ -29,7 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("names", nargs="+", metavar="ARTIFACT[@VERSION]", help=text)
     text = "ignore versions that were published less than DAYS days ago"
-    parser.add_argument("--cooldown", type=int, default=0, metavar="DAYS", help=text)
+    parser.add_argument(
+        "--cooldown", type=between(0, MOST_DAYS, int), default=0, metavar="DAYS", help=text
+    )
     text = "keep the baselines of the old version for the new one (default), or remove them"
     parser.add_argument("--baselines", choices=("carry", "drop"), default="carry", help=text)
     add_write_option(parser)

@@ -27,6 +27,7 @@ from ci.models.schemes import Scheme
 from ci.report.schema import Case, Status, Tool
 from provisioning.artifacts.environment import Environment
 from provisioning.console.progress import Progress
+from provisioning.console.user_folder import UserFolder
 from provisioning.errors import ExitCode
 from tests.build.setups import make_options
 from tests.stand_ins.reports import say
@@ -140,7 +141,13 @@ def test_a_session_that_cannot_run_here_reports_each_case_as_unsupported(tmp_pat
         )
         for spec in specs
     )
-    assert not beside.exists()
+    assert beside.exists()  # it is not this project's
+    with UserFolder(beside).stage() as scratch:
+        (scratch / "profile.csv").touch()
+        UserFolder(beside).publish(scratch)
+    (beside / "mine.txt").touch()
+    clear_beside(options)
+    assert [path.name for path in beside.iterdir()] == ["mine.txt"]
     clear_beside(replace(options, files_directory=None))  # nothing is removed
 
 

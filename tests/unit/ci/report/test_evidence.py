@@ -36,6 +36,7 @@ from ci.report.schema import (
     Tool,
 )
 from ci.verbs.evidence import find_limits
+from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
 from provisioning.manifest.reader import manifests_root
 from provisioning.manifest.targets import Backend
@@ -170,6 +171,21 @@ def test_each_program_has_its_own_statement_which_its_reader_accepts(tmp_path: P
     both = replace(report, cases=(first, replace(first, status=Status.FAILED, soc="SM8750")))
     (path,) = write_evidence(both, tmp_path, "0.1.0", digests)
     assert parse_statement(path.read_bytes()).predicate.result == "FAILED"
+
+
+def test_a_later_run_replaces_its_statements_and_keeps_files_of_the_user(tmp_path: Path) -> None:
+    pytest.importorskip("in_toto_attestation")
+    from ci.verbs.steps import keep_evidence
+
+    (case,) = make().cases
+    later = replace(case, program=(ProgramFile(name="program.pte", sha256="c" * 64),))
+    for cases in ((case,), (later,)):
+        keep_evidence(replace(make(), cases=cases), tmp_path, None, Progress())
+        (tmp_path / "notes.md").write_text("mine")
+    statements = {path.name for path in tmp_path.glob("*.intoto.json")}
+    assert statements == {f"{'c' * 64}.intoto.json"}
+    keep_evidence(replace(make(), cases=()), tmp_path, None, Progress())
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.md"]
 
 
 Tamper = Callable[[dict[str, Any]], None]

@@ -53,6 +53,17 @@ def test_numbers_of_policies(
         assert (code, "qnn.toml" in shown) == (ExitCode.USAGE, True), (value, shown)
 
 
+@pytest.mark.parametrize(
+    "words", ["deploy --wait", "sign lib.so --timeout", "update zig --cooldown", "fuzz --minutes"]
+)
+def test_numbers_of_options(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    *_, option = words.split()
+    for value in IMPOSSIBLE:
+        code = main([*words.split()[:-1], f"{option}={value}"])
+        shown = capsys.readouterr().err
+        assert (code, option in shown) == (ExitCode.USAGE, True), (value, shown)
+
+
 @pytest.mark.parametrize("key", ["sqnr_db", "sqnr_db_quantized"])
 def test_numbers_of_baselines(key: str, tmp_path: Path) -> None:
     path = tmp_path / "baselines.toml"

@@ -118,6 +118,29 @@ def test_a_record_that_is_not_ours_is_not_believed_and_not_lost(
     assert (tmp_path / f"{RECORD}.old").read_bytes() == content
 
 
+def test_only_what_this_project_wrote_is_removed_again(tmp_path: Path) -> None:
+    top, sibling = tmp_path / "top", tmp_path / "sibling"
+    write(top, {"a.txt": b"a", "b/c.txt": b"c", "b/d/e.txt": b"e", "f/g.txt": b"g"})
+    (top / "mine.txt").write_bytes(b"mine")
+    (top / "f" / "mine.txt").write_bytes(b"mine")
+    (top / "a.txt").write_bytes(b"changed")
+    sibling.mkdir()
+    record = json.loads((top / RECORD).read_text())
+    record["files"]["../sibling/x"] = record["files"]["a.txt"]
+    (top / RECORD).write_text(json.dumps(record))
+
+    UserFolder(top).remove_written()
+    remaining = {"mine.txt": b"mine", "f/mine.txt": b"mine", "a.txt": b"changed"}
+    assert read_tree(top) == remaining
+    assert sibling.is_dir()
+    UserFolder(top).remove_written()  # without a record, nothing is ours
+    assert read_tree(top) == remaining
+
+    write(tmp_path / "ours", {"b/d/e.txt": b"e"})
+    UserFolder(tmp_path / "ours").remove_written()
+    assert not (tmp_path / "ours").exists()
+
+
 def test_a_record_cannot_name_files_elsewhere(tmp_path: Path) -> None:
     top, victim = tmp_path / "top", tmp_path / "victim"
     write(top, OURS)
