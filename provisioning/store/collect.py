@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -241,6 +241,8 @@ HOME_PARTS = {
     "bench": "inputs of benchmarks",
     "tmp": "inputs of image builds",
 }
+# What else this project writes there, and what the file system of a mounted volume has.
+HOME_NAMES = frozenset({*HOME_PARTS, "locks", "pins", "uses", "licences.json", "lost+found"})
 ENVIRONMENTS, ABOUT_ENVIRONMENTS = "environments", "Python environments of nox sessions (.nox)"
 
 
@@ -271,16 +273,34 @@ def list_parts(store: Store) -> list[CachePart]:
     return parts
 
 
-def find_removable(parts: Iterable[CachePart]) -> tuple[list[Garbage], list[Kept]]:
+def find_removable(store: Store, parts: Iterable[CachePart]) -> tuple[list[Garbage], list[Kept]]:
     """Find what can be removed from ``parts`` of the cache, and what is kept because a process uses
     it or this project did not make it.
     """
-    return _spare_used({path: _judge(part, path) for part in parts for path in part.entries()}, {})
+    strangers = find_strangers(store.home)
+    judged = {path: _judge(part, path, strangers) for part in parts for path in part.entries()}
+    return _spare_used(judged, {})
 
 
-def _judge(part: CachePart, path: Path) -> Verdict:
-    if part.name == "store" and (not path.is_dir() or made_by_us(path) is None):
-        return FOREIGN
+def find_strangers(home: Path) -> list[str]:
+    """Return the names in the store's directory that this project does not write. If there are any,
+    QNN_CI_HOME names a directory with files of the user's, such as the home directory, and
+    ``downloads`` or ``tmp`` in it may be the user's, too."""
+    return [
+        path.name
+        for path in _list(home)
+        if path.name not in HOME_NAMES
+        and not STAGING_NAME.fullmatch(path.name)
+        and not PART_NAME.fullmatch(path.name)
+    ]
+
+
+def _judge(part: CachePart, path: Path, strangers: Sequence[str]) -> Verdict:
+    if part.name == "store":
+        is_ours = path.is_dir() and made_by_us(path) is not None
+        return (True, part.about) if is_ours else FOREIGN
+    if strangers and part.name != ENVIRONMENTS:
+        return False, f"it may not be of qnn-ci, which did not create {strangers[0]} there either"
     # An environment that contains the Python that runs this, or the nox that started it.
     is_own = path.name.startswith("bootstrap") or Path(sys.prefix).is_relative_to(path)
     if part.name == ENVIRONMENTS and is_own:

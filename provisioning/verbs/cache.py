@@ -67,7 +67,7 @@ def describe_parts(store: Store, parts: list[CachePart]) -> Outcome:
 def clean_parts(store: Store, parts: list[CachePart], *, dry_run: bool) -> Outcome:
     """Remove what find_removable finds in these parts, or only list it if ``dry_run`` is true."""
     with explain_errors(store.home):
-        garbage, kept_paths = find_removable(parts)
+        garbage, kept_paths = find_removable(store, parts)
         freed = 0 if dry_run else remove_garbage(store, garbage)
     size = sum(item.size_bytes for item in garbage)
     verb = "would remove" if dry_run else "removed"

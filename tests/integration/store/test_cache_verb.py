@@ -25,7 +25,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("lowered/one", "builds/aot-1", "bench", "pins"):
         (world.home / name).mkdir(parents=True, exist_ok=True)
         (world.home / name / "file").write_bytes(b"x" * 1000)
-    (world.home / "mine").mkdir()
     checkout = tmp_path / "checkout"
     for name in ("bootstrap", "core", "lowering"):
         (checkout / ".nox" / name).mkdir(parents=True)
@@ -47,15 +46,32 @@ def sizes(capsys: pytest.CaptureFixture[str]) -> dict[str, int]:
     return {row["name"]: row["size_bytes"] for row in rows}
 
 
-def test_cache_clean_all_keeps_pins_environments_and_foreign_files(
+def test_cache_clean_all_keeps_pins_and_environments(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     call(capsys, "clean", "all")
     left = {name: size for name, size in sizes(capsys).items() if size}
     assert left == {"environments": 1000}  # nox itself may be running
     assert (home / "pins" / "file").is_file()
-    assert (home / "mine").is_dir()
     assert provision_profile("emulator", Progress()).artifacts
+
+
+def test_cache_clean_keeps_what_may_be_of_the_user_whose_directory_the_store_is_in(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (home / "downloads" / "holiday.zip").touch()
+    (home / "notes.txt").touch()
+    kept = call(capsys, "clean", "all")["kept"]
+    assert isinstance(kept, list)
+    reasons = {row["path"]: row["why"] for row in kept}
+    assert "notes.txt" in reasons[str(home / "downloads" / "holiday.zip")]
+    assert (home / "downloads" / "holiday.zip").is_file()
+    assert (home / "lowered" / "one" / "file").is_file()
+    assert not any((home / "store").iterdir())  # a tree has a record of what this project wrote
+
+    (home / "notes.txt").unlink()
+    call(capsys, "clean", "all")
+    assert not (home / "downloads" / "holiday.zip").exists()
 
 
 def test_cache_clean_does_not_follow_a_link_in_place_of_a_cache_directory(

@@ -12,6 +12,7 @@ import pytest
 
 from provisioning.store import collect
 from provisioning.store.collect import (
+    HOME_NAMES,
     HOME_PARTS,
     LEFTOVER_AGE_S,
     CachePart,
@@ -261,6 +262,7 @@ def test_tree_is_renamed_before_it_is_removed(
 
 def test_every_directory_below_the_home_that_our_code_names_is_in_home_parts() -> None:
     records = {"locks", "pins", "uses"}  # no caches: records of the store
+    assert records < HOME_NAMES
     named = re.compile(r'(?:store_home\(\)|store\.home|request\.home|self\.home) / "([a-z]+)"')
     files = [one for room in ("ci", "provisioning") for one in (ROOT / room).rglob("*.py")]
     found = {name for file in files for name in named.findall(file.read_text("utf-8"))}
@@ -272,22 +274,22 @@ def test_only_our_trees_are_removed_from_the_store(store: Store) -> None:
     found = publish(store)
     touch(store.trees, "file", "mine/file")
     part = next(part for part in list_parts(store) if part.name == "store")
-    assert find_removable([part]) == (
+    assert find_removable(store, [part]) == (
         [Garbage(found.path, measure(found.path), "verified toolchains")],
         [Kept(store.trees / name, FOREIGN) for name in ("file", "mine")],
     )
-    assert find_removable([CachePart("bench", store.trees, "")])[1] == []
+    assert find_removable(store, [CachePart("bench", store.trees, "")])[1] == []
 
 
 @pytest.mark.parametrize("prefix", ["test", "test/inner"])
 def test_environment_that_this_runs_from_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prefix: str
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prefix: str
 ) -> None:
     place = tmp_path / "environments"
     touch(place, *(f"{name}/file" for name in ("bootstrap-1", "test", "tests", "lint")))
     monkeypatch.setattr(sys, "prefix", str(place / prefix))
-    garbage, kept = find_removable([CachePart("environments", place, "")])
+    garbage, kept = find_removable(store, [CachePart("environments", place, "")])
     assert [one.path.name for one in garbage] == ["lint", "tests"]
     why = "this command runs from it"
     assert kept == [Kept(place / name, why) for name in ("bootstrap-1", "test")]
-    assert find_removable([CachePart("bench", place, "")])[1] == []
+    assert find_removable(store, [CachePart("bench", place, "")])[1] == []
