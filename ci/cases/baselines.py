@@ -78,8 +78,12 @@ def read_baselines(
     directory, except those of the models ``without``. The result is empty if there is no such
     file. Raises ManifestError if the file is invalid."""
     path = (folder or suite_folder()) / name_figures(tools, backend)
-    known = read_toml(path.name, Baselines, path.parent).cases if path.is_file() else {}
-    return {case: one for case, one in known.items() if case.partition(" ")[0] not in without}
+    recorded = read_toml(path.name, Baselines, path.parent).cases if path.is_file() else {}
+    return {
+        case: baseline
+        for case, baseline in recorded.items()
+        if case.partition(" ")[0] not in without
+    }
 
 
 def find_changes(figures: Case | CaseFigures, baseline: Baseline) -> Iterator[str]:
@@ -101,11 +105,11 @@ def find_changes(figures: Case | CaseFigures, baseline: Baseline) -> Iterator[st
 
 
 def record_baselines(
-    report: Report, folder: Path | None = None, own: Collection[str] = ()
+    report: Report, folder: Path | None = None, models_of_policy: Collection[str] = ()
 ) -> list[Path]:
     """Record the SQNR and footprint of each case that passed and has an SQNR. The baselines of
     other cases do not change. Cases of a policy's models are recorded in ``folder``, or not at all
-    if it is None. The models ``own`` are a policy's even if the suite has models of that name.
+    if it is None. ``models_of_policy`` are not the suite's, even if it has models of that name.
 
     Returns the written files. Raises StoreError if a file cannot be written.
     """
@@ -115,7 +119,7 @@ def record_baselines(
             str(case): _round(case)
             for case in report.cases
             if case.status is Status.PASSED and case.sqnr_db is not None
-            if (case.model in SUITE and case.model not in own) is is_suite
+            if (case.model in SUITE and case.model not in models_of_policy) is is_suite
         }
         if place and passed:
             rows = {**read_baselines(report.toolchain, report.backend, place), **passed}
@@ -144,7 +148,11 @@ def _write(entry: tuple[str, Baseline]) -> str:
     if baseline.sqnr_db_quantized is not None:
         figures += f", sqnr_db_quantized = {baseline.sqnr_db_quantized}"
     if baseline.footprint:
-        own = structs.asdict(baseline.footprint)
-        given = ", ".join(f"{key} = {own[key]}" for key in own if isinstance(own[key], int))
-        figures += f", footprint = {{ {given} }}"
+        figures_of_footprint = structs.asdict(baseline.footprint)
+        entries = ", ".join(
+            f"{key} = {figures_of_footprint[key]}"
+            for key in figures_of_footprint
+            if isinstance(figures_of_footprint[key], int)
+        )
+        figures += f", footprint = {{ {entries} }}"
     return f'"{name}" = {{ {figures} }}'

@@ -92,12 +92,12 @@ class Artifact(Struct, frozen=True):
     def digest_sets(self, folder: str) -> str:
         """Return the SHA-256 of the names and hashes of the tensor files in ``folder``. Files with
         bounds of integer outputs are ignored."""
-        held = sorted(
+        hashes = sorted(
             (name, digest)
             for name, digest in self.files.items()
             if name.startswith(f"{folder}/") and name.count(".") == 1
         )
-        return hash_words(*(word for row in held for word in row))
+        return hash_words(*(word for row in hashes for word in row))
 
 
 def programs_home() -> Path:
@@ -123,7 +123,7 @@ def digest_rooms(rooms: tuple[str, ...]) -> str:
     places = (place for room in rooms for place in (root / "ci" / room).iterdir())
     return digest_sources(
         *(place for place in places if f"{place.parent.name}/{place.name}" not in CHOOSING),
-        *(root / one for one in MEASURING),
+        *(root / place_name for place_name in MEASURING),
     )
 
 
@@ -165,16 +165,16 @@ def _read_record(package: str, parent: Path) -> tuple[dict[str, tuple[str, str]]
     """Return a mapping from paths to hashes and sizes, the time of RECORD's last change in ns, and
     how much later its files may have changed. Without a RECORD next to the package, as in a
     checkout, the result is ({}, 0, 0)."""
-    found = sorted(parent.glob(f"{package}-*.dist-info/RECORD"))
-    if not found:
+    records = sorted(parent.glob(f"{package}-*.dist-info/RECORD"))
+    if not records:
         return {}, 0, 0
     try:
-        text = read_text(found[-1], "replace")
+        text = read_text(records[-1], "replace")
     except OSError:  # it is not a file
         return {}, 0, 0
     rows = (line.rsplit(",", 2) for line in text.splitlines())
     recorded = {row[0]: (row[1], row[2]) for row in rows if len(row) == 3 and row[1]}
-    state = found[-1].stat()
+    state = records[-1].stat()
     is_copied = abs(state.st_ctime_ns - state.st_mtime_ns) > WRITING_NS
     return recorded, state.st_ctime_ns, COPYING_NS if is_copied else 0
 
@@ -221,8 +221,8 @@ def read_artifact(directory: Path) -> Artifact | None:
     altered."""
     try:
         artifact = read_json(directory / RECORD, Artifact)
-        whole = artifact.digest == digest_record(artifact) and artifact.key == directory.name
-        return artifact if whole and hash_files(directory) == artifact.files else None
+        is_sound = artifact.digest == digest_record(artifact) and artifact.key == directory.name
+        return artifact if is_sound and hash_files(directory) == artifact.files else None
     except (OSError, DocumentError):
         return None
 
@@ -292,23 +292,27 @@ class CompileJob:
         unusable, or if a fork dies.
         """
         self.engine.preload(self.spec)
-        found = run_forked(self._find, "loading the model")
-        if found.artifact:
-            return found
+        lookup = run_forked(self._find, "loading the model")
+        if lookup.artifact:
+            return lookup
         self.engine.warm_up(self.spec)
-        return run_forked(lambda: self._compile(found), "lowering")
+        return run_forked(lambda: self._compile(lookup), "lowering")
 
     def _find(self) -> CompileResult:
         directory = artifact_path(self.cache, self.engine.key(self.spec))
-        known = read_artifact(directory) if self.use_cache else None
-        if known and (sets := known.compiled.sets):  # else its references are stored elsewhere
-            outputs = known.compiled.outputs
+        artifact = read_artifact(directory) if self.use_cache else None
+        if artifact and (
+            sets := artifact.compiled.sets
+        ):  # else its references are stored elsewhere
+            outputs = artifact.compiled.outputs
             require_proof(read_sets(directory / FLOAT, outputs, sets), self.reference)
         with explain_writes(self.cache):  # another user's entries may be unreadable
-            damaged = self.use_cache and known is None and directory.exists()
-        return CompileResult(str(directory), known, cached=known is not None, repaired=damaged)
+            damaged = self.use_cache and artifact is None and directory.exists()
+        return CompileResult(
+            str(directory), artifact, cached=artifact is not None, repaired=damaged
+        )
 
-    def _compile(self, found: CompileResult) -> CompileResult:
+    def _compile(self, lookup: CompileResult) -> CompileResult:
         """Compile in a scratch directory and publish the artifact. A good artifact that already has
         this key is kept. If ``use_cache`` is off, the new artifact is then moved next to the log.
 
@@ -336,7 +340,7 @@ class CompileJob:
                 fresh = self.log.with_name("lowered") / directory.name
                 shutil.move(staging.directory, fresh)
                 directory = fresh
-        return msgspec.structs.replace(found, directory=str(directory), artifact=artifact)
+        return msgspec.structs.replace(lookup, directory=str(directory), artifact=artifact)
 
     def _fill(self, staging: Staging) -> Artifact:
         started = time.monotonic()

@@ -125,9 +125,9 @@ class Notes(list[str]):
     as a full disk, are raised."""
 
     @contextmanager
-    def of(self, what: str) -> Iterator[None]:
+    def of(self, subject: str) -> Iterator[None]:
         """Run a block that only explains. If it raises an exception, add a warning that starts with
-        ``what`` instead."""
+        ``subject`` instead."""
         try:
             yield
         except (StoreError, UnfitError):
@@ -135,11 +135,11 @@ class Notes(list[str]):
         except Exception as error:
             if explain_no_room(error):
                 raise
-            self.append(f"{what} could not be computed: {describe_error(error)}")
+            self.append(f"{subject} could not be computed: {describe_error(error)}")
 
 
 @contextmanager
-def needed(what: str) -> Iterator[None]:
+def needed(subject: str) -> Iterator[None]:
     """Run a block without which there is no verdict. Raises DefectError for an exception
     that is not a QnnCiError, so that it is not reported as a refusal by ExecuTorch or QNN. A
     TraceError is raised unchanged."""
@@ -151,7 +151,7 @@ def needed(what: str) -> Iterator[None]:
         if explain_no_room(error):
             raise
         raise DefectError(
-            f"{what} could not be computed: {describe_error(error)}",
+            f"{subject} could not be computed: {describe_error(error)}",
             why="this is a bug in executorch-qnn-ci, not a fault of the model or QNN",
             fix="report it, with the model",
         ) from error
@@ -179,14 +179,16 @@ class Staging:
         """Note for the progress line that one of STAGES begins."""
         self.log.with_name(STAGE).write_text(stage, encoding="ascii")
 
-    def write_float(self, outputs: Sequence[Sequence[Any]], made: str = "") -> None:
+    def write_float(self, outputs: Sequence[Sequence[Any]], generated: str = "") -> None:
         """Write the float32 model's outputs. Raises FailedError if the program cannot be judged by
-        them. ``made`` describes generated inputs, which may be the cause."""
+        them. ``generated`` describes generated inputs, which may be the cause."""
         self.write(FLOAT, outputs)
         try:
             require_proof([list(map(np.asarray, tensors)) for tensors in outputs], self.reference)
         except FailedError as error:
-            why = f"the reference was computed from {made}; use real inputs" if made else ""
+            why = (
+                f"the reference was computed from {generated}; use real inputs" if generated else ""
+            )
             raise FailedError(error.what, why=error.why or why, fix=error.fix) from error
 
     def write(self, folder: str, sets: Sequence[Sequence[Any]]) -> None:
@@ -342,9 +344,9 @@ class RunError(FailedError):
     program. ``advice`` is what is known about the cause."""
 
     def __init__(
-        self, what: str, advice: Advice = NO_ADVICE, *, used: bool = False, lacks: str = ""
+        self, text: str, advice: Advice = NO_ADVICE, *, used: bool = False, lacks: str = ""
     ) -> None:
-        super().__init__(what)
+        super().__init__(text)
         self.advice, self.used, self.lacks = advice, used, lacks
 
 

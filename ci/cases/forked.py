@@ -79,16 +79,16 @@ def run_forked(function: Callable[[], R], doing: str = "") -> R:
         last, origin = "", NOWHERE
         with suppress(DocumentError):  # the fork was killed while it wrote
             last, origin = decode_json(step[:].rstrip(b"\0") or b'["",{}]', tuple[str, Origin])
-        what = f"the process {describe_exit(code)} without a result"
-        died = DiedError(f"{doing}: {what}" if doing else what, why=last and f"while {last}")
+        text = f"the process {describe_exit(code)} without a result"
+        died = DiedError(f"{doing}: {text}" if doing else text, why=last and f"while {last}")
         died.places = origin.places
         raise died
     try:
         result: Any = pickle.loads(data)  # noqa: S301 - from our own fork
     except Exception as error:
-        what = "the process wrote no valid result"
+        text = "the process wrote no valid result"
         raise DiedError(
-            f"{doing}: {what}" if doing else what,
+            f"{doing}: {text}" if doing else text,
             why="the model's code wrote to a file that it did not open",
         ) from error
     if isinstance(result, QnnCiError):
@@ -122,15 +122,15 @@ def flush_stdio() -> None:
 def redirected(target: int, *descriptors: int) -> Iterator[None]:
     """Redirect ``descriptors`` of this process to the file that ``target`` refers to, during the
     block. This also redirects the output of C++ code."""
-    kept = [os.dup(descriptor) for descriptor in descriptors]
+    copies = [os.dup(descriptor) for descriptor in descriptors]
     try:
-        for one in descriptors:
-            os.dup2(target, one)
+        for replaced in descriptors:
+            os.dup2(target, replaced)
         yield
     finally:
         flush_stdio()
-        for one, before in zip(descriptors, kept, strict=True):
-            os.dup2(before, one)
+        for replaced, before in zip(descriptors, copies, strict=True):
+            os.dup2(before, replaced)
             os.close(before)
 
 
@@ -168,9 +168,9 @@ def describe_error(error: BaseException) -> str:
 def is_own(error: BaseException) -> bool:
     """Return whether code of this project raised the first cause of ``error`` by mistake. A
     QnnCiError is meant, unless it is a DefectError."""
-    seen: list[BaseException] = []
-    while error.__cause__ and error not in seen and not isinstance(error, QnnCiError):
-        seen.append(error)
+    visited: list[BaseException] = []
+    while error.__cause__ and error not in visited and not isinstance(error, QnnCiError):
+        visited.append(error)
         error = error.__cause__
     if isinstance(error, QnnCiError):
         return isinstance(error, DefectError)

@@ -238,8 +238,8 @@ class CaseJudge:
         entry = self.policy.find_entry(spec.model)
         self.metric = entry.metric
         self.limits_time = {self.budget.cycles, self.budget.ms} != {None}
-        asked = self.options.estimate or self.limits_time or entry.estimate
-        self.estimates = asked and self.options.backend is Backend.HTP
+        is_asked = self.options.estimate or self.limits_time or entry.estimate
+        self.estimates = is_asked and self.options.backend is Backend.HTP
         self.inputs_vary: float | None = None  # see judge_outputs; None if it is not known
         self.evidence = Evidence()
         self.departure = UNKNOWN
@@ -250,11 +250,11 @@ class CaseJudge:
         """Record how close a device's outputs are to the emulator's outputs for the same program.
         If they cannot be compared, add a remark."""
         try:
-            both = [stack_outputs(one, compiled) for one in (emulated, outputs)]
+            stacked = [stack_outputs(result, compiled) for result in (emulated, outputs)]
         except ValueError as error:
             self.remarks.append(f"{UNCOMPARED}: {error}")
         else:
-            self.evidence.nearness = find_nearness(zip(*both, strict=True))
+            self.evidence.nearness = find_nearness(zip(*stacked, strict=True))
 
     def note_inputs(self, sets: Sets) -> None:
         """Record how much the inputs differ between samples."""
@@ -312,10 +312,12 @@ class CaseJudge:
         late, nearly_late = find_predicted_slow(
             self.evidence.estimate, self.limits.budget, self.budget
         )
-        every = [*verdict.findings, *task, *self.find_excesses(compiled), *slow, *late]
-        kept = keeps_metric(self.metric, self.evidence.metric) and not self.limits.strict_noise
-        failing, forgiven = forgive(every, self.metric, keeps_task=kept)
-        self.evidence.notes = (*verdict.notes, *(verdict.element_notes if kept else ()))
+        all_findings = [*verdict.findings, *task, *self.find_excesses(compiled), *slow, *late]
+        keeps_task = (
+            keeps_metric(self.metric, self.evidence.metric) and not self.limits.strict_noise
+        )
+        failing, forgiven = forgive(all_findings, self.metric, keeps_task=keeps_task)
+        self.evidence.notes = (*verdict.notes, *(verdict.element_notes if keeps_task else ()))
         warnings = [*forgiven, *verdict.warnings]
         if self.spec.scheme is Scheme.ASIS and verdict.figures.sqnr_db_scheme == math.inf:
             warnings.append(NO_FLOAT)  # the file is its own reference
@@ -324,12 +326,14 @@ class CaseJudge:
         self.evidence.warnings = (*warnings, *nearly, *nearly_late)
         inconclusive = verdict.inconclusive
         if inconclusive and self.evidence.metric and not task:
-            self.evidence.controls = tuple(one for one in verdict.controls if one.rejected)
+            self.evidence.controls = tuple(
+                control for control in verdict.controls if control.rejected
+            )
             self.evidence.warnings += (f"{inconclusive}, except for the metric",)
             inconclusive = ""
         findings = [
             *failing,
-            *(INCONCLUSIVE.find(one) for one in [inconclusive] if one),
+            *([INCONCLUSIVE.find(inconclusive)] if inconclusive else []),
             *self.compare_baseline(),
             *(RUNNER.find(fault) for fault in run.notes.faults),
             *self.delegation_faults(compiled),
@@ -431,14 +435,21 @@ class CaseJudge:
     def warn_of_loss(self, loss: Loss | None) -> tuple[str, ...]:
         """Return where a quantized model that is just above its limit loses its accuracy, as a
         warning, unless the user's metric judges the model."""
-        least, db = self.limits.min_sqnr_db_all, self.evidence.figures.sqnr_db_scheme
-        if not loss or self.metric or least is None or db is None or db > least + NEAR_DB:
+        required_db, db = self.limits.min_sqnr_db_all, self.evidence.figures.sqnr_db_scheme
+        if (
+            not loss
+            or self.metric
+            or required_db is None
+            or db is None
+            or db > required_db + NEAR_DB
+        ):
             return ()
         near = (
-            f"the quantized model has only {db - least:.1f} dB more than the {least:g} dB required"
-            if db >= least
+            f"the quantized model has only {db - required_db:.1f} dB more than the"
+            f" {required_db:g} dB required"
+            if db >= required_db
             else f"on one of the samples, the quantized model has only {db:.1f} dB; over all "
-            f"samples together, {least:g} dB are required"
+            f"samples together, {required_db:g} dB are required"
         )
         return (f"{near}; {describe_loss(loss)}",)
 
@@ -452,12 +463,14 @@ class CaseJudge:
         near = False
         if reached is not None:
             limits = (self.limits.min_sqnr_db_all, self.limits.min_sqnr_db)
-            near = any(least is not None and reached <= least + NEAR_DB for least in limits)
+            near = any(
+                limit_db is not None and reached <= limit_db + NEAR_DB for limit_db in limits
+            )
         has_dropped = self.evidence.metric and not keeps_metric(self.metric, self.evidence.metric)
         if not near and not has_dropped:
             return ()
-        first, *others = clipped
-        also = f" (also clipped: {', '.join(tensor.name for tensor in others)})" if others else ""
+        first, *further = clipped
+        also = f" (also clipped: {', '.join(tensor.name for tensor in further)})" if further else ""
         return (f"{first}{also}; {CALIBRATE}",)
 
     def warn_of_faults(self) -> Iterator[str]:
@@ -466,12 +479,14 @@ class CaseJudge:
         that has the fault's remedy."""
         figures = self.evidence.figures
         faults = self.list_faults()
-        own = [fault for fault in faults if not fault.is_scheme]
+        of_program = [fault for fault in faults if not fault.is_scheme]
         reached, predicted = figures.sqnr_db_quantized, figures.predicted_sqnr_db
         reached = figures.sqnr_db if reached is None else reached
         lost = predicted - reached if predicted is not None and reached is not None else 0.0
-        if own and lost >= COSTLY_DB:
-            yield describe_cost(own, "the program", reached or 0.0, predicted or 0.0, "predicted")
+        if of_program and lost >= COSTLY_DB:
+            yield describe_cost(
+                of_program, "the program", reached or 0.0, predicted or 0.0, "predicted"
+            )
         of_model = [fault for fault in faults if fault.is_scheme]
         reached = figures.sqnr_db_scheme
         if of_model and reached is not None and math.isfinite(reached):
@@ -499,12 +514,12 @@ class CaseJudge:
     def end_failed(self, run: Run, compiled: Compiled, log_tail: str) -> CaseResult:
         """End a case whose program returned no outputs."""
         self.evidence.lacks = run.lacks
-        found = NO_OUTPUTS.find(run.failure, advice=run.advice)
+        finding = NO_OUTPUTS.find(run.failure, advice=run.advice)
         if run.lacks:
             return self.end(Status.UNSUPPORTED, [LACKING.find(run.failure)], log_tail)
-        if known := self.find_refusal(found, log_tail):
-            return self.end(Status.UNSUPPORTED, [expect(found, known)], log_tail)
-        findings = [found, *self.delegation_faults(compiled)]
+        if reason := self.find_refusal(finding, log_tail):
+            return self.end(Status.UNSUPPORTED, [expect(finding, reason)], log_tail)
+        findings = [finding, *self.delegation_faults(compiled)]
         if NO_KERNEL in run.failure:  # of a node on the CPU, which explains the failure
             findings.reverse()
         return self.end(Status.FAILED, [*findings, *self.find_excesses(compiled)], log_tail)
@@ -543,9 +558,9 @@ class CaseJudge:
         scheme, soc = self.spec.scheme.base.value, self.spec.soc
         if compiled.delegation.garbled:  # to let the CPU compute these nodes is no remedy
             return [find_fallbacks(left).explained(CAST)]
-        known = (find_advice(fallback, scheme, soc, self.policy) for fallback in left)
+        advice_of_nodes = (find_advice(fallback, scheme, soc, self.policy) for fallback in left)
         islands = ISLAND if self.spec.source.choices.discard_nodes else NO_ADVICE
-        return [find_fallbacks(left).explained(sum(known, islands))]
+        return [find_fallbacks(left).explained(sum(advice_of_nodes, islands))]
 
     def require_outputs(self, count: int) -> None:
         """Raise UsageError if the model's entry has limits for an output beyond its ``count``."""
@@ -561,27 +576,27 @@ class CaseJudge:
         cannot be checked."""
         return tuple(find_excesses(compiled.footprint, self.limits.budget, self.budget))
 
-    def refuse(self, found: Finding, log_tail: str) -> CaseResult:
+    def refuse(self, finding: Finding, log_tail: str) -> CaseResult:
         """End a case that was not lowered. Its status is ``unsupported`` if the policy expects the
         refusal, else ``failed``."""
-        if known := self.find_refusal(found):
-            return self.end(Status.UNSUPPORTED, [expect(found, known)], log_tail)
-        return self.end(Status.FAILED, [found], log_tail)
+        if reason := self.find_refusal(finding):
+            return self.end(Status.UNSUPPORTED, [expect(finding, reason)], log_tail)
+        return self.end(Status.FAILED, [finding], log_tail)
 
-    def find_refusal(self, found: Finding, log_tail: str = "") -> str:
+    def find_refusal(self, finding: Finding, log_tail: str = "") -> str:
         """Return the policy's explanation if it expects this case to be refused with this finding
         or message, or "" if it does not."""
         spec, choices = self.spec, str(self.spec.source.choices)
         return self.policy.expects_refusal(
-            spec.model, spec.scheme, spec.soc, [found], choices=choices, log=log_tail
+            spec.model, spec.scheme, spec.soc, [finding], choices=choices, log=log_tail
         )
 
     def find_unmet(self) -> Finding | None:
         """Return why this case should not have passed, if a strict row of the policy expects its
         refusal."""
         spec, choices = self.spec, str(self.spec.source.choices)
-        known = self.policy.find_unmet(spec.model, spec.scheme, spec.soc, choices)
-        if not known:
+        expected = self.policy.find_unmet(spec.model, spec.scheme, spec.soc, choices)
+        if not expected:
             return None
         fix = (
             "remove that row from [[unsupported]] or narrow its globs; set strict = false if only"
@@ -589,7 +604,7 @@ class CaseJudge:
         )
         return UNEXPECTED.find(
             "the case passed, but the policy expects it to be unsupported",
-            details=(known,),
+            details=(expected,),
             advice=advise(fix=fix, proof=Proof.PROVEN),
         )
 
@@ -599,10 +614,10 @@ class CaseJudge:
         if self.options.files_directory and files:
             folder = UserFolder(self.options.files_directory)
             with LEAVING, folder.stage() as scratch:
-                kept = scratch / self.spec.slug
-                kept.mkdir()
+                case_folder = scratch / self.spec.slug
+                case_folder.mkdir()
                 for path in files:
-                    shutil.copyfile(path, kept / path.name)
+                    shutil.copyfile(path, case_folder / path.name)
                 folder.publish(scratch, force=True)
 
     def end(
@@ -616,7 +631,7 @@ class CaseJudge:
         """Return the result of the case, with all known facts in its report row. The first finding
         of a failure gets advice and the known faults that the graph triggers. If the case passed,
         these faults are warnings."""
-        spec, known = self.spec, self.evidence
+        spec, evidence = self.spec, self.evidence
         question = findings[0].question if findings else None
         # Without a program, only a fault that keeps QNN from making or loading one is a cause.
         refused = question in {Question.LOWERED, Question.RUN}
@@ -627,13 +642,13 @@ class CaseJudge:
                 causes = self.choose_causes(findings[0])
             faults = [fault for fault in faults if not fault.only_stops]
         noted = [fault for fault in faults if fault not in causes]
-        known.warnings += tuple(describe_fault(advice) for advice in join_faults(noted))
+        evidence.warnings += tuple(describe_fault(advice) for advice in join_faults(noted))
         if status is Status.FAILED and findings:
             # Often only the log shows why a process died or why an operator was refused.
             log = log_tail if findings[0].question in {Question.RUN, Question.LOWERED} else ""
             findings = [
-                explain(one, self.advise_by_rules(one, "" if number else log))
-                for number, one in enumerate(findings)
+                explain(failure, self.advise_by_rules(failure, "" if number else log))
+                for number, failure in enumerate(findings)
             ]
             findings[0] = findings[0].explained(sum(join_faults(causes), NO_ADVICE))
             if causes and question is Question.LOWERED:
@@ -642,22 +657,22 @@ class CaseJudge:
             if not any(finding.places for finding in findings):
                 with self.notes.of("the line of the model's code"):
                     findings[0] = structs.replace(findings[0], places=self.find_factory())
-        made = known.artifact.compiled.warnings if known.artifact else ()
-        known.warnings += tuple(dict.fromkeys((*made, *self.notes)))
+        compile_warnings = evidence.artifact.compiled.warnings if evidence.artifact else ()
+        evidence.warnings += tuple(dict.fromkeys((*compile_warnings, *self.notes)))
         case = make_case(
             spec,
-            known,
+            evidence,
             status=status,
             findings=tuple(findings),
             log_tail=log_tail,
             runner=self.runner,
-            metric_name=self.metric.name if self.metric and known.metric else "",
+            metric_name=self.metric.name if self.metric and evidence.metric else "",
         )
         names = structs.asdict(spec.name)
-        controls = tuple(Control(**names, **vars(control)) for control in known.controls)
-        told = "; ".join(filter(None, [*self.remarks, remark]))
+        controls = tuple(Control(**names, **vars(control)) for control in evidence.controls)
+        remarks = "; ".join(filter(None, [*self.remarks, remark]))
         claims = {fault.fault: (fault.elsewhere, fault.schemes) for fault in causes}
-        return CaseResult(case, controls, told, claims=claims)
+        return CaseResult(case, controls, remarks, claims=claims)
 
     def advise_by_rules(self, finding: Finding, log: str) -> Advice:
         """Return what the rules for messages say about a finding. To nodes on the CPU that read
@@ -687,10 +702,10 @@ class CaseJudge:
     def list_faults(self, *, refused: bool = False) -> list[KnownFault]:
         """Return the result of find_faults. If it raises an exception, add a warning and return an
         empty list."""
-        found: list[KnownFault] = []
+        faults: list[KnownFault] = []
         with self.notes.of("the known faults"):
-            found += self.find_faults(refused=refused)
-        return found
+            faults += self.find_faults(refused=refused)
+        return faults
 
     def find_factory(self) -> tuple[Place, ...]:
         """Return the line of the model's factory, or nothing for an ONNX file."""
@@ -705,12 +720,12 @@ MOST_FLOAT = 0.5  # the share of a quantized program's operators that may be flo
 
 
 def describe_cost(
-    faults: Sequence[KnownFault], what: str, reached_db: float, without_db: float, source: str
+    faults: Sequence[KnownFault], subject: str, reached_db: float, without_db: float, source: str
 ) -> str:
     """Return what known faults cost, as a warning with both figures."""
     names = ", ".join(dict.fromkeys(fault.label for fault in faults))
     return (
-        f"{what} has {reached_db:.1f} dB of SQNR with the known fault {names}, and"
+        f"{subject} has {reached_db:.1f} dB of SQNR with the known fault {names}, and"
         f" {without_db:.1f} dB without it ({source})"
     )
 
@@ -745,15 +760,15 @@ REASONS = (
 def find_fallbacks(left: Sequence[Fallback]) -> Finding:
     """Return the finding that nodes stay on the CPU, although the policy requires the NPU."""
     alike = {(node.label, str(node.origin) or node.reason): node for node in left[::-1]}
-    every = [f"{one.label}: {one.text}" for one in alike.values()][::-1]  # each line once
-    more = [f"and {len(every) - SHOWN_OPS} more"] if len(every) > SHOWN_OPS else []
+    lines = [f"{node.label}: {node.text}" for node in alike.values()][::-1]  # each line once
+    and_more = [f"and {len(lines) - SHOWN_OPS} more"] if len(lines) > SHOWN_OPS else []
     many = "1 node falls" if len(left) == 1 else f"{len(left)} nodes fall"
     names = ", ".join(dict.fromkeys(fallback.label for fallback in left))
     reason, named = name_fallbacks(left)
     return ON_CPU.find(
         f"{reason or f'{many} back to the CPU'}: {named}",
         details=[f"{many} back to the CPU ({names})"] if reason else [],
-        evidence="\n".join([*every[:SHOWN_OPS], *more]),
+        evidence="\n".join([*lines[:SHOWN_OPS], *and_more]),
         places=list_places(left),
     )
 
@@ -763,10 +778,10 @@ def find_lost_types(retyped: Sequence[Retyped]) -> list[Finding]:
     if not retyped:
         return []
     first = retyped[0]
-    more = f", and {len(retyped) - 1} more" if len(retyped) > 1 else ""
+    and_more = f", and {len(retyped) - 1} more" if len(retyped) > 1 else ""
     compiled = f"{first.kind} {'are' if first.kind == WEIGHTS else 'is'} {first.compiled}"
-    found = RETYPED.find(
-        f"{first.node} was requested in {first.asked}, but its {compiled}{more}",
+    finding = RETYPED.find(
+        f"{first.node} was requested in {first.asked}, but its {compiled}{and_more}",
         evidence="\n".join(map(str, retyped[:SHOWN_OPS])),
         places=first.origin.places,
         advice=ISLAND
@@ -778,7 +793,7 @@ def find_lost_types(retyped: Sequence[Retyped]) -> list[Finding]:
             " part, recipe or annotation",
         ),
     )
-    return [found]
+    return [finding]
 
 
 def find_garbled(garbled: Sequence[Garbled]) -> Finding:
@@ -807,8 +822,8 @@ def find_no_node(left: Sequence[Fallback]) -> Finding:
         return NO_NODE.find("the model computes nothing: its graph has no operators")
     names = ", ".join(dict.fromkeys(fallback.label for fallback in left))
     reasons = dict.fromkeys(fallback.text for fallback in left)
-    told = f"QNN accepted no node: {names}"
-    return NO_NODE.find(told, evidence="\n".join(reasons), places=list_places(left))
+    text = f"QNN accepted no node: {names}"
+    return NO_NODE.find(text, evidence="\n".join(reasons), places=list_places(left))
 
 
 def name_fallbacks(left: Sequence[Fallback]) -> tuple[str, str]:
@@ -826,9 +841,9 @@ def name_fallbacks(left: Sequence[Fallback]) -> tuple[str, str]:
     spots = [f"{start}{', '.join(names)}" for start, names in lines.items()]
     where = f" in {', '.join(spots)}" if spots else ""
     for pattern, words in REASONS:
-        found = [pattern.search(fallback.reason) for fallback in left]
-        values = {match[1] if match.groups() else "" for match in found if match}
-        if all(found) and len(values) == 1:
+        matches = [pattern.search(fallback.reason) for fallback in left]
+        values = {match[1] if match.groups() else "" for match in matches if match}
+        if all(matches) and len(values) == 1:
             return words.format(*values), f"{operators}{where}"
     return "", f"{operators}{where}"
 
@@ -840,31 +855,37 @@ def name_operator(op: str) -> str:
     return kind.split(".")[1].removesuffix("_copy") if kind.count(".") > 1 else kind
 
 
-def explain(found: Finding, advice: Advice) -> Finding:
+def explain(finding: Finding, advice: Advice) -> Finding:
     """Return a finding with advice. A known cause becomes the headline of a failed run, and that of
     a refusal if its remedy is proven, if QNN took no node, or if the message is that of an
     exception or was too long."""
-    if found.id == ON_CPU.id:  # what is known of its operators says more than a rule for messages
+    if finding.id == ON_CPU.id:  # what is known of its operators says more than a rule for messages
         is_rule = any(cause.name for cause in advice.causes)
-        own = NO_ADVICE if is_rule else advice
-        return found.explained(own if own != NO_ADVICE or found.remedies else advise(fix=CPU))
-    vague = found.is_cut or found.id == NO_NODE.id or bool(EXCEPTION.match(found.headline))
+        own_advice = NO_ADVICE if is_rule else advice
+        return finding.explained(
+            own_advice if own_advice != NO_ADVICE or finding.remedies else advise(fix=CPU)
+        )
+    vague = finding.is_cut or finding.id == NO_NODE.id or bool(EXCEPTION.match(finding.headline))
     vague = vague or any(remedy.proof is Proof.PROVEN for remedy in advice.remedies)
-    refused = found.question is Question.LOWERED and vague
-    if advice.title and (refused or found.question is Question.RUN):
-        spots = [f" [{Path(place.file).name}:{place.line}]" for place in found.places[:1]]
-        found = found.renamed(*(f"{advice.title}{one}" for one in (*spots, "")))
-    return found.explained(advice)
+    refused = finding.question is Question.LOWERED and vague
+    if advice.title and (refused or finding.question is Question.RUN):
+        spots = [f" [{Path(place.file).name}:{place.line}]" for place in finding.places[:1]]
+        finding = finding.renamed(*(f"{advice.title}{spot}" for spot in (*spots, "")))
+    return finding.explained(advice)
 
 
 # The headline of an error that Python code raised, which names no cause.
 EXCEPTION = re.compile(r"refused: \w+(Error|Exception): ")
 
 
-def expect(found: Finding, known: str) -> Finding:
+def expect(finding: Finding, reason: str) -> Finding:
     """Return a refusal that the policy expects. The policy's explanation becomes its headline."""
-    details = (found.headline, *found.details, *([known] if len(known) > HEADLINE_CHARS else []))
-    return structs.replace(found, headline=shorten(known, HEADLINE_CHARS), details=details)
+    details = (
+        finding.headline,
+        *finding.details,
+        *([reason] if len(reason) > HEADLINE_CHARS else []),
+    )
+    return structs.replace(finding, headline=shorten(reason, HEADLINE_CHARS), details=details)
 
 
 MOST_PLACES = 3  # of a known fault, besides the first
@@ -875,14 +896,14 @@ def join_faults(faults: Sequence[KnownFault]) -> Iterator[Advice]:
     groups: dict[str, list[KnownFault]] = {}
     for fault in faults:
         groups.setdefault(fault.fault, []).append(fault)
-    for first, *others in groups.values():
-        names = [other.place for other in others]
+    for first, *further_faults in groups.values():
+        names = [further.place for further in further_faults]
         if len(names) > MOST_PLACES:
             names[MOST_PLACES:] = [f"and {len(names) - MOST_PLACES} more"]
         also = f"; also at {', '.join(names)}" if names else ""
-        every = sum((other.advice for other in others), first.advice)
+        combined = sum((further.advice for further in further_faults), first.advice)
         causes = (structs.replace(cause, text=cause.text + also) for cause in first.advice.causes)
-        yield replace(first.advice, causes=tuple(causes), places=every.places)
+        yield replace(first.advice, causes=tuple(causes), places=combined.places)
 
 
 def describe_fault(advice: Advice) -> str:
@@ -893,7 +914,7 @@ def describe_fault(advice: Advice) -> str:
 
 def make_case(
     spec: CaseSpec,
-    known: Evidence,
+    evidence: Evidence,
     *,
     status: Status,
     findings: Sequence[Finding],
@@ -902,8 +923,8 @@ def make_case(
     metric_name: str = "",
 ) -> Case:
     """Return the report row of a case, with every known figure."""
-    artifact, run = known.artifact, known.run
-    facts: dict[str, Any] = {**structs.asdict(spec.name), **vars(known.figures)}
+    artifact, run = evidence.artifact, evidence.run
+    facts: dict[str, Any] = {**structs.asdict(spec.name), **vars(evidence.figures)}
     if artifact:
         facts |= describe_program(artifact)
     if run:
@@ -911,23 +932,24 @@ def make_case(
         facts["run_s"] = round(run.wall_s, 3)
         facts["run_ms"] = round(run.notes.run_ms, 4) if run.notes.run_ms else None
         facts["device"] = run.notes.device
-    if metric := known.metric:
+    if metric := evidence.metric:
         facts |= {"metric": metric.value, "metric_float": metric.float32}
         facts["metric_quantized"] = metric.quantized
-    if known.baseline:
-        facts |= {f"recorded_{key}": one for key, one in structs.asdict(known.baseline).items()}
-    if known.nearness:
-        facts |= {f"{name}_emulator": value for name, value in vars(known.nearness).items()}
+    if evidence.baseline:
+        recorded = structs.asdict(evidence.baseline)
+        facts |= {f"recorded_{key}": recorded_value for key, recorded_value in recorded.items()}
+    if evidence.nearness:
+        facts |= {f"{name}_emulator": value for name, value in vars(evidence.nearness).items()}
     return Case(
         status=status,
         metric_name=metric_name,
-        noise_notes=known.notes,
+        noise_notes=evidence.notes,
         run_options=str(spec.source.run),
         choices=describe_choices(spec, artifact.compiled if artifact else None),
         findings=tuple(findings),
         log_tail=log_tail,
         runner=runner,
-        **{name: getattr(known, name) for name in UNCHANGED},
+        **{name: getattr(evidence, name) for name in UNCHANGED},
         **facts,
     )
 
@@ -966,8 +988,8 @@ def list_program(artifact: Artifact) -> tuple[ProgramFile, ...]:
     first = artifact.compiled.program
     folder = f"{first.rpartition('/')[0]}/"
     names = [name for name in artifact.files if name.startswith(folder)]
-    every = [name for name in dict.fromkeys([first, *sorted(names)]) if name in artifact.files]
-    return tuple(ProgramFile(name=Path(file).name, sha256=artifact.files[file]) for file in every)
+    files = [name for name in dict.fromkeys([first, *sorted(names)]) if name in artifact.files]
+    return tuple(ProgramFile(name=Path(file).name, sha256=artifact.files[file]) for file in files)
 
 
 def describe_loss(loss: Loss) -> str:
@@ -1000,13 +1022,13 @@ def suggest_mixture(spec: CaseSpec, loss: Loss) -> Advice:
     parts = ", ".join(
         f'{{ {selector} = {json.dumps(name)}, scheme = "{finer.value}" }}' for name in loss.nodes
     )
-    told = (
+    command = (
         f"put in front of the parts of {spec.scheme}: {parts}"
         if isinstance(spec.scheme, Mixture)
         else "add to [models.NAME]:"
         f' mixtures.finer = {{ base = "{base.value}", parts = [{parts}] }}'
     )
-    return advise(fix=f"give the operators that lose the most more bits ({GUIDE}): {told}")
+    return advise(fix=f"give the operators that lose the most more bits ({GUIDE}): {command}")
 
 
 def describe_choices(spec: CaseSpec, compiled: Compiled | None) -> str:

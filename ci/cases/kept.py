@@ -71,8 +71,8 @@ def judge_report(
     results = []
     for case, spec in zip(report.cases, specs, strict=True):
         judging = CaseJudge(spec, options, work, by if pulled else case.runner)
-        given = pulled and pulled / spec.slug
-        results.append(judge_case(case, judging, directory / spec.slug, given))
+        outputs_folder = pulled and pulled / spec.slug
+        results.append(judge_case(case, judging, directory / spec.slug, outputs_folder))
     cases = tuple(result.case for result in results)
     controls = tuple(control for result in results for control in result.controls)
     counts = summarize(cases, controls, report.summary.wall_s, report.summary.phases)
@@ -111,10 +111,10 @@ def judge_case(case: Case, judging: CaseJudge, folder: Path, pulled: Path | None
         with np.errstate(all="ignore"):
             result = judge_kept(folder, judging, pulled)
     except (*HARM, QnnCiError) as error:
-        told = (
+        text = (
             f"the {'' if pulled else 'kept '}outputs cannot be judged: {describe_exception(error)}"
         )
-        result = judging.end(Status.FAILED, [NO_OUTPUTS.find(told)])
+        result = judging.end(Status.FAILED, [NO_OUTPUTS.find(text)])
     row = result.case
     if metric:
         row = structs.replace(row, warnings=(*row.warnings, UNMEASURED))
@@ -140,9 +140,9 @@ def read_pulled(pulled: Path, compiled: Compiled) -> Run:
     if not pulled.is_dir():
         return Run(failure=f"the device's outputs are missing: there is no directory {pulled.name}")
     code = pulled / CODE
-    told = read_text(code, "replace").strip() if code.is_file() else "0"
-    if told != "0":
-        return Run(failure=f"the runner exited with code {told[:9]} on the device")
+    exit_code = read_text(code, "replace").strip() if code.is_file() else "0"
+    if exit_code != "0":
+        return Run(failure=f"the runner exited with code {exit_code[:9]} on the device")
     try:
         return Run(outputs=read_outputs(pulled / OUTPUTS, compiled, compiled.sets))
     except (OSError, ValueError) as error:
@@ -154,13 +154,13 @@ def judge_unrun(case: Case, judging: CaseJudge) -> Case:
     unsupported, no device was lost, and the policy does not expect its refusal. Any other row is
     unchanged."""
     if case.status is Status.PASSED:
-        told = "the case passed in the run, but its outputs were not kept"
+        text = "the case passed in the run, but its outputs were not kept"
     elif is_refused(case) and not any(map(judging.find_refusal, case.findings)):
-        told = "the policy does not expect the case to be unsupported"
+        text = "the policy does not expect the case to be unsupported"
     else:
         return case
-    found = (CONTRADICTED.find(told), *case.findings)
-    return structs.replace(case, status=Status.FAILED, findings=found)
+    findings = (CONTRADICTED.find(text), *case.findings)
+    return structs.replace(case, status=Status.FAILED, findings=findings)
 
 
 def is_refused(case: Case) -> bool:
@@ -204,10 +204,10 @@ def read_kept(folder: Path, spec: CaseSpec) -> Artifact:
     artifact = read_json(place / RECORD, Artifact)
     if artifact.digest != digest_record(artifact) or hash_files(place) != artifact.files:
         raise ValueError(f"{RECORD} does not match the files next to it")
-    own = artifact.model if spec.is_ours else spec.model
-    if CaseName(own, artifact.scheme, artifact.soc) != spec.name:
-        found = f"{artifact.model} {artifact.scheme} {artifact.soc}"
-        raise ValueError(f"the kept files belong to {found}")
+    model = artifact.model if spec.is_ours else spec.model
+    if CaseName(model, artifact.scheme, artifact.soc) != spec.name:
+        name = f"{artifact.model} {artifact.scheme} {artifact.soc}"
+        raise ValueError(f"the kept files belong to {name}")
     compiled = artifact.compiled
     if not {compiled.program, compiled.binary} <= artifact.files.keys():
         raise ValueError(
@@ -235,7 +235,11 @@ def find_contradictions(case: Case, judged: Case) -> Iterator[Finding]:
         yield CONTRADICTED.find(f"the case's status in the run was {case.status.value}")
         yield from case.findings
     for name in FIGURES if case.status is Status.PASSED else ():
-        told, found = getattr(case, name), getattr(judged, name)
-        same = None not in {told, found} and math.isclose(told, found, rel_tol=1e-3, abs_tol=1e-3)
-        if not same and told is not found:
-            yield CONTRADICTED.find(f"{name} is {told} in the report, {found} for the kept outputs")
+        reported, measured = getattr(case, name), getattr(judged, name)
+        is_same = None not in {reported, measured} and math.isclose(
+            reported, measured, rel_tol=1e-3, abs_tol=1e-3
+        )
+        if not is_same and reported is not measured:
+            yield CONTRADICTED.find(
+                f"{name} is {reported} in the report, {measured} for the kept outputs"
+            )

@@ -27,7 +27,7 @@ MOST_MESSAGES = 1 << 20
 
 def run_limited(
     job: Callable[[], R],
-    what: str,
+    subject: str,
     *,
     timeout_s: float = TIMEOUT_S,
     max_bytes: int = 0,
@@ -38,7 +38,7 @@ def run_limited(
     picklable, and the job must not be of the module that is run as a program.
 
     The process may take ``timeout_s`` seconds and ``max_bytes`` of memory or, if that is 0, the
-    memory that is available. Raises UsageError, which says that ``what`` cannot be read, if it
+    memory that is available. Raises UsageError, which says that ``subject`` cannot be read, if it
     exceeds a limit or dies.
     """
     memory = (max_bytes, 0) if max_bytes else share_memory(1)
@@ -53,7 +53,7 @@ def run_limited(
         why = ended.exceeded or f"the process that reads it {ended.describe()}"
         if (message := ended.tail.strip()) and not ended.exceeded:
             why += f": {message.splitlines()[-1].strip()}"
-        raise UsageError(f"{what} cannot be read", why=why, fix=fix)
+        raise UsageError(f"{subject} cannot be read", why=why, fix=fix)
     result: R | QnnCiError = pickle.loads(ended.stdout)  # noqa: S301 - from our own process
     if isinstance(result, QnnCiError):
         raise result

@@ -68,7 +68,9 @@ def read_expected(directory: Path, compiled: Compiled) -> list[Expected]:
         values = low = high = read_column(directory, FILE, index, info, compiled.sets)
         if (directory / LOW.format(0, index)).exists():
             bounds = (LOW, HIGH)
-            low, high = (read_column(directory, one, index, info, compiled.sets) for one in bounds)
+            low, high = (
+                read_column(directory, bound, index, info, compiled.sets) for bound in bounds
+            )
         expected.append(Expected(values, low, high))
     return expected
 
@@ -146,7 +148,7 @@ def read_outputs(directory: Path, compiled: Compiled, sets: int) -> Sets:
     return outputs
 
 
-def _read_regular(path: Path, wanted: int) -> bytes:
+def _read_regular(path: Path, expected_bytes: int) -> bytes:
     if not os.path.lexists(path):
         raise ValueError(f"{path.name} was not written")
     if path.is_symlink():
@@ -159,9 +161,11 @@ def _read_regular(path: Path, wanted: int) -> bytes:
             raise ValueError(f"{path.name} is not a regular file")
         if status.st_nlink != 1:
             raise ValueError(f"{path.name} has {status.st_nlink} hard links instead of one")
-        if status.st_size != wanted:
-            raise ValueError(f"{path.name} is {status.st_size} bytes long instead of {wanted}")
+        if status.st_size != expected_bytes:
+            raise ValueError(
+                f"{path.name} is {status.st_size} bytes long instead of {expected_bytes}"
+            )
         with os.fdopen(descriptor, "rb", closefd=False) as stream:
-            return stream.read(wanted + 1)  # the file may still grow
+            return stream.read(expected_bytes + 1)  # the file may still grow
     finally:
         os.close(descriptor)

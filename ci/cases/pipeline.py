@@ -90,7 +90,7 @@ class CaseRun(CaseJudge):
 
     def describe_stage(self) -> str:
         """Return the stage that the case is in, and its number: ``quantize (2 of 6)``."""
-        stages = [one for one in STAGES if one != "quantize" or self.spec.scheme.quantized]
+        stages = [name for name in STAGES if name != "quantize" or self.spec.scheme.quantized]
         stage = self.stage
         if stage == STAGES[0]:  # in a worker
             noted = read_window(self.directory / STAGE)
@@ -131,25 +131,25 @@ class CaseRun(CaseJudge):
         ended = self.compile(self.spec, self.directory / "lower.log")
         if ended.starved:
             raise RunError(f"lowering: {ended.failure}", lacks=CPU)
-        made = as_compiled(ended)
-        if made.refused:
-            self.evidence.is_defect = made.refused.id == BUG.id
+        compile_result = as_compiled(ended)
+        if compile_result.refused:
+            self.evidence.is_defect = compile_result.refused.id == BUG.id
             if ended.failure:  # no tool refused it
-                return self.end(Status.FAILED, [made.refused], ended.log_tail)
-            return self.refuse(made.refused, ended.log_tail)
-        if not made.artifact:
+                return self.end(Status.FAILED, [compile_result.refused], ended.log_tail)
+            return self.refuse(compile_result.refused, ended.log_tail)
+        if not compile_result.artifact:
             raise DefectError("a program was neither compiled nor refused")
-        directory, compiled = Path(made.directory), made.artifact.compiled
+        directory, compiled = Path(compile_result.directory), compile_result.artifact.compiled
         self.require_outputs(len(compiled.outputs))
-        if made.repaired:
+        if compile_result.repaired:
             self.remarks.append("a damaged cache entry was replaced")
-        self.note_program(directory, made.artifact)
-        self.evidence.cached = made.cached
+        self.note_program(directory, compile_result.artifact)
+        self.evidence.cached = compile_result.cached
         if not compiled.delegation.partitions:
             return self.refuse(find_no_node(compiled.delegation.fallback_ops), ended.log_tail)
         if self.estimates:
-            what = "the time on a device"
-            with needed(what) if self.limits_time else self.notes.of(what):
+            subject = "the time on a device"
+            with needed(subject) if self.limits_time else self.notes.of(subject):
                 self.evidence.estimate = self.estimate()
         program = self.copy_program(self.spec, directory, compiled, self.directory)
         if self.setup.device:
@@ -164,17 +164,17 @@ class CaseRun(CaseJudge):
     def estimate(self) -> Estimate:
         """Predict the time of the case on devices. For this, the model is compiled again, for a SoC
         that QNN's simulator knows, so that the judged program does not change."""
-        spec, own = replace(self.spec, simulated=True), self.options.own_lines
+        spec, own_lines = replace(self.spec, simulated=True), self.options.own_lines
         if not choose_simulated(spec.soc):
             return estimate_times(None, spec.scheme, spec.soc)
-        made = as_compiled(self.compile(spec, self.directory / "simulate.log"))
-        if not made.artifact:
-            fault = made.refused.headline if made.refused else ""
+        compile_result = as_compiled(self.compile(spec, self.directory / "simulate.log"))
+        if not compile_result.artifact:
+            fault = compile_result.refused.headline if compile_result.refused else ""
             return estimate_times(None, spec.scheme, spec.soc, fault=fault)
-        found = made.artifact.compiled
-        cpu_nodes = found.delegation.fallback_nodes
+        compiled = compile_result.artifact.compiled
+        cpu_nodes = compiled.delegation.fallback_nodes
         return estimate_times(
-            found.simulation, spec.scheme, spec.soc, cpu_nodes=cpu_nodes, user_lines=own
+            compiled.simulation, spec.scheme, spec.soc, cpu_nodes=cpu_nodes, user_lines=own_lines
         )
 
     def compile(self, spec: CaseSpec, log: Path) -> Ended:
@@ -188,14 +188,14 @@ class CaseRun(CaseJudge):
     ) -> Program:
         """Return a copy of the program for the runner, which must not have access to the
         references."""
-        given = place / ARTIFACT
-        given.mkdir()
+        target = place / ARTIFACT
+        target.mkdir()
         part = Path(compiled.program).parts[0]
         if (directory / part).is_dir():
-            shutil.copytree(directory / part, given / part)
+            shutil.copytree(directory / part, target / part)
         else:
-            shutil.copyfile(directory / part, given / part)
-        path, log = given / compiled.program, place / "run.log"
+            shutil.copyfile(directory / part, target / part)
+        path, log = target / compiled.program, place / "run.log"
         return Program(spec, path, compiled, place, log, self.memory_bytes)
 
     def end_unrun(self, program: Program) -> CaseResult:
@@ -207,7 +207,7 @@ class CaseRun(CaseJudge):
         if faults or over:
             return self.end(Status.FAILED, [*over, *faults])
         self.evidence.lacks = self.setup.device
-        found = LACKING.find(
+        finding = LACKING.find(
             f"lowered; the program cannot run here: it needs {self.setup.device}",
             advice=advise(
                 fix="set --runner to a command that runs it on such a device; the program is kept"
@@ -215,7 +215,7 @@ class CaseRun(CaseJudge):
                 proof=Proof.PROVEN,
             ),
         )
-        return self.end(Status.UNSUPPORTED, [found])
+        return self.end(Status.UNSUPPORTED, [finding])
 
     def run_and_judge(self, program: Program, artifact: Path) -> CaseResult:
         """Run a program and judge it by the references in the directory ``artifact``. If it fails
@@ -234,22 +234,22 @@ class CaseRun(CaseJudge):
         if result.case.status is Status.PASSED or not run.used:
             return result
         self.evidence = before
-        again = self.judge_run(program, references, self.execute(program, sets, fresh=True))
-        if again.case.status is not Status.PASSED:
-            return again
-        seen = (
+        second = self.judge_run(program, references, self.execute(program, sets, fresh=True))
+        if second.case.status is not Status.PASSED:
+            return second
+        remark = (
             "the program failed in a process that had run other programs before:"
             f" {result.case.headline}"
         )
-        return replace(again, remark="; ".join(filter(None, [again.remark, seen])))
+        return replace(second, remark="; ".join(filter(None, [second.remark, remark])))
 
     def run_emulator(self, emulator: Runner, program: Program, sets: Sets, run: Run) -> None:
         """Run the program on the emulator and record how close the outputs of ``run`` are to the
         emulator's. If the emulator fails, add a remark."""
         place = self.directory / "emulator"
         place.mkdir()
-        own = replace(program, directory=place, log=place / "run.log")
-        emulated = self.execute(own, sets, runner=emulator)
+        emulator_program = replace(program, directory=place, log=place / "run.log")
+        emulated = self.execute(emulator_program, sets, runner=emulator)
         if emulated.failure:
             self.remarks.append(f"{UNCOMPARED}: {emulated.failure}")
         else:
@@ -290,10 +290,10 @@ class CaseRun(CaseJudge):
         """Return the layer at which a program starts to differ from its model, or the reason why it
         is unknown. Return nothing if the engine or the model does not support a program that
         returns its layers."""
-        found = self.judge_layers(self.limits)
-        if isinstance(found, str):
-            return Departure(text=found)
-        judgement, layers = found
+        judged = self.judge_layers(self.limits)
+        if isinstance(judged, str):
+            return Departure(text=judged)
+        judgement, layers = judged
         text, layer = describe_departure(judgement, layers), find_departure(judgement, layers)
         if layer is None:
             return Departure(text=text)
@@ -304,8 +304,8 @@ class CaseRun(CaseJudge):
     def name_operators(self, notes: tuple[NoiseNote, ...]) -> tuple[NoiseNote, ...]:
         """Return the notes with the first layer that has errors above the predicted noise. If it is
         unknown, return them unchanged."""
-        found = self.judge_layers(structs.replace(self.limits, strict_noise=True))
-        layer = None if isinstance(found, str) else find_departure(*found)
+        judged = self.judge_layers(structs.replace(self.limits, strict_noise=True))
+        layer = None if isinstance(judged, str) else find_departure(*judged)
         if layer is None:
             return notes
         names = {"operator": layer.operator, "label": layer.label}
@@ -320,10 +320,12 @@ class CaseRun(CaseJudge):
         spec = replace(self.spec, layers=True)
         directory = self.directory / "layers"
         directory.mkdir()
-        made = as_compiled(self.compile(spec, directory / "lower.log"))
-        if not made.artifact:
-            return f"not located: {made.refused.headline if made.refused else ''}"
-        compiled, place = made.artifact.compiled, Path(made.directory)
+        compile_result = as_compiled(self.compile(spec, directory / "lower.log"))
+        if not compile_result.artifact:
+            return (
+                f"not located: {compile_result.refused.headline if compile_result.refused else ''}"
+            )
+        compiled, place = compile_result.artifact.compiled, Path(compile_result.directory)
         if not compiled.layers:
             return ""
         references = read_references(place, compiled)
@@ -368,7 +370,7 @@ def find_departure(judgement: Judgement, layers: Sequence[Layer]) -> Layer | Non
     the program's last outputs."""
     judged = judgement.outputs[len(judgement.outputs) - len(layers) :]
     pairs = zip(layers, judged, strict=True)
-    return next((layer for layer, one in pairs if one.fails(Question.FAITHFUL)), None)
+    return next((layer for layer, result in pairs if result.fails(Question.FAITHFUL)), None)
 
 
 def describe_departure(judgement: Judgement, layers: Sequence[Layer]) -> str:
@@ -385,11 +387,11 @@ def describe_departure(judgement: Judgement, layers: Sequence[Layer]) -> str:
         return f"correct up to {layers[-1].label}, wrong after it"
     place = layers.index(layer)
     before = f"correct up to {layers[place - 1].label}, " if place else ""
-    one = outputs[len(outputs) - len(layers) + place]
+    first_wrong = outputs[len(outputs) - len(layers) + place]
     reached = ""
-    figures = one.nearest
-    if figures and one.predicted_db is not None:
-        reached = f" (SQNR {figures.sqnr_db:.1f} dB, {one.predicted_db:.1f} dB predicted)"
+    figures = first_wrong.nearest
+    if figures and first_wrong.predicted_db is not None:
+        reached = f" (SQNR {figures.sqnr_db:.1f} dB, {first_wrong.predicted_db:.1f} dB predicted)"
     return f"{before}wrong from {layer.label} on{reached}"
 
 

@@ -125,9 +125,9 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
         are removed. For a backend other than HTP, the limits and budgets of single models are
         removed too, because they are for HTP. Raises UsageError if there are no limits for the
         backend."""
-        known = tuple(row for row in self.unsupported if backend in row.backends)
+        unsupported = tuple(row for row in self.unsupported if backend in row.backends)
         if backend is Backend.HTP:
-            return msgspec.structs.replace(self, unsupported=known)
+            return msgspec.structs.replace(self, unsupported=unsupported)
         limits = self.backends.get(backend)
         if not limits:
             raise UsageError(
@@ -139,8 +139,8 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
             name: msgspec.structs.replace(entry, limits={}, budget=ModelBudget())
             for name, entry in self.models.items()
         }
-        given = {"schemes": limits, "models": models, "override": (), "unsupported": known}
-        return msgspec.structs.replace(self, **given)
+        changes = {"schemes": limits, "models": models, "override": (), "unsupported": unsupported}
+        return msgspec.structs.replace(self, **changes)
 
     def find_entry(self, model: str) -> ModelEntry:
         """Return the entry of a model, which is NO_ENTRY for a model of the suite."""
@@ -166,12 +166,12 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
         entry = self.models.get(model)
         budget = self.budget.merge(self.budget_of(model, scheme))
         if entry and (
-            own := entry.limits.get(scheme.value)
+            own_limits := entry.limits.get(scheme.value)
             or entry.limits.get(scheme.base.value)
             or self.schemes.get(scheme.base)
         ):
-            found = _threshold(scheme, own, model, metric=entry.metric)
-            return msgspec.structs.replace(found, budget=budget, strict_noise=self.strict_noise)
+            threshold = _threshold(scheme, own_limits, model, metric=entry.metric)
+            return msgspec.structs.replace(threshold, budget=budget, strict_noise=self.strict_noise)
         rules = [_threshold(name, limits) for name, limits in self.schemes.items()]
         rules += [
             _threshold(row.scheme, row.limits, row.model, row.reason) for row in self.override
@@ -190,8 +190,8 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
         the model has, or "" if there are none."""
         entry, usual = self.find_entry(model), self.schemes.get(scheme.base)
         for name in (scheme.value, scheme.base.value):
-            own = entry.limits.get(name, Limits()).outputs.keys()
-            for output in own - (usual.outputs.keys() if usual else set()):
+            limited = entry.limits.get(name, Limits()).outputs.keys()
+            for output in limited - (usual.outputs.keys() if usual else set()):
                 if int(output) >= outputs:
                     return f"models.{model}.limits.{name}.outputs.{output}"
         return ""
@@ -214,34 +214,36 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
         """Return the explanation from the first row of [[unsupported]] that covers a case and
         matches one of its ``findings`` or its ``log``, or "" if there is none."""
         rows = (row for row in self.unsupported if is_match(row.id, row.pattern, findings, log))
-        found = (row.reason for row in rows if row.covers(model, scheme.value, soc, choices))
-        return next(found, "")
+        reasons = (row.reason for row in rows if row.covers(model, scheme.value, soc, choices))
+        return next(reasons, "")
 
     def find_unmet(self, model: str, scheme: AnyScheme, soc: str, choices: str = "") -> str:
         """Return the explanation from the first strict row of [[unsupported]] that covers a case,
         or "" if there is none. If the case passed, the row is out of date."""
         rows = (row for row in self.unsupported if row.strict)
-        found = (row.reason for row in rows if row.covers(model, scheme.value, soc, choices))
-        return next(found, "")
+        reasons = (row.reason for row in rows if row.covers(model, scheme.value, soc, choices))
+        return next(reasons, "")
 
     def advise(self, findings: Sequence[Finding], log: str = "") -> Advice:
         """Return the cause of a failure and what helps. They come from the policy's first advice
         that matches, or else from the first rule of errors.toml that matches the findings, or else
         the ``log``."""
-        own = (advice for advice in self.advice if is_match(advice.id, advice.pattern, findings))
-        if row := next(own, None):
+        own_rows = (
+            advice for advice in self.advice if is_match(advice.id, advice.pattern, findings)
+        )
+        if row := next(own_rows, None):
             return advise(row.why, row.fix, certainty=Certainty.KNOWN, proof=Proof.PROVEN)
-        told = "\n".join(finding.words for finding in findings)
-        known = find_known(told, read_rules()) or (find_known(log, read_rules()) if log else None)
-        if known is None:
+        words = "\n".join(finding.words for finding in findings)
+        rule = find_known(words, read_rules()) or (find_known(log, read_rules()) if log else None)
+        if rule is None:
             return NO_ADVICE
-        cause = ": ".join(filter(None, (known.headline, known.detail)))
-        tried = any(remedy.proof is Proof.PROVEN for remedy in known.remedies)
-        vague = known.role is Role.HINT and not tried
+        cause = ": ".join(filter(None, (rule.headline, rule.detail)))
+        tried = any(remedy.proof is Proof.PROVEN for remedy in rule.remedies)
+        vague = rule.role is Role.HINT and not tried
         return Advice(
-            causes=(Cause(text=cause, certainty=known.certainty, name=known.id),),
-            remedies=known.remedies,
-            title="" if known.certainty is Certainty.GUESS or vague else known.headline,
+            causes=(Cause(text=cause, certainty=rule.certainty, name=rule.id),),
+            remedies=rule.remedies,
+            title="" if rule.certainty is Certainty.GUESS or vague else rule.headline,
         )
 
 
@@ -270,8 +272,8 @@ def _threshold(
         max_metric_drop=metric.max_drop if metric else None,
         full_delegation=limits.full_delegation,
         outputs=tuple(
-            OutputThreshold(output=int(number), **own.stated_limits)
-            for number, own in limits.outputs.items()
+            OutputThreshold(output=int(number), **output_limits.stated_limits)
+            for number, output_limits in limits.outputs.items()
         ),
         **limits.stated_limits,
     )
@@ -290,11 +292,11 @@ def read_emulator_policy(path: Path | None = None, lane: str = EMULATOR) -> Emul
         )
     overrides = 0  # rows of the user's own, which come before those of the default policy
 
-    def extend(own: dict[str, Any]) -> dict[str, Any]:
+    def extend(user_table: dict[str, Any]) -> dict[str, Any]:
         nonlocal overrides
-        rows = own.get("override")
+        rows = user_table.get("override")
         overrides = len(rows) if isinstance(rows, list) else 0
-        return extend_default(own, lane)
+        return extend_default(user_table, lane)
 
     policy = read_toml(path.name, EmulatorPolicy, path.parent, prepare=extend)
     try:
@@ -346,20 +348,20 @@ def check_suite(policy: EmulatorPolicy) -> None:
             )
 
 
-def extend_default(own: dict[str, Any], lane: str = EMULATOR) -> dict[str, Any]:
+def extend_default(user_table: dict[str, Any], lane: str = EMULATOR) -> dict[str, Any]:
     """Return a user's policy. If it sets ``extends``, it is merged into the lane's default policy.
     The default's suite is then dropped if the user's policy has ``models`` or ``suite``. The limits
     in a model's entry are merged into the limits of their scheme.
 
     Raises UsageError for a policy that lacks a required table and does not extend another policy.
     """
-    dropped = sorted(set(drop_limits(own)))
-    merged = own
-    if own.get("extends") == DEFAULT:
-        merged = merge(deepcopy(read_policy(lane, dict[str, Any])), own)
-        if own.keys() & {"models", "suite"}:
-            merged["suite"] = own.get("suite", {})
-    elif "extends" not in own and not {"reference", "schemes"} <= own.keys():
+    dropped = sorted(set(drop_limits(user_table)))
+    merged = user_table
+    if user_table.get("extends") == DEFAULT:
+        merged = merge(deepcopy(read_policy(lane, dict[str, Any])), user_table)
+        if user_table.keys() & {"models", "suite"}:
+            merged["suite"] = user_table.get("suite", {})
+    elif "extends" not in user_table and not {"reference", "schemes"} <= user_table.keys():
         raise UsageError(
             "the policy lacks [reference] or [schemes], and does not extend another policy",
             fix=f'write extends = "{DEFAULT}" as the first line of the policy',
@@ -367,7 +369,7 @@ def extend_default(own: dict[str, Any], lane: str = EMULATOR) -> dict[str, Any]:
     for entry in _tables(merged.get("models")).values():
         limits = _tables(_tables(entry).get("limits"))
         mixtures = _tables(_tables(entry).get("mixtures"))
-        bases = {name: _tables(one).get("base", name) for name, one in mixtures.items()}
+        bases = {name: _tables(mixture).get("base", name) for name, mixture in mixtures.items()}
         for scheme in sorted(limits, key=lambda name: name in bases):  # mixtures last
             base = bases.get(scheme, scheme)
             usual = limits.get(base) if scheme in bases else None
@@ -388,15 +390,15 @@ def drop_limits(table: Any) -> Iterator[str]:
         yield from drop_limits(value)
 
 
-def merge(base: Any, own: Any) -> Any:
-    """Return ``own`` merged into ``base``. Tables are merged by key. In a list, the entries of
-    ``own`` come first, because the first match applies. Any other value of ``own`` replaces the
-    one in ``base``."""
-    if isinstance(base, dict) and isinstance(own, dict):
-        return {**base, **{key: merge(base.get(key), value) for key, value in own.items()}}
-    if isinstance(base, list) and isinstance(own, list):
-        return [*own, *base]
-    return own
+def merge(base: Any, addition: Any) -> Any:
+    """Return ``addition`` merged into ``base``. Tables are merged by key. In a list, the entries of
+    ``addition`` come first, because the first match applies. Any other value of ``addition``
+    replaces the one in ``base``."""
+    if isinstance(base, dict) and isinstance(addition, dict):
+        return {**base, **{key: merge(base.get(key), value) for key, value in addition.items()}}
+    if isinstance(base, list) and isinstance(addition, list):
+        return [*addition, *base]
+    return addition
 
 
 def _tables(value: Any) -> dict[str, Any]:
@@ -453,15 +455,15 @@ def read_remedies() -> tuple[OperatorRule, ...]:
     return read_policy("operators", _OperatorRules).remedy
 
 
-def find_advice(one: Fallback, scheme: str, soc: str, policy: EmulatorPolicy) -> Advice:
+def find_advice(fallback: Fallback, scheme: str, soc: str, policy: EmulatorPolicy) -> Advice:
     """Return why an operator is refused, and what to do about it: a proven remedy of the policy's
     advice or of errors.toml, else a row of manifests/policies/operators.toml, else the rest."""
-    found = [NOT_LOWERED.find("", evidence=f"{one.op}: {one.reason}")]
-    known = policy.advise(found)
-    if any(remedy.proof is Proof.PROVEN for remedy in known.remedies):
-        return known
-    if not any(is_match(own.id, own.pattern, found) for own in policy.advice):
+    findings = [NOT_LOWERED.find("", evidence=f"{fallback.op}: {fallback.reason}")]
+    advice = policy.advise(findings)
+    if any(remedy.proof is Proof.PROVEN for remedy in advice.remedies):
+        return advice
+    if not any(is_match(user_row.id, user_row.pattern, findings) for user_row in policy.advice):
         for row in read_remedies():
-            if row.covers(scheme, soc) and row.fits(one.op, one.reason):
+            if row.covers(scheme, soc) and row.fits(fallback.op, fallback.reason):
                 return row.advice
-    return known
+    return advice

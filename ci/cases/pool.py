@@ -133,8 +133,8 @@ def run_job(job: Job, log: str) -> Any:
     os.dup2(descriptor, 2)
     os.close(descriptor)
     parent = tempfile.tempdir = os.environ.get("TMPDIR", tempfile.gettempdir())
-    own = Path(tempfile.mkdtemp(prefix="job-"))
-    os.environ["TMPDIR"] = tempfile.tempdir = str(own)
+    directory = Path(tempfile.mkdtemp(prefix="job-"))
+    os.environ["TMPDIR"] = tempfile.tempdir = str(directory)
     try:
         return job()
     finally:
@@ -142,7 +142,7 @@ def run_job(job: Job, log: str) -> Any:
         flush_stdio()  # write what the job printed to this log, not the next one
         end_left()
         with suppress(OSError):
-            remove_tree(own)
+            remove_tree(directory)
 
 
 def end_left() -> None:
@@ -165,7 +165,7 @@ def process_set(environment: Mapping[str, str], directory: Path) -> Iterator[Non
     -c, and Python then searches this directory first for imports. It also passes on this process's
     filters of warnings (PYTHONWARNINGS), so these are hidden within the block.
     """
-    before, here, filters = dict(os.environ), Path.cwd(), sys.warnoptions
+    before, folder, filters = dict(os.environ), Path.cwd(), sys.warnoptions
     sys.warnoptions = []
     os.environ.clear()
     os.environ.update(environment)
@@ -174,15 +174,15 @@ def process_set(environment: Mapping[str, str], directory: Path) -> Iterator[Non
         yield
     finally:
         sys.warnoptions = filters
-        os.chdir(here)
+        os.chdir(folder)
         os.environ.clear()
         os.environ.update(before)
 
 
-def list_python_path(given: str) -> str:
+def list_python_path(variable: str) -> str:
     """Return PYTHONPATH for a process that starts in another directory. It consists of the paths in
-    ``given``, made absolute, and this project's root directory unless the project is installed."""
-    paths = [os.path.abspath(path) for path in given.split(os.pathsep) if path]  # noqa: PTH100
+    ``variable``, made absolute, and of this project's root directory, unless it is installed."""
+    paths = [os.path.abspath(path) for path in variable.split(os.pathsep) if path]  # noqa: PTH100
     if ROOT.name not in {"site-packages", "dist-packages"}:
         paths.append(str(ROOT))
     return os.pathsep.join(dict.fromkeys(paths))
@@ -193,12 +193,12 @@ class Worker:
 
     def __init__(self, context: Any) -> None:
         self.used = False
-        self.connection, other = context.Pipe()
+        self.connection, worker_end = context.Pipe()
         is_served = context.get_start_method() == "forkserver"
         parent = find_fork_server() if is_served else os.getpid()
-        self.process = context.Process(target=serve, args=(other, parent), daemon=True)
+        self.process = context.Process(target=serve, args=(worker_end, parent), daemon=True)
         self.process.start()
-        other.close()
+        worker_end.close()
 
     def call(self, job: Job, log: Path, watch: Watch) -> tuple[Any, str]:
         """Run ``job`` and return its result and "". The result is a QnnCiError if the job raised an
@@ -326,7 +326,7 @@ class Pool:
         self.context = multiprocessing.get_context("forkserver")
         self.context.set_forkserver_preload(PRELOAD)
         self.directory, self.memory = directory, share_memory()
-        own = {
+        variables = {
             STARTER: str(os.getpid()),
             IMPORTS: " ".join(imports),
             "PYTHONWARNINGS": "",  # "error" would make warnings of ExecuTorch's packages failures
@@ -336,7 +336,7 @@ class Pool:
             "GLIBC_TUNABLES": ":".join(filter(None, [environment.get("GLIBC_TUNABLES"), TUNABLES])),
             **VARIABLES,
         }
-        self.variables = {**environment, **own}
+        self.variables = {**environment, **variables}
         before = find_fork_server()
         with process_set(dict(os.environ), directory):
             resource_tracker.ensure_running()  # outlives the pool, so STARTER is not set
@@ -410,9 +410,9 @@ class Pool:
     def _take(self, kind: object, *, fresh: bool) -> Worker | None:
         if self.aborted.is_set():
             return None
-        known = None if fresh else self.idle.pop((kind, threading.get_ident()), None)
-        if known and known.process.is_alive():
-            return known
+        idle_worker = None if fresh else self.idle.pop((kind, threading.get_ident()), None)
+        if idle_worker and idle_worker.process.is_alive():
+            return idle_worker
         try:
             with self.starting:  # a model's code, or the kernel, may have killed the fork server
                 was_running = is_server(find_fork_server())
@@ -466,9 +466,9 @@ def read_tail(log: Path) -> str:
             stream.seek(max(log.stat().st_size - MAX_TAIL_BYTES, 0))
             text = stream.read(MAX_TAIL_BYTES).decode("utf-8", "replace")
         text = NO_FRAMES.sub("", OWN_FRAME.sub("", text))
-        lines = [one for one in text.splitlines() if one.strip() and not EMPTY_BAR.match(one)]
+        lines = [line for line in text.splitlines() if line.strip() and not EMPTY_BAR.match(line)]
         lines = [line for line in lines if not line.lstrip().startswith(CHATTER)]
-        lines = [line for line in lines if not any(one in line for one in CHATTING)]
+        lines = [line for line in lines if not any(phrase in line for phrase in CHATTING)]
         return "\n".join(line[:400] for line in lines[-TAIL_LINES:])
     return ""
 

@@ -45,8 +45,8 @@ def count_operators(calls: str) -> tuple[OpCount, ...]:
     Raises FailedError if no operator is added to a graph, if an added operator is not described, or
     if a described operator is neither added nor validated.
     """
-    asked, added = set(ASKED.findall(calls)), ADDED.findall(calls)
-    types = {name: kind for name, kind in TYPE.findall(calls) if name not in asked}
+    skipped, added = set(ASKED.findall(calls)), ADDED.findall(calls)
+    types = {name: kind for name, kind in TYPE.findall(calls) if name not in skipped}
     if not added or types.keys() != {*added}:
         raise FailedError(
             f"{SAVER_CALLS} adds {len(added)} nodes, but describes {len(types)}",
@@ -79,13 +79,13 @@ def sum_figures(
     ``events`` are (unit, name, value). Each of the ``runs`` executed ``partitions`` graphs. Only
     the profile level "detailed" has cycles. A figure is omitted if any run or partition lacks it.
     """
-    found: dict[str, list[int]] = {}
+    sums: dict[str, list[int]] = {}
     for unit, event, value in events:
         if match := EXECUTION.fullmatch(f"{unit} {event}"):
-            found.setdefault(FIGURES[match[1]], []).append(value)
+            sums.setdefault(FIGURES[match[1]], []).append(value)
     return {
         name: round(sum(values) / runs)
-        for name, values in found.items()
+        for name, values in sums.items()
         if len(values) == runs * partitions
     }
 
@@ -120,9 +120,9 @@ def measure_peak() -> Iterator[Peak]:
     with suppress(OSError):
         RESET.write_text(RESET_PEAK, encoding="ascii")
     yield peak
-    found = PEAK.search(read_text(STATUS, "replace"))
+    match = PEAK.search(read_text(STATUS, "replace"))
     usage = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    peak.size_bytes = (int(found[1]) if found else usage) << 10
+    peak.size_bytes = (int(match[1]) if match else usage) << 10
 
 
 def read_traffic(log: str, graphs: int) -> dict[str, int]:
@@ -133,8 +133,8 @@ def read_traffic(log: str, graphs: int) -> dict[str, int]:
     if not graphs or len(summaries) != graphs:
         return {}
     return {
-        own: sum(int(summary[name]) for summary in summaries)
-        for name, own in NAMES.items()
+        figure: sum(int(summary[name]) for summary in summaries)
+        for name, figure in NAMES.items()
         if all(name in summary for summary in summaries)
     }
 
@@ -168,6 +168,8 @@ def make_footprint(
         segment_align=min((segment.align for segment in segments), default=None),
         lowering_memory_bytes=peak.size_bytes,
         graphs=graphs,
-        operators=tuple(sorted(operators, key=lambda one: (-one.npu - one.cpu, one.op))),
+        operators=tuple(
+            sorted(operators, key=lambda operator: (-operator.npu - operator.cpu, operator.op))
+        ),
         **read_traffic(log, len(graphs)),
     )

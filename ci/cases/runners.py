@@ -187,12 +187,12 @@ class ExternalProgram:
         if not ended.is_good:
             raise RunError(f"the runner {ended.describe()}")
         if left:
-            told = "the runner exited but left processes running, which were killed"
+            text = "the runner exited but left processes running, which were killed"
             fix = (
                 "let the runner wait for the processes that it starts; start servers that keep"
                 " running, such as adb's, before the session"
             )
-            raise RunError(f"{told}: {', '.join(left)}", advise(fix=fix, proof=Proof.PROVEN))
+            raise RunError(f"{text}: {', '.join(left)}", advise(fix=fix, proof=Proof.PROVEN))
         try:
             return read_outputs(outputs, self.program.compiled, len(sets))
         except (OSError, ValueError) as error:

@@ -86,8 +86,8 @@ def read_source(environ: Mapping[str, str] = os.environ) -> Source:
             ("CI_MERGE_REQUEST_IID", "CHANGE_ID"),
         )
     )
-    if found := re.fullmatch(r"refs/pull/(\d+)/\w+", environ.get("GITHUB_REF", "")):
-        request = found[1]
+    if match := re.fullmatch(r"refs/pull/(\d+)/\w+", environ.get("GITHUB_REF", "")):
+        request = match[1]
         with suppress(ValueError, KeyError, TypeError):
             event: Any = read_json(Path(environ["GITHUB_EVENT_PATH"]), dict[str, Any])
             commit = str(event["pull_request"]["head"]["sha"])
@@ -200,9 +200,9 @@ def check_data(setup: Setup) -> None:
 def locate_error(error: UsageError, place: str) -> UsageError:
     """Return an error about a model's data whose message starts with ``place``, the model's entry
     in the policy or its file, and the data's key. A file next to the model has no key."""
-    key, _, what = error.what.partition(": ")
-    where, what = (f"{place}.{key}", what) if key in DATA_KEYS else (place, error.what)
-    return UsageError(f"{where}: {what}", why=error.why, fix=error.fix)
+    key, _, text = error.what.partition(": ")
+    where, text = (f"{place}.{key}", text) if key in DATA_KEYS else (place, error.what)
+    return UsageError(f"{where}: {text}", why=error.why, fix=error.fix)
 
 
 def find_baselines(options: Options, parts: Sequence[Tool]) -> tuple[Mapping[str, Baseline], bool]:
@@ -210,17 +210,19 @@ def find_baselines(options: Options, parts: Sequence[Tool]) -> tuple[Mapping[str
     The suite's baselines are missing if the run has cases of the suite but this toolchain has no
     baselines file. The same applies to the user's models, if they have a baselines directory. With
     --record, the result is ({}, True)."""
-    found: dict[str, Baseline] = {}
+    baselines: dict[str, Baseline] = {}
     compared, users = True, options.baselines
     for folder, is_suite in ((suite_folder(), True), (users, False)):
         run = any(spec.is_ours is is_suite for spec in options.specs)
-        wanted = run and not options.record
-        if wanted and folder and (is_suite or folder.is_dir()):
-            others = options.policy.models if is_suite else ()
-            own = read_baselines(list_tools(parts), options.backend.value, folder, others)
-            compared = compared and bool(own)
-            found |= own
-    return found, compared
+        is_compared = run and not options.record
+        if is_compared and folder and (is_suite or folder.is_dir()):
+            models_of_policy = options.policy.models if is_suite else ()
+            recorded = read_baselines(
+                list_tools(parts), options.backend.value, folder, models_of_policy
+            )
+            compared = compared and bool(recorded)
+            baselines |= recorded
+    return baselines, compared
 
 
 def list_tools(parts: Sequence[Tool]) -> tuple[Tool, ...]:
@@ -232,14 +234,14 @@ def report_unrun(
     options: Options,
     parts: Sequence[Tool],
     phases: Phases,
-    found: Finding,
+    finding: Finding,
     *,
     runner: str,
     library: str,
 ) -> Report:
     """Return the report for a host that lacks ``library``. All cases are unsupported."""
     clear_beside(options)
-    row = partial(make_case, status=Status.UNSUPPORTED, findings=[found], runner=runner)
+    row = partial(make_case, status=Status.UNSUPPORTED, findings=[finding], runner=runner)
     cases = [row(spec, Evidence(lacks=library)) for spec in options.specs]
     return make_report(options, parts, [*map(CaseResult, cases)], phases)
 
@@ -290,19 +292,24 @@ def compare_schemes(results: Sequence[CaseResult]) -> Iterator[Case]:
         alike.setdefault((result.case.model, result.case.soc), []).append(result.case)
     for result in results:
         case = result.case
-        every = alike[case.model, case.soc]
+        cases_of_model = alike[case.model, case.soc]
         first = case.findings[0] if case.status is Status.FAILED and case.findings else None
         if first is None:
             yield case
             continue
-        first = add_claims(first, result.claims, every)
-        if len(every) > 1 and first.question in OTHER_SCHEMES:
-            if passed := [one.scheme for one in every if one.status is Status.PASSED]:
+        first = add_claims(first, result.claims, cases_of_model)
+        if len(cases_of_model) > 1 and first.question in OTHER_SCHEMES:
+            if passed := [
+                case_of_scheme.scheme
+                for case_of_scheme in cases_of_model
+                if case_of_scheme.status is Status.PASSED
+            ]:
                 text = f"lower it in {' or '.join(passed)}, which passed in this run"
                 first = first.explained(Advice(remedies=(Remedy(text=text, proof=Proof.TRIED),)))
             else:
-                told = f"no scheme of this run passed: {', '.join(one.scheme for one in every)}"
-                first = structs.replace(first, details=(*first.details, told))
+                schemes = ", ".join(case_of_scheme.scheme for case_of_scheme in cases_of_model)
+                detail = f"no scheme of this run passed: {schemes}"
+                first = structs.replace(first, details=(*first.details, detail))
         yield structs.replace(case, findings=(first, *case.findings[1:]))
 
 
@@ -325,9 +332,9 @@ def add_claims(
 
 def is_wrong(case: Case) -> bool:
     """Return whether a program is not faithful to its model, or was not lowered."""
-    found = {finding.question for finding in case.findings}
+    questions = {finding.question for finding in case.findings}
     failed = {Question.FAITHFUL, Question.LOWERED, Question.RUN}
-    return case.status is Status.FAILED and not failed.isdisjoint(found)
+    return case.status is Status.FAILED and not failed.isdisjoint(questions)
 
 
 def list_parts(environment: Environment) -> tuple[Tool, ...]:

@@ -108,20 +108,26 @@ def select_cases(
     UsageError for a name or glob that matches nothing, and for a model or an option that the lane
     or the scheme does not support.
     """
-    known = {**{name: ModelEntry("", tuple(suite.get(name, ()))) for name in SUITE}, **entries}
+    known_models = {
+        **{name: ModelEntry("", tuple(suite.get(name, ()))) for name in SUITE},
+        **entries,
+    }
     chosen: dict[str, ModelEntry] = {}
     for word in models or [*entries, *suite]:
-        for name, entry in find_models(word, known).items():
+        for name, entry in find_models(word, known_models).items():
             alike = chosen.get(name, entry).make_source() != entry.make_source()
             chosen[entry.path if alike else name] = entry
-    for name, one in chosen.items() if lane.suffix else ():
-        key = "lowering" if one.lowering != NO_CHOICES else "run" if one.run != ONE_RUN else ""
+    for name, entry_of_model in chosen.items() if lane.suffix else ():
+        key = "run" if entry_of_model.run != ONE_RUN else ""
+        key = "lowering" if entry_of_model.lowering != NO_CHOICES else key
         if key:
             raise UsageError(
                 f"models.{name}.{key} has options that only ExecuTorch supports",
                 fix="test this model with `qnn-ci test-emulator`",
             )
-    foreign = [name for name, one in chosen.items() if one.path.endswith(ONNX.suffix)]
+    foreign = [
+        name for name, entry_of_model in chosen.items() if entry_of_model.path.endswith(ONNX.suffix)
+    ]
     if foreign and not lane.suffix:
         raise UsageError(
             f"{foreign[0]} is an .onnx file, which this command does not run",
@@ -130,14 +136,14 @@ def select_cases(
             " --model",
         )
     if not schemes:
-        for name, one in chosen.items():
-            require_schemes(name, one, lane)
-    asked = choose_schemes(schemes, lane, chosen, known)
+        for name, entry_of_model in chosen.items():
+            require_schemes(name, entry_of_model, lane)
+    chosen_schemes = choose_schemes(schemes, lane, chosen, known_models)
     asked_socs = match_all("SoC", soc_names, socs)
     cases = [
         CaseSpec(name, scheme, soc, entry.make_source(scheme))
         for name, entry in chosen.items()
-        for scheme in (asked[name] if schemes else list_schemes(entry, lane))
+        for scheme in (chosen_schemes[name] if schemes else list_schemes(entry, lane))
         for soc in asked_socs or match_all("SoC", entry.socs, socs) or [default_soc]
     ]
     for case in cases:
@@ -149,29 +155,35 @@ def choose_schemes(
     words: Sequence[str],
     lane: Lane,
     chosen: Mapping[str, ModelEntry],
-    known: Mapping[str, ModelEntry],
+    known_models: Mapping[str, ModelEntry],
 ) -> dict[str, list[AnyScheme]]:
     """Return the schemes and mixtures that the globs in ``words`` select for each model in
     ``chosen``. A mixture is selected only for its own model. Raises UsageError for a glob that
-    selects nothing; ``known`` are the entries of all models, which may have it."""
-    own = {name: list_mixtures(one, lane) for name, one in chosen.items()}
-    every = [scheme.value for scheme in lane.schemes]
-    every += dict.fromkeys(name for names in own.values() for name in names)
+    selects nothing; ``known_models`` are the entries of all models, which may have it."""
+    own_mixtures = {name: list_mixtures(model, lane) for name, model in chosen.items()}
+    scheme_names = [scheme.value for scheme in lane.schemes]
+    scheme_names += dict.fromkeys(name for names in own_mixtures.values() for name in names)
     for word in words:
-        others = [name for name, one in known.items() if word in list_mixtures(one, lane)]
-        if word not in every and others:
+        owners = [
+            name for name, model in known_models.items() if word in list_mixtures(model, lane)
+        ]
+        if word not in scheme_names and owners:
             raise UsageError(
-                f"--scheme {word} is a mixture of models.{others[0]}, which is not selected",
-                fix=f"add --model {others[0]}, or define the mixture for your model, too",
+                f"--scheme {word} is a mixture of models.{owners[0]}, which is not selected",
+                fix=f"add --model {owners[0]}, or define the mixture for your model, too",
             )
-    names = match_all("scheme", words, every)
-    asked = {
-        model: [entry.find_scheme(name) for name in names if name in (*own[model], *lane.schemes)]
+    names = match_all("scheme", words, scheme_names)
+    selected = {
+        model: [
+            entry.find_scheme(name)
+            for name in names
+            if name in (*own_mixtures[model], *lane.schemes)
+        ]
         for model, entry in chosen.items()
     }
-    if words and not any(asked.values()):
+    if words and not any(selected.values()):
         raise UsageError(f"no selected model has the scheme {words[0]!r}")
-    return asked
+    return selected
 
 
 def require_schemes(name: str, entry: ModelEntry, lane: Lane) -> None:
@@ -181,22 +193,22 @@ def require_schemes(name: str, entry: ModelEntry, lane: Lane) -> None:
     engine = ONNX if lane.suffix else EXECUTORCH
     if not entry.path and any(scheme in lane.schemes for scheme in entry.schemes):
         lane = engine
-    wanted = entry.schemes or tuple(entry.mixtures)
-    others = {
+    required = entry.schemes or tuple(entry.mixtures)
+    refused = {
         scheme: entry.find_scheme(scheme).base
-        for scheme in wanted
+        for scheme in required
         if entry.find_scheme(scheme).base not in lane.schemes
     }
-    if not others:
+    if not refused:
         return
-    scheme, base = next(iter(others.items()))
+    scheme, base = next(iter(refused.items()))
     only = f"{'ONNX Runtime' if lane.suffix else 'ExecuTorch'} has"
     if base in engine.schemes:
         only = "on this backend, the policy has limits only for"
     key = f"models.{name}.schemes" if entry.schemes else f"models.{name}.mixtures"
     key = key if entry.path else f"suite.{name}"
     mixed = f" is a mixture of {base}, which" if scheme != base else ""
-    able = [one for one in wanted if one not in others] or lane.schemes
+    able = [scheme for scheme in required if scheme not in refused] or lane.schemes
     raise UsageError(
         f"{key}: {scheme}{mixed} cannot be tested here",
         why=f"{only} {', '.join(lane.schemes)}",
@@ -206,25 +218,25 @@ def require_schemes(name: str, entry: ModelEntry, lane: Lane) -> None:
 
 def list_mixtures(entry: ModelEntry, lane: Lane) -> list[str]:
     """Return the names of an entry's mixtures that the lane supports."""
-    return [name for name, one in entry.mixtures.items() if one.base in lane.schemes]
+    return [name for name, mixture in entry.mixtures.items() if mixture.base in lane.schemes]
 
 
 def list_schemes(entry: ModelEntry, lane: Lane) -> list[AnyScheme]:
     """Return the schemes and mixtures with which a model is tested if none is requested."""
     listed = [entry.find_scheme(name) for name in entry.schemes]
     mixtures = [entry.find_scheme(name) for name in list_mixtures(entry, lane)]
-    own = [one for one in listed if one.base in lane.schemes]
-    return own or [*lane.default, *mixtures]
+    usable = [mixture for mixture in listed if mixture.base in lane.schemes]
+    return usable or [*lane.default, *mixtures]
 
 
 def match_all(kind: str, words: Iterable[str], names: Iterable[str]) -> list[str]:
     """Return the ``names`` that match the globs in ``words``, in the order of the globs. Raises
     UsageError if a glob matches none."""
-    every = list(names)
-    return [name for word in words for name in match_names(kind, word, every)]
+    all_names = list(names)
+    return [name for word in words for name in match_names(kind, word, all_names)]
 
 
-def find_models(word: str, known: Mapping[str, ModelEntry]) -> dict[str, ModelEntry]:
+def find_models(word: str, known_models: Mapping[str, ModelEntry]) -> dict[str, ModelEntry]:
     """Return the entries of the models that ``word`` selects. The keys are the models' names in
     reports. ``word`` is a name or glob, a user's ``file.py:factory``, or an ONNX file. Raises
     UsageError if there is no such model."""
@@ -237,7 +249,7 @@ def find_models(word: str, known: Mapping[str, ModelEntry]) -> dict[str, ModelEn
             fix=f"write a function that returns the module and its inputs: net.py:{FACTORY}",
         )
     if not is_file and ":" not in word:
-        return {name: known[name] for name in match_names("model", word, known)}
+        return {name: known_models[name] for name in match_names("model", word, known_models)}
     file, _, function = word.rpartition(":")
     place = str(user_path(word)) if is_file else f"{user_path(file)}:{function}"
     reference = resolve_file(place, FACTORY, IN_COMMAND)
@@ -249,31 +261,31 @@ def find_models(word: str, known: Mapping[str, ModelEntry]) -> dict[str, ModelEn
 def match_names(kind: str, word: str, names: Iterable[str]) -> list[str]:
     """Return the ``names`` that the glob ``word`` matches, ignoring case. Raises UsageError if it
     matches none."""
-    every = list(names)
-    found = [name for name in every if fnmatchcase(name.lower(), word.lower())]
-    if found:
-        return found
-    near = difflib.get_close_matches(word.upper(), [name.upper() for name in every])
-    nearest = next((name for name in every if near and name.upper() == near[0]), "")
+    all_names = list(names)
+    matches = [name for name in all_names if fnmatchcase(name.lower(), word.lower())]
+    if matches:
+        return matches
+    near = difflib.get_close_matches(word.upper(), [name.upper() for name in all_names])
+    nearest = next((name for name in all_names if near and name.upper() == near[0]), "")
     raise UsageError(
         f"no {kind} {word!r}",
         why=f"the nearest is {nearest}" if nearest else "",
-        fix=f"use one of: {', '.join(every)}",
+        fix=f"use one of: {', '.join(all_names)}",
     )
 
 
 def choose_lane(
-    lane: Lane, backend: Backend, judged: Iterable[Scheme], asked: Sequence[str]
+    lane: Lane, backend: Backend, judged: Iterable[Scheme], words: Sequence[str]
 ) -> Lane:
     """Return the lane with the schemes that can be judged on ``backend``. For HTP, the lane is
     unchanged. For another backend, it keeps only the schemes in ``judged``, for which the policy
-    has limits. Raises UsageError if a glob in ``asked`` matches only schemes without limits."""
+    has limits. Raises UsageError if a glob in ``words`` matches only schemes without limits."""
     if backend is Backend.HTP:
         return lane
     schemes = tuple(scheme for scheme in lane.schemes if scheme in set(judged))
-    for word in asked:
-        known = any(fnmatchcase(scheme.value, word.lower()) for scheme in lane.schemes)
-        if known and not any(fnmatchcase(scheme.value, word.lower()) for scheme in schemes):
+    for word in words:
+        is_known = any(fnmatchcase(scheme.value, word.lower()) for scheme in lane.schemes)
+        if is_known and not any(fnmatchcase(scheme.value, word.lower()) for scheme in schemes):
             raise UsageError(
                 f"--scheme {word} cannot be used with --backend {backend.value}",
                 why=f"for this backend, the policy has limits only for {', '.join(schemes)}",
@@ -298,11 +310,11 @@ def require_backend(specs: Sequence[CaseSpec], backend: Backend) -> None:
         able = ", ".join(sorted(name for name, soc in socs.items() if soc.lpai is not None))
         raise UsageError(f"{without[0]} has no LPAI block", fix=f"use --soc with one of: {able}")
     for spec in specs:
-        own = [name for name, _ in spec.source.choices.chosen() if name in OF_HTP]
-        if own and backend is not Backend.HTP:
+        htp_options = [name for name, _ in spec.source.choices.chosen() if name in OF_HTP]
+        if htp_options and backend is not Backend.HTP:
             raise UsageError(
                 f"models.{spec.model}.lowering has options that --backend {backend.value} does not"
-                f" support: {', '.join(own)}",
+                f" support: {', '.join(htp_options)}",
                 why="these options were tried only with HTP",
                 fix="use --model to choose models without these options",
             )
