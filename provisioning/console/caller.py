@@ -67,16 +67,16 @@ class Caller:
 
     def command(self, verb: str, words: Sequence[str]) -> str:
         """Return the command that this caller has to type for a verb and its arguments."""
-        rest = list(words)
+        arguments = list(words)
         if not self.nox:
-            known = verb in self.sessions or self.program == "qnn-ci"
-            return " ".join([self.program if known else "python -m ci", verb, *rest])
+            is_verb = verb in self.sessions or self.program == "qnn-ci"
+            return " ".join([self.program if is_verb else "python -m ci", verb, *arguments])
         session = self.sessions.get(verb, "")
         if not session:
-            return " ".join([f"{self.nox} -s qnn_ci --", verb, *rest])
-        if session.endswith("_") and rest:
-            session += rest.pop(0)
-        return " ".join([f"{self.nox} -s {session}", *(["--", *rest] if rest else [])])
+            return " ".join([f"{self.nox} -s qnn_ci --", verb, *arguments])
+        if session.endswith("_") and arguments:
+            session += arguments.pop(0)
+        return " ".join([f"{self.nox} -s {session}", *(["--", *arguments] if arguments else [])])
 
     def translate(self, text: str) -> str:
         """Return ``text`` with its commands as this caller would type them."""
@@ -86,8 +86,8 @@ class Caller:
 def split_shown(text: str) -> list[str]:
     """Return the first argument of a command and everything after it, as they are shown: spaces
     between quotes stay."""
-    first, _, others = text.lstrip().partition(" ")
-    return [word for word in (first, others) if word]
+    first, _, following = text.lstrip().partition(" ")
+    return [word for word in (first, following) if word]
 
 
 CALLER: ContextVar[Caller] = ContextVar("CALLER")  # set while a verb runs
@@ -134,11 +134,11 @@ def shown_path(path: Path) -> str:
     """Return ``path`` relative to the caller's directory if it is inside that directory, else
     absolute.
     """
-    whole = Path(os.path.abspath(path))  # noqa: PTH100 - resolves no links
+    absolute = Path(os.path.abspath(path))  # noqa: PTH100 - resolves no links
     try:
-        return str(whole.relative_to(os.environ.get(DIRECTORY_VARIABLE) or Path.cwd()))
+        return str(absolute.relative_to(os.environ.get(DIRECTORY_VARIABLE) or Path.cwd()))
     except ValueError:
-        return str(whole)
+        return str(absolute)
 
 
 DISTRIBUTION = "executorch-qnn-ci"

@@ -155,9 +155,9 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> Any:
         word = message.partition("unrecognized arguments: ")[2].partition(" ")[0]
-        known = self._option_string_actions
-        near = difflib.get_close_matches(word.partition("=")[0], known)
-        if ("." in word or ":" in word) and not word.startswith("-") and "--model" in known:
+        options = self._option_string_actions
+        near = difflib.get_close_matches(word.partition("=")[0], options)
+        if ("." in word or ":" in word) and not word.startswith("-") and "--model" in options:
             near = [f"--model {word}"]
         hint = f"did you mean {near[0]}? " if near else ""
         raise UsageError(message, fix=f"{hint}see `{self.prog} --help`")
@@ -240,11 +240,11 @@ def run_command(
 def order_words(argv: Sequence[str]) -> list[str]:
     """Return the arguments with the verb first: ``help VERB`` becomes ``VERB --help``, and global
     options before the verb follow it."""
-    given = list(takewhile(lambda word: word in GLOBAL, argv))
-    words = list(argv[len(given) :])
+    global_words = list(takewhile(lambda word: word in GLOBAL, argv))
+    words = list(argv[len(global_words) :])
     if words[:1] == ["help"] and len(words) > 1:
         words = [words[1], "--help"]
-    return [*words[:1], *given, *words[1:]]
+    return [*words[:1], *global_words, *words[1:]]
 
 
 def _show_traceback(words: Sequence[str]) -> None:
@@ -269,8 +269,8 @@ def read_version() -> str:
         return metadata.version("executorch-qnn-ci")
     except metadata.PackageNotFoundError:
         text = read_text(Path(__file__).parents[2] / "pyproject.toml")
-        found = re.search(r'(?m)^version = "(.+)"$', text)
-        return found[1] if found else "of an unknown version"
+        match = re.search(r'(?m)^version = "(.+)"$', text)
+        return match[1] if match else "of an unknown version"
 
 
 def _run_verb(caller: Caller, verbs: Mapping[str, Verb], name: str, words: list[str]) -> Outcome:
@@ -284,12 +284,16 @@ def _run_verb(caller: Caller, verbs: Mapping[str, Verb], name: str, words: list[
             f"unknown verb {words[0]!r}", fix=f"{hint}`{caller.label()} --help` lists the verbs"
         )
     together = list_together(caller.sessions, name)
-    for one in (name, *together):
-        require_current(caller, verbs, one, words[2 if verbs[name].session.endswith("_") else 1 :])
+    for called in (name, *together):
+        require_current(
+            caller, verbs, called, words[2 if verbs[name].session.endswith("_") else 1 :]
+        )
     parser = make_parser(caller, verbs, name)
-    others = [make_parser(caller, verbs, one) for one in together]
-    own, left = keep_own(words[1:], parser, others) if others else (words[1:], [])
-    args = parser.parse_args(own)
+    other_parsers = [make_parser(caller, verbs, called) for called in together]
+    own_words, left = (
+        keep_own(words[1:], parser, other_parsers) if other_parsers else (words[1:], [])
+    )
+    args = parser.parse_args(own_words)
     if os.environ.get(ONLY_PARSE):
         return Outcome()
     progress = Progress() if args.quiet else Progress.to_stderr()
@@ -307,7 +311,10 @@ def require_current(
     the command of all sessions of this call, with that verb's session."""
     if successor := verbs[name].find_successor(words):
         renamed = {verbs[name].session: verbs[successor].session}
-        names = [renamed.get(one, one) for one in os.environ.get(SESSIONS_VARIABLE, "").split()]
+        names = [
+            renamed.get(session_name, session_name)
+            for session_name in os.environ.get(SESSIONS_VARIABLE, "").split()
+        ]
         command = f"{caller.nox} -s {' '.join(names)} --" if names else f"qnn-ci {successor}"
         raise UsageError(
             f"{successor} runs this now, not {name}", fix=f"run `{command} {shell_words(words)}`"
@@ -320,11 +327,13 @@ def load_verb(verb: Verb) -> VerbModule:
 
 def make_parser(caller: Caller, verbs: Mapping[str, Verb], name: str) -> Parser:
     """Return the parser of a verb; its help shows the command as the caller typed it."""
-    own = (f"  {caller.command(name, example.split())}\n" for example in verbs[name].examples)
+    example_lines = (
+        f"  {caller.command(name, example.split())}\n" for example in verbs[name].examples
+    )
     parser = Parser(
         prog=caller.label(name, passing=True),
         description=verbs[name].help,
-        epilog=f"examples:\n{''.join(own)}" if verbs[name].examples else "",
+        epilog=f"examples:\n{''.join(example_lines)}" if verbs[name].examples else "",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -341,14 +350,16 @@ def add_global_arguments(parser: argparse.ArgumentParser) -> None:
     add(*VERBOSE, action="store_true", help="print the traceback of an error, too")
 
 
-def between(least: float, most: float, kind: type[float] = float) -> Callable[[str], float]:
-    """Return the ``type`` of an argument that is a number from ``least`` to ``most``, which nan and
-    inf are not. ``kind`` is int for an integer."""
+def between(lowest: float, highest: float, kind: type[float] = float) -> Callable[[str], float]:
+    """Return the ``type`` of an argument that is a number from ``lowest`` to ``highest``, which nan
+    and inf are not. ``kind`` is int for an integer."""
 
     def parse(text: str) -> float:
         value = kind(text)
-        if not least <= value <= most:
-            raise argparse.ArgumentTypeError(f"{text[:20]} is not between {least:g} and {most:g}")
+        if not lowest <= value <= highest:
+            raise argparse.ArgumentTypeError(
+                f"{text[:20]} is not between {lowest:g} and {highest:g}"
+            )
         return value
 
     parse.__name__ = kind.__name__  # argparse names it for a text that is not a number
@@ -427,8 +438,10 @@ def is_refused_write(error: OSError) -> bool:
     if error.errno not in NO_LEAVE or not error.filename:
         return False
     path = Path(os.fsdecode(error.filename))
-    there = os.access(path, os.F_OK)  # path.exists() fails if the process may not enter a directory
-    return os.access(path, os.R_OK) if there else os.access(path.parent, os.X_OK)
+    exists = os.access(
+        path, os.F_OK
+    )  # path.exists() fails if the process may not enter a directory
+    return os.access(path, os.R_OK) if exists else os.access(path.parent, os.X_OK)
 
 
 def explain_missing(error: ImportError) -> UnfitError:
@@ -478,8 +491,12 @@ def describe_verbs(caller: Caller, verbs: Mapping[str, Verb]) -> str:
     """Return the usage of a program, with one verb per line."""
     width = max(map(len, verbs), default=0)
     rows = "\n".join(f"  {name:<{width}}  {verb.help}" for name, verb in verbs.items())
-    own = caller.label()
-    usage = f"usage: {own} VERB [--json] [-q] [-v] ...\n       {own} help VERB\n       {own} -V"
+    command = caller.label()
+    usage = (
+        f"usage: {command} VERB [--json] [-q] [-v] ...\n"
+        f"       {command} help VERB\n"
+        f"       {command} -V"
+    )
     return f"{usage}\n\nverbs:\n{rows}\n"
 
 
@@ -539,52 +556,59 @@ def user_command(words: Sequence[str]) -> list[str]:
 SESSIONS_VARIABLE = "QNN_CI_SESSIONS"  # the sessions of one call, if several
 
 
-def list_together(sessions: Mapping[str, str], own: str) -> list[str]:
-    """Return the verbs, except ``own``, whose sessions run in the same call of nox. ``sessions``
-    maps verbs to nox sessions; a name that ends in ``_`` is the prefix of several sessions.
+def list_together(sessions: Mapping[str, str], excluded: str) -> list[str]:
+    """Return the verbs, except ``excluded``, whose sessions run in the same call of nox.
+    ``sessions`` maps verbs to nox sessions; a name that ends in ``_`` is the prefix of several
+    sessions.
     """
     names = os.environ.get(SESSIONS_VARIABLE, "").split()
-    known = {*names, *(name[: name.find("_") + 1] for name in names)}  # build_ of build_android
+    called = {*names, *(name[: name.find("_") + 1] for name in names)}  # build_ of build_android
     return [
-        verb for verb, session in sessions.items() if verb != own and session and session in known
+        verb
+        for verb, session in sessions.items()
+        if verb != excluded and session and session in called
     ]
 
 
 def keep_own(
-    words: Sequence[str], own: argparse.ArgumentParser, others: Iterable[argparse.ArgumentParser]
+    words: Sequence[str],
+    parser: argparse.ArgumentParser,
+    other_parsers: Iterable[argparse.ArgumentParser],
 ) -> tuple[list[str], list[str]]:
-    """Split ``words`` into this verb's arguments and the options that only ``others`` know. These
-    options keep their values.
+    """Split ``words`` into this verb's arguments and the options that only ``other_parsers`` know.
+    These options keep their values.
 
-    An option that no parser knows counts as this verb's, so that ``own`` refuses it.
+    An option that no parser knows counts as this verb's, so that ``parser`` refuses it.
     """
-    mine = own._option_string_actions
+    mine = parser._option_string_actions
     theirs = {
-        name: action for parser in others for name, action in parser._option_string_actions.items()
+        name: action
+        for other_parser in other_parsers
+        for name, action in other_parser._option_string_actions.items()
     }
-    kept: list[str] = []
-    left: list[str] = []
-    rest = list(words)
-    while rest:
-        word = rest.pop(0)
+    own_words: list[str] = []
+    other_words: list[str] = []
+    remaining = list(words)
+    while remaining:
+        word = remaining.pop(0)
         name = word.partition("=")[0]  # --model for --model=mlp
         if name not in {*mine, *theirs}:
             name = word[:2]  # -D for -DA=1
         action = mine.get(name) or theirs.get(name)
-        count = _count_values(action, word == name, rest) if action else 0
-        target = left if action and name not in mine else kept
-        target += [word, *rest[:count]]
-        del rest[:count]
-    return kept, left
+        count = _count_values(action, word == name, remaining) if action else 0
+        target = other_words if action and name not in mine else own_words
+        target += [word, *remaining[:count]]
+        del remaining[:count]
+    return own_words, other_words
 
 
-def _count_values(action: argparse.Action, is_bare: bool, rest: Sequence[str]) -> int:
-    """Return how many of the arguments ``rest`` after an option are its values. ``is_bare`` is
+def _count_values(action: argparse.Action, is_bare: bool, remaining: Sequence[str]) -> int:
+    """Return how many of the arguments ``remaining`` after an option are its values. ``is_bare`` is
     false for an option such as ``--model=mlp``, which contains its value.
     """
     if not is_bare:
         return 0
-    following = len(list(takewhile(lambda word: not word.startswith("-"), rest)))
+    following = len(list(takewhile(lambda word: not word.startswith("-"), remaining)))
     if isinstance(action.nargs, int):
         return action.nargs
     return {None: 1, "?": min(1, following)}.get(action.nargs, following)

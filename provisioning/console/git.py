@@ -152,13 +152,13 @@ def _name(root: Path, words: Sequence[str]) -> list[str]:
 
 
 def _environment(root: Path) -> dict[str, str]:
-    kept = {key: value for key, value in os.environ.items() if key not in REPOSITORY_VARIABLES}
-    before = kept.get("GIT_CONFIG_COUNT", "")
+    variables = {key: value for key, value in os.environ.items() if key not in REPOSITORY_VARIABLES}
+    before = variables.get("GIT_CONFIG_COUNT", "")
     first = int(before) if before.isdecimal() else 0
     for number, (key, value) in enumerate(ALLOWED.items(), first):
-        kept |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
+        variables |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
     return {
-        **kept,
+        **variables,
         "GIT_CONFIG_COUNT": str(first + len(ALLOWED)),
         # Without this, git would treat a directory without .git as part of an enclosing repository.
         "GIT_CEILING_DIRECTORIES": str(root.resolve().parent),

@@ -34,7 +34,7 @@ class Interrupt:
     def __call__(self, number: int = 0, frame: FrameType | None = None) -> None:
         if self.held:
             self.pending = True
-        elif any(one.f_code.co_name == "__del__" for one, _ in traceback.walk_stack(frame)):
+        elif any(caller.f_code.co_name == "__del__" for caller, _ in traceback.walk_stack(frame)):
             # Python prints and ignores an exception of a finalizer, so this comes after it.
             threading.Timer(0.05, os.kill, (os.getpid(), number)).start()
         elif time.monotonic() - self.last >= CLEANUP_S:

@@ -105,7 +105,7 @@ def describe_exit(code: int) -> str:
     """
     if code >= 0:
         return f"exited with {code}"
-    names = {int(known): known.name for known in signal.Signals}
+    names = {int(signal_number): signal_number.name for signal_number in signal.Signals}
     return f"was killed by {names.get(-code, f'signal {-code}')}"
 
 
@@ -176,8 +176,8 @@ def run_process(
 
         lines = _Lines(note)
         stderr = STDOUT if merged else DEVNULL
-        given = {"env": env, "cwd": cwd, "stderr": stderr}
-        ended = _run(argv, given, limits, input_text.encode(), lines.add, fix=fix)
+        popen_options = {"env": env, "cwd": cwd, "stderr": stderr}
+        ended = _run(argv, popen_options, limits, input_text.encode(), lines.add, fix=fix)
         lines.add(b"", final=True)
     completed = replace(ended, output=output.text())
     if check:
@@ -283,14 +283,14 @@ class _Limits:
 
 def _run(
     argv: Sequence[str | os.PathLike[str]],
-    given: Mapping[str, Any],
+    popen_options: Mapping[str, Any],
     limits: _Limits,
     data: bytes | Path,
     *readers: Callable[[bytes], None],
     fix: str = "",
 ) -> Completed:
     """Run a process to its end, and pass its stdout, and its stderr if that is a pipe, to
-    ``readers``. Its stdin is ``data``; ``given`` are more arguments of Popen.
+    ``readers``. Its stdin is ``data``; ``popen_options`` are more arguments of Popen.
     """
     started, words = time.monotonic(), [os.fspath(word) for word in argv]
     process: subprocess.Popen[bytes] | None = None
@@ -298,10 +298,10 @@ def _run(
         try:
             start_guardian()
             with interrupts_held():
-                process = _start(words, {**given, "stdin": stdin}, fix)
+                process = _start(words, {**popen_options, "stdin": stdin}, fix)
                 _running.add(process)
             limits.start(process.pid)
-            pipes = [one.fileno() for one in (process.stdout, process.stderr) if one]
+            pipes = [pipe.fileno() for pipe in (process.stdout, process.stderr) if pipe]
             if _read(process, dict(zip(pipes, readers, strict=True)), limits):
                 end_group(process)
         except BaseException:
@@ -329,7 +329,9 @@ def _open_input(data: bytes | Path) -> Any:
     return file
 
 
-def _start(words: Sequence[str], given: Mapping[str, Any], fix: str) -> subprocess.Popen[bytes]:
+def _start(
+    words: Sequence[str], popen_options: Mapping[str, Any], fix: str
+) -> subprocess.Popen[bytes]:
     """Start a process whose stdout is a pipe, and have it killed if this process is killed.
 
     Its process group is not known before it has started. Until the guardian knows the group, it
@@ -339,9 +341,12 @@ def _start(words: Sequence[str], given: Mapping[str, Any], fix: str) -> subproce
     pipe = f"pipe:[{os.fstat(writing).st_ino}]"  # its name in /proc
     guard(pipe)
     try:
-        process = subprocess.Popen(words, stdout=writing, start_new_session=True, **given)
+        process = subprocess.Popen(words, stdout=writing, start_new_session=True, **popen_options)
     except OSError as error:
-        advice, cwd = fix or f"install {Path(words[0]).name}, or put it on PATH", given.get("cwd")
+        advice, cwd = (
+            fix or f"install {Path(words[0]).name}, or put it on PATH",
+            popen_options.get("cwd"),
+        )
         if cwd and not cwd.is_dir():
             advice = f"check why {cwd} is not a directory"
         why = error.strerror or ""
@@ -485,7 +490,7 @@ def _find_marked(mark: str) -> dict[int, str]:
     During exec, a process briefly has no visible variables, so processes without variables are read
     again. Kernel threads and zombies are left out; they have no ``exe`` in /proc.
     """
-    found = {}
+    marked = {}
     looked_at = [*Path("/proc").glob("[0-9]*")]
     for _ in range(LOOKS):
         blank = []
@@ -497,11 +502,11 @@ def _find_marked(mark: str) -> dict[int, str]:
                     blank.append(process)
                 elif mark.encode() in variables.split(b"\0"):
                     name = read_text(process / "comm", "replace").strip()
-                    found[int(process.name)] = name
+                    marked[int(process.name)] = name
         if not (looked_at := blank):
             break
         time.sleep(LOOK_S)
-    return found
+    return marked
 
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -545,7 +550,9 @@ def run_tasks(
             while pending:
                 done, pending = wait(pending, WAKE_S, FIRST_COMPLETED)
                 # Report finished tasks even if another task failed at the same moment.
-                for future in sorted(done, key=lambda one: one.exception() is not None):
+                for future in sorted(
+                    done, key=lambda future_done: future_done.exception() is not None
+                ):
                     result = future.result()
                     if on_done:
                         on_done(result)

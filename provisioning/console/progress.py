@@ -69,7 +69,7 @@ class Bar:
         if now - self._shown < interval_s:
             return
         self._shown = now
-        busy = ", ".join(one if isinstance(one, str) else one() for one in [*self._busy])
+        busy = ", ".join(task if isinstance(task, str) else task() for task in [*self._busy])
         text, live = clean_message(self.describe(now, self._note or busy)), self.progress.live
         if live and self.columns and len(text) >= self.columns:
             text = text[: self.columns - 4] + "..."  # text in the last column would wrap
@@ -108,8 +108,8 @@ def _amount(value: float, unit: str) -> str:
 
 
 def _duration(seconds: float) -> str:
-    minutes, rest = divmod(int(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+    minutes, seconds_left = divmod(int(seconds), 60)
+    return f"{minutes} min {seconds_left} s" if minutes else f"{seconds_left} s"
 
 
 class Progress:
@@ -161,7 +161,7 @@ class Progress:
                 self.write("")
 
     @contextmanager
-    def waiting(self, what: str) -> Iterator[None]:
+    def waiting(self, reason: str) -> Iterator[None]:
         """Show during the block what the program is waiting for, and for how long."""
-        with self.bar(f"{what}:", unit=""):
+        with self.bar(f"{reason}:", unit=""):
             yield

@@ -85,9 +85,9 @@ def count_columns(stream: TextIO) -> int | None:
     with suppress(OSError, ValueError):
         if not stream.isatty():
             return None
-        asked = os.environ.get("COLUMNS", "")
-        if asked.isdigit():
-            return int(asked)
+        variable = os.environ.get("COLUMNS", "")
+        if variable.isdigit():
+            return int(variable)
         return os.get_terminal_size(stream.fileno()).columns or None
     return None
 

@@ -53,21 +53,21 @@ class Usage:
     def measure_bytes(self) -> int:
         """Return the memory of the processes. Memory that they share counts once."""
         rolled = [read_window(PROC / f"{pid}/smaps_rollup") for pid in self.pids]
-        shares = [int(found[1]) << 10 for text in rolled if (found := PSS.search(text))]
+        shares = [int(match[1]) << 10 for text in rolled if (match := PSS.search(text))]
         return min(sum(shares), self.resident_bytes) if shares else self.resident_bytes
 
 
 def list_descendants(pid: int) -> list[int]:
     """Return a process and its descendants. Orphans are included if the process is a subreaper."""
-    found, children = [pid], _map_children()
-    for one in found:
+    processes, children = [pid], _map_children()
+    for process in processes:
         if children is not None:
-            found += children.get(one, [])
+            processes += children.get(process, [])
             continue
         with suppress(OSError):
-            for thread in PROC.joinpath(str(one), "task").iterdir():
-                found += map(int, read_window(thread / "children").split())
-    return found
+            for thread in PROC.joinpath(str(process), "task").iterdir():
+                processes += map(int, read_window(thread / "children").split())
+    return processes
 
 
 def _map_children() -> dict[int, list[int]] | None:
@@ -86,9 +86,9 @@ def _map_children() -> dict[int, list[int]] | None:
 def read_usage(pid: int) -> Usage:
     """Return what a process and its descendants use."""
     pids = list_descendants(pid)
-    states = [state for one in pids for state in _read_states(one)]
-    pages = [(read_window(PROC / f"{one}/statm").split() or "00")[1] for one in pids]
-    times = [read_stat(one)[11:15] for one in pids]
+    states = [state for process_id in pids for state in _read_states(process_id)]
+    pages = [(read_window(PROC / f"{process_id}/statm").split() or "00")[1] for process_id in pids]
+    times = [read_stat(process_id)[11:15] for process_id in pids]
     return Usage(
         tuple(pids),
         sum(map(int, pages)) * PAGE,
@@ -114,8 +114,8 @@ def measure_memory() -> tuple[int, int]:
     """Return the memory that is available now, and the memory of the machine or control group, in
     bytes.
     """
-    known = dict(re.findall(r"(?m)^(\w+):\s+(\d+) kB", read_window(PROC / "meminfo")))
-    free, total = (int(known.get(name, 0)) << 10 for name in ("MemAvailable", "MemTotal"))
+    fields = dict(re.findall(r"(?m)^(\w+):\s+(\d+) kB", read_window(PROC / "meminfo")))
+    free, total = (int(fields.get(name, 0)) << 10 for name in ("MemAvailable", "MemTotal"))
     for limit, used, statistics, key in GROUPS:
         most, now = (read_window(GROUP_ROOT / name).strip() for name in (limit, used))
         if most.isdecimal() and now.isdecimal() and int(most) < total:
@@ -188,8 +188,8 @@ class Watch:
         self.checked, self.usage = now, usage
         if len(usage.pids) > MAX_PROCESSES:
             return f"the process started more than {MAX_PROCESSES} processes"
-        if told := self._find_memory(answer_bytes):
-            return told
+        if excess := self._find_memory(answer_bytes):
+            return excess
         wall_s = now - self.started
         self.is_late = self.own_s >= limit_s or wall_s >= BUSY * limit_s
         if not self.is_late:
@@ -232,14 +232,14 @@ def end_descendants(pid: int) -> None:
     """Kill the descendants of a process, and theirs, but not the process itself. Processes that
     fork without end can only be killed as a group.
     """
-    deadline, kept = time.monotonic() + 2.0, {os.getpgrp()}
+    deadline, spared = time.monotonic() + 2.0, {os.getpgrp()}
     with suppress(ProcessLookupError):
-        kept.add(os.getpgid(pid))
+        spared.add(os.getpgid(pid))
     while (left := list_descendants(pid)[1:]) and time.monotonic() < deadline:
-        for one in left:
+        for descendant in left:
             with suppress(ProcessLookupError, PermissionError):
-                if (group := os.getpgid(one)) in kept:
-                    os.kill(one, signal.SIGKILL)
+                if (group := os.getpgid(descendant)) in spared:
+                    os.kill(descendant, signal.SIGKILL)
                 else:
                     os.killpg(group, signal.SIGKILL)
         if all(map(has_ended, left)):

@@ -146,8 +146,8 @@ class UserFolder:
             files = {name: list(hashes) for name, hashes in record.files.items()}
             for name, digest in fresh.items():
                 # What the user wrote is not recorded: it will be moved aside.
-                kept = [present[name]] if present[name] and name not in foreign else []
-                files[name] = list(dict.fromkeys([*kept, digest]))
+                previous = [present[name]] if present[name] and name not in foreign else []
+                files[name] = list(dict.fromkeys([*previous, digest]))
             if self.has_record:
                 self._write_record(Record(files, record.about))
             for name in written:
@@ -259,8 +259,8 @@ def lock_folder(directory: Path, progress: Progress) -> Iterator[None]:
     try:
         while not _take(descriptor):
             if is_ending():
-                what = f"the wait for {shown_path(directory)} was ended"
-                raise StoreError(what, why="the command was interrupted", fix="run it again")
+                text = f"the wait for {shown_path(directory)} was ended"
+                raise StoreError(text, why="the command was interrupted", fix="run it again")
             if not is_said:
                 holder = find_holder(os.fstat(descriptor))
                 progress.step(f"{shown_path(directory)}: waiting for {holder}, which writes there")
