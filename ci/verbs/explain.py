@@ -27,6 +27,7 @@ from provisioning.errors import ExitCode, UsageError
 STDIN = "-"
 FINDING = re.compile(r"QNN\d+")
 PART_BYTES = 1 << 20
+MOST_BYTES = 256 << 20  # a minute of work
 LOGS = (".log", ".txt", ".out", ".err", ".logcat")
 ARCHIVES = (b"PK\x03\x04", b"\x1f\x8b", b"\xfd7zXZ", b"BZh")
 
@@ -134,6 +135,14 @@ def read_parts(name: str) -> Iterator[bytes]:
         if part.startswith(ARCHIVES):
             fix = "unpack it, and pass the directory"
             raise UsageError(f"{name} is an archive or a compressed file, not a plain log", fix=fix)
+        size = 0
         while part:
+            size += len(part)
+            if size > MOST_BYTES:
+                raise UsageError(
+                    f"{'standard input' if name == STDIN else name} is longer than {MOST_BYTES}"
+                    " bytes",
+                    fix="pass the part with the failure, such as the output of `tail -c 100M`",
+                )
             yield part
             part = file.read(PART_BYTES)

@@ -19,7 +19,7 @@ from ci.__main__ import explain_error, main
 from ci.explain.explain import find_known
 from ci.explain.render import advise
 from ci.explain.rules import read_rules
-from provisioning.errors import QnnCiError
+from provisioning.errors import ExitCode, QnnCiError
 
 ROOT = Path(__file__).parents[4]
 SCHEMA = ROOT / "docs" / "schemas" / "explain.schema.json"
@@ -55,6 +55,23 @@ def test_explain_describes_a_finding_by_its_id(capsys: pytest.CaptureFixture[str
     capsys.readouterr()
     assert main(["explain", "--json", "QNN1608"]) == 0
     jsonschema.validate(json.loads(capsys.readouterr().out), json.loads(SCHEMA.read_text()))
+
+
+@pytest.mark.parametrize(("size", "code"), [(4, ExitCode.OK), (5, ExitCode.USAGE)])
+def test_explain_reads_no_log_without_an_end(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    size: int,
+    code: ExitCode,
+) -> None:
+    monkeypatch.setattr("ci.verbs.explain.PART_BYTES", 1)
+    monkeypatch.setattr("ci.verbs.explain.MOST_BYTES", 4)
+    monkeypatch.setattr(sys, "stdin", Pipe(b"x" * size))
+    (tmp_path / "long.log").write_bytes(b"x" * size)
+    for name in ("-", str(tmp_path / "long.log")):
+        assert main(["explain", name]) == code
+        assert ("tail -c" in capsys.readouterr().err) == (code == ExitCode.USAGE)
 
 
 def test_explain_reads_every_log_of_a_directory(
