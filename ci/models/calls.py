@@ -33,12 +33,8 @@ TORCH = str(Path(torch.__file__).parent)
 EXPORTING = ("_is_compiling_flag", "_is_exporting_flag")
 PLAIN = (
     *(type(None), type(...), bool, int, float, complex, str),
-    *(torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Generator),
+    *(torch.dtype, torch.device, torch.layout, torch.memory_format),
 )
-
-
-class UnseenError(Exception):
-    """A call has an argument whose effect or origin is unknown."""
 
 
 class CallRecorder(TorchFunctionMode):
@@ -46,7 +42,8 @@ class CallRecorder(TorchFunctionMode):
 
     Tensors are numbered in the order in which they appear. ``known`` maps the tensors of the module
     and the inputs to their names. An argument that is neither one of them nor the result of an
-    earlier call comes from code that this mode does not see: UnseenError.
+    earlier call comes from code that this mode does not see: ``is_complete`` is then false. This is
+    no exception, which the model's own code might catch.
     """
 
     def __init__(self, digest: Any, known: Mapping[str, Tensor]) -> None:
@@ -54,16 +51,17 @@ class CallRecorder(TorchFunctionMode):
         self.digest = digest
         self.names = WeakIdKeyDictionary()
         self.count = 0
+        self.is_complete = True
         for name, tensor in known.items():
             self.names.setdefault(tensor, name)
 
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        """Record one call and run it. Raises UnseenError."""
+        """Record one call and run it."""
         del types
         kwargs = kwargs or {}
-        called = f"{name_function(func)} {self.describe(args)} {self.describe(kwargs)}"
+        called = f"{self.name_function(func)} {self.describe(args)} {self.describe(kwargs)}"
         result = func(*args, **kwargs)
         self.add(f"{called} {list_lines()} -> {self.describe(result, is_result=True)}")
         return result
@@ -73,7 +71,7 @@ class CallRecorder(TorchFunctionMode):
         self.digest.update(f"{len(text)}:{text}".encode())
 
     def describe(self, value: Any, *, is_result: bool = False) -> str:
-        """Return a text for an argument or a result. Raises UnseenError for any other value."""
+        """Return a text for an argument or a result."""
         if isinstance(value, Tensor):
             return self._name_tensor(value, is_result=is_result)
         if isinstance(value, Mapping):
@@ -91,13 +89,23 @@ class CallRecorder(TorchFunctionMode):
             return f"{type(value).__name__} {value!r}"
         if is_result:  # such as a method that getattr found
             return type(value).__qualname__
-        raise UnseenError(type(value).__qualname__)
+        self.is_complete = False
+        return type(value).__qualname__
+
+    def name_function(self, func: Any) -> str:
+        """Return a name for a function of torch, such as ``Tensor.shape.__get__``."""
+        if isinstance(func, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+            return str(func)
+        owner = getattr(func, "__self__", None)
+        owner_name = getattr(owner, "__qualname__", "") or getattr(owner, "__name__", "")
+        name = getattr(func, "__qualname__", "") or getattr(func, "__name__", "")
+        self.is_complete = self.is_complete and bool(name)
+        return f"{getattr(func, '__module__', '')} {owner_name} {name}"
 
     def _name_tensor(self, tensor: Tensor, *, is_result: bool) -> str:
         name = self.names.get(tensor)
         if name is None:
-            if not is_result:
-                raise UnseenError("a tensor of unknown origin")
+            self.is_complete = self.is_complete and is_result
             self.count += 1
             name = self.names[tensor] = f"%{self.count}"
         return f"{name}:{tensor.dtype}{tuple(tensor.shape)}"
@@ -116,7 +124,8 @@ def digest_calls(
     recorder = CallRecorder(digest, known | given)
     for name, part in module.named_modules(remove_duplicate=False):
         recorder.add(f"{name} {type(part).__module__}.{type(part).__qualname__}")
-        recorder.add(f"{sorted(part._non_persistent_buffers_set)} {part.training}")
+        recorder.add(f"{[*part._parameters]} {[*part._buffers]} {part.training}")
+        recorder.add(f"{sorted(part._non_persistent_buffers_set)}")
     for name, tensor in known.items():
         recorder.add(f"{name} is {recorder.names[tensor]}")  # two names may share one tensor
         digest_tensor(digest, tensor)
@@ -126,7 +135,7 @@ def digest_calls(
         recorder.add(recorder.describe(outputs))
     except Exception:  # noqa: BLE001 - torch.export decides, and the lowering reports the error
         return None
-    return digest.hexdigest()
+    return digest.hexdigest() if recorder.is_complete else None
 
 
 @contextmanager
@@ -162,18 +171,6 @@ def _list_values(
             yield from _list_values(f"{prefix}{key}.", dict(enumerate(value)))  # type: ignore[arg-type]
         elif nested and isinstance(value, dict) and not key.startswith("_"):
             yield from _list_values(f"{prefix}{key}.", value)
-
-
-def name_function(func: Any) -> str:
-    """Return a name for a function of torch, such as ``Tensor.shape.__get__``."""
-    if isinstance(func, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
-        return str(func)
-    owner = getattr(func, "__self__", None)
-    owner_name = getattr(owner, "__qualname__", "") or getattr(owner, "__name__", "")
-    name = getattr(func, "__qualname__", "") or getattr(func, "__name__", "")
-    if not name:
-        raise UnseenError(type(func).__qualname__)
-    return f"{getattr(func, '__module__', '')} {owner_name} {name}"
 
 
 def list_lines() -> str:

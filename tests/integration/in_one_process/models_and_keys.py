@@ -221,6 +221,13 @@ def script_halve() -> Any:
         return torch.jit.script(halve)
 
 
+def catch(compute: Callable[[], Any]) -> Any:
+    try:
+        return compute()
+    except Exception:  # noqa: BLE001 - as models do
+        return torch.zeros(4)
+
+
 OWN = torch.ones(4)  # a constant of the file
 UNSEEN: dict[str, Callable[..., Any]] = {
     "TorchScript": lambda net, x: script_halve()(x),
@@ -228,6 +235,8 @@ UNSEEN: dict[str, Callable[..., Any]] = {
     "numpy": lambda net, x: x + torch.from_numpy(np.ones(4, np.float32)),
     "a function for a function": lambda net, x: torch.vmap(halve)(x),
     "an error": lambda net, x: x @ x,
+    "what the model catches": lambda net, x: catch(lambda: x + torch.from_numpy(np.ones(4))),
+    "a generator": lambda net, x: x + torch.rand(4, generator=torch.Generator().manual_seed(1)),
 }
 
 
@@ -243,11 +252,14 @@ def test_tensors_of_the_module_and_its_file_are_in_the_digest_of_its_calls() -> 
         net.table = {"key": net.held[0] if shared else torch.full((4,), value)}
         return net
 
-    nets = [make(1.0), make(1.0), make(2.0), make(1.0, shared=True)]
+    parameter = make(1.0)
+    del parameter.total
+    parameter.total = torch.nn.Parameter(torch.zeros(4))
+    nets = [make(1.0), make(1.0), make(2.0), make(1.0, shared=True), parameter]
     digests = [digest_called(net, (draw(),)) for net in nets]
     assert digests[0] is not None
     assert digests[0] == digests[1]
-    assert len({*digests}) == 3
+    assert len({*digests}) == 4
 
 
 class Above(torch.nn.Module):
