@@ -28,7 +28,13 @@ from ci.facts.finding import NOWHERE, Origin, PlacedError
 from provisioning.console.command import explain_limit
 from provisioning.console.process import describe_exit, end_with_parent
 from provisioning.documents import DocumentError, decode_json
-from provisioning.errors import DefectError, FailedError, QnnCiError, describe_exception
+from provisioning.errors import (
+    MAX_DESCRIBED,
+    DefectError,
+    FailedError,
+    QnnCiError,
+    describe_exception,
+)
 from provisioning.files import explain_no_room
 
 R = TypeVar("R")
@@ -154,9 +160,20 @@ def answer_job(function: Callable[[], Any]) -> Any:
         return error
     except (Exception, SystemExit) as error:  # noqa: BLE001 - reported as the case's failure
         with suppress(Exception):  # a model may have closed or replaced stderr
-            traceback.print_exc()
+            print_traceback(error)
         limit = explain_limit(error) if isinstance(error, ImportError) else None
         return explain_no_room(error) or limit or FailedError(describe_exception(error))
+
+
+def print_traceback(error: BaseException) -> None:
+    """Print the traceback of an exception to stderr. Of a huge message only the start is printed:
+    in Python 3.13, the traceback module needs three times the length of a message, which can be
+    more memory than the job may use."""
+    text = describe_exception(error)
+    if len(text) > MAX_DESCRIBED:
+        sys.stderr.writelines([*traceback.format_tb(error.__traceback__), f"{text}\n"])
+    else:
+        traceback.print_exception(error)
 
 
 def describe_error(error: BaseException) -> str:

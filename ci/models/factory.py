@@ -78,13 +78,18 @@ def fit_sets(
                 f" {_describe(as_tuples[0], lacking.samples)}: samples of the shape of the example",
                 fix=f"{lacking.fix}; or return tensors of the example's shape from a function",
             )
-        is_type = [tuple(tensor.shape) for tensor in inputs] == wanted
-        shapes = "pad or crop them to one shape: a program for QNN has fixed shapes"
+        shapes = [tuple(tensor.shape) for tensor in inputs]
+        if shapes == wanted:
+            fix = "convert them to the dtypes of the example"
+        elif [*map(len, shapes)] == [*map(len, wanted)]:
+            fix = "pad or crop them to one shape: a program for QNN has fixed shapes"
+        else:
+            fix = "provide samples with as many inputs and axes as the example"
         raise UsageError(
             f"{name} has a sample whose shapes or dtypes differ from those of the example",
             why=f"the example is {_describe(as_tuples[0])}, {kind} {number - 1} is"
             f" {_describe(inputs)}",
-            fix="convert them to the dtypes of the example" if is_type else shapes,
+            fix=fix,
         )
     return as_tuples
 

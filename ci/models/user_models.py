@@ -40,6 +40,7 @@ RANDOM, SHUFFLED = "random inputs", "shuffled inputs"  # how inputs were generat
 NPY = "an .npy file of shape [samples, *shape] for a single input"
 NPZ = "an .npz file with one array per input"
 SETS = f"{NPY}, or {NPZ}"
+FORMATS = (b"\x93NUMPY", b"PK")  # how .npy and .npz files start
 FACTORY, FUNCTION = "factory", "function"
 # A module that uses one of these may define names that static analysis does not find.
 DYNAMIC = {"*", "__getattr__", "exec", "eval", "globals", "locals", "vars", "setattr", "__dict__"}
@@ -443,6 +444,8 @@ def read_arrays(path: Path) -> dict[str, Any]:
         raise
     except Exception as error:  # of numpy, zipfile, zlib, or for lack of memory
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
+        if "allow_pickle" in why:  # numpy suggests to load it all the same
+            why = "it has Python objects, which are not read, because reading them can run code"
         raise UsageError(f"{path.name} cannot be read", why=why, fix=f"write {SETS}") from error
 
 
@@ -450,6 +453,8 @@ def _check_start(path: Path, start: bytes) -> None:
     if start == POINTER:
         fix = "run `git lfs pull`, or set `lfs: true` in a workflow"
         raise UsageError(f"{path.name} is a Git LFS pointer", fix=fix)
+    if start and not start.startswith(FORMATS):
+        raise UsageError(f"{path.name} is neither an .npy nor an .npz file", fix=f"write {SETS}")
 
 
 def _check_size(path: Path, size_bytes: int) -> None:
@@ -477,5 +482,6 @@ def count_sets(arrays: Collection[Any], called: str) -> int:
         why = f"its arrays have dtypes {', '.join(map(str, kinds))}"
         raise UsageError(f"{called} has arrays of a dtype that torch does not support", why=why)
     if not all(np.isfinite(array).all() for array in arrays):
-        raise UsageError(f"{called} has NaN or infinite elements")
+        fix = "leave out these samples, or replace these elements"
+        raise UsageError(f"{called} has NaN or infinite elements", fix=fix)
     return lengths.pop()

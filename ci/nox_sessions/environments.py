@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 import sys
 import threading
 import time
@@ -19,6 +20,7 @@ from ci.nox_sessions.links import link_packages
 if TYPE_CHECKING:
     import nox
 
+ROOT = Path(__file__).resolve().parents[2]
 # On the default package index, torch is a CUDA build of several GB.
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 PROBE_S, HEARTBEAT_S = 2.0, 15.0
@@ -30,7 +32,9 @@ RARE = (
     r"|huggingface_hub|textual|narwhals|onnxruntime/transformers)/"
     r"|.*/(tests?|testing|examples|benchmarks)/)"
 )
-MOVE = "copy the checkout to a directory that you own, or install it: pip install ."
+# Not `pip install .`: nox adds a full stop, and not everyone is in that directory.
+INSTALL = f"`pip install {shlex.quote(str(ROOT))}`"
+MOVE = f"install the checkout with {INSTALL}, or copy it to a directory that you own"
 
 
 class UnwritableError(Exception):

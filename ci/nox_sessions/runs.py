@@ -21,9 +21,8 @@ from typing import NoReturn
 import nox
 from nox.command import CommandFailed
 
-from ci.nox_sessions.environments import PythonEnvironment, UnwritableError
+from ci.nox_sessions.environments import ROOT, PythonEnvironment, UnwritableError
 
-ROOT = Path(__file__).resolve().parents[2]
 PYPROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
 USAGE, ENVIRONMENT, DOWNLOAD = 2, 3, 4  # docs/reference/exit-codes.md
 # Groups that are useful only on machines that can run QNN's host libraries.

@@ -29,6 +29,7 @@ from ci.models.tensors import digest_sets
 from ci.models.user_data import find_lacking_axes, read_judged, read_sets
 from ci.models.user_models import DERIVED_SETS, RANDOM, SHUFFLED
 from ci.onnx.models import Shapes, is_quantized, list_free, list_required_inputs, read_model
+from provisioning.console.caller import shown_path
 from provisioning.documents import read_user_file
 from provisioning.errors import UsageError, at_key, describe_exception
 from provisioning.files import hash_file
@@ -213,17 +214,18 @@ def fit_sets(place: str, sets: Sequence[Sequence[Any]], inputs: Ports) -> tuple[
         row = tuple(np.asarray(one).copy() for one in given)
         if [(array.dtype, array.shape) for array in row] != list(inputs.values()):
             stacked = [(len(sets), *array.shape) for array in row]
+            called = shown_path(Path(place))
             if lacking := find_lacking_axes(stacked, [shape for _, shape in inputs.values()]):
                 arrays = (f"{array.dtype}{[len(sets), *array.shape]}" for array in row)
                 raise UsageError(
-                    f"{place} has {lacking.what}",
+                    f"{called} has {lacking.what}",
                     why=f"it has {', '.join(arrays)}, and needs"
                     f" {_describe_ports(inputs, lacking.samples)}",
                     fix=lacking.fix,
                 )
             told = ", ".join(f"{one.dtype}{list(one.shape)}" for one in row)
             raise UsageError(
-                f"{place} does not match the model",
+                f"{called} does not match the model",
                 why=f"its set {number} has {told}",
                 fix=f"provide one array per input: {_describe_ports(inputs)}",
             )

@@ -145,6 +145,7 @@ def require_text(flag: str, value: str) -> None:
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if args.project:
         require_effect(args, "--project", "--scheme", "--context")
+        require_files(args)
         steps.require_packages(("torch", "executorch"), "lowering")
         return project_model(args)
     if args.pte:
@@ -155,6 +156,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
             why="both name the model to run",
             fix="pass one of them",
         )
+    (check_program_options if args.pte else check_model_options)(args)
+    require_files(args)
     steps.check_arguments(args, SESSION)
     policy = steps.read_limits(args, POLICY, progress)
     if unused := [name for name in ("models", "suite") if getattr(policy, name)]:
@@ -199,6 +202,60 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     return steps.publish(report, args.reports / SESSION, args, progress)
 
 
+def require_files(args: argparse.Namespace) -> None:
+    """Raise UsageError for an option whose file or directory does not exist."""
+    for option, path in (
+        ("--project", args.project),
+        ("--program", args.pte),
+        ("--weights", args.weights),
+        ("--tokenizer", args.tokenizer),
+        ("--text", args.text),
+    ):
+        if path and not path.exists():
+            raise UsageError(
+                f"{option} {shown_path(path)} does not exist",
+                fix="correct the path; it is relative to the directory from which you ran the"
+                " command",
+            )
+
+
+def check_program_options(args: argparse.Namespace) -> None:
+    """Raise UsageError for options that do not work with --program."""
+    if args.scheme or len(args.soc) > 1:
+        raise UsageError(
+            "--program cannot be used with --scheme, or with several --soc",
+            why="the program is already lowered",
+            fix="leave out --scheme, and pass at most one --soc",
+        )
+    if args.text or args.max_perplexity is not None:
+        option = "--text" if args.text else "--max-perplexity"
+        raise UsageError(
+            f"{option} cannot be used with --program",
+            why="perplexity needs a model that is lowered here",
+        )
+    if not args.tokenizer:
+        raise UsageError(
+            "--program needs --tokenizer", fix="pass the tokenizer of the program's model"
+        )
+
+
+def check_model_options(args: argparse.Namespace) -> None:
+    """Raise UsageError for options that do not work together if a model is lowered."""
+    if args.max_perplexity is not None and not (args.text and args.max_perplexity >= 1):
+        told = f"--max-perplexity {args.max_perplexity:g}" + (
+            " is below 1" if args.text else " needs --text"
+        )
+        fix = "pass 1 or more" if args.text else "pass the text to measure with --text"
+        raise UsageError(told, fix=fix)
+    if bool(args.weights) != bool(args.tokenizer):
+        raise UsageError("--weights and --tokenizer belong together", fix="pass both or neither")
+    if args.prefill < 2 or args.context < 2 * args.prefill or args.context % args.prefill:
+        raise UsageError(
+            f"--prefill {args.prefill} does not work with --context {args.context}",
+            why="--prefill must be at least 2, and --context must be a larger multiple of it",
+        )
+
+
 def choose_schemes(globs: Sequence[str]) -> Sequence[Scheme]:
     """Return the schemes that match ``globs`` or, without globs, the default schemes. Raises
     UsageError for a glob that matches none."""
@@ -235,26 +292,9 @@ def require_context(context: int, most: int) -> None:
 
 def find_program(args: argparse.Namespace) -> ForeignJob:
     """Return the job for --program, a program lowered elsewhere. Raises UsageError for missing or
-    damaged files, and for options that are invalid or apply only to lowering."""
-
-    if args.scheme or len(args.soc) > 1:
-        raise UsageError(
-            "--program cannot be used with --scheme, or with several --soc",
-            why="the program is already lowered",
-            fix="leave out --scheme, and pass at most one --soc",
-        )
-    if args.text or args.max_perplexity is not None:
-        option = "--text" if args.text else "--max-perplexity"
-        raise UsageError(
-            f"{option} cannot be used with --program",
-            why="perplexity needs a model that is lowered here",
-        )
-    if not args.tokenizer:
-        raise UsageError(
-            "--program needs --tokenizer", fix="pass the tokenizer of the program's model"
-        )
+    damaged files."""
     if not args.pte.is_file():
-        raise UsageError(f"there is no program {args.pte}")
+        raise UsageError(f"--program {shown_path(args.pte)} is not a file")
     held = run_limited(partial(read_program, args.pte), args.pte.name)
     if held.kind != "program" or held.damage:
         told = f"it {held.damage}" if held.damage else "it is a context binary"
@@ -267,22 +307,8 @@ def find_program(args: argparse.Namespace) -> ForeignJob:
 
 def find_subject(args: argparse.Namespace, progress: Progress) -> tuple[Subject, Show]:
     """Return the model to lower, and a function that shows its token ids as text. The files of a
-    known model are fetched if necessary. Raises UsageError for weights, a tokenizer, a text or
-    sizes that do not match, and the same errors as ``find_files``."""
-
-    if args.max_perplexity is not None and not (args.text and args.max_perplexity >= 1):
-        told = f"--max-perplexity {args.max_perplexity:g}" + (
-            " is below 1" if args.text else " needs --text"
-        )
-        fix = "pass 1 or more" if args.text else "pass the text to measure with --text"
-        raise UsageError(told, fix=fix)
-    if bool(args.weights) != bool(args.tokenizer):
-        raise UsageError("--weights and --tokenizer belong together", fix="pass both or neither")
-    if args.prefill < 2 or args.context < 2 * args.prefill or args.context % args.prefill:
-        raise UsageError(
-            f"--prefill {args.prefill} does not work with --context {args.context}",
-            why="--prefill must be at least 2, and --context must be a larger multiple of it",
-        )
+    known model are fetched if necessary. Raises UsageError for weights, a tokenizer or a text that
+    do not match, and the same errors as ``find_files``."""
     place = Path(tiny.__file__).parent
     weights, path = place / "weights.bin", place / "tokenizer.bin"
     texts: Sequence[str] = tiny.PROMPTS

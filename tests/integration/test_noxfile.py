@@ -7,6 +7,7 @@ import importlib.util
 import io
 import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -689,7 +690,7 @@ def test_environments_of_another_user_are_refused_with_exit_code_4(
     with unprivileged(tmp_path), pytest.raises(RefusedError) as caught:
         linux.make_environment(session, "core")
     (folder / closed).chmod(0o755)
-    assert "copy the checkout to a directory that you own" in str(caught.value)
+    assert f"`pip install {shlex.quote(str(ROOT))}`, or copy it to a dir" in str(caught.value)
     assert linux.failures.pop().code == linux.DOWNLOAD
 
 

@@ -113,6 +113,31 @@ def test_wrong_llm_options_are_refused_before_anything_is_fetched(
     check_snapshot(SNAPSHOTS / "usage.txt", text.encode(errors="backslashreplace").decode())
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--project gone.json",
+        "--program gone.pte --tokenizer t.bin",
+        "--program t.bin",
+        "--program t.bin --tokenizer gone.bin",
+        "--weights gone --tokenizer t.bin",
+        "--weights t.bin --tokenizer gone.bin",
+        "--weights t.bin",
+        "--text gone.txt",
+        "--max-perplexity 3",
+        "--prefill 1",
+    ],
+)
+def test_options_that_no_run_can_use_are_refused_before_torch_is_needed(
+    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So the session refuses them before it installs torch, which takes minutes."""
+    monkeypatch.chdir(tmp_path)
+    Path("t.bin").touch()
+    monkeypatch.setattr(llm.steps, "require_packages", None)
+    assert main(["test-llm", *words.split()]) == ExitCode.USAGE
+
+
 # -- what a call passes on ------------------------------------------------------------------------
 
 
@@ -211,7 +236,7 @@ TWO = ["--soc", "SM8650", "--soc", "SM8750"]
             ["SM8750"],
             ["--text text.txt", "--max-perplexity 2.5", "--sdk pinned", "--policy limits.toml"],
         ),
-        (["--program", "m.pte", "--soc", "SM8650"], "m.pte", [Scheme.ASIS], ["SM8650"], []),
+        ([*FOREIGN, "--soc", "SM8650"], "m.pte", [Scheme.ASIS], ["SM8650"], []),
     ],
 )
 def test_each_option_reaches_the_cases_and_the_command_that_repeats_them(
@@ -228,6 +253,8 @@ def test_each_option_reaches_the_cases_and_the_command_that_repeats_them(
     for name in ("QNN_CI_SDK", "QNN_CI_ADAPTOR"):
         monkeypatch.setenv(name, "")
     (tmp_path / "limits.toml").write_text('extends = "default"\n[schemes.fp16]\nmin_cosine = 0.5\n')
+    for name in ("text.txt", "m.pte"):
+        (tmp_path / name).touch()
     ran: list[Any] = []
     given: dict[str, Any] = {}
 
