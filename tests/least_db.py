@@ -1,8 +1,8 @@
 """Write how large the errors of the known faults are into manifests/policies/faults.toml.
 
 ``python -m tests.least_db reports/faults/report.json`` reads the report of ``test-emulator --suite
-faults`` and sets ``least_db`` of each fault to its lowest wrong SQNR, rounded down. Faults that are
-not in the report, or that were nowhere wrong in it, keep what they have.
+faults`` and lowers ``least_db`` of each fault to its lowest wrong SQNR, rounded down. A lower one
+stays, because it was seen in a larger model than the fault's graph.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ def write_lowest(policy: str, lowest: dict[str, int]) -> str:
 
 def _set_least_db(fault: str, lowest: dict[str, int]) -> str:
     name = re.search(r'^name = "(.+)"$', fault, re.MULTILINE)
+    recorded = re.search(r"^least_db = (.+)\n", fault, re.MULTILINE)
     if not name or name[1] not in lowest:
+        return fault
+    if recorded and float(recorded[1]) <= lowest[name[1]]:
         return fault
     fault = re.sub(r"^least_db = .*\n", "", fault, flags=re.MULTILINE)
     line = rf"\1least_db = {lowest[name[1]]}\n"

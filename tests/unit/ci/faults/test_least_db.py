@@ -64,6 +64,7 @@ def test_the_lowest_wrong_sqnr_of_a_fault_is_taken_from_the_report_of_the_suite(
     [
         ({"a": -4}, ['remedy = "x"\nleast_db = -4\ngraph', 'remedy = "y"\nleast_db = 12\n']),
         ({"b": 3}, ['remedy = "x"\ngraph', 'remedy = "y"\nleast_db = 3\n\n[[fault.tried]]']),
+        ({"b": 38}, ['remedy = "x"\ngraph', 'remedy = "y"\nleast_db = 12\n']),
         ({}, ['remedy = "x"\ngraph', "least_db = 12"]),
     ],
 )
