@@ -62,6 +62,11 @@ def write_whole(path: Path, data: bytes | str) -> None:
         fresh.unlink(missing_ok=True)  # it may be a link to another file
         fresh.write_bytes(raw)
         fresh.replace(path)
+    except OSError as error:
+        if error.filename:
+            raise
+        # A failed write, such as one to a full disk, names no file.
+        raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         fresh.unlink(missing_ok=True)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -80,6 +81,20 @@ def test_a_link_with_the_name_of_the_temporary_file_is_not_followed(tmp_path: Pa
     write_whole(tmp_path / "a.json", "new")
     assert (other.read_text(), (tmp_path / "a.json").read_text()) == ("kept", "new")
     assert not (tmp_path / "a.json").is_symlink()
+
+
+def test_a_write_beyond_a_limit_names_the_file_and_leaves_what_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    path.write_text("before")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with pytest.raises(OSError, match="too large") as failure:
+            write_whole(path, "x" * 2000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert failure.value.filename == str(path)
+    assert [path.read_text(), *tmp_path.iterdir()] == ["before", path]
 
 
 def test_a_failed_write_leaves_what_was_there(
