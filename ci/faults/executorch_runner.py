@@ -15,9 +15,8 @@ from ci.executorch.patches import PATCHES_OF_SEARCH, apply_patches, warm_up
 from ci.executorch.quantize import find_grids, make_quantizer, quantize_method
 from ci.executorch.toolchain import find_qnn_version
 from ci.faults.graph import parse_graph
-from ci.faults.results import LEFT, Item, Result, Runs, judge_graphs
+from ci.faults.results import LEFT, Edit, Item, Result, Runs, judge_graphs
 from ci.faults.torch_graphs import UNKNOWN, Bundle, Module, draw_together, find_part
-from ci.faults.trial import Edit
 from ci.models.eager import run_eager
 from ci.models.lowering_options import NO_CHOICES
 from ci.models.model import Model

@@ -14,9 +14,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from ci.cases.engine import QUANTIZING
 from ci.faults.graph import Graph, Shape, parse_graph, read_operators
-from ci.faults.results import LEFT, Item, Result, Runs, judge_graphs
+from ci.faults.results import LEFT, Edit, Item, Result, Runs, judge_graphs
 from ci.faults.torch_graphs import EPSILON, compute, draw, draw_together
-from ci.faults.trial import Edit
 from ci.models.rounding import find_version
 from ci.models.schemes import Scheme
 from ci.onnx.fallback import PROVIDER, QNN, stage

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,6 +27,10 @@ LEAST_PREDICTED_DB = 12.0
 # the SQNR of its worst row is at least GOOD_DB (with 8-bit activations, GOOD_8_BITS_DB).
 MOST_STEPS = 1.05
 GOOD_DB, GOOD_8_BITS_DB = 45.0, 33.0
+
+# Applies the rewrite with a name to a torch module, or to the .onnx file with a path, and returns
+# the result. It also gets the samples. Raises ValueError if there is nothing to change.
+Edit = Callable[[str, Any, Sequence[Sequence[Any]]], Any]
 
 
 class Item(Struct, frozen=True):

@@ -5,17 +5,16 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from ci.cases import pool
 from ci.faults.known import CRASHED, REFUSED, Frontend
-from ci.faults.results import LATE, UNJUDGED, UNTRIED, Item, Result
+from ci.faults.results import LATE, UNJUDGED, UNTRIED, Edit, Item, Result
 from ci.models.schemes import Scheme
 
 MOST_TEXT = 300
@@ -23,9 +22,6 @@ BUNDLE = 8  # the number of graphs that are compiled together
 FIRST_S, EACH_S = 60.0, 10.0  # time limits for a process and for each graph of a bundle
 MOST_BYTES = 3 << 30  # a bundle needs less than 2 GiB
 NUMBERS = count()
-# Applies the rewrite with a name to a torch module, or to the .onnx file with a path, and returns
-# the result. It also gets the samples. Raises ValueError if there is nothing to change.
-Edit = Callable[[str, Any, Sequence[Sequence[Any]]], Any]
 
 
 @dataclass(frozen=True)

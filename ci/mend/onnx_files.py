@@ -21,8 +21,7 @@ from onnx.external_data_helper import set_external_data
 
 from ci.graphs.onnx_file import list_bodies
 from ci.mend.onnx_rewrites.graph import Graph, read
-from ci.mend.policy import EXTERNAL, SAMPLES
-from ci.mend.rewrite import ONNX, Change, find_rewrite, require_changes
+from ci.mend.rewrite import EXTERNAL, ONNX, SAMPLES, Change, find_rewrite, require_changes
 from ci.onnx.models import (
     QUANTIZED,
     Shapes,

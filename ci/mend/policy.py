@@ -36,7 +36,6 @@ else:
     import tomli as tomllib
 
 SOURCE, POLICY = "mended_net.py", "qnn.toml"
-EXTERNAL, SAMPLES = ".data", ".npz"  # files next to a rewritten .onnx file
 MOST_CHARS = 100  # of the name of a file
 ROWS = ("override", "unsupported")  # tables with a row per case
 # Keys of a model's entry that are paths, relative to the policy.

@@ -37,6 +37,7 @@ TorchRewrite: TypeAlias = "Callable[[fx.GraphModule], tuple[Change, ...]]"
 OnnxRewrite: TypeAlias = "Callable[[onnx.ModelProto], tuple[Change, ...]]"
 
 TORCH, ONNX = "ci.mend.torch_rewrites", "ci.mend.onnx_rewrites"
+EXTERNAL, SAMPLES = ".data", ".npz"  # suffixes of the files next to a rewritten .onnx file
 
 
 def find_place(node: Any) -> Place | None:

@@ -17,10 +17,8 @@ from ci.cases.spec import CaseSpec
 from ci.faults.match import match_faults
 from ci.mend.mending import Mended, Mending, find_reference, write_rewritten
 from ci.mend.policy import (
-    EXTERNAL,
     HEAD,
     POLICY,
-    SAMPLES,
     SOURCE,
     Earlier,
     Written,
@@ -33,6 +31,7 @@ from ci.mend.policy import (
     write_toml,
 )
 from ci.mend.report import Mends, choose_exit, describe_case, make_document
+from ci.mend.rewrite import EXTERNAL, SAMPLES
 from ci.mend.search import Recipe
 from ci.mend.source import make_relative, make_source, read_source
 from ci.report.claim import claim_reports
