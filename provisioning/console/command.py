@@ -87,8 +87,8 @@ class Outcome:
     """The result of a verb: ``data`` for --json, ``text`` for people, and the exit code.
 
     Escape sequences for terminals and commands to CI runners are removed from ``text``. If
-    ``exact`` is true, ``text`` is printed unchanged, because another program reads it or because it
-    is already clean.
+    ``exact`` is true, the lines of ``text`` are printed unchanged, because another program reads
+    them or because they are already clean.
     """
 
     text: str = ""
@@ -98,14 +98,14 @@ class Outcome:
 
     def render(self, *, as_json: bool) -> str:
         """Return the text for stdout: ``data`` as JSON if ``as_json`` is true, else ``text``. Text
-        that is not ``exact`` is cleaned, wrapped to the width of the terminal, and ends with a
-        newline.
+        that is not ``exact`` is cleaned and wrapped to the width of the terminal. Either ends with
+        a newline.
         """
         if as_json:
             return render_json(self.data)
-        if self.exact:
-            return self.text
-        text = fit_lines(clean_output(self.text), count_columns(sys.stdout))
+        text = self.text
+        if not self.exact:
+            text = fit_lines(clean_output(text), count_columns(sys.stdout))
         return f"{text}\n" if text and not text.endswith("\n") else text
 
 

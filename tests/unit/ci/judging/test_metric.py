@@ -39,6 +39,24 @@ def test_a_metric_must_stay_in_its_budget_and_distinguish_inputs(
 
 
 @pytest.mark.parametrize(
+    ("inputs", "outputs", "remedy"),
+    [
+        (0.5, 0.01, "load trained weights"),
+        (0.01, 0.01, "use inputs that vary"),
+        (0.5, 0.5, "use a trained model, labels and inputs that vary"),
+        (None, None, "use a trained model, labels and inputs that vary"),
+    ],
+)
+def test_a_metric_that_accepts_other_outputs_has_one_remedy_that_fits_its_cause(
+    inputs: float | None, outputs: float | None, remedy: str
+) -> None:
+    """A remedy for any cause is not shown above one that fits the known cause."""
+    (blind,) = judge_metric(METRIC, MetricResult(1.0, 1.0, 1.0, 0.9), inputs, outputs)
+    assert [one.text.startswith(remedy) for one in blind.remedies] == [True]
+    assert len(blind.causes) == ("labels" not in remedy)
+
+
+@pytest.mark.parametrize(
     ("value", "quantized", "float32", "question"),
     [
         (0.5, 0.5, 1.0, Question.QUANTIZED),

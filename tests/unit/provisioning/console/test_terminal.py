@@ -50,6 +50,13 @@ def test_output_holds_no_terminal_sequence_unless_it_is_exact() -> None:
     assert Outcome(text, exact=True).render(as_json=False) == text
 
 
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize(("text", "shown"), [("", ""), ("one", "one\n"), ("one\n", "one\n")])
+def test_output_ends_with_a_newline(text: str, shown: str, exact: bool) -> None:
+    """Otherwise nox's line, or the user's prompt, follows on the same line."""
+    assert Outcome(text, exact=exact).render(as_json=False) == shown
+
+
 def run_shell(words: str, **variables: str) -> subprocess.CompletedProcess[bytes]:
     env = {**os.environ, **variables, "PYTHONPATH": str(ROOT)}
     argv = ["bash", "-c", words.replace("PROGRAM", " ".join(PROGRAM)) + '; exit "${PIPESTATUS[0]}"']
