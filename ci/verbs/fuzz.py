@@ -90,8 +90,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         if text:
             trials = [(one, bench.make(one, soc)) for one, soc in runs]
             outcome, findings = try_graph(text, trials, frontend=args.frontend, soc=socs[0])
-            write_pages(findings, directory, args.frontend, bench.qnn)
-            progress.step(f"report: {shown_path(directory)}")
+            for page in write_pages(findings, directory, args.frontend, bench.qnn):
+                progress.step(f"report: {shown_path(page)}")
             return outcome
 
         from ci.faults.search import Search  # it imports torch
@@ -127,14 +127,19 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     return Outcome(render_found(found), {"found": msgspec.to_builtins(found)}, code)
 
 
-def write_pages(findings: list[Finding], directory: Path, frontend: Frontend, qnn: str) -> None:
-    """Write a bug report per finding into a directory."""
+def write_pages(
+    findings: list[Finding], directory: Path, frontend: Frontend, qnn: str
+) -> list[Path]:
+    """Write a bug report per finding into a directory. Return the files."""
+    pages = []
     package = "onnxruntime-qnn" if frontend == "onnx" else "executorch"
     release = version(package)
     for number, finding in enumerate(findings, 1):
         name = f"{finding.scheme}-{number:02}-{'-'.join(finding.operators)[:MOST_NAME]}.md"
         page = render_markdown(finding, release, f"QNN {qnn}, {package} {release}")
         write_whole(directory / name, page.encode())
+        pages.append(directory / name)
+    return pages
 
 
 def read_graph(path: Path) -> str:

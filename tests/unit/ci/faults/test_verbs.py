@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -67,10 +68,10 @@ def open_stand_in(is_wrong: IsWrong) -> Any:
     return open_bench
 
 
-def call(verb: Any, *words: str) -> Outcome:
+def call(verb: Any, *words: str, progress: Progress | None = None) -> Outcome:
     parser = argparse.ArgumentParser()
     verb.add_arguments(parser)
-    outcome: Outcome = verb.execute(parser.parse_args(words), Progress())
+    outcome: Outcome = verb.execute(parser.parse_args(words), progress or Progress())
     return outcome
 
 
@@ -288,12 +289,16 @@ def test_a_graph_of_a_file_is_tried_with_ten_seeds(
     monkeypatch.setattr(fuzz, "open_bench", open_bench)
     words = ("--graph", str(file), "--scheme", "fp16", "--reports", str(tmp_path), "--offline")
     words += ("--soc", "SM8750", "--sdk", "wheel", "--adaptor", "wheel")
-    outcome = call(fuzz, *words)
+    stream = io.StringIO()
+    outcome = call(fuzz, *words, progress=Progress(stream))
     assert (outcome.exit_code, len(outcome.text.splitlines())) == (code, 10)
     assert [result["seed"] for result in outcome.data["results"]] == [*range(10)]
     assert asked == [(("onnx", QnnChoice("wheel", "wheel")), {"offline": True})]
     assert bench.made == (Scheme.FP16, "SM8750")
-    assert len([*tmp_path.rglob("fp16-01-*.md")]) == code
+    pages = [*tmp_path.rglob("fp16-01-*.md")]
+    assert len(pages) == code
+    reports = [line for line in stream.getvalue().splitlines() if line.startswith("report: ")]
+    assert reports == [f"report: {page}" for page in pages]
     assert fuzz.read_graph(tmp_path / PLANTED.name) == PLANTED.graph
 
 
