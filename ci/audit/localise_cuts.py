@@ -17,10 +17,10 @@ from torch.fx import Graph, GraphModule, Interpreter, Node
 from torch.utils._pytree import tree_leaves
 
 from ci.audit.localise_search import Cut, Mend, Operator, Row
+from ci.graphs.torch_reader import computes_node, name_operator
 from ci.judging.figures import decibels
 from ci.models.eager import copy_inputs, keep_state
 from ci.models.factory import Inputs
-from ci.models.noise import computes, name_operator
 from ci.models.tensors import limit_db
 from ci.models.user_code import find_origin, name_module
 from provisioning.errors import UsageError
@@ -185,7 +185,7 @@ class Graphs:
                 line=str(origin) if origin.line else "",
                 module=name_module(node),
                 inputs=tuple(name for name in self._find_inputs(node) if name in self.operators),
-                computes=computes(node),
+                computes=computes_node(node),
                 size_bytes=values[0][name].numel() * values[0][name].element_size(),
                 range=bounds,
                 clipped=max(measure_clipping(value[name], bounds) for value in values),

@@ -21,12 +21,12 @@ from ci.graphs.onnx_file import (
     list_reads,
     sort_nodes,
 )
+from ci.graphs.onnx_reader import computes_node
 from ci.models.schemes import Scheme
 from ci.onnx.compile import load_source, write_float
 from ci.onnx.layers import (
     EXPOSED,
     compute_sets,
-    computes,
     copy_node,
     list_losses,
     skip_rounding,
@@ -130,7 +130,7 @@ class OnnxGraphs:
                 line=str(origin) if origin.line else "",
                 module=origin.module,
                 inputs=tuple(self._find_inputs(node)),
-                computes=computes(node) and bool(np.isfinite(values[name]).all()),
+                computes=computes_node(node) and bool(np.isfinite(values[name]).all()),
                 size_bytes=values[name].nbytes,
             )
             for name, node in self.operators.items()

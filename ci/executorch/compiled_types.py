@@ -17,8 +17,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torchao.quantization.pt2e.quantizer import QuantizationSpec
 
 from ci.executorch.internals import NodeVisitor, QnnBackend
+from ci.graphs.torch_reader import computes_node
 from ci.models.lowering_options import Part
-from ci.models.noise import computes
 from ci.models.parts import ORIGIN
 from ci.models.tensors import FLOAT_BITS, Asked, TypedTensor
 from ci.models.user_code import find_origin
@@ -35,12 +35,12 @@ def mark_parts(graph: Any, owners: Mapping[str, Part]) -> None:
     """Note in each node of a graph which bits its part requests. ``owners`` maps nodes' names to
     parts. A node that only moves values is noted only if its part has no other nodes."""
     computing = {
-        owners[node.name] for node in graph.nodes if node.name in owners and computes(node)
+        owners[node.name] for node in graph.nodes if node.name in owners and computes_node(node)
     }
     for node in graph.nodes:
         part = owners.get(node.name)
         bits = part and SCHEME_BITS.match(part.scheme.recipe.dtype)
-        if part and bits and (computes(node) or part not in computing):
+        if part and bits and (computes_node(node) or part not in computing):
             _mark(node, int(bits[1]), int(bits[2]))
 
 

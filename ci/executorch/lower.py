@@ -17,7 +17,9 @@ from typing import Any
 import torch
 from msgspec import structs
 
+from ci.analysis.noise import predict_noise
 from ci.analysis.steps import Step
+from ci.analysis.torch_layers import expose_layers, find_clipped, find_float16_loss, find_loss
 from ci.cases.engine import (
     FLOAT,
     INPUTS,
@@ -65,13 +67,12 @@ from ci.executorch.simulator import SimulatorHook
 from ci.executorch.toolchain import LIBRARY, find_qnn_version
 from ci.facts.finding import Finding, Origin
 from ci.facts.kinds import NOT_LOWERED
+from ci.graphs.torch_program import read_torch
 from ci.latency.simulation import TRACE, choose_simulated, read_simulation
 from ci.models.eager import find_ties, keep_state, run_eager
 from ci.models.factory import Inputs
-from ci.models.layers import expose_layers, find_clipped, find_float16_loss, find_loss
 from ci.models.lowering_options import LOG_LEVELS, NO_CHOICES, PROFILE_LEVELS, Choices
 from ci.models.model import Model, digest_weights, split_inputs, split_module
-from ci.models.noise import predict_noise
 from ci.models.rounding import is_poor
 from ci.models.schemes import FLOAT16, Scheme
 from ci.models.tensors import (
@@ -240,7 +241,8 @@ class Lowering:
             exact = module
         float16 = scheme.recipe.activation_bits == FLOAT16.activation_bits
         with needed("the predicted rounding noise"):
-            noise = predict_noise(exact, model.evaluation, float16=float16, qnn=find_qnn_version())
+            read = read_torch(exact, model.evaluation[0])
+            noise = predict_noise(read, model.evaluation, qnn=find_qnn_version())
         self.staging.write_noise(noise)
         if float16 and not self.spec.layers:
             # The predicted noise has no error of numbers that float16 cannot hold.

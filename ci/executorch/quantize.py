@@ -25,11 +25,11 @@ from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e, 
 
 from ci.executorch.compiled_types import mark_annotated, mark_parts
 from ci.executorch.internals import ModuleQConfig, QnnQuantizer, QuantDtype, QuantRecipe, qc_schema
+from ci.graphs.torch_reader import computes_node, name_operator
 from ci.models.eager import copy_inputs, flatten_outputs, keep_state, run_eager
 from ci.models.factory import Inputs
 from ci.models.lowering_options import NO_CHOICES, Choices, Part
 from ci.models.model import Model, join_modules, split_model, split_module
-from ci.models.noise import computes, name_operator
 from ci.models.parts import assign_parts, list_candidates, mark_origins
 from ci.models.schemes import Scheme
 from ci.models.user_code import call_function
@@ -211,7 +211,8 @@ def _is_computed(node: Any, grid: tuple[Any, Any]) -> bool:
         return False
     if "quantize_per_tensor" in name:
         return tuple(node.args[1:3]) == grid and _is_computed(node.args[0], grid)
-    return computes(node) or all(_is_computed(operand, grid) for operand in node.all_input_nodes)
+    operands = node.all_input_nodes
+    return computes_node(node) or all(_is_computed(operand, grid) for operand in operands)
 
 
 def block_sizes(

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ci.analysis.noise import predict_noise
 from ci.executorch.internals import get_delegation_info, pybindings, utils
 from ci.executorch.lower import compiler_spec
 from ci.executorch.patches import PATCHES_OF_SEARCH, apply_patches, warm_up
@@ -17,12 +18,12 @@ from ci.executorch.toolchain import find_qnn_version
 from ci.faults.graph import parse_graph
 from ci.faults.results import LEFT, Edit, Item, Result, Runs, judge_graphs
 from ci.faults.torch_graphs import UNKNOWN, Bundle, Module, draw_together, find_part
+from ci.graphs.torch_program import read_torch
 from ci.models.eager import run_eager
 from ci.models.lowering_options import NO_CHOICES
 from ci.models.model import Model
-from ci.models.noise import predict_noise
 from ci.models.numerics import fix_numerics
-from ci.models.schemes import FLOAT16, Scheme
+from ci.models.schemes import Scheme
 
 # Operators that stay on the CPU around a program but compute nothing of the model.
 AROUND = ("executorch_call_delegate", "getitem", "quantize", "view_copy", "to_dim_order_copy")
@@ -59,8 +60,7 @@ def run_modules(
         model = Model("graphs", module, sets, sets)
         module = quantize_method(model, scheme, NO_CHOICES, make_quantizer(soc))
     right = run_eager(module, sets)
-    float16 = scheme.recipe.activation_bits == FLOAT16.activation_bits
-    noise = predict_noise(module, sets, float16=float16, qnn=find_qnn_version())
+    noise = predict_noise(read_torch(module, sets[0]), sets, qnn=find_qnn_version())
     with stage(QNN):
         made, left = lower_and_run(module, sets, scheme, soc)
     if UNKNOWN in left:

@@ -12,16 +12,19 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from ci.analysis.noise import predict_noise
 from ci.cases.engine import QUANTIZING
 from ci.faults.graph import Graph, Shape, parse_graph, read_operators
 from ci.faults.results import LEFT, Edit, Item, Result, Runs, judge_graphs
 from ci.faults.torch_graphs import EPSILON, compute, draw, draw_together
+from ci.graphs.onnx_program import read_onnx
+from ci.graphs.onnx_session import open_reference
 from ci.models.rounding import find_version
 from ci.models.schemes import Scheme
 from ci.onnx.fallback import PROVIDER, QNN, stage
-from ci.onnx.noise import find_grids, predict_noise
 from ci.onnx.preparation import quantize_file
-from ci.onnx.session import RECORD_ASSIGNMENT, open_reference, open_session
+from ci.onnx.quantizers import find_grids
+from ci.onnx.session import RECORD_ASSIGNMENT, open_session
 from provisioning.errors import FailedError
 
 OPSET, IR = 21, 10
@@ -279,7 +282,7 @@ def run_items(
         ordered = [tuple(feed.values()) for feed in feeds]
         right = [tuple(reference.run(None, feed)) for feed in feeds]
         qnn = find_version(Path(options.get("backend_path", "")))
-        noise = predict_noise(path, other, ordered, right, qnn)
+        noise = predict_noise(read_onnx(path, other), ordered, right, qnn=qnn)
         grids = find_grids(path)
         with stage(QNN):
             session = open_session(path, options, RECORD_ASSIGNMENT)

@@ -63,7 +63,8 @@ class Graph:
 
     ``written`` are the values into which a node writes, directly or through a view. ``front_end``
     compiles the model for QNN; what it does first decides about some faults. ``bodies`` are the
-    origins of nodes with graphs inside, such as If, which are not part of this graph."""
+    origins of nodes with graphs inside, such as If, which are not part of this graph. ``states``
+    are buffers that a node writes into, such as a cache."""
 
     nodes: Sequence[Node]
     outputs: Sequence[str]
@@ -73,6 +74,7 @@ class Graph:
     written: frozenset[str] = frozenset()
     front_end: str = ""
     bodies: tuple[str, ...] = ()
+    states: frozenset[str] = frozenset()
 
     def list_makers(self) -> dict[str, Node]:
         """Return the node that computes each value, by the value's name."""

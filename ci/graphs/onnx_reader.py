@@ -27,6 +27,7 @@ from ci.graphs.onnx_file import (
     read_constants,
     sort_nodes,
 )
+from ci.graphs.operators import computes, is_dequantizer, is_quantizer
 from provisioning.manifest.reader import read_policy
 
 NORMALIZED = frozenset({"layer_norm", "rms_norm"})
@@ -74,7 +75,14 @@ def read_file(path: Path) -> Graph:
     model = onnx.load(path, load_external_data=False)
     if model.functions:
         model = inliner.inline_local_functions(model, convert_version=True)
-    return _Reader(model, path.parent).read()
+    return parse_model(model, path.parent)
+
+
+def parse_model(model: onnx.ModelProto, directory: Path, *, joins: bool = True) -> Graph:
+    """Return the graph of a parsed model without functions, whose shapes are inferred. Its weights
+    may be in files in ``directory``. If it ``joins``, calls that torch has as one operator are one
+    node."""
+    return _Reader(model, directory).read(joins=joins)
 
 
 class _Reader:
@@ -110,7 +118,7 @@ class _Reader:
         self.dtypes |= {name: "float32" for name, kind in self.dtypes.items() if kind == "float"}
         self.dtypes |= {name: "float64" for name, kind in self.dtypes.items() if kind == "double"}
 
-    def read(self) -> Graph:
+    def read(self, *, joins: bool) -> Graph:
         protos = [proto_node for proto_node in self.model.graph.node if proto_node.output]
         for proto in protos:
             if proto.op_type == "Shape" and not proto.attribute and proto.input[0] in self.shapes:
@@ -123,7 +131,7 @@ class _Reader:
         pairs = [*zip(nodes, protos, strict=True)]
         bodies = tuple(node.origin for node, proto in pairs if list_bodies(proto))
         nodes = [self._add_arguments(node, proto) for node, proto in pairs]
-        return self._make_graph(join_calls(nodes, self.outputs), bodies)
+        return self._make_graph(join_calls(nodes, self.outputs) if joins else nodes, bodies)
 
     def _make_graph(self, nodes: Sequence[Node], bodies: tuple[str, ...] = ()) -> Graph:
         return Graph(
@@ -179,6 +187,8 @@ class _Reader:
     ) -> Iterator[tuple[str, tuple[float, ...]]]:
         """Yield the numeric arguments of a node under torch's names."""
         spelling = read_spellings().get(proto.op_type) if proto.domain in DOMAINS else None
+        if is_quantizer(operator) or is_dequantizer(operator):
+            yield from self._list_levels(proto, operator)
         for name, places in spelling.arguments.items() if spelling else ():
             numbers: Sequence[float] | None = None
             for place in places:
@@ -203,6 +213,18 @@ class _Reader:
             elif operator == "pad" and attributes.get("mode", b"constant") != b"constant":
                 continue  # it has no value
             yield name, tuple(map(float, numbers))
+
+    def _list_levels(self, proto: Any, operator: str) -> Iterator[tuple[str, tuple[float, ...]]]:
+        """Yield the zero point of a quantizer and the limits of its integers, as torch's operators
+        have them."""
+        zero = self.known.find(proto.input[2]) if len(proto.input) > 2 and proto.input[2] else None
+        levels = proto.output[0] if is_quantizer(operator) else proto.input[0]
+        kind = self.dtypes.get(levels, "")
+        bits = int(kind.lstrip("uint") or 8) if "int" in kind else 8
+        low = 0 if kind.startswith("u") else -(2 ** (bits - 1))
+        yield "zero_point", (0.0,) if zero is None else tuple(map(float, np.ravel(zero)))
+        yield "quant_min", (float(low),)
+        yield "quant_max", (float(low + 2**bits - 1),)
 
     def _find_argument(
         self, proto: Any, attributes: Mapping[str, Any], place: str
@@ -293,6 +315,11 @@ def name_operator(proto: Any) -> str:
         for place, letter in enumerate(name)
     )
     return spelling.operator if spelling else spelled
+
+
+def computes_node(proto: Any) -> bool:
+    """Return whether a node computes new elements, instead of moving or selecting some."""
+    return computes(name_operator(proto).format(2))
 
 
 def _list_axes(

@@ -97,3 +97,29 @@ OF_IMAGES = (
 )
 # Operators with elements in their results that come from no operand.
 FILLS = frozenset({"constant_pad_nd", "pad", "tril", "triu", "masked_fill"})
+# Each element of the result is one of the operand's, or a limit. HTP rounds nothing in these.
+SELECTS = frozenset(
+    {
+        *("clamp", "hardtanh", "max_pool1d", "max_pool1d_with_indices", "max_pool2d"),
+        *("max_pool2d_with_indices", "max_pool3d", "max_pool3d_with_indices", "relu", "shape"),
+    }
+)
+_COPIES = PASSES_ON | MOVES.keys() | SELECTS
+
+
+def computes(operator: str) -> bool:
+    """Return whether an operator computes new elements, instead of moving or selecting some."""
+    return operator not in _COPIES and not is_dequantizer(operator)
+
+
+def is_quantizer(operator: str) -> bool:
+    return operator.startswith("quantize")
+
+
+def is_dequantizer(operator: str) -> bool:
+    return operator.startswith("dequantize")
+
+
+def is_layer(operator: str) -> bool:
+    """Return whether an operator multiplies by weights and adds the products."""
+    return operator in {"linear", "addmm", "mm", "bmm", "matmul"} or "conv" in operator

@@ -16,7 +16,7 @@ from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves
 
 from ci.graphs.graph import EXECUTORCH, Array, Graph, Node, Shape
-from ci.graphs.operators import ELEMENTWISE, PASSES_ON
+from ci.graphs.operators import ELEMENTWISE, PASSES_ON, computes, is_quantizer
 from ci.graphs.torch_state import find_written, is_view
 from ci.models.eager import copy_inputs, keep_state
 from ci.models.factory import Inputs
@@ -53,8 +53,8 @@ def read_program(program: Any) -> Graph:
     states = {**program.state_dict, **program.constants}
     changed = set(signature.buffers_to_mutate.values())
     # detach_ writes no element.
-    writers = [node for node in program.graph.nodes if _name_operator(node) not in PASSES_ON]
-    written = frozenset(name for node in find_written(writers) for name in _list_results(node))
+    writers = [node for node in program.graph.nodes if name_operator(node) not in PASSES_ON]
+    written = frozenset(name for node in find_written(writers) for name in list_results(node))
     stored = {
         **signature.inputs_to_parameters,
         **signature.inputs_to_lifted_tensor_constants,
@@ -71,7 +71,7 @@ def read_program(program: Any) -> Graph:
     outputs: list[str] = []
     bodies: list[str] = []
     for node in program.graph.nodes:
-        names = _list_results(node)
+        names = list_results(node)
         for name, value in zip(names, _list_values(node), strict=True):
             if isinstance(value, Tensor):
                 dtypes[name] = str(value.dtype).removeprefix("torch.")
@@ -91,6 +91,47 @@ def read_program(program: Any) -> Graph:
     return Graph(nodes, outputs, shapes, constants, dtypes, written, EXECUTORCH, tuple(bodies))
 
 
+def read_graph_module(part: fx.GraphModule) -> Graph:
+    """Return the graph of a module that torch.export or a quantizer made, with the names of its
+    nodes. What the graph writes into, such as a cache, is no constant."""
+    listed = part.graph.nodes
+    written = find_written(node for node in listed if name_operator(node) not in PASSES_ON)
+    states = frozenset(node.name for node in written if node.op == "get_attr")
+    nodes: list[Node] = []
+    shapes: dict[str, Shape] = {}
+    constants: dict[str, Callable[[], Array]] = {}
+    outputs: list[str] = []
+    for node in listed:
+        names = list_results(node)
+        for name, value in zip(names, _list_values(node), strict=True):
+            if isinstance(value, Tensor) and all(isinstance(size, int) for size in value.shape):
+                shapes[name] = tuple(value.shape)
+        if node.op == "get_attr":
+            value = functools.reduce(getattr, str(node.target).split("."), part)
+            if node not in written and isinstance(value, Tensor):
+                constants[node.name] = functools.partial(_to_array, value)
+        elif node.op == "call_function" and node.target is not operator.getitem:
+            reads = _list_reads(node)
+            for read in reads:
+                if isinstance(read.source, (int, float)):
+                    constants[read.name] = functools.partial(np.asarray, read.source)
+                    shapes[read.name] = ()
+            nodes.append(_read_node(node, reads, names))
+        elif node.op == "output":
+            leaves = tree_leaves(node.args[0])
+            outputs += [_name_result(leaf) for leaf in leaves if isinstance(leaf, fx.Node)]
+    names_written = frozenset(name for node in written for name in list_results(node))
+    return Graph(
+        nodes,
+        outputs,
+        shapes,
+        constants,
+        written=names_written,
+        front_end=EXECUTORCH,
+        states=states,
+    )
+
+
 def _list_outputs(end: fx.Node, returned: Collection[str]) -> Iterator[str]:
     """Yield the names of the tensors that a program returns, without its states."""
     for leaf in tree_leaves(end.args[0]):
@@ -108,14 +149,24 @@ def _writes_part(node: fx.Node) -> bool:
         if argument.alias_info and argument.alias_info.is_write and place < len(node.args):
             source: Any = node.args[place]
             is_viewed = source.op == "call_function" and is_view(source)
-            if is_viewed or _name_operator(node) not in ELEMENTWISE:
+            if is_viewed or name_operator(node) not in ELEMENTWISE:
                 return True
     return False
 
 
-def _name_operator(node: fx.Node) -> str:
+def name_operator(node: Any) -> str:
+    """Return the operator of a call without its overload, such as ``linear``, or "" if ``node`` is
+    not a call."""
+    if not isinstance(node, fx.Node) or node.op != "call_function":
+        return ""
     full = str(getattr(node.target, "__name__", node.target))
     return BINARY.get(full, full.partition(".")[0].rstrip("_"))
+
+
+def computes_node(node: Any) -> bool:
+    """Return whether a node is a call that computes new elements, or rounds them."""
+    name = name_operator(node)
+    return bool(name) and (computes(name) or is_quantizer(name))
 
 
 def _list_values(node: fx.Node) -> list[Any]:
@@ -123,7 +174,8 @@ def _list_values(node: fx.Node) -> list[Any]:
     return [*value] if isinstance(value, (list, tuple)) else [value]
 
 
-def _list_results(node: fx.Node) -> tuple[str, ...]:
+def list_results(node: fx.Node) -> tuple[str, ...]:
+    """Return the names of the values that a node computes."""
     if isinstance(node.meta.get("val"), (list, tuple)):
         return tuple(f"{node.name}.{number}" for number in range(len(_list_values(node))))
     return (_name_result(node),)
@@ -149,8 +201,8 @@ class Read(NamedTuple):
 def _list_reads(node: fx.Node) -> list[Read]:
     """Return the tensors that a node reads, and the numbers that it operates on, such as a factor
     or an exponent."""
-    taken = OPERANDS | {"value"} if _name_operator(node) in FILLS else OPERANDS
-    is_padding = _name_operator(node) != "masked_fill"
+    taken = OPERANDS | {"value"} if name_operator(node) in FILLS else OPERANDS
+    is_padding = name_operator(node) != "masked_fill"
     reads: list[Read] = []
     for argument, value in _list_arguments(node):
         leaves = value if isinstance(value, (list, tuple)) else [value]
@@ -170,7 +222,7 @@ def _list_reads(node: fx.Node) -> list[Read]:
 
 
 def _read_node(node: fx.Node, reads: Sequence[Read], results: tuple[str, ...]) -> Node:
-    name = _name_operator(node)
+    name = name_operator(node)
     if name == "einsum" and len(reads) == 1:
         before, after = node.meta["val"].shape, reads[0].source.meta["val"].shape
         name = "einsum_permutation" if sorted(before) == sorted(after) else name
@@ -227,9 +279,9 @@ def _list_numbers(node: fx.Node) -> Iterator[tuple[str, tuple[float, ...]]]:
         elif argument.name == "padding" and number in {"same", "valid"}:
             yield argument.name, _measure_padding(arguments, is_same=number == "same")
     is_constant = arguments.get("mode") in {None, "constant"}
-    if _name_operator(node) == "pad" and arguments.get("value") is None and is_constant:
+    if name_operator(node) == "pad" and arguments.get("value") is None and is_constant:
         yield "value", (0.0,)
-    elif _name_operator(node) == "square":
+    elif name_operator(node) == "square":
         yield "exponent", (2.0,)
 
 

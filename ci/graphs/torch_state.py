@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from torch.fx import Node
@@ -13,6 +13,21 @@ def is_view(node: Node) -> bool:
     """Return whether a node's value may share memory with its first operand."""
     alias = _find_alias(node)
     return node.target is operator.getitem or bool(alias and not alias.is_write)
+
+
+def is_state(node: Node) -> bool:
+    """Return whether a node reads a buffer that the graph also writes, directly or through a
+    view."""
+    if node.op != "get_attr":
+        return False
+    views = [node]
+    for view in views:  # which grows
+        for user in view.users:
+            if any(changed is view for changed in _list_changed(user)):
+                return True
+            if is_view(user) and user.args[0] is view:
+                views.append(user)
+    return False
 
 
 def find_written(nodes: Iterable[Node]) -> set[Node]:
@@ -26,14 +41,19 @@ def find_written(nodes: Iterable[Node]) -> set[Node]:
             base[node] = base.get(source, source)
     written: set[Node] = set()
     for node in nodes:
-        schema = getattr(node.target, "_schema", None)
-        for place, argument in enumerate(schema.arguments if schema else ()):
-            if argument.alias_info and argument.alias_info.is_write:
-                keyword = node.kwargs.get(argument.name)
-                changed = node.args[place] if place < len(node.args) else keyword
-                if isinstance(changed, Node):
-                    written.add(base.get(changed, changed))
+        written.update(base.get(changed, changed) for changed in _list_changed(node))
     return written | {node for node, origin in base.items() if origin in written}
+
+
+def _list_changed(node: Node) -> Iterator[Node]:
+    """Yield the nodes into whose values a node writes."""
+    schema = getattr(node.target, "_schema", None)
+    for place, argument in enumerate(schema.arguments if schema else ()):
+        if argument.alias_info and argument.alias_info.is_write:
+            keyword = node.kwargs.get(argument.name)
+            changed = node.args[place] if place < len(node.args) else keyword
+            if isinstance(changed, Node):
+                yield changed
 
 
 def _find_alias(node: Node) -> Any:

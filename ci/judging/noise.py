@@ -1,7 +1,7 @@
 """Decides whether correct arithmetic can explain an output's error.
 
 A prediction consists of the errors of a disturbed eager model, [run, sample, *shape]: see
-ci.models.noise. The same statistics are computed from a program's error and from each of these
+ci.analysis.noise. The same statistics are computed from a program's error and from each of these
 runs: gain, offset and the power of the error. The power is computed for the whole output and for
 each sample, row of the batch, channel, part of a concatenation and element. A statistic of the
 program may exceed what the runs predict by a margin in dB, because the prediction is not exact.

@@ -271,8 +271,9 @@ class DecoderLowering:
         In the runs of ``modules``, the caches initially contain the value that zero bytes encode,
         as in upstream's runner. In a quantized cache, this need not be 0.
         """
+        from ci.analysis.noise import find_errors
         from ci.executorch.toolchain import find_qnn_version
-        from ci.models.noise import Dice, Disturbed, trace_methods
+        from ci.graphs.torch_program import TorchProgram, TorchTools, trace_methods
 
         subject, float16 = self.subject, not self.spec.scheme.quantized
         prompt, eager, float32 = subject.prompts[0], eager_step(modules), interface
@@ -292,11 +293,17 @@ class DecoderLowering:
         codings = borders[1].outputs[1:] if borders else ()
         steps = [each.scale if each else 0.0 for each in codings]
         terms = read_terms(find_qnn_version())
+        tools = TorchTools()
+        steps_of_size: dict[int, Any] = {}
+        for size, module in modules.items():
+            program = TorchProgram(module, {"forward": module})
+            errors = {name: find_errors(graph, terms) for name, graph in program.graphs.items()}
+            steps_of_size[size] = program.change(errors, tools).changed
         noise: list[Generated] = []
         noise_alone: list[Generated] = []
         for seed in range(DISTURBED_RUNS):
-            dice = Dice(seed, terms, float16=float16)
-            step = eager_step({size: Disturbed(part, dice) for size, part in modules.items()})
+            tools.restart(seed)
+            step = eager_step(steps_of_size)
             noise.append(run_forced(Loop(interface, step), prompt, generated))
             noise_alone.append(run_decode(Loop(interface, step), alone.fed))
         return ReferenceRuns(
@@ -328,7 +335,7 @@ def find_border(module: Any) -> Border:
 def read_coding(node: Any) -> Coding | None:
     """Return the coding of a node that quantizes to unsigned integers or dequantizes them, or None
     for other nodes."""
-    from ci.models.noise import name_operator
+    from ci.graphs.torch_reader import name_operator
 
     if not name_operator(node).endswith("quantize_per_tensor"):
         return None

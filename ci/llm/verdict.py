@@ -1,7 +1,7 @@
 """Judges a generation: compares tokens and logits with those of the model that was lowered.
 
 The functions here are pure. The effect of rounding on the logits is predicted by runs of the model
-with random rounding errors (ci.models.noise). These runs use the same loop, so the prediction
+with random rounding errors (ci.analysis.noise). These runs use the same loop, so the prediction
 includes errors that accumulate in the caches.
 """
 

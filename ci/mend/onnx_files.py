@@ -20,6 +20,7 @@ from onnx import helper, inliner, numpy_helper
 from onnx.external_data_helper import set_external_data
 
 from ci.graphs.onnx_file import list_bodies
+from ci.graphs.onnx_session import open_reference
 from ci.mend.onnx_rewrites.graph import Graph, read
 from ci.mend.rewrite import EXTERNAL, ONNX, SAMPLES, Change, find_rewrite, require_changes
 from ci.onnx.models import (
@@ -31,7 +32,6 @@ from ci.onnx.models import (
     list_free,
     list_required_inputs,
 )
-from ci.onnx.session import open_reference
 from ci.onnx.source import list_inputs, read_beside
 from provisioning.files import explain_writes
 

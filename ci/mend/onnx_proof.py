@@ -16,12 +16,12 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
+from ci.graphs.onnx_session import open_reference
 from ci.mend.different import DRAWN, Different, compare_arrays, thin_out
 from ci.mend.onnx_files import OnnxFile, infer
 from ci.mend.rewrite import Change
 from ci.onnx.layers import compute_sets
 from ci.onnx.models import find_batch
-from ci.onnx.session import open_reference
 from ci.onnx.source import Array, Arrays
 
 GIVEN = "the given inputs"

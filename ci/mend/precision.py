@@ -270,7 +270,7 @@ def export_strictly(model: Model) -> Any:
 def list_units(model: Model, soc: str, scheme: Scheme) -> list[Unit]:
     """Return the units of a model, in the graph that ExecuTorch's quantizer annotates."""
     from ci.executorch.quantize import configure, make_quantizer
-    from ci.models.noise import computes
+    from ci.graphs.torch_reader import computes_node
     from ci.models.parts import list_candidates, mark_origins
 
     exported = export_strictly(model)
@@ -284,7 +284,7 @@ def list_units(model: Model, soc: str, scheme: Scheme) -> list[Unit]:
     for node in graph.nodes:
         if node.name in found:
             given = [owners[one] for one in node.all_input_nodes if one in owners]
-            owners[node] = node if computes(node) or not given else given[0]
+            owners[node] = node if computes_node(node) or not given else given[0]
             units.setdefault(owners[node], []).append(found[node.name].node[-1])
     modules = {node: next(reversed(found[node.name].module), "") for node in units}
     return [

@@ -1,4 +1,4 @@
-"""The errors that QNN makes when it rounds. ci.models.noise and ci.onnx.noise insert them.
+"""The errors that QNN makes when it rounds. ci.analysis.noise inserts them.
 
 Operators that QNN computes more coarsely than rounding have a term in manifests/rounding, a file
 per version of QNN that `./nox -s bench -- operators` measures. All other constants were determined
@@ -36,6 +36,9 @@ WEIGHT_GAIN, WEIGHT_STEPS = 2**-9, 6
 # of two 16-bit activations, this share of the elements is wrong by up to this many steps, as if the
 # carry from the lower byte were lost.
 CARRY_SHARE, CARRY_STEPS = 2**-6, 1.5 * 2**8
+# HTP also approximates recurrent layers. CELL is the absolute error of their float16 results. Gates
+# multiply the cell state of an LSTM, which is the result STATE, so its error grows with it.
+CELLS, CELL, STATE = frozenset({"lstm", "gru", "rnn"}), 2**-8, 2
 RELATIVE = 2**-11  # of each operator's result in float16
 FLOAT16_MAX = 65504.0
 # For ties, this share of the RMS of an operand is added to its elements or subtracted: 0.1 is an

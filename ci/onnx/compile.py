@@ -20,8 +20,8 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import onnx
 from msgspec import structs
-from onnx import TensorProto
 
+from ci.analysis.noise import is_narrow, predict_noise
 from ci.analysis.parts import find_parts
 from ci.analysis.steps import Step, describe_steps, list_unread
 from ci.cases.engine import FLOAT, INPUTS, QUANTIZED, Compiled, Delegation, Staging, needed
@@ -29,7 +29,9 @@ from ci.cases.forked import redirected
 from ci.cases.qnn_files import make_footprint, measure_peak
 from ci.cases.spec import CaseSpec
 from ci.graphs.onnx_file import list_graphs, read_constants
-from ci.graphs.onnx_reader import read_file
+from ci.graphs.onnx_program import OnnxWriter, Symbol, read_onnx
+from ci.graphs.onnx_reader import parse_model, read_file
+from ci.graphs.onnx_session import open_reference, run_sets
 from ci.judging.figures import measure_pooled
 from ci.models.float16_range import MOST_RANGED
 from ci.models.lowering_options import Part
@@ -63,22 +65,17 @@ from ci.onnx.fallback import (
 )
 from ci.onnx.layers import expose_layers, find_clipped, find_float16_loss, find_loss
 from ci.onnx.models import Shapes, external_files, read_model
-from ci.onnx.noise import Writer, find_grids, predict_noise
 from ci.onnx.precision import find_asked, list_candidates, list_tensors, name_types
 from ci.onnx.preparation import copy_file, quantize_file, write_normal_form
-from ci.onnx.session import (
-    RECORD_ASSIGNMENT,
-    open_reference,
-    open_session,
-    run_sets,
-)
+from ci.onnx.quantizers import find_grids
+from ci.onnx.session import RECORD_ASSIGNMENT, open_session
 from ci.onnx.source import Arrays, Source, from_file, from_torch
 from ci.report.schema import Clipped, Footprint, TypeShare
 from provisioning.doctor.survey.context_binaries import ContextBinary, list_context_binaries
 from provisioning.documents import read_window
 from provisioning.errors import FailedError
 
-FLOATS = {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE}
+FLOATS = {"float16", "float32", "float64", ""}
 ROUNDS = {"QuantizeLinear", "DynamicQuantizeLinear"}
 DRAWS = {
     *("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),
@@ -113,25 +110,33 @@ def find_ties(
 def disturb_choices(model: onnx.ModelProto, bits: int) -> onnx.ModelProto:
     """Add an error to each float operand of a node that returns integers or booleans, such as an
     ArgMax or a comparison, and return the model. Zeros stay zero, as in a program."""
-    graph = model.graph
-    inferred = onnx.shape_inference.infer_shapes(model).graph
-    types = {
-        one.name: one.type.tensor_type.elem_type
-        for one in (*inferred.value_info, *inferred.output, *inferred.input)
-    } | {initializer.name: initializer.data_type for initializer in graph.initializer}
-    writer = Writer(graph)
-    quantizers = (node for node in graph.node if node.op_type == "QuantizeLinear")
-    share = TIE_SHARES[bits or (8 if any(map(writer.is_narrow, quantizers)) else 16)]
-    for node in graph.node:
-        kinds = {types.get(name) for name in node.output} - {None}
-        if kinds - FLOATS and node.op_type not in ROUNDS:
-            for place, name in enumerate(node.input):
-                if types.get(name) == TensorProto.FLOAT:
-                    node.input[place] = f"{name}/{len(writer.nodes)}"
-                    writer.shake(name, node.input[place], share)
-        writer.nodes.append(node)
-    writer.finish()
+    graph = parse_model(model, Path(), joins=False)
+    share = TIE_SHARES[bits or (8 if any(map(is_narrow, graph.nodes)) else 16)]
+    writer = OnnxWriter(graph)
+    for node in model.graph.node:
+        chooses = any(graph.dtypes.get(name, "") not in FLOATS for name in node.output if name)
+        written = onnx.NodeProto()
+        written.CopyFrom(node)
+        if chooses and node.op_type not in ROUNDS:
+            written.input[:] = [
+                shake(writer.take(name), share, writer).name
+                if graph.dtypes.get(name) == "float32"
+                else name
+                for name in node.input
+            ]
+        writer.nodes.append(written)
+    del model.graph.node[:]
+    model.graph.node.extend(writer.nodes)
+    model.graph.initializer.extend(writer.constants.values())
     return model
+
+
+def shake(value: Symbol, share: float, writer: OnnxWriter) -> Symbol:
+    """Return a value to whose elements, except zeros, this ``share`` of its RMS is added, or from
+    which it is subtracted."""
+    amount = writer.mean(value.square()) ** 0.5 * share
+    changed = value + writer.draw(value, 1.0).sign() * amount
+    return writer.choose(value.abs() > 0.0, changed, value)
 
 
 PROGRAM, CONTEXT = "program", "model.onnx"
@@ -197,7 +202,8 @@ def compile_source(
     disturbed = staging.directory.with_name("disturbed.onnx")
     with needed("the predicted rounding noise"):
         qnn = find_version(Path(options.get("backend_path", "")))
-        noise = predict_noise(model, disturbed, source.evaluation, reference, qnn)
+        read = read_onnx(model, disturbed)
+        noise = predict_noise(read, source.evaluation, reference, qnn=qnn)
     staging.write_noise(noise)
     loss: Loss | None = None
     if is_float and not spec.layers:

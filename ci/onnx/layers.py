@@ -14,6 +14,8 @@ from msgspec import structs
 from onnx import TensorProto, helper, numpy_helper
 
 from ci.graphs.onnx_file import infer, read_constants
+from ci.graphs.onnx_reader import computes_node
+from ci.graphs.onnx_session import open_reference, run_sets
 from ci.judging.figures import measure_pooled
 from ci.models.float16_range import LOST_DB, SPLIT, RangeLoss, find_spoiling
 from ci.models.rounding import list_clipped
@@ -29,9 +31,8 @@ from ci.models.tensors import (
     limit_db,
     make_reading,
 )
-from ci.onnx.noise import MOVES, Values
 from ci.onnx.precision import QUANTIZED_INPUT, name_result
-from ci.onnx.session import open_reference, run_sets
+from ci.onnx.quantizers import Values
 from ci.onnx.source import Arrays
 from ci.report.schema import Clipped
 from provisioning.errors import FailedError
@@ -237,7 +238,7 @@ def list_losses(
         if not origin:
             node = find_hidden(node, makers, reached)
         before = [reached[one] for one in ([origin] if origin else node.input) if one in reached]
-        if before and (origin or computes(node)) and reached[name] < min(before):
+        if before and (origin or computes_node(node)) and reached[name] < min(before):
             yield name, origin, min(before), reached[name]
 
 
@@ -245,7 +246,7 @@ def find_hidden(node: Any, makers: Mapping[str, Any], values: Collection[str]) -
     """Return the node whose result ``node`` only moves or converts, if that is no recorded value,
     as that of a comparison. Otherwise return ``node``."""
     source = node
-    while source is not None and not computes(source) and len(source.input) == 1:
+    while source is not None and not computes_node(source) and len(source.input) == 1:
         if source.input[0] in values:
             return node
         source = makers.get(source.input[0])
@@ -300,7 +301,7 @@ def expose_layers(model: Path, target: Path) -> tuple[Layer, ...]:
     sources = {
         source: name
         for name, source in ((rounded or {name: name for name in elements}).items())
-        if elements.get(name) and source in makers and computes(makers[source])
+        if elements.get(name) and source in makers and computes_node(makers[source])
     }
     layers = [(source, name) for source, name in sources.items() if source not in given]
     size = sum(4 * elements[name] for _, name in layers)
@@ -330,10 +331,6 @@ def copy_node(node: Any, output: str) -> Any:
     copied.CopyFrom(node)
     copied.name, copied.output[:] = output, [output]
     return copied
-
-
-def computes(node: Any) -> bool:
-    return not MOVES.fullmatch(node.op_type)
 
 
 def name_node(name: str, makers: Mapping[str, Any]) -> str:

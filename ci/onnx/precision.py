@@ -14,14 +14,16 @@ import msgspec
 import onnx
 from onnxruntime.quantization import QuantType
 
+from ci.analysis.noise import find_float16
 from ci.facts.finding import NOWHERE
 from ci.graphs.onnx_file import find_origin, read_constants
+from ci.graphs.onnx_reader import parse_model
 from ci.models.lowering_options import Part
 from ci.models.parts import Candidate, assign_parts
 from ci.models.schemes import Recipe
 from ci.models.tensors import FLOAT_BITS, Asked, TypedTensor
 from ci.models.user_code import read_origin
-from ci.onnx.noise import Values, find_float16
+from ci.onnx.quantizers import Values
 from provisioning.doctor.survey.context_binaries import DTYPES
 from provisioning.documents import read_json
 from provisioning.errors import UsageError
@@ -91,7 +93,8 @@ def name_types(path: Path) -> dict[str, str]:
     kinds = {name: one.data_type for name, one in values.constants.items()}
     quantizers = [node for node in model.graph.node if node.op_type == "QuantizeLinear"]
     kinds |= {node.output[0]: values.find_kind(node) for node in quantizers}
-    floats = find_float16(model.graph.node).intersection(list_floats(model))
+    graph = parse_model(model, path.parent, joins=False)
+    floats = find_float16(graph).intersection(list_floats(model))
     results: dict[str, int] = dict.fromkeys(floats, onnx.TensorProto.FLOAT)
     results |= {name: kinds[made] for made, (name, _) in read_quantizers(model).items()}
     found = {}

@@ -31,8 +31,8 @@ from ci.report.text import count, name_some
 from provisioning.errors import FailedError
 
 OLDEST_OPSET = 13  # the first opset with per-channel scales in DequantizeLinear
-# onnxruntime 1.32 loads opset 28, but has no RandomUniformLike (ci.onnx.noise) of opset 22 or newer
-# and no QuantizeLinear of opset 28.
+# onnxruntime 1.32 loads opset 28, but has no RandomUniformLike (ci.graphs.onnx_program) of opset 22
+# or newer and no QuantizeLinear of opset 28.
 NEWEST_OPSET = 21
 OLDEST_IR = 4  # the first IR version in which initializers need not be inputs
 # For these operators, onnxruntime 1.32 quantizes the weights to the type of activations;

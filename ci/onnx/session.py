@@ -1,4 +1,4 @@
-"""Creates all sessions: on QNN's provider with checked options, or only on the CPU.
+"""Creates sessions on QNN's provider, with checked options.
 
 By default, Python's InferenceSession falls back to the CPU if a provider raises an exception, and
 prints the error. This fallback is disabled here. QNN and the provider log to stderr, which a job
@@ -8,20 +8,17 @@ redirects to its log.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnxruntime
 import onnxruntime_qnn
 
 from ci.models.lowering_options import LOG_LEVELS
-from ci.models.numerics import THREADS
 from ci.onnx.fallback import PROVIDER
 from provisioning.errors import FailedError
 
-CPU = "CPUExecutionProvider"
 FATAL = 4  # ONNX Runtime's severities are QNN's levels, except debug, in reverse order
 NO_FALLBACK = {"session.disable_cpu_ep_fallback": "1"}
 RECORD_ASSIGNMENT = {"session.record_ep_graph_assignment_info": "1"}
@@ -47,25 +44,6 @@ def open_session(
         settings.enable_profiling, settings.profile_file_prefix = True, str(profile)
     settings.add_provider_for_devices([find_device()], dict(options))
     return onnxruntime.InferenceSession(str(model), sess_options=settings, enable_fallback=0)
-
-
-def open_reference(model: Path, *, optimize: bool = False) -> Any:
-    """Open a session on the CPU. Without ``optimize``, it runs the nodes one by one, without fusing
-    any."""
-    settings = onnxruntime.SessionOptions()
-    if not optimize:
-        settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    settings.intra_op_num_threads = settings.inter_op_num_threads = THREADS
-    settings.log_severity_level = FATAL - LOG_LEVELS.index("warn")
-    return onnxruntime.InferenceSession(str(model), sess_options=settings, providers=[CPU])
-
-
-def run_sets(session: Any, sets: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
-    """Return the outputs of a session for each sample, as arrays. The arrays of a set are in the
-    order of the model's inputs."""
-    names = [one.name for one in session.get_inputs()]
-    feeds = (dict(zip(names, arrays, strict=True)) for arrays in sets)
-    return [tuple(map(np.asarray, session.run(None, feed))) for feed in feeds]
 
 
 @functools.cache

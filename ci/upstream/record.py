@@ -15,14 +15,15 @@ from torch import nn
 from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from ci.analysis.noise import predict_noise
 from ci.analysis.parts import find_parts
 from ci.cases.engine import Notes
 from ci.executorch.quantize import NO_GRID, find_grids, round_blocks
 from ci.executorch.toolchain import find_qnn_version
-from ci.graphs.torch_reader import read_module
+from ci.graphs.torch_program import read_torch
+from ci.graphs.torch_reader import name_operator, read_module
 from ci.models.eager import find_ties, keep_state, run_eager
-from ci.models.noise import name_operator, predict_noise
-from ci.models.schemes import FLOAT16, Scheme
+from ci.models.schemes import Scheme
 from ci.models.tensors import OutputPart, TensorInfo, add_parts, describe_tensor
 from ci.upstream.capture import Check, Tensors
 from ci.upstream.journal import Comparison, Member, write_comparison
@@ -141,10 +142,8 @@ def work_out(check: Check) -> tuple[Comparison, dict[Member, Tensors]]:
             arrays[Member.FLOAT] = run(check.float_model) if check.is_own else check.expected
     with torch.no_grad(), lacks.of("the predicted rounding noise"):
         module, inputs = (unnested, flat) if is_float else (exact, check.inputs)
-        float16 = scheme is not None and scheme.recipe.activation_bits == FLOAT16.activation_bits
-        arrays[Member.NOISE] = predict_noise(
-            module, [inputs], float16=float16, qnn=find_qnn_version()
-        )
+        program = read_torch(module, inputs)
+        arrays[Member.NOISE] = predict_noise(program, [inputs], qnn=find_qnn_version())
     if scheme and not all(output.is_floating_point() for output in check.outputs):
         with torch.no_grad(), lacks.of("the bounds of outputs that are not floating-point"):
             bounds = find_ties(unnested, [flat], scheme, [tuple(arrays[exact_member])])

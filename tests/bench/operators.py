@@ -221,7 +221,8 @@ def name_operators(module: Any, inputs: Any, count: int) -> list[str]:
     import torch
     from torch.utils._pytree import tree_leaves
 
-    from ci.models.noise import computes, name_term
+    from ci.graphs.operators import is_quantizer
+    from ci.graphs.torch_reader import computes_node, name_operator
 
     if not hasattr(module, "graph"):
         module = torch.export.export(module, inputs, strict=True).module()
@@ -229,9 +230,9 @@ def name_operators(module: Any, inputs: Any, count: int) -> list[str]:
     names = []
     for leaf in tree_leaves(end.args)[:count]:
         node = leaf
-        while not computes(node) or name_term(node).startswith("quantize_"):
+        while not computes_node(node) or is_quantizer(name_operator(node)):
             node = node.args[0]
-        names.append(name_term(node))
+        names.append(name_operator(node).strip("_"))
     return names
 
 

@@ -46,7 +46,9 @@ OPENED = {
 # ci/onnx/models.py has read the model, and checked the files of its weights, before.
 ONNX_OPENS = (
     "ci/onnx/",
+    "ci/graphs/onnx_program.py",
     "ci/graphs/onnx_reader.py",
+    "ci/graphs/onnx_session.py",
     "ci/audit/localise_onnx.py",
     "ci/mend/onnx_files.py",
 )

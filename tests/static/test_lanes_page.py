@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reference" / "lanes.md"
 # For each feature, what implements it: for PyTorch, and for ONNX; "" if nothing does.
 CODE = {
-    "predicted noise": ("ci/models/noise.py:predict_noise", "ci/onnx/noise.py:predict_noise"),
+    "predicted noise": ("ci/analysis/noise.py:predict_noise", "ci/analysis/noise.py:predict_noise"),
     "parts of an output": (
         "ci/executorch/graph_reader.py:find_module_parts",
         "ci/onnx/compile.py:describe_file",
@@ -18,13 +18,22 @@ CODE = {
         "ci/executorch/graph_reader.py:describe_module",
         "ci/onnx/compile.py:describe_file",
     ),
-    "where quantization costs": ("ci/models/layers.py:find_loss", "ci/onnx/layers.py:find_loss"),
-    "where float16 costs": ("ci/models/layers.py:find_loss", "ci/onnx/layers.py:find_float16_loss"),
+    "where quantization costs": (
+        "ci/analysis/torch_layers.py:find_loss",
+        "ci/onnx/layers.py:find_loss",
+    ),
+    "where float16 costs": (
+        "ci/analysis/torch_layers.py:find_loss",
+        "ci/onnx/layers.py:find_float16_loss",
+    ),
     "results of all layers": (
-        "ci/models/layers.py:expose_layers",
+        "ci/analysis/torch_layers.py:expose_layers",
         "ci/onnx/layers.py:expose_layers",
     ),
-    "tensors that leave": ("ci/models/layers.py:find_clipped", "ci/onnx/layers.py:find_clipped"),
+    "tensors that leave": (
+        "ci/analysis/torch_layers.py:find_clipped",
+        "ci/onnx/layers.py:find_clipped",
+    ),
     "mixtures of schemes": (
         "ci/models/parts.py:list_candidates",
         "ci/onnx/precision.py:list_candidates",

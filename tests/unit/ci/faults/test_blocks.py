@@ -19,8 +19,8 @@ from ci.faults.render import render_coverage, render_found
 from ci.faults.search import BLOCKS, RANDOM
 from ci.faults.shrink import has_chain
 from ci.faults.torch_graphs import compute, draw_sets
+from ci.graphs.onnx_session import open_reference
 from ci.models.numerics import fix_numerics
-from ci.onnx.session import open_reference
 from tests.unit.ci.faults.test_search import always, holds, make_search
 
 

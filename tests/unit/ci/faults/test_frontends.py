@@ -22,9 +22,9 @@ from ci.faults.known import REFUSED, RIGHT, WRONG, name_operators, read_faults
 from ci.faults.onnx_graphs import number_of, write_model
 from ci.faults.results import Item
 from ci.faults.torch_graphs import Bundle, Module, compute, draw, draw_sets, find_shapes
+from ci.graphs.onnx_session import open_reference
 from ci.models.schemes import Scheme
 from ci.onnx.fallback import StageError
-from ci.onnx.session import open_reference
 from provisioning.errors import FailedError, UsageError
 
 GRAPHS = 40

@@ -12,13 +12,13 @@ pytest.importorskip("onnxruntime", reason="onnxruntime is not installed in this 
 import onnx
 from onnx import numpy_helper, parser
 
+from ci.graphs.onnx_session import open_reference
 from ci.mend.different import Different
 from ci.mend.onnx_files import OnnxFile
 from ci.mend.onnx_proof import OnnxProof
 from ci.mend.trials import Trials
 from ci.models.user_models import Source
 from ci.onnx.models import describe_shape
-from ci.onnx.session import open_reference
 from provisioning.errors import StoreError
 
 HEAD = '<ir_version: 8, opset_import: ["" : {opset}{more}]> g ({ports}) => (float[{out}] y) '

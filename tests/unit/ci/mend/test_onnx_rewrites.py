@@ -15,9 +15,9 @@ pytest.importorskip("onnxruntime", reason="onnxruntime is not installed in this 
 import onnx
 from onnx import numpy_helper, parser, shape_inference
 
+from ci.graphs.onnx_session import open_reference
 from ci.mend.onnx_rewrites import REWRITES
 from ci.mend.table import read_rewrites
-from ci.onnx.session import open_reference
 
 ATTENTION = "{} p = Softmax<axis=-1>(m) y = MatMul(p, v)"
 TRIANGLE = np.triu(np.ones((12, 12), bool), 1)

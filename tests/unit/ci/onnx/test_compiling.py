@@ -24,6 +24,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import EngineError
 from ci.cases.engine import FLOAT, INPUTS, QUANTIZED, Delegation, RunNotes
 from ci.cases.qnn_files import PROFILE_CSV
 from ci.cases.spec import CaseSpec
+from ci.graphs.onnx_session import CPU
 from ci.models.schemes import Scheme
 from ci.models.tensors import read_sets
 from ci.models.user_models import ReferencePolicy, Source
@@ -375,7 +376,7 @@ def test_notes_on_a_run_are_its_restarts_contradictions_and_profile(tmp_path: Pa
 
 
 def test_a_provider_without_a_device_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = [SimpleNamespace(ep_name=name) for name in (session.CPU, PROVIDER)]
+    found = [SimpleNamespace(ep_name=name) for name in (CPU, PROVIDER)]
     stand_in = SimpleNamespace(
         register_execution_provider_library=lambda *_: None, get_ep_devices=lambda: found
     )

@@ -13,10 +13,10 @@ pytest.importorskip("torch", reason="torch is not installed in this environment"
 from onnx import helper, load, numpy_helper, save
 
 from ci.graphs.onnx_file import infer
+from ci.graphs.onnx_session import open_reference
 from ci.models.tensors import BEST_DB, MOST_LAYERS
 from ci.onnx import layers
 from ci.onnx.layers import expose_layers, find_clipped, find_float16_loss, find_loss
-from ci.onnx.session import open_reference
 from provisioning.errors import FailedError
 from tests.qnn_provider.models import constant, tensor, write_model
 

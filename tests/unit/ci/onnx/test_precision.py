@@ -13,13 +13,14 @@ pytest.importorskip("onnxruntime_qnn", reason="onnxruntime-qnn is not installed"
 from onnx import NodeProto, TensorProto, load
 from onnx.helper import make_node
 
+from ci.analysis.noise import predict_noise
+from ci.graphs.onnx_program import read_onnx
 from ci.models.lowering_options import Choices, Part
 from ci.models.schemes import Scheme
 from ci.models.tensors import count_types, find_retyped
 from ci.onnx.compile import run_reference
 from ci.onnx.fallback import StageError
 from ci.onnx.layers import measure_effects
-from ci.onnx.noise import predict_noise
 from ci.onnx.precision import find_asked, list_candidates, list_tensors, name_types
 from ci.onnx.preparation import quantize_file
 from tests.qnn_provider.models import build_model, constant, tensor, write_model
@@ -129,7 +130,7 @@ def test_noise_is_the_same_whether_a_weight_is_stored_in_float_or_as_integers(
         path = tmp_path / f"{weight.name}.onnx"
         write_model(path, kept, *ENDS, [*own, constant("ws", 0.01), weight])
         right = run_reference(path, SETS)
-        (noise,) = predict_noise(path, tmp_path / "noisy.onnx", SETS, right)
+        (noise,) = predict_noise(read_onnx(path, tmp_path / "noisy.onnx"), SETS, right)
         spreads.append(np.std(noise))
     assert spreads[0] == pytest.approx(spreads[1], rel=0.2)
 

@@ -15,11 +15,13 @@ from torch import Tensor, nn
 from torch.fx import GraphModule, Interpreter, Node
 from torch.utils._pytree import tree_flatten, tree_leaves
 
+from ci.graphs.torch_program import read_torch
+from ci.graphs.torch_reader import computes_node, name_operator
+from ci.graphs.torch_state import is_state
 from ci.models.eager import copy_inputs, keep_state
 from ci.models.factory import Inputs
 from ci.models.float16_range import LOST_DB, MOST_RANGED, SPLIT, RangeLoss, find_spoiling
 from ci.models.model import split_inputs, split_module
-from ci.models.noise import computes, is_state, name_operator, trace_once
 from ci.models.parts import ORIGIN
 from ci.models.rounding import FLOAT16_MAX, list_clipped
 from ci.models.tensors import (
@@ -54,7 +56,7 @@ def find_loss(
     beyond: list[Reading] = []
     effects: Counter[Any] = Counter()
     left = iter(reference)  # each method takes its own outputs
-    parts = trace_once(module, inputs) if float16 else split_module(module)
+    parts = read_torch(module, inputs).parts if float16 else split_module(module)
     for name, part in parts.items():
         if isinstance(part, GraphModule):
             given = split_inputs(module, inputs)[name]
@@ -164,7 +166,7 @@ def expose_layers(module: nn.Module, inputs: Inputs) -> tuple[GraphModule, tuple
         source: node
         for node in recorder.values
         for source in [_find_rounded(node) if quantized else node]
-        if computes(source) and source not in given and node not in given
+        if computes_node(source) and source not in given and node not in given
     }
     size = sum(recorder.values[node].numel() * 4 for node in layers.values())
     every = max(-(-len(layers) // MOST_LAYERS), -(-size // MOST_BYTES), 1)
@@ -212,7 +214,7 @@ def _rank(
             continue
         if node.name in harmless:
             continue
-        if behind < before and (origin or computes(hidden or node)):
+        if behind < before and (origin or computes_node(hidden or node)):
             given = name_operator(origin) or str(origin)
             what = f"the range of {given}" if origin else name_operator(hidden or node)
             largest = 0.0 if origin else _find_largest(exact, hidden or node)
@@ -225,11 +227,11 @@ def _find_hidden(node: Node, values: Collection[Node]) -> Node | None:
     """Return the operator whose result a node only moves or converts, if it is no recorded value
     itself, as that of a comparison, but reads one. Otherwise return None."""
     source = node
-    while not computes(source) and len(source.all_input_nodes) == 1:
+    while not computes_node(source) and len(source.all_input_nodes) == 1:
         source = source.all_input_nodes[0]
         if source in values:
             return None
-    is_hidden = source is not node and computes(source)
+    is_hidden = source is not node and computes_node(source)
     return source if is_hidden and any(one in values for one in source.all_input_nodes) else None
 
 

@@ -12,11 +12,12 @@ torch = pytest.importorskip("torch", reason="torch is not installed in this envi
 from torch import Tensor, nn  # noqa: E402
 from torch.ao.quantization.fx import _decomposed  # noqa: E402
 
-from ci.models import noise as noise_module  # noqa: E402
-from ci.models.layers import expose_layers, find_clipped, find_float16_loss, find_loss  # noqa: E402
+from ci.analysis import noise as noise_module  # noqa: E402
+from ci.analysis.noise import predict_noise  # noqa: E402
+from ci.analysis.torch_layers import expose_layers, find_clipped, find_float16_loss, find_loss  # noqa: E402
+from ci.graphs.torch_program import read_torch  # noqa: E402
 from ci.models.model import Methods  # noqa: E402
-from ci.models.noise import predict_noise  # noqa: E402
-from ci.models.rounding import MOVED, RUNS  # noqa: E402
+from ci.models.rounding import MOVED, RELATIVE, RUNS  # noqa: E402
 from ci.models.tensors import MOST_LAYERS  # noqa: E402
 from tests.stand_ins.terms import TERMS  # noqa: E402
 
@@ -28,6 +29,11 @@ OPS: Any = torch.ops.quantized_decomposed
 @pytest.fixture(autouse=True)
 def terms(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(noise_module, "read_terms", lambda _: TERMS)
+
+
+def predict(module: Any, sets: Any) -> list[Tensor]:
+    """The errors of each output, [run, sample, *shape]."""
+    return [torch.from_numpy(errors) for errors in predict_noise(read_torch(module, sets[0]), sets)]
 
 
 def round_to(values: Tensor, step: float, bits: int = 8) -> Tensor:
@@ -69,7 +75,7 @@ def rms(values: Any) -> float:
 
 
 def test_in_8_bits_one_element_in_ten_is_predicted_off_by_a_step() -> None:
-    (noise,) = predict_noise(trace(0.0, 0.0, 0.05), inputs(), float16=False)
+    (noise,) = predict(trace(0.0, 0.0, 0.05), inputs())
     assert noise.shape == (RUNS, 4, 8, 16)
     moved = np.abs(np.asarray(noise)) > 1e-6
     assert moved.mean() == pytest.approx(0.1, abs=0.02)
@@ -81,7 +87,7 @@ def test_in_8_bits_elements_at_the_ends_of_the_range_move_inwards_only() -> None
     for value in (-100.0, 100.0):
         sets = [(torch.full((8, 16), value),)]
         graph: Any = torch.export.export(Rounds(), sets[0], strict=True).module()
-        (noise,) = predict_noise(graph, sets, float16=False)
+        (noise,) = predict(graph, sets)
         steps = np.unique((np.asarray(noise) / 0.05).round())
         assert steps.tolist() == ([0, 1] if value < 0 else [-1, 0])
 
@@ -108,7 +114,7 @@ def test_in_16_bits_each_element_is_predicted_off_by_a_step_except_inputs(
     factor: float, expected: float
 ) -> None:
     graph: Any = torch.export.export(Scaled(factor), inputs()[0], strict=True).module()
-    (noise,) = predict_noise(graph, inputs(), float16=False)
+    (noise,) = predict(graph, inputs())
     assert rms(noise) == pytest.approx(expected, rel=0.02)
 
 
@@ -134,25 +140,25 @@ def test_what_a_quantized_model_leaves_in_float_is_predicted_in_float16(
     quantized: nn.Module, whole: nn.Module
 ) -> None:
     graph: Any = torch.export.export(quantized, inputs()[0], strict=True).module()
-    (partly,) = predict_noise(graph, inputs(), float16=False)
-    (wholly,) = predict_noise(whole, inputs(), float16=True)
+    (partly,) = predict(graph, inputs())
+    (wholly,) = predict(whole, inputs())
     assert rms(partly) == pytest.approx(rms(wholly), rel=0.2)
 
 
 def test_the_noise_of_a_layer_propagates_through_the_next() -> None:
-    (once,) = predict_noise(trace(0.0, 0.0, 0.01), inputs(), float16=False)
-    (twice,) = predict_noise(trace(0.0, 0.05, 0.01), inputs(), float16=False)
+    (once,) = predict(trace(0.0, 0.0, 0.01), inputs())
+    (twice,) = predict(trace(0.0, 0.05, 0.01), inputs())
     assert rms(twice) > 1.5 * rms(once)
 
 
 def test_in_float16_noise_is_relative_and_of_a_fused_activation_absolute() -> None:
     layer = nn.Linear(16, 16)
-    (plain,) = predict_noise(layer, inputs(), float16=True)
+    (plain,) = predict(layer, inputs())
     signal = rms(torch.stack([layer(one) for (one,) in inputs()]).detach())
     assert 2**-13 < rms(plain) / signal < 2**-9
-    (fused,) = predict_noise(nn.Sequential(layer, nn.Sigmoid()), inputs(), float16=True)
+    (fused,) = predict(nn.Sequential(layer, nn.Sigmoid()), inputs())
     assert rms(fused) == pytest.approx(2**-8 / np.sqrt(3), rel=0.3)
-    (apart,) = predict_noise(nn.Sequential(nn.ReLU(), nn.Sigmoid()), inputs(), float16=True)
+    (apart,) = predict(nn.Sequential(nn.ReLU(), nn.Sigmoid()), inputs())
     assert rms(apart) < 2**-10
 
 
@@ -179,7 +185,7 @@ def test_the_predicted_noise_of_a_layer_depends_on_the_bits_of_its_weights(
     bits: int, total: float, within: float
 ) -> None:
     module = torch.export.export(Coarse(bits), inputs()[0], strict=True).module()
-    (noise,) = predict_noise(module, inputs(), float16=False)
+    (noise,) = predict(module, inputs())
     steps = np.asarray(noise) / 1e-3
     assert rms(steps) == pytest.approx(total, rel=0.15)
     assert rms(steps - steps.mean(-2, keepdims=True)) == pytest.approx(within, rel=0.2)
@@ -192,9 +198,9 @@ def test_constants_that_float16_represents_exactly_add_no_noise() -> None:
 
     ((one,), *_) = inputs()
     kept, off = torch.zeros(8, 16), torch.full((8, 16), 0.3)
-    (noise,) = predict_noise(Masked(), [(one, kept)] * 4, float16=True)
+    (noise,) = predict(Masked(), [(one, kept)] * 4)
     assert rms(noise) < 2**-9 * rms(one)
-    (noise,) = predict_noise(Masked(), [(one, kept + off)] * 4, float16=True)
+    (noise,) = predict(Masked(), [(one, kept + off)] * 4)
     assert rms(noise) > 0.1 * rms(one)
 
 
@@ -211,7 +217,7 @@ def test_a_prediction_is_the_same_each_time_and_leaves_state_as_it_was() -> None
             return result
 
     module = Counter().eval()
-    first, second = (predict_noise(module, inputs(), float16=True)[0] for _ in range(2))
+    first, second = (predict(module, inputs())[0] for _ in range(2))
     assert torch.equal(first, second)
     # Each run counts from 0, and on from one sample to the next.
     assert 0 < np.abs(np.asarray(first)).max() < 0.01
@@ -224,11 +230,11 @@ def test_an_operator_that_moves_elements_adds_no_error_in_float16() -> None:
             return values.transpose(0, 1).reshape(4, -1).transpose(0, 1).contiguous()
 
     exact = [(one.half().float(),) for (one,) in inputs()]
-    (noise,) = predict_noise(Moves(), exact, float16=True)
+    (noise,) = predict(Moves(), exact)
     assert rms(noise) == 0
-    (noise,) = predict_noise(Moves(), inputs(), float16=True)
+    (noise,) = predict(Moves(), inputs())
     signal = rms(torch.stack([one for (one,) in inputs()]))
-    assert rms(noise) == pytest.approx(signal * noise_module.RELATIVE / np.sqrt(3), rel=0.1)
+    assert rms(noise) == pytest.approx(signal * RELATIVE / np.sqrt(3), rel=0.1)
 
 
 def test_weights_that_are_dequantized_from_a_buffer_count_as_weights() -> None:
@@ -258,7 +264,7 @@ def test_no_noise_is_predicted_for_outputs_of_indices() -> None:
         def forward(self, values: Tensor) -> tuple[Tensor, Tensor]:
             return values.argmax(-1), values * 2
 
-    ids, doubled = predict_noise(Choice(), inputs(), float16=True)
+    ids, doubled = predict(Choice(), inputs())
     assert (ids.numel(), doubled.numel() > 0) == (0, True)
 
 
@@ -449,7 +455,7 @@ def test_an_activation_after_the_sum_of_two_tensors_has_its_own_error(
             return summed, torch.tanh(one + 0.5), torch.tanh(needed), needed
 
     zeros = (torch.zeros(rows, 16), torch.zeros(rows, 16))
-    summed, shifted, kept, _ = predict_noise(Sums(), [zeros], float16=True)
+    summed, shifted, kept, _ = predict(Sums(), [zeros])
     assert float(summed.abs().max()) == pytest.approx(found, rel=0.05, abs=1e-9)
     assert float(kept.abs().max()) < 2**-11
     assert float(shifted.abs().max()) < 2**-11
@@ -468,7 +474,7 @@ def test_the_predicted_noise_of_an_operator_has_its_measured_bias_and_power(
 
     sets = [(torch.randn(40, 60).clamp(-1, 1),) for _ in range(4)]
     graph: Any = torch.export.export(One(), sets[0], strict=True).module()
-    (noise,) = predict_noise(graph, sets, float16=False)
+    (noise,) = predict(graph, sets)
     steps = noise * 2**bits
     assert float(steps.mean()) == pytest.approx(bias, abs=0.5 * abs(bias) + 0.01)
     assert float(steps.square().mean()) == pytest.approx(power, rel=0.35)
@@ -482,7 +488,7 @@ def test_a_relative_error_is_shared_by_a_row_for_exp_and_per_element_for_cos(nam
 
     (one,) = [(torch.randn(40, 60).clamp(-1, 1),)]
     graph: Any = torch.export.export(One(), one, strict=True).module()
-    (noise,) = predict_noise(graph, [one], float16=False)
+    (noise,) = predict(graph, [one])
     gains = noise / graph(*one)
     assert float(gains.abs().max()) == pytest.approx(2**-6, rel=0.1)
     is_shared = float(gains.std(-1).mean()) < 0.1 * float(gains.std())

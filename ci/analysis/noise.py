@@ -1,0 +1,359 @@
+"""Predicts how much the outputs of a correct program may differ from the outputs of its model. To
+do so, it runs the model with errors like the ones that QNN's arithmetic makes.
+
+A program's rounding differs from the model's by a step here and there. The effect on an output
+depends on the model. The model is therefore run several times with such errors inserted at random.
+The spread of its outputs is the expected error of a correct program; this needs neither a program
+nor recorded numbers. ci.models.rounding has the sizes of the errors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ci.graphs.graph import ONNXRUNTIME, Array, Graph, Node
+from ci.graphs.operators import computes, is_dequantizer, is_layer, is_quantizer
+from ci.graphs.run import Change, Changes, Program, Shared, Tools, Value
+from ci.models.rounding import (
+    ADD,
+    CARRY_SHARE,
+    CARRY_STEPS,
+    CELL,
+    CELLS,
+    FLOAT16,
+    FLOAT16_MAX,
+    LAYER,
+    LEAST_TALL,
+    MOVED,
+    NO_TERM,
+    RELATIVE,
+    STATE,
+    TALL,
+    UNIFORM,
+    WEIGHT_GAIN,
+    WEIGHT_STEPS,
+    Term,
+    Terms,
+    count_runs,
+    read_terms,
+    take_term,
+)
+
+FUSED_THROUGH = frozenset({"view", "_unsafe_view", "reshape", "cat", "clone", "alias", "flatten"})
+FACTORS = frozenset({"mul", "div"})
+NARROW, FEW, MANY = 2**9, 2**5, 2**9  # numbers of levels
+
+
+def predict_noise(
+    program: Program,
+    sets: Sequence[Any],
+    right: Sequence[Sequence[Any]] | None = None,
+    *,
+    qnn: str = "",
+) -> list[Array]:
+    """Return one array of errors per output, [run, sample, *shape], or an empty array if the output
+    is not floating-point.
+
+    ``program`` is the quantized model, of which QNN computes in float16 what is not quantized, or
+    the float32 model. ``right`` are its outputs, if they are known. ``qnn`` is the version of QNN.
+    The model is run up to RUNS times, with the same random errors each time that this is called.
+    """
+    exact = right or program.run(sets)
+    terms = read_terms(qnn)
+    errors_by_method = {name: find_errors(graph, terms) for name, graph in program.graphs.items()}
+    run = program.change(errors_by_method)
+    sizes = (math.prod(output.shape) for outputs in exact for output in outputs)
+    noisy = [run.run(sets) for _ in range(count_runs(sizes))]
+    errors = []
+    for index, first in enumerate(exact[0]):
+        if np.asarray(first).dtype.kind == "f":
+            exact_output = np.stack([np.asarray(outputs[index]) for outputs in exact])
+            noisy_output = [np.stack([outputs[index] for outputs in sample]) for sample in noisy]
+            errors.append(np.stack([output - exact_output for output in noisy_output]))
+        else:
+            errors.append(np.empty(0))
+    return errors
+
+
+def find_errors(graph: Graph, terms: Terms) -> Changes:
+    """Return the changes that add one run's random errors to the values of a graph: after each
+    quantizer of a computed value, after each float16 computation, and to the inputs and constants
+    that these read."""
+    errors = _Errors(graph, terms)
+    return dict([*errors.list_given(), *errors.list_computed()])
+
+
+def find_float16(graph: Graph) -> frozenset[str]:
+    """Return the values that QNN computes in float16: all of a graph without quantizers; or else
+    those that are not quantized next, results of recurrent layers, the dequantized values from
+    which they are computed, and the inputs and constants that anything else than a quantizer
+    reads, such as a reshape in front of it."""
+    quantized: set[str] = set()
+    read: set[str] = set()
+    found: set[str] = set()
+    direct: set[str] = set()
+    made: set[str] = set()
+    for node in reversed(graph.nodes):
+        made.update(node.results)
+        operands = [name for name in node.reads[: node.operands] if name]
+        if not is_quantizer(node.operator) and not is_dequantizer(node.operator):
+            direct.update(operands)
+        if is_quantizer(node.operator):
+            quantized.update(operands)
+        elif is_dequantizer(node.operator):
+            found.update(read.intersection(node.results))
+        elif computes(node.operator):
+            if node.operator in CELLS or quantized.isdisjoint(node.results):
+                found.update(node.results)
+                read.update(operands)
+        else:
+            for names in (quantized, read):
+                if not names.isdisjoint(node.results):
+                    names.update(operands)
+    if any(is_quantizer(node.operator) for node in graph.nodes):
+        return frozenset(found | (direct - made))
+    every = {name for node in graph.nodes for name in (*node.reads, *node.results)}
+    return frozenset((every | {*graph.outputs}) - {""})
+
+
+@dataclass(frozen=True)
+class Rounded:
+    """The error of a value in float16. A ``given`` value is only rounded. ``scaled`` is true if the
+    error is multiplied by the node's operand, and ``cell`` for a recurrent layer, of which
+    ``is_state`` marks the cell state."""
+
+    term: Term
+    is_given: bool = False
+    is_scaled: bool = False
+    is_cell: bool = False
+    is_state: bool = False
+
+    def add(self, value: Value, operand: Value, tools: Tools) -> Value:
+        finite = value.clamp(-FLOAT16_MAX, FLOAT16_MAX)
+        relative = max(RELATIVE, UNIFORM * self.term.relative)
+        error = finite * tools.draw(value, relative)
+        if self.is_given:  # values that float16 can hold are exact
+            error = error * tools.is_inexact(value)
+        scale = operand if self.is_scaled else 1.0
+        error = error + scale * tools.draw(value, UNIFORM * self.term.steps)
+        if self.is_cell:
+            error = error + tools.draw(value, CELL)
+        if self.is_state:
+            error = error + finite * tools.draw(value, CELL)
+        return value + error + share(self.term, finite, tools)
+
+
+def share(term: Term, value: Value, tools: Tools) -> Value:
+    """Return the errors of a term that several elements share: the bias, and the gain of each
+    row. ``value`` is the result, in the unit of the bias."""
+    bias = term.bias + tools.draw(value, UNIFORM * term.varies, Shared.ALL)
+    return bias + value * tools.draw(value, UNIFORM * term.row, Shared.ROW)
+
+
+def read_input(value: Value, _: Value, tools: Tools) -> Value:
+    """Round an input that is quantized to 8 bits or fewer: QNN rounds it to float16 first."""
+    return value + value * tools.draw(value, RELATIVE)
+
+
+@dataclass(frozen=True)
+class Moved:
+    """The error of a quantized result, in steps: ``zero`` is its zero point, and ``low`` and
+    ``high`` are the limits of its ``bits``. ``weight_bits`` are those of a layer's weights, 0 if
+    it is none, and ``channel`` is the axis of its channels. The layer ``loses_carry`` if the front
+    end makes it do so."""
+
+    term: Term
+    bits: int
+    zero: float
+    low: float
+    high: float
+    weight_bits: int = 0
+    channel: int = 1
+    loses_carry: bool = False
+
+    def add(self, value: Value, _: Value, tools: Tools) -> Value:
+        term = self.term
+        levels = tools.to_float(value)
+        is_shared = any((term.bias, term.varies, term.relative, term.row))
+        is_wide = self.weight_bits in {4, 16}
+        signal = levels - self.zero if is_shared or is_wide else levels
+        shared = share(term, signal, tools)
+        shared = shared + signal * tools.draw(value, UNIFORM * term.relative)
+        known = chance = 0.0
+        if is_shared:
+            # Rounding at random moves elements by a step, too.
+            rest = shared - shared.floor()
+            chance = tools.mean(rest * (1 - rest))
+            known = tools.mean(shared.square()) + chance
+        # An operator has its own error, or that of every operator if that is larger.
+        power = tools.limit(tools.limit(MOVED[self.bits] - known, term.steps**2 - chance), 0.0)
+        steps = roll_steps(levels, power, tools)
+        if is_wide:
+            shared_by = self.channel if self.weight_bits == 4 else Shared.NONE
+            steps = steps + tools.draw(value, WEIGHT_STEPS, shared_by)
+            steps = steps + signal * tools.draw(value, WEIGHT_GAIN, self.channel)
+        if self.loses_carry:
+            lost = tools.draw(value, 1.0).abs() > 1 - CARRY_SHARE
+            steps = steps + lost * tools.draw(value, CARRY_STEPS)
+        offset = shared + tools.draw(value, 0.5 if is_shared else 0.0)
+        moved = levels + steps.round()
+        moved = moved + (offset if tools.is_number(offset) else offset.round())
+        return tools.to_type(moved.clamp(self.low, self.high), value)
+
+
+def roll_steps(like: Value, power: Value, tools: Tools) -> Value:
+    """Return random steps with this mean square: some elements by one step, or all by more."""
+    rolled = tools.draw(like, 1.0)
+    some = rolled.sign() * (rolled.abs() > 1 - power)
+    if not tools.is_number(power):
+        return tools.choose(power > 1.0, rolled * (UNIFORM * power**0.5), some)
+    return UNIFORM * power**0.5 * rolled if power > 1 else some
+
+
+class _Errors:
+    """Finds the errors of a graph's values."""
+
+    def __init__(self, graph: Graph, terms: Terms) -> None:
+        self.graph, self.terms = graph, terms
+        self.makers = graph.list_makers()
+        self.reads = Counter(name for node in graph.nodes for name in node.reads)
+        self.reads.update(graph.outputs)
+        self.float16 = find_float16(graph)
+
+    def list_given(self) -> Iterator[tuple[str, Change]]:
+        """Yield the name of each changed input or constant, and the change."""
+        narrow = {node.reads[0] for node in self.graph.nodes if is_narrow(node)}
+        given = (self.float16 | narrow) - self.makers.keys() - self.graph.states
+        for name in sorted(given - {""}):
+            constant = self.graph.constants.get(name)
+            if name in self.float16:
+                if constant is None or has_inexact(constant()):
+                    yield name, Change(Rounded(NO_TERM, is_given=True).add)
+            elif constant is None:
+                yield name, Change(read_input)
+
+    def list_computed(self) -> Iterator[tuple[str, Change]]:
+        """Yield the name of each changed result, and the change."""
+        for node in self.graph.nodes:
+            if is_quantizer(node.operator):
+                source = self.makers.get(node.reads[0])
+                is_activation = source is not None and computes(source.operator)
+                if source and is_activation and "zero_point" in node.numbers:
+                    move = self._find_moved(node, source)
+                    yield node.results[0], Change(move.add, for_floats=False)
+            elif is_dequantizer(node.operator) or computes(node.operator):
+                for place, name in enumerate(node.results):
+                    if name in self.float16:
+                        yield name, Change(self._find_rounded(node, name, place).add)
+
+    def _find_rounded(self, node: Node, name: str, place: int) -> Rounded:
+        operator, after = node.operator.strip("_"), self._find_predecessor(node, name)
+        is_given = is_dequantizer(node.operator)
+        # Of this one, only the sigmoid is fused, and the product is computed afterwards.
+        is_scaled = operator == "silu" and after in {LAYER, ADD}
+        return Rounded(
+            take_term(self.terms, "sigmoid" if is_scaled else operator, FLOAT16, after),
+            is_given=is_given,
+            is_scaled=is_scaled,
+            is_cell=node.operator in CELLS,
+            is_state=node.operator in CELLS and place == STATE,
+        )
+
+    def _find_moved(self, node: Node, source: Node) -> Moved:
+        low, high = (node.numbers[name][0] for name in ("quant_min", "quant_max"))
+        bits = 8 if is_narrow(node) else 16
+        levels, is_unsigned = self._find_weights(source)
+        return Moved(
+            take_term(self.terms, source.operator.strip("_"), str(bits)),
+            bits,
+            node.numbers["zero_point"][0],
+            low,
+            high,
+            weight_bits=0 if not levels else 4 if levels < FEW else 16 if levels > MANY else 8,
+            channel=-1 if source.operator == "linear" else 1,
+            loses_carry=self.graph.front_end == ONNXRUNTIME and is_unsigned and bits == 16,
+        )
+
+    def _find_weights(self, source: Node) -> tuple[float, bool]:
+        """Return the number of levels of a layer's weights, and whether they are unsigned or
+        activations, for which the error is the same. The number is 0 for activations, for other
+        nodes and for weights that are not quantized.
+
+        Block-quantized weights are treated as 8-bit weights, because their only error is the
+        rounding of the scales, which is known.
+        """
+        if not is_layer(source.operator) or len(source.reads) < 2:
+            return 0, False
+        maker = self.makers.get(source.reads[1])
+        if maker is None or not is_dequantizer(maker.operator):
+            return 0, False
+        stored = maker.reads[0]
+        quantizer = self.makers.get(stored)
+        if quantizer and is_quantizer(quantizer.operator):
+            stored = quantizer.reads[0]  # as AIMET writes weights
+        if stored not in self.graph.constants:
+            return 0, True
+        low, high = (maker.numbers[name][0] for name in ("quant_min", "quant_max"))
+        return high - low, low == 0 and high - low < MANY
+
+    def _find_predecessor(self, node: Node, name: str) -> str:
+        """Return what HTP fuses with the node that computes a value: LAYER, ADD, TALL or ""."""
+        source = node.reads[0] if node.reads else ""
+        if self._is_fused(source):
+            return LAYER
+        maker = self.makers.get(source)
+        while maker and maker.operator in FUSED_THROUGH and maker.operator != "cat":
+            source = maker.reads[0]
+            maker = self.makers.get(source)
+        if maker is None or maker.operator != "add":
+            return ""
+        if any(read in self.graph.constants for read in maker.reads[:2]):
+            return ""
+        if self.reads[source] > 1:  # the sum is needed, as the cell state of an LSTM is
+            return ""
+        shape = self.graph.shapes.get(name)
+        rows = LEAST_TALL if shape is None else math.prod(shape[:-1]) if math.prod(shape) else 0
+        return ADD if rows < LEAST_TALL else TALL
+
+    def _is_fused(self, name: str) -> bool:
+        """Return whether a value is the result of a layer that HTP fuses with the operator behind
+        it. Between them, only views, concatenations and the addition of a constant are allowed.
+        After a convolution, a constant factor is also allowed, because it is folded into the
+        weights."""
+        is_scaled = False
+        node = self.makers.get(name)
+        while node and not is_layer(node.operator):
+            is_factor = node.operator in FACTORS and self._reads_constant(node)
+            if not (is_factor or node.operator in FUSED_THROUGH or self._adds_constant(node)):
+                return False
+            is_scaled = is_scaled or is_factor
+            made = [read for read in node.reads if read in self.makers]
+            node = self.makers[made[0]] if made else None
+        return node is not None and ("conv" in node.operator or not is_scaled)
+
+    def _adds_constant(self, node: Node) -> bool:
+        return node.operator == "add" and self._reads_constant(node)
+
+    def _reads_constant(self, node: Node) -> bool:
+        return any(read in self.graph.constants for read in node.reads[:2])
+
+
+def has_inexact(array: Array) -> bool:
+    """Return whether float16 cannot represent some floating-point elements."""
+    if array.dtype.kind != "f" or array.dtype == np.float16:
+        return False
+    with np.errstate(over="ignore"):
+        return bool((array.astype(np.float16) != array).any())
+
+
+def is_narrow(node: Node) -> bool:
+    """Return whether a node quantizes to 8 bits or fewer."""
+    if not is_quantizer(node.operator) or "quant_min" not in node.numbers:
+        return False
+    return node.numbers["quant_max"][0] - node.numbers["quant_min"][0] < NARROW

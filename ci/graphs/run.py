@@ -1,0 +1,91 @@
+"""How analyses run a model with changed values, whichever engine executes it.
+
+A Program executes the model, and has a Graph of each method. An analysis names the values that it
+changes, each with a function, the Change. All other nodes stay as they are: torch runs the changes
+between two nodes (torch_program), and for onnxruntime they become nodes (onnx_program), so that
+everything is executed in one session. A change is therefore written in arithmetic that values of
+both have: ``+``, ``-``, ``*``, ``>``, abs, sign, round, floor and clamp. Tools has the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from typing import Any, NamedTuple, Protocol
+
+from ci.graphs.graph import Array, Graph
+
+Value = Any  # a torch.Tensor, or an onnx_program.Symbol
+
+
+class Shared(Enum):
+    """Which elements of a tensor share a random number."""
+
+    NONE = "each has its own"
+    ROW = "those along the last axis"
+    ALL = "all"
+
+
+class Tools(Protocol):
+    """What a change may do with values, besides arithmetic."""
+
+    def draw(self, like: Value, size: float, shared: Shared | int = Shared.NONE) -> Value:
+        """Return uniformly distributed numbers from -size to size that broadcast to the shape of
+        ``like``. With a number as ``shared``, elements with the same index along this axis share
+        one."""
+
+    def to_float(self, value: Value) -> Value:
+        """Return a tensor of integers as float32."""
+
+    def to_type(self, value: Value, like: Value) -> Value:
+        """Return a value in the type of another one."""
+
+    def is_inexact(self, value: Value) -> Value:
+        """Return 1 for each element that float16 cannot represent, and 0 for others."""
+
+    def mean(self, value: Value) -> Value:
+        """Return the mean of all elements: a number, or a value of rank 0."""
+
+    def limit(self, value: Value, least: Value) -> Value:
+        """Return the larger one of two results of ``mean``, or of numbers."""
+
+    def is_number(self, value: Value) -> bool:
+        """Return whether a value is known before the model runs, or is a plain number in a run."""
+
+    def choose(self, condition: Value, if_true: Value, if_false: Value) -> Value:
+        """Return elements of one of two values by a condition."""
+
+
+class Change(NamedTuple):
+    """A function that returns a new value of the same shape and type. It gets the value, and the
+    first operand of the node that computes it (None for an input, a constant or a buffer). If it is
+    ``for_floats``, values of other types stay as they are."""
+
+    compute: Callable[[Value, Value, Tools], Value]
+    for_floats: bool = True
+
+
+Changes = Mapping[str, Change]  # by the name of the value
+
+
+class Run(Protocol):
+    """Executes a program with changes. It draws other random numbers each time, but a new Run draws
+    the same ones."""
+
+    def run(self, sets: Sequence[Any]) -> Sequence[Sequence[Array]]:
+        """Return the outputs for each sample. State lasts from one sample to the next, and is
+        restored at the end."""
+
+
+class Program(Protocol):
+    """A model that an engine executes."""
+
+    @property
+    def graphs(self) -> Mapping[str, Graph]:
+        """The graph of each method."""
+
+    def run(self, sets: Sequence[Any]) -> Sequence[Sequence[Array]]:
+        """Return the outputs for each sample."""
+
+    def change(self, changes: Mapping[str, Changes]) -> Run:
+        """Prepare runs with the changes of each method."""

@@ -1,0 +1,96 @@
+"""The quantizers of a parsed ONNX file: their scales, zero points and ranges, and the values that
+outputs can have."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from ci.graphs.onnx_file import read_constants
+from ci.graphs.onnx_reader import computes_node
+from provisioning.errors import FailedError
+
+
+class Values:
+    """The values of a graph: its constants, and the nodes that make the others, by name."""
+
+    def __init__(self, graph: Any) -> None:
+        self.constants = read_constants(graph)
+        self.makers = {name: node for node in graph.node for name in node.output}
+
+    def read(self, name: str) -> Any:
+        """Return the constant called ``name``, which may be behind operators such as Identity or
+        Cast. Raises FailedError if it depends on an input of the model."""
+        if name in self.constants:
+            return numpy_helper.to_array(self.constants[name])
+        node = self.makers.get(name)
+        if node is None:
+            raise FailedError(f"{name}, a scale or zero point of the model, is not a constant")
+        given = {one: self.read(one) for one in node.input if one}
+        values = ReferenceEvaluator(node).run(None, given)
+        return np.asarray(values[list(node.output).index(name)])
+
+    def read_zero(self, node: Any) -> Any:
+        """Return the zero point of a quantizer, in the dtype of the quantizer's output."""
+        if len(node.input) > 2 and node.input[2]:
+            return self.read(node.input[2])
+        return np.zeros((), helper.tensor_dtype_to_np_dtype(self.find_kind(node)))
+
+    def find_kind(self, node: Any) -> int:
+        """Return the TensorProto.DataType to which a QuantizeLinear quantizes, or 0 if no constant
+        shows it. Without a zero point, it is an attribute, as AIMET can write it."""
+        if len(node.input) > 2 and node.input[2]:
+            zero = self.constants.get(node.input[2])
+            return zero.data_type if zero is not None else 0
+        return next(
+            (attribute.i for attribute in node.attribute if attribute.name == "output_dtype"),
+            TensorProto.UINT8,
+        )
+
+    def find_range(self, node: Any) -> tuple[Any, Any]:
+        """Return the lowest and the highest values that a quantizer can represent, as arrays."""
+        scale, zero = self.read(node.input[1]).astype(np.float64), self.read_zero(node)
+        limits = np.iinfo(zero.dtype)
+        return tuple(scale * (bound - zero.astype(np.int64)) for bound in (limits.min, limits.max))
+
+
+def find_grids(model: Path, left: Collection[str] = ()) -> list[tuple[float, int, int]]:
+    """Return the possible values of each output: the step, and the lowest and highest multiple of
+    it. The step is 0 unless QNN computes the output and quantizes it to 8 bits or fewer with a
+    single scale. ``left`` are the types of operators that QNN does not compute."""
+    graph = onnx.load(model, load_external_data=False).graph
+    values = Values(graph)
+    return [_find_grid(values, output.name, left) for output in graph.output]
+
+
+def _find_grid(values: Values, name: str, left: Collection[str]) -> tuple[float, int, int]:
+    node = values.makers.get(name)
+    if node is None or node.op_type != "DequantizeLinear" or len(node.input) < 3:
+        return 0.0, 0, 0
+    scale, zero = map(values.read, node.input[1:3])
+    limits = np.iinfo(zero.dtype)
+
+    def is_computed(one: str) -> bool:
+        """Return whether QNN computes a value and quantizes it as the output, or moves such
+        values."""
+        source = values.makers.get(one)
+        if source is None or one in values.constants:
+            return False
+        if source.op_type in {"QuantizeLinear", "DequantizeLinear"}:
+            own = [*map(values.read, source.input[1:3])]
+            return own == [scale, zero] and is_computed(source.input[0])
+        if not computes_node(source):
+            moved = source.input if source.op_type == "Concat" else source.input[:1]
+            return all(map(is_computed, moved))
+        return source.op_type not in left
+
+    # For 16-bit results, QNN's steps can differ from the model's (seen for a softmax).
+    if scale.size != 1 or limits.bits > 8 or not is_computed(node.input[0]):
+        return 0.0, 0, 0
+    return float(scale.item()), limits.min - int(zero.item()), limits.max - int(zero.item())

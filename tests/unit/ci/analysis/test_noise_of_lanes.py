@@ -1,0 +1,108 @@
+"""The noise that is predicted for a network, as a PyTorch module and as an ONNX file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed in this environment")
+pytest.importorskip("onnxruntime", reason="onnxruntime is not installed in this environment")
+
+from onnx import parser, save  # noqa: E402
+from torch import Tensor, nn  # noqa: E402
+from torch.ao.quantization.fx import _decomposed  # noqa: E402
+
+from ci.analysis.noise import predict_noise  # noqa: E402
+from ci.graphs.onnx_program import read_onnx  # noqa: E402
+from ci.graphs.torch_program import read_torch  # noqa: E402
+
+assert _decomposed  # registers the operators
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # torch.export's own
+OPS: Any = torch.ops.quantized_decomposed
+HEAD = '<ir_version: 8, opset_import: ["" : 21]> g (float[40, 16] x) => (float[a, b] y) '
+
+
+def round_to(values: Tensor, step: float, bits: int) -> Tensor:
+    limits = (2 ** (bits - 1), 0, 2**bits - 1, torch.uint8 if bits == 8 else torch.uint16)
+    result: Tensor = OPS.dequantize_per_tensor(
+        OPS.quantize_per_tensor(values, step, *limits), step, *limits
+    )
+    return result
+
+
+def quantize(value: str, result: str, bits: int) -> str:
+    return (
+        f"{result}_q = QuantizeLinear({value}, s, z{bits})\n"
+        f"{result} = DequantizeLinear({result}_q, s, z{bits})\n"
+    )
+
+
+CONSTANTS = """
+    s = Constant<value_float = 0.01>()
+    z8 = Constant<value: tensor = uint8 z8 {128}>()
+    z16 = Constant<value: tensor = uint16 z16 {32768}>()
+"""
+
+
+@pytest.mark.parametrize(
+    ("nodes", "compute"),
+    [
+        ("y = Softmax<axis = -1>(x)", lambda x: x.softmax(-1)),
+        ("a = Tanh(x)\n y = Transpose<perm = [1, 0]>(a)", lambda x: x.tanh().t()),
+        ("a = Add(x, x)\n y = Tanh(a)", lambda x: torch.tanh(x + x)),
+        (CONSTANTS + quantize("x", "y", 8), lambda x: round_to(x, 0.01, 8)),
+        (
+            CONSTANTS + "a = Sin(x)\n" + quantize("a", "y", 8),
+            lambda x: round_to(x.sin(), 0.01, 8),
+        ),
+        (
+            CONSTANTS + "a = Exp(x)\n" + quantize("a", "b", 16) + "y = Sigmoid(b)",
+            lambda x: round_to(x.exp(), 0.01, 16).sigmoid(),
+        ),
+    ],
+    ids=["softmax", "a view", "a sum", "an input", "a term", "partly float"],
+)
+def test_a_network_has_the_same_noise_in_both_lanes(
+    tmp_path: Path, nodes: str, compute: Any
+) -> None:
+    class Network(nn.Module):
+        def forward(self, x: Tensor) -> Any:
+            return compute(x)
+
+    torch.manual_seed(2)
+    samples = [(torch.randn(40, 16),) for _ in range(4)]
+    path = tmp_path / "network.onnx"
+    save(parser.parse_model(HEAD + "{" + nodes + "}"), path)
+    arrays = [(values.numpy(),) for (values,) in samples]
+    (of_file,) = predict_noise(read_onnx(path, tmp_path / "scratch.onnx"), arrays)
+    (of_module,) = predict_noise(read_torch(Network(), samples[0]), samples)
+    assert of_file.shape == of_module.shape
+    spreads = [float(np.sqrt(np.mean(np.square(errors)))) for errors in (of_file, of_module)]
+    assert spreads[0] == pytest.approx(spreads[1], rel=0.25)
+    assert spreads[0] > 0
+
+
+class Cache(nn.Module):
+    """Writes into a part of a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("rows", torch.zeros(2, 16))
+
+    def forward(self, values: Tensor) -> Tensor:
+        self.rows[1] = values
+        result: Tensor = self.rows * 3
+        return result
+
+
+def test_a_state_that_is_written_through_a_view_is_read_and_restored() -> None:
+    torch.manual_seed(2)
+    samples = [(torch.randn(16),) for _ in range(3)]
+    graph = torch.export.export(Cache(), samples[0], strict=True).module(check_guards=False)
+    (errors,) = predict_noise(read_torch(graph, samples[0]), samples)
+    largest = max(float(values.abs().max()) for (values,) in samples)
+    assert 0 < np.abs(errors).max() < 3 * largest * 2**-9
+    assert not graph.rows.any()
