@@ -76,6 +76,7 @@ from ci.judging.causes import (
     join,
 )
 from ci.judging.details import describe_outputs
+from ci.judging.error_patterns import blames_runner
 from ci.judging.figures import Array, Nearness, find_nearness, measure_variation
 from ci.judging.gate import References
 from ci.judging.verdict import (
@@ -164,7 +165,7 @@ class Options:
     find_faults: Callable[..., Sequence[KnownFault]] = lambda *_, **__: ()
     # Takes a case and its known faults. Returns a job for a worker that measures the SQNR in dB of
     # the quantized model with their remedies, or None if they have no remedy that can be applied.
-    make_remedy_job: Callable[..., Callable[[], float] | None] = lambda *_: None
+    make_remedy_job: Callable[..., Callable[[], float] | None] = lambda *_, **__: None
 
 
 @dataclass(frozen=True)
@@ -243,6 +244,7 @@ class CaseJudge:
         self.inputs_vary: float | None = None  # see judge_outputs; None if it is not known
         self.evidence = Evidence()
         self.departure = UNKNOWN
+        self.cured_db: dict[tuple[str, ...], float | None] = {}  # by the names of known faults
         self.remarks: list[str] = []
         self.notes = Notes()  # become warnings
 
@@ -378,6 +380,9 @@ class CaseJudge:
         else:
             advice = verdict.advice
         layer = departure.layer
+        if layer:  # the program is wrong inside, so what runs it is innocent
+            causes = tuple(cause for cause in advice.causes if not blames_runner(cause.text))
+            advice = replace(advice, causes=causes)
         if layer and not faults:
             self.evidence.culprit = f"wrong from {layer.label} on"
         places = layer.origin.places if layer else ()
@@ -416,7 +421,7 @@ class CaseJudge:
         figures = self.evidence.figures
         quantized = figures.sqnr_db_quantized
         refused = finding.question in {Question.LOWERED, Question.RUN}
-        return choose_causes(
+        faults = choose_causes(
             self.list_faults(refused=refused),
             finding.question,
             self.read_steps(),
@@ -425,6 +430,31 @@ class CaseJudge:
             is_float16=not self.spec.scheme.quantized,
             beyond=self.find_beyond(),
         )
+        is_quantization = finding.question is Question.QUANTIZED and self.spec.scheme.quantized
+        return self.leave_out_harmless(faults) if is_quantization else faults
+
+    def leave_out_harmless(self, faults: list[KnownFault]) -> list[KnownFault]:
+        """Return the known faults of a quantized model without those whose remedy makes it no
+        better: something else loses the accuracy. A fault whose remedy cannot be measured stays,
+        and so do several that only help together."""
+        reached = self.evidence.figures.sqnr_db_scheme
+        if reached is None or not math.isfinite(reached):
+            return faults
+        names = dict.fromkeys(fault.fault for fault in faults if fault.is_scheme)
+        harmless = {name for name in names if not self.costs(faults, (name,), reached)}
+        if len(harmless) > 1 and self.costs(faults, tuple(sorted(harmless)), reached):
+            return faults
+        return [fault for fault in faults if fault.fault not in harmless]
+
+    def costs(self, faults: Sequence[KnownFault], names: tuple[str, ...], reached: float) -> bool:
+        """Return whether the quantized model is better with the remedies of some of its known
+        faults, or that is unknown."""
+        if names not in self.cured_db:
+            named = [fault for fault in faults if fault.fault in names]
+            with self.notes.of("the cost of the known faults"):
+                self.cured_db[names] = self.measure_remedy(named, approximate=True)
+        cured = self.cured_db.get(names)
+        return cured is None or cured >= reached + CURED_DB
 
     def find_beyond(self) -> Reading | None:
         """Return the numbers of the case that float16 cannot hold, if they cost accuracy."""
@@ -495,10 +525,12 @@ class CaseJudge:
                 if cured is not None and cured - reached >= COSTLY_DB:
                     yield describe_cost(of_model, "the quantized model", reached, cured, "measured")
 
-    def measure_remedy(self, faults: Sequence[KnownFault]) -> float | None:
+    def measure_remedy(
+        self, faults: Sequence[KnownFault], *, approximate: bool = False
+    ) -> float | None:
         """Return the SQNR in dB of the quantized model with the remedies of known faults. This
         class returns None, because it runs no model. CaseRun overrides this."""
-        del faults
+        del faults, approximate
         return None
 
     def name_culprit(self, finding: Finding, faults: Sequence[KnownFault]) -> Finding:
@@ -715,6 +747,7 @@ class CaseJudge:
         return (find_factory(reference),) if reference and not self.spec.is_file else ()
 
 
+CURED_DB = 1.0  # which the remedy of a fault gains if the fault is the cause
 COSTLY_DB = 10.0  # what a known fault may cost a passed case without a warning
 MOST_FLOAT = 0.5  # the share of a quantized program's operators that may be float
 

@@ -276,10 +276,13 @@ class CaseRun(CaseJudge):
             )
         return Run(outputs=outputs, notes=notes, wall_s=wall_s, used=used)
 
-    def measure_remedy(self, faults: Sequence[KnownFault]) -> float | None:
+    def measure_remedy(
+        self, faults: Sequence[KnownFault], *, approximate: bool = False
+    ) -> float | None:
         """Return the SQNR in dB of the quantized model with the remedies of known faults, or None
-        if they cannot be applied, or do not apply."""
-        job = self.options.make_remedy_job(self.spec, faults)
+        if they cannot be applied, or do not apply. ``approximate`` also allows remedies that change
+        the model's function."""
+        job = self.options.make_remedy_job(self.spec, faults, approximate=approximate)
         if job is None:
             return None
         log = self.directory / "remedy.log"

@@ -42,6 +42,11 @@ class ErrorPattern(NamedTuple):
         return f"{self.description}; possibly {self.cause}" if self.cause else self.description
 
 
+def blames_runner(cause: str) -> bool:
+    """Return whether the cause of an ErrorPattern is the runner or its files."""
+    return cause.startswith(RUNNER)
+
+
 def find_pattern(right: Sequence[Array], output: Array, index: int) -> ErrorPattern | None:
     """Return the pattern of a wrong output, or None if no pattern matches.
 

@@ -84,25 +84,34 @@ class OnnxRemedyTrial:
 NO_REMEDY = "no remedy applies to the model"
 
 
-def make_torch_trial(spec: CaseSpec, faults: Sequence[KnownFault]) -> Callable[[], float] | None:
+def make_torch_trial(
+    spec: CaseSpec, faults: Sequence[KnownFault], *, approximate: bool = False
+) -> Callable[[], float] | None:
     """Return the job that measures a PyTorch model with the rewrites that cure known faults, or
-    None if there are none."""
-    rewrites = list_cures(faults, "torch")
+    None if there are none. ``approximate`` also allows those that change the function."""
+    rewrites = list_cures(faults, "torch", approximate=approximate)
     if not rewrites:
         return None
     return TorchRemedyTrial(spec.reference, spec.source, rewrites, spec.scheme.base, spec.soc)
 
 
-def make_onnx_trial(spec: CaseSpec, faults: Sequence[KnownFault]) -> Callable[[], float] | None:
+def make_onnx_trial(
+    spec: CaseSpec, faults: Sequence[KnownFault], *, approximate: bool = False
+) -> Callable[[], float] | None:
     """The same for a model of the ONNX lane."""
-    rewrites = list_cures(faults, "onnx")
+    rewrites = list_cures(faults, "onnx", approximate=approximate)
     return OnnxRemedyTrial(spec, rewrites) if rewrites else None
 
 
-def list_cures(faults: Sequence[KnownFault], lane: RewriteLane) -> tuple[str, ...]:
-    """Return the rewrites of a lane that cure known faults and keep the function."""
+def list_cures(
+    faults: Sequence[KnownFault], lane: RewriteLane, *, approximate: bool = False
+) -> tuple[str, ...]:
+    """Return the rewrites of a lane that cure known faults and keep the function, or those that
+    change it, too, if ``approximate``."""
     names = {fault.fault for fault in faults}
     rows = read_rewrites(lane)
     return tuple(
-        row.name for row in rows if not row.approximate and not names.isdisjoint(row.cures)
+        row.name
+        for row in rows
+        if (approximate or not row.approximate) and not names.isdisjoint(row.cures)
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from ci.cases.judged import CaseJudge, find_floats
 from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import CaseSpec
 from ci.facts.finding import WORDS, Certainty, Finding, Origin
-from ci.facts.kinds import NO_OUTPUTS, NOT_LOWERED
+from ci.facts.kinds import NO_OUTPUTS, NOT_LOWERED, QUANTIZED_BADLY
 from ci.facts.kinds import NOISE as NOISE_KIND
 from ci.facts.known_fault import KnownFault
 from ci.judging.gate import judge
@@ -178,12 +179,45 @@ def test_a_passed_case_warns_of_what_a_known_fault_costs(
     judge_case.evidence.figures = CaseFigures(
         sqnr_db=19.4, sqnr_db_quantized=38.0, predicted_sqnr_db=predicted_db, sqnr_db_scheme=19.5
     )
-    judge_case.measure_remedy = lambda _: cured_db  # type: ignore[method-assign]
+    judge_case.measure_remedy = lambda *_, **__: cured_db  # type: ignore[method-assign]
     warnings = [*judge_case.warn_of_faults()]
     assert len(warnings) == bool(figures)
     assert all(
         figure in warning for warning in warnings for figure in ("norm [net.py:3]", *figures)
     )
+
+
+@pytest.mark.parametrize(
+    ("cured_db", "causes"),
+    [
+        ({}, ["mask", "norm"]),  # their remedies cannot be measured
+        ({("mask",): 7.1, ("norm",): 30.0}, ["norm"]),
+        ({("mask",): 7.1}, ["norm"]),
+        ({("mask",): 7.1, ("norm",): 7.0, ("mask", "norm"): 7.2}, []),
+        ({("mask",): 7.1, ("norm",): 7.0, ("mask", "norm"): 30.0}, ["mask", "norm"]),
+    ],
+)
+def test_a_fault_whose_remedy_makes_a_quantized_model_no_better_is_no_cause(
+    cured_db: dict[tuple[str, ...], float], causes: list[str], tmp_path: Path
+) -> None:
+    faults = [
+        KnownFault(
+            fault=name, title="", seen="", fix="", calls="", nodes=(), operators=(), file="net.py",
+            line=3, is_scheme=True,
+        )
+        for name in ("mask", "norm")
+    ]  # fmt: skip
+    options = make_options(policy=read_emulator_policy(), find_faults=lambda *_, **__: faults)
+    judge_case = CaseJudge(CaseSpec("mlp", Scheme.A8W8, "SM8650"), options, tmp_path, "x")
+    judge_case.evidence.figures = CaseFigures(sqnr_db=7.0, sqnr_db_scheme=7.0)
+
+    def measure_remedy(named: Sequence[KnownFault], *, approximate: bool) -> float | None:
+        assert approximate
+        return cured_db.get(tuple(fault.fault for fault in named))
+
+    judge_case.measure_remedy = measure_remedy  # type: ignore[method-assign, assignment]
+    chosen = judge_case.choose_causes(QUANTIZED_BADLY.find("7 dB"))
+    assert [fault.fault for fault in chosen] == causes
 
 
 def test_nodes_that_read_garbled_indices_are_not_left_to_the_cpu(tmp_path: Path) -> None:
