@@ -72,6 +72,7 @@ from ci.judging.causes import (
     Departure,
     advise_on_numbers,
     advise_on_range,
+    advise_on_reciprocals,
     choose_causes,
     join,
 )
@@ -389,7 +390,7 @@ class CaseJudge:
         where = Advice(where=tuple(filter(None, [departure.text])), places=places)
         with self.notes.of("the place where the model loses accuracy"):
             loss = compiled.loss
-            if loss and question in {Question.QUANTIZED, Question.PROOF}:
+            if loss and loss.name and question in {Question.QUANTIZED, Question.PROOF}:
                 where += Advice(where=(describe_loss(loss),), places=loss.origin.places)
                 where += suggest_mixture(self.spec, loss)
         return self.name_culprit(finding, faults).explained(advice + where)
@@ -402,6 +403,8 @@ class CaseJudge:
         is_accuracy = question in {Question.FAITHFUL, Question.QUANTIZED}
         if is_accuracy and not faults and (range_ := advise_on_range(loss, self.departure)):
             return range_
+        if question is Question.FAITHFUL and scheme.quantized:
+            return advise_on_reciprocals(loss, self.departure)
         if question is not Question.QUANTIZED:
             return ()
         bits = scheme.base.recipe.activation_bits
@@ -467,7 +470,7 @@ class CaseJudge:
         warning, unless the user's metric judges the model."""
         required_db, db = self.limits.min_sqnr_db_all, self.evidence.figures.sqnr_db_scheme
         if (
-            not loss
+            not (loss and loss.name)
             or self.metric
             or required_db is None
             or db is None

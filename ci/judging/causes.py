@@ -11,7 +11,15 @@ from ci.analysis.steps import Step
 from ci.facts.finding import NO_ADVICE, Advice, Question, advise
 from ci.facts.known_fault import KnownFault
 from ci.models.rounding import FLOAT16_MAX
-from ci.models.tensors import LOGARITHMS, PHASES, SOFTMAXES, Layer, Loss, Reading
+from ci.models.tensors import (
+    LOGARITHMS,
+    PHASES,
+    RECIPROCALS,
+    SOFTMAXES,
+    Layer,
+    Loss,
+    Reading,
+)
 
 # How much lower the SQNR may be than the lowest one with which a fault was seen: the constants and
 # the inputs of a model differ from those of the fault's graph.
@@ -165,6 +173,33 @@ def advise_on_range(loss: Loss | None, departure: Departure) -> tuple[Advice, ..
     )
     advice = advise(cause, fix)
     return (replace(advice, places=beyond.origin.places),)
+
+
+def advise_on_reciprocals(loss: Loss | None, departure: Departure) -> tuple[Advice, ...]:
+    """Return the cause that a quantized program cannot hold the reciprocals of small numbers,
+    unless the program was seen to be right there.
+
+    Measured with QNN 2.49.40 in u8 and u16a8w: if all numbers of a Reciprocal are below 1, no
+    result is above 1. With a largest number of 0.6, 7.7 dB are left; with 1.05, nothing is lost."""
+    right = {(layer.name, layer.origin) for layer in departure.right}
+    clipped = [
+        reading
+        for reading in (loss.readings if loss else ())
+        if reading.operator in RECIPROCALS
+        and reading.largest < 1
+        and (reading.name, reading.origin) not in right
+    ]
+    if not clipped:
+        return ()
+    least = min(clipped, key=lambda reading: reading.largest)
+    advice = advise(
+        f"reciprocals above 1: only numbers up to {least.largest:.3g} reach {_list(clipped)}, and a"
+        " quantized Reciprocal of QNN whose numbers are all below 1 returns at most 1",
+        "divide a tensor of ones by the numbers, as 1 / x is a Reciprocal in PyTorch, too; in an"
+        " RMS norm, write x / sqrt(v) instead of x * (1 / sqrt(v)). `qnn-ci mend` does both in an"
+        " .onnx file",
+    )
+    return (replace(advice, places=least.origin.places),)
 
 
 def _advise_on_masks(readings: Sequence[Reading], bits: int) -> Iterator[Advice]:

@@ -4,7 +4,7 @@ in ci.mend.torch_rewrites or ci.mend.onnx_rewrites."""
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -13,7 +13,7 @@ from msgspec import Struct, structs
 from ci.facts.finding import Finding, Question, advise
 from ci.facts.kinds import NO_OUTPUTS
 from ci.models.schemes import Scheme
-from ci.report.schema import Case, Report, Status
+from ci.report.schema import Case, CaseName, Report, Status
 from provisioning.errors import ManifestError
 from provisioning.manifest.reader import read_policy
 
@@ -79,17 +79,24 @@ def read_rewrites(lane: RewriteLane, path: Path | None = None) -> tuple[Rewrite,
 
 
 def suggest_mending(
-    report: Report, lane: RewriteLane, command: str, *, on_device: bool = False
+    report: Report,
+    lane: RewriteLane,
+    command: str,
+    *,
+    on_device: bool = False,
+    mendable: Collection[CaseName] | None = None,
 ) -> Report:
     """Return a report in which a failed case ends with the command that mends it, if a rewrite is
     known to cure its first finding. A model that fails by itself has none, and neither has a
     program without outputs ``on_device``, because rewrites are tried on the emulator. ``command``
-    is the start of this command."""
+    is the start of this command. ``mendable`` are the cases that it can judge, None for all."""
     rows = read_rewrites(lane)
 
     def suggest(case: Case) -> Case:
         first, *others = case.findings or (None,)
         if case.status is not Status.FAILED or not first or first.question is Question.USABLE:
+            return case
+        if mendable is not None and case.name not in mendable:
             return case
         if on_device and first.id == NO_OUTPUTS.id:
             return case

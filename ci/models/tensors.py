@@ -135,7 +135,8 @@ SOFTMAXES = frozenset({"softmax", "_softmax", "log_softmax", "_log_softmax", "ex
 )
 # Operators that need small steps where their operand is near zero
 LOGARITHMS = frozenset({"log", "log2", "log10", "Log"})
-READERS = PHASES | SOFTMAXES | LOGARITHMS
+RECIPROCALS = frozenset({"Reciprocal"})  # of ONNX: ExecuTorch's are right
+READERS = PHASES | SOFTMAXES | LOGARITHMS | RECIPROCALS
 
 
 class Reading(Struct, frozen=True):
@@ -174,14 +175,14 @@ def make_reading(
 
 class Loss(Struct, frozen=True):
     """Where a model loses the most accuracy by quantization or by float16. ``name`` is an operator,
-    or the range of its output, and ``origin`` where the operator comes from. ``before_db`` and
-    ``behind_db`` are the SQNR before and after it; ``weights_db`` is the SQNR of the outputs if
-    only the weights are quantized. All are in dB. ``nodes`` are the operators whose rounding causes
-    most of the noise of the outputs, as parts of a mixture select them (by their tensors in an
-    .onnx file). ``largest`` is the largest magnitude that the operator reads, 0 if it is unknown.
-    ``readings`` are those of the operators READERS. ``is_float16`` is true if results
-    were rounded to float16 instead of being quantized. ``beyond`` are the numbers of the first
-    result that float16 cannot hold, if that costs the outputs accuracy."""
+    or the range of its output, or empty if nothing is lost, and ``origin`` where the operator comes
+    from. ``before_db`` and ``behind_db`` are the SQNR before and after it; ``weights_db`` is the
+    SQNR of the outputs if only the weights are quantized. All are in dB. ``nodes`` are the
+    operators whose rounding causes most of the noise of the outputs, as parts of a mixture select
+    them (by their tensors in an .onnx file). ``largest`` is the largest magnitude that the operator
+    reads, 0 if it is unknown. ``readings`` are those of the operators READERS. ``is_float16`` is
+    true if results were rounded to float16 instead of being quantized. ``beyond`` are the numbers
+    of the first result that float16 cannot hold, if that costs the outputs accuracy."""
 
     name: str
     before_db: float

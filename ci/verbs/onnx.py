@@ -446,4 +446,6 @@ def run(
         imports=engine.imports,
         choice=chosen,
     )
-    return suggest_mending(report, "onnx", name_mending(args))
+    # mend judges a module of PyTorch as test-emulator does, so its schemes are others.
+    files = {spec.name for spec in specs if spec.is_file}
+    return suggest_mending(report, "onnx", name_mending(args), mendable=files)

@@ -85,6 +85,15 @@ def multiply_for_square(graph: Graph, node: Any) -> None:
     graph.replace([node], [result], f"Pow(x, {exponent.item():g})", PRODUCTS[exponent.item()])
 
 
+@rewrites("divide-for-reciprocal", "Reciprocal")
+def divide_for_reciprocal(graph: Graph, node: Any) -> None:
+    """Compute a reciprocal as a quotient."""
+    (x,) = node.input
+    if graph.is_float(x) and graph.shape(x):
+        quotient = graph.add("Div", np.ones(1), x)
+        graph.replace([node], [quotient], "Reciprocal(x)", "1 / x")
+
+
 @rewrites("divide-before-relu", "Mul")
 def divide_before_relu(graph: Graph, node: Any) -> None:
     """Compute a product with a number before a ReLU or a clamp as a quotient."""

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ci.analysis.steps import Step
-from ci.facts.finding import Origin, Question
+from ci.facts.finding import Advice, Origin, Question
 from ci.facts.known_fault import KnownFault
 from ci.judging.causes import (
     FLOAT16_BITS,
@@ -16,6 +16,7 @@ from ci.judging.causes import (
     Departure,
     advise_on_numbers,
     advise_on_range,
+    advise_on_reciprocals,
     choose_causes,
 )
 from ci.models.tensors import Layer, Loss, make_reading
@@ -174,3 +175,23 @@ def test_numbers_that_float16_cannot_hold_are_a_cause_where_the_program_is_not_r
     assert advise_on_range(loss, Departure(wrong, (right,), "", 5.0)) == ()
     assert advise_on_range(loss, Departure(right, (right,), "", 5.0)) == (advice,)
     assert advise_on_range(Loss("pow", 60.0, 4.8, 60.0), UNKNOWN) == ()
+
+
+def test_a_reciprocal_of_numbers_below_one_is_a_cause_unless_it_was_right() -> None:
+    origin = Origin(file="net.py", line=7)
+
+    def advise(largest: float, *right: Layer, operator: str = "Reciprocal") -> tuple[Advice, ...]:
+        reading = make_reading(operator, "Reciprocal r", (0.2, largest), 50.0, origin)
+        assert reading
+        loss = Loss("r", 60.0, 50.0, 60.0, readings=(reading,))
+        departure = Departure(Layer("Mul", "Mul"), right, "", 5.0) if right else UNKNOWN
+        return advise_on_reciprocals(loss, departure)
+
+    (advice,) = advise(0.6)
+    assert "up to 0.6 reach Reciprocal r [net.py:7]" in advice.causes[0].text
+    assert advice.places == origin.places
+    assert advise(1.05) == ()
+    assert advise(0.6, operator="Log") == ()
+    assert advise(0.6, Layer("Sqrt", "Sqrt", origin))
+    assert advise(0.6, Layer("Reciprocal", "Reciprocal r", origin)) == ()
+    assert advise_on_reciprocals(None, UNKNOWN) == ()

@@ -307,6 +307,8 @@ def test_a_red_case_ends_with_the_command_that_mends_it_if_a_rewrite_is_known() 
     again = "`qnn-ci mend --policy q.toml --model net --scheme 16a8w --soc SM8650`"
     assert first.findings[0].remedies[-1].text.startswith(again)
     assert second == other
+    assert suggest_mending(report, "torch", "mend", mendable={other.name}) != report
+    assert suggest_mending(report, "torch", "mend", mendable=()) == report
     index = "IndexError: tuple index out of range"
     pool = f"{index} [executorch/backends/qualcomm/builders/op_avg_pool3d.py]"
     texts = ("aten.gru.input is not quantized", pool, index, "ElementWiseAdd failed 3110")
