@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shlex
 import sys
 import threading
 import time
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ci.nox_sessions.links import link_packages
+from provisioning.quoting import shell_word
 
 if TYPE_CHECKING:
     import nox
@@ -33,7 +33,7 @@ RARE = (
     r"|.*/(tests?|testing|examples|benchmarks)/)"
 )
 # Not `pip install .`: nox adds a full stop, and not everyone is in that directory.
-INSTALL = f"`pip install {shlex.quote(str(ROOT))}`"
+INSTALL = f"`pip install {shell_word(str(ROOT))}`"
 MOVE = f"install the checkout with {INSTALL}, or copy it to a directory that you own"
 
 

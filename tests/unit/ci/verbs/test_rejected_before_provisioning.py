@@ -62,7 +62,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         ('inputs = "gone.npy"\n', "models.m.inputs"),
         ('inputs = "photos"\n', "is a directory, which is not read for samples"),
-        ('inputs = "bad.npz"\n', "models.m.inputs: bad.npz cannot be read"),
+        ('inputs = "bad.npz"\n', "models.m.inputs: bad.npz is neither an .npy"),
         ('inputs = "lfs.npz"\n', "models.m.inputs: lfs.npz is a Git LFS pointer"),
         ('inputs = "pickled.npy"\n', "models.m.inputs: pickled.npy cannot be read"),
         ('inputs = "three.npy"\n', "models.m.inputs: three.npy has only 3 of the 4 samples"),
@@ -79,7 +79,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ('calibration = "nothing.npz"\n', "models.m.calibration: nothing.npz does not contain"),
         ('calibration = "net.py:gone"\n', "models.m.calibration:"),
         (METRIC.format("net.py:gone", "sets.npy"), "models.m.metric.function:"),
-        (METRIC.format("net.py:top1", "bad.npz"), "models.m.metric.labels: bad.npz cannot"),
+        (METRIC.format("net.py:top1", "bad.npz"), "models.m.metric.labels: bad.npz is neither"),
         (
             f'inputs = "sets.npy"\n{METRIC.format("net.py:top1", "three.npy")}',
             "models.m.metric.labels: three.npy has 3 rows",
