@@ -96,30 +96,30 @@ def find_float16(graph: Graph) -> frozenset[str]:
     reads, such as a reshape in front of it."""
     quantized: set[str] = set()
     read: set[str] = set()
-    found: set[str] = set()
+    halves: set[str] = set()
     direct: set[str] = set()
-    made: set[str] = set()
+    results: set[str] = set()
     for node in reversed(graph.nodes):
-        made.update(node.results)
+        results.update(node.results)
         operands = [name for name in node.reads[: node.operands] if name]
         if not is_quantizer(node.operator) and not is_dequantizer(node.operator):
             direct.update(operands)
         if is_quantizer(node.operator):
             quantized.update(operands)
         elif is_dequantizer(node.operator):
-            found.update(read.intersection(node.results))
+            halves.update(read.intersection(node.results))
         elif computes(node.operator):
             if node.operator in CELLS or quantized.isdisjoint(node.results):
-                found.update(node.results)
+                halves.update(node.results)
                 read.update(operands)
         else:
             for names in (quantized, read):
                 if not names.isdisjoint(node.results):
                     names.update(operands)
     if any(is_quantizer(node.operator) for node in graph.nodes):
-        return frozenset(found | (direct - made))
-    every = {name for node in graph.nodes for name in (*node.reads, *node.results)}
-    return frozenset((every | {*graph.outputs}) - {""})
+        return frozenset(halves | (direct - results))
+    all_names = {name for node in graph.nodes for name in (*node.reads, *node.results)}
+    return frozenset((all_names | {*graph.outputs}) - {""})
 
 
 @dataclass(frozen=True)
@@ -185,14 +185,16 @@ class Moved:
         signal = levels - self.zero if is_shared or is_wide else levels
         shared = share(term, signal, tools)
         shared = shared + signal * tools.draw(value, UNIFORM * term.relative)
-        known = chance = 0.0
+        shared_power = chance = 0.0
         if is_shared:
             # Rounding at random moves elements by a step, too.
-            rest = shared - shared.floor()
-            chance = tools.mean(rest * (1 - rest))
-            known = tools.mean(shared.square()) + chance
+            fraction = shared - shared.floor()
+            chance = tools.mean(fraction * (1 - fraction))
+            shared_power = tools.mean(shared.square()) + chance
         # An operator has its own error, or that of every operator if that is larger.
-        power = tools.limit(tools.limit(MOVED[self.bits] - known, term.steps**2 - chance), 0.0)
+        power = tools.limit(
+            tools.limit(MOVED[self.bits] - shared_power, term.steps**2 - chance), 0.0
+        )
         steps = roll_steps(levels, power, tools)
         if is_wide:
             shared_by = self.channel if self.weight_bits == 4 else Shared.NONE
@@ -229,8 +231,8 @@ class _Errors:
     def list_given(self) -> Iterator[tuple[str, Change]]:
         """Yield the name of each changed input or constant, and the change."""
         narrow = {node.reads[0] for node in self.graph.nodes if is_narrow(node)}
-        given = (self.float16 | narrow) - self.makers.keys() - self.graph.states
-        for name in sorted(given - {""}):
+        changed = (self.float16 | narrow) - self.makers.keys() - self.graph.states
+        for name in sorted(changed - {""}):
             constant = self.graph.constants.get(name)
             if name in self.float16:
                 if constant is None or has_inexact(constant()):
@@ -333,8 +335,8 @@ class _Errors:
             if not (is_factor or node.operator in FUSED_THROUGH or self._adds_constant(node)):
                 return False
             is_scaled = is_scaled or is_factor
-            made = [read for read in node.reads if read in self.makers]
-            node = self.makers[made[0]] if made else None
+            computed = [read for read in node.reads if read in self.makers]
+            node = self.makers[computed[0]] if computed else None
         return node is not None and ("conv" in node.operator or not is_scaled)
 
     def _adds_constant(self, node: Node) -> bool:

@@ -118,7 +118,7 @@ def compare_cases(before: Case, now: Case) -> Iterator[Difference]:
         yield Difference(subject, "status", old, new, "worse" if worse else "better")
     for processor, place in (("cpu", "CPU"), ("npu", "NPU")):
         yield from _compare_operators(subject, place, before.footprint, now.footprint, processor)
-    for what, was, value in (
+    for figure, was, value in (
         (SQNR, _decibels(before), _decibels(now)),
         (SQNR_Q, before.sqnr_db_quantized, now.sqnr_db_quantized),
     ):
@@ -132,7 +132,7 @@ def compare_cases(before: Case, now: Case) -> Iterator[Difference]:
                 f"{show_decibels(db)} dB" if isfinite(db) else "exact" for db in (was, value)
             )
             apart = value - was if isfinite(value - was) else None
-            yield Difference(subject, what, old, new, "worse" if value < was else "better", apart)
+            yield Difference(subject, figure, old, new, "worse" if value < was else "better", apart)
     if comparison.metric:
         old, new = (f"{case.metric:.4g}" for case in (before, now))
         yield Difference(

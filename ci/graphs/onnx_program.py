@@ -100,10 +100,10 @@ def widen(model: onnx.ModelProto) -> onnx.ModelProto:
 def write_changes(graph: Any, changes: Changes, writer: OnnxWriter) -> list[Any]:
     """Return the nodes of a graph with others that change values. A changed result keeps its name,
     so that outputs do; the readers of a changed input or constant read another name."""
-    made = {name for node in graph.node for name in node.output}
+    computed = {name for node in graph.node for name in node.output}
     renamed = {}
     for name, change in changes.items():
-        if name not in made and writer.is_changed(name, for_floats=change.for_floats):
+        if name not in computed and writer.is_changed(name, for_floats=change.for_floats):
             renamed[name] = CHANGED.format(name)
             value = change.compute(writer.take(name), None, writer)
             writer.name_result(value, renamed[name])
@@ -135,30 +135,30 @@ class Symbol:
     shape: tuple[int, ...] | None
     dtype: str = "float32"
 
-    def __add__(self, other: Symbol | float) -> Symbol:
-        return self if other == 0 else self._call("Add", other)
+    def __add__(self, operand: Symbol | float) -> Symbol:
+        return self if operand == 0 else self._call("Add", operand)
 
     __radd__ = __add__
 
-    def __sub__(self, other: Symbol | float) -> Symbol:
-        return self if other == 0 else self._call("Sub", other)
+    def __sub__(self, operand: Symbol | float) -> Symbol:
+        return self if operand == 0 else self._call("Sub", operand)
 
-    def __rsub__(self, other: float) -> Symbol:
-        return self.writer.constant(other)._call("Sub", self)
+    def __rsub__(self, operand: float) -> Symbol:
+        return self.writer.constant(operand)._call("Sub", self)
 
-    def __mul__(self, other: Any) -> Any:
-        if isinstance(other, float) and other in {0.0, 1.0}:
-            return self if other else 0.0
-        return self._call("Mul", other)
+    def __mul__(self, operand: Any) -> Any:
+        if isinstance(operand, float) and operand in {0.0, 1.0}:
+            return self if operand else 0.0
+        return self._call("Mul", operand)
 
     __rmul__ = __mul__
 
     def __pow__(self, power: float) -> Symbol:
         return self._call("Pow", power)
 
-    def __gt__(self, other: Symbol | float) -> Symbol:
+    def __gt__(self, operand: Symbol | float) -> Symbol:
         """Return 1 where this value is larger, and else 0."""
-        return self._call("Greater", other, dtype="bool")._cast("float32")
+        return self._call("Greater", operand, dtype="bool")._cast("float32")
 
     def abs(self) -> Symbol:
         return self._call("Abs")
@@ -298,11 +298,12 @@ class OnnxWriter:
     def mean(self, value: Symbol) -> Symbol:
         return self.call("ReduceMean", value, shape=(), keepdims=0)
 
-    def limit(self, value: Any, least: Any) -> Any:
-        if self.is_number(value) and self.is_number(least):
-            return max(value, least)
+    def limit(self, value: Any, lowest: Any) -> Any:
+        if self.is_number(value) and self.is_number(lowest):
+            return max(value, lowest)
         first, second = (
-            one if isinstance(one, Symbol) else self.constant(one) for one in (value, least)
+            operand if isinstance(operand, Symbol) else self.constant(operand)
+            for operand in (value, lowest)
         )
         return self.call("Max", first, second, shape=())
 

@@ -29,6 +29,6 @@ def open_reference(model: Path, *, optimize: bool = False) -> Any:
 def run_sets(session: Any, sets: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
     """Return the outputs of a session for each sample, as arrays. The arrays of a set are in the
     order of the model's inputs."""
-    names = [one.name for one in session.get_inputs()]
+    names = [port.name for port in session.get_inputs()]
     feeds = (dict(zip(names, arrays, strict=True)) for arrays in sets)
     return [tuple(map(np.asarray, session.run(None, feed))) for feed in feeds]

@@ -46,7 +46,7 @@ class Tools(Protocol):
     def mean(self, value: Value) -> Value:
         """Return the mean of all elements: a number, or a value of rank 0."""
 
-    def limit(self, value: Value, least: Value) -> Value:
+    def limit(self, value: Value, lowest: Value) -> Value:
         """Return the larger one of two results of ``mean``, or of numbers."""
 
     def is_number(self, value: Value) -> bool:

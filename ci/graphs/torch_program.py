@@ -48,7 +48,10 @@ class TorchProgram:
         """Prepare runs with changed values. The random numbers of the first are those of the seed
         0, of the second those of the seed 1, and so on. Several programs may share ``tools``."""
         tools = tools or TorchTools()
-        parts = {name: ChangedModule(self.parts[name], own, tools) for name, own in changes.items()}
+        parts = {
+            name: ChangedModule(self.parts[name], changes_of_part, tools)
+            for name, changes_of_part in changes.items()
+        }
         return TorchRun(self.module, join_modules(self.module, {**self.parts, **parts}), tools)
 
 
@@ -80,8 +83,8 @@ class TorchTools:
     def draw(self, like: Tensor, size: float, shared: Shared | int = Shared.NONE) -> Tensor:
         shape = tuple(like.shape)
         if isinstance(shared, int):
-            kept = shared % max(len(shape), 1)
-            shape = tuple(length if axis == kept else 1 for axis, length in enumerate(shape))
+            own_axis = shared % max(len(shape), 1)
+            shape = tuple(length if axis == own_axis else 1 for axis, length in enumerate(shape))
         elif shared is Shared.ROW:
             shape = (*shape[:-1], 1) if shape else ()
         elif shared is Shared.ALL:
@@ -100,8 +103,8 @@ class TorchTools:
     def mean(self, value: Tensor) -> float:
         return float(value.mean())
 
-    def limit(self, value: float, least: float) -> float:
-        return max(value, least)
+    def limit(self, value: float, lowest: float) -> float:
+        return max(value, lowest)
 
     def is_number(self, value: Any) -> bool:
         return not isinstance(value, Tensor)
@@ -128,13 +131,13 @@ class _Interpreter(Interpreter):
         self.tools = tools
         self.changes: dict[Node, list[tuple[int, Any]]] = {}
         for node in module.graph.nodes:
-            own = [
+            changes_of_node = [
                 (place, changes[name])
                 for place, name in enumerate(list_results(node))
                 if name in changes
             ]
-            if own:
-                self.changes[node] = own
+            if changes_of_node:
+                self.changes[node] = changes_of_node
 
     def run_node(self, n: Node) -> Any:
         value = super().run_node(n)

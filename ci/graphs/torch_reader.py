@@ -78,12 +78,7 @@ def read_program(program: Any) -> Graph:
                 if all(isinstance(size, int) for size in value.shape):
                     shapes[name] = tuple(value.shape)
         if node.op == "call_function" and node.target is not operator.getitem:
-            reads = _list_reads(node)
-            for read in reads:
-                if isinstance(read.source, (int, float)):
-                    constants[read.name] = functools.partial(np.asarray, read.source)
-                    shapes[read.name] = ()
-            nodes.append(_read_node(node, reads, names))
+            nodes.append(_read_call(node, names, shapes, constants))
             if isinstance(node.target, HigherOrderOperator):
                 bodies.append(nodes[-1].origin)
         elif node.op == "output":
@@ -111,12 +106,7 @@ def read_graph_module(part: fx.GraphModule) -> Graph:
             if node not in written and isinstance(value, Tensor):
                 constants[node.name] = functools.partial(_to_array, value)
         elif node.op == "call_function" and node.target is not operator.getitem:
-            reads = _list_reads(node)
-            for read in reads:
-                if isinstance(read.source, (int, float)):
-                    constants[read.name] = functools.partial(np.asarray, read.source)
-                    shapes[read.name] = ()
-            nodes.append(_read_node(node, reads, names))
+            nodes.append(_read_call(node, names, shapes, constants))
         elif node.op == "output":
             leaves = tree_leaves(node.args[0])
             outputs += [_name_result(leaf) for leaf in leaves if isinstance(leaf, fx.Node)]
@@ -219,6 +209,22 @@ def _list_reads(node: fx.Node) -> list[Read]:
         Read(_name_result(inner), inner, not has_schema) for inner in nodes if inner not in listed
     ]
     return reads
+
+
+def _read_call(
+    node: fx.Node,
+    names: tuple[str, ...],
+    shapes: dict[str, Shape],
+    constants: dict[str, Callable[[], Array]],
+) -> Node:
+    """Return the Node of a call with the results ``names``. Numbers among its operands become
+    ``constants``, with their ``shapes``."""
+    reads = _list_reads(node)
+    for read in reads:
+        if isinstance(read.source, (int, float)):
+            constants[read.name] = functools.partial(np.asarray, read.source)
+            shapes[read.name] = ()
+    return _read_node(node, reads, names)
 
 
 def _read_node(node: fx.Node, reads: Sequence[Read], results: tuple[str, ...]) -> Node:

@@ -191,15 +191,15 @@ def advise_on_reciprocals(loss: Loss | None, departure: Departure) -> tuple[Advi
     ]
     if not clipped:
         return ()
-    least = min(clipped, key=lambda reading: reading.largest)
+    lowest = min(clipped, key=lambda reading: reading.largest)
     advice = advise(
-        f"reciprocals above 1: only numbers up to {least.largest:.3g} reach {_list(clipped)}, and a"
-        " quantized Reciprocal of QNN whose numbers are all below 1 returns at most 1",
+        f"reciprocals above 1: only numbers up to {lowest.largest:.3g} reach {_list(clipped)}, and"
+        " a quantized Reciprocal of QNN whose numbers are all below 1 returns at most 1",
         "divide a tensor of ones by the numbers, as 1 / x is a Reciprocal in PyTorch, too; in an"
         " RMS norm, write x / sqrt(v) instead of x * (1 / sqrt(v)). `qnn-ci mend` does both in an"
         " .onnx file",
     )
-    return (replace(advice, places=least.origin.places),)
+    return (replace(advice, places=lowest.origin.places),)
 
 
 def _advise_on_masks(readings: Sequence[Reading], bits: int) -> Iterator[Advice]:

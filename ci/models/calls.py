@@ -40,19 +40,19 @@ PLAIN = (
 class CallRecorder(TorchFunctionMode):
     """Adds each call of a function of torch to a digest.
 
-    Tensors are numbered in the order in which they appear. ``known`` maps the tensors of the module
-    and the inputs to their names. An argument that is neither one of them nor the result of an
-    earlier call comes from code that this mode does not see: ``is_complete`` is then false. This is
-    no exception, which the model's own code might catch.
+    Tensors are numbered in the order in which they appear. ``named`` has the tensors of the module
+    and the inputs, by name. An argument that is neither one of them nor the result of an earlier
+    call comes from code that this mode does not see: ``is_complete`` is then false. This is no
+    exception, because the model's own code might catch it.
     """
 
-    def __init__(self, digest: Any, known: Mapping[str, Tensor]) -> None:
+    def __init__(self, digest: Any, named: Mapping[str, Tensor]) -> None:
         super().__init__()
         self.digest = digest
         self.names = WeakIdKeyDictionary()
         self.count = 0
         self.is_complete = True
-        for name, tensor in known.items():
+        for name, tensor in named.items():
             self.names.setdefault(tensor, name)
 
     def __torch_function__(
@@ -119,14 +119,14 @@ def digest_calls(
     that an exported graph depends on, or if the module raises an error."""
     digest = hashlib.sha256(b"calls")
     inputs = copy_inputs(inputs)
-    known = dict(list_constants(module))
-    given = {f"input {index}": tensor for index, tensor in enumerate(list_tensors(inputs))}
-    recorder = CallRecorder(digest, known | given)
+    constants = dict(list_constants(module))
+    ports = {f"input {index}": tensor for index, tensor in enumerate(list_tensors(inputs))}
+    recorder = CallRecorder(digest, constants | ports)
     for name, part in module.named_modules(remove_duplicate=False):
         recorder.add(f"{name} {type(part).__module__}.{type(part).__qualname__}")
         recorder.add(f"{[*part._parameters]} {[*part._buffers]} {part.training}")
         recorder.add(f"{sorted(part._non_persistent_buffers_set)}")
-    for name, tensor in known.items():
+    for name, tensor in constants.items():
         recorder.add(f"{name} is {recorder.names[tensor]}")  # two names may share one tensor
         digest_tensor(digest, tensor)
     try:

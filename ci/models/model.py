@@ -174,8 +174,8 @@ def digest_model(model: Model) -> str:
     digest = hashlib.sha256(f"{model.made}, {model.calibration_made}".encode())
     inputs = split_inputs(model.module, model.evaluation[0])
     for name, module in split_module(model.module).items():
-        own = inputs[name]
-        computed = digest_calls(module, own, update_tensor) or digest_graph(module, own)
+        sample = inputs[name]
+        computed = digest_calls(module, sample, update_tensor) or digest_graph(module, sample)
         digest.update(f"{name} {computed}".encode())
     for tensors in (*model.evaluation, *model.calibration, *model.reference):
         digest.update(f"{len(tensors)} tensors".encode())

@@ -32,8 +32,8 @@ class Values:
         node = self.makers.get(name)
         if node is None:
             raise FailedError(f"{name}, a scale or zero point of the model, is not a constant")
-        given = {one: self.read(one) for one in node.input if one}
-        values = ReferenceEvaluator(node).run(None, given)
+        feeds = {source: self.read(source) for source in node.input if source}
+        values = ReferenceEvaluator(node).run(None, feeds)
         return np.asarray(values[list(node.output).index(name)])
 
     def read_zero(self, node: Any) -> Any:
@@ -76,15 +76,15 @@ def _find_grid(values: Values, name: str, left: Collection[str]) -> tuple[float,
     scale, zero = map(values.read, node.input[1:3])
     limits = np.iinfo(zero.dtype)
 
-    def is_computed(one: str) -> bool:
+    def is_computed(value: str) -> bool:
         """Return whether QNN computes a value and quantizes it as the output, or moves such
         values."""
-        source = values.makers.get(one)
-        if source is None or one in values.constants:
+        source = values.makers.get(value)
+        if source is None or value in values.constants:
             return False
         if source.op_type in {"QuantizeLinear", "DequantizeLinear"}:
-            own = [*map(values.read, source.input[1:3])]
-            return own == [scale, zero] and is_computed(source.input[0])
+            scale_and_zero = [*map(values.read, source.input[1:3])]
+            return scale_and_zero == [scale, zero] and is_computed(source.input[0])
         if not computes_node(source):
             moved = source.input if source.op_type == "Concat" else source.input[:1]
             return all(map(is_computed, moved))

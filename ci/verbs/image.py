@@ -26,9 +26,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, (text, run) in ACTIONS.items():
         # Sessions such as docker_build contain the action.
         prog = parser.prog if parser.prog.endswith(" --") else f"{parser.prog} {name}"
-        own = actions.add_parser(name, prog=prog, help=text, description=text, allow_abbrev=False)
-        own.set_defaults(run=run)
-        add = own.add_argument
+        action_parser = actions.add_parser(
+            name, prog=prog, help=text, description=text, allow_abbrev=False
+        )
+        action_parser.set_defaults(run=run)
+        add = action_parser.add_argument
         add("--json", **FLAG, help="print the result as JSON")
         add("--base", type=nonempty_word, help="a base listed in images.toml, or a local image")
         if name in {"build", "lock"}:

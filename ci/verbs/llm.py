@@ -242,11 +242,11 @@ def check_program_options(args: argparse.Namespace) -> None:
 def check_model_options(args: argparse.Namespace) -> None:
     """Raise UsageError for options that do not work together if a model is lowered."""
     if args.max_perplexity is not None and not (args.text and args.max_perplexity >= 1):
-        told = f"--max-perplexity {args.max_perplexity:g}" + (
+        text = f"--max-perplexity {args.max_perplexity:g}" + (
             " is below 1" if args.text else " needs --text"
         )
         fix = "pass 1 or more" if args.text else "pass the text to measure with --text"
-        raise UsageError(told, fix=fix)
+        raise UsageError(text, fix=fix)
     if bool(args.weights) != bool(args.tokenizer):
         raise UsageError("--weights and --tokenizer belong together", fix="pass both or neither")
     if args.prefill < 2 or args.context < 2 * args.prefill or args.context % args.prefill:

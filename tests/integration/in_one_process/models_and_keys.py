@@ -181,7 +181,7 @@ DIGESTS = pytest.mark.parametrize("digest", [digest_graph, digest_called])
 
 @DIGESTS
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("before", "after"),
     [
         (lambda net, x: x + torch.tensor([1.0]), lambda net, x: x + torch.tensor([2.0])),
         (
@@ -204,9 +204,9 @@ DIGESTS = pytest.mark.parametrize("digest", [digest_graph, digest_called])
     ],
 )
 def test_every_change_of_what_a_graph_computes_changes_its_digest(
-    digest: Callable[..., str | None], one: Callable[..., Any], other: Callable[..., Any]
+    digest: Callable[..., str | None], before: Callable[..., Any], after: Callable[..., Any]
 ) -> None:
-    digests = [digest(Net(function), (draw(),)) for function in (one, one, other)]
+    digests = [digest(Net(function), (draw(),)) for function in (before, before, after)]
     assert digests[0] is not None
     assert digests[0] == digests[1] != digests[2]
 

@@ -61,9 +61,9 @@ def test_cache_clean_keeps_what_may_be_of_the_user_whose_directory_the_store_is_
 ) -> None:
     (home / "downloads" / "holiday.zip").touch()
     (home / "notes.txt").touch()
-    kept = call(capsys, "clean", "all")["kept"]
-    assert isinstance(kept, list)
-    reasons = {row["path"]: row["why"] for row in kept}
+    rows = call(capsys, "clean", "all")["kept"]
+    assert isinstance(rows, list)
+    reasons = {row["path"]: row["why"] for row in rows}
     assert "notes.txt" in reasons[str(home / "downloads" / "holiday.zip")]
     assert (home / "downloads" / "holiday.zip").is_file()
     assert (home / "lowered" / "one" / "file").is_file()

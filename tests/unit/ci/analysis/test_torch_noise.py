@@ -455,9 +455,9 @@ def test_an_activation_after_the_sum_of_two_tensors_has_its_own_error(
             return summed, torch.tanh(one + 0.5), torch.tanh(needed), needed
 
     zeros = (torch.zeros(rows, 16), torch.zeros(rows, 16))
-    summed, shifted, kept, _ = predict(Sums(), [zeros])
+    summed, shifted, read_twice, _ = predict(Sums(), [zeros])
     assert float(summed.abs().max()) == pytest.approx(found, rel=0.05, abs=1e-9)
-    assert float(kept.abs().max()) < 2**-11
+    assert float(read_twice.abs().max()) < 2**-11
     assert float(shifted.abs().max()) < 2**-11
 
 
@@ -470,8 +470,8 @@ def test_the_predicted_noise_of_an_operator_has_its_measured_bias_and_power(
 ) -> None:
     class One(nn.Module):
         def forward(self, values: Tensor) -> Tensor:
-            given = round_to(values, 2.0**-bits, bits)  # float inputs would be rounded to float16
-            return round_to(getattr(torch, name)(given), 2.0**-bits, bits)
+            rounded = round_to(values, 2.0**-bits, bits)  # float inputs would be rounded to float16
+            return round_to(getattr(torch, name)(rounded), 2.0**-bits, bits)
 
     torch.manual_seed(0)
     # Within the range, at whose ends an error has one sign.

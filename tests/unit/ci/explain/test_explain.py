@@ -57,7 +57,7 @@ AVC = 'avc: denied { read } for name="adsprpc-smd-secure" permissive=0'
 
 
 @pytest.mark.parametrize(
-    ("other", "causes", "harmless"),
+    ("second_line", "causes", "harmless"),
     [
         ("x", ["dsp-node-refused"], []),
         ("DspClient.cpp (132): open_hal_session: opened device fd 93", [], ["dsp-node-by-service"]),
@@ -65,10 +65,10 @@ AVC = 'avc: denied { read } for name="adsprpc-smd-secure" permissive=0'
     ],
 )
 def test_a_line_does_not_count_in_a_log_that_excludes_its_rule(
-    other: str, causes: list[str], harmless: list[str]
+    second_line: str, causes: list[str], harmless: list[str]
 ) -> None:
-    told = say(AVC, other)
-    assert (names(told.causes), names(told.harmless)) == (causes, harmless)
+    explanation = say(AVC, second_line)
+    assert (names(explanation.causes), names(explanation.harmless)) == (causes, harmless)
 
 
 def test_consequences_of_a_cause_are_marked_before_and_after_it() -> None:

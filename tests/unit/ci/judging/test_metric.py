@@ -52,7 +52,7 @@ def test_a_metric_that_accepts_other_outputs_has_one_remedy_that_fits_its_cause(
 ) -> None:
     """A remedy for any cause is not shown above one that fits the known cause."""
     (blind,) = judge_metric(METRIC, MetricResult(1.0, 1.0, 1.0, 0.9), inputs, outputs)
-    assert [one.text.startswith(remedy) for one in blind.remedies] == [True]
+    assert [fix.text.startswith(remedy) for fix in blind.remedies] == [True]
     assert len(blind.causes) == ("labels" not in remedy)
 
 

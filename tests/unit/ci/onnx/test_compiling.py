@@ -376,13 +376,13 @@ def test_notes_on_a_run_are_its_restarts_contradictions_and_profile(tmp_path: Pa
 
 
 def test_a_provider_without_a_device_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = [SimpleNamespace(ep_name=name) for name in (CPU, PROVIDER)]
+    devices = [SimpleNamespace(ep_name=name) for name in (CPU, PROVIDER)]
     stand_in = SimpleNamespace(
-        register_execution_provider_library=lambda *_: None, get_ep_devices=lambda: found
+        register_execution_provider_library=lambda *_: None, get_ep_devices=lambda: devices
     )
     monkeypatch.setattr(session, "onnxruntime", stand_in)
-    assert session.find_device.__wrapped__() is found[1]
-    found.pop()
+    assert session.find_device.__wrapped__() is devices[1]
+    devices.pop()
     with pytest.raises(FailedError, match=r"no device for QNN's provider(.|\n)*fix: "):
         session.find_device.__wrapped__()
 

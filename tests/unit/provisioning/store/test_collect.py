@@ -288,8 +288,8 @@ def test_environment_that_this_runs_from_is_kept(
     place = tmp_path / "environments"
     touch(place, *(f"{name}/file" for name in ("bootstrap-1", "test", "tests", "lint")))
     monkeypatch.setattr(sys, "prefix", str(place / prefix))
-    garbage, kept = find_removable(store, [CachePart("environments", place, "")])
+    garbage, spared = find_removable(store, [CachePart("environments", place, "")])
     assert [one.path.name for one in garbage] == ["lint", "tests"]
     why = "this command runs from it"
-    assert kept == [Kept(place / name, why) for name in ("bootstrap-1", "test")]
+    assert spared == [Kept(place / name, why) for name in ("bootstrap-1", "test")]
     assert find_removable(store, [CachePart("bench", place, "")])[1] == []
