@@ -117,9 +117,8 @@ from provisioning.errors import UsageError
 from provisioning.manifest.targets import Backend
 
 SHOWN_OPS = 4
-LEAVING = (
-    threading.Lock()
-)  # the record of files next to the report is written by one case at a time
+# One case at a time writes the record of the files next to the report.
+LEAVING = threading.Lock()
 WEIGHTS_DB = 3.0  # if activations lose less than this, more bits for them help little
 GUIDE = "docs/guides/precision.md"
 # Measured with ExecuTorch 1.5.1 and QNN 2.49.40, see GUIDE.

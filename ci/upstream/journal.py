@@ -6,6 +6,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import shutil
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -200,6 +201,18 @@ def read_journal(directory: Path) -> tuple[Header, list[Entry]] | None:
 def size_whole(directory: Path) -> int:
     """Return the size of a journal in bytes, up to the end of its last complete line."""
     return read_bytes(directory / JOURNAL).rfind(b"\n") + 1
+
+
+KEPT_NAME = re.compile(r"[\w.-]{1,120}-[0-9a-f]{8}")
+
+
+def remove_kept(directory: Path) -> None:
+    """Remove the directories that kept_directory names, of all tests. Files of the user's next to
+    them stay."""
+    kept = directory / KEPT
+    for place in kept.iterdir() if kept.is_dir() else ():
+        if KEPT_NAME.fullmatch(place.name) and place.is_dir() and not place.is_symlink():
+            shutil.rmtree(place, ignore_errors=True)
 
 
 def kept_directory(directory: Path, test: str, repeat: int = 0) -> Path:

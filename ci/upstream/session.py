@@ -15,7 +15,7 @@ from ci.cases.forked import run_forked
 from ci.cases.pool import LATE, Pool
 from ci.facts.finding import shorten
 from ci.upstream.expectations import Ratchet
-from ci.upstream.journal import KEPT, LOG, Entry, Header, Ran, kept_directory, open_journal
+from ci.upstream.journal import LOG, Entry, Header, Ran, kept_directory, open_journal, remove_kept
 from provisioning.console.process import run_tasks
 from provisioning.console.progress import Progress
 from provisioning.errors import FailedError
@@ -65,7 +65,7 @@ class SuiteRun:
         an interrupt, return the entries so far, or raise KeyboardInterrupt if there are none."""
         with open_journal(self.directory, self.header, resume=self.resume) as (add, entries):
             if not self.resume:
-                shutil.rmtree(self.directory / KEPT, ignore_errors=True)
+                remove_kept(self.directory)
             done = {(entry.test, entry.repeat) for entry in entries}
             runs = [
                 (test, turn) for test in self.header.tests for turn in range(self.header.repeat)

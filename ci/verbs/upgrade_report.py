@@ -37,6 +37,7 @@ from provisioning.console.caller import shown_path
 from provisioning.console.command import Outcome, user_path
 from provisioning.console.process import module_command, run_process
 from provisioning.console.progress import Progress
+from provisioning.console.user_folder import UserFolder
 from provisioning.elf.qnn_build import find_qnn_build
 from provisioning.errors import DownloadError, ExitCode, QnnCiError, ToolError, UsageError
 from provisioning.files import (
@@ -312,7 +313,10 @@ def run_side(
     variables["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     progress.step(f"{side.name}: {verb} {' '.join(choice)}")
     log = args.reports / f"{side.slug}.log"
-    ended = run_process(argv, env=variables, check=False, log=log)
+    folder = UserFolder(args.reports)
+    with folder.stage() as scratch:
+        ended = run_process(argv, env=variables, check=False, log=scratch / log.name)
+        folder.publish(scratch, force=True).say_aside(progress)
     if report.is_file():
         return read_report(report)
     lines = (line.strip() for line in ended.output.splitlines()[-LAST_LINES:])

@@ -109,8 +109,12 @@ def test_a_new_run_forgets_what_an_earlier_one_kept(tmp_path: Path) -> None:
     run(tmp_path)
     old = kept_directory(tmp_path, "C::test_gone")
     old.mkdir(parents=True)
+    of_user = old.parents[1] / "notes" / "why.md"
+    of_user.parent.mkdir()
+    of_user.touch()
     run(tmp_path)
     assert not old.exists()
+    assert of_user.exists()
     assert kept_directory(tmp_path, "C::test_a").is_dir()
 
 

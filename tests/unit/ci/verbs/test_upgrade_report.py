@@ -110,10 +110,14 @@ NONE = Namespace(model=[], scheme=[], soc=[], policy=None, reports=Path("out"))
 
 
 def test_a_run_without_a_report_is_a_difference_that_names_its_log(
-    monkeypatch: pytest.MonkeyPatch,
+    place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(place)
     monkeypatch.delenv("PYTHONPATH", raising=False)
-    runs = Runs()
+    log = Path("out", "2.49.0_rc.log")
+    log.parent.mkdir()
+    log.write_text("the user's")
+    runs = Runs(lambda _: runs.more["log"].write_text("of the run"))
     monkeypatch.setattr(upgrade_report, "run_process", runs)
     noted: list[Difference] = []
     side = Side("2.49.0 rc", session=EMULATOR, sdk="2.49.0")
@@ -122,6 +126,8 @@ def test_a_run_without_a_report_is_a_difference_that_names_its_log(
     (one,) = noted
     assert (one.subject, one.verdict) == ("2.49.0 rc", "worse")
     assert one.now == "exited with 3: one two (whole log: out/2.49.0_rc.log)"
+    assert log.read_text() == "of the run"
+    assert log.with_name(f"{log.name}.old").read_text() == "the user's"
 
 
 def test_qnn_version_of_a_side_is_read_from_its_libraries_or_else_its_report(place: Path) -> None:
