@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,12 @@ from ci.cases.engine import Compiled, Delegation, Fallback, Garbled
 from ci.cases.judged import CaseJudge, find_floats
 from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import CaseSpec
-from ci.facts.finding import WORDS, Certainty, Finding, Origin
+from ci.facts.finding import NO_ADVICE, WORDS, Advice, Cause, Certainty, Finding, Origin
 from ci.facts.kinds import NO_OUTPUTS, NOT_LOWERED, QUANTIZED_BADLY
 from ci.facts.kinds import NOISE as NOISE_KIND
 from ci.facts.known_fault import KnownFault
+from ci.judging.causes import UNKNOWN, Departure
+from ci.judging.error_patterns import RUNNER
 from ci.judging.gate import judge
 from ci.judging.verdict import (
     APART,
@@ -30,7 +33,7 @@ from ci.judging.verdict import (
     find_patterns,
 )
 from ci.models.schemes import Scheme
-from ci.models.tensors import OutputPart, Range, TensorInfo
+from ci.models.tensors import Layer, OutputPart, Range, TensorInfo
 from ci.report.schema import Status, Threshold, TypeShare
 from tests.build.setups import make_options
 from tests.stand_ins.lanes import make_references
@@ -218,6 +221,22 @@ def test_a_fault_whose_remedy_makes_a_quantized_model_no_better_is_no_cause(
     judge_case.measure_remedy = measure_remedy  # type: ignore[method-assign, assignment]
     chosen = judge_case.choose_causes(QUANTIZED_BADLY.find("7 dB"))
     assert [fault.fault for fault in chosen] == causes
+
+
+def test_the_runner_is_not_suspected_if_a_layer_is_wrong(tmp_path: Path) -> None:
+    options = make_options(policy=read_emulator_policy())
+    judge_case = CaseJudge(CaseSpec("mlp", Scheme.FP16, "SM8650"), options, tmp_path, "x")
+    cause = Cause(text=f"{RUNNER}, which mixed up the samples", certainty=Certainty.GUESS)
+    guess = Advice(causes=(cause,))
+    verdict: Any = SimpleNamespace(advice=guess, explained_advice=NO_ADVICE)
+    compiled: Any = SimpleNamespace(delegation=Delegation(1, 0, 1), loss=None)
+    layer = Layer("relu", "relu", Origin(file="net.py", line=3))
+    for departure, causes in ((UNKNOWN, guess.causes), (Departure(layer), ())):
+        judge_case.locate = lambda departure=departure: departure  # type: ignore[method-assign, misc]
+        explained = judge_case.explain(
+            NOISE_KIND.find("too far"), verdict, compiled, is_traceable=True
+        )
+        assert explained.causes == causes
 
 
 def test_nodes_that_read_garbled_indices_are_not_left_to_the_cpu(tmp_path: Path) -> None:
