@@ -23,6 +23,7 @@ from ci.models.user_models import (
     is_function,
     read_arrays,
 )
+from provisioning.console.caller import shown_path
 from provisioning.errors import FailedError, UsageError, at_key
 
 Shape = tuple[int, ...]
@@ -46,10 +47,10 @@ def read_sets(source: str, names: Sequence[str] = ()) -> list[tuple[Any, ...]]:
         returned = call_function(source, FORM)
         if not isinstance(returned, (list, tuple)):
             why = f"it returned an object of type {type(returned).__name__}"
-            raise UsageError(f"{Path(source).name} returns no samples", why=why, fix=FORM)
+            raise UsageError(f"{shown_path(Path(source))} returns no samples", why=why, fix=FORM)
         return [sample if isinstance(sample, tuple) else (sample,) for sample in returned]
     arrays = read_arrays(Path(source))
-    count = count_sets(arrays.values(), Path(source).name)
+    count = count_sets(arrays.values(), shown_path(Path(source)))
     ordered = [np.array(array, order="C") for array in _order_arrays(source, arrays, names)]
     return [tuple(np.asarray(array[number]) for array in ordered) for number in range(count)]
 
@@ -59,7 +60,7 @@ def read_judged(source: str, names: Sequence[str] = ()) -> list[tuple[Any, ...]]
     UsageError if there are fewer than MIN_SETS."""
     sets = read_sets(source, names)
     if len(sets) < MIN_SETS:
-        why = f"{Path(source).name} has {len(sets)} sample{'s' * (len(sets) != 1)}"
+        why = f"{shown_path(Path(source))} has {len(sets)} sample{'s' * (len(sets) != 1)}"
         fix = f"provide {MIN_SETS} or more"
         raise UsageError("too few samples to judge a model", why=why, fix=fix)
     return sets
@@ -73,7 +74,7 @@ def read_labels(source: str, sets: int) -> NDArray[Any]:
     else:
         arrays = read_arrays(Path(source))
         if len(arrays) != 1:
-            problem = f"{Path(source).name} has {len(arrays)} arrays"
+            problem = f"{shown_path(Path(source))} has {len(arrays)} arrays"
             raise UsageError(problem, fix="write a single array")
         (returned,) = arrays.values()
     try:
@@ -82,13 +83,15 @@ def read_labels(source: str, sets: int) -> NDArray[Any]:
         why = (
             f"an object of type {type(returned).__name__} cannot be converted to an array: {error}"
         )
-        raise UsageError(f"{Path(source).name} provides no labels", why=why) from error
+        raise UsageError(f"{shown_path(Path(source))} provides no labels", why=why) from error
     if labels.dtype.kind not in "biufc":
         why = f"its elements have the dtype {labels.dtype}"
-        raise UsageError(f"{Path(source).name} provides no labels", why=why, fix="provide numbers")
+        raise UsageError(
+            f"{shown_path(Path(source))} provides no labels", why=why, fix="provide numbers"
+        )
     if not labels.ndim or len(labels) != sets:
         raise UsageError(
-            f"{Path(source).name} has labels of shape {list(labels.shape)}",
+            f"{shown_path(Path(source))} has labels of shape {list(labels.shape)}",
             why=f"the model is judged on {sets} sample{'s' * (sets != 1)}",
             fix="provide a label, or a row of labels, for each sample of `inputs` in the policy",
         )
@@ -102,7 +105,7 @@ def _order_arrays(source: str, arrays: dict[str, Any], names: Sequence[str]) -> 
         return [*arrays.values()]
     if arrays.keys() != set(names):
         raise UsageError(
-            f"{Path(source).name} does not match the model",
+            f"{shown_path(Path(source))} does not match the model",
             why=f"it has arrays {', '.join(arrays)}; the model's inputs are {', '.join(names)}",
             fix="write one array per input, with the input's name",
         )
@@ -163,7 +166,7 @@ def _copy_tensor(array: NDArray[Any]) -> Any:
 def read_value(reference: str, returned: Any) -> float:
     """Return a metric's result as a number. Raises UsageError if it is not a number, and
     FailedError if it is NaN or infinite."""
-    name = Path(reference).name
+    name = shown_path(Path(reference))
     # float() would read a number from a text.
     number: Any = None if isinstance(returned, str | bytes | bytearray) else returned
     try:

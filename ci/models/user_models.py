@@ -411,14 +411,17 @@ def check_data(name: str, entry: ModelEntry) -> None:
     for key, source in sources.items():
         if source and not is_function(source):
             with at_key(f"models.{name}.{key}"):
-                counts[key] = count_sets(read_arrays(Path(source)).values(), Path(source).name)
+                counts[key] = count_sets(
+                    read_arrays(Path(source)).values(), shown_path(Path(source))
+                )
     judged = counts.get("inputs", MIN_SETS)
     if judged < MIN_SETS:
-        told = f"models.{name}.inputs: {Path(entry.inputs).name} has only {judged} of"
+        told = f"models.{name}.inputs: {shown_path(Path(entry.inputs))} has only {judged} of"
         raise UsageError(f"{told} the {MIN_SETS} samples needed", fix="provide more samples")
     if "inputs" in counts and counts.get("metric.labels", judged) != judged:
+        rows = counts["metric.labels"]
         raise UsageError(
-            f"models.{name}.metric.labels: {Path(labels).name} has {counts['metric.labels']} rows",
+            f"models.{name}.metric.labels: {shown_path(Path(labels))} has {rows} rows",
             why=f"the model is judged on {judged} samples",
             fix="provide a label, or a row of labels, for each sample of `inputs`",
         )
@@ -446,21 +449,25 @@ def read_arrays(path: Path) -> dict[str, Any]:
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
         if "allow_pickle" in why:  # numpy suggests to load it all the same
             why = "it has Python objects, which are not read, because reading them can run code"
-        raise UsageError(f"{path.name} cannot be read", why=why, fix=f"write {SETS}") from error
+        raise UsageError(
+            f"{shown_path(path)} cannot be read", why=why, fix=f"write {SETS}"
+        ) from error
 
 
 def _check_start(path: Path, start: bytes) -> None:
     if start == POINTER:
         fix = "run `git lfs pull`, or set `lfs: true` in a workflow"
-        raise UsageError(f"{path.name} is a Git LFS pointer", fix=fix)
+        raise UsageError(f"{shown_path(path)} is a Git LFS pointer", fix=fix)
     if start and not start.startswith(FORMATS):
-        raise UsageError(f"{path.name} is neither an .npy nor an .npz file", fix=f"write {SETS}")
+        raise UsageError(
+            f"{shown_path(path)} is neither an .npy nor an .npz file", fix=f"write {SETS}"
+        )
 
 
 def _check_size(path: Path, size_bytes: int) -> None:
     if size_bytes > CONTENT_BYTES:
         why = f"its arrays are {size_bytes} bytes long; the limit is {CONTENT_BYTES}"
-        raise UsageError(f"{path.name} is too large", why=why, fix="write fewer samples")
+        raise UsageError(f"{shown_path(path)} is too large", why=why, fix="write fewer samples")
 
 
 def count_sets(arrays: Collection[Any], called: str) -> int:

@@ -142,6 +142,18 @@ def describe_choice(flag: str) -> str:
     return OPTIONS[flag]
 
 
+def check_choice(flag: str, value: str) -> None:
+    """Raise UsageError for a QNN or an adaptor, chosen by an option or its environment variable,
+    that does not exist, as read_choice does. Verbs read the choice only after torch is installed,
+    which takes minutes."""
+    from provisioning.artifacts.choice import read_choice
+
+    if flag == "--sdk":
+        read_choice(sdk=value)
+    else:
+        read_choice(adaptor=value)
+
+
 MODELS = "a model's name, a glob, {}; repeatable"
 Text = str | Callable[[], str]
 # A function instead of a value is called when the option is added. A verb may fill a gap in a help.
@@ -243,7 +255,7 @@ SHARED: Mapping[str, tuple[str, Text, Settings]] = {
         flag: (
             TOOLS,
             partial(describe_choice, flag),
-            {"default": "", "metavar": flag[2:].upper(), "again": str},
+            {"default": "", "metavar": flag[2:].upper(), "again": str, "check": check_choice},
         )
         for flag in ("--sdk", "--adaptor")
     },

@@ -21,6 +21,7 @@ from provisioning.documents import DocumentError, read_json
 from provisioning.errors import UsageError
 from provisioning.files import explain_path, write_whole
 from provisioning.manifest.reader import read_profiles, read_toolchain
+from provisioning.quoting import shell_word
 from provisioning.store.store import store_home
 from provisioning.store.tree import encode_record
 from provisioning.versions import is_same, is_version
@@ -101,9 +102,29 @@ def read_choice(sdk: str = "", adaptor: str = "") -> QnnChoice:
                 fix = f"use {choices}, or an existing directory"
                 problem = f"{option if word else name}: {value} is not a directory"
                 raise UsageError(problem, why=explain_path(Path(value)), fix=fix)
+            if name == SDK_VARIABLE:
+                require_sdk(Path(value), option if word else name)
         if value:
             os.environ[name] = value
     return QnnChoice(os.environ.get(SDK_VARIABLE) or WHEEL, os.environ.get(ADAPTOR_VARIABLE, ""))
+
+
+def require_sdk(directory: Path, name: str) -> None:
+    """Raise UsageError if a directory is not the root of a QNN SDK. ``name`` is the option or the
+    variable that contains it. An SDK's archive contains the root several levels deep, so the error
+    names a root that is at most three levels below."""
+    markers = read_toolchain(SDK).adoption.markers
+    missing = [marker for marker in markers if not (directory / marker).exists()]
+    if not missing:
+        return
+    fix = f"correct {name}, or leave it out"
+    for pattern in ("*", "*/*", "*/*/*"):
+        roots = (found.parent for found in directory.glob(f"{pattern}/{missing[0]}"))
+        if root := min(roots, default=None):
+            fix = f"use {shell_word(str(root))}"
+            break
+    why = f"it has no {' and no '.join(missing)}"
+    raise UsageError(f"{name}: {directory} is not a QNN SDK", why=why, fix=fix)
 
 
 def lay_over(environment: Environment, overlay: Path, base: Mapping[str, str]) -> Environment:

@@ -98,6 +98,7 @@ def test_a_missing_library_or_package_is_named_before_a_case_runs(
 def test_every_option_of_test_onnx_reaches_the_run(steps: Steps) -> None:
     Path("qnn.toml").write_text('extends = "default"\n[schemes.u8]\nmin_cosine = 0.5\n')
     Path("an sdk").mkdir()
+    Path("an sdk/sdk.yaml").touch()
     flags = ["--saver", "--no-cache", "--record", "--offline", "--direct"]
     own = ["--option", "htp_performance_mode=burst", "--profile", "basic", "--log-level", "debug"]
     more = ["--policy", "qnn.toml", "--sdk", "an sdk", "--jobs", "3", "--timeout-s", "7"]

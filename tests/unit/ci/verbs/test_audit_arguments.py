@@ -84,6 +84,7 @@ def test_every_option_of_audit_reaches_the_audit(
     match = "ci.audit.operators.match_faults"
     monkeypatch.setattr(match, lambda *given: qnn.append(given[2]) or ())
     (tmp_path / "sdk").mkdir()
+    (tmp_path / "sdk/sdk.yaml").touch()
     Path("qnn.toml").write_text('extends = "default"\n[schemes.fp16.outputs.0]\nmin_cosine = 0.5\n')
     words = ["--model", "lstm", "--soc", "SM8750", "--sdk", "sdk", "--policy", "qnn.toml"]
     words += ["--timeout-s", "7", "--offline", "--reports", "out", "--adaptor", "wheel"]

@@ -91,6 +91,7 @@ def run(*words: str) -> int:
 def test_every_option_of_test_emulator_reaches_the_run(steps: Steps, tmp_path: Path) -> None:
     Path("qnn.toml").write_text('extends = "default"\n[schemes.fp16]\nmin_cosine = 0.5\n')
     (tmp_path / "an sdk").mkdir()
+    (tmp_path / "an sdk/sdk.yaml").touch()
     own = ["--runner", "./a runner", "--log-level", "debug", "--adaptor", "wheel"]
     flags = ["--plain", "--try-unsupported", "--no-cache", "--record", "--offline"]
     more = ["--policy", "qnn.toml", "--keep-artifacts", "kept", "--jobs", "3", "--timeout-s", "7"]
@@ -320,6 +321,7 @@ def test_programs_are_lowered_for_the_runtime_that_the_call_built(
     """Unless the call names another SDK."""
     for name in ("own", "other"):
         (tmp_path / name).mkdir()
+        (tmp_path / name / "sdk.yaml").touch()
     write_build(monkeypatch, "1.5.1", lowers_with=str(tmp_path / "own"))
     for words, sdk in (([], "own"), (["--sdk", "other"], "other")):
         assert run(*words) == ExitCode.OK

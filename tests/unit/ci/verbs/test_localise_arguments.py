@@ -71,6 +71,7 @@ ENGINES = {"emulator": ExecutorchEngine(()), "onnx": OnnxEngine(toolchain=(), sd
 
 def test_localise_options_reach_the_search(searched: list[Namespace], tmp_path: Path) -> None:
     (tmp_path / "sdk").mkdir()
+    (tmp_path / "sdk/sdk.yaml").touch()
     more = ["--limit", "1", "--reproducer", "out/one.py", "--no-cache", "--offline"]
     words = ["--timeout-s", "0.5", "--soc", "SM8750", "--sdk", "sdk", "--adaptor", "wheel"]
     (tmp_path / "own.toml").write_text('extends = "default"\n[schemes.fp16]\nmin_cosine = 0.5\n')

@@ -3,6 +3,7 @@ the file and the key."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import struct
@@ -172,3 +173,38 @@ def test_numbers_that_no_run_can_have_are_refused(
 ) -> None:
     assert main([*words, "--offline", *wrong]) == ExitCode.USAGE
     assert wrong[0] in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("by_variable", [False, True])
+@pytest.mark.parametrize(
+    ("words", "flags"),
+    [
+        ("test-emulator", "--sdk --adaptor"),
+        ("test-onnx", "--sdk"),
+        ("test-llm --model tiny", "--sdk --adaptor"),
+        ("test-upstream", "--sdk --adaptor"),
+        ("audit", "--sdk --adaptor"),
+        ("fuzz", "--sdk --adaptor"),
+        ("localise --model net.py:factory", "--sdk --adaptor"),
+        ("mend --model net.py:factory", "--sdk --adaptor"),
+        ("estimate --model net.py:factory", "--sdk"),
+    ],
+)
+def test_an_sdk_or_adaptor_that_does_not_exist_is_refused_before_packages_are_needed(
+    repository: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: str,
+    flags: str,
+    by_variable: bool,
+) -> None:
+    """This Python has no package at all."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, package=None: None)
+    for flag in flags.split():
+        variable = f"QNN_CI_{flag[2:].upper()}"
+        choice = [] if by_variable else [flag, "gone"]
+        with monkeypatch.context() as environment:
+            environment.setenv(variable, "gone" if by_variable else "")
+            assert main([*words.split(), *choice]) == ExitCode.USAGE
+        name = variable if by_variable else flag
+        assert f"{name}: {repository}/gone is not a directory" in capsys.readouterr().err

@@ -116,6 +116,7 @@ def test_every_option_of_test_upstream_reaches_the_suite(suite: Suite, tmp_path:
         (source / place).parent.mkdir(parents=True, exist_ok=True)
         (source / place).touch()
     (tmp_path / "sdk").mkdir()
+    (tmp_path / "sdk/sdk.yaml").touch()
     words = ["--soc", "sm8750", "--filter", "*_b", "--filter", "*_c", "--repeat", "2"]
     more = ["--jobs", "3", "--timeout-s", "100000", "--resume", "--offline", "--reports", "out"]
     assert run(*words, *more, "--source", str(source), "--sdk", "sdk") == ExitCode.FAILED

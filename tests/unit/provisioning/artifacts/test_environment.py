@@ -82,6 +82,7 @@ def test_sdk_and_adaptor_are_chosen_by_argument_or_variable_alike(
     options: tuple[str, str],
 ) -> None:
     (tmp_path / "dir").mkdir()
+    (tmp_path / "dir/sdk.yaml").touch()
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
     words = [word.replace("TMP", str(tmp_path)) for word in (qnn, adaptor)]
@@ -128,6 +129,29 @@ def test_choice_that_does_not_exist_is_refused(
             assert caught.value.why == reason
         monkeypatch.setenv("QNN_CI_SDK", qnn)
         monkeypatch.setenv("QNN_CI_ADAPTOR", adaptor)
+
+
+@pytest.mark.parametrize(
+    ("below", "fix"),
+    [
+        ("", "correct --sdk, or leave it out"),
+        ("2.37.0.250724", "use TMP/qairt/2.37.0.250724"),
+        ("v2.37/qairt/2.37.0.250724", "use TMP/qairt/v2.37/qairt/2.37.0.250724"),
+        ("a/b/c/2.37.0.250724", "correct --sdk, or leave it out"),
+    ],
+)
+def test_a_directory_around_an_sdk_is_refused_with_the_path_of_the_sdk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, below: str, fix: str
+) -> None:
+    monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
+    (tmp_path / "qairt" / below).mkdir(parents=True)
+    if below:
+        (tmp_path / "qairt" / below / "sdk.yaml").touch()
+    with pytest.raises(UsageError) as caught:
+        read_choice("qairt")
+    assert caught.value.what == f"--sdk: {tmp_path}/qairt is not a QNN SDK"
+    assert caught.value.why == "it has no sdk.yaml"
+    assert caught.value.fix == fix.replace("TMP", str(tmp_path))
 
 
 def test_profiles_that_push_qnn_state_the_version_for_the_device(
