@@ -27,14 +27,14 @@ def make_once(tmp_path_factory: pytest.TempPathFactory) -> MakeOnce:
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 
     def make(name: str, fill: Callable[[Path], object]) -> Path:
-        made, making = shared / name, shared / f"{name}.making"
-        with FileLock(f"{made}.lock"):
-            if not made.is_dir():
-                shutil.rmtree(making, ignore_errors=True)  # of a worker that failed
-                making.mkdir()
-                fill(making)
-                making.rename(made)
-        return made
+        folder, unfinished = shared / name, shared / f"{name}.making"
+        with FileLock(f"{folder}.lock"):
+            if not folder.is_dir():
+                shutil.rmtree(unfinished, ignore_errors=True)  # of a worker that failed
+                unfinished.mkdir()
+                fill(unfinished)
+                unfinished.rename(folder)
+        return folder
 
     return make
 

@@ -84,9 +84,9 @@ def damages(draw: st.DrawFn, text: str) -> bytes:
     place = draw(st.integers(0, max(len(lines) - 1, 0)))
     how = draw(st.sampled_from(["value"] * 5 + ["repeat", "lose", "cut", "bytes"]))
     if how == "value" and values:
-        found = values[draw(st.integers(0, len(values) - 1))]
+        match = values[draw(st.integers(0, len(values) - 1))]
         odd = draw(st.sampled_from(ODD))
-        return (text[: found.start()] + odd + text[found.end() :]).encode()
+        return (text[: match.start()] + odd + text[match.end() :]).encode()
     if how == "repeat":
         return "".join([*lines[: place + 1], *lines[place:]]).encode()
     if how == "lose":
@@ -120,21 +120,25 @@ def test_a_damaged_document_has_a_documented_exit_code(
     @given(damages(text))
     def try_damage(data: bytes) -> None:
         file.write_bytes(data)
-        code, said, seconds = call(argv)
-        assert code in CODES, said
+        code, output, seconds = call(argv)
+        assert code in CODES, output
         assert seconds < 60
 
     file.write_text(text, "utf-8")
-    code, said, _ = call(argv)
-    assert code in CODES, said
+    code, undamaged_output, _ = call(argv)
+    assert code in CODES, undamaged_output
     try_damage()
 
 
 def call(argv: list[str]) -> tuple[int, str, float]:
-    own = [one for name, one in sys.modules.items() if name.startswith(("ci.", "provisioning."))]
-    for made in {id(one): one for module in own for one in vars(module).values()}.values():
-        if hasattr(made, "cache_clear"):  # of what was read from files
-            made.cache_clear()
+    project_modules = [
+        module for name, module in sys.modules.items() if name.startswith(("ci.", "provisioning."))
+    ]
+    for member in {
+        id(member): member for module in project_modules for member in vars(module).values()
+    }.values():
+        if hasattr(member, "cache_clear"):  # of what was read from files
+            member.cache_clear()
     out, began = io.StringIO(), time.monotonic()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
         code = ci.__main__.main(argv)

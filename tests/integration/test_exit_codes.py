@@ -36,7 +36,7 @@ class Case:
     words: str
     variables: str = ""
     stdout: str = "/dev/null"
-    said: str = ""
+    message: str = ""
 
 
 CASES = (
@@ -54,20 +54,20 @@ CASES = (
         "no room for SARIF",
         ExitCode.DOWNLOAD,
         "ci parity --source {tmp} --no-cache --sarif /dev/full",
-        said="there is no space left for /dev/full",
+        message="there is no space left for /dev/full",
     ),
     Case(
         "SARIF below /proc",
         ExitCode.DOWNLOAD,
         "ci parity --source {tmp} --no-cache --sarif /proc/none/log.sarif",
-        said="/proc/none/log.sarif cannot be written",
+        message="/proc/none/log.sarif cannot be written",
     ),
     Case(
         "a store below /proc",
         ExitCode.DOWNLOAD,
         "provisioning fetch libcxx --offline",
         variables="QNN_CI_HOME=/proc/none",
-        said="/proc/none cannot be written",
+        message="/proc/none cannot be written",
     ),
     Case(
         "a library signed below /proc",
@@ -107,7 +107,7 @@ def test_each_command_exits_with_its_documented_code(case: Case, tmp_path: Path)
     words = case.words.format(tmp=tmp_path, elf=ROOT / "tests/artifacts/elf").split()
     ended = run(["-m", *words], tmp_path / "home", case)
     assert ended.returncode == case.code, ended.stderr
-    assert case.said in ended.stderr
+    assert case.message in ended.stderr
     assert "Traceback" not in ended.stderr
 
 

@@ -151,12 +151,12 @@ def check(line: str, word: str, flag: str, capsys: pytest.CaptureFixture[str]) -
     argv = [part.replace("{}", word) for part in words]
     flags = [flag] if flag else []
     code, text = run_command(program, VERBS[program], [*argv[:1], *flags, *argv[1:]])
-    said = capsys.readouterr().err
+    errors = capsys.readouterr().err
     assert code in set(ExitCode), argv
-    assert "this is a bug" not in said
-    assert "\x1b" not in text + said
-    assert not re.search(r"(?m)^\s*::|##(?:\[|vso)|\u202e", text + said)
-    assert code == ExitCode.OK or said or text
+    assert "this is a bug" not in errors
+    assert "\x1b" not in text + errors
+    assert not re.search(r"(?m)^\s*::|##(?:\[|vso)|\u202e", text + errors)
+    assert code == ExitCode.OK or errors or text
     if flag:
         json.loads(text)
 

@@ -54,11 +54,11 @@ def test_an_interrupted_signer_leaves_nothing(first: signal.Signals, tmp_path: P
     process.send_signal(first)
     time.sleep(0.1)
     process.send_signal(signal.SIGINT)  # impatience must not end the cleaning up
-    said = process.communicate(timeout=120)[1]
+    errors = process.communicate(timeout=120)[1]
 
     assert process.returncode == 130
-    assert said.endswith(b"python -m ci sign: interrupted\n")
-    assert b"Traceback" not in said
+    assert errors.endswith(b"python -m ci sign: interrupted\n")
+    assert b"Traceback" not in errors
     assert not group_runs(group)
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"old", RECORD_NAME}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "signer.py", "started"]

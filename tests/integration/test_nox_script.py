@@ -96,8 +96,8 @@ def test_unreachable_package_index_exits_with_4_and_leaves_no_environment(
 ) -> None:
     python = make_python(checkout / "quick")
     away = {"PIP_INDEX_URL": "http://127.0.0.1:1/simple", "PIP_RETRIES": "0"}
-    own = {"PIP_CONFIG_FILE": os.devnull, "PIP_FIND_LINKS": "", "PIP_NO_INDEX": "0"}
-    ended = run_script(checkout, QNN_CI_PYTHON=str(python), **own, **away)
+    pip_variables = {"PIP_CONFIG_FILE": os.devnull, "PIP_FIND_LINKS": "", "PIP_NO_INDEX": "0"}
+    ended = run_script(checkout, QNN_CI_PYTHON=str(python), **pip_variables, **away)
     assert (ended.returncode, "check pip's index" in ended.output) == (4, True), ended.output
     assert "No matching distribution found for nox" in ended.output
     assert [path.name for path in (checkout / ".nox").iterdir()] == ["bootstrap.lock"]

@@ -89,15 +89,15 @@ def test_torch_comes_from_the_cpu_index_if_it_answers(
 ) -> None:
     monkeypatch.delenv("QNN_CI_TORCH_INDEX", raising=False)
     monkeypatch.setattr(environments, "CPU_INDEX", index)
-    said: list[str] = []
-    assert choose_torch_index(said.append) == ["--index-url", index]
-    assert said == [f"torch: 0.2 GB from {index}"]
+    messages: list[str] = []
+    assert choose_torch_index(messages.append) == ["--index-url", index]
+    assert messages == [f"torch: 0.2 GB from {index}"]
     monkeypatch.setattr(environments, "CPU_INDEX", index.replace("cpu", "none"))
-    said = []
-    assert choose_torch_index(said.append) == []
-    assert "pip's index" in said[0]
-    assert "3 GB; QNN_CI_TORCH_INDEX=URL chooses another" in said[1]
-    assert max(len(f"nox > {line}") for line in said) <= 100
+    messages = []
+    assert choose_torch_index(messages.append) == []
+    assert "pip's index" in messages[0]
+    assert "3 GB; QNN_CI_TORCH_INDEX=URL chooses another" in messages[1]
+    assert max(len(f"nox > {line}") for line in messages) <= 100
 
 
 @pytest.mark.parametrize(
@@ -108,9 +108,9 @@ def test_a_package_index_named_by_a_variable_is_not_probed(
 ) -> None:
     monkeypatch.setenv("QNN_CI_TORCH_INDEX", named)
     monkeypatch.setattr(environments, "responds", None)
-    said: list[str] = []
-    assert choose_torch_index(said.append) == options
-    assert "QNN_CI_TORCH_INDEX" in said[0]
+    messages: list[str] = []
+    assert choose_torch_index(messages.append) == options
+    assert "QNN_CI_TORCH_INDEX" in messages[0]
 
 
 class RefusedError(Exception):
@@ -242,7 +242,8 @@ MODULES = {
 
 
 @pytest.mark.parametrize(
-    ("session", "verb"), [(name, one[2]) for name, one in MODULES.items() if len(one) == 3]
+    ("session", "verb"),
+    [(name, module_row[2]) for name, module_row in MODULES.items() if len(module_row) == 3],
 )
 def test_each_verb_names_the_session_that_runs_it(session: str, verb: str) -> None:
     assert VERBS[verb].session == session
@@ -250,7 +251,9 @@ def test_each_verb_names_the_session_that_runs_it(session: str, verb: str) -> No
 
 def test_each_build_session_is_named_build_and_its_target() -> None:
     builds = {
-        f"{VERBS['build'].session}{one[3]}" for one in MODULES.values() if "build" in one[2:3]
+        f"{VERBS['build'].session}{module_row[3]}"
+        for module_row in MODULES.values()
+        if "build" in module_row[2:3]
     }
     assert builds == {name for name in MODULES if name.startswith("build_")}
 
@@ -321,7 +324,7 @@ def test_the_arguments_of_a_session_choose_its_environment(
 ) -> None:
     session = Recorder(tmp_path, name, *words)
     fetched = []
-    monkeypatch.setattr(linux, "fetch_library", lambda *given: fetched.append(given))
+    monkeypatch.setattr(linux, "fetch_library", lambda *arguments: fetched.append(arguments))
     make(session, group)
     run(session)
     (ran,) = session.ran
@@ -360,7 +363,7 @@ def test_lint_runs_all_checks_or_the_named_ones(linux: ModuleType, tmp_path: Pat
         make(session, "lint")
         with pytest.raises(RefusedError) if words == ("spelling",) else nullcontext():
             run(session)
-        ran[words] = [Path(one.words[0]).name for one in session.ran]
+        ran[words] = [Path(command.words[0]).name for command in session.ran]
     assert ran["ruff", "imports"] == ["ruff", "ruff", "lint-imports"]
     assert ran[("spelling",)] == []
     assert {"mypy", "hadolint", "mkdocs", "lint-imports", "python"} < {*ran[()]}
@@ -380,17 +383,17 @@ def test_lint_runs_all_checks_or_the_named_ones(linux: ModuleType, tmp_path: Pat
 def test_the_doctor_examines_the_environment_that_lowers(
     linux: ModuleType, tmp_path: Path, words: tuple[str, ...], adds: str
 ) -> None:
-    more = ("--python", str(tmp_path / f".nox/{adds}/bin/python")) if adds else ()
+    python_words = ("--python", str(tmp_path / f".nox/{adds}/bin/python")) if adds else ()
     make(Recorder(tmp_path, "validate"), "core", "lowering", "onnx")
-    for name, given in (("validate", words), ("qnn_ci", ("doctor", *words))):
-        session = Recorder(tmp_path, name, *given)
+    for name, arguments in (("validate", words), ("qnn_ci", ("doctor", *words))):
+        session = Recorder(tmp_path, name, *arguments)
         run(session)
-        assert session.ran[0].words[2:] == ("ci", "doctor", *words, *more)
+        assert session.ran[0].words[2:] == ("ci", "doctor", *words, *python_words)
 
 
-@pytest.mark.parametrize(("code", "kept"), [(4, 4), (1, 1), (0, 1)])
+@pytest.mark.parametrize(("code", "exit_code"), [(4, 4), (1, 1), (0, 1)])
 def test_a_module_that_fails_leaves_its_code_and_its_cause(
-    linux: ModuleType, tmp_path: Path, code: int, kept: int
+    linux: ModuleType, tmp_path: Path, code: int, exit_code: int
 ) -> None:
     session = Recorder(tmp_path, "plan")
     make(session, "core")
@@ -403,7 +406,7 @@ def test_a_module_that_fails_leaves_its_code_and_its_cause(
     session.act = fail
     with pytest.raises(CommandFailed):
         run(session, "plan")
-    assert linux.failures == [linux.Failure("plan", kept, "why" if code != 1 else "")]
+    assert linux.failures == [linux.Failure("plan", exit_code, "why" if code != 1 else "")]
 
 
 def test_an_interrupt_leaves_nox_its_own_exit_code(linux: ModuleType, tmp_path: Path) -> None:
@@ -421,14 +424,14 @@ def test_an_interrupt_leaves_nox_its_own_exit_code(linux: ModuleType, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("sessions", "told"), [(["plan"], ""), (["plan", "parity"], "plan parity")]
+    ("sessions", "sessions_text"), [(["plan"], ""), (["plan", "parity"], "plan parity")]
 )
 def test_a_verb_gets_its_command_and_sessions_in_variables(
     linux: ModuleType,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     sessions: list[str],
-    told: str,
+    sessions_text: str,
 ) -> None:
     monkeypatch.setenv("QNN_CI_COMMAND", "./nox")
     session = Recorder(tmp_path, "plan")
@@ -436,7 +439,7 @@ def test_a_verb_gets_its_command_and_sessions_in_variables(
     make(session, "core")
     run(session, "plan")
     env = session.ran[0].options["env"]
-    assert (env["QNN_CI_COMMAND"], env["QNN_CI_SESSIONS"]) == ("./nox", told)
+    assert (env["QNN_CI_COMMAND"], env["QNN_CI_SESSIONS"]) == ("./nox", sessions_text)
     assert env["QNN_CI_SESSION"] == "plan"
     assert not Path(env["QNN_CI_CAUSE_FILE"]).parent.exists()
 
@@ -446,7 +449,7 @@ class ExitedError(Exception):
 
 
 @pytest.mark.parametrize(
-    ("codes", "started", "ends", "told"),
+    ("codes", "started", "ends", "is_shown"),
     [
         ([], ["plan"], None, False),
         ([3], ["plan"], 3, False),
@@ -463,7 +466,7 @@ def test_nox_ends_with_the_code_of_the_first_failure(
     codes: list[int],
     started: list[str],
     ends: int | None,
-    told: bool,
+    is_shown: bool,
 ) -> None:
     ended: list[int] = []
     written = io.BytesIO()
@@ -484,14 +487,14 @@ def test_nox_ends_with_the_code_of_the_first_failure(
         linux.end_run()
     assert ended == ([] if ends is None else [ends])
     shown = capsys.readouterr().err.splitlines()
-    head = [f"nox > s{code} failed first, with exit code {code}" for code in codes[:1] if told]
+    head = [f"nox > s{code} failed first, with exit code {code}" for code in codes[:1] if is_shown]
     assert shown == head + [
-        failure.cause for failure in linux.failures[:1] if told and failure.cause
+        failure.cause for failure in linux.failures[:1] if is_shown and failure.cause
     ]
 
 
 @pytest.mark.parametrize(
-    ("given", "is_place", "folder"),
+    ("arguments", "is_place", "folder"),
     [
         ((), False, "."),
         (("-k", "docs"), False, "."),
@@ -504,20 +507,20 @@ def test_tests_run_with_their_environment_first_on_the_path(
     linux: ModuleType,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
-    given: tuple[str, ...],
+    arguments: tuple[str, ...],
     is_place: bool,
     folder: str,
 ) -> None:
     monkeypatch.setenv("PATH", "/usr/bin")
     monkeypatch.setenv("QNN_CI_CALLER_DIR", str(ROOT / folder))
     monkeypatch.chdir(ROOT)
-    session = Recorder(tmp_path, "unit", *given)
+    session = Recorder(tmp_path, "unit", *arguments)
     make(session, "unit")
     run(session, "unit")
     (ran,) = session.ran
     programs = tmp_path / ".nox/unit/bin"
     assert ran.options == {"env": {"PATH": f"{programs}:/usr/bin"}}
-    typed = [word.removeprefix("../") for word in given]
+    typed = [word.removeprefix("../") for word in arguments]
     words = (*(typed or noxfile.PARALLEL), *(() if is_place else ("tests/unit",)))
     report = f"--junit-xml={ROOT}/reports/unit/junit.xml"
     assert ran.words == (str(programs / "python"), "-m", "pytest", report, *words)
@@ -542,7 +545,7 @@ def test_a_library_that_is_missing_is_made_before_torch_is_installed(
             monkeypatch.setattr(linux, "make_environment", lambda *_: tmp_path / "python")
             monkeypatch.setattr(linux, "needs_only_core", lambda *_: False)
             run(session)
-            fetched, lane = (one.words[1:] for one in session.ran)
+            fetched, lane = (command.words[1:] for command in session.ran)
             assert fetched == ("-m", "ci", "fetch", "libatomic", *words[2:])
             assert lane == ("-m", "ci", name.replace("_", "-"), *words)
             assert "libatomic.so.1" in session.said[0]
@@ -581,7 +584,7 @@ def test_arguments_are_checked_before_a_large_environment_is_created(
     core.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/calls\nexit {code}\n')
     monkeypatch.setattr(linux, "fetch_library", lambda *_: None)
     run(session)
-    ran = [one.words for one in session.ran if "ci" in one.words]
+    ran = [command.words for command in session.ran if "ci" in command.words]
     assert (ran[-1][0] == str(core)) == is_enough
     assert (tmp_path / "calls").read_text() == f"-m ci {' '.join(words)}\n"
 
@@ -636,14 +639,14 @@ def test_an_environment_is_made_once_and_again_when_its_packages_change(
     python = linux.make_environment(session, "core")
     place = tmp_path / "disk" / "core"
     assert python == place / "bin" / "python"
-    made, packages, compiled = session.ran
-    assert made.words == (sys.executable, "-m", "virtualenv", "-q", str(place))
+    created, packages, compiled = session.ran
+    assert created.words == (sys.executable, "-m", "virtualenv", "-q", str(place))
     pip = (str(python), "-m", "pip", "install", "-q", "--no-compile")
     assert packages.words == (*pip, "a==1", "b==2")
     assert compiled.words[:5] == (str(python), "-m", "compileall", "-qq", "-j0")
     assert compiled.words[-2:] == (environments.RARE, str(place / "lib"))
     assert compiled.options == {"success_codes": [0, 1], "silent": True, "log": False}
-    assert all(one.options["silent"] and not one.options["log"] for one in session.ran)
+    assert all(command.options["silent"] and not command.options["log"] for command in session.ran)
     assert "installing 2 packages into core" in session.said[0]
     stamp = place / "installed.sha256"
     assert stamp.read_text() == linux.find_environment(session, "core").digest()
@@ -715,7 +718,7 @@ def put(environment: Path, name: str, *requires: str, module: str = "x = 1\n") -
 
 
 @pytest.mark.parametrize(
-    ("wanted", "linked", "missing"),
+    ("requirements", "linked", "missing"),
     [
         ("a==1.0 b", "a b", ""),
         ("a[more]==1.0", "a b c", ""),
@@ -732,29 +735,29 @@ def put(environment: Path, name: str, *requires: str, module: str = "x = 1\n") -
     ],
 )
 def test_packages_of_another_environment_are_linked_if_they_are_what_is_wanted(
-    tmp_path: Path, wanted: str, linked: str, missing: str
+    tmp_path: Path, requirements: str, linked: str, missing: str
 ) -> None:
     """An environment whose packages are all linked needs neither pip nor a network."""
-    whole, unfinished, fresh = (tmp_path / name for name in ("whole", "unfinished", "fresh"))
-    put(whole, "a", "b>=1", "c; extra == 'more'", "gone; python_version < '3'")
+    complete, unfinished, fresh = (tmp_path / name for name in ("whole", "unfinished", "fresh"))
+    put(complete, "a", "b>=1", "c; extra == 'more'", "gone; python_version < '3'")
     for name, requires in (("b", ()), ("c", ()), ("unmet", ("b>1",)), ("half", ("gone",))):
-        put(whole, name, *requires)
-    put(whole, "changed", module="x = 1000\n")
-    put(whole, "edited")  # later than it was installed, with the same size
-    os.utime(whole / "lib/python3.11/site-packages/edited.py", (2**31, 2**31))
+        put(complete, name, *requires)
+    put(complete, "changed", module="x = 1000\n")
+    put(complete, "edited")  # later than it was installed, with the same size
+    os.utime(complete / "lib/python3.11/site-packages/edited.py", (2**31, 2**31))
     elsewhere = tmp_path / "elsewhere"
     elsewhere.write_text("kept")
     for name, path in (("above", "../../../../elsewhere"), ("absolute", str(elsewhere))):
-        put(whole, name)
-        about = whole / f"lib/python3.11/site-packages/{name}-1.0.dist-info"
+        put(complete, name)
+        about = complete / f"lib/python3.11/site-packages/{name}-1.0.dist-info"
         with (about / "RECORD").open("a") as record:
             record.write(f"{path},,4\n")
-    (whole / "installed.sha256").touch()
+    (complete / "installed.sha256").touch()
     put(unfinished, "begun")
     put(fresh, "present")
     before = {path for path in fresh.rglob("*") if path.is_file()}
-    assert link_packages(fresh, wanted.split(), list_others(fresh)) == missing.split()
-    site, old = (one / "lib/python3.11/site-packages" for one in (fresh, whole))
+    assert link_packages(fresh, requirements.split(), list_others(fresh)) == missing.split()
+    site, old = (environment / "lib/python3.11/site-packages" for environment in (fresh, complete))
     expected = set()
     for name in linked.split():
         script = fresh / "bin" / name
@@ -773,7 +776,8 @@ def test_another_executorch_brings_the_torch_that_goes_with_it(
 ) -> None:
     rows = [("2.0", "3.1"), ("1.9", "3.0"), ("1.9", "3.1")]
     supported = "".join(
-        f'[[supported]]\nexecutorch = "{one}"\ntorch = "{torch}"\n' for one, torch in rows
+        f'[[supported]]\nexecutorch = "{executorch}"\ntorch = "{torch}"\n'
+        for executorch, torch in rows
     )
     (tmp_path / "manifests").mkdir()
     (tmp_path / "manifests" / "pairs.toml").write_text(f'default = "2.0"\n{supported}')
@@ -781,8 +785,8 @@ def test_another_executorch_brings_the_torch_that_goes_with_it(
     group = ("torch==3.1", "executorch==2.0", "numpy==1")
     monkeypatch.setattr(linux, "PYPROJECT", {"dependency-groups": {"lowering": [*group]}})
     assert linux.list_packages("lowering") == group
-    other = linux.list_packages("lowering", "1.9")
-    assert other == ("torch==3.0", "executorch==1.9", "numpy==1")
+    other_packages = linux.list_packages("lowering", "1.9")
+    assert other_packages == ("torch==3.0", "executorch==1.9", "numpy==1")
 
 
 @pytest.fixture
@@ -837,7 +841,7 @@ def test_the_executorch_is_that_of_the_option_or_of_the_built_runtime(
 
 
 @pytest.mark.parametrize(
-    ("name", "more", "group"),
+    ("name", "runtime_words", "group"),
     [
         ("test_emulator", (), "lowering"),
         ("test_emulator", ("--suite=faults",), "test"),
@@ -851,12 +855,12 @@ def test_another_executorch_has_its_own_environment(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     name: str,
-    more: tuple[str, ...],
+    runtime_words: tuple[str, ...],
     group: str,
 ) -> None:
     """A runtime that was built has its own ExecuTorch and needs no other."""
     monkeypatch.setenv("PATH", "/opt/one")
-    session = Recorder(tmp_path, name, "--executorch", "1.9", *more)
+    session = Recorder(tmp_path, name, "--executorch", "1.9", *runtime_words)
     make(session, "core", group)
     nox.registry.get()[name].func(session)
     *_, ran = session.ran
@@ -866,7 +870,7 @@ def test_another_executorch_has_its_own_environment(
         assert "PATH" not in ran.options["env"]
         return
     assert ran.options["env"]["PATH"] == f"{environment / 'bin'}{os.pathsep}/opt/one"
-    (packages,) = [one.words for one in session.ran if "executorch==1.9" in one.words]
+    (packages,) = [command.words for command in session.ran if "executorch==1.9" in command.words]
     assert packages[-2:] == ("torch==3.0", "executorch==1.9")
     stamp = (environment / "installed.sha256").read_text()
     assert stamp == two.find_environment(session, group, "1.9").digest()
@@ -882,10 +886,10 @@ def test_torch_is_installed_before_its_dependents_from_its_own_index(
     session = Recorder(tmp_path, "test_emulator")
     (tmp_path / ".nox").mkdir()
     linux.make_environment(session, "lowering")
-    torch, others = session.ran[1:3]
+    torch, other_packages = session.ran[1:3]
     assert torch.words[6:] == ("--no-deps", "torch==2", "--index-url", "https://index")
     assert torch.options == {"silent": True, "log": False}
-    assert others.words[6:] == ("torch==2", "torchvision==1", "x==1")
+    assert other_packages.words[6:] == ("torch==2", "torchvision==1", "x==1")
 
 
 @pytest.mark.parametrize("step", [0, 1, 2])
@@ -912,7 +916,9 @@ def test_an_environment_that_another_nox_makes_is_waited_for(
     (tmp_path / ".nox").mkdir()
     environment = two.find_environment(session, "core")
     installed: list[object] = []
-    monkeypatch.setattr(PythonEnvironment, "_install", lambda *given: installed.append(given))
+    monkeypatch.setattr(
+        PythonEnvironment, "_install", lambda *arguments: installed.append(arguments)
+    )
     with environment.folder.with_name("core.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         thread = Thread(target=two.make_environment, args=(session, "core"))
@@ -939,11 +945,13 @@ def test_a_package_index_is_probed_with_a_time_limit(
 def test_an_environment_of_no_group_is_refused_before_another_is_made(
     noxfile: ModuleType, linux: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    made: list[str] = []
-    monkeypatch.setattr(noxfile, "make_environment", lambda session, group: made.append(group))
+    created_groups: list[str] = []
+    monkeypatch.setattr(
+        noxfile, "make_environment", lambda session, group: created_groups.append(group)
+    )
     with pytest.raises(RefusedError):
         run(Recorder(tmp_path, "environments", "core", "cor"), "environments")
-    assert (made, [failure.code for failure in linux.failures]) == ([], [2])
+    assert (created_groups, [failure.code for failure in linux.failures]) == ([], [2])
     assert "group cor;" in linux.failures[0].cause
 
 
@@ -973,5 +981,5 @@ def test_a_mistyped_nox_command_is_answered_with_the_right_form(
         runs.run_nox()
     assert ended.value.code == ends
     assert sys.argv == ["nox", *words]
-    said = capsys.readouterr().err
-    assert said.startswith(f"  fix: {hint}") if hint else not said
+    errors = capsys.readouterr().err
+    assert errors.startswith(f"  fix: {hint}") if hint else not errors

@@ -72,8 +72,8 @@ def list_places(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, 
         yield place
     elif isinstance(value, dict | list):
         pairs = value.items() if isinstance(value, dict) else enumerate(value)
-        for key, one in pairs:
-            yield from list_places(one, (*place, key))
+        for key, item in pairs:
+            yield from list_places(item, (*place, key))
 
 
 def put(document: Any, place: tuple[Any, ...], text: str) -> str:
@@ -107,8 +107,8 @@ def poison(kind: Any, status: str) -> str:
 
 def find(expression: str, text: str) -> str:
     """Return the first match with what is around it, or ""."""
-    found = re.search(expression, text)
-    return text[max(found.start() - 60, 0) : found.end() + 60] if found else ""
+    match = re.search(expression, text)
+    return text[max(match.start() - 60, 0) : match.end() + 60] if match else ""
 
 
 def check_log(text: str) -> None:
@@ -118,8 +118,8 @@ def check_log(text: str) -> None:
 
 def check_markdown(text: str) -> None:
     check_log(text)
-    rest = re.sub(r"(?s)<pre>.*?</pre>", "", text)
-    assert find(r"<script|\]\(http|`c`|<!--|@all", rest) == ""
+    without_blocks = re.sub(r"(?s)<pre>.*?</pre>", "", text)
+    assert find(r"<script|\]\(http|`c`|<!--|@all", without_blocks) == ""
     assert find("<script", text) == ""
 
 
@@ -146,7 +146,12 @@ CHECKS: dict[str, Callable[[str], Any]] = {
 
 @pytest.mark.parametrize(
     ("kind", "command", "environ", "status"),
-    [(*row, one) for row in ROWS for one in STATUSES if row[0] is Report or one == STATUSES[0]],
+    [
+        (*row, status)
+        for row in ROWS
+        for status in STATUSES
+        if row[0] is Report or status == STATUSES[0]
+    ],
 )
 def test_hostile_text_in_every_string_of_a_document_is_only_shown_as_text(
     kind: Any,
@@ -171,14 +176,14 @@ def test_hostile_text_in_every_string_of_a_document_is_only_shown_as_text(
 
 def check_command(words: list[str], *, is_markdown: bool = False) -> str:
     """Run a verb, check what it prints, and return all of it."""
-    out, said = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(said):
+    out, errors = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
         main(words)
-    check_log(said.getvalue())
+    check_log(errors.getvalue())
     if "--json" in words:
         json.loads(out.getvalue())
     (check_markdown if is_markdown else check_log)(out.getvalue())
-    return out.getvalue() + said.getvalue()
+    return out.getvalue() + errors.getvalue()
 
 
 def put_poison(message: Any) -> None:
@@ -187,8 +192,8 @@ def put_poison(message: Any) -> None:
         if field.name in {"op_type", "attribute"}:
             continue
         if field.type == field.TYPE_MESSAGE:
-            for one in [value] if hasattr(value, "ListFields") else value:
-                put_poison(one)
+            for part in [value] if hasattr(value, "ListFields") else value:
+                put_poison(part)
         elif isinstance(value, str):
             setattr(message, field.name, POISON)
 
@@ -220,11 +225,13 @@ def write_program(path: Path) -> None:
             archive.writestr("lib/arm64-v8a/libone.so", ELF.read_bytes())
             archive.writestr("AndroidManifest.xml", f"<manifest package='{POISON}'/>")
         return
-    kept = {"qnn_compile_spec", "QnnBackend", lowered.BUILD}
+    unchanged = {"qnn_compile_spec", "QnnBackend", lowered.BUILD}
     put_string = lowered._put
 
     def put_poisoned(data: bytearray, value: Any) -> int:
-        return put_string(data, POISON if isinstance(value, str) and value not in kept else value)
+        return put_string(
+            data, POISON if isinstance(value, str) and value not in unchanged else value
+        )
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lowered, "_put", put_poisoned)

@@ -80,11 +80,11 @@ def test_tests_that_lack_a_program_run_where_it_is_installed_and_only_these(
 def test_a_test_that_ran_twice_nowhere_or_failed_is_a_fault(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bare, again = folder / "bare/junit.xml", folder / "again/junit.xml"
+    bare, repeated = folder / "bare/junit.xml", folder / "again/junit.xml"
     run_pytest(folder, f"--junit-xml={bare}")
     install(folder)
-    run_pytest(folder, f"--junit-xml={again}")
-    assert main(str(bare), str(again)) == 1
+    run_pytest(folder, f"--junit-xml={repeated}")
+    assert main(str(bare), str(repeated)) == 1
     lines = capsys.readouterr().out.splitlines()
     twice = "ran in the bare system and on this machine: test_both::test_passes"
     assert (twice in lines, lines[-1]) == (True, "6 passed, 0 failed, 1 skipped")
@@ -93,6 +93,6 @@ def test_a_test_that_ran_twice_nowhere_or_failed_is_a_fault(
     waiting = {name: entry for name, entry in results.items() if PROGRAM in entry[1]}
     passed = dict.fromkeys(waiting, ("passed", ""))
     assert add_runs(results, passed) == ({**results, **passed}, [])
-    text = again.read_text().replace("><skipped", "><failure /><skipped", 1)
-    again.write_text(text)
-    assert "failed" in {outcome for outcome, _ in read_results(again).values()}
+    text = repeated.read_text().replace("><skipped", "><failure /><skipped", 1)
+    repeated.write_text(text)
+    assert "failed" in {outcome for outcome, _ in read_results(repeated).values()}

@@ -55,13 +55,13 @@ def asked(server: BadServer) -> list[str]:
     return [request.name for request in server.requests if not request.range]
 
 
-def check_tree(sdk: Workspace, wanted: Mapping[str, bytes], *components: str) -> None:
+def check_tree(sdk: Workspace, expected_files: Mapping[str, bytes], *components: str) -> None:
     """What a fetch leaves is the wanted part of the archive's tree, to its last directory."""
     request = sdk.ask(*components).pinned(sdk.store)
     root = sdk.provision(*components).root
-    assert read_tree(root) == wanted
+    assert read_tree(root) == expected_files
     directories = {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_dir()}
-    assert directories == {name.partition("/")[0] for name in wanted if "/" in name}
+    assert directories == {name.partition("/")[0] for name in expected_files if "/" in name}
     published = sdk.store.find(request.key())
     assert published
     assert find_differences(request, published) == []
@@ -142,10 +142,10 @@ def test_no_file_of_a_misbehaving_host_gets_into_the_tree(
 ) -> None:
     check_space = Store.check_space
 
-    def refuse_gigabytes(store: Store, needed_bytes: int, what: str) -> None:
+    def refuse_gigabytes(store: Store, needed_bytes: int, purpose: str) -> None:
         if needed_bytes > 500_000_000:
-            raise StoreError(what)
-        check_space(store, needed_bytes, what)
+            raise StoreError(purpose)
+        check_space(store, needed_bytes, purpose)
 
     serve(sdk, server, "good")
     lock(sdk, server)
@@ -189,7 +189,7 @@ def test_mirror_of_the_user_is_asked_first(sdk: Workspace, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
-    "more",
+    "overrides",
     [
         {"layout": '{ take = "sdk/a.txt", put = "z" }, { take = "sdk/lib/*", put = "z/" }'},
         {"added": 'write = { "lib/one" = "x" }'},
@@ -197,10 +197,10 @@ def test_mirror_of_the_user_is_asked_first(sdk: Workspace, monkeypatch: pytest.M
 )
 @pytest.mark.parametrize("name", ["sdk.zip", "sdk.tar.gz"])
 def test_clashing_files_of_a_manifest_are_an_integrity_error_not_one_of_the_disk(
-    sdk: Workspace, more: dict[str, str], name: str
+    sdk: Workspace, overrides: dict[str, str], name: str
 ) -> None:
     sdk.archive.write_bytes((pack_tar if "tar" in name else pack_zip)(FILES))
-    sdk.describe(**{"added": "", **more, "filename": name})  # type: ignore[arg-type]
+    sdk.describe(**{"added": "", **overrides, "filename": name})  # type: ignore[arg-type]
     with pytest.raises(IntegrityError, match=name):
         sdk.provision()
 
@@ -320,28 +320,31 @@ def test_download_reads_no_more_than_the_archive_or_the_disk_may_hold(
 
 
 def test_local_archive_is_taken_if_it_is_the_pinned_one(sdk: Workspace) -> None:
-    file, kept = write(sdk.root / "mine", sdk.archive.read_bytes()), sdk.store.downloads / "sdk.zip"
+    file, download = (
+        write(sdk.root / "mine", sdk.archive.read_bytes()),
+        sdk.store.downloads / "sdk.zip",
+    )
     before = os.umask(0o077)
     try:
         take_archive(sdk.ask(), file, sdk.store)
     finally:
         os.umask(before)
-    assert (kept.stat().st_mode & 0o777, kept.read_bytes()) == (0o644, file.read_bytes())
+    assert (download.stat().st_mode & 0o777, download.read_bytes()) == (0o644, file.read_bytes())
     lock = sdk.lock()
     for unpinned in (False, True):  # then only the lock pins it
         sdk.describe(pinned=not unpinned)
         with pytest.raises(IntegrityError, match="is not the pinned sdk") as caught:
             take_archive(sdk.ask(), write(sdk.root / "other", "other"), sdk.store)
         assert caught.value.why.endswith(f"the pin is {lock.sha256}")
-        assert kept.read_bytes() == file.read_bytes()
-    write(kept, "other")
+        assert download.read_bytes() == file.read_bytes()
+    write(download, "other")
     assert run_verb("lock", "sdk", "--trust-first-use", "--offline").code == 4  # nor locked again
-    write(kept, file.read_bytes())
+    write(download, file.read_bytes())
     project_lock_path("sdk", "1.2.3").unlink()
     take_archive(sdk.ask(), sdk.root / "other", sdk.store)
-    assert kept.read_bytes() == b"other"
-    kept.unlink()
-    kept.mkdir()
+    assert download.read_bytes() == b"other"
+    download.unlink()
+    download.mkdir()
     with pytest.raises(StoreError):
         take_archive(sdk.ask(), file, sdk.store)
     assert [path.name for path in sdk.store.downloads.iterdir()] == ["sdk.zip"]
@@ -362,8 +365,8 @@ def test_release_of_another_version_has_neither_its_hash_nor_its_size(sdk: Works
     made.describe(sdk.manifests, "lib", row + pin, version="2.1")
     job = sdk.job(ask("lib"))
     unknown = {"version": "2.2", "package_version": "2.2", "filename": "r-2.2.aar", "sha256": ""}
-    found = aar.find_release(job, "2.2")
-    assert found == msgspec.structs.replace(job.request.release, **unknown, size_bytes=0)
+    release = aar.find_release(job, "2.2")
+    assert release == msgspec.structs.replace(job.request.release, **unknown, size_bytes=0)
     assert aar.find_release(job, "2.1") == job.request.release
     for module in (aar, archive):
         with pytest.raises(UsageError, match=r"the version of .* is missing"):
@@ -391,7 +394,7 @@ NONE = "no SHA-1 is published: the server sent"
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         *((text, MATCHES) for text in (SHA1, SHA1.upper(), f"  {SHA1}  r.aar\n")),
         ("<html>  a", f"{NONE} '<html> a'"),
@@ -401,7 +404,11 @@ NONE = "no SHA-1 is published: the server sent"
     ],
 )
 def test_aar_without_a_hash_is_compared_with_the_sha1_of_its_repository(
-    lib: Workspace, server: BadServer, monkeypatch: pytest.MonkeyPatch, text: str | None, said: str
+    lib: Workspace,
+    server: BadServer,
+    monkeypatch: pytest.MonkeyPatch,
+    text: str | None,
+    message: str,
 ) -> None:
     """Also in FIPS mode, in which SHA-1 is disabled for security."""
     sha1 = hashlib.sha1
@@ -414,11 +421,11 @@ def test_aar_without_a_hash_is_compared_with_the_sha1_of_its_repository(
     if text is not None:
         server.files[f"{AAR_NAME}.sha1"] = text.encode()
     job = lib.job(ask("lib"))
-    if said:
+    if message:
         assert [entry.path for entry in aar.fill(job)] == ["libQnnHtp.so"]
-        assert f"lib 2.1: {said}" in lib.printed()
+        assert f"lib 2.1: {message}" in lib.printed()
     else:
         with pytest.raises(IntegrityError, match=r"r\.aar does not match") as caught:
             aar.fill(job)
         assert caught.value.why == f"its SHA-1 is {SHA1}, but the repository states {'0' * 40}"
-    assert (lib.store.downloads / "r.aar").is_file() == bool(said)
+    assert (lib.store.downloads / "r.aar").is_file() == bool(message)

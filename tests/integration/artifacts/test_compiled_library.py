@@ -67,9 +67,9 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     for name, value in world.variables.items():
         monkeypatch.setenv(name, value)
     profiles = world.manifests / "profiles.toml"
-    wanted = f'[[emulator.artifacts]]\nname = "libatomic"\nunless_library = "{NAME}"\n'
+    libatomic_table = f'[[emulator.artifacts]]\nname = "libatomic"\nunless_library = "{NAME}"\n'
     first = "[[emulator.artifacts]]"
-    profiles.write_text(profiles.read_text().replace(first, wanted + first))
+    profiles.write_text(profiles.read_text().replace(first, libatomic_table + first))
     put_compiler(world, "mkdir lib && cp atomic.c lib/libatomic.so.1")
     return world
 
@@ -130,10 +130,10 @@ SIZE = 1 << 22  # so large that without a lock calls of two threads meet
 def library() -> Path:
     (request,) = parse_selection(["libatomic"], Options())
     try:
-        (made,) = provision_artifacts([request], Store(), Progress())
+        (provisioned,) = provision_artifacts([request], Store(), Progress())
     except DownloadError as error:
         pytest.skip(f"ziglang cannot be had: {error.why}")
-    return made.root / "lib" / NAME
+    return provisioned.root / "lib" / NAME
 
 
 @pytest.fixture
@@ -169,14 +169,14 @@ def test_compiled_libatomic_never_loads_a_half_stored_value(
             store(SIZE, shared, value, ORDER)
 
     def read() -> set[bytes]:
-        own, seen = ctypes.create_string_buffer(SIZE), set()
+        copy, values = ctypes.create_string_buffer(SIZE), set()
         for _ in range(times):
-            load(SIZE, shared, own, ORDER)
-            seen.add(own.raw)
-        return seen
+            load(SIZE, shared, copy, ORDER)
+            values.add(copy.raw)
+        return values
 
     with ThreadPoolExecutor(4) as pool:
         reading = [pool.submit(read) for _ in range(2)]
         list(pool.map(write, (b"\x55", b"\xaa")))
-        seen = set().union(*(one.result() for one in reading))
-    assert seen <= {byte * SIZE for byte in (b"\0", b"\x55", b"\xaa")}
+        loaded_values = set().union(*(future.result() for future in reading))
+    assert loaded_values <= {byte * SIZE for byte in (b"\0", b"\x55", b"\xaa")}

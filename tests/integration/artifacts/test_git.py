@@ -216,9 +216,9 @@ def test_repository_is_put_at_the_place_of_its_url_in_a_mirror(sdk: Workspace) -
         *("https://u:p@host/a/x.git?t", "git+ssh://u@host/a/x.git", "file:///host/a/x.git"),
         "/host/a/x.git",
     ):
-        made = git._copy_bare(repository, url, mirror)
-        assert made == mirror / "git/host/a/x.git"
-    assert run(made, "rev-parse", "HEAD") == head
+        copy = git._copy_bare(repository, url, mirror)
+        assert copy == mirror / "git/host/a/x.git"
+    assert run(copy, "rev-parse", "HEAD") == head
     for url in ("https://h/../../x", "file:///../x", "https://h/a/.."):
         with pytest.raises(IntegrityError, match="cannot be put into a mirror"):
             git._copy_bare(repository, url, mirror)
@@ -282,7 +282,7 @@ def tagged(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("now", "asked", "tag"),
+    ("now", "requested", "tag"),
     [
         ("1.0", "", "v1.10"),
         ("1.0", "1.9", "v1.9"),
@@ -292,13 +292,13 @@ def tagged(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_newest_release_is_the_highest_version_and_a_named_one_may_be_any(
-    code: Code, tagged: Path, now: str, asked: str, tag: str
+    code: Code, tagged: Path, now: str, requested: str, tag: str
 ) -> None:
     job = code.job(url=f"file://{tagged}", version=now)
     old = job.request.release_as(GitRelease)
     head = run(tagged, "rev-parse", f"{tag}^{{commit}}") if tag else ""
     changed = {"version": tag[1:], "tag": tag, "commit": head} if tag else {}
-    assert git.find_release(job, asked) == msgspec.structs.replace(old, **changed)
+    assert git.find_release(job, requested) == msgspec.structs.replace(old, **changed)
 
 
 # -- messages -------------------------------------------------------------------------------------
@@ -317,9 +317,9 @@ def test_messages_about_git_say_what_why_and_what_to_do(code: Code) -> None:
     untagged = code.job(url=url)
     checkout = git._Checkout(code.job(url=url))
     run(checkout.root, "init", "--quiet")
-    more = COMPONENTS + '\n[adoption]\nvariable = "CODE_ROOT"\nmarkers = []'
+    tables = COMPONENTS + '\n[adoption]\nvariable = "CODE_ROOT"\nmarkers = []'
     release = code.sdk.manifest.with_name("code.toml").read_text().partition("[[releases]]")[2]
-    made.describe(code.sdk.manifests, "code", release.replace('version = "1"\n', ""), tables=more)
+    made.describe(code.sdk.manifests, "code", release.replace('version = "1"\n', ""), tables=tables)
     calls = {
         "a submodule that the commit lacks": lambda: git.fill(code.job("lost")),
         "no submodule": lambda: git.fill(code.job("lost", commit=empty, url=url)),

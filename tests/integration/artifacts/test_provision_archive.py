@@ -36,8 +36,8 @@ def fetch(
 ) -> tuple[Provisioned, str]:
     toolchain = read_toolchain("qnn-sdk")
     request = ArtifactRequest(toolchain, toolchain.release(), components, options)
-    said = io.StringIO()
-    return provision_one(request, Store(), Progress(said), verify=verify), said.getvalue()
+    stream = io.StringIO()
+    return provision_one(request, Store(), Progress(stream), verify=verify), stream.getvalue()
 
 
 def unpinned(world: World, server: BadServer) -> None:
@@ -49,23 +49,25 @@ def paths(root: Path) -> set[str]:
 
 
 def test_a_pinned_archive_is_unpacked_into_the_store(world: World) -> None:
-    found, said = fetch()
-    assert found.fetched
-    assert paths(found.root) == {*made.sdk_files(), "lib/x86_64-linux-clang/libQnn.so"}
+    provisioned, messages = fetch()
+    assert provisioned.fetched
+    assert paths(provisioned.root) == {*made.sdk_files(), "lib/x86_64-linux-clang/libQnn.so"}
     for name, data in made.sdk_files().items():
-        assert (found.root / name).read_bytes() == data
-    assert os.access(found.root / "bin/envsetup.sh", os.X_OK)
-    assert (found.root / "lib/x86_64-linux-clang/libQnn.so").is_symlink()
-    assert "9 files" in said.replace("10 files", "9 files")
+        assert (provisioned.root / name).read_bytes() == data
+    assert os.access(provisioned.root / "bin/envsetup.sh", os.X_OK)
+    assert (provisioned.root / "lib/x86_64-linux-clang/libQnn.so").is_symlink()
+    assert "9 files" in messages.replace("10 files", "9 files")
     assert not fetch()[0].fetched
 
 
 def test_a_trusted_first_use_is_recorded_with_its_evidence(world: World, server: BadServer) -> None:
     unpinned(world, server)
-    found, said = fetch("host", options=Options(accept_licence=True, trust_first_use=True))
-    assert found.fetched
+    provisioned, messages = fetch(
+        "host", options=Options(accept_licence=True, trust_first_use=True)
+    )
+    assert provisioned.fetched
     lock = json.loads((world.home / "pins" / f"qnn-sdk-{VERSION}.json").read_text())
-    assert lock["sha256"] == found.origin.sha256
+    assert lock["sha256"] == provisioned.origin.sha256
     assert lock["size_bytes"] == len(server.files["sdk.zip"])
     assert lock["url"] == server.url("sdk.zip")
     assert lock["evidence"] == [
@@ -76,7 +78,7 @@ def test_a_trusted_first_use_is_recorded_with_its_evidence(world: World, server:
         "1 libraries are hexagon",
         "2 libraries are x86-64",
     ]
-    assert all(line in said for line in lock["evidence"])
+    assert all(line in messages for line in lock["evidence"])
     assert len(lock["files"]) == 10
     # From now on nothing needs to be trusted, also in another process and for other parts.
     assert fetch("android")[0].fetched

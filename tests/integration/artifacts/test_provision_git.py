@@ -60,10 +60,10 @@ def repositories(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = tmp_path_factory.mktemp("git")
 
     def make(name: str, files: dict[str, str], **modules: str) -> None:
-        wanted = {path: base / "servers" / module for path, module in modules.items()}
-        made = make_repository(base / name, files, wanted)
+        submodules = {path: base / "servers" / module for path, module in modules.items()}
+        repository = make_repository(base / name, files, submodules)
         (base / "servers").mkdir(exist_ok=True)
-        (base / "servers" / name).symlink_to(made)
+        (base / "servers" / name).symlink_to(repository)
 
     make("nested", {"n.h": "n"})
     make("json", {"json.hpp": "j"})
@@ -113,8 +113,8 @@ wrong = ["third-party/none"]
 def fetch(*components: str, offline: bool = False, verify: bool = False) -> tuple[Provisioned, str]:
     toolchain = read_toolchain("executorch")
     request = ArtifactRequest(toolchain, toolchain.release(), components, Options(offline=offline))
-    said = io.StringIO()
-    return provision_one(request, Store(), Progress(said), verify=verify), said.getvalue()
+    stream = io.StringIO()
+    return provision_one(request, Store(), Progress(stream), verify=verify), stream.getvalue()
 
 
 def test_a_checkout_is_verified_and_repaired_without_a_network(world: World, servers: Path) -> None:
@@ -125,9 +125,9 @@ def test_a_checkout_is_verified_and_repaired_without_a_network(world: World, ser
     (root / "third-party/json/json.hpp").write_text("x")
     (root / "bin").mkdir()
     (root / "bin" / "flatcc").touch()
-    found, said = fetch("adaptor", verify=True)
-    assert found.repaired == ("bin/flatcc", "third-party/json/json.hpp")
-    assert "bin/flatcc: does not belong to the artifact" in said
+    provisioned, messages = fetch("adaptor", verify=True)
+    assert provisioned.repaired == ("bin/flatcc", "third-party/json/json.hpp")
+    assert "bin/flatcc: does not belong to the artifact" in messages
     assert fetch("adaptor", verify=True)[0].repaired == ()
 
 
@@ -154,11 +154,11 @@ def test_without_the_commit_in_the_git_mirror_the_original_host_is_used(
     for name in ("main", "json"):
         serve(where / name)
     monkeypatch.setenv("QNN_CI_MIRROR", str(tmp_path / "mirror"))
-    provisioned, said = fetch("adaptor")
+    provisioned, messages = fetch("adaptor")
     assert (provisioned.root / "third-party/json/json.hpp").read_text() == "j"
     assert (provisioned.root / "CMakeLists.txt").is_file()
     assert not (provisioned.root / "other").exists()
-    assert f"{tmp_path}/mirror/git/ failed" in said
+    assert f"{tmp_path}/mirror/git/ failed" in messages
 
 
 def test_a_silent_git_mirror_times_out(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

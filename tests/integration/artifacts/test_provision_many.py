@@ -23,15 +23,15 @@ def accept_licences(monkeypatch: pytest.MonkeyPatch, world: World) -> None:
 
 
 def test_two_artifacts_are_downloaded_concurrently(world: World, server: BadServer) -> None:
-    seen: list[int] = []
+    arrivals: list[int] = []
 
     def meet(handler: bad.Handler, data: bytes) -> None:
         """Nobody is served before both are here, or for 20 s."""
-        seen.append(1)
+        arrivals.append(1)
         until = time.monotonic() + 20
-        while len(seen) < 2 and time.monotonic() < until:
+        while len(arrivals) < 2 and time.monotonic() < until:
             time.sleep(0.01)
-        handler.server.busy = max(handler.server.busy, len(seen))
+        handler.server.busy = max(handler.server.busy, len(arrivals))
         bad.serve(handler, data)
 
     server.faults = {"sdk.zip": [meet], "llvm.tar.xz": [meet]}
@@ -58,6 +58,6 @@ def test_an_interrupt_ends_concurrent_downloads_and_publishes_nothing(
         assert process.poll() is None
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
-    said = process.communicate(timeout=60)[1]
-    assert process.returncode == 130, said
+    errors = process.communicate(timeout=60)[1]
+    assert process.returncode == 130, errors
     assert not [path for path in (world.home / "store").iterdir() if path.name[0] != "."]

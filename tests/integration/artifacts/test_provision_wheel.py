@@ -23,16 +23,16 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 def provision(**options: bool) -> tuple[Environment, str]:
-    said = io.StringIO()
-    return provision_profile("emulator", Progress(said), **options), said.getvalue()
+    stream = io.StringIO()
+    return provision_profile("emulator", Progress(stream), **options), stream.getvalue()
 
 
 def test_the_tree_of_a_wheel_is_laid_out_like_an_sdk(world: World) -> None:
-    environment, said = provision()
+    environment, messages = provision()
     (artifact,) = environment.artifacts
     libraries = artifact.root / "lib" / "x86_64-linux-clang"
     assert artifact.fetched
-    assert "ready, 6 files" in said
+    assert "ready, 6 files" in messages
     assert (libraries / "libQnnHtp.so").read_bytes() == LIBRARIES["tiny_qnn/libQnnHtp.so"]
     assert (libraries / "libc++.so.1").resolve() == libraries / "libc++-1a.so.1.0"
     assert (artifact.root / "sdk.yaml").read_text() == "version: 9.9.9\n"
@@ -51,10 +51,10 @@ def test_one_changed_byte_is_reported_and_repaired_from_the_kept_wheel(world: Wo
     library.chmod(0o644)
     library.write_bytes(data)
     library.chmod(0o444)
-    environment, said = provision(verify=True)
+    environment, messages = provision(verify=True)
     assert environment.artifacts[0].repaired == ("lib/x86_64-linux-clang/libQnnHtp.so",)
-    assert "libQnnHtp.so: changed bytes" in said
-    assert "repaired lib/x86_64-linux-clang/libQnnHtp.so" in said
+    assert "libQnnHtp.so: changed bytes" in messages
+    assert "repaired lib/x86_64-linux-clang/libQnnHtp.so" in messages
     assert library.read_bytes() == LIBRARIES["tiny_qnn/libQnnHtp.so"]
     assert provision(verify=True)[0].artifacts[0].repaired == ()
 

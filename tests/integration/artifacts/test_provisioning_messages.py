@@ -132,17 +132,17 @@ SCENARIOS = [value for name, value in list(globals().items()) if name.startswith
 
 
 def blocks() -> list[str]:
-    found = re.findall(r"^```error\n(.*?)\n```$", TEXT, re.MULTILINE | re.DOTALL)
-    assert len(found) == TEXT.count("```error")
-    return found
+    error_blocks = re.findall(r"^```error\n(.*?)\n```$", TEXT, re.MULTILINE | re.DOTALL)
+    assert len(error_blocks) == TEXT.count("```error")
+    return error_blocks
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
 def test_the_docs_show_each_message_as_the_program_prints_it(
     world: World, server: BadServer, scenario: Callable[[World, BadServer], str]
 ) -> None:
-    said = general(scenario(world, server), world, server)
-    assert said in blocks(), said
+    message = general(scenario(world, server), world, server)
+    assert message in blocks(), message
 
 
 def test_the_docs_show_no_message_that_the_program_does_not_print() -> None:

@@ -119,12 +119,12 @@ def world(tmp_path: Path, index: str) -> World:
 @pytest.fixture
 def run(world: World, index: str, verbs: Forks) -> Run:
     """A verb that asks that index."""
-    kept = {
+    variables = {
         name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "CI"))
     }
     pip = {"PIP_INDEX_URL": index, "PIP_CONFIG_FILE": "/dev/null"}
     home = {"QNN_CI_MANIFESTS": str(world.manifests), "QNN_CI_HOME": str(world.home)}
-    return partial(verbs.run_module, "provisioning", cwd=ROOT, env={**kept, **pip, **home})
+    return partial(verbs.run_module, "provisioning", cwd=ROOT, env={**variables, **pip, **home})
 
 
 def manifest_of(world: World) -> str:
@@ -166,8 +166,8 @@ def test_one_command_updates_a_wheel_pin_with_its_lock(world: World, index: str,
     assert (artifact["version"], artifact["fetched"]) == ("2.50.40", True)
     assert (root / HOST / "libc++.so.1").resolve().name == "libc++-0539aa51.so.1.0"
     assert (root / "sdk.yaml").read_text() == "version: 2.50.40\norigin: tiny-qnn 2.6.0\n"
-    again = run("update", "qnn-runtime", "--write")
-    assert again.stdout == "nothing changed\n"
+    second_update = run("update", "qnn-runtime", "--write")
+    assert second_update.stdout == "nothing changed\n"
     run("update", "qnn-runtime@2.5.0", "--write")
     assert 'default = "2.49.40"' in manifest_of(world)
 

@@ -89,15 +89,15 @@ def environment(emulator: Mapping[str, str]) -> dict[str, str]:
 
 def find_executorch(folder: Path) -> list[str]:
     """Where the wheel of the checkout's version is, installed beside when it is not ours."""
-    wanted = (Path(CHECKOUT) / "version.txt").read_text().strip()
+    checkout_version = (Path(CHECKOUT) / "version.txt").read_text().strip()
     try:
-        if version("executorch") == wanted:
+        if version("executorch") == checkout_version:
             return []
     except PackageNotFoundError:
         pass
-    beside = folder / f"executorch-{wanted}"
+    beside = folder / f"executorch-{checkout_version}"
     if not beside.is_dir():
-        target = ["--target", str(beside), f"executorch=={wanted}"]
+        target = ["--target", str(beside), f"executorch=={checkout_version}"]
         words = ["install", "--quiet", "--no-deps", *target]
         subprocess.run([sys.executable, "-m", "pip", *words], check=True)
     return [str(beside)]
@@ -143,9 +143,9 @@ def test_a_program_lowered_with_the_built_adaptor_runs_in_the_built_runner(
     )
     words = ["--model_path=model.pte", "--input_list_path=list.txt", "--output_folder_path=."]
     subprocess.run([program, *words], env={**environment, **emulator}, cwd=tmp_path, check=True)
-    wanted, got = read_floats(tmp_path / "wanted.raw"), read_floats(tmp_path / "output_0_0.raw")
-    worst = max(abs(a - b) for a, b in zip(got, wanted, strict=True))
-    assert worst < 0.01 * max(map(abs, wanted))
+    expected, got = read_floats(tmp_path / "wanted.raw"), read_floats(tmp_path / "output_0_0.raw")
+    worst = max(abs(a - b) for a, b in zip(got, expected, strict=True))
+    assert worst < 0.01 * max(map(abs, expected))
 
 
 def test_the_runner_for_aarch64_linux_is_built(environment: dict[str, str], tmp_path: Path) -> None:

@@ -28,16 +28,16 @@ def variables() -> Mapping[str, str]:
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
     """What a build of aot leaves, with the wheel's own adaptor for the one that was built."""
-    made = Place(tmp_path / "build")
-    made.artifacts.mkdir(parents=True)
-    schema = made.tree / "executorch/schema"
+    build_place = Place(tmp_path / "build")
+    build_place.artifacts.mkdir(parents=True)
+    schema = build_place.tree / "executorch/schema"
     schema.mkdir(parents=True)
     package = find_package(Path(sys.executable))
     for adaptor in (package / "backends/qualcomm/python").glob("PyQnnManagerAdaptor*.so"):
-        (made.artifacts / adaptor.name).write_bytes(adaptor.read_bytes())
+        (build_place.artifacts / adaptor.name).write_bytes(adaptor.read_bytes())
     for name in ("program.fbs", "scalar_type.fbs"):
         (schema / name).write_bytes((package / "exir/_serialize" / name).read_bytes())
-    return made
+    return build_place
 
 
 def lay_over(place: Place) -> Path:

@@ -81,9 +81,11 @@ class BuildWorld:
 
     @property
     def environment(self) -> dict[str, str]:
-        kept = {name: value for name, value in os.environ.items() if name not in VENDOR_VARIABLES}
+        variables = {
+            name: value for name, value in os.environ.items() if name not in VENDOR_VARIABLES
+        }
         home = {"QNN_CI_HOME": str(self.home), "QNN_CI_CACHE": "none", "PYTHONPATH": str(ROOT)}
-        return {**kept, **home, **self.variables}
+        return {**variables, **home, **self.variables}
 
     def command(self, *words: str) -> list[str]:
         # The stand-ins for SDKs hold no libraries, to which the doctor objects with reason.
@@ -91,8 +93,8 @@ class BuildWorld:
         return [sys.executable, "-m", "ci", "build", "--json", "--jobs", "2", *doctor, *words]
 
     def call(self, *words: str) -> tuple[int, dict[str, Any], str]:
-        _, _, module, *rest = self.command(*words)
-        ended = self.forks.run_module(module, *rest, cwd=self.folder, env=self.environment)
+        _, _, module, *arguments = self.command(*words)
+        ended = self.forks.run_module(module, *arguments, cwd=self.folder, env=self.environment)
         assert "Traceback" not in ended.stderr
         return ended.returncode, json.loads(ended.stdout or "{}"), ended.stderr
 
@@ -103,11 +105,11 @@ class BuildWorld:
             assert os.fsencode(self.home) not in Path(row["path"]).read_bytes(), row["name"]
         return data["builds"][0]
 
-    def refuse(self, code: int, what: str, *words: str) -> dict[str, Any]:
-        """The error of a call that must exit with ``code`` and tell ``what``, a pattern."""
-        found, data, _ = self.call(*words)
-        assert found == code, data
-        assert re.search(what, data["what"]), data
+    def refuse(self, code: int, pattern: str, *words: str) -> dict[str, Any]:
+        """The error of a call that must exit with ``code`` and tell what ``pattern`` matches."""
+        exit_code, data, _ = self.call(*words)
+        assert exit_code == code, data
+        assert re.search(pattern, data["what"]), data
         return data
 
     def published(self) -> list[Path]:
@@ -123,14 +125,14 @@ def forks() -> Iterator[Forks]:
 
 def make_world(folder: Path, forks: Forks) -> BuildWorld:
     # A copy whose directory has another name: the builder's own tree is called executorch.
-    made = BuildWorld(folder, forks)
-    shutil.copytree(TINY, made.checkout)
-    made.variables = {
-        "EXECUTORCH_ROOT": str(made.checkout),
+    world = BuildWorld(folder, forks)
+    shutil.copytree(TINY, world.checkout)
+    world.variables = {
+        "EXECUTORCH_ROOT": str(world.checkout),
         "QNN_SDK_ROOT": str(make_qnn_sdk(folder / "qnn")),
         "QNN_CI_LIBCXX_ROOT": str(make_libcxx(folder / "libcxx")),
     }
-    return made
+    return world
 
 
 @pytest.fixture
@@ -154,24 +156,24 @@ def keep(world: BuildWorld, *words: str) -> Kept:
     return Kept(world, files, build)
 
 
-def restore(kept: Kept) -> BuildWorld:
+def restore(kept_build: Kept) -> BuildWorld:
     """The world of a build, with its files as that build left them."""
-    folder = kept.world.folder
+    folder = kept_build.world.folder
     shutil.rmtree(folder)
-    shutil.copytree(kept.files, folder, symlinks=True)
-    return BuildWorld(folder, kept.world.forks, dict(kept.world.variables))
+    shutil.copytree(kept_build.files, folder, symlinks=True)
+    return BuildWorld(folder, kept_build.world.forks, dict(kept_build.world.variables))
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory, forks: Forks) -> Kept:
+def kept_build(tmp_path_factory: pytest.TempPathFactory, forks: Forks) -> Kept:
     """The runner, built of a checkout that the call names."""
     world = make_world(tmp_path_factory.mktemp("built") / "world", forks)
     return keep(world, "runner", "--source", str(world.checkout))
 
 
 @pytest.fixture
-def built(kept: Kept) -> BuildWorld:
-    return restore(kept)
+def built(kept_build: Kept) -> BuildWorld:
+    return restore(kept_build)
 
 
 @pytest.fixture(scope="module")
@@ -195,9 +197,9 @@ def test_the_adaptor_takes_the_suffix_of_its_python_and_leaves_the_checkout_clea
 ) -> None:
     before = sorted(world.checkout.rglob("*"))
     build = world.build("aot", "--install", "none")
-    row, *others = build["artifacts"]
+    row, *other_rows = build["artifacts"]
     assert row["name"] == f"PyQnnManagerAdaptor{SUFFIX}"
-    assert [other["name"] for other in others] == [BACKEND, QUANTIZED]
+    assert [other_row["name"] for other_row in other_rows] == [BACKEND, QUANTIZED]
     assert row["elf"]["machine"] == "x86-64"
     assert row["findings"] == []
     assert sorted(world.checkout.rglob("*")) == before
@@ -207,20 +209,20 @@ def test_install_checkout_copies_the_adaptor_schemas_and_kernels_into_the_checko
     built: BuildWorld,
 ) -> None:
     built.build("aot", "--install", "checkout")
-    found = {path.relative_to(built.checkout).as_posix() for path in built.checkout.rglob("*")}
-    assert f"backends/qualcomm/python/PyQnnManagerAdaptor{SUFFIX}" in found
-    assert {"exir/_serialize/program.fbs", "exir/_serialize/scalar_type.fbs"} <= found
-    assert f"kernels/quantized/{QUANTIZED}" in found
-    assert not [path for path in found if path.endswith(".new")]
+    files = {path.relative_to(built.checkout).as_posix() for path in built.checkout.rglob("*")}
+    assert f"backends/qualcomm/python/PyQnnManagerAdaptor{SUFFIX}" in files
+    assert {"exir/_serialize/program.fbs", "exir/_serialize/scalar_type.fbs"} <= files
+    assert f"kernels/quantized/{QUANTIZED}" in files
+    assert not [path for path in files if path.endswith(".new")]
     assert built.build("aot", "--install", "checkout")["up_to_date"]
     assert built.build("runner_checkout")["up_to_date"]
 
 
 def test_the_built_runner_of_a_checkout_finds_its_library_next_to_it(
-    built: BuildWorld, kept: Kept
+    built: BuildWorld, kept_build: Kept
 ) -> None:
-    assert kept.build["target"] == "runner_checkout"
-    rows = by_name(kept.build)
+    assert kept_build.build["target"] == "runner_checkout"
+    rows = by_name(kept_build.build)
     assert set(rows) == {"qnn_executor_runner", BACKEND}
     assert rows["qnn_executor_runner"]["elf"]["runpath"] == ["$ORIGIN"]
     # 42 is what the backend computes from the SDK's header: the right library was loaded.
@@ -320,8 +322,8 @@ def test_an_artifact_that_needs_an_unknown_library_is_not_published(world: Build
     code, data, _ = world.call("aot", "-D", "TINY_LOST_LIBRARY=ON")
     assert code == 1
     row = data["builds"][0]["artifacts"][0]
-    found = [(finding["id"], finding["what"]) for finding in row["findings"]]
-    assert ("BUILD101", f"PyQnnManagerAdaptor{SUFFIX} needs liblost.so") in found
+    findings = [(finding["id"], finding["what"]) for finding in row["findings"]]
+    assert ("BUILD101", f"PyQnnManagerAdaptor{SUFFIX} needs liblost.so") in findings
     assert world.published() == []
 
 
@@ -570,11 +572,11 @@ def _runs(cmdline: Path, program: Path) -> bool:
 
 
 def test_a_repeated_build_runs_nothing_and_an_edit_recompiles_only_its_object(
-    built: BuildWorld, kept: Kept
+    built: BuildWorld, kept_build: Kept
 ) -> None:
-    again = built.build("runner_checkout")
-    assert again["up_to_date"]
-    assert again["stage_s"] == {}
+    rebuilt = built.build("runner_checkout")
+    assert rebuilt["up_to_date"]
+    assert rebuilt["stage_s"] == {}
     (place,) = (built.home / "builds").iterdir()
     objects = {path.name: path.stat().st_mtime_ns for path in place.rglob("*.o")}
     graph = built.checkout / "backends/qualcomm/runtime/Graph.cpp"
@@ -587,7 +589,7 @@ def test_a_repeated_build_runs_nothing_and_an_edit_recompiles_only_its_object(
         path.name for path in place.rglob("*.o") if path.stat().st_mtime_ns != objects[path.name]
     }
     assert changed == {"Graph.cpp.o"}
-    assert by_name(third)[BACKEND]["sha256"] != by_name(kept.build)[BACKEND]["sha256"]
+    assert by_name(third)[BACKEND]["sha256"] != by_name(kept_build.build)[BACKEND]["sha256"]
 
 
 def find_copy(world: BuildWorld) -> Path:
@@ -599,7 +601,7 @@ def list_artifacts(build: dict[str, Any]) -> dict[str, str]:
     return {name: row["sha256"] for name, row in by_name(build).items()}
 
 
-def test_an_edit_of_the_copy_is_undone_and_reported(built: BuildWorld, kept: Kept) -> None:
+def test_an_edit_of_the_copy_is_undone_and_reported(built: BuildWorld, kept_build: Kept) -> None:
     copy = find_copy(built)
     name = "backends/qualcomm/runtime/Graph.cpp"
     lost, added = "version.txt", "backends/qualcomm/runtime/QnnInterface.h"
@@ -607,11 +609,11 @@ def test_an_edit_of_the_copy_is_undone_and_reported(built: BuildWorld, kept: Kep
     (copy / lost).unlink()
     (copy / added).write_text("#error shadows the SDK's\n")
     code, data, text = built.call("runner_checkout")
-    (again,) = data["builds"]
-    assert (code, again["up_to_date"]) == (0, False)
-    assert again["undone"] == sorted([name, lost, added])
+    (rebuilt,) = data["builds"]
+    assert (code, rebuilt["up_to_date"]) == (0, False)
+    assert rebuilt["undone"] == sorted([name, lost, added])
     assert str(built.checkout) in text
-    assert list_artifacts(again) == list_artifacts(kept.build)
+    assert list_artifacts(rebuilt) == list_artifacts(kept_build.build)
     assert (copy / name).read_bytes() == (built.checkout / name).read_bytes()
     assert (copy / lost).is_file()
     assert not (copy / added).exists()
@@ -621,21 +623,21 @@ def test_an_edit_of_the_copy_is_undone_and_reported(built: BuildWorld, kept: Kep
 
 @pytest.mark.parametrize("how", ["edited", "--clean", "options"])
 def test_changed_or_stale_generated_files_in_the_source_copy_are_regenerated(
-    built: BuildWorld, kept: Kept, how: str
+    built: BuildWorld, kept_build: Kept, how: str
 ) -> None:
     generated = find_copy(built) / "third-party/flatcc/lib/generated.h"
-    made = generated.read_bytes()
+    original = generated.read_bytes()
     old = generated.with_name("from_other_options.h")
     if how == "edited":
         generated.write_text("edited")
     else:
         old.write_text("what another build left")
     words = {"edited": (), "--clean": ("--clean",), "options": ("-D", "TINY_BALLAST=OFF")}[how]
-    again = built.build("runner_checkout", *words)
-    assert not again["up_to_date"]
-    assert generated.read_bytes() == made
+    rebuilt = built.build("runner_checkout", *words)
+    assert not rebuilt["up_to_date"]
+    assert generated.read_bytes() == original
     assert not old.exists()
-    assert list_artifacts(again) == list_artifacts(kept.build)
+    assert list_artifacts(rebuilt) == list_artifacts(kept_build.build)
 
 
 def test_a_build_that_was_killed_leaves_nothing_of_its_copy(built: BuildWorld) -> None:
@@ -660,9 +662,9 @@ def test_build_errors_name_the_checkouts_file_not_its_copy(world: BuildWorld, fa
         path = main
     code, data, _ = world.call("runner_checkout", "-D", "CMAKE_BUILD_TYPE=Debug")
     assert code == 5
-    told = data["what"] + data["why"]
-    assert f"{path}:" in told, told
-    assert "/tree/executorch" not in told
+    message = data["what"] + data["why"]
+    assert f"{path}:" in message, message
+    assert "/tree/executorch" not in message
     (log,) = (world.home / "builds").glob("*/build.log")
     assert f"{path}:" in log.read_text()
 
@@ -674,40 +676,42 @@ def test_changed_options_headers_and_damaged_artifacts_cause_a_rebuild(
     words = ("aot", "--install", "none")
     first = world.build(*words)
 
-    def rebuild(*more: str, changed: int = 0) -> str:
-        build = world.build(*words, *more)
-        assert (build["up_to_date"], build["changed_files"]) == (False, changed), more
+    def rebuild(*extra_words: str, changed: int = 0) -> str:
+        build = world.build(*words, *extra_words)
+        assert (build["up_to_date"], build["changed_files"]) == (False, changed), extra_words
         digest: str = build["artifacts"][0]["sha256"]
         return digest
 
-    same = [rebuild("--clean"), rebuild("-D", "TINY_LACKS=OFF"), rebuild()]
+    digests = [rebuild("--clean"), rebuild("-D", "TINY_LACKS=OFF"), rebuild()]
     world.published()[0].write_bytes(b"not it")
-    same.append(rebuild())
+    digests.append(rebuild())
     with (world.folder / "qnn/include/QNN/QnnTypes.h").open("a") as stream:
         stream.write("// newer\n")
-    same.append(rebuild(changed=1))
-    assert set(same) == {first["artifacts"][0]["sha256"]}
+    digests.append(rebuild(changed=1))
+    assert set(digests) == {first["artifacts"][0]["sha256"]}
     rebuild("-D", "CMAKE_BUILD_TYPE=Debug")
 
 
-def test_builds_in_two_directories_give_the_same_bytes(built: BuildWorld, kept: Kept) -> None:
-    other = BuildWorld(built.folder / "elsewhere", built.forks, dict(built.variables))
-    shutil.copytree(built.checkout, other.checkout)
-    shutil.copytree(built.folder / "qnn", other.folder / "sdk")
-    other.variables |= {
-        "EXECUTORCH_ROOT": str(other.checkout),
-        "QNN_SDK_ROOT": str(other.folder / "sdk"),
+def test_builds_in_two_directories_give_the_same_bytes(built: BuildWorld, kept_build: Kept) -> None:
+    other_world = BuildWorld(built.folder / "elsewhere", built.forks, dict(built.variables))
+    shutil.copytree(built.checkout, other_world.checkout)
+    shutil.copytree(built.folder / "qnn", other_world.folder / "sdk")
+    other_world.variables |= {
+        "EXECUTORCH_ROOT": str(other_world.checkout),
+        "QNN_SDK_ROOT": str(other_world.folder / "sdk"),
     }
-    second = other.build("runner_checkout")
-    assert list_artifacts(second) == list_artifacts(kept.build)
-    data = Path(by_name(kept.build)[BACKEND]["path"]).read_bytes()
+    second = other_world.build("runner_checkout")
+    assert list_artifacts(second) == list_artifacts(kept_build.build)
+    data = Path(by_name(kept_build.build)[BACKEND]["path"]).read_bytes()
     assert b"/build/tree/executorch/backends/qualcomm/runtime/Backend.cpp" in data
     assert os.fsencode(built.folder) not in data
 
 
 @pytest.mark.nightly
 @pytest.mark.skipif(bool(missing_programs("ccache")), reason=missing_programs("ccache"))
-def test_ccache_is_used_and_counted_and_changes_no_byte(world: BuildWorld, kept: Kept) -> None:
+def test_ccache_is_used_and_counted_and_changes_no_byte(
+    world: BuildWorld, kept_build: Kept
+) -> None:
     world.variables |= {"QNN_CI_CACHE": "ccache", "CCACHE_DIR": str(world.folder / "ccache")}
     first = world.build("runner_checkout")
     second = world.build("runner_checkout", "--clean")
@@ -715,8 +719,8 @@ def test_ccache_is_used_and_counted_and_changes_no_byte(world: BuildWorld, kept:
     assert first["ccache"]["misses"] >= 3
     assert second["ccache"]["hits"] >= 3
     assert second["ccache"]["misses"] == 0
-    assert kept.build["ccache"] is None
-    assert list_artifacts(first) == list_artifacts(second) == list_artifacts(kept.build)
+    assert kept_build.build["ccache"] is None
+    assert list_artifacts(first) == list_artifacts(second) == list_artifacts(kept_build.build)
 
 
 def test_a_strict_parity_check_fails_a_build_with_a_source_that_buck_does_not_list(
@@ -732,9 +736,9 @@ def test_a_strict_parity_check_fails_a_build_with_a_source_that_buck_does_not_li
     )
     for mode, code, shown in ((("strict",), 1, True), (("off",), 0, False)):
         words = ("--parity", *mode)
-        found, data, text = world.call("aot", *WITHOUT_TORCH, "--no-proof", *words)
-        assert found == code, text
+        exit_code, data, text = world.call("aot", *WITHOUT_TORCH, "--no-proof", *words)
+        assert exit_code == code, text
         assert data["builds"][0]["artifacts"]
-        places = [str(one) for one in data.get("parity", {}).get("findings", [])]
+        places = [str(finding) for finding in data.get("parity", {}).get("findings", [])]
         assert any("Graph.cpp" in place for place in places) is shown, mode
         assert not any("parity.toml" in place for place in places)

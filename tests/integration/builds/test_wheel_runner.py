@@ -207,9 +207,9 @@ def test_a_wrong_input_list_ends_with_2(case: Case, line: str, message: str) -> 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
 def test_a_truncated_program_ends_with_1(case: Case, programs: Path, share: float) -> None:
-    whole = (programs / "fixed.pte").read_bytes()
+    program = (programs / "fixed.pte").read_bytes()
     cut = case.folder / "cut.pte"
-    cut.write_bytes(whole[: int(len(whole) * share)])
+    cut.write_bytes(program[: int(len(program) * share)])
     code, text = case.run(model_path=str(cut))
     assert code == 1
     assert "is not a program that this runtime can read" in text
@@ -244,9 +244,9 @@ def test_a_qnn_program_runs_on_the_emulator_and_not_without_its_libraries(
     code, text = case.run("--log_level=1", "--htp_performance_mode=2", model_path=str(model))
     assert code == 0, text
     outputs = read_floats(case.out / "output_0_0.raw")
-    wanted = read_floats(reference)
-    assert max(abs(a - b) for a, b in zip(outputs, wanted, strict=True)) < 0.02 * max(wanted)
-    assert max(wanted) > 1
+    expected = read_floats(reference)
+    assert max(abs(a - b) for a, b in zip(outputs, expected, strict=True)) < 0.02 * max(expected)
+    assert max(expected) > 1
     case.env = {name: value for name, value in env.items() if name != "LD_LIBRARY_PATH"}
     code, text = case.run(model_path=str(model))
     assert (code, "a QNN library cannot be loaded: libQnnSystem.so" in text) == (3, True), text

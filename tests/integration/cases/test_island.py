@@ -31,9 +31,9 @@ def limit(kind: int, most: int) -> None:
 
 
 def fill() -> None:
-    kept = []
+    blocks = []
     while True:
-        kept.append(b"x" * (8 << 20))
+        blocks.append(b"x" * (8 << 20))
 
 
 def raise_much() -> None:
@@ -65,10 +65,10 @@ def write_everywhere() -> None:
 
 def drip() -> None:
     """Write an answer that never ends, slowly."""
-    descriptors = [int(one.name) for one in Path("/proc/self/fd").iterdir()]
+    descriptors = [int(link.name) for link in Path("/proc/self/fd").iterdir()]
     while True:
         time.sleep(0.01)
-        for descriptor in filter(lambda one: one > 2, descriptors):
+        for descriptor in filter(lambda number: number > 2, descriptors):
             with suppress(OSError):
                 os.write(descriptor, b"\x01")
 
@@ -140,9 +140,9 @@ HOSTILE: dict[str, tuple[Callable[[], Any], str]] = {
 @pytest.fixture(scope="module")
 def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
     empty = tmp_path_factory.mktemp("cwd")
-    made = Pool({**os.environ, "TMPDIR": str(tmp_path_factory.mktemp("tmp"))}, empty, ())
-    yield made
-    made.close()
+    worker_pool = Pool({**os.environ, "TMPDIR": str(tmp_path_factory.mktemp("tmp"))}, empty, ())
+    yield worker_pool
+    worker_pool.close()
 
 
 def in_fork(name: str) -> Any:
@@ -166,8 +166,8 @@ def test_a_hostile_job_fails_alone_and_the_next_job_runs(
     if where is in_worker and name in {"kills its parent", "stops its parent"}:
         pytest.skip("the parent is the fork server: see the next test")
     good = pool.run(say_good, tmp_path / "good", 60).result
-    told = HOSTILE[name][1]
-    limit_s = 2 if "within 2 s" in told else 10
+    message = HOSTILE[name][1]
+    limit_s = 2 if "within 2 s" in message else 10
     ended = pool.run(
         partial(where, name),
         tmp_path / "log",
@@ -175,8 +175,8 @@ def test_a_hostile_job_fails_alone_and_the_next_job_runs(
         fresh=where is in_worker,
         max_bytes=MOST_BYTES,
     )
-    if where is in_fork or told:
-        assert told in ended.failure
+    if where is in_fork or message:
+        assert message in ended.failure
     assert pool.run(say_good, tmp_path / "good", 60).result == good
     assert good.endswith(" True /")
     assert len(ended.failure) < 10_000
@@ -203,7 +203,9 @@ def test_processes_and_temporary_files_of_a_job_are_removed_after_it(
     mark = tmp_path.name
     for job in (partial(run_forked, partial(leave_daemon, mark)), partial(leave_daemon, mark)):
         assert pool.run(job, tmp_path / "log", 60).failure == ""
-        lines = [one.read_bytes() for one in Path("/proc").glob("[0-9]*/cmdline") if one.exists()]
+        lines = [
+            file.read_bytes() for file in Path("/proc").glob("[0-9]*/cmdline") if file.exists()
+        ]
         assert not [line for line in lines if f"# {mark}".encode() in line]
     call = "__import__('multiprocessing').Pool(1).map(abs, [-7])"  # as torch's loaders do
     assert pool.run(partial(eval, call), tmp_path / "log", 60).result == [7]
@@ -214,36 +216,36 @@ def test_processes_and_temporary_files_of_a_job_are_removed_after_it(
 def test_waiting_for_a_processor_does_not_count_against_the_time_limit_of_a_job(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    now, every = [0.0], iter([Usage()])
-    monkeypatch.setattr(usage, "read_usage", lambda _: next(every))
+    now, usages = [0.0], iter([Usage()])
+    monkeypatch.setattr(usage, "read_usage", lambda _: next(usages))
     monkeypatch.setattr(usage.time, "monotonic", lambda: now[0])
 
     def check(seconds: float, cpu_s: float, *, is_waiting: bool) -> Watch:
         """A job of 10 s that is looked at once per second, with a tenth of ``cpu_s`` each."""
-        nonlocal every
+        nonlocal usages
         now[0] = 0.0
         rows = [Usage((1,), 0, cpu_s * n / seconds, is_waiting) for n in range(int(seconds) + 1)]
-        every = iter(rows)
+        usages = iter(rows)
         watch = Watch(1, Allowance(10.0), now[0])
         while not watch.is_late and now[0] < seconds:
             now[0] += 1.0
-            told.append(watch.check())
+            messages.append(watch.check())
         return watch
 
-    told: list[str] = []
+    messages: list[str] = []
     assert not check(99, 9.0, is_waiting=True).is_late
     assert check(10, 9.9, is_waiting=False).is_late  # it slept
-    assert told[-1] == "did not end within 10 s: it used 9.9 s of CPU time"
+    assert messages[-1] == "did not end within 10 s: it used 9.9 s of CPU time"
     assert check(10, 20.0, is_waiting=True).is_late  # with two threads
     busy = check(100, 9.0, is_waiting=True)
-    assert "did not end within 100 s, 10 times its limit: the machine was busy" in told[-1]
+    assert "did not end within 100 s, 10 times its limit: the machine was busy" in messages[-1]
     assert (busy.is_late, busy.is_starved) == (True, False)
     assert check(100, 0.09, is_waiting=True).is_starved
     assert not check(10, 0.0, is_waiting=False).is_starved  # it hangs
 
 
 @pytest.mark.parametrize(
-    ("resident", "shared", "free", "told"),
+    ("resident", "shared", "free", "message"),
     [
         (99, 0, 50, ""),
         (101, 0, 50, ""),  # above its share, while there is enough
@@ -254,12 +256,12 @@ def test_waiting_for_a_processor_does_not_count_against_the_time_limit_of_a_job(
     ],
 )
 def test_a_job_may_exceed_its_memory_share_while_memory_is_free(
-    monkeypatch: pytest.MonkeyPatch, resident: int, shared: int, free: int, told: str
+    monkeypatch: pytest.MonkeyPatch, resident: int, shared: int, free: int, message: str
 ) -> None:
     row = Usage((1,), resident, 0.0)
     monkeypatch.setattr(usage, "read_usage", lambda _: row)
     monkeypatch.setattr(usage, "read_window", lambda _: "")
     monkeypatch.setattr(Usage, "measure_bytes", lambda self: self.resident_bytes - shared)
     monkeypatch.setattr(usage, "measure_memory", lambda: (free, 160))
-    assert told in (found := Watch(1, Allowance(60.0, 300, 100)).check())
-    assert bool(found) is bool(told)
+    assert message in (warning := Watch(1, Allowance(60.0, 300, 100)).check())
+    assert bool(warning) is bool(message)

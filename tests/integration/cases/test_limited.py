@@ -32,7 +32,7 @@ def test_a_result_is_returned_whatever_the_job_prints() -> None:
 
 
 @pytest.mark.parametrize(
-    ("job", "error", "told"),
+    ("job", "error", "message"),
     [
         (partial(time.sleep, 600), UsageError, "it cannot be read\n  why: did not end within 1 s"),
         (partial(list, range(1 << 27)), UsageError, "the process needs more than 0.25 GiB"),
@@ -44,12 +44,12 @@ def test_a_result_is_returned_whatever_the_job_prints() -> None:
     ],
 )
 def test_a_job_that_fails_or_exceeds_a_limit_is_an_error(
-    job: Callable[[], Any], error: type[QnnCiError], told: str
+    job: Callable[[], Any], error: type[QnnCiError], message: str
 ) -> None:
     with pytest.raises(error) as caught:
         run_limited(job, "it", timeout_s=1.0, max_bytes=1 << 28)
     assert type(caught.value) is error
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -105,7 +105,7 @@ def test_verbs_do_not_read_onnx_files_in_their_own_process(tmp_path: Path) -> No
     onnx.save(onnx.parser.parse_model(text), tmp_path / "net.onnx")
     (tmp_path / "cut.onnx").write_bytes((tmp_path / "net.onnx").read_bytes()[:40])
     (tmp_path / ".git").mkdir()
-    for words, code, told in (
+    for words, code, message in (
         (["inspect", "net.onnx"], ExitCode.FAILED, "no EPContext node"),
         (["init", "--model", "net.onnx", "--policy-only"], ExitCode.OK, "whose sizes vary"),
         (["test-onnx", "--model", "net.onnx"], ExitCode.USAGE, "--shape x=1,4"),
@@ -113,7 +113,7 @@ def test_verbs_do_not_read_onnx_files_in_their_own_process(tmp_path: Path) -> No
         (["mend", "--model", "cut.onnx"], ExitCode.USAGE, "is not an ONNX model"),
     ):
         shown, last = call_verb(tmp_path, *words)
-        assert told in shown, shown
+        assert message in shown, shown
         assert last == str(int(code)), (words, last, shown)
 
 

@@ -36,22 +36,25 @@ def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ["./run.sh", "../a folder/run.sh", "'../a folder/run.sh' run.sh ./run.sh x", "sh run.sh"],
 )
 def test_relative_paths_in_a_runner_command_become_absolute(runner: Path, word: str) -> None:
-    found = find_program(word, {"A": "b"})
-    assert isinstance(found, ProgramRunner)
-    assert found.environment == {"A": "b"}
-    assert {one for one in found.argv if "run.sh" in one} == {str(runner)}
-    assert Path(found.argv[0]).is_absolute()
+    program = find_program(word, {"A": "b"})
+    assert isinstance(program, ProgramRunner)
+    assert program.environment == {"A": "b"}
+    assert {word for word in program.argv if "run.sh" in word} == {str(runner)}
+    assert Path(program.argv[0]).is_absolute()
     python = runner.parent / "venv-python"  # the link itself is started, not its target
     python.symlink_to(sys.executable)
-    found = find_program("./venv-python x", {})
-    assert isinstance(found, ProgramRunner)
-    assert [*found.argv] == [str(python), "x"]
+    program = find_program("./venv-python x", {})
+    assert isinstance(program, ProgramRunner)
+    assert [*program.argv] == [str(python), "x"]
 
 
 @pytest.mark.parametrize(
     ("word", "why"),
     [
-        *((one, "it is not a program that can be started") for one in ("./gone.sh", "gone", "")),
+        *(
+            (command, "it is not a program that can be started")
+            for command in ("./gone.sh", "gone", "")
+        ),
         ("'", "No closing quotation"),
     ],
 )
@@ -85,7 +88,7 @@ LEFT = "were killed: (sh|sleep)"  # a fork is "sh" until it starts sleep
 
 
 @pytest.mark.parametrize(
-    ("start", "ending", "told"),
+    ("start", "ending", "message"),
     [
         ("", "exit 0", LEFT),
         ("setsid ", "exit 0", LEFT),
@@ -96,13 +99,13 @@ LEFT = "were killed: (sh|sleep)"  # a fork is "sh" until it starts sleep
     ],
 )
 def test_what_a_runner_leaves_running_is_ended_and_fails_the_run(
-    tmp_path: Path, start: str, ending: str, told: str
+    tmp_path: Path, start: str, ending: str, message: str
 ) -> None:
     """The run fails although its outputs are right."""
     pid = tmp_path / "pid"
     child = f"{start}sh -c 'echo $$ >{pid}; exec sleep 50' >/dev/null 2>&1 </dev/null &"
     script = write_script(tmp_path, child, f"while [ ! -s {pid} ]; do sleep 0.02; done", ending)
-    with pytest.raises(RunError, match=told):
+    with pytest.raises(RunError, match=message):
         run_script(tmp_path, script)
     assert not is_running(int(pid.read_text()))
 
@@ -113,24 +116,24 @@ def test_stale_input_and_output_files_are_removed_before_a_run(tmp_path: Path) -
     stale.parent.mkdir(parents=True)
     stale.touch()
     assert run_script(tmp_path, script) == [1.0, 1.0, 1.0]
-    assert [one.name for one in stale.parent.iterdir()] == [FILE.format(0, 0)]
+    assert [file.name for file in stale.parent.iterdir()] == [FILE.format(0, 0)]
     script.write_text("exit 0\n")
     with pytest.raises(RunError, match="was not written"):
         run_script(tmp_path, script)
 
 
 def test_a_runner_gets_the_entry_s_flags_and_its_mean_time_is_noted(tmp_path: Path) -> None:
-    seen = tmp_path / "flags"
+    flags_file = tmp_path / "flags"
     speed = "for word; do case $word in --perf*) echo 1.25 >${word#*=};; esac; done"
-    script = write_script(tmp_path, f'echo "$PWD $*" >{seen}', speed)
+    script = write_script(tmp_path, f'echo "$PWD $*" >{flags_file}', speed)
     run_script(tmp_path, script)
-    words = seen.read_text().split()
+    words = flags_file.read_text().split()
     assert [word.partition("=")[0] for word in words] == [
         *(f"{tmp_path}/work", "--model_path", "--input_list_path", "--output_folder_path")
     ]
     notes: list[RunNotes] = []
     run_script(tmp_path, script, RunOptions(warm_up=2, iteration=9, lpai_fps=30), notes)
-    assert " --warm_up=2 --iteration=9 --lpai_fps=30 " in seen.read_text()
+    assert " --warm_up=2 --iteration=9 --lpai_fps=30 " in flags_file.read_text()
     assert notes[0].run_ms == 1.25
     script = write_script(tmp_path)
     for text in ("much", None):  # of a runner that writes no number, or no file

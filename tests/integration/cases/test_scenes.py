@@ -70,17 +70,17 @@ FIGURES = (
 
 @dataclass
 class Scene:
-    """A case in which the runner gives ``turns``; ``more`` goes to run_case."""
+    """A case in which the runner gives ``turns``; ``settings`` go to run_case."""
 
     turns: tuple[Any, ...]
     engine: FloatEngine = field(default_factory=make_engine)
     fields: Mapping[str, Any] = field(default_factory=dict)
-    more: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
     figures: bool = False
 
     def show(self, place: Path) -> str:
         runner = give(*self.turns, **self.fields)
-        result = run_case(place, self.engine, runner, **self.more)
+        result = run_case(place, self.engine, runner, **self.settings)
         shown = show_case(result.case, result.controls)
         if not self.figures:
             shown = [line for line in shown if not line.startswith(("figures: ", "controls: "))]
@@ -92,34 +92,34 @@ class Scene:
 def show_case(case: Case, controls: tuple[Control, ...] = ()) -> list[str]:
     """What a row says, line by line, without the places of this project."""
     figures = {name: getattr(case, name) for name in FIGURES}
-    known = [f"{name} {value:.4g}" for name, value in figures.items() if value is not None]
+    shown_figures = [f"{name} {value:.4g}" for name, value in figures.items() if value is not None]
     first = case.status.value + (f", {case.question.value}" if case.question else "")
     accepted = [control.kind.value for control in controls if not control.rejected]
-    made = [control.kind.value for control in controls]
+    control_kinds = [control.kind.value for control in controls]
     return [
         first + " by a defect of this project" * case.is_defect + " from the cache" * case.cached,
-        *(f"lacks: {one}" for one in [case.lacks] if one),
+        *(f"lacks: {cause}" for cause in [case.lacks] if cause),
         *(line for finding in case.findings for line in finding.text.splitlines()),
         *(f"warning: {warning}" for warning in case.warnings),
         *(f"noted: {note.operator} {note.label}: {note.why}" for note in case.noise_notes),
-        *(f"on the CPU: {one.op}: {one.reason}" for one in case.unlisted_ops),
-        *([f"figures: {', '.join(known)}"] if known else []),
-        *([f"controls: {', '.join(made)}"] if made else []),
+        *(f"on the CPU: {node.op}: {node.reason}" for node in case.unlisted_ops),
+        *([f"figures: {', '.join(shown_figures)}"] if shown_figures else []),
+        *([f"controls: {', '.join(control_kinds)}"] if control_kinds else []),
         *([f"accepted: {', '.join(accepted)}"] if accepted else []),
         *([f"log: {case.log_tail.splitlines()[0]}"] if case.log_tail else []),
     ]
 
 
-def scene(*turns: Any, engine: Any = None, figures: bool = False, **more: Any) -> Scene:
-    fields = {name: more.pop(name) for name in ("used", "notes") if name in more}
-    return Scene(turns, engine or make_engine(), fields, more, figures)
+def scene(*turns: Any, engine: Any = None, figures: bool = False, **settings: Any) -> Scene:
+    fields = {name: settings.pop(name) for name in ("used", "notes") if name in settings}
+    return Scene(turns, engine or make_engine(), fields, settings, figures)
 
 
 # -- outputs ---------------------------------------------------------------------------------------
 
 
 def replace_output(index: int, wrong: Any) -> list[Any]:
-    return [wrong if number == index else one for number, one in enumerate(RIGHT)]
+    return [wrong if number == index else output for number, output in enumerate(RIGHT)]
 
 
 def move_ids(number: int) -> list[Any]:
@@ -131,10 +131,10 @@ def move_ids(number: int) -> list[Any]:
 
 def cut(change: Callable[[list[Any]], Any]) -> Callable[..., Any]:
     """Outputs of the right model, changed before they are given."""
-    return lambda number: change([one[number[0]] for one in RIGHT])
+    return lambda number: change([outputs[number[0]] for outputs in RIGHT])
 
 
-ZEROS = [np.zeros_like(one) for one in RIGHT]
+ZEROS = [np.zeros_like(output) for output in RIGHT]
 NEARLY = [COARSE * np.float32(1.001), IDS, MASK]
 DEAD = RunError("was killed by SIGSEGV")
 
@@ -147,12 +147,12 @@ def list_outputs() -> Iterator[tuple[str, Scene]]:
     yield "zeros", scene(replace_output(0, np.zeros_like(COARSE)))
     yield "every id is one too large", scene(replace_output(1, IDS + 1))
     yield "a mask is negated", scene(replace_output(2, ~MASK))
-    for name, more in (("one set less", [*range(3)]), ("one set more", [*range(4), 0])):
-        yield name, scene([one[more] for one in RIGHT])
-    yield "one output less", scene(cut(lambda one: one[:2]))
-    yield "one output more", scene(cut(lambda one: [*one, one[0]]))
-    yield "a smaller output", scene(cut(lambda one: [*one[:2], one[2][:5]]))
-    yield "an output of another rank", scene(cut(lambda one: [*one[:2], one[2][None]]))
+    for name, places in (("one set less", [*range(3)]), ("one set more", [*range(4), 0])):
+        yield name, scene([outputs[places] for outputs in RIGHT])
+    yield "one output less", scene(cut(lambda outputs: outputs[:2]))
+    yield "one output more", scene(cut(lambda outputs: [*outputs, outputs[0]]))
+    yield "a smaller output", scene(cut(lambda outputs: [*outputs[:2], outputs[2][:5]]))
+    yield "an output of another rank", scene(cut(lambda outputs: [*outputs[:2], outputs[2][None]]))
     for recorded in (34.0, 60.0, 10.0):
         baselines = {"mlp 8a8w SM8650": Baseline(recorded), "mlp fp16 SM8650": Baseline(99.0)}
         yield f"recorded with {recorded} dB", scene(NEARLY, recorded=baselines)
@@ -167,8 +167,8 @@ def list_outputs() -> Iterator[tuple[str, Scene]]:
     for output in (2, 3):  # the model has three
         outputs = {str(output): OutputLimits(min_equal=0.99)}
         usual = read_emulator_policy().schemes[Scheme.A8W8]
-        own = {Scheme.A8W8: msgspec.structs.replace(usual, outputs=outputs)}
-        policy = change_policy(models={"mlp": ModelEntry("mlp", limits=own)})
+        scheme_limits = {Scheme.A8W8: msgspec.structs.replace(usual, outputs=outputs)}
+        policy = change_policy(models={"mlp": ModelEntry("mlp", limits=scheme_limits)})
         yield f"limits of output {output}", scene(RIGHT, policy=policy)
     for notes in (RunNotes(("nobody ran it",), "made anew"), RunNotes(remark="made anew")):
         yield f"a runner's notes {notes.faults}", scene(RIGHT, notes=notes)
@@ -196,9 +196,9 @@ def list_runs() -> Iterator[tuple[str, Scene]]:
     yield "nobody foresaw it", scene(LookupError("seven"))
     ours = MissingToolError("cannot start run.sh", why="Exec format error", fix="check #!")
     yield "an error of this project", scene(ours)
-    known = (Unsupported(pattern="killed by SIGSEGV", reason="QNN dies of it"),)
+    refusals = (Unsupported(pattern="killed by SIGSEGV", reason="QNN dies of it"),)
     advice = (Advice(pattern="QNN dies", fix="wait for another QNN"),)  # only for a failure
-    policy = change_policy(unsupported=known, advice=advice)
+    policy = change_policy(unsupported=refusals, advice=advice)
     yield "dies, as the policy knows", scene(DEAD, policy=policy)
     yield "dies as it knows, then passes", scene(DEAD, RIGHT, used=True, policy=policy, notes=anew)
     by_log = change_policy(unsupported=(Unsupported(pattern="the log", reason="its log tells"),))
@@ -213,10 +213,10 @@ def list_runs() -> Iterator[tuple[str, Scene]]:
         outputs = [COARSE * np.float32(gain), IDS, MASK]
         large = make_engine(footprint=Footprint(program_bytes=2))
         yield f"over its budget, gain {gain}", scene(outputs, engine=large, policy=budget)
-    other = [LOGITS * 1.1, IDS, MASK]
+    other_outputs = [LOGITS * 1.1, IDS, MASK]
     for name, emulator in (
         ("the same", give(RIGHT)),
-        ("others", give(other)),
+        ("others", give(other_outputs)),
         ("none", give(DEAD)),
         ("more", give([*RIGHT, IDS])),
     ):
@@ -242,18 +242,18 @@ class DyingKey(FloatEngine):
 
 
 class DyingCompiler(FloatEngine):
-    own = os.getpid()
+    parent_pid = os.getpid()
 
     def compile(self, spec: CaseSpec, staging: Staging) -> Compiled:
-        assert os.getpid() != self.own  # it does not take the worker with it
+        assert os.getpid() != self.parent_pid  # it does not take the worker with it
         os._exit(3)
 
 
 class TellingPool(InlinePool):
     """Has the end of a log."""
 
-    def run(self, job: Job, log: Path, timeout_s: float, **given: Any) -> Ended:
-        return replace(super().run(job, log, timeout_s, **given), log_tail="the end of a log")
+    def run(self, job: Job, log: Path, timeout_s: float, **options: Any) -> Ended:
+        return replace(super().run(job, log, timeout_s, **options), log_tail="the end of a log")
 
 
 def list_refusals() -> Iterator[tuple[str, Scene]]:
@@ -262,8 +262,8 @@ def list_refusals() -> Iterator[tuple[str, Scene]]:
     plain = (usual.compute, usual.sets, usual.quantized)
     refusing = make_engine(raises=ValueError("no GRU"))
     yield "refused", scene(RIGHT, engine=refusing, **telling)
-    known = make_engine(raises=KeyError("torch.complex64"))
-    yield "refused for a known cause", scene(RIGHT, engine=known)
+    known_cause = make_engine(raises=KeyError("torch.complex64"))
+    yield "refused for a known cause", scene(RIGHT, engine=known_cause)
     fault = UsageError("net.py gives no tensor", fix="return one")
     yield "the model is wrong", scene(RIGHT, engine=make_engine(raises=fault))
     yield "the model is wrong for the key", scene(RIGHT, engine=FaultyEngine(*plain))
@@ -280,7 +280,9 @@ def list_refusals() -> Iterator[tuple[str, Scene]]:
     yield "no operators", scene(RIGHT, engine=make_engine(delegation=Delegation(0, 0, 0)))
     policy = change_policy(unsupported=(Unsupported(pattern="GRU", reason="QNN has none"),))
     yield "refused, as the policy knows", scene(RIGHT, engine=refusing, policy=policy, **telling)
-    both = change_policy(unsupported=(Unsupported(pattern="no", reason="it was refused once"),))
+    refused_once = change_policy(
+        unsupported=(Unsupported(pattern="no", reason="it was refused once"),)
+    )
     rows: dict[str, dict[str, Any]] = {
         "every case": {},
         "this case": {"models": (SPEC.model,), "schemes": (SPEC.scheme.value,)},
@@ -290,13 +292,13 @@ def list_refusals() -> Iterator[tuple[str, Scene]]:
         "no option": {"choices": ("",)},
     }
     for name, row in rows.items():
-        policy = change_policy(unsupported=(replace_row(both, row),))
+        policy = change_policy(unsupported=(replace_row(refused_once, row),))
         choices = Choices(saver=name in {"an option", "no option"})
         spec = replace(SPEC, source=msgspec.structs.replace(SPEC.source, choices=choices))
-        given: dict[str, Any] = {"policy": policy, "spec": spec}
-        yield f"passes where {name} is expected to be refused", scene(RIGHT, **given)
+        settings: dict[str, Any] = {"policy": policy, "spec": spec}
+        yield f"passes where {name} is expected to be refused", scene(RIGHT, **settings)
         refused = make_engine(raises=ValueError("no"))
-        yield f"is refused where {name} is", scene(RIGHT, engine=refused, **given)
+        yield f"is refused where {name} is", scene(RIGHT, engine=refused, **settings)
 
 
 def replace_row(policy: EmulatorPolicy, row: dict[str, Any]) -> Unsupported:
@@ -309,20 +311,20 @@ RANK = "[4294967295] has incorrect Rank {}.; Failed to validate op"
 
 
 def list_fallbacks() -> Iterator[tuple[str, Scene]]:
-    def leave(*left: Fallback, **more: Any) -> Scene:
-        engine = make_engine(delegation=Delegation(3, len(left), 1, left))
-        return scene(RIGHT, engine=engine, **more)
+    def leave(*nodes: Fallback, **settings: Any) -> Scene:
+        engine = make_engine(delegation=Delegation(3, len(nodes), 1, nodes))
+        return scene(RIGHT, engine=engine, **settings)
 
     erf = Fallback("aten.erf", "no builder")
     yield "a node on the CPU", leave(erf)
     usual = read_emulator_policy().schemes[Scheme.A8W8]
     allowed = change_schemes(msgspec.structs.replace(usual, full_delegation=False))
     yield "a node on the CPU is allowed", leave(erf, policy=allowed)
-    asked = Fallback("skipped", "asked for", True)
+    skipped = Fallback("skipped", "asked for", True)
     many = [Fallback(f"op{number}", "no builder") for number in (1, 2, 3, 4, 5, 5, 6)]
-    yield "a node on the CPU as asked", leave(asked)
+    yield "a node on the CPU as asked", leave(skipped)
     yield "two nodes alike", leave(erf, erf)
-    yield "more operators than are shown", leave(*many, asked)
+    yield "more operators than are shown", leave(*many, skipped)
     first, second = (Origin(file="zoo.py", line=line) for line in (40, 41))
     view, permute = ("aten.view_copy.default", "aten.permute_copy.out")
     yield (
@@ -375,9 +377,11 @@ def behind(*gains: float, off: Any = OFF) -> Callable[[Any], list[Any]]:
 
 
 def list_layers() -> Iterator[tuple[str, Scene]]:
-    def locate(*turns: Any, kind: Any = FloatEngine, layers: Any = LAYERS, **more: Any) -> Scene:
+    def locate(
+        *turns: Any, kind: Any = FloatEngine, layers: Any = LAYERS, **settings: Any
+    ) -> Scene:
         engine = kind(lambda x: [x * 5], RAMP, layers=layers)
-        return scene(*turns, engine=engine, **{"spec": FLOAT16, **more})
+        return scene(*turns, engine=engine, **{"spec": FLOAT16, **settings})
 
     wrong = behind()
     yield "wrong between layers", locate(wrong, behind(2.0, 3.3, 4.0))
@@ -427,12 +431,14 @@ def list_questions() -> Iterator[tuple[str, Scene]]:
     ):
         yield f"a metric {name}", scene(RIGHT, policy=measured, pool=pool)
     budget = ModelBudget(program_bytes=1)
-    both = change_policy(models={"mlp": ModelEntry("mlp", metric=METRIC, budget=budget)})
+    with_metric_and_budget = change_policy(
+        models={"mlp": ModelEntry("mlp", metric=METRIC, budget=budget)}
+    )
     large = make_engine(footprint=Footprint(program_bytes=2))
     for gain in (1.0, 2.0):
         outputs = [COARSE * np.float32(gain), IDS, MASK]
-        given: dict[str, Any] = {"engine": large, "policy": both, "pool": dead}
-        yield f"a metric that dies, a budget, gain {gain}", scene(outputs, **given)
+        settings: dict[str, Any] = {"engine": large, "policy": with_metric_and_budget, "pool": dead}
+        yield f"a metric that dies, a budget, gain {gain}", scene(outputs, **settings)
     coarse = FloatEngine(
         lambda x: [x],
         RAMP,
@@ -495,16 +501,18 @@ MASKED = (
     Step("add", "add", SUM, ("", ""), (2, 8, 8), origin=Origin(file="nets/net.py", line=7)),
     Step("softmax", "softmax", (Operand((2, 8, 8)),), ("add",), (2, 8, 8)),
 )
-SEVERAL = tuple(
-    msgspec.structs.replace(
-        step,
-        name=f"{step.name}_{number}",
-        sources=tuple(one and f"{one}_{number}" for one in step.sources),
-        origin=Origin(module=f"layers.{number}"),
+
+
+def number_step(step: Step, number: int) -> Step:
+    """The same step in layer ``number`` of several."""
+    sources = tuple(source and f"{source}_{number}" for source in step.sources)
+    origin = Origin(module=f"layers.{number}")
+    return msgspec.structs.replace(
+        step, name=f"{step.name}_{number}", sources=sources, origin=origin
     )
-    for number in range(6)
-    for step in MASKED
-)
+
+
+SEVERAL = tuple(number_step(step, number) for number in range(6) for step in MASKED)
 SLOPES = (Operand((1, 8, 4)), Operand((8, 1), constant=True))
 SLOPED = (Step("prelu", "prelu", SLOPES, ("", ""), (1, 8, 4)),)
 
@@ -512,16 +520,16 @@ SLOPED = (Step("prelu", "prelu", SLOPES, ("", ""), (1, 8, 4)),)
 class LatePool(InlinePool):
     """The compiler starts, notes the graph and is late."""
 
-    def run(self, job: Job, log: Path, timeout_s: float, **given: Any) -> Ended:
-        super().run(job, log, timeout_s, **given)
+    def run(self, job: Job, log: Path, timeout_s: float, **options: Any) -> Ended:
+        super().run(job, log, timeout_s, **options)
         return Ended(None, "did not end within 9 s", "")
 
 
 def list_known() -> Iterator[tuple[str, Scene]]:
-    def known(*turns: Any, raises: Exception | None = None, **more: Any) -> Scene:
-        options = make_options(find_faults=match_faults, **more.pop("own", {}))
-        engine = make_engine(steps=more.pop("steps", MASKED), raises=raises)
-        return scene(*turns, engine=engine, options=options, **more)
+    def known(*turns: Any, raises: Exception | None = None, **settings: Any) -> Scene:
+        options = make_options(find_faults=match_faults, **settings.pop("case_options", {}))
+        engine = make_engine(steps=settings.pop("steps", MASKED), raises=raises)
+        return scene(*turns, engine=engine, options=options, **settings)
 
     yield "a known fault, and right", known(RIGHT)
     yield "a known fault, and wrong", known(ZEROS)
@@ -529,14 +537,17 @@ def list_known() -> Iterator[tuple[str, Scene]]:
     yield "a known fault, and refused", known(RIGHT, raises=refused)
     yield "a known fault, and the compiler is late", known(RIGHT, pool=LatePool())
     rows = (Unsupported(pattern="QNN refuses it", reason="as it always did"),)
-    own = {"policy": change_policy(unsupported=rows)}
-    yield "a known fault, refused as the policy knows", known(RIGHT, raises=refused, own=own)
+    case_options = {"policy": change_policy(unsupported=rows)}
+    yield (
+        "a known fault, refused as the policy knows",
+        known(RIGHT, raises=refused, case_options=case_options),
+    )
     spec = replace(SPEC, scheme=Scheme.FP16W8)
     yield "no known fault in another scheme", known(RIGHT, spec=spec)
     yield "a known fault in six layers, and right", known(RIGHT, steps=SEVERAL)
     yield "a known fault in six layers, and wrong", known(ZEROS, steps=SEVERAL)
     policy, spec = read_emulator_policy(None, "onnx"), replace(SPEC, scheme=Scheme.U16A8W)
-    file = {"steps": SLOPED, "spec": spec, "own": {"policy": policy}}
+    file = {"steps": SLOPED, "spec": spec, "case_options": {"policy": policy}}
     yield "a known fault that keeps QNN from compiling, and refused", known(raises=refused, **file)
     yield "a known fault that keeps QNN from compiling, and compiled", known(RIGHT, **file)
 
@@ -544,12 +555,14 @@ def list_known() -> Iterator[tuple[str, Scene]]:
 def test_every_case_text_of_the_scenes_reads_as_its_snapshot() -> None:
     lists = (list_outputs, list_runs, list_refusals, list_fallbacks, list_layers, list_questions)
     lists += (list_known,)
-    scenes = [one for every in lists for one in every()]
+    scenes = [named_scene for list_scenes in lists for named_scene in list_scenes()]
     assert len(dict(scenes)) == len(scenes)
     with tempfile.TemporaryDirectory() as folder:  # a long path would be cut from a headline
         text = "".join(
-            f"{name}\n{one.show(Path(folder) / str(number))}".replace(f"{folder}/{number}", "PLACE")
-            for number, (name, one) in enumerate(scenes)
+            f"{name}\n{scene.show(Path(folder) / str(number))}".replace(
+                f"{folder}/{number}", "PLACE"
+            )
+            for number, (name, scene) in enumerate(scenes)
         )
     text = re.sub(r"(suite/mlp\.py:)\d+|\d+ MiB are free", r"\1N", text)
     check_snapshot(Path(__file__).with_name("snapshots") / "scenes.txt", text)
@@ -560,7 +573,7 @@ def test_a_cache_that_is_damaged_or_cannot_be_written_is_named(tmp_path: Path) -
         result = run_case(tmp_path, make_engine(), give(RIGHT), use_cache=use_cache)
         return result.case.reason, result.remark
 
-    assert [run(use_cache=one) for one in (True, True, False)] == [("", "")] * 3
+    assert [run(use_cache=use_cache) for use_cache in (True, True, False)] == [("", "")] * 3
     next(tmp_path.glob("cache/*/*/program.txt")).write_text("another")
     assert run() == ("", "a damaged cache entry was replaced")
     (tmp_path / "cache").rename(tmp_path / "moved")
@@ -586,13 +599,13 @@ def test_each_fact_of_a_case_is_in_its_report_row() -> None:
         calibration="c" * 64,
     )
     files = {"a/folder/q.bin": "c" * 64, "a/folder/p.pte": "d" * 64, "a/log": "e" * 64}
-    figures = {one.name: 20.0 + place for place, one in enumerate(fields(CaseFigures))}
+    figures = {figure.name: 20.0 + place for place, figure in enumerate(fields(CaseFigures))}
     notes = RunNotes(
         accelerator={"accelerator_cycles": 41, "accelerator_us": 42},
         run_ms=43.00006,
         device=DeviceFigures(starts=58, runs=59),
     )
-    known = Evidence(
+    evidence = Evidence(
         artifact=Artifact("key", "m", "s", "soc", compiled, 17.0, files),
         cached=True,
         compiler="v2.49",
@@ -607,12 +620,12 @@ def test_each_fact_of_a_case_is_in_its_report_row() -> None:
         nearness=Nearness(60.0, 0.61),
     )
     source = Source(choices=Choices(saver=True), run=RunOptions(warm_up=2))
-    found = METRIC_DROP.find("x", places=(Place(file="net.py", line=3),))
+    finding = METRIC_DROP.find("x", places=(Place(file="net.py", line=3),))
     row = make_case(
         replace(SPEC, source=source),
-        known,
+        evidence,
         status=Status.FAILED,
-        findings=[found],
+        findings=[finding],
         runner="echo",
         log_tail="the end",
         metric_name="top1",

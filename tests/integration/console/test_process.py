@@ -30,13 +30,13 @@ from provisioning.console.process import (
 
 
 def test_output_is_returned_logged_and_passed_on(tmp_path: Path) -> None:
-    seen: list[str] = []
+    lines: list[str] = []
     log = tmp_path / "log"
     log.write_text("of an earlier process\n")
     ended = run_process(
-        [sys.executable, "-c", "print('a'); print('b')"], log=log, on_line=seen.append
+        [sys.executable, "-c", "print('a'); print('b')"], log=log, on_line=lines.append
     )
-    assert (ended.returncode, ended.output, seen) == (0, "a\nb\n", ["a", "b"])
+    assert (ended.returncode, ended.output, lines) == (0, "a\nb\n", ["a", "b"])
     assert log.read_text() == "a\nb\n"
 
 
@@ -63,12 +63,12 @@ def test_a_hanging_process_is_ended_with_its_children() -> None:
 
 
 def test_a_child_gets_time_to_end_even_if_its_parent_ends_at_once(tmp_path: Path) -> None:
-    said = tmp_path / "said"
-    child = f"trap 'sleep 0.3; echo end >{said}; exit' TERM; while :; do sleep 0.05; done"
+    mark = tmp_path / "said"
+    child = f"trap 'sleep 0.3; echo end >{mark}; exit' TERM; while :; do sleep 0.05; done"
     code = f"import subprocess, time; subprocess.Popen(['sh', '-c', {child!r}]); time.sleep(60)"
     ended = run_process([sys.executable, "-c", code], timeout_s=1.5, check=False)
     assert ended.exceeded
-    assert said.read_text() == "end\n"
+    assert mark.read_text() == "end\n"
 
 
 CHATTER = "while :; do echo chatter; done"
@@ -92,11 +92,13 @@ def test_a_child_that_holds_the_output_is_not_waited_for(child: str, start: str)
 
 
 def test_a_process_that_keeps_replacing_itself_is_ended() -> None:
-    again = 'exec /bin/sh -c "$AGAIN"'
+    replace_itself = 'exec /bin/sh -c "$AGAIN"'
     for number in range(60):
         mark = f"TEST_END_MARKED={os.getpid()}-{number}"
         name, value = mark.split("=")
-        with subprocess.Popen(["/bin/sh", "-c", again], env={name: value, "AGAIN": again}) as child:
+        with subprocess.Popen(
+            ["/bin/sh", "-c", replace_itself], env={name: value, "AGAIN": replace_itself}
+        ) as child:
             time.sleep(0.005)
             try:
                 assert end_marked(mark) == ["sh"]
@@ -149,13 +151,13 @@ def test_a_child_process_has_no_access_to_our_standard_input() -> None:
     reading, writing = os.pipe()
     os.write(writing, b"typed")
     os.close(writing)
-    own = os.dup(0)
+    own_input = os.dup(0)
     os.dup2(reading, 0)
     try:
         ended = run_process([sys.executable, "-c", "import sys; print(repr(sys.stdin.read()))"])
     finally:
-        os.dup2(own, 0)
-        os.close(own)
+        os.dup2(own_input, 0)
+        os.close(own_input)
         os.close(reading)
     assert ended.output == "''\n"
 
@@ -211,8 +213,8 @@ def test_memory_is_bounded_however_much_a_program_prints(
         999 * (2 - number),
         True,
     )
-    told = "printed more than 9.3e-07 GiB" if number == 1 else "did not end within 3 s"
-    assert streams.describe() == told
+    message = "printed more than 9.3e-07 GiB" if number == 1 else "did not end within 3 s"
+    assert streams.describe() == message
 
 
 def test_a_program_without_output_for_too_long_is_ended() -> None:
@@ -261,9 +263,9 @@ process.run_process(["sh", "-c", {f"sleep 600 & sleep 600 {mark}"!r}])
 
 
 def find_command(mark: str) -> list[str]:
-    found = []
+    commands = []
     for file in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):
             text = file.read_bytes().decode("utf-8", "replace")
-            found += [text] * (mark in text and "run_process" not in text)
-    return found
+            commands += [text] * (mark in text and "run_process" not in text)
+    return commands

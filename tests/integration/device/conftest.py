@@ -44,9 +44,9 @@ class Lab(NamedTuple):
 
 
 def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
 
 
 def tool(folder: Path, name: str, text: str) -> None:
@@ -57,7 +57,7 @@ def tool(folder: Path, name: str, text: str) -> None:
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> Lab:
+def local_lab(tmp_path: Path) -> Lab:
     """A shell of this computer: for what is the same whichever way a device is reached."""
     place, programs = tmp_path / "on device", tmp_path / "bin"
     programs.mkdir()
@@ -129,16 +129,16 @@ def list_tree(root: int) -> list[int]:
         with suppress(OSError):
             parent = int(path.read_text().rpartition(")")[2].split()[1])
             children.setdefault(parent, []).append(int(path.parent.name))
-    found = [root]
-    for pid in found:
-        found += children.get(pid, [])
-    return found
+    pids = [root]
+    for pid in pids:
+        pids += children.get(pid, [])
+    return pids
 
 
 def wait_for(port: int, log: Path, *, fail: bool = False) -> None:
     for _ in range(300 if fail else 100):
-        with socket.socket() as one:
-            if one.connect_ex(("127.0.0.1", port)) == 0:
+        with socket.socket() as connection:
+            if connection.connect_ex(("127.0.0.1", port)) == 0:
                 return
         time.sleep(0.05)
     (pytest.fail if fail else pytest.skip)(f"it did not start: {log.read_text()}")
@@ -212,5 +212,5 @@ def phone(tmp_path: Path, connect: Connect, phones: list[subprocess.Popen[str]])
 
 @pytest.fixture(params=["board", "phone"])
 def lab(request: pytest.FixtureRequest) -> Lab:
-    found: Lab = request.getfixturevalue(request.param)
-    return found
+    requested_lab: Lab = request.getfixturevalue(request.param)
+    return requested_lab

@@ -40,8 +40,8 @@ def files(tmp_path: Path) -> Path:
 
 
 def test_a_device_script_returns_its_exact_output_and_exit_code(lab: Lab) -> None:
-    every = bytes(range(256)) * 300
-    assert lab.device.call("cat; exit 7", data=every) == (7, every, "")
+    all_bytes = bytes(range(256)) * 300
+    assert lab.device.call("cat; exit 7", data=all_bytes) == (7, all_bytes, "")
     assert lab.device.call("echo words >&2; exit 0") == (0, b"", "words")
     with pytest.raises(ToolError, match="exited with code 3") as caught:
         lab.device.ask("echo because >&2; exit 3")
@@ -51,13 +51,13 @@ def test_a_device_script_returns_its_exact_output_and_exit_code(lab: Lab) -> Non
 def test_only_what_a_device_lacks_is_sent(lab: Lab, files: Path) -> None:
     assert push(lab, files) == len(BIG) + 3
     assert push(lab, files) == 0
-    there = lab.place / "a b"
-    assert {path.name: path.read_bytes() for path in there.iterdir()} == {
+    pushed = lab.place / "a b"
+    assert {path.name: path.read_bytes() for path in pushed.iterdir()} == {
         path.name: path.read_bytes() for path in files.iterdir()
     }
-    assert os.access(there / "one", os.X_OK)
-    (there / "two.so").write_bytes(b"33")  # stale, of the right size
-    (there / "one").unlink()
+    assert os.access(pushed / "one", os.X_OK)
+    (pushed / "two.so").write_bytes(b"33")  # stale, of the right size
+    (pushed / "one").unlink()
     assert push(lab, files) == 3
 
 
@@ -65,8 +65,8 @@ def test_only_what_a_device_lacks_is_sent(lab: Lab, files: Path) -> None:
 def test_a_device_without_sha256sum_or_tar_is_refused(tmp_path: Path, lacking: str) -> None:
     programs = tmp_path / "bin"
     programs.mkdir()
-    known = ("sha256sum", "tar", "uname", "id", "df", "tail", "mkdir", "cat")
-    for name in known:
+    programs_of_shell = ("sha256sum", "tar", "uname", "id", "df", "tail", "mkdir", "cat")
+    for name in programs_of_shell:
         if name != lacking:
             (programs / name).symlink_to(str(shutil.which(name)))
     client = ("/usr/bin/env", "-i", f"PATH={programs}", "/bin/sh", "-c")
@@ -94,13 +94,13 @@ def test_an_unreachable_or_silent_board_is_an_error(board: Lab) -> None:
 
 
 def test_a_host_key_that_changed_is_refused(board: Lab, tmp_path: Path) -> None:
-    known = tmp_path / "sshd/known"
-    other = (tmp_path / "sshd/key.pub").read_text().split()[:2]
-    known.write_text(f"{known.read_text().split()[0]} {' '.join(other)}\n")
+    known_hosts = tmp_path / "sshd/known"
+    other_key = (tmp_path / "sshd/key.pub").read_text().split()[:2]
+    known_hosts.write_text(f"{known_hosts.read_text().split()[0]} {' '.join(other_key)}\n")
     with pytest.raises(ToolError) as caught:
         board.device.ask("true")
     assert "IDENTIFICATION HAS CHANGED" in caught.value.why
-    known.write_text("")
+    known_hosts.write_text("")
     with pytest.raises(ToolError, match="reached"):
         board.device.ask("true")
 

@@ -69,7 +69,7 @@ def test_a_reboot_during_a_run_fails_it_and_the_next_run_works(lab: Lab, tmp_pat
     assert has_ended(pids[0])
     tool(lab.place / "bundle", "runner", ECHO)
     sent = opened.runner.sent
-    assert [one[0].tolist() for one in opened.run(SETS)] == [[1, 2], [3, 4]]
+    assert [outputs[0].tolist() for outputs in opened.run(SETS)] == [[1, 2], [3, 4]]
     assert opened.runner.sent == sent  # the files from before the reboot are there again
 
 
@@ -99,8 +99,8 @@ def test_a_reboot_during_a_push_fails_it_and_the_next_push_works(
     lab.slow.unlink()
     assert deploy(lab, bundle) == ExitCode.OK
     assert json.loads(capsys.readouterr().out)["sent_bytes"] == SIZE
-    (there,) = lab.place.glob("bundles/*")
-    assert [path.name for path in there.iterdir()] == ["runner"]
+    (bundle_place,) = lab.place.glob("bundles/*")
+    assert [path.name for path in bundle_place.iterdir()] == ["runner"]
     assert not (lab.place / "lease").exists()
 
 
@@ -124,8 +124,8 @@ def test_a_push_over_a_slow_link_succeeds_unless_it_exceeds_its_time_limit(
     assert deploy(lab, bundle) == ExitCode.OK
     assert time.monotonic() - began > SIZE / BYTES_PER_S
     assert json.loads(capsys.readouterr().out)["sent_bytes"] == SIZE
-    (there,) = lab.place.glob("bundles/*/runner")
-    there.unlink()
+    (runner_place,) = lab.place.glob("bundles/*/runner")
+    runner_place.unlink()
     with monkeypatch.context() as short:
         short.setattr("ci.device.connection.ANSWER_S", 0.3)
         short.setattr("ci.device.connection.PUSH_S_PER_MIB", 0.0)
@@ -136,5 +136,5 @@ def test_a_push_over_a_slow_link_succeeds_unless_it_exceeds_its_time_limit(
     # adb's server may have all bytes when its client is killed: then the file arrives whole.
     sent = json.loads(capsys.readouterr().out)["sent_bytes"]
     assert sent in ({SIZE} if lab.device.name.startswith("ssh") else {0, SIZE})
-    assert there.read_bytes() == (bundle / FILES / "runner").read_bytes()
+    assert runner_place.read_bytes() == (bundle / FILES / "runner").read_bytes()
     assert not (lab.place / "lease").exists()

@@ -31,9 +31,9 @@ pytestmark = pytest.mark.skipif(not BIN, reason="QNN_CI_TEST_JUMPSTARTER names n
 
 def read_block(title: str, language: str) -> str:
     """The block of a language that follows a title of the page."""
-    found = re.search(rf"## {title}\n.*?```{language}\n(.*?)```", PAGE, re.DOTALL)
-    assert found
-    return found[1]
+    match = re.search(rf"## {title}\n.*?```{language}\n(.*?)```", PAGE, re.DOTALL)
+    assert match
+    return match[1]
 
 
 def test_deploy_works_in_a_shell_of_jumpstarter(
@@ -88,9 +88,9 @@ def test_deploy_works_in_a_shell_of_jumpstarter(
             else:
                 process.kill()
     assert ended.returncode == 0, err.read_text() + (tmp_path / "exporter.log").read_text()
-    with socket.socket() as one:  # the script ended its tunnel
-        assert one.connect_ex(("127.0.0.1", tunnel)) != 0
-    told = out.read_text()
-    found = json.loads(told[told.index("{\n") : told.rindex("}") + 1])
-    assert (found["facts"]["soc"], found["sent_bytes"]) == ("SM8650", 10)
+    with socket.socket() as connection:  # the script ended its tunnel
+        assert connection.connect_ex(("127.0.0.1", tunnel)) != 0
+    output = out.read_text()
+    result = json.loads(output[output.index("{\n") : output.rindex("}") + 1])
+    assert (result["facts"]["soc"], result["sent_bytes"]) == ("SM8650", 10)
     assert (tmp_path / "phone0/there/bundles").is_dir()

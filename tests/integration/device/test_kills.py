@@ -80,21 +80,21 @@ def start(lab: Lab, bundle: Path, place: Path, *words: str, limit_s: float = LIM
 
 def list_ours(place: Path) -> list[str]:
     """What runs in a place of the device, or with it on its command line."""
-    found = []
+    commands = []
     for path in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             command = (path / "cmdline").read_bytes().decode("utf-8", "replace")
             if (path / "cwd").readlink().is_relative_to(place) or f"{place}'" in command:
-                found.append(command)
-    return found
+                commands.append(command)
+    return commands
 
 
-def wait_until(what: str, is_so: object) -> None:
+def wait_until(condition: str, is_so: object) -> None:
     for _ in range(400):
         if is_so():  # type: ignore[operator]
             return
         time.sleep(0.05)
-    pytest.fail(f"not in 20 s: {what}")
+    pytest.fail(f"not in 20 s: {condition}")
 
 
 def require_none(place: Path, within_s: float) -> None:
@@ -113,11 +113,11 @@ def test_a_killed_run_leaves_nothing_on_the_device_and_the_next_run_succeeds(
     """The run is killed at the start or in the middle of each device script: only its process, so
     that the client of adb or OpenSSH keeps running, or its whole process group."""
     bundle = write_bundle(tmp_path / "bundle", runner=RUNNER)
-    whole = start(lab, bundle, lab.place / "whole")
-    with whole.process as process:
+    whole_run = start(lab, bundle, lab.place / "whole")
+    with whole_run.process as process:
         assert process.stdout
         lines = [(line, time.monotonic()) for line in process.stdout]
-    assert (lines[-1][0].strip(), process.returncode) == (OUTPUTS, 0), whole.err.read_text()
+    assert (lines[-1][0].strip(), process.returncode) == (OUTPUTS, 0), whole_run.err.read_text()
     times = [at for _, at in lines]
     assert len(times) == len(PLACES) + 1
     for number, (name, share) in enumerate(INSTANTS):
@@ -167,9 +167,9 @@ def test_one_of_two_concurrent_computers_waits_for_the_lease(lab: Lab, tmp_path:
     assert not (lab.place / "lease").exists()
 
 
-def test_a_run_that_has_ended_leaves_no_watchdog_process(here: Lab, tmp_path: Path) -> None:
-    assert open_program(here, tmp_path, ECHO, timeout_s=600).run(SETS)
-    require_none(here.place, 30)
+def test_a_run_that_has_ended_leaves_no_watchdog_process(local_lab: Lab, tmp_path: Path) -> None:
+    assert open_program(local_lab, tmp_path, ECHO, timeout_s=600).run(SETS)
+    require_none(local_lab.place, 30)
 
 
 @pytest.mark.parametrize(
@@ -181,60 +181,70 @@ def test_a_run_that_has_ended_leaves_no_watchdog_process(here: Lab, tmp_path: Pa
     ],
 )
 def test_a_lease_that_two_computers_replace_at_once_goes_to_exactly_one(
-    here: Lab, tmp_path: Path, command: str, pattern: str, before: str
+    local_lab: Lab, tmp_path: Path, command: str, pattern: str, before: str
 ) -> None:
     """The other computer replaces an expired lease just before or after this one announces its own
     replacement, also with a new directory."""
     bundle = read_bundle(write_bundle(tmp_path / "bundle"))
-    runner, other = (DeviceRunner(here.device, bundle, "", Progress()) for _ in range(2))
-    (here.place / "lease").mkdir(parents=True)
-    held = here.place / "lease/held"
-    held.write_text("1000 another-1-a\n")
-    script = fill_script(SCRIPTS / "take.sh", place=here.place, me=other.owner, gone="", seconds=60)
+    runner, other_runner = (
+        DeviceRunner(local_lab.device, bundle, "", Progress()) for _ in range(2)
+    )
+    (local_lab.place / "lease").mkdir(parents=True)
+    lease_file = local_lab.place / "lease/held"
+    lease_file.write_text("1000 another-1-a\n")
+    script = fill_script(
+        SCRIPTS / "take.sh", place=local_lab.place, me=other_runner.owner, gone="", seconds=60
+    )
     (tmp_path / "take").write_text(script)
     between = f"{before} PATH=/usr/bin:/bin sh '{tmp_path}/take'; echo $? > '{tmp_path}/code'"
     once = f"case $1 in {pattern}) [ -e '{tmp_path}/code' ] || {{ {between}; }};; esac"
-    tool(here.bin, command, f'#!/bin/sh\n{once}\nexec /bin/{command} "$@"\n')
+    tool(local_lab.bin, command, f'#!/bin/sh\n{once}\nexec /bin/{command} "$@"\n')
     refused = runner.take()
     code = int((tmp_path / "code").read_text())
     assert (code == 0) == bool(refused)
-    assert held.read_text().endswith(f" {other.owner if refused else runner.owner}\n")
+    assert lease_file.read_text().endswith(f" {other_runner.owner if refused else runner.owner}\n")
     assert bool(refused) == (command == "mkdir")
-    assert [path.name for path in here.place.iterdir()] == ["lease"]
+    assert [path.name for path in local_lab.place.iterdir()] == ["lease"]
 
 
 @pytest.mark.parametrize("before", ["", "1000 another-1-a\n"])
 def test_a_directory_that_cannot_be_written_is_not_in_use(
-    here: Lab, tmp_path: Path, before: str
+    local_lab: Lab, tmp_path: Path, before: str
 ) -> None:
     runner = DeviceRunner(
-        here.device, read_bundle(write_bundle(tmp_path / "bundle")), "", Progress()
+        local_lab.device, read_bundle(write_bundle(tmp_path / "bundle")), "", Progress()
     )
     if before:
-        (here.place / "lease").mkdir(parents=True)
-        (here.place / "lease/held").write_text(before)
+        (local_lab.place / "lease").mkdir(parents=True)
+        (local_lab.place / "lease/held").write_text(before)
     refuse = 'echo "$1: Permission denied" >&2; exit 1'
-    tool(here.bin, "mkdir", f'#!/bin/sh\n[ "$1" = -p ] || {{ {refuse}; }}; exec /bin/mkdir "$@"\n')
+    tool(
+        local_lab.bin,
+        "mkdir",
+        f'#!/bin/sh\n[ "$1" = -p ] || {{ {refuse}; }}; exec /bin/mkdir "$@"\n',
+    )
     with pytest.raises(UnfitError, match="cannot write to"):
         runner.take()
 
 
 @pytest.mark.parametrize("before", ["", "expired", "fresh"])
-def test_one_of_many_runners_takes_the_lease(here: Lab, tmp_path: Path, before: str) -> None:
+def test_one_of_many_runners_takes_the_lease(local_lab: Lab, tmp_path: Path, before: str) -> None:
     bundle = read_bundle(write_bundle(tmp_path / "bundle"))
-    one, *others = (DeviceRunner(here.device, bundle, "", Progress()) for _ in range(9))
+    first_runner, *other_runners = (
+        DeviceRunner(local_lab.device, bundle, "", Progress()) for _ in range(9)
+    )
     if before:
-        one.renew(seconds=0 if before == "expired" else 60)
-    found: list[DeviceRunner] = []
+        first_runner.renew(seconds=0 if before == "expired" else 60)
+    lease_takers: list[DeviceRunner] = []
     threads = [
-        threading.Thread(target=lambda each=each: each.take() or found.append(each))
-        for each in others
+        threading.Thread(target=lambda each=each: each.take() or lease_takers.append(each))
+        for each in other_runners
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(found) == (0 if before == "fresh" else 1)
-    owner = one.owner if before == "fresh" else found[0].owner
-    assert (here.place / "lease/held").read_text().endswith(f" {owner}\n")
-    assert [path.name for path in here.place.iterdir()] == ["lease"]
+    assert len(lease_takers) == (0 if before == "fresh" else 1)
+    owner = first_runner.owner if before == "fresh" else lease_takers[0].owner
+    assert (local_lab.place / "lease/held").read_text().endswith(f" {owner}\n")
+    assert [path.name for path in local_lab.place.iterdir()] == ["lease"]

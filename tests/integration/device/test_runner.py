@@ -75,39 +75,41 @@ def test_a_program_runs_on_a_device(opened: DeviceProgram, tmp_path: Path) -> No
 
 
 def test_relative_places_are_below_the_directory_in_which_shells_start(
-    here: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    local_lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", "/nowhere")
     place = Path("on device")
-    lab = here._replace(device=replace(here.device, place=str(place)), place=place)
+    lab = local_lab._replace(device=replace(local_lab.device, place=str(place)), place=place)
     assert open_program(lab, tmp_path, ECHO).run(SETS)
 
 
-def test_a_lease_lasts_longer_than_the_time_limit_of_a_run(here: Lab, tmp_path: Path) -> None:
+def test_a_lease_lasts_longer_than_the_time_limit_of_a_run(local_lab: Lab, tmp_path: Path) -> None:
     for timeout_s, seconds in ((20, LEASE_S), (LEASE_S, 2 * LEASE_S)):
-        open_program(here, tmp_path, ECHO, timeout_s).run(SETS)
-        until, _ = (here.place / "lease/held").read_text().split()
+        open_program(local_lab, tmp_path, ECHO, timeout_s).run(SETS)
+        until, _ = (local_lab.place / "lease/held").read_text().split()
         assert -LEASE_S / 2 < int(until) - time.time() - seconds <= 1
-        shutil.rmtree(here.place / "lease")
+        shutil.rmtree(local_lab.place / "lease")
 
 
-def test_run_does_not_reuse_outputs_or_log_lines_of_earlier_run(here: Lab, tmp_path: Path) -> None:
+def test_run_does_not_reuse_outputs_or_log_lines_of_earlier_run(
+    local_lab: Lab, tmp_path: Path
+) -> None:
     lines = "I/other: words\nQnnDsp <E> fastrpc: error 14001"
-    tool(here.bin, "logcat", f"#!/bin/sh\n[ $4 = -T ] && echo '{lines}'\n")
-    opened = open_program(here, tmp_path, ECHO)
+    tool(local_lab.bin, "logcat", f"#!/bin/sh\n[ $4 = -T ] && echo '{lines}'\n")
+    opened = open_program(local_lab, tmp_path, ECHO)
     opened.run(SETS)
-    tool(here.place / "bundle", "runner", "#!/bin/sh\nexit 0\n")
+    tool(local_lab.place / "bundle", "runner", "#!/bin/sh\nexit 0\n")
     with pytest.raises(RunError):
         opened.run(SETS)
-    tool(here.place / "bundle", "runner", "#!/bin/sh\necho why; exit 7\n")
+    tool(local_lab.place / "bundle", "runner", "#!/bin/sh\necho why; exit 7\n")
     with pytest.raises(RunError, match="exited with code 7"):
         opened.run(SETS)
     log = (tmp_path / "log").read_text()
     assert log == f"why\n{SYSTEM_MARK}QnnDsp <E> fastrpc: error 14001\n"
-    tool(here.place / "bundle", "runner", "#!/bin/sh\necho alone; exit 0\n")
-    (here.bin / "logcat").unlink()
-    tool(here.bin, "dmesg", "#!/bin/sh\necho not permitted >&2; exit 1\n")
+    tool(local_lab.place / "bundle", "runner", "#!/bin/sh\necho alone; exit 0\n")
+    (local_lab.bin / "logcat").unlink()
+    tool(local_lab.bin, "dmesg", "#!/bin/sh\necho not permitted >&2; exit 1\n")
     with pytest.raises(RunError):
         opened.run(SETS)
     assert (tmp_path / "log").read_text() == "alone\n"
@@ -124,18 +126,20 @@ def test_a_runner_that_floods_its_log_keeps_its_beginning_and_end(lab: Lab, tmp_
     assert len(log) < LOG_BYTES + 100
 
 
-def test_an_expired_lease_is_taken_over_and_cannot_be_renewed(here: Lab, tmp_path: Path) -> None:
-    first, second = (open_program(here, tmp_path, ECHO).runner for _ in range(2))
+def test_an_expired_lease_is_taken_over_and_cannot_be_renewed(
+    local_lab: Lab, tmp_path: Path
+) -> None:
+    first, second = (open_program(local_lab, tmp_path, ECHO).runner for _ in range(2))
     first.renew(seconds=0)
     with lease_first([second]):
-        assert second.owner in (here.place / "lease/held").read_text()
+        assert second.owner in (local_lab.place / "lease/held").read_text()
         with pytest.raises(UnfitError):
             first.renew()
-    assert not (here.place / "lease").exists()
+    assert not (local_lab.place / "lease").exists()
 
 
-def test_a_lease_of_a_killed_process_is_taken_over_at_once(here: Lab, tmp_path: Path) -> None:
-    first, second = (open_program(here, tmp_path, ECHO).runner for _ in range(2))
+def test_a_lease_of_a_killed_process_is_taken_over_at_once(local_lab: Lab, tmp_path: Path) -> None:
+    first, second = (open_program(local_lab, tmp_path, ECHO).runner for _ in range(2))
     with subprocess.Popen(["true"]) as process:
         pass
     first.owner = f"{socket.gethostname()}-{process.pid}-0"
@@ -143,7 +147,7 @@ def test_a_lease_of_a_killed_process_is_taken_over_at_once(here: Lab, tmp_path: 
     second.renew()
     with pytest.raises(UnfitError):
         first.renew()
-    here.device.call(f"rm -r '{here.place}/lease'")
+    local_lab.device.call(f"rm -r '{local_lab.place}/lease'")
     first.owner = f"elsewhere-{process.pid}-0"  # of another computer: it may be alive
     first.renew()
     with pytest.raises(UnfitError):
@@ -157,12 +161,12 @@ echo x >> ../../starts; [ $(wc -l < ../../starts) != 3 ] || cp 0_0.raw outputs/o
 
 
 def test_a_program_runs_the_requested_number_of_starts_and_a_differing_one_is_a_fault(
-    here: Lab, tmp_path: Path
+    local_lab: Lab, tmp_path: Path
 ) -> None:
-    opened = open_program(here, tmp_path, FLAKY)
+    opened = open_program(local_lab, tmp_path, FLAKY)
     opened.runner.starts = 4
-    assert [one[0].tolist() for one in opened.run(SETS)] == [[1, 2], [3, 4]]
-    assert (here.place / "starts").read_text() == "x\n" * 4
+    assert [outputs[0].tolist() for outputs in opened.run(SETS)] == [[1, 2], [3, 4]]
+    assert (local_lab.place / "starts").read_text() == "x\n" * 4
     notes = opened.finish()
     assert notes.device
     assert notes.device.starts == 4

@@ -57,9 +57,9 @@ def holds(owner: str, seconds: str) -> Callable[[Path], object]:
 
 def on_each(pattern: str, change: Callable[[Path], object]) -> Callable[[Path], object]:
     def spoil(place: Path) -> None:
-        found = list(place.glob(pattern))
-        assert found
-        for path in found:
+        paths = list(place.glob(pattern))
+        assert paths
+        for path in paths:
             change(path)
 
     return spoil
@@ -104,11 +104,14 @@ FAULTS = {
 
 
 @pytest.fixture(
-    params=["here", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("board", "phone"))]
+    params=[
+        "local_lab",
+        *(pytest.param(name, marks=pytest.mark.nightly) for name in ("board", "phone")),
+    ]
 )
 def any_lab(request: pytest.FixtureRequest) -> Lab:
-    found: Lab = request.getfixturevalue(request.param)
-    return found
+    requested_lab: Lab = request.getfixturevalue(request.param)
+    return requested_lab
 
 
 def call(args: argparse.Namespace, program: Program) -> tuple[ExitCode, str]:
@@ -119,9 +122,9 @@ def call(args: argparse.Namespace, program: Program) -> tuple[ExitCode, str]:
             outputs = DeviceProgram(runner, program, 1).run(SETS)
     except RunError as error:
         log = program.log.read_text() if program.log.exists() else ""
-        known = find_known(log, read_rules())
+        rule = find_known(log, read_rules())
         code = ENVIRONMENT if error.lacks else FAILED
-        return code, f"{error}\n{known.fix if known else ''}"
+        return code, f"{error}\n{rule.fix if rule else ''}"
     except QnnCiError as error:
         return error.exit_code, f"{error.what}\n{error.why}"
     assert [output[0].tolist() for output in outputs] == RIGHT

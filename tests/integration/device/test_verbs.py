@@ -123,28 +123,28 @@ def test_any_chooses_the_first_free_device_with_the_requested_soc(
 ) -> None:
     monkeypatch.setattr("ci.device.runner.PAUSE_S", 0.2)
     socs = {"ssh:a": "SM8550", "ssh:b": "SM8650", "ssh:c": "SM8650"}
-    known = {name: here_with(tmp_path, name, soc) for name, soc in socs.items()}
+    devices = {name: here_with(tmp_path, name, soc) for name, soc in socs.items()}
 
     def find(word: str, _: str) -> Device:
-        if word not in known:
+        if word not in devices:
             raise ToolError(f"{word} cannot be reached")
-        return known[word]
+        return devices[word]
 
     monkeypatch.setattr("ci.verbs.deploy.open_device", find)
     folder = write_bundle(tmp_path / "bundle", Target.ANDROID)
     bundle = read_bundle(folder)
     base = ["deploy", "--bundle", str(folder), "--json", "--any", "soc=sm8650"]
-    words = [*base, *(word for name in ("ssh:off", *known) for word in ("--device", name))]
+    words = [*base, *(word for name in ("ssh:off", *devices) for word in ("--device", name))]
 
     def deployed() -> str:
         assert main(words) == ExitCode.OK
         return str(json.loads(capsys.readouterr().out)["device"])
 
     assert deployed() == "ssh:b"
-    held = [DeviceRunner(known[name], bundle, "", Progress()) for name in ("ssh:b", "ssh:c")]
-    held[0].renew()
+    runners = [DeviceRunner(devices[name], bundle, "", Progress()) for name in ("ssh:b", "ssh:c")]
+    runners[0].renew()
     assert deployed() == "ssh:c"
-    held[1].renew()
+    runners[1].renew()
     assert main(words) == ExitCode.ENVIRONMENT
     assert "all 2 devices are in use" in capsys.readouterr().err
     threading.Timer(1, shutil.rmtree, [tmp_path / "c/place/lease"]).start()

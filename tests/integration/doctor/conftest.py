@@ -21,8 +21,8 @@ def libatomic(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine with libatomic.so.1: without it, each of these environments has one fault more."""
 
     def find(names: Iterable[str]) -> dict[str, str | None]:
-        found = find_libraries(wanted := set(names))
-        return found | {name: f"/lib/{name}" for name in wanted & {"libatomic.so.1"}}
+        libraries = find_libraries(requested := set(names))
+        return libraries | {name: f"/lib/{name}" for name in requested & {"libatomic.so.1"}}
 
     monkeypatch.setattr(host, "find_libraries", find)
 

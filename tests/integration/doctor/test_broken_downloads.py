@@ -29,7 +29,7 @@ def add(name: str, data: bytes) -> Callable[[Path], None]:
 
 
 @pytest.mark.parametrize(
-    ("damage", "found"),
+    ("damage", "finding_ids"),
     [
         (lambda folder: None, set()),
         (edit(SYSTEM, lambda data: make_set()[SKEL]), {"QNN212"}),
@@ -46,7 +46,7 @@ def add(name: str, data: bytes) -> Callable[[Path], None]:
 )
 def test_each_damaged_download_gets_its_finding_ids(
     damage: Callable[[Path], None],
-    found: set[str],
+    finding_ids: set[str],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -55,5 +55,5 @@ def test_each_damaged_download_gets_its_finding_ids(
     damage(tmp_path)
     code = main(["doctor", "staged", "--root", f"staging={tmp_path}", "--json"])
     rows = json.loads(capsys.readouterr().out)["findings"]
-    assert {row["id"] for row in rows} == found
+    assert {row["id"] for row in rows} == finding_ids
     assert bool(code) == any(row["severity"] == "error" for row in rows)

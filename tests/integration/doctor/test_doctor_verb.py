@@ -56,7 +56,9 @@ def test_a_missing_sdk_of_another_version_is_fetched_with_its_profile(
 ) -> None:
     ended = run_doctor(tmp_path, *words, "--json")
     (fix,) = {
-        one["fix"] for one in json.loads(ended.stdout)["findings"] if "qnn-sdk=" in one["fix"]
+        finding["fix"]
+        for finding in json.loads(ended.stdout)["findings"]
+        if "qnn-sdk=" in finding["fix"]
     }
     assert f"fetch {profile}`" in fix
 
@@ -133,5 +135,5 @@ def test_a_device_with_another_soc_than_requested_is_a_warning(
     words = ("linux", "--device", "--soc", "SM8650", "--json")
     verdict = json.loads(run_doctor(tmp_path, *words, **phone).stdout)
     jsonschema.validate(verdict, SCHEMA)
-    found = {finding["id"]: finding["severity"] for finding in verdict["findings"]}
-    assert found["QNN802"] == "warning"
+    severities = {finding["id"]: finding["severity"] for finding in verdict["findings"]}
+    assert severities["QNN802"] == "warning"

@@ -53,14 +53,14 @@ class Row(NamedTuple):
 
     name: str
     profile: str
-    wanted: str
+    finding_id: str
     mutate: Mutate = nothing
     ask: Ask = as_it_is
     repair: Mutate = nothing
     asked_again: Ask = as_it_is
 
     def __str__(self) -> str:
-        return f"{self.wanted} {self.name}"
+        return f"{self.finding_id} {self.name}"
 
 
 def request_of(world: World, profile: str) -> SurveyRequest:
@@ -105,13 +105,13 @@ def other_adaptor(name: str) -> Mutate:
     return lambda world: world.replace(adaptor_path(world), (LIBRARIES / name).read_bytes())
 
 
-def installed(name: str, found: str, line: str) -> Mutate:
+def installed(name: str, installed_version: str, line: str) -> Mutate:
     """A distribution in a version that the metadata of executorch does not ask for."""
 
     def mutate(world: World) -> None:
         path = world.site / "executorch-0.dist-info" / "METADATA"
         world.replace(path, path.read_bytes() + f"Requires-Dist: {line}\n".encode())
-        text = f"Metadata-Version: 2.1\nName: {name}\nVersion: {found}\n"
+        text = f"Metadata-Version: 2.1\nName: {name}\nVersion: {installed_version}\n"
         world.add(world.site / f"{name}-0.dist-info" / "METADATA", text.encode())
 
     return mutate
@@ -148,11 +148,11 @@ def reset_nested(world: World) -> None:
     world.undo.append(lambda: git(nested, "reset", "-q", "--hard", before))
 
 
-def run_fix(wanted: str) -> Mutate:
+def run_fix(finding_id: str) -> Mutate:
     """Run the commands that the finding tells, as a reader would."""
 
     def mutate(world: World) -> None:
-        fix = findings_of(world.request("linux"))[wanted]
+        fix = findings_of(world.request("linux"))[finding_id]
         words = fix.split()
         assert words[:2] == ["git", "-C"], fix
         git(Path(words[2]), *words[3:])
@@ -258,8 +258,8 @@ def test_each_single_fault_is_found_by_one_check(world: World, fault: Fault) -> 
 @pytest.mark.parametrize("row", MENDED, ids=str)
 def test_each_fault_is_found_and_gone_after_its_fix(world: World, row: Row) -> None:
     row.mutate(world)
-    found = findings_of(row.ask(request_of(world, row.profile), world))
-    assert set(found) == {row.wanted}, found
+    findings = findings_of(row.ask(request_of(world, row.profile), world))
+    assert set(findings) == {row.finding_id}, findings
     row.repair(world)
     assert findings_of(row.asked_again(request_of(world, row.profile), world)) == {}
 

@@ -53,12 +53,18 @@ def test_a_second_ndk_release_is_checked_against_its_own_pin(
     request = world.request("android")
     pins = {**request.pins, "android-ndk": find_pins(wanted_requests(PROFILE), {})["android-ndk"]}
     second = replace(request, profile=PROFILE, pins=pins)
-    (finding,) = [one for one in examine_request(second).findings if one.id not in SIZES]
+    (finding,) = [
+        finding for finding in examine_request(second).findings if finding.id not in SIZES
+    ]
     assert finding.id == "QNN603"
     assert "the pin is NDK r27 (27.0.12077973)" in finding.what
     world.replace(world.ndk / "source.properties", f"Pkg.Revision = {REVISION}\n".encode())
-    assert [one.id for one in examine_request(second).findings if one.id not in SIZES] == []
-    (finding,) = [one for one in examine_request(request).findings if one.id not in SIZES]
+    assert [
+        finding.id for finding in examine_request(second).findings if finding.id not in SIZES
+    ] == []
+    (finding,) = [
+        finding for finding in examine_request(request).findings if finding.id not in SIZES
+    ]
     assert "the pin is NDK r26c (26.2.11394342)" in finding.what
     assert find_pins(wanted_requests("android"), {})["android-ndk"] == "26.2.11394342"
 

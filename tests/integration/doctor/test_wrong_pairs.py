@@ -100,8 +100,8 @@ def ask_doctor(
         else:
             command += ["--root", f"{name}={shelf.find(name, version)}"]
     code = main(command)
-    said = json.loads(capfd.readouterr().out)
-    return code, {finding["id"]: finding["what"] for finding in said["findings"]}
+    verdict = json.loads(capfd.readouterr().out)
+    return code, {finding["id"]: finding["what"] for finding in verdict["findings"]}
 
 
 # More pairs are in tests/unit/provisioning/test_pairs.py: here each kind goes through the verb.
@@ -124,8 +124,8 @@ def test_versions_that_do_not_fit_together_exit_with_3_and_are_named(
     code: str,
     named: str,
 ) -> None:
-    ended, found = ask_doctor(capfd, monkeypatch, shelf, words, versions)
-    assert (ended, named in found.get(code, "")) == (ExitCode.ENVIRONMENT, True), found
+    ended, findings = ask_doctor(capfd, monkeypatch, shelf, words, versions)
+    assert (ended, named in findings.get(code, "")) == (ExitCode.ENVIRONMENT, True), findings
 
 
 DEFAULTS = {
@@ -145,17 +145,17 @@ def test_default_versions_are_not_reported_as_a_wrong_pair(
     versions = {name: DEFAULTS[name] for name in OF_PROFILE[words]}
     pairs = read_pairs()
     site = f"executorch={pairs.default},torch={pairs.find_torch()}"
-    _, found = ask_doctor(capfd, monkeypatch, shelf, words, {**versions, "site": site})
-    assert not PAIRED & found.keys()
+    _, findings = ask_doctor(capfd, monkeypatch, shelf, words, {**versions, "site": site})
+    assert not PAIRED & findings.keys()
 
 
 def test_direct_mode_for_lpai_names_the_profile_that_has_its_libraries(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     code = main(["build", "direct", "--json", "--soc", "SM8850", "--dsp-type", "0"])
-    said = json.loads(capfd.readouterr().out)
-    assert (code, "fetch direct-lpai`" in said["fix"]) == (ExitCode.ENVIRONMENT, True)
-    assert "qnn-sdk 2.43.0.260128" in said["what"]
+    error = json.loads(capfd.readouterr().out)
+    assert (code, "fetch direct-lpai`" in error["fix"]) == (ExitCode.ENVIRONMENT, True)
+    assert "qnn-sdk 2.43.0.260128" in error["what"]
 
 
 def test_env_aot_exports_the_overlay_that_was_built_for_it(
@@ -203,9 +203,9 @@ def test_a_checkout_of_another_version_than_the_installed_wheel_is_no_overlay(
     monkeypatch.setenv("PYTHONPATH", str(site))
     words = ["build", "aot", "--json", "--no-doctor", "--dry-run", "--python", BARE]
     code = main(words)
-    said = json.loads(capfd.readouterr().out)
+    error = json.loads(capfd.readouterr().out)
     assert code == ExitCode.ENVIRONMENT
-    assert re.findall(r"1\.\d\.1", said["what"]) == ["1.4.1", "1.5.1"]
+    assert re.findall(r"1\.\d\.1", error["what"]) == ["1.4.1", "1.5.1"]
     assert main([*words, "--install", "checkout"]) == ExitCode.OK
     monkeypatch.setenv("EXECUTORCH_ROOT", str(shelf.find("executorch", "1.5.1")))
     assert main(words) == ExitCode.OK

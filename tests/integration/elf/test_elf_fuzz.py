@@ -81,12 +81,12 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_mutated_file_gives_facts_or_an_error_of_the_tree(path: Path, data: bytes) -> None:
     path.write_bytes(data)
     started, before = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    said = read(path)
-    if isinstance(said, ElfFacts):
-        use(said, path)
+    facts_or_defect = read(path)
+    if isinstance(facts_or_defect, ElfFacts):
+        use(facts_or_defect, path)
     else:
-        assert judge_defect(said).id.startswith("QNN20")
-        assert "\n" not in str(said.what)
+        assert judge_defect(facts_or_defect).id.startswith("QNN20")
+        assert "\n" not in str(facts_or_defect.what)
     find_qnn_build(path)
     assert time.process_time() - started < MAX_SECONDS
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < MAX_GROWTH_KIB
@@ -105,8 +105,8 @@ def use(facts: ElfFacts, path: Path) -> None:
     for policy in POLICIES:
         for finding in judge(Placed(facts, policy)):
             msgspec.json.encode(finding)
-    kept = read_file(path.name, path)
-    assert kept.elf == facts or (kept.defect and not facts.program_headers)
+    file = read_file(path.name, path)
+    assert file.elf == facts or (file.defect and not facts.program_headers)
 
 
 def hostile(loads: int, entries: int) -> bytes:

@@ -22,15 +22,15 @@ class Net(nn.Module):
         self.compute = compute
 
     def forward(self, *inputs: Tensor) -> Any:
-        made = self.compute(self.parts, self.first(inputs[0]), *inputs[1:])
-        return self.last(made) if made.shape[-1:] == (32,) else made
+        hidden = self.compute(self.parts, self.first(inputs[0]), *inputs[1:])
+        return self.last(hidden) if hidden.shape[-1:] == (32,) else hidden
 
 
 def make(
     compute: Callable[..., Any], *shapes: tuple[int, ...], **parts: Callable[[], nn.Module]
 ) -> Model:
     torch.manual_seed(0)
-    net = Net(compute, **{name: one() for name, one in parts.items()}).eval()
+    net = Net(compute, **{name: make_part() for name, make_part in parts.items()}).eval()
 
     def draw() -> tuple[Tensor, ...]:
         return tuple(torch.randn(shape) for shape in shapes)
@@ -48,13 +48,13 @@ class Heads(nn.Module):
         super().__init__()
         self.q, self.k, self.v, self.o = (nn.Linear(32, 32) for _ in "qkvo")
 
-    def forward(self, x: Tensor, y: Tensor, mask: Tensor | None = None, **given: Any) -> Tensor:
-        def split(one: Tensor) -> Tensor:
-            return one.view(1, -1, 4, 8).transpose(1, 2)
+    def forward(self, x: Tensor, y: Tensor, mask: Tensor | None = None, **options: Any) -> Tensor:
+        def split(tokens: Tensor) -> Tensor:
+            return tokens.view(1, -1, 4, 8).transpose(1, 2)
 
         q, k, v = split(self.q(x)), split(self.k(y)), split(self.v(y))
-        made = functional.scaled_dot_product_attention(q, k, v, mask, **given)
-        return self.o(made.transpose(1, 2).reshape(1, -1, 32))
+        attended = functional.scaled_dot_product_attention(q, k, v, mask, **options)
+        return self.o(attended.transpose(1, 2).reshape(1, -1, 32))
 
 
 def joint() -> nn.Module:

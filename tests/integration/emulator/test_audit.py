@@ -132,7 +132,7 @@ def test_a_model_that_qnn_takes_whole_is_green_and_one_partition(nets: dict[str,
 def test_audit_predicts_the_delegation_of_the_lowered_programs(tmp_path: Path, group: str) -> None:
     compared = list(compare_group(*list_groups()[group], tmp_path))
     assert compared
-    assert [str(one) for one in compared if one.differences] == []
+    assert [str(comparison) for comparison in compared if comparison.differences] == []
 
 
 @pytest.mark.nightly

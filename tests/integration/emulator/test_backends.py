@@ -74,9 +74,9 @@ def test_a_program_for_the_emulator_of_lpai_runs_and_is_judged(pool: Pool, tmp_p
     case = run_case(pool, tmp_path, Backend.LPAI, spec).case
     assert case.status is Status.PASSED, f"{case.reason}\n{case.log_tail}"
     assert (case.fallback_nodes, case.partitions, case.cached) == (0, 1, False)
-    again = run_case(pool, tmp_path, Backend.LPAI, spec)
-    assert again.case.cached
-    assert len(again.controls) == 7
+    cached_run = run_case(pool, tmp_path, Backend.LPAI, spec)
+    assert cached_run.case.cached
+    assert len(cached_run.controls) == 7
 
     unrun = run_case(pool, tmp_path, Backend.LPAI_ARM, spec)
     assert (unrun.case.status, unrun.case.cached) == (Status.UNSUPPORTED, False), unrun.case.reason

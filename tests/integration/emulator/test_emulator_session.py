@@ -173,15 +173,17 @@ def test_runs_share_a_worker_process_until_one_hangs_or_dies_and_give_equal_bits
     pool, cache = shared
     program, sets = find_program(cache, tmp_path)
     outputs = sorted((tmp_path / "kept" / "mlp-fp16-SM8650" / "outputs").iterdir())
-    wanted = [file.read_bytes() for file in outputs]
+    expected_outputs = [file.read_bytes() for file in outputs]
     runner = make_runner(pool, 60.0)
 
     def run(number: int = 1, timeout_s: float = 60.0) -> bool:
         """Open once, run ``number`` times; whether the process had run other programs."""
         with runner.open(program, timeout_s) as opened:
             for _ in range(number):
-                made = opened.run(sets)
-                assert [tensor.tobytes() for tensors in made for tensor in tensors] == wanted
+                outputs_of_run = opened.run(sets)
+                assert [
+                    tensor.tobytes() for tensors in outputs_of_run for tensor in tensors
+                ] == expected_outputs
             return opened.used
 
     def stop(number: int) -> None:
@@ -221,13 +223,13 @@ if is_overwriting: overwrite_freed_memory()
 for place in made: libc.free(place)
 print(bytes([7] * 32) in left(), flush=True)
 """
-    seen = subprocess.check_output(
+    output = subprocess.check_output(
         [sys.executable, "-c", script],
         cwd=ROOT,
         text=True,
         env={**os.environ, "GLIBC_TUNABLES": TUNABLES},
     )
-    assert seen == "False\nTrue\n"
+    assert output == "False\nTrue\n"
 
 
 @pytest.mark.parametrize(
@@ -364,15 +366,19 @@ def test_kept_artifacts_are_complete_and_a_damaged_cache_entry_is_lowered_again(
 ) -> None:
     assert run_case("mlp", Scheme.A8W8).case.status is Status.PASSED
     folder = tmp_path / "kept" / "mlp-8a8w-SM8650"
-    wanted = {"artifact/program.pte", "artifact/quantized/3_0.raw", "outputs/output_3_0.raw"}
-    found = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
-    assert wanted <= found
-    kept = (folder / "artifact" / "program.pte").read_bytes()
+    expected_files = {
+        "artifact/program.pte",
+        "artifact/quantized/3_0.raw",
+        "outputs/output_3_0.raw",
+    }
+    files = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    assert expected_files <= files
+    kept_program = (folder / "artifact" / "program.pte").read_bytes()
     compiled = json.loads((folder / "artifact" / "artifact.json").read_text())["compiled"]
     (method,) = read_program(folder / "artifact" / "program.pte").methods
     for ports, recorded in ((method.inputs, "inputs"), (method.outputs, "outputs")):
         assert [(port.dtype, list(port.shape)) for port in ports] == [
-            (one["dtype"], one["shape"]) for one in compiled[recorded]
+            (port_row["dtype"], port_row["shape"]) for port_row in compiled[recorded]
         ]
     assert len(method.partitions) == compiled["delegation"]["partitions"]
     assert (method.partitions[0].soc_id, method.partitions[0].hexagon) == (57, 75)
@@ -382,12 +388,14 @@ def test_kept_artifacts_are_complete_and_a_damaged_cache_entry_is_lowered_again(
     strict = structs.replace(policy, reference=structs.replace(policy.reference, min_rms=1e9))
     refused = run_case("mlp", Scheme.A8W8, policy=strict)
     assert "the reference proves nothing: output 0 is near zero" in refused.case.reason
-    (program,) = [path for path in shared[1].rglob("program.pte") if path.read_bytes() == kept]
-    program.write_bytes(kept[:-1] + bytes([kept[-1] ^ 1]))
-    again = run_case("mlp", Scheme.A8W8)
-    assert again.case.status is Status.PASSED
-    assert not again.case.cached
-    assert again.remark == "a damaged cache entry was replaced"
+    (program,) = [
+        path for path in shared[1].rglob("program.pte") if path.read_bytes() == kept_program
+    ]
+    program.write_bytes(kept_program[:-1] + bytes([kept_program[-1] ^ 1]))
+    relowered = run_case("mlp", Scheme.A8W8)
+    assert relowered.case.status is Status.PASSED
+    assert not relowered.case.cached
+    assert relowered.remark == "a damaged cache entry was replaced"
 
 
 @pytest.mark.nightly
@@ -407,12 +415,12 @@ def test_a_file_size_limit_ends_a_run_with_exit_code_4(
 def find_processes(home: Path) -> list[str]:
     """Command lines of processes that were started with QNN_CI_HOME set to ``home``."""
     marker = f"QNN_CI_HOME={home}\0".encode()
-    found = []
+    commands = []
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             if marker in (entry / "environ").read_bytes():
-                found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
-    return found
+                commands.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+    return commands
 
 
 def is_lowering(home: Path) -> bool:

@@ -72,25 +72,32 @@ def test_an_estimate_changes_neither_program_nor_verdict(make_once: MakeOnce, ve
 
     def run(*options: str) -> tuple[list[dict[str, Any]], list[Any]]:
         name = f"estimate-{verb}-{len(options)}"
-        made = make_once(name, lambda place: run_lane(place, verb, *options))
-        cases = json.loads((made / "reports" / verb.replace("-", "_") / "report.json").read_text())
-        paths = sorted(made.glob(f"kept/*/artifact/**/{PROGRAMS[verb]}"))
+        folder = make_once(name, lambda place: run_lane(place, verb, *options))
+        cases = json.loads(
+            (folder / "reports" / verb.replace("-", "_") / "report.json").read_text()
+        )
+        paths = sorted(folder.glob(f"kept/*/artifact/**/{PROGRAMS[verb]}"))
         return cases["cases"], [*map(read, paths)]
 
-    (plain, programs), (estimated, others) = run(), run("--estimate")
+    (plain, programs), (estimated, estimated_programs) = run(), run("--estimate")
     assert len(programs) == len(plain) == 2
-    assert programs == others
-    for one, other in zip(plain, estimated, strict=True):
-        assert (one["status"], one["sqnr_db"]) == (other["status"], other["sqnr_db"])
-        assert one["estimate"] is None
-        simulation = other["estimate"]["simulation"]
+    assert programs == estimated_programs
+    for plain_case, estimated_case in zip(plain, estimated, strict=True):
+        assert (plain_case["status"], plain_case["sqnr_db"]) == (
+            estimated_case["status"],
+            estimated_case["sqnr_db"],
+        )
+        assert plain_case["estimate"] is None
+        simulation = estimated_case["estimate"]["simulation"]
         assert simulation["soc"] == "QCS9100"
         assert 0 < simulation["lower_cycles"] <= simulation["cycles"] <= simulation["upper_cycles"]
         assert simulation["missing_ops"] == 0
         lines = [cost["place"] for cost in simulation["costs"] if cost["place"]]
         assert lines
         assert all(line.startswith("net.py:") for line in lines)
-        assert bool(other["estimate"]["times"]) != bool(other["estimate"]["unknown"])
+        assert bool(estimated_case["estimate"]["times"]) != bool(
+            estimated_case["estimate"]["unknown"]
+        )
 
 
 def test_an_estimate_with_a_node_on_the_cpu_has_cycles_but_no_time(tmp_path: Path) -> None:
@@ -116,8 +123,8 @@ def test_an_estimate_with_a_node_on_the_cpu_has_cycles_but_no_time(tmp_path: Pat
         onnx.helper.make_model(graph, opset_imports=opsets, ir_version=9), tmp_path / "a.onnx"
     )
     words = ["--model", str(tmp_path / "a.onnx"), "--scheme", "fp16", "--json"]
-    said = run_to_end([sys.executable, "-m", "ci", "estimate", *words], timeout_s=300)
-    (case,) = json.loads(said[said.index("{") :])["cases"]
+    output = run_to_end([sys.executable, "-m", "ci", "estimate", *words], timeout_s=300)
+    (case,) = json.loads(output[output.index("{") :])["cases"]
     assert case["estimate"]["unknown"] == "1 node runs on the CPU, which is not simulated"
     assert case["estimate"]["simulation"]["graphs"] == 2
     assert case["estimate"]["simulation"]["cycles"] > 0

@@ -56,8 +56,11 @@ def suite(make_once: MakeOnce) -> tuple[Path, Report, list[Kept]]:
     folder = make_once("suite", run_suite)
     report = read_report(folder / "test_emulator")
     baselines = read_baselines(report.toolchain)
-    kept = [read_kept(one, baselines) for one in sorted((folder / "kept").glob("*/"))]
-    return folder / "kept", report, kept
+    kept_cases = [
+        read_kept(folder_of_case, baselines)
+        for folder_of_case in sorted((folder / "kept").glob("*/"))
+    ]
+    return folder / "kept", report, kept_cases
 
 
 def run_suite(folder: Path) -> None:
@@ -68,30 +71,32 @@ def run_suite(folder: Path) -> None:
 
 
 def test_right_outputs_pass_the_gate_in_every_case(suite: tuple[Path, Report, list[Kept]]) -> None:
-    _, report, kept = suite
+    _, report, kept_cases = suite
     failed = [case for case in report.cases if case.status is not Status.PASSED]
     assert not failed
-    assert len(kept) == len(report.cases) == CASES
+    assert len(kept_cases) == len(report.cases) == CASES
     policy = read_emulator_policy()
-    assert all(accepts(case, case.outputs, policy, records=True) for case in kept)
+    assert all(accepts(case, case.outputs, policy, records=True) for case in kept_cases)
 
 
 def test_the_gate_accepts_only_wrong_outputs_below_the_noise_other_tolerances_many_more(
     suite: tuple[Path, Report, list[Kept]],
 ) -> None:
-    found = count_accepted(suite[2], "ours", STRICT, *OTHERS)
-    assert found["wrong"] > 41 * CASES
-    ours = {lie: len(names) for lie, names in found["accepted"][STRICT].items()}
+    counts_of_lies = count_accepted(suite[2], "ours", STRICT, *OTHERS)
+    assert counts_of_lies["wrong"] > 41 * CASES
+    ours = {lie: len(names) for lie, names in counts_of_lies["accepted"][STRICT].items()}
     assert ours.keys() <= BELOW_THE_NOISE.keys()
     assert all(count <= BELOW_THE_NOISE[lie] for lie, count in ours.items()), ours
-    assert len(found["added"]) < CASES
-    for one in found["added"]:
-        assert one["raised_db"] < RAISE_DB, one
-        assert one["choices"][1] >= one["choices"][0], one
-    counts = {name: sum(map(len, lies.values())) for name, lies in found["accepted"].items()}
+    assert len(counts_of_lies["added"]) < CASES
+    for added_lie in counts_of_lies["added"]:
+        assert added_lie["raised_db"] < RAISE_DB, added_lie
+        assert added_lie["choices"][1] >= added_lie["choices"][0], added_lie
+    counts = {
+        name: sum(map(len, lies.values())) for name, lies in counts_of_lies["accepted"].items()
+    }
     assert counts["ours, rounded to its steps"] < 7 * CASES
     assert min(counts["ExecuTorch's tolerance"], counts["cosine 0.99"]) > 11 * CASES
-    assert found["right"]["ours"] == CASES
+    assert counts_of_lies["right"]["ours"] == CASES
 
 
 LIE_OF = {

@@ -28,19 +28,19 @@ def localise(*words: str, env: dict[str, str] | None = None) -> dict[str, Any]:
         argv, cwd=ROOT, env=env, capture_output=True, text=True, timeout=2900, check=False
     )
     assert ended.returncode == 1, ended.stderr[-2000:]
-    (found,) = json.loads(ended.stdout)["cases"]
-    return dict(found)
+    (case_row,) = json.loads(ended.stdout)["cases"]
+    return dict(case_row)
 
 
 @pytest.mark.nightly
 def test_localise_names_a_known_fault_with_its_line_and_finds_it_by_running() -> None:
     model = f"{ROOT}/tests/realistic/lost.py:positions"
-    found = localise("--model", model, "--scheme", "fp16")
-    assert [one["kind"] for one in found["part"]] == ["add", "layer_norm"]
-    (known,) = found["known_faults"]
-    assert known["fault"] == "broadcast-add-before-norm"
-    assert found["part"][0]["line"] == f"{known['file']}:{known['line']}"
-    assert found["programs"] <= 6
+    case_row = localise("--model", model, "--scheme", "fp16")
+    assert [operator["kind"] for operator in case_row["part"]] == ["add", "layer_norm"]
+    (known_fault,) = case_row["known_faults"]
+    assert known_fault["fault"] == "broadcast-add-before-norm"
+    assert case_row["part"][0]["line"] == f"{known_fault['file']}:{known_fault['line']}"
+    assert case_row["programs"] <= 6
 
 
 FOUND = {
@@ -59,8 +59,10 @@ def test_localise_finds_the_faulty_operators_and_writes_a_script_that_reproduces
     model, scheme = case.split()
     file = tmp_path / "smallest.py"
     path = f"{ROOT}/tests/realistic/{model}"
-    found = localise("--model", path, "--scheme", scheme, "--reproducer", str(file))
-    assert ([one["kind"] for one in found["part"]], found["mended_by"]) == FOUND[case]
+    case_row = localise("--model", path, "--scheme", scheme, "--reproducer", str(file))
+    assert ([operator["kind"] for operator in case_row["part"]], case_row["mended_by"]) == FOUND[
+        case
+    ]
     variables = subprocess.run(
         [sys.executable, "-m", "ci", "env", "emulator", "--shell"],
         cwd=ROOT, capture_output=True, text=True, check=True,
@@ -68,7 +70,7 @@ def test_localise_finds_the_faulty_operators_and_writes_a_script_that_reproduces
     alone = f"{variables}\ncd {shlex.quote(str(tmp_path))} && {sys.executable} smallest.py"
     ran = subprocess.run(["sh", "-c", alone], capture_output=True, text=True, check=False)
     assert ran.returncode == 1, ran.stderr[-2000:]
-    reached = found["part_outputs"][0]["reached_db"]
+    reached = case_row["part_outputs"][0]["reached_db"]
     assert f"output 0: {reached:.1f} dB" in ran.stdout
 
 
@@ -95,7 +97,7 @@ def test_localise_names_the_known_fault_in_a_trained_model(case: str, tmp_path: 
     subprocess.run(argv, cwd=HERE, env=env, check=True, timeout=600)
     policy = str(tmp_path / "torch" / "qnn.toml")
     words = ("--policy", policy, "--model", model, "--scheme", scheme)
-    found = localise(*words, "--timeout-s", "1200", env=env)
+    case_row = localise(*words, "--timeout-s", "1200", env=env)
     kinds, fault = TRAINED[case]
-    assert [one["kind"] for one in found["part"]] == kinds
-    assert [one["fault"] for one in found["known_faults"]][:1] == [fault]
+    assert [operator["kind"] for operator in case_row["part"]] == kinds
+    assert [known_fault["fault"] for known_fault in case_row["known_faults"]][:1] == [fault]

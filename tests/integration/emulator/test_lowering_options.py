@@ -38,8 +38,8 @@ def reports(make_once: MakeOnce) -> Path:
 
 @pytest.fixture(scope="module")
 def cases(reports: Path) -> dict[str, Any]:
-    found = json.loads((reports / "report.json").read_text())["cases"]
-    return {f"{case['model']} {case['scheme']}": case for case in found}
+    case_rows = json.loads((reports / "report.json").read_text())["cases"]
+    return {f"{case['model']} {case['scheme']}": case for case in case_rows}
 
 
 def test_each_lowering_option_passes_or_is_unsupported_with_its_reason(

@@ -57,7 +57,7 @@ def list_guarded(path: Path, guard: str) -> Iterator[str]:
     """Yield the functions that are called in `with` blocks of a kind."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.With) and guard in ast.unparse(node.items[-1].context_expr):
-            for call in (one for part in node.body for one in ast.walk(part)):
+            for call in (inner_node for part in node.body for inner_node in ast.walk(part)):
                 if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
                     yield from {call.func.id} - {*dir(builtins)}
 
@@ -74,13 +74,15 @@ def test_an_analysis_that_throws_is_a_warning_unless_the_verdict_needs_it(
     verdict = {*list_guarded(source, "needed(")}
     assert {"find_loss", "find_clipped"} <= explain
     assert "predict_noise" in verdict
-    every = sorted(explain | verdict)
-    (tmp_path / "net.py").write_text(MODEL + "".join(f"{one} = make\n" for one in every))
-    words = [word for one in every for word in ("--model", f"net.py:{one}")]
-    found = run_lane(lane, SITE.replace("MODULE", module), tmp_path, "--scheme", scheme, *words)
-    cases = {one.model.rpartition(":")[2]: one for one in found}
+    functions = sorted(explain | verdict)
+    (tmp_path / "net.py").write_text(
+        MODEL + "".join(f"{function} = make\n" for function in functions)
+    )
+    words = [word for function in functions for word in ("--model", f"net.py:{function}")]
+    case_rows = run_lane(lane, SITE.replace("MODULE", module), tmp_path, "--scheme", scheme, *words)
+    cases = {case.model.rpartition(":")[2]: case for case in case_rows}
     assert {name: check(case, name in explain) for name, case in cases.items()} == dict.fromkeys(
-        every, ""
+        functions, ""
     )
 
 

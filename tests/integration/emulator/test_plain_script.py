@@ -99,9 +99,12 @@ def test_a_lowered_program_equals_that_of_a_plain_upstream_script(
     )
     script = sign((programs["script"] / f"{PROGRAMS[name].replace(':', '-')}.pte").read_bytes())
     if name in REORDERED:
-        for made in (patched, plain):
-            assert len(made) == len(script)
-            differing = sum(one != other for one, other in zip(made, script, strict=True))
+        for program in (patched, plain):
+            assert len(program) == len(script)
+            differing = sum(
+                own_byte != script_byte
+                for own_byte, script_byte in zip(program, script, strict=True)
+            )
             assert differing < MOST_REORDERED * len(script)
     else:
         assert patched == plain == script

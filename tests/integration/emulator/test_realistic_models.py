@@ -63,8 +63,8 @@ def write_policy(folder: Path) -> Path:
     for file, scheme, name in CASES:
         schemes.setdefault((file, name), []).append(scheme)
     rows = [
-        f'[models.{name}]\npath = "{ROOT}/tests/realistic/{file}:{name}"\nschemes = {own}\n'
-        for (file, name), own in schemes.items()
+        f'[models.{name}]\npath = "{ROOT}/tests/realistic/{file}:{name}"\nschemes = {names}\n'
+        for (file, name), names in schemes.items()
     ]
     policy = folder / "policy.toml"
     policy.write_text('extends = "default"\n' + "".join(rows))
@@ -101,10 +101,10 @@ def test_a_realistic_model_fails_only_for_its_known_qnn_or_quantization_reason(
 def test_every_model_in_tests_realistic_has_a_case() -> None:
     from tests.realistic import sequences, vision
 
-    made = {
+    functions = {
         name
         for module in (vision, sequences)
-        for name, made in inspect.getmembers(module, inspect.isfunction)
-        if made.__module__ == module.__name__ and not inspect.signature(made).parameters
+        for name, function in inspect.getmembers(module, inspect.isfunction)
+        if function.__module__ == module.__name__ and not inspect.signature(function).parameters
     }
-    assert made == {name for _, _, name in CASES}
+    assert functions == {name for _, _, name in CASES}

@@ -48,7 +48,7 @@ PAIRS = {
 
 
 def lower(scheme: str, folder: Path) -> dict[str, Case]:
-    names = [f"{name}_{one}" for name in PAIRS[scheme] for one in ("before", "after")]
+    names = [f"{name}_{state}" for name in PAIRS[scheme] for state in ("before", "after")]
     words = [word for name in names for word in ("--model", f"{MODELS}:{name}")]
     argv = [sys.executable, "-m", "ci", "test-emulator", "--scheme", scheme, "--reports"]
     run_to_end([*argv, str(folder), *words], timeout_s=1800, codes=(ExitCode.FAILED,))
@@ -60,12 +60,12 @@ def lower(scheme: str, folder: Path) -> dict[str, Case]:
 def test_a_remedy_makes_a_red_model_green(scheme: str, tmp_path: Path) -> None:
     cases = lower(scheme, tmp_path)
     ids = {rule.id: rule.finding_id for rule in read_rules()}
-    names = {
-        name: {cause.name for found in cases[f"{name}_before"].findings for cause in found.causes}
-        for name in PAIRS[scheme]
-    }
-    wanted = {name: rule for name, rule in PAIRS[scheme].items() if rule}
-    assert [name for name, rule in wanted.items() if ids[rule] not in names[name]] == []
+    names = {}
+    for name in PAIRS[scheme]:
+        findings = cases[f"{name}_before"].findings
+        names[name] = {cause.name for finding in findings for cause in finding.causes}
+    expected_rules = {name: rule for name, rule in PAIRS[scheme].items() if rule}
+    assert [name for name, rule in expected_rules.items() if ids[rule] not in names[name]] == []
     assert {name for name, case in cases.items() if case.status is Status.PASSED} == {
         f"{name}_after" for name in PAIRS[scheme]
     }

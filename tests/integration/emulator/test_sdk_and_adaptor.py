@@ -71,8 +71,8 @@ def set_headers(minor: int) -> elf.Edit:
     """As if the adaptor had been compiled with the headers of QNN 2.``minor``."""
 
     def edit(data: bytearray) -> None:
-        for found in HTP_API.finditer(bytes(data)):
-            data[found.start(1)] = minor
+        for match in HTP_API.finditer(bytes(data)):
+            data[match.start(1)] = minor
 
     return edit
 
@@ -80,36 +80,39 @@ def set_headers(minor: int) -> elf.Edit:
 def refuse(capfd: pytest.CaptureFixture[str], *words: str) -> dict[str, str]:
     """Run the main job's verb: it must end with 3 before it lowers."""
     code = main(["test-emulator", "--json", "--model", "mlp", *words])
-    told = capfd.readouterr()
-    assert code == ExitCode.ENVIRONMENT, told.err
-    assert "3/4" not in told.err
-    said: dict[str, str] = json.loads(told.out)
-    return said
+    printed = capfd.readouterr()
+    assert code == ExitCode.ENVIRONMENT, printed.err
+    assert "3/4" not in printed.err
+    error: dict[str, str] = json.loads(printed.out)
+    return error
 
 
 def test_the_qnn_header_version_is_read_from_the_code_of_the_adaptor(tmp_path: Path) -> None:
     assert find_headers_version(ADAPTOR) == "2.37"
-    other = tmp_path / "other.so"
+    copy = tmp_path / "other.so"
     data = bytearray(ADAPTOR.read_bytes())
     set_headers(51)(data)
-    other.write_bytes(data)
-    assert find_headers_version(other) == "2.51"
-    other.write_bytes(HTP_API.sub(b"", bytes(data)))
-    assert find_headers_version(other) == ""
+    copy.write_bytes(data)
+    assert find_headers_version(copy) == "2.51"
+    copy.write_bytes(HTP_API.sub(b"", bytes(data)))
+    assert find_headers_version(copy) == ""
 
 
 @pytest.mark.parametrize(
-    ("made", "message"),
+    ("overlay_options", "message"),
     [
         ({"executorch": "1.4.1"}, "QNN901: the QNN adaptor was built from ExecuTorch 1.4.1"),
         ({"suffix": ".cpython-39-x86_64-linux-gnu.so"}, "QNN508: the QNN adaptor is for another"),
     ],
 )
 def test_an_overlay_of_another_checkout_or_python_is_refused(
-    make_overlay: Make, capfd: pytest.CaptureFixture[str], made: dict[str, str], message: str
+    make_overlay: Make,
+    capfd: pytest.CaptureFixture[str],
+    overlay_options: dict[str, str],
+    message: str,
 ) -> None:
-    said = refuse(capfd, "--adaptor", str(make_overlay(**made)))
-    assert message in said["what"]
+    error = refuse(capfd, "--adaptor", str(make_overlay(**overlay_options)))
+    assert message in error["what"]
 
 
 def test_an_overlay_for_another_machine_is_refused(
@@ -122,10 +125,10 @@ def test_an_overlay_for_another_machine_is_refused(
 def test_an_overlay_for_a_newer_sdk_is_refused_with_the_command_that_builds_one(
     make_overlay: Make, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    said = refuse(capfd, "--adaptor", str(make_overlay(set_headers(51), sdk="2.51.0")))
-    assert "QNN902" in said["what"]
-    assert "headers of QNN 2.51, but libQnnHtp.so is from 2.49.40" in said["what"]
-    assert "ci build aot --sdk " in said["fix"]
+    error = refuse(capfd, "--adaptor", str(make_overlay(set_headers(51), sdk="2.51.0")))
+    assert "QNN902" in error["what"]
+    assert "headers of QNN 2.51, but libQnnHtp.so is from 2.49.40" in error["what"]
+    assert "ci build aot --sdk " in error["fix"]
 
 
 def test_a_missing_overlay_names_the_command_that_builds_it(
@@ -134,9 +137,9 @@ def test_a_missing_overlay_names_the_command_that_builds_it(
     runtime = provision_profile("emulator", Progress()).root("qnn-runtime")
     monkeypatch.setenv("QNN_CI_HOME", str(tmp_path))
     monkeypatch.setenv("QNN_CI_LIBCXX_ROOT", str(make_libcxx(tmp_path / "libcxx", runtime)))
-    said = refuse(capfd, "--sdk", str(runtime), "--adaptor", "overlay")
-    assert said["what"].startswith("no overlay was built for QNN 2.49.40")
-    assert f"ci build aot --sdk {runtime}`" in said["fix"]
+    error = refuse(capfd, "--sdk", str(runtime), "--adaptor", "overlay")
+    assert error["what"].startswith("no overlay was built for QNN 2.49.40")
+    assert f"ci build aot --sdk {runtime}`" in error["fix"]
 
 
 @pytest.mark.parametrize("words", [("--sdk", "nowhere"), ("--adaptor", "nowhere")])

@@ -46,22 +46,22 @@ def test_training_patterns_are_skipped_only_where_they_cannot_match(
     # The patch wraps what it finds here; monkeypatch restores it.
     monkeypatch.setattr(qat_utils, "_fold_conv_bn_qat_helper", qat_utils._fold_conv_bn_qat_helper)
     case = Model("norms", Norms().eval(), (draw(0),), (draw(0), draw(1)))
-    seen: list[Any] = []
+    exported_patterns: list[Any] = []
     export = qat_utils._get_aten_graph_module_for_pattern
 
     def record(*words: Any, **options: Any) -> Any:
-        seen.append(export(*words, **options))
-        return seen[-1]
+        exported_patterns.append(export(*words, **options))
+        return exported_patterns[-1]
 
     monkeypatch.setattr(qat_utils, "_get_aten_graph_module_for_pattern", record)
     plain = quantize_model(case, Scheme.A8W8, "SM8650")
-    assert len(seen) == 96
-    assert all(map(patches.has_divided_norm, seen[::2]))  # a replacement follows each
-    assert not any(map(patches.has_divided_norm, seen[1::2]))
-    seen.clear()
+    assert len(exported_patterns) == 96
+    assert all(map(patches.has_divided_norm, exported_patterns[::2]))  # a replacement follows each
+    assert not any(map(patches.has_divided_norm, exported_patterns[1::2]))
+    exported_patterns.clear()
     patches.skip_training_patterns()
     patched = quantize_model(case, Scheme.A8W8, "SM8650")
-    assert not seen
+    assert not exported_patterns
     assert patched.code == plain.code
     states = plain.state_dict(), patched.state_dict()
     assert states[0].keys() == states[1].keys()

@@ -37,9 +37,9 @@ def run_with(version: str, directory: Path, *words: str) -> subprocess.Completed
 def test_unsupported_versions_end_with_3_before_anything_is_lowered(tmp_path: Path) -> None:
     ended = run_with("1.5.99", tmp_path)
     assert ended.returncode == ExitCode.ENVIRONMENT, ended.stderr
-    told = json.loads(ended.stdout)
-    assert "1.5.99" in told["what"]
-    assert "executorch==1.5.1" in told["fix"]
+    error = json.loads(ended.stdout)
+    assert "1.5.99" in error["what"]
+    assert "executorch==1.5.1" in error["fix"]
     assert not list((tmp_path / "kept").iterdir())
 
 

@@ -31,5 +31,5 @@ def test_a_case_runs_code_of_exactly_the_documented_modules(tmp_path: Path) -> N
         timeout=500,
         check=True,
     )
-    seen = {*(tmp_path / "way.txt").read_text().splitlines()}
-    assert seen - OTHER_DOCUMENTS == WAY
+    run_modules = {*(tmp_path / "way.txt").read_text().splitlines()}
+    assert run_modules - OTHER_DOCUMENTS == WAY

@@ -45,9 +45,9 @@ def find_namespace() -> list[str]:
         if shutil.which(words[0]) and shutil.which("ip")
     )
     works = (
-        one
-        for one in tried
-        if subprocess.run(one, check=False, capture_output=True).returncode == 0
+        namespace
+        for namespace in tried
+        if subprocess.run(namespace, check=False, capture_output=True).returncode == 0
     )
     return next(works, [])[:-5]
 
@@ -72,14 +72,14 @@ def test_a_machine_without_a_network_judges_models_from_a_mirror(tmp_path: Path)
         place = served / "simple" / canonicalize_name(parse_wheel_filename(wheel.name)[0])
         place.mkdir(parents=True, exist_ok=True)
         wheel.rename(place / wheel.name)
-    kept = {
+    environment = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(("PIP_", "QNN_CI_"))
     }
     argv = [*namespace, "env", f"PATH={programs}", "sh", "-ec", INSIDE + ISOLATED]
     ended = subprocess.run(
-        argv, cwd=tmp_path, env=kept, check=False, capture_output=True, text=True
+        argv, cwd=tmp_path, env=environment, check=False, capture_output=True, text=True
     )
     assert ended.returncode == 0, f"{ended.stdout}\n{ended.stderr}"
     assert ended.stdout.count("passed: 1 passed, 0 failed") == 2

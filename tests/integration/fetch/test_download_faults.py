@@ -43,18 +43,18 @@ def fetch(
     url: str | list[str], directory: Path, pin: Pin = PIN, policy: TransferPolicy = QUICK
 ) -> tuple[str, str]:
     """How a fetch ended (ok, DownloadError, ...) and all that it said."""
-    said = io.StringIO()
+    stream = io.StringIO()
     urls = [url] if isinstance(url, str) else url
     target = directory / "a.zip"
     try:
-        found = fetch_file(urls, target, pin, Progress(said), policy=policy)
+        digest = fetch_file(urls, target, pin, Progress(stream), policy=policy)
     except QnnCiError as error:
         assert not target.exists()
-        return type(error).__name__, f"{said.getvalue()}{error}"
+        return type(error).__name__, f"{stream.getvalue()}{error}"
     assert target.read_bytes() == DATA
-    assert found == PIN.sha256
+    assert digest == PIN.sha256
     assert [path.name for path in directory.iterdir()] == ["a.zip"]
-    return "ok", said.getvalue()
+    return "ok", stream.getvalue()
 
 
 # What each status asks for is in test_transfer; where a body begins, whether it is whole, and what
@@ -76,9 +76,9 @@ def test_a_transient_download_fault_succeeds_on_a_retry(
 ) -> None:
     faults, words, most = MENDED[name]
     server.faults["a.zip"] = list(faults)
-    ended, said = fetch(server.url("a.zip"), tmp_path)
-    assert ended == "ok", said
-    assert words in said
+    ended, messages = fetch(server.url("a.zip"), tmp_path)
+    assert ended == "ok", messages
+    assert words in messages
     assert server.sent_bytes <= most * len(DATA)
     assert len(server.requests) <= len(faults) + 1
 
@@ -89,9 +89,9 @@ def test_an_unreachable_proxy_is_reported_without_its_password(
     monkeypatch.setenv("http_proxy", "http://me:secret@127.0.0.1:9")
     monkeypatch.delenv("no_proxy", raising=False)
     monkeypatch.delenv("NO_PROXY", raising=False)
-    ended, said = fetch(server.url("a.zip"), tmp_path)
-    assert (ended, "proxy cannot be reached" in said) == ("DownloadError", True)
-    assert "secret" not in said
+    ended, messages = fetch(server.url("a.zip"), tmp_path)
+    assert (ended, "proxy cannot be reached" in messages) == ("DownloadError", True)
+    assert "secret" not in messages
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +101,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
     now = dt.datetime.now(dt.timezone.utc)
     address = x509.IPAddress(ipaddress.IPv4Address("127.0.0.1"))
-    made = (
+    certificate_of_server = (
         x509.CertificateBuilder()
         .subject_name(name)
         .issuer_name(name)
@@ -114,7 +114,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
         .sign(key, hashes.SHA256())
     )
     path = tmp_path_factory.mktemp("tls") / "server.pem"
-    public = made.public_bytes(Encoding.PEM)
+    public = certificate_of_server.public_bytes(Encoding.PEM)
     private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     path.write_bytes(private + public)
     Path(f"{path}.crt").write_bytes(public)
@@ -124,10 +124,10 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_an_untrusted_certificate_is_refused_at_once(certificate: Path, tmp_path: Path) -> None:
     with bad.running(certificate) as server:
         server.files["a.zip"] = DATA
-        ended, said = fetch(server.url("a.zip"), tmp_path, policy=PATIENT)
+        ended, messages = fetch(server.url("a.zip"), tmp_path, policy=PATIENT)
     assert ended == "DownloadError"
-    assert "certificate is not trusted" in said
-    assert "REQUESTS_CA_BUNDLE" in said
+    assert "certificate is not trusted" in messages
+    assert "REQUESTS_CA_BUNDLE" in messages
     assert server.requests == []
 
 
@@ -138,12 +138,12 @@ def test_a_trusted_certificate_is_accepted_and_a_redirect_to_http_refused(
     with bad.running(certificate) as server, bad.running() as plain:
         plain.files["a.zip"] = server.files["a.zip"] = DATA
         server.faults["down.zip"] = [bad.redirect(plain.url("a.zip"))]
-        ended, said = fetch(server.url("down.zip"), tmp_path, policy=PATIENT)
-        assert (ended, "from https to http" in said) == ("DownloadError", True)
+        ended, messages = fetch(server.url("down.zip"), tmp_path, policy=PATIENT)
+        assert (ended, "from https to http" in messages) == ("DownloadError", True)
         plain.faults["back.zip"] = [bad.redirect(server.url("a.zip"))]
         server.faults["round.zip"] = [bad.redirect(plain.url("back.zip"))]
-        ended, said = fetch(server.url("round.zip"), tmp_path, policy=PATIENT)
-        assert (ended, "from https to http" in said) == ("DownloadError", True)
+        ended, messages = fetch(server.url("round.zip"), tmp_path, policy=PATIENT)
+        assert (ended, "from https to http" in messages) == ("DownloadError", True)
         assert plain.requests == []
         assert fetch(server.url("a.zip"), tmp_path, policy=PATIENT)[0] == "ok"
 
@@ -153,18 +153,18 @@ def test_credentials_are_used_and_never_shown(
 ) -> None:
     (tmp_path / "netrc").write_text("machine 127.0.0.1 login me password secret1\n")
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-    seen: list[str] = []
+    authorizations: list[str] = []
 
     def check(handler: bad.Handler, data: bytes) -> None:
-        seen.append(handler.headers.get("Authorization", ""))
+        authorizations.append(handler.headers.get("Authorization", ""))
         bad.status(403)(handler, data)
 
     server.faults["a.zip"] = [check, check]
     url = server.url("a.zip").replace("//", "//me:secret2@") + "?token=secret3"
-    said = fetch([server.url("a.zip"), url], tmp_path)[1]
-    assert all(value.startswith("Basic ") for value in seen)
-    assert len(seen) == 2
-    assert "secret" not in said
+    messages = fetch([server.url("a.zip"), url], tmp_path)[1]
+    assert all(value.startswith("Basic ") for value in authorizations)
+    assert len(authorizations) == 2
+    assert "secret" not in messages
 
 
 def test_an_interrupted_download_resumes_its_part_file(server: BadServer, tmp_path: Path) -> None:

@@ -35,14 +35,14 @@ def server() -> Iterator[BadServer]:
 
 def fetch(urls: list[str], directory: Path, pin: Pin = PIN) -> tuple[str, str]:
     """How a fetch ended, and what it said."""
-    said = io.StringIO()
+    stream = io.StringIO()
     try:
-        fetch_file(urls, directory / "a.zip", pin, Progress(said), policy=QUICK)
+        fetch_file(urls, directory / "a.zip", pin, Progress(stream), policy=QUICK)
         ended = "ok"
     except QnnCiError as error:
         ended = type(error).__name__
-        said.write(str(error))
-    return ended, said.getvalue()
+        stream.write(str(error))
+    return ended, stream.getvalue()
 
 
 def grow_with_new_etag(handler: bad.Handler, data: bytes) -> None:
@@ -64,9 +64,9 @@ def test_a_download_that_keeps_starting_over_is_given_up(
     server: BadServer, tmp_path: Path, fault: Fault
 ) -> None:
     server.faults["a.zip"] = [fault] * 30
-    ended, said = fetch([server.url("a.zip")], tmp_path)
+    ended, messages = fetch([server.url("a.zip")], tmp_path)
     assert (ended, len(server.requests) <= 2 * QUICK.attempts) == ("DownloadError", True)
-    assert "started over" in said
+    assert "started over" in messages
 
 
 @pytest.mark.parametrize(("piece", "pause_s"), [(b"x", 0.1), (bytes(1 << 20), 0)])
@@ -92,8 +92,8 @@ STRANGE: dict[str, Fault] = {
 @pytest.mark.parametrize("name", STRANGE)
 def test_unusual_server_response_is_retried(server: BadServer, tmp_path: Path, name: str) -> None:
     server.faults["a.zip"] = [STRANGE[name]]
-    ended, said = fetch([server.url("a.zip")], tmp_path)
-    assert ended == "ok", said
+    ended, messages = fetch([server.url("a.zip")], tmp_path)
+    assert ended == "ok", messages
 
 
 MEASURE = """

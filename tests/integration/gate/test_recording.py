@@ -71,13 +71,13 @@ def test_a_session_is_planned_for_changes_of_files_that_it_opened(
     commit(tmp_path, "init -q -b main")
     subprocess.run([sys.executable, "-m", "compileall", "-q", str(tmp_path / "lib")], check=True)
     fresh = tmp_path / "fresh.toml"
-    code, found = run_plan(tmp_path, "--record", "build", "notes", "--out", str(fresh))
+    code, result = run_plan(tmp_path, "--record", "build", "notes", "--out", str(fresh))
     opened = {
         "build": ["data/one.txt", "lib/__init__.py", "lib/code.py", "run"],
         "notes": ["data/two.txt", "run"],
     }
     assert code == 0, "without a record, each session runs for every change"
-    assert {row["name"]: row["files"] for row in found["sessions"]} == {"build": 4, "notes": 2}
+    assert {row["name"]: row["files"] for row in result["sessions"]} == {"build": 4, "notes": 2}
     fresh.replace(tmp_path / "opened.toml")
     commit(tmp_path)
     for path, needs in (
@@ -94,13 +94,13 @@ def test_a_session_is_planned_for_changes_of_files_that_it_opened(
         assert sorted(run) == needs, path
     stale = '[build]\nfiles = ["data/*"]\n[notes]\nfiles = ["run"]\n'
     (tmp_path / "opened.toml").write_text(stale)
-    code, found = run_plan(tmp_path, "--record", "notes")
-    assert (code, found["sessions"][0]["unplanned"]) == (1, ["data/two.txt"])
+    code, result = run_plan(tmp_path, "--record", "notes")
+    assert (code, result["sessions"][0]["unplanned"]) == (1, ["data/two.txt"])
     (tmp_path / "opened.toml").write_text(stale + '[broken]\nfiles = ["data/one.txt"]\n')
-    code, found = run_plan(tmp_path, "--record", "broken", "--out", str(fresh))
-    known = read_toml(fresh.name, dict[str, Recorded], fresh.parent)["broken"].files
-    assert known == ("data/one.txt", "data/two.txt", "run"), "a failed run takes nothing away"
-    assert (code, found["sessions"][0]["exit_code"]) == (1, 3)
+    code, result = run_plan(tmp_path, "--record", "broken", "--out", str(fresh))
+    recorded = read_toml(fresh.name, dict[str, Recorded], fresh.parent)["broken"].files
+    assert recorded == ("data/one.txt", "data/two.txt", "run"), "a failed run takes nothing away"
+    assert (code, result["sessions"][0]["exit_code"]) == (1, 3)
 
 
 @pytest.mark.parametrize(

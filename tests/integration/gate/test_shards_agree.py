@@ -52,9 +52,9 @@ def judged(report: Report) -> Any:
 @pytest.mark.nightly
 def test_merged_shards_give_the_verdicts_of_a_whole_run(tmp_path: Path) -> None:
     (tmp_path / "policy.toml").write_text(POLICY)
-    code, whole = run(tmp_path / "whole")
+    code, whole_report = run(tmp_path / "whole")
     assert code == 1
-    assert [case.status.value for case in whole.cases] == ["passed", "failed", "passed"]
+    assert [case.status.value for case in whole_report.cases] == ["passed", "failed", "passed"]
     codes = []
     for shard in ("1/2", "2/2"):
         code, report = run(tmp_path / shard.replace("/", "-of-"), "--shard", shard)
@@ -65,4 +65,4 @@ def test_merged_shards_give_the_verdicts_of_a_whole_run(tmp_path: Path) -> None:
     words = ["-m", "ci", "report", *places, "--to", str(tmp_path / "merged")]
     ended = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, check=False)
     assert ended.returncode == 1
-    assert judged(read_report(tmp_path / "merged")) == judged(whole)
+    assert judged(read_report(tmp_path / "merged")) == judged(whole_report)

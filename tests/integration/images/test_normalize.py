@@ -40,7 +40,7 @@ def test_images_with_equal_contents_are_normalized_to_one_digest(
         raw.append(build(engine, STEP.format(base=busybox), {}))
         time.sleep(1.1)  # file times are whole seconds
     assert layers(engine, raw[0])[-1] != layers(engine, raw[1])[-1]
-    first, second = (normalized(engine, one, busybox, tmp_path) for one in raw)
+    first, second = (normalized(engine, image_id, busybox, tmp_path) for image_id in raw)
     assert first == second
     image = engine.images.get(first)
     assert layers(engine, first)[:-1] == layers(engine, busybox)

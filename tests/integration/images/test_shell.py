@@ -74,8 +74,10 @@ class Shell:
 
     def containers(self) -> list[str]:
         label = "executorch-qnn-ci.shell=tiny"
-        found = self.engine.containers.list(all=True, filters={"label": label}, ignore_removed=True)
-        return [str(one.id) for one in found if self.is_mine(one.attrs)]
+        labelled = self.engine.containers.list(
+            all=True, filters={"label": label}, ignore_removed=True
+        )
+        return [str(container.id) for container in labelled if self.is_mine(container.attrs)]
 
     def is_mine(self, attrs: dict[str, dict[str, list[str]]]) -> bool:
         return f"QNN_CI_CHECKOUT={self.checkout}" in attrs["Config"]["Env"]
@@ -89,8 +91,8 @@ class Shell:
 
 @pytest.fixture
 def shell(engine: DockerClient, busybox: str, tmp_path: Path) -> Iterator[Shell]:
-    made = Shell(engine, busybox, tmp_path)
-    yield made
+    new_shell = Shell(engine, busybox, tmp_path)
+    yield new_shell
     for volume in engine.volumes.list(filters={"label": "executorch-qnn-ci.shell=tiny"}):
         with suppress(APIError):  # a test that failed may have left what uses it
             volume.remove(force=True)
@@ -168,9 +170,9 @@ def test_a_terminal_has_the_callers_size_and_passes_keys(shell: Shell) -> None:
     shell.wait_for(0)
 
 
-def read_until(fd: int, wanted: bytes) -> None:
-    seen, until = b"", time.monotonic() + WAIT_S
-    while wanted not in seen:
-        assert time.monotonic() < until, seen
+def read_until(fd: int, awaited: bytes) -> None:
+    output, until = b"", time.monotonic() + WAIT_S
+    while awaited not in output:
+        assert time.monotonic() < until, output
         if select.select([fd], [], [], 0.2)[0]:
-            seen += os.read(fd, 4096)
+            output += os.read(fd, 4096)

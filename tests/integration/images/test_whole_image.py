@@ -32,7 +32,7 @@ def describe_machine() -> set[bytes]:
     values = [value for key, _, value in rows if key.endswith(("index-url", "find-links", "proxy"))]
     values += [text for name, text in os.environ.items() if name.lower().endswith("_proxy")]
     words = [word for value in values for word in value.strip("'").split()]
-    return {one.encode() for one in (*words, socket.gethostname()) if len(one) > 4}
+    return {word.encode() for word in (*words, socket.gethostname()) if len(word) > 4}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -42,7 +42,7 @@ def test_no_file_of_our_layers_names_the_build_machine(
     image = engine.images.get(name)
     base = engine.images.get(image.labels[f"{LABEL}.base"]).attrs["RootFS"]["Layers"]
     words = describe_machine()
-    found = []
+    leaks = []
     save_image(engine, name, tmp_path / "image.tar")
     with tarfile.open(tmp_path / "image.tar") as saved:
         (manifest,) = json.load(saved.extractfile("manifest.json"))
@@ -51,5 +51,5 @@ def test_no_file_of_our_layers_names_the_build_machine(
                 for member in layer:
                     body = layer.extractfile(member) if member.isreg() else None
                     data = body.read() if body else b""
-                    found += [(member.name, word) for word in words if word in data]
-    assert found == []
+                    leaks += [(member.name, word) for word in words if word in data]
+    assert leaks == []

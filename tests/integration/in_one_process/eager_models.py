@@ -68,9 +68,9 @@ def test_a_float_converted_to_integers_gets_a_range() -> None:
     assert low[1] < 100 < high[1]
     wide = (0.5**2 / 2 + 1 / 2) ** 0.5 * 10  # a tenth of the RMS, in hundredths
     assert all(
-        abs(one - mid) <= wide + 1
+        abs(bound - mid) <= wide + 1
         for row in (low, high)
-        for one, mid in zip(row, (50, 100), strict=True)
+        for bound, mid in zip(row, (50, 100), strict=True)
     )
 
 

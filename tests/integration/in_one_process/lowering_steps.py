@@ -76,9 +76,9 @@ def test_what_lowering_imports_of_executorch_is_in_its_key() -> None:
         for name, module in tuple(sys.modules.items())
         if name.count(".") > 1 and name.startswith("executorch.") and module.__spec__.origin
     }
-    outside = {file for file in files if not any(Path(file).is_relative_to(one) for one in keyed)}
     assert len(files) > 300
-    assert outside == set()
+    for file in files:
+        assert any(Path(file).is_relative_to(place) for place in keyed), file
 
 
 class Convolutions(torch.nn.Module):
@@ -153,18 +153,22 @@ def test_a_patched_graph_module_computes_its_changed_graph_in_every_way_of_use(
 
 
 def test_a_kernel_is_registered_once_as_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    base, key, one = torch._ops.OperatorBase, torch._C.DispatchKey.Lazy, torch.ops.aten.relu.default
+    base, key, relu = (
+        torch._ops.OperatorBase,
+        torch._C.DispatchKey.Lazy,
+        torch.ops.aten.relu.default,
+    )
     monkeypatch.setattr(base, "py_impl", base.py_impl)
-    monkeypatch.setattr(one, "py_kernels", {})
+    monkeypatch.setattr(relu, "py_kernels", {})
     patches.register_fast()
-    assert one.py_impl(key)(abs) is abs
-    assert one.py_kernels == {key: abs}
+    assert relu.py_impl(key)(abs) is abs
+    assert relu.py_kernels == {key: abs}
     with pytest.raises(RuntimeError, match="override"):
-        one.py_impl(key)(abs)
+        relu.py_impl(key)(abs)
 
 
 def test_the_search_for_faults_exports_without_dynamo(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.export, "export", lambda *given, **options: (given, options))
+    monkeypatch.setattr(torch.export, "export", lambda *arguments, **options: (arguments, options))
     patches.export_without_dynamo()
     assert torch.export.export(1, strict=True, kwargs=2) == ((1,), {"strict": False, "kwargs": 2})
 
@@ -192,8 +196,10 @@ def test_a_patch_is_off_with_a_note_for_unverified_versions(
     assert applied.pop() == "second"
     installed["executorch"] = "1.6.0"
     assert len(list(patches.apply_patches(patches.PATCHES))) == 2
-    (both,) = patches.apply_patches(rows[1:])
-    assert both.endswith("torch 9.1+cpu (verified: 9.2) and executorch 1.6.0 (verified: 1.5.1)")
+    (two_versions,) = patches.apply_patches(rows[1:])
+    assert two_versions.endswith(
+        "torch 9.1+cpu (verified: 9.2) and executorch 1.6.0 (verified: 1.5.1)"
+    )
     assert applied == ["first"]
 
 
@@ -201,19 +207,19 @@ def test_patches_are_verified_with_the_pinned_versions() -> None:
     """Otherwise, a change of the pins would turn all of them off, and only the longer time would
     show it."""
     pinned = read_pairs()
-    for one in patches.PATCHES:
-        assert pinned.find_torch() in one.torch
-        assert pinned.default in one.executorch
+    for row in patches.PATCHES:
+        assert pinned.find_torch() in row.torch
+        assert pinned.default in row.executorch
 
 
 def test_only_1x1_layers_of_a_fitting_width_are_quantized_in_blocks() -> None:
     exported = torch.export.export(Convolutions().eval(), (draw(1, 32, 10, 10),), strict=True)
     sizes = block_sizes(exported.module(), 32)
     assert list(sizes.values()) == [(1, 32, 1, 1), (1, 32)]
-    others = [Part(Scheme.A16W8, type="Linear")]
-    assert list(block_sizes(exported.module(), 32, others).values()) == [(1, 32, 1, 1)]
-    others.insert(0, Part(Scheme.A16W8, node="none"))
-    assert list(block_sizes(exported.module(), 32, others).values()) == [(1, 32, 1, 1)]
+    parts = [Part(Scheme.A16W8, type="Linear")]
+    assert list(block_sizes(exported.module(), 32, parts).values()) == [(1, 32, 1, 1)]
+    parts.insert(0, Part(Scheme.A16W8, node="none"))
+    assert list(block_sizes(exported.module(), 32, parts).values()) == [(1, 32, 1, 1)]
     uneven = torch.nn.Conv2d(32, 8, (1, 3))
     exported = torch.export.export(uneven, (draw(1, 32, 4, 4),), strict=True)
     assert block_sizes(exported.module(), 32) == {}
@@ -223,12 +229,12 @@ def test_calibration_covers_rare_values_and_changes_no_state_or_inputs(
     quantized: tuple[Model, Any],
 ) -> None:
     model, converted = quantized
-    assert all(one[0].any() for one in model.calibration)
+    assert all(inputs[0].any() for inputs in model.calibration)
     assert not model.module.total.any()
     assert not dict(converted.named_buffers())["total"].any()
     first = next(node for node in converted.graph.nodes if "quantize_per_tensor" in str(node))
     scale = float(first.args[1])
-    widest = max(float(one[0].abs().max()) for one in model.calibration)
+    widest = max(float(inputs[0].abs().max()) for inputs in model.calibration)
     assert scale * 255 > widest * 1.5  # a moving average stays near 1 / 100 of the way to it
 
 
@@ -265,17 +271,17 @@ def test_initial_values_are_kept_for_buffers_that_change() -> None:
         program = SimpleNamespace(graph_signature=signature)
         return SimpleNamespace(methods={"forward"}, exported_program={"forward": program}.get)
 
-    (kept,) = lower.keep_initial_state(edge("total")).passes
-    assert kept.patterns == ["b_total"]
+    (constant_pass,) = lower.keep_initial_state(edge("total")).passes
+    assert constant_pass.patterns == ["b_total"]
     assert lower.keep_initial_state(edge()).passes == []
     first, second = edge("total"), edge("fixed")
-    both = {
+    programs = {
         "kv": first.exported_program("forward"),
         "prefill": second.exported_program("forward"),
     }
-    several = SimpleNamespace(methods={*both}, exported_program=both.get)
-    (kept,) = lower.keep_initial_state(several).passes
-    assert kept.patterns == ["b_total", "b_fixed"]
+    several = SimpleNamespace(methods={*programs}, exported_program=programs.get)
+    (constant_pass,) = lower.keep_initial_state(several).passes
+    assert constant_pass.patterns == ["b_total", "b_fixed"]
 
 
 class Parts(torch.nn.Module):
@@ -285,7 +291,7 @@ class Parts(torch.nn.Module):
 
 def make_model() -> Model:
     sets = tuple((draw(2, 3, seed=seed),) for seed in range(4))
-    return Model("net", Parts(), sets, sets, tuple(Parts()(*one) for one in sets))
+    return Model("net", Parts(), sets, sets, tuple(Parts()(*inputs) for inputs in sets))
 
 
 def make_lowering(folder: Path, choices: Choices | None = None) -> lower.Lowering:
@@ -303,8 +309,9 @@ def test_a_degenerate_reference_is_refused_before_lowering_and_names_the_inputs(
     tmp_path: Path, *, layers: bool
 ) -> None:
     """It is refused before anything is quantized, for layers too."""
-    zeros = tuple(tuple(tensor * 0 for tensor in tensors) for tensors in make_model().reference)
-    model = replace(make_model(), reference=zeros, made="random inputs")
+    model = make_model()
+    zeros = tuple(tuple(map(torch.zeros_like, outputs)) for outputs in model.reference)
+    model = replace(model, reference=zeros, made="random inputs")
     policy = ReferencePolicy(min_rms=1e-6, min_spread=1e-3)
     staging = Staging(tmp_path, tmp_path / "log", tmp_path, policy)
     lowering = replace(make_lowering(tmp_path), model=model, staging=staging)
@@ -320,8 +327,8 @@ def test_an_output_that_is_of_another_dtype_when_quantized_is_refused(tmp_path: 
             joined, largest = super().forward(x)
             return joined, largest / 1
 
-    told = "output 1 of net is float32 instead of int64 when quantized"
-    with pytest.raises(FailedError, match=told) as caught:
+    message = "output 1 of net is float32 instead of int64 when quantized"
+    with pytest.raises(FailedError, match=message) as caught:
         make_lowering(tmp_path).write_program(Quotient())
     assert caught.value.fix
 
@@ -365,16 +372,16 @@ def test_a_concatenated_input_has_the_range_of_the_concatenation(
     """torch adds a guard function after the inputs unless the caller's path contains executorch."""
 
     class Cache(torch.nn.Module):
-        def forward(self, kept: Any, x: Any) -> Any:
-            return torch.cat([kept, x * 4])
+        def forward(self, cache_step: Any, x: Any) -> Any:
+            return torch.cat([cache_step, x * 4])
 
     monkeypatch.setattr("torch.export._unlift._ok_to_generate_guards_fn", lambda: True)
     sets = tuple((draw(2, 8, seed=seed), draw(2, 8, seed=9 + seed)) for seed in range(3))
     model = Model("net", Cache(), sets, sets)
     nodes = quantize_model(model, Scheme.A8W8, "SM8650").graph.nodes
-    steps = [one.args[1] for one in nodes if "quantize_per_tensor" in str(one.target)]
-    kept, whole = steps[0], steps[-1]
-    assert kept == whole
+    steps = [node.args[1] for node in nodes if "quantize_per_tensor" in str(node.target)]
+    cache_step, output_step = steps[0], steps[-1]
+    assert cache_step == output_step
 
 
 def test_a_scheme_that_an_older_executorch_lacks_is_refused_by_name(
@@ -390,12 +397,12 @@ def test_a_scheme_that_an_older_executorch_lacks_is_refused_by_name(
 def test_a_quantized_model_is_compiled_with_its_initial_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = []
+    has_state = []
 
     def compile_program(
         self: Any, module: Any, choices: Choices
     ) -> tuple[bytes, Delegation, Footprint, TypeRecord]:
-        seen.append(bool(module.total.any()))
+        has_state.append(bool(module.total.any()))
         return b"program", Delegation(1, 0, 1), Footprint(program_bytes=7), NO_TYPES
 
     example = make_model().evaluation[0]
@@ -403,10 +410,10 @@ def test_a_quantized_model_is_compiled_with_its_initial_state(
     monkeypatch.setattr(lower, "quantize_model", lambda *words: graph)
     monkeypatch.setattr(lower.Lowering, "compile", compile_program)
     compiled = make_lowering(tmp_path).write()
-    assert seen == [False]
+    assert has_state == [False]
     assert (compiled.program, compiled.sets, compiled.size_bytes) == ("program.pte", 4, 7)
     assert compiled.footprint == Footprint(program_bytes=7)
-    names = {str(one.relative_to(tmp_path)) for one in tmp_path.rglob("*.*")}
+    names = {str(file.relative_to(tmp_path)) for file in tmp_path.rglob("*.*")}
     bounds = {f"{kind}/3_1.{way}.raw" for kind in ("float", "quantized") for way in ("low", "high")}
     assert names >= bounds | {"program.pte", "inputs/3_0.raw", "quantized/3_0.raw"}
 
@@ -435,8 +442,8 @@ def test_the_compiler_gets_the_lowering_options_of_a_policy_entry(
     choices: Choices, field: str, value: object
 ) -> None:
     options = [
-        flatbuffer_to_option(lower.compiler_spec(Scheme.A8W8, "SM8650", one)[0].value)
-        for one in (Choices(), choices)
+        flatbuffer_to_option(lower.compiler_spec(Scheme.A8W8, "SM8650", chosen_options)[0].value)
+        for chosen_options in (Choices(), choices)
     ]
     plain, chosen = (getattr(option, field) for option in options)
     assert chosen == value
@@ -453,22 +460,29 @@ def test_training_gives_the_same_weights_each_time_nearer_to_the_float32_model()
     sets = tuple((draw(4, 64, seed=seed),) for seed in range(4))
     model = Model("net", make_net(), sets, sets)
     with torch.no_grad():
-        wanted = [model.module(*one) for one in sets]
+        references = [model.module(*inputs) for inputs in sets]
 
     def measure(scheme: Scheme, model: Model = model) -> tuple[float, list[Any]]:
         converted = quantize_model(model, scheme, "SM8650")
         with torch.no_grad():
-            made = [converted(*one) for one in sets]
-        noise = sum(float((a - b).square().sum()) for a, b in zip(made, wanted, strict=True))
-        return noise, made
+            outputs = [converted(*inputs) for inputs in sets]
+        noise = sum(float((a - b).square().sum()) for a, b in zip(outputs, references, strict=True))
+        return noise, outputs
 
-    before, after, again = map(measure, [Scheme.A16W4, Scheme.A16W4_TRAINED, Scheme.A16W4_TRAINED])
+    before, after, repeated = map(
+        measure, [Scheme.A16W4, Scheme.A16W4_TRAINED, Scheme.A16W4_TRAINED]
+    )
     assert after[0] < before[0] / 2
-    assert all(map(torch.equal, after[1], again[1]))
-    others = replace(model, evaluation=tuple((draw(4, 64, seed=seed),) for seed in range(8, 10)))
-    judged_on_others = measure(Scheme.A16W4_TRAINED, others)
+    assert all(map(torch.equal, after[1], repeated[1]))
+    judged_on_two = replace(
+        model, evaluation=tuple((draw(4, 64, seed=seed),) for seed in range(8, 10))
+    )
+    judged_on_others = measure(Scheme.A16W4_TRAINED, judged_on_two)
     assert all(map(torch.equal, after[1], judged_on_others[1]))
-    assert all(torch.equal(model.module(*one), was) for one, was in zip(sets, wanted, strict=True))
+    assert all(
+        torch.equal(model.module(*inputs), was)
+        for inputs, was in zip(sets, references, strict=True)
+    )
 
 
 def make_net() -> Any:
@@ -482,9 +496,11 @@ def test_a_part_has_its_scheme_and_one_without_a_node_is_an_error() -> None:
     model = Model("net", make_net(), sets, sets)
 
     def quantize(*parts: Part) -> set[str]:
-        made = quantize_model(model, Scheme.A8W8, "SM8650", Choices(parts=parts))
+        quantized_model = quantize_model(model, Scheme.A8W8, "SM8650", Choices(parts=parts))
         return {
-            str(node.args[-1]) for node in made.graph.nodes if "quantize_per_tensor" in node.name
+            str(node.args[-1])
+            for node in quantized_model.graph.nodes
+            if "quantize_per_tensor" in node.name
         }
 
     wide = "torch.int32"  # ExecuTorch's 16-bit activations
@@ -503,8 +519,10 @@ def test_a_part_has_its_scheme_and_one_without_a_node_is_an_error() -> None:
 def test_a_discarded_node_is_not_quantized_and_an_unknown_one_is_refused() -> None:
     sets = tuple((draw(4, 64, seed=seed),) for seed in range(2))
     model = Model("net", make_net(), sets, sets)
-    made = quantize_model(model, Scheme.A8W8, "SM8650", Choices(discard_nodes=("linear_1",)))
-    (output,) = (node for node in made.graph.nodes if node.op == "output")
+    quantized_model = quantize_model(
+        model, Scheme.A8W8, "SM8650", Choices(discard_nodes=("linear_1",))
+    )
+    (output,) = (node for node in quantized_model.graph.nodes if node.op == "output")
     assert [node.name for node in output.all_input_nodes] == ["linear_1"]  # and no dequantize
     with pytest.raises(
         UsageError, match=r"the graph has no relu_9\n  fix: use one of: linear, relu, "
@@ -518,18 +536,20 @@ def test_blocks_have_the_size_that_an_entry_asks_for(block: int) -> None:
     sets = tuple((draw(4, 64, seed=seed),) for seed in range(2))
     model = Model("net", make_net(), sets, sets)
     if block == 48:
-        told = (
+        message = (
             r"no layer of .* can have blocks of size 48\n  why: .*must be a multiple of the block"
         )
-        with pytest.raises(UsageError, match=told):
+        with pytest.raises(UsageError, match=message):
             quantize_model(model, Scheme.A16W4_BLOCK, "SM8650", Choices(block_size=block))
         return
     first, last = (Part(Scheme.A16W8, module=name) for name in ("0", "2"))
     rows = [((), 2), ((last,), 1), *([] if block else [((first, last), 0)])]
     for parts, layers in rows:
         choices = Choices(block_size=block, parts=parts)
-        made = quantize_model(model, Scheme.A16W4_BLOCK, "SM8650", choices)
-        shapes = [node.args[1] for node in made.graph.nodes if "dequantize_affine" in node.name]
+        quantized_model = quantize_model(model, Scheme.A16W4_BLOCK, "SM8650", choices)
+        shapes = [
+            node.args[1] for node in quantized_model.graph.nodes if "dequantize_affine" in node.name
+        ]
         assert [shape[1] for shape in shapes] == [block or 32] * layers
 
 
@@ -537,7 +557,7 @@ def test_a_name_to_skip_that_the_graph_does_not_have_is_an_error() -> None:
     relu = SimpleNamespace(
         name="relu_1", op="call_function", target=SimpleNamespace(__name__="aten.relu.default")
     )
-    for choices, known in (
+    for choices, is_known in (
         (Choices(skip_nodes=("relu_1",)), True),
         (Choices(skip_ops=("aten.relu.default",)), True),
         (Choices(skip_nodes=("relu",)), False),
@@ -550,10 +570,10 @@ def test_a_name_to_skip_that_the_graph_does_not_have_is_an_error() -> None:
         assert refusals.is_skipped(*rounding)  # it rounds for a node on the CPU
         assert not audit.Refusals().is_skipped(*rounding)
         refusals.operators |= {"view": "aten.view", relu.name: audit.name_operator(relu)}
-        own = {*choices.skip_nodes, *choices.skip_ops}
+        skipped = {*choices.skip_nodes, *choices.skip_ops}
         is_skipped = refusals.is_skipped(relu.name, audit.name_operator(relu))
-        assert is_skipped is bool(own & {"relu_1", "aten.relu.default"})
-        if known:
+        assert is_skipped is bool(skipped & {"relu_1", "aten.relu.default"})
+        if is_known:
             refusals.require_skipped()
         else:
             with pytest.raises(
@@ -568,10 +588,10 @@ def test_a_name_to_skip_that_the_graph_does_not_have_is_an_error() -> None:
 def test_weights_that_are_not_shared_are_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unshared: int, *, fits: bool
 ) -> None:
-    asked = []
+    compiled_choices = []
 
     def compile_program(self: Any, module: Any, choices: Choices) -> tuple[bytes, Delegation]:
-        asked.append(choices)
+        compiled_choices.append(choices)
         return bytes(unshared), Delegation(1, 0, 1)
 
     monkeypatch.setattr(lower.Lowering, "compile", compile_program)
@@ -582,7 +602,7 @@ def test_weights_that_are_not_shared_are_an_error(
     else:
         with pytest.raises(FailedError, match=f"shared no weights: .* {unshared} without"):
             shared.compile_unshared(None, 99)
-    assert asked == [Choices(methods=("other",))]
+    assert compiled_choices == [Choices(methods=("other",))]
 
 
 def raised(error: Exception, cause: Exception | None = None) -> Exception:
@@ -599,16 +619,16 @@ def test_a_refusal_lists_qnns_errors_the_exceptions_and_their_place(tmp_path: Pa
     assert outer == "RuntimeError: cannot lower"
     with pytest.raises(json.JSONDecodeError) as caught:
         json.loads("[")
-    said = lower.list_refusals(raised(RuntimeError("cannot"), caught.value), tmp_path / "log")
-    assert said[0].endswith("json/decoder.py]"), "where the cause was raised"
-    said = lower.list_refusals(raised(RuntimeError("top"), error), tmp_path / "log")
-    assert said[0].startswith("KeyError: 'aten.erf' [")
-    assert said[1:] == ["RuntimeError: top"]
+    rows = lower.list_refusals(raised(RuntimeError("cannot"), caught.value), tmp_path / "log")
+    assert rows[0].endswith("json/decoder.py]"), "where the cause was raised"
+    rows = lower.list_refusals(raised(RuntimeError("top"), error), tmp_path / "log")
+    assert rows[0].startswith("KeyError: 'aten.erf' [")
+    assert rows[1:] == ["RuntimeError: top"]
     log = tmp_path / "log"
     log.write_bytes(b"\xff [ERROR]  <E> no such op\nfine\n")
-    told = engine.ExecutorchEngine(()).explain(error, log)
-    assert told.headline == "refused: no such op"
-    assert told.evidence.splitlines()[1:] == ["RuntimeError: cannot lower"]
+    explained = engine.ExecutorchEngine(()).explain(error, log)
+    assert explained.headline == "refused: no such op"
+    assert explained.evidence.splitlines()[1:] == ["RuntimeError: cannot lower"]
     assert describe_error(ValueError("x" * 400)).endswith("...")
     assert len(describe_error(ValueError("x" * 400))) == MAX_RAISED + 3
 
@@ -620,8 +640,8 @@ def test_a_refusal_names_four_nodes_on_the_cpu_and_each_cause_once(tmp_path: Pat
     failed = raised(ValueError("no binary"))
     left = [Fallback(f"op{number}", f"why {number}") for number in (0, 0, 1, 2, 3, 4)]
     vars(failed)[audit.LEFT] = left
-    *told, error = lower.list_refusals(failed, tmp_path / "log")
-    assert told == [
+    *causes, error = lower.list_refusals(failed, tmp_path / "log")
+    assert causes == [
         "aten.gru.input is not quantized: ExecuTorch has no rule for it",
         "aten.erf is not quantized: ExecuTorch has no rule for it",
         *(f"op{number}: why {number}" for number in range(4)),
@@ -634,8 +654,8 @@ def test_an_error_of_torch_comes_before_operators_without_a_rule(tmp_path: Path)
     (tmp_path / "log").write_text("No quant config is implemented for op, aten.silu_.default")
     bare = "aten.silu_.default is not quantized: ExecuTorch has no rule for it"
     for error, last in ((NotImplementedError("a namedtuple"), True), (KeyError("scale"), False)):
-        told = lower.list_refusals(raised(error), tmp_path / "log")
-        assert (told.index(bare) > 0) == last
+        causes = lower.list_refusals(raised(error), tmp_path / "log")
+        assert (causes.index(bare) > 0) == last
 
 
 def test_qnns_errors_are_listed_once_without_noise_and_shortened() -> None:
@@ -676,17 +696,17 @@ def partitioner(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     log = tmp_path / "log"
     log.write_text("<E> of an earlier node\n")
 
-    def answer(self: Any, submodules: Any, asked: Any) -> bool:
-        if asked.target.__name__ == "raises":
+    def answer(self: Any, submodules: Any, asked_node: Any) -> bool:
+        if asked_node.target.__name__ == "raises":
             raise KeyError("seven")
-        if asked.target.__name__ == "qnn":
+        if asked_node.target.__name__ == "qnn":
             with log.open("a") as stream:
                 stream.write("<E> QNN has no such type\n")
-        if asked.target.__name__ == "logged":
+        if asked_node.target.__name__ == "logged":
             logging.getLogger(audit.qnn_partitioner.logger.name).info("[QNN] node | no visitor")
-        if asked.target.__name__ in {"qnn", "warned"}:
+        if asked_node.target.__name__ in {"qnn", "warned"}:
             warnings.warn(f"{BUILDER}Only the last axis.", stacklevel=1)
-        return asked.target.__name__ == "fine"
+        return asked_node.target.__name__ == "fine"
 
     support = audit.qnn_partitioner.QnnOperatorSupport
     monkeypatch.setattr(support, "is_node_supported", answer)
@@ -710,12 +730,12 @@ def test_a_failed_lowering_names_what_was_left_to_the_cpu_before(partitioner: An
 
     with log.open("a") as stream, redirect_stdout(stream), pytest.raises(RuntimeError):
         compile_program()
-    first, *others = lower.list_refusals(error, log)
+    first, *causes = lower.list_refusals(error, log)
     assert "aten.lstm_cell.default" in first
-    assert others[0] == "qnn: QNN has no such type [net.py:7]"
-    assert others[1] == "logged: no visitor [net.py:7]"
-    assert others[2] == "could not create op"
-    assert others[3].startswith("RuntimeError: no binary")
+    assert causes[0] == "qnn: QNN has no such type [net.py:7]"
+    assert causes[1] == "logged: no visitor [net.py:7]"
+    assert causes[2] == "could not create op"
+    assert causes[3].startswith("RuntimeError: no binary")
 
 
 def test_a_failure_at_a_node_names_the_nodes_line_first(partitioner: Any) -> None:
@@ -729,8 +749,8 @@ def test_a_failure_at_a_node_names_the_nodes_line_first(partitioner: Any) -> Non
 
     with pytest.raises(RuntimeError) as caught:
         judge()
-    found = lower.describe_refusal(caught.value, log)
-    assert [place.line for place in found.places] == [9, 3]
+    refusal = lower.describe_refusal(caught.value, log)
+    assert [place.line for place in refusal.places] == [9, 3]
 
 
 def test_a_graph_that_qnn_cannot_compile_names_the_line_of_the_first_unmade_node(
@@ -778,7 +798,7 @@ def test_nodes_on_the_cpu_are_counted_and_named_with_their_reason(
         ),
     )
     refusals.choices = Choices(skip_ops=("aten.topk",))
-    skipped = [one.asked for one in audit_delegation([graph], refusals).fallback_ops]
+    skipped = [fallback.asked for fallback in audit_delegation([graph], refusals).fallback_ops]
     assert skipped == [False, True]
 
 

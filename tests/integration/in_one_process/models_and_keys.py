@@ -80,15 +80,15 @@ def numerics_kept() -> Iterator[None]:
 def test_numerics_are_fixed_before_a_model_computes(
     numerics_kept: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = []
+    numerics = []
 
     def note(net: Any, x: Any) -> Any:
-        seen.append((torch.backends.mkldnn.enabled, torch.get_num_threads()))
+        numerics.append((torch.backends.mkldnn.enabled, torch.get_num_threads()))
         return x
 
     monkeypatch.setattr(model, "call_function", lambda _: (Net(note), (draw(),)))
     load_model("my.py:factory")
-    assert set(seen) == {(False, 1)}
+    assert set(numerics) == {(False, 1)}
     assert (THREADS, set(VARIABLES.values())) == (1, {"1"})
     torch.backends.mkldnn.enabled = True
     fix_numerics()
@@ -98,8 +98,8 @@ def test_numerics_are_fixed_before_a_model_computes(
 def test_data_of_an_entry_come_before_those_of_its_factory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = (Net(lambda net, x: x + 1), (draw(),), [(draw(9),)])
-    monkeypatch.setattr(model, "call_function", lambda _: made)
+    returned = (Net(lambda net, x: x + 1), (draw(),), [(draw(9),)])
+    monkeypatch.setattr(model, "call_function", lambda _: returned)
     sets = torch.stack([draw(seed) for seed in range(1, 6)])
     for name, array in (("inputs", sets), ("calibration", -sets[:3]), ("odd", sets[:, :1])):
         np.save(tmp_path / f"{name}.npy", array.numpy())
@@ -107,9 +107,9 @@ def test_data_of_an_entry_come_before_those_of_its_factory(
     inputs, calibration, odd = (str(tmp_path / f"{name}.npy") for name in names)
     source = Source(inputs=inputs, calibration=calibration)
     loaded = load_model("my.py:factory", source)
-    assert torch.equal(torch.stack([one for (one,) in loaded.evaluation]), sets)
-    assert torch.equal(torch.stack([one for (one,) in loaded.reference]), sets + 1)
-    assert torch.equal(torch.stack([one for (one,) in loaded.calibration[1:4]]), -sets[:3])
+    assert torch.equal(torch.stack([tensor for (tensor,) in loaded.evaluation]), sets)
+    assert torch.equal(torch.stack([tensor for (tensor,) in loaded.reference]), sets + 1)
+    assert torch.equal(torch.stack([tensor for (tensor,) in loaded.calibration[1:4]]), -sets[:3])
     assert (loaded.name, loaded.made, loaded.calibration_made) == ("my.py:factory", "", "")
     assert model.count_judged("my.py:factory", source) == 5
     assert model.count_judged("my.py:factory", Source()) == 4
@@ -123,10 +123,10 @@ def test_data_of_an_entry_come_before_those_of_its_factory(
 def test_each_method_is_made_by_a_function_of_the_models_file(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked = []
+    references = []
 
     def make(reference: str) -> Any:
-        asked.append(reference)
+        references.append(reference)
         return Net(lambda net, x: x), (draw(),)
 
     monkeypatch.setattr(model, "call_function", make)
@@ -134,19 +134,25 @@ def test_each_method_is_made_by_a_function_of_the_models_file(
     for reference in ("/my/net.py:factory", "mlp"):
         module, example, _ = model.make_model(reference, choices)
         assert ([*model.split_module(module)], len(example)) == (["forward", "other"], 2)
-        given = model.split_inputs(module, (draw(1), draw(2)))
-        assert {name: len(one) for name, one in given.items()} == {"forward": 1, "other": 1}
+        inputs_by_method = model.split_inputs(module, (draw(1), draw(2)))
+        assert {name: len(inputs) for name, inputs in inputs_by_method.items()} == {
+            "forward": 1,
+            "other": 1,
+        }
         assert all(map(torch.equal, module(draw(1), draw(2)), (draw(1), draw(2))))
-        one, two = (draw(1), draw(2)), (draw(3), draw(4))
-        parts = model.split_model(Model("net", module, (one, two), (two,)))
+        first, second = (draw(1), draw(2)), (draw(3), draw(4))
+        parts = model.split_model(Model("net", module, (first, second), (second,)))
         assert {name: part.name for name, part in parts.items()} == {
             "forward": "net.forward",
             "other": "net.other",
         }
-        other = parts["other"]
-        assert other.module is model.split_module(module)["other"]
-        assert (other.evaluation, other.calibration) == (((one[1],), (two[1],)), ((two[1],),))
-    assert asked == ["/my/net.py:factory", "/my/net.py:other", "mlp", "mlp:other"]
+        other_part = parts["other"]
+        assert other_part.module is model.split_module(module)["other"]
+        assert (other_part.evaluation, other_part.calibration) == (
+            ((first[1],), (second[1],)),
+            ((second[1],),),
+        )
+    assert references == ["/my/net.py:factory", "/my/net.py:other", "mlp", "mlp:other"]
 
 
 def test_each_reference_is_computed_from_the_state_after_the_one_before() -> None:
@@ -306,12 +312,12 @@ def test_a_model_that_is_not_exported_has_another_digest_each_time() -> None:
 
 def test_each_tensor_that_is_kept_with_a_program_is_in_the_digest_of_its_model() -> None:
     sets = tuple((draw(seed),) for seed in range(4))
-    known = Model("net", Net(lambda net, x: x.relu()), sets, sets, sets)
-    other = (*sets[:3], (draw(9),))
-    changed = [replace(known, **{name: other}) for name in ("evaluation", "calibration")]
-    changed += [replace(known, reference=other), replace(known, calibration=sets[:3])]
-    assert digest_model(known) == digest_model(replace(known, name="another"))
-    assert len({digest_model(one) for one in (known, *changed)}) == 5
+    original = Model("net", Net(lambda net, x: x.relu()), sets, sets, sets)
+    other_sets = (*sets[:3], (draw(9),))
+    changed = [replace(original, **{name: other_sets}) for name in ("evaluation", "calibration")]
+    changed += [replace(original, reference=other_sets), replace(original, calibration=sets[:3])]
+    assert digest_model(original) == digest_model(replace(original, name="another"))
+    assert len({digest_model(variant) for variant in (original, *changed)}) == 5
 
 
 def test_weights_have_one_digest_wherever_they_are_and_another_if_one_changes() -> None:

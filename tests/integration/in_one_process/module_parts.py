@@ -143,8 +143,8 @@ def test_a_part_is_found_through_whatever_moves_or_scales_it(
     function: Callable[..., Any], parts: list[str]
 ) -> None:
     net = Net(function).eval()
-    (found,) = find_module_parts(net, (A, B))
-    assert [str(part) for part in found] == parts
+    (parts_of_output,) = find_module_parts(net, (A, B))
+    assert [str(part) for part in parts_of_output] == parts
     assert float(net.count) == 0
 
 
@@ -152,5 +152,6 @@ def test_each_tensor_that_a_module_returns_has_an_entry() -> None:
     def several(net: Any, a: Any, b: Any) -> Any:
         return {"rows": join(a, b), "best": a.argmax(1), "loss": None, "count": 3, "b": b}
 
-    found = find_module_parts(Net(several).eval(), (A, B))
-    assert [[str(part) for part in parts] for parts in found] == [ROWS, [], []]
+    first, *other_outputs = find_module_parts(Net(several).eval(), (A, B))
+    assert [str(part) for part in first] == ROWS
+    assert other_outputs == [[], []]

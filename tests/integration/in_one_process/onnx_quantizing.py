@@ -26,7 +26,7 @@ from ci.onnx.source import list_inputs
 from provisioning.errors import FailedError
 from tests.qnn_provider.models import constant, tensor, write_model
 
-SCHEMES = [one for one in ONNX.schemes if one.quantized and one is not Scheme.ASIS]
+SCHEMES = [scheme for scheme in ONNX.schemes if scheme.quantized and scheme is not Scheme.ASIS]
 RANDOM = np.random.default_rng(0)
 KERNEL = RANDOM.standard_normal((4, 2, 3, 3))
 MATRIX = RANDOM.standard_normal((4, 5))
@@ -53,8 +53,10 @@ def write_net(path: Path, *, constants: bool = False) -> Path:
         helper.make_node("LSTM", ["c", "gates", "recurrent"], ["y"], "lstm", hidden_size=3),
     ]
     if constants:
-        made = [helper.make_node("Constant", [], [weight.name], value=weight) for weight in weights]
-        nodes, weights = [*made, *nodes], []
+        constant_nodes = [
+            helper.make_node("Constant", [], [weight.name], value=weight) for weight in weights
+        ]
+        nodes, weights = [*constant_nodes, *nodes], []
     ends = [tensor("x", (1, 2, 6, 6))], [tensor("y", (1, 1, 16, 3))]
     return write_model(path, nodes, *ends, weights)
 
@@ -66,29 +68,29 @@ def test_every_onnx_weight_has_the_type_of_its_scheme(
 ) -> None:
     path = write_net(tmp_path / "net.onnx", constants=constants)
     quantize_file(path, tmp_path / "quantized.onnx", scheme, INPUTS)
-    found = dict(find_weights(onnx.load(tmp_path / "quantized.onnx")))
-    wanted = scheme.recipe.weights.upper().removeprefix("Q")
-    assert len(found) == 4
-    names = {onnx.TensorProto.DataType.Name(one) for one in found.values()}
-    assert names == {wanted}
+    weight_types = dict(find_weights(onnx.load(tmp_path / "quantized.onnx")))
+    expected_type = scheme.recipe.weights.upper().removeprefix("Q")
+    assert len(weight_types) == 4
+    names = {onnx.TensorProto.DataType.Name(type_number) for type_number in weight_types.values()}
+    assert names == {expected_type}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["net.onnx", "quantized.onnx"]
 
 
 def read_scales(path: Path) -> dict[str, Any]:
     """The scales by which a quantized model's constants are dequantized, and their types."""
     graph = onnx.load(path).graph
-    known = {
+    constants_by_name = {
         initializer.name: onnx.numpy_helper.to_array(initializer)
         for initializer in graph.initializer
     }
     return {
-        node.input[0]: (known[node.input[1]], known[node.input[0]].dtype)
+        node.input[0]: (constants_by_name[node.input[1]], constants_by_name[node.input[0]].dtype)
         for node in graph.node
-        if node.op_type == "DequantizeLinear" and node.input[0] in known
+        if node.op_type == "DequantizeLinear" and node.input[0] in constants_by_name
     }
 
 
-@pytest.mark.parametrize("scheme", [one for one in SCHEMES if one.recipe.per_channel])
+@pytest.mark.parametrize("scheme", [scheme for scheme in SCHEMES if scheme.recipe.per_channel])
 def test_the_scale_of_a_layer_norm_is_unsigned_and_has_one_step(
     tmp_path: Path, scheme: Scheme
 ) -> None:
@@ -97,8 +99,8 @@ def test_the_scale_of_a_layer_norm_is_unsigned_and_has_one_step(
     ends = [tensor("x", (1, 2, 6, 6))], [tensor("y", (1, 2, 6, 6))]
     path = write_model(tmp_path / "net.onnx", [node], *ends, weights)
     quantize_file(path, tmp_path / "quantized.onnx", scheme, INPUTS)
-    found = read_scales(tmp_path / "quantized.onnx")
-    ((scale, kind),) = [one for name, one in found.items() if name.startswith("gain")]
+    scales = read_scales(tmp_path / "quantized.onnx")
+    ((scale, kind),) = [row for name, row in scales.items() if name.startswith("gain")]
     assert (scale.size, kind) == (1, np.uint8)
 
 
@@ -134,14 +136,16 @@ def test_inputs_without_sizes_get_those_that_are_given(tmp_path: Path) -> None:
 
 def test_a_bias_shared_by_several_nodes_gets_no_name_of_another_value(tmp_path: Path) -> None:
     """The quantizer calls copies of ``bias`` bias1, bias2 ..."""
-    made = [("x", "bias3"), ("bias3", "bias1"), ("bias1", "bias2"), ("bias2", "y")]
-    nodes = [helper.make_node("Conv", [one, "w", "bias"], [other]) for one, other in made]
+    edges = [("x", "bias3"), ("bias3", "bias1"), ("bias1", "bias2"), ("bias2", "y")]
+    nodes = [helper.make_node("Conv", [source, "w", "bias"], [target]) for source, target in edges]
     weights = [constant("w", RANDOM.standard_normal((2, 2, 1, 1))), constant("bias", [1, 2])]
     ends = [tensor("x", (1, 2, 6, 6))], [tensor("y", (1, 2, 6, 6))]
     path = write_model(tmp_path / "net.onnx", nodes, *ends, weights)
     quantize_file(path, tmp_path / "quantized.onnx", Scheme.U16A16W, INPUTS)
-    wanted, got = (run_reference(one, INPUTS) for one in (path, tmp_path / "quantized.onnx"))
-    np.testing.assert_allclose(got[0][0], wanted[0][0], atol=0.01)
+    expected, got = (
+        run_reference(model_path, INPUTS) for model_path in (path, tmp_path / "quantized.onnx")
+    )
+    np.testing.assert_allclose(got[0][0], expected[0][0], atol=0.01)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -162,8 +166,10 @@ def test_infinity_and_a_bias_of_two_dimensions_are_quantized(
     path = write_model(tmp_path / "net.onnx", nodes, *ends, weights)
     sets = [(RANDOM.uniform(-1, 1, (3, 4)).astype("float32"),) for _ in range(3)]
     quantize_file(path, tmp_path / "quantized.onnx", scheme, sets)
-    wanted, got = (run_reference(one, sets) for one in (path, tmp_path / "quantized.onnx"))
-    np.testing.assert_allclose(got[0][0], wanted[0][0], atol=0.3)
+    expected, got = (
+        run_reference(model_path, sets) for model_path in (path, tmp_path / "quantized.onnx")
+    )
+    np.testing.assert_allclose(got[0][0], expected[0][0], atol=0.3)
 
 
 def write_convolution(path: Path) -> Path:

@@ -71,7 +71,7 @@ def test_an_operator_that_crashes_the_partitioner_stays_on_the_cpu(
     assert len(logged) == 2
     assert "KeyError" in logged[0]
     # As the partitioner's own reasons, each is what follows the only bar.
-    assert [one.count("|") for one in logged] == [1, 1]
+    assert [reason.count("|") for reason in logged] == [1, 1]
     assert varying == set()
     assert Support.is_node_supported is original
 
@@ -113,11 +113,13 @@ class Chain(torch.nn.Module):
 
 
 def partition(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, lower_edge: Any, **more: Any
+    folder: Path, monkeypatch: pytest.MonkeyPatch, lower_edge: Any, **source_fields: Any
 ) -> audit.Found:
     sets = ((torch.ones(2, 3),),)
     model = Model("net", Chain().eval(), sets, sets)
-    spec = CaseSpec("net", more.pop("scheme", Scheme.FP16), "SM8650", Source(**more))
+    spec = CaseSpec(
+        "net", source_fields.pop("scheme", Scheme.FP16), "SM8650", Source(**source_fields)
+    )
     monkeypatch.setattr(audit.Lowering, "lower_edge", lower_edge)
     return audit.partition_model(model, spec, Staging(folder, folder / "log", folder))
 
@@ -128,11 +130,11 @@ def test_operators_and_partitions_are_described_per_method(
     """erf is refused in both methods; the first is one partition, the second two."""
     taken = torch.export.export(torch.nn.Sequential(torch.nn.Tanh(), torch.nn.ReLU()), (ROW,))
     plain = torch.export.export(torch.nn.Sequential(torch.nn.ReLU(), Last()), (torch.ones(5),))
-    seen: list[Any] = []
+    lowered: list[Any] = []
 
     def lower_edge(self: Any, module: Any, spec: Any) -> Any:
-        (one,) = spec
-        seen.append((module, flatbuffer_to_option(one.value).soc_info.soc_model))
+        (option,) = spec
+        lowered.append((module, flatbuffer_to_option(option.value).soc_info.soc_model))
         exported = {
             name: torch.export.export(Chain().eval(), (torch.ones(2, 3),)).run_decompositions()
             for name in ("second", "first")
@@ -142,24 +144,30 @@ def test_operators_and_partitions_are_described_per_method(
 
     left = Delegation(1, 2, 3, (Fallback("erf", "no builder"), Fallback("exp", "asked", True)))
     audited: list[Any] = []
-    monkeypatch.setattr(audit, "audit_delegation", lambda *given: audited.append(given) or left)
-    found = partition(tmp_path, monkeypatch, lower_edge)
-    ((module, soc),) = seen
+    monkeypatch.setattr(
+        audit, "audit_delegation", lambda *arguments: audited.append(arguments) or left
+    )
+    audited_model = partition(tmp_path, monkeypatch, lower_edge)
+    ((module, soc),) = lowered
     assert (type(module), soc) == (Chain, QcomChipset.SM8650)
     assert [len(graphs) for graphs, _ in audited] == [2]
-    assert all(one.line or one.module for _, one in found.taken)
+    assert all(origin.line or origin.module for _, origin in audited_model.taken)
     names = Counter[str]()
-    for (name, _), count in found.taken.items():
+    for (name, _), count in audited_model.taken.items():
         names[name] += count
     assert names == {"tanh.default": 2, "relu.default": 3, "max.dim": 1}
-    assert found.partitions == (
+    assert audited_model.partitions == (
         audit.Partition("first", 2, 12, 12),
         audit.Partition("second", 2, 12, 12),
         audit.Partition("second", 2, 20, 4),
     )
-    assert found.left == left.fallback_ops
-    assert (found.io_bytes, found.written_back, found.failure) == (2 * (24 + 24), 2, None)
-    assert [step.operator for step in found.steps].count("tanh") == 1
+    assert audited_model.left == left.fallback_ops
+    assert (audited_model.io_bytes, audited_model.written_back, audited_model.failure) == (
+        2 * (24 + 24),
+        2,
+        None,
+    )
+    assert [step.operator for step in audited_model.steps].count("tanh") == 1
 
 
 @pytest.mark.parametrize("partitioned", [False, True])
@@ -182,45 +190,47 @@ def test_a_lowering_that_fails_keeps_what_was_judged_before(
     def lower_edge(self: Any, module: Any, spec: Any) -> Any:
         for name in ("relu", "tanh", "erf"):
             Support().is_node_supported(None, make_node(name))
-        given = SimpleNamespace(meta={"val": None})
+        varying_input = SimpleNamespace(meta={"val": None})
         monkeypatch.setattr(audit, "measure_value", lambda _: None)
         for name in ("sin", "cos"):
-            Support().is_node_supported(None, make_node(name, inputs=(given,)))
+            Support().is_node_supported(None, make_node(name, inputs=(varying_input,)))
         if partitioned:
             audit.QnnBackend.preprocess_multimethod({"forward": [program]}, {})
         raise ValueError("no binary")
 
-    found = partition(tmp_path, monkeypatch, lower_edge)
-    names = {name: count for (name, _), count in found.taken.items()}
+    audited_model = partition(tmp_path, monkeypatch, lower_edge)
+    names = {name: count for (name, _), count in audited_model.taken.items()}
     assert names == {"relu.default" if partitioned else "aten.relu.default": 1}
-    assert [one.nodes for one in found.partitions] == [1] * partitioned
-    assert [(one.op, one.asked) for one in found.left] == [
+    assert [partition_row.nodes for partition_row in audited_model.partitions] == [1] * partitioned
+    assert [(fallback.op, fallback.asked) for fallback in audited_model.left] == [
         ("aten.tanh.default", False),
         ("aten.erf.default", False),
         ("aten.sin.default", False),
         ("aten.cos.default", False),
     ]
-    assert all(one.reason.startswith(f"{audit.VARIES}: ") for one in found.left[2:])
-    assert audit.VARIES not in found.left[0].reason
-    assert found.failure
-    assert "aten.erf.default: ExecuTorch's partitioner fails" in found.failure.headline
-    assert "no binary" in found.failure.evidence
-    assert found.io_bytes is None
-    assert found.steps
+    assert all(
+        fallback.reason.startswith(f"{audit.VARIES}: ") for fallback in audited_model.left[2:]
+    )
+    assert audit.VARIES not in audited_model.left[0].reason
+    assert audited_model.failure
+    assert "aten.erf.default: ExecuTorch's partitioner fails" in audited_model.failure.headline
+    assert "no binary" in audited_model.failure.evidence
+    assert audited_model.io_bytes is None
+    assert audited_model.steps
 
 
 def test_a_model_that_cannot_be_quantized_has_a_failure_and_its_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*given: Any) -> None:
-        raise ValueError(f"no {given[1].value} for {given[2]}")
+    def fail(*arguments: Any) -> None:
+        raise ValueError(f"no {arguments[1].value} for {arguments[2]}")
 
     monkeypatch.setattr("ci.executorch.lower.quantize_model", fail)
-    found = partition(tmp_path, monkeypatch, None, scheme=Scheme.A8W8)
-    assert found.failure
-    assert found.failure.headline.startswith("refused: ValueError: no 8a8w for SM8650")
-    assert (found.taken, found.left, found.partitions) == ({}, (), ())
-    assert found.steps
+    audited_model = partition(tmp_path, monkeypatch, None, scheme=Scheme.A8W8)
+    assert audited_model.failure
+    assert audited_model.failure.headline.startswith("refused: ValueError: no 8a8w for SM8650")
+    assert (audited_model.taken, audited_model.left, audited_model.partitions) == ({}, (), ())
+    assert audited_model.steps
 
 
 def test_a_refused_node_that_the_entry_skips_is_marked_as_requested() -> None:
@@ -228,7 +238,7 @@ def test_a_refused_node_that_the_entry_skips_is_marked_as_requested() -> None:
     operators = {"erf": "aten.erf.default", "tanh_1": "aten.tanh.default", "tanh": "aten.tanh"}
     refusals.operators |= {**operators, "relu": "aten.relu.default"}
     refusals.by_node |= dict.fromkeys(operators, "refused")
-    assert [(one.op, one.asked) for one in refusals.refused] == [
+    assert [(fallback.op, fallback.asked) for fallback in refusals.refused] == [
         ("aten.erf.default", True),
         ("aten.tanh.default", True),
         ("aten.tanh", False),
@@ -238,7 +248,7 @@ def test_a_refused_node_that_the_entry_skips_is_marked_as_requested() -> None:
 def test_within_uncompiled_nothing_is_compiled_and_the_original_is_restored() -> None:
     original = vars(audit.QnnBackend)["preprocess_multimethod"]
     with audit.uncompiled() as programs:
-        made = audit.QnnBackend.preprocess_multimethod({"forward": ["one", "two"]}, {})
+        processed = audit.QnnBackend.preprocess_multimethod({"forward": ["one", "two"]}, {})
     assert programs == {"forward": ["one", "two"]}
-    assert [one.processed_bytes for one in made["forward"]] == [b"", b""]
+    assert [program.processed_bytes for program in processed["forward"]] == [b"", b""]
     assert vars(audit.QnnBackend)["preprocess_multimethod"] is original

@@ -43,12 +43,12 @@ class Method:
         self.factor, self.kept, self.calls = factor, torch.empty(2), 0
 
     def method_meta(self) -> Any:
-        one = SimpleNamespace(dtype=lambda: FLOAT32, sizes=lambda: [2])
-        return SimpleNamespace(num_inputs=lambda: 1, input_tensor_meta=lambda _: one)
+        tensor_meta = SimpleNamespace(dtype=lambda: FLOAT32, sizes=lambda: [2])
+        return SimpleNamespace(num_inputs=lambda: 1, input_tensor_meta=lambda _: tensor_meta)
 
-    def __call__(self, given: list[Any]) -> list[Any]:
+    def __call__(self, inputs: list[Any]) -> list[Any]:
         self.calls += 1
-        self.kept.copy_(given[0] * self.factor)
+        self.kept.copy_(inputs[0] * self.factor)
         return [self.kept, None]
 
 
@@ -59,37 +59,42 @@ class Crossing:
         metas = [SimpleNamespace(dtype=lambda: FLOAT32, sizes=lambda n=n: [n]) for n in (2, 3)]
         return SimpleNamespace(num_inputs=lambda: 2, input_tensor_meta=metas.__getitem__)
 
-    def __call__(self, given: list[Any]) -> list[Any]:
-        first, second = given
+    def __call__(self, inputs: list[Any]) -> list[Any]:
+        first, second = inputs
         return [second * 2, None, first * 2]
 
 
 @pytest.fixture
 def methods(monkeypatch: pytest.MonkeyPatch) -> dict[str, Method]:
     """The methods of every program; nothing is loaded."""
-    held = {"first": Method(2.0), "second": Method(10.0)}
-    loaded = SimpleNamespace(load_method=held.get)
+    methods_by_name = {"first": Method(2.0), "second": Method(10.0)}
+    loaded = SimpleNamespace(load_method=methods_by_name.get)
     bindings = SimpleNamespace(_load_program=lambda *_, **__: loaded)
     monkeypatch.setattr(runtime, "internals", SimpleNamespace(pybindings=bindings))
     monkeypatch.setattr(runtime, "overwrite_freed_memory", lambda: None)
-    return held
+    return methods_by_name
 
 
-def load(**more: Any) -> runtime.LoadedProgram:
+def load(**options: Any) -> runtime.LoadedProgram:
     compiled = SimpleNamespace(methods=("first", "second"))
-    return runtime.LoadedProgram(SimpleNamespace(path=Path("p"), compiled=compiled), **more)
+    return runtime.LoadedProgram(SimpleNamespace(path=Path("p"), compiled=compiled), **options)
 
 
 def array(*values: float) -> Any:
     return np.float32(values)
 
 
+def list_values(outputs: list[Any]) -> list[Any]:
+    """The values of each output."""
+    return [output.tolist() for output in outputs]
+
+
 def test_each_method_gets_its_own_inputs_and_earlier_outputs_stay(
     methods: dict[str, Method],
 ) -> None:
     sets = [[array(1, 2), array(3, 4)], [array(5, 6), array(7, 8)]]
-    made = load().run(sets)
-    assert [[one.tolist() for one in row] for row in made] == [
+    outputs_of_sets = load().run(sets)
+    assert [list_values(outputs) for outputs in outputs_of_sets] == [
         [[2, 4], [30, 40]],
         [[10, 12], [70, 80]],
     ]
@@ -103,8 +108,8 @@ def test_a_method_gets_each_of_its_inputs_and_gives_each_of_its_outputs(
 ) -> None:
     methods["second"] = Crossing()
     sets = [[array(n, n), array(1, n), array(2, 3, n)] for n in range(2)]
-    made = load().run(sets)
-    assert [[output.tolist() for output in outputs] for outputs in made] == [
+    outputs_of_sets = load().run(sets)
+    assert [list_values(outputs) for outputs in outputs_of_sets] == [
         [[2 * n, 2 * n], [4, 6, 2 * n], [2, 2 * n]] for n in range(2)
     ]
     with pytest.raises(FailedError, match=r"sample 1 has .*: 2 instead of 3"):
@@ -135,11 +140,12 @@ def test_each_run_is_timed_alone_and_those_to_warm_up_are_not(
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_each_dumped_tensor_has_its_own_file(tmp_path: Path, count: int) -> None:
+    tensors = [torch.full((2,), float(n)) for n in range(count)]
     events = [
-        SimpleNamespace(name=name, debug_data=[torch.full((2,), float(n)) for n in range(count)])
-        for name in ("aten.conv: 1", "add")
+        SimpleNamespace(name="aten.conv: 1", debug_data=tensors),
+        SimpleNamespace(name="add", debug_data=tensors),
+        SimpleNamespace(name="other", debug_data=None),
     ]
-    events.append(SimpleNamespace(name="other", debug_data=None))
     written = list(runtime.write_tensors(events, tmp_path / runtime.INTERMEDIATES))
     assert len(written) == len(set(written)) == 2 * count
     values = [np.load(tmp_path / name).tolist() for name in written]
@@ -159,8 +165,8 @@ class Parts(torch.nn.Module):
         self.first, self.second = (torch.nn.Linear(8, 8) for _ in range(2))
 
     def forward(self, x: Any) -> Any:
-        made = self.second(self.first(x).relu())
-        return made, made.argmax(-1)
+        values = self.second(self.first(x).relu())
+        return values, values.argmax(-1)
 
 
 def quantize(scheme: Scheme) -> tuple[Any, Any, tuple[Any, ...]]:
@@ -174,7 +180,7 @@ def test_the_scales_of_blocks_are_rounded_in_the_reference() -> None:
     net, sets = torch.nn.Linear(64, 8).eval(), tuple((torch.randn(1, 64),) for _ in range(2))
     program = quantize_model(Model("net", net, sets[:1], sets), Scheme.A16W4_BLOCK, "SM8650")
     with torch.no_grad():
-        plain, rounded = (one(*sets[0]) for one in (program, round_blocks(program)))
+        plain, rounded = (module(*sets[0]) for module in (program, round_blocks(program)))
     assert not torch.equal(plain, rounded)
     check = Check(
         program=program,

@@ -53,15 +53,15 @@ def make_graph(*outputs: Any, operator: Any = torch.ops.aten.tanh.default) -> Gr
     """Outputs as numbers for a dequantization (scale, zero, low, high) of what ``operator`` gives,
     or None for the input."""
     graph = Graph()
-    given = graph.call_function(operator, (graph.placeholder("x"),))
+    value = graph.call_function(operator, (graph.placeholder("x"),))
     kind = torch.uint8
-    made = [
-        graph.call_function(OPS.dequantize_per_tensor.default, (given, *output, kind))
+    values = [
+        graph.call_function(OPS.dequantize_per_tensor.default, (value, *output, kind))
         if output
-        else given
+        else value
         for output in outputs
     ]
-    graph.output(tuple(made))
+    graph.output(tuple(values))
     return GraphModule(torch.nn.Module(), graph)
 
 
@@ -84,9 +84,9 @@ def test_an_output_that_only_moves_an_input_has_no_grid() -> None:
     moved = make_graph((0.5, 3, 0, 255), None, operator=torch.ops.aten.squeeze.default)
     assert find_grids(moved) == [NO_GRID, NO_GRID]
     graph = Graph()
-    kept = graph.call_function(torch.ops.aten.squeeze.default, (graph.placeholder("x"),))
+    squeezed = graph.call_function(torch.ops.aten.squeeze.default, (graph.placeholder("x"),))
     grid = (0.5, 3, 0, 255, torch.uint8)
-    rounded = graph.call_function(OPS.quantize_per_tensor.default, (kept, *grid))
+    rounded = graph.call_function(OPS.quantize_per_tensor.default, (squeezed, *grid))
     graph.output((graph.call_function(OPS.dequantize_per_tensor.default, (rounded, *grid)),))
     assert find_grids(GraphModule(torch.nn.Module(), graph)) == [NO_GRID]
     graph = Graph()
@@ -97,13 +97,13 @@ def test_an_output_that_only_moves_an_input_has_no_grid() -> None:
     graph = Graph()
     sine = graph.call_function(torch.ops.aten.sin.default, (graph.placeholder("x"),))
     filled = graph.call_function(torch.ops.aten.full_like.default, (sine, 0.5))
-    for second, known in ((sine, True), (filled, False)):
+    for second, is_known in ((sine, True), (filled, False)):
         joined = graph.call_function(torch.ops.aten.cat.default, ([sine, second],))
         end = graph.output(
             (graph.call_function(OPS.dequantize_per_tensor.default, (joined, *grid)),)
         )
-        found = find_grids(GraphModule(torch.nn.Module(), graph))
-        assert found == [(0.5, -3, 252) if known else NO_GRID]
+        grids = find_grids(GraphModule(torch.nn.Module(), graph))
+        assert grids == [(0.5, -3, 252) if is_known else NO_GRID]
         graph.erase_node(end)
     computed = make_graph((0.5, 3, 0, 255))
     assert find_grids(computed) == [(0.5, -3, 252)]
@@ -119,22 +119,22 @@ def test_noise_is_attributed_to_the_rounding_not_to_what_amplifies_it() -> None:
         value = graph.call_function(OPS.dequantize_per_tensor.default, (value, *grid))
     graph.output((value,))
     module = GraphModule(torch.nn.Module(), graph)
-    found = measure_effects(module, (torch.rand(1, 64) * 0.2,))
-    assert max(found, key=lambda one: found[one]) == ("square_default", "sqrt_default")
-    assert set(found) == {("neg_default", "square_default"), max(found, key=lambda one: found[one]),
-                          ("sqrt_default",)}  # fmt: skip
+    effects = measure_effects(module, (torch.rand(1, 64) * 0.2,))
+    largest = ("square_default", "sqrt_default")
+    assert max(effects, key=lambda nodes: effects[nodes]) == largest
+    assert set(effects) == {("neg_default", "square_default"), largest, ("sqrt_default",)}
 
 
 def test_blocks_are_rounded_to_sixteenths_of_the_channels_largest() -> None:
     graph = Graph()
-    given, scale = graph.placeholder("x"), graph.get_attr("scale")
+    blocks_input, scale = graph.placeholder("x"), graph.get_attr("scale")
     del scale
-    graph.output(graph.call_function(Affine(), (given, (1, 2), "scale")))
+    graph.output(graph.call_function(Affine(), (blocks_input, (1, 2), "scale")))
     module = torch.nn.Module()
     module.register_buffer("scale", torch.tensor([[1.6, 0.33, 0.0, 1.0], [0.05, 0.2, 0.36, 0.8]]))
-    whole = GraphModule(module, graph)
-    rounded = round_blocks(whole)
-    assert whole.scale[0, 1] == pytest.approx(0.33)
+    original = GraphModule(module, graph)
+    rounded = round_blocks(original)
+    assert original.scale[0, 1] == pytest.approx(0.33)
     expected = torch.tensor([[1.6, 0.3, 0.1, 1.0], [0.05, 0.2, 0.35, 0.8]])
     torch.testing.assert_close(rounded.scale, expected)
 
@@ -146,23 +146,23 @@ def test_quantization_options_without_effect_are_refused(monkeypatch: pytest.Mon
         with quantize.annotated(quantizer, choices):
             pass
 
-    for choices, told in (
+    for choices, message in (
         (Choices(recipe="mlp:gone"), "mlp has no function 'gone'"),
         (Choices(discard_nodes=("gone",)), "the graph has no gone"),
     ):
-        with pytest.raises(UsageError, match=told) as caught:
+        with pytest.raises(UsageError, match=message) as caught:
             annotate(choices)
         assert caught.value.why or caught.value.fix
     types: Any = (quantize.QuantDtype.use_8a8w, False, quantize.MinMaxObserver, 0)
     recipe = quantize.QuantRecipe(types[0], False, quantize.MinMaxObserver, 0)
     recipe.add_node_target({torch.ops.aten.relu.default}, *types)
     recipe.add_regex({r"layers\.\d$", "head"}, *types)
-    made: Any = 5
-    monkeypatch.setattr(quantize, "call_function", lambda *_: made)
+    returned: Any = 5
+    monkeypatch.setattr(quantize, "call_function", lambda *_: returned)
     with pytest.raises(UsageError, match=r"net\.py:five returns no recipe") as caught:
         annotate(Choices(recipe="/my/net.py:five"))
     assert caught.value.fix == quantize.RECIPE
-    made = recipe
+    returned = recipe
     annotate(Choices(recipe="/my/net.py:five"))
     quantizer.set_recipe.assert_called_once_with(recipe)
     graph = torch.fx.Graph()
@@ -205,10 +205,10 @@ def test_each_node_has_the_configuration_of_the_first_part_that_selects_it() -> 
     )
     quantize.select_parts(quantizer, Choices(parts=parts))
     quantizer.transform_for_annotation(SimpleNamespace(graph=graph))
-    assert [[node.name for node in graph.nodes if has(node)] for has, _ in quantizer.rows] == [
-        ["tanh_default"],
-        ["relu_default"],
-    ]
+    selected_names = []
+    for is_selected, _ in quantizer.rows:
+        selected_names.append([node.name for node in graph.nodes if is_selected(node)])
+    assert selected_names == [["tanh_default"], ["relu_default"]]
     assert [config.quant_dtype.name for _, config in quantizer.rows] == ["use_16a8w", "use_16a4w"]
 
 
@@ -245,8 +245,11 @@ def test_the_constant_input_of_a_layer_is_not_taken_for_its_weights() -> None:
     graph = quantize.quantize_method(
         model, Scheme.A16W8, NO_CHOICES, quantize.make_quantizer("SM8650")
     ).graph
-    asked = [(node.meta.get("custom") or {}).get(ASKED) for node in graph.nodes]
-    assert {one[1]: tuple(one[2:]) for one in asked if one} == {"linear": (16, 8), "add": (16, 0)}
+    asked_bits = [(node.meta.get("custom") or {}).get(ASKED) for node in graph.nodes]
+    assert {bits[1]: tuple(bits[2:]) for bits in asked_bits if bits} == {
+        "linear": (16, 8),
+        "add": (16, 0),
+    }
 
 
 def test_a_trained_range_covers_all_sets_channel_by_channel() -> None:

@@ -86,8 +86,8 @@ def test_split_apks_are_checked_as_one_app(check: Check, tmp_path: Path) -> None
     for path in (parts, tmp_path / "app.apks"):
         if path != parts:
             with zipfile.ZipFile(path, "w") as archive:
-                for one in sorted(parts.iterdir()):
-                    archive.write(one, f"splits/{one.name}")
+                for part in sorted(parts.iterdir()):
+                    archive.write(part, f"splits/{part.name}")
                 archive.writestr("toc.pb", "")
         code, data = check(path, "--soc", "SM8650")
         assert (code, ids(data)) == (ExitCode.OK, set())
@@ -121,10 +121,16 @@ def test_a_hostile_archive_is_refused_and_writes_nothing(
 def test_damaged_archives_end_with_a_documented_code(check: Check, tmp_path: Path) -> None:
     """QNN_CI_MUTATED_APKS=500 tries more of them."""
     dice = random.Random(7)
-    whole = write_apk(tmp_path / "a.apk", SET, stored=True).read_bytes()
-    known = {ExitCode.OK, ExitCode.FAILED, ExitCode.USAGE, ExitCode.ENVIRONMENT, ExitCode.DOWNLOAD}
+    apk = write_apk(tmp_path / "a.apk", SET, stored=True).read_bytes()
+    documented = {
+        ExitCode.OK,
+        ExitCode.FAILED,
+        ExitCode.USAGE,
+        ExitCode.ENVIRONMENT,
+        ExitCode.DOWNLOAD,
+    }
     for index in range(int(os.environ.get("QNN_CI_MUTATED_APKS", "25"))):
-        data = bytearray(whole)
+        data = bytearray(apk)
         for _ in range(dice.choice([1, 3, 30])):
             start = dice.choice([0, 0, len(data) - 900])  # headers more often than code
             data[dice.randrange(start, len(data))] = dice.randrange(256)
@@ -132,4 +138,4 @@ def test_damaged_archives_end_with_a_documented_code(check: Check, tmp_path: Pat
             del data[dice.randrange(len(data)) :]
         path = tmp_path / "mutated.apk"
         path.write_bytes(bytes(data))
-        assert check(path)[0] in known, index
+        assert check(path)[0] in documented, index

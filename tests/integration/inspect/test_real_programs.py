@@ -38,15 +38,20 @@ def test_inspect_reads_compiler_version_and_target_of_a_context_binary(
 def test_inspect_reads_the_inputs_and_outputs_of_each_method(
     program: Program, method: str, tokens: int, past: int
 ) -> None:
-    (found,) = [one for one in program.methods if one.name == f"{method}_forward"]
+    by_name = {program_method.name: program_method for program_method in program.methods}
+    assert len(by_name) == len(program.methods)
+    forward = by_name[f"{method}_forward"]
     keys = [("uint8", (1, HEADS, WIDTH, past))] * LAYERS
     values = [("uint8", (1, HEADS, past, WIDTH))] * LAYERS
     first = [("int32", (1, tokens)), ("uint16", (1, 1, tokens, 128)), ("int32", (1, tokens))]
-    assert [(one.dtype, one.shape) for one in found.inputs] == [*first, *keys, *values]
-    assert (found.outputs[0].dtype, found.outputs[0].shape) == ("uint16", (1, tokens, VOCABULARY))
-    assert len(found.outputs) == 1 + CACHES
-    assert [(partition.context, partition.soc_id) for partition in found.partitions] == [(0, 57)]
-    assert found.cpu_operators == {}
+    assert [(port.dtype, port.shape) for port in forward.inputs] == [*first, *keys, *values]
+    assert (forward.outputs[0].dtype, forward.outputs[0].shape) == (
+        "uint16",
+        (1, tokens, VOCABULARY),
+    )
+    assert len(forward.outputs) == 1 + CACHES
+    assert [(partition.context, partition.soc_id) for partition in forward.partitions] == [(0, 57)]
+    assert forward.cpu_operators == {}
 
 
 def test_quantization_scales_equal_the_constants_of_the_program(

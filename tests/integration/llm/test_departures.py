@@ -29,7 +29,7 @@ FAULTS = {
 
 @pytest.mark.parametrize(
     ("fault", "scheme"),
-    [*(("heads:1", one) for one in ("fp16", "8a8w", "16a8w", "16a4w")), ("halves:1", "8a8w")],
+    [*(("heads:1", scheme) for scheme in ("fp16", "8a8w", "16a8w", "16a4w")), ("halves:1", "8a8w")],
 )
 def test_a_layer_with_wrong_keys_is_named_as_the_first_wrong(
     fault: str,
@@ -39,8 +39,8 @@ def test_a_layer_with_wrong_keys_is_named_as_the_first_wrong(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    told = run_wrong(fault, ["--scheme", scheme], monkeypatch, capsys)
-    assert told == [[f"{way}: first wrong in the keys of layer 1" for way in WAYS]]
+    places = run_wrong(fault, ["--scheme", scheme], monkeypatch, capsys)
+    assert places == [[f"{way}: first wrong in the keys of layer 1" for way in WAYS]]
 
 
 @pytest.mark.parametrize("family", ["qwen3", "gemma3_text", "smollm3", "phi3", "granite"])
@@ -56,11 +56,15 @@ def test_a_planted_wrong_layer_is_named_for_each_model_family(
     write_trained(tmp_path, family)
     place = str(Path(tiny.__file__).parent / "tokenizer.bin")
     words = ["--weights", str(tmp_path), "--tokenizer", place, "--prompt", tiny.PROMPTS[0]]
-    schemes, wanted = FAULTS[fault]
+    schemes, expected_place = FAULTS[fault]
     words += [word for scheme in schemes for word in ("--scheme", scheme)]
-    found = run_wrong(fault, words, monkeypatch, capsys)
-    assert len(found) == len(schemes)
-    assert all(f"first wrong in {wanted}" in told for where in found for told in where)
+    places_of_cases = run_wrong(fault, words, monkeypatch, capsys)
+    assert len(places_of_cases) == len(schemes)
+    assert all(
+        f"first wrong in {expected_place}" in place
+        for places in places_of_cases
+        for place in places
+    )
 
 
 def run_wrong(
@@ -74,8 +78,8 @@ def run_wrong(
     monkeypatch.setenv("QNN_CI_TEST_WRONG_LAYER", fault)
     assert main(["test-llm", *words, "--json"]) == ExitCode.FAILED
     cases = json.loads(capsys.readouterr().out)["cases"]
-    firsts = [
-        next(finding for finding in case["findings"] if finding["id"] == TOKENS.id)
-        for case in cases
-    ]
-    return [[one.partition(", at token")[0] for one in first["where"]] for first in firsts]
+    places_of_cases = []
+    for case in cases:
+        first = next(finding for finding in case["findings"] if finding["id"] == TOKENS.id)
+        places_of_cases.append([place.partition(", at token")[0] for place in first["where"]])
+    return places_of_cases

@@ -81,22 +81,23 @@ def test_logits_are_those_of_transformers(family: str, tmp_path: Path) -> None:
     model.save_pretrained(tmp_path)
     tokens = torch.randint(0, len(PIECES), (1, 24))
     with torch.no_grad():
-        wanted = model(tokens).logits
+        expected = model(tokens).logits
     for text in ("as transformers writes it", "as older versions wrote it"):
         if text.startswith("as older"):
             write_config(tmp_path, family)
-        made, weights = read_weights(tmp_path)
-        shapes = [(made.head_dim, 8)] * made.layers + [(8, made.head_dim)] * made.layers
+        decoder, weights = read_weights(tmp_path)
+        keys, values = (decoder.head_dim, 8), (8, decoder.head_dim)
+        shapes = [keys] * decoder.layers + [values] * decoder.layers
         mask = torch.full((24, 32), -1e9).triu(9)
         mask[:, :8] = -1e9
         with torch.no_grad():
-            logits = make_decoder(made, weights, 32)(
+            logits = make_decoder(decoder, weights, 32)(
                 tokens.int(),
                 mask[None, None],
                 torch.arange(24).int()[None],
-                *(torch.zeros(1, made.kv_heads, *shape) for shape in shapes),
+                *(torch.zeros(1, decoder.kv_heads, *shape) for shape in shapes),
             )[0]
-        assert torch.allclose(logits, wanted, rtol=1e-4, atol=1e-4), text
+        assert torch.allclose(logits, expected, rtol=1e-4, atol=1e-4), text
 
 
 @pytest.mark.emulator
@@ -113,38 +114,40 @@ def test_a_trained_decoder_passes_in_all_schemes(
     words = ["--weights", str(tmp_path), "--tokenizer", place, "--prompt", tiny.PROMPTS[0]]
     ended = main(["test-llm", *words, "--json"])
     report = json.loads(capsys.readouterr().out)
-    told = {case["scheme"]: [found["id"] for found in case["findings"]] for case in report["cases"]}
+    ids_by_scheme = {}
+    for case in report["cases"]:
+        ids_by_scheme[case["scheme"]] = [finding["id"] for finding in case["findings"]]
     # In 8 bits, the logits of so small a decoder may depend too little on the position.
-    eight = told.pop("8a8w")
+    eight = ids_by_scheme.pop("8a8w")
     assert eight in ([], [INCONCLUSIVE.id])
-    assert told == {"fp16": [], "16a8w": [], "16a4w": []}
+    assert ids_by_scheme == {"fp16": [], "16a8w": [], "16a4w": []}
     assert ended == (ExitCode.FAILED if eight else ExitCode.OK)
     assert all("Ben has a blue boat. The boat sails far." in remark for remark in report["remarks"])
 
 
-def write_config(directory: Path, family: str, **more: Any) -> HuggingFaceConfig:
-    held = {"model_type": family, **SIZES, **FAMILIES[family], **more}
-    (directory / "config.json").write_text(json.dumps(held))
+def write_config(directory: Path, family: str, **fields: Any) -> HuggingFaceConfig:
+    document = {"model_type": family, **SIZES, **FAMILIES[family], **fields}
+    (directory / "config.json").write_text(json.dumps(document))
     return read_json(directory / "config.json", HuggingFaceConfig)
 
 
 def write_trained(directory: Path, family: str) -> None:
     """Train a decoder, and write its weights as Hugging Face publishes those of the family."""
     # With a small base, the logits of a short text depend on each position.
-    more = {"tie_word_embeddings": False, "rope_theta": 100.0}
-    held = write_config(directory, family, **more)
-    config = held.convert()
+    fields = {"tie_word_embeddings": False, "rope_theta": 100.0}
+    config_of_family = write_config(directory, family, **fields)
+    config = config_of_family.convert()
     weights = train(config).state_dict()
-    found = {}
-    for ours, theirs in held.list_names().items():
-        found[theirs] = weights[ours] / held.factor(ours) - held.family.norm_offset * (
-            "norm" in ours
-        )
-    if held.family.fused:
+    published = {}
+    for ours, theirs in config_of_family.list_names().items():
+        published[theirs] = weights[ours] / config_of_family.factor(
+            ours
+        ) - config_of_family.family.norm_offset * ("norm" in ours)
+    if config_of_family.family.fused:
         for layer in range(config.layers):
-            for whole, parts in (("self_attn.qkv", "qkv"), ("mlp.gate_up", ("gate", "up"))):
-                place, _, _ = whole.rpartition(".")
+            for fused, parts in (("self_attn.qkv", "qkv"), ("mlp.gate_up", ("gate", "up"))):
+                place, _, _ = fused.rpartition(".")
                 names = [f"model.layers.{layer}.{place}.{part}_proj.weight" for part in parts]
-                joined = torch.cat([found.pop(name) for name in names])
-                found[f"model.layers.{layer}.{whole}_proj.weight"] = joined
-    write_safetensors(directory / "model.safetensors", found)
+                joined = torch.cat([published.pop(name) for name in names])
+                published[f"model.layers.{layer}.{fused}_proj.weight"] = joined
+    write_safetensors(directory / "model.safetensors", published)

@@ -55,28 +55,28 @@ def tell(
 
 def tell_foreign(tell: Test, program: Path, *words: str) -> tuple[str, dict[str, Any]]:
     report = tell("--program", str(program), "--tokenizer", str(TOKENIZER), *words)
-    (told,) = [remark for remark in report["remarks"] if "asis" in remark]
-    return told, report["cases"][0]
+    (story_remark,) = [remark for remark in report["remarks"] if "asis" in remark]
+    return story_remark, report["cases"][0]
 
 
 @pytest.fixture
 def generated(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     """Returns the tokens after the prompt, of each program that is run in our loop."""
-    seen: list[tuple[int, ...]] = []
+    token_lists: list[tuple[int, ...]] = []
     judge = verb.judge_program
 
     def note(spec: Any, foreign: Any, *words: Any) -> Any:
-        seen.append(foreign.tokens)
+        token_lists.append(foreign.tokens)
         return judge(spec, foreign, *words)
 
     monkeypatch.setattr(verb, "judge_program", note)
-    return seen
+    return token_lists
 
 
 def test_upstreams_story_program_generates_its_expected_text(tell: Test) -> None:
-    told, case = tell_foreign(tell, UPSTREAMS, "--weights", str(WEIGHTS), "--tokens", "64")
-    assert STORY in told
-    assert "the first 38 equal those of float32" in told
+    remark, case = tell_foreign(tell, UPSTREAMS, "--weights", str(WEIGHTS), "--tokens", "64")
+    assert STORY in remark
+    assert "the first 38 equal those of float32" in remark
     assert case["equal"] == pytest.approx(0.906, abs=0.05)
 
 
@@ -84,8 +84,11 @@ def test_a_tokenizer_with_another_vocabulary_size_is_a_usage_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    other = str(Path(tiny.__file__).parent / "tokenizer.bin")
-    assert main(["test-llm", "--program", str(UPSTREAMS), "--tokenizer", other]) == ExitCode.USAGE
+    other_tokenizer = str(Path(tiny.__file__).parent / "tokenizer.bin")
+    assert (
+        main(["test-llm", "--program", str(UPSTREAMS), "--tokenizer", other_tokenizer])
+        == ExitCode.USAGE
+    )
     assert "it has vocabulary = 57" in capsys.readouterr().err
 
 
@@ -96,16 +99,16 @@ def test_each_scheme_generates_the_expected_story_and_rejects_every_control(
 ) -> None:
     words = ["--model", "stories260k", "--scheme", scheme, "--tokens", "64", "--context", "96"]
     report = tell(*words, "--keep-artifacts", str(tmp_path / "kept"))
-    (told,) = [remark for remark in report["remarks"] if scheme in remark]
-    assert LILY in told
+    (story_remark,) = [remark for remark in report["remarks"] if scheme in remark]
+    assert LILY in story_remark
     assert len(report["controls"]) == 9
     assert all(control["rejected"] for control in report["controls"])
     if scheme == "fp16":
         assert report["cases"][0]["equal"] == 1
-        assert "differs from float32" not in told
+        assert "differs from float32" not in story_remark
     (program,) = (tmp_path / "kept").rglob("program.pte")
-    told, _ = tell_foreign(tell, program, "--prompt", "Once upon a time", "--tokens", "59")
-    assert LILY in told
+    story_remark, _ = tell_foreign(tell, program, "--prompt", "Once upon a time", "--tokens", "59")
+    assert LILY in story_remark
     if RUNNER:
         assert generated == [run_in_runner(program, "Once upon a time", tmp_path)]
 
@@ -113,18 +116,22 @@ def test_each_scheme_generates_the_expected_story_and_rejects_every_control(
 def run_in_runner(program: Path, prompt: str, place: Path) -> tuple[int, ...]:
     """The tokens after a prompt, of 64 in all, by upstream's runner: each piece of the tokenizer
     that it takes is the number of its token, so that the text is a list of them."""
-    own = read_tokenizer(TOKENIZER)
-    pieces = [f"<{number}>".encode() for number in range(own.vocabulary)]
+    tokenizer = read_tokenizer(TOKENIZER)
+    pieces = [f"<{number}>".encode() for number in range(tokenizer.vocabulary)]
     with (place / "numbers.bin").open("wb") as file:
-        file.write(struct.pack("<4i", own.vocabulary, own.bos, own.eos, max(map(len, pieces))))
+        file.write(
+            struct.pack(
+                "<4i", tokenizer.vocabulary, tokenizer.bos, tokenizer.eos, max(map(len, pieces))
+            )
+        )
         for piece in pieces:
             file.write(PIECE.pack(0.0, len(piece)) + piece)
-    ids = own.prompt(prompt)
+    ids = tokenizer.prompt(prompt)
     (place / "prompt.bin").write_bytes(struct.pack(f"<{len(ids)}Q", *ids))
     files = {"tokenizer_path": "numbers.bin", "tokenized_prompt": "prompt.bin"}
     files["output_path"] = "story.txt"
-    given = [part for name, file in files.items() for part in (f"--{name}", str(place / file))]
-    words = [RUNNER, "--model_path", str(program), *given, "--seq_len", "64"]
+    file_words = [part for name, file in files.items() for part in (f"--{name}", str(place / file))]
+    words = [RUNNER, "--model_path", str(program), *file_words, "--seq_len", "64"]
     subprocess.run(words, check=True, capture_output=True, timeout=300)
     tokens = tuple(map(int, re.findall("<([0-9]+)>", (place / "story.txt").read_text())))
     assert len(ids) + len(tokens) == 64

@@ -49,8 +49,8 @@ def digests(forks: TorchForks) -> dict[str, str]:
 def test_model_keys_do_not_depend_on_earlier_models_or_threads_of_the_process(
     forks: TorchForks, digests: dict[str, str]
 ) -> None:
-    other = json.dumps([2, True])  # threads, and oneDNN
-    assert run_code(forks, CODE, other, "lstm", "mobilenet", "superres", "mlp") == digests
+    thread_settings = json.dumps([2, True])  # threads, and oneDNN
+    assert run_code(forks, CODE, thread_settings, "lstm", "mobilenet", "superres", "mlp") == digests
     assert len(set(digests.values())) == 4
 
 
@@ -104,10 +104,10 @@ CHANGES = {
 def test_only_source_changes_that_a_program_depends_on_change_its_cache_key(
     tmp_path: Path, forks: TorchForks, change: str
 ) -> None:
-    changed, text, by, same = CHANGES[change]
+    changed, text, by, stays_equal = CHANGES[change]
     before = run_code(forks, KEYS)
     after = run_code(forks, KEYS, root=copy_sources(tmp_path, changed, text, by))
     assert before
-    assert all((after[name] == before[name]) is same for name in before)
+    assert all((after[name] == before[name]) is stays_equal for name in before)
     assert len(set(after.values())) == len(after)
     assert len(after) == len(before) + (change == "a scheme more")

@@ -126,8 +126,8 @@ def load_models(forks: TorchForks) -> LoadModels:
     def load(folder: Path, *names: str) -> dict[str, list[str]]:
         environment = {**os.environ, "QNN_CI_CALLER_DIR": str(folder / "called_here")}
         printed = forks.run(CODE, str(folder / "nets.py"), *names, cwd=ROOT, env=environment)
-        said: dict[str, list[str]] = json.loads(printed)
-        return said
+        results: dict[str, list[str]] = json.loads(printed)
+        return results
 
     return load
 
@@ -144,55 +144,57 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def said(folder: Path, load_models: LoadModels) -> dict[str, list[str]]:
+def loaded(folder: Path, load_models: LoadModels) -> dict[str, list[str]]:
     return load_models(folder, *GOOD, *WRONG)
 
 
 def test_factories_with_equal_weights_have_different_keys(
-    said: dict[str, list[str]],
+    loaded: dict[str, list[str]],
 ) -> None:
-    keys = {name: said[name][0] for name in GOOD}
+    keys = {name: loaded[name][0] for name in GOOD}
     assert all(len(key) == 64 for key in keys.values()), keys
     assert len(set(keys.values())) == len(GOOD)
-    assert said["plain"][1] == said["with_a_number"][1] == "[[4, 16]]"
-    assert said["largest"][1] == "[[4]]"
+    assert loaded["plain"][1] == loaded["with_a_number"][1] == "[[4, 16]]"
+    assert loaded["largest"][1] == "[[4]]"
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_factory_is_refused_with_the_reason(said: dict[str, list[str]], name: str) -> None:
+def test_a_wrong_factory_is_refused_with_the_reason(
+    loaded: dict[str, list[str]], name: str
+) -> None:
     kind, words = WRONG[name]
-    assert said[name][0] == kind
-    assert words in said[name][1]
-    assert "Traceback" not in said[name][1]
+    assert loaded[name][0] == kind
+    assert words in loaded[name][1]
+    assert "Traceback" not in loaded[name][1]
 
 
 def test_exception_in_a_users_model_is_reported_with_its_line(
-    said: dict[str, list[str]],
+    loaded: dict[str, list[str]],
 ) -> None:
     line = MODELS.splitlines().index("    return x @ x") + 1
-    assert f"nets.py, line {line}, in fails" in said["at_line"][1]
+    assert f"nets.py, line {line}, in fails" in loaded["at_line"][1]
 
 
 def test_a_number_read_from_a_file_changes_the_key_of_the_model_that_uses_it(
-    folder: Path, said: dict[str, list[str]], load_models: LoadModels
+    folder: Path, loaded: dict[str, list[str]], load_models: LoadModels
 ) -> None:
     names = ("configured", "plain")
     (folder / "config.json").write_text("2.5")
     changed = load_models(folder, *names)
     (folder / "config.json").write_text("2.0")
-    assert changed["configured"][0] != said["configured"][0]
-    assert changed["plain"] == said["plain"]
-    assert load_models(folder, "accumulating") == {"accumulating": said["accumulating"]}
+    assert changed["configured"][0] != loaded["configured"][0]
+    assert changed["plain"] == loaded["plain"]
+    assert load_models(folder, "accumulating") == {"accumulating": loaded["accumulating"]}
 
 
 def test_an_operator_chosen_by_a_file_changes_the_key_even_with_equal_outputs(
-    folder: Path, said: dict[str, list[str]], load_models: LoadModels
+    folder: Path, loaded: dict[str, list[str]], load_models: LoadModels
 ) -> None:
     (folder / "operator.txt").write_text("clamp")
     changed = load_models(folder, "chosen", "plain")
     (folder / "operator.txt").write_text("relu")
-    assert changed["chosen"][0] != said["chosen"][0]
-    assert changed["plain"] == said["plain"]
+    assert changed["chosen"][0] != loaded["chosen"][0]
+    assert changed["plain"] == loaded["plain"]
 
 
 def plant(root: Path, files: dict[str, str]) -> None:
@@ -217,8 +219,8 @@ def test_model_in_a_package_can_import_relatively(tmp_path: Path, load_models: L
     }
     plant(tmp_path, files)
     (tmp_path / "ci/nets/called_here").mkdir()
-    said = load_models(tmp_path / "ci/nets", "plain")
-    assert said["plain"][1] == "[[2, 3]]", said
+    results = load_models(tmp_path / "ci/nets", "plain")
+    assert results["plain"][1] == "[[2, 3]]", results
 
 
 def test_errors_in_a_users_models_name_the_path_in_the_repository_and_line(

@@ -26,14 +26,14 @@ SHARED = {"ep.share_ep_contexts": "1", "ep.context_embed_mode": "0"}
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Contexts of one model by SoC and embed mode, and two graphs that share their weights."""
-    made = tmp_path_factory.mktemp("contexts")
-    model = write_conv(made / "conv.onnx", seed=1)
-    write_conv(made / "large.onnx", seed=1, size=12)
+    contexts = tmp_path_factory.mktemp("contexts")
+    model = write_conv(contexts / "conv.onnx", seed=1)
+    write_conv(contexts / "large.onnx", seed=1, size=12)
 
     def request(source: str, name: str, soc: str, **entries: str) -> dict[str, Any]:
-        target = {"ep.context_file_path": str(made / f"{name}.onnx")}
+        target = {"ep.context_file_path": str(contexts / f"{name}.onnx")}
         return {
-            "model": str(made / f"{source}.onnx"),
+            "model": str(contexts / f"{source}.onnx"),
             "options": {**SOC, "soc_model": soc},
             "entries": {**CONTEXT, **target, **entries},
         }
@@ -54,10 +54,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         request("large", "second", "69", **SHARED, **last),
     ]
     # The first session has to live while the second is made.
-    answers = ask([{**one, "keep": True} for one in shared])
+    answers = ask([{**request_row, "keep": True} for request_row in shared])
     assert all(answer["session"] for answer in answers), answers
     assert model.is_file()
-    return made
+    return contexts
 
 
 def run_context(path: Path, soc: str = "69") -> dict[str, Any]:
@@ -100,6 +100,15 @@ def test_a_context_for_several_socs_fits_each_of_them_and_no_other(folder: Path)
     (folder / "several_qnn.bin").write_bytes(data)
 
 
+def list_shapes(values: Any) -> list[tuple[str, tuple[int, ...]]]:
+    """Name and shape of each value."""
+    shapes = []
+    for value in values:
+        sizes = value.type.tensor_type.shape.dim
+        shapes.append((value.name, tuple(size.dim_value for size in sizes)))
+    return shapes
+
+
 @pytest.mark.parametrize(
     ("name", "socs"),
     [("beside", {69}), ("inside", {69}), ("other", {43}), ("several", {57, 69})],
@@ -109,22 +118,16 @@ def test_inspect_reads_what_the_provider_compiled(folder: Path, name: str, socs:
     program = inspect_file(folder / f"{name}.onnx").program
     assert program
     assert {context.soc_id for context in program.contexts} == socs
-    known = {one.id: one for one in read_socs().values()}
+    socs_by_id = {soc_row.id: soc_row for soc_row in read_socs().values()}
     (method,) = program.methods
     assert (len(method.partitions), method.cpu_operators) == (1, {})
-    ends = [
-        [
-            (one.name, tuple(size.dim_value for size in one.type.tensor_type.shape.dim))
-            for one in side
-        ]
-        for side in (model.graph.input, model.graph.output)
-    ]
+    ends = [list_shapes(model.graph.input), list_shapes(model.graph.output)]
     for context in program.contexts:
-        soc = known[context.soc_id]
+        soc = socs_by_id[context.soc_id]
         assert (context.hexagon, context.qnn, context.unread) == (soc.hexagon, "2.49.40", "")
         (graph,) = context.graphs
-        for ports, wanted in zip((graph.inputs, graph.outputs), ends, strict=True):
-            assert [(port.name, port.shape) for port in ports] == wanted
+        for ports, expected_ports in zip((graph.inputs, graph.outputs), ends, strict=True):
+            assert [(port.name, port.shape) for port in ports] == expected_ports
 
 
 def test_contexts_that_the_emulator_runs_but_a_device_would_not_are_refused(
@@ -132,10 +135,10 @@ def test_contexts_that_the_emulator_runs_but_a_device_would_not_are_refused(
 ) -> None:
     """Contexts for another SoC, with another QNN version than their model, and with changed
     weights."""
-    other = folder / "other.onnx"
-    assert run_context(other, "69")["outputs"]
+    other_context = folder / "other.onnx"
+    assert run_context(other_context, "69")["outputs"]
     with pytest.raises(UnfitError, match="compiled for SM8550, not for SM8750"):
-        check_context(other, "SM8750")
+        check_context(other_context, "SM8750")
 
     newer = copy(folder, tmp_path, "beside", (b"v2.49.40.", b"v2.60.40."))
     assert run_context(newer)["outputs"]

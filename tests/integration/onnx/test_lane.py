@@ -67,11 +67,16 @@ def run_case(shared: tuple[Pool, Path, Path], tmp_path: Path) -> Iterator[RunCas
         profile: str = "",
         float_model: str = "",
         direct: bool = False,
-        **given: str,
+        **provider_options: str,
     ) -> CaseResult:
         (place / "lie").write_text(lie)
         engine = OnnxEngine(
-            toolchain=("test",), sdk=sdk, given=given, embed=embed, saver=saver, direct=direct
+            toolchain=("test",),
+            sdk=sdk,
+            given=provider_options,
+            embed=embed,
+            saver=saver,
+            direct=direct,
         )
         setup = make_setup(
             tmp_path,
@@ -84,8 +89,8 @@ def run_case(shared: tuple[Pool, Path, Path], tmp_path: Path) -> Iterator[RunCas
             files_directory=tmp_path / "beside",
             cache=place / "lowered",
         )
-        own = Source(model, float_model=float_model) if os.sep in model else Source()
-        return CaseRun(CaseSpec(Path(model).name, scheme, "SM8650", own), setup).run()
+        source = Source(model, float_model=float_model) if os.sep in model else Source()
+        return CaseRun(CaseSpec(Path(model).name, scheme, "SM8650", source), setup).run()
 
     yield run
     (place / "lie").write_text("")
@@ -107,8 +112,8 @@ def test_with_direct_a_session_loads_the_quantized_model_not_a_context(
 ) -> None:
     result = run_case("mlp", Scheme.U8, direct=True)
     assert result.case.status is Status.PASSED, describe(result)
-    (kept,) = (tmp_path / "kept").glob("*/artifact/program/*")
-    nodes = {node.op_type for node in onnx.load(kept).graph.node}
+    (kept_model,) = (tmp_path / "kept").glob("*/artifact/program/*")
+    nodes = {node.op_type for node in onnx.load(kept_model).graph.node}
     assert "QuantizeLinear" in nodes
     assert "EPContext" not in nodes
 
@@ -165,7 +170,7 @@ def test_onnx_files_are_judged_without_torch_installed(tmp_path: Path) -> None:
         ("passed", ""), ("passed", ""), ("passed", "random inputs"),
     ]  # fmt: skip
     assert all(case["metric"] <= 0 for case in report["cases"][:2])
-    assert not {"torch", "onnxscript"} & {one["name"] for one in report["toolchain"]}
+    assert not {"torch", "onnxscript"} & {tool["name"] for tool in report["toolchain"]}
 
 
 def describe(result: CaseResult) -> str:
@@ -189,10 +194,10 @@ def test_a_suite_model_passes_and_is_not_compiled_again(
     assert "Gemm" in {operator.op for operator in taken.operators}
     assert first.controls
     assert all(control.rejected for control in first.controls)
-    (kept,) = (tmp_path / "kept").iterdir()
-    names = sorted(path.name for path in (kept / "artifact" / "program").iterdir())
+    (kept_folder,) = (tmp_path / "kept").iterdir()
+    names = sorted(path.name for path in (kept_folder / "artifact" / "program").iterdir())
     assert names == (["model.onnx"] if embed else ["model.onnx", "model_qnn.bin"])
-    context = read_context(kept / "artifact" / "program" / "model.onnx")
+    context = read_context(kept_folder / "artifact" / "program" / "model.onnx")
     assert context.seal
     assert [target.soc for target in context.targets] == ["SM8650"]
     second = run_case("mlp", scheme, embed=embed)
@@ -207,24 +212,28 @@ def test_saver_and_profile_results_are_in_the_report_if_requested(
     plain = run_case("mlp", Scheme.U8).case
     assert (plain.qnn_ops, plain.accelerator_cycles, plain.accelerator_us) == ((), None, None)
     assert not beside.exists()
-    both = run_case("mlp", Scheme.U8, saver=True, profile="detailed").case
-    assert both.status is Status.PASSED, both.reason
-    counts = {one.op: one.count for one in both.qnn_ops}
+    requested = run_case("mlp", Scheme.U8, saver=True, profile="detailed").case
+    assert requested.status is Status.PASSED, requested.reason
+    counts = {operator.op: operator.count for operator in requested.qnn_ops}
     assert counts == {"FullyConnected": 3, "Quantize": 1, "Dequantize": 1}
-    assert both.accelerator_cycles
-    assert both.accelerator_us
+    assert requested.accelerator_cycles
+    assert requested.accelerator_us
     calls = (beside / "saver_output.c").read_text()
     assert calls.rstrip().endswith("}")
     assert calls.count("interface.graphAddNode(") == 5
     assert (beside / "params.bin").stat().st_size > 30_000
     assert "Accelerator (execute) time" in (beside / "profile.csv").read_text()
-    assert both.sqnr_db == plain.sqnr_db
+    assert requested.sqnr_db == plain.sqnr_db
     # Out of the cache, with what was compiled for it alone.
     saved = run_case("mlp", Scheme.U8, saver=True, profile="basic").case
-    assert (saved.cached, saved.qnn_ops, saved.accelerator_cycles) == (True, both.qnn_ops, None)
+    assert (saved.cached, saved.qnn_ops, saved.accelerator_cycles) == (
+        True,
+        requested.qnn_ops,
+        None,
+    )
     assert saved.accelerator_us
-    again = run_case("mlp", Scheme.U8).case
-    assert (again.cached, again.qnn_ops, again.accelerator_us) == (True, (), None)
+    cached = run_case("mlp", Scheme.U8).case
+    assert (cached.cached, cached.qnn_ops, cached.accelerator_us) == (True, (), None)
 
 
 def test_a_quantized_onnx_file_is_judged_unchanged_with_scheme_asis(
@@ -234,36 +243,34 @@ def test_a_quantized_onnx_file_is_judged_unchanged_with_scheme_asis(
     model = save(tmp_path / "net.onnx", helper.make_node("Sigmoid", ["x"], ["y"], name="s"))
     first = run_case(model, Scheme.U8)
     assert first.case.made_inputs == "random inputs"
-    (kept,) = (tmp_path / "kept").iterdir()
-    quantized = (kept / "artifact" / "quantized.onnx").rename(tmp_path / "quantized.onnx")
+    (kept_folder,) = (tmp_path / "kept").iterdir()
+    quantized = (kept_folder / "artifact" / "quantized.onnx").rename(tmp_path / "quantized.onnx")
     second = run_case(str(quantized), Scheme.ASIS)
     assert second.case.status is Status.PASSED, describe(second)
     assert second.case.sqnr_db == second.case.sqnr_db_quantized
     assert second.case.sqnr_db_scheme is None
     (warning,) = second.case.warnings
     assert "float_model" in warning
-    (again,) = (tmp_path / "kept").glob("quantized*")
-    nodes = [
-        [node.op_type for node in onnx.load(path).graph.node]
-        for path in (quantized, again / "artifact" / "quantized.onnx")
-    ]
-    assert nodes[0] == nodes[1]
-    record = json.loads((again / "artifact" / "artifact.json").read_text())
+    (kept_again,) = (tmp_path / "kept").glob("quantized*")
+    graph_again = onnx.load(kept_again / "artifact" / "quantized.onnx").graph
+    operators = [node.op_type for node in onnx.load(quantized).graph.node]
+    assert [node.op_type for node in graph_again.node] == operators
+    record = json.loads((kept_again / "artifact" / "artifact.json").read_text())
     assert record["files"]["quantized.onnx"]
 
 
 def dequantize(name: str, values: Any, scale: float, after: str) -> list[onnx.NodeProto]:
     """Nodes that give ``values`` in int8."""
-    made = {
+    constants = {
         "q": np.clip(np.round(values / scale), -128, 127).astype("int8"),
         "s": np.float32(scale),
         "z": np.int8(0),
     }
     nodes = [
-        NODE("Constant", [], [f"{name}_{key}"], value=onnx.numpy_helper.from_array(np.array(one)))
-        for key, one in made.items()
+        NODE("Constant", [], [f"{name}_{key}"], value=onnx.numpy_helper.from_array(np.array(value)))
+        for key, value in constants.items()
     ]
-    return [*nodes, NODE("DequantizeLinear", [f"{name}_{key}" for key in made], [after])]
+    return [*nodes, NODE("DequantizeLinear", [f"{name}_{key}" for key in constants], [after])]
 
 
 @pytest.mark.parametrize(
@@ -277,8 +284,8 @@ def test_a_quantized_file_is_judged_against_the_float_one_it_was_made_of(
     last = [NODE("MatMul", ["x", "m"], ["a"]), NODE("Add", ["a", "bias"], ["y"])]
     value = onnx.numpy_helper.from_array(matrix)
     plain = save(tmp_path / "plain.onnx", NODE("Constant", [], ["m"], value=value), *last)
-    given = save(tmp_path / "given.onnx", *dequantize("m", matrix, scale, "m"), *last)
-    case = run_case(given, Scheme.ASIS, float_model=plain).case
+    judged_file = save(tmp_path / "given.onnx", *dequantize("m", matrix, scale, "m"), *last)
+    case = run_case(judged_file, Scheme.ASIS, float_model=plain).case
     assert case.question is question, case.reason
     assert not case.warnings
     assert case.sqnr_db_scheme is not None
@@ -289,7 +296,7 @@ def test_a_quantized_file_is_judged_against_the_float_one_it_was_made_of(
         return
     wrong = save(tmp_path / "wrong.onnx", *dequantize("m", 2 * matrix, scale, "m"), *last)
     (tmp_path / "kept").rename(tmp_path / "before")
-    lie = run_case(given, Scheme.ASIS, lie=f"cpu {wrong}").case
+    lie = run_case(judged_file, Scheme.ASIS, lie=f"cpu {wrong}").case
     assert lie.status is Status.FAILED
 
 
@@ -345,8 +352,8 @@ def test_a_session_on_the_cpu_fails_although_its_outputs_are_right(
     run_case: RunCase, shared: tuple[Pool, Path, Path], tmp_path: Path
 ) -> None:
     run_case("mlp", Scheme.U8)
-    (kept,) = (tmp_path / "kept").iterdir()
-    quantized = (kept / "artifact" / "quantized.onnx").rename(tmp_path / "quantized.onnx")
+    (kept_folder,) = (tmp_path / "kept").iterdir()
+    quantized = (kept_folder / "artifact" / "quantized.onnx").rename(tmp_path / "quantized.onnx")
     case = run_case("mlp", Scheme.U8, lie=f"cpu {quantized}").case
     assert case.status is Status.FAILED
     assert case.headline == "run: the session ran on another provider, without an error"

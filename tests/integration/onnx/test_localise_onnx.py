@@ -33,8 +33,10 @@ def test_localise_finds_the_wrong_onnx_node_and_writes_a_reproducer(
     monkeypatch.chdir(tmp_path)
     model, random = onnx.parser.parse_model(TEXT), np.random.default_rng(1)
     shapes = {"w": (16, 8, 3, 3), "v": (4, 8, 1, 1), "u": (8, 8, 3, 3)}
-    weights = {name: random.standard_normal(one).astype(np.float32) for name, one in shapes.items()}
-    weights |= {name: one / one[0].size ** 0.5 for name, one in weights.items()}
+    weights = {
+        name: random.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()
+    }
+    weights |= {name: array / array[0].size ** 0.5 for name, array in weights.items()}
     weights["half"] = np.array([8, 8])
     model.graph.initializer.extend(
         onnx.numpy_helper.from_array(value, name) for name, value in weights.items()
@@ -42,11 +44,14 @@ def test_localise_finds_the_wrong_onnx_node_and_writes_a_reproducer(
     onnx.save(model, "net.onnx")
     words = ["--model", "net.onnx", "--scheme", scheme, "--reproducer", "part.onnx", "--json"]
     assert main(["localise", *words]) == ExitCode.FAILED
-    (found,) = json.loads(capsys.readouterr().out)["cases"]
-    wrong = [output["reached_db"] < 20 for output in found["outputs"]]
-    assert (wrong, [one["kind"] for one in found["part"]]) == ([False, True], ["ConvTranspose"])
-    own = ["--scheme", scheme] if scheme == "fp16" else []
-    assert main(["test-onnx", "--model", "part.onnx", *own, "--json"]) == ExitCode.FAILED
+    (case_row,) = json.loads(capsys.readouterr().out)["cases"]
+    wrong = [output["reached_db"] < 20 for output in case_row["outputs"]]
+    assert (wrong, [node["kind"] for node in case_row["part"]]) == (
+        [False, True],
+        ["ConvTranspose"],
+    )
+    scheme_words = ["--scheme", scheme] if scheme == "fp16" else []
+    assert main(["test-onnx", "--model", "part.onnx", *scheme_words, "--json"]) == ExitCode.FAILED
     (case,) = json.loads(capsys.readouterr().out)["cases"]
     assert {finding["id"] for finding in case["findings"]} >= {"QNN2001"}
-    assert case["scheme"] == (scheme if own else "asis")
+    assert case["scheme"] == (scheme if scheme_words else "asis")

@@ -53,22 +53,24 @@ def test_the_newest_accepted_ir_and_opset_are_those_of_onnxruntime(
         read_model(path)
 
 
-def weight(location: str = "", dims: Sequence[int] = SHAPE, **more: Any) -> TensorProto:
+def weight(location: str = "", dims: Sequence[int] = SHAPE, **fields: Any) -> TensorProto:
     """w, with its data in a file if a ``location`` is given."""
-    made = TensorProto(name="w", dims=dims, data_type=1, **more)
+    tensor = TensorProto(name="w", dims=dims, data_type=1, **fields)
     if location:
-        made.data_location = TensorProto.EXTERNAL
-        made.external_data.add(key="location", value=location)
-    return made
+        tensor.data_location = TensorProto.EXTERNAL
+        tensor.external_data.add(key="location", value=location)
+    return tensor
 
 
 def test_models_that_onnxruntime_loads_are_accepted(tmp_path: Path) -> None:
     """A function, nodes in any order, an output without a shape, weights of many kinds."""
     path = tmp_path / "m.onnx"
     opset = helper.make_opsetid("", 21)
-    own = helper.make_function("mine", "Twice", ["a"], ["b"], [make("Add", "aa", "b")], [opset])
+    function = helper.make_function(
+        "mine", "Twice", ["a"], ["b"], [make("Add", "aa", "b")], [opset]
+    )
     model = build_model([make("Twice", ["x"], ["y"], domain="mine")], *ENDS)
-    model.functions.append(own)
+    model.functions.append(function)
     model.opset_import.append(helper.make_opsetid("mine", 1))
     weights = [
         helper.make_tensor("text", TensorProto.STRING, [2], [b"a", b"b"]),
@@ -90,9 +92,9 @@ def test_models_that_onnxruntime_loads_are_accepted(tmp_path: Path) -> None:
 
 
 def test_external_weight_files_of_a_model_are_listed_or_reported_missing(tmp_path: Path) -> None:
-    held = onnx.load(write_conv(tmp_path / "conv.onnx"))
+    conv = onnx.load(write_conv(tmp_path / "conv.onnx"))
     path = tmp_path / "two.onnx"
-    onnx.save(held, path, save_as_external_data=True, location="w.bin", size_threshold=0)
+    onnx.save(conv, path, save_as_external_data=True, location="w.bin", size_threshold=0)
     assert external_files(read_model(path), path) == [tmp_path / "w.bin"]
     assert load(path) == ""
     (tmp_path / "w.bin").unlink()

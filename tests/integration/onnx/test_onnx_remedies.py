@@ -34,8 +34,8 @@ FLOAT = np.random.default_rng(0).standard_normal((16, 32)).astype(np.float32)
 
 
 def rounded(kind: Any, scales: Any, repeats: int = 1) -> dict[str, Any]:
-    whole = np.round(FLOAT / np.repeat(scales, repeats, 0)).clip(-127, 127).astype(np.int8)
-    return {"s": kind(0.2), "z": np.uint8(128), "t": np.asarray(scales, kind), "w": whole}
+    integers = np.round(FLOAT / np.repeat(scales, repeats, 0)).clip(-127, 127).astype(np.int8)
+    return {"s": kind(0.2), "z": np.uint8(128), "t": np.asarray(scales, kind), "w": integers}
 
 
 ONE = abs(FLOAT).max() / 127
@@ -65,26 +65,32 @@ PAIRS: dict[str, Any] = {
 
 
 def test_a_remedy_makes_a_red_onnx_model_green(tmp_path: Path) -> None:
-    names = [f"{rule}-{one}" for rule in PAIRS for one in ("before", "after")]
-    for name, (kind, body, held) in zip(names, sum(PAIRS.values(), ()), strict=True):
+    names = [f"{rule}-{state}" for rule in PAIRS for state in ("before", "after")]
+    for name, (kind, body, initializers) in zip(names, sum(PAIRS.values(), ()), strict=True):
         model = parser.parse_model(FORM.format(kind, body))
-        values = [numpy_helper.from_array(np.asarray(one), key) for key, one in held.items()]
+        values = [
+            numpy_helper.from_array(np.asarray(value), key) for key, value in initializers.items()
+        ]
         model.graph.initializer.extend(values)
         onnx.save(model, tmp_path / f"{name}.onnx")
     ids = {rule.id: rule.finding_id for rule in read_rules()}
     for scheme in ("asis", "fp16"):
-        own = [
+        names_of_scheme = [
             name for name in names if name.startswith("computed-condition") == (scheme == "fp16")
         ]
-        words = [word for one in own for word in ("--model", str(tmp_path / f"{one}.onnx"))]
+        words = [
+            word for name in names_of_scheme for word in ("--model", str(tmp_path / f"{name}.onnx"))
+        ]
         argv = [sys.executable, "-m", "ci", "test-onnx", "--scheme", scheme, *words]
         argv += ["--reports", str(tmp_path / scheme)]
         run_to_end(argv, timeout_s=600, codes=(ExitCode.FAILED,))
-        cases = dict(zip(own, read_report(tmp_path / scheme / "test_onnx").cases, strict=True))
+        cases = dict(
+            zip(names_of_scheme, read_report(tmp_path / scheme / "test_onnx").cases, strict=True)
+        )
         passed = {name for name, case in cases.items() if case.status is Status.PASSED}
-        assert passed == {name for name in own if name.endswith("after")}
-        for name in {*own} - passed:
-            causes = {cause.name for found in cases[name].findings for cause in found.causes}
+        assert passed == {name for name in names_of_scheme if name.endswith("after")}
+        for name in {*names_of_scheme} - passed:
+            causes = {cause.name for finding in cases[name].findings for cause in finding.causes}
             assert ids.get(name.removesuffix("-before"), "") in causes
 
 

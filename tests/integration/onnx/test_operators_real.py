@@ -26,7 +26,7 @@ EVERY = 23  # of about 2200 cases; prime, so that types and ranks change
 def find_row(case: Case) -> tuple[Answer, str] | None:
     """What the table says of a case; None where ONNX has no such model."""
     name = f"{case.domain}:{case.op}" if case.domain else case.op
-    (operator,) = (one for one in read_operators().operator if one.name == name)
+    (operator,) = (table_row for table_row in read_operators().operator if table_row.name == name)
     for row in operator.rows:
         if row.variant == case.variant and case.kind in row.kinds and case.rank in row.ranks:
             return row.answer, row.reason
@@ -39,20 +39,20 @@ def test_the_operator_table_agrees_with_the_providers_answers() -> None:
     cases = list(list_cases())
     chosen = cases if "QNN_CI_NIGHTLY" in os.environ else cases[::EVERY]
     differing = []
-    for said in survey(chosen):
-        row = find_row(said.case)
-        if said.verdict == "invalid":
-            assert row is None, said.case.key
-        elif row != (Answer(said.verdict), said.reason):
-            differing.append(f"{said.case.key}: {said}, the table says {row}")
+    for answer in survey(chosen):
+        row = find_row(answer.case)
+        if answer.verdict == "invalid":
+            assert row is None, answer.case.key
+        elif row != (Answer(answer.verdict), answer.reason):
+            differing.append(f"{answer.case.key}: {answer}, the table says {row}")
     assert not differing
 
 
 def test_the_operator_table_has_only_known_cases_and_nearly_all_of_them() -> None:
-    told = {
-        (one.name, row.variant, kind, rank)
-        for one in read_operators().operator
-        for row in one.rows
+    cases_of_table = {
+        (table_row.name, row.variant, kind, rank)
+        for table_row in read_operators().operator
+        for row in table_row.rows
         for kind in row.kinds
         for rank in row.ranks
     }
@@ -60,8 +60,8 @@ def test_the_operator_table_has_only_known_cases_and_nearly_all_of_them() -> Non
         (f"{case.domain}:{case.op}" if case.domain else case.op, case.variant, case.kind, case.rank)
         for case in list_cases()
     }
-    assert told <= cases
-    assert len(cases - told) < 40  # no ONNX: the type is none of the operator's
+    assert cases_of_table <= cases
+    assert len(cases - cases_of_table) < 40  # no ONNX: the type is none of the operator's
 
 
 @pytest.fixture(scope="module")

@@ -101,57 +101,63 @@ def library() -> bytes:
 def answers(model: Path) -> dict[str, dict[str, Any]]:
     """What the provider did with nothing, with every switch at 2, and with each wrong value."""
     switches = {row.name: "2" for row in read_options().provider if row.kind == "switch"}
-    given: dict[str, dict[str, str]] = {"nothing": {}, "switches": switches}
-    given |= {name: {**WITH.get(name, {}), name: value} for name, value in WRONG_VALUES.items()}
+    options_by_name: dict[str, dict[str, str]] = {"nothing": {}, "switches": switches}
+    options_by_name |= {
+        name: {**WITH.get(name, {}), name: value} for name, value in WRONG_VALUES.items()
+    }
     requests = [
         {"model": str(model), "options": {**SOC, **options}, "entries": STRICT}
-        for options in given.values()
+        for options in options_by_name.values()
     ]
-    return dict(zip(given, ask(requests), strict=True))
+    return dict(zip(options_by_name, ask(requests), strict=True))
 
 
 def test_every_provider_option_of_the_table_is_a_string_in_the_library(library: bytes) -> None:
     table, version = read_options(), installed_version()
     for row in (*table.provider, *table.run):
-        here = not (row.since and is_older(version, row.since))
-        assert (row.name.encode() in library) == here, row.name
-        for value in row.values if here else ():
+        is_present = not (row.since and is_older(version, row.since))
+        assert (row.name.encode() in library) == is_present, row.name
+        for value in row.values if is_present else ():
             assert len(value) < 7 or value.encode() in library, (row.name, value)
     assert b"qnn.perf_mode" not in library
 
 
 def test_every_provider_option_in_the_library_is_in_the_table(library: bytes) -> None:
-    seen = {word.decode() for word in WORDS.findall(library)}
-    known = {row.name for row in read_options().provider}
+    words_of_library = {word.decode() for word in WORDS.findall(library)}
+    table_names = {row.name for row in read_options().provider}
     ignored = {word for words in NOT_OPTIONS.values() for word in words.split()}
-    assert not known & ignored
-    assert seen - ignored <= known
-    assert ignored <= seen, "the provider has lost some of these"
+    assert not table_names & ignored
+    assert words_of_library - ignored <= table_names
+    assert ignored <= words_of_library, "the provider has lost some of these"
 
 
 def test_the_table_of_session_entries_agrees_with_onnxruntime() -> None:
     folder = Path(onnxruntime.capi.__file__).parent
     (binary,) = folder.glob("onnxruntime_pybind11_state*.so")
     libraries = binary.read_bytes() + Path(onnxruntime_qnn.get_library_path()).read_bytes()
-    seen = {word.decode() for word in ENTRIES.findall(libraries)}
+    entries_of_library = {word.decode() for word in ENTRIES.findall(libraries)}
     table = read_options()
-    known = {row.name for row in table.session} | set(table.others)
+    table_names = {row.name for row in table.session} | set(table.others)
     # The compiler keeps the last four letters of one of them elsewhere.
-    assert [name for name in known if name.removesuffix("path").encode() not in libraries] == []
+    assert [
+        name for name in table_names if name.removesuffix("path").encode() not in libraries
+    ] == []
     elsewhere = ("ep.cuda", "ep.dynamic")  # of another provider, and not of a session
     assert {
-        name for name in seen - known if not name.startswith(elsewhere) and name[-1] != "."
+        name
+        for name in entries_of_library - table_names
+        if not name.startswith(elsewhere) and name[-1] != "."
     } == set()
 
 
 def test_option_defaults_agree_with_the_providers_log(answers: dict[str, dict[str, Any]]) -> None:
-    said = dict(TAKEN.findall(answers["nothing"]["log"]))
+    logged = dict(TAKEN.findall(answers["nothing"]["log"]))
     rows = {row.name: row.default for row in read_options().provider}
-    assert said == {name: rows.get(name) for name in said}
+    assert logged == {name: rows.get(name) for name in logged}
     switches = {
         row.name for row in read_options().provider if row.kind == "switch" and row.source == "log"
     }
-    assert switches <= said.keys()
+    assert switches <= logged.keys()
 
 
 def test_a_switch_that_is_neither_0_nor_1_is_ignored(answers: dict[str, dict[str, Any]]) -> None:
@@ -224,7 +230,9 @@ def test_qnn_compiles_a_context_for_every_soc_of_the_table(tmp_path: Path) -> No
         entries["ep.context_file_path"] = str(target)
         options = {"backend_type": "htp", "soc_model": str(soc.id)}
         ask([{"model": str(model), "options": options, "entries": entries}])
-        found = re.search(rb"soc_type=([^;]*);arch=(\d+);.*?vtcm_size=(\d+)", target.read_bytes())
-        assert found
-        assert found[1].decode() == name
-        assert (int(found[2]), int(found[3]) >> 20) == (soc.hexagon, soc.vtcm_mb)
+        soc_line = re.search(
+            rb"soc_type=([^;]*);arch=(\d+);.*?vtcm_size=(\d+)", target.read_bytes()
+        )
+        assert soc_line
+        assert soc_line[1].decode() == name
+        assert (int(soc_line[2]), int(soc_line[3]) >> 20) == (soc.hexagon, soc.vtcm_mb)

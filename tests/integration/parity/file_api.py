@@ -45,8 +45,8 @@ def read_file_api(build: Path, source: Path, configuration: Configuration) -> CM
     targets = [
         reader.read_target(read_reply(build, row["jsonFile"]), names) for row in chosen["targets"]
     ]
-    kept = [target for target in targets if target is not None]
-    return CMakeFacts(configuration=configuration, targets=tuple(kept))
+    with_sources = [target for target in targets if target is not None]
+    return CMakeFacts(configuration=configuration, targets=tuple(with_sources))
 
 
 def read_index(build: Path) -> Mapping[str, Any]:

@@ -17,7 +17,7 @@ from ci.parity.run import ParityRequest, compare_source
 from tests.integration.parity.upstream import MAIN, POLICY, WALKS, git_dir, read_artifact
 
 AUTHOR = {
-    f"GIT_{who}_{what}": "a@b" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")
+    f"GIT_{who}_{field}": "a@b" for who in ("AUTHOR", "COMMITTER") for field in ("NAME", "EMAIL")
 }
 pytestmark = WALKS
 
@@ -31,7 +31,7 @@ class Change(msgspec.Struct, frozen=True):
     edits: tuple[tuple[str, str, str], ...] = ()
     moves: dict[str, str] = {}
     deleted: tuple[str, ...] = ()
-    found: tuple[tuple[str, ...], ...] = ()
+    findings: tuple[tuple[str, ...], ...] = ()
 
 
 GROUPS = msgspec.convert(read_artifact("changes.json"), dict[str, tuple[Change, ...]])
@@ -91,10 +91,12 @@ def test_planted_changes_have_exactly_their_findings(
     request = ParityRequest(proposal.git_dir, proposal.commit(), base=MAIN, cache=cache)
 
     report = compare_source(request, POLICY)
-    found = {(f.kind.value, f.path, f.detail) for f in report.failing}
-    expected = {row for change in GROUPS[group] for row in change.found}
-    assert {row for row in expected if not any(f[: len(row)] == row for f in found)} == set()
-    assert {f for f in found if not any(f[: len(row)] == row for row in expected)} == set()
+    findings = {(f.kind.value, f.path, f.detail) for f in report.failing}
+    expected = {row for change in GROUPS[group] for row in change.findings}
+    for row in expected:
+        assert any(finding[: len(row)] == row for finding in findings), row
+    for finding in findings:
+        assert any(finding[: len(row)] == row for row in expected), finding
 
 
 def test_there_are_at_least_40_planted_changes() -> None:

@@ -65,7 +65,10 @@ def configure(source: Path, folder: Path, *options: str) -> Path:
 
 def summary(facts: CMakeFacts) -> dict[str, set[str]]:
     """The files of each target."""
-    return {target.name: {entry.path for entry in target.entries} for target in facts.targets}
+    files = {}
+    for target in facts.targets:
+        files[target.name] = {entry.path for entry in target.entries}
+    return files
 
 
 @needs_cmake

@@ -30,9 +30,9 @@ def test_a_historical_parity_repair_removes_exactly_its_findings(repair: dict[st
 def test_parity_of_upstreams_qualcomm_backend_has_the_reviewed_findings() -> None:
     """Each finding is right: a missing header, a pattern for future files, an unlisted conftest,
     and two imports of tests that their deps do not cover."""
-    found = compare_revision(MAIN, "backends/qualcomm").values()
+    findings = compare_revision(MAIN, "backends/qualcomm").values()
 
-    assert {(f.kind, f.path) for f in found} == {
+    assert {(f.kind, f.path) for f in findings} == {
         (Kind.MISSING, "backends/backend.h"),
         (Kind.EMPTY_GLOB, "backends/qualcomm/runtime/backends/ir/*.cpp"),
         (Kind.DEPENDENCY, "backends/qualcomm/tests/test_qnn_delegate.py"),

@@ -53,7 +53,7 @@ def test_drifts_planted_in_upstream_are_found_and_nothing_else_is() -> None:
         return {path: text.replace(old, new, 1)}
 
     evalue = "extension/evalue_util/CMakeLists.txt"
-    found = find_new(
+    new_findings = find_new(
         {
             **change(
                 f"{QNN}/targets.bzl",
@@ -74,7 +74,7 @@ def test_drifts_planted_in_upstream_are_found_and_nothing_else_is() -> None:
         }
     )
 
-    assert found == {
+    assert new_findings == {
         ("include", f"{QNN}/aot/python/PyQnnManagerAdaptor.h"),
         ("unlisted-file", f"{QNN}/builders/extra/__init__.py"),
         ("unlisted-file", f"{QNN}/builders/extra/op_new.py"),

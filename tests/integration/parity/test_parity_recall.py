@@ -18,11 +18,13 @@ pytestmark = WALKS
 def test_parity_finds_drifts_that_upstream_repaired_later() -> None:
     missed: list[tuple[str, ...]] = []
     for revision, repairs in DRIFTS.items():
-        found = compare_revision(revision).values()
-        told = {(f.kind.value, what) for f in found for what in (f.path, f.detail)}
+        findings = compare_revision(revision).values()
+        reported = {
+            (f.kind.value, reported_text) for f in findings for reported_text in (f.path, f.detail)
+        }
         for commit, items in repairs.items():
             missed += [
-                (commit[:10], kind, what) for kind, what in items if (kind, what) not in told
+                (commit[:10], kind, item) for kind, item in items if (kind, item) not in reported
             ]
 
     assert missed == []

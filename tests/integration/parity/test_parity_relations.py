@@ -32,18 +32,17 @@ pytestmark = WALKS
 
 def without(targets: Iterable[Target], side: str, path: str, line: int, text: str) -> list[Target]:
     """The targets of a side without a word of a line."""
-    found: list[Target] = []
+    changed_targets: list[Target] = []
     for target in targets:
-        kept = {
-            name: tuple(
+        remaining_fields = {}
+        for name in FIELDS[side]:
+            remaining_fields[name] = tuple(
                 word
                 for word in getattr(target, name)
                 if (word.place.path, word.place.line, word.text) != (path, line, text)
             )
-            for name in FIELDS[side]
-        }
-        found.append(msgspec.structs.replace(target, **kept))
-    return found
+        changed_targets.append(msgspec.structs.replace(target, **remaining_fields))
+    return changed_targets
 
 
 def remove(facts: ParityFacts, side: str, path: str, line: int, text: str) -> ParityFacts:
@@ -54,8 +53,10 @@ def remove(facts: ParityFacts, side: str, path: str, line: int, text: str) -> Pa
             facts, buck=msgspec.structs.replace(facts.buck, targets=targets)
         )
     sides = tuple(
-        msgspec.structs.replace(one, targets=tuple(without(one.targets, side, path, line, text)))
-        for one in facts.cmake
+        msgspec.structs.replace(
+            cmake_facts, targets=tuple(without(cmake_facts.targets, side, path, line, text))
+        )
+        for cmake_facts in facts.cmake
     )
     return msgspec.structs.replace(facts, cmake=sides)
 
@@ -75,8 +76,8 @@ def test_removed_dependencies_and_defines_are_found() -> None:
         side, path, line, text = str(row[0]), str(row[1]), int(row[2]), str(row[3])
         changed = remove(facts, side, path, line, text)
         assert changed != facts, row
-        found = compare(changed)
-        return any(is_counted(finding) and key not in before for key, finding in found.items())
+        findings = compare(changed)
+        return any(is_counted(finding) and key not in before for key, finding in findings.items())
 
     missed = [row for row in REMOVALS["found"] if not is_found(row)]
     count = len(REMOVALS["found"]) + len(REMOVALS["missed"])

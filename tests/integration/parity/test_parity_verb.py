@@ -132,10 +132,10 @@ def test_parity_from_the_cache_gives_the_same_report(
     source: Path, parity: Parity, tmp_path: Path
 ) -> None:
     first = document(parity("--source", source, "--json"))
-    kept = sorted((tmp_path / "home" / "parity").glob("*.json"))
+    cached_files = sorted((tmp_path / "home" / "parity").glob("*.json"))
     second = document(parity("--source", source, "--json"))
 
-    assert [path.name.partition("-")[0] for path in kept] == ["found"]
+    assert [path.name.partition("-")[0] for path in cached_files] == ["found"]
     assert second == first
     plant(source, {"p/new.cpp": ""})
     assert paths(parity("--source", source, "--json")) == paths_of(first) | {"p/new.cpp"}
@@ -182,7 +182,7 @@ def test_parity_fails_if_a_side_could_not_be_read(
 
 
 @pytest.mark.parametrize(
-    ("words", "what"),
+    ("words", "message"),
     [
         (["--rev", "nowhere"], "no revision 'nowhere'"),
         (["--scope", "no/such"], "no folder no/such"),
@@ -191,12 +191,12 @@ def test_parity_fails_if_a_side_could_not_be_read(
     ids=["revision", "scope", "base"],
 )
 def test_a_wrong_argument_of_parity_is_a_usage_error(
-    words: list[str], what: str, source: Path, parity: Parity
+    words: list[str], message: str, source: Path, parity: Parity
 ) -> None:
     ended = parity("--source", source, *words)
 
     assert ended.returncode == 2
-    assert what in ended.stderr
+    assert message in ended.stderr
     assert "Traceback" not in ended.stderr
 
 

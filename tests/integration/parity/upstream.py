@@ -32,9 +32,9 @@ def read_artifact(name: str) -> Any:
 
 def git_dir() -> Path:
     """The git directory of the clone."""
-    found = find_git_dir(Path(ROOT))
-    assert found is not None
-    return found
+    folder = find_git_dir(Path(ROOT))
+    assert folder is not None
+    return folder
 
 
 def open_revision(revision: str) -> RevisionTree:
@@ -43,8 +43,8 @@ def open_revision(revision: str) -> RevisionTree:
 
 def compare(facts: ParityFacts, *scope: str) -> dict[tuple[str, ...], Finding]:
     """Findings below some folders by their key."""
-    found = compare_tree(facts, POLICY)
-    return {finding.key: finding for finding in found if is_about(finding, scope)}
+    findings = compare_tree(facts, POLICY)
+    return {finding.key: finding for finding in findings if is_about(finding, scope)}
 
 
 def compare_revision(revision: str, *scope: str) -> dict[tuple[str, ...], Finding]:

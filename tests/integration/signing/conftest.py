@@ -34,9 +34,9 @@ def skels() -> dict[str, Path]:
     """Real Hexagon skels by version: v68 to v81."""
     (request,) = parse_selection(["qnn-runtime-aarch64:skels"], Options())
     root = provision_one(request, Store(), Progress()).root
-    found = sorted(root.glob("lib/hexagon-v*/unsigned/libQnnHtpV*Skel.so"))
-    assert len(found) == 6
-    return {path.parts[-3].removeprefix("hexagon-"): path for path in found}
+    files = sorted(root.glob("lib/hexagon-v*/unsigned/libQnnHtpV*Skel.so"))
+    assert len(files) == 6
+    return {path.parts[-3].removeprefix("hexagon-"): path for path in files}
 
 
 @pytest.fixture(scope="session")
@@ -88,11 +88,11 @@ def verb(tmp_path: Path, hexagon_sdk: Path, forks: Forks) -> Verb:
 @pytest.fixture
 def libraries(tmp_path: Path) -> list[Path]:
     """Two small Hexagon libraries, in the order in which they are signed."""
-    found = [tmp_path / "in" / name for name in ("libfirst.so", "libsecond.so")]
-    found[0].parent.mkdir()
-    for path in found:
+    paths = [tmp_path / "in" / name for name in ("libfirst.so", "libsecond.so")]
+    paths[0].parent.mkdir()
+    for path in paths:
         shutil.copy(LIBRARY, path)
-    return found
+    return paths
 
 
 def snapshot(root: Path) -> dict[str, bytes]:

@@ -63,11 +63,11 @@ def kill_at(verb, delay_s: float, *words: str | Path) -> None:
 
 def list_runs_on(library: str | Path) -> list[Path]:
     """Processes that have the directory of a library in their command lines."""
-    folder, found = bytes(Path(library).parents[1]), []
+    folder, runs = bytes(Path(library).parents[1]), []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):
-            found += [path] * (folder in path.read_bytes())
-    return found
+            runs += [path] * (folder in path.read_bytes())
+    return runs
 
 
 @pytest.mark.parametrize("existing", [False, True], ids=["fresh", "existing"])

@@ -61,7 +61,7 @@ def test_another_signer_command_gets_its_input_and_output_placeholders_filled(
     ended = verb.run("sign", "--json", "--signer", command, "--out", "signed", *libraries)
     assert ended.returncode == 0, ended.stderr
     record = json.loads(ended.stdout)["record"]
-    assert [Path(one["path"]).name for one in record["signer"]][1] == "elfsigner.py"
+    assert [Path(file["path"]).name for file in record["signer"]][1] == "elfsigner.py"
     assert record["libraries"][0]["arguments"] == ["-o", "OUT", "-i", "IN/libfirst.so"]
     refused = verb.run("sign", "--signer", command, "--testsig", "0x1", "--out", "other")
     assert refused.returncode == 2

@@ -110,16 +110,16 @@ class Target:
         self.write()
         toolchain = read_toolchain("sdk")
         request = ArtifactRequest(toolchain, toolchain.release(), (), self.options)
-        found = provision_one(request, Store(self.home), Progress(), verify=True)
-        return found.root
+        provisioned = provision_one(request, Store(self.home), Progress(), verify=True)
+        return provisioned.root
 
     def check(self, root: Path) -> None:
-        found = {
+        files = {
             path.relative_to(root).as_posix(): path.read_bytes()
             for path in root.rglob("*")
             if path.is_file() and ".git" not in path.parts
         }
-        assert found == FILES
+        assert files == FILES
 
 
 Do = Callable[[Target], None]
@@ -174,13 +174,13 @@ def in_tree(change: Callable[[Path], object]) -> Do:
 
 
 def nest(depth: int, root: Path) -> None:
-    here = os.open(root, os.O_RDONLY)
+    directory_fd = os.open(root, os.O_RDONLY)
     for _ in range(depth):
-        os.mkdir("d", dir_fd=here)
-        below = os.open("d", os.O_RDONLY, dir_fd=here)
-        os.close(here)
-        here = below
-    os.close(here)
+        os.mkdir("d", dir_fd=directory_fd)
+        below = os.open("d", os.O_RDONLY, dir_fd=directory_fd)
+        os.close(directory_fd)
+        directory_fd = below
+    os.close(directory_fd)
 
 
 def rewrite(root: Path) -> None:
@@ -241,9 +241,9 @@ def spoil_repository(path: str, data: bytes | None) -> Do:
         copy = target.root / "copy"
         shutil.copytree(target.repository / "main", copy, symlinks=True)
         target.row["url"] = f"file://{copy}"
-        for found in copy.glob(path):
-            found.chmod(0o644) if found.is_file() else None
-            found.write_bytes(data) if data is not None else shutil.rmtree(found)
+        for match in copy.glob(path):
+            match.chmod(0o644) if match.is_file() else None
+            match.write_bytes(data) if data is not None else shutil.rmtree(match)
 
     return do
 
@@ -333,13 +333,13 @@ def list_attacks() -> Iterator[Attack]:
         for name, (do, ends) in (FIRST_USES if kind in {"archive", "aar"} else PATHS).items():
             yield Attack(kind, "trust", name, do, ends)
     for kind, path in SERVED.items():
-        other = REFUSED if kind == "aar" else RIGHT  # which has no second host, and no index
+        ending = REFUSED if kind == "aar" else RIGHT  # which has no second host, and no index
         loop = [bad.redirect(path.rpartition("/")[2])] * 99
         yield Attack(kind, "transfer", "busy", answer(bad.status(503)), RIGHT)
         yield Attack(kind, "transfer", "cut", answer(bad.cut(0.5)), RIGHT)
         yield Attack(kind, "transfer", "a page", answer(PAGE), RIGHT)
-        yield Attack(kind, "transfer", "other bytes", serve_other, other)
-        yield Attack(kind, "transfer", "a loop", answer(*loop), other)
+        yield Attack(kind, "transfer", "other bytes", serve_other, ending)
+        yield Attack(kind, "transfer", "a loop", answer(*loop), ending)
         for name, data in HOSTILE.items():
             yield Attack(kind, "archive", name, pin_to(data), REFUSED)
     for (kind, stage), rows in OWN.items():
@@ -366,8 +366,8 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ):
         subprocess.run(["git", "-C", str(root / "main"), *words], check=True)
     argv = ["git", "-C", str(root / "main"), "rev-parse", "HEAD"]
-    found = subprocess.run(argv, check=True, capture_output=True, text=True)
-    (root / "commit").write_text(found.stdout.strip())
+    printed = subprocess.run(argv, check=True, capture_output=True, text=True)
+    (root / "commit").write_text(printed.stdout.strip())
     return root
 
 
@@ -403,11 +403,11 @@ def target(
     for name, text in variables.items():
         monkeypatch.setenv(name, text)
 
-    def pip(what: str, platforms: object, python: str, words: list[str], **_: object) -> None:
+    def pip(purpose: str, platforms: object, python: str, words: list[str], **_: object) -> None:
         """An index that has the pinned wheel, unless the attack is on what is pinned."""
         del platforms, python
         if attack.stage == "archive":
-            raise DownloadError(what, why="no index")
+            raise DownloadError(purpose, why="no index")
         Path(words[words.index("--dest") + 1], WHEEL_NAME).write_bytes(GOOD)
 
     monkeypatch.setattr(wheel, "download_with_pip", pip)
@@ -416,7 +416,9 @@ def target(
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
-    "attack", ATTACKS, ids=lambda one: f"{one.kind}-{one.stage}-{one.name.replace(' ', '_')}"
+    "attack",
+    ATTACKS,
+    ids=lambda attack: f"{attack.kind}-{attack.stage}-{attack.name.replace(' ', '_')}",
 )
 def test_an_attack_on_a_fetch_changes_nothing_outside_and_publishes_no_bad_tree(
     attack: Attack, target: Target
@@ -441,8 +443,8 @@ def check_world(target: Target) -> None:
     """Nothing outside the store has changed, and nothing half-made is in it."""
     assert (target.root / "outside/canary").read_bytes() == b"alive"
     assert [path.name for path in (target.root / "outside").iterdir()] == ["canary"]
-    known = {"outside", "home", "manifests", "copy", "mirror"}
-    assert {path.name for path in target.root.iterdir()} <= known
+    expected_names = {"outside", "home", "manifests", "copy", "mirror"}
+    assert {path.name for path in target.root.iterdir()} <= expected_names
     assert not list(target.home.glob("store/.*"))
     assert not list(target.home.glob("downloads/*.part"))
 

@@ -36,8 +36,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def call(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, object]:
     assert main(["cache", *words, "--json"]) == 0
-    found: dict[str, object] = json.loads(capsys.readouterr().out)
-    return found
+    document: dict[str, object] = json.loads(capsys.readouterr().out)
+    return document
 
 
 def sizes(capsys: pytest.CaptureFixture[str]) -> dict[str, int]:

@@ -54,15 +54,15 @@ def test_no_secret_of_a_url_is_written_or_shown(
 ) -> None:
     text = made.describe_sdk([secret_url(server, "gone.zip"), secret_url(server, "sdk.zip")])
     (world.manifests / "toolchains/qnn-sdk.toml").write_text(text)
-    said = [run("fetch", "qnn-sdk", "--trust-first-use"), run("lock", "qnn-sdk", "--write")]
-    said += [run("verify"), run("list", "--json"), run("fetch", "qnn-sdk:host", "--json")]
-    said.append(run("fetch", "qnn-sdk", "--to", str(tmp_path / "mirror")))
-    assert [ended.returncode for ended in said] == [0] * 6, said[0].stderr
+    ended_runs = [run("fetch", "qnn-sdk", "--trust-first-use"), run("lock", "qnn-sdk", "--write")]
+    ended_runs += [run("verify"), run("list", "--json"), run("fetch", "qnn-sdk:host", "--json")]
+    ended_runs.append(run("fetch", "qnn-sdk", "--to", str(tmp_path / "mirror")))
+    assert [ended.returncode for ended in ended_runs] == [0] * 6, ended_runs[0].stderr
     shutil.rmtree(world.home)
     server.files.clear()
-    said.append(run("fetch", "qnn-sdk"))
-    assert said[-1].returncode == 4
-    shown = "".join(ended.stdout + ended.stderr for ended in said)
+    ended_runs.append(run("fetch", "qnn-sdk"))
+    assert ended_runs[-1].returncode == 4
+    shown = "".join(ended.stdout + ended.stderr for ended in ended_runs)
     assert not any(secret in shown for secret in SECRETS), shown
     places = (world.home, world.manifests / "locks", tmp_path / "mirror")
     assert find_secrets(*places) == []
@@ -95,15 +95,15 @@ def test_no_secret_of_a_git_url_is_written_or_shown(
 def test_no_password_of_a_git_url_is_in_the_list_of_processes(
     world: World, server: BadServer, monkeypatch: pytest.MonkeyPatch, through_mirror: bool, run: Run
 ) -> None:
-    seen: list[str] = []
+    authorizations: list[str] = []
     arguments: list[bytes] = []
 
     def look(handler: bad.Handler, data: bytes) -> None:
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             with suppress(OSError):
                 arguments.append(path.read_bytes())
-        seen.append(handler.headers.get("Authorization", ""))
-        handler.head(404 if seen[-1] else 401, 0, WWW_Authenticate='Basic realm="x"')
+        authorizations.append(handler.headers.get("Authorization", ""))
+        handler.head(404 if authorizations[-1] else 401, 0, WWW_Authenticate='Basic realm="x"')
 
     login = server.url("").replace("//", "//me:hunter%322@")
     url = f"{login}executorch.git"
@@ -115,9 +115,9 @@ def test_no_password_of_a_git_url_is_in_the_list_of_processes(
     for name in ("executorch.git/info/refs", "git/gone.invalid/executorch.git/info/refs"):
         server.files[name] = b"x"
     for words in (("fetch", "executorch"), ("update", "executorch")):
-        seen.clear()
+        authorizations.clear()
         assert run(*words).returncode == 4
-        assert f"Basic {base64.b64encode(b'me:hunter22').decode()}" in seen
+        assert f"Basic {base64.b64encode(b'me:hunter22').decode()}" in authorizations
     assert any(b"remote-http" in argument for argument in arguments)
     assert not any(b"hunter" in argument for argument in arguments)
 
@@ -158,8 +158,8 @@ def test_a_shared_store_stays_readable_and_writable_whatever_the_umask(
     assert run_private("fetch", "libcxx") == 0
     for path in [*(world.home / "store").rglob("*")]:
         if not path.is_symlink():
-            wanted = 0o005 if path.is_dir() else 0o004
-            assert stat.S_IMODE(path.stat().st_mode) & 0o005 == wanted, path
+            expected_mode = 0o005 if path.is_dir() else 0o004
+            assert stat.S_IMODE(path.stat().st_mode) & 0o005 == expected_mode, path
     words = ("fetch", "qnn-sdk", "qnn-runtime")
     text = made.describe_sdk([server.url("sdk.zip")])
     (world.manifests / "toolchains/qnn-sdk.toml").write_text(text)
@@ -184,8 +184,8 @@ def test_gc_keeps_trees_that_a_living_shell_exported(world: World, run: Run) -> 
         assert shell.stdout.readline() == "set\n"
         profiles = world.manifests / "profiles.toml"
         profiles.write_text(made.PROFILES)
-        kept = run("gc").stdout
-        assert f"process {shell.pid} uses it" in kept
+        output = run("gc").stdout
+        assert f"process {shell.pid} uses it" in output
         assert len(list((world.home / "store").iterdir())) == 2
     finally:
         shell.communicate("done\n")

@@ -108,13 +108,13 @@ class Reader(threading.Thread):
             self.partial.append(f"{path.name} without tree.json")
             return
         names = {entry.path for entry in tree.files}
-        found = {
+        present = {
             item.relative_to(path / tree.artifact).as_posix()
             for item in (path / tree.artifact).rglob("*")
             if not item.is_dir() or item.is_symlink()
         }
-        if names - found and path.stat().st_ino == place:
-            self.partial.append(f"{path.name} lacks {names - found}")
+        if names - present and path.stat().st_ino == place:
+            self.partial.append(f"{path.name} lacks {names - present}")
 
 
 def check_store(home: Path) -> None:
@@ -186,8 +186,8 @@ def test_eight_concurrent_fetches_download_artifact_once(world: World, server: B
     processes = [start(world, "fetch", "--json", "qnn-sdk") for _ in range(8)]
     outputs = [process.communicate(timeout=120)[0] for process in processes]
     assert [process.returncode for process in processes] == [0] * 8, outputs
-    whole = [asked for asked in server.requests if not asked.range]
-    assert len(whole) == 1
+    whole_downloads = [request for request in server.requests if not request.range]
+    assert len(whole_downloads) == 1
     assert sum('"fetched": true' in output for output in outputs) == 1
     waited = sum(": waiting for another process" in output for output in outputs)
     assert waited >= 1
@@ -200,13 +200,24 @@ def test_eight_processes_on_overlapping_components_fetch_each_member_once(
 ) -> None:
     lock(world)
     server.requests.clear()
-    wanted = ["host", "host,headers", "headers", "android", "android,host", "host", "base", "host"]
-    processes = [start(world, "fetch", "--json", f"qnn-sdk:{parts}") for parts in wanted]
+    components_of_processes = [
+        "host",
+        "host,headers",
+        "headers",
+        "android",
+        "android,host",
+        "host",
+        "base",
+        "host",
+    ]
+    processes = [
+        start(world, "fetch", "--json", f"qnn-sdk:{parts}") for parts in components_of_processes
+    ]
     outputs = [process.communicate(timeout=120)[0] for process in processes]
     assert [process.returncode for process in processes] == [0] * 8, outputs
-    parts = [asked for asked in server.requests if not asked.range.startswith("bytes=-")]
-    assert sum(asked.sent for asked in parts) < len(server.files["sdk.zip"]) * 1.02
+    parts = [request for request in server.requests if not request.range.startswith("bytes=-")]
+    assert sum(request.sent for request in parts) < len(server.files["sdk.zip"]) * 1.02
     roots = {json.loads(output[output.index("{") :])["artifacts"][0]["root"] for output in outputs}
-    assert len(roots) == len(set(wanted))
+    assert len(roots) == len(set(components_of_processes))
     check_store(world.home)
     assert VERSION in next(iter(roots))

@@ -38,8 +38,8 @@ def fetch(
     toolchain = read_toolchain(name)
     options = Options(accept_licence=True, trust_first_use=trust)
     request = ArtifactRequest(toolchain, toolchain.release(), components, options)
-    said = io.StringIO()
-    return provision_one(request, Store(), Progress(said), verify=verify), said.getvalue()
+    stream = io.StringIO()
+    return provision_one(request, Store(), Progress(stream), verify=verify), stream.getvalue()
 
 
 def run(*words: str) -> tuple[int, str]:
@@ -49,13 +49,13 @@ def run(*words: str) -> tuple[int, str]:
 
 def snapshot(root: Path) -> dict[str, tuple[int, str]]:
     """Every path below a directory with its mode and what it holds."""
-    found = {}
+    entries = {}
     for path in sorted(root.rglob("*")):
         content = str(path.readlink()) if path.is_symlink() else ""
         if path.is_file() and not path.is_symlink():
             content = path.read_bytes().hex()
-        found[str(path.relative_to(root))] = (path.lstat().st_mode, content)
-    return found
+        entries[str(path.relative_to(root))] = (path.lstat().st_mode, content)
+    return entries
 
 
 def check_tree(root: Path) -> None:
@@ -151,11 +151,11 @@ def test_repair_restores_the_tree_and_touches_nothing_else(
     root = fetch()[0].root
     TAMPERINGS[name](Scene(root, outside))
     before = snapshot(outside)
-    code, said = run("verify")
-    assert code == 4, said
-    code, said = run("verify", "qnn-sdk", "--repair")
-    assert code == 0, said
-    assert "repaired" in said
+    code, output = run("verify")
+    assert code == 4, output
+    code, output = run("verify", "qnn-sdk", "--repair")
+    assert code == 0, output
+    assert "repaired" in output
     check_tree(root)
     assert snapshot(outside) == before
     assert run("verify", "qnn-sdk")[0] == 0
@@ -183,18 +183,20 @@ def lock_world(world: World) -> Path:
 def test_two_artifacts_with_one_file_name_do_not_share_a_part_file(
     world: World, server: BadServer, tmp_path: Path
 ) -> None:
-    other = made.make_sdk(tmp_path / "other.zip", machine_of_first=183)
-    server.files["other.zip"] = other.read_bytes()
-    text = made.describe_sdk([server.url("other.zip")], other).replace('"qnn-sdk"', '"other"')
+    other_archive = made.make_sdk(tmp_path / "other.zip", machine_of_first=183)
+    server.files["other.zip"] = other_archive.read_bytes()
+    text = made.describe_sdk([server.url("other.zip")], other_archive).replace(
+        '"qnn-sdk"', '"other"'
+    )
     (world.manifests / "toolchains/other.toml").write_text(text)
     server.faults = {name: [bad.serve, bad.slow(0.3)] for name in ("sdk.zip", "other.zip")}
     words = [sys.executable, "-m", "provisioning", "fetch", "--accept-licence"]
-    both = [
+    processes = [
         subprocess.Popen([*words, name], stderr=subprocess.PIPE, text=True)
         for name in ("qnn-sdk", "other")
     ]
-    said = [process.communicate(timeout=60)[1] for process in both]
-    assert [process.returncode for process in both] == [0, 0], said
+    errors = [process.communicate(timeout=60)[1] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], errors
     check_tree(fetch()[0].root)
 
 

@@ -43,11 +43,16 @@ def limits(scheme: Scheme) -> Threshold:
 
 
 def judge(place: Path, entries: list[Entry], wrong: str = "outputs") -> Mapping[str, Judged]:
-    found = {}
+    judged_repeats = {}
     for entry in entries:
-        kept = read_comparisons(kept_directory(place, entry.test, entry.repeat))
-        found.setdefault(entry.test, []).append(judge_test(entry, kept, limits, WRONG[wrong]))
-    return {name.rpartition("test_")[2]: merge_repeats(one) for name, one in found.items()}
+        comparisons = read_comparisons(kept_directory(place, entry.test, entry.repeat))
+        judged_repeats.setdefault(entry.test, []).append(
+            judge_test(entry, comparisons, limits, WRONG[wrong])
+        )
+    return {
+        name.rpartition("test_")[2]: merge_repeats(repeats)
+        for name, repeats in judged_repeats.items()
+    }
 
 
 @pytest.mark.nightly
@@ -56,36 +61,36 @@ def test_a_fake_suite_has_every_outcome_and_is_resumed_and_repeated(
     tmp_path: Path,
 ) -> None:
     environment = provision_profile("emulator", Progress())
-    own = name_variables(SUITES["upstream"], "SM8650", FAKE)
-    variables = environment.apply({**os.environ, **own})
+    suite_variables = name_variables(SUITES["upstream"], "SM8650", FAKE)
+    variables = environment.apply({**os.environ, **suite_variables})
     with open_scratch_pool(IMPORTS) as scratch:
         pool = scratch.open(variables)
         tests = list_tests(pool, tmp_path)
         assert {test.rpartition("test_")[2] for test in tests} == {*ENDS, "draws"}
         (draws,) = (test for test in tests if test.endswith("draws"))
         (hangs,) = (test for test in tests if test.endswith("hangs"))
-        rest = tuple(test for test in tests if test not in {draws, hangs})
-        entries = run(pool, tmp_path / "all", tests, rest)
+        other_tests = tuple(test for test in tests if test not in {draws, hangs})
+        entries = run(pool, tmp_path / "all", tests, other_tests)
         hung = run(pool, tmp_path / "hangs", tests, (hangs,), timeout_s=SHORT_S)
-        again = run(pool, tmp_path / "all", tests, rest, resume=True)
+        resumed = run(pool, tmp_path / "all", tests, other_tests, resume=True)
         drawn = run(pool, tmp_path / "draws", tests, (draws,), repeat=10)
     judged = {**judge(tmp_path / "all", entries), **judge(tmp_path / "hangs", hung)}
-    assert {name: one.outcome for name, one in judged.items()} == ENDS
-    assert again == entries
+    assert {name: judged_test.outcome for name, judged_test in judged.items()} == ENDS
+    assert resumed == entries
     assert "SIGABRT" in judged["dies"].reason
     assert judged["zeros"].findings[0].question is Question.FAITHFUL
     assert "torchvision" in judged["needs_package"].reason
     assert "--etdump_path" in judged["runner"].reason
     for wrong in ("zeros", "noise"):
-        found = judge(tmp_path / "all", entries, wrong)
-        assert found["right"].outcome is Ending.ONE_SIDED, wrong
+        judged_wrong = judge(tmp_path / "all", entries, wrong)
+        assert judged_wrong["right"].outcome is Ending.ONE_SIDED, wrong
     assert judge(tmp_path / "draws", drawn)["draws"].reason.startswith("flaky: ")
 
 
 def run(
     pool: Pool,
     place: Path,
-    every: tuple[str, ...],
+    all_tests: tuple[str, ...],
     tests: tuple[str, ...],
     *,
     resume: bool = False,
@@ -93,7 +98,7 @@ def run(
     timeout_s: float = TIMEOUT_S,
 ) -> list[Entry]:
     header = Header(
-        suite="upstream", soc="SM8650", identity="", every=every, tests=tests, repeat=repeat
+        suite="upstream", soc="SM8650", identity="", every=all_tests, tests=tests, repeat=repeat
     )
     ratchet = Ratchet(run=0, unsupported=9, timeout_s=timeout_s)
     return SuiteRun(

@@ -67,7 +67,9 @@ def github(tmp_path: Path) -> GitHub:
 
 
 @pytest.fixture(scope="session")
-def made(tmp_path_factory: pytest.TempPathFactory, programs: Path, quick_python: Path) -> Project:
+def made_project(
+    tmp_path_factory: pytest.TempPathFactory, programs: Path, quick_python: Path
+) -> Project:
     """The small project, whose ``python3``, ``gh``, ``docker`` and ``sudo`` are stand-ins."""
     github = make_github(tmp_path_factory.mktemp("project"))
     put_on_path(github, "python3", quick_python.read_text())
@@ -77,24 +79,24 @@ def made(tmp_path_factory: pytest.TempPathFactory, programs: Path, quick_python:
 
 
 @pytest.fixture
-def project(made: Project) -> Project:
+def project(made_project: Project) -> Project:
     """The small project as it was made."""
-    made.reset()
-    return made
+    made_project.reset()
+    return made_project
 
 
 @pytest.fixture
 def caller(project: Project, tmp_path: Path) -> GitHub:
     """A user's repository that calls qnn-ci.yml, with a folder ci/ of its own."""
-    own = tmp_path / "own"
-    (own / ".github").mkdir(parents=True)
-    (own / ".github" / "actions").symlink_to(ROOT / ".github" / "actions")
-    (own / "pyproject.toml").symlink_to(ROOT / "pyproject.toml")
-    git(own, "init", "--quiet")
-    git(own, "config", "uploadpack.allowAnySHA1InWant", "true")
-    head = commit(own, "qnn-ci")
+    own_repository = tmp_path / "own"
+    (own_repository / ".github").mkdir(parents=True)
+    (own_repository / ".github" / "actions").symlink_to(ROOT / ".github" / "actions")
+    (own_repository / "pyproject.toml").symlink_to(ROOT / "pyproject.toml")
+    git(own_repository, "init", "--quiet")
+    git(own_repository, "config", "uploadpack.allowAnySHA1InWant", "true")
+    head = commit(own_repository, "qnn-ci")
     github = project.github
-    github.services.other_repositories["somebody/executorch-qnn-ci"] = own
+    github.services.other_repositories["somebody/executorch-qnn-ci"] = own_repository
     github.github = {"event_name": "pull_request", "ref": "refs/pull/1/merge"}
     github.variables["QNN_CI_HOME"] = str(store_home())
     github.variables["QNN_CI_MANIFESTS"] = str(ROOT / "manifests")

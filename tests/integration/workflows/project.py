@@ -62,18 +62,18 @@ class GitHub:
             job=self.job,
         )
 
-    def run(self, text: str, **more: Any) -> dict[str, JobResult]:
+    def run(self, text: str, **options: Any) -> dict[str, JobResult]:
         """Run a workflow that is given as text."""
         document = Document(Path("test.yml"), yaml.safe_load(textwrap.dedent(text)))
-        return self.run_document(document, **more)
+        return self.run_document(document, **options)
 
     def run_document(
-        self, document: Document, change: Mapping[str, Any] | None = None, **more: Any
+        self, document: Document, change: Mapping[str, Any] | None = None, **options: Any
     ) -> dict[str, JobResult]:
         setting = self.setting()
         for name, value in (change or {}).items():
             setattr(setting, name, value)
-        return WorkflowRun(document, setting, **more).run()
+        return WorkflowRun(document, setting, **options).run()
 
 
 def make_github(tmp_path: Path) -> GitHub:
@@ -86,12 +86,16 @@ def make_github(tmp_path: Path) -> GitHub:
     commit(repository, "begin")
     home = tmp_path / "home"
     home.mkdir()
-    here = Path(sys.executable).parent
-    kept = {name: value for name, value in os.environ.items() if name.startswith(KEPT)}
-    path = f"{here}:{os.environ['PATH']}"
-    variables = {**kept, "HOME": str(home), "PATH": path, "PYTHONPATH": ""}
-    kept.setdefault("XDG_CONFIG_HOME", str(Path.home() / ".config"))
-    variables["XDG_CONFIG_HOME"] = kept["XDG_CONFIG_HOME"]  # pip's index may be named there
+    programs = Path(sys.executable).parent
+    variables_of_machine = {
+        name: value for name, value in os.environ.items() if name.startswith(KEPT)
+    }
+    path = f"{programs}:{os.environ['PATH']}"
+    variables = {**variables_of_machine, "HOME": str(home), "PATH": path, "PYTHONPATH": ""}
+    variables_of_machine.setdefault("XDG_CONFIG_HOME", str(Path.home() / ".config"))
+    variables["XDG_CONFIG_HOME"] = variables_of_machine[
+        "XDG_CONFIG_HOME"
+    ]  # pip's index may be named there
     return GitHub(tmp_path, Services(tmp_path / "services", repository), variables)
 
 
@@ -222,4 +226,4 @@ def collect_log(results: Mapping[str, JobResult]) -> str:
 
 
 def list_results(results: Mapping[str, JobResult]) -> dict[str, str]:
-    return {name: one.result for name, one in results.items()}
+    return {name: job.result for name, job in results.items()}

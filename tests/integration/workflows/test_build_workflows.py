@@ -80,13 +80,13 @@ FILES = {
 @pytest.fixture
 def fork(caller: GitHub, tmp_path: Path) -> GitHub:
     """A fork of a small ExecuTorch, whose pull request has yet to change something."""
-    own = tmp_path / "own"
-    (own / "manifests").symlink_to(ROOT / "manifests")
-    (own / ".github/actions").unlink()
-    action = own / ".github/actions/setup-qnn/action.yml"
+    own_repository = tmp_path / "own"
+    (own_repository / "manifests").symlink_to(ROOT / "manifests")
+    (own_repository / ".github/actions").unlink()
+    action = own_repository / ".github/actions/setup-qnn/action.yml"
     action.parent.mkdir(parents=True)
     action.write_text(ACTION)
-    caller.job["workflow_sha"] = commit(own, "with a stand-in")
+    caller.job["workflow_sha"] = commit(own_repository, "with a stand-in")
     change(caller, FILES)
     return caller
 
@@ -106,8 +106,8 @@ def nested(fork: GitHub, tmp_path: Path) -> GitHub:
     return fork
 
 
-def add_submodule(github: GitHub, other: GitHub, path: str) -> None:
-    url = other.services.repository.as_uri()
+def add_submodule(github: GitHub, submodule: GitHub, path: str) -> None:
+    url = submodule.services.repository.as_uri()
     git(github.services.repository, "submodule", "--quiet", "add", url, path)
     commit(github.services.repository, "a submodule")
 
@@ -121,8 +121,12 @@ def change(github: GitHub, files: dict[str, str]) -> None:
 
 
 def list_words(fork: GitHub) -> list[list[str]]:
-    kept = fork.services.artifacts.values()
-    return [json.loads(path.read_text()) for one in kept for path in one.rglob("words.json")]
+    artifacts = fork.services.artifacts.values()
+    return [
+        json.loads(path.read_text())
+        for artifact in artifacts
+        for path in artifact.rglob("words.json")
+    ]
 
 
 def test_a_change_of_the_backend_builds_the_runner_with_parity(fork: GitHub) -> None:
@@ -212,9 +216,9 @@ def test_a_build_that_fails_is_red_and_an_unknown_target_is_refused(fork: GitHub
 def test_the_parity_workflow_fails_only_for_drift_that_the_pull_request_adds(
     fork: GitHub, listed: bool
 ) -> None:
-    other = {"backends/qualcomm/runtime/Old.cpp": "int old() { return 1; }\n"}
+    old_source = {"backends/qualcomm/runtime/Old.cpp": "int old() { return 1; }\n"}
     cmake = "add_library(backend runtime/Backend.cpp runtime/Old.cpp)\n"
-    change(fork, {**other, "backends/qualcomm/CMakeLists.txt": cmake})
+    change(fork, {**old_source, "backends/qualcomm/CMakeLists.txt": cmake})
     if listed:  # what was apart before does not count
         change(fork, {"NOTES.md": "more\n"})
     results = fork.run(PARITY)

@@ -58,8 +58,8 @@ def test_an_example_of_github_runs(caller: GitHub, text: str) -> None:
 def lines_of(kind: str) -> str:
     if kind == "gitlab":
         return "set -e\n" + "\n".join(yaml.safe_load(GITLAB)["models"]["script"])
-    (found,) = re.findall(r"(?s)sh '''\n(.*?)'''", JENKINS)
-    return textwrap.dedent(found)
+    (script,) = re.findall(r"(?s)sh '''\n(.*?)'''", JENKINS)
+    return textwrap.dedent(script)
 
 
 @pytest.mark.parametrize("kind", ["gitlab", "jenkins"])
@@ -79,6 +79,6 @@ def test_the_gitlab_and_jenkins_examples_stop_at_the_first_failure(
     env |= {variable: "1"} if variable else {}
     finished = subprocess.run(["sh", "-c", lines_of(kind)], cwd=tmp_path, env=env, check=False)
     assert finished.returncode == code
-    said = log.read_text().splitlines()
-    assert "executorch-qnn-ci[lowering]" in said[0]
-    assert ("with /sdk" in said) == (variable != "UNFIT")
+    logged = log.read_text().splitlines()
+    assert "executorch-qnn-ci[lowering]" in logged[0]
+    assert ("with /sdk" in logged) == (variable != "UNFIT")

@@ -22,8 +22,8 @@ from tests.workflows.document import ROOT
 from tests.workflows.workflow import JobResult
 
 
-def run(project: Project, name: str, **more: Any) -> dict[str, JobResult]:
-    return project.github.run_document(read_workflow(name), **more)
+def run(project: Project, name: str, **options: Any) -> dict[str, JobResult]:
+    return project.github.run_document(read_workflow(name), **options)
 
 
 # -- pins ------------------------------------------------------------------------------------------
@@ -50,7 +50,7 @@ def test_the_pins_workflow_proposes_a_newer_pin_with_its_test_results(project: P
     assert list_results(results) == {"try": "success", "propose": "success"}, collect_log(results)
     assert "qnn_ci update qnn-runtime qnn-runtime-aarch64 --cooldown 14 --write" in project.ran
     used = project.outcomes.with_suffix(".manifests").read_text().splitlines()
-    suites = [f"test_emulator --reports reports/{one}" for one in ("before", "after")]
+    suites = [f"test_emulator --reports reports/{state}" for state in ("before", "after")]
     before, after = map(project.ran.index, suites)
     assert used[before] == str(results["try"].runs[0].setting.temp / "before") != used[after]
     assert read_workflow("pins").jobs["propose"]["permissions"] == {
@@ -120,10 +120,13 @@ def test_images_are_checked_for_a_pull_request_and_pushed_only_by_hand(project: 
     ]
     assert not (results["push"].runs[0].setting.temp / "docker").exists()
     project.end_with({"docker_build": {"code": 1}})
-    one = read_workflow("images")
-    matrix = one.data["jobs"]["build"]["strategy"]["matrix"]
+    document = read_workflow("images")
+    matrix = document.data["jobs"]["build"]["strategy"]["matrix"]
     matrix["image"] = matrix["image"][:1]
-    assert list_results(project.github.run_document(one)) == {"build": "failure", "push": "skipped"}
+    assert list_results(project.github.run_document(document)) == {
+        "build": "failure",
+        "push": "skipped",
+    }
 
 
 DIST = {
@@ -148,16 +151,20 @@ def test_a_release_is_published_only_if_its_tag_is_the_version(
         assert fresh == "sudo .ci/fresh"
         assert line.startswith("gh release create v1.2.3 dist/")
         assert "sbom.cdx.json" in line
-        attested = [given for name, given in project.github.services.calls if "attest" in name]
-        assert [bool(given.get("sbom-path")) for given in attested] == [False, True]
+        attested = [
+            attest_inputs
+            for name, attest_inputs in project.github.services.calls
+            if "attest" in name
+        ]
+        assert [bool(attest_inputs.get("sbom-path")) for attest_inputs in attested] == [False, True]
 
 
 def test_a_release_that_fails_on_a_bare_machine_is_not_published(project: Project) -> None:
     project.end_with({"release": {"code": 0, "writes": DIST}})
     project.github.github = {"ref": "refs/tags/v1.2.3", "ref_name": "v1.2.3"}
     project.github.variables["FRESH_CODE"] = "3"
-    wanted = {"build": "success", "fresh": "failure", "publish": "skipped"}
-    assert list_results(run(project, "release")) == wanted
+    expected_results = {"build": "success", "fresh": "failure", "publish": "skipped"}
+    assert list_results(run(project, "release")) == expected_results
     assert project.called == ["sudo .ci/fresh"]
 
 
@@ -216,8 +223,8 @@ def test_a_manual_sign_run_signs_verifies_and_keeps_only_the_record(
     )
     assert list_results(results) == {"inputs": "success", "sign": "success"}, collect_log(results)
     assert project.ran == [f"sign_skel {words}", "qnn_ci verify-signature signed"]
-    kept = project.github.services.artifacts["signing-record"]
-    assert not list(kept.rglob("*.so"))  # the libraries are Qualcomm's
+    record = project.github.services.artifacts["signing-record"]
+    assert not list(record.rglob("*.so"))  # the libraries are Qualcomm's
 
 
 # -- qnn-ci.yml, called by others ------------------------------------------------------------------
@@ -237,8 +244,8 @@ def test_another_repository_tests_its_models_with_one_workflow_call(caller: GitH
     """QNN, the doctor and setup-qnn are real; pip and the run of the models are not."""
     results = caller.run(CALLER)
     assert list_results(results) == {"models": "success"}, collect_log(results)
-    kept = caller.services.artifacts["qnn-ci"]
-    words = json.loads(next(kept.rglob("words.json")).read_text())
+    artifact = caller.services.artifacts["qnn-ci"]
+    words = json.loads(next(artifact.rglob("words.json")).read_text())
     models = ["--model", "net.py:one", "--model", "net.py:two", "--policy", "qnn.toml"]
     assert words == [*models, "--sarif", "reports/failures.sarif"]
     assert caller.services.caches == []
@@ -248,8 +255,8 @@ def test_another_repository_tests_its_models_with_one_workflow_call(caller: GitH
 def test_the_lane_input_selects_the_onnx_session(caller: GitHub, lane: str, result: str) -> None:
     results = caller.run(CALLER.replace("policy: qnn.toml", f"policy: qnn.toml, lane: {lane}"))
     assert list_results(results) == {"models": result}, collect_log(results)
-    kept = caller.services.artifacts.get("qnn-ci")
-    names = [path.parent.name for path in kept.rglob("words.json")] if kept else []
+    artifact = caller.services.artifacts.get("qnn-ci")
+    names = [path.parent.name for path in artifact.rglob("words.json")] if artifact else []
     assert names == (["test_onnx"] if result == "success" else [])
 
 
@@ -293,8 +300,8 @@ def test_failures_of_models_are_shown_in_code_scanning(caller: GitHub, repositor
     caller.variables["QUICK_CODE"] = "1"
     results = caller.run(CALLER.rstrip() + SCANNING)
     assert list_results(results) == {"models": "failure", "scan": "success"}, collect_log(results)
-    seen = {"qnn-ci/failures.sarif": ["a failure"]} if repository.startswith("some") else {}
-    assert caller.services.scanned == seen
+    scans = {"qnn-ci/failures.sarif": ["a failure"]} if repository.startswith("some") else {}
+    assert caller.services.scanned == scans
 
 
 SIGNING = """

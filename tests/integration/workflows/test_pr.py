@@ -31,8 +31,8 @@ SHARD = "test_emulator"
 SESSIONS = {"lint", "unit", "tests", SHARD}
 
 
-def run_pr(project: Project, **more: Any) -> dict[str, JobResult]:
-    return project.github.run_document(read_workflow("pr"), **more)
+def run_pr(project: Project, **options: Any) -> dict[str, JobResult]:
+    return project.github.run_document(read_workflow("pr"), **options)
 
 
 def list_sessions(project: Project) -> set[str]:
@@ -49,15 +49,15 @@ class ModelChange:
     github: dict[str, Any]
     results: dict[str, JobResult]
     sessions: set[str]
-    kept: Path
+    artifacts: Path
 
     def restore(self) -> None:
         """Bring back the commit, the event and the artifacts of that run."""
         services = self.project.github.services
         self.project.reset(self.head)
         self.project.github.github = copy.deepcopy(self.github)
-        shutil.copytree(self.kept, services.folder / "artifacts")
-        names = (path.name for path in self.kept.iterdir())
+        shutil.copytree(self.artifacts, services.folder / "artifacts")
+        names = (path.name for path in self.artifacts.iterdir())
         services.artifacts |= {name: services.folder / "artifacts" / name for name in names}
 
     def lose(self, session: str) -> None:
@@ -66,26 +66,33 @@ class ModelChange:
         for name in [name for name in artifacts if name.startswith(f"result-{session}")]:
             shutil.rmtree(artifacts.pop(name))
 
-    def rerun(self, session: str = "", **more: Any) -> dict[str, JobResult]:
+    def rerun(self, session: str = "", **options: Any) -> dict[str, JobResult]:
         """Run the jobs of one session again, and the gate; without one the gate alone."""
-        known = {name: self.results[name] for name in ("plan", "run")}
+        earlier_results = {name: self.results[name] for name in ("plan", "run")}
         if session:
-            rows = json.loads(known["plan"].outputs["matrix"])["include"]
-            own = {"include": [row for row in rows if row["session"] == session]}
-            known = {"plan": JobResult("success", {"matrix": json.dumps(own)})}
-        more = {"results": known, "only": {"run", "qnn-gate"}, **more}
-        return run_pr(self.project, **more)
+            rows = json.loads(earlier_results["plan"].outputs["matrix"])["include"]
+            session_matrix = {"include": [row for row in rows if row["session"] == session]}
+            earlier_results = {"plan": JobResult("success", {"matrix": json.dumps(session_matrix)})}
+        options = {"results": earlier_results, "only": {"run", "qnn-gate"}, **options}
+        return run_pr(self.project, **options)
 
 
 @pytest.fixture(scope="module")
-def change(made: Project, tmp_path_factory: pytest.TempPathFactory) -> ModelChange:
-    made.reset()
-    made.change(MODEL)
-    results = run_pr(made, only={"plan", "run", "qnn-gate"})
-    kept = tmp_path_factory.mktemp("kept") / "artifacts"
-    shutil.copytree(made.github.services.folder / "artifacts", kept)
-    github = copy.deepcopy(made.github.github)
-    return ModelChange(made, made.head, github, results, list_sessions(made), kept)
+def change(made_project: Project, tmp_path_factory: pytest.TempPathFactory) -> ModelChange:
+    made_project.reset()
+    made_project.change(MODEL)
+    results = run_pr(made_project, only={"plan", "run", "qnn-gate"})
+    artifacts_copy = tmp_path_factory.mktemp("kept") / "artifacts"
+    shutil.copytree(made_project.github.services.folder / "artifacts", artifacts_copy)
+    github = copy.deepcopy(made_project.github.github)
+    return ModelChange(
+        made_project,
+        made_project.head,
+        github,
+        results,
+        list_sessions(made_project),
+        artifacts_copy,
+    )
 
 
 @pytest.fixture
@@ -207,10 +214,10 @@ def test_models_that_fail_are_shown_in_code_scanning(model_change: ModelChange) 
         assert not scanned
         pull_request = project.github.github["event"]["pull_request"]
         pull_request |= {"head": {"repo": {"full_name": repository}}, "user": {"login": author}}
-        known = {name: results[name] for name in ("plan", "run", "qnn-gate")}
-        found = run_pr(project, results=known)
-        assert found["code-scanning"].result == result, collect_log(found)
-    places = [one["locations"][0]["physicalLocation"] for one in scanned[SHARD]]
+        earlier_results = {name: results[name] for name in ("plan", "run", "qnn-gate")}
+        rerun_results = run_pr(project, results=earlier_results)
+        assert rerun_results["code-scanning"].result == result, collect_log(rerun_results)
+    places = [sarif_result["locations"][0]["physicalLocation"] for sarif_result in scanned[SHARD]]
     assert {place["artifactLocation"]["uri"] for place in places} == {MODEL}
 
 

@@ -46,9 +46,9 @@ WORKFLOW = """
 
 
 def write_workflow(command: str = "true", **inputs: str) -> str:
-    given = {key.replace("_", "-"): value for key, value in inputs.items()}
+    renamed_inputs = {key.replace("_", "-"): value for key, value in inputs.items()}
     words = {"zeros": "0" * 40, "action": ACTION, "command": json.dumps(command)}
-    return WORKFLOW.format(inputs=json.dumps(given), **words)
+    return WORKFLOW.format(inputs=json.dumps(renamed_inputs), **words)
 
 
 def warnings(run: JobRun) -> list[str]:
@@ -62,8 +62,8 @@ def test_a_job_of_another_repository_gets_an_environment_that_it_can_use(github:
     """Installation, wheel and doctor are real; pip is a stand-in, and torch and ExecuTorch are
     those of this Python."""
     github.variables["PYTHONPATH"] = site_packages()
-    kept = store_home() / "downloads"
-    mirror = str(kept) if (kept / WHEEL).is_file() else ""
+    downloads = store_home() / "downloads"
+    mirror = str(downloads) if (downloads / WHEEL).is_file() else ""
     (github.services.repository / "ci").mkdir()  # a package of that name is the caller's
     (github.services.repository / "ci" / "__init__.py").write_text("raise ImportError")
     commit(github.services.repository, "with a ci of its own")
@@ -87,8 +87,8 @@ def test_a_job_of_another_repository_gets_an_environment_that_it_can_use(github:
     assert run.path == [f"{run.setting.temp}/setup-qnn/bin"]
     assert "qnn-runtime is not cached: its licence does not allow redistribution" in run.heard.text
     # On a machine without libatomic.so.1, only the library compiled there is cached.
-    kept = [cache for cache in github.services.caches if "/libatomic-" not in cache.version]
-    assert (kept, run.heard.depth) == ([], 0)
+    downloads = [cache for cache in github.services.caches if "/libatomic-" not in cache.version]
+    assert (downloads, run.heard.depth) == ([], 0)
 
 
 # -- caches --------------------------------------------------------------------------------------
@@ -129,9 +129,11 @@ def run_tiny(github: GitHub, **inputs: str) -> tuple[dict[str, str], JobRun, str
     home = Path(github.variables["QNN_CI_HOME"])
     if home.exists():
         home.rename(home.with_name(f"home-{github.runs}"))
-    given = {"profile": "cxx", "python": github.variables["QUICK_PYTHON"], **inputs}
-    given.setdefault("accept_licence", "qnn-sdk")
-    (result,) = github.run(write_workflow('test -f "$CXX_ROOT/lib/libc++.so.1"', **given)).values()
+    given_inputs = {"profile": "cxx", "python": github.variables["QUICK_PYTHON"], **inputs}
+    given_inputs.setdefault("accept_licence", "qnn-sdk")
+    (result,) = github.run(
+        write_workflow('test -f "$CXX_ROOT/lib/libc++.so.1"', **given_inputs)
+    ).values()
     (run,) = result.runs
     return result.outputs, run, result.result
 
@@ -200,10 +202,10 @@ def test_a_locked_tree_that_comes_back_damaged_is_repaired_file_by_file(
 
     outputs, run, result = run_tiny(tiny)
     assert (result, outputs["hit"], outputs["repaired"]) == ("success", "true", "true")
-    (said,) = warnings(run)
-    assert said.startswith("libcxx 14.0.0 in the store was damaged and has been repaired: ")
-    assert "lib/libc++.so.1.0" in said
-    assert "lib/libstrange.so" in said
+    (warning,) = warnings(run)
+    assert warning.startswith("libcxx 14.0.0 in the store was damaged and has been repaired: ")
+    assert "lib/libc++.so.1.0" in warning
+    assert "lib/libstrange.so" in warning
     outputs, _, result = run_tiny(tiny)
     assert (result, outputs["hit"], outputs["repaired"]) == ("success", "true", "false")
 
@@ -274,7 +276,7 @@ def test_setup_qnn_fails_unless_the_caller_accepts_the_licence(tiny: GitHub, acc
 
 
 @pytest.mark.parametrize(
-    ("inputs", "said"),
+    ("inputs", "message"),
     [
         ({"cache": "branch"}, "the input cache must be public, private or off"),
         ({"profile": "no-such"}, "no profile or artifact 'no-such'"),
@@ -287,10 +289,10 @@ def test_setup_qnn_fails_unless_the_caller_accepts_the_licence(tiny: GitHub, acc
     ],
 )
 def test_a_wrong_input_of_setup_qnn_fails_with_the_reason(
-    tiny: GitHub, inputs: dict[str, str], said: str
+    tiny: GitHub, inputs: dict[str, str], message: str
 ) -> None:
     _, run, result = run_tiny(tiny, **inputs)
-    assert (result, said in run.heard.text) == ("failure", True), run.heard.text
+    assert (result, message in run.heard.text) == ("failure", True), run.heard.text
 
 
 def test_an_unfit_environment_ends_with_the_doctor_s_words_and_the_report(tiny: GitHub) -> None:
