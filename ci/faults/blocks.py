@@ -64,8 +64,8 @@ def read_blocks(frontend: Frontend) -> Mapping[str, tuple[Block, Mapping[str, Si
                 why="the block has no sizes",
                 fix="add the table, or name another one",
             )
-    own = [block for block in blocks.block if frontend in block.frontends]
-    return {block.name: (block, blocks.sizes[block.sizes]) for block in own}
+    supported = [block for block in blocks.block if frontend in block.frontends]
+    return {block.name: (block, blocks.sizes[block.sizes]) for block in supported}
 
 
 class Deck:
@@ -90,17 +90,18 @@ class Deck:
         """Return a graph of the block with sizes of a size class, in a form that the front end
         supports and that can be judged. If the dealt cards do not fit each other, one of them is
         replaced, up to MOST_TRIES times. Return None if they never fit."""
-        sizes = {f"{size} {name}": given for name, given in self.classes[size].items()}
-        cards: dict[str, Sequence[Card]] = {**sizes, **self.block.choices}
-        dealt = {name: self.deal(name, given) for name, given in cards.items()}
+        # Size classes have sizes with the same names, and each class deals its own cards.
+        sizes = {f"{size} {name}": cards for name, cards in self.classes[size].items()}
+        decks: dict[str, Sequence[Card]] = {**sizes, **self.block.choices}
+        dealt = {name: self.deal(name, cards) for name, cards in decks.items()}
         for _ in range(MOST_TRIES):
-            values = {name.removeprefix(f"{size} "): one for name, one in dealt.items()}
-            for _ in self.block.choices:
-                values = {name: _fill(str(one), values) for name, one in values.items()}
+            values = {name.removeprefix(f"{size} "): card for name, card in dealt.items()}
+            for _ in self.block.choices:  # a choice may contain another one
+                values = {name: _fill(str(card), values) for name, card in values.items()}
             if graph := self.parse(_fill(self.block.graph, values)):
                 return graph
-            name = self.dice.choice([*cards])
-            dealt[name] = self.deal(name, cards[name])
+            name = self.dice.choice([*decks])
+            dealt[name] = self.deal(name, decks[name])
         return None
 
     def parse(self, text: str) -> Graph | None:
@@ -110,10 +111,9 @@ class Deck:
             fits = bool(graph.inputs) and not find_unfit(graph, 0)
         except (UsageError, RuntimeError, ValueError, IndexError):
             return None  # such as more output padding than stride
-        supports_all = self.frontend != "onnx" or all(
-            read_operators()[one].onnx for one in graph.operators
-        )
-        return graph if fits and supports_all else None
+        if self.frontend == "onnx":
+            fits &= all(read_operators()[operator].onnx for operator in graph.operators)
+        return graph if fits else None
 
 
 def visit_blocks(seed: int, frontend: Frontend) -> Iterator[tuple[Cell, Graph]]:
@@ -139,14 +139,16 @@ def visit_blocks(seed: int, frontend: Frontend) -> Iterator[tuple[Cell, Graph]]:
 def _fill(text: str, values: Mapping[str, Card]) -> str:
     """Return a text with choices and sizes inserted. An expression of a choice that is not a number
     yet, such as ``{C // groups}`` with the choice ``{C}``, is left for the next time."""
-    known = {name: int(one) for name, one in values.items() if str(one).isdecimal()}
+    numbers = {name: int(card) for name, card in values.items() if str(card).isdecimal()}
 
-    def insert(found: re.Match[str]) -> str:
-        if found[1] in values:
-            return str(values[found[1]])
+    def insert(place: re.Match[str]) -> str:
+        expression = place[1]
+        if expression in values:
+            return str(values[expression])
+        functions = {"min": min, "range": range}
         try:
-            return str(eval(found[1], {"min": min, "range": range}, known))  # noqa: S307 - our data
+            return str(eval(expression, functions, numbers))  # noqa: S307 - our data
         except NameError:
-            return found[0]
+            return place[0]
 
     return PLACE.sub(insert, text)

@@ -44,16 +44,16 @@ def run_modules(
     items: Sequence[Item], scheme: Scheme, soc: str, edit: Edit | None = None
 ) -> list[Result]:
     """Lower the graphs of ``items`` as one program, run it, and return a result per graph. ``edit``
-    applies the rewrite of a single item. Raises
-    NotTakenError, StageError if the program cannot be lowered or run, and ExecuTorch's errors. Any
-    of the graphs may have caused an error."""
+    applies the rewrite of a single item. Raises NotTakenError, StageError if the program cannot be
+    lowered or run, and ExecuTorch's errors. Any of the graphs may have caused an error."""
     from ci.onnx.fallback import QNN, stage
 
     fix_numerics()
     graphs = [parse_graph(item.text) for item in items]
     seeds = [item.seed for item in items]
     module: Any = Bundle(list(map(Module, graphs, seeds))).eval()
-    sets = tuple(tuple(map(torch.from_numpy, one)) for one in draw_together(graphs, seeds))
+    samples = draw_together(graphs, seeds)
+    sets = tuple(tuple(map(torch.from_numpy, arrays)) for arrays in samples)
     if edit and items[0].rewrite:
         module = edit(items[0].rewrite, module, sets)
     if scheme.quantized:
@@ -62,16 +62,17 @@ def run_modules(
     right = run_eager(module, sets)
     noise = predict_noise(read_torch(module, sets[0]), sets, qnn=find_qnn_version())
     with stage(QNN):
-        made, left = lower_and_run(module, sets, scheme, soc)
+        actual, left = lower_and_run(module, sets, scheme, soc)
     if UNKNOWN in left:
         if len(items) > 1:
             raise NotTakenError(left[UNKNOWN])
         left = {0: left[UNKNOWN]}
     # The verdict uses the quantization step only with 8-bit activations.
-    eight = scheme.recipe.activation_bits == 8
-    steps = [grid[0] for grid in find_grids(module)] if eight else [0.0] * len(right[0])
+    steps = [0.0] * len(right[0])
+    if scheme.recipe.activation_bits == 8:
+        steps = [grid[0] for grid in find_grids(module)]
     counts = [len(graph.outputs) for graph in graphs]
-    return judge_graphs(items, counts, Runs(right, made, noise, steps), left, scheme)
+    return judge_graphs(items, counts, Runs(right, actual, noise, steps), left, scheme)
 
 
 def lower_and_run(
@@ -90,7 +91,9 @@ def lower_and_run(
         )
     lowered = edge.exported_program().graph_module
     left = {}
-    for node in (node for node in lowered.graph.nodes if node.op == "call_function"):
+    for node in lowered.graph.nodes:
+        if node.op != "call_function":
+            continue
         name = getattr(node.target, "__name__", str(node.target))
         if not any(word in name for word in AROUND):
             left[find_part(node)] = name + LEFT
@@ -98,5 +101,8 @@ def lower_and_run(
         left = {UNKNOWN: "everything" + LEFT}
     buffer = edge.to_executorch().buffer  # the program reads it for as long as it runs
     program = pybindings._load_for_executorch_from_buffer(buffer)
-    made = [[np.array(one) for one in program.run_method("forward", inputs)] for inputs in sets]
-    return made, left
+    runs = []
+    for inputs in sets:
+        outputs = program.run_method("forward", inputs)
+        runs.append([np.array(output) for output in outputs])
+    return runs, left

@@ -82,13 +82,15 @@ def rerun(
     rewrite, it is the one in the table of faults."""
     for fault, tried in _list_rows(faults, frontend):
         yield _run(fault, tried, attempt, Item(fault.graph, 0), qnn=qnn, form=GRAPH)
-        forms = [Item(fault.graph, 0, name) for name in find_rewrites(fault, tried.scheme)]
-        forms += [Item(fault.mended, 0)] if fault.mended else []
-        mended: Rerun | None = None
-        for form in forms:
-            one = _run(fault, tried, attempt, form, qnn=qnn, form=MENDED)
-            mended = one if mended is None or one.end == RIGHT else mended
-            if one.end == RIGHT:
+        candidates = [Item(fault.graph, 0, name) for name in find_rewrites(fault, tried.scheme)]
+        if fault.mended:
+            candidates.append(Item(fault.mended, 0))
+        mended: Rerun | None = None  # the first right one, or the first one if none is right
+        for candidate in candidates:
+            result = _run(fault, tried, attempt, candidate, qnn=qnn, form=MENDED)
+            if mended is None or result.end == RIGHT:
+                mended = result
+            if result.end == RIGHT:
                 break
         if mended:
             yield mended
@@ -98,7 +100,7 @@ def _run(fault: Fault, tried: Tried, attempt: Try, item: Item, *, qnn: str, form
     expected = tried.find_end(qnn) if form == GRAPH else RIGHT
     results = list(attempt(tried.scheme, [structs.replace(item, seed=seed) for seed in SEEDS]))
     ends = [result.end for result in results]
-    end = next((one for one in ends if one != expected), ends[0])
+    end = next((end for end in ends if end != expected), ends[0])
     worst = min((result for result in results if result.end == end), key=lambda r: r.sqnr_db)
     has_db = end in {WRONG, RIGHT}
     return Rerun(
@@ -120,10 +122,10 @@ def list_tried(faults: Sequence[Fault], frontend: str) -> Iterator[Rerun]:
     """Yield the results that the table of faults contains for a front end, without running the
     graphs."""
     for fault, tried in _list_rows(faults, frontend):
-        own: dict[str, Any] = {"form": GRAPH, "frontend": frontend, "scheme": tried.scheme}
+        row: dict[str, Any] = {"form": GRAPH, "frontend": frontend, "scheme": tried.scheme}
         for end in ENDS:
             for qnn in tried[end]:
-                yield Rerun(fault=fault.name, qnn=qnn, end=end, expected=end, **own)
+                yield Rerun(fault=fault.name, qnn=qnn, end=end, expected=end, **row)
 
 
 def _list_rows(faults: Sequence[Fault], frontend: str) -> list[tuple[Fault, Tried]]:
@@ -150,8 +152,8 @@ def make_matrix(
     """Return the matrix for the results in ``runs``. ``versions`` must be sorted, oldest first."""
     changes: dict[bool, list[str]] = {True: [], False: []}  # whether it is a regression
     for (name, form, scheme), row in _rows(runs).items():
-        known = [row[version] for version in versions if version in row]
-        ends = [(run.qnn, run.end) for run in known if run.end in ENDS]
+        runs_by_age = [row[version] for version in versions if version in row]
+        ends = [(run.qnn, run.end) for run in runs_by_age if run.end in ENDS]
         for (_, before), (version, now) in pairwise(ends):
             text = f"{name} ({form}) in {scheme}: {before} before QNN {version}, {now} with it"
             if now != before:
@@ -181,12 +183,16 @@ def render_matrix(matrix: VersionsMatrix) -> str:
     lines += [""] * bool(lines)
     forms = _rows(matrix.runs)
     rows = {(name, scheme): row for (name, form, scheme), row in forms.items() if form == GRAPH}
-    changed = {key for key, row in rows.items() if len({one.end for one in row.values()}) > 1}
+    changed = set()
+    for key, row in rows.items():
+        ends = {run.end for run in row.values()}
+        if len(ends) > 1:
+            changed.add(key)
     cells = []
-    for name, scheme in sorted(rows, key=lambda one: (one not in changed, one)):
-        ends = [show_end(rows[name, scheme].get(version)) for version in matrix.versions]
+    for name, scheme in sorted(rows, key=lambda key: (key not in changed, key)):
+        shown = [show_end(rows[name, scheme].get(version)) for version in matrix.versions]
         mended = show_mended([*forms.get((name, MENDED, scheme), {}).values()])
-        cells.append((name, scheme, *ends, mended))
+        cells.append((name, scheme, *shown, mended))
     lines.append(make_markdown_table(("fault", "scheme", *matrix.versions, "mended?"), cells))
     return "".join(f"{line}\n" for line in lines)
 
@@ -201,8 +207,8 @@ def show_mended(runs: Sequence[Rerun]) -> str:
     return f"yes, by {' or '.join(ways)}" if ways else "not run"
 
 
-def show_end(one: Rerun | None) -> str:
+def show_end(run: Rerun | None) -> str:
     """Return a result as text, such as ``wrong, 2.0 dB``, or ``not run`` for None."""
-    if one is None:
+    if run is None:
         return "not run"
-    return one.end if one.sqnr_db is None else f"{one.end}, {one.sqnr_db:.1f} dB"
+    return run.end if run.sqnr_db is None else f"{run.end}, {run.sqnr_db:.1f} dB"

@@ -40,23 +40,23 @@ def find_unfit(graph: Graph, seed: int) -> str:
     return ""
 
 
-def _find_fault(node: Node, value: torch.Tensor, given: list[torch.Tensor]) -> str:
-    kind = node.kind
-    positive = kind == "positive" or node.operator == "rsqrt"
-    divisor = given[-1] if node.operator == "div" else given[0] if positive else None
+def _find_fault(node: Node, value: torch.Tensor, operands: list[torch.Tensor]) -> str:
+    """Return why a node with these operands and this result cannot be judged; empty if it can.
+    Comparisons are negated where NaN, with which each comparison is false, must be found, too."""
+    divisor = _find_divisor(node, operands)
     if divisor is not None and not float(divisor.abs().min()) > LEAST_DIVISOR:
         return "a divisor near zero"
-    if node.operator in {"log", "sqrt"} and not float(given[0].min()) > LEAST_DIVISOR:
+    if node.operator in {"log", "sqrt"} and not float(operands[0].min()) > LEAST_DIVISOR:
         return "a logarithm or a square root of values near zero"
-    is_norm = kind == "norm" and node.operator != "batch_norm"
-    length = given[0].shape[-1] if is_norm else 0
-    if is_norm and length > 1 and not float(given[0].std(-1).min()) > LEAST_DIVISOR:
+    is_norm = node.kind == "norm" and node.operator != "batch_norm"
+    length = operands[0].shape[-1] if is_norm else 0
+    if is_norm and length > 1 and not float(operands[0].std(-1).min()) > LEAST_DIVISOR:
         return "a norm of nearly equal values"
     if is_norm and length < MIN_NORM:
         return "a norm of few values"
     if node.operator == "lp_norm":
         axis = node.attributes["axis"]
-        if float(given[0].square().sum(axis).min()) < LEAST_DIVISOR:
+        if float(operands[0].square().sum(axis).min()) < LEAST_DIVISOR:
             return "a norm of values near zero"
     largest = float(value.abs().max())
     if not largest < MOST_VALUE:
@@ -64,6 +64,15 @@ def _find_fault(node: Node, value: torch.Tensor, given: list[torch.Tensor]) -> s
     if float(value.square().mean().sqrt()) < LEAST_RMS:
         return "values near zero"
     return ""
+
+
+def _find_divisor(node: Node, operands: list[torch.Tensor]) -> torch.Tensor | None:
+    """Return the operand that must not be near zero, or None if there is none."""
+    if node.operator == "div":
+        return operands[-1]
+    if node.kind == "positive" or node.operator == "rsqrt":
+        return operands[0]
+    return None
 
 
 class Maker:
@@ -96,9 +105,9 @@ class Maker:
             if math.prod(shape) > MOST_SIZE // 2:
                 continue
             self.compute([self.declare(shape, is_input=True)], {})
-            wanted = self.dice.choice((1, 2, 2, 2, 3, 3, 4, MOST_NODES))
+            size = self.dice.choice((1, 2, 2, 2, 3, 3, 4, MOST_NODES))
             for _ in range(TRIES):
-                if len(self.nodes) < wanted:
+                if len(self.nodes) < size:
                     self.extend()
             if self.nodes:
                 graph = self.finish()
@@ -108,10 +117,10 @@ class Maker:
     def finish(self) -> Graph:
         """Return the finished graph. Its outputs are the last node and, in some graphs, an earlier
         node."""
-        *others, last = self.nodes
+        *earlier, last = self.nodes
         outputs = [last]
-        if others and self.dice.random() < 0.2:
-            outputs.append(self.dice.choice(others))
+        if earlier and self.dice.random() < 0.2:
+            outputs.append(self.dice.choice(earlier))
         return trim(Graph(dict(self.tensors), dict(self.nodes), tuple(outputs)))
 
     def declare(self, shape: Shape, *, is_input: bool = False, like: str = "normal") -> Name:
@@ -126,24 +135,26 @@ class Maker:
         values = [*self.nodes] or [*self.tensors][:1]
         x = values[-1] if self.dice.random() < 0.8 else self.dice.choice(values)
         kind = self.dice.choice(KINDS)
-        operator = self.dice.choice([one for one, own in self.operators.items() if own == kind])
+        same_kind = [name for name, own_kind in self.operators.items() if own_kind == kind]
+        operator = self.dice.choice(same_kind)
         before = dict(self.tensors), dict(self.values)
-        made = MAKERS.get(operator, MAKERS.get(kind, make_other))(self, operator, x)
-        if made is None or not self.add(f"n{len(self.nodes)}", made):
+        make = MAKERS.get(operator, MAKERS.get(kind, make_other))
+        node = make(self, operator, x)
+        if node is None or not self.add(f"n{len(self.nodes)}", node):
             self.tensors, self.values = before
 
-    def add(self, name: Name, made: Node) -> bool:
+    def add(self, name: Name, node: Node) -> bool:
         """Add a node and return True, or return False if its operands do not match, or if its
         result is too large or cannot be judged."""
-        given = self.compute(made.reads, {**self.nodes, name: made})
+        operands = self.compute(node.reads, {**self.nodes, name: node})
         try:
-            value = apply(made, given)
-            fault = _find_fault(made, value, given)
+            value = apply(node, operands)
+            fault = _find_fault(node, value, operands)
         except (RuntimeError, ValueError, IndexError, TypeError):
             return False  # the shapes of its operands do not match
         if fault or value.numel() > MOST_SIZE or value.dim() > MOST_RANK:
             return False
-        self.nodes[name], self.values[name] = made, value
+        self.nodes[name], self.values[name] = node, value
         return True
 
     def compute(self, names: Sequence[Name], nodes: Mapping[Name, Node]) -> list[torch.Tensor]:
@@ -168,17 +179,21 @@ def make_binary(maker: Maker, operator: str, x: Name) -> Node | None:
     be in either order."""
     dice, shape = maker.dice, maker.shape(x)
     like = "positive" if operator == "div" else dice.choice(("normal", "normal", "positive"))
-    same = [one for one in maker.nodes if maker.shape(one) == shape and one != x]
-    if same and dice.random() < 0.25:
-        other = dice.choice(same)
+    peers = [name for name in maker.nodes if maker.shape(name) == shape and name != x]
+    if peers and dice.random() < 0.25:
+        y = dice.choice(peers)
     else:
         start = dice.choice((0, 1, 1, dice.randrange(len(shape))))
-        sizes = [1 if dice.random() < 0.2 else size for size in shape[start:]]
+        sizes = []
+        for size in shape[start:]:
+            is_broadcast = dice.random() < 0.2
+            sizes.append(1 if is_broadcast else size)
         if dice.random() < 0.2:
             sizes = [1] * start + sizes
-        other = maker.declare(tuple(sizes), is_input=dice.random() < 0.2, like=like)
-    reads = (x, other) if operator == "div" or dice.random() < 0.7 else (other, x)
-    return node(operator, *reads)
+        y = maker.declare(tuple(sizes), is_input=dice.random() < 0.2, like=like)
+    # A new y is drawn without values near zero if it is the divisor, see ``like``.
+    keeps_order = operator == "div" or dice.random() < 0.7
+    return node(operator, *((x, y) if keeps_order else (y, x)))
 
 
 def make_norm(maker: Maker, operator: str, x: Name) -> Node | None:
@@ -227,7 +242,7 @@ def make_conv(maker: Maker, operator: str, x: Name) -> Node | None:
     dice, shape = maker.dice, maker.shape(x)
     if len(shape) not in (3, 4) or (operator == "conv_transpose" and len(shape) == 3):
         return None
-    kernel = dice.choice([one for one in (1, 2, 3, 5) if one <= min(shape[2:])])
+    kernel = dice.choice([size for size in (1, 2, 3, 5) if size <= min(shape[2:])])
     out = dice.choice((4, 8, 16, 32))
     spatial = (kernel,) * (len(shape) - 2)
     if operator == "conv_transpose":
@@ -271,7 +286,7 @@ def make_other(  # noqa: C901, PLR0911, PLR0912 - a table
             lead, size, behind = shape[:axis], shape[axis], shape[axis + 1 :]
             if dice.random() < 0.5 and behind:
                 return node(operator, x, shape=(*lead, size * behind[0], *behind[1:]))
-            part = next((one for one in (8, 4, 2) if size % one == 0), 0)
+            part = next((divisor for divisor in (8, 4, 2) if size % divisor == 0), 0)
             return node(operator, x, shape=(*lead, size // part, part, *behind)) if part else None
         case "transpose", _:
             order = dice.sample(range(rank), rank)
@@ -306,13 +321,13 @@ def make_concat(maker: Maker, operator: str, x: Name) -> Node | None:
     """Return a concatenation of ``x`` with another node, or with a new input or constant, which may
     have a different range of values."""
     dice, shape = maker.dice, maker.shape(x)
-    same = [one for one in maker.nodes if maker.shape(one) == shape]
-    if same and dice.random() < 0.5:
-        other = dice.choice(same)
+    peers = [name for name in maker.nodes if maker.shape(name) == shape]
+    if peers and dice.random() < 0.5:
+        y = dice.choice(peers)
     else:
         like = dice.choice(("normal", "large", "positive"))
-        other = maker.declare(shape, is_input=dice.random() < 0.7, like=like)
-    return node(operator, x, other, axis=dice.randrange(len(shape)))
+        y = maker.declare(shape, is_input=dice.random() < 0.7, like=like)
+    return node(operator, x, y, axis=dice.randrange(len(shape)))
 
 
 MAKERS: Mapping[str, Callable[[Maker, str, Name], Node | None]] = {

@@ -141,7 +141,7 @@ class Graph:
     @property
     def inputs(self) -> list[str]:
         """Return the names of the inputs, in the order of their definition."""
-        return [name for name, one in self.tensors.items() if one.is_input]
+        return [name for name, tensor in self.tensors.items() if tensor.is_input]
 
     @property
     def operators(self) -> tuple[str, ...]:
@@ -153,8 +153,10 @@ class Graph:
         return name in self.tensors and not self.tensors[name].is_input
 
     def __str__(self) -> str:
-        lines = [f"{name} = {one}" for name, one in (*self.tensors.items(), *self.nodes.items())]
-        return "\n".join([*lines, f"return {', '.join(self.outputs)}"]) + "\n"
+        lines = [f"{name} = {tensor}" for name, tensor in self.tensors.items()]
+        lines += [f"{name} = {node}" for name, node in self.nodes.items()]
+        lines.append(f"return {', '.join(self.outputs)}")
+        return "\n".join(lines) + "\n"
 
 
 def parse_graph(text: str) -> Graph:
@@ -202,13 +204,13 @@ class _Parser:
                 raise ValueError(f"the graph has {MOST_LINES} tensors or more")
         self.line = lines[-1].lineno
         match lines[-1]:
-            case ast.Return(value=ast.Tuple(elts=given)):
-                outputs = given
-            case ast.Return(value=ast.expr() as one):
-                outputs = [one]
+            case ast.Return(value=ast.Tuple(elts=elements)):
+                outputs = elements
+            case ast.Return(value=ast.expr() as output):
+                outputs = [output]
             case _:
                 raise ValueError("the last line must return results of operators")
-        names = tuple(_read_name(one, self.nodes, RESULT) for one in outputs)
+        names = tuple(_read_name(output, self.nodes, RESULT) for output in outputs)
         return Graph(self.tensors, self.nodes, names)
 
     def add_call(self, name: str, call: ast.Call | ast.BinOp) -> None:
@@ -216,13 +218,13 @@ class _Parser:
         ``NAME_1``, ``NAME_2`` and so on."""
         match call:
             case ast.BinOp(left=left, op=sign, right=right) if type(sign) in INFIX:
-                operator, given, options = INFIX[type(sign)], [left, right], {}
-            case ast.Call(func=ast.Name(id=operator), args=given, keywords=keywords):
-                options = {one.arg or "": _read_literal(one.value) for one in keywords}
+                operator, operands, options = INFIX[type(sign)], [left, right], {}
+            case ast.Call(func=ast.Name(id=operator), args=operands, keywords=keywords):
+                options = {word.arg or "": _read_literal(word.value) for word in keywords}
             case _:
                 raise ValueError(f"{ast.unparse(call)[:40]} is not a call of an operator")
         if operator in (INPUT, CONSTANT):
-            shape = tuple(map(_read_literal, given))
+            shape = tuple(map(_read_literal, operands))
             tensor = _read_tensor(shape, options, is_input=operator == INPUT)
             self.require_new(name)
             self.tensors[name] = tensor
@@ -230,18 +232,18 @@ class _Parser:
         if operator not in read_operators():
             raise ValueError(f"there is no operator {operator[:40]!r}")
         reads = []
-        for place, one in enumerate(given, 1):
-            own = f"{name}_{place}"
-            if isinstance(one, ast.Call | ast.BinOp):
-                self.add_call(own, one)
-            elif isinstance(one, ast.Constant):
-                self.require_new(own)
+        for place, operand in enumerate(operands, 1):
+            operand_name = f"{name}_{place}"
+            if isinstance(operand, ast.Call | ast.BinOp):
+                self.add_call(operand_name, operand)
+            elif isinstance(operand, ast.Constant):
+                self.require_new(operand_name)
                 shape = () if operator in INFIX.values() else (1,)
-                value = {"value": _read_literal(one)}
-                self.tensors[own] = _read_tensor(shape, value, is_input=False)
+                value = {"value": _read_literal(operand)}
+                self.tensors[operand_name] = _read_tensor(shape, value, is_input=False)
             else:
-                own = _read_name(one, {**self.tensors, **self.nodes}, TENSOR)
-            reads.append(own)
+                operand_name = _read_name(operand, {**self.tensors, **self.nodes}, TENSOR)
+            reads.append(operand_name)
         if not reads:
             raise ValueError(f"{operator} needs at least one tensor")
         attributes = {key: value for key, value in options.items() if not isinstance(value, str)}
@@ -255,16 +257,18 @@ class _Parser:
             raise ValueError(f"{name} is defined twice")
 
 
-def _read_name(expression: ast.expr, known: Collection[str], what: str) -> str:
-    if not isinstance(expression, ast.Name) or expression.id not in known:
-        raise ValueError(f"{ast.unparse(expression)[:40]} is not {what}")
+def _read_name(expression: ast.expr, defined: Collection[str], expected: str) -> str:
+    """Return the name that an expression consists of. Raises ValueError, which says that it is not
+    what is ``expected``, if it is not one of the names that are ``defined``."""
+    if not isinstance(expression, ast.Name) or expression.id not in defined:
+        raise ValueError(f"{ast.unparse(expression)[:40]} is not {expected}")
     return expression.id
 
 
 def _read_tensor(
     shape: Sequence[object], options: Mapping[str, object], *, is_input: bool
 ) -> Tensor:
-    sizes = tuple(one for one in shape if type(one) is int and one > 0)
+    sizes = tuple(size for size in shape if type(size) is int and size > 0)
     if len(sizes) < len(shape) or len(shape) > MOST_RANK or math.prod(sizes) > MOST_ELEMENTS:
         raise ValueError(
             f"a shape must have at most {MOST_RANK} sizes, all positive integers, and at most"
@@ -277,8 +281,8 @@ def _read_tensor(
         raise ValueError(f"'like' must be one of {', '.join(get_args(Like))}")
     if type(value) not in (int, float, type(None)):
         raise ValueError("'value' must be a finite number")
-    given = None if value is None else float(cast(float, value))
-    return Tensor(sizes, is_input, cast(Like, like), given)
+    number = None if value is None else float(cast(float, value))
+    return Tensor(sizes, is_input, cast(Like, like), number)
 
 
 def _read_literal(expression: ast.expr) -> Value | str:
@@ -286,7 +290,7 @@ def _read_literal(expression: ast.expr) -> Value | str:
         value = ast.literal_eval(expression)
     except (ValueError, TypeError) as error:
         raise ValueError(f"{ast.unparse(expression)[:40]} is not a literal") from error
-    if isinstance(value, list) and all(type(one) is int for one in value):
+    if isinstance(value, list) and all(type(element) is int for element in value):
         return tuple(value)
     if type(value) in (int, str) or (type(value) is float and math.isfinite(value)):
         return cast("int | float | str", value)
@@ -299,6 +303,6 @@ def trim(graph: Graph) -> Graph:
     for name in reversed(list(graph.nodes)):
         if name in needed:
             needed.update(graph.nodes[name].reads)
-    tensors = {name: one for name, one in graph.tensors.items() if name in needed}
-    nodes = {name: one for name, one in graph.nodes.items() if name in needed}
+    tensors = {name: tensor for name, tensor in graph.tensors.items() if name in needed}
+    nodes = {name: node for name, node in graph.nodes.items() if name in needed}
     return Graph(tensors, nodes, graph.outputs)

@@ -103,9 +103,12 @@ def _guess_shape(node: Node, shapes: Sequence[Shape]) -> Shape:
     kind, first = node.kind, shapes[0]
     if kind == "reduce" and "axes" in node.attributes:
         axes = {axis % len(first) for axis in cast("tuple[int, ...]", node.attributes["axes"])}
-        ones = [1 if axis in axes else size for axis, size in enumerate(first)]
-        remaining = [size for axis, size in enumerate(ones) if axis not in axes]
-        return tuple(ones if node.attributes.get("keep") else remaining)
+        if node.attributes.get("keep"):
+            sizes = list(first)
+            for axis in axes:
+                sizes[axis] = 1
+            return tuple(sizes)
+        return tuple(size for axis, size in enumerate(first) if axis not in axes)
     if node.operator == "pad":
         axis = int(cast(float, node.attributes["axis"])) % len(first)
         added = int(sum(cast(float, node.attributes[end]) for end in ("before", "after")))

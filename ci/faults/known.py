@@ -96,7 +96,10 @@ class Tried(Struct, frozen=True, forbid_unknown_fields=True):
     def find_end(self, qnn: str) -> str:
         """Return the graph's result with a version of QNN; empty if it was not tried with that
         version."""
-        return next((end for end in ENDS if any(is_same(qnn, one) for one in self[end])), "")
+        for end in ENDS:
+            if any(is_same(qnn, version) for version in self[end]):
+                return end
+        return ""
 
     def __getitem__(self, end: str) -> tuple[str, ...]:
         """Return the versions of QNN with the result ``end``."""
@@ -144,8 +147,10 @@ class Fault(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         schemes. Models are affected unless there are results with that version and all of them are
         right. A ``compiled`` model is only affected if a result may be wrong, and a ``refused`` one
         only if a result is not a program: wrong values explain no refusal."""
-        own = self.pattern.front_ends
-        if scheme not in self.pattern.schemes or (own and front_end and front_end not in own):
+        if scheme not in self.pattern.schemes:
+            return False
+        front_ends = self.pattern.front_ends
+        if front_ends and front_end and front_end not in front_ends:
             return False
         rows = [tried for tried in self.tried if tried.scheme == scheme] or list(self.tried)
         ends = {row.find_end(qnn) for row in rows} - {""}
@@ -174,7 +179,7 @@ def read_faults(path: Path | None = None) -> tuple[Fault, ...]:
     faults = read_policy(POLICY, Faults, path).fault
     # The file is read for every case. An unchanged file is the same object again (see parse_toml),
     # and its checks, which parse all graphs, took 10 ms each time.
-    if any(faults is known for known in _checked):
+    if any(faults is checked for checked in _checked):
         return faults
     names = [fault.name for fault in faults]
     for fault in faults:
@@ -201,12 +206,7 @@ def find_problems(fault: Fault) -> Iterator[str]:
         yield "the pattern has no scheme"
     if not fault.name.replace("-", "").isalnum() or fault.name != fault.name.lower():
         yield "its name must consist of lowercase letters, digits and hyphens"
-    allowed = {*read_operators(), *ONLY_IN_PATTERNS}
-    for place in (*pattern.chains[0], pattern.not_after, pattern.not_before):
-        yield from (f"there is no operator {one!r}" for one in place if one not in allowed)
-    known = {scheme.value for scheme in Scheme}
-    used = (*pattern.schemes, *(tried.scheme for tried in fault.tried))
-    yield from (f"there is no scheme {one!r}" for one in used if one not in known)
+    yield from _find_unknown_names(fault)
     if not (fault.title and fault.seen and fault.remedy):
         yield "'title', 'seen' and 'remedy' must not be empty"
     yield from _find_tried_problems(fault)
@@ -221,11 +221,25 @@ def find_problems(fault: Fault) -> Iterator[str]:
         yield "its graph does not contain its pattern"
 
 
+def _find_unknown_names(fault: Fault) -> Iterator[str]:
+    pattern = fault.pattern
+    operators = {*read_operators(), *ONLY_IN_PATTERNS}
+    for place in (*pattern.chains[0], pattern.not_after, pattern.not_before):
+        for operator in place:
+            if operator not in operators:
+                yield f"there is no operator {operator!r}"
+    schemes = {scheme.value for scheme in Scheme}
+    for scheme in (*pattern.schemes, *(tried.scheme for tried in fault.tried)):
+        if scheme not in schemes:
+            yield f"there is no scheme {scheme!r}"
+
+
 def _find_tried_problems(fault: Fault) -> Iterator[str]:
     for tried in fault.tried:
-        versions = [one for end in ENDS for one in tried[end]]
-        unknown = (one for one in versions if not is_version(one))
-        yield from (f"{version!r} is not a version of QNN" for version in unknown)
+        versions = [version for end in ENDS for version in tried[end]]
+        for version in versions:
+            if not is_version(version):
+                yield f"{version!r} is not a version of QNN"
         if len(set(versions)) < len(versions):
             yield "a row in 'tried' lists a version of QNN twice"
         if not fault.graph:
@@ -235,7 +249,10 @@ def _find_tried_problems(fault: Fault) -> Iterator[str]:
 @cache
 def name_operators() -> Mapping[str, str]:
     """Map torch's names of operators to those in ci.faults.graph."""
-    return {given: name for name, one in read_operators().items() for given in one.aten}
+    names: dict[str, str] = {}
+    for name, operator in read_operators().items():
+        names.update(dict.fromkeys(operator.aten, name))
+    return names
 
 
 def rename_steps(steps: Sequence[Step]) -> list[Step]:
@@ -320,13 +337,13 @@ def _follow(places: Sequence[Sequence[str]], last: Step, steps: Mapping[str, Ste
 def _fits(pattern: Pattern, step: Step, steps: Mapping[str, Step]) -> bool:
     """Return whether ``step``, the first of a chain, meets the pattern's conditions on it."""
     relations = relate(step)
-    whole = step.shape or next((operand.shape for operand in step.operands), ())
+    shape = step.shape or next((operand.shape for operand in step.operands), ())
     before = {steps[name].operator for name in step.sources if name in steps}
     magnitude = max((operand.magnitude for operand in step.operands), default=0.0)
     return (
         (not pattern.constant or pattern.constant in relations)
-        and (whole[0] if whole else 1) >= pattern.min_batch
-        and (not pattern.ranks or len(whole) in pattern.ranks)
+        and (shape[0] if shape else 1) >= pattern.min_batch
+        and (not pattern.ranks or len(shape) in pattern.ranks)
         and magnitude >= pattern.min_magnitude
         and before.isdisjoint(pattern.not_after)
     )
@@ -334,36 +351,44 @@ def _fits(pattern: Pattern, step: Step, steps: Mapping[str, Step]) -> bool:
 
 def _has_numbers(pattern: Pattern, chain: Sequence[Step]) -> bool:
     """Return whether the numbers of a chain's steps are within the pattern's limits."""
-    found: tuple[float, ...]
     for key, limits in pattern.numbers.items():
         operator, _, name = key.rpartition(".")
-        steps = (step for step in chain if operator in {"", step.operator})
-        if name == "rank":
-            found = next(((float(len(step.shape)),) for step in steps), ())
-        else:
-            found = next((step.numbers[name] for step in steps if step.numbers.get(name)), ())
-        pairs = limits * len(found) if len(limits) == 1 else limits
-        within = [least <= abs(n) <= most for n, (least, most) in zip(found, pairs, strict=False)]
-        if not found or len(within) < len(pairs) or not all(within):
+        steps = [step for step in chain if operator in {"", step.operator}]
+        numbers = _find_numbers(steps, name)
+        pairs = limits * len(numbers) if len(limits) == 1 else limits
+        if not numbers or len(numbers) < len(pairs):
             return False
+        for number, (low, high) in zip(numbers, pairs, strict=False):  # others have no limit
+            if not low <= abs(number) <= high:
+                return False
     return True
+
+
+def _find_numbers(steps: Sequence[Step], name: str) -> tuple[float, ...]:
+    """Return the numbers with this name of the first step that has them; empty if none has."""
+    for step in steps:
+        if name == "rank":
+            return (float(len(step.shape)),)
+        if step.numbers.get(name):
+            return step.numbers[name]
+    return ()
 
 
 def relate(step: Step) -> set[str]:
     """Return how a step's constant operands relate to its result, as values of Relation."""
-    found = {"first" for operand in step.operands[:1] if operand.constant}
+    relations = {"first" for operand in step.operands[:1] if operand.constant}
     rank = len(step.shape)
-    for one in step.operands:
-        if not one.constant:
+    for operand in step.operands:
+        if not operand.constant:
             continue
-        shape = (1,) * (rank - len(one.shape)) + one.shape
-        found.add("any")
+        shape = (1,) * (rank - len(operand.shape)) + operand.shape  # as it is broadcast
+        relations.add("any")
         if shape == step.shape:
-            found.add("whole")
+            relations.add("whole")
         if all(size == 1 for size in shape):
-            found.add("scalar")
+            relations.add("scalar")
         elif rank and all(size == 1 for size in shape[:-1]):
-            found.add("over_rows")
+            relations.add("over_rows")
         elif rank and shape[0] == 1 < step.shape[0]:
-            found.add("over_batch")
-    return found
+            relations.add("over_batch")
+    return relations

@@ -28,33 +28,31 @@ def match_faults(
     renamed = rename_steps(steps)
     front_end = next((step.front_end for step in steps), "")
     by_name = {step.name: step.operator for step in steps}
-    found = [
-        make_known(fault, chain, by_name)
-        for fault in read_faults()
-        if fault.applies(scheme, qnn, front_end, compiled=compiled, refused=refused)
-        for chain in find_pattern(fault.pattern, renamed)
-    ]
     places: dict[tuple[str, str], list[KnownFault]] = {}
-    for known in found:
-        places.setdefault((known.fault, known.place), []).append(known)
-    return tuple(
-        structs.replace(last, repeated=tuple(known.nodes for known in earlier))
-        for *earlier, last in places.values()
-    )
+    for fault in read_faults():
+        if fault.applies(scheme, qnn, front_end, compiled=compiled, refused=refused):
+            for chain in find_pattern(fault.pattern, renamed):
+                known_fault = make_known(fault, chain, by_name)
+                places.setdefault((fault.name, known_fault.place), []).append(known_fault)
+    matches = []
+    for *earlier, last in places.values():
+        repeated = tuple(known_fault.nodes for known_fault in earlier)
+        matches.append(structs.replace(last, repeated=repeated))
+    return tuple(matches)
 
 
 def make_known(fault: Fault, chain: Sequence[Step], operators: dict[str, str]) -> KnownFault:
     """Return the known fault for a chain of steps that matches its pattern. ``operators`` maps the
     name of each step to torch's name of its operator."""
     origin = next((step.origin for step in chain if step.origin != NOWHERE), NOWHERE)
-    first, *others = chain
+    first, *later_steps = chain
     call = f"{first.operator} of {' and '.join(map(_describe_operand, first.operands[:2]))}"
     return KnownFault(
         fault=fault.name,
         title=fault.title,
         seen=fault.seen,
         fix=fault.remedy,
-        calls=", then ".join([call, *(step.operator for step in others)]),
+        calls=", then ".join([call, *(step.operator for step in later_steps)]),
         nodes=tuple(step.name for step in chain),
         operators=tuple(operators[step.name] for step in chain),
         file=origin.file,
@@ -68,7 +66,7 @@ def make_known(fault: Fault, chain: Sequence[Step], operators: dict[str, str]) -
     )
 
 
-def _describe_operand(one: Operand) -> str:
-    kind = "a constant " if one.constant else ""
-    largest = f" up to {one.magnitude:.4g}" if one.magnitude >= 1000 else ""
-    return f"{kind}{list(one.shape)}{largest}"
+def _describe_operand(operand: Operand) -> str:
+    kind = "a constant " if operand.constant else ""
+    largest = f" up to {operand.magnitude:.4g}" if operand.magnitude >= 1000 else ""
+    return f"{kind}{list(operand.shape)}{largest}"

@@ -34,17 +34,17 @@ def write_model(graphs: Sequence[Graph], seeds: Sequence[int], path: Path) -> No
     """Write one ONNX model with all graphs to ``path``. ``seeds`` contains a seed for the constants
     of each graph. Raises torch's errors if the shapes in a graph do not match, and FailedError for
     an operator that does not exist in ONNX."""
-    used = (name for graph in graphs for name in graph.operators)
-    names = [name for name in used if not read_operators()[name].onnx]
-    if names:
-        raise FailedError(f"the operator {names[0]} does not exist in ONNX")
+    for graph in graphs:
+        for operator in graph.operators:
+            if not read_operators()[operator].onnx:
+                raise FailedError(f"the operator {operator} does not exist in ONNX")
     builder = Builder()
     for number, (graph, seed) in enumerate(zip(graphs, seeds, strict=True)):
         builder.add_graph(graph, f"g{number}_", seed)
     parts = builder.nodes, "graphs", builder.inputs, builder.outputs, builder.constants
     imports = [helper.make_opsetid("", OPSET)]
-    graph = helper.make_graph(*parts)
-    onnx.save(helper.make_model(graph, opset_imports=imports, ir_version=IR), path)
+    model = helper.make_model(helper.make_graph(*parts), opset_imports=imports, ir_version=IR)
+    onnx.save(model, path)
 
 
 class Builder:
@@ -61,7 +61,8 @@ class Builder:
     def add_graph(self, graph: Graph, prefix: str, seed: int) -> None:
         """Add a graph, with ``prefix`` before all of its names."""
         self.prefix = prefix
-        self.shapes = {name: tuple(one.shape) for name, one in compute(graph, seed)[0].items()}
+        values = compute(graph, seed)[0]
+        self.shapes = {name: tuple(value.shape) for name, value in values.items()}
         for name in graph.tensors:
             if graph.is_constant(name):
                 self.constant(draw(graph, name, seed), name)
@@ -87,15 +88,15 @@ class Builder:
 
     def add(self, kind: str, name: str, reads: Sequence[str], **attributes: Any) -> None:
         """Add a node of type ``kind``, whose result is called ``name``."""
-        whole = self.prefix + name
-        given = [self.prefix + read if read else "" for read in reads]
-        self.nodes.append(helper.make_node(kind, given, [whole], name=whole, **attributes))
+        result = self.prefix + name
+        inputs = [read and self.prefix + read for read in reads]  # "" is an omitted operand
+        self.nodes.append(helper.make_node(kind, inputs, [result], name=result, **attributes))
 
     def add_with(
-        self, kind: str, name: str, reads: Sequence[str], *values: Any, **more: Any
+        self, kind: str, name: str, reads: Sequence[str], *values: Any, **attributes: Any
     ) -> None:
         """Add a node that reads its operands and then ``values``, which are added as constants."""
-        self.add(kind, name, [*reads, *map(self.constant, values)], **more)
+        self.add(kind, name, [*reads, *map(self.constant, values)], **attributes)
 
 
 Reads = Sequence[str]
@@ -108,8 +109,8 @@ def _norm(b: Builder, kind: str, name: str, reads: Reads) -> None:
 
 def _instance_norm(b: Builder, kind: str, name: str, reads: Reads) -> None:
     size = b.shapes[reads[0]][1]
-    own = [np.ones(size), np.zeros(size)][len(reads) - 1 :]
-    b.add_with(kind, name, reads, *own, epsilon=EPSILON)
+    defaults = [np.ones(size), np.zeros(size)][len(reads) - 1 :]  # ONNX requires both operands
+    b.add_with(kind, name, reads, *defaults, epsilon=EPSILON)
 
 
 def _linear(b: Builder, kind: str, name: str, reads: Reads) -> None:
@@ -117,39 +118,45 @@ def _linear(b: Builder, kind: str, name: str, reads: Reads) -> None:
     if len(b.shapes[x]) == 2:
         b.add(kind, name, reads, transB=1)
         return
-    (held,) = (one for one in b.constants if one.name == b.prefix + weight)
-    b.add_with("MatMul", f"{name}_product" if bias else name, [x], numpy_helper.to_array(held).T)
+    # Gemm takes only matrices. MatMul has no option that transposes the weight.
+    (stored,) = (constant for constant in b.constants if constant.name == b.prefix + weight)
+    product = f"{name}_product" if bias else name
+    b.add_with("MatMul", product, [x], numpy_helper.to_array(stored).T)
     if bias:
-        b.add("Add", name, [f"{name}_product", *bias])
+        b.add("Add", name, [product, *bias])
 
 
-def _conv(b: Builder, kind: str, name: str, reads: Reads, **given: Any) -> None:
-    kernel, pad = b.shapes[reads[1]][2:], given.get("pad", 0)
-    sizes: dict[str, Any] = {"strides": [given.get("stride", 1)] * len(kernel)}
+def _conv(b: Builder, kind: str, name: str, reads: Reads, **attributes: Any) -> None:
+    kernel, pad = b.shapes[reads[1]][2:], attributes.get("pad", 0)
+    sizes: dict[str, Any] = {"strides": [attributes.get("stride", 1)] * len(kernel)}
     sizes["pads"] = [pad] * 2 * len(kernel) if isinstance(pad, int) else [*pad] * 2
-    if given.get("output_pad"):
-        sizes["output_padding"] = [given["output_pad"]] * len(kernel)
-    if given.get("dilation", 1) > 1:
-        sizes["dilations"] = [given["dilation"]] * len(kernel)
-    b.add(kind, name, reads, kernel_shape=kernel, group=given.get("groups", 1), **sizes)
+    if attributes.get("output_pad"):
+        sizes["output_padding"] = [attributes["output_pad"]] * len(kernel)
+    if attributes.get("dilation", 1) > 1:
+        sizes["dilations"] = [attributes["dilation"]] * len(kernel)
+    b.add(kind, name, reads, kernel_shape=kernel, group=attributes.get("groups", 1), **sizes)
 
 
-def _pool(b: Builder, kind: str, name: str, reads: Reads, **given: int) -> None:
+def _pool(b: Builder, kind: str, name: str, reads: Reads, **attributes: int) -> None:
     dims = len(b.shapes[reads[0]]) - 2
-    sizes = {"kernel_shape": [given["kernel"]] * dims, "strides": [given["stride"]] * dims}
-    pads = [given.get("pad", 0)] * dims * 2
-    more: dict[str, Any] = {"pads": pads} if any(pads) else {}
-    if any(pads) and kind == "AveragePool":
-        more |= {"count_include_pad": given.get("counts_pad", 1)}
-    more |= {"ceil_mode": 1} if given.get("ceil") else {}
-    b.add(kind, name, reads, **sizes, **more)
+    words: dict[str, Any] = {
+        "kernel_shape": [attributes["kernel"]] * dims,
+        "strides": [attributes["stride"]] * dims,
+    }
+    if pad := attributes.get("pad", 0):
+        words["pads"] = [pad] * dims * 2
+        if kind == "AveragePool":
+            words["count_include_pad"] = attributes.get("counts_pad", 1)
+    if attributes.get("ceil"):
+        words["ceil_mode"] = 1
+    b.add(kind, name, reads, **words)
 
 
-def _pad(b: Builder, kind: str, name: str, reads: Reads, **given: float) -> None:
+def _pad(b: Builder, kind: str, name: str, reads: Reads, **attributes: float) -> None:
     rank = len(b.shapes[reads[0]])
     widths = np.zeros((2, rank), np.int64)
-    widths[:, int(given["axis"]) % rank] = given["before"], given["after"]
-    values = [float(given["value"])] if given.get("value") else []
+    widths[:, int(attributes["axis"]) % rank] = attributes["before"], attributes["after"]
+    values = [float(attributes["value"])] if attributes.get("value") else []
     b.add_with(kind, name, reads, widths.reshape(-1), *values)
 
 
@@ -175,9 +182,9 @@ def _upsample(
     b.add(kind, name, [*reads, *sizes], **words)
 
 
-def _pow(b: Builder, kind: str, name: str, reads: Reads, **given: float) -> None:
-    fixed = [b.constant(float(one)) for one in given.values()]
-    b.add(kind, name, [*fixed, *reads] if "base" in given else [*reads, *fixed])
+def _pow(b: Builder, kind: str, name: str, reads: Reads, **attributes: float) -> None:
+    fixed = [b.constant(float(number)) for number in attributes.values()]
+    b.add(kind, name, [*fixed, *reads] if "base" in attributes else [*reads, *fixed])
 
 
 def _silu(b: Builder, _: str, name: str, reads: Reads) -> None:
@@ -216,7 +223,7 @@ WRITERS: Mapping[str, Callable[..., None]] = {
     "slice": lambda *call, axis, start, stop: Builder.add_with(*call, [start], [stop], [axis]),
     "pad": _pad,
     "upsample": _upsample,
-    "upsample_linear": lambda *call, align=0, **given: _upsample(*call, align=align, **given),
+    "upsample_linear": lambda *call, align=0, **sizes: _upsample(*call, align=align, **sizes),
     "pow": _pow,
     "silu": _silu,
     "rsqrt": _rsqrt,
@@ -248,9 +255,10 @@ def list_calls(graph: Graph) -> tuple[list[str], dict[str, str]]:
             words.append(f"{attribute.name}={value!r}")
         calls.append(f"h.make_node({', '.join(words)})")
     fixed = {}
-    for constant in (one for one in builder.constants if one.name not in graph.tensors):
-        array = numpy_helper.to_array(constant)
-        fixed[constant.name] = f"np.array({array.tolist()!r}, {array.dtype.name!r})"
+    for constant in builder.constants:
+        if constant.name not in graph.tensors:
+            array = numpy_helper.to_array(constant)
+            fixed[constant.name] = f"np.array({array.tolist()!r}, {array.dtype.name!r})"
     return calls, fixed
 
 
@@ -261,14 +269,16 @@ def run_items(
     edit: Edit | None = None,
 ) -> list[Result]:
     """Compile the graphs of ``items`` as one model, run it, and return a result per graph. ``edit``
-    applies the rewrite of a single item. Raises
-    StageError or onnxruntime's errors, which any of the graphs may have caused."""
+    applies the rewrite of a single item. Raises StageError or onnxruntime's errors, which any of
+    the graphs may have caused."""
     graphs = [parse_graph(item.text) for item in items]
     sets = draw_together(graphs, [item.seed for item in items])
+    names = []
+    for number, graph in enumerate(graphs):
+        names += [f"g{number}_{name}" for name in graph.inputs]
     with TemporaryDirectory(prefix="graphs") as directory:
-        path, other = (Path(directory, name) for name in ("graphs.onnx", "other.onnx"))
+        path, scratch = Path(directory, "graphs.onnx"), Path(directory, "other.onnx")
         write_model(graphs, [item.seed for item in items], path)
-        names = [f"g{number}_{name}" for number, one in enumerate(graphs) for name in one.inputs]
         if edit and items[0].rewrite:
             path = edit(items[0].rewrite, path, sets)
         if scheme.quantized:
@@ -276,20 +286,23 @@ def run_items(
             quantize_file(path, quantized, scheme, sets)
             path = quantized
         reference = open_reference(path)
-        feeds = [dict(zip(names, one, strict=True)) for one in sets]
-        kept = [one.name for one in reference.get_inputs()]
-        feeds = [{name: feed[name] for name in kept} for feed in feeds]
+        # A rewrite may remove or reorder inputs.
+        inputs = [declared.name for declared in reference.get_inputs()]
+        feeds = []
+        for arrays in sets:
+            by_name = dict(zip(names, arrays, strict=True))
+            feeds.append({name: by_name[name] for name in inputs})
         ordered = [tuple(feed.values()) for feed in feeds]
         right = [tuple(reference.run(None, feed)) for feed in feeds]
         qnn = find_version(Path(options.get("backend_path", "")))
-        noise = predict_noise(read_onnx(path, other), ordered, right, qnn=qnn)
+        noise = predict_noise(read_onnx(path, scratch), ordered, right, qnn=qnn)
         grids = find_grids(path)
         with stage(QNN):
             session = open_session(path, options, RECORD_ASSIGNMENT)
             left = list_left(session, len(items))
-            made = [session.run(None, feed) for feed in feeds]
+            actual = [session.run(None, feed) for feed in feeds]
     counts = [len(graph.outputs) for graph in graphs]
-    runs = Runs(right, made, noise, [grid[0] for grid in grids])
+    runs = Runs(right, actual, noise, [grid[0] for grid in grids])
     return judge_graphs(items, counts, runs, left, scheme)
 
 

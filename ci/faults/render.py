@@ -20,11 +20,11 @@ TEMPLATES = Path(__file__).resolve().parent / "templates"
 FUNCTION = re.compile(r"^(?:(\w+) = lambda .*\n|def (\w+)\(.*\n(?:    .*\n)+)", re.MULTILINE)
 
 
-def render_found(found: Sequence[Searched]) -> str:
+def render_found(searches: Sequence[Searched]) -> str:
     """Return the results of searches as text: a line per search, followed by lines about known
     faults, about suspects without a result, and about each finding."""
     lines = []
-    for searched in found:
+    for searched in searches:
         ends = _show_ends(searched.ends)
         lines.append(
             f"{searched.frontend} {searched.scheme} {searched.soc}, seed {searched.seed}:"
@@ -37,12 +37,14 @@ def render_found(found: Sequence[Searched]) -> str:
             for name, number in searched.known.items()
         ]
         if searched.unconfirmed:
-            told = count(searched.unconfirmed, "suspect was", "suspects were")
-            lines.append(f"  {told} not confirmed: the graphs did not fail again, or too rarely")
+            suspects = count(searched.unconfirmed, "suspect was", "suspects were")
+            lines.append(
+                f"  {suspects} not confirmed: the graphs did not fail again, or too rarely"
+            )
         if searched.unexamined:
-            told = count(searched.unexamined, "suspect was", "suspects were")
+            suspects = count(searched.unexamined, "suspect was", "suspects were")
             ends = _show_ends(searched.unexamined_ends)
-            lines.append(f"  {told} not examined ({ends}): increase --minutes")
+            lines.append(f"  {suspects} not examined ({ends}): increase --minutes")
         if searched.cells:
             tried = [cells for cells in searched.cells.values() if any(cells.values())]
             sizes = [ends for cells in searched.cells.values() for ends in cells.values()]
@@ -50,23 +52,27 @@ def render_found(found: Sequence[Searched]) -> str:
                 f"  tried {len(tried)} of {count(len(searched.cells), 'block')}, in"
                 f" {sum(map(bool, sizes))} of {count(len(sizes), 'size class', 'size classes')}"
             )
-        lines += [
-            f"  {describe_finding(finding)}, {count(finding.suspects, 'suspect')};"
-            " variations that are right: " + ("; ".join(finding.right[:2]) or "none")
-            for finding in searched.findings
-        ]
+        for finding in searched.findings:
+            right = "; ".join(finding.right[:2]) or "none"
+            lines.append(
+                f"  {describe_finding(finding)}, {count(finding.suspects, 'suspect')};"
+                f" variations that are right: {right}"
+            )
     return "".join(f"{line}\n" for line in lines)
 
 
-def render_coverage(found: Sequence[Searched]) -> str:
+def render_coverage(searches: Sequence[Searched]) -> str:
     """Return a table of the tried blocks, with a row per block and size class and a column per
     search. A cell has the results, or nothing if it was not tried."""
-    columns = [f"{one.scheme} {one.soc} (V{find_soc(one.soc).hexagon})" for one in found]
-    names = [(block, size) for block, sizes in found[0].cells.items() for size in sizes]
-    rows = [
-        (block, size, *(_show_ends(searched.cells[block][size]) for searched in found))
-        for block, size in names
-    ]
+    columns = []
+    for searched in searches:
+        hexagon = find_soc(searched.soc).hexagon
+        columns.append(f"{searched.scheme} {searched.soc} (V{hexagon})")
+    rows = []
+    for block, sizes in searches[0].cells.items():
+        for size in sizes:
+            ends = [_show_ends(searched.cells[block][size]) for searched in searches]
+            rows.append((block, size, *ends))
     return make_markdown_table(("block", "sizes", *columns), rows) + "\n"
 
 
@@ -74,64 +80,79 @@ def _show_ends(ends: Mapping[str, int]) -> str:
     return ", ".join(f"{number} {end}" for end, number in sorted(ends.items()))
 
 
-def describe_finding(one: Finding) -> str:
+def describe_finding(finding: Finding) -> str:
     """Return a finding as one line, such as ``wrong: add -> layer_norm (add: over_batch), 2.0 dB
     instead of 68.9, 10/10 seeds``."""
-    relations = f" ({', '.join(one.relations)})" if one.relations else ""
+    relations = f" ({', '.join(finding.relations)})" if finding.relations else ""
     reached = ""
-    if one.sqnr_db is not None:
-        reached = f", {one.sqnr_db:.1f} dB instead of {one.predicted_db:.1f}"
-    known = ", not shrunk further" * (not one.shrunk) + (f", in {one.block}" if one.block else "")
-    known += f", known: {one.known}" if one.known else ""
-    mended = f", right with {' or '.join(one.mended_by)}" if one.mended_by else ""
+    if finding.sqnr_db is not None:
+        reached = f", {finding.sqnr_db:.1f} dB instead of {finding.predicted_db:.1f}"
+    notes = ""
+    if not finding.shrunk:
+        notes += ", not shrunk further"
+    if finding.block:
+        notes += f", in {finding.block}"
+    if finding.known:
+        notes += f", known: {finding.known}"
+    if finding.mended_by:
+        notes += f", right with {' or '.join(finding.mended_by)}"
     return (
-        f"{one.end}: {' -> '.join(one.operators)}{relations}{reached},"
-        f" {one.failed}/{one.repeats} seeds{known}{mended}"
+        f"{finding.end}: {' -> '.join(finding.operators)}{relations}{reached},"
+        f" {finding.failed}/{finding.repeats} seeds{notes}"
     )
 
 
-def render_markdown(one: Finding, version: str, toolchain: str) -> str:
+def render_markdown(finding: Finding, version: str, toolchain: str) -> str:
     """Return a bug report: the result, the versions, the graph, a table of variations, and a
     script."""
-    reached = "" if one.sqnr_db is None else f": {one.sqnr_db} dB, {one.predicted_db} dB expected"
-    block, _, size = one.block.partition(" ")
+    reached = (
+        ""
+        if finding.sqnr_db is None
+        else f": {finding.sqnr_db} dB, {finding.predicted_db} dB expected"
+    )
+    block, _, size = finding.block.partition(" ")
     late = "A smaller graph may have the fault: there was no time to shrink it further."
     parts = [
-        f"# {' -> '.join(one.operators)} in {one.scheme} is {one.end}{reached}",
-        f"Found on the HTP emulator with {toolchain}, SoC {one.soc}.",
-        f"```text\n{one.graph.rstrip()}\n```",
-        f"It is a part of the block `{block}` in the sizes of `{size}`." * bool(one.block),
-        late * (not one.shrunk),
-        f"It is the known fault `{one.known}` of docs/findings/faults.md." * bool(one.known),
-        f"The message: `{one.why}`" * bool(one.why),
-        f"The result is the same with {one.failed} of {one.repeats} other seeds.",
+        f"# {' -> '.join(finding.operators)} in {finding.scheme} is {finding.end}{reached}",
+        f"Found on the HTP emulator with {toolchain}, SoC {finding.soc}.",
+        f"```text\n{finding.graph.rstrip()}\n```",
+        f"It is a part of the block `{block}` in the sizes of `{size}`." * bool(finding.block),
+        late * (not finding.shrunk),
+        f"It is the known fault `{finding.known}` of docs/findings/faults.md."
+        * bool(finding.known),
+        f"The message: `{finding.why}`" * bool(finding.why),
+        f"The result is the same with {finding.failed} of {finding.repeats} other seeds.",
     ]
-    rows = [("none", f"{one.end}{reached}"), *((text, "right") for text in one.right)]
-    rows += [(f"the rewrite {name} of `qnn-ci mend`", "right") for name in one.mended_by]
-    rows += [(text, "not right") for text in one.also_wrong]
-    write = write_script if one.frontend == "onnx" else write_executorch_script
-    script = drop_unused(write(parse_graph(one.graph), one, version))
+    rows = [("none", f"{finding.end}{reached}"), *((text, "right") for text in finding.right)]
+    rows += [(f"the rewrite {name} of `qnn-ci mend`", "right") for name in finding.mended_by]
+    rows += [(text, "not right") for text in finding.also_wrong]
+    write = write_script if finding.frontend == "onnx" else write_executorch_script
+    script = drop_unused(write(parse_graph(finding.graph), finding, version))
     parts += [make_markdown_table(("change", "result"), rows), f"```python\n{script.rstrip()}\n```"]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def drop_unused(script: str) -> str:
     """Return a script without the functions that it does not call."""
-    for found in reversed([*FUNCTION.finditer(script)]):
-        rest = script[: found.start()] + script[found.end() :]
-        script = script if f"{found[1] or found[2]}(" in rest else rest
+    # From the last one to the first: a function may be called only by a later one that is dropped,
+    # and the positions of earlier ones stay correct.
+    for function in reversed([*FUNCTION.finditer(script)]):
+        name = function[1] or function[2]
+        without = script[: function.start()] + script[function.end() :]
+        if f"{name}(" not in without:
+            script = without
     return script
 
 
-def write_script(graph: Graph, one: Finding, version: str) -> str:
+def write_script(graph: Graph, finding: Finding, version: str) -> str:
     """Return Python code that builds a graph as an ONNX model, runs it with onnxruntime on the CPU
     and on QNN, and compares the outputs."""
     from ci.faults.onnx_graphs import list_calls
     from ci.onnx.options import choose_options
 
-    scheme = Scheme(one.scheme)
+    scheme = Scheme(finding.scheme)
     calls, fixed = list_calls(graph)
-    tensors = {name: _draw(own) for name, own in graph.tensors.items()}
+    tensors = {name: _draw(tensor) for name, tensor in graph.tensors.items()}
     stored = {name: text for name, text in tensors.items() if graph.is_constant(name)}
     recipe = scheme.recipe
     kinds = {"activations": recipe.activations, "weights": recipe.weights}
@@ -144,24 +165,24 @@ def write_script(graph: Graph, one: Finding, version: str) -> str:
         nodes="".join(f"    {call},\n" for call in calls),
         outputs=list(graph.outputs),
         quantize=quantize if scheme.quantized else "",
-        soc=choose_options(scheme, one.soc, {})["soc_model"],
+        soc=choose_options(scheme, finding.soc, {})["soc_model"],
         half=int(not scheme.quantized),
     )
 
 
-def write_executorch_script(graph: Graph, one: Finding, version: str) -> str:
+def write_executorch_script(graph: Graph, finding: Finding, version: str) -> str:
     """Return Python code that lowers a graph with ExecuTorch, runs it, and compares the outputs
     with those of torch."""
     from ci.faults.torch_graphs import write_forward
 
-    scheme = Scheme(one.scheme)
-    tensors = {name: _draw(own) for name, own in graph.tensors.items()}
+    scheme = Scheme(finding.scheme)
+    tensors = {name: _draw(tensor) for name, tensor in graph.tensors.items()}
     constants = [
         f"        self.c_{name} = torch.nn.Parameter({text}, requires_grad=False)"
         for name, text in tensors.items()
         if graph.is_constant(name) and not graph.tensors[name].is_number
     ]
-    quantize = _fill("executorch_quantize", soc=one.soc, dtype=scheme.recipe.dtype)
+    quantize = _fill("executorch_quantize", soc=finding.soc, dtype=scheme.recipe.dtype)
     return _fill(
         "executorch",
         version=version,
@@ -170,7 +191,7 @@ def write_executorch_script(graph: Graph, one: Finding, version: str) -> str:
         inputs=", ".join(tensors[name] for name in graph.inputs),
         quantize=quantize if scheme.quantized else "",
         fp16=not scheme.quantized,
-        soc=one.soc,
+        soc=finding.soc,
         convolution=scheme.recipe.linear_as_convolution,
     )
 

@@ -68,24 +68,24 @@ class Result(Struct, frozen=True):
 
 
 class Output(NamedTuple):
-    """An output of a graph. ``right`` is the output of the reference and ``made`` that of the
+    """An output of a graph. ``right`` is the output of the reference and ``actual`` that of the
     program, both [sample, *shape]. ``runs`` contains the errors of disturbed runs, [run,
     sample, *shape]. ``step`` is the output's quantization step, or 0 if it is not used for the
     verdict."""
 
     right: Any
     runs: Any
-    made: Any
+    actual: Any
     step: float = 0.0
 
 
 class Runs(NamedTuple):
-    """The data for judging a program. ``right`` and ``made`` are the outputs of the reference and
+    """The data for judging a program. ``right`` and ``actual`` are the outputs of the reference and
     of the program, per sample. ``noise`` contains the errors of disturbed runs, and ``steps``
     the quantization steps, both per output."""
 
     right: Sequence[Sequence[Any]]
-    made: Sequence[Sequence[Any]]
+    actual: Sequence[Sequence[Any]]
     noise: Sequence[Any]
     steps: Sequence[float]
 
@@ -106,15 +106,11 @@ def judge_graphs(
         if number in left:
             results.append(Result(item.text, item.seed, REFUSED, why=left[number]))
             continue
-        outputs = [
-            Output(
-                np.stack([one[n] for one in runs.right]),
-                np.asarray(runs.noise[n]),
-                np.stack([one[n] for one in runs.made]),
-                runs.steps[n],
-            )
-            for n in places
-        ]
+        outputs = []
+        for n in places:
+            right = np.stack([sample[n] for sample in runs.right])
+            actual = np.stack([sample[n] for sample in runs.actual])
+            outputs.append(Output(right, np.asarray(runs.noise[n]), actual, runs.steps[n]))
         results.append(judge(item, outputs, good_db))
     return results
 
@@ -122,36 +118,35 @@ def judge_graphs(
 def judge(item: Item, outputs: Sequence[Output], good_db: float) -> Result:
     """Return the result of the worst output of a graph. An output that can be judged is right if
     the SQNR of its worst row is at least ``good_db``."""
-    judged = [_judge_output(item, index, one, good_db) for index, one in enumerate(outputs)]
+    results = [_judge_output(item, index, output, good_db) for index, output in enumerate(outputs)]
     empty = Result(item.text, item.seed, UNJUDGED, why="the graph has no output")
-    return max(judged, key=lambda one: (one.end == WRONG, one.over_db), default=empty)
+    return max(results, key=lambda result: (result.end == WRONG, result.over_db), default=empty)
 
 
 def _judge_output(item: Item, index: int, output: Output, good_db: float) -> Result:
     text, seed = item.text, item.seed
-    right, runs, made, step = output
-    if made.shape != right.shape:
-        why = f"output {index} has the shape {made.shape}, not {right.shape}"
+    right, runs, actual, step = output
+    if actual.shape != right.shape:
+        why = f"output {index} has the shape {actual.shape}, not {right.shape}"
         return Result(text, seed, WRONG, -math.inf, 0.0, math.inf, "shape", why)
-    if not np.isfinite(made).all():
+    if not np.isfinite(actual).all():
         why = "an element is NaN or infinite"
         return Result(text, seed, WRONG, -math.inf, 0.0, math.inf, f"output {index}", why)
     prediction = Prediction(right, runs, TensorInfo("float32", tuple(right.shape[1:])))
     keep = tuple(range(2, right.ndim))
     signal = (right.astype(np.float64) ** 2).mean(keep)
     noise = (prediction.runs.astype(np.float64) ** 2).mean(0).mean(keep) + prediction.floor
-    error = ((made.astype(np.float64) - right) ** 2).mean(keep)
+    error = ((actual.astype(np.float64) - right) ** 2).mean(keep)
     place = np.unravel_index(int((error / noise).argmax()), error.shape)
-    reached, predicted = (
-        decibels(float(signal[place]), float(one[place])) for one in (error, noise)
-    )
+    reached = decibels(float(signal[place]), float(error[place]))
+    predicted = decibels(float(signal[place]), float(noise[place]))
     why = "" if signal.min() else "a row of the correct output is all zeros"
     if prediction.sqnr_db < LEAST_PREDICTED_DB:
         why = f"the predicted SQNR is below {LEAST_PREDICTED_DB:g} dB"
     if why:
         return Result(text, seed, UNJUDGED, why=why)
-    excess = prediction.find_excesses(made, MARGIN_DB)[0]
-    is_near = float(np.abs(made - right).max()) <= MOST_STEPS * step
+    excess = prediction.find_excesses(actual, MARGIN_DB)[0]
+    is_near = float(np.abs(actual - right).max()) <= MOST_STEPS * step
     wrong = not is_near and excess.over_db > EXTRA_DB and reached < min(predicted - ROW_DB, good_db)
     where = f"output {index}, set {place[0]}" + (f", row {place[1]}" if len(place) > 1 else "")
     end = WRONG if wrong else RIGHT

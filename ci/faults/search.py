@@ -107,25 +107,30 @@ class Search:
         items = self.make_items(0, most_graphs)
         while items and (start := time.monotonic()) < (until := deadline - find_reserve(waiting)):
             alone = list(filter(self.is_risky, items))
-            together = [n for n in items if n not in alone]
-            pairs = ((together, 0), (alone, 1))
-            trying = [self.try_items([items[n] for n in own], size, until) for own, size in pairs]
-            ahead = self.make_items(max(items) + 1, most_graphs)
-            ended = zip([*together, *alone], chain(*trying), strict=True)
-            results = {n: one for n, one in ended if one.end != UNTRIED}
+            together = [number for number in items if number not in alone]
+            trying = chain(
+                self.try_items([items[number] for number in together], 0, until),
+                self.try_items([items[number] for number in alone], 1, until),
+            )
+            next_items = self.make_items(max(items) + 1, most_graphs)  # while the workers are busy
+            numbered = zip([*together, *alone], trying, strict=True)
+            results = {number: result for number, result in numbered if result.end != UNTRIED}
             self.trying_s += time.monotonic() - start
             self.cpu_s += sum(result.cpu_s for result in results.values())
-            for n, one in results.items():
-                self.ends[one.end] += 1
-                self.reasons[one.why[:MOST_WHY]] += one.end == UNJUDGED
-                if n in self.cells:
-                    self.tried.setdefault(self.cells[n], Counter())[one.end] += 1
-                    self.stopped[self.cells[n].block] += one.stops
-            waiting += [(n, one) for n, one in results.items() if one.is_suspect]
+            for number, result in results.items():
+                self.count_result(number, result)
+                if result.is_suspect:
+                    waiting.append((number, result))
             self.show_progress(self.ends.total(), len(waiting))
-            waiting, items = self.examine(waiting), ahead
+            waiting, items = self.examine(waiting), next_items
         left, graphs = self.examine(waiting, all_of_them=True), self.ends.total()
-        self.findings.sort(key=lambda one: (bool(one.known), one.end != WRONG, one.sqnr_db or 0.0))
+        self.findings.sort(
+            key=lambda finding: (
+                bool(finding.known),
+                finding.end != WRONG,
+                finding.sqnr_db or 0.0,
+            )
+        )
         return Searched(
             frontend=self.frontend,
             scheme=self.scheme,
@@ -141,9 +146,18 @@ class Search:
             cells=self.list_cells(),
             unconfirmed=self.unconfirmed,
             unexamined=len(left),
-            unexamined_ends=dict(Counter(one.end for _, one in left)),
+            unexamined_ends=dict(Counter(result.end for _, result in left)),
             findings=tuple(self.findings),
         )
+
+    def count_result(self, number: int, result: Result) -> None:
+        """Count the result of the graph with this number."""
+        self.ends[result.end] += 1
+        self.reasons[result.why[:MOST_WHY]] += result.end == UNJUDGED
+        if number in self.cells:
+            cell = self.cells[number]
+            self.tried.setdefault(cell, Counter())[result.end] += 1
+            self.stopped[cell.block] += result.stops
 
     def show_progress(self, graphs: int, suspects: int) -> None:
         """Print how far the search is, at most every SHOW_S seconds."""
@@ -182,10 +196,10 @@ class Search:
         """Return how often the graphs of each block and size class had each result."""
         if self.source == RANDOM:
             return {}
-        return {
-            name: {size: dict(self.tried.get(Cell(name, size), ())) for size in sizes}
-            for name, (_, sizes) in read_blocks(self.frontend).items()
-        }
+        cells: dict[str, dict[str, dict[str, int]]] = {}
+        for name, (_, sizes) in read_blocks(self.frontend).items():
+            cells[name] = {size: dict(self.tried.get(Cell(name, size), ())) for size in sizes}
+        return cells
 
     def try_items(self, items: Sequence[Item], bundle: int, until: float) -> Iterator[Result]:
         """Try graphs in parallel, with one worker per job, and return an iterator over the results.
@@ -215,48 +229,52 @@ class Search:
         Unless ``all_of_them`` is true, that is the case if they would take more than SHARE of it
         with one of average length. COSTLY ones have a separate share. At the end of the search,
         those that are not COSTLY are still confirmed, but not shrunk."""
-        graphs = {number: parse_graph(one.text) for number, one in waiting}
+        graphs = {number: parse_graph(suspect.text) for number, suspect in waiting}
         features = {number: list_features(graph) for number, graph in graphs.items()}
+
+        def rank(entry: tuple[int, Result]) -> tuple[int, int, int]:
+            number, suspect = entry
+            times_examined = min(self.examined[feature] for feature in features[number])
+            return ORDER.index(suspect.end), times_examined, len(graphs[number].nodes)
+
         queue, left = list(waiting), []
         while queue:
-            queue.sort(
-                key=lambda row: (
-                    ORDER.index(row[1].end),
-                    min(self.examined[feature] for feature in features[row[0]]),
-                    len(graphs[row[0]].nodes),
-                )
-            )
-            number, one = queue.pop(0)
-            if self.count_explained(graphs[number], one.end):
+            queue.sort(key=rank)  # again each time, because each examined suspect changes ranks
+            number, suspect = queue.pop(0)
+            if self.count_explained(graphs[number], suspect.end):
                 continue
-            start, costly = time.monotonic(), one.end in COSTLY
-            share = (start - self.started) * (COSTLY_SHARE if costly else SHARE)
+            start, costly = time.monotonic(), suspect.end in COSTLY
+            share_s = (start - self.started) * (COSTLY_SHARE if costly else SHARE)
             taken_s = self.examining_s[costly]
             expected_s = fmean(taken_s) if taken_s else COSTLY_S * costly
-            has_time = all_of_them or sum(taken_s) + expected_s <= share
-            if start > self.deadline + CONFIRM_S * (all_of_them and not costly) or not has_time:
-                left.append((number, one))
+            has_time = all_of_them or sum(taken_s) + expected_s <= share_s
+            latest_start = self.deadline + CONFIRM_S * (all_of_them and not costly)
+            if start > latest_start or not has_time:
+                left.append((number, suspect))
                 continue
-            known = len(self.findings)
+            findings_before = len(self.findings)
             until = self.deadline - find_reserve([*queue, *left])
             try:
-                self.locate(number, one, graphs[number], until)
+                self.locate(number, suspect, graphs[number], until)
             except LateError:
-                left.append((number, one))
-            found = [list_features(parse_graph(finding.graph)) for finding in self.findings[known:]]
-            self.examined.update(*(found or [features[number]]))
+                left.append((number, suspect))
+            new_findings = self.findings[findings_before:]
+            for finding in new_findings:
+                self.examined.update(list_features(parse_graph(finding.graph)))
+            if not new_findings:
+                self.examined.update(features[number])
             taken_s.append(time.monotonic() - start)
         return left
 
     def count_explained(self, graph: Graph, end: str) -> bool:
         """Count a suspect that needs no examination, because its graph has a known fault, or
         because it has the result and the operators of a finding. Return whether it was counted."""
-        if self.uses_known and (known := self.find_known(graph)):
-            self.known[known] += 1
+        if self.uses_known and (fault := self.find_known(graph)):
+            self.known[fault] += 1
             return True
-        for index, one in enumerate(self.findings):
-            if end == one.end and has_chain(graph, parse_graph(one.graph)):
-                self.findings[index] = structs.replace(one, suspects=one.suspects + 1)
+        for index, finding in enumerate(self.findings):
+            if end == finding.end and has_chain(graph, parse_graph(finding.graph)):
+                self.findings[index] = structs.replace(finding, suspects=finding.suspects + 1)
                 return True
         return False
 
@@ -285,32 +303,26 @@ class Search:
         if small != graph and not self.fails(end, [small], bundle=1)[0]:
             small = graph  # the small graph fails only together with others
         has_time = (now := time.monotonic()) < (shrink_until if end in COSTLY else until)
-        varied = fit_variations(small, self.frontend) if has_time else []
-        items = [Item(str(one), seed) for _, one in varied for seed in SEEDS]
-        tried = {(result.text, result.seed): result.end for result in self.confirm(items, bundle)}
-        reached = [(text, {tried[str(one), seed] for seed in SEEDS}) for text, one in varied]
-        fit = [one for one in REPEATS if not find_unfit(small, one)]
-        repeats = fit if has_time else fit[:2]
-        again = self.confirm([Item(str(small), repeat) for repeat in repeats], bundle)
-        failing = [result for result in again if result.end == end]
+        right, also_wrong = self.try_variations(small, bundle) if has_time else ((), ())
+        fit_seeds = [seed for seed in REPEATS if not find_unfit(small, seed)]
+        repeats = fit_seeds if has_time else fit_seeds[:2]
+        repeated = self.confirm([Item(str(small), seed) for seed in repeats], bundle)
+        failing = [result for result in repeated if result.end == end]
         if not failing or len(failing) < (len(repeats) + 1) // 2:
             self.unconfirmed += 1
             return
-        worst = min(failing, key=lambda one: one.sqnr_db)
-        rewrites = self.rewrites if has_time else ()
-        rewritten = [Item(str(small), worst.seed, name) for name in rewrites]
-        mended = zip(rewrites, self.try_items(rewritten, 1, self.deadline), strict=True)
+        worst = min(failing, key=lambda result: result.sqnr_db)
         finding = make_finding(
             small,
             end,
-            again,
+            repeated,
             frontend=self.frontend,
             scheme=self.scheme,
             soc=self.soc,
-            right=tuple(text for text, own in reached if own == {RIGHT}),
-            also_wrong=tuple(text for text, own in reached if own & {*SUSPECT}),
+            right=right,
+            also_wrong=also_wrong,
             known=self.find_known(small),
-            mended_by=tuple(name for name, one in mended if one.end == RIGHT),
+            mended_by=self.find_cures(small, worst.seed) if has_time else (),
             seed=self.seed,
             number=number,
             block=" ".join(self.cells.get(number, ())),
@@ -319,6 +331,30 @@ class Search:
         )
         self.findings.append(finding)
         self.progress.step(f"{self.scheme}, {finding.seconds:.0f} s: {describe_finding(finding)}")
+
+    def try_variations(self, graph: Graph, bundle: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Try the variations of a graph with SEEDS, and return the descriptions of those that are
+        always right, and of those that are suspect with at least one seed. Raises LateError as
+        ``confirm`` does."""
+        variations = fit_variations(graph, self.frontend)
+        items = [Item(str(variation), seed) for _, variation in variations for seed in SEEDS]
+        results = self.confirm(items, bundle)
+        ends = {(result.text, result.seed): result.end for result in results}
+        right, also_wrong = [], []
+        for description, variation in variations:
+            own_ends = {ends[str(variation), seed] for seed in SEEDS}
+            if own_ends == {RIGHT}:
+                right.append(description)
+            elif own_ends & {*SUSPECT}:
+                also_wrong.append(description)
+        return tuple(right), tuple(also_wrong)
+
+    def find_cures(self, graph: Graph, seed: int) -> tuple[str, ...]:
+        """Return the names of the rewrites with which a graph is right with a seed."""
+        items = [Item(str(graph), seed, name) for name in self.rewrites]
+        results = self.try_items(items, 1, self.deadline)
+        pairs = zip(self.rewrites, results, strict=True)
+        return tuple(name for name, result in pairs if result.end == RIGHT)
 
     def fails(
         self, end: str, graphs: Sequence[Graph], seeds: Sequence[int] = SEEDS, bundle: int = 0
@@ -332,21 +368,22 @@ class Search:
     def find_known(self, graph: Graph) -> str:
         """Return the name of the first known fault in a graph; empty if it has none."""
         steps = describe(graph, find_shapes(graph), self.frontend)
-        known = match_faults(steps, self.scheme, self.qnn)
-        return known[0].fault if known else ""
+        faults = match_faults(steps, self.scheme, self.qnn)
+        return faults[0].fault if faults else ""
 
 
 def find_reserve(waiting: Sequence[tuple[int, Result]]) -> float:
     """Return the time in seconds that it takes to confirm the suspects that are not COSTLY, at most
     CONFIRM_S."""
-    return min(REPORT_S * sum(one.end not in COSTLY for _, one in waiting), CONFIRM_S)
+    cheap = sum(suspect.end not in COSTLY for _, suspect in waiting)
+    return min(REPORT_S * cheap, CONFIRM_S)
 
 
 def make_finding(graph: Graph, end: str, results: Sequence[Result], **fields: Any) -> Finding:
     """Return a finding: a graph, and its results with several seeds, of which some are ``end``.
     ``fields`` are further fields of the finding."""
     failing = [result for result in results if result.end == end]
-    worst = min(failing, key=lambda one: one.sqnr_db)
+    worst = min(failing, key=lambda result: result.sqnr_db)
     has_db = end == WRONG
     return Finding(
         graph=str(graph),

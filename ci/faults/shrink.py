@@ -38,7 +38,8 @@ def shrink(graph: Graph, fails: Fails, first: int, most: int, until: float = mat
     ``until``, a time of time.monotonic."""
     graph, place = drop_neutral(graph) if time.monotonic() < until else graph, 0
     for _ in range(MOST_ROUNDS):
-        smaller = [one for one in list_simpler(graph) if measure(one) < measure(graph)]
+        limit = measure(graph)
+        smaller = [simpler for simpler in list_simpler(graph) if measure(simpler) < limit]
         smaller.sort(key=measure)
         fit = filter(is_fit, [*smaller[place:], *smaller[:place]])
         size, failing = first, None
@@ -81,7 +82,8 @@ def measure(graph: Graph) -> tuple[int, int, int, int, int, str]:
 
 def list_simpler(graph: Graph) -> list[Graph]:
     """Return all graphs that are one step simpler than ``graph``."""
-    return [*{str(one): one for one in map(trim, _simplify(graph))}.values()]
+    by_text = {str(simpler): simpler for simpler in map(trim, _simplify(graph))}  # each one once
+    return list(by_text.values())
 
 
 def _simplify(graph: Graph) -> Iterator[Graph]:
@@ -91,9 +93,8 @@ def _simplify(graph: Graph) -> Iterator[Graph]:
         yield from (cut(graph, name, steps, shapes) for steps in CUTS)
     for name, node in graph.nodes.items():
         if name not in graph.outputs:
-            given = {**graph.tensors, name: Tensor(shapes[name], is_input=True)}
-            rest = {one: own for one, own in graph.nodes.items() if one != name}
-            yield replace(graph, tensors=given, nodes=rest)
+            tensors = {**graph.tensors, name: Tensor(shapes[name], is_input=True)}
+            yield replace(graph, tensors=tensors, nodes=_without(graph.nodes, name))
         for read in node.reads:
             if shapes[read] == shapes[name]:
                 yield bypass(graph, name, read)
@@ -101,34 +102,46 @@ def _simplify(graph: Graph) -> Iterator[Graph]:
             yield change_node(graph, name, reads=node.reads[:-1])
         yield from (drop_attribute(graph, name, key) for key in node.attributes)
     for size in {size for shape in shapes.values() for size in shape}:
-        for small in (one for one in SMALLER if one < size):
-            yield resize(graph, size, small)
+        for smaller in SMALLER:
+            if smaller < size:
+                yield resize(graph, size, smaller)
     yield from _simplify_tensors(graph)
 
 
+def _without(nodes: Mapping[str, Node], dropped: str) -> dict[str, Node]:
+    return {name: node for name, node in nodes.items() if name != dropped}
+
+
 def _simplify_tensors(graph: Graph) -> Iterator[Graph]:
-    for name, one in graph.tensors.items():
-        for axis, size in enumerate(one.shape):
+    for name, tensor in graph.tensors.items():
+        for axis, size in enumerate(tensor.shape):
             if size > 1:
-                yield change(graph, name, shape=(*one.shape[:axis], 1, *one.shape[axis + 1 :]))
-        if one.shape[:1] == (1,) and len(one.shape) > 1:
-            yield change(graph, name, shape=one.shape[1:])
-        if not one.is_input and one.value is None:
+                yield change(
+                    graph, name, shape=(*tensor.shape[:axis], 1, *tensor.shape[axis + 1 :])
+                )
+        if tensor.shape[:1] == (1,) and len(tensor.shape) > 1:
+            yield change(graph, name, shape=tensor.shape[1:])
+        if not tensor.is_input and tensor.value is None:
             yield change(graph, name, value=1.0)
-        if one.like != "normal":
+        if tensor.like != "normal":
             yield change(graph, name, like="normal")
 
 
 def cut(graph: Graph, name: str, steps: int, shapes: Mapping[str, Shape]) -> Graph:
     """Return the part of a graph that computes the node ``name`` from inputs that are at most
     ``steps`` nodes away."""
-    kept: dict[str, Node] = {}
-    edge = {name}
+    near: set[str] = set()
+    edge = {name}  # the nodes that are read by those of the previous step
     for _ in range(steps):
-        kept |= {one: graph.nodes[one] for one in edge}
-        edge = {read for one in edge for read in graph.nodes[one].reads if read in graph.nodes}
-    inputs = {node: Tensor(shapes[node], is_input=True) for node in graph.nodes if node not in kept}
-    nodes = {one: node for one, node in graph.nodes.items() if one in kept}
+        near |= edge
+        reads = {read for reader in edge for read in graph.nodes[reader].reads}
+        edge = reads & graph.nodes.keys()
+    nodes, inputs = {}, {}
+    for key, node in graph.nodes.items():
+        if key in near:
+            nodes[key] = node
+        else:
+            inputs[key] = Tensor(shapes[key], is_input=True)
     return Graph({**graph.tensors, **inputs}, nodes, (name,))
 
 
@@ -144,7 +157,8 @@ def change_node(graph: Graph, name: str, **changes: Any) -> Graph:
 
 def drop_attribute(graph: Graph, name: str, key: str) -> Graph:
     """Return the graph without the attribute ``key`` of the node ``name``."""
-    fewer = {one: own for one, own in graph.nodes[name].attributes.items() if one != key}
+    fewer = dict(graph.nodes[name].attributes)
+    fewer.pop(key, None)
     return change_node(graph, name, attributes=fewer)
 
 
@@ -155,8 +169,9 @@ def bypass(graph: Graph, old: str, new: str) -> Graph:
     def rename(names: Iterable[str]) -> tuple[str, ...]:
         return tuple(new if name == old else name for name in names)
 
-    rest = {name: node for name, node in graph.nodes.items() if name != old}
-    nodes = {name: replace(node, reads=rename(node.reads)) for name, node in rest.items()}
+    nodes = {}
+    for name, node in _without(graph.nodes, old).items():
+        nodes[name] = replace(node, reads=rename(node.reads))
     outputs = filter(nodes.__contains__, dict.fromkeys(rename(graph.outputs)))
     return replace(graph, nodes=nodes, outputs=tuple(outputs))
 
@@ -173,7 +188,9 @@ def resize(graph: Graph, old: int, new: int) -> Graph:
         if "shape" in node.attributes:
             shape = change(cast(Shape, node.attributes["shape"]))
             nodes[name] = replace(node, attributes={**node.attributes, "shape": shape})
-    tensors = {name: replace(one, shape=change(one.shape)) for name, one in graph.tensors.items()}
+    tensors = {}
+    for name, tensor in graph.tensors.items():
+        tensors[name] = replace(tensor, shape=change(tensor.shape))
     return Graph(tensors, nodes, graph.outputs)
 
 
@@ -184,21 +201,22 @@ def vary(graph: Graph) -> Iterator[tuple[str, Graph]]:  # noqa: C901 - a list
     batch = next((shapes[name][0] for name in graph.inputs if shapes[name]), 1)
     if batch > 1:
         single = graph
-        for name, one in graph.tensors.items():
-            if one.shape[:1] == (batch,) and (one.is_input or len(one.shape) > 1):
-                single = change(single, name, shape=(1, *one.shape[1:]))
+        for name, tensor in graph.tensors.items():
+            if tensor.shape[:1] == (batch,) and (tensor.is_input or len(tensor.shape) > 1):
+                single = change(single, name, shape=(1, *tensor.shape[1:]))
         yield "with a first axis of size 1", single
     for name, node in graph.nodes.items():
         stored = [read for read in node.reads if graph.is_constant(read)]
         for read in stored if node.operator in BINARY else ():
             if graph.tensors[read].is_number:
                 continue
-            if shapes[read] != (whole := shapes[name]):
-                yield f"with {read} expanded to {list(whole)}", change(graph, read, shape=whole)
+            shape = shapes[name]
+            if shapes[read] != shape:
+                yield f"with {read} expanded to {list(shape)}", change(graph, read, shape=shape)
             yield f"with {read} as an input", change(graph, read, is_input=True)
-        same = [read for read in node.reads if shapes[read] == shapes[name]]
-        if same:
-            yield f"without {node.operator}", bypass(graph, name, same[0])
+        replacements = [read for read in node.reads if shapes[read] == shapes[name]]
+        if replacements:
+            yield f"without {node.operator}", bypass(graph, name, replacements[0])
         for key in node.attributes:
             yield f"without {key} of {node.operator}", drop_attribute(graph, name, key)
         if name not in graph.outputs:
@@ -220,20 +238,24 @@ def vary_last(graph: Graph, frontend: Frontend) -> Iterator[tuple[str, Graph]]:
         if operator == last.operator or not exists:
             continue
         node = Node(operator, last.reads[:1], {"axis": -1} if operator == "softmax" else {})
-        other = trim(replace(graph, nodes={**graph.nodes, name: node}))
+        variation = trim(replace(graph, nodes={**graph.nodes, name: node}))
         text = f"with {operator} as the last operator"
         if node.kind == "norm":
             text += f" and a last axis of size {WIDE}"
-            for one, own in other.tensors.items():
-                if own.shape[-1:] == size:
-                    other = change(other, one, shape=(*own.shape[:-1], WIDE))
-        yield text, other
+            for key, tensor in variation.tensors.items():
+                if tensor.shape[-1:] == size:
+                    variation = change(variation, key, shape=(*tensor.shape[:-1], WIDE))
+        yield text, variation
 
 
 def fit_variations(graph: Graph, frontend: Frontend) -> list[tuple[str, Graph]]:
     """Return the variations of a graph that can be judged, each with a description."""
-    varied = [(text, trim(one)) for text, one in (*vary(graph), *vary_last(graph, frontend))]
-    return [(text, one) for text, one in varied if is_fit(one)]
+    variations = []
+    for text, variation in (*vary(graph), *vary_last(graph, frontend)):
+        trimmed = trim(variation)
+        if is_fit(trimmed):
+            variations.append((text, trimmed))
+    return variations
 
 
 def is_fit(graph: Graph) -> bool:
@@ -250,12 +272,15 @@ def list_relations(graph: Graph) -> tuple[str, ...]:
     """Return how constants relate to the results of binary operators, such as ``add: over_batch``.
     An operator with such a constant also has ``add: batch`` if the first axis of its result is
     larger than 1."""
-    found = []
-    for step in (step for step in describe(graph) if step.operator in BINARY):
+    relations = []
+    for step in describe(graph):
+        if step.operator not in BINARY:
+            continue
         words = sorted(relate(step) - {"any"})
-        words += ["batch"] * bool(words and step.shape[0] > 1)
-        found += [f"{step.operator}: {word}" for word in words]
-    return tuple(found)
+        if words and step.shape[0] > 1:
+            words.append("batch")
+        relations += [f"{step.operator}: {word}" for word in words]
+    return tuple(relations)
 
 
 def list_features(graph: Graph) -> set[str]:
@@ -271,16 +296,18 @@ def has_chain(graph: Graph, chain: Graph) -> bool:
     """Return whether a graph has a chain of the operators of ``chain``, in which each reads the
     result of the previous one. Each attribute that ``chain`` has must have an effect in both, or in
     neither: one group differs from two, but two do not differ from three."""
-    found = find_pattern(Pattern(chain.operators, ()), describe(graph))
-    return any(
-        all(
-            _list_effects(own) == _list_effects(graph.nodes[step.name]) & {*own.attributes}
-            for own, step in zip(chain.nodes.values(), steps, strict=True)
-        )
-        for steps in found
-    )
+    for steps in find_pattern(Pattern(chain.operators, ()), describe(graph)):
+        pairs = zip(chain.nodes.values(), steps, strict=True)
+        if all(_has_effects(graph.nodes[step.name], node) for node, step in pairs):
+            return True
+    return False
+
+
+def _has_effects(node: Node, pattern: Node) -> bool:
+    """Return whether each attribute of ``pattern`` has an effect in both nodes or in neither."""
+    return _list_effects(pattern) == _list_effects(node) & {*pattern.attributes}
 
 
 def _list_effects(node: Node) -> set[str]:
     """Return the names of the attributes of a node that have an effect."""
-    return {name for name, one in node.attributes.items() if one != NEUTRAL.get(name, 0)}
+    return {name for name, value in node.attributes.items() if value != NEUTRAL.get(name, 0)}

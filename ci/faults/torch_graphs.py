@@ -56,12 +56,17 @@ def _is_weight(graph: Graph, name: str) -> bool:
 
 def draw_sets(graph: Graph, seed: int) -> list[tuple[Any, ...]]:
     """Return SETS samples, each with one array per input."""
-    return [tuple(draw(graph, one, seed, n + 1) for one in graph.inputs) for n in range(SETS)]
+    samples = []
+    for number in range(1, SETS + 1):
+        arrays = [draw(graph, name, seed, number) for name in graph.inputs]
+        samples.append(tuple(arrays))
+    return samples
 
 
 def draw_together(graphs: Sequence[Graph], seeds: Sequence[int]) -> list[tuple[Any, ...]]:
     """Return SETS samples, each with the arrays for the inputs of all graphs."""
-    return [tuple(chain(*one)) for one in zip(*map(draw_sets, graphs, seeds), strict=True)]
+    samples_per_graph = map(draw_sets, graphs, seeds)
+    return [tuple(chain(*arrays)) for arrays in zip(*samples_per_graph, strict=True)]
 
 
 class Module(nn.Module):  # type: ignore[misc, unused-ignore]
@@ -72,15 +77,17 @@ class Module(nn.Module):  # type: ignore[misc, unused-ignore]
     def __init__(self, graph: Graph, seed: int) -> None:
         super().__init__()
         self.graph = graph
-        for name, one in graph.tensors.items():
-            if not (one.is_input or one.is_number):
+        for name, tensor in graph.tensors.items():
+            if not (tensor.is_input or tensor.is_number):
                 value = torch.from_numpy(draw(graph, name, seed))
                 self.register_parameter(f"c_{name}", nn.Parameter(value, requires_grad=False))
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Return the outputs of the graph."""
-        stored = {name: one for name, one in self.graph.tensors.items() if not one.is_input}
-        constants = {name: getattr(self, f"c_{name}", one.value) for name, one in stored.items()}
+        constants = {}
+        for name, tensor in self.graph.tensors.items():
+            if not tensor.is_input:
+                constants[name] = getattr(self, f"c_{name}", tensor.value)
         values = evaluate(self.graph, constants, inputs)
         return tuple(values[name] for name in self.graph.outputs)
 
@@ -94,12 +101,12 @@ class Bundle(nn.Module):  # type: ignore[misc, unused-ignore]
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Return the outputs of all graphs, in order."""
-        made: list[Tensor] = []
+        outputs: list[Tensor] = []
         for part in self.parts:
             count = len(part.graph.inputs)  # type: ignore[union-attr, arg-type, unused-ignore]
-            made += part(*inputs[:count])
+            outputs += part(*inputs[:count])
             inputs = inputs[count:]
-        return tuple(made)
+        return tuple(outputs)
 
 
 def find_part(node: Any) -> int:
@@ -117,12 +124,13 @@ def write_forward(graph: Graph) -> str:
     program = torch.export.export(Module(graph, 0).eval(), inputs, strict=False)
     constants = program.graph_signature.inputs_to_parameters
     plain = torch.fx.Graph()
-    made: dict[Any, Any] = {}
+    copies: dict[Any, Any] = {}
     for node in program.graph.nodes:
-        held = constants.get(node.name) if node.op == "placeholder" else None
-        made[node] = (
-            plain.create_node("get_attr", held) if held else plain.node_copy(node, made.__getitem__)
-        )
+        constant = constants.get(node.name) if node.op == "placeholder" else None
+        if constant:
+            copies[node] = plain.create_node("get_attr", constant)
+        else:
+            copies[node] = plain.node_copy(node, copies.__getitem__)
     lines = plain.python_code("self").src.strip().splitlines()
     return "\n".join(line.partition(";  ")[0].rstrip() for line in lines)
 
@@ -134,7 +142,7 @@ def compute(graph: Graph, seed: int) -> list[dict[str, Tensor]]:
     constants = {name: torch.from_numpy(draw(graph, name, seed)) for name in names}
     sets = draw_sets(graph, seed)
     with torch.no_grad():
-        return [evaluate(graph, constants, list(map(torch.from_numpy, one))) for one in sets]
+        return [evaluate(graph, constants, list(map(torch.from_numpy, arrays))) for arrays in sets]
 
 
 def evaluate(
@@ -162,17 +170,24 @@ def find_shapes(graph: Graph) -> dict[str, Shape]:
         why = re.sub(r"^[\w.<>]+\(\)", graph.nodes[name].operator, str(error))
         why = f"{name}: {why.partition(chr(10))[0]}"
         raise UsageError("torch cannot compute the graph", why=why, fix=FIX) from error
-    return {name: tuple(one.shape) for name, one in values.items()}
+    return {name: tuple(value.shape) for name, value in values.items()}
 
 
-def apply(node: Node, given: Sequence[Any]) -> Tensor:
+def apply(node: Node, operands: Sequence[Any]) -> Tensor:
     """Return an operator's result. Its operands are tensors or numbers. Raises TypeError for a
     missing or unknown attribute."""
-    numbers = [isinstance(one, float) for one in given]
-    if all(numbers) or node.operator not in INFIX.values():
-        given = [torch.tensor(one) if isinstance(one, float) else one for one in given]
-    result: Tensor = CALLS[node.operator](*given, **node.attributes)
+    # Only Python's operators take a number, and with two numbers, their result would be none of
+    # torch's.
+    takes_numbers = node.operator in INFIX.values()
+    if not takes_numbers or all(isinstance(operand, float) for operand in operands):
+        operands = list(map(_make_tensor, operands))
+    result: Tensor = CALLS[node.operator](*operands, **node.attributes)
     return result
+
+
+def _make_tensor(operand: Any) -> Tensor:
+    tensor: Tensor = torch.tensor(operand) if isinstance(operand, float) else operand
+    return tensor
 
 
 def _reduce(call: Call) -> Call:
@@ -184,18 +199,18 @@ def _softmax(x: Tensor, axis: int) -> Tensor:
     return torch.softmax(x, dim=axis)
 
 
-def _conv(x: Tensor, w: Tensor, *b: Tensor, pad: Size = 0, **given: int) -> Tensor:
+def _conv(x: Tensor, w: Tensor, *b: Tensor, pad: Size = 0, **options: int) -> Tensor:
     call = (functional.conv1d, functional.conv2d, functional.conv3d)[x.dim() - 3]
-    made: Tensor = call(x, w, *b, padding=pad, **given)
-    return made
+    result: Tensor = call(x, w, *b, padding=pad, **options)
+    return result
 
 
 def _conv_transpose(
-    x: Tensor, w: Tensor, *b: Tensor, pad: int = 0, output_pad: int = 0, **given: int
+    x: Tensor, w: Tensor, *b: Tensor, pad: int = 0, output_pad: int = 0, **options: int
 ) -> Tensor:
     call = functional.conv_transpose1d if x.dim() == 3 else functional.conv_transpose2d
-    made: Tensor = call(x, w, *b, padding=pad, output_padding=output_pad, **given)
-    return made
+    result: Tensor = call(x, w, *b, padding=pad, output_padding=output_pad, **options)
+    return result
 
 
 def _upsample(
@@ -229,19 +244,20 @@ def _recur(x: Tensor, *weights: Tensor, cell: str) -> Tensor:
     if x.dim() != 3 or [tuple(weight.shape) for weight in weights] not in (fit[:2], fit):
         raise ValueError("the weights do not fit the cell")
     state = torch.zeros(1, x.shape[0], size, device=x.device)
-    given: Any = state if cell == "gru" else (state, state)
-    made: Tensor = getattr(torch, cell)(
-        x, given, weights, len(weights) > 2, 1, 0.0, False, False, True
-    )[0]
-    return made
+    states: Any = state if cell == "gru" else (state, state)
+    has_biases = len(weights) > 2
+    # The others are num_layers, dropout, train, bidirectional and batch_first.
+    results = getattr(torch, cell)(x, states, weights, has_biases, 1, 0.0, False, False, True)
+    all_states: Tensor = results[0]
+    return all_states
 
 
 def _avg_pool(
     x: Tensor, *, kernel: int, stride: int, pad: int = 0, counts_pad: int = 1, ceil: int = 0
 ) -> Tensor:
     call = functional.avg_pool3d if x.dim() == 5 else functional.avg_pool2d
-    made: Tensor = call(x, kernel, stride, pad, bool(ceil), count_include_pad=bool(counts_pad))
-    return made
+    result: Tensor = call(x, kernel, stride, pad, bool(ceil), count_include_pad=bool(counts_pad))
+    return result
 
 
 def _pad(x: Tensor, axis: int, before: int, after: int, value: float = 0.0) -> Tensor:
@@ -301,7 +317,7 @@ CALLS: Mapping[str, Call] = {
     "slice": _slice,
     "pad": _pad,
     "expand": lambda x, shape: x.expand(shape),
-    "concat": lambda *given, axis: torch.cat(given, axis),
+    "concat": lambda *parts, axis: torch.cat(parts, axis),
     "upsample": _upsample,
     "upsample_linear": partial(_upsample, align=0, mode="bilinear"),
     "adaptive_pool": lambda x, size: functional.adaptive_avg_pool2d(x, list(size)),

@@ -24,17 +24,18 @@ def make_output(error: float, row: int | None = None, step: float = 0.0) -> Outp
     runs = (dice.standard_normal((8, *right.shape)) * 1e-3).astype(np.float32)
     off = dice.standard_normal(right.shape) * error
     if row is not None:
-        off[:, [one for one in range(3) if one != row]] *= 1e-3
+        other_rows = [index for index in range(3) if index != row]
+        off[:, other_rows] *= 1e-3
     return Output(right, runs, (right + off).astype(np.float32), step)
 
 
 def change(output: Output, place: Any, value: float, *, right: bool = False) -> Output:
-    """The output with one value at a place of what was made, and of what is right if asked for."""
-    made, wanted = output.made.copy(), output.right.copy()
-    made[place] = value
+    """The output with a value at a place of the actual output, and with ``right`` of both."""
+    actual, expected = output.actual.copy(), output.right.copy()
+    actual[place] = value
     if right:
-        wanted[place] = value
-    return output._replace(made=made, right=wanted)
+        expected[place] = value
+    return output._replace(actual=actual, right=expected)
 
 
 def point(shape: tuple[int, ...], place: tuple[int, ...]) -> list[Output]:
@@ -47,11 +48,11 @@ def point(shape: tuple[int, ...], place: tuple[int, ...]) -> list[Output]:
 def differ(shape: tuple[int, ...]) -> Output:
     """60 dB are predicted for the first set, and 40 dB for the second, whose error is larger."""
     right = np.full(shape, 2.0, np.float32)
-    runs, made = np.full((8, *shape), 2e-3, np.float32), right.copy()
+    runs, actual = np.full((8, *shape), 2e-3, np.float32), right.copy()
     runs[:, 1] = 2e-2
-    made[1] += 0.5
-    made[0] += 0.3
-    return Output(right, runs, made)
+    actual[1] += 0.5
+    actual[0] += 0.3
+    return Output(right, runs, actual)
 
 
 def list_outputs() -> Iterator[tuple[str, list[Output], float]]:
@@ -69,22 +70,22 @@ def list_outputs() -> Iterator[tuple[str, list[Output], float]]:
             output = Output(plain, runs, plain + np.float32(error), step)
             yield f"off by {error}, a step of {step}", [output], 90.0
     hard = make_output(2e-3, row=2)
-    off = hard.made - hard.right
+    off = hard.actual - hard.right
     hard.right[:, 2] *= 1e-3
-    yield "row 2 is hard to predict", [hard._replace(made=hard.right + off)], 45.0
+    yield "row 2 is hard to predict", [hard._replace(actual=hard.right + off)], 45.0
     for shape, place in (((2, 3, 8), (1, 2)), ((3, 2, 8), (2, 1)), ((2,), (1,))):
         yield f"wrong at {place} of {shape}", point(shape, place), 45.0
     for shape in ((2, 3, 4), (2, 4)):
         yield f"two predictions, {shape}", [differ(shape)], 45.0
-    nan = good._replace(made=np.full_like(good.made, np.nan))
-    zero = good._replace(right=np.zeros_like(good.right), made=np.zeros_like(good.made))
+    nan = good._replace(actual=np.full_like(good.actual, np.nan))
+    zero = good._replace(right=np.zeros_like(good.right), actual=np.zeros_like(good.actual))
     yield "not a number", [good, nan], 45.0
     yield "one element is infinite", [good, change(good, (1, 2, 3, 4), np.inf), good], 45.0
     yield "zeros", [zero], 45.0
     yield "zeros, then a good one", [zero, good], 45.0
     yield "a good one, then zeros", [good, zero], 45.0
     yield "a row of zeros", [change(good, (0, 1), 0.0, right=True)], 45.0
-    yield "another shape", [good._replace(made=good.made[:, :1])], 45.0
+    yield "another shape", [good._replace(actual=good.actual[:, :1])], 45.0
     yield "no output", [], 45.0
     yield "the worst is second", [good, near], 45.0
     yield "the worst is first", [near, good], 45.0
@@ -93,13 +94,13 @@ def list_outputs() -> Iterator[tuple[str, list[Output], float]]:
     yield "a wrong one and a step off", [wrong, step], 45.0
     ruined = make_output(0.5)
     yield "rounding ruins it", [ruined._replace(runs=ruined.runs * 1e3)], 45.0
-    runs, made = good.runs.copy(), good.made.copy()
+    runs, actual = good.runs.copy(), good.actual.copy()
     runs[:, :, 0] *= 100
-    made[:, 0] = good.right[:, 0] + runs[0, :, 0]
-    yield "a row as far off as is predicted for it", [Output(good.right, runs, made)], 45.0
-    made = made.copy()
-    made[:, 1] += (runs[1, :, 1] * 300).astype(np.float32)
-    yield "another row is as far off", [Output(good.right, runs, made)], 45.0
+    actual[:, 0] = good.right[:, 0] + runs[0, :, 0]
+    yield "a row as far off as is predicted for it", [Output(good.right, runs, actual)], 45.0
+    actual = actual.copy()
+    actual[:, 1] += (runs[1, :, 1] * 300).astype(np.float32)
+    yield "another row is as far off", [Output(good.right, runs, actual)], 45.0
     plain = make_output(6e-3)
     single = change(plain, (0, 1, 3, 3), plain.right[0, 1, 3, 3] + 0.085)
     yield "one element alone is off", [single._replace(runs=plain.runs * 6)], 45.0
@@ -120,7 +121,7 @@ def test_outputs_are_judged_as_their_snapshot() -> None:
 def make_runs(*outputs: Output) -> Runs:
     return Runs(
         [[output.right[n] for output in outputs] for n in range(2)],
-        [[output.made[n] for output in outputs] for n in range(2)],
+        [[output.actual[n] for output in outputs] for n in range(2)],
         [output.runs for output in outputs],
         [output.step for output in outputs],
     )
