@@ -73,7 +73,7 @@ def judge_row(graph: str, runs: Runs, places: Sequence[int], is_float: bool) -> 
     floats = float_outputs(graph)
     for number, index in enumerate(places):
         best = np.stack([sample[index] for sample in runs.right]).astype(np.float64)
-        outputs = np.stack([sample[index] for sample in runs.made]).astype(np.float64)
+        outputs = np.stack([sample[index] for sample in runs.actual]).astype(np.float64)
         exact = floats[number].astype(np.float64)
         right &= is_right(exact, best, outputs, is_float)
         info = TensorInfo("float32", best.shape[1:], step=runs.steps[index])
