@@ -20,27 +20,27 @@ from tests.unit.ci.llm.decoders import CONTEXT, PLACE, PREFILL, Tiny
 
 
 @pytest.fixture(scope="session")
-def own() -> Tiny:
+def tiny_model() -> Tiny:
     """The noise is that of weights in bfloat16, about as loud as float16's on the emulator."""
     torch.set_num_threads(1)  # threads that wait for each other stand still on a busy machine
     tokenizer = read_tokenizer(PLACE / "tokenizer.bin")
     config, weights = read_weights(PLACE / "weights.bin")
     prompt = tokenizer.prompt(tiny.PROMPTS[0])
     interface = Interface.of(config, CONTEXT, PREFILL)
-    rounded = {name: one.bfloat16().float() for name, one in weights.items()}
+    rounded = {name: tensor.bfloat16().float() for name, tensor in weights.items()}
     plain, noisy = (
-        eager_step(dict.fromkeys((1, PREFILL), make_decoder(config, held, CONTEXT)))
-        for held in (weights, rounded)
+        eager_step(dict.fromkeys((1, PREFILL), make_decoder(config, tensors, CONTEXT)))
+        for tensors in (weights, rounded)
     )
     free = run_free(Loop(interface, plain), prompt, 40, (tokenizer.eos,))
     alone = run_decode(Loop(interface, plain), free.fed[: len(prompt) + 2])
-    made = run_forced(Loop(interface, noisy), prompt, free.fed[len(prompt) :])
-    made_alone = run_decode(Loop(interface, noisy), alone.fed)
+    noisy_run = run_forced(Loop(interface, noisy), prompt, free.fed[len(prompt) :])
+    noisy_decode = run_decode(Loop(interface, noisy), alone.fed)
     runs = ReferenceRuns(
         interface,
         prompt,
-        Reference.of(free, [made]),
-        Reference.of(alone, [made_alone]),
+        Reference.of(free, [noisy_run]),
+        Reference.of(alone, [noisy_decode]),
         free.logits,
         free.tokens,
     )

@@ -46,8 +46,8 @@ class Tiny:
         return run_free(Loop(self.interface, self.step(decoder)), self.runs.prompt, 40, (2,))
 
     def force(self, step: Step) -> Generated:
-        given = self.runs.model.run.fed[len(self.runs.prompt) :]
-        return run_forced(Loop(self.interface, step), self.runs.prompt, given)
+        text_tokens = self.runs.model.run.fed[len(self.runs.prompt) :]
+        return run_forced(Loop(self.interface, step), self.runs.prompt, text_tokens)
 
 
 def example_inputs(config: DecoderConfig, context: int, count: int) -> tuple[Tensor, ...]:

@@ -81,14 +81,17 @@ def test_a_token_that_the_model_lacks_is_refused(
     monkeypatch.setattr(llm.steps, "take_steps", None)
     config = {**LLAMA, "vocab_size": 100}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    held = msgspec.convert(config, HuggingFaceConfig)
+    hf_config = msgspec.convert(config, HuggingFaceConfig)
     with torch.device("meta"):
-        sizes = {name: one.shape for name, one in Decoder(held.convert(), 2).state_dict().items()}
-    names = held.list_names()
+        sizes = {
+            name: tensor.shape
+            for name, tensor in Decoder(hf_config.convert(), 2).state_dict().items()
+        }
+    names = hf_config.list_names()
     weights = {theirs: torch.zeros(sizes[ours]) for ours, theirs in names.items()}
     write_safetensors(tmp_path / "model.safetensors", weights)
     pieces = [b"<unk>", b"<s>", b"</s>", b" ", *(chr(number).encode() for number in range(33, 129))]
-    rows = b"".join(struct.pack("<fi", 0.0, len(one)) + one for one in [*pieces, b"\xc3\xa9"])
+    rows = b"".join(struct.pack("<fi", 0.0, len(piece)) + piece for piece in [*pieces, b"\xc3\xa9"])
     (tmp_path / "t.bin").write_bytes(struct.pack("<i", 5) + rows)
     words = ["--weights", str(tmp_path), "--tokenizer", str(tmp_path / "t.bin"), "--prompt"]
     assert main(["test-llm", *words, "\u00e9"]) == ExitCode.USAGE
@@ -163,10 +166,11 @@ def test_a_text_is_measured_in_windows_that_follow_each_other(
 ) -> None:
     args = Namespace(text=Path("text"), context=context)
     answer = TextAnswer(bos, -1, (), make_tokenizer(bos).prompt(text))
-    ids = tuple(
-        tuple(int(one) if one.isdigit() else ord(one) for one in window) for window in windows
-    )
-    assert llm.find_windows(args, answer) == ids
+    expected_windows = []
+    for window in windows:
+        ids = [int(mark) if mark.isdigit() else ord(mark) for mark in window]
+        expected_windows.append(tuple(ids))
+    assert llm.find_windows(args, answer) == tuple(expected_windows)
 
 
 def parse(*words: str) -> Namespace:
@@ -192,15 +196,15 @@ def test_prompts_and_tokens_of_a_model_fit_in_its_context(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
     Path("text").write_text("Ben has")
-    known = {"story": SimpleNamespace(prompts=("Tom",))}
-    monkeypatch.setattr(llm, "read_decoders", lambda: known)
+    decoders = {"story": SimpleNamespace(prompts=("Tom",))}
+    monkeypatch.setattr(llm, "read_decoders", lambda: decoders)
     files = {("story", True): (Path(WEIGHTS), Path(TOKENIZER))}
     monkeypatch.setattr(llm, "find_files", lambda name, _, offline: files[name, offline])
     lines = []
     for words in SUBJECTS:
         for model in (["--model", "tiny"], BOTH, ["--model", "story"]):
-            given = parse(*model, *words.split(), "--offline")
-            subject, show = llm.find_subject(given, Progress())
+            args = parse(*model, *words.split(), "--offline")
+            subject, show = llm.find_subject(args, Progress())
             lines.append(
                 f"{' '.join(model)} {words}\n  {show(subject.prompts[0][1:])}: {subject}\n"
             )
@@ -256,15 +260,15 @@ def test_each_option_reaches_the_cases_and_the_command_that_repeats_them(
     for name in ("text.txt", "m.pte"):
         (tmp_path / name).touch()
     ran: list[Any] = []
-    given: dict[str, Any] = {}
+    step_arguments: dict[str, Any] = {}
 
-    def take(profile: str, told: str, run: Any, phases: Any, **more: Any) -> Any:
-        given.update(more, profile=profile, work=told, phases=phases)
+    def take(profile: str, work: str, run: Any, phases: Any, **keywords: Any) -> Any:
+        step_arguments.update(keywords, profile=profile, work=work, phases=phases)
         return run("environment", "scratch")
 
-    def note(*words: Any, **more: Any) -> str:
-        assert more.pop("phases") is given["phases"]
-        ran.append((words, more))
+    def note(*words: Any, **keywords: Any) -> str:
+        assert keywords.pop("phases") is step_arguments["phases"]
+        ran.append((words, keywords))
         return "report"
 
     monkeypatch.setattr(llm.steps, "take_steps", take)
@@ -276,23 +280,30 @@ def test_each_option_reaches_the_cases_and_the_command_that_repeats_them(
     parser = ArgumentParser("test-llm")
     llm.add_arguments(parser)
     args = parser.parse_args([*words, "--jobs", "3", "--offline", "--reports", "out"])
-    report, directory, same, _ = llm.execute(args, Progress())  # type: ignore[misc]
-    assert (report, directory, same) == ("report", tmp_path / "out" / "test_llm", args)
-    ((*rest, options), more) = ran[0]
-    found = options.specs
-    assert found == [CaseSpec(model, scheme, soc) for scheme in schemes for soc in socs]
+    report, directory, returned_args, _ = llm.execute(args, Progress())  # type: ignore[misc]
+    assert (report, directory, returned_args) == ("report", tmp_path / "out" / "test_llm", args)
+    ((*run_arguments, options), run_keywords) = ran[0]
+    specs = options.specs
+    assert specs == [CaseSpec(model, scheme, soc) for scheme in schemes for soc in socs]
     rooms = {"environment": "environment", "scratch": "scratch"}
     if args.pte:
-        assert (rest, more) == (["job of m.pte"], rooms)
-        assert given["work"] == "run m.pte"
+        assert (run_arguments, run_keywords) == (["job of m.pte"], rooms)
+        assert step_arguments["work"] == "run m.pte"
     else:
-        assert (rest, more) == (["subject", "show"], {"plain": args.plain, **rooms})
-        told = f"{len(found)} case{'s' * (len(found) > 1)}, 3 at a time"
-        assert given["work"] == f"lower, run and judge {told}"
-    assert [one for one in command if one not in options.command] == []
+        assert (run_arguments, run_keywords) == (
+            ["subject", "show"],
+            {"plain": args.plain, **rooms},
+        )
+        count_of_cases = f"{len(specs)} case{'s' * (len(specs) > 1)}, 3 at a time"
+        assert step_arguments["work"] == f"lower, run and judge {count_of_cases}"
+    assert [argument for argument in command if argument not in options.command] == []
     assert bool(command) is bool(options.command)
     assert options.baselines is None
     assert options.policy == read_emulator_policy(args.policy, "llm")
     choice = read_choice(args.sdk)
-    assert given["profile"] == choice.profile
-    assert (given["offline"], given["imports"], given["choice"]) == (True, llm.IMPORTS, choice)
+    assert step_arguments["profile"] == choice.profile
+    assert (step_arguments["offline"], step_arguments["imports"], step_arguments["choice"]) == (
+        True,
+        llm.IMPORTS,
+        choice,
+    )

@@ -38,11 +38,11 @@ CONFIG = DecoderConfig(
 class Opened:
     """A program that gives back its caches, and logits of 40,000."""
 
-    given: list[Any] = field(default_factory=list)
+    inputs: list[Any] = field(default_factory=list)
 
     def run(self, sets: Sequence[Sequence[Array]]) -> list[list[Array]]:
-        self.given = list(sets[0])
-        return [[np.full((1, 2), 40_000, np.uint16), self.given[1]]]
+        self.inputs = list(sets[0])
+        return [[np.full((1, 2), 40_000, np.uint16), self.inputs[1]]]
 
     def finish(self) -> Any:
         raise AssertionError
@@ -55,25 +55,25 @@ class Opened:
 def test_a_value_becomes_the_nearest_integer_within_the_range(
     value: float, coded: int, back: float
 ) -> None:
-    made = CACHE.encode(np.array([value], np.float32))
-    assert (made.dtype, made.tolist()) == (np.uint8, [coded])
-    assert CACHE.decode(made).tolist() == [back]
+    codes = CACHE.encode(np.array([value], np.float32))
+    assert (codes.dtype, codes.tolist()) == (np.uint8, [coded])
+    assert CACHE.decode(codes).tolist() == [back]
 
 
 def test_a_decoder_step_quantizes_inputs_and_dequantizes_outputs() -> None:
     opened = Opened()
     tokens, caches = np.array([[7]], np.int32), np.array([[1.0, -2.0]], np.float32)
-    logits, made = program_step(opened, {1: BORDER})([tokens, caches])
-    assert opened.given[0] is tokens
-    assert opened.given[1].tolist() == [[102, 96]]
+    logits, decoded_caches = program_step(opened, {1: BORDER})([tokens, caches])
+    assert opened.inputs[0] is tokens
+    assert opened.inputs[1].tolist() == [[102, 96]]
     assert logits.tolist() == pytest.approx(np.full((1, 2), 10.0))
-    assert made.tolist() == caches.tolist()
+    assert decoded_caches.tolist() == caches.tolist()
 
 
 @pytest.mark.parametrize("wrong", [None, Coding(0.5, 99, "uint8"), Coding(0.51, 100, "uint8")])
 def test_prefill_and_decode_must_quantize_the_caches_alike(wrong: Coding | None) -> None:
-    def make(taken: Coding | None, given: Coding | None) -> Border:
-        return Border((None, None, None, CACHE, taken), (LOGITS, CACHE, given))
+    def make(input_coding: Coding | None, output_coding: Coding | None) -> Border:
+        return Border((None, None, None, CACHE, input_coding), (LOGITS, CACHE, output_coding))
 
     near = Coding(0.5 + 1e-7, 100, "uint8")
     require_caches({8: make(near, CACHE), 1: make(CACHE, near)}, 1)
@@ -89,13 +89,15 @@ class Net(torch.nn.Module):
     """Adds two inputs in integers: the first of 8 bits, the second of 16; the sum has 8. Another
     operator reads the first before it is quantized, and nothing reads the last input."""
 
-    def forward(self, ids: Any, one: Any, two: Any, _: Any) -> Any:
-        loose = one.abs()
+    def forward(self, ids: Any, narrow_input: Any, wide_input: Any, _: Any) -> Any:
+        loose = narrow_input.abs()
         quantize = torch.ops.quantized_decomposed.quantize_per_tensor.default
         restore = torch.ops.quantized_decomposed.dequantize_per_tensor.default
-        first = restore(quantize(one, 0.5, 100, 0, 255, torch.uint8), 0.5, 100, 0, 255, torch.uint8)
+        first = restore(
+            quantize(narrow_input, 0.5, 100, 0, 255, torch.uint8), 0.5, 100, 0, 255, torch.uint8
+        )
         wide = (0.25, 7, 0, 65535, torch.int32)
-        total = first + restore(quantize(two, *wide), *wide)
+        total = first + restore(quantize(wide_input, *wide), *wide)
         signed = (0.5, 0, -128, 127, torch.int8)
         narrow = restore(quantize(total, *signed), *signed)
         return restore(quantize(total, *wide), *wide), narrow, ids + 1, loose
@@ -110,19 +112,25 @@ def test_input_and_output_quantization_is_read_from_the_quantized_graph() -> Non
     )
 
 
-def test_reference_runs_are_read_back_as_they_were_written(own: Tiny, tmp_path: Path) -> None:
-    runs = replace(own.runs, borders={1: BORDER})
+def test_reference_runs_are_read_back_as_they_were_written(
+    tiny_model: Tiny, tmp_path: Path
+) -> None:
+    runs = replace(tiny_model.runs, borders={1: BORDER})
     write_runs(runs, tmp_path)
-    made = read_runs(tmp_path)
-    assert made.borders == runs.borders
-    assert (made.interface, made.prompt, made.text) == (runs.interface, runs.prompt, runs.text)
-    np.testing.assert_array_equal(made.model.run.logits, runs.model.run.logits)
-    np.testing.assert_array_equal(made.alone.noise, runs.alone.noise)
+    read_back = read_runs(tmp_path)
+    assert read_back.borders == runs.borders
+    assert (read_back.interface, read_back.prompt, read_back.text) == (
+        runs.interface,
+        runs.prompt,
+        runs.text,
+    )
+    np.testing.assert_array_equal(read_back.model.run.logits, runs.model.run.logits)
+    np.testing.assert_array_equal(read_back.alone.noise, runs.alone.noise)
 
 
 @pytest.mark.parametrize("size", [0, 9, 5000])
-def test_truncated_reference_runs_are_refused(own: Tiny, tmp_path: Path, size: int) -> None:
-    write_runs(own.runs, tmp_path)
+def test_truncated_reference_runs_are_refused(tiny_model: Tiny, tmp_path: Path, size: int) -> None:
+    write_runs(tiny_model.runs, tmp_path)
     (tmp_path / RUNS).write_bytes((tmp_path / RUNS).read_bytes()[:size])
     with pytest.raises(ValueError, match="truncated"):
         read_runs(tmp_path)
@@ -147,11 +155,10 @@ def test_the_decode_loop_gives_masks_positions_and_caches_as_upstreams_runner() 
     assert loop.feed([5, 6])[:, 0].tolist() == [10, 11]
     assert loop.feed([7])[:, 0].tolist() == [20]
     assert loop.position == 3
-    assert [row[0].tolist() for row in (call[0] for call in calls)] == [[5, 6, 0], [7]]
+    assert [call[0][0].tolist() for call in calls] == [[5, 6, 0], [7]]
     assert [call[2].tolist() for call in calls] == [[[0, 1, 2]], [[2]]]
-    assert [[part.dtype.name for part in call[:3]] for call in calls] == [
-        ["int32", "float32", "int32"]
-    ] * 2
+    for call in calls:
+        assert [array.dtype.name for array in call[:3]] == ["int32", "float32", "int32"]
     assert calls[0][1].tolist() == [
         [[[-9, -9, -9, 0, -9, -9], [-9, -9, -9, 0, 0, -9], [-9, -9, -9, 0, 0, 0]]]
     ]

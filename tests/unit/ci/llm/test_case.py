@@ -36,17 +36,17 @@ Judge = Callable[..., CaseResult]
 
 
 @pytest.fixture
-def right(own: Tiny) -> Step:
-    return own.step(make_decoder(own.config, own.weights, CONTEXT))
+def right(tiny_model: Tiny) -> Step:
+    return tiny_model.step(make_decoder(tiny_model.config, tiny_model.weights, CONTEXT))
 
 
 @pytest.fixture
-def judge(own: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Judge:
+def judge(tiny_model: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Judge:
     """The row of a program that is a step, by the runs of the tiny decoder."""
 
     def run(
         step: Step,
-        runs: ReferenceRuns | None = own.runs,
+        runs: ReferenceRuns | None = tiny_model.runs,
         scheme: Scheme = Scheme.FP16,
         delegation: Delegation = WHOLE,
         footprint: Footprint | None = None,
@@ -58,24 +58,28 @@ def judge(own: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Judge:
             monkeypatch.setattr(llm_case, "read_runs", lambda _: runs)
         runner: Any = EchoRunner(lambda sets: sets, RunNotes(run_ms=4.0))
         setup = make_setup(tmp_path, None, runner, InlinePool(), policy=POLICY)
-        subject = Subject(Path(), (own.runs.prompt,), 40, CONTEXT, PREFILL, 1, 2, **text)
-        one = LlmRun(CaseSpec("tiny", scheme, "SM8650"), setup, subject, own.tokenizer.decode)
+        subject = Subject(Path(), (tiny_model.runs.prompt,), 40, CONTEXT, PREFILL, 1, 2, **text)
+        run_of_case = LlmRun(
+            CaseSpec("tiny", scheme, "SM8650"), setup, subject, tiny_model.tokenizer.decode
+        )
         compiled: Any = SimpleNamespace(delegation=delegation, footprint=footprint, retyped=retyped)
-        program = Program(one.spec, tmp_path, compiled, tmp_path, tmp_path / "run.log")
-        monkeypatch.setattr(one, "_compile_and_run", lambda: one.run_and_judge(program, tmp_path))
-        result = one.run()
+        program = Program(run_of_case.spec, tmp_path, compiled, tmp_path, tmp_path / "run.log")
+        monkeypatch.setattr(
+            run_of_case, "_compile_and_run", lambda: run_of_case.run_and_judge(program, tmp_path)
+        )
+        result = run_of_case.run()
         assert {*runner.limits_s} <= {9.0}
         return result
 
     return run
 
 
-def make_quantized(own: Tiny, noise: float) -> ReferenceRuns:
+def make_quantized(tiny_model: Tiny, noise: float) -> ReferenceRuns:
     """Runs of a model whose logits are this much off those of float32, relative to their RMS."""
-    logits = own.runs.float32
+    logits = tiny_model.runs.float32
     errors = np.random.default_rng(3).standard_normal(logits.shape).astype(np.float32)
     rms = np.sqrt(np.mean(logits**2))
-    return replace(own.runs, float32=logits + np.float32(noise) * rms * errors)
+    return replace(tiny_model.runs, float32=logits + np.float32(noise) * rms * errors)
 
 
 def test_the_right_program_passes_with_its_figures_controls_and_text(
@@ -97,8 +101,10 @@ def test_the_right_program_passes_with_its_figures_controls_and_text(
     assert case.warnings == ()
 
 
-def test_wrong_keys_that_change_no_token_are_red(judge: Judge, right: Step, own: Tiny) -> None:
-    last = len(own.runs.model.run.fed) - 1
+def test_wrong_keys_that_change_no_token_are_red(
+    judge: Judge, right: Step, tiny_model: Tiny
+) -> None:
+    last = len(tiny_model.runs.model.run.fed) - 1
 
     def step(arrays: Sequence[Array]) -> Sequence[Array]:
         logits, *caches = right(arrays)
@@ -106,9 +112,9 @@ def test_wrong_keys_that_change_no_token_are_red(judge: Judge, right: Step, own:
         return [logits, *caches]
 
     case = judge(step).case
-    (found,) = case.findings
-    assert (found.id, len(found.where)) == (TOKENS.id, 3)
-    assert found.where[1].startswith(
+    (finding,) = case.findings
+    assert (finding.id, len(finding.where)) == (TOKENS.id, 3)
+    assert finding.where[1].startswith(
         f"decode after prefill: first wrong in the keys of layer 1, at token {last}"
     )
 
@@ -120,28 +126,28 @@ def test_a_layer_with_fewer_bits_than_its_recipe_requests_is_red(judge: Judge, r
 
 
 def test_the_token_at_which_the_text_departs_from_float32_is_noted(
-    judge: Judge, right: Step, own: Tiny
+    judge: Judge, right: Step, tiny_model: Tiny
 ) -> None:
-    tokens = own.runs.model.run.tokens
-    other = judge(right, replace(own.runs, text=(*tokens[:3], 0, *tokens[4:])))
-    assert "the text differs from float32's after 3 tokens" in other.noted
-    longer = judge(right, replace(own.runs, text=(*tokens, 0)))
+    tokens = tiny_model.runs.model.run.tokens
+    departing = judge(right, replace(tiny_model.runs, text=(*tokens[:3], 0, *tokens[4:])))
+    assert "the text differs from float32's after 3 tokens" in departing.noted
+    longer = judge(right, replace(tiny_model.runs, text=(*tokens, 0)))
     assert "differs from float32" not in longer.noted
 
 
 EXPLAIN = (
-    *((llm_case, one) for one in ("describe_speed", "compare_float", "count_same")),
-    *((LlmRun, one) for one in ("describe", "note_agreement", "find_faults")),
+    *((llm_case, name) for name in ("describe_speed", "compare_float", "count_same")),
+    *((LlmRun, name) for name in ("describe", "note_agreement", "find_faults")),
 )
 NEEDED = (
-    *((llm_case, one) for one in ("read_runs", "judge_free", "judge_forced", "judge_control")),
-    *((llm_case, one) for one in ("run_free", "run_decode", "measure_pooled")),
-    *((LlmRun, one) for one in ("judge_text", "judge_quantized")),
-    *((LlmRun, one) for one in ("find_excesses", "delegation_faults", "note_figures")),
+    *((llm_case, name) for name in ("read_runs", "judge_free", "judge_forced", "judge_control")),
+    *((llm_case, name) for name in ("run_free", "run_decode", "measure_pooled")),
+    *((LlmRun, name) for name in ("judge_text", "judge_quantized")),
+    *((LlmRun, name) for name in ("find_excesses", "delegation_faults", "note_figures")),
 )
 
 
-def throw(*given: Any, **named: Any) -> None:
+def throw(*arguments: Any, **named: Any) -> None:
     raise KeyError("ours")
 
 
@@ -160,10 +166,15 @@ def test_an_explanation_that_throws_is_a_warning(
 
 @pytest.mark.parametrize(("place", "name"), NEEDED)
 def test_an_exception_in_llm_code_that_the_verdict_needs_is_our_defect(
-    place: Any, name: str, judge: Judge, right: Step, own: Tiny, monkeypatch: pytest.MonkeyPatch
+    place: Any,
+    name: str,
+    judge: Judge,
+    right: Step,
+    tiny_model: Tiny,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(place, name, throw)
-    case = judge(right, None if name == "read_runs" else own.runs).case
+    case = judge(right, None if name == "read_runs" else tiny_model.runs).case
     assert (case.status, case.is_defect) == (Status.FAILED, True)
     assert case.reason.startswith("this is a bug in executorch-qnn-ci: KeyError")
 
@@ -173,7 +184,7 @@ def swap_best(step: Step, at: int) -> Step:
     calls = []
 
     def wrong(arrays: Sequence[Array]) -> list[Array]:
-        logits, *caches = (np.array(one) for one in step(arrays))
+        logits, *caches = (np.array(array) for array in step(arrays))
         calls.append(logits.shape)
         if len(calls) == at:
             last = logits[0, -1]
@@ -185,20 +196,22 @@ def swap_best(step: Step, at: int) -> Step:
 
 
 def test_a_wrong_token_fails_as_not_faithful_and_tries_no_control(
-    judge: Judge, right: Step, own: Tiny
+    judge: Judge, right: Step, tiny_model: Tiny
 ) -> None:
     result = judge(swap_best(right, 6))
     assert (result.case.status, result.case.question) == (Status.FAILED, Question.FAITHFUL)
     assert "faithful: free: step" in result.case.reason
     assert result.controls == ()
-    count = len(own.runs.model.run.tokens)  # figures are those of the forced run, which is right
+    count = len(
+        tiny_model.runs.model.run.tokens
+    )  # figures are those of the forced run, which is right
     assert f"{count} of {count} tokens equal the model's" in result.noted
 
 
 def test_a_fault_of_decode_alone_is_seen_though_the_text_is_right(
-    judge: Judge, right: Step, own: Tiny
+    judge: Judge, right: Step, tiny_model: Tiny
 ) -> None:
-    calls = 1 + len(own.runs.model.run.tokens)  # prefill, then a token each
+    calls = 1 + len(tiny_model.runs.model.run.tokens)  # prefill, then a token each
     result = judge(swap_best(right, calls + 4))
     assert result.case.status is Status.FAILED
     assert "decode alone: step" in result.case.reason
@@ -206,9 +219,9 @@ def test_a_fault_of_decode_alone_is_seen_though_the_text_is_right(
 
 
 def test_a_wrong_program_of_a_poor_model_is_not_faithful(
-    judge: Judge, right: Step, own: Tiny
+    judge: Judge, right: Step, tiny_model: Tiny
 ) -> None:
-    case = judge(swap_best(right, 6), make_quantized(own, 0.5), Scheme.A8W8).case
+    case = judge(swap_best(right, 6), make_quantized(tiny_model, 0.5), Scheme.A8W8).case
     assert case.question is Question.FAITHFUL
     assert {finding.id for finding in case.findings} == {TOKENS.id, QUANTIZED_BADLY.id}
 
@@ -222,9 +235,9 @@ def test_a_wrong_program_of_a_poor_model_is_not_faithful(
     ],
 )
 def test_a_poor_quantized_model_fails_by_itself(
-    judge: Judge, right: Step, own: Tiny, scheme: Scheme, noise: float, status: Status
+    judge: Judge, right: Step, tiny_model: Tiny, scheme: Scheme, noise: float, status: Status
 ) -> None:
-    result = judge(right, make_quantized(own, noise), scheme)
+    result = judge(right, make_quantized(tiny_model, noise), scheme)
     assert result.case.status is status, result.case.reason
     failed = status is Status.FAILED
     assert [finding.id for finding in result.case.findings] == [QUANTIZED_BADLY.id] * failed
@@ -248,17 +261,17 @@ def test_a_poor_quantized_model_fails_by_itself(
 def test_the_perplexity_of_a_text_has_a_limit(
     judge: Judge,
     right: Step,
-    own: Tiny,
+    tiny_model: Tiny,
     scheme: Scheme,
     most: float | None,
     model: float,
     blamed: list[str],
 ) -> None:
     """Only the program or the quantized model, whichever causes it, is named."""
-    text = (own.runs.model.run.fed,)
+    text = (tiny_model.runs.model.run.fed,)
     subject = Subject(Path(), (), 1, CONTEXT, PREFILL, 1, 2, text=text)
-    most = most if most != 0.0 else subject.perplexity(own.interface, right)
-    runs = replace(own.runs, perplexity=(model, 1.004))
+    most = most if most != 0.0 else subject.perplexity(tiny_model.interface, right)
+    runs = replace(tiny_model.runs, perplexity=(model, 1.004))
     result = judge(right, runs, scheme, text=text, max_perplexity=most)
     assert [finding.id for finding in result.case.findings] == blamed
     assert (result.case.status is Status.FAILED) is bool(blamed)
@@ -268,25 +281,25 @@ def test_the_perplexity_of_a_text_has_a_limit(
 
 
 def test_everything_that_decides_about_a_decoder_is_in_its_digest(tmp_path: Path) -> None:
-    one = Subject(tmp_path, ((1, 5),), 40, CONTEXT, PREFILL, 1, 2)
-    others = [
-        replace(one, prompts=((1, 6),)),
-        replace(one, prompts=((1, 5), (1, 6))),
-        replace(one, tokens=41),
-        replace(one, context=2 * CONTEXT),
-        replace(one, prefill=2 * PREFILL),
-        replace(one, bos=3),
-        replace(one, eos=3),
-        replace(one, text=((1, 5),)),
+    subject = Subject(tmp_path, ((1, 5),), 40, CONTEXT, PREFILL, 1, 2)
+    changed_subjects = [
+        replace(subject, prompts=((1, 6),)),
+        replace(subject, prompts=((1, 5), (1, 6))),
+        replace(subject, tokens=41),
+        replace(subject, context=2 * CONTEXT),
+        replace(subject, prefill=2 * PREFILL),
+        replace(subject, bos=3),
+        replace(subject, eos=3),
+        replace(subject, text=((1, 5),)),
     ]
-    digests = [subject.digest() for subject in (one, *others)]
+    digests = [subject.digest(), *(changed.digest() for changed in changed_subjects)]
     for name in ("weights.bin", "config.json", "model.safetensors"):
         for content in ("a", "b"):
             (tmp_path / name).write_text(content)
-            digests.append(one.digest())
+            digests.append(subject.digest())
     assert len(set(digests)) == len(digests)
     (tmp_path / "notes.txt").write_text("decides nothing")
-    assert one.digest() == digests[-1]
+    assert subject.digest() == digests[-1]
 
 
 def test_a_node_on_the_cpu_fails_a_right_program(judge: Judge, right: Step) -> None:
@@ -304,19 +317,19 @@ def test_a_program_over_its_budget_fails(judge: Judge, right: Step) -> None:
     )
     assert at_most.case.status is Status.PASSED
     assert (above.case.status, above.case.question) == (Status.FAILED, Question.BUDGET)
-    (found,) = above.case.findings
-    assert "2,147,483,648 allowed" in found.words
-    assert found.details == (
+    (finding,) = above.case.findings
+    assert "2,147,483,648 allowed" in finding.words
+    assert finding.details == (
         "the size of the largest context binary is 1 bytes (0 %) above its limit",
     )
-    assert "more shards" in found.remedies[0].text
-    both = judge(swap_best(right, 6), footprint=Footprint(context_bytes=most + 1)).case
-    assert both.question is Question.FAITHFUL
-    assert {finding.id for finding in both.findings} == {TOKENS.id, OVER_BUDGET.id}
+    assert "more shards" in finding.remedies[0].text
+    wrong_and_large = judge(swap_best(right, 6), footprint=Footprint(context_bytes=most + 1)).case
+    assert wrong_and_large.question is Question.FAITHFUL
+    assert {finding.id for finding in wrong_and_large.findings} == {TOKENS.id, OVER_BUDGET.id}
 
 
 def let_pass(monkeypatch: pytest.MonkeyPatch, kind: ControlKind) -> None:
-    monkeypatch.setitem(llm_case.MAKERS, kind, lambda one: iter([one.run]))
+    monkeypatch.setitem(llm_case.MAKERS, kind, lambda control_run: iter([control_run.run]))
 
 
 @pytest.mark.parametrize("kind", llm_case.MAKERS)
@@ -326,17 +339,17 @@ def test_a_verdict_that_accepts_a_control_proves_nothing(
     let_pass(monkeypatch, kind)
     result = judge(right)
     assert result.case.status is Status.FAILED
-    (found,) = result.case.findings
-    assert (found.id, kind.value in found.headline) == (INCONCLUSIVE.id, True)
-    assert [remedy.text for remedy in found.remedies] == [llm_case.LOUDER]
+    (finding,) = result.case.findings
+    assert (finding.id, kind.value in finding.headline) == (INCONCLUSIVE.id, True)
+    assert [remedy.text for remedy in finding.remedies] == [llm_case.LOUDER]
     assert [control.kind for control in result.controls if not control.rejected] == [kind]
 
 
 def test_a_run_with_too_much_noise_at_every_step_proves_nothing(
-    judge: Judge, right: Step, own: Tiny
+    judge: Judge, right: Step, tiny_model: Tiny
 ) -> None:
-    loud = replace(own.runs.model, noise=own.runs.model.noise + 1e3)
-    result = judge(right, replace(own.runs, model=loud))
+    loud = replace(tiny_model.runs.model, noise=tiny_model.runs.model.noise + 1e3)
+    result = judge(right, replace(tiny_model.runs, model=loud))
     assert "0% of the steps have a margin" in result.case.warnings[0]
     assert [finding.id for finding in result.case.findings] == [INCONCLUSIVE.id]
     assert {control.kind for control in result.controls if not control.rejected} == {

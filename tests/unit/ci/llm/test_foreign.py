@@ -77,8 +77,15 @@ DECLARED = Declared(
 
 
 def test_upstreams_interface_is_read_from_shapes_and_constants() -> None:
-    one = read_interface("m.pte", DECLARED)
-    sizes = (one.layers, one.kv_heads, one.head_dim, one.vocabulary, one.context, one.prefill)
+    interface = read_interface("m.pte", DECLARED)
+    sizes = (
+        interface.layers,
+        interface.kv_heads,
+        interface.head_dim,
+        interface.vocabulary,
+        interface.context,
+        interface.prefill,
+    )
     assert sizes == (1, 4, 8, 512, 128, 32)
 
 
@@ -96,7 +103,7 @@ def test_upstreams_masks_caches_and_logits_are_integers() -> None:
     assert loop.feed([7]).tolist() == [[1.0] * 512]
     loop.feed([8])
     tokens, mask, positions, keys, values = taken
-    assert [one.dtype.name for one in (tokens, mask, positions)] == ["int32", "uint16", "int32"]
+    assert [array.dtype.name for array in (tokens, mask, positions)] == ["int32", "uint16", "int32"]
     assert mask[0, 0, 0].tolist() == [65535] + [0] * 126 + [65535]
     assert (keys.dtype, keys.shape, values.shape) == (np.uint8, (1, 4, 8, 127), (1, 4, 127, 8))
     assert (keys[0, 0, 0, :2].tolist(), values[0, 0, :2, 0].tolist()) == ([7, 0], [250, 0])
@@ -177,62 +184,69 @@ def make_job(**changes: Any) -> ForeignJob:
 
 
 @pytest.fixture
-def right(own: Tiny) -> Step:
-    return own.step(make_decoder(own.config, own.weights, CONTEXT))
+def right(tiny_model: Tiny) -> Step:
+    return tiny_model.step(make_decoder(tiny_model.config, tiny_model.weights, CONTEXT))
 
 
-def test_a_right_program_gives_the_text_of_its_weights(own: Tiny, right: Step) -> None:
-    tokens = own.runs.model.run.tokens
-    made = make_job().generate(own.interface, own.tokenizer, right)
-    assert made.tokens == tokens
-    assert made.alone == tokens[:5]
-    assert (made.same, made.step_s, made.faults) == (len(tokens), 0.0, ())
-    assert made.likeness is not None
-    assert made.likeness.agreement == 1
-    assert made.likeness.divergence == pytest.approx(0, abs=1e-6)
-    assert make_job(tokens=3).generate(own.interface, own.tokenizer, right).tokens == tokens[:3]
-    unknown = make_job(weights=None).generate(own.interface, own.tokenizer, right)
-    assert (unknown.tokens, unknown.alone) == (made.tokens, made.alone)
+def test_a_right_program_gives_the_text_of_its_weights(tiny_model: Tiny, right: Step) -> None:
+    tokens = tiny_model.runs.model.run.tokens
+    generated = make_job().generate(tiny_model.interface, tiny_model.tokenizer, right)
+    assert generated.tokens == tokens
+    assert generated.alone == tokens[:5]
+    assert (generated.same, generated.step_s, generated.faults) == (len(tokens), 0.0, ())
+    assert generated.likeness is not None
+    assert generated.likeness.agreement == 1
+    assert generated.likeness.divergence == pytest.approx(0, abs=1e-6)
+    assert (
+        make_job(tokens=3).generate(tiny_model.interface, tiny_model.tokenizer, right).tokens
+        == tokens[:3]
+    )
+    unknown = make_job(weights=None).generate(tiny_model.interface, tiny_model.tokenizer, right)
+    assert (unknown.tokens, unknown.alone) == (generated.tokens, generated.alone)
     assert (unknown.same, unknown.likeness, unknown.faults) == (None, None, ())
 
 
 @pytest.mark.parametrize("weights", [None, PLACE / "weights.bin"])
 def test_decode_that_differs_from_prefill_is_a_fault(
-    weights: Path | None, own: Tiny, right: Step
+    weights: Path | None, tiny_model: Tiny, right: Step
 ) -> None:
-    last = len(own.runs.prompt) - 1
+    last = len(tiny_model.runs.prompt) - 1
 
     def wrong(arrays: Any) -> Any:
         logits, *caches = right(arrays)
         first = arrays[0].shape[1] == 1 and arrays[2][0, 0] == last
         return [-logits if first else logits, *caches]
 
-    made = make_job(weights=weights).generate(own.interface, own.tokenizer, wrong)
-    tokens = own.runs.model.run.tokens
-    assert made.tokens == tokens
-    assert made.alone[0] != tokens[0]
-    assert made.faults == (
-        f"decode alone yields {made.alone}, but decode after prefill yields {tokens[:5]}",
+    generated = make_job(weights=weights).generate(
+        tiny_model.interface, tiny_model.tokenizer, wrong
+    )
+    tokens = tiny_model.runs.model.run.tokens
+    assert generated.tokens == tokens
+    assert generated.alone[0] != tokens[0]
+    assert generated.faults == (
+        f"decode alone yields {generated.alone}, but decode after prefill yields {tokens[:5]}",
     )
 
 
-def test_a_foreign_program_is_compared_with_float32_on_its_own_text(own: Tiny, right: Step) -> None:
+def test_a_foreign_program_is_compared_with_float32_on_its_own_text(
+    tiny_model: Tiny, right: Step
+) -> None:
     """Its text departs from float32's at the fourth token; given that text, all other tokens are
     equal."""
-    place = len(own.runs.prompt) + 2
-    better = own.runs.model.run.logits[3].argsort()[-2]
+    place = len(tiny_model.runs.prompt) + 2
+    better = tiny_model.runs.model.run.logits[3].argsort()[-2]
 
-    def other(arrays: Any) -> Any:
+    def departing(arrays: Any) -> Any:
         logits, *caches = right(arrays)
         if arrays[0].shape[1] == 1 and arrays[2][0, 0] == place:
             logits[0, 0, better] = logits.max() + 1
         return [logits, *caches]
 
-    made = make_job().generate(own.interface, own.tokenizer, other)
-    assert (made.same, made.tokens[3]) == (3, better)
-    assert made.likeness is not None
-    assert made.likeness.agreement == pytest.approx(1 - 1 / len(made.tokens))
-    assert made.likeness.divergence > 0
+    generated = make_job().generate(tiny_model.interface, tiny_model.tokenizer, departing)
+    assert (generated.same, generated.tokens[3]) == (3, better)
+    assert generated.likeness is not None
+    assert generated.likeness.agreement == pytest.approx(1 - 1 / len(generated.tokens))
+    assert generated.likeness.divergence > 0
 
 
 def endless(step: Step) -> Step:
@@ -244,30 +258,34 @@ def endless(step: Step) -> Step:
     return run
 
 
-def test_a_text_is_as_long_as_the_context_has_room_for(own: Tiny, right: Step) -> None:
+def test_a_text_is_as_long_as_the_context_has_room_for(tiny_model: Tiny, right: Step) -> None:
     def generate(length: int) -> Foreign:
-        tokenizer = replace(own.tokenizer, encode=lambda _: [5] * (length - 1))
+        tokenizer = replace(tiny_model.tokenizer, encode=lambda _: [5] * (length - 1))
         job = make_job(tokens=1000, weights=None)
-        return job.generate(own.interface, tokenizer, endless(right))
+        return job.generate(tiny_model.interface, tokenizer, endless(right))
 
     assert len(generate(10).tokens) == CONTEXT - 10 - SIZE
-    on = replace(own.tokenizer, eos=-1)  # the text of float32 goes on, too
-    made = make_job(tokens=1000).generate(own.interface, on, right)
-    assert made.same == len(made.tokens) == CONTEXT - len(own.runs.prompt) - SIZE
+    without_eos = replace(tiny_model.tokenizer, eos=-1)  # the text of float32 goes on, too
+    generated = make_job(tokens=1000).generate(tiny_model.interface, without_eos, right)
+    assert generated.same == len(generated.tokens) == CONTEXT - len(tiny_model.runs.prompt) - SIZE
     assert len(generate(CONTEXT - SIZE - 1).tokens) == 1
     with pytest.raises(UsageError, match="a prompt of 56 tokens does not fit in a context of 64"):
         generate(CONTEXT - SIZE)
 
 
-def test_the_decoder_of_the_weights_has_the_sizes_of_the_program(own: Tiny) -> None:
-    decoder = make_job().load(own.interface)
+def test_the_decoder_of_the_weights_has_the_sizes_of_the_program(tiny_model: Tiny) -> None:
+    decoder = make_job().load(tiny_model.interface)
     for count in (1, SIZE):
-        assert decoder(*example_inputs(own.config, CONTEXT, count))[0].shape == (1, count, 57)
+        assert decoder(*example_inputs(tiny_model.config, CONTEXT, count))[0].shape == (
+            1,
+            count,
+            57,
+        )
     for name in ("layers", "kv_heads", "head_dim", "vocabulary"):
-        number = getattr(own.interface, name)
-        other = structs.replace(own.interface, **{name: number + 1})
+        number = getattr(tiny_model.interface, name)
+        changed = structs.replace(tiny_model.interface, **{name: number + 1})
         with pytest.raises(UsageError, match=r"weights\.bin does not contain") as it:
-            make_job().load(other)
+            make_job().load(changed)
         assert (
             it.value.why == f"it has {name} = {number}, but the program has {name} = {number + 1}"
         )
@@ -282,50 +300,58 @@ class Coded:
         assert path == Path("m.pte")
 
     def call(self, arrays: Any) -> Any:
-        tokens, mask, *others = arrays
+        tokens, mask, *other_inputs = arrays
         assert mask.dtype == {1: np.uint16, SIZE: np.uint8}[tokens.shape[1]]
         open_ = mask == np.iinfo(mask.dtype).max
         plain = np.where(open_, 0, -255).astype(np.float32)
-        logits, *caches = self.right([tokens, plain, *others])
+        logits, *caches = self.right([tokens, plain, *other_inputs])
         return [np.rint(logits / 0.001 + 30_000).astype(np.uint16), *caches]
 
     def finish(self) -> float:
         return 0.25
 
 
-def declare(own: Tiny, **constants: Any) -> Declared:
+def declare(tiny_model: Tiny, **constants: Any) -> Declared:
     """The tiny decoder, as Coded takes and gives its tensors."""
 
     def list_taken(count: int, mask: str) -> tuple[TensorInfo, ...]:
-        left = CONTEXT - count
-        key, value = (1, 2, 8, left), (1, 2, left, 8)
-        caches = [TensorInfo("float32", one) for one in [key] * 2 + [value] * 2]
+        past_tokens = CONTEXT - count
+        key, value = (1, 2, 8, past_tokens), (1, 2, past_tokens, 8)
+        caches = [TensorInfo("float32", shape) for shape in [key] * 2 + [value] * 2]
         ids = TensorInfo("int32", (1, count))
         return (ids, TensorInfo(mask, (1, 1, count, CONTEXT)), ids, *caches)
 
-    given = {
+    outputs = {
         name: (TensorInfo("uint16", (1, n, 57)), *[TensorInfo("float32", ())] * 4)
         for name, n in ((PREFILL, SIZE), (DECODE, 1))
     }
-    told = {"get_logits_scale": 0.001, "get_logits_zero_point": 30_000, "get_eos_id": 2}
-    taken = {PREFILL: list_taken(SIZE, "uint8"), DECODE: list_taken(1, "uint16")}
-    assert own.interface.layers == 2
-    return Declared({**told, "get_bos_id": 1, **constants}, taken, given)
+    constants_of_model = {
+        "get_logits_scale": 0.001,
+        "get_logits_zero_point": 30_000,
+        "get_eos_id": 2,
+    }
+    inputs = {PREFILL: list_taken(SIZE, "uint8"), DECODE: list_taken(1, "uint16")}
+    assert tiny_model.interface.layers == 2
+    return Declared({**constants_of_model, "get_bos_id": 1, **constants}, inputs, outputs)
 
 
 def test_a_foreign_program_runs_with_the_tokens_and_sizes_that_it_declares(
-    own: Tiny, right: Step, monkeypatch: pytest.MonkeyPatch
+    tiny_model: Tiny, right: Step, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Coded, "right", staticmethod(right))
     monkeypatch.setattr(foreign, "StaticProgram", Coded)
-    monkeypatch.setattr(foreign, "read_declared", lambda path: {Path("m.pte"): declare(own)}[path])
-    made, text = make_job()()
+    monkeypatch.setattr(
+        foreign, "read_declared", lambda path: {Path("m.pte"): declare(tiny_model)}[path]
+    )
+    generated, text = make_job()()
     assert text == "Ben has a blue boat. The boat sails far."
-    assert (made.tokens, made.step_s) == (own.runs.model.run.tokens, 0.25)
-    assert (made.same, made.faults) == (len(made.tokens), ())
+    assert (generated.tokens, generated.step_s) == (tiny_model.runs.model.run.tokens, 0.25)
+    assert (generated.same, generated.faults) == (len(generated.tokens), ())
     for constant, name in (("get_bos_id", "bos"), ("get_eos_id", "eos"), ("get_vocab_size", "")):
-        other = declare(own, **{constant: 9})
-        monkeypatch.setattr(foreign, "read_declared", lambda _, other=other: other)
+        contradicting = declare(tiny_model, **{constant: 9})
+        monkeypatch.setattr(
+            foreign, "read_declared", lambda _, contradicting=contradicting: contradicting
+        )
         with pytest.raises(UsageError) as caught:
             make_job()()
         assert f"it has {name} =" in caught.value.why or "contradicts" in caught.value.what
@@ -336,14 +362,14 @@ def test_a_foreign_program_runs_with_the_tokens_and_sizes_that_it_declares(
     "name", ["read_interface", "read_border", "find_faults", "compare_float", "count_same"]
 )
 def test_an_exception_in_our_code_is_a_defect_not_a_fault_of_the_program(
-    name: str, own: Tiny, right: Step, monkeypatch: pytest.MonkeyPatch
+    name: str, tiny_model: Tiny, right: Step, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def throw(*given: Any) -> None:
+    def throw(*arguments: Any) -> None:
         raise KeyError("ours")
 
     monkeypatch.setattr(Coded, "right", staticmethod(right))
     monkeypatch.setattr(foreign, "StaticProgram", Coded)
-    monkeypatch.setattr(foreign, "read_declared", lambda _: declare(own))
+    monkeypatch.setattr(foreign, "read_declared", lambda _: declare(tiny_model))
     monkeypatch.setattr(foreign, name, throw)
     with pytest.raises(DefectError, match="could not be computed: KeyError"):
         make_job()()
@@ -355,7 +381,7 @@ TOOL = Tool(name="QNN", version="2.49")
 
 
 @pytest.fixture
-def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What a session is given, with a pool that is known by the environment of its processes."""
     monkeypatch.setattr(verb, "describe_toolchain", lambda _: iter([TOOL]))
     monkeypatch.setattr(verb, "name_toolchain", lambda parts, _: tuple(part.name for part in parts))
@@ -372,8 +398,8 @@ def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     }
 
 
-def run_foreign(given: dict[str, Any], ended: Ended, scheme: Scheme = Scheme.ASIS) -> Report:
-    pool = given["scratch"].pool
+def run_foreign(session: dict[str, Any], ended: Ended, scheme: Scheme = Scheme.ASIS) -> Report:
+    pool = session["scratch"].pool
 
     def run(job: Any, log: Path, timeout_s: float, *, max_bytes: int = 0) -> Ended:
         assert max_bytes == 0
@@ -384,44 +410,44 @@ def run_foreign(given: dict[str, Any], ended: Ended, scheme: Scheme = Scheme.ASI
     spec = CaseSpec("m.pte", scheme, "SM8750")
     options = make_options("llm", session="test_llm", specs=[spec])
     job: Any = "job"
-    made = verb.run_program(job, options, **given)
+    report = verb.run_program(job, options, **session)
     assert pool.calls == [("job", "run.log", 9.0)]
     assert pool.variables == {"ours": "1", "path": os.environ["PATH"]}
-    return made
+    return report
 
 
-def test_a_foreign_program_gets_a_report_with_its_verdict(given: dict[str, Any]) -> None:
-    made = Foreign((1, 2), (1,), 0.1, 2, Likeness(0.99, 0.1))
-    report = run_foreign(given, Ended((made, "a story"), "", ""))
+def test_a_foreign_program_gets_a_report_with_its_verdict(session: dict[str, Any]) -> None:
+    generated = Foreign((1, 2), (1,), 0.1, 2, Likeness(0.99, 0.1))
+    report = run_foreign(session, Ended((generated, "a story"), "", ""))
     (case,) = report.cases
     assert (report.session, case.status, case.equal) == ("test_llm", Status.PASSED, 0.99)
     assert case.runner == "python"
     assert report.toolchain[0] == TOOL
     assert [phase.name for phase in report.summary.phases] == ["cases"]
     assert report.remarks[0].startswith(f"{case.name}: 'a story' (2 tokens; the first 2 equal")
-    poor = replace(made, likeness=Likeness(0.1, 3.0))
-    given["scratch"].pool.calls.clear()
-    (case,) = run_foreign(given, Ended((poor, "a story"), "", "")).cases
+    poor = replace(generated, likeness=Likeness(0.1, 3.0))
+    session["scratch"].pool.calls.clear()
+    (case,) = run_foreign(session, Ended((poor, "a story"), "", "")).cases
     assert case.status is Status.FAILED
     assert "10% of the program's tokens equal the float32 model's" in case.headline
-    given["scratch"].pool.calls.clear()
-    (case,) = run_foreign(given, Ended((poor, "a story"), "", ""), Scheme.FP16).cases
+    session["scratch"].pool.calls.clear()
+    (case,) = run_foreign(session, Ended((poor, "a story"), "", ""), Scheme.FP16).cases
     assert case.status is Status.PASSED  # the policy has no limit for this scheme
 
 
-def test_a_program_that_dies_is_a_case_that_failed(given: dict[str, Any]) -> None:
-    report = run_foreign(given, Ended(None, "was killed by SIGSEGV", "the last words"))
+def test_a_program_that_dies_is_a_case_that_failed(session: dict[str, Any]) -> None:
+    report = run_foreign(session, Ended(None, "was killed by SIGSEGV", "the last words"))
     (case,) = report.cases
     assert (case.status, case.headline) == (Status.FAILED, "run: was killed by SIGSEGV")
     assert (case.log_tail, case.runner, report.session) == ("the last words", "python", "test_llm")
 
 
-def test_a_usage_error_in_the_worker_is_a_usage_error_of_the_call(given: dict[str, Any]) -> None:
+def test_a_usage_error_in_the_worker_is_a_usage_error_of_the_call(session: dict[str, Any]) -> None:
     with pytest.raises(UsageError) as caught:
-        run_foreign(given, Ended(None, "no program", "", error=UsageError("no program")))
+        run_foreign(session, Ended(None, "no program", "", error=UsageError("no program")))
     assert caught.value.what == "no program"
 
 
-def test_a_defect_of_our_code_exits_with_70(given: dict[str, Any]) -> None:
-    report = run_foreign(given, Ended(None, "ours", "", error=DefectError("ours")))
+def test_a_defect_of_our_code_exits_with_70(session: dict[str, Any]) -> None:
+    report = run_foreign(session, Ended(None, "ours", "", error=DefectError("ours")))
     assert report.exit_code is ExitCode.DEFECT

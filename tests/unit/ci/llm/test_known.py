@@ -25,14 +25,14 @@ def pin(name: str) -> PinnedFile:
 
 @pytest.fixture(autouse=True)
 def story(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    one = KnownDecoder("a story", "MIT", ("Once",), pin("w.bin"), pin("t.bin"))
-    monkeypatch.setattr(known, "read_decoders", lambda: {"story": one})
+    decoder = KnownDecoder("a story", "MIT", ("Once",), pin("w.bin"), pin("t.bin"))
+    monkeypatch.setattr(known, "read_decoders", lambda: {"story": decoder})
     monkeypatch.setenv("QNN_CI_HOME", str(tmp_path / "home"))
-    given = tmp_path / "given"
-    given.mkdir()
+    user_folder = tmp_path / "given"
+    user_folder.mkdir()
     for name, data in CONTENT.items():
-        (given / name).write_bytes(data)
-    return given
+        (user_folder / name).write_bytes(data)
+    return user_folder
 
 
 def find(environ: dict[str, str], *, offline: bool = True) -> tuple[Path, Path]:
@@ -64,11 +64,11 @@ def test_offline_the_missing_model_file_is_named() -> None:
 def test_a_model_file_is_fetched_only_once(monkeypatch: pytest.MonkeyPatch) -> None:
     fetched: list[str] = []
 
-    def fetch(urls: list[str], target: Path, wanted: Any, progress: Progress) -> None:
+    def fetch(urls: list[str], target: Path, pinned_file: Any, progress: Progress) -> None:
         fetched.append(urls[0])
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(CONTENT[target.name])
-        assert (wanted.size_bytes, wanted.sha256) == (
+        assert (pinned_file.size_bytes, pinned_file.sha256) == (
             len(CONTENT[target.name]),
             hashlib.sha256(CONTENT[target.name]).hexdigest(),
         )

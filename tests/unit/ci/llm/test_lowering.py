@@ -35,8 +35,8 @@ def make(scheme: Scheme = Scheme.FP16, **changes: Any) -> DecoderLowering:
 
 
 @pytest.fixture
-def decoder(own: Tiny) -> Any:
-    return make_decoder(own.config, own.weights, CONTEXT)
+def decoder(tiny_model: Tiny) -> Any:
+    return make_decoder(tiny_model.config, tiny_model.weights, CONTEXT)
 
 
 # -- the engine -----------------------------------------------------------------------------------
@@ -51,9 +51,13 @@ def test_every_setting_of_an_llm_program_changes_its_key(monkeypatch: pytest.Mon
         (replace(engine, plain=True), spec),
         (replace(engine, subject=replace(SUBJECT, tokens=41)), spec),
         (engine, replace(spec, soc="SM8750")),
-        *((engine, replace(spec, scheme=one)) for one in RECIPES if one is not spec.scheme),
+        *(
+            (engine, replace(spec, scheme=scheme))
+            for scheme in RECIPES
+            if scheme is not spec.scheme
+        ),
     ]
-    keys = [one.key(case) for one, case in pairs]
+    keys = [changed_engine.key(case) for changed_engine, case in pairs]
     assert engine.key(spec) == keys[0]
     recipe = structs.replace(RECIPES[spec.scheme], masked=-20.0)
     for name, value in (
@@ -71,37 +75,40 @@ def test_every_setting_of_an_llm_program_changes_its_key(monkeypatch: pytest.Mon
 # -- calibration ----------------------------------------------------------------------------------
 
 
-def test_both_methods_process_the_texts_of_all_prompts(own: Tiny, decoder: Any) -> None:
+def test_both_methods_process_the_texts_of_all_prompts(tiny_model: Tiny, decoder: Any) -> None:
     """Prefill runs in whole calls; each input is recorded as it was in its call."""
-    prompts = (own.runs.prompt, own.tokenizer.prompt("The"))
-    found = make(prompts=prompts).collect_inputs(decoder, own.interface)
-    assert set(found) == {1, SIZE}
-    alone, together = ([one[0].ravel().tolist() for one in found[size]] for size in (1, SIZE))
-    assert {len(one) for one in together} == {SIZE}
-    tokens = [token for one in alone for token in one]
-    assert tokens == [token for one in together for token in one]
-    starts = [n for n, one in enumerate(found[SIZE]) if one[2][0, 0] == 0]
+    prompts = (tiny_model.runs.prompt, tiny_model.tokenizer.prompt("The"))
+    recorded = make(prompts=prompts).collect_inputs(decoder, tiny_model.interface)
+    assert set(recorded) == {1, SIZE}
+    alone = [call[0].ravel().tolist() for call in recorded[1]]
+    together = [call[0].ravel().tolist() for call in recorded[SIZE]]
+    assert {len(call_tokens) for call_tokens in together} == {SIZE}
+    tokens = [token for call_tokens in alone for token in call_tokens]
+    assert tokens == [token for call_tokens in together for token in call_tokens]
+    starts = [n for n, call in enumerate(recorded[SIZE]) if call[2][0, 0] == 0]
     assert len(starts) == 2
     for start, prompt in zip(starts, prompts, strict=True):
         count = min(len(prompt), SIZE)
         assert together[start][:count] == [*prompt[:count]]
-        assert not any(one.any() for one in found[SIZE][start][3:])  # no text is cached yet
-    filled = found[SIZE][starts[0] + 1]
+        assert not any(cache.any() for cache in recorded[SIZE][start][3:])  # no text is cached yet
+    filled = recorded[SIZE][starts[0] + 1]
     assert filled[2].ravel().tolist() == [*range(SIZE, 2 * SIZE)]
-    assert all(one.any() for one in filled[3:])
-    whole = [*own.runs.prompt, *own.runs.model.run.tokens]
-    assert tokens[: starts[1] * SIZE] == whole[: (len(whole) - 1) // SIZE * SIZE]
+    assert all(cache.any() for cache in filled[3:])
+    text_tokens = [*tiny_model.runs.prompt, *tiny_model.runs.model.run.tokens]
+    assert tokens[: starts[1] * SIZE] == text_tokens[: (len(text_tokens) - 1) // SIZE * SIZE]
 
 
-def test_a_text_ends_where_the_context_has_room_for_no_more_calls(own: Tiny, decoder: Any) -> None:
-    interface = Interface.of(own.config, 20, SIZE)  # room for two calls of prefill
-    small = make_decoder(own.config, own.weights, 20)
-    endless = make(prompts=(own.runs.prompt,), context=20, eos=-1)
-    found = endless.collect_inputs(small, interface)
-    assert [len(found[size]) for size in (1, SIZE)] == [2 * SIZE, 2]
-    short = make(prompts=(own.runs.prompt[:2],), eos=7)
+def test_a_text_ends_where_the_context_has_room_for_no_more_calls(
+    tiny_model: Tiny, decoder: Any
+) -> None:
+    interface = Interface.of(tiny_model.config, 20, SIZE)  # room for two calls of prefill
+    small = make_decoder(tiny_model.config, tiny_model.weights, 20)
+    endless = make(prompts=(tiny_model.runs.prompt,), context=20, eos=-1)
+    recorded = endless.collect_inputs(small, interface)
+    assert [len(recorded[size]) for size in (1, SIZE)] == [2 * SIZE, 2]
+    short = make(prompts=(tiny_model.runs.prompt[:2],), eos=7)
     with pytest.raises(FailedError, match="text is shorter than one prefill: 2 tokens") as caught:
-        short.collect_inputs(always_choose(decoder, 7), own.interface)
+        short.collect_inputs(always_choose(decoder, 7), tiny_model.interface)
     assert f"at least {SIZE}" in caught.value.what
     assert "--prefill" in caught.value.fix
 

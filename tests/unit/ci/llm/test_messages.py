@@ -40,17 +40,20 @@ def list_programs() -> Iterator[Callable[[], Any]]:
     two caches of keys come first, then two of values."""
     prefill, decode = list_inputs(32), list_inputs(1)
     wide, odd = TensorInfo("uint8", (1, 4, 8, 126)), TensorInfo("uint8", (1, 4, 9, 9))
-    told = {**CONSTANTS, "get_n_layers": 2}
-    good = {
-        name: (*one[:3], one[3], one[3], one[4], one[4])
-        for name, one in ((PREFILL, prefill), (DECODE, decode))
+    constants = {**CONSTANTS, "get_n_layers": 2}
+    static_inputs = {
+        name: (*inputs[:3], inputs[3], inputs[3], inputs[4], inputs[4])
+        for name, inputs in ((PREFILL, prefill), (DECODE, decode))
     }
-    two = replace(DECLARED, constants=told, inputs=good)
-    assert read_interface("m.pte", two).layers == 2
-    for name, one in good.items():
+    two_layers = replace(DECLARED, constants=constants, inputs=static_inputs)
+    assert read_interface("m.pte", two_layers).layers == 2
+    for name, inputs_of_method in static_inputs.items():
         for place in (4, 5, 6):
-            inputs = {**good, name: (*one[:place], odd, *one[place + 1 :])}
-            yield lambda inputs=inputs: read_interface("m.pte", replace(two, inputs=inputs))
+            inputs = {
+                **static_inputs,
+                name: (*inputs_of_method[:place], odd, *inputs_of_method[place + 1 :]),
+            }
+            yield lambda inputs=inputs: read_interface("m.pte", replace(two_layers, inputs=inputs))
     changes: list[dict[str, Any]] = [
         {"inputs": {DECODE: decode}},
         {"inputs": {PREFILL: prefill}},
@@ -73,14 +76,14 @@ def list_programs() -> Iterator[Callable[[], Any]]:
 
 
 def list_tokenizers(place: Path) -> Iterator[Callable[[], Any]]:
-    own = read_tokenizer(PLACE / "tokenizer.bin")
-    yield lambda: own.require("m.pte", vocabulary=512)
-    own.require("m.pte", vocabulary=57, bos=1, eos=2)
-    own.require("m.pte", vocabulary=None, bos=None, eos=None)
-    yield lambda: own.require("m.pte", vocabulary=57, bos=1, eos=128)
-    yield lambda: own.require("m.pte", vocabulary=57, bos=0)
-    yield lambda: replace(own, bos=-1).prompt("")
-    yield lambda: own.encode("\u4e2d")
+    tokenizer = read_tokenizer(PLACE / "tokenizer.bin")
+    yield lambda: tokenizer.require("m.pte", vocabulary=512)
+    tokenizer.require("m.pte", vocabulary=57, bos=1, eos=2)
+    tokenizer.require("m.pte", vocabulary=None, bos=None, eos=None)
+    yield lambda: tokenizer.require("m.pte", vocabulary=57, bos=1, eos=128)
+    yield lambda: tokenizer.require("m.pte", vocabulary=57, bos=0)
+    yield lambda: replace(tokenizer, bos=-1).prompt("")
+    yield lambda: tokenizer.encode("\u4e2d")
     row = struct.pack("<fi", 0.0, 1) + b"a"
     for name, data in (
         ("t.txt", b""),
@@ -196,24 +199,24 @@ def list_known(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
     story = KnownDecoder("a story", "MIT", ("Once",), pins[0], pins[1])
     monkeypatch.setattr(known, "read_decoders", lambda: {"story": story})
     monkeypatch.setenv("QNN_CI_HOME", str(place / "home"))
-    given = place / "given"
-    given.mkdir()
-    (given / "w.bin").write_bytes(b"1234")
-    for environ in ({"QNN_CI_STORY": str(given)}, {}):
+    user_folder = place / "given"
+    user_folder.mkdir()
+    (user_folder / "w.bin").write_bytes(b"1234")
+    for environ in ({"QNN_CI_STORY": str(user_folder)}, {}):
         yield lambda environ=environ: find_files("story", Progress(), offline=True, environ=environ)
 
 
 def test_every_llm_error_message_reads_as_its_snapshot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = [
+    wrong_calls = [
         *list_programs(),
         *list_tokenizers(tmp_path),
         *list_weights(tmp_path),
         *list_known(tmp_path, monkeypatch),
     ]
     lines = []
-    for make in made:
+    for make in wrong_calls:
         with pytest.raises(QnnCiError) as caught:
             make()
         lines.append(str(caught.value).replace(str(tmp_path), "PLACE"))

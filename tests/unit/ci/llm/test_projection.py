@@ -111,7 +111,7 @@ def test_a_projection_of_two_decoders_reads_as_its_snapshot() -> None:
     wide = structs.replace(STORIES, vocabulary=1 << 21, dim=1 << 11, layers=3, hidden=1 << 13)
     schemes = [*projection.RECIPES]
     text = "\n\n".join(
-        render_projection(project(one, schemes, context))
-        for one, context in ((TINY, 1), (STORIES, 64), (wide, 4096))
+        render_projection(project(config, schemes, context))
+        for config, context in ((TINY, 1), (STORIES, 64), (wide, 4096))
     )
     check_snapshot(Path(__file__).parent / "snapshots" / "projection.txt", f"{text}\n")

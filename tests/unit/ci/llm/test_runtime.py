@@ -30,43 +30,46 @@ class Runtime:
     def load_method(self, name: str) -> Any:
         memory = [np.zeros((1, SIZES[name])) for _ in range(2)]
 
-        def run(given: Any) -> list[Any]:
-            for held, one in zip(memory, given, strict=True):
-                held[:] = one * (2 if name == DECODE else 1)
-            return [SimpleNamespace(detach=lambda held=held: held) for held in memory]
+        def run(inputs: Any) -> list[Any]:
+            for output, array in zip(memory, inputs, strict=True):
+                output[:] = array * (2 if name == DECODE else 1)
+            return [SimpleNamespace(detach=lambda output=output: output) for output in memory]
 
         return run
 
 
 @pytest.fixture
 def program(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The program, with the declarations for which its inputs were converted in ``asked``."""
-    asked: list[Any] = []
+    """The program, with the declarations for which its inputs were converted in ``converted``."""
+    converted: list[Any] = []
 
     def convert(array: Any, meta: Any) -> Any:
-        asked.append(meta.of)
+        converted.append(meta.of)
         return array
 
     internals = SimpleNamespace(pybindings=SimpleNamespace(_load_program=Runtime))
     freed: list[bool] = []
-    held = SimpleNamespace(convert_input=convert, overwrite_freed_memory=lambda: freed.append(True))
+    runtime = SimpleNamespace(
+        convert_input=convert, overwrite_freed_memory=lambda: freed.append(True)
+    )
     monkeypatch.setitem(sys.modules, "ci.executorch.internals", internals)
     monkeypatch.setattr("ci.executorch.internals", internals, raising=False)
-    monkeypatch.setitem(sys.modules, "ci.executorch.runtime", held)
+    monkeypatch.setitem(sys.modules, "ci.executorch.runtime", runtime)
     opened: Any = generation.open_static(SimpleNamespace(path=Path("m.pte")))  # type: ignore[arg-type]
     assert freed == [True]
-    opened.asked = asked
+    opened.converted = converted
     return opened
 
 
 def test_the_number_of_tokens_selects_prefill_or_decode(program: Any) -> None:
     prefill = [np.ones((1, 4), np.int32), np.full((1, 4), 3, np.float32)]
     decode = [np.ones((1, 1), np.int32), np.full((1, 1), 5, np.float32)]
-    found = program.run([prefill, decode])
-    assert [[one.tolist() for one in made] for made in found] == [
-        [[[1] * 4], [[3.0] * 4]],
-        [[[2]], [[10.0]]],
+    outputs = program.run([prefill, decode])
+    of_prefill, of_decode = outputs
+    assert [array.tolist() for array in of_prefill] == [[[1] * 4], [[3.0] * 4]]
+    assert [array.tolist() for array in of_decode] == [[[2]], [[10.0]]]
+    assert program.converted == [
+        (name, number) for name in (PREFILL, DECODE) for number in range(2)
     ]
-    assert program.asked == [(name, number) for name in (PREFILL, DECODE) for number in range(2)]
-    again = program.run([decode, [3 * one for one in decode]])
-    assert [made[0].tolist() for made in again] == [[[2]], [[6]]]
+    later_outputs = program.run([decode, [3 * array for array in decode]])
+    assert [output[0].tolist() for output in later_outputs] == [[[2]], [[6]]]

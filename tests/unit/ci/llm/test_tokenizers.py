@@ -20,12 +20,17 @@ PAIRS = [
     ("<0xC3>", 0.0),
     ("<0xAB>", 0.0),
 ]
-PAIRS += [(one, -9.0) for one in " abc"] + [("ab", -2.0), ("bc", -1.0), (" a", -3.0), ("abc", -4.0)]
+PAIRS += [(character, -9.0) for character in " abc"] + [
+    ("ab", -2.0),
+    ("bc", -1.0),
+    (" a", -3.0),
+    ("abc", -4.0),
+]
 
 
 def write_bin(path: Path, *header: int) -> Path:
-    rows = [(one.encode(), score) for one, score in PAIRS]
-    data = b"".join(struct.pack("<fi", score, len(one)) + one for one, score in rows)
+    rows = [(piece.encode(), score) for piece, score in PAIRS]
+    data = b"".join(struct.pack("<fi", score, len(piece)) + piece for piece, score in rows)
     path.write_bytes(struct.pack(f"<{len(header)}i", *header) + data)
     return path
 
@@ -99,34 +104,39 @@ def test_characters_without_a_piece_are_bytes(tmp_path: Path) -> None:
 def test_a_hugging_face_tokenizer_is_read(tmp_path: Path) -> None:
     tokenizers = pytest.importorskip("tokenizers")
     words = {"<s>": 0, "</s>": 1, "a": 2, "b": 3, "[UNK]": 4}
-    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
-    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    made.save(str(tmp_path / "tokenizer.json"))
-    plain = read_tokenizer(tmp_path / "tokenizer.json")
-    assert (plain.kind, plain.vocabulary, plain.bos, plain.eos) == ("tokenizers", 5, 0, 1)
-    assert plain.prompt("b a") == (0, 3, 2)
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    without_config = read_tokenizer(tmp_path / "tokenizer.json")
+    assert (
+        without_config.kind,
+        without_config.vocabulary,
+        without_config.bos,
+        without_config.eos,
+    ) == ("tokenizers", 5, 0, 1)
+    assert without_config.prompt("b a") == (0, 3, 2)
     named = {"bos_token": {"content": "a"}, "eos_token": "b"}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(named))
-    other = read_tokenizer(tmp_path / "tokenizer.json")
-    assert (other.bos, other.eos) == (2, 3)
-    assert other.decode((3, 2)) == "b a"
+    with_config = read_tokenizer(tmp_path / "tokenizer.json")
+    assert (with_config.bos, with_config.eos) == (2, 3)
+    assert with_config.decode((3, 2)) == "b a"
     named = {"bos_token": {"content": "gone"}, "eos_token": None}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(named))
-    other = read_tokenizer(tmp_path / "tokenizer.json")
-    assert (other.bos, other.eos) == (-1, 1)
-    assert other.prompt("a") == (2,)
+    with_config = read_tokenizer(tmp_path / "tokenizer.json")
+    assert (with_config.bos, with_config.eos) == (-1, 1)
+    assert with_config.prompt("a") == (2,)
 
 
 def test_special_tokens_of_hugging_face_are_neither_added_nor_shown(tmp_path: Path) -> None:
     tokenizers = pytest.importorskip("tokenizers")
     words = {"<|begin_of_text|>": 0, "<|end_of_text|>": 1, "a": 2, "[UNK]": 3}
-    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
-    made.add_special_tokens(["<|begin_of_text|>", "<|end_of_text|>", "<|added|>"])
+    written = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
+    written.add_special_tokens(["<|begin_of_text|>", "<|end_of_text|>", "<|added|>"])
     ends = [("<|begin_of_text|>", 0)]
-    made.post_processor = tokenizers.processors.TemplateProcessing(
+    written.post_processor = tokenizers.processors.TemplateProcessing(
         single="<|begin_of_text|> $A", special_tokens=ends
     )
-    made.save(str(tmp_path / "tokenizer.json"))
+    written.save(str(tmp_path / "tokenizer.json"))
     tokenizer = read_tokenizer(tmp_path / "tokenizer.json")
     assert (tokenizer.vocabulary, tokenizer.bos, tokenizer.eos) == (5, 0, 1)
     assert list(tokenizer.encode("a")) == [2]
@@ -145,17 +155,19 @@ def test_a_sentencepiece_tokenizer_is_read(tmp_path: Path) -> None:
         )
     tokenizer = read_tokenizer(tmp_path / "tokenizer.model")
     assert (tokenizer.kind, tokenizer.bos, tokenizer.eos) == ("sentencepiece", 1, 2)
-    own = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "tokenizer.model"))
-    assert tokenizer.vocabulary == own.vocab_size() > 3
+    sentencepiece_processor = sentencepiece.SentencePieceProcessor(
+        model_file=str(tmp_path / "tokenizer.model")
+    )
+    assert tokenizer.vocabulary == sentencepiece_processor.vocab_size() > 3
     ids = tokenizer.prompt("ab c")
-    assert ids == (1, *own.encode("ab c"))
+    assert ids == (1, *sentencepiece_processor.encode("ab c"))
     assert tokenizer.decode(ids[1:]) == "ab c"
 
 
 def test_a_tiktoken_tokenizer_is_read(tmp_path: Path) -> None:
     pytest.importorskip("tiktoken")
     rows = [bytes([number]) for number in range(256)] + [b"ab"]
-    text = "".join(f"{base64.b64encode(one).decode()} {n}\n" for n, one in enumerate(rows))
+    text = "".join(f"{base64.b64encode(piece).decode()} {n}\n" for n, piece in enumerate(rows))
     (tmp_path / "tokenizer.model").write_text(text)
     tokenizer = read_tokenizer(tmp_path / "tokenizer.model")
     assert (tokenizer.kind, tokenizer.vocabulary, tokenizer.bos) == ("tiktoken", 257 + 256, 257)
@@ -174,9 +186,11 @@ def test_tokenizer_file_that_its_library_cannot_read_is_refused(name: str, tmp_p
 
 def test_padding_that_a_file_asks_for_takes_no_memory(tmp_path: Path) -> None:
     tokenizers = pytest.importorskip("tokenizers")
-    held = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 1}, unk_token="a"))
-    held.enable_padding(length=1000)
-    data = json.loads(held.to_str())
+    padding_tokenizer = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({"a": 0, "b": 1}, unk_token="a")
+    )
+    padding_tokenizer.enable_padding(length=1000)
+    data = json.loads(padding_tokenizer.to_str())
     data["padding"]["strategy"] = {"Fixed": 1 << 28}
     path = tmp_path / "tokenizer.json"
     path.write_text(json.dumps(data))

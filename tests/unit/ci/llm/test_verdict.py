@@ -54,19 +54,24 @@ OTHER_TEXT[3] = [5, 0, 0, 0]  # the text differs from the tie on
             0,
         ),
         *(
-            (replace(change(0, 1, one), tokens=RUN.tokens), ["step 0: the logits are not f"], 4, 0)
-            for one in (np.nan, np.inf, -np.inf)
+            (
+                replace(change(0, 1, logit), tokens=RUN.tokens),
+                ["step 0: the logits are not f"],
+                4,
+                0,
+            )
+            for logit in (np.nan, np.inf, -np.inf)
         ),
         (
             replace(RUN, tokens=(3, 3, 3, 3)),
-            [WRONG_TOKEN.format(step, 3, one) for step, one in enumerate((0, 1, 0))],
+            [WRONG_TOKEN.format(step, 3, token) for step, token in enumerate((0, 1, 0))],
             1,
             0,
         ),
         (
             replace(RUN, tokens=(3, 3, 3, 0)),
             [
-                *(WRONG_TOKEN.format(step, 3, one) for step, one in enumerate((0, 1, 0))),
+                *(WRONG_TOKEN.format(step, 3, token) for step, token in enumerate((0, 1, 0))),
                 "4 of 4 steps are wrong",
             ],
             0,
@@ -133,9 +138,9 @@ def test_one_noisy_step_does_not_widen_the_limit_of_others() -> None:
 
 def test_errors_allowed_per_step_are_rejected_if_all_steps_have_them() -> None:
     reference = Reference(RUN, np.eye(4) * 0.01)
-    one = LOGITS.copy()
-    one[0] += 0.245
-    assert judge_forced(replace(RUN, logits=one), reference).faults == ()
+    one_step_off = LOGITS.copy()
+    one_step_off[0] += 0.245
+    assert judge_forced(replace(RUN, logits=one_step_off), reference).faults == ()
     verdict = judge_forced(replace(RUN, logits=LOGITS + 0.245), reference)
     assert (verdict.rejected, verdict.equal) == (frozenset(), 4)
     assert "are predicted" in verdict.faults[0]
@@ -153,21 +158,23 @@ def test_a_wrong_token_with_a_nearly_equal_logit_is_a_tie(gap: float, tied: int)
 
 @pytest.mark.parametrize(("step", "rejected"), [(1, True), (2, False)])
 def test_a_control_counts_only_at_steps_whose_token_is_decided(step: int, rejected: bool) -> None:
-    told, verdict = judge_control([change(step, 3, 9.0)], REFERENCE)
+    is_rejected, verdict = judge_control([change(step, 3, 9.0)], REFERENCE)
     assert verdict is not None
     assert verdict.rejected == {step}
-    assert told is rejected
+    assert is_rejected is rejected
 
 
 def test_agreement_divergence_and_perplexity_of_known_logits() -> None:
-    same = compare_float(LOGITS, LOGITS)
-    assert (same.agreement, same.divergence) == (1.0, pytest.approx(0.0))
-    other = compare_float(LOGITS[:, ::-1], LOGITS)
-    assert other.agreement == 0.0
-    assert other.divergence > 1
+    identical = compare_float(LOGITS, LOGITS)
+    assert (identical.agreement, identical.divergence) == (1.0, pytest.approx(0.0))
+    reversed_tokens = compare_float(LOGITS[:, ::-1], LOGITS)
+    assert reversed_tokens.agreement == 0.0
+    assert reversed_tokens.divergence > 1
     ours, theirs = (np.log(np.float32([row])) for row in ([0.5, 0.5], [0.9, 0.1]))
-    wanted = 0.9 * math.log(0.9 / 0.5) + 0.1 * math.log(0.1 / 0.5)  # p log(p / q), with p of theirs
-    assert compare_float(ours, theirs).divergence == pytest.approx(wanted, abs=1e-5)
+    divergence = 0.9 * math.log(0.9 / 0.5) + 0.1 * math.log(
+        0.1 / 0.5
+    )  # p log(p / q), with p of theirs
+    assert compare_float(ours, theirs).divergence == pytest.approx(divergence, abs=1e-5)
     even = np.zeros((3, 8), np.float32)
     assert measure_perplexity(even, np.array([1, 2, 3])) == pytest.approx(8.0)
     apart = np.float32([[1000], [0], [-1000]])

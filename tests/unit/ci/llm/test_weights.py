@@ -45,25 +45,29 @@ def test_weights_that_training_writes_are_those_of_its_decoder(tmp_path: Path) -
     assert config == CONFIG
     inputs = example_inputs(config, 16, 4)
     inputs[0].copy_(torch.tensor([[1, 5, 7, 9]]))
-    again = make_decoder(config, weights, 16)
+    read_decoder = make_decoder(config, weights, 16)
     with torch.no_grad():
-        for one, other in zip(again(*inputs), trained(*inputs), strict=True):
-            assert torch.allclose(torch.as_tensor(one[0]), torch.as_tensor(other[0]), atol=1e-5)
+        for read_output, trained_output in zip(
+            read_decoder(*inputs), trained(*inputs), strict=True
+        ):
+            assert torch.allclose(
+                torch.as_tensor(read_output[0]), torch.as_tensor(trained_output[0]), atol=1e-5
+            )
 
 
 @pytest.fixture
-def model(own: Tiny, tmp_path: Path) -> Path:
+def model(tiny_model: Tiny, tmp_path: Path) -> Path:
     """The decoder of ours as Hugging Face would publish it."""
-    one = own.config
+    config_of_model = tiny_model.config
     config = {
         "model_type": "llama",
-        "hidden_size": one.dim,
-        "intermediate_size": one.hidden,
-        "num_hidden_layers": one.layers,
-        "num_attention_heads": one.heads,
-        "num_key_value_heads": one.kv_heads,
-        "vocab_size": one.vocabulary,
-        "max_position_embeddings": one.most_context,
+        "hidden_size": config_of_model.dim,
+        "intermediate_size": config_of_model.hidden,
+        "num_hidden_layers": config_of_model.layers,
+        "num_attention_heads": config_of_model.heads,
+        "num_key_value_heads": config_of_model.kv_heads,
+        "vocab_size": config_of_model.vocabulary,
+        "max_position_embeddings": config_of_model.most_context,
         "rms_norm_eps": 1e-5,
         "torch_dtype": "float32",
     }
@@ -74,8 +78,10 @@ def model(own: Tiny, tmp_path: Path) -> Path:
         for our, name in LLAMA.items()
     }
     names |= {"tok_embeddings": "model.embed_tokens", "norm": "model.norm", "output": "lm_head"}
-    held = {f"{theirs}.weight": own.weights[f"{ours}.weight"] for ours, theirs in names.items()}
-    write_safetensors(tmp_path / "model.safetensors", held)
+    tensors = {
+        f"{theirs}.weight": tiny_model.weights[f"{ours}.weight"] for ours, theirs in names.items()
+    }
+    write_safetensors(tmp_path / "model.safetensors", tensors)
     return tmp_path
 
 
@@ -85,26 +91,26 @@ def change(model: Path, **values: Any) -> None:
 
 
 def test_hugging_face_weights_are_read_as_the_decoder_that_wrote_them(
-    model: Path, own: Tiny
+    model: Path, tiny_model: Tiny
 ) -> None:
     config, weights = read_weights(model)
-    assert config == own.config
-    assert all(torch.equal(weights[name], own.weights[name]) for name in own.weights)
+    assert config == tiny_model.config
+    assert all(torch.equal(weights[name], tiny_model.weights[name]) for name in tiny_model.weights)
 
 
-def test_a_model_in_several_files_is_read_by_its_index(model: Path, own: Tiny) -> None:
-    whole = model / "model.safetensors"
-    names = [f"layers.{n}.{one}.weight" for n in (0, 1) for one in LLAMA]
+def test_a_model_in_several_files_is_read_by_its_index(model: Path, tiny_model: Tiny) -> None:
+    single_file = model / "model.safetensors"
+    names = [f"layers.{n}.{weight}.weight" for n in (0, 1) for weight in LLAMA]
     assert len(names) == 18
-    parts = {"a.safetensors": {}, "b.safetensors": {}}
-    for number, (name, tensor) in enumerate(read_safetensors(whole).items()):
-        parts["ab"[number % 2] + ".safetensors"][name] = tensor
-    for name, held in parts.items():
-        write_safetensors(model / name, held)
-    whole.unlink()
-    listed = {name: file for file, held in parts.items() for name in held}
+    tensors_by_file = {"a.safetensors": {}, "b.safetensors": {}}
+    for number, (name, tensor) in enumerate(read_safetensors(single_file).items()):
+        tensors_by_file["ab"[number % 2] + ".safetensors"][name] = tensor
+    for name, tensors in tensors_by_file.items():
+        write_safetensors(model / name, tensors)
+    single_file.unlink()
+    listed = {name: file for file, tensors in tensors_by_file.items() for name in tensors}
     (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": listed}))
-    assert torch.equal(read_weights(model)[1]["norm.weight"], own.weights["norm.weight"])
+    assert torch.equal(read_weights(model)[1]["norm.weight"], tiny_model.weights["norm.weight"])
 
 
 def test_an_index_that_is_a_pipe_is_refused_and_not_ignored(model: Path) -> None:
@@ -116,18 +122,18 @@ def test_an_index_that_is_a_pipe_is_refused_and_not_ignored(model: Path) -> None
 
 @pytest.mark.parametrize(("kind", "dtype"), [("F16", torch.float16), ("BF16", torch.bfloat16)])
 def test_half_precision_weights_are_widened_to_float32(
-    kind: str, dtype: torch.dtype, model: Path, own: Tiny
+    kind: str, dtype: torch.dtype, model: Path, tiny_model: Tiny
 ) -> None:
     path = model / "model.safetensors"
-    held = {name: tensor.to(dtype) for name, tensor in read_safetensors(path).items()}
-    write_safetensors(path, held, kind)
-    found = read_weights(model)[1]["output.weight"]
-    assert found.dtype == torch.float32
-    assert torch.equal(found, own.weights["output.weight"].to(dtype).float())
+    tensors = {name: tensor.to(dtype) for name, tensor in read_safetensors(path).items()}
+    write_safetensors(path, tensors, kind)
+    weight = read_weights(model)[1]["output.weight"]
+    assert weight.dtype == torch.float32
+    assert torch.equal(weight, tiny_model.weights["output.weight"].to(dtype).float())
 
 
 def test_files_of_an_index_are_read_from_the_directory_of_the_model(
-    model: Path, tmp_path_factory: pytest.TempPathFactory, own: Tiny
+    model: Path, tmp_path_factory: pytest.TempPathFactory, tiny_model: Tiny
 ) -> None:
     outside = tmp_path_factory.mktemp("outside") / "part.safetensors"
     outside.write_bytes(b"not to be read")
@@ -136,16 +142,18 @@ def test_files_of_an_index_are_read_from_the_directory_of_the_model(
         (model / "model.safetensors.index.json").write_text(
             json.dumps({"weight_map": {"a": name, "b": name}})
         )
-        assert torch.equal(read_weights(model)[1]["norm.weight"], own.weights["norm.weight"])
+        assert torch.equal(read_weights(model)[1]["norm.weight"], tiny_model.weights["norm.weight"])
 
 
 @pytest.mark.parametrize("key", ["rope_type", "type"])
 def test_the_scaling_of_llama_3_is_read_by_either_name_of_its_kind(key: str, model: Path) -> None:
     scaling = RopeScaling(32.0, 1.0, 4.0, 8192)
-    given = {**structs.asdict(scaling), key: "llama3", "something": "new"}
+    llama3 = {**structs.asdict(scaling), key: "llama3", "something": "new"}
     # "rope_type" is the newer name, which counts.
-    for one in (given, {**given, "rope_type": "llama3", "type": "linear"}):
-        change(model, rope_scaling=one, rope_parameters={"rope_theta": 7.0})  # does not count
+    for rope_scaling in (llama3, {**llama3, "rope_type": "llama3", "type": "linear"}):
+        change(
+            model, rope_scaling=rope_scaling, rope_parameters={"rope_theta": 7.0}
+        )  # does not count
         config, _ = read_weights(model)
         assert (config.rope_scaling, config.rope_base) == (scaling, 10000.0)
     for none in (None, {}, {key: "default"}):
@@ -171,9 +179,9 @@ def test_a_weight_that_the_family_lacks_is_refused(model: Path) -> None:
 @pytest.mark.parametrize("value", [math.nan, -math.inf])
 def test_a_weight_that_is_not_finite_is_refused(model: Path, value: float) -> None:
     path = model / "model.safetensors"
-    held = read_safetensors(path)
-    held["model.norm.weight"][0] = value
-    write_safetensors(path, held)
+    tensors = read_safetensors(path)
+    tensors["model.norm.weight"][0] = value
+    write_safetensors(path, tensors)
     with pytest.raises(UsageError, match=r"norm.weight has NaN or infinite values"):
         read_weights(model)
 
@@ -198,12 +206,14 @@ def test_scores_are_divided_by_the_root_of_the_size_of_a_head() -> None:
     """The size may differ from the width of the decoder divided by the number of heads."""
     config = structs.replace(CONFIG, dim=8, heads=3, kv_heads=1, head_dim=16)
     torch.manual_seed(2)
-    one, x = Attention(config), torch.randn(1, 5, 8)
+    attention, x = Attention(config), torch.randn(1, 5, 8)
     turns = torch.ones(5, 8), torch.zeros(5, 8)
     past = torch.zeros(1, 1, 16, 0), torch.zeros(1, 1, 0, 16)
     with torch.no_grad():
-        made, k, v = one(x, turns, torch.zeros(1, 1, 5, 5), past)
-        q = one.wq(x).view(1, 5, 3, 16).transpose(1, 2)
+        mixed_output, k, v = attention(x, turns, torch.zeros(1, 1, 5, 5), past)
+        q = attention.wq(x).view(1, 5, 3, 16).transpose(1, 2)
         keys, values = (part.expand(1, 3, 5, 16) for part in (k.transpose(2, 3), v))
         mixed = torch.nn.functional.scaled_dot_product_attention(q, keys, values)
-        torch.testing.assert_close(made, one.wo(mixed.transpose(1, 2).reshape(1, 5, -1)))
+        torch.testing.assert_close(
+            mixed_output, attention.wo(mixed.transpose(1, 2).reshape(1, 5, -1))
+        )
