@@ -84,12 +84,12 @@ def test_each_kind_of_error_has_its_exit_code(kind: type[errors.QnnCiError], cod
     assert kind("what").exit_code == code
 
 
-@pytest.mark.parametrize(("key", "what"), [("models.net", "models.net: bad"), ("", "bad")])
-def test_a_usage_error_in_a_file_is_prefixed_with_its_key(key: str, what: str) -> None:
+@pytest.mark.parametrize(("key", "message"), [("models.net", "models.net: bad"), ("", "bad")])
+def test_a_usage_error_in_a_file_is_prefixed_with_its_key(key: str, message: str) -> None:
     with pytest.raises(errors.UsageError) as caught, errors.at_key(key):
         raise errors.UsageError("bad", why="a reason", fix="correct it")
     assert (caught.value.what, caught.value.why, caught.value.fix) == (
-        what,
+        message,
         "a reason",
         "correct it",
     )

@@ -75,11 +75,11 @@ def test_a_record_is_not_written_to_a_pipe_that_nobody_reads(tmp_path: Path) -> 
 
 
 def test_a_link_with_the_name_of_the_temporary_file_is_not_followed(tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    other.write_text("kept")
-    (tmp_path / f".a.json.{os.getpid()}").symlink_to(other)
+    target = tmp_path / "other"
+    target.write_text("kept")
+    (tmp_path / f".a.json.{os.getpid()}").symlink_to(target)
     write_whole(tmp_path / "a.json", "new")
-    assert (other.read_text(), (tmp_path / "a.json").read_text()) == ("kept", "new")
+    assert (target.read_text(), (tmp_path / "a.json").read_text()) == ("kept", "new")
     assert not (tmp_path / "a.json").is_symlink()
 
 
@@ -132,16 +132,16 @@ def test_the_digest_of_sources_covers_names_and_bytes_not_bytecode(tmp_path: Pat
     for name in ("one.pyc", "one.pyc.140234567890"):  # the second while Python writes it
         write_whole(package / "__pycache__" / name, "bytecode")
     assert digest_sources(package) == before
-    both = digest_sources(package, package / "one.py")
-    assert digest_sources(package / "one.py", package) == both
-    seen = {before, both, digest_sources()}
+    two_places = digest_sources(package, package / "one.py")
+    assert digest_sources(package / "one.py", package) == two_places
+    digests = {before, two_places, digest_sources()}
     write_whole(package / "inner" / "rules.bzl", "3")
-    seen.add(digest_sources(package))
+    digests.add(digest_sources(package))
     (package / "one.py").rename(package / "two.py")
-    seen.add(digest_sources(package))
+    digests.add(digest_sources(package))
     (package / "inner").rename(package / "other")
-    seen.add(digest_sources(package))
-    assert len(seen) == 6
+    digests.add(digest_sources(package))
+    assert len(digests) == 6
     package.rename(tmp_path / "elsewhere")
     (tmp_path / "elsewhere").rename(package)
     (tmp_path / "deeper").mkdir()
@@ -171,8 +171,8 @@ def test_a_failed_block_leaves_the_old_directory(tmp_path: Path) -> None:
 
 def test_the_staging_directory_of_a_killed_process_is_removed_by_the_next(tmp_path: Path) -> None:
     target = tmp_path / "o[u]t"
-    kept = tmp_path / ".o[u]t.mine"
-    kept.mkdir()
+    own_directory = tmp_path / ".o[u]t.mine"
+    own_directory.mkdir()
     code = (
         "import os, signal, sys; from pathlib import Path\n"
         "from provisioning.files import staged_directory\n"
@@ -185,7 +185,7 @@ def test_the_staging_directory_of_a_killed_process_is_removed_by_the_next(tmp_pa
     assert len(list(tmp_path.iterdir())) == 2
     with staged_directory(target):
         pass
-    assert sorted(tmp_path.iterdir()) == [kept, target]
+    assert sorted(tmp_path.iterdir()) == [own_directory, target]
 
 
 @pytest.fixture
@@ -240,15 +240,15 @@ def test_a_staged_directory_replaces_a_link_and_not_its_target(tmp_path: Path) -
 
 
 def test_a_tree_is_removed_with_its_links_and_what_they_name_stays(tmp_path: Path) -> None:
-    kept, tree = tmp_path / "kept", tmp_path / "tree"
-    for path in (kept, tree / "a"):
+    linked, tree = tmp_path / "kept", tmp_path / "tree"
+    for path in (linked, tree / "a"):
         path.mkdir(parents=True)
         (path / "file").touch()
     for name in ("b", "a/b"):
-        (tree / name).symlink_to(kept)
+        (tree / name).symlink_to(linked)
     remove_tree(tree)
-    assert list(tmp_path.iterdir()) == [kept]
-    assert list(kept.iterdir()) == [kept / "file"]
+    assert list(tmp_path.iterdir()) == [linked]
+    assert list(linked.iterdir()) == [linked / "file"]
 
 
 def test_an_unwritable_path_is_refused_with_the_callers_fix(tmp_path: Path) -> None:
@@ -272,7 +272,7 @@ def test_an_unwritable_path_is_refused_with_the_callers_fix(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("number", "what"),
+    ("number", "message"),
     [
         (errno.ENOSPC, "there is no space left for /here"),
         (errno.EDQUOT, "there is no space left for /here"),
@@ -282,12 +282,12 @@ def test_an_unwritable_path_is_refused_with_the_callers_fix(tmp_path: Path) -> N
         (errno.EIO, "/here cannot be written"),
     ],
 )
-def test_every_refused_write_is_a_store_error_with_exit_code_4(number: int, what: str) -> None:
+def test_every_refused_write_is_a_store_error_with_exit_code_4(number: int, message: str) -> None:
     with pytest.raises(StoreError) as caught, explain_writes(Path("/here")):
         raise OSError(number, os.strerror(number), "/here/file")
-    assert caught.value.what == what
+    assert caught.value.what == message
     assert caught.value.why.endswith(f"/here/file: {os.strerror(number)}")
-    assert (" MiB are free" in caught.value.why) == what.startswith("there is no space")
+    assert (" MiB are free" in caught.value.why) == message.startswith("there is no space")
     assert caught.value.exit_code == ExitCode.DOWNLOAD
 
 
@@ -301,11 +301,11 @@ def test_a_full_disk_is_named_wherever_it_is_in_the_chain(number: int, named: st
             outer = ValueError("later")
             setattr(outer, "__context__" if how == "context" else "__cause__", error)
             error = outer
-        found = explain_no_room(error)
-        assert found
+        error_shown = explain_no_room(error)
+        assert error_shown
         place = named or tempfile.gettempdir()
-        assert found.what == f"there is no space left for {place}"
-        assert found.fix == "free some space, or choose a disk with enough free space"
+        assert error_shown.what == f"there is no space left for {place}"
+        assert error_shown.fix == "free some space, or choose a disk with enough free space"
     assert explain_no_room(None) is None
     circular = ValueError("seven")
     circular.__cause__ = circular
@@ -330,16 +330,16 @@ def test_scratch_directories_of_killed_processes_are_removed_and_others_stay(
 ) -> None:
     argv = [sys.executable, "-c", HOLDER, str(tmp_path)]
     holders = [subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    killed, held = [Path(holder.stdout.readline().strip()) for holder in holders if holder.stdout]
+    killed, living = [Path(holder.stdout.readline().strip()) for holder in holders if holder.stdout]
     holders[0].kill()
     holders[0].wait()
     assert (killed / "file").exists()
     with scratch_directory(tmp_path, "run") as scratch:
-        assert sorted(tmp_path.iterdir()) == sorted([held, scratch])
-    assert list(tmp_path.iterdir()) == [held]
+        assert sorted(tmp_path.iterdir()) == sorted([living, scratch])
+    assert list(tmp_path.iterdir()) == [living]
     holders[1].kill()
-    for one in holders:
-        one.communicate()
+    for holder in holders:
+        holder.communicate()
 
 
 def test_scratch_directories_stay_where_directories_cannot_be_locked(
@@ -351,8 +351,8 @@ def test_scratch_directories_stay_where_directories_cannot_be_locked(
         raise OSError(errno.EBADF, os.strerror(errno.EBADF))
 
     monkeypatch.setattr(files.fcntl, "flock", refuse)
-    with scratch_directory(tmp_path, "run") as one, scratch_directory(tmp_path, "run") as other:
-        assert sorted(tmp_path.iterdir()) == sorted([one, other])
+    with scratch_directory(tmp_path, "run") as first, scratch_directory(tmp_path, "run") as second:
+        assert sorted(tmp_path.iterdir()) == sorted([first, second])
     assert not list(tmp_path.iterdir())
 
 
@@ -360,12 +360,12 @@ def test_temporary_files_of_killed_writers_are_removed_and_others_stay(tmp_path:
     ended = subprocess.Popen(["true"])
     ended.wait()
     names = [f".report.json.{ended.pid}", f".report.json.{os.getppid()}", f".other.{ended.pid}"]
-    others = [".report.json.bak", ".report.json.1.bak"]
-    for name in [*names, *others]:
+    other_names = [".report.json.bak", ".report.json.1.bak"]
+    for name in [*names, *other_names]:
         (tmp_path / name).write_text("half")
     write_whole(tmp_path / "report.json", "{}")
     left = {path.name for path in tmp_path.iterdir()}
-    assert left == {"report.json", *others, *names[1:]}
+    assert left == {"report.json", *other_names, *names[1:]}
     for name in (f".[ab].json.{ended.pid}", f".a.json.{ended.pid}"):
         (tmp_path / name).touch()
     write_whole(tmp_path / "[ab].json", "{}")
@@ -379,15 +379,15 @@ def test_temporary_files_of_killed_writers_are_removed_and_others_stay(tmp_path:
 def test_a_tree_is_removed_and_walked_however_deep_it_is(tmp_path: Path, name: str) -> None:
     top, path = tmp_path / "tree", Path("tree")
     top.mkdir()
-    here = os.open(top, os.O_RDONLY)
+    directory = os.open(top, os.O_RDONLY)
     for _ in range(1500):
-        os.mkdir(name, dir_fd=here)
-        below = os.open(name, os.O_RDONLY, dir_fd=here)
-        os.close(here)
-        here = below
-    os.close(here)
+        os.mkdir(name, dir_fd=directory)
+        below = os.open(name, os.O_RDONLY, dir_fd=directory)
+        os.close(directory)
+        directory = below
+    os.close(directory)
     (top / "link").symlink_to(tmp_path)
     (tmp_path / "kept").touch()
     assert sum(1 for _ in walk(top)) > 15
     remove_tree(top)
-    assert [one.name for one in tmp_path.iterdir()] == ["kept"], path
+    assert [path_left.name for path_left in tmp_path.iterdir()] == ["kept"], path

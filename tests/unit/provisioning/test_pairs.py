@@ -51,8 +51,10 @@ def test_an_executorch_without_a_row_uses_the_row_of_its_minor_version() -> None
     assert DEFAULT is not None
     rows = [replace_row(DEFAULT, version=version) for version in ("1.5.1", "1.5.0", "1.4.2")]
     pairs = replace_row(PAIRS, executorch=tuple(rows))
-    found = {version: pairs.find(version) for version in ("1.5.0", "1.5.9", "1.4.0", "1.6.0")}
-    assert found == {"1.5.0": rows[1], "1.5.9": rows[0], "1.4.0": rows[2], "1.6.0": None}
+    rows_by_version = {
+        version: pairs.find(version) for version in ("1.5.0", "1.5.9", "1.4.0", "1.6.0")
+    }
+    assert rows_by_version == {"1.5.0": rows[1], "1.5.9": rows[0], "1.4.0": rows[2], "1.6.0": None}
 
 
 def test_version_ranges_of_every_pair_are_ordered_and_match_the_policies() -> None:
@@ -68,8 +70,8 @@ def test_version_ranges_of_every_pair_are_ordered_and_match_the_policies() -> No
 
 
 def test_every_checkout_that_can_be_fetched_has_a_row() -> None:
-    known = {row.version for row in PAIRS.executorch}
-    assert {release.version for release in read_toolchain("executorch").releases} <= known
+    versions = {row.version for row in PAIRS.executorch}
+    assert {release.version for release in read_toolchain("executorch").releases} <= versions
 
 
 @pytest.mark.parametrize(
@@ -134,17 +136,21 @@ def compose(
         checkout=CheckoutFacts(Path("/src/executorch"), is_directory=True, version=checkout),
     )
     policy, fitness, kinds = read_doctor_policy(), find_fitness(profile), read_elf_policies()
-    wanted = {kind: kinds[kind] for kind in fitness.kinds}
+    required_kinds = {kind: kinds[kind] for kind in fitness.kinds}
     minimum = read_profile(profile).minimum(name)
     if fitness.python:
         facts = replace(facts, checkout=None, ndk=None)
-    return Case(facts, policy, fitness, {**kinds, **wanted}, soc, minimum, PAIRS)
+    return Case(facts, policy, fitness, {**kinds, **required_kinds}, soc, minimum, PAIRS)
 
 
 def find_pair_faults(case: Case) -> Verdict:
     """The verdict of the checks that are about a pair of versions."""
-    found = [one for one in judge_environment(case) if one.id in IDS or one.id.startswith("QNN9")]
-    return Verdict(case.facts.profile, tuple(found))
+    findings = [
+        finding
+        for finding in judge_environment(case)
+        if finding.id in IDS or finding.id.startswith("QNN9")
+    ]
+    return Verdict(case.facts.profile, tuple(findings))
 
 
 SOCS = {"SM8750": ("SM8750", 79), "SM8850": ("SM8850", 81), "SM8650": ("SM8650", 75)}
@@ -198,10 +204,14 @@ def test_versions_that_do_not_fit_together_are_named(row: str) -> None:
         *(
             (
                 "emulator",
-                {"executorch": one.executorch, "torch": f"{one.torch}+cpu", "sdk": one.qnn}
+                {
+                    "executorch": supported.executorch,
+                    "torch": f"{supported.torch}+cpu",
+                    "sdk": supported.qnn,
+                }
                 | {"name": "qnn-runtime", "flatc": "/bin/flatc"},
             )
-            for one in PAIRS.supported
+            for supported in PAIRS.supported
         ),
         ("emulator-sdk", {"no_device": ""}),
         ("aot", {}),
@@ -251,7 +261,9 @@ def test_an_sdk_works_from_the_oldest_to_the_newest_and_not_only_if_pinned(
     assert DEFAULT
     row = replace_row(DEFAULT, qnn=QnnRange(oldest="2.30.0", newest="2.50.0", pinned="2.40.0"))
     case = replace(compose("aot", sdk=sdk), pairs=replace_row(PAIRS, executorch=(row,)))
-    assert [one.id for one in judge_environment(case) if one.id in {"QNN904", "QNN905"}] == ids
+    assert [
+        finding.id for finding in judge_environment(case) if finding.id in {"QNN904", "QNN905"}
+    ] == ids
 
 
 def test_an_overlay_is_checked_by_its_headers_not_by_the_table_of_pairs() -> None:

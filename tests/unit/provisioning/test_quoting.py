@@ -68,10 +68,10 @@ def test_a_command_in_a_message_is_translated_with_its_arguments(text: str) -> N
 
 def test_no_other_module_quotes_for_a_shell() -> None:
     root = Path(__file__).parents[3]
-    others = [
+    quoting_modules = [
         str(path.relative_to(root))
         for folder in ("ci", "provisioning")
         for path in (root / folder).rglob("*.py")
         if path.name != "quoting.py" and re.search(r"shlex\.(quote|join)", path.read_text("utf-8"))
     ]
-    assert others == []
+    assert quoting_modules == []

@@ -30,8 +30,8 @@ def test_a_version_is_read_without_a_vendors_date(text: str, version: str) -> No
 @pytest.mark.parametrize("text", ["2.43", "2.43.0.260128"])
 def test_a_version_is_two_numbers_or_more(text: str) -> None:
     assert is_version(text)
-    others = (f"v{text}", f"{text}-rc1", f"/opt/{text}", f"{text}/", f"{text}.", f"{text}\n")
-    assert not any(map(is_version, (*others, "27", "", "pinned")))
+    not_versions = (f"v{text}", f"{text}-rc1", f"/opt/{text}", f"{text}/", f"{text}.", f"{text}\n")
+    assert not any(map(is_version, (*not_versions, "27", "", "pinned")))
 
 
 @pytest.mark.parametrize(

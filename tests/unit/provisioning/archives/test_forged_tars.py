@@ -64,11 +64,11 @@ def extra(kind: bytes, data: bytes) -> bytes:
 
 def record(key: bytes, value: bytes) -> bytes:
     """A pax record, which begins with its own length."""
-    rest = b" %s=%s\n" % (key, value)
-    length = len(rest) + 1
-    while length != len(b"%d" % length) + len(rest):
+    tail = b" %s=%s\n" % (key, value)
+    length = len(tail) + 1
+    while length != len(b"%d" % length) + len(tail):
         length += 1
-    return b"%d" % length + rest
+    return b"%d" % length + tail
 
 
 class Trickle:
@@ -89,9 +89,9 @@ def read(data: bytes) -> list[tuple[Member, bytes]]:
         for member in reader.members():
             yield member, b"".join(reader.data())
 
-    found = list(pairs(io.BytesIO(data)))
-    assert list(pairs(Trickle(data))) == found
-    return found
+    members = list(pairs(io.BytesIO(data)))
+    assert list(pairs(Trickle(data))) == members
+    return members
 
 
 def names(data: bytes) -> list[str]:
@@ -145,7 +145,7 @@ def test_the_root_directory_of_a_tarball_is_skipped(name: bytes) -> None:
 )
 def test_the_size_in_a_tar_header_is_octal_or_base_256(size: bytes, count: int) -> None:
     data = header(size=size) + padded(b"x" * count)
-    assert [(member.size, len(one)) for member, one in read(data + file(b"b") + END)] == [
+    assert [(member.size, len(content)) for member, content in read(data + file(b"b") + END)] == [
         (count, count),
         (4, 4),
     ]
@@ -225,8 +225,8 @@ def test_gnu_and_pax_headers_apply_only_to_the_next_member() -> None:
     stream += (
         extra(b"g", record(b"comment", b"c")) + file(b"e") + header(b"k", kind=b"2", link=b"m")
     )
-    found = read(stream + END)
-    assert [(member.name, member.size, member.link) for member, _ in found] == [
+    members = read(stream + END)
+    assert [(member.name, member.size, member.link) for member, _ in members] == [
         (LONG.decode(), 4, ""),
         ("l", 0, "end/" * 40 + "X"),
         ("pax/name", 4, ""),
@@ -236,7 +236,7 @@ def test_gnu_and_pax_headers_apply_only_to_the_next_member() -> None:
         ("e", 4, ""),
         ("k", 0, "m"),
     ]
-    assert found[5][1] == b"y" * 700
+    assert members[5][1] == b"y" * 700
 
 
 def test_a_pax_header_of_sparse_data_makes_its_member_a_sparse_file() -> None:
@@ -248,9 +248,11 @@ def test_a_pax_header_of_sparse_data_makes_its_member_a_sparse_file() -> None:
 def test_the_extension_headers_of_a_member_have_a_common_size_limit() -> None:
     half = extra(b"L", b"n" * (MAX_HEADER_BYTES // 2 - 1))
     assert len(names(half + half + file() + END)[0]) == MAX_HEADER_BYTES // 2 - 1
-    more = extra(b"K", b"n" * (MAX_HEADER_BYTES // 2))
-    assert refusal(half + more + file() + END) == "it has a header of more than 1048576 bytes"
-    assert len(names(half + file() + more + file() + END)) == 2
+    link_header = extra(b"K", b"n" * (MAX_HEADER_BYTES // 2))
+    assert (
+        refusal(half + link_header + file() + END) == "it has a header of more than 1048576 bytes"
+    )
+    assert len(names(half + file() + link_header + file() + END)) == 2
 
 
 def compress(*parts: bytes) -> bytes:

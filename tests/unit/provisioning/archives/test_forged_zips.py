@@ -64,8 +64,8 @@ class Entry:
         return head + name + self.local_extra + self.bytes_in_file
 
     def central(self, offset: int) -> bytes:
-        def known(value: int | None, other: int) -> int:
-            return other if value is None else value
+        def known(value: int | None, usual: int) -> int:
+            return usual if value is None else value
 
         head = struct.pack(
             "<4s6HIIIHHHHHII",
@@ -96,7 +96,7 @@ class End:
 
     disk: int = 0
     first: int = 0
-    here: int | None = None
+    count_on_disk: int | None = None
     count: int | None = None
     size: int | None = None
     offset: int | None = None
@@ -116,19 +116,19 @@ def forge(*entries: Entry, end: End = End(), before: bytes = b"", after: bytes =
         out += entry.local()
     out += before
     right = {
-        "here": len(entries),
+        "count_on_disk": len(entries),
         "count": len(entries),
         "size": len(directory),
         "offset": len(out),
     }
-    said = {name: getattr(end, name) for name in right if getattr(end, name) is not None}
+    declared = {name: getattr(end, name) for name in right if getattr(end, name) is not None}
     out += directory + after
     if end.is_64:
         wide = {"disk": 0, "first": 0, **right, **end.wide}
         at = len(out)
         out += struct.pack("<4sQHHIIQQQQ", end.signature, 44, 45, 45, *wide.values())
         out += struct.pack("<4sIQI", end.locator, 0, at if end.at is None else end.at, 1)
-    numbers = {**right, **said}.values()
+    numbers = {**right, **declared}.values()
     fixed = struct.pack("<4sHHHHIIH", b"PK\5\6", end.disk, end.first, *numbers, len(end.comment))
     return out + fixed + end.comment
 
@@ -165,7 +165,7 @@ WHOLE = Member("a", 36, 0o644, "file", "", 0, PACKED, CRC, 8)
 SECOND = 30 + 1 + PACKED
 OTHER = b"\7\0\3\0xyz"
 TWINS = b"PK\5\6 and more of what is no end record"
-ALL_64 = End(is_64=True, here=0xFFFF, count=0xFFFF, size=FULL, offset=FULL)
+ALL_64 = End(is_64=True, count_on_disk=0xFFFF, count=0xFFFF, size=FULL, offset=FULL)
 
 
 def good(**change: Any) -> Entry:
@@ -258,10 +258,10 @@ def ended(**change: Any) -> bytes:
         (forge(GOOD)[:-1], MISSING),
         (forge(GOOD) + b"x", MISSING),
         (ended(comment=b"hello")[:-1], MISSING),
-        *((ended(**one), SPLIT) for one in ({"disk": 1}, {"first": 1}, {"here": 2})),
+        *((ended(**change), SPLIT) for change in ({"disk": 1}, {"first": 1}, {"count_on_disk": 2})),
         *(
-            (ended(is_64=True, count=0xFFFF, wide=one), SPLIT)
-            for one in ({"disk": 1}, {"first": 1}, {"here": 2})
+            (ended(is_64=True, count=0xFFFF, wide=change), SPLIT)
+            for change in ({"disk": 1}, {"first": 1}, {"count_on_disk": 2})
         ),
         (ended(is_64=True, offset=FULL, signature=b"PK\6\5"), NO_64),
         (ended(is_64=True, offset=FULL, at=0), NO_64),
@@ -269,9 +269,12 @@ def ended(**change: Any) -> bytes:
         (ended(is_64=True, offset=FULL, wide={"size": HUGE}), OUTSIDE),
         (ended(offset=1 << 20), OUTSIDE),
         (ended(offset=FULL), OUTSIDE),
-        (ended(here=0, count=0), AFTER),
+        (ended(count_on_disk=0, count=0), AFTER),
         (forge(GOOD, after=b"x", end=End(size=BYTES + 1)), AFTER),
-        (ended(here=2, count=2), "its central directory has fewer members than it declares"),
+        (
+            ended(count_on_disk=2, count=2),
+            "its central directory has fewer members than it declares",
+        ),
         (ended(size=BYTES - 1), CUT),
         *(
             (forge(good(extra=extra, **dict.fromkeys(full, FULL))), f"{CUT}: ")
@@ -300,8 +303,8 @@ def ended(**change: Any) -> bytes:
     ],
 )
 def test_a_malformed_zip_directory_is_refused_with_the_reason(data: bytes, why: str) -> None:
-    said = outcome(lambda: read_directory(Archive(data)))
-    assert said == why or (why.startswith(CUT) and said.startswith(why))
+    reason = outcome(lambda: read_directory(Archive(data)))
+    assert reason == why or (why.startswith(CUT) and reason.startswith(why))
 
 
 @pytest.mark.parametrize(
@@ -312,8 +315,8 @@ def test_a_zip_directory_has_limits_of_members_and_bytes(
 ) -> None:
     monkeypatch.setattr(zipfiles, "MAX_MEMBERS", members)
     monkeypatch.setattr(zipfiles, "MAX_DIRECTORY_BYTES", 2 * BYTES + spare)
-    said = outcome(lambda: len(read_directory(Archive(forge(GOOD, good(name=b"b"))))))
-    assert said == (2 if fits else f"its directory is too large: 2 members, {2 * BYTES} bytes")
+    result = outcome(lambda: len(read_directory(Archive(forge(GOOD, good(name=b"b"))))))
+    assert result == (2 if fits else f"its directory is too large: 2 members, {2 * BYTES} bytes")
 
 
 STORED, LINKED = good(method=0), Entry(b"l", b"a", mode=stat.S_IFLNK | 0o777)
@@ -322,7 +325,7 @@ FLAT = replace(MEMBER, compressed=36, method=0)
 
 
 @pytest.mark.parametrize(
-    ("entry", "declared", "wanted"),
+    ("entry", "declared", "expected"),
     [
         (good(local_extra=b"extra"), {}, GOOD.data),
         (good(body=b"\xff" * 40), {}, "member 'a' cannot be inflated: "),
@@ -344,7 +347,7 @@ FLAT = replace(MEMBER, compressed=36, method=0)
     ],
 )
 def test_a_zip_member_that_contradicts_its_directory_is_refused(
-    entry: Entry, declared: dict[str, Any], wanted: bytes | str
+    entry: Entry, declared: dict[str, Any], expected: bytes | str
 ) -> None:
     """The member starts at byte 1 of the archive, after a filler byte."""
 
@@ -354,22 +357,22 @@ def test_a_zip_member_that_contradicts_its_directory_is_refused(
             member = replace(member, compressed=len(entry.body))
         return b"".join(inflate_member(Archive(b"!" + entry.local()), member))
 
-    said = outcome(inflate)
-    assert said == wanted or (entry.body is not None and said.startswith(wanted))
+    result = outcome(inflate)
+    assert result == expected or (entry.body is not None and result.startswith(expected))
 
 
 @pytest.mark.parametrize(
-    ("target", "wanted"),
+    ("target", "message"),
     [
         (b"a" * 4096, "the target of link 'l' is 4096 bytes long; the limit is 4095"),
         (b"\xff", "the target of link 'l' is not UTF-8"),
     ],
 )
-def test_target_of_a_zip_link_has_a_length_limit_and_is_utf8(target: bytes, wanted: str) -> None:
+def test_target_of_a_zip_link_has_a_length_limit_and_is_utf8(target: bytes, message: str) -> None:
     entry = replace(LINKED, data=target)
     crc, packed = zlib.crc32(target), len(entry.bytes_in_file)
     member = Member("l", len(target), kind="symlink", compressed=packed, crc=crc, method=8)
-    assert outcome(lambda: read_link(Archive(entry.local()), member)) == wanted
+    assert outcome(lambda: read_link(Archive(entry.local()), member)) == message
 
 
 def placed_in(entries: Sequence[Entry]) -> tuple[Archive, list[tuple[str, Member]]]:
@@ -384,15 +387,15 @@ def test_zip_members_are_written_and_links_returned(tmp_path: Path) -> None:
     program = replace(GOOD, name=b"b", mode=stat.S_IFREG | 0o750, data=b"x" * 50)
     source, placed = placed_in([GOOD, LINKED, FOLDER, program])
     root = tmp_path / "root"
-    told: list[int] = []
-    entries, links = extract_members(source, root, placed, told.append)
+    counts: list[int] = []
+    entries, links = extract_members(source, root, placed, counts.append)
     assert {entry.path: (entry.size, entry.mode) for entry in entries} == {
         "in/a": (36, 0o444),
         "in/b": (50, 0o554),
         "in/d/": (0, 0o755),
     }
     assert links == {"in/l": "a"}
-    assert (sum(told), (root / "in/b").read_bytes()) == (86, b"x" * 50)
+    assert (sum(counts), (root / "in/b").read_bytes()) == (86, b"x" * 50)
     assert (root / "in/d").is_dir()
     assert extract_members(source, tmp_path / "other", placed)[1] == links
 

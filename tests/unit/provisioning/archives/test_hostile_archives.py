@@ -55,10 +55,10 @@ def zipped(*members: tuple[str | zipfile.ZipInfo, bytes]) -> bytes:
 
 
 def info(name: str, mode: int) -> zipfile.ZipInfo:
-    made = zipfile.ZipInfo(name)
-    made.create_system = 3
-    made.external_attr = mode << 16
-    return made
+    entry = zipfile.ZipInfo(name)
+    entry.create_system = 3
+    entry.external_attr = mode << 16
+    return entry
 
 
 def tarred(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
@@ -74,9 +74,9 @@ def tarred(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
 def tar_info(
     name: str, kind: bytes = tarfile.REGTYPE, link: str = "", size: int = 0
 ) -> tarfile.TarInfo:
-    made = tarfile.TarInfo(name)
-    made.type, made.linkname, made.size = kind, link, size
-    return made
+    entry = tarfile.TarInfo(name)
+    entry.type, entry.linkname, entry.size = kind, link, size
+    return entry
 
 
 LINK = stat.S_IFLNK | 0o777
@@ -205,13 +205,13 @@ def test_links_through_links_and_empty_directories_are_kept(tmp_path: Path) -> N
 def test_a_mutated_zip_is_read_or_refused(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    whole = bytearray(zipped((info("pkg/l", LINK), b"a.so")))
+    archive = bytearray(zipped((info("pkg/l", LINK), b"a.so")))
     for _ in range(data.draw(st.integers(1, 6))):
-        at = data.draw(st.integers(0, len(whole) - 1))
-        whole[at] = data.draw(st.integers(0, 255))
+        at = data.draw(st.integers(0, len(archive) - 1))
+        archive[at] = data.draw(st.integers(0, 255))
     cut = data.draw(st.integers(0, 40))
     directory = tmp_path_factory.mktemp("fuzz")
-    (directory / "a.zip").write_bytes(bytes(whole[: len(whole) - cut]))
+    (directory / "a.zip").write_bytes(bytes(archive[: len(archive) - cut]))
     with contextlib.suppress(IntegrityError):
         unpack(directory / "a.zip", directory / "root")
     assert {path.name for path in directory.iterdir()} <= {"a.zip", "root"}

@@ -97,10 +97,10 @@ def test_a_member_with_an_unsafe_name_is_refused(member: Member, problem: str) -
         ((Member("a", 0), Member("h", 0, kind="hardlink", link="a")), ""),
         *(
             (
-                (other, Member("h", 0, kind="hardlink", link="a")),
+                (target, Member("h", 0, kind="hardlink", link="a")),
                 "hard link 'h' points to 'a', which is not a file in it",
             )
-            for other in (
+            for target in (
                 Member("ab", 0),
                 Member("a/", 0, kind="dir"),
                 Member("a", 0, kind="symlink", link="ab"),
@@ -114,7 +114,7 @@ def test_members_whose_names_clash_are_refused(members: tuple[Member, ...], why:
 
 DENSE = 1100 * 7 + (1 << 20)
 THREE = [Member(name, 40) for name in "abc"]
-LINKS = [Member("a", 40), *(Member(one, 0, kind="hardlink", link="a") for one in "bc")]
+LINKS = [Member("a", 40), *(Member(name, 0, kind="hardlink", link="a") for name in "bc")]
 
 
 @pytest.mark.parametrize(

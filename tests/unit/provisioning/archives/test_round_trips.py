@@ -61,7 +61,11 @@ MEMBERS = st.lists(
         st.just("0"),
     ),
     max_size=4,
-).map(lambda members: [one._replace(name=f"{at}{one.name}") for at, one in enumerate(members)])
+).map(
+    lambda members: [
+        member._replace(name=f"{at}{member.name}") for at, member in enumerate(members)
+    ]
+)
 KINDS = {"file": tarfile.REGTYPE, "dir": tarfile.DIRTYPE, "symlink": tarfile.SYMTYPE}
 BITS = {"file": stat.S_IFREG, "dir": stat.S_IFDIR, "symlink": stat.S_IFLNK}
 FORMATS = [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]
@@ -83,12 +87,12 @@ def write_tar(members: list[Given], form: int) -> bytes:
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=form) as archive:
         for member in members:
-            made = tarfile.TarInfo(member.name)
-            made.type, made.mode = KINDS[member.kind], member.mode
-            made.size, made.linkname = (
+            entry = tarfile.TarInfo(member.name)
+            entry.type, entry.mode = KINDS[member.kind], member.mode
+            entry.size, entry.linkname = (
                 (member.size, "") if member.kind == "file" else (0, member.link)
             )
-            archive.addfile(made, io.BytesIO(member.data))
+            archive.addfile(entry, io.BytesIO(member.data))
     return out.getvalue()
 
 
@@ -101,7 +105,7 @@ def test_a_tarball_is_read_as_tarfile_wrote_it(
         stream = write_tar(members, form)
     except ValueError:  # a name that is too long for the format
         assume(False)
-    wanted = [
+    expected = [
         {
             "file": (Member(member.name, member.size, member.mode), member.data),
             "dir": (Member(f"{member.name}/", 0, member.mode, "dir"), b""),
@@ -115,13 +119,13 @@ def test_a_tarball_is_read_as_tarfile_wrote_it(
         for member in reader.members():
             yield member, b"".join(reader.data())
 
-    assert list(read(io.BytesIO(stream))) == wanted
-    assert list(read(Trickle(stream))) == wanted
+    assert list(read(io.BytesIO(stream))) == expected
+    assert list(read(Trickle(stream))) == expected
     if len(stream) > MIN_BOMB_BYTES:  # it may be refused as a bomb, if its bytes are alike
         return
     path = tmp_path_factory.getbasetemp() / pack
     path.write_bytes(PACK[pack](stream))
-    assert read_members(path, pack, Limits()) == [member for member, _ in wanted]
+    assert read_members(path, pack, Limits()) == [member for member, _ in expected]
 
 
 class Pipe(io.BytesIO):
@@ -157,27 +161,29 @@ def test_a_zip_is_read_as_zipfile_wrote_it(
     contents = []
     with zipfile.ZipFile(out, "w") as archive:
         archive.comment = comment
-        for one in members:
-            made = zipfile.ZipInfo(f"{one.name}/" if one.kind == "dir" else one.name)
-            made.create_system, made.external_attr = 3, (BITS[one.kind] | one.mode) << 16
-            made.compress_type = method
-            contents.append({"file": one.data, "dir": b"", "symlink": one.link.encode()}[one.kind])
-            with archive.open(made, "w", force_zip64=is_wide) as file:
+        for member in members:
+            entry = zipfile.ZipInfo(f"{member.name}/" if member.kind == "dir" else member.name)
+            entry.create_system, entry.external_attr = 3, (BITS[member.kind] | member.mode) << 16
+            entry.compress_type = method
+            contents.append(
+                {"file": member.data, "dir": b"", "symlink": member.link.encode()}[member.kind]
+            )
+            with archive.open(entry, "w", force_zip64=is_wide) as file:
                 file.write(contents[-1])
         written = archive.infolist()
     path = tmp_path_factory.getbasetemp() / "a.zip"
     path.write_bytes(out.getvalue())
     source = FileSource(path)
     try:
-        found = read_directory(source)
-        assert found == [
+        directory = read_directory(source)
+        assert directory == [
             Member(
-                *(made.filename, made.file_size, one.mode, one.kind, ""),
-                *(made.header_offset, made.compress_size, made.CRC, made.compress_type),
+                *(entry.filename, entry.file_size, given_member.mode, given_member.kind, ""),
+                *(entry.header_offset, entry.compress_size, entry.CRC, entry.compress_type),
             )
-            for made, one in zip(written, members, strict=True)
+            for entry, given_member in zip(written, members, strict=True)
         ]
-        for member, data in zip(found, contents, strict=True):
+        for member, data in zip(directory, contents, strict=True):
             if member.kind == "symlink":
                 assert read_link(source, member) == data.decode()
                 continue

@@ -25,6 +25,6 @@ def only_server() -> Iterator[BadServer]:
 
 @pytest.fixture
 def server(only_server: BadServer) -> BadServer:
-    for one in (only_server.files, only_server.faults, only_server.requests):
-        one.clear()
+    for record in (only_server.files, only_server.faults, only_server.requests):
+        record.clear()
     return only_server

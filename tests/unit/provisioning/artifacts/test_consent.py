@@ -139,9 +139,9 @@ def test_first_use_is_recorded_without_credentials_and_pins_later_downloads(
         with pytest.raises(IntegrityError, match="no known SHA-256"):
             sdk.provision(trust=trust)
     monkeypatch.setenv("CI", "")
-    found = sdk.provision("headers", trust=True)
-    whole = sdk.provision()
-    assert (found.fetched, whole.fetched) == (True, True)
+    headers = sdk.provision("headers", trust=True)
+    complete = sdk.provision()
+    assert (headers.fetched, complete.fetched) == (True, True)
     path = machine_lock_path(sdk.store, "sdk", "1.2.3")
     lock = read_lock(path)
     assert lock == Lock(
@@ -152,7 +152,7 @@ def test_first_use_is_recorded_without_credentials_and_pins_later_downloads(
         hash_file(sdk.archive),
         "1970-01-02",
         ("5 files unpacked, each matches its checksum in the archive", "sdk.yaml says 1.2.3"),
-        parse_tree((whole.root.parent / TREE_FILE).read_bytes()).files,
+        parse_tree((complete.root.parent / TREE_FILE).read_bytes()).files,
     )
     for directory in (sdk.store.trees, sdk.store.downloads):
         for entry in directory.iterdir():
@@ -238,14 +238,14 @@ def test_machines_of_libraries_are_compared_with_their_directories(
     names = {62: "x86-64", 183: "aarch64", 164: "hexagon"}
     (line,) = check_machines(tmp_path)
     assert line == f"2 libraries are {names[machine]}"
-    for data, what in (
+    for data, message in (
         (made.make_library(243, 9000), f"{folder}/libA.so is for the wrong machine"),
         (b"no ELF", f"{folder}/libA.so is not a library"),
     ):
         write(library, data)
         with pytest.raises(IntegrityError) as caught:
             check_machines(tmp_path)
-        assert caught.value.what == what
+        assert caught.value.what == message
 
 
 def test_versions_in_libraries_are_compared_with_archives(sdk: Workspace, tmp_path: Path) -> None:
@@ -261,10 +261,10 @@ def test_versions_in_libraries_are_compared_with_archives(sdk: Workspace, tmp_pa
         f"sdk.yaml says {made.VERSION}175447",
         f"2 libraries say {made.VERSION}175447",
     ]
-    other = made.make_library(62, 9000, "2.36.0.250724")
+    library_of_another_version = made.make_library(62, 9000, "2.36.0.250724")
     for names, why in (("B", "1 library is from"), ("BC", "2 libraries are from")):
         for name in names:
-            write(root / f"lib{name}.so", other)
+            write(root / f"lib{name}.so", library_of_another_version)
         with pytest.raises(IntegrityError, match="contradicts its manifest") as caught:
             check_version(request, root)
         assert caught.value.why == f"{why} 2.36.0.250724175447, not {made.VERSION}"

@@ -88,16 +88,16 @@ def test_sdk_and_adaptor_are_chosen_by_argument_or_variable_alike(
     words = [word.replace("TMP", str(tmp_path)) for word in (qnn, adaptor)]
     for name, word in zip(("QNN_CI_SDK", "QNN_CI_ADAPTOR"), words, strict=True):
         monkeypatch.setenv(name, word if by_variable else "")
-    found = read_choice() if by_variable else read_choice(*words)
-    wanted = [word.replace("TMP", str(tmp_path)) for word in chosen]
-    assert found == QnnChoice(*wanted)
+    choice_read = read_choice() if by_variable else read_choice(*words)
+    expected_words = [word.replace("TMP", str(tmp_path)) for word in chosen]
+    assert choice_read == QnnChoice(*expected_words)
     assert [os.environ.get(name, "") for name in ("QNN_CI_SDK", "QNN_CI_ADAPTOR")] == [
-        wanted[0] if qnn else "",
-        wanted[1],
+        expected_words[0] if qnn else "",
+        expected_words[1],
     ]
-    assert (found.profile, found.is_usual) == (profile, usual)
+    assert (choice_read.profile, choice_read.is_usual) == (profile, usual)
     shown = [word.replace("TMP", str(tmp_path)) for word in options]
-    assert found.options == dict(zip(("sdk", "adaptor"), shown, strict=True))
+    assert choice_read.options == dict(zip(("sdk", "adaptor"), shown, strict=True))
     assert read_choice("wheel", "wheel") == QnnChoice("wheel", "wheel")  # outranks the variable
 
 
@@ -119,9 +119,9 @@ def test_choice_that_does_not_exist_is_refused(
     (tmp_path / "file").touch()
     reason = "it is a file" if "file" in {qnn, adaptor} else "it does not exist"
     options = "--sdk" if qnn else "--adaptor", "QNN_CI_SDK" if qnn else "QNN_CI_ADAPTOR"
-    for given, named in zip(((qnn, adaptor), ("", "")), options, strict=True):
+    for arguments, named in zip(((qnn, adaptor), ("", "")), options, strict=True):
         with pytest.raises(UsageError) as caught:
-            read_choice(*given)
+            read_choice(*arguments)
         assert fix in str(caught.value)
         if "directory" in fix:
             path = f"{tmp_path}/{qnn or adaptor}"
@@ -159,7 +159,7 @@ def test_profiles_that_push_qnn_state_the_version_for_the_device(
 ) -> None:
     qnn, maven = read_toolchain("qnn-sdk").default, read_toolchain("qnn-android").default
     (tmp_path / "sdk.yaml").write_text("version: 2.36.1.250708\n")
-    for chosen, wanted, found in (
+    for chosen, profiles, runtimes in (
         ("", [], {}),
         ("", ["emulator", "emulator-sdk", "onnx-sdk"], {}),  # they have it for a host
         ("", ["qnn-android", "android"], {"qnn-android": maven, "android": qnn}),
@@ -172,14 +172,14 @@ def test_profiles_that_push_qnn_state_the_version_for_the_device(
         ),
     ):
         monkeypatch.setenv("QNN_CI_SDK", chosen)
-        assert dict(list_device_runtimes(wanted)) == found
+        assert dict(list_device_runtimes(profiles)) == runtimes
     monkeypatch.setenv("QNN_CI_SDK", "")
-    (own,) = (
+    (pinned_version,) = (
         artifact.version
         for artifact in read_profiles()["lpai"].artifacts
         if artifact.name == "qnn-sdk"
     )
-    assert dict(list_device_runtimes([*read_profiles()]))["lpai"] == own != qnn
+    assert dict(list_device_runtimes([*read_profiles()]))["lpai"] == pinned_version != qnn
     with pytest.raises(UsageError, match="'gone' is neither") as caught:
         list(list_device_runtimes(["android", "gone"]))
     assert "qnn-android" in caught.value.fix
@@ -200,7 +200,7 @@ def test_overlays_of_an_sdk_and_this_python_are_found_newest_first(tmp_path: Pat
     builds = tmp_path / "home/builds"
     old = make_overlay(builds / "aot-1/overlay", "2.37.0")
     new = make_overlay(builds / "aot-2/overlay", "2.37.0")
-    other = make_overlay(builds / "aot-3/overlay", "2.40.0")
+    overlay_of_newer_sdk = make_overlay(builds / "aot-3/overlay", "2.40.0")
     make_overlay(builds / "aot-4/overlay", "2.37.0", "cpython-27")
     make_overlay(builds / "other/overlay", "2.37.0")
     (builds / "aot-5/overlay").mkdir(parents=True)
@@ -208,13 +208,13 @@ def test_overlays_of_an_sdk_and_this_python_are_found_newest_first(tmp_path: Pat
         for path in (place / "overlay.json", place):
             os.utime(path, (time, time))
     record = OverlayRecord("1.5.1", "2.37.0", TAG)
-    for sdk, found in (
+    for sdk, overlays in (
         ("2.37.0", [(new, record), (old, record)]),
         ("2.37.0.250724", [(new, record), (old, record)]),  # one release
-        ("2.40.0", [(other, OverlayRecord("1.5.1", "2.40.0", TAG))]),
+        ("2.40.0", [(overlay_of_newer_sdk, OverlayRecord("1.5.1", "2.40.0", TAG))]),
         ("2.50.0", []),
     ):
-        assert find_overlays(sdk) == found
+        assert find_overlays(sdk) == overlays
     for executorch, built in (("1.5.1", new), ("1.5.1+cpu", new), ("1.4.1", None)):
         versions = (("qnn-sdk", "2.37.0"), ("executorch", executorch))
         artifacts = tuple(Provisioned(name, version, tmp_path) for name, version in versions)
@@ -227,24 +227,24 @@ def test_overlays_of_an_sdk_and_this_python_are_found_newest_first(tmp_path: Pat
 def test_overlay_comes_first_for_python_and_the_loader(tmp_path: Path) -> None:
     """Links of the overlay to the wheel's backends do not count as its own."""
     overlay = tmp_path / "overlay"
-    own, other = (overlay / place for place in choice.BACKENDS)
+    first_backend, second_backend = (overlay / place for place in choice.BACKENDS)
     assert find_backends(overlay) == []
-    for path in (own, tmp_path / "wheel" / other.name):
+    for path in (first_backend, tmp_path / "wheel" / second_backend.name):
         path.parent.mkdir(parents=True)
         path.touch()
-    other.parent.symlink_to(tmp_path / "wheel")
-    assert find_backends(overlay) == [own]
-    other.parent.unlink()
-    other.parent.mkdir()
-    other.touch()
-    assert find_backends(overlay) == [own, other]
+    second_backend.parent.symlink_to(tmp_path / "wheel")
+    assert find_backends(overlay) == [first_backend]
+    second_backend.parent.unlink()
+    second_backend.parent.mkdir()
+    second_backend.touch()
+    assert find_backends(overlay) == [first_backend, second_backend]
     plain = Environment("p", (), {"LD_LIBRARY_PATH": "/qnn", "X": "1"})
     for base, python in (({"PYTHONPATH": "/mine"}, f"{overlay}:/mine"), ({}, str(overlay))):
         laid = lay_over(plain, overlay, base)
         assert laid.variables == {
             "X": "1",
             "PYTHONPATH": python,
-            "LD_LIBRARY_PATH": f"{own.parent}:{other.parent}:/qnn",
+            "LD_LIBRARY_PATH": f"{first_backend.parent}:{second_backend.parent}:/qnn",
         }
         assert find_laid(laid) == overlay
     assert find_laid(plain) is None
@@ -260,10 +260,10 @@ def test_committed_profiles_and_manifests_are_consistent() -> None:
         assert toolchain.licence.name
         assert toolchain.licence.text
     for profile in read_profiles().values():
-        for wanted in profile.artifacts:
-            toolchain = read_toolchain(wanted.name)
-            assert toolchain.release(wanted.version).version
-            assert set(wanted.components) <= toolchain.components.keys()
+        for required in profile.artifacts:
+            toolchain = read_toolchain(required.name)
+            assert toolchain.release(required.version).version
+            assert set(required.components) <= toolchain.components.keys()
     kinds: tuple[type[Release], ...] = get_args(AnyRelease)
     for kind in kinds:
         names = [field.name for field in msgspec.structs.fields(kind) if field.required]
@@ -290,7 +290,7 @@ def test_variables_of_a_profile_refer_to_roots_unless_the_caller_sets_them(
         Profile,
     )
     artifacts = tuple(Provisioned(name, "1", Path(f"/{name}")) for name in "ab")
-    found = compose_environment("p", profile, artifacts)
+    environment = compose_environment("p", profile, artifacts)
     shown = {
         "ROOT": "/a/x",
         "LD_LIBRARY_PATH": "/a/lib:/b/lib",
@@ -298,10 +298,10 @@ def test_variables_of_a_profile_refer_to_roots_unless_the_caller_sets_them(
         "HOMELY": "/home/me/own",
         "NONE": "n",
     }
-    assert found == Environment("p", artifacts, shown)
-    assert found.root("b") == Path("/b")
+    assert environment == Environment("p", artifacts, shown)
+    assert environment.root("b") == Path("/b")
     with pytest.raises(KeyError):
-        found.root("other")
+        environment.root("other")
     alone = compose_environment("p", profile, artifacts[:1])
     assert alone.variables == {**shown, "LD_LIBRARY_PATH": "/a/lib"}
     with pytest.raises(ManifestError, match=r"a variable of profile p contains \{a\}"):

@@ -80,18 +80,18 @@ def test_installation_is_used_and_its_pinned_files_are_verified(
     sdk.lock()
     write(installed / "sdk.yaml", f"version: {version}\n")
     write(installed / "lib/more.so", "")
-    found = adopt_artifact(sdk.ask(), sdk.store, sdk.progress)
-    assert found
-    assert (found.root, found.version, found.adopted) == (installed, version, True)
+    adopted = adopt_artifact(sdk.ask(), sdk.store, sdk.progress)
+    assert adopted
+    assert (adopted.root, adopted.version, adopted.adopted) == (installed, version, True)
     note = "" if version == "1.2.3" else " (the pinned version is 1.2.3)"
     assert sdk.printed() == f"sdk: using TINY_ROOT={installed}, version {version}{note}\n"
-    assert locate_artifact(sdk.ask(), sdk.store, sdk.progress) == found
+    assert locate_artifact(sdk.ask(), sdk.store, sdk.progress) == adopted
     if "more" not in why:
-        assert sdk.provision(verify=True) == found
+        assert sdk.provision(verify=True) == adopted
     (installed / "lib/one.so").unlink()
-    assert sdk.provision() == found  # nothing is hashed without being asked for
+    assert sdk.provision() == adopted  # nothing is hashed without being asked for
     if not why:
-        assert sdk.provision(verify=True) == found
+        assert sdk.provision(verify=True) == adopted
         return
     with pytest.raises(UnfitError, match=r"does not match the lock of sdk 1\.2\.3") as caught:
         sdk.provision(verify=True)
@@ -120,8 +120,8 @@ def test_installation_is_found_from_where_nox_was_called(real: Workspace) -> Non
     toolchain = read_toolchain("qnn-sdk")
     request = replace(real_request(), toolchain=toolchain)
     for named in ("sdk", "./link", "~/sdk", str(real.root / "sdk")):
-        found = find_installation(request, {"QNN_SDK_ROOT": named})
-        assert found == (real.root / "sdk", f"{PIN}175447")
+        installation = find_installation(request, {"QNN_SDK_ROOT": named})
+        assert installation == (real.root / "sdk", f"{PIN}175447")
 
 
 def real_request() -> ArtifactRequest:
@@ -144,10 +144,10 @@ def test_profile_is_composed_of_installations_and_names_what_is_missing(
     qnn, checkout = make_qnn(real.root / "sdk", PIN, LINUX), make_checkout(real.root / "code")
     monkeypatch.setenv("QNN_SDK_ROOT", str(qnn))
     monkeypatch.setenv("EXECUTORCH_ROOT", str(checkout))
-    found = locate_profile("linux", real.progress)
-    assert (found.root("qnn-sdk"), found.root("executorch")) == (qnn, checkout)
-    assert found.variables["EXECUTORCH_ROOT"] == str(checkout)
-    assert all(artifact.adopted for artifact in found.artifacts)
+    environment = locate_profile("linux", real.progress)
+    assert (environment.root("qnn-sdk"), environment.root("executorch")) == (qnn, checkout)
+    assert environment.variables["EXECUTORCH_ROOT"] == str(checkout)
+    assert all(artifact.adopted for artifact in environment.artifacts)
     assert not real.store.home.exists()
     for name in ("sdk.yaml", "include"):
         (qnn / name).rename(real.root / "away")
@@ -185,8 +185,8 @@ def test_only_another_version_in_the_store_counts_as_an_installation(
     monkeypatch.setenv("QNN_CI_HOME", str(real.root / "linked"))
     with pytest.raises(UnfitError, match="lacks executorch"):
         locate_profile("linux", real.progress)
-    other = trees / "executorch-1.4.1-0123456789ab/executorch"
-    pins = find_pins(wanted_requests("linux"), {"executorch": other})
+    older_checkout = trees / "executorch-1.4.1-0123456789ab/executorch"
+    pins = find_pins(wanted_requests("linux"), {"executorch": older_checkout})
     assert pins["executorch-commit"] == read_toolchain("executorch").release("1.4.1").pin
     chosen = make_qnn(trees / f"qnn-sdk-{PIN}-0123456789ab/qnn-sdk", PIN, LINUX)
     monkeypatch.setenv("QNN_CI_SDK", str(chosen))  # the user chose it
@@ -218,9 +218,9 @@ def test_version_that_is_too_old_for_a_profile_is_refused_with_the_reason(
 ) -> None:
     folders = [HOST, "lib/aarch64-android", "lib/lpai-v6"]
     reason = read_profile("lpai").minimum("qnn-sdk")[1]
-    own, chosen = real.root / "own", real.root / "chosen"
+    own_sdk, chosen = real.root / "own", real.root / "chosen"
     for variable, value, shown in (
-        ("QNN_SDK_ROOT", str(make_qnn(own, PIN, *folders)), PIN),
+        ("QNN_SDK_ROOT", str(make_qnn(own_sdk, PIN, *folders)), PIN),
         ("QNN_CI_SDK", str(make_qnn(chosen, "2.36.0.250627", *folders)), "2.36.0.250627175447"),
         ("QNN_CI_SDK", PIN, PIN),
     ):
@@ -256,8 +256,8 @@ def test_sdk_that_contains_libcxx_needs_no_other(
         monkeypatch.setenv("QNN_CI_SDK", named)
         assert needs_libcxx() is is_needed
     monkeypatch.setenv("QNN_CI_SDK", str(qnn))
-    found = locate_profile("emulator-sdk", real.progress)
-    assert found.variables["LD_LIBRARY_PATH"] == str(qnn / HOST)
+    environment = locate_profile("emulator-sdk", real.progress)
+    assert environment.variables["LD_LIBRARY_PATH"] == str(qnn / HOST)
     monkeypatch.setenv("QNN_CI_LIBCXX_ROOT", str(real.root))
     assert needs_libcxx()
 

@@ -164,10 +164,10 @@ def test_provisioning_progress_reads_as_its_snapshot(
     shutil.rmtree(sdk.store.home)
     sdk.describe(pinned=False)
     sdk.add_artifact("other")
-    both = [sdk.ask(trust=True), replace(ask("other"), options=Options(trust_first_use=True))]
+    requests = [sdk.ask(trust=True), replace(ask("other"), options=Options(trust_first_use=True))]
 
     def fetch_both() -> object:
-        return provision_artifacts(both, sdk.store, sdk.progress)
+        return provision_artifacts(requests, sdk.store, sdk.progress)
 
     step("two", fetch_both, parallel=True)
     made.describe(sdk.manifests, "code", GIT_ROW)

@@ -45,14 +45,14 @@ def test_update_renames_or_removes_the_recorded_figures_of_a_pin(
     assert {path.name: path.read_text("utf-8") for path in folder.iterdir()} == before
     shown = "".join(change.diff() for change in changes)
     assert (OF_BOTH in shown, "rename " in shown) == (True, carry)
-    for one in changes:
-        one.write()
-    kept = {
+    for change in changes:
+        change.write()
+    unchanged = {
         name: text for name, text in before.items() if name in (*OTHERS, "qnn-runtime-2.49.40.txt")
     }
-    moved = {name.replace("2.49.40", "2.50.1"): before[name] for name in before.keys() - kept}
-    found = {path.name: path.read_text("utf-8") for path in folder.iterdir()}
-    assert found == (kept | moved if carry else kept)
+    moved = {name.replace("2.49.40", "2.50.1"): before[name] for name in before.keys() - unchanged}
+    files = {path.name: path.read_text("utf-8") for path in folder.iterdir()}
+    assert files == (unchanged | moved if carry else unchanged)
 
 
 ROWS = """name = "sdk"
@@ -91,17 +91,17 @@ def test_update_rewrites_only_its_release_row_and_the_default_if_it_names_it(
     old = request.release_as(GitRelease)
     url = old.url.replace(version, "3.0")
     new = msgspec.structs.replace(old, version="3.0", url=url, commit="3" * 40)
-    head, one, two, three = ROWS.split("[[releases]]")
+    head, first, two, three = ROWS.split("[[releases]]")
     if version == "1.0":
         new = msgspec.structs.replace(new, links={"lib.so": "lib-bb.so.9"})
-        one = one.replace("1" * 40, "3" * 40).replace("1.0", "3.0").replace("-aa", "-bb")
+        first = first.replace("1" * 40, "3" * 40).replace("1.0", "3.0").replace("-aa", "-bb")
     else:
         head = head.replace('"2.0"', '"3.0"')
         two = two.replace("2" * 40, "3" * 40).replace("2.0", "3.0")
-    after, found = rewrite_release(ROWS, request, new)
-    assert after == "[[releases]]".join((head, one, two, three))
+    after, release = rewrite_release(ROWS, request, new)
+    assert after == "[[releases]]".join((head, first, two, three))
     note = {"note": "of 3.0"} if version == "1.0" else {}
-    assert found == msgspec.structs.replace(new, write=note)
+    assert release == msgspec.structs.replace(new, write=note)
     with pytest.raises(ManifestError, match="cannot be rewritten"):
         rewrite_default(f'{ROWS}# default = "2.0"\n', request, "3.0")
 
@@ -112,13 +112,13 @@ def test_lines_of_the_old_version_are_listed_except_what_the_plan_changes(sdk: W
         *("manifests/toolchains/a.toml", ".github/workflows/a.yml"),
         *(f"{page}.md" for page in ("docs/guide/a", "README")),  # made here
     ]
-    others = ["manifests/locks/a.json", ".github/a.yml", "docs/a.md", "src/a.py"]
-    for place in (*places, *others, "manifests/old.toml", "manifests/new.toml"):
+    unlisted = ["manifests/locks/a.json", ".github/a.yml", "docs/a.md", "src/a.py"]
+    for place in (*places, *unlisted, "manifests/old.toml", "manifests/new.toml"):
         write(sdk.root / place, "# sdk\n  sdk 1.2.3 is used, ümlaut \n")
     plan = [Change(sdk.manifests / "new.toml", "a", "b", sdk.manifests / "old.toml")]
     sdk.manifest.unlink()
-    found = list_by_hand(plan, "sdk", "1.2.3")
-    assert found == [f"{place}:2: sdk 1.2.3 is used, ümlaut" for place in places]
+    lines = list_by_hand(plan, "sdk", "1.2.3")
+    assert lines == [f"{place}:2: sdk 1.2.3 is used, ümlaut" for place in places]
     assert list_by_hand(plan, "sdk", "1.2") == list_by_hand(plan, "sdk", "2.3") == []
 
 
@@ -133,7 +133,10 @@ def test_version_that_the_manifest_has_becomes_the_default(
     before = read_toolchain("qnn-sdk")
     assert plan_update(ask("qnn-sdk"), before.default, sdk.store, sdk.progress) == []
     figures = sdk.root / "copy/baselines"
-    old, new = (figures / f"qnn-sdk-{one}.toml" for one in (before.default, "2.43.0.260128"))
+    old, new = (
+        figures / f"qnn-sdk-{version_name}.toml"
+        for version_name in (before.default, "2.43.0.260128")
+    )
     write(old, "# figures\n")
     for change in plan_update(ask("qnn-sdk"), version, sdk.store, sdk.progress, carry=carry):
         change.write()

@@ -51,29 +51,31 @@ ONE = "lib/one.so"
 
 
 def test_tree_is_fetched_once(sdk: Workspace) -> None:
-    found = sdk.provision()
+    provisioned = sdk.provision()
     origin = sdk.ask().release.origin
-    assert found == Provisioned("sdk", "1.2.3", found.root, origin, (), fetched=True)
-    assert names_below(found.root) == WHOLE
-    assert (found.root / "note").read_bytes() == b"x"
-    assert (found.root / "lib/link.so").readlink() == Path("one.so")
+    assert provisioned == Provisioned("sdk", "1.2.3", provisioned.root, origin, (), fetched=True)
+    assert names_below(provisioned.root) == WHOLE
+    assert (provisioned.root / "note").read_bytes() == b"x"
+    assert (provisioned.root / "lib/link.so").readlink() == Path("one.so")
     sdk.printed()
     left = sdk.store.trees / ".sdk.staging-0123"  # of a killed process
     left.mkdir()
-    assert sdk.provision() == replace(found, fetched=False)
+    assert sdk.provision() == replace(provisioned, fetched=False)
     assert sdk.printed() == ""
     assert not left.exists()
-    assert locate_artifact(sdk.ask(), sdk.store, sdk.progress) == replace(found, fetched=False)
+    assert locate_artifact(sdk.ask(), sdk.store, sdk.progress) == replace(
+        provisioned, fetched=False
+    )
 
 
 def test_concurrent_requests_fetch_one_tree(sdk: Workspace) -> None:
-    found: list[Provisioned] = []
-    threads = [threading.Thread(target=lambda: found.append(sdk.provision())) for _ in range(4)]
+    results: list[Provisioned] = []
+    threads = [threading.Thread(target=lambda: results.append(sdk.provision())) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(one.fetched for one in found) == [False, False, False, True]
+    assert sorted(result.fetched for result in results) == [False, False, False, True]
 
 
 @pytest.mark.parametrize(
@@ -99,7 +101,7 @@ def test_tree_needs_room_on_the_disk(
 
 
 def test_version_in_a_text_is_replaced_except_within_longer_numbers() -> None:
-    for text, words, wanted in (
+    for text, words, replaced in (
         ("1.2.5 11.2 0.1.2 1.25 a1.21", {"1.2": "1.3"}, "1.2.5 11.2 0.1.2 1.25 a1.21"),
         ("v1.2/1.2-1.2.zip", {"1.2": "1.3"}, "v1.3/1.3-1.3.zip"),
         ("a 1.2", {}, "a 1.2"),
@@ -107,7 +109,7 @@ def test_version_in_a_text_is_replaced_except_within_longer_numbers() -> None:
         ("1.2.0 1.2", {"1.2": "2", "1.2.0": "3"}, "3 2"),
         ("a1x2 1+0 110", {"1.2": "x", "1+0": "2"}, "a1x2 2 110"),
     ):
-        assert substitute(text, words) == wanted
+        assert substitute(text, words) == replaced
 
 
 # -- keys and stored trees ------------------------------------------------------------------------
@@ -158,15 +160,15 @@ def test_arguments_select_each_profile_and_artifact_once(sdk: Workspace) -> None
         assert all(request.options == options for request in requests)
         return [(request.name, request.release.version, request.components) for request in requests]
 
-    whole = ("sdk", "1.2.3", ())
-    for words, wanted in (
-        ((), [whole]),
-        (("emulator", "sdk", "emulator"), [whole]),
+    whole_sdk = ("sdk", "1.2.3", ())
+    for words, selected in (
+        ((), [whole_sdk]),
+        (("emulator", "sdk", "emulator"), [whole_sdk]),
         (("sdk@1.2.2",), [("sdk", "1.2.2", ())]),
         (("sdk@1.2.3:headers,base,", "sdk:base,headers"), [("sdk", "1.2.3", ("base", "headers"))]),
         (("emulator+sdk@1.2.2", "other"), [("sdk", "1.2.2", ()), ("other", "1.2.3", ())]),
     ):
-        assert select(*words) == wanted, words
+        assert select(*words) == selected, words
     assert unique_requests([sdk.ask(), sdk.ask("headers"), sdk.ask()]) == [
         sdk.ask(),
         sdk.ask("headers"),
@@ -180,7 +182,7 @@ TWO = "SHA-256 TWO, 300 bytes, mode 444"
 
 
 @pytest.mark.parametrize(
-    ("path", "locked", "found", "wanted"),
+    ("path", "locked", "actual", "locked_text"),
     [
         ("lib/two.so", None, TWO, "nothing"),
         ("a", TreeEntry("a", 1, 0o444, ELSE), "nothing", f"SHA-256 {ELSE}, 1 byte, mode 444"),
@@ -194,7 +196,11 @@ TWO = "SHA-256 TWO, 300 bytes, mode 444"
     ],
 )
 def test_tree_that_differs_from_its_lock_is_refused(
-    sdk: Workspace, path: str, locked: TreeEntry | dict[str, Any] | None, found: str, wanted: str
+    sdk: Workspace,
+    path: str,
+    locked: TreeEntry | dict[str, Any] | None,
+    actual: str,
+    locked_text: str,
 ) -> None:
     entries = {entry.path: entry for entry in sdk.lock().files}
     if isinstance(locked, dict):
@@ -208,7 +214,7 @@ def test_tree_that_differs_from_its_lock_is_refused(
         sdk.provision()
     two = hashlib.sha256(FILES["lib/two.so"]).hexdigest()
     assert caught.value.what == f"{path} in sdk 1.2.3 does not match the lock"
-    why = f"found {found}; the lock has {wanted}".replace("TWO", two)
+    why = f"found {actual}; the lock has {locked_text}".replace("TWO", two)
     assert caught.value.why == why
     assert list(sdk.store.trees.iterdir()) == []
     sdk.lock()
@@ -249,13 +255,13 @@ def test_lock_that_cannot_be_used_is_named(
 
 def test_lock_of_the_project_takes_precedence_over_the_machines(sdk: Workspace) -> None:
     lock = sdk.lock()
-    own = machine_lock_path(sdk.store, "sdk", "1.2.3")
-    write(own, encode_record(msgspec.structs.replace(lock, size_bytes=1)))
+    machine_lock = machine_lock_path(sdk.store, "sdk", "1.2.3")
+    write(machine_lock, encode_record(msgspec.structs.replace(lock, size_bytes=1)))
     assert sdk.ask().pinned(sdk.store).lock == lock
     project_lock_path("sdk", "1.2.3").unlink()
-    assert find_lock("sdk", sdk.ask().release, sdk.store) == read_lock(own)
+    assert find_lock("sdk", sdk.ask().release, sdk.store) == read_lock(machine_lock)
     near = lock.sha256[:-1] + ("1" if lock.sha256.endswith("0") else "0")
-    write(own, encode_record(msgspec.structs.replace(lock, sha256=near)))
+    write(machine_lock, encode_record(msgspec.structs.replace(lock, sha256=near)))
     with pytest.raises(IntegrityError, match="have different hashes") as caught:
         sdk.provision()
     assert re.search(f"lock .*{near}.* manifest .*{lock.sha256}", caught.value.why)
@@ -301,33 +307,33 @@ DAMAGES: Mapping[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
 @pytest.mark.parametrize("kind", DAMAGES)
 def test_damage_is_found_and_repaired_if_the_files_are_verified(sdk: Workspace, kind: str) -> None:
     sdk.lock()
-    found = replace(sdk.provision(), fetched=False)
+    provisioned = replace(sdk.provision(), fetched=False)
     damage, paths = DAMAGES[kind]
-    request, published = sdk.ask().pinned(sdk.store), Published(found.root.parent, "sdk")
+    request, published = sdk.ask().pinned(sdk.store), Published(provisioned.root.parent, "sdk")
     assert find_differences(request, published) == []
-    damage(found.root)
+    damage(provisioned.root)
     assert [difference.path for difference in find_differences(request, published)] == [*paths]
-    assert sdk.provision() == found  # nothing is hashed again without being asked for
+    assert sdk.provision() == provisioned  # nothing is hashed again without being asked for
     is_new = paths == (TREE_FILE,)
-    assert sdk.provision(verify=True) == replace(found, repaired=paths, fetched=is_new)
+    assert sdk.provision(verify=True) == replace(provisioned, repaired=paths, fetched=is_new)
     assert find_differences(request, published) == []
-    assert sdk.provision(verify=True) == found
-    assert read_tree(found.root) == FILES | {"note": b"x"}
+    assert sdk.provision(verify=True) == provisioned
+    assert read_tree(provisioned.root) == FILES | {"note": b"x"}
 
 
 def test_tree_is_trusted_only_for_the_request_that_it_was_made_for(sdk: Workspace) -> None:
     parts = ((), ("libraries",), ("libraries", "headers"))
     for components in parts:
         sdk.provision(*components)
-    for asked in (*parts, ("headers", "libraries")):
-        request = sdk.ask(*asked)
+    for components_of_tree in (*parts, ("headers", "libraries")):
+        request = sdk.ask(*components_of_tree)
         published = sdk.store.find(request.key())
         assert published
         tree = parse_tree((published.path / TREE_FILE).read_bytes())
         assert trusted_tree(request, published) == tree
-        for other in (*parts, ("base",)):
-            if sorted(other) != sorted(asked):
-                assert trusted_tree(sdk.ask(*other), published) is None
+        for other_components in (*parts, ("base",)):
+            if sorted(other_components) != sorted(components_of_tree):
+                assert trusted_tree(sdk.ask(*other_components), published) is None
         assert trusted_tree(of(request, sha256="0" * 64), published) is None
         for changed in ({"components": ("gone",)}, {"version": "1"}, {"artifact": "other"}):
             record = encode_record(msgspec.structs.replace(tree, **changed))
@@ -355,11 +361,11 @@ def hide_archive(sdk: Workspace) -> None:
 
 
 def test_component_is_linked_from_a_stored_whole_tree(sdk: Workspace, packed: str) -> None:
-    whole = sdk.provision().root
+    whole_root = sdk.provision().root
     hide_archive(sdk)
     part = sdk.provision("libraries").root
     assert names_below(part) == LIBRARIES
-    assert (part / ONE).samefile(whole / ONE)
+    assert (part / ONE).samefile(whole_root / ONE)
     assert (
         find_differences(sdk.ask("libraries").pinned(sdk.store), Published(part.parent, "sdk"))
         == []
@@ -369,15 +375,15 @@ def test_component_is_linked_from_a_stored_whole_tree(sdk: Workspace, packed: st
 @pytest.mark.parametrize("damage", ["bytes", "another archive"])
 def test_no_file_comes_from_a_tree_that_is_not_of_the_pin(sdk: Workspace, damage: str) -> None:
     sdk.lock()
-    whole = sdk.provision().root
+    whole_root = sdk.provision().root
     hide_archive(sdk)
     if damage == "bytes":
-        change_bytes(whole)
+        change_bytes(whole_root)
     else:
         tree = msgspec.structs.replace(
-            parse_tree((whole.parent / TREE_FILE).read_bytes()), source_sha256="0" * 64
+            parse_tree((whole_root.parent / TREE_FILE).read_bytes()), source_sha256="0" * 64
         )
-        (whole.parent / TREE_FILE).write_bytes(encode_record(tree))
+        (whole_root.parent / TREE_FILE).write_bytes(encode_record(tree))
     with pytest.raises(DownloadError):
         sdk.provision("libraries")
 
@@ -394,24 +400,24 @@ def test_rest_of_a_tree_is_added_to_the_files_that_other_trees_have(
     shutil.rmtree(
         sdk.store.trees / sdk.ask("headers", "libraries").pinned(sdk.store).key().directory
     )
-    one = sdk.provision("one").root
-    assert names_below(one) == [ONE]  # the link to it is of another component
+    one_root = sdk.provision("one").root
+    assert names_below(one_root) == [ONE]  # the link to it is of another component
     libraries = sdk.provision("libraries").root
     assert names_below(libraries) == LIBRARIES
-    assert (libraries / ONE).samefile(one / ONE) == (packed == "zip")
+    assert (libraries / ONE).samefile(one_root / ONE) == (packed == "zip")
 
 
 def test_kept_archive_is_checked_against_its_pin(sdk: Workspace) -> None:
     good = sdk.archive.read_bytes()
-    kept = sdk.store.downloads / "sdk.zip"
+    kept_archive = sdk.store.downloads / "sdk.zip"
     for data, words in (
         (b"short", "it is 5 bytes long"),
         (bytes([good[0] ^ 1]) + good[1:], "its SHA-256 is"),
     ):
-        write(kept, data)
+        write(kept_archive, data)
         with pytest.raises(DownloadError, match="--offline"):
             sdk.provision(offline=True)
-        assert kept.read_bytes() == data
+        assert kept_archive.read_bytes() == data
         assert sdk.provision().fetched
         assert f"the existing sdk.zip does not match its pin: {words}" in sdk.printed()
         shutil.rmtree(sdk.store.home)

@@ -113,12 +113,12 @@ def test_cache_and_gc_remove_what_qnn_ci_made(sdk: Workspace) -> None:
     for words in (("cache", "clean", "store", "downloads"), ("gc", "--downloads")):
         shown.run(*words, "--json")
     assert not sdk.store.home.exists()
-    whole, part = sdk.provision().root.parent, sdk.provision("headers").root.parent
+    whole_tree, part = sdk.provision().root.parent, sdk.provision("headers").root.parent
     write(part / "sdk/more", bytes(3 << 20))
     (sdk.store.trees / "mine").write_text("kept")
     shown.run("gc", "--dry-run")
     shown.run("gc", "--json")
-    assert (whole.exists(), part.exists()) == (True, False)
+    assert (whole_tree.exists(), part.exists()) == (True, False)
     add_older_release(sdk)
     for name in ("old.zip", "mine.zip"):
         write(sdk.store.downloads / name, name)
@@ -129,7 +129,7 @@ def test_cache_and_gc_remove_what_qnn_ci_made(sdk: Workspace) -> None:
         shown.run("cache", "info", *words, "--json" if "x" not in words else "--dry-run")
     shown.run("cache", "clean")
     shown.run("cache", "clean", "store", "--dry-run", "--json")
-    assert whole.exists()
+    assert whole_tree.exists()
     shown.run("cache", "clean", "store", "downloads", "downloads")
     assert [path.name for path in sdk.store.trees.iterdir()] == ["mine"]
     names = run_verb("cache", "info", "--json").data["parts"]
@@ -162,8 +162,8 @@ def test_cache_key_covers_pinned_artifacts_that_may_be_shared(
     project_lock_path("sdk", "1.2.3").unlink()
     sdk.archive.write_bytes(pack_zip(OTHER))
     sdk.describe()
-    other = ask("sdk", "--private")
-    assert (other["paths"], other["key"] == pinned["key"]) == (pinned["paths"], False)
+    changed_key = ask("sdk", "--private")
+    assert (changed_key["paths"], changed_key["key"] == pinned["key"]) == (pinned["paths"], False)
     sdk.describe(pinned=False)
     shown.note("no hash")
     shown.run("cache-key", "sdk", "--private")
@@ -176,15 +176,15 @@ def test_cache_key_covers_pinned_artifacts_that_may_be_shared(
 def test_lock_and_update_show_a_diff_and_write_it_only_if_told_to(sdk: Workspace) -> None:
     shown = Transcript(sdk.root)
     sdk.describe(pinned=False)
-    own = sdk.archive.rename(sdk.root / "own-1.2.3.zip")
+    own_archive = sdk.archive.rename(sdk.root / "own-1.2.3.zip")
     assert run_verb("lock", "sdk").code == ExitCode.DOWNLOAD
-    shown.run("lock", "sdk", "sdk:headers", "--from", str(own))
-    shown.run("lock", "sdk", "--from", str(own))
+    shown.run("lock", "sdk", "sdk:headers", "--from", str(own_archive))
+    shown.run("lock", "sdk", "--from", str(own_archive))
     assert not project_lock_path("sdk", "1.2.3").exists()
-    assert run_verb("lock", "sdk", "--from", str(own), "--write").code == 0
-    shown.run("lock", "sdk", "--from", str(own), "--json")
+    assert run_verb("lock", "sdk", "--from", str(own_archive), "--write").code == 0
+    shown.run("lock", "sdk", "--from", str(own_archive), "--json")
     write(sdk.root / "own-1.3.0.zip", pack_zip(FILES | {"sdk.yaml": b"version: 1.3.0\n"}))
-    sdk.describe(archive=own, filename="sdk-1.2.3.zip")
+    sdk.describe(archive=own_archive, filename="sdk-1.2.3.zip")
     write(sdk.manifests / "baselines/sdk-1.2.3.toml", "# figures\n")
     write(sdk.root / "pyproject.toml", "# sdk 1.2.3 is pinned\n")
     before = sdk.manifest.read_text()
@@ -234,8 +234,13 @@ def test_mirror_holds_files_sums_and_locks_that_another_machine_can_use(
 ) -> None:
     sdk.describe(pinned=False)
     mirror = sdk.root / "mirror"
-    digest, rest = hashlib.sha256(sdk.archive.read_bytes()).hexdigest(), f"{'5e' * 32}  other.zip\n"
-    write(mirror / "SHA256SUMS", b"\xff\n\nshort  x\n" + f"{'0' * 64}  sdk.zip\n{rest}".encode())
+    digest, other_sum = (
+        hashlib.sha256(sdk.archive.read_bytes()).hexdigest(),
+        f"{'5e' * 32}  other.zip\n",
+    )
+    write(
+        mirror / "SHA256SUMS", b"\xff\n\nshort  x\n" + f"{'0' * 64}  sdk.zip\n{other_sum}".encode()
+    )
     write(mirror / ".sdk.zip", "of a killed command")
     before = os.umask(0o077)
     try:
@@ -243,7 +248,7 @@ def test_mirror_holds_files_sums_and_locks_that_another_machine_can_use(
     finally:
         os.umask(before)
     assert written == [mirror / "sdk.zip"]
-    assert (mirror / "SHA256SUMS").read_text() == f"{rest}{digest}  sdk.zip\n"
+    assert (mirror / "SHA256SUMS").read_text() == f"{other_sum}{digest}  sdk.zip\n"
     assert stat.S_IMODE((mirror / "sdk.zip").stat().st_mode) == 0o644
     lock = machine_lock_path(sdk.store, "sdk", "1.2.3")
     assert (mirror / lock.name).read_bytes() == lock.read_bytes()
@@ -252,8 +257,8 @@ def test_mirror_holds_files_sums_and_locks_that_another_machine_can_use(
     sdk.describe(archive=sdk.archive.rename(sdk.root / "gone.zip"))
     (sdk.root / "gone.zip").unlink()
     monkeypatch.setenv("QNN_CI_MIRROR", str(mirror))
-    other = Store(sdk.root / "elsewhere")
-    assert names_below(provision_one(sdk.ask(), other, sdk.progress).root) == WHOLE
+    other_store = Store(sdk.root / "elsewhere")
+    assert names_below(provision_one(sdk.ask(), other_store, sdk.progress).root) == WHOLE
     (mirror / "sdk.zip").chmod(0o600)
     fill_mirror([sdk.ask()], mirror, Store(sdk.root / "third"), sdk.progress)
     assert stat.S_IMODE((mirror / "sdk.zip").stat().st_mode) == 0o644

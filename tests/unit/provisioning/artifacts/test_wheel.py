@@ -70,17 +70,17 @@ def test_wheel_from_pip_that_is_not_the_pinned_one_is_refused(
     assert len(pip.asked) == 1
 
 
-@pytest.mark.parametrize("kept", [None, GOOD[:-1], GOOD])
+@pytest.mark.parametrize("mirrored", [None, GOOD[:-1], GOOD])
 def test_mirror_of_the_user_is_asked_before_pip(
-    job: FillJob, pip: Pip, sdk: Workspace, monkeypatch: pytest.MonkeyPatch, kept: bytes | None
+    job: FillJob, pip: Pip, sdk: Workspace, monkeypatch: pytest.MonkeyPatch, mirrored: bytes | None
 ) -> None:
     mirror = sdk.root / "mirror"
     mirror.mkdir()
-    if kept:
-        write(mirror / made.WHEEL, kept)
+    if mirrored:
+        write(mirror / made.WHEEL, mirrored)
     monkeypatch.setenv("QNN_CI_MIRROR", mirror.as_uri())
     assert obtain(job).read_bytes() == GOOD
-    assert len(pip.asked) == (kept != GOOD)
+    assert len(pip.asked) == (mirrored != GOOD)
     (copy,) = wheel.mirror(job, sdk.root / "home")
     assert (copy.read_bytes(), stat.S_IMODE(copy.stat().st_mode)) == (GOOD, 0o644)
 
@@ -135,7 +135,7 @@ def test_failure_of_pip_is_explained(
 
 
 @pytest.mark.parametrize(
-    ("installed", "told"),
+    ("installed", "message"),
     [
         ({}, "copying 0 MiB of the installed tiny-qnn 1.0"),
         ({"data": b"other"}, "lib/a.so of the installed tiny-qnn does not match the lock"),
@@ -150,16 +150,21 @@ def test_files_of_the_installed_wheel_are_used_if_all_match_the_lock(
     pip: Pip,
     monkeypatch: pytest.MonkeyPatch,
     installed: dict[str, Any],
-    told: str,
+    message: str,
 ) -> None:
-    own = {"version": "1.0", "platform": "manylinux_2_35_x86_64", "data": b"bytes", **installed}
-    if own["version"]:
-        info = sdk.root / "site" / f"tiny_qnn-{own['version']}.dist-info"
-        metadata = f"Metadata-Version: 2.1\nName: tiny-qnn\nVersion: {own['version']}\n"
+    distribution = {
+        "version": "1.0",
+        "platform": "manylinux_2_35_x86_64",
+        "data": b"bytes",
+        **installed,
+    }
+    if distribution["version"]:
+        info = sdk.root / "site" / f"tiny_qnn-{distribution['version']}.dist-info"
+        metadata = f"Metadata-Version: 2.1\nName: tiny-qnn\nVersion: {distribution['version']}\n"
         write(info / "METADATA", metadata)
-        write(info / "WHEEL", f"Tag: cp312-cp312-{own['platform']}\n")
+        write(info / "WHEEL", f"Tag: cp312-cp312-{distribution['platform']}\n")
         write(info / "RECORD", "tiny_qnn/lib/a.so,,\n")
-        write(sdk.root / "site/tiny_qnn/lib/a.so", own["data"]).chmod(0o700)
+        write(sdk.root / "site/tiny_qnn/lib/a.so", distribution["data"]).chmod(0o700)
     monkeypatch.syspath_prepend(str(sdk.root / "site"))
     pip.brings = {}
     entry = TreeEntry("lib/a.so", 5, 0o444, hashlib.sha256(b"bytes").hexdigest())
@@ -168,14 +173,14 @@ def test_files_of_the_installed_wheel_are_used_if_all_match_the_lock(
     job = replace(job, request=replace(request, lock=sdk.lock(files=(entry,))))
     if "kept" in installed:
         write(job.store.downloads / made.WHEEL, GOOD)
-        assert "libQnnHtp.so" in {one.path for one in wheel.fill(job)}
-    elif told.startswith("copying"):
+        assert "libQnnHtp.so" in {entry_of_wheel.path for entry_of_wheel in wheel.fill(job)}
+    elif message.startswith("copying"):
         assert wheel.fill(job) == (entry,)
         assert (job.root / "lib/a.so").read_bytes() == b"bytes"
     else:
         with pytest.raises(QnnCiError, match="could not be fetched"):
             wheel.fill(job)
-    assert told in sdk.printed()
+    assert message in sdk.printed()
 
 
 # -- other versions -------------------------------------------------------------------------------
@@ -197,7 +202,7 @@ def test_release_of_another_wheel_has_its_name_sizes_links_and_qnn_version(
     pip.brings = {name: data}
     new = wheel.find_release(job, "1.1")
     with zipfile.ZipFile(job.store.downloads / name) as archive:
-        unpacked_bytes = sum(one.file_size for one in archive.infolist())
+        unpacked_bytes = sum(member.file_size for member in archive.infolist())
     assert (job.store.downloads / name).read_bytes() == data  # which the next fetch finds
     assert new == msgspec.structs.replace(
         job.request.release_as(WheelRelease),
@@ -216,7 +221,7 @@ def test_release_of_another_wheel_has_its_name_sizes_links_and_qnn_version(
 
 
 @pytest.mark.parametrize(
-    ("found", "content", "asked", "is_taken"),
+    ("newest", "content", "requested", "is_taken"),
     [
         ("0.9", b"other", "", False),  # the newest that the cooldown allows
         ("0.9", b"other", "0.9", True),
@@ -225,28 +230,28 @@ def test_release_of_another_wheel_has_its_name_sizes_links_and_qnn_version(
     ],
 )
 def test_older_wheel_is_accepted_only_if_requested(
-    job: FillJob, pip: Pip, found: str, content: bytes, asked: str, is_taken: bool
+    job: FillJob, pip: Pip, newest: str, content: bytes, requested: str, is_taken: bool
 ) -> None:
-    name = made.WHEEL.replace("1.0", found)
+    name = made.WHEEL.replace("1.0", newest)
     files = {**made.LIBRARIES, "tiny_qnn/libQnnHtp.so": content * 1000} if content else {}
     data = made.pack_wheel(name, "tiny-qnn", tuple((files or made.LIBRARIES).items()))
     pip.brings = {name: data}
-    old, new = job.request.release_as(WheelRelease), wheel.find_release(job, asked)
+    old, new = job.request.release_as(WheelRelease), wheel.find_release(job, requested)
     if not is_taken:
         assert new == old
         return
-    assert (new.package_version, new.filename) == (found, name)
-    assert (new.version, new.sha256) == (found, hashlib.sha256(data).hexdigest())
+    assert (new.package_version, new.filename) == (newest, name)
+    assert (new.version, new.sha256) == (newest, hashlib.sha256(data).hexdigest())
 
 
 def test_library_link_follows_the_only_matching_file_of_a_wheel() -> None:
     links = {"lib/libc++.so.1": "libc++-1a.so.1.0"}
-    one = ["lib/libc++-9f.so.1.0", "lib/libc++abi-9f.so.1.0", "other/libc++-77.so.1.0"]
-    assert wheel.follow_links(links, one) == {"lib/libc++.so.1": "libc++-9f.so.1.0"}
-    assert wheel.follow_links(links, [*one, "lib/libc++-1a.so.1.0"]) == links
+    libraries = ["lib/libc++-9f.so.1.0", "lib/libc++abi-9f.so.1.0", "other/libc++-77.so.1.0"]
+    assert wheel.follow_links(links, libraries) == {"lib/libc++.so.1": "libc++-9f.so.1.0"}
+    assert wheel.follow_links(links, [*libraries, "lib/libc++-1a.so.1.0"]) == links
     for paths, words in (
-        ([*one, "lib/libc++-8e.so.1.0"], "libc++-9f.so.1.0, libc++-8e.so.1.0"),
-        (one[1:], "no such file"),
+        ([*libraries, "lib/libc++-8e.so.1.0"], "libc++-9f.so.1.0, libc++-8e.so.1.0"),
+        (libraries[1:], "no such file"),
     ):
         with pytest.raises(IntegrityError, match=re.escape(words)):
             wheel.follow_links(links, paths)

@@ -67,7 +67,7 @@ def test_a_command_in_a_message_is_rewritten_as_the_caller_would_type_it(
     ],
 )
 def test_a_command_in_a_message_names_the_nox_session_of_its_verb(verb: str, shown: str) -> None:
-    sessions = {name: one.session for name, one in VERBS.items()}
+    sessions = {name: verb_row.session for name, verb_row in VERBS.items()}
     assert Caller("", sessions, (), "./nox").translate(f"`qnn-ci {verb} aot`") == f"`{shown}`"
     session = shown.split()[2]
     assert find_verb(VERBS, session) == (verb if session != "qnn_ci" else "")

@@ -97,10 +97,13 @@ def test_all_output_names_commands_as_the_caller_types_them(
 
 
 def test_a_verb_runs_by_the_name_of_its_session_too(verbs: dict[str, Verb]) -> None:
-    both = {"show": Verb("a_verb", "shows", "other"), "other": Verb("x", "is another", "third")}
-    assert run_command("p", {"show": both["show"]}, ["other"]) == (0, "a table\n")
-    assert find_verb(both, "other") == "other"
-    assert [find_verb(both, word) for word in ("third", "none")] == ["other", ""]
+    two_verbs = {
+        "show": Verb("a_verb", "shows", "other"),
+        "other": Verb("x", "is another", "third"),
+    }
+    assert run_command("p", {"show": two_verbs["show"]}, ["other"]) == (0, "a table\n")
+    assert find_verb(two_verbs, "other") == "other"
+    assert [find_verb(two_verbs, word) for word in ("third", "none")] == ["other", ""]
 
 
 @pytest.mark.parametrize("words", [[], ["-q"], ["shwo"]])
@@ -121,14 +124,14 @@ def test_global_options_and_help_work_on_both_sides_of_the_verb(
         return Outcome("done\n")
 
     sys.modules["a_verb"].execute = execute  # type: ignore[attr-defined]
-    for words, said in (
+    for words, errors in (
         (["show"], "working\n"),
         (["show", "-q"], ""),
         (["--quiet", "show"], ""),
         (["-v", "-q", "show"], ""),
     ):
         assert run_command("p", verbs, words) == (ExitCode.OK, "done\n")
-        assert capsys.readouterr().err == said
+        assert capsys.readouterr().err == errors
     for words in (["-v", "show", "--fail"], ["show", "--fail", "--verbose"]):
         assert run_command("p", verbs, words)[0] == ExitCode.TOOL
         assert "Traceback" in capsys.readouterr().err

@@ -27,13 +27,13 @@ def make_repository(root: Path, message: str) -> Path:
 def test_git_variables_of_the_caller_do_not_select_another_repository(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = make_repository(tmp_path / "other", "two")
+    other_repository = make_repository(tmp_path / "other", "two")
     commit = read_commit(repository)
-    assert commit != read_commit(other)
+    assert commit != read_commit(other_repository)
     for name in ("GIT_DIR", "GIT_COMMON_DIR"):
-        monkeypatch.setenv(name, str(other / ".git"))
-    monkeypatch.setenv("GIT_WORK_TREE", str(other))
-    monkeypatch.setenv("GIT_INDEX_FILE", str(other / "no-index"))
+        monkeypatch.setenv(name, str(other_repository / ".git"))
+    monkeypatch.setenv("GIT_WORK_TREE", str(other_repository))
+    monkeypatch.setenv("GIT_INDEX_FILE", str(other_repository / "no-index"))
 
     assert survey_checkout(repository).commit == commit
     assert read_commit(repository / ".git") == commit

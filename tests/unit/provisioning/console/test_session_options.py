@@ -15,8 +15,8 @@ SESSIONS = {name: verb.session for name, verb in VERBS.items()}
 
 def make_parser(*options: tuple[str, dict[str, object]]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser()
-    for name, more in options:
-        parser.add_argument(name, **more)  # type: ignore[arg-type]
+    for name, settings in options:
+        parser.add_argument(name, **settings)  # type: ignore[arg-type]
     return parser
 
 
@@ -36,7 +36,7 @@ EMULATE = make_parser(
 
 
 @pytest.mark.parametrize(
-    ("words", "kept", "left"),
+    ("words", "own_words", "other_words"),
     [
         ("aot --model mlp --no-doctor", "aot --no-doctor", "--model mlp"),
         ("aot --pair a b -DX=1", "aot -DX=1", "--pair a b"),
@@ -51,9 +51,9 @@ EMULATE = make_parser(
     ],
 )
 def test_a_session_keeps_its_own_options_and_ignores_those_of_others(
-    words: str, kept: str, left: str
+    words: str, own_words: str, other_words: str
 ) -> None:
-    assert keep_own(words.split(), BUILD, [EMULATE]) == (kept.split(), left.split())
+    assert keep_own(words.split(), BUILD, [EMULATE]) == (own_words.split(), other_words.split())
 
 
 def test_the_other_verbs_of_a_nox_call_are_derived_from_its_sessions(
@@ -79,8 +79,8 @@ def test_options_of_other_sessions_are_reported_as_ignored_and_unknown_ones_refu
 ) -> None:
     monkeypatch.setenv("QNN_CI_SESSIONS", "build_aot test_emulator")
     assert main(["test-emulator", *words]) == code
-    told = capfd.readouterr().err
-    said = (
+    errors = capfd.readouterr().err
+    note = (
         "ignored, because only other sessions of this command accept them: --no-doctor --with llama"
     )
-    assert (said in told) is (code == 0)
+    assert (note in errors) is (code == 0)

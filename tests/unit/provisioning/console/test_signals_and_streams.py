@@ -36,8 +36,8 @@ def test_relative_paths_in_a_users_command_become_absolute(
     monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     words = ["tool", "data", "--flag", "", "gone", "bin"]
-    whole = [str(program), str(tmp_path / "data"), "--flag", "", "gone", "bin"]
-    assert command.user_command(words) == whole
+    expected_words = [str(program), str(tmp_path / "data"), "--flag", "", "gone", "bin"]
+    assert command.user_command(words) == expected_words
     assert command.user_command(["bin/tool"]) == [str(program)]
     assert command.user_command(["no-such-tool", "data"])[0] == "no-such-tool"
     link = tmp_path / "bin" / "link"
@@ -61,8 +61,8 @@ def test_a_full_read_only_or_forbidden_place_is_a_refused_write(tmp_path: Path) 
     (tmp_path / "closed").mkdir(mode=0)
     out_of_reach = f"{tmp_path}/closed/file"
     with unprivileged(tmp_path):
-        told = command.explain_exception(PermissionError(errno.EACCES, "no", out_of_reach))
-    assert told.what.startswith(out_of_reach)
+        error = command.explain_exception(PermissionError(errno.EACCES, "no", out_of_reach))
+    assert error.what.startswith(out_of_reach)
 
 
 # -- git and users' files ------------------------------------------------------------------------
@@ -76,9 +76,9 @@ def test_a_users_file_is_read_whole_or_refused_by_its_kind(tmp_path: Path) -> No
     with pytest.raises(UsageError) as caught:
         read_user_file(tmp_path / "pipe", "the file")
     assert caught.value.why == "it is a pipe"
-    with socket.socket(socket.AF_UNIX) as one, pytest.MonkeyPatch.context() as patch:
+    with socket.socket(socket.AF_UNIX) as listener, pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path)  # a socket's path is short
-        one.bind("socket")
+        listener.bind("socket")
         with pytest.raises(UsageError) as caught:
             read_user_file(tmp_path / "socket", "the file")
     assert caught.value.why == "it is a socket"
@@ -115,18 +115,18 @@ def test_every_ending_signal_raises_one_keyboard_interrupt() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
     os.kill(os.getpid(), signal.SIGINT)  # the second one, while the first is worked on
     interrupts.ignore_signals()
-    assert {signal.getsignal(one) for one in interrupts.ENDING_SIGNALS} == {signal.SIG_IGN}
+    assert {signal.getsignal(number) for number in interrupts.ENDING_SIGNALS} == {signal.SIG_IGN}
 
 
 @pytest.mark.usefixtures("handlers")
 def test_an_interrupt_in_a_finalizer_comes_after_it() -> None:
     interrupts.catch_signals()
-    seen = []
+    events = []
 
     class Pipe:
         def __del__(self) -> None:
             os.kill(os.getpid(), signal.SIGINT)
-            seen.append("closed")
+            events.append("closed")
 
     def close() -> None:
         Pipe()
@@ -134,7 +134,7 @@ def test_an_interrupt_in_a_finalizer_comes_after_it() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         close()
-    assert seen == ["closed"]
+    assert events == ["closed"]
 
 
 @pytest.mark.usefixtures("handlers")
@@ -145,16 +145,16 @@ def test_an_interrupt_is_held_until_the_end_of_a_protected_block() -> None:
     interrupts.catch_signals()
     # Else it would end pytest.
     assert all(isinstance(signal.getsignal(number), Interrupt) for number in numbers)
-    seen = []
+    events = []
 
     def interrupt() -> None:
         with interrupts_held():
             os.kill(os.getpid(), signal.SIGTERM)
-            seen.append("held")
+            events.append("held")
 
     with pytest.raises(KeyboardInterrupt):
         interrupt()
-    assert seen == ["held"]
+    assert events == ["held"]
     handler = signal.getsignal(signal.SIGTERM)
     assert isinstance(handler, Interrupt)
     assert (handler.held, handler.pending) == (False, False)
@@ -183,12 +183,12 @@ def test_a_group_that_ignores_sigterm_is_killed(monkeypatch: pytest.MonkeyPatch)
     code = "trap '' TERM; echo up; while :; do sleep 0.05; done"
     with subprocess.Popen(
         ["sh", "-c", code], stdout=subprocess.PIPE, start_new_session=True
-    ) as one:
-        assert one.stdout
-        assert one.stdout.readline() == b"up\n"
-        process.end_group(one)
-        assert one.wait() == -signal.SIGKILL
-    process.end_group(one)  # which has ended
+    ) as child:
+        assert child.stdout
+        assert child.stdout.readline() == b"up\n"
+        process.end_group(child)
+        assert child.wait() == -signal.SIGKILL
+    process.end_group(child)  # which has ended
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
@@ -231,8 +231,8 @@ def test_git_runs_without_prompts_in_english_and_skips_lfs_files(
     place = tmp_path / "place"
     place.mkdir()
     rows = ask_git(place, "env").decode().splitlines()
-    wanted = {"GIT_TERMINAL_PROMPT=0", "GIT_LFS_SKIP_SMUDGE=1", "LC_ALL=C"}
-    assert wanted | {f"GIT_CEILING_DIRECTORIES={tmp_path.resolve()}"} <= {*rows}
+    settings = {"GIT_TERMINAL_PROMPT=0", "GIT_LFS_SKIP_SMUDGE=1", "LC_ALL=C"}
+    assert settings | {f"GIT_CEILING_DIRECTORIES={tmp_path.resolve()}"} <= {*rows}
     assert not [row for row in rows if row.startswith("GIT_DIR=")]
     assert run_git(place, "env").output.count("GIT_TERMINAL_PROMPT=0") == 1
     assert "EXTRA=1\n" in run_git(place, "env", variables={"EXTRA": "1"}).output

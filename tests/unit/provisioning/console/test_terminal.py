@@ -64,7 +64,7 @@ def run_shell(words: str, **variables: str) -> subprocess.CompletedProcess[bytes
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("words", "code", "message"),
     [
         ("PROGRAM list >&-", ExitCode.OK, b""),
         ("PROGRAM list <&- >&- 2>&-", ExitCode.OK, b""),
@@ -74,10 +74,12 @@ def run_shell(words: str, **variables: str) -> subprocess.CompletedProcess[bytes
         ("PROGRAM nonsense 2>/dev/full", ExitCode.USAGE, b""),
     ],
 )
-def test_closed_broken_or_full_stream_has_no_traceback(words: str, code: int, said: bytes) -> None:
+def test_closed_broken_or_full_stream_has_no_traceback(
+    words: str, code: int, message: bytes
+) -> None:
     ended = run_shell(words)
     assert ended.returncode == code
-    assert said in ended.stderr
+    assert message in ended.stderr
     assert b"Traceback" not in ended.stderr
     assert b"Exception ignored" not in ended.stderr
 

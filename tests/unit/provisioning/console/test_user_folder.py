@@ -204,10 +204,10 @@ def test_a_full_disk_leaves_nothing_that_is_refused_later(tmp_path: Path) -> Non
 
 
 def test_a_second_writer_waits_and_says_for_whom(tmp_path: Path) -> None:
-    order, said = list[str](), StringIO()
+    order, messages = list[str](), StringIO()
 
     def write_second() -> None:
-        with lock_folder(tmp_path, Progress(said)):
+        with lock_folder(tmp_path, Progress(messages)):
             order.append("second")
 
     with lock_folder(tmp_path, Progress()):
@@ -217,24 +217,24 @@ def test_a_second_writer_waits_and_says_for_whom(tmp_path: Path) -> None:
         order.append("first")
     thread.join()
     assert order == ["first", "second"]
-    assert "waiting for" in said.getvalue()
-    assert str(os.getpid()) in said.getvalue() or "another process" in said.getvalue()
+    assert "waiting for" in messages.getvalue()
+    assert str(os.getpid()) in messages.getvalue() or "another process" in messages.getvalue()
 
 
 def test_an_edited_file_keeps_its_mode_and_what_was_changed_meanwhile(tmp_path: Path) -> None:
-    path, other = tmp_path / "qnn.toml", tmp_path / "other"
+    path, second_name = tmp_path / "qnn.toml", tmp_path / "other"
     path.write_bytes(b"a")
     path.chmod(0o640)
-    other.hardlink_to(path)
+    second_name.hardlink_to(path)
     edit_file(path, b"a", b"b")
-    assert (path.read_bytes(), other.read_bytes()) == (b"b", b"a")
+    assert (path.read_bytes(), second_name.read_bytes()) == (b"b", b"a")
     assert path.stat().st_mode & 0o777 == 0o640
     with pytest.raises(UsageError, match="was not edited"):
         edit_file(path, b"a", b"c")
     (tmp_path / "link").symlink_to(path)
     with pytest.raises(UsageError, match="cannot be edited"):
         edit_file(tmp_path / "link", b"b", b"c")
-    assert [one.name for one in sorted(tmp_path.iterdir())] == ["link", "other", "qnn.toml"]
+    assert [entry.name for entry in sorted(tmp_path.iterdir())] == ["link", "other", "qnn.toml"]
 
 
 def test_a_directory_is_replaced_only_if_all_of_it_is_ours(tmp_path: Path) -> None:

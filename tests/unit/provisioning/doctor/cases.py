@@ -142,8 +142,8 @@ def case(
 
 def within(fitness: Fitness = FIT, soc: tuple[str, int] | None = None, **change: Any) -> Case:
     """A case for a check; ``change`` are its facts."""
-    known = case(fitness)
-    return replace(known, facts=replace(known.facts, **change), soc=soc)
+    base = case(fitness)
+    return replace(base, facts=replace(base.facts, **change), soc=soc)
 
 
 def machine(fitness: Fitness = FIT, **change: Any) -> Case:
@@ -151,13 +151,17 @@ def machine(fitness: Fitness = FIT, **change: Any) -> Case:
 
 
 def sdk(
-    asked: Case | None = None, *, root: str = "/sdk", tree: TreeFacts | None = None, **change: Any
+    base_case: Case | None = None,
+    *,
+    root: str = "/sdk",
+    tree: TreeFacts | None = None,
+    **change: Any,
 ) -> Sdk:
     place = Path(root)
     facts = SdkFacts(place, is_directory=True, markers=("sdk.yaml",), version="2.37.0")
-    known = asked or case()
+    base = base_case or case()
     trees = {"qnn-sdk": tree or TreeFacts(place, ())}
-    return Sdk(replace(facts, **change), replace(known, facts=replace(known.facts, trees=trees)))
+    return Sdk(replace(facts, **change), replace(base, facts=replace(base.facts, trees=trees)))
 
 
 def wanting(*names: str) -> Case:
@@ -179,14 +183,14 @@ BOTH = ("libQnnHtp.so", "libQnnSystem.so")
 def staging(
     *names: str,
     soc: bool = False,
-    wanted: tuple[str, ...] = BOTH,
+    staged_families: tuple[str, ...] = BOTH,
     runtime: str = "",
     **change: Any,
 ) -> Staging:
     tree = replace(tree_of(*(file(name) for name in names)), **change)
     pins = {"qnn-sdk": runtime} if runtime else {}
-    asked = within(Fitness(staged=wanted), ("SM8750", 79) if soc else None, pins=pins)
-    return Staging(tree, asked)
+    base = within(Fitness(staged=staged_families), ("SM8750", 79) if soc else None, pins=pins)
+    return Staging(tree, base)
 
 
 STUB_OF_LINUX = file("libQnnHtpV73Stub.so", machine=EM_AARCH64, needed=(RPC, "libc.so.6"))
@@ -272,10 +276,10 @@ SUPPORTED = [Supported(name, "2.13.0", "2.49.40", "") for name in ("1.5.1", "1.4
 
 def python(*, hidden: bool = False, glibc: str | None = "2.36", **change: Any) -> Interpreter:
     path = VariableFacts({}, executorch_on_path=("/site",) if hidden else ())
-    asked = within(host=replace(HOST, glibc=glibc), variables=path)
-    policy = msgspec.structs.replace(asked.policy, python=POLICY)
-    asked = replace(asked, policy=policy, pairs=Pairs("1.5.1", (), supported=tuple(SUPPORTED)))
-    return Interpreter(replace(PYTHON, **change), asked)
+    base = within(host=replace(HOST, glibc=glibc), variables=path)
+    policy = msgspec.structs.replace(base.policy, python=POLICY)
+    base = replace(base, policy=policy, pairs=Pairs("1.5.1", (), supported=tuple(SUPPORTED)))
+    return Interpreter(replace(PYTHON, **change), base)
 
 
 def having(**versions: str | None) -> Interpreter:
@@ -293,8 +297,8 @@ NDK = NdkFacts(
 
 def ndk(pin: str = "26.2.11394342", level: int = 30, **change: Any) -> Ndk:
     android = msgspec.structs.replace(DROID, android_api=level)
-    asked = within(pins={"android-ndk": pin})
-    return Ndk(replace(NDK, **change), replace(asked, kinds={"aarch64-android": android}))
+    base = within(pins={"android-ndk": pin})
+    return Ndk(replace(NDK, **change), replace(base, kinds={"aarch64-android": android}))
 
 
 TREE = CheckoutFacts(Path("/src/executorch"), is_directory=True, is_git=True, commit="a" * 40)
@@ -321,7 +325,7 @@ def device(
     *,
     root: bool = True,
     align: int = 16384,
-    wanted: str = "SM8750",
+    soc_name: str = "SM8750",
     build: QnnBuild | None = BUILD,
     **change: Any,
 ) -> Device:
@@ -331,9 +335,9 @@ def device(
         file("libB.so", build, machine=EM_AARCH64, program_headers=aligned(align * 2)),
         file("libC.so", build, program_headers=aligned(1)),
     ]
-    soc = (wanted, 79) if wanted else None
-    asked = within(Fitness(root_on_device=root), soc, trees={"qnn-sdk": tree_of(*files)})
-    return Device(replace(PHONE, **change), replace(asked, kinds={"aarch64-android": DROID}))
+    soc = (soc_name, 79) if soc_name else None
+    base = within(Fitness(root_on_device=root), soc, trees={"qnn-sdk": tree_of(*files)})
+    return Device(replace(PHONE, **change), replace(base, kinds={"aarch64-android": DROID}))
 
 
 def laid(**change: Any) -> Adaptor:
@@ -361,8 +365,8 @@ def tools(
         "roots": {"hexagon-sdk": f"/opt/{hexagon}", "qnn-sdk": "/opt/2.0"},
         "variables": VariableFacts({"HEXAGON_TOOLS_ROOT": f"/opt/{compiler}"}),
     }
-    asked = within(soc=("SM8850", soc) if soc else None, **{**facts, **change})
-    return replace(asked, pairs=Pairs("1.5.1", (ROW,), (HexagonPair("v81", "19.0", "6.4.0"),)))
+    base = within(soc=("SM8850", soc) if soc else None, **{**facts, **change})
+    return replace(base, pairs=Pairs("1.5.1", (ROW,), (HexagonPair("v81", "19.0", "6.4.0"),)))
 
 
 def backed(
@@ -373,8 +377,8 @@ def backed(
     facts = BackendFacts(name, "libQnnLpai.so", is_there=True, why="it lowers", fix="an SDK")
     row = msgspec.structs.replace(ROW, lpai="2.39")
     without = {} if sdk else {"sdk": None}
-    asked = tools(version, executorch=executorch, backend=replace(facts, **change), **without)
-    return replace(asked, pairs=Pairs("1.5.1", (row,)))
+    base = tools(version, executorch=executorch, backend=replace(facts, **change), **without)
+    return replace(base, pairs=Pairs("1.5.1", (row,)))
 
 
 def bare_skel(build: QnnBuild | None, name: str = "libQnnHtpV75Skel.so") -> Placed:
@@ -686,24 +690,28 @@ PAIRS: Mapping[str, tuple[Any, Any]] = {
 
 
 def subjects_of(code: str) -> Iterator[Subjects[Any]]:
-    return (one for one in SUBJECTS if any(check.id == code for check in one.checks))
+    for subjects in SUBJECTS:
+        if code in {check.id for check in subjects.checks}:
+            yield subjects
 
 
 def describe(code: str, subject: object) -> Iterator[str]:
     """What a check saw: the subject, where, and each value that its texts name."""
-    for check in (row for one in subjects_of(code) for row in one.checks if row.id == code):
+    for check in (
+        row for subjects in subjects_of(code) for row in subjects.checks if row.id == code
+    ):
         texts = Formatter().parse(f"{check.row.what}{check.row.why}{check.row.fix}")
         names = sorted({name for _, name, _, _ in texts if name} - {"subject", "where"})
-        for one in check.see(subject):
-            told = [f"{name}={f'{{{name}}}'.format_map(one)}" for name in names]
-            yield " | ".join([one["subject"], one["where"], *told])
+        for values in check.see(subject):
+            pairs = [f"{name}={f'{{{name}}}'.format_map(values)}" for name in names]
+            yield " | ".join([values["subject"], values["where"], *pairs])
 
 
 def tell(rows: Iterable[tuple[str, Any]]) -> Iterator[str]:
     """What a check tells of each thing, a line each; ``nothing`` where it sees no fault."""
-    for code, thing in rows:
+    for code, subject in rows:
         assert code in PAIRS
-        yield from (f"{code} {line}" for line in list(describe(code, thing)) or ["nothing"])
+        yield from (f"{code} {line}" for line in list(describe(code, subject)) or ["nothing"])
 
 
 def read_snapshot(name: str) -> list[str]:

@@ -286,7 +286,7 @@ STAGED = [
             dangling=frozenset({"m.pte", "a/libB.so", "libA.so"}),
         ),
     ),
-    ("QNN309", staging(wanted=())),
+    ("QNN309", staging(staged=())),
     (
         "QNN310",
         staging(
@@ -298,7 +298,7 @@ STAGED = [
     ("QNN311", staging(*BOTH, PAIR[1])),
     ("QNN311", staging(*BOTH, "libQnnHtpPrepare.so")),
     ("QNN312", staging(*BOTH)),
-    ("QNN312", staging(*BOTH, soc=True, wanted=("libQnnSystem.so",))),
+    ("QNN312", staging(*BOTH, soc=True, staged=("libQnnSystem.so",))),
     ("QNN312", staging(*BOTH, PAIR[0], soc=True)),
     ("QNN312", staging(*BOTH, PAIR[1], soc=True)),
     ("QNN313", staging(*BOTH, lowered=(*lowered(BUILD), *lowered(None), *lowered(NEWER)))),

@@ -23,7 +23,12 @@ from tests.unit.provisioning.doctor.cases import PAIRS, describe, read_snapshot,
 
 def judge(code: str, subject: object) -> list[Finding]:
     """What the check of this id says of one thing."""
-    return [found for one in subjects_of(code) for found in one.judge(subject) if found.id == code]
+    return [
+        finding
+        for subjects in subjects_of(code)
+        for finding in subjects.judge(subject)
+        if finding.id == code
+    ]
 
 
 def test_every_check_has_a_faulty_and_a_good_example() -> None:
@@ -32,21 +37,21 @@ def test_every_check_has_a_faulty_and_a_good_example() -> None:
 
 @pytest.mark.parametrize("code", PAIRS)
 def test_a_check_finds_its_faulty_example_and_not_the_good_one(code: str) -> None:
-    seen, not_seen = PAIRS[code]
-    (finding,) = judge(code, seen)
+    faulty, good = PAIRS[code]
+    (finding,) = judge(code, faulty)
     assert all(msgspec.to_builtins(finding).values())
     assert not re.search(r"\{\S|\{\{", f"{finding.what}{finding.why}{finding.fix}")
-    assert judge(code, not_seen) == []
+    assert judge(code, good) == []
 
 
 def test_findings_of_every_check_read_as_their_snapshot() -> None:
     heads = {code: " ".join([row.severity.value, *row.after]) for code, row in read_rows().items()}
-    told = [
+    lines = [
         f"{code} {heads[code]} | {line}"
-        for code, (seen, _) in PAIRS.items()
-        for line in describe(code, seen)
+        for code, (faulty, _) in PAIRS.items()
+        for line in describe(code, faulty)
     ]
-    assert told == read_snapshot("seen.txt")
+    assert lines == read_snapshot("seen.txt")
 
 
 def ids(findings: Iterable[Finding]) -> list[str]:

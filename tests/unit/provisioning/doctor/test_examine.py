@@ -58,8 +58,8 @@ def test_a_changed_profile_uses_its_base_profiles_policy(
         find_fitness("emulators")
     assert "android" in caught.value.why
     assert "emulator or emulator-sdk" in caught.value.fix
-    for name, own in read_doctor_policy().profiles.items():  # even if it is like another
-        assert find_fitness(name) == own
+    for name, fitness in read_doctor_policy().profiles.items():  # even if it is like another
+        assert find_fitness(name) == fitness
     mine = {"mine": msgspec.structs.replace(read_profile("android"), like="android")}
     monkeypatch.setattr(examining, "read_profiles", lambda: mine)
     assert find_fitness("mine") == find_fitness("mine+x@1") == find_fitness("android")
@@ -119,10 +119,10 @@ def test_a_tree_is_summarized_for_a_report() -> None:
     adaptor = cases.file("a.so", version_needs=(VersionNeed("libc.so.6", ("GLIBC_2.4",)),))
     python = replace(cases.PYTHON, adaptor=adaptor)
     facts = replace(cases.case().facts, trees={"qnn-sdk": tree}, python=python)
-    found = json.loads(json.dumps(summarize(facts)))
-    needs = found["python"]["adaptor"]["elf"]["version_needs"]
+    summary = json.loads(json.dumps(summarize(facts)))
+    needs = summary["python"]["adaptor"]["elf"]["version_needs"]
     assert needs == [["libc.so.6", ["GLIBC_2.4"]]]
-    assert found["trees"] == {
+    assert summary["trees"] == {
         "qnn-sdk": {
             "root": str(tree.root),
             "files": 3,
@@ -130,7 +130,7 @@ def test_a_tree_is_summarized_for_a_report() -> None:
             "builds": ["v2.40.0.1", build],
         }
     }
-    assert (found["devices"], found["variables"], found["sdk"]) == ([], {}, None)
+    assert (summary["devices"], summary["variables"], summary["sdk"]) == ([], {}, None)
 
 
 @pytest.fixture
@@ -149,8 +149,8 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Environment:
         write_overlay(overlay, record)
         os.utime(overlay, (number, number))
     sdk = Provisioned("qnn-sdk", "2.49.40", tmp_path / "sdk")
-    other = Provisioned("libcxx", "14.0.0", tmp_path / "libcxx")
-    return Environment("emulator-sdk", (other, sdk), {"LD_LIBRARY_PATH": "/sdk/lib"})
+    libcxx = Provisioned("libcxx", "14.0.0", tmp_path / "libcxx")
+    return Environment("emulator-sdk", (libcxx, sdk), {"LD_LIBRARY_PATH": "/sdk/lib"})
 
 
 def place(environment: Environment, name: str) -> Path:
@@ -160,22 +160,22 @@ def place(environment: Environment, name: str) -> Path:
 def test_the_sdk_and_adaptor_choice_restricts_the_candidate_adaptors(
     environment: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    both = [place(environment, "newest"), place(environment, "fit")]
-    other = place(environment, "older")
-    for choice, found in (
+    fitting_overlays = [place(environment, "newest"), place(environment, "fit")]
+    older_overlay = place(environment, "older")
+    for choice, overlays in (
         (USUAL, [None]),
         (QnnChoice("pinned", "wheel"), [None]),
-        (ANY, [None, *both]),
-        (QnnChoice("pinned", "overlay"), both),
-        (QnnChoice("wheel", "overlay"), both),
-        (QnnChoice("pinned", str(other)), [other]),
+        (ANY, [None, *fitting_overlays]),
+        (QnnChoice("pinned", "overlay"), fitting_overlays),
+        (QnnChoice("wheel", "overlay"), fitting_overlays),
+        (QnnChoice("pinned", str(older_overlay)), [older_overlay]),
     ):
-        assert list(list_overlays(choice, environment)) == found
+        assert list(list_overlays(choice, environment)) == overlays
     runtime = replace(environment.artifacts[1], name="qnn-runtime")
     small = replace(environment, artifacts=(environment.artifacts[0], runtime))
-    assert list(list_overlays(ANY, small)) == [None, *both]
-    monkeypatch.setenv("HOME", str(other.parent))
-    assert list(list_overlays(QnnChoice("wheel", "~/overlay"), environment)) == [other]
+    assert list(list_overlays(ANY, small)) == [None, *fitting_overlays]
+    monkeypatch.setenv("HOME", str(older_overlay.parent))
+    assert list(list_overlays(QnnChoice("wheel", "~/overlay"), environment)) == [older_overlay]
     with pytest.raises(UnfitError, match="is not an overlay"):
         list(list_overlays(QnnChoice("pinned", str(tmp_path)), environment))
     shutil.rmtree(tmp_path / "builds")
@@ -191,8 +191,8 @@ def verdict_with(*codes: str, severity: Severity = Severity.ERROR) -> Verdict:
 def test_a_tolerated_finding_is_a_warning(
     environment: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = verdict_with("QNN505", "QNN101")
-    monkeypatch.setattr("provisioning.doctor.examine.examine_request", lambda *_: found)
+    unfit_verdict = verdict_with("QNN505", "QNN101")
+    monkeypatch.setattr("provisioning.doctor.examine.examine_request", lambda *_: unfit_verdict)
     assert not examine("emulator", environment).fit
     verdict = examine("emulator", environment, tolerated=("QNN505",))
     assert [finding.id for finding in verdict.findings] == ["QNN505", "QNN101"]
@@ -204,7 +204,7 @@ WARNED = verdict_with("QNN225", severity=Severity.WARNING)
 
 
 @pytest.mark.parametrize(
-    ("verdicts", "taken", "asked"),
+    ("verdicts", "taken", "count"),
     [
         ([verdict_with()], 0, 1),
         ([WARNED], 0, 1),
@@ -224,10 +224,10 @@ def test_the_first_adaptor_that_fits_is_taken(
     monkeypatch: pytest.MonkeyPatch,
     verdicts: list[Verdict],
     taken: int,
-    asked: int,
+    count: int,
 ) -> None:
     """Other adaptors are tried only if one of them can remove every error."""
-    seen: list[tuple[str, Path | None, bool]] = []
+    examined: list[tuple[str, Path | None, bool]] = []
 
     def examine(
         profile: str,
@@ -237,20 +237,22 @@ def test_the_first_adaptor_that_fits_is_taken(
         tries_device: bool,
         **_: object,
     ) -> Verdict:
-        seen.append((candidate.variables.get("PYTHONPATH", ""), python, tries_device))
-        return verdicts[len(seen) - 1]
+        examined.append((candidate.variables.get("PYTHONPATH", ""), python, tries_device))
+        return verdicts[len(examined) - 1]
 
     monkeypatch.setattr(examining, "examine", examine)
     monkeypatch.delenv("PYTHONPATH", raising=False)
-    said = io.StringIO()
-    got, verdict = settle_adaptor(ANY, environment, Progress(said))
+    messages = io.StringIO()
+    got, verdict = settle_adaptor(ANY, environment, Progress(messages))
     paths = ["", *(str(place(environment, name)) for name in ("newest", "fit"))]
-    assert seen == [(path, Path(sys.executable) if path else None, True) for path in paths[:asked]]
+    assert examined == [
+        (path, Path(sys.executable) if path else None, True) for path in paths[:count]
+    ]
     assert verdict is verdicts[taken]
     assert got.variables.get("PYTHONPATH", "") == paths[taken]
     assert replace(got, variables=environment.variables) == environment
-    told = [line.strip() for line in said.getvalue().splitlines()]
-    assert told == ([f"adaptor: {paths[taken]}"] if taken else [])
+    shown_lines = [line.strip() for line in messages.getvalue().splitlines()]
+    assert shown_lines == ([f"adaptor: {paths[taken]}"] if taken else [])
 
 
 @pytest.mark.parametrize(
@@ -268,5 +270,5 @@ def test_a_consequence_of_a_broken_library_is_not_a_finding(
 ) -> None:
     cause = Finding(code, "libQnnHtp.so", "", where, "", "", severity)
     directory = "/sdk/lib/x86_64-linux-clang"
-    found = drop_consequences([cause, Finding(effect, "", "", directory, "", "")], directory)
-    assert [finding.id for finding in found] == ([code, effect] if remains else [code])
+    findings = drop_consequences([cause, Finding(effect, "", "", directory, "", "")], directory)
+    assert [finding.id for finding in findings] == ([code, effect] if remains else [code])

@@ -42,8 +42,8 @@ def staged(*files: FileFacts, **change: object) -> TreeFacts:
 
 def find_ids(tree: TreeFacts, soc: tuple[str, int] | None = None) -> list[str]:
     case = within(soc=soc, trees={STAGING: tree})
-    found = [*FAMILIES.judge_all(case), *STAGINGS.judge_all(case)]
-    return sorted({one.id for one in found})
+    findings = [*FAMILIES.judge_all(case), *STAGINGS.judge_all(case)]
+    return sorted({finding.id for finding in findings})
 
 
 def test_libraries_and_skels_of_two_directories_are_one_set() -> None:
@@ -93,19 +93,24 @@ def test_stubs_without_skels_are_a_warning_if_the_device_may_have_them() -> None
 
 def test_a_missing_fastrpc_library_is_one_finding_per_set() -> None:
     needs = ("libcdsprpc.so", "libc.so.6")
-    stubs = [file(f"libQnnHtpV{one}Stub.so", machine=EM_AARCH64, needed=needs) for one in (75, 79)]
-    case = within(trees={STAGING: staged(*stubs, file("libcdsprpc.so.1", machine=EM_AARCH64))})
-    (found,) = [one for one in STAGINGS.judge_all(case) if one.id == "QNN325"]
-    assert found.subject == "libQnnHtpV75Stub.so, libQnnHtpV79Stub.so"
-    assert "libcdsprpc.so.1" in found.what
-    tree = staged(*stubs, file("libcdsprpc.so.1", machine=EM_AARCH64))
-    assert found.where == str(tree.root)
-    tree = staged(stubs[0], file("libcdsprpc.so.2"), file("libcdsprpc.so.1"))
-    (found,) = [
-        one for one in STAGINGS.judge_all(within(trees={STAGING: tree})) if one.id == "QNN325"
+    stubs = [
+        file(f"libQnnHtpV{version}Stub.so", machine=EM_AARCH64, needed=needs)
+        for version in (75, 79)
     ]
-    assert (found.subject, found.where) == ("libQnnHtpV75Stub.so", str(stubs[0].path))
-    assert "only libcdsprpc.so.1" in found.what
+    case = within(trees={STAGING: staged(*stubs, file("libcdsprpc.so.1", machine=EM_AARCH64))})
+    (missing,) = [finding for finding in STAGINGS.judge_all(case) if finding.id == "QNN325"]
+    assert missing.subject == "libQnnHtpV75Stub.so, libQnnHtpV79Stub.so"
+    assert "libcdsprpc.so.1" in missing.what
+    tree = staged(*stubs, file("libcdsprpc.so.1", machine=EM_AARCH64))
+    assert missing.where == str(tree.root)
+    tree = staged(stubs[0], file("libcdsprpc.so.2"), file("libcdsprpc.so.1"))
+    (missing,) = [
+        finding
+        for finding in STAGINGS.judge_all(within(trees={STAGING: tree}))
+        if finding.id == "QNN325"
+    ]
+    assert (missing.subject, missing.where) == ("libQnnHtpV75Stub.so", str(stubs[0].path))
+    assert "only libcdsprpc.so.1" in missing.what
 
 
 @pytest.mark.parametrize(
@@ -123,9 +128,9 @@ def test_missing_fastrpc_is_no_finding_if_staged_or_not_needed(
     staged_too: tuple[str, ...], machine: int, needed: tuple[str, ...]
 ) -> None:
     stub = file("libQnnHtpV75Stub.so", machine=machine, needed=needed)
-    rest = [file(name, machine=EM_AARCH64) for name in staged_too]
-    case = within(trees={STAGING: staged(stub, *rest)})
-    assert "QNN325" not in {one.id for one in STAGINGS.judge_all(case)}
+    staged_files = [file(name, machine=EM_AARCH64) for name in staged_too]
+    case = within(trees={STAGING: staged(stub, *staged_files)})
+    assert "QNN325" not in {finding.id for finding in STAGINGS.judge_all(case)}
 
 
 def judge_level(level: int, min_sdk: int | None) -> list[tuple[str, Severity]]:
@@ -133,8 +138,8 @@ def judge_level(level: int, min_sdk: int | None) -> list[tuple[str, Severity]]:
     facts = elf(machine=EM_AARCH64, android=NOTE._replace(api_level=level), program_headers=header)
     tree = staged(FileFacts("libQnnA.so", facts.path, 1, facts), min_sdk=min_sdk)
     case = replace(within(trees={STAGING: tree}), kinds=read_elf_policies())
-    found = [one for group in find_groups(case) for one in judge_group(group)]
-    return [(one.id, one.severity) for one in found]
+    findings = [finding for group in find_groups(case) for finding in judge_group(group)]
+    return [(finding.id, finding.severity) for finding in findings]
 
 
 def test_libraries_need_at_most_the_apps_minimum_api_level() -> None:
@@ -147,7 +152,7 @@ def test_libraries_need_at_most_the_apps_minimum_api_level() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "found"),
+    ("name", "text", "level"),
     [
         ("build.gradle.kts", "android {\n  defaultConfig {\n    minSdk = 31\n", 31),
         ("build.gradle", "android {\n    minSdkVersion 26\n", 26),
@@ -158,14 +163,14 @@ def test_libraries_need_at_most_the_apps_minimum_api_level() -> None:
     ],
 )
 def test_min_sdk_is_read_from_the_nearest_build_file(
-    tmp_path: Path, name: str, text: str, found: int | None
+    tmp_path: Path, name: str, text: str, level: int | None
 ) -> None:
     place = tmp_path / "repository" / "app" / "src" / "main" / "jniLibs" / "arm64-v8a"
     place.mkdir(parents=True)
     (tmp_path / "repository" / ".git").mkdir()
     (tmp_path / "build.gradle").write_text("minSdk 1\n")
     (tmp_path / "repository" / "app" / name).write_text(text)
-    assert find_min_sdk(place) == found
+    assert find_min_sdk(place) == level
 
 
 def test_a_whole_sdk_and_pointers_are_one_finding() -> None:
@@ -189,11 +194,13 @@ def test_links_out_of_a_staged_tree_are_read_as_their_targets(tmp_path: Path) ->
     (tmp_path / "model").write_bytes(b"\0v2.49.40.260810104044\0")
     (stage / "model.bin").symlink_to("../model")
     tree = survey_tree(stage)
-    assert [(one.name, bool(one.elf)) for one in tree.files] == [
+    assert [(library.name, bool(library.elf)) for library in tree.files] == [
         ("libQnnHtp.so", True),
         ("libQnnSystem.so", True),
     ]
-    assert [(one.name, bool(one.build)) for one in tree.lowered] == [("model.bin", True)]
+    assert [(program.name, bool(program.build)) for program in tree.lowered] == [
+        ("model.bin", True)
+    ]
     assert "QNN309" not in find_ids(tree)
 
 

@@ -61,20 +61,20 @@ def test_a_checkout_is_judged_for_the_machine_that_it_is_built_for() -> None:
         Path("/src/executorch"), is_directory=True, is_git=True, leftovers=leftovers
     )
     for kinds, machine in (((HOST,), "aarch64"), ((ANDROID,), "x86-64"), ((), "x86-64")):
-        (found,) = CHECKOUTS.judge_all(ask(Fitness(kinds=kinds), checkout=facts))
-        assert (found.id, found.what.rpartition(" ")[2]) == ("QNN708", machine)
+        (finding,) = CHECKOUTS.judge_all(ask(Fitness(kinds=kinds), checkout=facts))
+        assert (finding.id, finding.what.rpartition(" ")[2]) == ("QNN708", machine)
     assert list(CHECKOUTS.find(ask())) == []
 
 
 def test_consequences_of_a_fault_are_not_reported() -> None:
     missing = cases.module("third-party/json", "missing")
-    for change, told in (
+    for change, ids_of_findings in (
         ({}, ["QNN704", "QNN705"]),
         ({"is_git": False}, ["QNN703"]),
         ({"is_git": False, "is_directory": False}, ["QNN701"]),
     ):
         checkout = cases.checkout(missing, **{"commit": "c", **change})
-        assert [one.id for one in CHECKOUTS.judge(checkout)] == told
+        assert [finding.id for finding in CHECKOUTS.judge(checkout)] == ids_of_findings
 
 
 def test_a_library_family_of_an_sdk_is_checked_as_it_is_pushed() -> None:
@@ -98,7 +98,7 @@ def test_a_device_is_compared_with_the_libraries_that_would_be_pushed() -> None:
     phone = replace(cases.PHONE, libraries={"libA.so": OTHER.text})
     tree = tree_of(*FILES, device_file("libD.so", 8192), device_file("libE.so", 4096))
     case = ask(devices=(phone, replace(phone, serial="def")), trees={"qnn-sdk": tree})
-    assert [one.id for one in DEVICES.judge_all(case)] == ["QNN806", "QNN807"] * 2
+    assert [finding.id for finding in DEVICES.judge_all(case)] == ["QNN806", "QNN807"] * 2
     for trees in ({"qnn-sdk": tree_of(file("libA.so", None))}, {}):
         assert list(DEVICES.judge_all(ask(devices=(phone,), trees=trees))) == []
     assert list(DEVICES.find(ask())) == []
@@ -139,14 +139,14 @@ def test_the_qnn_version_of_a_wheel_is_required_only_without_an_overlay() -> Non
         ({"python": built, **wheel}, ""),
         ({"python": cases.PYTHON}, ""),
     ):
-        assert [one.qnn for one in PYTHON.find(ask(**facts))] == [qnn]
+        assert [subject.qnn for subject in PYTHON.find(ask(**facts))] == [qnn]
 
 
 def test_a_missing_sdk_is_reported_as_the_first_acceptable_artifact() -> None:
     fitness = Fitness(roots=("android-ndk", "libcxx"), sdk=("qnn-sdk", "qnn-runtime"))
     case = ask(fitness, sdk_name="", roots={"libcxx": "/l"})
-    assert [one["subject"] for one in see_no_root(case)] == ["android-ndk", "qnn-sdk"]
-    assert [one["subject"] for one in see_no_root(ask(fitness))] == ["android-ndk", "libcxx"]
+    assert [values["subject"] for values in see_no_root(case)] == ["android-ndk", "qnn-sdk"]
+    assert [values["subject"] for values in see_no_root(ask(fitness))] == ["android-ndk", "libcxx"]
 
 
 def needing(name: str, *versions: str, **change: Any) -> FileFacts:
@@ -162,10 +162,10 @@ def test_the_first_libstdcxx_is_compared_with_the_highest_needs() -> None:
         replace(file("libE.so"), elf=None),
     )
     adaptor = needing("P.so", "CXXABI_1.3.10", "GLIBC_2.99")
-    ours, other = file("libstdc++.so.6"), file("libstdc++.so.6", machine=EM_AARCH64)
+    ours, foreign = file("libstdc++.so.6"), file("libstdc++.so.6", machine=EM_AARCH64)
     broken, gcc = replace(ours, elf=None, defect=Defect.EMPTY), file("libgcc_s.so.1")
     path = (
-        PathEntry("/a", runtimes=(other,)),
+        PathEntry("/a", runtimes=(foreign,)),
         PathEntry("", runtimes=(ours, gcc)),
         PathEntry("/c", runtimes=(broken,)),
     )
@@ -174,20 +174,20 @@ def test_the_first_libstdcxx_is_compared_with_the_highest_needs() -> None:
         "CXXABI": ((1, 3, 10), "P.so"),
         "GCC": ((3, 0), "libB.so"),
     }
-    asked: dict[str, Any] = {
+    facts_of_case: dict[str, Any] = {
         "trees": {"qnn-sdk": tree},
         "python": replace(cases.PYTHON, adaptor=adaptor),
         "variables": VariableFacts({}, path),
     }
     runs = Fitness(kinds=(HOST,))
     place = "an empty entry (the current directory)"
-    assert list(RUNTIMES.find(ask(runs, **asked))) == [
+    assert list(RUNTIMES.find(ask(runs, **facts_of_case))) == [
         Runtime(place, ours, needs),
         Runtime(place, gcc, needs),
     ]
     bare = ask(runs, trees={}, variables=VariableFacts({}, path[2:]))
     assert list(RUNTIMES.find(bare)) == [Runtime("/c", broken, {})]
-    assert list(RUNTIMES.find(ask(**asked))) == []
+    assert list(RUNTIMES.find(ask(**facts_of_case))) == []
     assert list(RUNTIMES.find(ask(runs))) == []
 
 
@@ -201,17 +201,19 @@ def test_libraries_of_the_system_are_those_that_the_host_libraries_need() -> Non
     libraries = {"libz.so.1": None, "libm.so.6": None, "libdl.so.2": None, "libX.so": None}
     host = replace(cases.HOST, libraries=libraries)
     case = ask(host=host, trees={"qnn-sdk": tree})
-    told = [(one["subject"], one["user"]) for one in see_missing_library(case)]
-    assert told == [("libz.so.1", "libA.so"), ("libm.so.6", "libB.so")]
+    libraries_and_users = [
+        (values["subject"], values["user"]) for values in see_missing_library(case)
+    ]
+    assert libraries_and_users == [("libz.so.1", "libA.so"), ("libm.so.6", "libB.so")]
     path = VariableFacts({}, (PathEntry("/r", runtimes=(file("libm.so.6"),)),))
     listed = ask(host=host, trees={"qnn-sdk": tree}, variables=path)
-    assert [one["subject"] for one in see_missing_library(listed)] == ["libz.so.1"]
+    assert [values["subject"] for values in see_missing_library(listed)] == ["libz.so.1"]
     assert list(see_missing_library(replace(case, kinds={}))) == []
     assert list(see_missing_library(ask(host=host, trees={}))) == []
 
 
 def test_files_are_judged_in_groups_that_one_loader_sees() -> None:
-    own = file("libA.so", place=f"lib/{HOST}")
+    library = file("libA.so", place=f"lib/{HOST}")
     up = f"${{ORIGIN}}/../../lib/{HOST}"
     tool = file("tool", place=f"bin/{HOST}", runpath=("$ORIGIN/../none", up))
     skel = file(
@@ -221,12 +223,15 @@ def test_files_are_judged_in_groups_that_one_loader_sees() -> None:
         flags=0x79,
         rpath=(f"${{ORIGIN}}/../../{HOST}",),
     )
-    other = file("libW.so", place="lib/windows")
+    windows_library = file("libW.so", place="lib/windows")
     links = {"lib/libQnn.so.1": "libA.so"}
     cxx = TreeFacts(Path("/cxx"), (file("libc++.so.1"),), {"libc++.so": "libc++.so.1"})
-    beside = (file("libB.so"), file("libC.so", machine=EM_AARCH64), replace(own, elf=None))
+    beside = (file("libB.so"), file("libC.so", machine=EM_AARCH64), replace(library, elf=None))
     case = ask(
-        trees={"qnn-sdk": replace(tree_of(own, tool, skel, other), links=links), "libcxx": cxx},
+        trees={
+            "qnn-sdk": replace(tree_of(library, tool, skel, windows_library), links=links),
+            "libcxx": cxx,
+        },
         variables=VariableFacts({}, (PathEntry("/x", beside), PathEntry("/y", (file("libD.so"),)))),
         host=replace(cases.HOST, libraries={"libc++.so.1": "/l", "libz.so.1": "/z"}),
     )
@@ -234,7 +239,7 @@ def test_files_are_judged_in_groups_that_one_loader_sees() -> None:
     near = {"libB.so", "libD.so", "libQnn.so.1"}
     brings = {"libc++.so.1": "/l", "libunwind.so.1": None}
     assert list(find_groups(replace(case, policy=policy))) == [
-        Group([own], HOST, KINDS[HOST], 2, brings, near),
+        Group([library], HOST, KINDS[HOST], 2, brings, near),
         Group([tool], HOST, KINDS[HOST], 2, brings, {*near, "libA.so"}),
         Group([skel], "hexagon-v79", elf_policy("hexagon-v79"), 3, brings, {*near, "libA.so"}),
         Group(cxx.files, HOST, KINDS[HOST], nearby=frozenset({"libc++.so"})),
@@ -250,14 +255,14 @@ def test_files_are_judged_in_groups_that_one_loader_sees() -> None:
     ],
 )
 def test_staged_files_are_grouped_by_their_loader(kinds: tuple[str, ...], target: str) -> None:
-    skel, more = cases.skel("libS.so", 0x79), cases.skel("libT.so", 0x8075)
+    skel, other_skel = cases.skel("libS.so", 0x79), cases.skel("libT.so", 0x8075)
     core, broken = file("libA.so", machine=EM_AARCH64), replace(file("libB.so"), elf=None)
     case = ask(
-        Fitness(kinds=kinds), sdk=NO_SDK, trees={"staging": tree_of(skel, core, more, broken)}
+        Fitness(kinds=kinds), sdk=NO_SDK, trees={"staging": tree_of(skel, core, other_skel, broken)}
     )
     assert list(find_groups(case)) == [
         Group([core, broken], target, KINDS[target], depth=0, knows_level="linux" in target),
-        Group([more], "hexagon-v75", elf_policy("hexagon-v75"), depth=0),
+        Group([other_skel], "hexagon-v75", elf_policy("hexagon-v75"), depth=0),
         Group([skel], "hexagon-v79", elf_policy("hexagon-v79"), depth=0),
     ]
 
@@ -277,23 +282,27 @@ def test_files_of_a_group_and_the_needs_of_fitting_ones_are_checked() -> None:
         file("libE.so", soname="libE.so", needed=("libX.so", "libH.so"), runpath=("$ORIGIN/..",)),
     )
     group = Group(files, HOST, policy, 0, {"libH.so": "/h"}, ("libN.so",))
-    found = [
+    expected = [
         ("QNN202", "libB.so"),
         ("QNN212", "libD.so"),
         ("QNN217", "libE.so"),
         ("QNN216", "libX.so"),
     ]
-    assert ids(judge_group(group)) == found
+    assert ids(judge_group(group)) == expected
     elsewhere = replace(group, kind="other", depth=1)
-    assert ids(judge_group(elsewhere)) == [*found[:2], ("QNN216", "libH.so"), found[3]]
+    assert ids(judge_group(elsewhere)) == [*expected[:2], ("QNN216", "libH.so"), expected[3]]
 
 
 def test_the_glibc_of_the_machine_is_compared_with_what_libraries_need() -> None:
-    own = needing("libA.so", "GLIBC_2.35", place=f"lib/{HOST}", soname="libA.so")
-    trees = {"qnn-sdk": tree_of(own)}
-    for glibc, found in (("2.34", ["QNN219"]), ("2.35", []), (None, ["QNN002", "QNN219"])):
+    library = needing("libA.so", "GLIBC_2.35", place=f"lib/{HOST}", soname="libA.so")
+    trees = {"qnn-sdk": tree_of(library)}
+    for glibc, ids_of_findings in (
+        ("2.34", ["QNN219"]),
+        ("2.35", []),
+        (None, ["QNN002", "QNN219"]),
+    ):
         case = ask(host=replace(cases.HOST, glibc=glibc), trees=trees)
-        assert [one.id for one in judge_environment(case)] == found
+        assert [finding.id for finding in judge_environment(case)] == ids_of_findings
     bare = replace(ask(trees={}, sdk=None), kinds={ANDROID: KINDS[ANDROID]})
     assert judge_environment(bare) == []
 
@@ -304,8 +313,8 @@ def test_findings_come_once_in_the_order_of_ids_and_can_be_printed() -> None:
         for name in ("libB.so", "lib\udcff.so", "libB.so")
     ]
     case = ask(trees={"qnn-sdk": tree_of(*files)}, host=replace(cases.HOST, machine="x"))
-    found = judge_environment(case)
-    assert [(one.id, one.subject) for one in found] == [
+    findings = judge_environment(case)
+    assert [(finding.id, finding.subject) for finding in findings] == [
         ("QNN001", "Linux x"),
         ("QNN202", "libB.so"),
         ("QNN202", "lib\\udcff.so"),

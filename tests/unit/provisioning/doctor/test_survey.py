@@ -73,10 +73,14 @@ def test_a_machine_is_asked_for_its_tools_and_libraries(
     monkeypatch.setattr(host, "free_bytes", lambda place: 2_500_000_000 if place == tmp_path else 0)
     program(tmp_path / "bin/cmake", "echo cmake 3.28.1")
     variables = {"PATH": str(tmp_path / "bin")}
-    found = survey_host(tmp_path, {"c": "cmake"}, ["libnone.so"], variables)
-    assert found.tools == (ToolFacts("c", f"{tmp_path}/bin/cmake", "3.28.1", "cmake 3.28.1"),)
-    assert (found.libraries, found.cpu_flags) == ({"libnone.so": None}, {"fpu", "avx2"})
-    assert (found.glibc, found.disk_free_gb, found.disk_path) == ("2.36", 2.5, str(tmp_path))
+    host_facts = survey_host(tmp_path, {"c": "cmake"}, ["libnone.so"], variables)
+    assert host_facts.tools == (ToolFacts("c", f"{tmp_path}/bin/cmake", "3.28.1", "cmake 3.28.1"),)
+    assert (host_facts.libraries, host_facts.cpu_flags) == ({"libnone.so": None}, {"fpu", "avx2"})
+    assert (host_facts.glibc, host_facts.disk_free_gb, host_facts.disk_path) == (
+        "2.36",
+        2.5,
+        str(tmp_path),
+    )
     files.clear()
     monkeypatch.setattr(usage, "read_window", lambda _: "")
     monkeypatch.setattr(host.platform, "libc_ver", lambda: ("musl", "1.2"))
@@ -107,16 +111,16 @@ def test_a_tool_is_found_on_the_given_path_and_must_exit_with_0(
 
 
 def test_qnn_libraries_and_runtimes_on_the_library_path_are_found(tmp_path: Path) -> None:
-    wanted = ("libQnnHtp.so", "libHtpPrepare.so", "libGenie.so", "libc++.so.1", "libunwind.so.1")
+    qnn_names = ("libQnnHtp.so", "libHtpPrepare.so", "libGenie.so", "libc++.so.1", "libunwind.so.1")
     runtimes = ("libatomic.so.1", "libgcc_s.so.1", "libstdc++.so.6")
     beside = ("libstdc++.so.6.0.30", "libQnnHtp.so.txt", "myQnn.so", "libstdc++.so.60")
-    for name in (*wanted, *runtimes, *beside):
+    for name in (*qnn_names, *runtimes, *beside):
         shutil.copy(LIBRARY, tmp_path / name)
     (tmp_path / "libQnnDirectory.so").mkdir()
     facts = survey_variables({"LD_LIBRARY_PATH": f"{tmp_path}::/none"})
-    (here, empty, none) = facts.library_path
-    assert {file.name for file in here.libraries} == set(wanted)
-    assert tuple(file.name for file in here.runtimes) == runtimes
+    (first_place, empty, none) = facts.library_path
+    assert {file.name for file in first_place.libraries} == set(qnn_names)
+    assert tuple(file.name for file in first_place.runtimes) == runtimes
     assert (empty.directory, none.directory) == ("", "/none")
 
 
@@ -149,8 +153,8 @@ def test_a_checkout_has_a_version_and_may_have_an_adaptor(tmp_path: Path) -> Non
     place = tmp_path / "backends/qualcomm/python"
     place.mkdir(parents=True)
     (place / "PyQnnManagerAdaptor.so").touch()
-    found = survey_checkout(tmp_path)
-    assert found == replace(bare, has_adaptor=True, version=f"1.5.1{'a' * 35}")
+    checkout = survey_checkout(tmp_path)
+    assert checkout == replace(bare, has_adaptor=True, version=f"1.5.1{'a' * 35}")
     gone = tmp_path / "gone"
     assert survey_checkout(gone) == CheckoutFacts(gone, is_directory=False)
 
@@ -163,9 +167,9 @@ def test_each_phone_is_addressed_by_its_serial_number(tmp_path: Path) -> None:
         "echo soc=$2; echo page=16384",
     )
     path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
-    known = DeviceFacts("a", "device", soc="a", page_bytes=16384, directory="/d")
+    ready = DeviceFacts("a", "device", soc="a", page_bytes=16384, directory="/d")
     silent = DeviceFacts("c", "device", directory="/d")
-    assert survey_devices(path, "/d") == (known, DeviceFacts("b", "offline"), silent)
+    assert survey_devices(path, "/d") == (ready, DeviceFacts("b", "offline"), silent)
 
 
 @pytest.mark.parametrize(("su", "is_root"), [("echo 0", True), ("echo no >&2; exit 1", False)])
@@ -209,8 +213,8 @@ def test_creating_a_qnn_device_is_tried_once_per_adaptor_and_library(
     monkeypatch.setattr(qnn_probe, "__file__", str(probe))
 
     def ask() -> tuple[str, int]:
-        variables, kept = {"PATH": "/usr/bin:/bin", "MARK": "x"}, tmp_path / "kept"
-        why = try_device(python, adaptor, library, variables, kept)
+        variables, kept_file = {"PATH": "/usr/bin:/bin", "MARK": "x"}, tmp_path / "kept"
+        why = try_device(python, adaptor, library, variables, kept_file)
         return why, (tmp_path / "asked").read_text().count("x")
 
     for path in (adaptor, library, probe):
@@ -234,8 +238,10 @@ def test_creating_a_qnn_device_is_remembered_per_backend(tmp_path: Path) -> None
     for name in ("P.so", "lib.so"):
         (tmp_path / name).touch()
     places = (python, tmp_path / "P.so", tmp_path / "lib.so", {"PATH": "/bin"}, tmp_path / "kept")
-    found = {one: try_device(*places, backend=one) for one in (Backend.HTP, Backend.GPU)}
-    assert found == {Backend.HTP: "", Backend.GPU: "no"}
+    reasons = {
+        backend: try_device(*places, backend=backend) for backend in (Backend.HTP, Backend.GPU)
+    }
+    assert reasons == {Backend.HTP: "", Backend.GPU: "no"}
 
 
 def test_version_headers_and_libraries_of_an_sdk_are_surveyed(
@@ -270,33 +276,33 @@ def test_version_headers_and_libraries_of_an_sdk_are_surveyed(
 
 
 @pytest.mark.parametrize(
-    ("printed", "found"),
+    ("printed", "api"),
     [("it logs\napi 2.27.1\n", "2.27.1"), ("an api 2.27.1\napi 2.27\n", None), (None, None)],
 )
 def test_a_library_is_loaded_in_a_process_that_finds_its_neighbours(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     printed: str | None,
-    found: str | None,
+    api: str | None,
 ) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", "/elsewhere")
     place = str(tmp_path / "lib/x86_64-linux-clang")
-    asked: list[tuple[str, str | None]] = []
+    questions: list[tuple[str, str | None]] = []
 
     def answer(words: list[str], *, env: dict[str, str], **_: object) -> Completed:
-        asked.append((words[-1], env["LD_LIBRARY_PATH"]))
+        questions.append((words[-1], env["LD_LIBRARY_PATH"]))
         if printed is None:
             raise ToolError("it cannot be started")
         return Completed(tuple(words), -11, printed, 0)
 
     monkeypatch.setattr(host, "run_process", answer)
     facts = survey_sdk(tmp_path, [], asks_library=True)
-    assert asked == [(f"{place}/libQnnHtp.so", place)]
-    assert facts == replace(survey_sdk(tmp_path, []), library_api=found)
+    assert questions == [(f"{place}/libQnnHtp.so", place)]
+    assert facts == replace(survey_sdk(tmp_path, []), library_api=api)
 
 
 def answer(tmp_path: Path, **change: object) -> Path:
-    said: dict[str, object] = {
+    answers: dict[str, object] = {
         "executable": "/py",
         "version": [3, 11, 4],
         "tag": ".cpython-311.so",
@@ -311,7 +317,7 @@ def answer(tmp_path: Path, **change: object) -> Path:
         "shadowed": [],
         **change,
     }
-    return program(tmp_path / "py", f"echo hello\ncat <<'END'\n{json.dumps(said)}\nEND")
+    return program(tmp_path / "py", f"echo hello\ncat <<'END'\n{json.dumps(answers)}\nEND")
 
 
 @pytest.mark.parametrize(
@@ -388,7 +394,7 @@ def test_missing_libraries_of_an_adaptor_are_found_as_the_loader_searches(
         (tmp_path / name).mkdir()
         (tmp_path / name / f"lib{name}.so").touch()
     for name in ("rpath", "runpath"):
-        change[name] = tuple(one.format(root=tmp_path) for one in change.get(name, ()))
+        change[name] = tuple(entry.format(root=tmp_path) for entry in change.get(name, ()))
     variables = {name: text.format(root=tmp_path) for name, text in variables.items()}
     needed = change.pop("needed", ("libone.so", "libtwo.so"))
     elf = replace(read_elf(LIBRARY), needed=needed, **change)

@@ -40,10 +40,10 @@ def test_libraries_and_programs_are_found_and_nothing_else(root: Path) -> None:
     (root / "script").write_text("#!/bin/sh\n")
     (root / "script").chmod(0o755)
     (root / "lib" / "libx.so.1").symlink_to("x86_64-linux-clang/libx86.so")
-    found = survey_tree(root)
-    assert [file.relative for file in found.files] == ["lib/x86_64-linux-clang/libx86.so", "tool"]
-    assert found.links == {"lib/libx.so.1": "x86_64-linux-clang/libx86.so"}
-    assert found.link_names == {"libx.so.1"}
+    tree = survey_tree(root)
+    assert [file.relative for file in tree.files] == ["lib/x86_64-linux-clang/libx86.so", "tool"]
+    assert tree.links == {"lib/libx.so.1": "x86_64-linux-clang/libx86.so"}
+    assert tree.link_names == {"libx.so.1"}
 
 
 @pytest.mark.parametrize(("kind", "is_damaged"), [(1, False), (2, True), (3, True)])
@@ -77,8 +77,8 @@ def test_a_missing_root_has_no_files(tmp_path: Path) -> None:
 def test_a_name_that_is_not_utf8_is_no_error(root: Path, tmp_path: Path) -> None:
     path = root / "lib" / "x86_64-linux-clang" / os.fsdecode(b"lib\xff.so")
     path.write_bytes(b"")
-    found = survey_tree(root)
-    assert len(found.files) == 2
+    tree = survey_tree(root)
+    assert len(tree.files) == 2
     request = SurveyRequest(
         "emulator", {"qnn-runtime": root}, {}, tmp_path, python=tmp_path / "none"
     )

@@ -48,8 +48,8 @@ def test_a_machine_lacks_a_library_only_if_that_is_the_only_error(
     errors: tuple[int, ...], lacks: str | None
 ) -> None:
     findings = (make(100, Severity.WARNING), *map(make, errors), make(998, Severity.NOTE))
-    found = Verdict("p", findings).lacks
-    assert (found.id if found else None) == lacks
+    lacking = Verdict("p", findings).lacks
+    assert (lacking.id if lacking else None) == lacks
 
 
 def test_a_fit_verdict_shows_its_facts_with_units() -> None:
@@ -67,7 +67,7 @@ def test_a_fit_verdict_shows_its_facts_with_units() -> None:
             {"serial": "2", "soc": "SM8750", "android": "15"},
         ],
     }
-    assert [one.strip() for one in render_verdict(Verdict("p", (), facts)).splitlines()] == [
+    assert [line.strip() for line in render_verdict(Verdict("p", (), facts)).splitlines()] == [
         "p: fit",
         "QNN 2.49 in /sdk",
         "3 libraries and programs, 2 MB, QNN build v2.49.40.260810104044",
@@ -83,21 +83,21 @@ def test_a_fit_verdict_shows_its_facts_with_units() -> None:
 
 
 @pytest.mark.parametrize(
-    ("numbers", "told"),
+    ("numbers", "count_text"),
     [
         ((2, 1), "(and 1 more: `qnn-ci doctor p`)"),
         ((3, 2, 1), "(and 2 more: `qnn-ci doctor p`)"),
     ],
 )
 def test_an_unfit_error_names_the_first_finding_and_counts_the_rest(
-    numbers: tuple[int, ...], told: str
+    numbers: tuple[int, ...], count_text: str
 ) -> None:
     findings = (*map(make, numbers), make(8, Severity.WARNING), make(9, Severity.NOTE))
     verdict = Verdict("p", findings, {"a": 1})
     with pytest.raises(UnfitError) as caught:
         verdict.require()
     assert caught.value.what.startswith(f"QNN{numbers[0]}: fault {numbers[0]}")
-    assert told in caught.value.what
+    assert count_text in caught.value.what
     assert ("more: `qnn-ci doctor" in caught.value.what) is (len(numbers) > 1)
     assert (caught.value.why, caught.value.fix) == ("later (seen: here)", "repair")
     data = verdict.data(strict=True)
@@ -118,8 +118,8 @@ def test_findings_beyond_one_screen_are_counted(kinds: int, why: str, room: int)
     )
     lines = render_verdict(Verdict("p", findings)).splitlines()
     shown = sum(line.lstrip().startswith("QNN") for line in lines)
-    more = kinds - shown
-    left = f"  and {more} more kind{'s' if more > 1 else ''} of fault; --json lists everything"
+    hidden = kinds - shown
+    left = f"  and {hidden} more kind{'s' if hidden > 1 else ''} of fault; --json lists everything"
     assert shown == min(kinds, room)
     assert lines[-1] == (left if shown < kinds else " " * 9 + "fix: repair")
 
@@ -180,13 +180,13 @@ def test_given_roots_come_before_variables(tmp_path: Path, monkeypatch: pytest.M
     request = compose_request("aot", {"qnn-sdk": Path("/given")}, alone, keep_variables=False)
     assert request.roots == {"qnn-sdk": Path("/given")}
     assert request.variables == alone  # the profile also needs executorch
-    given = {"executorch": Path("/given")}
-    request = compose_request("aot", given, alone, keep_variables=False)
-    assert request.roots == {"qnn-sdk": Path("/from/shell"), **given}
+    given_roots = {"executorch": Path("/given")}
+    request = compose_request("aot", given_roots, alone, keep_variables=False)
+    assert request.roots == {"qnn-sdk": Path("/from/shell"), **given_roots}
 
 
 @pytest.mark.parametrize(
-    ("variable", "given", "named"),
+    ("variable", "paths_by_name", "named"),
     [
         ("QNN_SDK_ROOT", {}, "QNN_SDK_ROOT=PLACE/file is not"),
         ("QNN_CI_SDK", {}, "QNN_CI_SDK=PLACE/file is not"),
@@ -197,12 +197,12 @@ def test_a_root_that_is_a_file_is_named_with_its_origin(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     variable: str,
-    given: dict[str, str],
+    paths_by_name: dict[str, str],
     named: str,
 ) -> None:
     monkeypatch.setenv("QNN_CI_HOME", str(tmp_path))
     (tmp_path / "file").touch()
-    roots = {name: tmp_path / path for name, path in given.items()}
+    roots = {name: tmp_path / path for name, path in paths_by_name.items()}
     base = {variable: str(tmp_path / "file")} if variable else {}
     with pytest.raises(UnfitError) as caught:
         compose_request("aot", roots, base, keep_variables=False)
@@ -210,17 +210,17 @@ def test_a_root_that_is_a_file_is_named_with_its_origin(
     assert caught.value.why == "it is a file"
 
 
-@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("has_libcxx", [True, False])
 def test_a_given_sdk_may_contain_libcxx(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_libcxx: bool
 ) -> None:
     monkeypatch.setenv("QNN_CI_HOME", str(tmp_path))
-    given = {"qnn-sdk": Path("/opt/q"), **({} if own else {"libcxx": Path("/opt/c")})}
-    request = compose_request("emulator-sdk", given, {"PATH": "/bin"}, keep_variables=False)
-    assert request.roots == given
+    given_roots = {"qnn-sdk": Path("/opt/q"), **({} if has_libcxx else {"libcxx": Path("/opt/c")})}
+    request = compose_request("emulator-sdk", given_roots, {"PATH": "/bin"}, keep_variables=False)
+    assert request.roots == given_roots
     assert request.variables["QNN_SDK_ROOT"] == "/opt/q"
     places = request.variables["LD_LIBRARY_PATH"].split(":")
-    assert places == ["/opt/q/lib/x86_64-linux-clang", *([] if own else ["/opt/c/lib"])]
+    assert places == ["/opt/q/lib/x86_64-linux-clang", *([] if has_libcxx else ["/opt/c/lib"])]
 
 
 def test_a_given_sdk_is_examined_instead_of_that_of_the_store(
@@ -232,15 +232,15 @@ def test_a_given_sdk_is_examined_instead_of_that_of_the_store(
     assert stored.roots["qnn-runtime"] == tmp_path / "qnn-runtime"
     assert stored.variables["QNN_SDK_ROOT"] == str(tmp_path / "qnn-runtime")
     assert compose_request("emulator", {}, base, keep_variables=True).variables == base
-    given = compose_request("emulator", {"qnn-sdk": Path("/opt/q")}, base, keep_variables=False)
-    assert (given.roots["qnn-sdk"], "qnn-runtime" in given.roots) == (Path("/opt/q"), False)
-    assert given.variables == base
+    given_sdk = compose_request("emulator", {"qnn-sdk": Path("/opt/q")}, base, keep_variables=False)
+    assert (given_sdk.roots["qnn-sdk"], "qnn-runtime" in given_sdk.roots) == (Path("/opt/q"), False)
+    assert given_sdk.variables == base
 
 
 @pytest.mark.parametrize("profile", sorted(read_doctor_policy().profiles))
 def test_what_the_doctor_asks_for_is_what_the_profile_provisions(profile: str) -> None:
-    fitness, wanted = find_fitness(profile), read_profile(profile)
-    names = {artifact.name for artifact in wanted.artifacts}
+    fitness, provisioned = find_fitness(profile), read_profile(profile)
+    names = {artifact.name for artifact in provisioned.artifacts}
     assert {*fitness.sdk[:1], *fitness.roots} <= names
 
 
@@ -272,8 +272,8 @@ def test_the_exit_code_depends_on_the_severity_of_findings_and_on_strict(
     code: ExitCode,
 ) -> None:
     monkeypatch.setenv("QNN_CI_HOME", str(tmp_path))
-    found = Verdict("emulator", (make(225, severity),) if severity else ())
-    monkeypatch.setattr(doctor, "examine_request", lambda request, progress: found)
+    verdict = Verdict("emulator", (make(225, severity),) if severity else ())
+    monkeypatch.setattr(doctor, "examine_request", lambda request, progress: verdict)
     parser = argparse.ArgumentParser()
     doctor.add_arguments(parser)
     outcome = doctor.execute(parser.parse_args(words), Progress())
@@ -287,17 +287,17 @@ def test_every_option_of_doctor_reaches_the_survey_request(
 ) -> None:
     monkeypatch.setenv("QNN_CI_HOME", str(tmp_path))
     monkeypatch.setenv("LD_LIBRARY_PATH", "/mine")
-    asked: list[SurveyRequest] = []
+    requests: list[SurveyRequest] = []
 
     def examine(request: SurveyRequest, progress: Progress) -> Verdict:
-        asked.append(request)
+        requests.append(request)
         return Verdict("emulator", ())
 
     monkeypatch.setattr(doctor, "examine_request", examine)
     words = ["--soc", "SM8650", "--device", "--backend", "gpu", "--python", "/opt/python"]
-    for more in ([], [*words, "--shell", f"--root=qnn-runtime={tmp_path}"]):
-        assert main(["doctor", "emulator", *more]) == ExitCode.OK
-    usual, chosen = asked
+    for extra_words in ([], [*words, "--shell", f"--root=qnn-runtime={tmp_path}"]):
+        assert main(["doctor", "emulator", *extra_words]) == ExitCode.OK
+    usual, chosen = requests
     assert (usual.soc, usual.device, usual.backend, usual.python) == (
         None,
         False,

@@ -30,12 +30,12 @@ def sealed() -> bytearray:
 
 def list_loads(data: bytes | bytearray) -> list[tuple[int, int, int, int]]:
     """Index, offset, size in the file and in memory of each PT_LOAD."""
-    found = []
+    segments = []
     for index in range(struct.unpack_from("<H", data, 44)[0]):
         words = struct.unpack_from("<8I", data, PROGRAM_HEADERS + 32 * index)
         if words[0] == 1:
-            found.append((index, words[1], words[4], words[5]))
-    return found
+            segments.append((index, words[1], words[4], words[5]))
+    return segments
 
 
 def test_good_hexagon_library_has_its_embedded_checksum(sealed: bytearray, tmp_path: Path) -> None:
@@ -103,9 +103,9 @@ def test_hostile_file_is_an_error(
 def test_stripped_library_is_distinguished_from_a_damaged_one(
     sealed: bytearray, tmp_path: Path
 ) -> None:
-    whole = parse_checksum(bytes(sealed))
-    assert whole
-    assert (whole.is_wrong, whole.is_stripped) == (False, False)
+    undamaged = parse_checksum(bytes(sealed))
+    assert undamaged
+    assert (undamaged.is_wrong, undamaged.is_stripped) == (False, False)
     elf.strip_like_gradle(sealed)
     checksum = parse_checksum(bytes(sealed))
     assert checksum
@@ -113,7 +113,7 @@ def test_stripped_library_is_distinguished_from_a_damaged_one(
     assert "before it was stripped" in checksum.describe()
     (tmp_path / "lib.so").write_bytes(sealed)
     assert read_elf(tmp_path / "lib.so").checksum == checksum
-    _, offset, size, _ = max(list_loads(sealed), key=lambda one: one[1])
+    _, offset, size, _ = max(list_loads(sealed), key=lambda segment: segment[1])
     sealed[offset + size - 1] ^= 1
     damaged = parse_checksum(bytes(sealed))
     assert damaged

@@ -120,12 +120,12 @@ def test_without_section_headers_the_facts_are_the_same(tmp_path: Path) -> None:
     data = bytearray((LIBRARIES / "libx86.so").read_bytes())
     data[0x28:0x30] = bytes(8)  # e_shoff
     (tmp_path / "libx86.so").write_bytes(data)
-    whole, bare = read_elf(LIBRARIES / "libx86.so"), read_elf(tmp_path / "libx86.so")
+    complete, bare = read_elf(LIBRARIES / "libx86.so"), read_elf(tmp_path / "libx86.so")
     assert bare.sections == ()
     assert (bare.needed, bare.version_needs, bare.build_id) == (
-        whole.needed,
-        whole.version_needs,
-        whole.build_id,
+        complete.needed,
+        complete.version_needs,
+        complete.build_id,
     )
 
 
@@ -258,14 +258,16 @@ def test_the_qnn_version_is_found_in_the_bytes_of_a_library(tmp_path: Path) -> N
 def test_each_form_of_a_qnn_build_string_is_recognised(
     data: bytes, build: tuple[str | None, str | None] | None, tmp_path: Path
 ) -> None:
-    found = search_build(data)
-    assert (found[:2] if found else None) == build
-    assert found is None or found.text.encode() in data
+    qnn_build = search_build(data)
+    assert (qnn_build[:2] if qnn_build else None) == build
+    assert qnn_build is None or qnn_build.text.encode() in data
     path = tmp_path / "libQnnSystem.so"
     path.write_bytes(data)
-    assert find_qnn_build(path) == found
-    is_whole = found is not None and None not in found[:2]
-    assert find_qnn_build(path.rename(tmp_path / "libother.so")) == (found if is_whole else None)
+    assert find_qnn_build(path) == qnn_build
+    is_whole = qnn_build is not None and None not in qnn_build[:2]
+    assert find_qnn_build(path.rename(tmp_path / "libother.so")) == (
+        qnn_build if is_whole else None
+    )
 
 
 @pytest.mark.parametrize(
@@ -280,12 +282,12 @@ def test_the_hexagon_version_is_in_ten_bits_of_the_flags(flags: int, version: in
 def test_elf_notes_are_read_with_the_alignment_of_their_segment(align: int, step: int) -> None:
     def note(name: bytes, desc: bytes, kind: int = 3) -> bytes:
         head = b"".join(number.to_bytes(4, "little") for number in (len(name), len(desc), kind))
-        whole = (head + name).ljust(-(-(12 + len(name)) // step) * step, b"\0") + desc
-        return whole.ljust(-(-len(whole) // step) * step, b"\0")
+        record = (head + name).ljust(-(-(12 + len(name)) // step) * step, b"\0") + desc
+        return record.ljust(-(-len(record) // step) * step, b"\0")
 
     blob = note(b"Linux\0", b"x") + note(b"GNU\0", b"y", 1) + note(b"GNU\0", b"\xab\xcd")
-    found = list(parse_notes(blob, "little", align))
-    assert [note.desc for note in found if note[:2] == BUILD_ID] == [b"\xab\xcd"]
+    notes = list(parse_notes(blob, "little", align))
+    assert [note.desc for note in notes if note[:2] == BUILD_ID] == [b"\xab\xcd"]
 
 
 def test_the_highest_needed_symbol_version_counts() -> None:
@@ -294,18 +296,18 @@ def test_the_highest_needed_symbol_version_counts() -> None:
     assert facts.highest_need("GLIBC") == (2, 36)
     assert facts.highest_need("GLIBCXX") is None
     odd = ("GLIBC_2.4", "GLIBC_PRIVATE", "GLIBC_3.x", "GLIBC_", "OTHER_GLIBC_9")
-    other = replace(facts, version_needs=(VersionNeed("libc.so.6", odd),))
-    assert other.highest_need("GLIBC") == (2, 4)
+    odd_facts = replace(facts, version_needs=(VersionNeed("libc.so.6", odd),))
+    assert odd_facts.highest_need("GLIBC") == (2, 4)
     assert replace(facts, version_defs=("A_1.10", "A_1.9")).highest_def("A") == (1, 10)
     assert replace(facts, version_defs=("A_B_1.2", "A_B")).highest_def("A_B") == (1, 2)
 
 
 def test_two_qnn_builds_agree_if_the_parts_that_both_have_are_equal() -> None:
-    whole = QnnBuild("2.49.40", "260810104044", "")
-    assert whole.agrees_with(QnnBuild("2.49.40", None, ""))
-    assert whole.agrees_with(QnnBuild(None, "260810104044", ""))
-    assert not whole.agrees_with(QnnBuild("2.37.0", None, ""))
-    assert not whole.agrees_with(QnnBuild("2.49.40", "260810104045", ""))
+    complete = QnnBuild("2.49.40", "260810104044", "")
+    assert complete.agrees_with(QnnBuild("2.49.40", None, ""))
+    assert complete.agrees_with(QnnBuild(None, "260810104044", ""))
+    assert not complete.agrees_with(QnnBuild("2.37.0", None, ""))
+    assert not complete.agrees_with(QnnBuild("2.49.40", "260810104045", ""))
 
 
 def test_the_qnn_build_is_found_in_an_8_gib_file_without_copying_it(tmp_path: Path) -> None:
@@ -336,16 +338,16 @@ def test_the_loader_looks_into_its_cache_and_then_its_directories(
     monkeypatch.setattr(loader.platform, "machine", lambda: "x86_64")
     directories = (f"{tmp_path}/{{machine}}", f"{tmp_path}/default")
     monkeypatch.setattr(loader, "DEFAULT_DIRECTORIES", directories)
-    wanted = ["libz.so", "libb.so", "liba.so", "libc.so", "libd.so", "liba.so"]
-    found = loader.find_libraries(wanted)
-    assert found == {
+    names_in_order = ["libz.so", "libb.so", "liba.so", "libc.so", "libd.so", "liba.so"]
+    libraries = loader.find_libraries(names_in_order)
+    assert libraries == {
         "libz.so": f"{tmp_path}/cached/libz.so",
         "liba.so": f"{tmp_path}/cached/liba.so",
         "libb.so": f"{tmp_path}/default/libb.so",
         "libc.so": f"{tmp_path}/x86_64/libc.so",
         "libd.so": None,
     }
-    assert list(found) == sorted(found)
+    assert list(libraries) == sorted(libraries)
     monkeypatch.setattr(loader, "LOADER_CACHE", tmp_path / "gone")
     assert loader.find_libraries(["liba.so"]) == {"liba.so": f"{tmp_path}/default/liba.so"}
     assert loader.find_libraries(iter(())) == {}

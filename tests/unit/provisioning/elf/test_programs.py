@@ -56,7 +56,9 @@ def test_the_target_socs_of_a_context_binary_are_read() -> None:
     assert find_targets(b"soc_type=SM8650;arch=75;") == ()
     large = b"soc_type=X;arch=100;x=1;vtcm_size=67108864;"
     assert find_targets(large * 2) == (Target("X", 100, 64),)
-    several = [b"soc_type=%s;arch=%d;x=1;vtcm_size=8388608;" % one for one in SOCS]
+    several = [
+        b"soc_type=%s;arch=%d;x=1;vtcm_size=8388608;" % soc_and_arch for soc_and_arch in SOCS
+    ]
     assert [target.soc for target in find_targets(b"".join(several))] == sorted(
         soc.decode() for soc, _ in SOCS
     )
@@ -106,8 +108,8 @@ def test_a_survey_finds_programs_with_misplaced_segments(tmp_path: Path) -> None
     for name, start in (("right.pte", 128), ("wrong.pte", 100)):
         (tmp_path / name).write_bytes(make_segmented(start))
     (tmp_path / "cut.pte").write_bytes(make_segmented(100)[:-1])  # which is told instead
-    found = survey_tree(tmp_path)
-    assert {one.name for one in found.lowered if one.misplaced} == {"wrong.pte"}
+    tree = survey_tree(tmp_path)
+    assert {program.name for program in tree.lowered if program.misplaced} == {"wrong.pte"}
 
 
 def test_a_survey_lists_programs_with_their_damage(tmp_path: Path) -> None:
@@ -123,11 +125,13 @@ def test_a_survey_lists_programs_with_their_damage(tmp_path: Path) -> None:
     }
     for name, data in files.items():
         (tmp_path / name).write_bytes(data)
-    found = {one.name: one for one in survey_tree(tmp_path).lowered}
-    assert found.keys() == files.keys() - {"weights.bin"}
-    damaged = {name for name, one in found.items() if one.defect}
+    programs = {program.name: program for program in survey_tree(tmp_path).lowered}
+    assert programs.keys() == files.keys() - {"weights.bin"}
+    damaged = {name for name, program in programs.items() if program.defect}
     assert damaged == {"cut.pte", "cut.bin", "empty.bin", "cut-package.bin"}
-    assert found["whole.bin"].targets == found["whole.pte"].targets == (Target("SM8650", 75, 8),)
+    assert (
+        programs["whole.bin"].targets == programs["whole.pte"].targets == (Target("SM8650", 75, 8),)
+    )
 
 
 def test_a_survey_reads_targets_that_only_the_context_description_names(tmp_path: Path) -> None:
@@ -135,5 +139,5 @@ def test_a_survey_reads_targets_that_only_the_context_description_names(tmp_path
     binary = lowered.make_binary().replace(b"soc_type=", b"soc_kind=")
     (tmp_path / "context.bin").write_bytes(binary)
     (tmp_path / "model.pte").write_bytes(lowered.make_program(binary))
-    found = survey_tree(tmp_path)
-    assert [one.targets for one in found.lowered] == [(Target("SM8650", 75, 8),)] * 2
+    tree = survey_tree(tmp_path)
+    assert [program.targets for program in tree.lowered] == [(Target("SM8650", 75, 8),)] * 2

@@ -33,15 +33,15 @@ def test_request_sends_its_headers_and_the_next_reuses_its_connection(
     client: Client, server: BadServer
 ) -> None:
     server.files["a"] = DATA
-    seen: list[dict[str, str]] = []
-    server.faults["a"] = [note(seen)] * 2
+    request_headers: list[dict[str, str]] = []
+    server.faults["a"] = [note(request_headers)] * 2
     with client.get(server.url("a"), {"Range": "bytes=1-3", "X-Mine": "1"}) as (head, body):
         assert (head.status, head.range_start, head.total, head.length) == (206, 1, SIZE, 3)
         assert b"".join(body) == DATA[1:4]
     assert read(client, server.url("a")) == DATA
-    assert seen[0]["X-Mine"] == "1"
-    assert {one["Accept-Encoding"] for one in seen} == {"identity"}
-    assert {one["User-Agent"] for one in seen} == {"executorch-qnn-ci"}
+    assert request_headers[0]["X-Mine"] == "1"
+    assert {headers["Accept-Encoding"] for headers in request_headers} == {"identity"}
+    assert {headers["User-Agent"] for headers in request_headers} == {"executorch-qnn-ci"}
     assert len(client.sockets) == 1
 
 
@@ -49,8 +49,8 @@ def test_a_token_comes_before_the_machines_netrc(
     client: Client, server: BadServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     server.files["a"] = DATA
-    seen: list[dict[str, str]] = []
-    server.faults["a"] = [note(seen)] * 4
+    request_headers: list[dict[str, str]] = []
+    server.faults["a"] = [note(request_headers)] * 4
     read(client, server.url("a"))
     (tmp_path / "netrc").write_text("machine 127.0.0.1 login me password secret\n")
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
@@ -58,12 +58,12 @@ def test_a_token_comes_before_the_machines_netrc(
     monkeypatch.setenv("QNN_CI_BEARER_TOKENS", "127.0.0.1=t0ken")
     read(client, server.url("a"))
     read(client, server.url("a").replace("//", "//you:word@"))
-    logins = [one.get("Authorization") for one in seen]
+    logins = [headers.get("Authorization") for headers in request_headers]
     assert logins == [None, "Basic bWU6c2VjcmV0", "Bearer t0ken", "Bearer t0ken"]
 
 
 @pytest.mark.parametrize(
-    ("fault", "wanted"),
+    ("fault", "expected"),
     [
         *((bad.status(code, Location="/a"), DATA) for code in (301, 302, 303, 307, 308)),
         (bad.status(302, b"moved", Location="/a"), DATA),
@@ -79,14 +79,14 @@ def test_a_token_comes_before_the_machines_netrc(
     ],
 )
 def test_response_is_followed_accepted_or_refused(
-    client: Client, server: BadServer, fault: Fault, wanted: bytes | str
+    client: Client, server: BadServer, fault: Fault, expected: bytes | str
 ) -> None:
     """It takes one connection and leaves no timer behind."""
     before = set(threading.enumerate())
     server.files["a"] = DATA
     server.faults["1"] = [fault]
-    assert outcome(lambda: read(client, server.url("1"))) == wanted
-    if wanted == DATA:
+    assert outcome(lambda: read(client, server.url("1"))) == expected
+    if expected == DATA:
         assert len(client.sockets) == 1
     for timer in set(threading.enumerate()) - before:
         if isinstance(timer, threading.Timer):
@@ -97,13 +97,13 @@ def test_response_is_followed_accepted_or_refused(
 def test_ten_redirects_are_followed_and_eleven_are_not(client: Client, server: BadServer) -> None:
     server.files["0"] = DATA
     too_many = "PermanentError: the server sends more than 10 redirects"
-    for count, wanted in ((10, DATA), (11, too_many)):
+    for count, expected in ((10, DATA), (11, too_many)):
         server.faults = {f"{at}": [bad.redirect(f"/{at - 1}")] for at in range(1, count + 1)}
-        assert outcome(lambda: read(client, server.url(f"{count}"))) == wanted  # noqa: B023
+        assert outcome(lambda: read(client, server.url(f"{count}"))) == expected  # noqa: B023
 
 
 @pytest.mark.parametrize(
-    ("url", "location", "wanted"),
+    ("url", "location", "expected"),
     [
         ("http://h/a/b", "c", "http://h/a/c"),
         ("http://h/a/b", "//g/c", "http://g/c"),
@@ -115,8 +115,10 @@ def test_ten_redirects_are_followed_and_eleven_are_not(client: Client, server: B
         ("http://h/a", "https:///c", "to a URL without a host"),
     ],
 )
-def test_redirect_to_a_less_secure_scheme_is_refused(url: str, location: str, wanted: str) -> None:
-    good = f"PermanentError: the server redirects {wanted}" if " " in wanted else wanted
+def test_redirect_to_a_less_secure_scheme_is_refused(
+    url: str, location: str, expected: str
+) -> None:
+    good = f"PermanentError: the server redirects {expected}" if " " in expected else expected
     assert outcome(lambda: judge_redirect(url, location)) == good
 
 

@@ -82,13 +82,13 @@ def helper(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Make:
 def test_a_credential_helper_is_called_once_and_gets_no_secrets_of_the_url(
     helper: Make, tmp_path: Path
 ) -> None:
-    asked = tmp_path / "asked"
+    questions = tmp_path / "asked"
     answer = '{"headers": {"X-One": ["a", "b ~"], "X-Two": ["c"]}}'
-    helper(f"cat >> {asked}; echo \"$@\" >> {asked}; echo '{answer}'")
+    helper(f"cat >> {questions}; echo \"$@\" >> {questions}; echo '{answer}'")
     for _ in range(2):
-        found = find_headers("https://me:secret@host:99/a/b?sig=secret")
-        assert found == {"X-One": "a, b ~", "X-Two": "c"}
-    assert asked.read_text() == json.dumps({"uri": "https://host:99/a/b"}) + "get\n"
+        headers = find_headers("https://me:secret@host:99/a/b?sig=secret")
+        assert headers == {"X-One": "a, b ~", "X-Two": "c"}
+    assert questions.read_text() == json.dumps({"uri": "https://host:99/a/b"}) + "get\n"
     assert find_headers("http://host/a") == {}
 
 
@@ -126,10 +126,10 @@ def test_a_failing_credential_helper_is_an_error_with_the_reason(
     if "sleep" in script:
         monkeypatch.setattr(client, "HELPER_TIMEOUT_S", 0.2)
     path = helper(script)
-    said = str(outcome(lambda: find_headers("https://host/a"))).splitlines()
-    assert said[0] == "UnfitError: the credential helper failed"
-    assert why in said[1]
-    assert said[2] == (
+    lines = str(outcome(lambda: find_headers("https://host/a"))).splitlines()
+    assert lines[0] == "UnfitError: the credential helper failed"
+    assert why in lines[1]
+    assert lines[2] == (
         f"  fix: check what `{path} get` prints for https://host/a, "
         "or unset QNN_CI_CREDENTIAL_HELPER"
     )

@@ -107,11 +107,11 @@ def test_messages_and_result_of_each_download_read_as_their_snapshot(
     server: BadServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(download, "free_bytes", lambda _: 1 << 40)
-    told = []
+    stories = []
     for name, story in STORIES.items():
         (directory := tmp_path / name.replace(" ", "_")).mkdir()
-        told.append(f"# {name}\n{story.tell(server, directory)}")
-    check_snapshot(Path(__file__).parent / "snapshots/downloads.txt", "\n".join(told))
+        stories.append(f"# {name}\n{story.tell(server, directory)}")
+    check_snapshot(Path(__file__).parent / "snapshots/downloads.txt", "\n".join(stories))
 
 
 def test_a_downloaded_file_has_its_mode_and_no_part_file_is_left(
@@ -120,14 +120,14 @@ def test_a_downloaded_file_has_its_mode_and_no_part_file_is_left(
     server.files["a"] = DATA
     deep = tmp_path / "deep/er"
     deep.mkdir(parents=True)
-    others = [".[ab].zip.txt", ".a.zip.1.part", ".[ab].zipp.1.part", "[ab].zip.1.part"]
-    for name in (".[ab].zip.1.part", ".[ab].zip.2.json", *others):
+    other_names = [".[ab].zip.txt", ".a.zip.1.part", ".[ab].zipp.1.part", "[ab].zip.1.part"]
+    for name in (".[ab].zip.1.part", ".[ab].zip.2.json", *other_names):
         (deep / name).touch()
     target = deep / "[ab].zip"
     assert fetch_file([server.url("a")], target, PIN, Progress(), policy=QUICK) == SHA256
     assert target.read_bytes() == DATA
     assert stat.S_IMODE(target.stat().st_mode) == 0o644
-    assert names_in(deep) == sorted(["[ab].zip", *others])
+    assert names_in(deep) == sorted(["[ab].zip", *other_names])
 
 
 HTML = "<!DOCTYPE HTML>"
@@ -150,7 +150,7 @@ def test_an_html_page_is_not_accepted_as_the_file(
 ) -> None:
     """With a pin, a small body of another size also counts as an error page."""
     body = start.encode().ljust(PAGE_BYTES + extra, b"x")
-    for pin, wanted in ((PIN, pinned), (UNKNOWN, unknown)):
+    for pin, message in ((PIN, pinned), (UNKNOWN, unknown)):
         server.faults["a"] = [unsized(body, Content_Type=kind)]
         target = tmp_path / f"{pin.size_bytes}" / "a.zip"
 
@@ -159,15 +159,15 @@ def test_an_html_page_is_not_accepted_as_the_file(
             return "ok"
 
         ended = outcome(bring)
-        assert wanted in ended
-        assert (SAID in ended and repr(start)[:-1] in ended) == (wanted == SAID)
+        assert message in ended
+        assert (SAID in ended and repr(start)[:-1] in ended) == (message == SAID)
 
 
 HINTED = "at least 100000 bytes long, but at most 99999 are expected"
 
 
 @pytest.mark.parametrize(
-    ("fault", "pin", "room", "wanted"),
+    ("fault", "pin", "room", "ending"),
     [
         (bad.serve, PIN, 0, "ok"),
         (bad.serve, Pin(most_bytes=SIZE - 1), 1 << 40, HINTED),
@@ -185,7 +185,7 @@ def test_file_grows_to_its_pin_its_limit_or_the_room_on_the_disk(
     fault: Fault,
     pin: Pin,
     room: int,
-    wanted: str,
+    ending: str,
 ) -> None:
     """The free space is measured before the download starts."""
 
@@ -196,8 +196,8 @@ def test_file_grows_to_its_pin_its_limit_or_the_room_on_the_disk(
     monkeypatch.setattr(download, "free_bytes", free_bytes)
     server.faults["a"] = [fault] * 9
     server.files["a"] = DATA
-    assert wanted in fetch([server.url("a")], tmp_path, pin)
-    assert names_in(tmp_path) == (["a.zip"] if wanted == "ok" else [])
+    assert ending in fetch([server.url("a")], tmp_path, pin)
+    assert names_in(tmp_path) == (["a.zip"] if ending == "ok" else [])
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
@@ -254,9 +254,9 @@ def test_a_local_url_that_is_no_readable_file_is_skipped_without_retries(
 def test_a_file_of_this_machine_is_copied(tmp_path: Path, make: Callable[[Path], str]) -> None:
     source = tmp_path / "a from here"
     source.write_bytes(DATA)
-    for most_bytes, wanted in ((SIZE, "ok"), (SIZE - 1, "at most 99999 are expected")):
+    for most_bytes, ending in ((SIZE, "ok"), (SIZE - 1, "at most 99999 are expected")):
         pin = Pin(most_bytes=most_bytes)
-        assert wanted in fetch([make(source)], tmp_path / str(most_bytes), pin)
+        assert ending in fetch([make(source)], tmp_path / str(most_bytes), pin)
     assert names_in(tmp_path / str(SIZE - 1)) == []
     assert fetch([make(source)], tmp_path / "to") == "ok"
     ended = fetch([make(source)], tmp_path / "judged", judge=refuse)

@@ -81,8 +81,8 @@ FAILURES: dict[str, BaseException] = {
 
 
 def test_each_network_failure_is_transient_or_permanent_with_a_message() -> None:
-    told = "".join(f"{name}: {explain(error)}\n" for name, error in FAILURES.items())
-    check_snapshot(Path(__file__).parent / "snapshots/failures.txt", told)
+    lines = "".join(f"{name}: {explain(error)}\n" for name, error in FAILURES.items())
+    check_snapshot(Path(__file__).parent / "snapshots/failures.txt", lines)
 
 
 @pytest.mark.parametrize(

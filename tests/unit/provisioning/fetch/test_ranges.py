@@ -31,16 +31,16 @@ SPANS = st.lists(st.tuples(st.integers(0, 90), st.integers(1, 20)), max_size=9)
 @settings(deadline=None)
 @given(spans=SPANS, gap=st.integers(0, 5))
 def test_merged_spans_cover_the_same_bytes(spans: list[Span], gap: int) -> None:
-    given = [(start, start + size) for start, size in spans]
-    wanted = {at for start, end in given for at in range(start, end)}
-    merged = merge_spans(given, gap)
+    ranges = [(start, start + size) for start, size in spans]
+    requested = {at for start, end in ranges for at in range(start, end)}
+    merged = merge_spans(ranges, gap)
     covered = {at for start, end in merged for at in range(start, end)}
     between = [(end, start) for (_, end), (start, _) in pairwise(merged)]
-    assert wanted <= covered
+    assert requested <= covered
     assert all(start - end > gap for end, start in between)
-    for at in covered - wanted:  # only what lies in a gap
-        assert any(one in wanted for one in range(at - gap, at))
-        assert any(one in wanted for one in range(at + 1, at + gap + 1))
+    for at in covered - requested:  # only what lies in a gap
+        assert any(before in requested for before in range(at - gap, at))
+        assert any(after in requested for after in range(at + 1, at + gap + 1))
 
 
 def every(gap: int, count: int = 9, size: int = 1) -> list[Span]:
@@ -116,7 +116,7 @@ BUSY, EARLY = bad.status(503), piece(extra=-1, sized=False)
 
 
 @pytest.mark.parametrize(
-    ("faults", "attempts", "wanted", "requests"),
+    ("faults", "attempts", "ending", "requests"),
     [
         ([piece(status=200)], 3, NONE, 1),
         ([piece(Content_Range=f"bytes {SIZE - 10}-{SIZE - 1}/*")], 3, NONE, 1),
@@ -142,15 +142,15 @@ def test_a_tail_is_tried_twice_unless_the_server_has_none(
     server: BadServer,
     faults: list[Fault],
     attempts: int,
-    wanted: str | None,
+    ending: str | None,
     requests: int,
 ) -> None:
     server.faults["a"] = list(faults)
     remote.policy = replace(QUICK, attempts=attempts)
     remote.spans = []
-    assert outcome(lambda: remote.open(10, SIZE)) == wanted
+    assert outcome(lambda: remote.open(10, SIZE)) == ending
     assert len(server.requests) == requests
-    assert remote.spans == ([] if wanted else [(SIZE - 10, SIZE)])
+    assert remote.spans == ([] if ending else [(SIZE - 10, SIZE)])
 
 
 def test_each_byte_range_is_fetched_only_once(remote: RemoteFile, server: BadServer) -> None:
@@ -197,7 +197,7 @@ CHANGED = "PermanentError: the file changed during the download"
 
 
 @pytest.mark.parametrize(
-    ("faults", "wanted", "requests"),
+    ("faults", "ending", "requests"),
     [
         ([piece(status=200)], CHANGED, ["100-199"]),
         ([piece(101)], CHANGED, ["100-199"]),
@@ -218,24 +218,24 @@ def test_a_range_of_a_changed_file_is_refused(
     remote: RemoteFile,
     server: BadServer,
     faults: list[Fault],
-    wanted: str | None,
+    ending: str | None,
     requests: list[str],
 ) -> None:
     server.faults["a"] = list(faults)
     ended = outcome(lambda: remote.read_at(100, 100))
-    assert ended == (wanted or DATA[100:200])
+    assert ended == (ending or DATA[100:200])
     assert asked(server) == requests
-    assert ((100, 200) in remote.spans) == (wanted is None)
+    assert ((100, 200) in remote.spans) == (ending is None)
     assert remote.read_at(100, 100) == DATA[100:200]
 
 
 def test_range_is_requested_with_the_files_validator(remote: RemoteFile, server: BadServer) -> None:
     """The shortest measured round trip counts."""
-    seen: list[dict[str, str]] = []
+    request_headers: list[dict[str, str]] = []
     remote.round_trip_s = 0.0
-    server.faults["a"] = [note(seen)]
+    server.faults["a"] = [note(request_headers)]
     remote.read_at(100, 100)
-    assert [one["If-Range"] for one in seen] == [bad.etag(DATA)]
+    assert [headers["If-Range"] for headers in request_headers] == [bad.etag(DATA)]
     assert remote.round_trip_s == 0.0
     remote.round_trip_s = 999.0
     remote.read_at(300, 100)

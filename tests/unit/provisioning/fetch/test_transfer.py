@@ -62,7 +62,7 @@ def test_a_transfer_is_retried_as_long_as_it_makes_progress(
     waited: list[float],
 ) -> None:
     """Each step fails, after that many more bytes or because the server asks for some seconds."""
-    left, there, said = list(steps), [0], io.StringIO()
+    left, received, messages = list(steps), [0], io.StringIO()
 
     def work() -> str:
         if not left:
@@ -70,19 +70,21 @@ def test_a_transfer_is_retried_as_long_as_it_makes_progress(
         step = left.pop(0)
         if isinstance(step, float):
             raise TransientError("busy", step)
-        there[0] += step
+        received[0] += step
         raise TransientError("broken")
 
-    policy, progress = replace(POLICY, attempts=attempts), Progress(said)
+    policy, progress = replace(POLICY, attempts=attempts), Progress(messages)
 
     def tried() -> str:
         return try_again(
-            work, lambda: there[0], policy, progress, "a.zip", restarts=lambda: restarts
+            work, lambda: received[0], policy, progress, "a.zip", restarts=lambda: restarts
         )
 
     assert (outcome(tried), waits) == (ended, waited)
     why = "busy" if isinstance(steps[0], float) else "broken"
-    assert said.getvalue() == "".join(f"a.zip: {why}; trying again in {s:.1f} s\n" for s in waits)
+    assert messages.getvalue() == "".join(
+        f"a.zip: {why}; trying again in {s:.1f} s\n" for s in waits
+    )
 
 
 USUAL = TransferPolicy()
@@ -90,7 +92,7 @@ ATTEMPTS, BACKOFF, TIMEOUT = "QNN_CI_ATTEMPTS", "QNN_CI_BACKOFF_S", "QNN_CI_TIME
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "wanted"),
+    ("name", "text", "expected"),
     [
         ("", "", USUAL),
         (ATTEMPTS, "1", replace(USUAL, attempts=1)),
@@ -103,12 +105,12 @@ ATTEMPTS, BACKOFF, TIMEOUT = "QNN_CI_ATTEMPTS", "QNN_CI_BACKOFF_S", "QNN_CI_TIME
     ],
 )
 def test_environment_sets_the_policy_within_limits(
-    name: str, text: str, wanted: TransferPolicy | str
+    name: str, text: str, expected: TransferPolicy | str
 ) -> None:
-    if isinstance(wanted, str):
-        why = f"  why: it must be a number {wanted}\n  fix: correct or unset {name}"
-        wanted = f"UnfitError: {name}={text} is not usable\n{why}"
-    assert outcome(lambda: TransferPolicy.from_environment({name: text})) == wanted
+    if isinstance(expected, str):
+        why = f"  why: it must be a number {expected}\n  fix: correct or unset {name}"
+        expected = f"UnfitError: {name}={text} is not usable\n{why}"
+    assert outcome(lambda: TransferPolicy.from_environment({name: text})) == expected
 
 
 REFUSED = {
@@ -127,8 +129,10 @@ WANTED: dict[int, str | None] = {
 
 
 def test_each_http_status_is_accepted_retried_or_refused() -> None:
-    asked = {"Retry-After": "5"}
-    assert {status: outcome(partial(check_status, status, asked)) for status in WANTED} == WANTED
+    retry_header = {"Retry-After": "5"}
+    assert {
+        status: outcome(partial(check_status, status, retry_header)) for status in WANTED
+    } == WANTED
 
 
 @pytest.mark.parametrize(
@@ -155,7 +159,7 @@ DATE = "Mon, 01 Jan 2024 00:00:00 GMT"
 
 
 @pytest.mark.parametrize(
-    ("headers", "wanted"),
+    ("headers", "expected"),
     [
         ({}, NOTHING),
         (
@@ -171,8 +175,10 @@ DATE = "Mon, 01 Jan 2024 00:00:00 GMT"
         *(({"ETag": text}, NOTHING) for text in ("x" * 301, "a\x7f", "a\x1f", "a\n", "\u20ac")),
     ],
 )
-def test_malformed_response_headers_are_not_used(headers: Mapping[str, str], wanted: Head) -> None:
-    assert parse_head(206, headers) == wanted
+def test_malformed_response_headers_are_not_used(
+    headers: Mapping[str, str], expected: Head
+) -> None:
+    assert parse_head(206, headers) == expected
 
 
 @pytest.mark.parametrize(

@@ -47,14 +47,16 @@ def test_a_profile_overrides_the_profile_that_it_extends() -> None:
         {"A": "base", "B": "base"},
         ("HOME",),
     )
-    own = Profile("own", (ProfileArtifact("sdk", version="2"),), {"B": "own"}, ("TERM",), "base")
-    both = own.over(base)
-    assert [(artifact.name, artifact.version) for artifact in both.artifacts] == [
+    extension = Profile(
+        "own", (ProfileArtifact("sdk", version="2"),), {"B": "own"}, ("TERM",), "base"
+    )
+    merged = extension.over(base)
+    assert [(artifact.name, artifact.version) for artifact in merged.artifacts] == [
         ("sdk", "2"),
         ("ndk", "1"),
     ]
-    assert both.variables == {"A": "base", "B": "own"}
-    assert (both.summary, both.from_caller, both.like) == ("own", ("HOME", "TERM"), "base")
+    assert merged.variables == {"A": "base", "B": "own"}
+    assert (merged.summary, merged.from_caller, merged.like) == ("own", ("HOME", "TERM"), "base")
 
 
 def test_the_version_in_the_variable_comes_before_that_of_a_profile() -> None:
@@ -64,7 +66,7 @@ def test_the_version_in_the_variable_comes_before_that_of_a_profile() -> None:
         [release.version for release in toolchain.releases],
     )
     assert first != last
-    for value, profile, wanted in (
+    for value, profile, expected_version in (
         (first, last, first),
         (last, "", last),
         ("", first, first),
@@ -73,7 +75,7 @@ def test_the_version_in_the_variable_comes_before_that_of_a_profile() -> None:
         ("/opt/sdk", last, last),
     ):
         chosen = toolchain.chosen_release({"QNN_CI_SDK": value}, profile)
-        assert (value, profile, chosen.version) == (value, profile, wanted)
+        assert (value, profile, chosen.version) == (value, profile, expected_version)
 
 
 @pytest.mark.parametrize(
@@ -115,10 +117,10 @@ def test_a_version_without_a_release_tells_how_to_get_it(name: str) -> None:
     toolchain = read_toolchain(name)
     with pytest.raises(UsageError, match=f"{name} has no version none") as caught:
         toolchain.release("none")
-    wanted = [release.version for release in toolchain.releases]
-    wanted += [GUIDE]
-    wanted += filter(None, [toolchain.adoption.variable])
-    assert [one for one in wanted if one not in caught.value.fix] == []
+    offered = [release.version for release in toolchain.releases]
+    offered += [GUIDE]
+    offered += filter(None, [toolchain.adoption.variable])
+    assert [word for word in offered if word not in caught.value.fix] == []
 
 
 def test_an_unknown_name_is_answered_with_similar_ones() -> None:
@@ -305,10 +307,10 @@ class Place(msgspec.Struct, forbid_unknown_fields=True):
 def test_each_fault_of_a_table_has_its_place(
     value: Any, kind: Any, faults: list[tuple[tuple[str | int, ...], str]]
 ) -> None:
-    found = list(find_faults(value, kind))
-    assert [place for place, _ in found] == [place for place, _ in faults]
-    for (_, told), (_, why) in zip(found, faults, strict=True):
-        assert why in told
+    faults_found = list(find_faults(value, kind))
+    assert [place for place, _ in faults_found] == [place for place, _ in faults]
+    for (_, message), (_, why) in zip(faults_found, faults, strict=True):
+        assert why in message
 
 
 @pytest.mark.parametrize("is_users", [True, False])
@@ -366,5 +368,5 @@ def test_a_public_cache_leaves_out_artifacts_whose_licence_forbids_sharing(
 
 def test_the_doctors_host_libraries_are_those_of_libcxx() -> None:
     adoption = read_toolchain("libcxx").adoption
-    wanted = {Path(marker).name for marker in adoption.markers}
-    assert {*read_doctor_policy().host_libraries} == wanted
+    libraries = {Path(marker).name for marker in adoption.markers}
+    assert {*read_doctor_policy().host_libraries} == libraries

@@ -125,8 +125,8 @@ def test_a_package_name_in_a_manifest_cannot_contain_pip_options(
 
 @pytest.mark.parametrize("digits", [40, 64])  # git has SHA-1 and SHA-256
 def test_a_hash_in_capitals_equals_the_same_in_small_letters(manifests: Path, digits: int) -> None:
-    found = read(manifests, sha256=SHA256.upper(), commit="C" * digits)
-    first, second = found.releases  # type: ignore[attr-defined]
+    toolchain = read(manifests, sha256=SHA256.upper(), commit="C" * digits)
+    first, second = toolchain.releases  # type: ignore[attr-defined]
     assert isinstance(first, FileRelease)
     assert isinstance(second, GitRelease)
     assert (first.sha256, second.commit) == (SHA256, "c" * digits)
@@ -218,9 +218,9 @@ def test_a_name_of_a_variable_cannot_be_a_command(manifests: Path, name: str) ->
 )
 def test_a_profile_variable_can_only_refer_to_artifact_roots(text: str, value: str | None) -> None:
     profile = Profile("x", (ProfileArtifact("sdk"),), {"A": text})
-    made = (Provisioned("sdk", "1", Path("/r")),)
+    artifacts = (Provisioned("sdk", "1", Path("/r")),)
     if value is not None:
-        assert compose_environment("p", profile, made).variables == {"A": value}
+        assert compose_environment("p", profile, artifacts).variables == {"A": value}
         return
     with pytest.raises(ManifestError, match="profile p"):
-        compose_environment("p", profile, made)
+        compose_environment("p", profile, artifacts)

@@ -54,10 +54,12 @@ def collect_from(
     store: Store, *named: str, filenames: tuple[str, ...] = (), downloads: bool = False
 ) -> tuple[dict[str, str], dict[str, str]]:
     """What can be removed and what is kept, by name, and why."""
-    garbage, kept = find_garbage(store, set(named), set(filenames), downloads=downloads)
+    garbage, spared = find_garbage(store, set(named), set(filenames), downloads=downloads)
     for item in garbage:
         assert item.size_bytes == measure(item.path)
-    return {one.path.name: one.why for one in garbage}, {one.path.name: one.why for one in kept}
+    return {item.path.name: item.why for item in garbage}, {
+        item.path.name: item.why for item in spared
+    }
 
 
 # -- trees ----------------------------------------------------------------------------------------
@@ -65,42 +67,42 @@ def collect_from(
 
 def test_published_tree_is_kept_while_it_is_needed_or_used(store: Store) -> None:
     assert collect_from(store, downloads=True) == ({}, {})
-    found, other = publish(store), publish(store, "ndk").path.name
-    name, own = found.path.name, os.getpid()
-    assert collect_from(store, name, other) == ({}, {name: NEEDED, other: NEEDED})
-    assert collect_from(store, other) == ({name: "no profile needs it"}, {other: NEEDED})
-    with using(cwd=found.root) as pid:
-        assert collect_from(store, other)[1][name] == f"process {pid} uses it"
-        assert collect_from(store, name, other)[1][name] == NEEDED
-    touch(store.uses, f"{name}.{own}.{start_of(own)}")
-    assert collect_from(store, other)[1][name] == f"process {own} uses it"
+    published, other_name = publish(store), publish(store, "ndk").path.name
+    name, own_pid = published.path.name, os.getpid()
+    assert collect_from(store, name, other_name) == ({}, {name: NEEDED, other_name: NEEDED})
+    assert collect_from(store, other_name) == ({name: "no profile needs it"}, {other_name: NEEDED})
+    with using(cwd=published.root) as pid:
+        assert collect_from(store, other_name)[1][name] == f"process {pid} uses it"
+        assert collect_from(store, name, other_name)[1][name] == NEEDED
+    touch(store.uses, f"{name}.{own_pid}.{start_of(own_pid)}")
+    assert collect_from(store, other_name)[1][name] == f"process {own_pid} uses it"
 
 
 def test_foreign_directories_in_the_store_are_kept(store: Store, tmp_path: Path) -> None:
-    found, moved = publish(store), publish(store, "ndk").path
-    digest = found.path.name[len("sdk-1.0-") :]
+    published, moved = publish(store), publish(store, "ndk").path
+    digest = published.path.name[len("sdk-1.0-") :]
     touch(store.trees, "file")
-    (store.trees / "link").symlink_to(found.path)
+    (store.trees / "link").symlink_to(published.path)
     (store.trees / "empty").mkdir()
     moved.rename(tmp_path / moved.name)
     moved.symlink_to(tmp_path / moved.name)
     names = {"file", "link", "empty", moved.name}
     for name in (f"sdk-1.0-{digest}0", f"sdk-1.0-{digest[1:]}", f"sdk-1.0-{digest[1:]}g"):
         touch(store.trees, f"{name}/sdk/a")
-        (store.trees / name / TREE_FILE).write_bytes((found.path / TREE_FILE).read_bytes())
+        (store.trees / name / TREE_FILE).write_bytes((published.path / TREE_FILE).read_bytes())
         names.add(name)
-    garbage, kept = collect_from(store)
-    assert (list(garbage), kept) == ([found.path.name], dict.fromkeys(names, FOREIGN))
+    garbage, spared = collect_from(store)
+    assert (list(garbage), spared) == ([published.path.name], dict.fromkeys(names, FOREIGN))
 
 
 def test_store_directory_is_ours_if_its_record_and_name_agree(store: Store) -> None:
-    found, other, plus = publish(store), publish(store, "ndk"), publish(store, "a+b", "1+2")
-    (found.path / "another").mkdir()
-    assert (made_by_us(found.path), made_by_us(plus.path)) == ("sdk", "a+b")
-    (other.path / "ndk").rename(other.path / "sdk")
-    (found.path / TREE_FILE).unlink()
+    first, second, plus = publish(store), publish(store, "ndk"), publish(store, "a+b", "1+2")
+    (first.path / "another").mkdir()
+    assert (made_by_us(first.path), made_by_us(plus.path)) == ("sdk", "a+b")
+    (second.path / "ndk").rename(second.path / "sdk")
+    (first.path / TREE_FILE).unlink()
     like = plus.path.rename(store.trees / plus.path.name.replace("1+2", "1+2-1+2"))
-    for path in (other.path, found.path, like, store.trees / "gone"):
+    for path in (second.path, first.path, like, store.trees / "gone"):
         assert made_by_us(path) is None
 
 
@@ -153,8 +155,8 @@ def test_downloads_of_manifests_are_removed_if_asked_for(store: Store, tmp_path:
         set_age(store.downloads / name, 2 * LEFTOVER_AGE_S)
     names, link = ("a.zip", "d.zip"), {PART: "an abandoned download"}
     assert collect_from(store, filenames=names) == (link, {})
-    found = {**link, "a.zip": "a finished download"}
-    assert collect_from(store, filenames=names, downloads=True) == (found, {})
+    removable = {**link, "a.zip": "a finished download"}
+    assert collect_from(store, filenames=names, downloads=True) == (removable, {})
 
 
 # -- builds and packages --------------------------------------------------------------------------
@@ -186,10 +188,10 @@ def test_fetched_packages_are_removed_unless_a_process_uses_them(store: Store) -
     home, name = store.home / "packages", "onnxruntime-qnn-2.7.0-cpython-311"
     touch(home, f"{name}/lib.so", "mine/file", ".fetching.x/file")
     (home / "link-1.0-cpython-311").symlink_to(home / name)
-    kept = {"mine": FOREIGN, "link-1.0-cpython-311": FOREIGN}
-    assert collect_from(store) == ({name: FETCHED}, kept)
+    spared = {"mine": FOREIGN, "link-1.0-cpython-311": FOREIGN}
+    assert collect_from(store) == ({name: FETCHED}, spared)
     with using(cwd=home / name) as pid:
-        assert collect_from(store) == ({}, {**kept, name: f"process {pid} uses it"})
+        assert collect_from(store) == ({}, {**spared, name: f"process {pid} uses it"})
 
 
 # -- processes ------------------------------------------------------------------------------------
@@ -227,21 +229,21 @@ def test_process_that_uses_a_directory_is_found(
 
 
 def test_removed_bytes_are_counted_and_links_are_not_followed(store: Store, tmp_path: Path) -> None:
-    found, other = publish(store), publish(store, "ndk")
+    published, other_published = publish(store), publish(store, "ndk")
     touch(tmp_path, "mine/file")
     touch(store.home, "file", "folder/deep")
     (store.home / "link").symlink_to(tmp_path / "mine")
-    paths = [found.path, *(store.home / name for name in ("file", "link", "folder", "gone"))]
+    paths = [published.path, *(store.home / name for name in ("file", "link", "folder", "gone"))]
     assert remove_garbage(store, [Garbage(path, 10, "") for path in paths]) == 50
     assert not any(os.path.lexists(path) for path in paths)
     assert (tmp_path / "mine/file").is_file()
-    assert names_in(store.trees) == {other.path.name}
+    assert names_in(store.trees) == {other_published.path.name}
 
 
 def test_tree_is_renamed_before_it_is_removed(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found, gone = publish(store), list[Path]()
+    published, gone = publish(store), list[Path]()
 
     def stop(path: Path) -> None:
         gone.append(path)
@@ -250,10 +252,10 @@ def test_tree_is_renamed_before_it_is_removed(
 
     monkeypatch.setattr(collect, "remove_tree", stop)
     with pytest.raises(KeyboardInterrupt):
-        remove_garbage(store, [Garbage(found.path, 10, "")])
+        remove_garbage(store, [Garbage(published.path, 10, "")])
     (left,) = gone
     assert left.parent.name.startswith(".sdk.staging-")
-    assert not found.path.exists()
+    assert not published.path.exists()
     assert names_in(store.trees) == set()
 
 
@@ -264,18 +266,18 @@ def test_every_directory_below_the_home_that_our_code_names_is_in_home_parts() -
     records = {"locks", "pins", "uses"}  # no caches: records of the store
     assert records < HOME_NAMES
     named = re.compile(r'(?:store_home\(\)|store\.home|request\.home|self\.home) / "([a-z]+)"')
-    files = [one for room in ("ci", "provisioning") for one in (ROOT / room).rglob("*.py")]
-    found = {name for file in files for name in named.findall(file.read_text("utf-8"))}
-    assert {"store", "lowered", "decoders"} < found
-    assert found - records <= HOME_PARTS.keys()
+    files = [file for room in ("ci", "provisioning") for file in (ROOT / room).rglob("*.py")]
+    names = {name for file in files for name in named.findall(file.read_text("utf-8"))}
+    assert {"store", "lowered", "decoders"} < names
+    assert names - records <= HOME_PARTS.keys()
 
 
 def test_only_our_trees_are_removed_from_the_store(store: Store) -> None:
-    found = publish(store)
+    published = publish(store)
     touch(store.trees, "file", "mine/file")
     part = next(part for part in list_parts(store) if part.name == "store")
     assert find_removable(store, [part]) == (
-        [Garbage(found.path, measure(found.path), "verified toolchains")],
+        [Garbage(published.path, measure(published.path), "verified toolchains")],
         [Kept(store.trees / name, FOREIGN) for name in ("file", "mine")],
     )
     assert find_removable(store, [CachePart("bench", store.trees, "")])[1] == []
@@ -289,7 +291,7 @@ def test_environment_that_this_runs_from_is_kept(
     touch(place, *(f"{name}/file" for name in ("bootstrap-1", "test", "tests", "lint")))
     monkeypatch.setattr(sys, "prefix", str(place / prefix))
     garbage, spared = find_removable(store, [CachePart("environments", place, "")])
-    assert [one.path.name for one in garbage] == ["lint", "tests"]
+    assert [item.path.name for item in garbage] == ["lint", "tests"]
     why = "this command runs from it"
     assert spared == [Kept(place / name, why) for name in ("bootstrap-1", "test")]
     assert find_removable(store, [CachePart("bench", place, "")])[1] == []

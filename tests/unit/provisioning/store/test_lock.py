@@ -30,20 +30,20 @@ def test_lock_has_one_holder_who_is_named_in_its_file(path: Path, is_0_free: boo
     if is_0_free:
         os.close(0)
     try:
-        before, (held, other) = open_files(), (HeldLock(path), HeldLock(path))
-        assert held.take()
-        assert (held.fd == 0) is is_0_free
-        assert not os.get_inheritable(held.fd)
+        before, (first, second) = open_files(), (HeldLock(path), HeldLock(path))
+        assert first.take()
+        assert (first.fd == 0) is is_0_free
+        assert not os.get_inheritable(first.fd)
         assert path.read_text() == f"{os.getpid()}\n"
         inode, taken = path.stat().st_ino, open_files()
-        assert not other.take()
-        assert (other.fd, open_files(), path.stat().st_ino) == (-1, taken, inode)
-        assert other.read_holder() == str(os.getpid())
+        assert not second.take()
+        assert (second.fd, open_files(), path.stat().st_ino) == (-1, taken, inode)
+        assert second.read_holder() == str(os.getpid())
         for _ in range(2):
-            held.release()
-            assert (held.fd, open_files()) == (-1, before)
-        assert other.take()
-        other.release()
+            first.release()
+            assert (first.fd, open_files()) == (-1, before)
+        assert second.take()
+        second.release()
     finally:
         os.dup2(keep, 0)
         os.close(keep)
@@ -53,11 +53,11 @@ def test_lock_has_one_holder_who_is_named_in_its_file(path: Path, is_0_free: boo
 
 
 def test_process_is_identified_by_its_number_and_start_time() -> None:
-    start, own = start_of(os.getpid()), str(os.getpid())
+    start, own_pid = start_of(os.getpid()), str(os.getpid())
     assert int(start) > 0
     for pid, when, alive in (
-        (own, start, True),
-        (own, "0", False),
+        (own_pid, start, True),
+        (own_pid, "0", False),
         (NO_PROCESS, "0", False),
         ("self", start, False),
     ):

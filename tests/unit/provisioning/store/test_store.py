@@ -145,10 +145,10 @@ def test_space_is_checked_with_a_reserve(store: Store, monkeypatch: pytest.Monke
 
 def test_published_directory_is_found_with_its_record(store: Store) -> None:
     assert store.find(KEY) is None
-    found = publish(store)
-    assert found == Published(store.trees / KEY.directory, "sdk")
-    assert (store.find(KEY), find_published(found.path)) == (found, (found, TREE))
-    assert (found.read_tree(), (found.root / "a").read_text()) == (TREE, "x" * 1000)
+    published = publish(store)
+    assert published == Published(store.trees / KEY.directory, "sdk")
+    assert (store.find(KEY), find_published(published.path)) == (published, (published, TREE))
+    assert (published.read_tree(), (published.root / "a").read_text()) == (TREE, "x" * 1000)
     assert names_in(store.trees) == {KEY.directory}
     assert store.find(Key("ndk", "1.0", KEY.recipe)) is None
 
@@ -166,8 +166,8 @@ def test_published_directory_is_found_with_its_record(store: Store) -> None:
 def test_record_of_another_tree_is_ignored(
     store: Store, tree: Tree | bytes | Callable[[Path], None] | None
 ) -> None:
-    found = publish(store)
-    path = found.path / TREE_FILE
+    published = publish(store)
+    path = published.path / TREE_FILE
     path.unlink()
     if isinstance(tree, Tree):
         path.write_bytes(stores.encode_record(tree))
@@ -175,7 +175,7 @@ def test_record_of_another_tree_is_ignored(
         path.write_bytes(tree)
     elif tree:
         tree(path)
-    assert (found.read_tree(), find_published(found.path)) == (None, None)
+    assert (published.read_tree(), find_published(published.path)) == (None, None)
     assert (store.find(KEY) is None) == (not isinstance(tree, Tree | bytes))
 
 
@@ -201,12 +201,12 @@ def test_repair_replaces_what_was_published(store: Store, tmp_path: Path) -> Non
 
 
 def test_editions_lists_the_trees_of_one_artifact_and_version(store: Store) -> None:
-    found = [publish(store, recipe=number) for number in range(3)]
-    (found[0].path / TREE_FILE).write_text("damaged")
+    published = [publish(store, recipe=number) for number in range(3)]
+    (published[0].path / TREE_FILE).write_text("damaged")
     for artifact, version in (("sdk", "1.1"), ("sdk", "1.0.1"), ("sd", "1.0")):
         publish(store, artifact, version)
     (store.trees / "sdk-1.0-empty").mkdir()
-    assert list(store.editions(KEY)) == sorted(found, key=lambda one: one.path)
+    assert list(store.editions(KEY)) == sorted(published, key=lambda edition: edition.path)
 
 
 def test_errors_of_the_disk_name_the_store(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,16 +272,16 @@ def test_locks_of_an_artifact_and_its_download_are_held_together(store: Store) -
         with store.lock(["ndk"], Progress()):
             assert names_in(store.locks) == {"sdk.lock", "sdk.zip.lock", "ndk.lock"}
     for name in ("sdk", "sdk.zip", "ndk"):
-        held = HeldLock(store.locks / f"{name}.lock")
-        assert held.take()
-        held.release()
+        lock = HeldLock(store.locks / f"{name}.lock")
+        assert lock.take()
+        lock.release()
 
 
 def test_an_interrupt_ends_a_wait_for_a_lock(store: Store) -> None:
     store.write_record(store.pins / "a", b"")
-    held = HeldLock(store.locks / "sdk.lock")
-    assert held.take()
-    late = threading.Timer(5, held.release)
+    lock = HeldLock(store.locks / "sdk.lock")
+    assert lock.take()
+    late = threading.Timer(5, lock.release)
     late.start()
 
     def wait() -> None:
@@ -293,33 +293,36 @@ def test_an_interrupt_ends_a_wait_for_a_lock(store: Store) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         run_tasks([wait, lambda: None], 2, on_done=interrupt)
-    assert held.fd >= 0
+    assert lock.fd >= 0
     late.cancel()
-    held.release()
+    lock.release()
 
 
 @pytest.mark.parametrize("is_known", [True, False])
 def test_wait_for_a_lock_is_announced_once_with_its_holder(
     store: Store, monkeypatch: pytest.MonkeyPatch, is_known: bool
 ) -> None:
-    said, waits = io.StringIO(), list[float]()
+    messages, waits = io.StringIO(), list[float]()
     store.write_record(store.pins / "a", b"")
-    held = HeldLock(store.locks / "sdk.zip.lock")
-    assert held.take()
+    lock = HeldLock(store.locks / "sdk.zip.lock")
+    assert lock.take()
     if not is_known:
-        held.path.write_text("")
+        lock.path.write_text("")
 
     def wait(seconds: float) -> None:
         waits.append(seconds)
         if len(waits) == 3:
-            held.release()
+            lock.release()
 
     monkeypatch.setattr("time.sleep", wait)
-    with store.lock(("ndk", "sdk.zip"), Progress(said)):
+    with store.lock(("ndk", "sdk.zip"), Progress(messages)):
         pass
     assert waits == [0.05] * 3
     holder = f" ({os.getpid()})" if is_known else ""
-    assert said.getvalue() == f"sdk.zip: waiting for another process{holder}, which has locked it\n"
+    assert (
+        messages.getvalue()
+        == f"sdk.zip: waiting for another process{holder}, which has locked it\n"
+    )
 
 
 # -- other users ----------------------------------------------------------------------------------
@@ -338,8 +341,8 @@ def test_wait_for_a_lock_is_announced_once_with_its_holder(
 def test_store_that_others_can_change_is_announced_once(
     store: Store, monkeypatch: pytest.MonkeyPatch, mode: int, owner: int, shown: str
 ) -> None:
-    said = io.StringIO()
-    store.say_who_writes(Progress(said))
+    messages = io.StringIO()
+    store.say_who_writes(Progress(messages))
     store.home.mkdir(parents=True)
     store.home.chmod(mode)
     state = store.home.stat()
@@ -351,8 +354,8 @@ def test_store_that_others_can_change_is_announced_once(
         lambda path, **how: os.stat_result(fields) if path == store.home else real(path, **how),
     )
     for _ in range(2):
-        store.say_who_writes(Progress(said))
-    text = said.getvalue()
+        store.say_who_writes(Progress(messages))
+    text = messages.getvalue()
     assert text.count(f"the store {store.home} {shown}") == len(text.splitlines()) == bool(shown)
     assert ("QNN_CI_HOME" in text) == bool(shown)
 
@@ -365,10 +368,10 @@ def test_place_that_other_users_may_write_to_is_named(store: Store, place: str, 
     path = (published.root / place).resolve()
     before = mode_of(path)
     path.chmod(before | mode)
-    found = list(published.find_exposed(published.owners))
-    assert found == [Difference(place, "wrong mode", f"{before | mode:o}")]
+    exposed = list(published.find_exposed(published.owners))
+    assert exposed == [Difference(place, "wrong mode", f"{before | mode:o}")]
     store.home.chmod(0o777)  # what is shared with everyone has a store/ that everyone may write to
-    assert list(published.find_exposed(published.owners)) == ([] if place == "../../" else found)
+    assert list(published.find_exposed(published.owners)) == ([] if place == "../../" else exposed)
 
 
 @pytest.mark.parametrize("why", ["linked", "no links", "another user"])
@@ -391,25 +394,32 @@ def test_file_is_hard_linked_or_copied_if_links_are_impossible_or_unsafe(
     link.symlink_to("nothing")
     link_or_copy(file, tmp_path / "one")
     link_or_copy(link, tmp_path / "two")
-    one, two = (tmp_path / "one").stat(), tmp_path / "two"
-    assert (one.st_ino == file.stat().st_ino) == (why == "linked")
-    assert (stat.S_IMODE(one.st_mode), one.st_mtime, one.st_size) == (0o755, 5, 1)
-    assert two.readlink() == Path("nothing")
-    assert (two.lstat().st_ino == link.lstat().st_ino) == (why == "linked")
+    first, second = (tmp_path / "one").stat(), tmp_path / "two"
+    assert (first.st_ino == file.stat().st_ino) == (why == "linked")
+    assert (stat.S_IMODE(first.st_mode), first.st_mtime, first.st_size) == (0o755, 5, 1)
+    assert second.readlink() == Path("nothing")
+    assert (second.lstat().st_ino == link.lstat().st_ino) == (why == "linked")
 
 
 # -- uses -----------------------------------------------------------------------------------------
 
 
 def test_use_of_a_tree_is_noted_while_the_calling_shell_lives(store: Store, tmp_path: Path) -> None:
-    found, other = publish(store), publish(store, "ndk")
-    for root in (found.root, found.root / "deep", other.root, tmp_path / "elsewhere"):
+    published, other_published = publish(store), publish(store, "ndk")
+    for root in (
+        published.root,
+        published.root / "deep",
+        other_published.root,
+        tmp_path / "elsewhere",
+    ):
         store.note_use(root)
     callers = dict(find_callers())
     assert names_in(store.uses) == {
-        f"{one.path.name}.{pid}.{start}" for one in (found, other) for pid, start in callers.items()
+        f"{tree.path.name}.{pid}.{start}"
+        for tree in (published, other_published)
+        for pid, start in callers.items()
     }
-    assert store.find_user(found.path) in callers
+    assert store.find_user(published.path) in callers
     for name in (f"{KEY.directory}x", KEY.directory[:-1], "sdk"):
         assert store.find_user(store.trees / name) is None
 

@@ -99,16 +99,20 @@ DAMAGES: list[tuple[Callable[[Path], Any], list[str], bool]] = [
 ]
 
 
-@pytest.mark.parametrize(("damage", "found", "only_hashed"), DAMAGES)
+@pytest.mark.parametrize(("damage", "differences", "only_hashed"), DAMAGES)
 def test_each_difference_from_the_record_is_named(
-    tmp_path: Path, damage: Callable[[Path], Any], found: list[str], only_hashed: bool
+    tmp_path: Path, damage: Callable[[Path], Any], differences: list[str], only_hashed: bool
 ) -> None:
     entries = make_tree(tmp_path / "root")
     damage(tmp_path / "root")
     for order in (entries, entries[::-1]):
-        assert [str(one) for one in compare_tree(tmp_path / "root", order)] == found
-        quick = [str(one) for one in compare_tree(tmp_path / "root", order, quick=True)]
-        assert quick == ([] if only_hashed else found)
+        assert [
+            str(difference) for difference in compare_tree(tmp_path / "root", order)
+        ] == differences
+        quick = [
+            str(difference) for difference in compare_tree(tmp_path / "root", order, quick=True)
+        ]
+        assert quick == ([] if only_hashed else differences)
 
 
 @pytest.mark.parametrize("shift", [-1, 1])
@@ -126,9 +130,9 @@ def test_file_of_another_user_is_a_difference_whatever_its_group(
 ) -> None:
     state = os.stat_result((0o100644, 0, 0, 1, 7, 8, 10, 0, FILE_TIME_S, 0))
     monkeypatch.setattr(trees, "scan_tree", lambda *_, **__: {"c": state})
-    for owner, found in ((7, []), (8, ["c: belongs to another user (7)"])):
+    for owner, expected in ((7, []), (8, ["c: belongs to another user (7)"])):
         differences = compare_tree(tmp_path, [entry("c")], quick=True, owners=frozenset({owner}))
-        assert [str(difference) for difference in differences] == found
+        assert [str(difference) for difference in differences] == expected
 
 
 def test_files_not_in_the_list_and_empty_directories_are_removed(tmp_path: Path) -> None:
@@ -173,8 +177,8 @@ def test_record_of_a_tree_is_read_as_it_was_written(tmp_path: Path) -> None:
     ],
 )
 def test_malformed_tree_record_is_refused(change: bytes | dict[str, Any]) -> None:
-    whole = json.loads(encode_record(Tree("a", "1", "", (), ())))
-    data = change if isinstance(change, bytes) else json.dumps({**whole, **change}).encode()
+    record = json.loads(encode_record(Tree("a", "1", "", (), ())))
+    data = change if isinstance(change, bytes) else json.dumps({**record, **change}).encode()
     with pytest.raises(ValueError, match=r"."):
         parse_tree(data)
 
@@ -197,8 +201,8 @@ def test_scan_of_a_checkout_includes_files_that_control_git(tmp_path: Path) -> N
     touch(tmp_path, "a", "deep/.git/index", "deep/b", *GIT_DECIDES, *GIT_OWNS)
     around = {"a", "deep/", "deep/.git/", "deep/.git/index", "deep/b"}
     assert set(scan_tree(tmp_path, checkout=True)) == GIT_DECIDES | around
-    whole = set(scan_tree(tmp_path))
-    assert whole >= GIT_DECIDES | GIT_OWNS | around | {".git/", ".git/refs/heads/"}
+    everything = set(scan_tree(tmp_path))
+    assert everything >= GIT_DECIDES | GIT_OWNS | around | {".git/", ".git/refs/heads/"}
 
 
 def test_scan_finds_alternates_and_links_in_git_directories(tmp_path: Path) -> None:
@@ -217,10 +221,10 @@ def test_scan_finds_alternates_and_links_in_git_directories(tmp_path: Path) -> N
         ".git/modules/sub/objects/info/alternates",
     }
     for make_git in (Path.touch, lambda path: path.symlink_to("elsewhere")):
-        other = tmp_path / f"other{make_git is Path.touch}"
-        (other / "elsewhere").mkdir(parents=True)
-        make_git(other / ".git")  # is looked at as it is
-        assert set(scan_tree(other, checkout=True)) == {".git", "elsewhere/"}
+        other_tree = tmp_path / f"other{make_git is Path.touch}"
+        (other_tree / "elsewhere").mkdir(parents=True)
+        make_git(other_tree / ".git")  # is looked at as it is
+        assert set(scan_tree(other_tree, checkout=True)) == {".git", "elsewhere/"}
 
 
 def test_tree_entry_outside_the_tree_is_refused() -> None:
