@@ -183,13 +183,13 @@ BOTH = ("libQnnHtp.so", "libQnnSystem.so")
 def staging(
     *names: str,
     soc: bool = False,
-    staged_families: tuple[str, ...] = BOTH,
+    staged: tuple[str, ...] = BOTH,
     runtime: str = "",
     **change: Any,
 ) -> Staging:
     tree = replace(tree_of(*(file(name) for name in names)), **change)
     pins = {"qnn-sdk": runtime} if runtime else {}
-    base = within(Fitness(staged=staged_families), ("SM8750", 79) if soc else None, pins=pins)
+    base = within(Fitness(staged=staged), ("SM8750", 79) if soc else None, pins=pins)
     return Staging(tree, base)
 
 
