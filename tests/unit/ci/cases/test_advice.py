@@ -59,16 +59,16 @@ def advise(
     references = make_references(eager, quantized, 0.005 if floating else None)
     judgement = judge(references, [output], infos, limits)
     patterns = find_patterns(judgement, references, [output])
-    found = advise_on_figures(judgement, references, patterns, boundary, limits)
+    advice = advise_on_figures(judgement, references, patterns, boundary, limits)
     return "\n".join(
         [
-            *(f"seen: {one}" for one in found.seen),
+            *(f"seen: {note}" for note in advice.seen),
             *(
                 f"possibly {cause.text}"
-                for cause in found.causes
+                for cause in advice.causes
                 if cause.certainty is Certainty.GUESS
             ),
-            *(f"{WORDS[remedy.proof]}: {remedy.text}" for remedy in found.remedies),
+            *(f"{WORDS[remedy.proof]}: {remedy.text}" for remedy in advice.remedies),
         ]
     )
 
@@ -77,12 +77,12 @@ def test_advice_distinguishes_a_poor_scheme_from_a_wrong_program() -> None:
     coarse = EAGER + 0.2 * NOISE
     scheme = advise(coarse + 0.001 * NOISE, EAGER, coarse)
     assert CALIBRATE in scheme
-    other = EAGER + RANDOM.standard_normal(EAGER.shape)
-    assert OTHER_FORM in advise(other, EAGER, coarse)
-    assert CALIBRATE not in advise(other, EAGER, coarse)
-    assert OTHER_FORM in advise(other)
+    unrelated = EAGER + RANDOM.standard_normal(EAGER.shape)
+    assert OTHER_FORM in advise(unrelated, EAGER, coarse)
+    assert CALIBRATE not in advise(unrelated, EAGER, coarse)
+    assert OTHER_FORM in advise(unrelated)
     assert advise(EAGER, EAGER, EAGER, "uint8") == ""
-    assert UINT8 in advise(other, dtype="uint8")
+    assert UINT8 in advise(unrelated, dtype="uint8")
 
 
 def test_a_program_in_float16_may_be_faithful_and_yet_far_from_float32() -> None:
@@ -109,11 +109,11 @@ def test_errors_in_single_batch_rows_lead_to_the_advice_to_use_batch_1(seed: int
         wrong[place] += 0.5 * random.standard_normal(wrong[place].shape)
         return BATCH in advise(wrong, right)
 
-    every = slice(None)
-    assert is_told(every, slice(1, 3))
-    assert is_told(every, 2)
-    assert not is_told(every)
-    assert not is_told(every, every, 7)  # a channel
+    everything = slice(None)
+    assert is_told(everything, slice(1, 3))
+    assert is_told(everything, 2)
+    assert not is_told(everything)
+    assert not is_told(everything, everything, 7)  # a channel
     assert not is_told(2)  # a sample
 
 
@@ -136,7 +136,7 @@ def test_a_known_failure_reason_has_a_remedy(reason: str, words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "helps"),
+    ("finding", "helps"),
     [
         (NOT_LOWERED.find("RuntimeError: Node was not decomposed or delegated"), True),
         (NO_OUTPUTS.find("RuntimeError: Failed to load method forward, error: 0x:1"), True),
@@ -144,14 +144,14 @@ def test_a_known_failure_reason_has_a_remedy(reason: str, words: str) -> None:
     ],
 )
 def test_the_log_of_a_failed_case_adds_its_remedy_to_the_reason(
-    found: Finding, helps: bool, tmp_path: Path
+    finding: Finding, helps: bool, tmp_path: Path
 ) -> None:
     policy = read_emulator_policy()
     options = make_options(policy=policy)
     judge_case = CaseJudge(CaseSpec("mlp", Scheme.FP16, "SM8650"), options, tmp_path, "x")
     log = "[ERROR] [Qnn ExecuTorch]:  <E> The SocModel doesn't support FP16\n"
     assert (
-        "quantize the model" in judge_case.end(Status.FAILED, [found], log).case.reason
+        "quantize the model" in judge_case.end(Status.FAILED, [finding], log).case.reason
     ) == helps
     assert "quantize" not in judge_case.end(Status.PASSED, log_tail=log).case.reason
 
@@ -248,8 +248,8 @@ def test_nodes_that_read_garbled_indices_are_not_left_to_the_cpu(tmp_path: Path)
     for garbled in ((), (Garbled("topk", "unsqueeze"),)):
         delegation = Delegation(1, 1, 1, (reader,), garbled=garbled)
         compiled = Compiled(program="p", binary="p", size_bytes=1, delegation=delegation)
-        (found,) = judge_case.delegation_faults(compiled)
-        text = judge_case.end(Status.FAILED, [found]).case.reason
+        (finding,) = judge_case.delegation_faults(compiled)
+        text = judge_case.end(Status.FAILED, [finding]).case.reason
         remedies[bool(garbled)] = ("let the CPU" in text, "cast the indices" in text)
     assert remedies == {False: (True, False), True: (False, True)}
 

@@ -96,7 +96,8 @@ def test_a_report_with_cases_that_could_not_run_is_not_ok(
 ) -> None:
     report = report_of(*cases)
     assert (report.verdict, report.exit_code) == (verdict, code)
-    errors = [one.attrib["message"] for one in ET.fromstring(render_junit(report)).iter("error")]  # noqa: S314 - our own
+    junit = ET.fromstring(render_junit(report))  # noqa: S314 - our own
+    errors = [element.attrib["message"] for element in junit.iter("error")]
     assert [LIBRARY in error for error in errors] == [True] * (LACKING in cases)
     document = make_document(report)
     assert f"{verdict}: " in html.unescape(render_markdown(document)).splitlines()[0]

@@ -57,9 +57,9 @@ OWN = msgspec.structs.replace(POLICY, models={"net": ModelEntry("net.py:f")})
 def test_a_figure_that_moved_by_more_than_3_db_is_a_change(
     sqnr_db: float, quantized: float, words: list[str]
 ) -> None:
-    found = list(find_changes(CaseFigures(sqnr_db, quantized), BASELINE))
-    assert len(found) == len(words)
-    assert all(word in reason for word, reason in zip(words, found, strict=True))
+    changes = list(find_changes(CaseFigures(sqnr_db, quantized), BASELINE))
+    assert len(changes) == len(words)
+    assert all(word in reason for word, reason in zip(words, changes, strict=True))
     assert list(find_changes(CaseFigures(30.0), Baseline(30.0))) == []
 
 
@@ -83,21 +83,25 @@ def test_recorded_baselines_are_read_back_for_their_toolchain_only(
         ),
     )
     plain = msgspec.structs.replace(case, sqnr_db_quantized=None, footprint=None)
-    other = msgspec.structs.replace(plain, scheme="fp16", sqnr_db=64.3)
+    other_scheme = msgspec.structs.replace(plain, scheme="fp16", sqnr_db=64.3)
     failed = msgspec.structs.replace(case, scheme="16a8w", status=Status.FAILED)
     users = msgspec.structs.replace(case, model="/home/me/net.py:factory")
     (path,) = record_baselines(make_report([case, failed, users], toolchain=TOOLS))
     assert path == tmp_path / "baselines" / "executorch-9.2-qnn-runtime-9.1.toml"
-    record_baselines(make_report([other], toolchain=TOOLS))
+    record_baselines(make_report([other_scheme], toolchain=TOOLS))
     assert read_baselines(TOOLS) == {
         # Without figures that vary from run to run, and without other fields.
         "mlp 8a8w SM8650": Baseline(33.5, 32.4, Footprint(program_bytes=64_000, spill_bytes=0)),
         "mlp fp16 SM8650": Baseline(64.3),
     }
-    (path,) = record_baselines(make_report([other], toolchain=TOOLS), tmp_path / "own", ["mlp"])
+    (path,) = record_baselines(
+        make_report([other_scheme], toolchain=TOOLS), tmp_path / "own", ["mlp"]
+    )
     assert path.parent == tmp_path / "own"  # a policy's model of the suite's name
     assert read_baselines(TOOLS, without=["mlp"]) == {}
-    record_baselines(make_report([msgspec.structs.replace(other, sqnr_db=61.0)], toolchain=TOOLS))
+    record_baselines(
+        make_report([msgspec.structs.replace(other_scheme, sqnr_db=61.0)], toolchain=TOOLS)
+    )
     assert read_baselines(TOOLS)["mlp fp16 SM8650"] == Baseline(61.0)
     assert read_baselines(TOOLS)["mlp 8a8w SM8650"].sqnr_db == 33.5
     newer = (*TOOLS[:3], Tool(name="executorch", version="9.3"))
@@ -137,10 +141,10 @@ def test_data_that_does_not_fit_its_model_ends_a_session_before_any_case(tmp_pat
             raise UsageError(f"inputs: {spec.source.inputs} is too short", fix="a longer one")
 
     specs = ask("net")
-    own = [replace(spec, source=Source("net.py:f", inputs="x.npy")) for spec in specs]
+    with_inputs = [replace(spec, source=Source("net.py:f", inputs="x.npy")) for spec in specs]
     engine = Refusing(lambda x: x, [])
     pool, phases = InlinePool(), Phases(Progress())
-    refused = make_setup(tmp_path, engine, None, pool, specs=own)
+    refused = make_setup(tmp_path, engine, None, pool, specs=with_inputs)
     refused = replace(refused, options=replace(refused.options, policy=OWN))
     with pytest.raises(UsageError, match=r"^models\.net\.inputs: x\.npy is too short") as caught:
         run_session(refused, phases)
@@ -151,7 +155,7 @@ def test_data_that_does_not_fit_its_model_ends_a_session_before_any_case(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("what", "place", "shown"),
+    ("message", "place", "shown"),
     [
         ("inputs: x.npy is short", "models.net", "models.net.inputs: x.npy is short"),
         ("metric.labels: y has rows", "models.net", "models.net.metric.labels: y has rows"),
@@ -162,9 +166,9 @@ def test_data_that_does_not_fit_its_model_ends_a_session_before_any_case(tmp_pat
     ],
 )
 def test_a_message_about_data_separates_the_key_from_the_path(
-    what: str, place: str, shown: str
+    message: str, place: str, shown: str
 ) -> None:
-    located = locate_error(UsageError(what, why="its shape", fix="another one"), place)
+    located = locate_error(UsageError(message, why="its shape", fix="another one"), place)
     assert (located.what, located.why, located.fix) == (shown, "its shape", "another one")
 
 
@@ -175,9 +179,9 @@ def test_a_run_is_compared_with_the_figures_of_its_own_models(
     monkeypatch.setenv(MANIFESTS_VARIABLE, str(tmp_path / "manifests"))
     folder = tmp_path / "qnn-baselines"
 
-    def find(*models: str, **own: Any) -> tuple[Mapping[str, Baseline], bool]:
+    def find(*models: str, **options: Any) -> tuple[Mapping[str, Baseline], bool]:
         return find_baselines(
-            make_options(policy=POLICY, specs=ask(*models), baselines=folder, **own), TOOLS
+            make_options(policy=POLICY, specs=ask(*models), baselines=folder, **options), TOOLS
         )
 
     assert find("net") == ({}, True)
@@ -185,15 +189,15 @@ def test_a_run_is_compared_with_the_figures_of_its_own_models(
     case = Case(model="net", scheme="8a8w", soc="SM8650", status=Status.PASSED, sqnr_db=30.0)
     suite = msgspec.structs.replace(case, model="mlp")
     record_baselines(make_report([case, suite], toolchain=TOOLS), folder)
-    own = {"net 8a8w SM8650": Baseline(30.0)}
-    assert find("net") == (own, True)
+    of_net = {"net 8a8w SM8650": Baseline(30.0)}
+    assert find("net") == (of_net, True)
     assert find("net", "mlp")[1]
     (suite_file,) = (tmp_path / "manifests" / "baselines").iterdir()
     away = suite_file.rename(tmp_path / suite_file.name)
-    assert find("net", "mlp") == (own, False)
+    assert find("net", "mlp") == (of_net, False)
     away.rename(suite_file)
-    both = own | {"mlp 8a8w SM8650": Baseline(30.0)}
-    assert find("net", "mlp") == (both, True)
+    of_net_and_suite = of_net | {"mlp 8a8w SM8650": Baseline(30.0)}
+    assert find("net", "mlp") == (of_net_and_suite, True)
     assert find("net", record=True) == ({}, True)
     (file,) = folder.iterdir()
     file.rename(file.with_name("executorch-9.1-qnn-runtime-9.1.toml"))
@@ -211,7 +215,7 @@ def test_the_committed_figures_cover_the_suite(lane: str, name: str, version: st
         Tool(name=name, version=version),
     )
     suite = read_emulator_policy(lane=lane).suite
-    wanted = {
+    suite_cases = {
         f"{model} {scheme.value} SM8650" for model, schemes in suite.items() for scheme in schemes
     }
-    assert read_baselines(tools).keys() == wanted
+    assert read_baselines(tools).keys() == suite_cases

@@ -87,7 +87,7 @@ def test_a_footprint_is_read_from_the_program_and_its_log() -> None:
     data = make_program(binary)
     program = parse_program(memoryview(data), "net.pte")
     assert program
-    found = make_footprint(
+    footprint = make_footprint(
         program_bytes=len(data),
         partitions=3,
         contexts=program.contexts,
@@ -96,12 +96,16 @@ def test_a_footprint_is_read_from_the_program_and_its_log() -> None:
         operators=[OperatorCount(op="b", npu=1), OperatorCount(op="a", cpu=2)],
         peak=Peak(77),
     )
-    assert [graph.name for graph in found.graphs] == ["prefill", "decode", "embed"]
-    assert {graph.context_bytes for graph in found.graphs} == {found.context_bytes} == {len(binary)}
-    assert (found.vtcm_mb, found.partitions, found.lowering_memory_bytes) == (4, 3, 77)
-    assert (found.program_bytes, found.spill_bytes) == (len(data), 15)
-    assert found.segment_align == min(segment.align for segment in program.segments)
-    assert [operator.op for operator in found.operators] == ["a", "b"]
+    assert [graph.name for graph in footprint.graphs] == ["prefill", "decode", "embed"]
+    assert (
+        {graph.context_bytes for graph in footprint.graphs}
+        == {footprint.context_bytes}
+        == {len(binary)}
+    )
+    assert (footprint.vtcm_mb, footprint.partitions, footprint.lowering_memory_bytes) == (4, 3, 77)
+    assert (footprint.program_bytes, footprint.spill_bytes) == (len(data), 15)
+    assert footprint.segment_align == min(segment.align for segment in program.segments)
+    assert [operator.op for operator in footprint.operators] == ["a", "b"]
 
 
 @pytest.mark.parametrize("name", read_figures().program)
@@ -154,8 +158,8 @@ def test_an_unknown_figure_exceeds_the_budget_only_if_the_model_sets_the_limit()
 def test_a_figure_far_below_its_limit_suggests_a_tighter_one(
     limits: dict[str, int], words: str
 ) -> None:
-    found = "".join(suggest_tighter(TAKEN, Budget(**limits)))
-    assert (words in found, bool(found)) == (True, bool(words))
+    suggestion = "".join(suggest_tighter(TAKEN, Budget(**limits)))
+    assert (words in suggestion, bool(suggestion)) == (True, bool(words))
     assert not list(suggest_tighter(None, Budget(**limits)))
 
 
@@ -164,7 +168,7 @@ ELSEWHERE = {"device": "a phone"}
 
 
 @pytest.mark.parametrize(
-    ("limits", "setup", "status", "told"),
+    ("limits", "setup", "status", "pattern"),
     [
         ({"program_bytes": 1000}, RUN_HERE, Status.PASSED, ""),
         (
@@ -190,11 +194,11 @@ ELSEWHERE = {"device": "a phone"}
     ],
 )
 def test_a_case_is_judged_by_its_budget(
-    limits: dict[str, float], setup: dict[str, Any], status: Status, told: str, tmp_path: Path
+    limits: dict[str, float], setup: dict[str, Any], status: Status, pattern: str, tmp_path: Path
 ) -> None:
     engine = replace(LABELLER, footprint=TAKEN)
     runner = EchoRunner(
-        lambda sets: [LABELLER.quantized(*one) for one in sets],  # type: ignore[misc]
+        lambda sets: [LABELLER.quantized(*inputs) for inputs in sets],  # type: ignore[misc]
         notes=RunNotes(device=PHONE),
     )
     spec = replace(SPEC, model="net", source=Source("/net.py:f"))
@@ -204,15 +208,17 @@ def test_a_case_is_judged_by_its_budget(
         assert (case.status, case.footprint) == (status, TAKEN)
         assert (case.question is Question.BUDGET) is (status is Status.FAILED)
         text = " ".join((case.reason, *case.warnings))
-        assert re.search(told, text, re.DOTALL), text
+        assert re.search(pattern, text, re.DOTALL), text
     lpai = run_case(tmp_path, engine, runner, policy.for_backend(Backend.LPAI), spec).case
     assert lpai.status is Status.PASSED  # budgets are those of HTP
 
 
 def test_a_budget_of_the_policy_is_that_of_every_model(tmp_path: Path) -> None:
-    runner = EchoRunner(lambda _: [[one] for one in COARSE], notes=RunNotes(device=PHONE))
-    every = msgspec.structs.replace(read_emulator_policy(), budget=Budget(p50_ms=9.0))
-    case = run_case(tmp_path, LABELLER, runner, every).case
+    runner = EchoRunner(
+        lambda _: [[coarse_output] for coarse_output in COARSE], notes=RunNotes(device=PHONE)
+    )
+    budget_for_all = msgspec.structs.replace(read_emulator_policy(), budget=Budget(p50_ms=9.0))
+    case = run_case(tmp_path, LABELLER, runner, budget_for_all).case
     assert (case.status, case.question, case.device) == (Status.FAILED, Question.BUDGET, PHONE)
 
 
@@ -235,9 +241,9 @@ def test_time_budgets_ignore_emulated_figures_and_fail_for_unknown_device_figure
     assert find_slow(emulated, budget) == find_slow(None, budget) == ((), ())
     unknown, _ = find_slow(DeviceFigures(starts=1, runs=0), budget)
     assert len(unknown) == len(read_figures().device)
-    assert all("cannot be checked" in one.headline for one in unknown)
-    for one in unknown:  # only times are from the runner's trace
-        assert ("EVENT_TRACER" in one.text) is ("device_memory_bytes" not in one.headline)
+    assert all("cannot be checked" in finding.headline for finding in unknown)
+    for finding in unknown:  # only times are from the runner's trace
+        assert ("EVENT_TRACER" in finding.text) is ("device_memory_bytes" not in finding.headline)
     hot = msgspec.structs.replace(PHONE, throttled=True)
     (excess,), _ = find_slow(hot, Budget(p50_ms=1.0))
     assert excess.details == ("the device was throttled",)
@@ -270,10 +276,15 @@ def test_each_limit_that_is_exceeded_unknown_or_loose_reads_as_its_snapshot() ->
     rows = [
         ("above", find_excesses(Footprint(**above, operators=operators), budget, NONE)),
         ("unknown", find_excesses(None, budget, budget)),
-        *((name, find_slow(one, slow)[0]) for name, one in (("slow", device), ("hot", hot))),
+        *(
+            (name, find_slow(figures, slow)[0])
+            for name, figures in (("slow", device), ("hot", hot))
+        ),
         ("no time", find_slow(DeviceFigures(starts=1, runs=0), slow)[0]),
     ]
-    lines = [f"{name}: {one.text}\n" for name, found in rows for one in found]
-    lines += [f"warning: {one}\n" for one in find_slow(device, slow)[1]]
-    lines += [f"loose: {one}\n" for one in suggest_tighter(Footprint(**below), budget)]
+    lines = [f"{name}: {excess.text}\n" for name, excesses in rows for excess in excesses]
+    lines += [f"warning: {warning}\n" for warning in find_slow(device, slow)[1]]
+    lines += [
+        f"loose: {suggestion}\n" for suggestion in suggest_tighter(Footprint(**below), budget)
+    ]
     check_snapshot(Path(__file__).parent / "snapshots" / "budget.txt", "".join(lines))

@@ -169,11 +169,11 @@ def test_a_model_edited_after_the_lookup_is_not_cached_under_the_earlier_key(
     clock = iter((10.0, 12.5))
     monkeypatch.setattr(cache, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     engine: Any = ChangingEngine(model)
-    made = CompileJob(engine, spec, tmp_path / "cache", tmp_path / "lower.log")()
-    assert made.artifact is not None
-    assert (made.artifact.model, made.artifact.lower_s) == ("/me/net.py:factory", 2.5)
-    assert (made.artifact.scheme, made.artifact.soc) == ("fp16", "SM8650")
-    assert made.artifact.key == Path(made.directory).name == hash_words("after")
+    compiled = CompileJob(engine, spec, tmp_path / "cache", tmp_path / "lower.log")()
+    assert compiled.artifact is not None
+    assert (compiled.artifact.model, compiled.artifact.lower_s) == ("/me/net.py:factory", 2.5)
+    assert (compiled.artifact.scheme, compiled.artifact.soc) == ("fp16", "SM8650")
+    assert compiled.artifact.key == Path(compiled.directory).name == hash_words("after")
     assert read_artifact(artifact_path(tmp_path / "cache", hash_words("before"))) is None
 
 
@@ -184,15 +184,15 @@ def test_lowering_without_the_cache_replaces_only_a_damaged_entry(
     engine: Any = ChangingEngine(tmp_path / "model")
     engine.key = lambda spec: KEY
     write = engine.compile
-    engine.compile = lambda *given: msgspec.structs.replace(write(*given), sets=0)
+    engine.compile = lambda *arguments: msgspec.structs.replace(write(*arguments), sets=0)
     entry, log = artifact_path(tmp_path / "cache", KEY), tmp_path / "case/lower.log"
     spec = CaseSpec("net", Scheme.FP16, "SM8650")
 
     def lower(*, use_cache: bool = True) -> tuple[Path, bool, bool]:
-        made = CompileJob(engine, spec, tmp_path / "cache", log, use_cache=use_cache)()
-        assert made.artifact
-        assert read_artifact(Path(made.directory))
-        return Path(made.directory), made.cached, made.repaired
+        compiled = CompileJob(engine, spec, tmp_path / "cache", log, use_cache=use_cache)()
+        assert compiled.artifact
+        assert read_artifact(Path(compiled.directory))
+        return Path(compiled.directory), compiled.cached, compiled.repaired
 
     assert lower() == (entry, False, False)
     assert lower() == (entry, True, False)
@@ -213,19 +213,21 @@ def test_every_source_file_that_affects_a_program_is_in_its_cache_key(
     monkeypatch.setattr(cache, "digest_sources", lambda *paths: hashed.extend(paths) or "")
     rooms = ("models", "cases", "executorch", "onnx")
     cache.digest_rooms.__wrapped__(rooms)
-    every = {place for room in rooms for place in (ROOT / "ci" / room).iterdir()}
+    all_sources = {place for room in rooms for place in (ROOT / "ci" / room).iterdir()}
     imported = {
         name
-        for path in every & {*hashed}
+        for path in all_sources & {*hashed}
         if path.suffix == ".py"
         for name in re.findall(
             r"^from (provisioning\.(?:elf|doctor)\S*) ", path.read_text(), re.MULTILINE
         )
     } - {"provisioning.doctor.facts", "provisioning.doctor.survey.python_probe"}  # the toolchain
-    beside = {place.relative_to(ROOT).with_suffix("") for place in hashed}
-    assert all(beside & {(one := Path(*name.split("."))), one.parent} for name in imported)
-    left = {place.relative_to(ROOT / "ci").as_posix() for place in every - set(hashed)}
-    assert {one for one in left if not one.endswith("__pycache__")} == {
+    hashed_modules = {place.relative_to(ROOT).with_suffix("") for place in hashed}
+    for name in imported:
+        module = Path(*name.split("."))  # or an object of the module that is its parent
+        assert hashed_modules & {module, module.parent}, name
+    left = {place.relative_to(ROOT / "ci").as_posix() for place in all_sources - set(hashed)}
+    assert {source for source in left if not source.endswith("__pycache__")} == {
         *("models/schemes.py", "models/suite"),
         *("cases/baselines.py", "cases/judged.py", "cases/kept.py", "cases/pipeline.py"),
         *("cases/policy.py", "cases/session.py", "cases/spec.py"),

@@ -23,8 +23,8 @@ SUITE_SCHEMES = {"mlp": (Scheme.FP16, Scheme.A8W8), "resnet": (Scheme.FP16,)}
 
 
 def test_the_default_is_the_suite_on_sm8650_after_the_models_of_a_policy() -> None:
-    def select(**given: Any) -> list[tuple[str, str, str, str]]:
-        cases = select_cases(SUITE_SCHEMES, SOCS, **given)
+    def select(**arguments: Any) -> list[tuple[str, str, str, str]]:
+        cases = select_cases(SUITE_SCHEMES, SOCS, **arguments)
         return [(case.model, case.reference, case.scheme.value, case.soc) for case in cases]
 
     assert select() == [
@@ -32,8 +32,8 @@ def test_the_default_is_the_suite_on_sm8650_after_the_models_of_a_policy() -> No
         ("mlp", "mlp", "8a8w", "SM8650"),
         ("resnet", "resnet", "fp16", "SM8650"),
     ]
-    own = {"net": ModelEntry("net.py:make"), "mlp": ModelEntry("mine.py:make")}
-    assert select(entries=own, schemes=["fp16"]) == [
+    entries = {"net": ModelEntry("net.py:make"), "mlp": ModelEntry("mine.py:make")}
+    assert select(entries=entries, schemes=["fp16"]) == [
         ("net", "net.py:make", "fp16", "SM8650"),
         ("mlp", "mine.py:make", "fp16", "SM8650"),
         ("resnet", "resnet", "fp16", "SM8650"),
@@ -102,7 +102,10 @@ def factory(): ...
 @pytest.mark.parametrize(
     ("text", "name"),
     [
-        *((FILE, one) for one in ("imported", "nets", "assigned", "conditional", "Net", "factory")),
+        *(
+            (FILE, name)
+            for name in ("imported", "nets", "assigned", "conditional", "Net", "factory")
+        ),
         # What is known only after an import is checked when the case runs.
         *(
             (text, "made")
@@ -139,9 +142,9 @@ def test_a_case_has_a_reference_and_a_name_for_its_files() -> None:
     suite = CaseSpec("mlp", Scheme.FP16, "SM8650")
     assert (suite.reference, suite.is_file, suite.slug) == ("mlp", False, "mlp-fp16-SM8650")
     digest = hashlib.sha256(b"nets/net.py:make").hexdigest()[:8]
-    own = CaseSpec("nets/net.py:make", Scheme.A8W8, "SM8750", Source("/nets/net.py:make"))
-    assert (own.reference, own.is_file) == ("/nets/net.py:make", False)
-    assert own.slug == f"nets-net-make-{digest}-8a8w-SM8750"
+    user_case = CaseSpec("nets/net.py:make", Scheme.A8W8, "SM8750", Source("/nets/net.py:make"))
+    assert (user_case.reference, user_case.is_file) == ("/nets/net.py:make", False)
+    assert user_case.slug == f"nets-net-make-{digest}-8a8w-SM8750"
     long = CaseSpec(f"{'é' * 40}/model.onnx", Scheme.U8, "SM8650", Source("/a/model.onnx"))
     assert len(long.slug) == 32 + len("-12345678-u8-SM8650")
     assert long.slug.startswith("é")
@@ -160,9 +163,10 @@ def test_a_model_in_a_repository_is_called_by_its_path_in_it_wherever_the_caller
     (case,) = select_cases(SUITE_SCHEMES, SOCS, models=words, schemes=["8a8w"])
     assert (case.model, case.source.reference) == ("nets/net.py:make", words[2])
     words = ["net.py:make", "../../other/nets/net.py:make"]
-    two = select_cases(SUITE_SCHEMES, SOCS, models=words, schemes=["8a8w"])
-    assert [one.model for one in two] == ["nets/net.py:make", f"{tmp_path}/other/nets/net.py:make"]
-    assert len({one.slug for one in two}) == 2
+    two_nets = select_cases(SUITE_SCHEMES, SOCS, models=words, schemes=["8a8w"])
+    names = ["nets/net.py:make", f"{tmp_path}/other/nets/net.py:make"]
+    assert [net.model for net in two_nets] == names
+    assert len({net.slug for net in two_nets}) == 2
 
 
 def test_override_applies_to_its_model_and_scheme_only_and_needs_a_reason(tmp_path: Path) -> None:
@@ -175,12 +179,12 @@ def test_override_applies_to_its_model_and_scheme_only_and_needs_a_reason(tmp_pa
     file = tmp_path / "mine.toml"
     file.write_text(text.format('reason = "a short accumulator"\n'))
     policy = read_emulator_policy(file)
-    own = policy.limits_of("mlp", Scheme.FP16)
-    assert (own.model, own.min_sqnr_db, own.reason) == ("mlp", 30, "a short accumulator")
-    assert own.min_cosine is None
+    limits = policy.limits_of("mlp", Scheme.FP16)
+    assert (limits.model, limits.min_sqnr_db, limits.reason) == ("mlp", 30, "a short accumulator")
+    assert limits.min_cosine is None
     for model, scheme, db in (("mlp", Scheme.A8W8, 20), ("resnet", Scheme.FP16, 40)):
-        other = policy.limits_of(model, scheme)
-        assert (other.model, other.scheme, other.min_sqnr_db) == ("*", scheme.value, db)
+        limits = policy.limits_of(model, scheme)
+        assert (limits.model, limits.scheme, limits.min_sqnr_db) == ("*", scheme.value, db)
     file.write_text(text.format(""))
     with pytest.raises(ManifestError, match="reason"):
         read_emulator_policy(file)
@@ -188,12 +192,12 @@ def test_override_applies_to_its_model_and_scheme_only_and_needs_a_reason(tmp_pa
 
 def test_every_case_must_support_the_backend_and_the_fix_names_socs_that_do() -> None:
     good = CaseSpec("good", Scheme.A8W8, default_soc(Backend.LPAI))
-    other = CaseSpec("other", Scheme.A8W8, default_soc(Backend.GPU))
+    on_gpu = CaseSpec("other", Scheme.A8W8, default_soc(Backend.GPU))
     asks = replace(good, model="asks", source=Source(choices=Choices(saver=True)))
-    require_backend([good, other], Backend.GPU)
+    require_backend([good, on_gpu], Backend.GPU)
     require_backend([good, asks], Backend.HTP)
     with pytest.raises(UsageError, match="SM8650 has no LPAI block") as caught:
-        require_backend([good, other], Backend.LPAI)
+        require_backend([good, on_gpu], Backend.LPAI)
     _, _, able = caught.value.fix.partition("use --soc with one of: ")
     require_backend([CaseSpec("m", Scheme.A8W8, soc) for soc in able.split(", ")], Backend.LPAI)
     with pytest.raises(UsageError, match=r"models\.asks\.lowering .*: saver(.|\n)*--model"):
@@ -222,11 +226,11 @@ def test_the_command_line_overrides_the_policy_entry_which_overrides_the_default
     bare = ModelEntry("mlp")
     entries = {"own": entry, "bare": bare}
 
-    def select(**given: list[str]) -> list[tuple[str, str, str]]:
-        cases = select_cases({}, SOCS, entries=entries, default_soc="SM8650", **given)
+    def select(**arguments: list[str]) -> list[tuple[str, str, str]]:
+        cases = select_cases({}, SOCS, entries=entries, default_soc="SM8650", **arguments)
         return [(case.model, case.scheme.value, case.soc) for case in cases]
 
-    usual = [("bare", one.value, "SM8650") for one in EXECUTORCH.default]
+    usual = [("bare", scheme.value, "SM8650") for scheme in EXECUTORCH.default]
     assert select() == [("own", "16a8w", "SM8550"), ("own", "16a8w", "SM8750"), *usual]
     assert select(schemes=["fp16"], models=["own"]) == [
         ("own", "fp16", "SM8550"),

@@ -36,40 +36,41 @@ FIXED = draw(5)[0][0]
         ([[MASK]] * 4, "output 0 "),
         (draw(9), ""),
         # A constant output is accepted next to a varying one, unless it is of a float type.
-        *(([[one, fixed] for (one,) in draw(9)], "") for fixed in (MASK, np.array([3, 4]))),
-        ([[MASK, one] for (one,) in draw(9)], ""),
-        ([[one, MASK] for one in IDS], ""),
-        ([[MASK, one] for one in IDS], ""),
+        ([[varying, MASK] for (varying,) in draw(9)], ""),
+        ([[varying, np.array([3, 4])] for (varying,) in draw(9)], ""),
+        ([[MASK, varying] for (varying,) in draw(9)], ""),
+        ([[ids, MASK] for ids in IDS], ""),
+        ([[MASK, ids] for ids in IDS], ""),
         ([[MASK, IDS[0]]] * 4, "output 0 is constant"),
-        ([[one, FIXED] for (one,) in draw(6)], "output 1 is the same for every input"),
-        ([[one + 100] for (one,) in draw(3)], "output 0 hardly varies (its spread is 0.0"),
+        ([[varying, FIXED] for (varying,) in draw(6)], "output 1 is the same for every input"),
+        ([[varying + 100] for (varying,) in draw(3)], "output 0 hardly varies (its spread is 0.0"),
     ],
 )
 def test_reference_near_zero_or_constant_is_refused(reference: list[list[Any]], words: str) -> None:
-    found = find_degenerate(reference, POLICY)
-    assert (found.startswith(words), bool(found)) == (True, bool(words))
+    reason = find_degenerate(reference, POLICY)
+    assert (reason.startswith(words), bool(reason)) == (True, bool(words))
 
 
 @pytest.mark.parametrize("number", range(4))
 @pytest.mark.parametrize("index", [0, 1])
 def test_each_output_of_each_set_has_to_be_finite(number: int, index: int) -> None:
-    reference = [[one, 2 * one] for (one,) in draw(4)]
+    reference = [[output, 2 * output] for (output,) in draw(4)]
     assert find_degenerate(reference, POLICY) == ""
     reference[number][index] = np.where(np.arange(8) == 3, np.nan, reference[number][index])
-    told = f"output {index} of the float32 model is not finite"
-    assert find_degenerate(reference, POLICY) == told
+    refusal = f"output {index} of the float32 model is not finite"
+    assert find_degenerate(reference, POLICY) == refusal
 
 
 @pytest.mark.parametrize(
-    ("made", "why"),
+    ("origin", "why"),
     [("", ""), ("random inputs", "the reference was computed from random inputs; use real inputs")],
 )
 def test_the_refusal_of_a_degenerate_reference_names_random_inputs_as_the_cause(
-    tmp_path: Path, made: str, why: str
+    tmp_path: Path, origin: str, why: str
 ) -> None:
     staging = Staging(tmp_path, tmp_path / "log", tmp_path, reference=POLICY)
     with pytest.raises(FailedError) as caught:
-        staging.write_float(draw(8, scale=1e-4), made)
+        staging.write_float(draw(8, scale=1e-4), origin)
     assert caught.value.what.startswith("the reference proves nothing: output 0 is near zero")
     assert (caught.value.why, caught.value.fix) == (why, "")
-    staging.write_float(draw(8), made)
+    staging.write_float(draw(8), origin)

@@ -26,9 +26,9 @@ def die(number: int) -> None:
 
 
 def test_a_fork_returns_its_result_and_leaves_the_parent_unchanged() -> None:
-    here = [1]
-    assert run_forked(lambda: [*here, here.append(2)]) == [1, None]
-    assert here == [1]
+    numbers = [1]
+    assert run_forked(lambda: [*numbers, numbers.append(2)]) == [1, None]
+    assert numbers == [1]
 
 
 @pytest.mark.parametrize(
@@ -62,9 +62,9 @@ def test_a_fork_that_dies_is_described_with_its_last_step() -> None:
         run_forked(lambda: os._exit(0))
 
 
-@pytest.mark.parametrize(("size", "told"), [(288, "x" * 288), (289, "x" * 288 + "...")])
-def test_an_error_is_described_in_one_line_of_limited_length(size: int, told: str) -> None:
-    assert describe_error(ValueError("x" * size)) == f"ValueError: {told}"
+@pytest.mark.parametrize(("size", "shown"), [(288, "x" * 288), (289, "x" * 288 + "...")])
+def test_an_error_is_described_in_one_line_of_limited_length(size: int, shown: str) -> None:
+    assert describe_error(ValueError("x" * size)) == f"ValueError: {shown}"
     assert describe_error(ValueError("a\n  b")) == "ValueError: a b"
     assert describe_error(ValueError()) == "ValueError"
 
@@ -83,20 +83,25 @@ def test_the_tail_of_a_log_skips_noise_and_keeps_the_error(tmp_path: Path) -> No
         "  return cls.__new__(cls, *args)",
         "[WARNING 2026-11-23 08:08:42,993 pass_manager.py:82] PassManager is deprecated. Use",
     )
-    own = f'  File "{ROOT}/ci/cases/pool.py", line 1, in run_job\n    return job()\n    ^^^\n'
-    trace, theirs = (
+    frames_of_ours = (
+        f'  File "{ROOT}/ci/cases/pool.py", line 1, in run_job\n    return job()\n    ^^^\n'
+    )
+    trace, frames_of_user = (
         "Traceback (most recent call last):\n",
         '  File "net.py", line 3, in net\n    x()\n',
     )
-    for text, wanted in (
-        (f"{trace}{own}{own}OSError: full\n", "OSError: full"),
-        (f"{trace}{own}{theirs}OSError: full\n", f"{trace}{theirs}OSError: full"),
+    for text, tail in (
+        (f"{trace}{frames_of_ours}{frames_of_ours}OSError: full\n", "OSError: full"),
+        (
+            f"{trace}{frames_of_ours}{frames_of_user}OSError: full\n",
+            f"{trace}{frames_of_user}OSError: full",
+        ),
         ("the cause\n" + "".join(f"{line}\n" for line in noise), "the cause"),
         ("x" * 3_000_000 + "\nthe end\n", "x" * 400 + "\nthe end"),
         ("\n\n".join(lines), "\n".join(line[:400] for line in lines[-TAIL_LINES:])),
     ):
         log.write_text(text)
-        assert read_tail(log) == wanted
+        assert read_tail(log) == tail
 
 
 def test_a_library_that_a_limit_of_memory_keeps_out_is_blamed_on_the_limit() -> None:

@@ -39,63 +39,76 @@ POLICY = read_emulator_policy()
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What a run of one case, which passed, keeps."""
     return keep_case(tmp_path_factory.mktemp("run"))
 
 
 @pytest.fixture
-def kept(made: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(made, tmp_path / "kept"))
+def kept_run(finished_run: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished_run, tmp_path / "kept"))
 
 
-def judge(kept: Path, policy: EmulatorPolicy = POLICY, pulled: Path | None = None) -> Report:
+def judge(kept_run: Path, policy: EmulatorPolicy = POLICY, pulled: Path | None = None) -> Report:
     options = make_options(policy=policy)
     return judge_report(
-        read_report(kept), kept, options, work=kept / "work", pulled=pulled, by="farm:phone"
+        read_report(kept_run),
+        kept_run,
+        options,
+        work=kept_run / "work",
+        pulled=pulled,
+        by="farm:phone",
     )
 
 
 @pytest.fixture
 def judge_by_verb(
-    kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kept_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., int]:
     """The verb with the directory that a run kept; its reports are in out/."""
-    assert kept.is_dir()
+    assert kept_run.is_dir()
     monkeypatch.chdir(tmp_path)
     return lambda *words: ci.__main__.main(["judge", "kept", "--reports", "out", *words])
 
 
-def write_zeros(kept: Path) -> None:
-    for path in (kept / SPEC.slug / "outputs").iterdir():
+def write_zeros(kept_run: Path) -> None:
+    for path in (kept_run / SPEC.slug / "outputs").iterdir():
         path.write_bytes(bytes(path.stat().st_size))
 
 
-def rewrite(kept: Path, **changes: Any) -> None:
+def rewrite(kept_run: Path, **changes: Any) -> None:
     """Change the row of the run's report."""
-    report = read_report(kept)
+    report = read_report(kept_run)
     case = replace(report.cases[0], **changes)
-    write_report(replace(report, cases=(case,)).recounted, kept)
+    write_report(replace(report, cases=(case,)).recounted, kept_run)
 
 
 def reseal(folder: Path, **changes: Any) -> None:
     """Change what artifact.json says of the program, with digests that fit."""
     place = folder / "artifact"
     record = msgspec.json.decode((place / RECORD).read_bytes(), type=Artifact)
-    own = {name: changes.pop(name) for name in [*changes] if name in record.__struct_fields__}
+    record_changes = {
+        name: changes.pop(name) for name in [*changes] if name in record.__struct_fields__
+    }
     record = replace(record, files=hash_files(place), compiled=replace(record.compiled, **changes))
-    record = replace(record, **own)
+    record = replace(record, **record_changes)
     record = replace(record, digest=digest_record(record))
     (place / RECORD).write_bytes(msgspec.json.encode(record))
 
 
-def test_judging_kept_outputs_again_gives_the_same_cases_and_controls(kept: Path) -> None:
+def test_judging_kept_outputs_again_gives_the_same_cases_and_controls(kept_run: Path) -> None:
     device = DeviceFigures(starts=5, runs=6)
     figures = {"sqnr_db_emulator": 7.5, "equal_emulator": 0.5, "device": device}
     rewrite(
-        kept, cached=True, run_s=1.5, run_ms=2.5, accelerator_cycles=3, accelerator_us=4, **figures
+        kept_run,
+        cached=True,
+        run_s=1.5,
+        run_ms=2.5,
+        accelerator_cycles=3,
+        accelerator_us=4,
+        **figures,
     )
-    before, after = read_report(kept), judge(kept)
+    before, after = read_report(kept_run), judge(kept_run)
     assert after.cases == before.cases
     assert after.controls == before.controls
     assert after.thresholds == before.thresholds
@@ -111,39 +124,39 @@ def test_judging_kept_outputs_again_gives_the_same_cases_and_controls(kept: Path
     ],
 )
 def test_a_figure_of_the_run_may_differ_in_its_last_digits(
-    kept: Path, figure: str, off: float, passes: bool
+    kept_run: Path, figure: str, off: float, passes: bool
 ) -> None:
-    rewrite(kept, **{figure: getattr(read_report(kept).cases[0], figure) - off})
-    assert judge(kept).ok is passes
+    rewrite(kept_run, **{figure: getattr(read_report(kept_run).cases[0], figure) - off})
+    assert judge(kept_run).ok is passes
 
 
 @pytest.mark.parametrize("error", [OSError, MemoryError, RecursionError, UsageError])
 @pytest.mark.parametrize("pulled", [False, True])
 def test_an_exception_while_reading_kept_files_fails_only_their_case(
-    kept: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception], pulled: bool
+    kept_run: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception], pulled: bool
 ) -> None:
     def fail(*_: Any) -> Any:
         raise error("seven")
 
     monkeypatch.setattr("ci.cases.kept.judge_kept", fail)
-    (case,) = (judge(kept, pulled=kept / "none") if pulled else judge(kept)).cases
+    (case,) = (judge(kept_run, pulled=kept_run / "none") if pulled else judge(kept_run)).cases
     assert case.status is Status.FAILED
     assert f"outputs cannot be judged: {error.__name__}: seven" in case.reason
 
 
-def test_kept_files_belong_to_their_case_whatever_the_path_of_the_model_was(kept: Path) -> None:
+def test_kept_files_belong_to_their_case_whatever_the_path_of_the_model_was(kept_run: Path) -> None:
     """The record contains the path of the model on the machine that ran the case."""
-    other = dataclasses.replace(SPEC, model="net")
-    (kept / SPEC.slug).rename(kept / other.slug)
-    rewrite(kept, model="net")
-    assert judge(kept).ok
-    place = kept / other.slug
+    net_spec = dataclasses.replace(SPEC, model="net")
+    (kept_run / SPEC.slug).rename(kept_run / net_spec.slug)
+    rewrite(kept_run, model="net")
+    assert judge(kept_run).ok
+    place = kept_run / net_spec.slug
     for changes in ({"scheme": "fp16"}, {"soc": "SM8750"}):
         reseal(place, **changes)
-        assert "the kept files belong to mlp" in judge(kept).cases[0].reason
+        assert "the kept files belong to mlp" in judge(kept_run).cases[0].reason
 
 
-def run_elsewhere(kept: Path, bundle: Path, gain: float = 1.0) -> Path:
+def run_elsewhere(kept_run: Path, bundle: Path, gain: float = 1.0) -> Path:
     """Run the cases of a bundle by its script, with a runner that gives COARSE, and return where
     their results are."""
     (bundle / "files").mkdir(parents=True)
@@ -162,7 +175,7 @@ def run_elsewhere(kept: Path, bundle: Path, gain: float = 1.0) -> Path:
         "print('QnnDsp <E> error 14001' if not made.any() else 'ran')\n"
         "sys.exit(0 if made.any() else 3)\n"
     )
-    write_by_hand(bundle, runner.name, kept, android=False)
+    write_by_hand(bundle, runner.name, kept_run, android=False)
     stale = [bundle / "results" / name / "outputs/output_9_0.raw" for name in (SPEC.slug, "other")]
     for file in stale:  # of an earlier run
         file.parent.mkdir(parents=True)
@@ -174,12 +187,12 @@ def run_elsewhere(kept: Path, bundle: Path, gain: float = 1.0) -> Path:
 
 
 def test_outputs_pulled_from_a_device_farm_are_judged_and_compared_with_the_emulators(
-    kept: Path, tmp_path: Path, judge_by_verb: Callable[..., int]
+    kept_run: Path, tmp_path: Path, judge_by_verb: Callable[..., int]
 ) -> None:
-    pulled = run_elsewhere(kept, tmp_path / "a b")
+    pulled = run_elsewhere(kept_run, tmp_path / "a b")
     with tarfile.open(tmp_path / "a b/results.tar") as tar:
         assert f"results/{SPEC.slug}/outputs/output_0_0.raw" in tar.getnames()
-    report = judge(kept, pulled=pulled)
+    report = judge(kept_run, pulled=pulled)
     (case,) = report.cases
     assert (case.status, case.reason, case.runner) == (Status.PASSED, "", "farm:phone")
     assert case.equal_emulator == 0
@@ -191,96 +204,104 @@ def test_outputs_pulled_from_a_device_farm_are_judged_and_compared_with_the_emul
     assert judge_by_verb("--by", "qdc", "--pulled", ".") == ExitCode.USAGE
     first = pulled / SPEC.slug / "outputs/output_0_0.raw"
     data = first.read_bytes()
-    for spoil, told in (
+    for spoil, reason in (
         (first.unlink, "run: output_0_0.raw was not written"),
         (lambda: first.write_bytes(data[4:]), f"run: output_0_0.raw is {len(data) - 4} bytes"),
         (lambda: first.write_bytes(data[::-1]), "not faithful: "),
     ):
         spoil()
-        report = judge(kept, pulled=pulled)
+        report = judge(kept_run, pulled=pulled)
         assert report.exit_code is ExitCode.FAILED
-        assert report.cases[0].reason.startswith(told)
+        assert report.cases[0].reason.startswith(reason)
     first.write_bytes(data)
-    shutil.rmtree(kept / SPEC.slug / "outputs")
-    (case,) = judge(kept, pulled=pulled).cases
+    shutil.rmtree(kept_run / SPEC.slug / "outputs")
+    (case,) = judge(kept_run, pulled=pulled).cases
     assert (case.status, case.equal_emulator) == (Status.PASSED, None)
     shutil.rmtree(pulled / SPEC.slug)
-    assert judge(kept, pulled=pulled).cases[0].reason.startswith("run: ")
+    assert judge(kept_run, pulled=pulled).cases[0].reason.startswith("run: ")
 
 
-def test_a_runner_that_failed_on_a_farm_is_explained_by_its_log(kept: Path, tmp_path: Path) -> None:
-    pulled = run_elsewhere(kept, tmp_path / "b", gain=0)
-    (kept / SPEC.slug / "outputs/output_0_0.raw").unlink()  # there is nothing to compare with it
-    (case,) = judge(kept, pulled=pulled).cases
-    (found,) = case.findings
-    assert found.headline.startswith("run: QNN cannot create a device")  # what ci.explain knows
-    assert found.details == ("run: the runner exited with code 3 on the device",)
-    assert found.remedies
+def test_a_runner_that_failed_on_a_farm_is_explained_by_its_log(
+    kept_run: Path, tmp_path: Path
+) -> None:
+    pulled = run_elsewhere(kept_run, tmp_path / "b", gain=0)
+    (
+        kept_run / SPEC.slug / "outputs/output_0_0.raw"
+    ).unlink()  # there is nothing to compare with it
+    (case,) = judge(kept_run, pulled=pulled).cases
+    (finding,) = case.findings
+    assert finding.headline.startswith("run: QNN cannot create a device")  # what ci.explain knows
+    assert finding.details == ("run: the runner exited with code 3 on the device",)
+    assert finding.remedies
     assert "14001" in case.log_tail
 
 
 @pytest.mark.parametrize("code", ["", "\n", "1", "killed"])
 def test_pulled_outputs_without_exit_code_0_of_the_runner_fail_the_case(
-    kept: Path, tmp_path: Path, code: str
+    kept_run: Path, tmp_path: Path, code: str
 ) -> None:
     """A farm that stops the script while it writes leaves an empty file of the exit code."""
-    pulled = run_elsewhere(kept, tmp_path / "b")
+    pulled = run_elsewhere(kept_run, tmp_path / "b")
     (file,) = pulled.glob("*/code.txt")
     file.write_text(code)
-    (case,) = judge(kept, pulled=pulled).cases
+    (case,) = judge(kept_run, pulled=pulled).cases
     assert case.status is Status.FAILED
     assert case.reason.startswith(f"run: the runner exited with code {code.strip()}")
     file.unlink()  # outputs that somebody copied by hand
-    assert judge(kept, pulled=pulled).cases[0].status is Status.PASSED
+    assert judge(kept_run, pulled=pulled).cases[0].status is Status.PASSED
 
 
-def test_outputs_of_a_device_are_judged_where_the_host_cannot_run(kept: Path) -> None:
+def test_outputs_of_a_device_are_judged_where_the_host_cannot_run(kept_run: Path) -> None:
     row = {"sqnr_db": None, "sqnr_db_quantized": None, "cosine": None, "cosine_quantized": None}
-    rewrite(kept, status=Status.UNSUPPORTED, lacks="an LPAI block", findings=say("lowered"), **row)
-    assert judge(kept).ok
-    shutil.rmtree(kept / SPEC.slug / "outputs")
-    assert judge(kept).exit_code is ExitCode.ENVIRONMENT
+    rewrite(
+        kept_run, status=Status.UNSUPPORTED, lacks="an LPAI block", findings=say("lowered"), **row
+    )
+    assert judge(kept_run).ok
+    shutil.rmtree(kept_run / SPEC.slug / "outputs")
+    assert judge(kept_run).exit_code is ExitCode.ENVIRONMENT
 
 
-def test_a_refusal_that_the_policy_expects_stays_unsupported_when_judged_again(kept: Path) -> None:
-    shutil.rmtree(kept / SPEC.slug)
-    rewrite(kept, status=Status.UNSUPPORTED, findings=say("refused: no such operator"))
+def test_a_refusal_that_the_policy_expects_stays_unsupported_when_judged_again(
+    kept_run: Path,
+) -> None:
+    shutil.rmtree(kept_run / SPEC.slug)
+    rewrite(kept_run, status=Status.UNSUPPORTED, findings=say("refused: no such operator"))
     row = Unsupported(pattern="no such operator", reason="QNN has none")
-    known = replace(POLICY, unsupported=(row,))
-    assert judge(kept, known).cases[0].status is Status.UNSUPPORTED
-    assert judge(kept).cases[0].status is Status.FAILED
+    expecting = replace(POLICY, unsupported=(row,))
+    assert judge(kept_run, expecting).cases[0].status is Status.UNSUPPORTED
+    assert judge(kept_run).cases[0].status is Status.FAILED
 
 
-def test_a_metric_that_is_not_measured_does_not_excuse_a_poor_scheme(kept: Path) -> None:
+def test_a_metric_that_is_not_measured_does_not_excuse_a_poor_scheme(kept_run: Path) -> None:
     """The function of the metric is not called: it is a file of the original run."""
     limits = {SPEC.scheme: Limits(min_sqnr_db=90.0, full_delegation=True)}
     metric = Metric("net.py:score", "labels.npy", max_drop=0.1)
     entry = ModelEntry("net.py:factory", limits=limits, metric=metric)
-    (case,) = judge(kept, replace(POLICY, models={SPEC.model: entry})).cases
+    (case,) = judge(kept_run, replace(POLICY, models={SPEC.model: entry})).cases
     assert (case.status, case.question) == (Status.FAILED, Question.QUANTIZED)
     assert "not measured" in case.warnings[-1]
 
 
-def test_a_changed_kept_file_fails_its_case(kept: Path) -> None:
-    place = kept / SPEC.slug / "artifact"
+def test_a_changed_kept_file_fails_its_case(kept_run: Path) -> None:
+    place = kept_run / SPEC.slug / "artifact"
     files = sorted(path for path in place.rglob("*") if path.is_file() and path.name != RECORD)
     assert len(files) > 4
     for path in files:
         data = path.read_bytes()
         path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-        (case,) = judge(kept).cases
+        (case,) = judge(kept_run).cases
         path.write_bytes(data)
         assert "artifact.json" in case.reason, path
-    assert judge(kept).ok
+    assert judge(kept_run).ok
     record = msgspec.json.decode((place / RECORD).read_bytes(), type=Artifact)
     for changes in ({"lower_s": 99.0}, {"digest": "0" * 64}):  # the files are as they were
         (place / RECORD).write_bytes(msgspec.json.encode(replace(record, **changes)))
-        assert "artifact.json does not match" in judge(kept).cases[0].reason
+        assert "artifact.json does not match" in judge(kept_run).cases[0].reason
 
 
 FIRST, RECORDED = "outputs/output_0_0.raw", f"artifact/{RECORD}"
 NOISE, QUANTIZED, FLOAT = (
-    f"artifact/{one}" for one in ("noise/0.npy", "quantized/0_0.raw", "float/0_0.raw")
+    f"artifact/{file}" for file in ("noise/0.npy", "quantized/0_0.raw", "float/0_0.raw")
 )
 
 
@@ -354,9 +375,9 @@ HARMS: dict[str, Callable[[Path], Any]] = {
 
 
 @pytest.mark.parametrize("harm", HARMS)
-def test_each_kind_of_damage_to_kept_files_fails_the_case(harm: str, kept: Path) -> None:
-    HARMS[harm](kept / SPEC.slug)
-    report = judge(kept)
+def test_each_kind_of_damage_to_kept_files_fails_the_case(harm: str, kept_run: Path) -> None:
+    HARMS[harm](kept_run / SPEC.slug)
+    report = judge(kept_run)
     assert report.cases[0].status is Status.FAILED
     assert report.cases[0].reason
     assert report.exit_code is ExitCode.FAILED
@@ -364,41 +385,43 @@ def test_each_kind_of_damage_to_kept_files_fails_the_case(harm: str, kept: Path)
 
 
 @pytest.mark.parametrize("changes", [{"scheme": "../x"}, {"soc": "../../x"}])
-def test_kept_report_with_impossible_case_is_refused(changes: dict[str, str], kept: Path) -> None:
-    rewrite(kept, **changes)
+def test_kept_report_with_impossible_case_is_refused(
+    changes: dict[str, str], kept_run: Path
+) -> None:
+    rewrite(kept_run, **changes)
     with pytest.raises(UsageError):
-        judge(kept)
+        judge(kept_run)
 
 
 def test_the_verb_writes_the_report_of_the_session(
-    kept: Path,
+    kept_run: Path,
     tmp_path: Path,
     judge_by_verb: Callable[..., int],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert judge_by_verb() == ExitCode.OK
-    report = read_report(kept)
+    report = read_report(kept_run)
     assert read_report(tmp_path / "out/test_emulator").cases == report.cases
     (tmp_path / "a-file").touch()
     assert judge_by_verb("--reports", "a-file") == ExitCode.DOWNLOAD
     for wrong in (replace(report, session="../x"), replace(report, backend="../x")):
-        write_report(wrong, kept)
+        write_report(wrong, kept_run)
         assert judge_by_verb() == ExitCode.USAGE
-    write_report(replace(report, session="test_onnx"), kept)  # which has no limits for 8a8w
+    write_report(replace(report, session="test_onnx"), kept_run)  # which has no limits for 8a8w
     assert judge_by_verb() not in {ExitCode.OK, ExitCode.DEFECT}
     assert not (tmp_path / "out/test_onnx/report.json").exists()
-    write_report(report, kept)
-    write_zeros(kept)
+    write_report(report, kept_run)
+    write_zeros(kept_run)
     assert judge_by_verb() == ExitCode.FAILED
     assert "Traceback" not in capsys.readouterr().err
 
 
 def test_kept_outputs_are_judged_by_the_policy_and_its_recorded_figures(
-    kept: Path, tmp_path: Path, judge_by_verb: Callable[..., int]
+    kept_run: Path, tmp_path: Path, judge_by_verb: Callable[..., int]
 ) -> None:
     policy = tmp_path / "qnn.toml"
     policy.write_text('extends = "default"\n')
-    report = read_report(kept)
+    report = read_report(kept_run)
     (case,) = report.cases
     recorded = tmp_path / "qnn-baselines" / name_figures(report.toolchain)
     recorded.parent.mkdir()
@@ -408,12 +431,12 @@ def test_kept_outputs_are_judged_by_the_policy_and_its_recorded_figures(
         assert judge_by_verb("--policy", "qnn.toml") == code
     policy.write_text('extends = "default"\n[schemes.8a8w]\nmin_sqnr_db_all = 99.0\n')
     assert judge_by_verb("--policy", "qnn.toml") == ExitCode.FAILED
-    write_report(replace(report, backend="lpai"), kept)
+    write_report(replace(report, backend="lpai"), kept_run)
     assert judge_by_verb("--policy", "qnn.toml") == ExitCode.OK
 
 
 def test_judging_kept_outputs_imports_no_code_that_lowers_or_runs(
-    kept: Path, tmp_path: Path
+    kept_run: Path, tmp_path: Path
 ) -> None:
     code = (
         "import sys, ci.__main__; code = ci.__main__.main(['judge', 'kept', '--reports', 'out']);"
@@ -432,29 +455,29 @@ def test_the_kept_outputs_are_those_of_the_judged_run(tmp_path: Path) -> None:
 
     def later(_: Sets) -> Sets:
         calls.append(1)
-        return [[one] for one in (COARSE * 0 if len(calls) == 1 else COARSE)]
+        return [[output] for output in (COARSE * 0 if len(calls) == 1 else COARSE)]
 
-    kept = tmp_path / "kept"
-    result = run_case(tmp_path, LABELLER, EchoRunner(later, used=True), keep=kept)
+    kept_run = tmp_path / "kept"
+    result = run_case(tmp_path, LABELLER, EchoRunner(later, used=True), keep=kept_run)
     assert result.case.status is Status.PASSED
     write_report(make_report([result.case], result.controls), tmp_path / "kept")
     assert judge(tmp_path / "kept").ok
 
 
-def test_each_case_of_a_report_is_judged_again(kept: Path) -> None:
-    report = read_report(kept)
-    others = [
+def test_each_case_of_a_report_is_judged_again(kept_run: Path) -> None:
+    report = read_report(kept_run)
+    other_cases = [
         replace(report.cases[0], model="resnet", findings=say("")),
         replace(report.cases[0], model="lstm", status=Status.FAILED, findings=say("as before")),
     ]
-    write_report(replace(report, cases=(*report.cases, *others)).recounted, kept)
-    judged = judge(kept)
+    write_report(replace(report, cases=(*report.cases, *other_cases)).recounted, kept_run)
+    judged = judge(kept_run)
     assert [(case.model, case.status) for case in judged.cases] == [
         ("mlp", Status.PASSED),
         ("resnet", Status.FAILED),
         ("lstm", Status.FAILED),
     ]
-    told = "the case passed in the run, but its outputs were not kept"
-    assert [case.headline for case in judged.cases] == ["", told, "as before"]
+    unkept = "the case passed in the run, but its outputs were not kept"
+    assert [case.headline for case in judged.cases] == ["", unkept, "as before"]
     assert (judged.summary.passed, judged.summary.failed) == (1, 2)
     assert {threshold.model for threshold in judged.thresholds} <= {"*", "mlp", "resnet", "lstm"}

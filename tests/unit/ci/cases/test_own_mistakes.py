@@ -18,12 +18,12 @@ from tests.stand_ins.lanes import COARSE, LABELLER, EchoRunner, run_case
 from tests.stand_ins.reports import make_report
 
 EXPLAIN = (
-    *((judged, one) for one in ("find_qnn_build", "describe_outputs", "suggest_tighter")),
-    *((CaseJudge, one) for one in ("find_faults", "find_factory")),
-    *((CaseRun, one) for one in ("locate", "estimate")),
+    *((judged, name) for name in ("find_qnn_build", "describe_outputs", "suggest_tighter")),
+    *((CaseJudge, name) for name in ("find_faults", "find_factory")),
+    *((CaseRun, name) for name in ("locate", "estimate")),
 )
 NEEDED = (
-    *((judged, one) for one in ("judge_outputs", "stack_outputs", "find_slow", "forgive")),
+    *((judged, name) for name in ("judge_outputs", "stack_outputs", "find_slow", "forgive")),
     (judged, "find_excesses"),
     (CaseJudge, "delegation_faults"),
 )
@@ -31,12 +31,12 @@ NOISE = np.random.default_rng(3).standard_normal(COARSE.shape).astype(np.float32
 OUTPUTS = {"good": COARSE * np.float32(1.0005), "wrong": COARSE + NOISE}
 
 
-def throw(*given: Any, **named: Any) -> None:
+def throw(*arguments: Any, **named: Any) -> None:
     raise KeyError("ours")
 
 
 def run(work: Path, outputs: str) -> CaseResult:
-    runner = EchoRunner(lambda _: [[one] for one in OUTPUTS[outputs]])
+    runner = EchoRunner(lambda _: [[output] for output in OUTPUTS[outputs]])
     engine = replace(LABELLER, footprint=Footprint(program_bytes=9))
     return run_case(work, engine, runner, estimate=True)
 
@@ -44,7 +44,7 @@ def run(work: Path, outputs: str) -> CaseResult:
 @pytest.fixture(scope="module")
 def before(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
     """The cases without a mistake."""
-    cases = {one: run(tmp_path_factory.mktemp(one), one).case for one in OUTPUTS}
+    cases = {outputs: run(tmp_path_factory.mktemp(outputs), outputs).case for outputs in OUTPUTS}
     assert [case.status for case in cases.values()] == [Status.PASSED, Status.FAILED]
     return cases
 
@@ -55,13 +55,13 @@ def test_an_explanation_that_throws_changes_no_verdict(
 ) -> None:
     monkeypatch.setattr(place, name, throw)
     warnings: list[str] = []
-    for outputs, wanted in before.items():
+    for outputs, right_case in before.items():
         case = run(tmp_path / outputs, outputs).case
         assert (case.status, case.question, case.is_defect) == (
-            *(wanted.status, wanted.question),
+            *(right_case.status, right_case.question),
             False,
         )
-        assert case.headline == wanted.headline
+        assert case.headline == right_case.headline
         warnings += [warning for warning in case.warnings if "KeyError" in warning]
     assert warnings
 
@@ -71,7 +71,7 @@ def test_an_exception_in_code_that_the_verdict_needs_is_reported_as_our_defect(
     place: Any, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(place, name, throw)
-    cases = [run(tmp_path / one, one).case for one in OUTPUTS]
+    cases = [run(tmp_path / outputs, outputs).case for outputs in OUTPUTS]
     ours = [case for case in cases if case.is_defect]
     assert ours
     for case in ours:

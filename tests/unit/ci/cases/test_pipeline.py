@@ -63,21 +63,21 @@ def test_a_full_disk_or_unfit_machine_ends_the_run_instead_of_failing_the_case(
         run_case(tmp_path, make_engine(), EchoRunner(answer))
 
 
-@pytest.mark.parametrize("asked", ["16 bit", "float"])
+@pytest.mark.parametrize("requested", ["16 bit", "float"])
 def test_a_layer_with_fewer_bits_than_requested_is_red_though_its_outputs_are_right(
-    tmp_path: Path, asked: str
+    tmp_path: Path, requested: str
 ) -> None:
     place = Origin(file="net.py", line=9)
-    lost = tuple(Retyped(name, "result", asked, "8 bit", place) for name in "ab")
+    lost = tuple(Retyped(name, "result", requested, "8 bit", place) for name in "ab")
     types = (TypeShare(type="8 bit", operators=3), TypeShare(type="16 bit", operators=1))
     engine = make_engine(further_fields={"retyped": lost, "types": types})
     case = run_case(tmp_path, engine, give(RIGHT)).case
     assert (case.status, [finding.id for finding in case.findings]) == (Status.FAILED, ["QNN2707"])
-    assert case.headline == f"a was requested in {asked}, but its result is 8 bit, and 1 more"
+    assert case.headline == f"a was requested in {requested}, but its result is 8 bit, and 1 more"
     assert len(case.findings[0].causes) == 1
     assert case.findings[0].places == place.places
-    assert show_types(case, lambda one: one.operators) == "8: 75 %, 16: 25 %"
-    assert show_types(case, lambda one: one.weight_bytes) == "-"
+    assert show_types(case, lambda share: share.operators) == "8: 75 %, 16: 25 %"
+    assert show_types(case, lambda share: share.weight_bytes) == "-"
 
 
 def replace_file(make: Callable[[Path], object]) -> Callable[[Path], object]:
@@ -103,10 +103,10 @@ def test_missing_or_truncated_output_files_of_a_program_are_refused(
     tmp_path: Path, damage: Callable[[Path], object], words: str
 ) -> None:
     folder = tmp_path / "work" / "outputs"
-    write_sets(folder, [list(one) for one in zip(*RIGHT, strict=True)], OUTPUT)
+    write_sets(folder, [list(row) for row in zip(*RIGHT, strict=True)], OUTPUT)
     read = stack_outputs(read_outputs(folder, COMPILED, 4), COMPILED)
-    assert all((one == other).all() for one, other in zip(read, RIGHT, strict=True))
-    assert [one.dtype for one in read] == [np.float32, np.int64, np.uint8]
+    assert all((array == right).all() for array, right in zip(read, RIGHT, strict=True))
+    assert [array.dtype for array in read] == [np.float32, np.int64, np.uint8]
     damage(folder / "output_3_2.raw")
     with pytest.raises(ValueError, match=words):
         read_outputs(folder, COMPILED, 4)
@@ -149,9 +149,9 @@ def test_a_prediction_that_is_not_finite_accepts_nothing(tmp_path: Path) -> None
     staging.write_noise([np.concatenate([runs, runs[:1] * np.nan, partly])])
     file = tmp_path / NOISE.format(0)
     info = COMPILED.outputs[0]
-    found = read_noise(file, COARSE, info)
-    assert found is not None
-    assert len(found.runs) == 3
+    noise = read_noise(file, COARSE, info)
+    assert noise is not None
+    assert len(noise.runs) == 3
     np.save(file, np.array([None, None, None]), allow_pickle=True)
     with pytest.raises(ValueError, match="allow_pickle"):  # which would run code of the file's
         read_noise(file, COARSE, info)
@@ -169,19 +169,19 @@ def test_a_metric_is_measured_on_program_float32_and_quantized_outputs(
 ) -> None:
     entry = ModelEntry("mlp", metric=METRIC)
     policy = msgspec.structs.replace(read_emulator_policy(), models={"mlp": entry})
-    made = [COARSE * np.float32(1.001), IDS, MASK]
+    program_outputs = [COARSE * np.float32(1.001), IDS, MASK]
     engine = make_engine() if quantizes else replace(make_engine(bounds={}), quantized=None)
     pool = MeasuringPool(0.9, 0.9, 0.1, 0.9)
-    case = run_case(tmp_path, engine, give(made), policy, pool=pool).case
+    case = run_case(tmp_path, engine, give(program_outputs), policy, pool=pool).case
     assert (case.metric, case.metric_float, case.metric_quantized) == (0.9, 0.9, 0.9)
     assert case.metric_name == "top1"
-    given, *sets = pool.asked
-    assert given == METRIC
-    wanted = [made, [LOGITS, IDS, MASK], RIGHT if quantizes else None]
-    for found, right in zip(sets, wanted, strict=True):
-        assert (found is None) is (right is None)
-        for one, other in zip(found or (), right or (), strict=True):
-            assert (one == other).all()
+    metric, *sets = pool.asked
+    assert metric == METRIC
+    expected_sets = [program_outputs, [LOGITS, IDS, MASK], RIGHT if quantizes else None]
+    for measured, right in zip(sets, expected_sets, strict=True):
+        assert (measured is None) is (right is None)
+        for array, right_array in zip(measured or (), right or (), strict=True):
+            assert (array == right_array).all()
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ def test_a_metric_that_tells_no_inputs_apart_blames_what_varies_least(
         for share in (outputs, inputs)
     )
     engine = FloatEngine(
-        lambda one: [float32[int((samples == one).all(1).argmax())]],
+        lambda sample: [float32[int((samples == sample).all(1).argmax())]],
         [[sample] for sample in samples],
         noise=0.002,
     )
@@ -240,9 +240,13 @@ def test_a_metric_that_tells_no_inputs_apart_blames_what_varies_least(
     policy = msgspec.structs.replace(read_emulator_policy(), models={"mlp": entry})
     pool = MeasuringPool(0.1, 0.1, 0.1)
     case = run_case(tmp_path, engine, give([float32]), policy, pool=pool).case
-    (finding,) = [one for one in case.findings if one.id == METRIC_BLIND.id]
-    advice = [*(cause.text for cause in finding.causes), *(one.text for one in finding.remedies)]
-    assert all(any(part in text for text in advice) for part in words), advice
+    (finding,) = [blind for blind in case.findings if blind.id == METRIC_BLIND.id]
+    advice = [
+        *(cause.text for cause in finding.causes),
+        *(remedy.text for remedy in finding.remedies),
+    ]
+    for part in words:
+        assert any(part in text for text in advice), (part, advice)
 
 
 def test_kept_artifacts_of_a_case_include_links_and_exclude_pipes(
@@ -256,15 +260,15 @@ def test_kept_artifacts_of_a_case_include_links_and_exclude_pipes(
         (case / "outputs").mkdir()
         (case / "outputs" / "output_9_0.raw").write_bytes(b"of a run before")
         (case / INPUT_LIST).write_text(f"{case}/inputs/0_0.raw {case}/inputs/0_1.raw\n/else\n")
-        return [list(one) for one in zip(*RIGHT, strict=True)]
+        return [list(row) for row in zip(*RIGHT, strict=True)]
 
     monkeypatch.chdir(tmp_path)
-    kept = Path("kept")
-    (kept / SPEC.slug / "old").mkdir(parents=True)
-    case = run_case(tmp_path, make_engine(), EchoRunner(run), keep=kept).case
+    kept_folder = Path("kept")
+    (kept_folder / SPEC.slug / "old").mkdir(parents=True)
+    case = run_case(tmp_path, make_engine(), EchoRunner(run), keep=kept_folder).case
     assert case.status is Status.PASSED, case.reason
-    place = kept / SPEC.slug
-    assert {one.name for one in place.iterdir()} == {
+    place = kept_folder / SPEC.slug
+    assert {path.name for path in place.iterdir()} == {
         *(RECORD, "artifact", "outputs", "folder", "link", "run.log", "steps.json", INPUT_LIST)
     }
     assert (place / "link").readlink() == Path("run.log")
@@ -274,4 +278,4 @@ def test_kept_artifacts_of_a_case_include_links_and_exclude_pipes(
     assert (place / "artifact" / "program.txt").read_text() == "the float model"
     assert len([*(place / "outputs").iterdir()]) == 4 * len(RIGHT)
     read = stack_outputs(read_outputs(place / "outputs", COMPILED, 4), COMPILED)
-    assert all((one == other).all() for one, other in zip(read, RIGHT, strict=True))
+    assert all((array == right).all() for array, right in zip(read, RIGHT, strict=True))

@@ -22,7 +22,7 @@ from provisioning.manifest.targets import Backend
 from tests.stand_ins.reports import say
 
 DEFAULT = read_emulator_policy()
-LPAI = next(one for one in Backend if one.is_lpai)
+LPAI = next(backend for backend in Backend if backend.is_lpai)
 FP16, A8W8 = Scheme.FP16, Scheme.A8W8
 
 
@@ -41,7 +41,7 @@ ROW = Unsupported(
 
 
 @pytest.mark.parametrize(
-    ("model", "scheme", "soc", "choices", "known"),
+    ("model", "scheme", "soc", "choices", "is_known"),
     [
         ("mlp", FP16, "SM8650", "saver", True),
         ("n", FP16, "SM8650", "", True),
@@ -52,13 +52,13 @@ ROW = Unsupported(
     ],
 )
 def test_an_unsupported_row_matches_model_scheme_soc_and_options_together(
-    model: str, scheme: Scheme, soc: str, choices: str, known: bool
+    model: str, scheme: Scheme, soc: str, choices: str, is_known: bool
 ) -> None:
     policy = with_rows(Unsupported(pattern="other", reason="another"), ROW)
-    expected = "known" if known else ""
-    asked = partial(policy.expects_refusal, model, scheme, soc, choices=choices)
-    assert asked(say("there is no such op")) == asked([], log="no such op") == expected
-    assert asked(say("out of memory")) == ""
+    expected = "known" if is_known else ""
+    expects = partial(policy.expects_refusal, model, scheme, soc, choices=choices)
+    assert expects(say("there is no such op")) == expects([], log="no such op") == expected
+    assert expects(say("out of memory")) == ""
     lenient = msgspec.structs.replace(ROW, strict=False)
     assert with_rows(lenient, ROW).find_unmet(model, scheme, soc, choices) == expected
     assert with_rows(lenient).find_unmet(model, scheme, soc, choices) == ""
@@ -75,9 +75,9 @@ def test_a_program_that_only_a_device_loads_is_unsupported_on_the_host(
     choices: str, log: str
 ) -> None:
     """QNN's lines are in the log; the finding has the cause that they explain, and the signal."""
-    asked = partial(DEFAULT.expects_refusal, "mlp", Scheme.A8W8, "SM8650", choices=choices)
-    assert "x86-64" in asked(say("run: libQnnSystem cannot read the context binary"), log=log)
-    assert asked(say("run: the process was killed by SIGSEGV without a result")) == ""
+    expects = partial(DEFAULT.expects_refusal, "mlp", Scheme.A8W8, "SM8650", choices=choices)
+    assert "x86-64" in expects(say("run: libQnnSystem cannot read the context binary"), log=log)
+    assert expects(say("run: the process was killed by SIGSEGV without a result")) == ""
 
 
 def test_the_first_advice_that_fits_is_given() -> None:
@@ -91,8 +91,8 @@ def test_the_first_advice_that_fits_is_given() -> None:
     policy = msgspec.structs.replace(DEFAULT, advice=rows)
 
     def ask(*findings: Finding) -> tuple[list[str], list[str]]:
-        found = policy.advise(findings)
-        return [cause.text for cause in found.causes], [remedy.text for remedy in found.remedies]
+        advice = policy.advise(findings)
+        return [cause.text for cause in advice.causes], [remedy.text for remedy in advice.remedies]
 
     assert ask(*say("a x")) == ([], ["one"])
     assert ask(*say("yaz")) == ask(*say("yz")) == (["for a reason"], ["two"])
@@ -115,9 +115,9 @@ def test_another_backend_has_its_own_limits_and_none_that_was_found_on_htp() -> 
         (Backend.HTP, (ROW, several), [80.0, 90.0]),
         (LPAI, (lpai, several), [3.0, 3.0]),
     ):
-        own = policy.for_backend(backend)
-        assert own.unsupported == rows
-        assert [own.limits_of(name, A8W8).min_sqnr_db for name in ("mlp", "m")] == limits
+        backend_policy = policy.for_backend(backend)
+        assert backend_policy.unsupported == rows
+        assert [backend_policy.limits_of(name, A8W8).min_sqnr_db for name in ("mlp", "m")] == limits
     with pytest.raises(ManifestError, match=r"no limits for scheme fp16(.|\n)*\[schemes.fp16\]"):
         policy.for_backend(LPAI).limits_of("mlp", FP16)
     with pytest.raises(UsageError, match=rf"no limits for backend {LPAI.value}"):

@@ -43,16 +43,16 @@ from tests.stand_ins.runs import run_to_end
 
 @pytest.fixture
 def worker() -> Iterator[Worker]:
-    made = Worker(multiprocessing.get_context("fork"))
-    yield made
-    made.end()
-    assert made.process.exitcode is not None
+    started = Worker(multiprocessing.get_context("fork"))
+    yield started
+    started.end()
+    assert started.process.exitcode is not None
 
 
 def grow() -> int:
-    kept = []
+    blocks = []
     while True:
-        kept.append(b"x" * (16 << 20))
+        blocks.append(b"x" * (16 << 20))
         time.sleep(0.001)
 
 
@@ -86,9 +86,9 @@ def test_jobs_of_a_kind_share_a_process_unless_they_ask_for_a_fresh_one(
     pool.aborted, pool.starting, pool.has_started = threading.Event(), threading.Lock(), False
     monkeypatch.setattr(pool_module, "is_server", lambda _: True)
     log = tmp_path / "log"
-    first, second, other, fresh, third = (
-        pool.run(job, log, 60.0, **more).result
-        for job, more in (
+    first, second, of_other_kind, fresh, third = (
+        pool.run(job, log, 60.0, **options).result
+        for job, options in (
             (os.getpid, {}),
             (os.getpid, {}),
             (partial(os.getpid), {}),
@@ -97,11 +97,11 @@ def test_jobs_of_a_kind_share_a_process_unless_they_ask_for_a_fresh_one(
         )
     )
     assert first == second == third
-    assert len({first, other, fresh, os.getpid()}) == 4
+    assert len({first, of_other_kind, fresh, os.getpid()}) == 4
     with pool.lease(type(os.getpid), log, 60.0) as lease:
         assert lease.call(os.getpid).result == first
-    for one in pool.idle.values():
-        one.end()
+    for idle_worker in pool.idle.values():
+        idle_worker.end()
     assert len(pool.idle) == 2
 
 
@@ -237,8 +237,8 @@ def test_the_output_of_jobs_is_in_their_log_immediately(worker: Worker, tmp_path
     assert lease.call(speak).log_tail == "out\nerror\nof C"
     assert lease.call(speak_python).log_tail == "out\nerror\nof C\nof Python"
     assert not lease.call(mute).failure
-    said = lease.call(speak_and_fail).log_tail.splitlines()
-    assert (said[:4], said.count("of C")) == (["out", "error", "of C", "of Python"], 2)
+    printed = lease.call(speak_and_fail).log_tail.splitlines()
+    assert (printed[:4], printed.count("of C")) == (["out", "error", "of C", "of Python"], 2)
     first, second = (lease.call(partial(os.listdir, "/proc/self/fd")).result for _ in range(2))
     assert len(first) == len(second)
 
@@ -247,9 +247,9 @@ def test_the_output_of_jobs_is_in_their_log_immediately(worker: Worker, tmp_path
 def test_what_imports_print_is_shown_only_if_one_fails(imports: str, code: int, shown: str) -> None:
     variables = {**os.environ, STARTER: str(os.getpid()), IMPORTS: imports}
     words = [sys.executable, "-c", "import ci.cases.fork_server"]
-    said = run_to_end(words, timeout_s=60, codes={code}, env=variables)
-    assert bool(said) == bool(shown)
-    assert shown in said
+    printed = run_to_end(words, timeout_s=60, codes={code}, env=variables)
+    assert bool(printed) == bool(shown)
+    assert shown in printed
 
 
 def test_a_worker_that_ignores_sigterm_is_killed(

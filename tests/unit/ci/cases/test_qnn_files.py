@@ -37,17 +37,17 @@ def test_operators_are_counted_by_type_whatever_their_names_say() -> None:
         ("d", "Quantize"),
         ("e", "Add"),
     )
-    counts = [(one.op, one.count) for one in count_operators(calls)]
+    counts = [(operator.op, operator.count) for operator in count_operators(calls)]
     assert counts == [("Transpose", 2), ("Add", 1), ("Conv2d", 1), ("Quantize", 1)]
 
 
 def test_operators_that_saver_only_validates_are_not_counted() -> None:
-    asked = write_calls(("a", "Relu")).replace("c_0_0", "a_0")
-    asked = asked.replace("graphAddNode(context_0,", "backendValidateOpConfig(backend_0,")
-    counts = count_operators(asked + write_calls(("a", "Relu"), ("b", "Relu")))
+    validated = write_calls(("a", "Relu")).replace("c_0_0", "a_0")
+    validated = validated.replace("graphAddNode(context_0,", "backendValidateOpConfig(backend_0,")
+    counts = count_operators(validated + write_calls(("a", "Relu"), ("b", "Relu")))
     assert [(count.op, count.count) for count in counts] == [("Relu", 2)]
     with pytest.raises(FailedError, match=r"adds 0 nodes, but describes 0"):
-        count_operators(asked)
+        count_operators(validated)
 
 
 @pytest.mark.parametrize(

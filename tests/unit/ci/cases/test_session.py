@@ -115,9 +115,9 @@ def test_a_session_s_report_counts_the_cases_that_it_did_not_judge() -> None:
     cut = make_report(options, TOOLS, [passed], phases)
     assert (cut.unjudged, cut.ok, cut.exit_code) == (2, False, ExitCode.INTERRUPTED)
     assert "2 cases" in cut.verdict
-    whole = make_report(options, TOOLS, [passed] * 3, phases)
-    assert (whole.unjudged, whole.ok, whole.exit_code) == (0, True, ExitCode.OK)
-    assert [threshold.scheme for threshold in whole.thresholds] == [
+    complete = make_report(options, TOOLS, [passed] * 3, phases)
+    assert (complete.unjudged, complete.ok, complete.exit_code) == (0, True, ExitCode.OK)
+    assert [threshold.scheme for threshold in complete.thresholds] == [
         scheme.value for scheme in schemes
     ]
 
@@ -127,8 +127,8 @@ def test_a_session_that_cannot_run_here_reports_each_case_as_unsupported(tmp_pat
     beside.mkdir()
     specs = [CaseSpec("mlp", Scheme.FP16, soc) for soc in ("SM8650", "SM8750")]
     options, phases = make_options(specs=specs, files_directory=beside), Phases(Progress())
-    (found,) = say("it needs AVX")
-    report = report_unrun(options, TOOLS, phases, found, runner="cpp", library="libc++")
+    (finding,) = say("it needs AVX")
+    report = report_unrun(options, TOOLS, phases, finding, runner="cpp", library="libc++")
     assert report.cases == tuple(
         Case(
             model="mlp",
@@ -152,27 +152,29 @@ def test_a_session_that_cannot_run_here_reports_each_case_as_unsupported(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("others", "told"),
+    ("other_schemes", "note"),
     [
         ({"fp16": Status.PASSED}, "fix: lower it in fp16, which passed in this run"),
         ({"fp16": Status.FAILED}, "no scheme of this run passed: 8a8w, fp16"),
         ({}, ""),
     ],
 )
-def test_a_failure_names_the_schemes_that_passed(others: dict[str, Status], told: str) -> None:
+def test_a_failure_names_the_schemes_that_passed(
+    other_schemes: dict[str, Status], note: str
+) -> None:
     cases = [
         Case(
             model="m", scheme=scheme, soc="S", status=status, findings=(NO_OUTPUTS.find("it died"),)
         )
-        for scheme, status in {"8a8w": Status.FAILED, **others}.items()
+        for scheme, status in {"8a8w": Status.FAILED, **other_schemes}.items()
     ]
     first, *_ = compare_schemes([*map(CaseResult, cases)])
-    assert told in first.findings[0].text
-    assert ("this run" in first.findings[0].text) == bool(told)
+    assert note in first.findings[0].text
+    assert ("this run" in first.findings[0].text) == bool(note)
 
 
 @pytest.mark.parametrize(
-    ("other", "kind", "told"),
+    ("peer_status", "kind", "claim"),
     [
         (Status.PASSED, NOISE, "all are wrong; fp16 is right"),
         (Status.FAILED, NOISE, "all are wrong; in this run, fp16 failed, too"),
@@ -180,18 +182,18 @@ def test_a_failure_names_the_schemes_that_passed(others: dict[str, Status], told
     ],
 )
 def test_a_known_fault_says_nothing_of_other_schemes_that_the_run_contradicts(
-    other: Status, kind: FindingId, told: str
+    peer_status: Status, kind: FindingId, claim: str
 ) -> None:
-    known = advise("all are wrong", name="log-in-16-bits", certainty=Certainty.KNOWN)
+    advice = advise("all are wrong", name="log-in-16-bits", certainty=Certainty.KNOWN)
     wrong = Case(
         model="m",
         scheme="16a8w",
         soc="S",
         status=Status.FAILED,
-        findings=(NOISE.find("it is off", advice=known),),
+        findings=(NOISE.find("it is off", advice=advice),),
     )
-    findings = () if other is Status.PASSED else (kind.find("it is off"),)
-    peer = Case(model="m", scheme="fp16", soc="S", status=other, findings=findings)
+    findings = () if peer_status is Status.PASSED else (kind.find("it is off"),)
+    peer = Case(model="m", scheme="fp16", soc="S", status=peer_status, findings=findings)
     claims = {"log-in-16-bits": ("fp16 is right", ("16a8w", "16a4w"))}
     first, _ = compare_schemes([CaseResult(wrong, claims=claims), CaseResult(peer)])
-    assert first.findings[0].causes[0].text == told
+    assert first.findings[0].causes[0].text == claim

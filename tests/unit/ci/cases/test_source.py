@@ -32,9 +32,9 @@ def test_a_pull_request_is_named_with_the_commit_that_its_author_made(outside: P
         "GITHUB_HEAD_REF": "topic",
         "GITHUB_EVENT_PATH": str(event),
     }
-    wanted = Source(commit="b" * 40, branch="topic", pull_request="42")
-    assert read_source(environ) == wanted
-    assert str(wanted) == f"pull request 42, topic, commit {'b' * 10}"
+    source = Source(commit="b" * 40, branch="topic", pull_request="42")
+    assert read_source(environ) == source
+    assert str(source) == f"pull request 42, topic, commit {'b' * 10}"
     for text in ("[]", "{", "{}", '{"pull_request": {}}'):
         event.write_text(text)
         assert read_source(environ).commit == "a" * 40
@@ -47,7 +47,7 @@ def test_a_pull_request_is_named_with_the_commit_that_its_author_made(outside: P
 
 @pytest.mark.usefixtures("outside")
 @pytest.mark.parametrize(
-    ("environ", "wanted"),
+    ("environ", "source"),
     [
         (
             {"GITHUB_SHA": "a", "GITHUB_REF": "refs/heads/main", "GITHUB_REF_NAME": "main"},
@@ -65,9 +65,9 @@ def test_a_pull_request_is_named_with_the_commit_that_its_author_made(outside: P
     ],
 )
 def test_commit_branch_and_pull_request_are_read_from_each_ci_systems_variables(
-    environ: dict[str, str], wanted: Source
+    environ: dict[str, str], source: Source
 ) -> None:
-    assert read_source(environ) == wanted
+    assert read_source(environ) == source
 
 
 def test_outside_ci_commit_and_branch_come_from_git_in_the_callers_directory(
@@ -76,8 +76,8 @@ def test_outside_ci_commit_and_branch_come_from_git_in_the_callers_directory(
     who = ["-c", "user.name=a", "-c", "user.email=a@b.invalid"]
     for words in (["init", "-qb", "topic"], [*who, "commit", "-q", "--allow-empty", "-m", "a"]):
         subprocess.run(["git", *words], cwd=outside, check=True)
-    found = read_source({})
-    assert (len(found.commit), found.branch) == (40, "topic")
+    source = read_source({})
+    assert (len(source.commit), source.branch) == (40, "topic")
     environ = {"GITHUB_SHA": "a", "GITHUB_REF_NAME": "b"}
     assert read_source(environ) == Source(commit="a", branch="b")
     assert read_source({"GIT_COMMIT": "a"}) == Source(commit="a", branch="topic")

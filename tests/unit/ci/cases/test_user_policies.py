@@ -61,21 +61,21 @@ def read(root: Path, text: str | bytes) -> EmulatorPolicy:
 
 
 def test_a_policy_that_extends_the_default_changes_only_its_own_keys(repository: Path) -> None:
-    default, own = read_emulator_policy(), read(repository, WHOLE)
-    assert own.limits_of("mlp", Scheme.FP16) == default.limits_of("mlp", Scheme.FP16)
-    changed = own.limits_of("mlp", Scheme.A8W8)
+    default, user_policy = read_emulator_policy(), read(repository, WHOLE)
+    assert user_policy.limits_of("mlp", Scheme.FP16) == default.limits_of("mlp", Scheme.FP16)
+    changed = user_policy.limits_of("mlp", Scheme.A8W8)
     assert changed.min_sqnr_db == 25.0
     assert changed.min_sqnr_db_all == default.limits_of("mlp", Scheme.A8W8).min_sqnr_db_all
-    limits = own.limits_of("net", Scheme.A8W8)
+    limits = user_policy.limits_of("net", Scheme.A8W8)
     assert (limits.min_sqnr_db, limits.max_abs, limits.model) == (25.0, 0.5, "net")
     assert (limits.max_metric_drop, limits.min_metric) == (0.02, None)
     only = {"max_abs": 0.5, "model": "net", "max_metric_drop": 0.02}
     assert limits == msgspec.structs.replace(changed, **only)
-    assert own.limits_of("net", Scheme.FP16).max_abs is None
-    assert own.limits_of("net", Scheme.FP16).max_metric_drop == 0.02
-    assert own.limits_of("other-net", Scheme.A8W8).max_metric_drop is None
-    assert own.advice == default.advice
-    assert own.unsupported == default.unsupported
+    assert user_policy.limits_of("net", Scheme.FP16).max_abs is None
+    assert user_policy.limits_of("net", Scheme.FP16).max_metric_drop == 0.02
+    assert user_policy.limits_of("other-net", Scheme.A8W8).max_metric_drop is None
+    assert user_policy.advice == default.advice
+    assert user_policy.unsupported == default.unsupported
 
 
 def test_models_of_a_policy_are_run_with_their_schemes_socs_and_data(repository: Path) -> None:
@@ -91,10 +91,10 @@ def test_models_of_a_policy_are_run_with_their_schemes_socs_and_data(repository:
     assert [case.scheme.value for case in cases[4:]] == ["fp16", "8a8w", "16a8w"]
     assert {case.soc for case in cases[4:]} == {"SM8650"}
     assert len({case.slug for case in cases}) == len(cases) == 7
-    (one,) = select_cases(
+    (net_case,) = select_cases(
         {}, SOCS, entries=policy.models, models=["n*"], schemes=["fp16"], soc_names=["SM8550"]
     )
-    assert (one.model, one.source) == ("net", source)
+    assert (net_case.model, net_case.source) == ("net", source)
     (mlp,) = select_cases({}, SOCS, entries=policy.models, models=["mlp"], schemes=["fp16"])
     assert mlp.source == Source()
 
@@ -213,9 +213,9 @@ def test_schemes_budget_overrides_the_models_which_overrides_the_defaults(reposi
     common = Budget(context_bytes=GRAPH_BYTES, lowering_memory_bytes=9_000)
     assert policy.limits_of("other-net", Scheme.A8W8).budget == common
     operators = {"*permute*": 2}
-    own = common.merge(Budget(spill_bytes=0, operators=operators))
-    assert policy.limits_of("net", Scheme.FP16).budget == own
+    net_budget = common.merge(Budget(spill_bytes=0, operators=operators))
+    assert policy.limits_of("net", Scheme.FP16).budget == net_budget
     narrow = Budget(program_bytes=70_000, operators={"aten.cat.*": 1})
-    assert policy.limits_of("net", Scheme.A8W8).budget == own.merge(narrow)
+    assert policy.limits_of("net", Scheme.A8W8).budget == net_budget.merge(narrow)
     assert policy.budget_of("net", Scheme.FP16) == Budget(spill_bytes=0, operators=operators)
     assert policy.for_backend(Backend.LPAI).limits_of("net", Scheme.A8W8).budget == common
