@@ -92,11 +92,13 @@ class Spoiled(Interpreter):
         return result * 1.1 if self.spoils(self.module, n) else result
 
 
-def measure(right: Sequence[Any], given: Sequence[Any], index: int) -> float:
+def measure(right: Sequence[Any], program_sets: Sequence[Any], index: int) -> float:
     ratios = []
-    for one, other in zip(right, given, strict=True):
-        noise = (one[index].double() - other[index].double()).square().sum()
-        ratios.append(float(10 * torch.log10(one[index].double().square().sum() / (noise + 1e-15))))
+    for right_outputs, program_outputs in zip(right, program_sets, strict=True):
+        noise = (right_outputs[index].double() - program_outputs[index].double()).square().sum()
+        ratios.append(
+            float(10 * torch.log10(right_outputs[index].double().square().sum() / (noise + 1e-15)))
+        )
     return min(ratios)
 
 
@@ -107,8 +109,8 @@ def search(
         module, sets = graphs.cut(cut)
         right = run_eager(module, sets)
         with torch.no_grad():
-            given = [Spoiled(module, spoils).run(*inputs) for inputs in sets]
-        reached = [measure(right, given, index) for index in range(len(cut.given))]
+            spoiled_sets = [Spoiled(module, spoils).run(*inputs) for inputs in sets]
+        reached = [measure(right, spoiled_sets, index) for index in range(len(cut.given))]
         return Trial(
             tuple(
                 Departure(operator=name, reached_db=db, predicted_db=PREDICTED_DB, faithful=db > 50)
@@ -117,7 +119,7 @@ def search(
         )
 
     laboratory = Laboratory(try_cut, limit)
-    operators = {one.name: one for one in graphs.describe()}
+    operators = {operator.name: operator for operator in graphs.describe()}
     return Search(operators, graphs.outputs, laboratory, suspects).run(), laboratory
 
 
@@ -138,11 +140,11 @@ def open_suite(name: str) -> Graphs:
 )
 def test_localise_names_a_planted_faulty_operator(model: str, kind: str, place: int) -> None:
     graphs = open_suite(model)
-    spoiled = [one for one in graphs.describe() if one.kind == kind][place]
-    found, laboratory = search(graphs, lambda _, node: node.name == spoiled.name)
-    assert found.first == spoiled
-    assert found.part == (spoiled,)
-    assert found.program_rows[0].operator == spoiled
+    spoiled = [operator for operator in graphs.describe() if operator.kind == kind][place]
+    located, laboratory = search(graphs, lambda _, node: node.name == spoiled.name)
+    assert located.first == spoiled
+    assert located.part == (spoiled,)
+    assert located.program_rows[0].operator == spoiled
     assert spoiled.line
     assert len(laboratory.tried) < 20
 
@@ -164,30 +166,30 @@ def test_operators_that_are_right_only_when_exposed_are_named_with_their_reader(
     returns the result of one of them."""
 
     def joins(module: Any, node: Node) -> bool:
-        end = next(one for one in module.graph.nodes if one.op == "output")
-        sources = [one for one in node.all_input_nodes if one.op == "call_function"]
-        both = len(sources) == 2 and not any(end in source.users for source in sources)
-        return node.name == "stack" and both
+        end = next(candidate for candidate in module.graph.nodes if candidate.op == "output")
+        sources = [source for source in node.all_input_nodes if source.op == "call_function"]
+        joins_two = len(sources) == 2 and not any(end in source.users for source in sources)
+        return node.name == "stack" and joins_two
 
-    found, _ = search(open_pair(), joins)
-    assert found.first is None
-    assert [one.kind for one in found.part] == ["add", "mul", "stack"]
-    assert [reader.kind for reader in found.readers] == ["stack"]
-    assert {one.kind for one in found.cured_by} < {"add", "mul"}
+    located, _ = search(open_pair(), joins)
+    assert located.first is None
+    assert [operator.kind for operator in located.part] == ["add", "mul", "stack"]
+    assert [reader.kind for reader in located.readers] == ["stack"]
+    assert {operator.kind for operator in located.cured_by} < {"add", "mul"}
 
 
 def test_localise_names_no_operator_of_a_right_program() -> None:
-    found, laboratory = search(open_pair(), lambda *_: False)
-    assert found.first is None
-    assert not found.part
-    assert found.program_rows
+    located, laboratory = search(open_pair(), lambda *_: False)
+    assert located.first is None
+    assert not located.part
+    assert located.program_rows
     assert len(laboratory.tried) == 2
 
 
 def quantize(value: Any, scale: float, zero: int, low: int = 0, high: int = 65535) -> Any:
-    both = torch.ops.quantized_decomposed
-    rounded = both.quantize_per_tensor(value, scale, zero, low, high, torch.int32)
-    return both.dequantize_per_tensor(rounded, scale, zero, low, high, torch.int32)
+    operators = torch.ops.quantized_decomposed
+    rounded = operators.quantize_per_tensor(value, scale, zero, low, high, torch.int32)
+    return operators.dequantize_per_tensor(rounded, scale, zero, low, high, torch.int32)
 
 
 class Twice(nn.Module):
@@ -221,15 +223,16 @@ def test_a_bias_with_a_wrong_shared_scale_is_named_and_corrected() -> None:
     with torch.no_grad():
         module = torch.export.export(Twice(), sets[0], strict=True).module(check_guards=False)
     graphs = Graphs(module, module, sets)
-    found, _ = search(graphs, lambda part, node: find_bias_off(part, node) > 0.1)
-    (wrong,) = found.part
+    located, _ = search(graphs, lambda part, node: find_bias_off(part, node) > 0.1)
+    (wrong,) = located.part
     assert wrong.name == "linear_1"
     assert wrong.bias_off == pytest.approx(0.75)
-    assert found.mended_by == (Mend.BIASES,)
-    assert found.first == wrong
+    assert located.mended_by == (Mend.BIASES,)
+    assert located.first == wrong
     cut = Cut(("linear_1",), ("linear_1",))
     as_it_is, mended = (
-        run_eager(*graphs.cut(one)) for one in (cut, Cut(cut.kept, cut.given, (Mend.BIASES,)))
+        run_eager(*graphs.cut(trial_cut))
+        for trial_cut in (cut, Cut(cut.kept, cut.given, (Mend.BIASES,)))
     )
     assert torch.allclose(as_it_is[0][0], mended[0][0], atol=2e-3)
 
@@ -248,25 +251,24 @@ def test_the_tensors_and_the_code_of_a_part_compute_what_the_part_does(
         module = torch.export.export(model, sets[0], strict=True).module(check_guards=False)
     graphs, cut = Graphs(module, module, sets), Cut(names, names)
     file = tmp_path / "new" / "part.pt"
-    asked: list[Any] = []
-    monkeypatch.setattr(localise, "hold", lambda *given: asked.append(given) or graphs)
+    opened: list[Any] = []
+    monkeypatch.setattr(localise, "hold", lambda *arguments: opened.append(arguments) or graphs)
     engine: Any = SimpleNamespace(backend="the backend", warm_up=lambda _: None)
     code = TorchParts(engine).write(SPEC, cut, file.with_suffix(".py"))
-    assert asked == [(SPEC, "the backend")]
+    assert opened == [(SPEC, "the backend")]
     assert "= None" not in code
-    held = torch.load(file, weights_only=True)
-    assert len(held["weights"]) == (5 if quantized else 2 * len(names))
+    saved = torch.load(file, weights_only=True)
+    assert len(saved["weights"]) == (5 if quantized else 2 * len(names))
     part, inputs = graphs.cut(cut)
-    assert [[one.tolist() for one in each] for each in held["inputs"]] == [
-        [one.tolist() for one in each] for each in inputs
-    ]
+    for saved_arrays, arrays in zip(saved["inputs"], inputs, strict=True):
+        assert [array.tolist() for array in saved_arrays] == [array.tolist() for array in arrays]
     space: dict[str, Any] = {"torch": torch, "device": torch.device}
     exec(f"class Model(torch.nn.Module):\n{code}", space)  # noqa: S102 - the code that was written
-    again = space["Model"]()
-    for name, tensor in held["weights"].items():
-        again.register_buffer(name, tensor)
-    for given in inputs:
-        torch.testing.assert_close(again(*given), part(*given), rtol=0, atol=0)
+    rebuilt = space["Model"]()
+    for name, tensor in saved["weights"].items():
+        rebuilt.register_buffer(name, tensor)
+    for arrays in inputs:
+        torch.testing.assert_close(rebuilt(*arrays), part(*arrays), rtol=0, atol=0)
 
 
 class Clipping(nn.Module):
@@ -286,17 +288,21 @@ def test_a_quantization_range_that_clips_is_named_and_widened() -> None:
     graphs = Graphs(module, module, sets)
     assert graphs.outputs == ("cat", "stack")
     _, (first, second) = graphs.cut(Cut(("cat",), ("cat",)))
-    assert [one.max() for one in (*first, *second)] == pytest.approx([1.0, 3.2767], abs=1e-3)
+    assert [tensor.max() for tensor in (*first, *second)] == pytest.approx([1.0, 3.2767], abs=1e-3)
 
     def clips(part: Any, node: Node) -> bool:
-        narrow = [one for one in part.graph.nodes if (find_range(one) or (0, 9))[1] < 3.3]
+        narrow = [
+            candidate
+            for candidate in part.graph.nodes
+            if (find_range(candidate) or (0, 9))[1] < 3.3
+        ]
         return node.name == "cat" and len(narrow) > 2
 
-    found, _ = search(graphs, clips)
-    assert [one.kind for one in found.part] == ["mul", "cat"]
-    assert found.part[0].clipped == pytest.approx(4 / 3.2767 - 1, abs=1e-3)
-    assert found.mended_by == (Mend.RANGES,)
-    assert [one.kind for one in found.sharing] == ["stack"]
+    located, _ = search(graphs, clips)
+    assert [operator.kind for operator in located.part] == ["mul", "cat"]
+    assert located.part[0].clipped == pytest.approx(4 / 3.2767 - 1, abs=1e-3)
+    assert located.mended_by == (Mend.RANGES,)
+    assert [operator.kind for operator in located.sharing] == ["stack"]
 
 
 class Wide(nn.Module):
@@ -331,20 +337,18 @@ def export_wide() -> Graphs:
 
 
 def test_the_range_that_loses_most_is_the_first_row() -> None:
-    worst, *others = export_wide().rank_losses()
+    worst, *other_rows = export_wide().rank_losses()
     assert worst.is_range
     assert worst.operator.name == "linear_1"
     assert worst.lost_db > 40
-    assert all(
-        other.behind_db > 60 for other in others if other.operator.name in {"linear", "tanh"}
-    )
+    assert all(row.behind_db > 60 for row in other_rows if row.operator.name in {"linear", "tanh"})
 
 
 def test_an_operator_is_compared_only_with_one_of_the_same_line() -> None:
     graphs = export_wide()
     assert "linear_1" in {row.operator.name for row in graphs.rank_losses()}
     for line, module in ((3, graphs.module), (4, graphs.float32)):
-        (node,) = (one for one in module.graph.nodes if one.name == "linear_1")
+        (node,) = (candidate for candidate in module.graph.nodes if candidate.name == "linear_1")
         node.meta["stack_trace"] = f'File "/home/me/net.py", line {line}, in forward'
     rows = {(row.operator.name, row.is_range): row for row in graphs.rank_losses()}
     assert not {("linear_1", False), ("linear_1", True)} & rows.keys()
@@ -377,7 +381,7 @@ def rank_rounded(kind: Any, *inputs: Tensor) -> list[Any]:
     for module in (graph, plain):
         for node in module.graph.nodes:
             node.meta.pop("stack_trace", None)
-    return sorted(Graphs(graph, plain, [inputs]).rank_losses(), key=lambda one: -one.behind_db)
+    return sorted(Graphs(graph, plain, [inputs]).rank_losses(), key=lambda row: -row.behind_db)
 
 
 class Folding(nn.Module):
@@ -388,19 +392,19 @@ class Folding(nn.Module):
         torch.manual_seed(0)
         conv, norm = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)
         norm.running_var.fill_(0.01)
-        both = nn.Sequential(conv, norm).eval()
+        conv_and_norm = nn.Sequential(conv, norm).eval()
         folded = nn.Sequential(nn.utils.fuse_conv_bn_eval(conv.eval(), norm.eval()), nn.Identity())
-        self.net = folded if rounds else both
+        self.net = folded if rounds else conv_and_norm
         self.rounds = rounds
 
     def forward(self, x: Tensor) -> Tensor:
-        made = self.net(x)
-        return quantize(made, 0.1, 32768) if self.rounds else made
+        result = self.net(x)
+        return quantize(result, 0.1, 32768) if self.rounds else result
 
 
 def test_a_convolution_that_absorbed_a_batch_norm_is_compared_with_both() -> None:
     rows = rank_rounded(Folding, torch.linspace(-1, 1, 75).reshape(1, 3, 5, 5))
-    worst = min(rows, key=lambda one: one.behind_db)
+    worst = min(rows, key=lambda row: row.behind_db)
     assert (worst.operator.kind, worst.is_range) == ("conv2d", True)
     assert worst.behind_db > 30
     assert worst.before_db > 100
@@ -413,7 +417,7 @@ def test_a_result_is_recorded_before_a_later_operator_writes_to_it() -> None:
 
     graphs = make_graphs(Shift(), Shift(), [(torch.zeros(2),)])
     ((recorded),) = record(graphs.module, graphs.sets, ["exp", "add_"])
-    assert {name: one.tolist() for name, one in recorded.items()} == {
+    assert {name: value.tolist() for name, value in recorded.items()} == {
         "exp": [1.0, 1.0],
         "add_": [6.0, 6.0],
     }
@@ -438,9 +442,9 @@ class Outer(nn.Module):
 
 def test_an_operator_is_described_with_its_module_its_inputs_and_its_size() -> None:
     """A node that depends on no input is not an operator."""
-    found = make_graphs(Outer(), Outer(), [(torch.ones(4),)]).describe()
-    assert all("test_localise.py:" in one.line for one in found)
-    rows = [msgspec.structs.replace(one, line="") for one in found]
+    operators = make_graphs(Outer(), Outer(), [(torch.ones(4),)]).describe()
+    assert all("test_localise.py:" in operator.line for operator in operators)
+    rows = [msgspec.structs.replace(operator, line="") for operator in operators]
     assert rows == [
         Operator(name="exp", kind="exp", module="layers.0", size_bytes=16),
         Operator(name="exp_1", kind="exp", module="layers.1", inputs=("exp",), size_bytes=16),
@@ -457,8 +461,8 @@ def make_operator(name: str, kind: str, line: str, *inputs: str) -> Operator:
 
 
 CHAIN = {
-    one.name: one
-    for one in (
+    operator.name: operator
+    for operator in (
         make_operator("embedding", "embedding", "n.py:3"),
         make_operator("add", "add", "n.py:4", "embedding"),
         make_operator("layer_norm", "layer_norm", "n.py:5", "add"),
@@ -483,16 +487,16 @@ def make_fault(line: int, *operators: str) -> KnownFault:
 
 
 def test_a_known_fault_is_found_among_the_operators_by_its_line_and_its_readers() -> None:
-    both = ("add", "layer_norm")
-    assert find_suspect(CHAIN, make_fault(4, *both)) == [*both]
-    assert find_suspect(CHAIN, make_fault(6, *both)) == []
-    assert find_suspect(CHAIN, make_fault(3, *both)) == []
+    operators = ("add", "layer_norm")
+    assert find_suspect(CHAIN, make_fault(4, *operators)) == [*operators]
+    assert find_suspect(CHAIN, make_fault(6, *operators)) == []
+    assert find_suspect(CHAIN, make_fault(3, *operators)) == []
     assert find_suspect(CHAIN, make_fault(6, "add", "linear")) == ["add_1", "linear"]
-    named = {name: msgspec.structs.replace(one, node=name) for name, one in CHAIN.items()}
+    named = {name: msgspec.structs.replace(operator, node=name) for name, operator in CHAIN.items()}
     assert find_suspect(named, make_fault(0, "add_1", "linear")) == ["add_1", "linear"]
     long = {
-        one.name: one
-        for one in (
+        operator.name: operator
+        for operator in (
             make_operator("first", "mul", "n.py:9"),
             make_operator("second", "add", "n.py:10", "first"),
             make_operator("other", "tanh", "n.py:11", "first"),
@@ -516,8 +520,11 @@ def test_localise_exits_with_1_for_a_wrong_program_or_none(
     )
     assert Located(outputs=rows).is_wrong is wrong
     case, good = (
-        Localised(outputs=one, wrong=Located(outputs=one).is_wrong, **usual)
-        for one in (rows, (Departure(operator="y", reached_db=60, predicted_db=60, faithful=True),))
+        Localised(outputs=departures, wrong=Located(outputs=departures).is_wrong, **usual)
+        for departures in (
+            rows,
+            (Departure(operator="y", reached_db=60, predicted_db=60, faithful=True),),
+        )
     )
     assert choose_exit([good, case]) == choose_exit([case, good]) == code
 
@@ -545,13 +552,13 @@ def test_a_departure_is_measured_from_the_quantized_model_with_a_capped_predicti
     coarse = right * np.float32(1.1)
     references = make_references(right, coarse if quantized else None, noise)
     info, limits = TensorInfo("float32", (2, 50)), Threshold(scheme="8a8w")
-    wanted = coarse if quantized else right
+    judged_model = coarse if quantized else right
     for share, reached_db, faithful in ((0.0, 120.0, True), (0.5, 6.0, False)):
-        judged = judge_output(references, 0, wanted * np.float32(1 - share), info, limits)
-        found = measure_departure("y", judged, references, 0, info)
-        assert found.faithful is faithful
-        assert found.reached_db == pytest.approx(reached_db, abs=0.1)
-        assert found.predicted_db == pytest.approx(predicted_db, abs=1)
+        judged = judge_output(references, 0, judged_model * np.float32(1 - share), info, limits)
+        departure = measure_departure("y", judged, references, 0, info)
+        assert departure.faithful is faithful
+        assert departure.reached_db == pytest.approx(reached_db, abs=0.1)
+        assert departure.predicted_db == pytest.approx(predicted_db, abs=1)
 
 
 def test_an_output_of_indices_has_no_departure_in_decibels() -> None:
@@ -560,8 +567,8 @@ def test_an_output_of_indices_has_no_departure_in_decibels() -> None:
     limits = Threshold(scheme="fp16", min_equal=1.0)
     for off in (0, 1):
         judged = judge_output(references, 0, ids + off, info, limits)
-        found = measure_departure("y", judged, references, 0, info)
-        assert (found.reached_db, found.predicted_db, found.faithful) == (0, 0, not off)
+        departure = measure_departure("y", judged, references, 0, info)
+        assert (departure.reached_db, departure.predicted_db, departure.faithful) == (0, 0, not off)
 
 
 class Leasing:
@@ -573,9 +580,9 @@ class Leasing:
         self.leased: list[tuple[Any, ...]] = []
 
     @contextmanager
-    def lease(self, *given: object) -> Iterator[Any]:
+    def lease(self, *arguments: object) -> Iterator[Any]:
         def call(job: Any) -> Ended:
-            self.leased.append((*given, job))
+            self.leased.append((*arguments, job))
             return self.ended or Ended(copy(job, engine=self.engine)(), "", "")
 
         yield SimpleNamespace(call=call)
@@ -602,18 +609,18 @@ def try_part(
 def test_a_wrong_part_is_confirmed_in_a_fresh_process(
     tmp_path: Path, first: str, used: bool, calls: list[str]
 ) -> None:
-    made = {"right": COARSE * np.float32(1.0005), "wrong": -COARSE}
+    outputs_of_turn = {"right": COARSE * np.float32(1.0005), "wrong": -COARSE}
     turns = [first, "right"]
 
     def answer(sets: Any) -> Any:
         turn = turns.pop(0)
-        return fail(sets) if turn == "dies" else [[one] for one in made[turn]]
+        return fail(sets) if turn == "dies" else [[output] for output in outputs_of_turn[turn]]
 
     runner = EchoRunner(answer, used=used)
-    found = try_part(tmp_path, runner=runner)
+    trial = try_part(tmp_path, runner=runner)
     assert runner.calls == calls
     is_right = used or first == "right"
-    assert (bool(found.refused), found.worst is not None) == (
+    assert (bool(trial.refused), trial.worst is not None) == (
         not is_right and first == "dies",
         not is_right and first == "wrong",
     )
@@ -632,9 +639,9 @@ def test_a_part_without_a_program_says_why(
     tmp_path: Path, ended: Ended | None, engine: Any, refused: str
 ) -> None:
     runner = EchoRunner(fail)
-    found = try_part(tmp_path, Leasing(engine, ended), runner)
-    assert found.outputs == ()
-    assert refused in found.refused
+    trial = try_part(tmp_path, Leasing(engine, ended), runner)
+    assert trial.outputs == ()
+    assert refused in trial.refused
     assert runner.calls == []
 
 
@@ -680,7 +687,7 @@ def test_a_localise_report_reads_as_its_snapshot() -> None:
         operator("p", clipped=0.03, bias_off=0.02),
         operator("q", module="layers.0", bias_off=1e-4),
     )
-    found = Located(
+    located = Located(
         outputs=(depart("y", 9, faithful=False), depart("z", 58, faithful=False)),
         program_rows=rows(*range(10)),
         first=operator("first"),
@@ -695,14 +702,14 @@ def test_a_localise_report_reads_as_its_snapshot() -> None:
     spec = CaseSpec("net", Scheme.A8W8, "SM8650")
     cases = [
         Localised(
-            **msgspec.structs.asdict(found),
+            **msgspec.structs.asdict(located),
             model="nets/net.py:f",
             scheme="8a8w",
             soc="SM8650",
-            wrong=found.is_wrong,
+            wrong=located.is_wrong,
             model_rows=rows(20, 21),
             programs=7,
-            cause=name_cause(found, spec),
+            cause=name_cause(located, spec),
             reproducer=str(Path.cwd() / "wrong.py"),
             known_faults=(make_fault(4, "add"), make_fault(5, "mul", "sub")),
         ),
@@ -730,19 +737,19 @@ def test_a_localise_report_reads_as_its_snapshot() -> None:
     data = data_of(cases)
     (first, *_) = data.pop("cases")
     assert data == {"schema_version": 1}
-    assert first["part_outputs"] == msgspec.to_builtins(found.part_outputs)
+    assert first["part_outputs"] == msgspec.to_builtins(located.part_outputs)
     assert first["cause"].startswith("calibration")
 
 
 @pytest.mark.parametrize(
-    ("failure", "what"),
+    ("failure", "message"),
     [
         ("net.py:make raised KeyError", "net.py:make raised KeyError"),
         ("timed out after 9 s", "net.py:make: timed out after 9 s"),
     ],
 )
 def test_the_error_for_a_model_that_cannot_be_described_names_it_once(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, failure: str, what: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, failure: str, message: str
 ) -> None:
     log = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\n    g()\nthe log'
     monkeypatch.setattr(Localiser, "call", lambda *_: Ended(None, failure, log))
@@ -750,4 +757,4 @@ def test_the_error_for_a_model_that_cannot_be_described_names_it_once(
     setup: Any = SimpleNamespace(work=tmp_path)
     with pytest.raises(FailedError) as caught:
         Localiser(spec, setup, PARTS, Progress()).run(9, None)
-    assert (caught.value.what, caught.value.why) == (what, "the log")
+    assert (caught.value.what, caught.value.why) == (message, "the log")

@@ -44,7 +44,7 @@ def write_model(path: Path, *, branches: bool = False) -> Path:
         "half": np.array([4, 4]),
         "gain": random.standard_normal((4, 1, 1)).astype(np.float32),
     }
-    nodes = [helper.make_node(*each, name=name, **more) for *each, name, more in NODES]
+    nodes = [helper.make_node(*each, name=name, **attributes) for *each, name, attributes in NODES]
     if branches:
         constants["is_true"] = np.array(True)
         bodies = {
@@ -93,13 +93,15 @@ def test_each_operator_alone_computes_what_the_whole_model_does(
     recorded = graphs.record(graphs.operators, graphs.sets)
     assert len(graphs.operators) > 6
     for name in graphs.operators:
-        made = run_part(graphs, Cut((name,), (name,)), tmp_path)
-        for values, (given,) in zip(recorded, made, strict=True):
-            np.testing.assert_allclose(given, values[name], rtol=1e-6, atol=1e-6)
-    whole = run_part(graphs, Cut((*graphs.operators,), graphs.outputs), tmp_path)
-    for given, wanted in zip(whole, run_reference(graphs.model, graphs.sets), strict=True):
-        for one, other in zip(given, wanted, strict=True):
-            np.testing.assert_array_equal(one, other)
+        part_outputs = run_part(graphs, Cut((name,), (name,)), tmp_path)
+        for values, (outputs,) in zip(recorded, part_outputs, strict=True):
+            np.testing.assert_allclose(outputs, values[name], rtol=1e-6, atol=1e-6)
+    model_outputs = run_part(graphs, Cut((*graphs.operators,), graphs.outputs), tmp_path)
+    for outputs, right_outputs in zip(
+        model_outputs, run_reference(graphs.model, graphs.sets), strict=True
+    ):
+        for output, right_output in zip(outputs, right_outputs, strict=True):
+            np.testing.assert_array_equal(output, right_output)
     assert [*tmp_path.glob("recorded*")] == [], "nothing is written next to the user's file"
 
 
@@ -109,14 +111,14 @@ def test_localise_names_a_planted_faulty_onnx_node(
     tmp_path: Path, scheme: Scheme, kind: str, label: str
 ) -> None:
     graphs = open_graphs(tmp_path, scheme)
-    found = search(graphs, kind, tmp_path)
-    assert [str(one) for one in (found.first, *found.part)] == [label, label]
-    assert [output.wrong for output in found.outputs] == [kind == "Sigmoid", kind == "Mul"]
+    located = search(graphs, kind, tmp_path)
+    assert [str(operator) for operator in (located.first, *located.part)] == [label, label]
+    assert [output.wrong for output in located.outputs] == [kind == "Sigmoid", kind == "Mul"]
 
 
 def test_localise_names_no_node_of_a_right_onnx_program(tmp_path: Path) -> None:
-    found = search(open_graphs(tmp_path, Scheme.U8), "Softmax", tmp_path)
-    assert (found.first, found.part) == (None, ())
+    located = search(open_graphs(tmp_path, Scheme.U8), "Softmax", tmp_path)
+    assert (located.first, located.part) == (None, ())
 
 
 def test_the_range_that_loses_most_is_the_first_row(tmp_path: Path) -> None:
@@ -143,17 +145,21 @@ def search(graphs: OnnxGraphs, spoiled: str, directory: Path) -> Located:
                 part.graph.node.extend(nodes)
         onnx.save(part, directory / "spoiled.onnx")
         sets = graphs.cut(cut, directory / "part.onnx").evaluation
-        made = run_reference(directory / "spoiled.onnx", sets)
+        program_outputs = run_reference(directory / "spoiled.onnx", sets)
         return Trial(
-            tuple(map(measure, cut.given, zip(*right, strict=True), zip(*made, strict=True)))
+            tuple(
+                map(
+                    measure, cut.given, zip(*right, strict=True), zip(*program_outputs, strict=True)
+                )
+            )
         )
 
-    operators = {one.name: one for one in graphs.describe()}
+    operators = {operator.name: operator for operator in graphs.describe()}
     return Search(operators, graphs.outputs, Laboratory(try_cut, 60)).run()
 
 
-def measure(name: str, right: Sequence[Any], made: Sequence[Any]) -> Departure:
-    reached = min(map(measure_pooled, right, made))
+def measure(name: str, right: Sequence[Any], program_values: Sequence[Any]) -> Departure:
+    reached = min(map(measure_pooled, right, program_values))
     return Departure(
         operator=name, reached_db=min(reached, 120), predicted_db=60, faithful=reached > 50
     )
@@ -168,7 +174,9 @@ def test_a_chain_of_1500_quantizers_is_traced_to_its_operator(tmp_path: Path) ->
         last = rounded
     ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4]) for name in ("x", last)]
     constants = {"s": np.float32(0.1), "z": np.uint8(8)}
-    tensors = [numpy_helper.from_array(np.asarray(one), name) for name, one in constants.items()]
+    tensors = [
+        numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()
+    ]
     graph = helper.make_graph(nodes, "net", ports[:1], ports[1:], tensors)
     path = tmp_path / "net.onnx"
     onnx.save(helper.make_model(graph), path)
@@ -184,4 +192,7 @@ def test_an_infinite_result_is_not_returned_by_a_program_of_all_results(tmp_path
     opset = helper.make_opsetid("", 17)
     onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=10), path)
     graphs = OnnxGraphs(path, path, [(np.ones(4, np.float32),)], tmp_path, False)
-    assert [(one.name, one.computes) for one in graphs.describe()] == [("d", False), ("y", True)]
+    assert [(operator.name, operator.computes) for operator in graphs.describe()] == [
+        ("d", False),
+        ("y", True),
+    ]

@@ -56,9 +56,12 @@ SPLIT = Found(
 
 
 def judge(
-    found: Found, scheme: Scheme = Scheme.FP16, soc: str = "SM8650", policy: EmulatorPolicy = POLICY
+    partitioned: Found,
+    scheme: Scheme = Scheme.FP16,
+    soc: str = "SM8650",
+    policy: EmulatorPolicy = POLICY,
 ) -> Audited:
-    return judge_case(CaseSpec("net", scheme, soc), policy, found, 0.12345)
+    return judge_case(CaseSpec("net", scheme, soc), policy, partitioned, 0.12345)
 
 
 def show(audit: Audit) -> str:
@@ -121,9 +124,9 @@ def test_audit_verdicts_read_as_their_snapshot() -> None:
         "without the option": (SPLIT, with_(unsupported=SAVER), "SM8650", none),
     }
     parts = []
-    for name, (found, policy, soc, choices) in rows.items():
+    for name, (partitioned, policy, soc, choices) in rows.items():
         spec = CaseSpec("net", Scheme.FP16, soc, Source(choices=choices))
-        case = judge_case(spec, policy, found)
+        case = judge_case(spec, policy, partitioned)
         places = [str(place) for each in case.findings for place in each.places]
         _, _, text = show(Audit(cases=(case,))).partition("\n\n")
         parts.append(f"--- {name}: {case.status.value}, {measure_extra(case)}, {places}\n{text}")
@@ -169,8 +172,8 @@ def test_an_operator_rule_with_socs_covers_no_other_soc() -> None:
 def test_a_cpu_fallback_that_the_policy_permits_is_not_annotated() -> None:
     """A case that passes and one that fails have CPU operators on different lines."""
     pdist = Fallback("aten.pdist", "No node visitor", origin=Origin(file="nets/other.py", line=7))
-    other = msgspec.structs.replace(SPLIT, left=(pdist,))
-    passed = judge(other, policy=permit_fallback(Scheme.FP16))
+    split_elsewhere = msgspec.structs.replace(SPLIT, left=(pdist,))
+    passed = judge(split_elsewhere, policy=permit_fallback(Scheme.FP16))
     assert passed.status is Status.PASSED
     assert make_annotations(Audit(cases=(passed,))) == []
     (annotation,) = make_annotations(Audit(cases=(passed, judge(SPLIT))))
@@ -192,9 +195,11 @@ POSITIONS = (
 
 
 def audit_positions(*socs: str) -> Audit:
-    found = msgspec.structs.replace(WHOLE, steps=POSITIONS)
+    partitioned = msgspec.structs.replace(WHOLE, steps=POSITIONS)
     specs = [CaseSpec("net", Scheme.FP16, soc) for soc in socs]
-    return Audit(cases=tuple(judge_case(spec, POLICY, found, 0.5, "2.49.40") for spec in specs))
+    return Audit(
+        cases=tuple(judge_case(spec, POLICY, partitioned, 0.5, "2.49.40") for spec in specs)
+    )
 
 
 def test_a_known_fault_is_named_with_its_line_and_changes_no_verdict() -> None:
@@ -208,10 +213,10 @@ def test_a_known_fault_is_named_with_its_line_and_changes_no_verdict() -> None:
 
 def test_a_known_fault_is_reported_only_for_qnn_versions_that_have_it() -> None:
     scales = (msgspec.structs.replace(POSITIONS[0], operator="mul"), POSITIONS[1])
-    found = msgspec.structs.replace(WHOLE, steps=scales)
+    partitioned = msgspec.structs.replace(WHOLE, steps=scales)
     for qnn, faults in (("2.48.40", 0), ("2.49.40", 1), ("", 1)):  # in an unknown one it may be
         spec = CaseSpec("net", Scheme.FP16, "SM8650")
-        assert len(judge_case(spec, POLICY, found, qnn=qnn).known_faults) == faults
+        assert len(judge_case(spec, POLICY, partitioned, qnn=qnn).known_faults) == faults
 
 
 def make_fault(number: int) -> KnownFault:
@@ -249,7 +254,7 @@ def test_an_audit_report_reads_as_its_snapshot() -> None:
             model=model, scheme=scheme, soc=soc, status=status, operators=(*rows, *taken), **usual
         )
 
-    one, two, three = (
+    erf_of_a, erf_of_b, fft = (
         left("aten.erf", 2, 1, 7),
         left("aten.erf", 3, 2, 7),
         left("aten.fft", 1, 3, 8),
@@ -257,16 +262,16 @@ def test_an_audit_report_reads_as_its_snapshot() -> None:
     replace = msgspec.structs.replace
     cases = (
         replace(
-            audited("nets/a.py:f", "fp16", "SM8650", Status.FAILED, one, three),
+            audited("nets/a.py:f", "fp16", "SM8650", Status.FAILED, erf_of_a, fft),
             findings=(NOT_LOWERED.find("a fault", advice=advise("why", "how to mend it")),),
             known_faults=(make_fault(1), make_fault(2)),
         ),
         replace(
-            audited("nets/a.py:f", "8a8w", "SM8750", Status.FAILED, two, three),
+            audited("nets/a.py:f", "8a8w", "SM8750", Status.FAILED, erf_of_b, fft),
             known_faults=(make_fault(1),),
         ),
         replace(
-            audited("nets/b.py:g", "fp16", "SM8750", Status.UNSUPPORTED, two),
+            audited("nets/b.py:g", "fp16", "SM8750", Status.UNSUPPORTED, erf_of_b),
             findings=(ON_CPU.find("known"),),
             known_faults=(make_fault(3),),
         ),
@@ -281,7 +286,7 @@ def test_an_audit_report_reads_as_its_snapshot() -> None:
     )
     tools = (Tool(name="qnn", version="2.1"), Tool(name="torch", version="2.3"))
     audit = Audit(cases=cases, toolchain=tools, command="qnn-ci audit")
-    told = "".join(
+    annotations = "".join(
         f"{annotation.level.value} {annotation.plain()}\n" for annotation in make_annotations(audit)
     )
-    check_snapshot(Path(__file__).parent / "snapshots" / "audit.txt", show(audit) + told)
+    check_snapshot(Path(__file__).parent / "snapshots" / "audit.txt", show(audit) + annotations)

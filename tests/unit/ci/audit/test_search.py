@@ -46,7 +46,7 @@ def search(
     refuses: Callable[[Cut], bool] = lambda _: False,
     suspects: Sequence[Sequence[str]] = (),
     limit: int = 99,
-    told: Callable[[str], None] = lambda _: None,
+    report: Callable[[str], None] = lambda _: None,
 ) -> tuple[Any, list[Cut]]:
     """What is found on a machine whose programs lose so many dB per output, and what was tried."""
 
@@ -56,12 +56,12 @@ def search(
         lost = loses(cut)
         return Trial(tuple(depart(name, lost.get(name, 0.0)) for name in cut.given))
 
-    laboratory = Laboratory(try_cut, limit, told)
-    known = {operator.name: operator for operator in operators}
-    made = Search(known, tuple(outputs), laboratory, suspects)
-    found = structs.asdict(made.run())
-    own = {"exposed": made.exposed, "smallest": made.smallest}
-    return SimpleNamespace(**found, **own), [*laboratory.tried]
+    laboratory = Laboratory(try_cut, limit, report)
+    operators_by_name = {operator.name: operator for operator in operators}
+    searched = Search(operators_by_name, tuple(outputs), laboratory, suspects)
+    located = structs.asdict(searched.run())
+    further = {"exposed": searched.exposed, "smallest": searched.smallest}
+    return SimpleNamespace(**located, **further), [*laboratory.tried]
 
 
 @pytest.mark.parametrize(
@@ -77,27 +77,27 @@ def test_operators_are_dropped_until_no_further_round_drops_any() -> None:
     """The first round drops one operator at a time, the second two at once."""
     names = "abcdef"
     chain = [
-        Operator(name=one, kind=one, inputs=tuple(names[:n][-1:])) for n, one in enumerate(names)
+        Operator(name=name, kind=name, inputs=tuple(names[:n][-1:])) for n, name in enumerate(names)
     ]
     wrong = {("a", *"bcdef"), (*"bcdef",), (*"cdef",), (*"ef",)}
-    found, _ = search(lambda cut: {"f": 30.0 * (cut.kept in wrong)}, chain, ("f",))
-    assert [one.name for one in found.part] == ["e", "f"]
+    located, _ = search(lambda cut: {"f": 30.0 * (cut.kept in wrong)}, chain, ("f",))
+    assert [operator.name for operator in located.part] == ["e", "f"]
 
 
 def test_a_model_that_is_right_is_not_divided() -> None:
-    found, tried = search(lambda _: {})
+    located, tried = search(lambda _: {})
     assert len(tried) == 2  # the whole, and with all results exposed
-    assert (found.first, found.smallest, found.part) == (None, None, ())
+    assert (located.first, located.smallest, located.part) == (None, None, ())
 
 
 def test_a_model_that_is_wrong_only_with_all_results_exposed_is_shrunk_with_them() -> None:
     def loses(cut: Cut) -> dict[str, float]:
         return {"b": 40.0 * ({"b", "c", "d"} <= {*cut.given})}
 
-    found, tried = search(loses)
-    assert found.smallest
-    assert {"b", "c", "d"} <= {*found.smallest.given}
-    assert all(set(one.given) <= set(one.kept) for one in tried)
+    located, tried = search(loses)
+    assert located.smallest
+    assert {"b", "c", "d"} <= {*located.smallest.given}
+    assert all(set(cut.given) <= set(cut.kept) for cut in tried)
 
 
 def test_a_part_is_not_shrunk_if_most_of_the_departure_disappears() -> None:
@@ -107,28 +107,28 @@ def test_a_part_is_not_shrunk_if_most_of_the_departure_disappears() -> None:
         lost = 40.0 if {"b", "c"} <= {*cut.kept} else 15.0 if "c" in cut.kept else 0.0
         return {"d": lost, "c": lost}
 
-    found, _ = search(loses)
-    assert [one.name for one in found.part] == ["b", "c"]
-    assert [(output.operator, output.excess_db) for output in found.part_outputs] == [("c", 40.0)]
+    located, _ = search(loses)
+    assert [operator.name for operator in located.part] == ["b", "c"]
+    assert [(output.operator, output.excess_db) for output in located.part_outputs] == [("c", 40.0)]
 
 
 def test_a_suspected_part_is_shrunk_within_itself() -> None:
     def loses(cut: Cut) -> dict[str, float]:
         return dict.fromkeys(("c", "d"), 40.0) if "c" in cut.kept else {}
 
-    found, tried = search(loses, outputs=("c", "d"), suspects=[("c", "d")])
-    assert [one.name for one in found.part] == ["c"]
-    assert [len(one.kept) for one in tried[:3]] == [2, 4, 4]  # the suspect, and the whole
-    assert all({"c", "d"} >= set(one.kept) for one in tried[3:])
+    located, tried = search(loses, outputs=("c", "d"), suspects=[("c", "d")])
+    assert [operator.name for operator in located.part] == ["c"]
+    assert [len(cut.kept) for cut in tried[:3]] == [2, 4, 4]  # the suspect, and the whole
+    assert all({"c", "d"} >= set(cut.kept) for cut in tried[3:])
     assert len(tried) > 3
 
 
 def test_results_too_large_for_one_program_are_exposed_in_several_halved_programs() -> None:
     """These programs do not count as refused by QNN, however often they are halved."""
     large = [Operator(name=name, kind=name, size_bytes=MOST_BYTES // 2 + 1) for name in "abcdefghi"]
-    found, tried = search(lambda _: {}, large, outputs=("i",))
-    assert max(len(one.given) for one in tried) == 2
-    assert {one.operator for one in found.exposed} == {*"abcdefghi"}
+    located, tried = search(lambda _: {}, large, outputs=("i",))
+    assert max(len(cut.given) for cut in tried) == 2
+    assert {departure.operator for departure in located.exposed} == {*"abcdefghi"}
 
 
 @pytest.mark.parametrize(("wrong", "hidden"), [("f", 3), ("c", 8)])
@@ -141,31 +141,31 @@ def test_after_a_refusal_results_that_depend_on_a_wrong_one_are_not_exposed(
     def refuses(cut: Cut) -> bool:
         return len(cut.given) > 3 or ("c" in cut.given and len(cut.kept) > 1)
 
-    found, _ = search(
+    located, _ = search(
         lambda _: dict.fromkeys((wrong, "i"), 40.0),
         [Operator(name=name, kind=name) for name in "abcdefghi"],
         ("i",),
         refuses,
         [("c",)],
     )
-    assert found.first
-    assert (found.first.name, found.not_compared) == (wrong, hidden)
+    assert located.first
+    assert (located.first.name, located.not_compared) == (wrong, hidden)
 
 
 def test_a_search_stops_exposing_results_after_three_refusals() -> None:
     operators = [Operator(name=name, kind=name) for name in "abcdefghi"]
-    found, tried = search(
+    located, tried = search(
         lambda _: {}, operators, outputs=("i",), refuses=lambda cut: len(cut.given) > 1
     )
-    assert [len(one.given) - 1 for one in tried] == [0, 8, 4, 2]
-    assert (found.exposed, found.first, found.ended) == ((), None, "")
-    assert [output.operator for output in found.outputs] == ["i"]
+    assert [len(cut.given) - 1 for cut in tried] == [0, 8, 4, 2]
+    assert (located.exposed, located.first, located.ended) == ((), None, "")
+    assert [output.operator for output in located.outputs] == ["i"]
 
 
 def test_a_model_without_a_program_has_no_outputs() -> None:
-    found, tried = search(lambda _: {}, refuses=lambda _: True)
-    assert (found.outputs, found.first, found.part) == ((), None, ())
-    assert found.ended.endswith(": QNN refuses")
+    located, tried = search(lambda _: {}, refuses=lambda _: True)
+    assert (located.outputs, located.first, located.part) == ((), None, ())
+    assert located.ended.endswith(": QNN refuses")
     assert len(tried) == 1
 
 
@@ -177,35 +177,35 @@ def test_a_search_that_reaches_its_limit_reports_what_it_has_found(limit: int) -
     def loses(cut: Cut) -> dict[str, float]:
         return dict.fromkeys(("c", "d"), 40.0 * ({"b", "c"} <= {*cut.kept}))
 
-    every, needed = search(loses)
-    found, tried = search(loses, limit=limit)
+    complete, needed = search(loses)
+    located, tried = search(loses, limit=limit)
     assert tried == needed[:limit]
-    assert found.outputs == every.outputs
-    assert found.ended == (
+    assert located.outputs == complete.outputs
+    assert located.ended == (
         ""
         if limit >= len(needed)
         else f"the limit of {limit} program{'s' * (limit != 1)} (--limit) is reached"
     )
     wrong = [cut for cut in tried if {"b", "c"} <= {*cut.kept}]
     if limit > 2:  # the whole, and with all results exposed
-        assert found.first == every.first
-    if found.smallest:
-        assert found.smallest in wrong
-        assert [one.name for one in found.part] == [*found.smallest.kept]
+        assert located.first == complete.first
+    if located.smallest:
+        assert located.smallest in wrong
+        assert [operator.name for operator in located.part] == [*located.smallest.kept]
 
 
 @given(st.integers(1, 40).flatmap(lambda n: st.tuples(st.just(n), st.sets(st.integers(0, n - 1)))))
-def test_minimize_finds_the_needed_items_in_few_tries(asked: Any) -> None:
-    size, needed = asked
+def test_minimize_finds_the_needed_items_in_few_tries(size_and_needed: Any) -> None:
+    size, needed = size_and_needed
     tried: list[list[int]] = []
 
     def holds(items: Sequence[int]) -> bool:
         tried.append([*items])
         return needed <= {*items}
 
-    found = minimize(range(size), holds)
-    assert found == sorted(needed) or (not needed and len(found) == 1)
-    assert len(tried) <= 2 * (len(needed) + 1) * (size.bit_length() + 1) + 2 * len(found) ** 2
+    minimal = minimize(range(size), holds)
+    assert minimal == sorted(needed) or (not needed and len(minimal) == 1)
+    assert len(tried) <= 2 * (len(needed) + 1) * (size.bit_length() + 1) + 2 * len(minimal) ** 2
 
 
 def quantized(name: str, **fields: object) -> Operator:
@@ -220,9 +220,11 @@ def test_only_operators_that_join_results_are_named_for_a_shared_range() -> None
         quantized("like", range=shared),
         quantized("stack", range=shared, inputs=("key", "other")),
     ]
-    found, _ = search(lambda cut: {"key": 40.0 * ("key" in cut.kept)}, operators, ("key", "stack"))
-    assert [one.name for one in found.part] == ["key"]
-    assert [one.name for one in found.sharing] == ["stack"]
+    located, _ = search(
+        lambda cut: {"key": 40.0 * ("key" in cut.kept)}, operators, ("key", "stack")
+    )
+    assert [operator.name for operator in located.part] == ["key"]
+    assert [operator.name for operator in located.sharing] == ["stack"]
 
 
 @pytest.mark.parametrize(
@@ -240,14 +242,14 @@ def test_a_bias_is_blamed_only_if_correcting_its_scale_makes_the_program_right(
     bias_off: float, refused: bool, mended: tuple[Mend, ...] | None
 ) -> None:
     operators = [quantized("linear", bias_off=bias_off)]
-    found, tried = search(
+    located, tried = search(
         lambda cut: {"linear": 0.0 if cut.mended else 40.0},
         operators,
         ("linear",),
         refuses=lambda cut: refused and bool(cut.mended),
     )
-    assert found.mended_by == (mended or ())
-    assert any(one.mended for one in tried) is (mended is not None)
+    assert located.mended_by == (mended or ())
+    assert any(cut.mended for cut in tried) is (mended is not None)
 
 
 @pytest.mark.parametrize(
@@ -264,9 +266,11 @@ def test_exposing_a_result_is_a_cure_if_it_makes_the_outputs_of_the_part_right(
         fused = {"b", "c"} <= {*cut.kept} and "b" not in cut.given
         return {"c": 40.0 * fused, "d": 40.0 * fused, "b": exposed_db if "c" in cut.kept else 0.0}
 
-    found, _ = search(loses, refuses=lambda cut: refused and "b" in cut.given and len(cut.kept) < 4)
-    assert [one.name for one in found.part] == ["b", "c"]
-    assert [one.name for one in found.cured_by] == cured
+    located, _ = search(
+        loses, refuses=lambda cut: refused and "b" in cut.given and len(cut.kept) < 4
+    )
+    assert [operator.name for operator in located.part] == ["b", "c"]
+    assert [operator.name for operator in located.cured_by] == cured
 
 
 def test_a_part_is_cured_if_each_of_its_outputs_is_right() -> None:
@@ -277,14 +281,14 @@ def test_a_part_is_cured_if_each_of_its_outputs_is_right() -> None:
     ]
 
     def loses(cut: Cut) -> dict[str, float]:
-        whole = len(cut.kept) == 4 and {"c", "d"} <= {*cut.given}
+        returns_both = len(cut.kept) == 4 and {"c", "d"} <= {*cut.given}
         return {
-            "c": 40.0 * (whole and "a" not in cut.given),
-            "d": 40.0 * (whole and "b" not in cut.given),
+            "c": 40.0 * (returns_both and "a" not in cut.given),
+            "d": 40.0 * (returns_both and "b" not in cut.given),
         }
 
-    found, _ = search(loses, operators, ("c", "d"))
-    assert [one.name for one in found.part] == ["a", "b", "c", "d"]
-    assert [one.name for one in found.cured_by] == ["a", "b"]
-    assert [reader.name for reader in found.readers] == ["c"]
-    assert [output.wrong for output in found.part_outputs] == [True, True]
+    located, _ = search(loses, operators, ("c", "d"))
+    assert [operator.name for operator in located.part] == ["a", "b", "c", "d"]
+    assert [operator.name for operator in located.cured_by] == ["a", "b"]
+    assert [reader.name for reader in located.readers] == ["c"]
+    assert [output.wrong for output in located.part_outputs] == [True, True]

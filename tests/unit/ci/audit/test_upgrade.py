@@ -55,8 +55,8 @@ CASE = Case(
 
 def see(now: Case) -> list[tuple[str, str]]:
     """What differs of the case, with its verdict."""
-    found = compare_runs(make_report([CASE]), make_report([now]))
-    return [(one.what, one.verdict) for one in found]
+    differences = compare_runs(make_report([CASE]), make_report([now]))
+    return [(difference.what, difference.verdict) for difference in differences]
 
 
 def take(**figures: Any) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def give(**figures: Any) -> Case:
 
 
 @pytest.mark.parametrize(
-    ("now", "seen"),
+    ("now", "differences"),
     [
         (CASE, []),
         (replace(CASE, sqnr_db=None, max_abs=0.0), [("SQNR", "better")]),
@@ -86,8 +86,10 @@ def give(**figures: Any) -> Case:
         (replace(CASE, metric=0.5), []),  # nothing to compare it with
     ],
 )
-def test_each_difference_of_a_case_has_a_verdict(now: Case, seen: list[tuple[str, str]]) -> None:
-    assert see(now) == seen
+def test_each_difference_of_a_case_has_a_verdict(
+    now: Case, differences: list[tuple[str, str]]
+) -> None:
+    assert see(now) == differences
 
 
 LOST = ("spill_bytes", "0 bytes", "not known", "other", None)
@@ -110,23 +112,35 @@ def test_a_difference_has_both_figures_with_their_unit_and_the_change(
     old: dict[str, Any], now: dict[str, Any], row: tuple[object, ...]
 ) -> None:
     runs = [make_report([replace(CASE, **fields)]) for fields in (old, now)]
-    (found,) = compare_runs(*runs)
-    assert found.subject == "mlp 8a8w SM8650"
-    assert (found.what, found.before, found.now, found.verdict, found.change) == row
+    (difference,) = compare_runs(*runs)
+    assert difference.subject == "mlp 8a8w SM8650"
+    assert (
+        difference.what,
+        difference.before,
+        difference.now,
+        difference.verdict,
+        difference.change,
+    ) == row
 
 
 def test_cases_that_are_in_only_one_run_are_listed() -> None:
-    other = replace(CASE, model="resnet")
-    found = list(compare_runs(make_report([CASE, other]), make_report([CASE])))
-    assert [(one.subject, one.verdict) for one in found] == [("resnet 8a8w SM8650", "worse")]
-    assert [(one.what, one.before, one.now) for one in found] == [("run", "judged", "missing")]
-    found = list(compare_runs(make_report([CASE]), make_report([CASE, other])))
-    assert [(one.before, one.now, one.verdict) for one in found] == [("missing", "judged", "other")]
+    other_case = replace(CASE, model="resnet")
+    differences = list(compare_runs(make_report([CASE, other_case]), make_report([CASE])))
+    assert [(difference.subject, difference.verdict) for difference in differences] == [
+        ("resnet 8a8w SM8650", "worse")
+    ]
+    assert [(difference.what, difference.before, difference.now) for difference in differences] == [
+        ("run", "judged", "missing")
+    ]
+    differences = list(compare_runs(make_report([CASE]), make_report([CASE, other_case])))
+    assert [
+        (difference.before, difference.now, difference.verdict) for difference in differences
+    ] == [("missing", "judged", "other")]
     with pytest.raises(FailedError, match="no case in common") as caught:
-        list(compare_runs(make_report([CASE]), make_report([other])))
+        list(compare_runs(make_report([CASE]), make_report([other_case])))
     title = make_report([CASE]).title
     assert caught.value.why == (f"both are from {title}, but their models, schemes or SoCs differ")
-    later = replace(make_report([other]), session="test_onnx")
+    later = replace(make_report([other_case]), session="test_onnx")
     with pytest.raises(FailedError, match="no case in common") as newer:
         list(compare_runs(make_report([CASE]), later))
     assert newer.value.why == f"the old report is from {title}, the new one from test_onnx"
@@ -134,7 +148,7 @@ def test_cases_that_are_in_only_one_run_are_listed() -> None:
 
 
 def test_differences_are_sorted_from_worst_to_best() -> None:
-    every = [
+    new_cases = [
         give(spill_bytes=11),
         replace(give(read_bytes=4000), model="lstm"),
         replace(CASE, model="resnet", sqnr_db=35.0),
@@ -142,13 +156,14 @@ def test_differences_are_sorted_from_worst_to_best() -> None:
         replace(CASE, model="mobile", sqnr_db=20.0),
         replace(CASE, model="same"),
     ]
-    olds = [replace(CASE, model=name) for name in (*(one.model for one in every), "gone")]
-    found = make(make_report(olds), make_report(every))
-    assert [difference.subject.split()[0] for difference in found.differences] == [
+    olds = [replace(CASE, model=case.model) for case in new_cases]
+    olds.append(replace(CASE, model="gone"))
+    compared = make(make_report(olds), make_report(new_cases))
+    assert [difference.subject.split()[0] for difference in compared.differences] == [
         *("gone", "transformer", "mobile", "lstm", "mlp", "resnet")
     ]
-    assert (found.same, found.is_worse) == (1, True)
-    (total,) = [one for one in found.totals if one.what == "read_bytes"]
+    assert (compared.same, compared.is_worse) == (1, True)
+    (total,) = [row for row in compared.totals if row.what == "read_bytes"]
     assert (total.before, total.now, total.moved, total.cases) == (2400, 6000, 1, 6)
 
 
@@ -164,7 +179,7 @@ def test_a_figure_is_summed_over_the_cases_that_have_it_in_both_runs() -> None:
     old = make_report([*run(less=10, more=10, same=5, gone=100, unknown=None).cases, lost])
     lost = replace(lost, footprint=None)
     new = make_report([*run(less=7, more=30, same=5, fresh=100, unknown=1).cases, lost])
-    totals = {one.what: one for one in add_figures(old, new)}
+    totals = {total.what: total for total in add_figures(old, new)}
     assert totals["spill_bytes"] == Total(what="spill_bytes", before=25, now=42, moved=2, cases=3)
     assert totals["program_bytes"].cases == 4
     assert not {"vtcm_mb", "segment_align", "write_bytes"} & totals.keys()  # no sums, or not known
@@ -246,9 +261,9 @@ def test_upgrade_report_compares_two_reports(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    kept = "upgrade/onnxruntime-qnn==2.3.0/test_onnx"  # a report of an earlier call
-    write_report(make_report([CASE]), tmp_path / kept)
-    assert main(["upgrade-report", kept, kept]) == 0
+    old_run = "upgrade/onnxruntime-qnn==2.3.0/test_onnx"  # a report of an earlier call
+    write_report(make_report([CASE]), tmp_path / old_run)
+    assert main(["upgrade-report", old_run, old_run]) == 0
     assert "0 worse, 0 better, 0 other, 1 case" in capsys.readouterr().out
     write_report(make_report([CASE]), tmp_path / "old")
     write_report(make_report([replace(CASE, status=Status.FAILED)]), tmp_path / "bad")
@@ -271,21 +286,21 @@ def test_a_version_that_does_not_run_is_worse_and_no_success(
     write_report(make_report([CASE]), tmp_path / "old")
     (tmp_path / "sdk").mkdir()
     assert main(["upgrade-report", "old", "sdk", "--json"]) == 1
-    (found,) = json.loads(capsys.readouterr().out)["differences"]
-    assert (found["what"], found["verdict"]) == ("run", "worse")
-    assert "exited with" in found["now"]
-    assert "sdk" in found["now"]
+    (difference,) = json.loads(capsys.readouterr().out)["differences"]
+    assert (difference["what"], difference["verdict"]) == ("run", "worse")
+    assert "exited with" in difference["now"]
+    assert "sdk" in difference["now"]
 
 
 def test_known_faults_with_another_outcome_are_differences() -> None:
     def end(qnn: str) -> list[Rerun]:
-        return [one for one in list_tried(read_faults(), "onnx") if one.qnn == qnn]
+        return [rerun for rerun in list_tried(read_faults(), "onnx") if rerun.qnn == qnn]
 
-    found, refused = compare_faults(end("2.48.40"), end("2.49.40"))
-    assert found.subject == "broadcast-mul-before-norm (graph, onnx fp16)"
-    assert found.what == refused.what == "fault"
-    assert (found.before, found.now, found.verdict) == ("right", "wrong", "worse")
+    differing, refused = compare_faults(end("2.48.40"), end("2.49.40"))
+    assert differing.subject == "broadcast-mul-before-norm (graph, onnx fp16)"
+    assert differing.what == refused.what == "fault"
+    assert (differing.before, differing.now, differing.verdict) == ("right", "wrong", "worse")
     assert (refused.before, refused.now, refused.verdict) == ("refused", "wrong", "worse")
     back = list(compare_faults(end("2.49.40"), end("2.48.40")))
-    assert [one.verdict for one in back] == ["better", "better"]
+    assert [difference.verdict for difference in back] == ["better", "better"]
     assert not list(compare_faults(end("2.50.40"), end("2.51.0")))
