@@ -31,23 +31,24 @@ NOTHING = Found({}, (Fallback("aten.erf.default", "unsupported"),), (), 80)
 
 @dataclass
 class Asked:
-    """What the partitioner was asked for and with which environment; ``found`` is its answer."""
+    """What the partitioner was asked for, and in which environment; ``partitioned`` is its
+    answer."""
 
-    found: Found = WHOLE
+    partitioned: Found = WHOLE
     failure: str = ""
     jobs: list[tuple[Any, float]] = field(default_factory=list)
-    given: dict[str, Any] = field(default_factory=dict)
+    environment: dict[str, Any] = field(default_factory=dict)
 
     def run(self, job: Any, log: Path, timeout_s: float, *, max_bytes: int) -> Any:
         assert job.log == log == job.work / "log"
         assert job.work.is_dir()
         assert max_bytes == 0  # the policy sets none
         self.jobs.append((job, timeout_s))
-        return Ended((self.found, 0.5), self.failure, "")
+        return Ended((self.partitioned, 0.5), self.failure, "")
 
     @contextmanager
-    def enter(self, profile: str, _: Any, **more: Any) -> Iterator[Any]:
-        self.given = {"profile": profile, **more}
+    def enter(self, profile: str, _: Any, **arguments: Any) -> Iterator[Any]:
+        self.environment = {"profile": profile, **arguments}
         pool = SimpleNamespace(run=self.run, close=lambda: None)
         scratch = SimpleNamespace(open=lambda _: pool, scratch=Path("scratch"))
         Path("scratch").mkdir()
@@ -58,16 +59,16 @@ TOOLS = (Tool(name="other", version="1"), Tool(name=verb.LIBRARY, version="2.49"
 
 
 @pytest.fixture
-def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
+def recorder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
     for name in (SDK_VARIABLE, ADAPTOR_VARIABLE, "GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY"):
         monkeypatch.setenv(name, "")
-    made = Asked()
-    monkeypatch.setattr(verb.steps, "enter_environment", made.enter)
+    stand_in = Asked()
+    monkeypatch.setattr(verb.steps, "enter_environment", stand_in.enter)
     monkeypatch.setattr(verb, "describe_toolchain", lambda _: TOOLS)
     monkeypatch.setattr(verb.steps, "require_packages", lambda *_: None)
-    return made
+    return stand_in
 
 
 def run(*words: str) -> int:
@@ -75,14 +76,14 @@ def run(*words: str) -> int:
 
 
 def test_every_option_of_audit_reaches_the_audit(
-    asked: Asked,
+    recorder: Asked,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     qnn: list[str] = []
     match = "ci.audit.operators.match_faults"
-    monkeypatch.setattr(match, lambda *given: qnn.append(given[2]) or ())
+    monkeypatch.setattr(match, lambda *arguments: qnn.append(arguments[2]) or ())
     (tmp_path / "sdk").mkdir()
     (tmp_path / "sdk/sdk.yaml").touch()
     Path("qnn.toml").write_text('extends = "default"\n[schemes.fp16.outputs.0]\nmin_cosine = 0.5\n')
@@ -94,29 +95,29 @@ def test_every_option_of_audit_reaches_the_audit(
         *(("mlp", "SM8750"), ("lstm", "SM8750"))
     ]
     assert Path("out/audit/audit.json").is_file()
-    assert {timeout_s for _, timeout_s in asked.jobs} == {7}
-    assert {job.work.name for job, _ in asked.jobs} == {"audit-0", "audit-1"}
+    assert {timeout_s for _, timeout_s in recorder.jobs} == {7}
+    assert {job.work.name for job, _ in recorder.jobs} == {"audit-0", "audit-1"}
     chosen = QnnChoice(str(tmp_path / "sdk"), "wheel")
-    assert (asked.given["offline"], asked.given["choice"]) == (True, chosen)
-    assert (asked.given["profile"], qnn) == (chosen.profile, ["2.49", "2.49"])
+    assert (recorder.environment["offline"], recorder.environment["choice"]) == (True, chosen)
+    assert (recorder.environment["profile"], qnn) == (chosen.profile, ["2.49", "2.49"])
     pairs = {*pairwise(shlex.split(data["command"]))}
     assert pairs >= {(f"--{name}", word) for name, word in chosen.options.items()}
     assert ("--policy", "qnn.toml") in pairs
 
 
 @pytest.mark.parametrize(
-    ("found", "failure", "reason"),
+    ("partitioned", "failure", "reason"),
     [(NOTHING, "", "QNN accepted no node"), (WHOLE, "killed by SIGKILL", "killed by SIGKILL")],
 )
 def test_a_case_that_fails_fails_the_audit_and_is_annotated_on_github(
-    asked: Asked,
+    recorder: Asked,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    found: Found,
+    partitioned: Found,
     failure: str,
     reason: str,
 ) -> None:
-    asked.found, asked.failure = found, failure
+    recorder.partitioned, recorder.failure = partitioned, failure
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", "summary.md")
     assert run() == ExitCode.FAILED
@@ -129,10 +130,10 @@ def test_a_case_that_fails_fails_the_audit_and_is_annotated_on_github(
 
 
 def test_cases_are_listed_and_another_executorch_is_refused_without_an_environment(
-    asked: Asked, capsys: pytest.CaptureFixture[str]
+    recorder: Asked, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["audit", "--list"]) == ExitCode.OK
     assert "mlp" in capsys.readouterr().out
     assert run("--executorch", "1.0.7") == ExitCode.ENVIRONMENT
     assert "--executorch 1.0.7" in capsys.readouterr().err
-    assert not asked.given
+    assert not recorder.environment

@@ -40,13 +40,13 @@ def test_only_runtimes_that_this_call_built_are_used(
     (tmp_path / "build_direct").mkdir()
     linux = Built("build_linux", "1.5.1", "2.40", "/sdk")
     android = Built("build_android", "1.4.1", "2.37", "/sdk")
-    for finished, found in (
+    for finished, newest in (
         ("", None),
         ("build_linux build_android build_runner parity", android),
         ("build_linux build_direct", linux),
     ):
         monkeypatch.setenv(built.FINISHED, finished)
-        assert find_built(tmp_path) == found
+        assert find_built(tmp_path) == newest
     for text in ("{", "[]", '{"builds": []}'):
         (tmp_path / "build_direct/artifacts.json").write_text(text)
         assert find_built(tmp_path) == linux
@@ -65,10 +65,10 @@ def test_a_runner_loads_programs_of_its_own_executorch_and_of_no_newer_qnn(
     executorch: str, qnn: str, loads: bool
 ) -> None:
     runtime = Built("build_android", executorch, qnn, "/of/the/build")
-    told, found = compare_built(runtime, QnnChoice())
-    assert found is loads
+    comparison, is_loaded = compare_built(runtime, QnnChoice())
+    assert is_loaded is loads
     for part in ("ExecuTorch 1.5.1", WHEEL_QNN, "build_android", executorch, qnn):
-        assert part in told
+        assert part in comparison
     apart = explain_apart(runtime)
     assert (f"--executorch {executorch}" in apart) is (executorch != "1.5.1")
     assert ("--sdk /of/the/build" in apart) is (executorch == "1.5.1")

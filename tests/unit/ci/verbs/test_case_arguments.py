@@ -62,15 +62,15 @@ def test_an_unwritable_output_directory_is_refused_before_anything_else(
 ) -> None:
     (tmp_path / "a-file").touch()
     code = main([verb, "--model", "mlp", "--offline", option, "a-file"])
-    told = capsys.readouterr().err
+    message = capsys.readouterr().err
     assert code == ExitCode.DOWNLOAD
-    assert "a-file" in told
-    assert "cannot be written" in told
-    assert "1/4" not in told
+    assert "a-file" in message
+    assert "cannot be written" in message
+    assert "1/4" not in message
 
 
 @pytest.mark.parametrize(
-    ("present", "start", "found"),
+    ("present", "start", "policy_file"),
     [
         (["qnn.toml", ".git/", "a/b/"], "a/b", "qnn.toml"),
         (["qnn.toml", "a/qnn.toml", "a/b/"], "a/b", "a/qnn.toml"),
@@ -84,7 +84,7 @@ def test_a_policy_is_found_upwards_in_its_repository(
     monkeypatch: pytest.MonkeyPatch,
     present: list[str],
     start: str,
-    found: str | None,
+    policy_file: str | None,
 ) -> None:
     for name in present:
         path = tmp_path / name
@@ -93,10 +93,10 @@ def test_a_policy_is_found_upwards_in_its_repository(
             path.write_text('extends = "default"')
     (tmp_path / "link").symlink_to("a ü/b")
     monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path / start))
-    args, said = argparse.Namespace(policy=None, model=[], strict_noise=False), io.StringIO()
-    steps.read_limits(args, "emulator", Progress(said))
-    assert args.policy == (tmp_path / found if found else None)
-    assert said.getvalue().splitlines()[0].endswith(found or "own suite is tested")
+    args, terminal = argparse.Namespace(policy=None, model=[], strict_noise=False), io.StringIO()
+    steps.read_limits(args, "emulator", Progress(terminal))
+    assert args.policy == (tmp_path / policy_file if policy_file else None)
+    assert terminal.getvalue().splitlines()[0].endswith(policy_file or "own suite is tested")
 
 
 def test_the_command_that_repeats_a_case_is_quoted_for_a_shell(
@@ -106,13 +106,13 @@ def test_the_command_that_repeats_a_case_is_quoted_for_a_shell(
     add_options(parser, "--policy", "--plain", "--no-cache", "--soc")
     add_option(parser, "", "--runner", "", default="python", again=str)
 
-    def repeat(*words: str, **own: Any) -> list[str]:
+    def repeat(*words: str, **further: Any) -> list[str]:
         args = parser.parse_args(words)
-        vars(args).update(own)
+        vars(args).update(further)
         return shlex.split(repeat_command(args))
 
-    told = repeat("--policy", str(tmp_path / "a b.toml"), "--plain", "--runner", "sh 'x'")
-    assert told == ["run", "--policy", "a b.toml", "--plain", "--runner", "sh 'x'"]
+    command = repeat("--policy", str(tmp_path / "a b.toml"), "--plain", "--runner", "sh 'x'")
+    assert command == ["run", "--policy", "a b.toml", "--plain", "--runner", "sh 'x'"]
     several = ["--soc", "a", "--soc", "b"]
     assert repeat("--no-cache", "--runner", "python", *several) == ["run"]
     assert repeat(ours=True) == ["run", "--policy", "default"]
@@ -120,8 +120,8 @@ def test_the_command_that_repeats_a_case_is_quoted_for_a_shell(
         (tmp_path / name).mkdir()
     monkeypatch.chdir(tmp_path / "below")
     monkeypatch.delenv("QNN_CI_CALLER_DIR")
-    told = repeat(policy=Path("qnn.toml"))  # for the root of the repository
-    assert told == ["run", "--policy", "below/qnn.toml"]
+    command = repeat(policy=Path("qnn.toml"))  # for the root of the repository
+    assert command == ["run", "--policy", "below/qnn.toml"]
 
 
 def test_without_in_toto_attestation_a_note_says_that_no_evidence_is_written(
@@ -131,9 +131,9 @@ def test_without_in_toto_attestation_a_note_says_that_no_evidence_is_written(
         steps.importlib.util, "find_spec", lambda name: name != "in_toto_attestation"
     )
     monkeypatch.setattr(evidence, "write_evidence", None)
-    said = io.StringIO()
-    keep_evidence(make_report([]), tmp_path / "evidence", None, Progress(said))
-    assert "no in-toto-attestation" in said.getvalue()
+    terminal = io.StringIO()
+    keep_evidence(make_report([]), tmp_path / "evidence", None, Progress(terminal))
+    assert "no in-toto-attestation" in terminal.getvalue()
 
 
 def test_a_sarif_file_that_cannot_be_written_is_refused_before_the_run(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_a_sarif_file_that_cannot_be_written_is_refused_before_the_run(tmp_path:
         assert caught.value.fix
 
 
-def args_of(**more: Any) -> argparse.Namespace:
+def args_of(**changes: Any) -> argparse.Namespace:
     """What a call without options gives what publishes its report."""
     usual = {
         "base": None,
@@ -161,7 +161,7 @@ def args_of(**more: Any) -> argparse.Namespace:
         "sarif": None,
         "own": (),
     }
-    return argparse.Namespace(**{**usual, **more})
+    return argparse.Namespace(**{**usual, **changes})
 
 
 @pytest.mark.parametrize(
@@ -173,28 +173,30 @@ def args_of(**more: Any) -> argparse.Namespace:
         ([Status.FAILED, Status.PASSED], True, 1),
     ],
 )
-def test_figures_of_a_run_that_passed_are_recorded_when_that_is_asked_for(
+def test_figures_of_a_run_that_passed_are_recorded_on_request(
     tmp_path: Path, ends: list[Status], record: bool, recorded: int
 ) -> None:
     (tmp_path / "own.toml").write_text('extends = "default"\n')
-    own = replace(CASE, model="net")
-    report = make_report([replace(own, soc=f"S{n}", status=one) for n, one in enumerate(ends)])
-    args, said = args_of(record=record, policy=tmp_path / "own.toml"), io.StringIO()
-    outcome = publish(report, tmp_path / "reports", args, Progress(said))
+    user_case = replace(CASE, model="net")
+    report = make_report(
+        [replace(user_case, soc=f"S{n}", status=status) for n, status in enumerate(ends)]
+    )
+    args, terminal = args_of(record=record, policy=tmp_path / "own.toml"), io.StringIO()
+    outcome = publish(report, tmp_path / "reports", args, Progress(terminal))
     assert outcome.exit_code == report.exit_code
     assert len([*(tmp_path / "own-baselines").glob("*")]) == recorded
-    assert said.getvalue().count("recorded: own-baselines/") == recorded
+    assert terminal.getvalue().count("recorded: own-baselines/") == recorded
 
 
 def test_a_report_is_written_where_reports_and_kept_files_are(tmp_path: Path) -> None:
     """It includes the differences from a base, and replaces what an earlier run wrote."""
     report = make_report([CASE])
     write_report(make_report([replace(CASE, sqnr_db=60.0)]), tmp_path / "base")
-    kept = tmp_path / "kept"
-    args = args_of(keep_artifacts=kept, base=tmp_path / "base", sarif=tmp_path / "a.json")
+    kept_folder = tmp_path / "kept"
+    args = args_of(keep_artifacts=kept_folder, base=tmp_path / "base", sarif=tmp_path / "a.json")
     outcome = publish(report, tmp_path / "base", args, Progress())
     written = read_report(tmp_path / "base")
-    assert written == read_report(kept)
+    assert written == read_report(kept_folder)
     assert written.comparison
     assert outcome.data == report_data(written)
     assert (tmp_path / "a.json").is_file()

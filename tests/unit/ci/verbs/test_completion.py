@@ -60,9 +60,9 @@ def list_options(parser: argparse.ArgumentParser, indent: str) -> Iterator[str]:
         parts += [f"into {action.dest}", f"default {action.default!r}"]
         if isinstance(action.choices, dict):
             yield f"{indent}{', '.join(parts)}"
-            for name, one in action.choices.items():
+            for name, verb_parser in action.choices.items():
                 yield f"{indent}  {name}"
-                yield from list_options(one, indent + "    ")
+                yield from list_options(verb_parser, indent + "    ")
         else:
             parts += [f"one of {' '.join(action.choices)}"] if action.choices else []
             yield f"{indent}{', '.join(parts)}"

@@ -48,23 +48,23 @@ class Steps:
 
     environment: Environment = field(default_factory=lambda: Environment("emulator", (), {}))
     report: Report = field(default_factory=lambda: make_report([CASE]))
-    given: dict[str, Any] = field(default_factory=dict)
+    step_arguments: dict[str, Any] = field(default_factory=dict)
     ran: dict[str, Any] = field(default_factory=dict)
 
-    def take(self, profile: str, _work: str, run: Any, phases: Any, **more: Any) -> Report:
-        self.given = {"profile": profile, "phases": phases, **more}
+    def take(self, profile: str, _work: str, run: Any, phases: Any, **arguments: Any) -> Report:
+        self.step_arguments = {"profile": profile, "phases": phases, **arguments}
         report: Report = run(self.environment, "the scratch pool")
         return report
 
-    def run(self, environment: Any, runner: Any, options: Any, **more: Any) -> Report:
-        own = {"environment": environment, "runner": runner, "options": options}
-        self.ran = {**own, **more}
+    def run(self, environment: Any, runner: Any, options: Any, **arguments: Any) -> Report:
+        session = {"environment": environment, "runner": runner, "options": options}
+        self.ran = {**session, **arguments}
         return self.report
 
     @property
     def options(self) -> Options:
-        found: Options = self.ran["options"]
-        return found
+        ran_options: Options = self.ran["options"]
+        return ran_options
 
 
 @pytest.fixture
@@ -73,15 +73,15 @@ def steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Steps:
     monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
     for name in (SDK_VARIABLE, ADAPTOR_VARIABLE, built.FINISHED):
         monkeypatch.setenv(name, "")
-    made = Steps()
+    recorder = Steps()
     monkeypatch.setattr("ci.verbs.steps.record_baselines", lambda *_: [])
     monkeypatch.setattr("ci.report.html.render_html", lambda _: "")  # the slowest part
-    monkeypatch.setattr(emulate.steps, "take_steps", made.take)
+    monkeypatch.setattr(emulate.steps, "take_steps", recorder.take)
     monkeypatch.setattr(emulate.steps, "require_packages", lambda *_: None)
-    monkeypatch.setattr(emulate, "run_specs", made.run)
+    monkeypatch.setattr(emulate, "run_specs", recorder.run)
     monkeypatch.setattr(examine, "require_runtime", lambda *_: None)
     monkeypatch.setattr(built, "version", {"executorch": "1.5.1"}.__getitem__)
-    return made
+    return recorder
 
 
 def run(*words: str) -> int:
@@ -92,11 +92,12 @@ def test_every_option_of_test_emulator_reaches_the_run(steps: Steps, tmp_path: P
     Path("qnn.toml").write_text('extends = "default"\n[schemes.fp16]\nmin_cosine = 0.5\n')
     (tmp_path / "an sdk").mkdir()
     (tmp_path / "an sdk/sdk.yaml").touch()
-    own = ["--runner", "./a runner", "--log-level", "debug", "--adaptor", "wheel"]
+    pairs = ["--runner", "./a runner", "--log-level", "debug", "--adaptor", "wheel"]
     flags = ["--plain", "--try-unsupported", "--no-cache", "--record", "--offline"]
-    more = ["--policy", "qnn.toml", "--keep-artifacts", "kept", "--jobs", "3", "--timeout-s", "7"]
-    assert run(*own, *flags, *more, "--sdk", "an sdk", "--reports", "out") == ExitCode.OK
-    options, given = steps.options, steps.given
+    more_pairs = ["--keep-artifacts", "kept", "--jobs", "3", "--timeout-s", "7"]
+    words = [*pairs, *flags, "--policy", "qnn.toml", *more_pairs]
+    assert run(*words, "--sdk", "an sdk", "--reports", "out") == ExitCode.OK
+    options, step_arguments = steps.options, steps.step_arguments
     assert (options.use_cache, options.record, options.jobs) == (False, True, 3)
     assert (options.timeout_s, options.keep) == (7.0, tmp_path / "kept")
     assert options.files_directory == tmp_path / "out/test_emulator/qnn"
@@ -105,18 +106,19 @@ def test_every_option_of_test_emulator_reaches_the_run(steps: Steps, tmp_path: P
     assert options.policy == policy.for_backend(Backend.HTP)
     assert (steps.ran["runner"], steps.ran["plain"]) == ("./a runner", True)
     assert {spec.source.choices.log_level for spec in steps.options.specs} == {"debug"}
-    assert (given["offline"], given["tolerated"]) == (True, ("QNN505",))
-    assert given["choice"].sdk == str(tmp_path / "an sdk")
-    assert given["profile"] == given["choice"].profile != "emulator"
+    assert (step_arguments["offline"], step_arguments["tolerated"]) == (True, ("QNN505",))
+    assert step_arguments["choice"].sdk == str(tmp_path / "an sdk")
+    assert step_arguments["profile"] == step_arguments["choice"].profile != "emulator"
     command = shlex.split(options.command)
     assert {"--plain", "--try-unsupported"} <= {*command}
     sdk = ("--sdk", str(tmp_path / "an sdk"))
-    assert {*pairwise(command)} >= {*zip(own[::2], own[1::2], strict=True), tuple(more[:2]), sdk}
+    repeated = {*zip(pairs[::2], pairs[1::2], strict=True), ("--policy", "qnn.toml"), sdk}
+    assert {*pairwise(command)} >= repeated
 
 
 def test_the_backend_option_reaches_the_run_and_the_command_that_repeats_it(steps: Steps) -> None:
     assert main(["test-emulator", "--model", "mlp", "--backend", "lpai"]) == ExitCode.OK
-    assert steps.options.backend is steps.given["backend"] is Backend.LPAI
+    assert steps.options.backend is steps.step_arguments["backend"] is Backend.LPAI
     assert "--backend lpai" in steps.options.command
     assert steps.options.find_faults is not match_faults  # they are known of HTP alone
     assert steps.options.policy.schemes.keys() == {spec.scheme for spec in steps.options.specs}
@@ -131,9 +133,9 @@ def test_a_plan_and_a_choice_of_cases_exclude_each_other(
     assert main(["test-emulator", "--plan", "plan.json", word, "*"]) == ExitCode.USAGE
     fix = capsys.readouterr().err.partition("fix: ")[2]
     assert {*re.findall(r"--[a-z]+", fix)} == {"--plan", word}
-    assert not steps.given
+    assert not steps.step_arguments
     assert main(["test-emulator", "--plan", "plan.json", "--log-level", "info"]) == ExitCode.OK
-    assert [one.source.choices.log_level for one in steps.options.specs] == ["info"]
+    assert [spec.source.choices.log_level for spec in steps.options.specs] == ["info"]
     (spec,) = steps.options.specs
     assert (spec.model, spec.scheme.value, spec.soc) == ("mlp", "fp16", "SM8750")
 
@@ -153,10 +155,10 @@ def test_a_suite_refuses_options_of_cases_and_the_fix_names_only_what_was_typed(
     steps: Steps, words: list[str], named: set[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["test-emulator", "--suite", "faults", *words]) == ExitCode.USAGE
-    what, _, fix = capsys.readouterr().err.partition("fix: ")
-    assert words[0] in what
+    message, _, fix = capsys.readouterr().err.partition("fix: ")
+    assert words[0] in message
     assert {*re.findall(r"--[a-z]+", fix)} == named
-    assert not steps.given
+    assert not steps.step_arguments
 
 
 @pytest.mark.parametrize(
@@ -175,11 +177,11 @@ def test_options_that_need_suite_or_a_device_are_refused_without_it(
 ) -> None:
     assert run(*words) == ExitCode.USAGE
     assert f"{words[0]} needs {needed}" in capsys.readouterr().err
-    assert not steps.given
+    assert not steps.step_arguments
 
 
 @pytest.mark.parametrize(
-    ("entry", "words", "told"),
+    ("entry", "words", "message"),
     [
         ('lowering = { profile_level = "optrace" }', ["--runner", "./run"], "writes no trace"),
         ("run = { lpai_fps = 30 }", [], "--backend lpai"),
@@ -187,7 +189,7 @@ def test_options_that_need_suite_or_a_device_are_refused_without_it(
     ],
 )
 def test_options_that_a_runner_or_backend_lacks_are_refused_before_provisioning(
-    steps: Steps, entry: str, words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+    steps: Steps, entry: str, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("net.py").write_text("def factory(): ...\n")
     Path("qnn.toml").write_text(
@@ -195,8 +197,8 @@ def test_options_that_a_runner_or_backend_lacks_are_refused_before_provisioning(
     )
     call = ["test-emulator", "--policy", "qnn.toml", "--model", "m", *words]
     assert main(call) == ExitCode.USAGE
-    assert told in capsys.readouterr().err
-    assert not steps.given
+    assert message in capsys.readouterr().err
+    assert not steps.step_arguments
 
 
 def test_baselines_are_recorded_for_models_that_a_policy_lists(
@@ -208,10 +210,10 @@ def test_baselines_are_recorded_for_models_that_a_policy_lists(
     assert main([*record, "--model", "m", "--model", "mlp"]) == ExitCode.OK
     assert {Path(spec.model).name for spec in steps.options.specs} == {"m", "mlp"}
     assert steps.options.record
-    steps.given.clear()
+    steps.step_arguments.clear()
     assert main([*record, "--model", "net.py:factory"]) == ExitCode.USAGE
     assert "net.py:factory" in capsys.readouterr().err
-    assert not steps.given
+    assert not steps.step_arguments
 
 
 def test_a_report_is_compared_written_as_sarif_and_annotated(
@@ -229,32 +231,34 @@ def test_a_report_is_compared_written_as_sarif_and_annotated(
         assert "not faithful" in Path(file).read_text()
     written = read_report(Path("reports/test_emulator"))
     assert written.comparison
-    assert [str(one.case) for one in written.comparison.changed] == [str(failed)]
+    assert [str(change.case) for change in written.comparison.changed] == [str(failed)]
     monkeypatch.setenv("GITHUB_ACTIONS", "")
     assert run("--base", "gone") == ExitCode.FAILED
-    told = capsys.readouterr().err
-    assert ("not compared with the base: " in told, "::error" in told) == (True, False)
+    warnings = capsys.readouterr().err
+    assert ("not compared with the base: " in warnings, "::error" in warnings) == (True, False)
 
 
 def test_a_shard_runs_its_part_and_marks_its_report(steps: Steps) -> None:
-    found = []
+    shared_models = []
     for index in (1, 2):
         words = ["--scheme", "fp16", "--shard", f"{index}/2"]
         assert main(["test-emulator", "--model", "mlp", "--model", "lstm", *words]) == ExitCode.OK
         mark = read_report(Path("reports/test_emulator")).shard
         assert mark
         assert (mark.index, mark.count, len(mark.positions)) == (index, 2, 1)
-        found += [spec.model for spec in steps.options.specs]
-    assert sorted(found) == ["lstm", "mlp"]
+        shared_models += [spec.model for spec in steps.options.specs]
+    assert sorted(shared_models) == ["lstm", "mlp"]
 
 
 def test_shards_of_one_run_have_the_same_options_limits_and_runner(tmp_path: Path) -> None:
     (tmp_path / "own.toml").write_text('extends = "default"\n[schemes.fp16]\nmin_cosine = 0.5\n')
-    policies = [read_emulator_policy(one) for one in (None, tmp_path / "own.toml", None)]
+    policies = [read_emulator_policy(path) for path in (None, tmp_path / "own.toml", None)]
     spec = CaseSpec("mlp", Scheme.FP16, "SM8650")
-    other = emulate.set_log_level(spec, "debug")
+    debug_spec = emulate.set_log_level(spec, "debug")
     rows = [(policy, [spec], "") for policy in policies]
-    rows += [(policies[0], two, "") for two in ([other], [spec, other], [other, spec])]
+    rows += [
+        (policies[0], two, "") for two in ([debug_spec], [spec, debug_spec], [debug_spec, spec])
+    ]
     words = [
         "--runner cpp",
         "--backend gpu",
@@ -264,32 +268,32 @@ def test_shards_of_one_run_have_the_same_options_limits_and_runner(tmp_path: Pat
         "--starts 5",
     ]
     rows += [(policies[0], [spec], word) for word in words]
-    same = ["--sdk 2.37.0", "--jobs 2", "--no-cache", "--offline", "--reports other"]
-    rows += [(policies[0], [spec], one) for one in same]
+    undigested = ["--sdk 2.37.0", "--jobs 2", "--no-cache", "--offline", "--reports other"]
+    rows += [(policies[0], [spec], word) for word in undigested]
     parser = argparse.ArgumentParser()
     emulate.add_arguments(parser)
     options = [list_digested(parser.parse_args(row[2].split())) for row in rows]
     digests = [
-        emulate.take_shard(specs, "1/1", policy, own)[1].policy
-        for (policy, specs, _), own in zip(rows, options, strict=True)
+        emulate.take_shard(specs, "1/1", policy, digested)[1].policy
+        for (policy, specs, _), digested in zip(rows, options, strict=True)
     ]
-    assert {digests[at] for at in (2, *range(-len(same), 0))} == {digests[0]}
-    assert len({*digests}) == len(digests) - 1 - len(same)
+    assert {digests[at] for at in (2, *range(-len(undigested), 0))} == {digests[0]}
+    assert len({*digests}) == len(digests) - 1 - len(undigested)
 
 
 def test_another_executorch_is_refused_before_anything_is_done(steps: Steps) -> None:
     assert run("--executorch", "1.4.1") == ExitCode.ENVIRONMENT
-    assert not steps.given
+    assert not steps.step_arguments
     assert run("--executorch", "1.5.1") == ExitCode.OK
 
 
-def write_build(monkeypatch: pytest.MonkeyPatch, executorch: str, **more: str) -> None:
+def write_build(monkeypatch: pytest.MonkeyPatch, executorch: str, **build: str) -> None:
     """Write the record of a build of this call."""
     monkeypatch.setenv(built.FINISHED, "build_android")
     record = Path("reports/build_android/artifacts.json")
     record.parent.mkdir(parents=True, exist_ok=True)
     identity = {"executorch_version": executorch, "qnn_sdk_version": "2.99"}
-    record.write_text(json.dumps({"builds": [{"identity": identity, **more}]}))
+    record.write_text(json.dumps({"builds": [{"identity": identity, **build}]}))
 
 
 @pytest.mark.parametrize(
@@ -301,15 +305,15 @@ def write_build(monkeypatch: pytest.MonkeyPatch, executorch: str, **more: str) -
         (Status.FAILED, ["--strict"], ExitCode.FAILED),
     ],
 )
-def test_a_built_runner_that_does_not_load_the_programs_is_told_and_fails_strict_runs(
+def test_a_built_runner_that_does_not_load_the_programs_is_reported_and_fails_strict_runs(
     steps: Steps, monkeypatch: pytest.MonkeyPatch, status: Status, strict: list[str], code: ExitCode
 ) -> None:
     report = make_report([replace(CASE, status=status)])
     steps.report = replace(report, remarks=("a remark of the run",))
     fits = ExitCode.OK if status is Status.PASSED else ExitCode.FAILED
-    for executorch, wanted in (("1.4.1", code), ("1.5.1", fits)):
+    for executorch, exit_code in (("1.4.1", code), ("1.5.1", fits)):
         write_build(monkeypatch, executorch)
-        assert run(*strict) == wanted
+        assert run(*strict) == exit_code
         first, second = read_report(Path("reports/test_emulator")).remarks
         assert first == "a remark of the run"
         assert second.startswith("warning: ") is (executorch == "1.4.1")
@@ -325,7 +329,7 @@ def test_programs_are_lowered_for_the_runtime_that_the_call_built(
     write_build(monkeypatch, "1.5.1", lowers_with=str(tmp_path / "own"))
     for words, sdk in (([], "own"), (["--sdk", "other"], "other")):
         assert run(*words) == ExitCode.OK
-        assert steps.given["choice"].sdk == str(tmp_path / sdk)
+        assert steps.step_arguments["choice"].sdk == str(tmp_path / sdk)
         assert ("--sdk", str(tmp_path / sdk)) in pairwise(shlex.split(steps.options.command))
 
 
@@ -349,15 +353,15 @@ def test_a_device_s_bundle_chooses_the_soc_if_the_call_does_not(
     bundle = SimpleNamespace(socs=("SM8750", "SM8650"))
     monkeypatch.setattr(deploy, "read_bundle", lambda _: bundle)
     monkeypatch.setattr(deploy, "ready_device", ready)
-    monkeypatch.setattr(deploy, "describe_device", lambda *given: f"on {given[1]}")
+    monkeypatch.setattr(deploy, "describe_device", lambda *arguments: f"on {arguments[1]}")
     monkeypatch.setattr(emulate, "check_backend", lambda *_: pytest.fail("the host's own"))
     assert run("--bundle", "a bundle", *words) == ExitCode.OK
     assert {spec.soc for spec in steps.options.specs} == {soc or "SM8650"}
     assert steps.ran["runner"] == "the device's runner"
     assert read_report(Path("reports/test_emulator")).remarks == ("on facts",)
     command = shlex.split(steps.options.command)
-    own = [*zip(words[::2], words[1::2], strict=True)]
-    assert {*pairwise(command)} >= {one for one in own if one[0] != "--soc"}
+    typed = [*zip(words[::2], words[1::2], strict=True)]
+    assert {*pairwise(command)} >= {pair for pair in typed if pair[0] != "--soc"}
     assert ("--bundle", str(Path("a bundle").absolute())) in pairwise(command)
     for option in ("--any", "--starts", "--device"):
         assert (option in command) is (option in words)
@@ -369,7 +373,7 @@ def test_the_wheel_s_runner_runs_no_program_of_an_overlay(
     (tmp_path / "overlay").mkdir()
     for adaptor in ("overlay", str(tmp_path / "overlay")):
         assert run("--runner", "cpp", "--adaptor", adaptor) == ExitCode.USAGE
-        assert not steps.given
+        assert not steps.step_arguments
     monkeypatch.setenv(ADAPTOR_VARIABLE, "")
     assert run("--runner", "cpp", "--adaptor", "wheel") == ExitCode.OK
     steps.environment = Environment("emulator", (), {"PYTHONPATH": "/an/overlay"})
@@ -377,7 +381,7 @@ def test_the_wheel_s_runner_runs_no_program_of_an_overlay(
 
 
 @pytest.mark.parametrize(
-    ("words", "socs", "told"),
+    ("words", "socs", "message"),
     [
         ({}, ["SM8550"], ""),
         ({"any": "soc=sm8650"}, ["SM8650"], ""),
@@ -390,14 +394,14 @@ def test_the_wheel_s_runner_runs_no_program_of_an_overlay(
     ],
 )
 def test_a_run_on_a_device_is_for_socs_of_its_bundle(
-    monkeypatch: pytest.MonkeyPatch, words: dict[str, Any], socs: list[str], told: str
+    monkeypatch: pytest.MonkeyPatch, words: dict[str, Any], socs: list[str], message: str
 ) -> None:
     bundle = SimpleNamespace(socs=("SM8550", "SM8650"))
     monkeypatch.setattr(deploy, "read_bundle", lambda _: bundle)
     usual = {"runner": emulate.NAME, "bundle": Path("b"), "soc": [], "any": ""}
     args = Namespace(**{**usual, **words})
-    if told:
-        with pytest.raises(UsageError, match=told):
+    if message:
+        with pytest.raises(UsageError, match=message):
             emulate.check_device(args)
         return
     emulate.check_device(args)

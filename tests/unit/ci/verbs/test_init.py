@@ -107,10 +107,10 @@ def test_init_for_an_onnx_file_writes_an_onnx_policy_and_workflow(
 ) -> None:
     (root / "net.onnx").write_bytes(EMPTY_GRAPH)
     assert main(["init", "--uses", USES, "--model", "../net.onnx"]) == ExitCode.OK
-    told = [one for one in capsys.readouterr().out.splitlines() if "has no onnx" not in one]
+    printed = [line for line in capsys.readouterr().out.splitlines() if "has no onnx" not in line]
     written = ("qnn.toml", WRITTEN[2], ".gitignore")
-    assert told[:-1] == [f"wrote {root / name}" for name in written]
-    assert "test-onnx" in told[-1]
+    assert printed[:-1] == [f"wrote {root / name}" for name in written]
+    assert "test-onnx" in printed[-1]
     entry = read_emulator_policy(root / "qnn.toml", "onnx").models["net"]
     assert (entry.path, entry.schemes) == (f"{root}/net.onnx", ())  # it may be quantized already
     workflow = yaml.safe_load((root / WRITTEN[2]).read_text())
@@ -148,7 +148,7 @@ def test_init_overwrites_no_file_without_force(
     (root / name).symlink_to("nowhere")
     assert main(["init", "--uses", USES]) == ExitCode.USAGE
     assert f"{name} " in capsys.readouterr().err
-    assert sum(os.path.lexists(root / one) for one in WRITTEN) == 1
+    assert sum(os.path.lexists(root / written) for written in WRITTEN) == 1
     assert main(["init", "--uses", USES, "--force"]) == ExitCode.OK
     assert (root / name).is_file()
 
@@ -184,12 +184,14 @@ def test_a_model_of_any_name_is_found_by_the_policy(root: Path, file: str, name:
     assert main(["init", "--uses", USES, "--model", f"../{file}:NAME"]) == ExitCode.OK
     assert not (root / "qnn_model.py").exists()
     policy = read_emulator_policy(root / "qnn.toml")
-    assert {key: one.path for key, one in policy.models.items()} == {name: f"{root}/{file}:NAME"}
+    assert {key: entry.path for key, entry in policy.models.items()} == {
+        name: f"{root}/{file}:NAME"
+    }
     assert "# NAME() returns" in (root / "qnn.toml").read_text()
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--workflow-only"], "it is not known which workflow to call"),
         (["--workflow-only", "--uses", USES], "there is no qnn.toml"),
@@ -206,13 +208,13 @@ def test_a_model_of_any_name_is_found_by_the_policy(root: Path, file: str, name:
 def test_init_names_the_file_that_cannot_be_written(
     root: Path,
     words: list[str],
-    said: str,
+    message: str,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(ci.verbs.init, "find_workflow", lambda: "")
     assert main(["init", *words]) == ExitCode.USAGE
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not any((root / name).exists() for name in WRITTEN)
 
 
@@ -230,8 +232,10 @@ def test_a_workflow_whose_repository_is_not_known_is_written_later(
     (root / "qnn_model.py").write_text("def factory(): ...")
     (root / "net.onnx").write_bytes(EMPTY_GRAPH)
     assert main(["init", "--model", f"../{model}", "--json"]) == ExitCode.OK
-    (told,) = (note for note in json.loads(capsys.readouterr().out)["notes"] if "--uses" in note)
-    assert "init --workflow-only --uses" in told
+    (note_of_uses,) = (
+        note for note in json.loads(capsys.readouterr().out)["notes"] if "--uses" in note
+    )
+    assert "init --workflow-only --uses" in note_of_uses
     policy = (root / "qnn.toml").read_text()
     assert not (root / WRITTEN[2]).exists()
     assert main(["init", "--workflow-only", "--uses", USES]) == ExitCode.OK
@@ -255,17 +259,24 @@ def test_a_policy_has_shapes_that_work_for_an_onnx_file(
     ends = [helper.make_tensor_value_info(name, 1, shape) for name in "xy"]
     graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", ends[:1], ends[1:])
     (root / "net.onnx").write_bytes(helper.make_model(graph).SerializeToString())
-    said: list[str] = []
-    text = ci.verbs.init.make_policy(str(root / "net.onnx"), root, said)["qnn.toml"]
-    found = next((one.partition(" #")[0] for one in text.splitlines() if "shapes = " in one), None)
-    assert (found, len(said)) == (line, notes)
+    remarks: list[str] = []
+    text = ci.verbs.init.make_policy(str(root / "net.onnx"), root, remarks)["qnn.toml"]
+    shapes_line = next(
+        (
+            policy_line.partition(" #")[0]
+            for policy_line in text.splitlines()
+            if "shapes = " in policy_line
+        ),
+        None,
+    )
+    assert (shapes_line, len(remarks)) == (line, notes)
 
 
 FOUND = "example/executorch-qnn-ci@" + "b" * 40
 
 
 @pytest.mark.parametrize(
-    ("url", "found"),
+    ("url", "commit"),
     [
         ("https://github.com/example/executorch-qnn-ci.git", FOUND),
         ("https://github.com/example/executorch-qnn-ci/", FOUND),
@@ -275,14 +286,14 @@ FOUND = "example/executorch-qnn-ci@" + "b" * 40
     ],
 )
 def test_an_installation_from_github_knows_its_commit(
-    tmp_path: Path, url: str, found: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, url: str, commit: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """pip records the commit as PEP 610 says."""
     origin = {"url": url, "vcs_info": {"vcs": "git", "commit_id": "b" * 40}}
     (tmp_path / "direct_url.json").write_text(json.dumps(origin))
     installed = metadata.PathDistribution(tmp_path)
     monkeypatch.setattr(metadata, "distribution", lambda _: installed)
-    assert ci.verbs.init.find_origin() == found
+    assert ci.verbs.init.find_origin() == commit
 
 
 @pytest.mark.parametrize(
@@ -319,6 +330,6 @@ def test_a_clone_from_github_knows_its_commit_if_it_was_pushed(
         run_git(clone, "remote", "add", "origin", url)
     if pushed:
         run_git(clone, "update-ref", "refs/remotes/origin/main", commit)
-    wanted = f"{repository}@{commit}" if repository else ""
-    assert ci.verbs.init.find_pushed_commit(clone) == wanted
+    pushed_commit = f"{repository}@{commit}" if repository else ""
+    assert ci.verbs.init.find_pushed_commit(clone) == pushed_commit
     assert ci.verbs.init.find_pushed_commit(tmp_path) == ""

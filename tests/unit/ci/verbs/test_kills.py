@@ -35,10 +35,10 @@ def kill_at_each_instant(
 ) -> dict[str, bytes | str]:
     """Run a command until it is killed, and again, for each ``step``-th access to a file below its
     directory. Check that the files are then those of a run that is not killed, and return them."""
-    wanted = tmp_path / "0000"
-    prepare(wanted)
-    run(wanted)
-    files = read_tree(wanted)
+    unkilled = tmp_path / "0000"
+    prepare(unkilled)
+    run(unkilled)
+    files = read_tree(unkilled)
     instant, kills, is_killed = 1, 0, True
     while is_killed:
         top = tmp_path / f"{instant:04}"

@@ -72,19 +72,19 @@ ENGINES = {"emulator": ExecutorchEngine(()), "onnx": OnnxEngine(toolchain=(), sd
 def test_localise_options_reach_the_search(searched: list[Namespace], tmp_path: Path) -> None:
     (tmp_path / "sdk").mkdir()
     (tmp_path / "sdk/sdk.yaml").touch()
-    more = ["--limit", "1", "--reproducer", "out/one.py", "--no-cache", "--offline"]
+    options = ["--limit", "1", "--reproducer", "out/one.py", "--no-cache", "--offline"]
     words = ["--timeout-s", "0.5", "--soc", "SM8750", "--sdk", "sdk", "--adaptor", "wheel"]
     (tmp_path / "own.toml").write_text('extends = "default"\n[schemes.fp16]\nmin_cosine = 0.5\n')
-    more += ["--policy", "own.toml"]
-    assert main(["localise", *ONE, *more, *words]) == ExitCode.FAILED
-    (one,) = searched
-    own = replace(read_emulator_policy(tmp_path / "own.toml"), strict_noise=True)
-    assert one.setup.options.policy == own.for_backend(Backend.HTP)
-    assert (one.spec.soc, one.limit) == ("SM8750", 1)
-    assert one.reproducer == tmp_path / "out" / "one.py"
-    assert (one.setup.options.timeout_s, one.setup.options.use_cache) == (0.5, False)
-    assert (one.setup.pool, one.setup.runner) == ("pool", "the runner")
-    assert one.parts == TorchParts(ENGINES["emulator"])
+    options += ["--policy", "own.toml"]
+    assert main(["localise", *ONE, *options, *words]) == ExitCode.FAILED
+    (search,) = searched
+    policy = replace(read_emulator_policy(tmp_path / "own.toml"), strict_noise=True)
+    assert search.setup.options.policy == policy.for_backend(Backend.HTP)
+    assert (search.spec.soc, search.limit) == ("SM8750", 1)
+    assert search.reproducer == tmp_path / "out" / "one.py"
+    assert (search.setup.options.timeout_s, search.setup.options.use_cache) == (0.5, False)
+    assert (search.setup.pool, search.setup.runner) == ("pool", "the runner")
+    assert search.parts == TorchParts(ENGINES["emulator"])
     ((tools, offline),) = entered
     assert offline
     assert tools.choice == QnnChoice(str(tmp_path / "sdk"), "wheel")
@@ -96,14 +96,14 @@ def test_localise_divides_an_onnx_file_by_nodes(searched: list[Namespace], tmp_p
     words = ["--model", "net.onnx", "--scheme", "u8", "--shape", "x=1,2"]
     words += ["--reproducer", "one.onnx"]
     assert main(["localise", *words]) == ExitCode.FAILED
-    (one,) = searched
-    assert (one.spec.scheme, one.spec.source.shapes) == (Scheme.U8, (("x", (1, 2)),))
-    assert one.parts == OnnxParts(ENGINES["onnx"], one.setup.work / "model")
+    (search,) = searched
+    assert (search.spec.scheme, search.spec.source.shapes) == (Scheme.U8, (("x", (1, 2)),))
+    assert search.parts == OnnxParts(ENGINES["onnx"], search.setup.work / "model")
     assert entered[0][0].profile == "onnx"
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["--limit", "0"], "--limit 0"),
         (["--timeout-s", "0"], "--timeout-s 0"),
@@ -121,7 +121,7 @@ def test_contradictory_localise_options_are_usage_errors_before_any_search(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     words: list[str],
-    told: str,
+    message: str,
 ) -> None:
     (tmp_path / "net.py").write_text("def factory(): ...\ndef other(): ...\n")
     (tmp_path / "methods.toml").write_text(
@@ -131,7 +131,7 @@ def test_contradictory_localise_options_are_usage_errors_before_any_search(
     named = [] if "--policy" in words else ONE
     assert main(["localise", *named, *words]) == ExitCode.USAGE
     assert (searched, entered) == ([], [])
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_a_reproducer_that_cannot_be_written_is_named_before_the_search(

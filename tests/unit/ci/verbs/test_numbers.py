@@ -41,7 +41,7 @@ IMPOSSIBLE = ("inf", "-inf", "nan", "1e400", "1" + "0" * 400, "-1e300")
 
 
 @pytest.mark.parametrize("form", POLICIES)
-def test_numbers_of_policies(
+def test_an_impossible_number_in_a_policy_is_a_usage_error(
     form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -56,7 +56,9 @@ def test_numbers_of_policies(
 @pytest.mark.parametrize(
     "words", ["deploy --wait", "sign lib.so --timeout", "update zig --cooldown", "fuzz --minutes"]
 )
-def test_numbers_of_options(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_impossible_number_of_an_option_is_a_usage_error(
+    words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     *_, option = words.split()
     for value in IMPOSSIBLE:
         code = main([*words.split()[:-1], f"{option}={value}"])
@@ -65,7 +67,7 @@ def test_numbers_of_options(words: str, capsys: pytest.CaptureFixture[str]) -> N
 
 
 @pytest.mark.parametrize("key", ["sqnr_db", "sqnr_db_quantized"])
-def test_numbers_of_baselines(key: str, tmp_path: Path) -> None:
+def test_an_impossible_number_in_a_baseline_is_refused(key: str, tmp_path: Path) -> None:
     path = tmp_path / "baselines.toml"
     for value in ("9.5", *IMPOSSIBLE):
         numbers = {"sqnr_db": "1", key: value}
@@ -85,7 +87,7 @@ NUMBERS = [key for key, value in msgspec.structs.asdict(LINE).items() if isinsta
 
 
 @pytest.mark.parametrize("key", NUMBERS)
-def test_numbers_of_latency_lines(key: str, tmp_path: Path) -> None:
+def test_an_impossible_number_in_a_latency_line_is_refused(key: str, tmp_path: Path) -> None:
     policy = tmp_path / "qnn.toml"
     lines = msgspec.to_builtins(Lines(source="s", qnn="", lines=(LINE,)))
     path = find_own(policy)

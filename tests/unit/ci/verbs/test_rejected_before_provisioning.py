@@ -59,7 +59,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ('inputs = "gone.npy"\n', "models.m.inputs"),
         ('inputs = "photos"\n', "is a directory, which is not read for samples"),
@@ -93,13 +93,13 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 @pytest.mark.parametrize("verb", ["test-emulator", "test-onnx"])
 def test_wrong_data_files_of_a_policy_are_refused_before_provisioning(
-    repository: Path, verb: str, text: str, said: str, capsys: pytest.CaptureFixture[str]
+    repository: Path, verb: str, text: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = "x.onnx" if verb == "test-onnx" else "net.py:factory"
     (repository / "qnn.toml").write_text(ENTRY.replace("net.py:factory", path) + text)
     assert main([verb, "--policy", "qnn.toml"]) == ExitCode.USAGE
     err = capsys.readouterr().err
-    assert said in err
+    assert message in err
     assert "qnn.toml" in err or ".np" in err
 
 
@@ -142,16 +142,16 @@ def test_packages_that_a_verb_needs_are_checked_before_provisioning(
     words: list[str],
     names: tuple[str, ...],
 ) -> None:
-    asked: list[tuple[str, ...]] = []
+    required: list[tuple[str, ...]] = []
 
-    def refuse(wanted: tuple[str, ...], _: str) -> None:
-        asked.append(tuple(wanted))
+    def refuse(packages: tuple[str, ...], _: str) -> None:
+        required.append(tuple(packages))
         raise UnfitError("it is missing")
 
     monkeypatch.setattr(f"ci.verbs.{module}.require_packages", refuse)
     has_offline = "--project" not in words and words[0] != "versions-matrix"
     assert main([*words, *(["--offline"] if has_offline else [])]) == ExitCode.ENVIRONMENT
-    assert asked == [names]
+    assert required == [names]
 
 
 @pytest.mark.parametrize(

@@ -35,17 +35,17 @@ class World:
     findings: tuple[Finding, ...] = ()
     repaired: tuple[str, ...] = ()
     while_provisioning: Callable[[], object] = lambda: None
-    asked: list[Any] = field(default_factory=list)
+    calls: list[Any] = field(default_factory=list)
 
-    def provision(self, *given: Any, **more: Any) -> Environment:
-        self.asked.append((given[0], more))
+    def provision(self, *arguments: Any, **options: Any) -> Environment:
+        self.calls.append((arguments[0], options))
         self.while_provisioning()
-        one = Provisioned("qnn-runtime", "2.49.40", self.root / ROOT, repaired=self.repaired)
-        other = Provisioned("libcxx", "18.1", self.root / "libcxx")
-        return Environment(given[0], (one, other), {"QNN_SDK_ROOT": str(one.root)})
+        runtime = Provisioned("qnn-runtime", "2.49.40", self.root / ROOT, repaired=self.repaired)
+        libcxx = Provisioned("libcxx", "18.1", self.root / "libcxx")
+        return Environment(arguments[0], (runtime, libcxx), {"QNN_SDK_ROOT": str(runtime.root)})
 
-    def examine(self, profile: str, environment: Environment, **more: Any) -> Verdict:
-        self.asked.append((profile, environment.variables, more["python"]))
+    def examine(self, profile: str, environment: Environment, **options: Any) -> Verdict:
+        self.calls.append((profile, environment.variables, options["python"]))
         return Verdict(profile, self.findings)
 
 
@@ -55,10 +55,10 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
     for name in DROPPED_VARIABLES:
         monkeypatch.delenv(name, raising=False)
-    made = World(tmp_path)
-    monkeypatch.setattr(verb, "provision_profile", made.provision)
-    monkeypatch.setattr(verb, "examine", made.examine)
-    return made
+    fake = World(tmp_path)
+    monkeypatch.setattr(verb, "provision_profile", fake.provision)
+    monkeypatch.setattr(verb, "examine", fake.examine)
+    return fake
 
 
 @pytest.fixture
@@ -72,8 +72,8 @@ def github(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], s
 
 def read_outputs(text: str) -> dict[str, Any]:
     rows = dict(line.split("=", 1) for line in text.splitlines())
-    own = {name: json.loads(value) for name, value in rows.items() if name != "report"}
-    return {**own, "report": rows["report"]}
+    outputs = {name: json.loads(value) for name, value in rows.items() if name != "report"}
+    return {**outputs, "report": rows["report"]}
 
 
 def list_annotations(text: str, level: str) -> list[str]:
@@ -105,7 +105,7 @@ def test_setup_on_github_writes_variables_and_outputs(
         f"qnn-runtime 2.49.40  {world.root / ROOT}",
         f"libcxx 18.1  {world.root / 'libcxx'}",
     ]
-    assert world.asked[0][0] == "emulator"
+    assert world.calls[0][0] == "emulator"
     assert github("PATH") == ""
 
 
@@ -153,7 +153,7 @@ def test_an_unfit_environment_fails_and_gives_no_variables(
 
 
 @pytest.mark.parametrize(
-    ("files", "told"),
+    ("files", "ending"),
     [
         (["lib/libQnnHtp.so"], "lib/libQnnHtp.so"),
         (
@@ -167,13 +167,13 @@ def test_setup_warns_of_a_repaired_tree(
     github: Callable[[str], str],
     capsys: pytest.CaptureFixture[str],
     files: list[str],
-    told: str,
+    ending: str,
 ) -> None:
     world.repaired = tuple(files)
     assert main(["setup"]) == ExitCode.OK
     assert read_outputs(github("OUTPUT"))["repaired"]
     (warning,) = list_annotations(capsys.readouterr().err, "warning")
-    assert warning.endswith(told)
+    assert warning.endswith(ending)
 
 
 @pytest.mark.parametrize(
@@ -218,14 +218,14 @@ def test_setup_provisions_verifies_and_examines_the_requested_profile(
 ) -> None:
     words = ["--offline", "--trust-first-use", "--accept-licence", "--python", "python3"]
     assert main(["setup", "android+ndk@r26c", *words]) == ExitCode.OK
-    (name, more), (examined, variables, python) = world.asked
+    (name, arguments), (examined, variables, python) = world.calls
     assert name == examined == "android+ndk@r26c"
-    options = more["options"]
-    assert more["verify"]
+    options = arguments["options"]
+    assert arguments["verify"]
     assert (options.offline, options.trust_first_use, options.accept_licence) == (True,) * 3
     assert (bool(variables["QNN_SDK_ROOT"]), python) == (True, Path("python3"))
     assert main(["setup"]) == ExitCode.OK
-    assert not world.asked[-2][-1]["options"].offline
+    assert not world.calls[-2][-1]["options"].offline
 
 
 @pytest.mark.usefixtures("github")
@@ -233,7 +233,7 @@ def test_secrets_are_masked_before_anything_is_fetched(
     world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("QNN_CI_MIRROR", "https://mirror.example/?sig=abcdef0123")
-    seen: list[str] = []
-    world.while_provisioning = lambda: seen.append(capsys.readouterr().err)
+    printed: list[str] = []
+    world.while_provisioning = lambda: printed.append(capsys.readouterr().err)
     assert main(["setup"]) == ExitCode.OK
-    assert "::add-mask::abcdef0123" in seen[0].splitlines()
+    assert "::add-mask::abcdef0123" in printed[0].splitlines()

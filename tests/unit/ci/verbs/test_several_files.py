@@ -16,8 +16,8 @@ from tests.stand_ins.lowered import make_program
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
-    whole = make_program()
-    for name, data in {"right.pte": whole, "cut.pte": whole[:200]}.items():
+    program = make_program()
+    for name, data in {"right.pte": program, "cut.pte": program[:200]}.items():
         (tmp_path / name).write_bytes(data)
     log = "make: *** No space left on device\n"
     for name, text in {"quiet.log": "all is well\n", "full.log": log, "out/a.log": log}.items():
@@ -40,11 +40,11 @@ def test_a_damaged_file_before_a_whole_one_fails_the_inspection(
 
 
 @pytest.mark.parametrize(
-    ("names", "found"), [(["full.log", "quiet.log"], [1, 0]), (["quiet.log", "out"], [0, 1])]
+    ("names", "causes"), [(["full.log", "quiet.log"], [1, 0]), (["quiet.log", "out"], [0, 1])]
 )
 def test_a_log_with_a_cause_before_or_after_others_fails_the_explanation(
-    names: list[str], found: list[int], capsys: pytest.CaptureFixture[str]
+    names: list[str], causes: list[int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["explain", *names, "--json"]) == ExitCode.FAILED
     logs = json.loads(capsys.readouterr().out)["logs"]
-    assert [len(log["causes"]) for log in logs] == found
+    assert [len(log["causes"]) for log in logs] == causes

@@ -28,22 +28,22 @@ INPUTS = [
 
 
 @pytest.fixture
-def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What was asked for: the request, and the roots that were given or are needed."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
-    found: dict[str, Any] = {}
+    recorded: dict[str, Any] = {}
 
-    def find(given: Any, build: Path, environ: Any, needed: Any, _progress: Any) -> None:
+    def find(roots: Any, build: Path, environ: Any, needed: Any, _progress: Any) -> None:
         assert environ is os.environ
-        found.update(given=given, build=build, needed=needed)
+        recorded.update(roots=roots, build=build, needed=needed)
 
     def plan(request: Any) -> Any:
-        found["request"] = request
+        recorded["request"] = request
         return SimpleNamespace(request=request, notes=("a note", "more"), inputs=INPUTS)
 
     def resolve(_: Any) -> Any:
-        if found["request"].signer_command:
+        if recorded["request"].signer_command:
             return SimpleNamespace(
                 words=["sign", "k3y-of-ours", "--password", "secret", "testsig-0x12.so"]
             )
@@ -53,69 +53,73 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.setattr(verb, "make_plan", plan)
     monkeypatch.setattr(verb, "resolve_signer", resolve)
     monkeypatch.setattr(verb, "read_device_serial", lambda device: f"0x{device}")
-    return found
+    return recorded
 
 
-def test_every_option_of_sign_reaches_the_request(asked: dict[str, Any], tmp_path: Path) -> None:
+def test_every_option_of_sign_reaches_the_request(recorded: dict[str, Any], tmp_path: Path) -> None:
     words = ["--lpai-arch", "v6", "--htp-arch", "v81", "--direct-mode", "--op-package-dir", "op"]
     words += ["--qnn-sdk", "q", "--hexagon-sdk", "h", "--hexagon-tools", "t", "--build-dir", "b"]
     words += ["--out", "o", "--signer", "mine", "--signer-python", "py", "--timeout", "7"]
     words += ["--testsig", "12", "--force", "--accept-unrecognised"]
     assert main(["sign", "x.so", "y.so", *words, "--dry-run"]) == ExitCode.OK
-    request = asked["request"]
+    request = recorded["request"]
     assert request.selection == Selection(
         "v6", "v81", True, tmp_path / "op", (tmp_path / "x.so", tmp_path / "y.so")
     )
-    assert asked["given"] == {
+    assert recorded["roots"] == {
         name: tmp_path / name[0] if name != "hexagon_tools" else tmp_path / "t"
         for name in ("qnn_sdk", "hexagon_sdk", "hexagon_tools")
     }
-    assert (asked["build"], request.target) == (tmp_path / "b", tmp_path / "o")
+    assert (recorded["build"], request.target) == (tmp_path / "b", tmp_path / "o")
     assert (request.signer_command, request.signer_python, request.timeout_s) == ("mine", "py", 7)
     assert (request.serial, request.force, request.accept_unrecognised) == ("0xc", True, True)
-    assert asked["needed"] == {"qnn_sdk", "hexagon_tools"}
+    assert recorded["needed"] == {"qnn_sdk", "hexagon_tools"}
 
 
 def test_the_device_serial_is_read_only_for_a_real_signature(
-    asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    recorded: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = {name: Verification(size) for name, size in (("a.so", 7), ("b.so", 9))}
-    ended = SimpleNamespace(reports=made, record={"signer": "mine"})
+    reports = {name: Verification(size) for name, size in (("a.so", 7), ("b.so", 9))}
+    ended = SimpleNamespace(reports=reports, record={"signer": "mine"})
     monkeypatch.setattr(verb, "sign", lambda *_: ended)
     words = ["sign", "--signer", "mine", "--out", "o", "--device", "77", "--testsig"]
-    for more, serial in ((["adb", "--dry-run"], "adb"), (["12"], "0xc"), (["adb"], "0x77")):
-        assert main([*words, *more]) == ExitCode.OK
-        assert asked["request"].serial == serial
-    said = capsys.readouterr().out
-    assert render_reports({Path(name): one for name, one in made.items()}) in said
-    assert f"2 files signed and verified in {asked['request'].target}" in said
+    for words_of_call, serial in (
+        (["adb", "--dry-run"], "adb"),
+        (["12"], "0xc"),
+        (["adb"], "0x77"),
+    ):
+        assert main([*words, *words_of_call]) == ExitCode.OK
+        assert recorded["request"].serial == serial
+    printed = capsys.readouterr().out
+    assert render_reports({Path(name): report for name, report in reports.items()}) in printed
+    assert f"2 files signed and verified in {recorded['request'].target}" in printed
     assert main([*words, "adb", "--json"]) == ExitCode.OK
     data = json.loads(capsys.readouterr().out)
     assert (data["dry_run"], data["record"]) == (False, {"signer": "mine"})
-    assert data["out"] == str(asked["request"].target)
-    assert data["reports"] == {name: one.as_data() for name, one in made.items()}
+    assert data["out"] == str(recorded["request"].target)
+    assert data["reports"] == {name: report.as_data() for name, report in reports.items()}
 
 
 def test_a_sign_dry_run_lists_every_library_and_masks_secrets(
-    asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    recorded: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("SIGNING_TOKEN", "K3Y-of-ours")
     words = ["sign", "x.so", "--out", "o", "--dry-run"]
     assert main([*words, "--signer", "mine"]) == ExitCode.OK
-    said = capsys.readouterr()
-    *lines, signer, target = said.out.splitlines()
+    printed = capsys.readouterr()
+    *lines, signer, target = printed.out.splitlines()
     assert lines == ["a.so: V75, QNN v2.49, /sdk/a.so", "b.so: V81, QNN none, /sdk/b.so"]
     assert signer == "signer: sign *** --password '***' testsig-***.so"
-    assert target.endswith(str(asked["request"].target))
-    assert [one for one in said.err.splitlines() if one.startswith("note: ")] == [
+    assert target.endswith(str(recorded["request"].target))
+    assert [line for line in printed.err.splitlines() if line.startswith("note: ")] == [
         *("note: a note", "note: more")
     ]
     masked = signer.removeprefix("signer: ")
-    for more, signer, testsig in (
+    for words_of_call, signer, testsig in (
         ([], "none found: no signer", False),
         (["--signer", "mine", "--testsig", "12"], masked, True),
     ):
-        assert main([*words, *more, "--json"]) == ExitCode.OK
+        assert main([*words, *words_of_call, "--json"]) == ExitCode.OK
         data = json.loads(capsys.readouterr().out)
         assert [
             (library["name"], library["source"], library["sha256"][0])
@@ -125,4 +129,4 @@ def test_a_sign_dry_run_lists_every_library_and_masks_secrets(
             ("b.so", "{sdk}/b.so", "b"),
         ]
         assert (data["signer"], data["testsig"], data["dry_run"]) == (signer, testsig, True)
-        assert (data["out"], data["notes"]) == (str(asked["request"].target), ["a note", "more"])
+        assert (data["out"], data["notes"]) == (str(recorded["request"].target), ["a note", "more"])

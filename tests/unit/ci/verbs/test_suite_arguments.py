@@ -38,8 +38,8 @@ class Suite:
     runs: list[Any] = field(default_factory=list)
     opened: dict[str, str] = field(default_factory=dict)
 
-    def take(self, profile: str, _work: str, run: Any, phases: Any, **more: Any) -> Report:
-        self.steps = {"profile": profile, **more}
+    def take(self, profile: str, _work: str, run: Any, phases: Any, **arguments: Any) -> Report:
+        self.steps = {"profile": profile, **arguments}
         scratch = SimpleNamespace(open=self.open, scratch=Path("scratch"))
         environment = SimpleNamespace(apply=lambda variables: {**variables, "APPLIED": "1"})
         report: Report = run(environment, scratch)
@@ -50,9 +50,9 @@ class Suite:
         self.opened = variables
         return "pool"
 
-    def make(self, **given: Any) -> Any:
-        self.runs.append(SimpleNamespace(**given))
-        tests = given["header"].tests
+    def make(self, **arguments: Any) -> Any:
+        self.runs.append(SimpleNamespace(**arguments))
+        tests = arguments["header"].tests
         entries = self.entries or [
             Entry(test=test, ran=Ran.SKIPPED, message="no phone") for test in tests
         ]
@@ -63,23 +63,23 @@ class Suite:
 def suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Suite:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
-    own = (SUITE, SOURCE, "QNN_DELEGATE_TEST", "QNN_SOC_MODEL")
-    for name in (SDK_VARIABLE, ADAPTOR_VARIABLE, "QNN_CI_FINISHED", *own):
+    suite_variables = (SUITE, SOURCE, "QNN_DELEGATE_TEST", "QNN_SOC_MODEL")
+    for name in (SDK_VARIABLE, ADAPTOR_VARIABLE, "QNN_CI_FINISHED", *suite_variables):
         monkeypatch.setenv(name, "")
-    made = Suite()
+    recorder = Suite()
     monkeypatch.setattr("ci.report.html.render_html", lambda _: "")
     monkeypatch.setattr(faults, "FRONTENDS", ())
     for name, stand_in in {
-        "take_steps": made.take,
+        "take_steps": recorder.take,
         "require_packages": lambda *_: None,
         "describe_toolchain": lambda _: TOOLS,
         "name_toolchain": lambda parts, _: [part.name for part in parts],
         "list_tests": lambda *_: [*TESTS],
-        "SuiteRun": made.make,
+        "SuiteRun": recorder.make,
         "read_comparisons": lambda _: [],
     }.items():
         monkeypatch.setattr(verb, name, stand_in)
-    return made
+    return recorder
 
 
 def run(*words: str, name: str = "upstream") -> int:
@@ -90,12 +90,12 @@ def run(*words: str, name: str = "upstream") -> int:
 
 def test_a_suite_without_options_runs_whole_for_its_soc(suite: Suite) -> None:
     run()
-    (given,) = suite.runs
-    header = given.header
+    (suite_run,) = suite.runs
+    header = suite_run.header
     assert (header.suite, header.soc, header.repeat) == ("upstream", "SM8650", 1)
     assert (header.every, header.tests, header.tools) == (TESTS, TESTS, TOOLS)
-    assert (given.directory, given.resume) == (Path("reports/upstream").absolute(), False)
-    assert given.timeout_s >= given.ratchet.timeout_s
+    assert (suite_run.directory, suite_run.resume) == (Path("reports/upstream").absolute(), False)
+    assert suite_run.timeout_s >= suite_run.ratchet.timeout_s
     assert (suite.steps["profile"], suite.steps["offline"]) == ("emulator", False)
     assert suite.steps["choice"].is_usual
     expected = {"QNN_SOC_MODEL": "SM8650", "QNN_DELEGATE_TEST": "1", "QNN_ARTIFACT_DIR": "scratch"}
@@ -106,7 +106,7 @@ def test_a_suite_without_options_runs_whole_for_its_soc(suite: Suite) -> None:
     assert report.remarks[0].startswith("4 tests of 4: 0 passed by both; ")
     first, *rows = report.cases  # far fewer tests ran than this suite has
     assert first.status is Status.FAILED
-    assert [(row.model, row.status) for row in rows] == [(one, Status.FAILED) for one in TESTS]
+    assert [(row.model, row.status) for row in rows] == [(test, Status.FAILED) for test in TESTS]
     assert all("no phone" in row.reason for row in rows)  # and no row expects that
 
 
@@ -118,14 +118,14 @@ def test_every_option_of_test_upstream_reaches_the_suite(suite: Suite, tmp_path:
     (tmp_path / "sdk").mkdir()
     (tmp_path / "sdk/sdk.yaml").touch()
     words = ["--soc", "sm8750", "--filter", "*_b", "--filter", "*_c", "--repeat", "2"]
-    more = ["--jobs", "3", "--timeout-s", "100000", "--resume", "--offline", "--reports", "out"]
-    assert run(*words, *more, "--source", str(source), "--sdk", "sdk") == ExitCode.FAILED
-    (given,) = suite.runs
-    header = given.header
+    further = ["--jobs", "3", "--timeout-s", "100000", "--resume", "--offline", "--reports", "out"]
+    assert run(*words, *further, "--source", str(source), "--sdk", "sdk") == ExitCode.FAILED
+    (suite_run,) = suite.runs
+    header = suite_run.header
     assert (header.soc, header.repeat) == ("SM8750", 2)
     assert (header.every, header.tests) == (TESTS, ("C::test_b", "C::test_c"))
-    assert (given.jobs, given.timeout_s, given.resume) == (3, 100_000, True)
-    assert given.directory == tmp_path / "out" / "upstream"
+    assert (suite_run.jobs, suite_run.timeout_s, suite_run.resume) == (3, 100_000, True)
+    assert suite_run.directory == tmp_path / "out" / "upstream"
     assert suite.steps["offline"]
     assert suite.steps["choice"].sdk == str(tmp_path / "sdk")
     assert suite.steps["profile"] == suite.steps["choice"].profile != "emulator"
@@ -134,8 +134,8 @@ def test_every_option_of_test_upstream_reaches_the_suite(suite: Suite, tmp_path:
     report = read_report(tmp_path / "out" / "upstream")
     assert [case.model for case in report.cases] == ["C::test_b", "C::test_c"]
     assert report.remarks[0].startswith("2 tests of 4: ")
-    own = ["--suite", "upstream", "--soc", "SM8750", "--source", "tree", "--sdk"]
-    assert shlex.split(report.command)[-8:] == [*own, str(tmp_path / "sdk")]
+    repeated = ["--suite", "upstream", "--soc", "SM8750", "--source", "tree", "--sdk"]
+    assert shlex.split(report.command)[-8:] == [*repeated, str(tmp_path / "sdk")]
 
 
 def test_the_identity_of_a_suite_run_depends_on_its_tools_and_source(
@@ -149,23 +149,23 @@ def test_the_identity_of_a_suite_run_depends_on_its_tools_and_source(
         places.append(["--source", str(tmp_path / name)] if name else [])
     for words in (*places, places[0]):
         run(*words)
-    first, second, third, again = (one.header.identity for one in suite.runs)
+    first, second, third, fourth = (suite_run.header.identity for suite_run in suite.runs)
     assert len({first, second, third}) == 3
-    assert again == first
+    assert fourth == first
 
 
 def test_a_run_is_of_the_suite_s_own_tests_and_judged_by_the_policy_of_its_call(
     suite: Suite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[Any] = []
+    paths: list[Any] = []
     read = verb.read_expectations
-    monkeypatch.setattr(verb, "read_expectations", lambda path: asked.append(path) or read(None))
+    monkeypatch.setattr(verb, "read_expectations", lambda path: paths.append(path) or read(None))
     names = ["T::a[qnn_8a8w]", "T::a[xnnpack]", "T::b[qnn_16a8w]"]
     monkeypatch.setattr(verb, "list_tests", lambda *_: names)
     run("--policy", "own.toml", name="backend-suite")
-    assert asked == [tmp_path / "own.toml"]
-    (given,) = suite.runs
-    assert given.header.every == given.header.tests == (names[0], names[2])
+    assert paths == [tmp_path / "own.toml"]
+    (suite_run,) = suite.runs
+    assert suite_run.header.every == suite_run.header.tests == (names[0], names[2])
 
 
 def test_tests_that_did_not_run_are_counted_and_repeats_are_one_case(suite: Suite) -> None:
@@ -188,8 +188,11 @@ def test_judge_again_is_refused_before_a_run_of_the_suite(
     assert not suite.runs
 
 
+OTHER_BACKENDS = [("--backend", backend.value) for backend in Backend if backend is not Backend.HTP]
+
+
 @pytest.mark.parametrize(
-    ("name", "words", "told"),
+    ("name", "words", "message"),
     [
         ("upstream", ["--soc", "SM9999"], "there is no SoC 'SM9999'"),
         (FAULTS, ["--soc", "SM9999"], "there is no SoC 'SM9999'"),
@@ -202,22 +205,22 @@ def test_judge_again_is_refused_before_a_run_of_the_suite(
             for words in (
                 *(("--model", "mlp"), ("--record",), ("--runner", "cpp"), ("--shard", "1/2")),
                 *(("--plain",), ("--keep-artifacts", "kept"), ("--list",), ("--bundle", "b")),
-                *(("--backend", one.value) for one in Backend if one is not Backend.HTP),
+                *OTHER_BACKENDS,
             )
         ),
         (FAULTS, ["--soc", "SM8650", "--soc", "SM8750"], "only one --soc"),
     ],
 )
 def test_options_that_a_suite_cannot_use_are_refused(
-    suite: Suite, name: str, words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+    suite: Suite, name: str, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(*words, name=name) == ExitCode.USAGE
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not suite.steps
 
 
 @pytest.mark.parametrize("name", ["upstream", FAULTS])
-def test_a_suite_runs_with_the_executorch_that_is_asked_for(suite: Suite, name: str) -> None:
+def test_a_suite_runs_with_the_requested_executorch(suite: Suite, name: str) -> None:
     assert run("--executorch", "1.0.7", name=name) == ExitCode.ENVIRONMENT
     assert not suite.steps
 
@@ -243,7 +246,7 @@ def test_the_old_command_is_refused_in_the_first_of_several_sessions(
     monkeypatch.setenv("QNN_CI_COMMAND", "./nox")
     monkeypatch.setenv("QNN_CI_SESSIONS", "build_aot test_emulator")
     words = ["--source", "my tree", "--suite", "upstream"]
-    for own in (["build", "aot"], ["test-emulator"]):
-        assert main([*own, *words]) == ExitCode.USAGE
+    for verb_words in (["build", "aot"], ["test-emulator"]):
+        assert main([*verb_words, *words]) == ExitCode.USAGE
         fix = f"fix: run `./nox -s build_aot test_upstream -- {shlex.join(words)}`"
         assert fix in capsys.readouterr().err

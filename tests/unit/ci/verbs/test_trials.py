@@ -26,14 +26,14 @@ from tests.stand_ins.android_apps import BUILD, library
 @pytest.fixture
 def entered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What the environment was entered with, and which variables its workers get."""
-    given: dict[str, Any] = {}
+    entered_with: dict[str, Any] = {}
 
     @contextmanager
-    def enter(profile: str, _: Any, **more: Any) -> Iterator[Any]:
-        given.update(profile=profile, **more)
+    def enter(profile: str, _: Any, **arguments: Any) -> Iterator[Any]:
+        entered_with.update(profile=profile, **arguments)
 
         def start(variables: dict[str, str]) -> str:
-            given["variables"] = variables
+            entered_with["variables"] = variables
             return "workers"
 
         names = ("other", *RUNTIMES)
@@ -44,11 +44,11 @@ def entered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         yield environment, SimpleNamespace(scratch=tmp_path, open=start), None
 
     def require(names: Any, extra: str) -> None:
-        given["packages"] = (tuple(names), extra)
+        entered_with["packages"] = (tuple(names), extra)
 
     monkeypatch.setattr(trials, "enter_environment", enter)
     monkeypatch.setattr(trials, "require_packages", require)
-    return given
+    return entered_with
 
 
 def put_library(place: Path, build: str) -> Path:
@@ -68,10 +68,10 @@ def test_a_trial_uses_the_qnn_version_and_library_of_the_runtime(
     monkeypatch.setattr(trials, "find_library", lambda root, _: root / HTP)
     root = put_library(tmp_path, BUILD)
     usual = QnnChoice("", "")
-    with trials.open_bench("onnx", usual, Progress(), offline=True) as made:
-        assert made.qnn == "2.49.99"
+    with trials.open_bench("onnx", usual, Progress(), offline=True) as bench:
+        assert bench.qnn == "2.49.99"
         for _ in range(2):
-            trial = made.make(Scheme.FP16, "SM8750")
+            trial = bench.make(Scheme.FP16, "SM8750")
     assert entered["offline"]
     assert "PYTHONPATH" not in entered["variables"]
     assert trial.job.options == {"backend_path": str(root / HTP), "soc": "SM8750", "s": Scheme.FP16}
@@ -80,12 +80,12 @@ def test_a_trial_uses_the_qnn_version_and_library_of_the_runtime(
     )
     assert trial.scratch == tmp_path / "fp16-SM8750"
     assert trial.scratch.is_dir()
-    with trials.open_bench("executorch", usual, Progress()) as made:
-        assert made.make(Scheme.FP16, "SM8750").job.options == {}
+    with trials.open_bench("executorch", usual, Progress()) as bench:
+        assert bench.make(Scheme.FP16, "SM8750").job.options == {}
 
 
 @pytest.mark.parametrize(
-    ("frontend", "asked", "chosen"),
+    ("frontend", "requested", "chosen"),
     [
         ("onnx", [], ["fp16", "u8", "u16a8w"]),
         ("executorch", [], ["fp16", "8a8w", "16a8w"]),
@@ -93,12 +93,12 @@ def test_a_trial_uses_the_qnn_version_and_library_of_the_runtime(
     ],
 )
 def test_the_schemes_of_a_trial_depend_on_the_front_end(
-    frontend: Any, asked: list[str], chosen: list[str]
+    frontend: Any, requested: list[str], chosen: list[str]
 ) -> None:
-    assert [scheme.value for scheme in trials.choose_schemes(frontend, asked)] == chosen
+    assert [scheme.value for scheme in trials.choose_schemes(frontend, requested)] == chosen
     for word in ("8a8w", "asis"):
-        told = rf"--scheme {word} is not supported by onnx(.|\n)*u16a8w"
-        with pytest.raises(UsageError, match=told):
+        message = rf"--scheme {word} is not supported by onnx(.|\n)*u16a8w"
+        with pytest.raises(UsageError, match=message):
             trials.choose_schemes("onnx", ["u8", word])
 
 
@@ -106,12 +106,12 @@ def test_versions_matrix_with_known_shows_recorded_results_and_runs_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    one = read_faults()[0].name
-    assert main(["versions-matrix", "--known", "--fault", one, "--json"]) == ExitCode.OK
+    fault = read_faults()[0].name
+    assert main(["versions-matrix", "--known", "--fault", fault, "--json"]) == ExitCode.OK
     text = capsys.readouterr().out
-    assert one in text
-    assert not any(other.name in text for other in read_faults()[1:])
+    assert fault in text
+    assert not any(other_fault.name in text for other_fault in read_faults()[1:])
     assert json.loads(text)
-    assert main(["versions-matrix", "--fault", one, "--fault", "no-such"]) == ExitCode.USAGE
+    assert main(["versions-matrix", "--fault", fault, "--fault", "no-such"]) == ExitCode.USAGE
     assert "no-such" in capsys.readouterr().err
     assert not [*tmp_path.iterdir()]

@@ -98,10 +98,10 @@ class Runs:
     def __init__(self, leaves: Any = lambda *_: None) -> None:
         self.leaves = leaves
         self.argv: list[str] = []
-        self.more: dict[str, Any] = {}
+        self.keywords: dict[str, Any] = {}
 
-    def __call__(self, argv: list[str], **more: Any) -> Any:
-        self.argv, self.more = argv, more
+    def __call__(self, argv: list[str], **keywords: Any) -> Any:
+        self.argv, self.keywords = argv, keywords
         self.leaves(argv)
         return SimpleNamespace(describe=lambda: "exited with 3", output=" one\n\n  two \n")
 
@@ -117,15 +117,15 @@ def test_a_run_without_a_report_is_a_difference_that_names_its_log(
     log = Path("out", "2.49.0_rc.log")
     log.parent.mkdir()
     log.write_text("the user's")
-    runs = Runs(lambda _: runs.more["log"].write_text("of the run"))
+    runs = Runs(lambda _: runs.keywords["log"].write_text("of the run"))
     monkeypatch.setattr(upgrade_report, "run_process", runs)
     noted: list[Difference] = []
     side = Side("2.49.0 rc", session=EMULATOR, sdk="2.49.0")
     assert run_side(side, NONE, Progress(), noted) is None
-    assert runs.more["env"]["PYTHONPATH"] == str(upgrade_report.OWN)
-    (one,) = noted
-    assert (one.subject, one.verdict) == ("2.49.0 rc", "worse")
-    assert one.now == "exited with 3: one two (whole log: out/2.49.0_rc.log)"
+    assert runs.keywords["env"]["PYTHONPATH"] == str(upgrade_report.OWN)
+    (difference,) = noted
+    assert (difference.subject, difference.verdict) == ("2.49.0 rc", "worse")
+    assert difference.now == "exited with 3: one two (whole log: out/2.49.0_rc.log)"
     assert log.read_text() == "of the run"
     assert log.with_name(f"{log.name}.old").read_text() == "the user's"
 
@@ -134,8 +134,8 @@ def test_qnn_version_of_a_side_is_read_from_its_libraries_or_else_its_report(pla
     named = make_report([], toolchain=(Tool(name="x", version="1"), Tool(name=HTP, version=BUILD)))
     path = place / LIBRARIES / HTP
     tree = Side("a", tree=place)
-    for report, own in ((None, ""), (make_report([]), ""), (named, "2.49.99")):
-        assert find_qnn(tree, report) == find_qnn(Side("a"), report) == own
+    for report, qnn in ((None, ""), (make_report([]), ""), (named, "2.49.99")):
+        assert find_qnn(tree, report) == find_qnn(Side("a"), report) == qnn
     path.parent.mkdir(parents=True)
     path.write_bytes(library(HTP))
     assert find_qnn(tree, None) == "2.49.99"
@@ -158,7 +158,7 @@ def test_a_package_that_cannot_be_fetched_leaves_nothing(
     with pytest.raises(DownloadError) as caught:
         fetch_package("executorch", "9.9", Progress())
     assert (caught.value.why, bool(caught.value.fix)) == ("no such version", True)
-    assert not [one for one in (place / "home").rglob("*") if one.is_file()]
+    assert not [path for path in (place / "home").rglob("*") if path.is_file()]
 
 
 def test_the_libraries_of_a_wheel_are_laid_out_like_an_sdk(
@@ -204,15 +204,15 @@ def test_a_package_that_another_process_fetched_meanwhile_is_used(
 
     monkeypatch.setattr(upgrade_report, "run_process", Runs(leave))
     assert fetch_package("executorch", "1.4.1", Progress()) == theirs
-    assert [one.name for one in theirs.iterdir()] == ["theirs"]
+    assert [path.name for path in theirs.iterdir()] == ["theirs"]
 
 
 # -- the whole comparison -------------------------------------------------------------------------
 
 
 CASES = [
-    Case(model="mlp", scheme="fp16", soc="SM8650", status=one)
-    for one in (Status.PASSED, Status.FAILED)
+    Case(model="mlp", scheme="fp16", soc="SM8650", status=status)
+    for status in (Status.PASSED, Status.FAILED)
 ]
 
 
@@ -236,28 +236,28 @@ def test_two_versions_are_compared_by_their_cases_and_known_faults(
     for name, build, status in zip(("old", "new"), builds, statuses, strict=True):
         tools = (Tool(name=HTP, version=f"v{build}.260101000000"),) if build else ()
         write_report(make_report([CASES[status]], toolchain=tools), place / name)
-    found = Difference("a fault", "fault", "wrong", "right", "better")
+    difference = Difference("a fault", "fault", "wrong", "right", "better")
     monkeypatch.setattr(upgrade_report, "list_ends", lambda side, qnn, *_: (side.name, qnn))
     ends: list[Any] = []
     monkeypatch.setattr(
-        upgrade_report, "compare_faults", lambda *given: ends.extend(given) or [found]
+        upgrade_report, "compare_faults", lambda *arguments: ends.extend(arguments) or [difference]
     )
     outcome = upgrade_report.execute(args_of("old", "new", reports=place / "out"), Progress())
     assert ends == ([*zip(("old", "new"), builds, strict=True)] if compared else [])
-    told = [
+    subjects = [
         difference["subject"]
         for difference in outcome.data["differences"]
         if difference["what"] == "fault"
     ]
-    assert told == ["a fault"] * compared
+    assert subjects == ["a fault"] * compared
     assert (outcome.exit_code, bool(outcome.text)) == (code, True)
     assert (place / "out/index.html").is_file()
 
 
-def args_of(old: str, new: str, **more: Any) -> Namespace:
+def args_of(old: str, new: str, **changes: Any) -> Namespace:
     usual: dict[str, Any] = {"session": EMULATOR, "policy": None, "reports": Path("out")}
     usual |= {"model": [], "scheme": [], "soc": [], "options": ()}
-    return Namespace(old=old, new=new, **{**usual, **more})
+    return Namespace(old=old, new=new, **{**usual, **changes})
 
 
 @pytest.mark.parametrize(

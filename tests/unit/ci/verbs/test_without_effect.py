@@ -76,13 +76,13 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(("words", "text", "told"), KEYS.values(), ids=KEYS)
+@pytest.mark.parametrize(("words", "text", "message"), KEYS.values(), ids=KEYS)
 def test_a_key_without_effect_is_refused(
-    repository: Path, words: str, text: str, told: str, capsys: pytest.CaptureFixture[str]
+    repository: Path, words: str, text: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (repository / "qnn.toml").write_text(f'extends = "default"\n{text}\n')
     assert main([*shlex.split(words), "--offline"]) == ExitCode.USAGE
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_a_scheme_of_the_command_line_replaces_those_of_the_policy(repository: Path) -> None:
