@@ -12,19 +12,18 @@ Order = tuple[list[int], list[int]]  # the shape before a permutation, and its o
 def merge_axes(shape: Sequence[int], order: Sequence[int]) -> Order:
     """Return a shape and an order of axes that move elements in the same way with fewer axes: axes
     of size 1 are dropped, and axes that stay neighbours are one."""
-    kept = [one for one in order if shape[one] > 1] or [0]
-    numbers = {one: place for place, one in enumerate(sorted(kept))}
-    sizes = [shape[one] for one in sorted(kept)]
-    groups: list[list[int]] = []
-    for one in map(numbers.__getitem__, kept):
-        if groups and one == groups[-1][-1] + 1:
-            groups[-1].append(one)
+    long_axes = [axis for axis in order if shape[axis] > 1] or [0]
+    numbers = {axis: number for number, axis in enumerate(sorted(long_axes))}
+    sizes = [shape[axis] for axis in sorted(long_axes)]
+    groups: list[list[int]] = []  # of axes that stay neighbours, in the new order
+    for number in map(numbers.__getitem__, long_axes):
+        if groups and number == groups[-1][-1] + 1:
+            groups[-1].append(number)
         else:
-            groups.append([one])
-    ranked = sorted(groups)
-    return [math.prod(sizes[one] for one in group) for group in ranked], [
-        ranked.index(group) for group in groups
-    ]
+            groups.append([number])
+    groups_before = sorted(groups)
+    merged_shape = [math.prod(sizes[number] for number in group) for group in groups_before]
+    return merged_shape, [groups_before.index(group) for group in groups]
 
 
 def split_order(sizes: Sequence[int], order: Sequence[int], most: int) -> list[Order]:
@@ -33,14 +32,17 @@ def split_order(sizes: Sequence[int], order: Sequence[int], most: int) -> list[O
     if len(order) <= most:
         return [([*sizes], [*order])]
     steps = []
-    held = [*range(len(order))]
-    for place, wanted in enumerate(order):
-        found = held.index(wanted)
-        if found == place:
+    current = [*range(len(order))]  # the order of the axes after the steps so far
+    for place, axis in enumerate(order):
+        position = current.index(axis)
+        if position == place:
             continue
-        parts = (held[:place], held[place:found], [wanted], held[found + 1 :])
-        steps.append(([math.prod(sizes[one] for one in part) for part in parts], [0, 2, 1, 3]))
-        held = [*parts[0], wanted, *parts[1], *parts[3]]
+        done, skipped, behind = current[:place], current[place:position], current[position + 1 :]
+        step_shape = [
+            math.prod(sizes[moved] for moved in part) for part in (done, skipped, [axis], behind)
+        ]
+        steps.append((step_shape, [0, 2, 1, 3]))
+        current = [*done, axis, *skipped, *behind]
     return steps
 
 
@@ -49,7 +51,7 @@ def read_equation(equation: str) -> tuple[list[str], str] | None:
     not stated, or if an operand has a label twice or axes without a label."""
     terms, arrow, result = equation.replace(" ", "").partition("->")
     labels = terms.split(",")
-    is_unique = all(len({*one}) == len(one) for one in (*labels, result))
+    is_unique = all(len(set(term)) == len(term) for term in (*labels, result))
     return (labels, result) if arrow and "." not in equation and is_unique else None
 
 
@@ -67,22 +69,23 @@ def choose_block(size: int) -> int:
     return min(divisors, key=lambda block: abs(block - root), default=root)
 
 
-def find_growth(size: int, step: int, pad: int, more: int, limit: float) -> int:
+def find_growth(size: int, step: int, pad: int, output_pad: int, limit: float) -> int:
     """Return how many zeros to append to the kernel of a transposed convolution, of ``size`` along
-    an axis, so that it reaches all rows of the result with as much less output padding, which is
-    then below ``limit``. ``step`` is the stride, ``pad`` the padding and ``more`` the output
-    padding."""
-    counts = range(more + 1)
-    reached = (one for one in counts if more - one - pad <= -(size + one) % step)
-    return next(one for one in reached if more - one < limit)
+    an axis, so that it reaches all rows of the result with as much less ``output_pad``, its output
+    padding, which is then below ``limit``. ``step`` is the stride and ``pad`` the padding."""
+    counts = range(output_pad + 1)  # the last one leaves no output padding, which always suffices
+    reaching = (zeros for zeros in counts if output_pad - zeros - pad <= -(size + zeros) % step)
+    return next(zeros for zeros in reaching if output_pad - zeros < limit)
 
 
 def plan_product(first: str, second: str, result: str) -> tuple[list[str], ...] | None:
     """Return the labels of an einsum of two operands in groups: those of the batch, those that are
     summed, and those of only the first and of only the second operand. Return None if it is no
     product of matrices."""
-    shared = [one for one in first if one in second]
-    batch, summed = ([one for one in shared if (one in result) == kept] for kept in (True, False))
-    left, right = ([one for one in each if one not in shared] for each in (first, second))
+    shared = [label for label in first if label in second]
+    batch = [label for label in shared if label in result]
+    summed = [label for label in shared if label not in result]
+    left = [label for label in first if label not in shared]
+    right = [label for label in second if label not in shared]
     is_product = {*left, *right, *batch} == {*result} and summed
     return (batch, summed, left, right) if is_product else None

@@ -23,40 +23,47 @@ class Different(Exception):  # noqa: N818 - it is no error if a rewrite is rejec
 
 def thin_out(names: Iterable[str]) -> list[str]:
     """Return at most MOST_CUTS of the names, at equal distances."""
-    every = list(names)
-    return every[:: max(1, math.ceil(len(every) / MOST_CUTS))]
+    all_names = list(names)
+    return all_names[:: max(1, math.ceil(len(all_names) / MOST_CUTS))]
 
 
-def compare_arrays(wanted: Arrays, given: Arrays, bound: float, what: str) -> float:
+def compare_arrays(originals: Arrays, rewritten: Arrays, bound: float, inputs: str) -> float:
     """Return the largest difference between two lists of outputs, relative to the range of the
-    wanted one, beyond what rounding explains. (An output of 0.346574 to 0.346575 has no five more
+    original one, beyond what rounding explains. (An output of 0.346574 to 0.346575 has no five more
     digits.) Integers and booleans must be equal. Raises Different if it exceeds ``bound``, or if
-    numbers, dtypes or shapes of the outputs differ."""
-    if len(wanted) != len(given):
-        raise Different(f"{len(given)} results instead of {len(wanted)} on {what}")
+    numbers, dtypes or shapes of the outputs differ. ``inputs`` names what the models ran on."""
+    if len(originals) != len(rewritten):
+        raise Different(f"{len(rewritten)} results instead of {len(originals)} on {inputs}")
     largest = 0.0
-    for index, (one, other) in enumerate(zip(wanted, given, strict=True)):
-        if one.dtype != other.dtype or one.shape != other.shape:
-            forms = [f"{each.dtype}{list(each.shape)}" for each in (other, one)]
+    for index, (original, output) in enumerate(zip(originals, rewritten, strict=True)):
+        if original.dtype != output.dtype or original.shape != output.shape:
+            forms = [f"{array.dtype}{list(array.shape)}" for array in (output, original)]
             raise Different(f"output {index} is {' instead of '.join(forms)}")
-        if one.dtype.kind != "f":
-            if not np.array_equal(one, other):
-                raise Different(f"elements of output {index} differ on {what}")
+        if original.dtype.kind != "f":
+            if not np.array_equal(original, output):
+                raise Different(f"elements of output {index} differ on {inputs}")
             continue
-        finite = np.isfinite(one)
-        rest, others = (np.where(np.isfinite(each), 0.0, each) for each in (one, other))
-        if not np.array_equal(rest, others, equal_nan=True):
-            raise Different(f"other elements of output {index} are NaN or infinite on {what}")
+        finite = np.isfinite(original)
+        # NaN and infinity are compared by their places, everything else with a tolerance below.
+        if not np.array_equal(
+            np.where(finite, 0.0, original),
+            np.where(np.isfinite(output), 0.0, output),
+            equal_nan=True,
+        ):
+            raise Different(f"other elements of output {index} are NaN or infinite on {inputs}")
         if not finite.any():
             continue
-        exact, made = (each[finite].astype(np.float64) for each in (one, other))
+        exact = original[finite].astype(np.float64)
+        computed = output[finite].astype(np.float64)
         largest_element = float(np.abs(exact).max())
-        spread = float(np.ptp(exact)) or largest_element
-        rounding = ROUNDINGS * float(np.finfo(one.dtype).eps) * largest_element
-        off = max(float(np.abs(exact - made).max()) - rounding, 0.0)
-        relative = off / spread if spread else (math.inf if off else 0.0)
+        spread = float(np.ptp(exact)) or largest_element  # of equal elements, there is no range
+        rounding = ROUNDINGS * float(np.finfo(original.dtype).eps) * largest_element
+        error = max(float(np.abs(exact - computed).max()) - rounding, 0.0)
+        relative = 0.0
+        if error:  # without a spread, all elements are zero
+            relative = error / spread if spread else math.inf
         largest = max(largest, relative)
         if relative > bound:
-            far = f"differs by {relative:.2g} of its range on {what}, {bound:.0e} allowed"
-            raise Different(f"output {index} {far}")
+            excess = f"differs by {relative:.2g} of its range on {inputs}, {bound:.0e} allowed"
+            raise Different(f"output {index} {excess}")
     return largest

@@ -7,7 +7,7 @@ it varies, and with other values between their operators, as in ci.mend.proof.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -39,9 +39,11 @@ class OnnxProof:
 
     def __init__(self, file: OnnxFile, sets: Sequence[Arrays], scratch: Path) -> None:
         self.file, self.sets, self.scratch = file, sets, scratch
-        self.names = [one.name for one in file.model.graph.input]
-        self.given = [*self.list_inputs()]
-        self.wanted = [run(file.path, self.names, inputs) for _, inputs in self.given]
+        self.names = [port.name for port in file.model.graph.input]
+        self.labelled_inputs = [*self.list_inputs()]
+        self.original_outputs = [
+            run(file.path, self.names, inputs) for _, inputs in self.labelled_inputs
+        ]
 
     def rewrite(self, names: Sequence[str]) -> tuple[onnx.ModelProto, list[tuple[Change, ...]]]:
         """Return the rewritten model, and what each rewrite changed."""
@@ -56,8 +58,10 @@ class OnnxProof:
         dtypes, or if other elements are NaN or infinite.
         """
         compare_ports(self.file.model, rewritten)
-        pairs = self.run_both(rewritten, replaced)
-        return max(compare_arrays(wanted, given, bound, what) for what, wanted, given in pairs)
+        differences = []
+        for inputs, originals, outputs in self.run_both(rewritten, replaced):
+            differences.append(compare_arrays(originals, outputs, bound, inputs))
+        return max(differences)
 
     def run_both(
         self, rewritten: onnx.ModelProto, replaced: Sequence[str]
@@ -65,40 +69,50 @@ class OnnxProof:
         """Yield what the file and its rewritten form are run on, and the outputs of both. Inputs of
         our own are left out if they make infinite outputs."""
         path = save(rewritten, self.scratch / "rewritten.onnx")
-        for (what, inputs), wanted in zip(self.given, self.wanted, strict=True):
-            if what == GIVEN or all(map(is_finite, wanted)):
-                yield what, wanted, run(path, self.names, inputs)
-        batch = find_batch(rewritten)[1]
-        if batch and len(self.sets) > 1:
-            pairs = zip(self.names, *self.sets[:2], strict=True)
-            inputs = tuple(
-                np.concatenate([one, other]) if name in batch else one for name, one, other in pairs
-            )
-            wanted, given = (run(one, self.names, inputs) for one in (self.file.path, path))
-            yield "a larger batch", wanted, given
+        for (label, inputs), originals in zip(
+            self.labelled_inputs, self.original_outputs, strict=True
+        ):
+            if label == GIVEN or all(map(is_finite, originals)):
+                yield label, originals, run(path, self.names, inputs)
+
+        larger = self.enlarge_batch(find_batch(rewritten)[1])
+        if larger:
+            originals = run(self.file.path, self.names, larger)
+            yield "a larger batch", originals, run(path, self.names, larger)
+
         cuts = choose_cuts(self.file.model, rewritten, replaced)
         for name, value in self.read_values(cuts).items():
-            paths = [
-                save(cut(model, name, value), self.scratch / f"cut{number}.onnx")
-                for number, model in enumerate((self.file.model, rewritten))
-            ]
+            cut_original = save(cut(self.file.model, name, value), self.scratch / "cut0.onnx")
+            cut_rewritten = save(cut(rewritten, name, value), self.scratch / "cut1.onnx")
+            names = [*self.names, name]
             for change in SCALES:
                 inputs = (*self.sets[0], change(value))
-                wanted, given = (run(one, [*self.names, name], inputs) for one in paths)
-                if all(map(is_finite, wanted)):
-                    yield f"other values of {name}", wanted, given
+                originals = run(cut_original, names, inputs)
+                outputs = run(cut_rewritten, names, inputs)
+                if all(map(is_finite, originals)):
+                    yield f"other values of {name}", originals, outputs
+
+    def enlarge_batch(self, batch: Collection[str]) -> Arrays | None:
+        """Return the first two samples as one, or None if there is only one. ``batch`` are the
+        inputs whose batch size varies, or none of them."""
+        if not batch or len(self.sets) < 2:
+            return None
+        enlarged = []
+        for name, first, second in zip(self.names, *self.sets[:2], strict=True):
+            enlarged.append(np.concatenate([first, second]) if name in batch else first)
+        return tuple(enlarged)
 
     def list_inputs(self) -> Iterator[tuple[str, Arrays]]:
         """Yield the given inputs, then random ones within their ranges and variations of the first
         set, with what they are."""
-        yield from ((GIVEN, one) for one in self.sets)
+        for inputs in self.sets:
+            yield GIVEN, inputs
         generator = np.random.default_rng(0)
         for _ in range(DRAWN):
             columns = zip(*self.sets, strict=True)
             yield "random inputs", tuple(draw(column, generator) for column in columns)
         for change in SCALES:
-            varied = (change(one) if is_float(one) else one for one in self.sets[0])
-            yield "random inputs", tuple(varied)
+            yield "random inputs", tuple(change_float(array, change) for array in self.sets[0])
 
     def read_values(self, names: Sequence[str]) -> dict[str, Array]:
         """Return values inside of the file's model for the first sample."""
@@ -107,6 +121,11 @@ class OnnxProof:
         scratch = self.scratch / "values.onnx"
         (values,) = compute_sets(deepcopy(self.file.model), scratch, self.sets[:1], names)
         return values
+
+
+def change_float(array: Array, change: Callable[[Array], Array]) -> Array:
+    """Return a changed floating-point array, and another one as it is."""
+    return change(array) if is_float(array) else array
 
 
 def save(model: onnx.ModelProto, path: Path) -> Path:
@@ -118,18 +137,20 @@ def save(model: onnx.ModelProto, path: Path) -> Path:
 def run(path: Path, names: Sequence[str], inputs: Arrays) -> list[Any]:
     """Return a model's outputs. ``names`` are those of its ``inputs``."""
     feed = dict(zip(names, inputs, strict=True))
-    return [np.asarray(one) for one in open_reference(path).run(None, feed)]
+    return [np.asarray(output) for output in open_reference(path).run(None, feed)]
 
 
 def compare_ports(original: onnx.ModelProto, rewritten: onnx.ModelProto) -> None:
     """Raise Different if the names or the types of the inputs or outputs differ."""
     for kind in ("input", "output"):
-        one, other = (
-            [(port.name, port.type.tensor_type.elem_type) for port in getattr(each.graph, kind)]
-            for each in (original, rewritten)
-        )
-        if one != other:
+        if list_ports(original, kind) != list_ports(rewritten, kind):
             raise Different(f"the names, the types or the number of its {kind}s differ")
+
+
+def list_ports(model: onnx.ModelProto, kind: str) -> list[tuple[str, int]]:
+    """Return the names and the element types of a model's inputs or outputs: ``kind`` is ``input``
+    or ``output``."""
+    return [(port.name, port.type.tensor_type.elem_type) for port in getattr(model.graph, kind)]
 
 
 def cut(model: onnx.ModelProto, name: str, value: Array) -> onnx.ModelProto:
@@ -146,29 +167,37 @@ def choose_cuts(
 ) -> list[str]:
     """Return the names of float32 results that both models have and that nodes of ``replaced``
     read. These results determine what the replaced nodes compute."""
-    types = {one.name: one.type.tensor_type.elem_type for one in infer(original).graph.value_info}
-    made = {name for node in original.graph.node for name in node.output}
-    left = {name for node in rewritten.graph.node for name in node.output}
-    nodes = (one for one in original.graph.node if (one.name or one.output[0]) in replaced)
-    reads = dict.fromkeys(name for node in nodes for name in node.input)
-    stay = made & left
-    return thin_out(one for one in reads if one in stay and types.get(one) == TensorProto.FLOAT)
+    types = {
+        port.name: port.type.tensor_type.elem_type for port in infer(original).graph.value_info
+    }
+    results = {name for node in original.graph.node for name in node.output}
+    results &= {name for node in rewritten.graph.node for name in node.output}
+    cuts: dict[str, None] = {}  # a set in order
+    for node in original.graph.node:
+        if (node.name or node.output[0]) not in replaced:
+            continue
+        for name in node.input:
+            if name in results and types.get(name) == TensorProto.FLOAT:
+                cuts[name] = None
+    return thin_out(cuts)
 
 
 def draw(column: Sequence[Array], generator: np.random.Generator) -> Array:
     """Return a random array with the shape, the dtype and the range of the arrays of a column."""
-    first, whole = column[0], np.stack(column)
+    first, samples = column[0], np.stack(column)
     if first.dtype.kind == "b":
         return generator.integers(0, 2, first.shape).astype(bool)
-    low, high = whole.min(), whole.max()
+    low, high = samples.min(), samples.max()
     if is_float(first):
         return generator.uniform(float(low), float(high), first.shape).astype(first.dtype)
     return generator.integers(int(low), int(high), first.shape, endpoint=True).astype(first.dtype)
 
 
 def is_float(array: Array) -> bool:
+    """Return whether an array has floating-point elements."""
     return bool(array.dtype.kind == "f")
 
 
 def is_finite(array: Array) -> bool:
+    """Return whether an array has neither NaN nor infinite elements."""
     return not is_float(array) or bool(np.isfinite(array).all())

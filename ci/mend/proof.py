@@ -11,8 +11,10 @@ import copy
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, fx, nn
 from torch.fx import Interpreter, Node
 from torch.utils._pytree import tree_leaves
@@ -38,7 +40,7 @@ class RewriteProof:
     def __init__(self, module: nn.Module, sets: Sequence[Inputs]) -> None:
         self.module, self.sets = module, sets
         self.original = copy_graph(export_module(module, sets[0]))
-        self.wanted = [run_once(module, inputs) for inputs in sets]
+        self.original_outputs = [run_once(module, inputs) for inputs in sets]
 
     def rewrite(self, names: Sequence[str]) -> tuple[fx.GraphModule, list[tuple[Change, ...]]]:
         """Return the rewritten module, and what each rewrite changed."""
@@ -54,8 +56,10 @@ class RewriteProof:
         module draws random numbers.
         """
         compare_form(self.original, rewritten)
-        pairs = self.run_both(rewritten, replaced)
-        return max(compare(wanted, given, bound, what) for what, wanted, given in pairs)
+        differences = []
+        for inputs, originals, outputs in self.run_both(rewritten, replaced):
+            differences.append(compare(originals, outputs, bound, inputs))
+        return max(differences)
 
     def run_both(
         self, rewritten: fx.GraphModule, replaced: Sequence[str]
@@ -63,24 +67,33 @@ class RewriteProof:
         """Yield what the module and its rewritten form are run on, and the outputs of both. Random
         inputs within the ranges of the given sets and other values are left out if they make
         infinite outputs."""
-        for inputs, wanted in zip(self.sets, self.wanted, strict=True):
-            yield "the given inputs", wanted, run_once(rewritten, inputs)
-        generator = torch.Generator().manual_seed(0)
-        columns = [*zip(*self.sets, strict=True)]
-        random = [tuple(draw(one, generator) for one in columns) for _ in range(DRAWN)]
-        for change in SCALES:  # variations of the first set
-            varied = (change(one) if one.is_floating_point() else one for one in self.sets[0])
-            random.append(tuple(varied))
-        for inputs in random:
-            wanted = run_once(self.original, inputs)
-            if all(map(is_finite, wanted)):
-                yield "random inputs", wanted, run_once(rewritten, inputs)
+        for inputs, originals in zip(self.sets, self.original_outputs, strict=True):
+            yield "the given inputs", originals, run_once(rewritten, inputs)
+        for inputs in self.make_inputs():
+            originals = run_once(self.original, inputs)
+            if all(map(is_finite, originals)):
+                yield "random inputs", originals, run_once(rewritten, inputs)
         for name in choose_cuts(self.original, rewritten, replaced):
             for change in SCALES:
-                wanted = run_changed(self.original, self.sets[0], name, change)
-                if all(map(is_finite, wanted)):
-                    given = run_changed(rewritten, self.sets[0], name, change)
-                    yield f"other values of {name}", wanted, given
+                originals = run_changed(self.original, self.sets[0], name, change)
+                if all(map(is_finite, originals)):
+                    outputs = run_changed(rewritten, self.sets[0], name, change)
+                    yield f"other values of {name}", originals, outputs
+
+    def make_inputs(self) -> Iterator[Inputs]:
+        """Yield random inputs within the ranges of the given sets, then variations of the first
+        set."""
+        generator = torch.Generator().manual_seed(0)
+        columns = [*zip(*self.sets, strict=True)]  # all samples of an input
+        for _ in range(DRAWN):
+            yield tuple(draw(column, generator) for column in columns)
+        for change in SCALES:
+            yield tuple(change_float(tensor, change) for tensor in self.sets[0])
+
+
+def change_float(tensor: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return a changed floating-point tensor, and another one as it is."""
+    return change(tensor) if tensor.is_floating_point() else tensor
 
 
 def copy_graph(graph: fx.GraphModule) -> fx.GraphModule:
@@ -94,31 +107,34 @@ def compare_form(original: fx.GraphModule, rewritten: fx.GraphModule) -> None:
     """Raise Different if the structure of the inputs or outputs differs, or if the rewritten graph
     draws random numbers."""
     for name in ("in_spec", "out_spec"):
-        one, other = (getattr(graph, f"_{name}") for graph in (original, rewritten))
-        if one != other:
+        if getattr(original, f"_{name}") != getattr(rewritten, f"_{name}"):
             raise Different(f"the names or the number of its {name.partition('_')[0]}puts differ")
-    random, before = (list_random(one) for one in (rewritten, original))
-    if fresh := random - before:  # dropout in eval mode draws nothing, and was there before
-        raise Different(f"{min(fresh)} draws random numbers")
+    # Not all of them: dropout in eval mode draws nothing, and was in the original.
+    added = list_random(rewritten) - list_random(original)
+    if added:
+        raise Different(f"{min(added)} draws random numbers")
 
 
 def list_random(graph: fx.GraphModule) -> set[str]:
     """Return the calls of operators that draw random numbers, or would in training, with their
     options: their operands may be rewritten."""
-    return {
-        f"{node.name}{[one for one in tree_leaves(node.args) if not isinstance(one, Node)]}"
-        for node in graph.graph.nodes
-        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
-    }
+    calls = set()
+    for node in graph.graph.nodes:
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            options = [arg for arg in tree_leaves(node.args) if not isinstance(arg, Node)]
+            calls.add(f"{node.name}{options}")
+    return calls
 
 
 def run_once(module: nn.Module, inputs: Inputs) -> Inputs:
     """Return a module's outputs for one sample, followed by the buffers that the run changed."""
-    before = {name: one.clone() for name, one in module.named_buffers()}
+    before = {name: buffer.clone() for name, buffer in module.named_buffers()}
     with keep_state(module):
         (outputs,) = run_eager(module, [inputs])
-        after = sorted(module.named_buffers(), key=itemgetter(0))
-        changed = [one.clone() for name, one in after if not torch.equal(before[name], one)]
+        changed = []
+        for name, buffer in sorted(module.named_buffers(), key=itemgetter(0)):
+            if not torch.equal(before[name], buffer):
+                changed.append(buffer.clone())
     return (*outputs, *changed)
 
 
@@ -140,12 +156,14 @@ def draw(column: Sequence[Tensor], generator: torch.Generator) -> Tensor:
     """Return a random tensor with the shape, the dtype and the range of the tensors of a
     column."""
     first = column[0]
+    shape = first.shape
     if first.dtype is torch.bool:
-        return torch.randint(0, 2, first.shape, generator=generator).bool()
-    low, high = (float(pick(torch.stack(list(column)))) for pick in (torch.amin, torch.amax))
+        return torch.randint(0, 2, shape, generator=generator).bool()
+    samples = torch.stack(list(column))
+    low, high = float(samples.amin()), float(samples.amax())
     if first.is_floating_point():
-        return (torch.rand(first.shape, generator=generator) * (high - low) + low).to(first.dtype)
-    return torch.randint(int(low), int(high) + 1, first.shape, generator=generator).to(first.dtype)
+        return (torch.rand(shape, generator=generator) * (high - low) + low).to(first.dtype)
+    return torch.randint(int(low), int(high) + 1, shape, generator=generator).to(first.dtype)
 
 
 def choose_cuts(
@@ -154,34 +172,42 @@ def choose_cuts(
     """Return the names of floating-point results that depend on an input, that both graphs have and
     that nodes of ``replaced`` or, if there are none, removed nodes read. These results determine
     what the replaced nodes compute."""
-    left = {node.name: node.target for node in rewritten.graph.nodes}
-    found: dict[str, None] = {}
+    remaining = {node.name: node.target for node in rewritten.graph.nodes}
+    cuts: dict[str, None] = {}  # a set in order
     varying: set[Node] = set()
     for node in original.graph.nodes:
         if node.op == "placeholder" or not varying.isdisjoint(node.all_input_nodes):
             varying.add(node)
-        if node.name not in replaced and node.name in left:
+        if node.name not in replaced and node.name in remaining:
             continue
-        for one in node.all_input_nodes:
-            value = one.meta.get("val")
+        for operand in node.all_input_nodes:
+            value = operand.meta.get("val")
             is_float = isinstance(value, Tensor) and value.is_floating_point()
-            is_left = left.get(one.name) == one.target and one.name not in replaced
-            if one in varying and is_float and is_left:
-                found[one.name] = None
-    return thin_out(found)
+            # A rewrite may give its own node the name of one that it removed.
+            is_same = remaining.get(operand.name) == operand.target
+            if operand in varying and is_float and is_same and operand.name not in replaced:
+                cuts[operand.name] = None
+    return thin_out(cuts)
 
 
 def is_finite(tensor: Tensor) -> bool:
+    """Return whether a tensor has neither NaN nor infinite elements."""
     return not tensor.is_floating_point() or bool(torch.isfinite(tensor).all())
 
 
-def compare(wanted: Inputs, given: Inputs, bound: float, what: str) -> float:
+def compare(originals: Inputs, outputs: Inputs, bound: float, inputs: str) -> float:
     """Compare two lists of outputs, see compare_arrays."""
-    kinds = [[str(one.dtype) for one in each] for each in (wanted, given)]
-    if kinds[0] != kinds[1]:
-        raise Different(f"the outputs have the dtypes {kinds[1]} instead of {kinds[0]}")
-    right, made = (
-        [(one.float() if one.dtype is torch.bfloat16 else one).numpy() for one in each]
-        for each in (wanted, given)
-    )
-    return compare_arrays(right, made, bound, what)
+    original_dtypes = [str(tensor.dtype) for tensor in originals]
+    dtypes = [str(tensor.dtype) for tensor in outputs]
+    if dtypes != original_dtypes:
+        raise Different(f"the outputs have the dtypes {dtypes} instead of {original_dtypes}")
+    return compare_arrays(list_arrays(originals), list_arrays(outputs), bound, inputs)
+
+
+def list_arrays(tensors: Inputs) -> list[NDArray[Any]]:
+    """Return tensors as arrays. NumPy has no bfloat16: such tensors become float32."""
+    arrays = []
+    for tensor in tensors:
+        widened = tensor.float() if tensor.dtype is torch.bfloat16 else tensor
+        arrays.append(widened.numpy())
+    return arrays

@@ -66,19 +66,21 @@ class OnnxRemedyTrial:
 
         source, shapes = load_source(self.spec), self.spec.source.shapes
         with TemporaryDirectory() as scratch:
-            plain = write_float(source, Path(scratch, "float.onnx"), shapes)
-            wanted = run_reference(plain, source.evaluation)
-            rewritten, changes = OnnxFile(plain, shapes).rewrite(self.rewrites)
+            original = write_float(source, Path(scratch, "float.onnx"), shapes)
+            exact_outputs = run_reference(original, source.evaluation)
+            rewritten, changes = OnnxFile(original, shapes).rewrite(self.rewrites)
             if not any(changes):
                 raise ValueError(NO_REMEDY)
             cured, quantized = Path(scratch, "cured.onnx"), Path(scratch, "quantized.onnx")
             onnx.save(rewritten, cured)
             write_quantized(source, cured, quantized, self.spec)
-            given = run_reference(quantized, source.evaluation)
-        pairs = zip(chain(*wanted), chain(*given), strict=True)
-        floats = [(exact, rounded) for exact, rounded in pairs if is_floating(exact)]
-        measured = [measure_pooled(exact, rounded) for exact, rounded in floats if exact.any()]
-        return min(measured, default=math.inf)
+            quantized_outputs = run_reference(quantized, source.evaluation)
+
+        sqnrs_db = []
+        for exact, rounded in zip(chain(*exact_outputs), chain(*quantized_outputs), strict=True):
+            if is_floating(exact) and exact.any():
+                sqnrs_db.append(measure_pooled(exact, rounded))
+        return min(sqnrs_db, default=math.inf)
 
 
 NO_REMEDY = "no remedy applies to the model"
@@ -108,10 +110,10 @@ def list_cures(
 ) -> tuple[str, ...]:
     """Return the rewrites of a lane that cure known faults and keep the function, or those that
     change it, too, if ``approximate``."""
-    names = {fault.fault for fault in faults}
-    rows = read_rewrites(lane)
-    return tuple(
-        row.name
-        for row in rows
-        if (approximate or not row.approximate) and not names.isdisjoint(row.cures)
-    )
+    fault_names = {fault.fault for fault in faults}
+    cures = []
+    for row in read_rewrites(lane):
+        is_allowed = approximate or not row.approximate
+        if is_allowed and not fault_names.isdisjoint(row.cures):
+            cures.append(row.name)
+    return tuple(cures)

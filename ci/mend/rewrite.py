@@ -51,18 +51,20 @@ def find_place(node: Any) -> Place | None:
 def find_rewrite(package: str, name: str) -> Callable[[Any], tuple[Change, ...]]:
     """Return the function of a rewrite in the dict REWRITES of a package, TORCH or ONNX. Raises
     ValueError if there is no function with this name."""
-    known = importlib.import_module(package).REWRITES
-    if name not in known:
+    rewrites = importlib.import_module(package).REWRITES
+    if name not in rewrites:
         raise ValueError(f"there is no rewrite {name!r}")
-    return cast("Callable[[Any], tuple[Change, ...]]", known[name])
+    return cast("Callable[[Any], tuple[Change, ...]]", rewrites[name])
 
 
 def require_changes(
     names: Sequence[str], changes: Sequence[tuple[Change, ...]], model: str = "this model"
 ) -> None:
-    """Raise ValueError if one of the rewrites changed nothing."""
-    if unused := [name for name, every in zip(names, changes, strict=True) if not every]:
-        raise ValueError(f"the rewrite {unused[0]!r} finds nothing to change in {model}")
+    """Raise ValueError if one of the rewrites changed nothing. ``changes`` are those of each
+    rewrite, in the order of ``names``."""
+    for name, changes_of_rewrite in zip(names, changes, strict=True):
+        if not changes_of_rewrite:
+            raise ValueError(f"the rewrite {name!r} finds nothing to change in {model}")
 
 
 def export_module(module: nn.Module, inputs: Sequence[Tensor]) -> fx.GraphModule:

@@ -91,17 +91,21 @@ def make_source(directory: Path, factories: Iterable[Factory], *, standalone: bo
     """Return the source code of a file in ``directory`` with a function per factory. The paths in
     it are relative to it. If it is ``standalone``, it contains the rewrites, and imports nothing of
     this project."""
-    made = list(factories)
-    names = dict.fromkeys(name for one in made for name in one.rewrites)
-    text = ABOUT + (f"{read_text(STANDALONE)}{copy_rewrites(list(names))}" if standalone else HEAD)
-    for one in made:
-        file, _, factory = one.reference.rpartition(":")
+    functions = list(factories)
+    if standalone:
+        rewrites = dict.fromkeys(name for factory in functions for name in factory.rewrites)
+        text = f"{ABOUT}{read_text(STANDALONE)}{copy_rewrites(list(rewrites))}"
+    else:
+        text = ABOUT + HEAD
+    for factory in functions:
+        file, _, user_factory = factory.reference.rpartition(":")
+        about = f"{Path(file).name}:{user_factory} after {', '.join(factory.rewrites)}."
         text += FUNCTION.format(
-            name=one.name,
-            about=python_docstring(f"{Path(file).name}:{factory} after {', '.join(one.rewrites)}."),
+            name=factory.name,
+            about=python_docstring(about),
             file=python_string(make_relative(file, directory)),
-            factory=python_string(f":{factory}"),
-            rewrites=list(one.rewrites),
+            factory=python_string(f":{user_factory}"),
+            rewrites=list(factory.rewrites),
         )
     return text
 
@@ -110,23 +114,24 @@ def copy_rewrites(names: Sequence[str]) -> str:
     """Return the source code of rewrites and of everything that they use. No two modules of
     ci.mend.torch_rewrites define the same name, so they can be joined."""
     modules: dict[str, ModuleType] = {}
-    known = importlib.import_module(TORCH).REWRITES
-    for name in filter(known.__contains__, names):
-        _add_modules(known[name].__module__, modules)
+    rewrites = importlib.import_module(TORCH).REWRITES
+    for name in names:
+        if name in rewrites:
+            _add_modules(rewrites[name].__module__, modules)
     parts = [_copy_definitions(importlib.import_module("ci.mend.rewrite"), NEEDED)]
     parts += map(_copy_definitions, modules.values())
     return "\n\n\n".join(["", *itertools.chain(*parts), ""])
 
 
-def _add_modules(name: str, found: dict[str, ModuleType]) -> None:
-    """Add a module of rewrites, AXES, ROWS or STATE to ``found``, after those that it imports."""
-    if name in found or not name.startswith((f"{TORCH}.", AXES, ROWS, STATE)):
+def _add_modules(name: str, modules: dict[str, ModuleType]) -> None:
+    """Add a module of rewrites, AXES, ROWS or STATE to ``modules``, after those that it imports."""
+    if name in modules or not name.startswith((f"{TORCH}.", AXES, ROWS, STATE)):
         return
     module = importlib.import_module(name)
     for node in ast.walk(ast.parse(inspect.getsource(module))):
         if isinstance(node, ast.ImportFrom) and node.module:
-            _add_modules(node.module, found)
-    found[name] = module
+            _add_modules(node.module, modules)
+    modules[name] = module
 
 
 def _copy_definitions(module: ModuleType, names: Sequence[str] = ()) -> Iterator[str]:
@@ -135,9 +140,13 @@ def _copy_definitions(module: ModuleType, names: Sequence[str] = ()) -> Iterator
     text = inspect.getsource(module)
     lines = text.splitlines()
     for number, node in enumerate(ast.parse(text).body):
+        # `from __future__` is not needed again: it must be the first statement of the new file.
         is_own = isinstance(node, ast.ImportFrom) and str(node.module).startswith(("ci.", "__fu"))
         is_about = number == 0 and isinstance(node, ast.Expr)
-        if not is_own and not is_about and (not names or getattr(node, "name", "") in names):
-            decorators = getattr(node, "decorator_list", [])
-            start = min(one.lineno for one in (node, *decorators))
-            yield "\n".join(lines[start - 1 : node.end_lineno])
+        is_chosen = not names or getattr(node, "name", "") in names
+        if is_own or is_about or not is_chosen:
+            continue
+        # ast's line of a function is that of `def`, not that of its first decorator.
+        decorators = getattr(node, "decorator_list", [])
+        start = min(statement.lineno for statement in (node, *decorators))
+        yield "\n".join(lines[start - 1 : node.end_lineno])

@@ -46,12 +46,14 @@ class Rewrite(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     def cures_any(self, findings: Sequence[Finding], faults: Sequence[str] = ()) -> bool:
         """Return whether the rewrite is known to cure one of a case's findings, or one of the
         known faults that its graph contains."""
-        causes = (cause.name for finding in findings for cause in finding.causes)
-        known = {*faults, *causes, *(finding.id for finding in findings)}
-        words = [finding.words for finding in findings]
-        return any(
-            cure in known or any(re.search(cure, word) for word in words) for cure in self.cures
-        )
+        names = set(faults)
+        for finding in findings:
+            names.add(finding.id)
+            names.update(cause.name for cause in finding.causes)
+        for cure in self.cures:
+            if cure in names or any(re.search(cure, finding.words) for finding in findings):
+                return True
+        return False
 
 
 class Rewrites(Struct, frozen=True, forbid_unknown_fields=True):
@@ -93,7 +95,7 @@ def suggest_mending(
     rows = read_rewrites(lane)
 
     def suggest(case: Case) -> Case:
-        first, *others = case.findings or (None,)
+        first, *later = case.findings or (None,)
         if case.status is not Status.FAILED or not first or first.question is Question.USABLE:
             return case
         if mendable is not None and case.name not in mendable:
@@ -102,8 +104,8 @@ def suggest_mending(
             return case
         if not any(row.helps_in(case.scheme) and row.cures_any([first]) for row in rows):
             return case
-        again = case.choose(command)
-        fix = f"`qnn-ci {again}` tries known rewrites of the model, and proves the result"
-        return structs.replace(case, findings=(first.explained(advise(fix=fix)), *others))
+        mend_command = case.choose(command)
+        fix = f"`qnn-ci {mend_command}` tries known rewrites of the model, and proves the result"
+        return structs.replace(case, findings=(first.explained(advise(fix=fix)), *later))
 
     return structs.replace(report, cases=tuple(map(suggest, report.cases)))

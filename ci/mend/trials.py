@@ -126,14 +126,17 @@ def try_recipe(proof: Proof, rows: Sequence[Rewrite]) -> Attempt:
         return Attempt(names=names, fault=f"{names[-1]} failed: {describe_exception(error)}")
     if not changes[-1]:
         return Attempt(names=names, applies=False)
-    applied = tuple(
-        AppliedChange(rewrite=name, **vars(change))
-        for name, every in zip(names, changes, strict=True)
-        for change in every
-    )
-    replaced = [node for applied_change in applied for node in applied_change.nodes]
-    exact = not any(row.approximate for row in rows)
-    bound = max(row.bound for row in rows) if exact else float("inf")
+
+    applied: list[AppliedChange] = []
+    replaced: list[str] = []  # names of nodes
+    for name, changes_of_rewrite in zip(names, changes, strict=True):
+        for change in changes_of_rewrite:
+            applied.append(AppliedChange(rewrite=name, **vars(change)))
+            replaced.extend(change.nodes)
+
+    # The outputs of an approximate rewrite differ by intention: only its form is checked.
+    is_exact = not any(row.approximate for row in rows)
+    bound = max(row.bound for row in rows) if is_exact else float("inf")
     difference, fault = 0.0, ""
     try:
         difference = proof.measure(graph, bound, replaced)
@@ -141,4 +144,4 @@ def try_recipe(proof: Proof, rows: Sequence[Rewrite]) -> Attempt:
         fault = str(error)
     except Exception as error:  # noqa: BLE001 - the rewritten graph may not run
         fault = f"the rewritten model fails: {describe_exception(error)}"
-    return Attempt(names=names, changes=applied, difference=difference, fault=fault)
+    return Attempt(names=names, changes=tuple(applied), difference=difference, fault=fault)
