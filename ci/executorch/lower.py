@@ -169,7 +169,7 @@ class Lowering:
         """Quantize the model if the scheme requires it, lower it, and write the program and its
         references."""
         spec, model = self.spec, self.model
-        self.staging.write_float(model.reference, model.made)  # first: may raise FailedError
+        self.staging.write_float(model.reference, model.made_inputs)  # first: may raise FailedError
         steps: tuple[Step, ...] = ()
         if not spec.layers:  # before quantizing, which clips the model's own constants
             with self.staging.notes.of("the model's operators"):
@@ -224,7 +224,7 @@ class Lowering:
         clipped: tuple[Clipped, ...] = ()
         weights = digest_weights(model.module)
         self.staging.write(INPUTS, model.evaluation)
-        self.staging.write_float(model.reference, model.made)
+        self.staging.write_float(model.reference, model.made_inputs)
         self.write_bounds(FLOAT, model.module, model.reference)
         if scheme.quantized:
             exact = round_blocks(module) if scheme.recipe.block else module
@@ -266,7 +266,9 @@ class Lowering:
             methods=methods if len(methods) > 1 else (),
             loss=loss,
             clipped=clipped,
-            made_inputs=name_made(model.made, model.calibration_made, quantized=scheme.quantized),
+            made_inputs=name_made(
+                model.made_inputs, model.made_calibration, quantized=scheme.quantized
+            ),
             weights=weights,
             calibration=digest_sets(model.calibration) if scheme.quantized else "",
         )

@@ -39,8 +39,8 @@ from provisioning.errors import at_key
 class Model:
     """A module in eval mode, with the samples for judging it and those for calibrating it.
 
-    ``reference`` holds its outputs for ``evaluation``. ``made`` and ``calibration_made`` are notes
-    on generated inputs for the report: RANDOM, SHUFFLED or an empty string.
+    ``reference`` holds its outputs for ``evaluation``. ``made_inputs`` and ``made_calibration`` are
+    notes on generated inputs for the report: RANDOM, SHUFFLED or an empty string.
     """
 
     name: str
@@ -48,8 +48,8 @@ class Model:
     evaluation: tuple[Inputs, ...]
     calibration: tuple[Inputs, ...]
     reference: tuple[Inputs, ...] = ()
-    made: str = ""
-    calibration_made: str = ""
+    made_inputs: str = ""
+    made_calibration: str = ""
 
 
 def load_model(reference: str, source: Source = NO_SOURCE) -> Model:
@@ -68,13 +68,13 @@ def load_model(reference: str, source: Source = NO_SOURCE) -> Model:
         module.eval().to(memory_format=torch.contiguous_format)
     sets = (example, *calibration) if calibration else derive_inputs(example)
     is_enough = given or is_suite(reference) or len(calibration) + 1 >= MIN_SETS
-    calibration_made = "" if is_suite(reference) or calibration else SHUFFLED
+    made_calibration = "" if is_suite(reference) or calibration else SHUFFLED
     if len(sets) < MIN_SETS:
         sets = (*sets, *derive_inputs(example)[1:])
-    judged, made = given or sets[:MIN_SETS], "" if is_enough else SHUFFLED
+    judged, made_inputs = given or sets[:MIN_SETS], "" if is_enough else SHUFFLED
     fix_numerics()
     outputs = compute_reference(Path(reference).name, module, judged)
-    return Model(reference, module, judged, sets, outputs, made, calibration_made)
+    return Model(reference, module, judged, sets, outputs, made_inputs, made_calibration)
 
 
 def read_source(
@@ -171,7 +171,7 @@ def _vary(tensor: Tensor, generator: torch.Generator) -> Tensor:
 def digest_model(model: Model) -> str:
     """Return the SHA-256 of the calls or the graph of each method of a model, and of the model's
     weights, inputs and reference outputs."""
-    digest = hashlib.sha256(f"{model.made}, {model.calibration_made}".encode())
+    digest = hashlib.sha256(f"{model.made_inputs}, {model.made_calibration}".encode())
     inputs = split_inputs(model.module, model.evaluation[0])
     for name, module in split_module(model.module).items():
         sample = inputs[name]

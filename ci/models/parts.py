@@ -36,7 +36,7 @@ class Candidate(Struct, frozen=True):
     type: tuple[str, ...] = ()  # their classes
     line: tuple[str, ...] = ()  # empty if it is unknown
     tensor: tuple[str, ...] = ()
-    made: str = ""  # the type of its result, in a file that is already quantized
+    result_type: str = ""  # the type of its result, in a file that is already quantized
 
     @property
     def name(self) -> str:
@@ -151,7 +151,7 @@ def list_parts(
                 "node": candidate.name,
                 "op": candidate.op[0],
                 "line": next(iter((*candidate.line, *reversed(candidate.module))), ""),
-                "scheme": part.scheme.value if part else candidate.made or base,
+                "scheme": part.scheme.value if part else candidate.result_type or base,
                 "part": " ".join(f"{name}={value}" for name, value in selectors.items()),
             }
         )

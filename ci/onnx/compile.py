@@ -97,14 +97,14 @@ def find_ties(
         return list(right), list(right)
     onnx.save(disturb_choices(onnx.load(model), bits), target)
     session = open_reference(target)
-    low, high = (list(map(list, right)) for _ in range(2))
+    low, high = list(map(list, right)), list(map(list, right))
     for _ in range(TIE_RUNS):
-        for number, made in enumerate(run_sets(session, sets)):
-            for index, array in enumerate(made):
+        for number, outputs in enumerate(run_sets(session, sets)):
+            for index, array in enumerate(outputs):
                 if array.dtype.kind != "f":
                     low[number][index] = np.minimum(low[number][index], array)
                     high[number][index] = np.maximum(high[number][index], array)
-    return [tuple(one) for one in low], [tuple(one) for one in high]
+    return list(map(tuple, low)), list(map(tuple, high))
 
 
 def disturb_choices(model: onnx.ModelProto, bits: int) -> onnx.ModelProto:
@@ -118,12 +118,9 @@ def disturb_choices(model: onnx.ModelProto, bits: int) -> onnx.ModelProto:
         written = onnx.NodeProto()
         written.CopyFrom(node)
         if chooses and node.op_type not in ROUNDS:
-            written.input[:] = [
-                shake(writer.take(name), share, writer).name
-                if graph.dtypes.get(name) == "float32"
-                else name
-                for name in node.input
-            ]
+            for place, name in enumerate(node.input):
+                if graph.dtypes.get(name) == "float32":
+                    written.input[place] = shake(writer.take(name), share, writer).name
         writer.nodes.append(written)
     del model.graph.node[:]
     model.graph.node.extend(writer.nodes)
@@ -222,11 +219,12 @@ def compile_source(
     if saver and delegation.partitions:
         write_calls(model.absolute(), staging, {**options, "qnn_saver_path": saver})
     if not is_float:
-        left = {operator.op for operator in footprint.operators if operator.cpu}
+        cpu_operators = {operator.op for operator in footprint.operators if operator.cpu}
         with needed("the quantization steps of the outputs"):
+            grids = find_grids(model, cpu_operators)
             infos = tuple(
                 structs.replace(info, step=step, lowest=low, highest=high)
-                for info, (step, low, high) in zip(infos, find_grids(model, left), strict=True)
+                for info, (step, low, high) in zip(infos, grids, strict=True)
             )
     files = [*program.iterdir()]
     binary = next((path.name for path in files if path.suffix == ".bin"), CONTEXT)
@@ -242,7 +240,7 @@ def compile_source(
         loss=loss,
         clipped=clipped,
         layers=layers,
-        made_inputs=name_made(source.made, source.calibration_made, quantized=calibrated),
+        made_inputs=name_made(source.made_inputs, source.made_calibration, quantized=calibrated),
         weights=digest_source(source),
         calibration=digest_sets(source.calibration) if calibrated else "",
         steps=steps,
@@ -292,21 +290,20 @@ def write_references(
     """Write the inputs, the outputs of the float model and, if the scheme quantizes, those of the
     quantized model. ``model`` is the file of write_float. Return the model to compile, its outputs
     for each sample, the float model's outputs for the first set, and the parts of the
-    quantized model's tensors. Raises the errors of
-    compile_source."""
+    quantized model's tensors. Raises the errors of compile_source."""
     staging.write(INPUTS, source.evaluation)
-    reference = wanted = run_reference(model, source.evaluation)
+    reference = expected = run_reference(model, source.evaluation)
     float32, plain = reference[0], model
-    if spec.source.float_model:
+    if spec.source.float_model:  # ``model`` is quantized already, so it is not what is expected
         plain = staging.directory.with_name("plain.onnx")
         plain = write_normal_form(Path(spec.source.float_model), plain, spec.source.shapes)
-        wanted = run_reference(plain, source.evaluation)
+        expected = run_reference(plain, source.evaluation)
     require_export(source, reference)  # first: the export may be what makes them infinite
-    staging.write_float(wanted, source.made)
+    staging.write_float(expected, source.made_inputs)
     disturbed = staging.directory.with_name("disturbed.onnx")
     bits = spec.scheme.recipe.activation_bits
     with needed("the bounds of outputs that are not floating-point"):
-        bounds = find_ties(plain, disturbed, source.evaluation, wanted, bits)
+        bounds = find_ties(plain, disturbed, source.evaluation, expected, bits)
     staging.write_bounds(FLOAT, *bounds)
     if not spec.scheme.quantized:
         return model, reference, float32, {}
@@ -357,7 +354,8 @@ def list_nodes(spec: CaseSpec) -> list[Candidate]:
         types = name_types(path)
         candidates = list_candidates(onnx.load(path, load_external_data=False))
     return [
-        structs.replace(candidate, made=types.get(candidate.name, "")) for candidate in candidates
+        structs.replace(candidate, result_type=types.get(candidate.name, ""))
+        for candidate in candidates
     ]
 
 
@@ -381,12 +379,12 @@ def run_reference(model: Path, sets: Sequence[Arrays]) -> list[Arrays]:
     with stage(CPU):
         require_repeatable(model)
         outputs = run_sets(session, sets)
-        for first, *others in zip(*outputs, strict=True):
-            for other in others:
-                if other.shape != first.shape:
+        for first, *later in zip(*outputs, strict=True):  # an output, in each sample
+            for array in later:
+                if array.shape != first.shape:
                     raise FailedError(
                         f"the shape of an output depends on the data: {[*first.shape]} for one"
-                        f" sample, {[*other.shape]} for another",
+                        f" sample, {[*array.shape]} for another",
                         why="QNN supports only fixed shapes",
                         fix="end the model before the operator that counts elements, such as"
                         " NonZero or NonMaxSuppression",
@@ -397,24 +395,26 @@ def run_reference(model: Path, sets: Sequence[Arrays]) -> list[Arrays]:
 def require_repeatable(model: Path) -> None:
     """Raise FailedError if a model draws random numbers."""
     graph = onnx.load(model, load_external_data=False).graph
-    for node in (node for one in list_graphs(graph) for node in one.node):
-        if node.op_type in DRAWS:
-            raise FailedError(
-                f"the model draws random numbers, in {node.op_type}"
-                f" {node.name or node.output[0]!r}",
-                why="its outputs differ from run to run, so nothing can be compared with them",
-                fix="make the random numbers an input of the model",
-            )
+    for inner_graph in list_graphs(graph):
+        for node in inner_graph.node:
+            if node.op_type in DRAWS:
+                raise FailedError(
+                    f"the model draws random numbers, in {node.op_type}"
+                    f" {node.name or node.output[0]!r}",
+                    why="its outputs differ from run to run, so nothing can be compared with them",
+                    fix="make the random numbers an input of the model",
+                )
 
 
 def require_export(source: Source, reference: Sequence[Arrays]) -> None:
     """Raise FailedError if the SQNR of an exported model's output against the module's output is
     below EXPORTED_DB."""
-    for wanted, got in zip(source.reference, reference, strict=False):
-        for index, (one, other) in enumerate(zip(wanted, got, strict=True)):
-            if not np.isfinite(one).all():
+    # ``source.reference`` is empty if the model comes from a file, which was not exported here.
+    for module_outputs, outputs in zip(source.reference, reference, strict=False):
+        for index, (expected, array) in enumerate(zip(module_outputs, outputs, strict=True)):
+            if not np.isfinite(expected).all():
                 continue  # the model itself is not finite
-            reached = measure_pooled(one, other)
+            reached = measure_pooled(expected, array)
             if not reached >= EXPORTED_DB:
                 raise FailedError(
                     f"torch.onnx.export changed the model: output {index} has an SQNR of"
@@ -441,15 +441,15 @@ def write_typed(
     delegation, footprint = write_context(
         model, program, staging.log, spec.soc, {**options, **dump}, embed=embed
     )
-    if wanted := options.get("json_qnn_graph_dir"):
+    if user_directory := options.get("json_qnn_graph_dir"):
         for path in graphs.iterdir():
-            shutil.copyfile(path, Path(wanted, path.name))
+            shutil.copyfile(path, Path(user_directory, path.name))
     types: tuple[tuple[TypeShare, ...], tuple[Retyped, ...]] = (), ()
     with staging.notes.of("the types of the program's tensors"):
         described = onnx.load(model, load_external_data=False)
         tensors = [*list_tensors(described, graphs)]
-        asked = find_asked(described, owners) if spec.scheme.quantized else {}
-        types = count_types(tensors), find_retyped(asked, tensors)
+        requested = find_asked(described, owners) if spec.scheme.quantized else {}
+        types = count_types(tensors), find_retyped(requested, tensors)
     return delegation, footprint, types
 
 
@@ -492,13 +492,10 @@ def write_context(
     if embed is not None and target.is_file():
         contexts = list_context_binaries(memoryview(check_context(target, soc)))
         seal_context(target)
-    parts = [
-        (
-            part.ep_name,
-            [(node.name, name_operator(node.domain, node.op_type)) for node in part.get_nodes()],
-        )
-        for part in session.get_provider_graph_assignment_info()
-    ]
+    parts = []
+    for part in session.get_provider_graph_assignment_info():
+        nodes = [(node.name, name_operator(node.domain, node.op_type)) for node in part.get_nodes()]
+        parts.append((part.ep_name, nodes))
     text = read_window(log)
     delegation = count_nodes(parts, read_reasons(text), find_blocked(model))
     footprint = make_footprint(
@@ -528,14 +525,12 @@ def require_no_branch(model: Path) -> None:
 def find_blocked(model: Path) -> str:
     """Return why QNN's provider does not take a model's quantizers, or "" if they have no
     blocks."""
-    nodes = onnx.load(model, load_external_data=False).graph.node
-    blocks = {
-        attribute.i
-        for node in nodes
-        for attribute in node.attribute
-        if attribute.name == "block_size"
-    } - {0}
-    return f"QNN takes no blocked quantizers (block_size {max(blocks)})" if blocks else ""
+    sizes = set()
+    for node in onnx.load(model, load_external_data=False).graph.node:
+        for attribute in node.attribute:
+            if attribute.name == "block_size" and attribute.i:  # 0 is the default: no blocks
+                sizes.add(attribute.i)
+    return f"QNN takes no blocked quantizers (block_size {max(sizes)})" if sizes else ""
 
 
 @stage(QNN)

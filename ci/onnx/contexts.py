@@ -73,11 +73,7 @@ def open_context(path: Path) -> tuple[Any, Context, Blob]:
     """
     model = parse_model(path)
     metadata = {prop.key: str(prop.value) for prop in model.metadata_props}
-    nodes = [
-        {attribute.name: attribute for attribute in node.attribute}
-        for node in model.graph.node
-        if node.op_type == "EPContext"
-    ]
+    nodes = [_map_attributes(node) for node in model.graph.node if node.op_type == "EPContext"]
     if not nodes:
         raise UsageError(
             f"{path.name} is not a context model: it has no EPContext node",
@@ -120,21 +116,25 @@ def check_context(path: Path, soc: str) -> Blob:
     Raises UsageError and FailedError as open_context does, and UnfitError if the context is for
     another SoC.
     """
-    (_, context, blob), wanted = open_context(path), find_soc(soc)
+    _, context, blob = open_context(path)
+    required = find_soc(soc)
+    # A binary names no SoC if it was compiled without soc_model, and a model may have no metadata.
     names = {target.soc for target in context.targets} - {NO_SOC}
-    known = {**read_socs(), **read_options().socs}
-    compiled = {known[name].id for name in names if name in known}
+    socs = {**read_socs(), **read_options().socs}
+    compiled = {socs[name].id for name in names if name in socs}
     listed = set(context.socs) or compiled
-    if wanted.id not in listed or (compiled and wanted.id not in compiled):
-        others = () if wanted.id in compiled else sorted(names)
-        made_for = " and ".join(others) or ", ".join(map(str, context.socs))
+    if required.id not in listed or (compiled and required.id not in compiled):
+        binary_socs = () if required.id in compiled else sorted(names)
+        made_for = " and ".join(binary_socs) or ", ".join(map(str, context.socs))
+        if made_for:
+            problem = f"{path.name} is compiled for {made_for}, not for {soc}"
+        else:
+            problem = f"{path.name} does not name the SoC that it was compiled for"
         raise UnfitError(
-            f"{path.name} is compiled for {made_for}, not for {soc}"
-            if made_for
-            else f"{path.name} does not name the SoC that it was compiled for",
-            why=f"{soc} has SoC number {wanted.id} and Hexagon V{wanted.hexagon}; a device rejects"
-            " the context with error 5005 or 14001, although the emulator runs it",
-            fix=f"compile it with soc_model={wanted.id}",
+            problem,
+            why=f"{soc} has SoC number {required.id} and Hexagon V{required.hexagon}; a device"
+            " rejects the context with error 5005 or 14001, although the emulator runs it",
+            fix=f"compile it with soc_model={required.id}",
         )
     return blob
 
@@ -182,17 +182,21 @@ def _read_binary(path: Path, node: Mapping[str, Any]) -> Blob:
 def _find_strangeness(context: Context, blob: Blob) -> str:
     """Return what shows that a binary was not compiled from its model, or was changed later; empty
     if nothing does."""
-    made, claimed = context.qnn, context.sdk_version
-    if not made and blob[:4] != ARCHIVE:
+    actual, claimed = context.qnn, context.sdk_version
+    if not actual and blob[:4] != ARCHIVE:
         return "its context binary does not contain a QNN version"
-    if made and claimed and parse_version(made) != parse_version(claimed):
-        return f"its context binary is from QNN {made}, but its EPContext node names {claimed}"
+    if actual and claimed and parse_version(actual) != parse_version(claimed):
+        return f"its context binary is from QNN {actual}, but its EPContext node names {claimed}"
     for name in context.partitions:
         if name and blob.find(b"\0%b\0" % name.encode()) < 0:
             return f"its context binary has no graph {name!r}: it belongs to another model"
     if context.seal and hashlib.sha256(blob).hexdigest() != context.seal:
         return "its context binary was changed after compilation: its SHA-256 differs"
     return ""
+
+
+def _map_attributes(node: Any) -> dict[str, Any]:
+    return {attribute.name: attribute for attribute in node.attribute}
 
 
 def _text(node: Mapping[str, Any], name: str) -> str:

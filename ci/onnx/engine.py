@@ -40,7 +40,7 @@ BACKEND = ("backend_path", "backend_type")
 class OnnxEngine:
     """Quantizes models, and compiles context binaries with QNN's provider.
 
-    ``sdk`` is the root of QNN's libraries. ``given`` are the user's provider options. With
+    ``sdk`` is the root of QNN's libraries. ``user_options`` are the user's provider options. With
     ``embed``, the context binary is inside the ONNX file (embed mode 1), else next to it (0).
     ``saver`` requests a record of QNN's API calls. ``log_level`` is the level of QNN's log while a
     program runs. With ``direct``, a session loads the model itself instead of a context binary.
@@ -49,7 +49,7 @@ class OnnxEngine:
 
     toolchain: tuple[str, ...]
     sdk: Path
-    given: Mapping[str, str] = field(default_factory=dict)
+    user_options: Mapping[str, str] = field(default_factory=dict)
     embed: bool = True
     saver: bool = False
     log_level: str = ""
@@ -58,15 +58,20 @@ class OnnxEngine:
 
     @property
     def imports(self) -> tuple[str, ...]:
+        """Return the modules to import before workers are forked. Those that need torch are only
+        for models that are exported from it."""
         return ("ci.onnx.compile", *["ci.onnx.export", "ci.models.model"] * self.exports)
 
     def options(self, spec: CaseSpec) -> dict[str, str]:
         """Return all provider options of a case."""
-        chosen = choose_options(spec.scheme.base, spec.soc, self.given)
-        own = {name: text for name, text in chosen.items() if name not in BACKEND}
-        return {"backend_path": str(find_library(self.sdk, self.given)), **own}
+        options = choose_options(spec.scheme.base, spec.soc, self.user_options)
+        for name in BACKEND:
+            options.pop(name, None)
+        library = find_library(self.sdk, self.user_options)
+        return {"backend_path": str(library), **options}
 
     def preload(self, spec: CaseSpec) -> None:
+        """Load what the cases of a model share, once before workers are forked."""
         digest_rooms(ROOMS)
         if not spec.is_file:
             from ci.models.model import preload_model
@@ -74,9 +79,11 @@ class OnnxEngine:
             preload_model(spec.reference, spec.source)
 
     def key(self, spec: CaseSpec) -> str:
+        """Return the key of a case's artifact in the cache: a hash of everything that determines
+        it."""
         from ci.onnx.compile import load_source
 
-        options = choose_options(spec.scheme.base, spec.soc, self.given)
+        options = choose_options(spec.scheme.base, spec.soc, self.user_options)
         return hash_words(
             load_source(spec).digest,
             *self.toolchain,
@@ -95,6 +102,7 @@ class OnnxEngine:
         )
 
     def read_data(self, spec: CaseSpec) -> int:
+        """Read the user's inputs, and return the number of samples for judging."""
         if spec.is_file:
             from ci.onnx.compile import load_source
 
@@ -104,12 +112,15 @@ class OnnxEngine:
         return count_judged(spec.reference, spec.source)
 
     def warm_up(self, spec: CaseSpec) -> None:
+        """Export a small model if the case is exported from torch; see warm_exporter."""
         if not spec.is_file:
             from ci.onnx.export import warm_exporter
 
             warm_exporter()
 
     def compile(self, spec: CaseSpec, staging: Staging) -> Compiled:
+        """Compile a case, or predict its latency if it is ``simulated``. Raises the errors of
+        compile_source or simulate_source."""
         from ci.onnx.compile import compile_source, load_source
         from ci.onnx.simulate import simulate_source
 
@@ -121,6 +132,7 @@ class OnnxEngine:
         return compile_source(load_source(spec), spec, staging, options, embed=embed, saver=saver)
 
     def explain(self, error: Exception, log: Path) -> Finding:
+        """Return why a case failed, see describe_refusal."""
         return describe_refusal(error, log)
 
 
@@ -174,7 +186,8 @@ class RecoveringSession:
         and repeat the run."""
         from onnxruntime.capi.onnxruntime_pybind11_state import EngineError
 
-        feed = dict(zip((one.name for one in self.session.get_inputs()), tensors, strict=True))
+        names = [declared.name for declared in self.session.get_inputs()]
+        feed = dict(zip(names, tensors, strict=True))
         try:
             return list(self.session.run(None, feed))
         except EngineError as error:
@@ -210,12 +223,13 @@ def note_execution(opened: PooledProgram, executed: Executed) -> RunNotes:
     """Return notes on a run: nodes that ran on the wrong provider, restarts, and QNN's profile."""
     program, compiled = opened.program, opened.program.compiled
     profile = program.directory / PROFILE_CSV
+    remark = ""
+    if executed.restarts:
+        restarts = count(executed.restarts, "restart")
+        remark = f"the session was recreated after {restarts} of the NPU's subsystem"
     return RunNotes(
         faults=tuple(find_lies(executed, compiled)),
-        remark=f"the session was recreated after {count(executed.restarts, 'restart')} of the NPU's"
-        " subsystem"
-        if executed.restarts
-        else "",
+        remark=remark,
         files=(profile,) if profile.is_file() else (),
         accelerator=read_accelerator(profile, compiled.sets, compiled.delegation.partitions),
     )
@@ -225,14 +239,14 @@ def find_lies(executed: Executed, compiled: Compiled) -> Iterator[str]:
     """Yield a message if QNN executed no node, or if other providers executed more nodes than were
     compiled for them."""
     if not executed.providers.get(PROVIDER):
-        seen = describe_providers(executed)
-        yield f"QNN executed nothing, according to the session's profile: {seen}"
+        providers = describe_providers(executed)
+        yield f"QNN executed nothing, according to the session's profile: {providers}"
         return
-    others = sum(len(names) for name, names in executed.providers.items() if name != PROVIDER)
+    strays = sum(len(names) for name, names in executed.providers.items() if name != PROVIDER)
     fallback = compiled.delegation.fallback_nodes
-    if others > fallback:
+    if strays > fallback:
         yield (
-            f"{count(others, 'node')} ran on other providers, but only {fallback}"
+            f"{count(strays, 'node')} ran on other providers, but only {fallback}"
             f" {'was' if fallback == 1 else 'were'} compiled for them:"
             f" {describe_providers(executed)}"
         )

@@ -49,13 +49,15 @@ def read_reasons(log: str) -> dict[str, str]:
     for unit in units:
         head, _, after = unit.partition("\n\n")
         names = MEMBER.findall(head)
-        found = REASON.search(head)
-        if found:
-            said = found[1].strip()
-            told = _describe_offer(before) if said.startswith(UNSAID) else said
-            reasons |= dict.fromkeys(names, told or said)
-        else:
-            reasons = {name: told for name, told in reasons.items() if name not in names}
+        reason_line = REASON.search(head)
+        if reason_line:
+            reason = reason_line[1].strip()
+            if reason.startswith(UNSAID):
+                reason = _describe_offer(before) or reason
+            reasons |= dict.fromkeys(names, reason)
+        else:  # the unit passed this time
+            for name in names:
+                reasons.pop(name, None)
         before = after
     return reasons
 
@@ -63,10 +65,13 @@ def read_reasons(log: str) -> dict[str, str]:
 def _describe_offer(log: str) -> str:
     """Return the operator that QNN refused last in this part of the log, such as ``QNN refuses
     FullyConnected of ufixed_point_16, ufixed_point_16 (error 3110)``. Empty if QNN refused none."""
-    *_, (at, kind) = [(0, ""), *((one.start(), one[1]) for one in OFFERED.finditer(log))]
-    codes = REFUSED.findall(log, at) if kind else []
-    types = ", ".join(DATATYPE.findall(log, at)).lower()
-    return f"QNN refuses {kind} of {types} (error {codes[-1]})" if codes else ""
+    offers = list(OFFERED.finditer(log))
+    if not offers:
+        return ""
+    last = offers[-1]
+    codes = REFUSED.findall(log, last.start())
+    types = ", ".join(DATATYPE.findall(log, last.start())).lower()
+    return f"QNN refuses {last[1]} of {types} (error {codes[-1]})" if codes else ""
 
 
 def count_nodes(
@@ -81,12 +86,11 @@ def count_nodes(
     """
     taken = [nodes for provider, nodes in parts if provider == PROVIDER]
     left = [node for provider, nodes in parts if provider != PROVIDER for node in nodes]
+    computing = 0
+    for nodes in taken:
+        computing += sum(operator.rpartition(":")[2] not in QUANTIZING for _, operator in nodes)
     return Delegation(
-        sum(
-            operator.rpartition(":")[2] not in QUANTIZING
-            for nodes in taken
-            for _, operator in nodes
-        ),
+        computing,
         len(left),
         len(taken),
         tuple(
@@ -103,8 +107,8 @@ def count_operators(parts: Iterable[tuple[str, Nodes]]) -> Iterator[OperatorCoun
     for provider, nodes in parts:
         for _, operator in nodes:
             counts.setdefault(operator, Counter())[provider == PROVIDER] += 1
-    for operator, found in counts.items():
-        yield OperatorCount(op=operator, npu=found[True], cpu=found[False])
+    for operator, by_npu in counts.items():
+        yield OperatorCount(op=operator, npu=by_npu[True], cpu=by_npu[False])
 
 
 def _explain(name: str, operator: str, reasons: Mapping[str, str], fault: str) -> str:
@@ -187,15 +191,17 @@ def describe_refusal(error: Exception, log: Path) -> Finding:
         name = f"{type(cause).__name__}: " if plain == str(cause) else ""
         raised = " ".join(f"{name}{plain}".split()).rstrip(":")
         advice = NO_ADVICE
-    said: list[str] = []
+    error_lines: list[str] = []
     provider = log.with_name(PROVIDER_LOG)
     if str(error) == QNN:
         text = read_window(provider)
-        said = list(dict.fromkeys(line.strip() for line in SAID.findall(text)))
-    lines = [*traceback.format_exception(cause), *(f"{line}\n" for line in said)]
-    log.with_name(TRACEBACK_LOG).write_text("".join(lines), encoding="utf-8")
-    left = len(said) - MOST_SAID
-    more = [f"and {left} more, which --keep-artifacts keeps in {PROVIDER_LOG}"] if left > 0 else []
-    told = [*(line for line in said[:MOST_SAID] if line not in raised), *more, raised]
-    evidence = "\n".join(told) if told[1:] else ""  # a single line is the headline
-    return NOT_LOWERED.find(f"{stage}{told[0]}", evidence=evidence, advice=advice)
+        error_lines = list(dict.fromkeys(line.strip() for line in SAID.findall(text)))
+    written = [*traceback.format_exception(cause), *(f"{line}\n" for line in error_lines)]
+    log.with_name(TRACEBACK_LOG).write_text("".join(written), encoding="utf-8")
+    shown = [line for line in error_lines[:MOST_SAID] if line not in raised]
+    left = len(error_lines) - MOST_SAID
+    if left > 0:
+        shown.append(f"and {left} more, which --keep-artifacts keeps in {PROVIDER_LOG}")
+    shown.append(raised)
+    evidence = "\n".join(shown) if shown[1:] else ""  # a single line is the headline
+    return NOT_LOWERED.find(f"{stage}{shown[0]}", evidence=evidence, advice=advice)

@@ -90,7 +90,7 @@ Shapes = Iterable[tuple[str, tuple[int, ...]]]  # names and shapes of inputs
 class Fault(NamedTuple):
     """A fault in a model and its fix. ``shapes`` are shapes of inputs that fix it, by name."""
 
-    what: str
+    problem: str
     fix: str = AGAIN
     shapes: Mapping[str, tuple[int, ...]] = MappingProxyType({})
 
@@ -107,15 +107,15 @@ def read_model(path: Path, shapes: Shapes = ()) -> Any:
     check_model(model, path)
     files = [path, *external_files(model, path)]
     if sum(file.stat().st_size for file in files) > LIMIT_BYTES:
-        what = f"{path.name} and its weights are longer than {LIMIT_BYTES} bytes"
-        raise UsageError(what, fix=SMALLER)
+        problem = f"{path.name} and its weights are longer than {LIMIT_BYTES} bytes"
+        raise UsageError(problem, fix=SMALLER)
     return model
 
 
 def list_required_inputs(model: Any) -> list[Any]:
     """Return the inputs that have no initializer, in the model's order."""
     constants = {initializer.name for initializer in model.graph.initializer}
-    return [one for one in model.graph.input if one.name not in constants]
+    return [port for port in model.graph.input if port.name not in constants]
 
 
 def is_quantized(model: Any) -> bool:
@@ -125,29 +125,30 @@ def is_quantized(model: Any) -> bool:
 
 def external_files(model: Any, path: Path) -> list[Path]:
     """Return the paths of the external weight files of the model at ``path``, sorted."""
-    return sorted({path.parent / find_location(one) for one in list_external(model)})
+    return sorted({path.parent / find_location(tensor) for tensor in list_external(model)})
 
 
 def fix_shapes(model: Any, shapes: Shapes) -> None:
     """Set the shapes of the inputs that ``shapes`` names. Raises UsageError for an unknown input,
     or for a shape that contradicts the model's."""
-    ports = {one.name: one for one in list_required_inputs(model)}
+    ports = {port.name: port for port in list_required_inputs(model)}
     for name, shape in shapes:
         if name not in ports:
             raise UsageError(
                 f"the model has no input {name!r}", fix=f"use one of: {', '.join(ports)}"
             )
-        held = ports[name].type.tensor_type
-        pairs = zip(held.shape.dim, shape, strict=False)
-        contradicts = len(held.shape.dim) != len(shape) or any(
-            is_fixed(one) and one.dim_value != size for one, size in pairs
+        tensor_type = ports[name].type.tensor_type
+        dims = tensor_type.shape.dim
+        contradicts = len(dims) != len(shape) or any(
+            is_fixed(dim) and dim.dim_value != size for dim, size in zip(dims, shape, strict=True)
         )
-        if held.HasField("shape") and contradicts:
+        if tensor_type.HasField("shape") and contradicts:
             raise UsageError(
                 f"input {name!r} cannot have the shape {list(shape)}",
                 why=f"its shape in the model is {describe_shape(ports[name])}",
             )
-        held.shape.CopyFrom(onnx.TensorShapeProto(dim=[{"dim_value": size} for size in shape]))
+        fixed_dims = [{"dim_value": size} for size in shape]
+        tensor_type.shape.CopyFrom(onnx.TensorShapeProto(dim=fixed_dims))
     if shapes:
         del model.graph.value_info[:]  # it may name sizes that are now fixed
 
@@ -155,13 +156,16 @@ def fix_shapes(model: Any, shapes: Shapes) -> None:
 def describe_shape(port: Any) -> str:
     """Return the shape of an input, such as ``[batch, 3, ?, ?]``, or ``without a shape``. A ``?``
     stands for an unknown size."""
-    held = port.type.tensor_type
-    if not held.HasField("shape"):
+    tensor_type = port.type.tensor_type
+    if not tensor_type.HasField("shape"):
         return "without a shape"
-    sizes = (
-        str(dim.dim_value) if is_fixed(dim) else dim.dim_param or "?" for dim in held.shape.dim
-    )
-    return f"[{', '.join(sizes)}]"
+    return f"[{', '.join(map(_describe_size, tensor_type.shape.dim))}]"
+
+
+def _describe_size(dimension: Any) -> str:
+    if is_fixed(dimension):
+        return str(dimension.dim_value)
+    return dimension.dim_param or "?"
 
 
 def is_fixed(dimension: Any) -> bool:
@@ -173,18 +177,18 @@ def parse_model(path: Path) -> Any:
     """Return the onnx.ModelProto without checking it. Raises UsageError if the file is incomplete
     or not an ONNX model."""
     data = read_user_file(path, "the model", LIMIT_BYTES, smaller=SMALLER)
-    what = f"{path.name} is not an ONNX model"
+    problem = f"{path.name} is not an ONNX model"
     for start, kind in OTHERS.items():
         if data.startswith(start):
-            raise UsageError(what, why=f"it is {kind}", fix="pass the .onnx file itself")
+            raise UsageError(problem, why=f"it is {kind}", fix="pass the .onnx file itself")
     try:
         with limited_memory(MEMORY_FACTOR * len(data) + MEMORY_BASE):
             model = onnx.ModelProto.FromString(data)
     except (DecodeError, MemoryError) as error:
         why = f"it cannot be parsed completely: {error}"
-        raise UsageError(what, why=why, fix=AGAIN) from error
+        raise UsageError(problem, why=why, fix=AGAIN) from error
     if not model.HasField("graph"):
-        raise UsageError(what, why="it has no graph", fix=AGAIN)
+        raise UsageError(problem, why="it has no graph", fix=AGAIN)
     return model
 
 
@@ -198,10 +202,11 @@ def limited_memory(size_bytes: int) -> Iterator[None]:
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    pages = int(read_text(Path("/proc/self/statm")).split()[5])
-    wanted = pages * resource.getpagesize() + size_bytes
-    limits = [one for one in (soft, hard) if one != resource.RLIM_INFINITY]
-    resource.setrlimit(resource.RLIMIT_DATA, (min([wanted, *limits]), hard))
+    data_pages = int(read_text(Path("/proc/self/statm")).split()[5])
+    new_limit = data_pages * resource.getpagesize() + size_bytes
+    # RLIM_INFINITY is -1 in Python, so it would be the minimum.
+    old_limits = [limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_DATA, (min([new_limit, *old_limits]), hard))
     try:
         yield
     finally:
@@ -209,32 +214,32 @@ def limited_memory(size_bytes: int) -> Iterator[None]:
 
 
 def check_model(
-    model: Any, path: Path, command: str = "", entry: str = "", known: Shapes = ()
+    model: Any, path: Path, command: str = "", entry: str = "", data_shapes: Shapes = ()
 ) -> None:
     """Raise UsageError with the first MOST_SHOWN faults of the model at ``path``, if it has any.
 
     The fix for shapes that vary is a line for the model's ``entry`` in a policy or, without an
-    entry, the ``command`` line of the case with more options. ``known`` are the shapes of the
+    entry, the ``command`` line of the case with more options. ``data_shapes`` are the shapes of the
     user's data.
     """
-    faults = list(itertools.islice(find_faults(model, path, known), MOST_SHOWN))
+    faults = list(itertools.islice(find_faults(model, path, data_shapes), MOST_SHOWN))
     if faults:
-        first, *others = faults
-        why = "; ".join(fault.what for fault in others)
+        first, *later = faults
+        why = "; ".join(fault.problem for fault in later)
         fix = first.fix
         if first.shapes and entry:
             fix += f", in [models.{entry}] of the policy:\n    {write_shapes(first.shapes)}"
         elif first.shapes:
-            words = [f"{name}={','.join(map(str, one))}" for name, one in first.shapes.items()]
+            words = [f"{name}={','.join(map(str, shape))}" for name, shape in first.shapes.items()]
             options = " ".join(f"--shape {shell_word(word)}" for word in words)
-            again = f"{command} {options}".strip()
-            fix += f", with --shape or as `shapes` in a policy:\n    {again}"
-        raise UsageError(f"{path.name} cannot be used: {first.what}", why=why, fix=fix)
+            longer_command = f"{command} {options}".strip()
+            fix += f", with --shape or as `shapes` in a policy:\n    {longer_command}"
+        raise UsageError(f"{path.name} cannot be used: {first.problem}", why=why, fix=fix)
 
 
-def find_faults(model: Any, path: Path, known: Shapes = ()) -> Iterator[Fault]:
+def find_faults(model: Any, path: Path, data_shapes: Shapes = ()) -> Iterator[Fault]:
     """Yield the faults of the model at ``path``, in the order in which they should be fixed. For
-    shapes that vary, those in ``known`` are suggested, or else usual ones."""
+    shapes that vary, those in ``data_shapes`` are suggested, or else usual ones."""
     yield from _find_version_faults(model)
     inputs = list_required_inputs(model)
     if not inputs:
@@ -261,12 +266,13 @@ def find_faults(model: Any, path: Path, known: Shapes = ()) -> Iterator[Fault]:
         if fault:
             yield Fault(f"the external file {location!r} of weight {tensor.name!r} {fault}")
     if free := list_free(inputs):  # the only fault that an option fixes
-        own = dict(known)
+        shapes = suggest_shapes(free)
+        shapes |= {name: shape for name, shape in data_shapes if name in shapes}
         named = ", ".join(f"{port.name!r} {describe_shape(port)}" for port in free)
         yield Fault(
             f"QNN supports only fixed shapes, but these inputs have sizes that vary: {named}",
             "set the sizes that you use in practice",
-            {name: own.get(name, one) for name, one in suggest_shapes(free).items()},
+            shapes,
         )
 
 
@@ -276,8 +282,10 @@ def _find_version_faults(model: Any) -> Iterator[Fault]:
             f"its IR version is {model.ir_version}, but ONNX Runtime accepts at most {NEWEST_IR}",
             f"save it with model.ir_version = {NEWEST_IR}, or with an older onnx package",
         )
-    domains = ["" if opset.domain == "ai.onnx" else opset.domain for opset in model.opset_import]
-    for domain in sorted(one for one, times in Counter(domains).items() if times > 1):
+    imports: Counter[str] = Counter()
+    for opset in model.opset_import:
+        imports["" if opset.domain == "ai.onnx" else opset.domain] += 1  # two names of one domain
+    for domain in sorted(domain for domain, times in imports.items() if times > 1):
         yield Fault(
             f"it imports several opsets of the domain {show_row(repr(domain or 'ai.onnx'))}"
         )
@@ -291,15 +299,13 @@ def _find_version_faults(model: Any) -> Iterator[Fault]:
 
 def list_free(inputs: Iterable[Any]) -> list[Any]:
     """Return the inputs that are tensors without a fixed shape."""
-    return [
-        port
-        for port in inputs
-        if port.type.HasField("tensor_type")
-        and not (
-            port.type.tensor_type.HasField("shape")
-            and all(map(is_fixed, port.type.tensor_type.shape.dim))
-        )
-    ]
+    free = []
+    for port in inputs:
+        if port.type.HasField("tensor_type"):
+            tensor_type = port.type.tensor_type
+            if not tensor_type.HasField("shape") or not all(map(is_fixed, tensor_type.shape.dim)):
+                free.append(port)
+    return free
 
 
 def find_batch(model: Any, shapes: Shapes = ()) -> tuple[str, dict[str, tuple[int, ...]]]:
@@ -310,66 +316,81 @@ def find_batch(model: Any, shapes: Shapes = ()) -> tuple[str, dict[str, tuple[in
     if all have the same name or none has one, and if the name is not that of a length. An input of
     rank 1 alone could be a list of any length. Otherwise, the result is empty.
     """
-    given = dict(shapes)
+    fixed_names = dict(shapes).keys()
     ports = list_required_inputs(model)
-    free = list_free(port for port in ports if port.name not in given)
-    fixed = (port.type.tensor_type.shape.dim for port in ports if port.name in given)
-    bound = {dim.dim_param for dims in fixed for dim in dims}
-    dims = [list(port.type.tensor_type.shape.dim) for port in free]
-    names = {dim[0].dim_param.strip("?") if dim else "" for dim in dims}
+    free = list_free(port for port in ports if port.name not in fixed_names)
+    bound: set[str] = set()  # names of sizes that ``shapes`` fixes
+    for port in ports:
+        if port.name in fixed_names:
+            bound.update(dim.dim_param for dim in port.type.tensor_type.shape.dim)
+    all_dims = {port.name: list(port.type.tensor_type.shape.dim) for port in free}
+    for dims in all_dims.values():
+        if not dims or is_fixed(dims[0]) or not all(map(is_fixed, dims[1:])):
+            return "", {}
+    names = {dims[0].dim_param.strip("?") for dims in all_dims.values()}
     is_batch = (
-        free
+        len(names) == 1
         and bound.isdisjoint(names)
-        and len(names) == 1
         and not any(LENGTH_NAME.search(name.lower()) for name in names)
-        and all(dim and not is_fixed(dim[0]) and all(map(is_fixed, dim[1:])) for dim in dims)
-        and any(len(dim) > 1 for dim in dims)
+        and any(len(dims) > 1 for dims in all_dims.values())
     )
     if not is_batch:
         return "", {}
-    sizes = ((1, *(dim.dim_value for dim in one[1:])) for one in dims)
-    return names.pop() or "?", {port.name: one for port, one in zip(free, sizes, strict=True)}
+    batch_shapes = {}
+    for name, (_, *inner) in all_dims.items():
+        batch_shapes[name] = (1, *(dim.dim_value for dim in inner))
+    return names.pop() or "?", batch_shapes
 
 
 def write_shapes(shapes: Mapping[str, tuple[int, ...]]) -> str:
     """Return a line of a policy, such as ``shapes = {x = [1, 3, 224, 224]}``."""
-    keys = (name if BARE_KEY.fullmatch(name) else json.dumps(name) for name in shapes)
-    rows = (f"{key} = {[*one]}" for key, one in zip(keys, shapes.values(), strict=True))
-    return f"shapes = {{{', '.join(rows)}}}"
+    entries = []
+    for name, shape in shapes.items():
+        key = name if BARE_KEY.fullmatch(name) else json.dumps(name)
+        entries.append(f"{key} = {[*shape]}")
+    return f"shapes = {{{', '.join(entries)}}}"
 
 
 def suggest_shapes(ports: Iterable[Any]) -> dict[str, tuple[int, ...]]:
     """Return a usual shape, such as ``(1, 3, 224, 224)``, for each input that has no fixed shape.
     Dimensions with the same name have the same size."""
-    known: dict[str, int] = {}
-    found: dict[str, tuple[int, ...]] = {}
+    size_by_name: dict[str, int] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
     for port in ports:
-        held = port.type.tensor_type
-        usual = PIXELS if len(held.shape.dim) == PICTURE_RANK else LENGTH
+        tensor_type = port.type.tensor_type
+        if not tensor_type.HasField("shape"):
+            shapes[port.name] = (1, 3, PIXELS, PIXELS)
+            continue
+        usual = PIXELS if len(tensor_type.shape.dim) == PICTURE_RANK else LENGTH
         sizes = []
-        for place, one in enumerate(held.shape.dim):
-            varies = usual if place or LENGTH_NAME.search(one.dim_param.lower()) else 1
-            size = one.dim_value if is_fixed(one) else varies
-            sizes.append(
-                known.setdefault(one.dim_param, size) if one.dim_param.strip("?") else size
-            )
-        found[port.name] = tuple(sizes) if held.HasField("shape") else (1, 3, PIXELS, PIXELS)
-    return found
+        for place, dim in enumerate(tensor_type.shape.dim):
+            if is_fixed(dim):
+                size = dim.dim_value
+            elif place or LENGTH_NAME.search(dim.dim_param.lower()):
+                size = usual
+            else:  # a batch
+                size = 1
+            if dim.dim_param.strip("?"):
+                size = size_by_name.setdefault(dim.dim_param, size)
+            sizes.append(size)
+        shapes[port.name] = tuple(sizes)
+    return shapes
 
 
 def _find_input_faults(port: Any) -> Iterator[Fault]:
-    label, held = f"input {port.name!r}", port.type.tensor_type
+    label, tensor_type = f"input {port.name!r}", port.type.tensor_type
     if not port.type.HasField("tensor_type"):
         yield Fault(f"{label} is not a tensor", "QNN supports only tensors: export tensor inputs")
         return
-    known = held.elem_type in onnx.helper.get_all_tensor_dtypes()
-    kind = REFUSED.get(held.elem_type, "" if known else str(held.elem_type))
-    if kind:
+    number = tensor_type.elem_type
+    is_valid = number in onnx.helper.get_all_tensor_dtypes()
+    refused = REFUSED.get(number, "" if is_valid else str(number))
+    if refused:
         fix = "export with float32 or integer inputs"
-        yield Fault(f"{label} has element type {kind}, which QNN does not support", fix)
-    width = 0 if kind else onnx.helper.tensor_dtype_to_np_dtype(held.elem_type).itemsize
-    sizes = [dim.dim_value for dim in held.shape.dim]
-    if not all(map(is_fixed, held.shape.dim)):
+        yield Fault(f"{label} has element type {refused}, which QNN does not support", fix)
+    width = 0 if refused else onnx.helper.tensor_dtype_to_np_dtype(number).itemsize
+    sizes = [dim.dim_value for dim in tensor_type.shape.dim]
+    if not all(map(is_fixed, tensor_type.shape.dim)):
         return
     if min(sizes, default=1) < 1:
         yield Fault(f"{label} has a dimension of size {min(sizes)}")
@@ -382,9 +403,11 @@ def _find_input_faults(port: Any) -> Iterator[Fault]:
 def list_external(model: Any) -> Iterator[Any]:
     """Yield the tensors whose data is in another file, including the tensors of inner graphs."""
     for graph in list_graphs(model.graph):
-        attributes = itertools.chain.from_iterable(node.attribute for node in graph.node)
-        held = ((attribute.t, *attribute.tensors) for attribute in attributes)
-        for tensor in itertools.chain(graph.initializer, itertools.chain.from_iterable(held)):
+        tensors = list(graph.initializer)
+        for node in graph.node:
+            for attribute in node.attribute:
+                tensors += [attribute.t, *attribute.tensors]
+        for tensor in tensors:
             if tensor.data_location == onnx.TensorProto.EXTERNAL:
                 yield tensor
 
@@ -392,20 +415,21 @@ def list_external(model: Any) -> Iterator[Any]:
 def find_location(tensor: Any) -> str:
     """Return the path of an external tensor's file, relative to its model; empty if the tensor has
     none."""
-    found = [one.value for one in tensor.external_data if one.key == "location"]
-    return os.fsdecode(found[-1]) if found else ""  # protobuf returns bytes if it is not UTF-8
+    locations = [entry.value for entry in tensor.external_data if entry.key == "location"]
+    # protobuf returns bytes if the path is not UTF-8
+    return os.fsdecode(locations[-1]) if locations else ""
 
 
 def _find_shortage(tensor: Any, directory: Path) -> str:
     """Return that the file of an external tensor ends before it, or that its place in the file has
     no numbers of 64 bits; empty otherwise."""
-    held = {one.key: one.value for one in tensor.external_data}
-    sizes = [held.get("offset", "0"), held.get("length", "0")]
+    fields = {entry.key: entry.value for entry in tensor.external_data}
+    sizes = [fields.get("offset", "0"), fields.get("length", "0")]
     if not all(re.fullmatch("[0-9]{1,18}", size) for size in sizes):
         return "has an offset or a length that is no number of bytes"
     end = sum(map(int, sizes))
-    found = (directory / find_location(tensor)).stat().st_size
-    return f"is incomplete: it has {found} bytes, but {end} are needed" if found < end else ""
+    actual = (directory / find_location(tensor)).stat().st_size
+    return f"is incomplete: it has {actual} bytes, but {end} are needed" if actual < end else ""
 
 
 def find_location_fault(location: str, directory: Path) -> str:

@@ -147,9 +147,9 @@ def installed_version() -> str:
 def _refuse(faults: Iterable[str]) -> None:
     listed = list(faults)
     if listed:
-        which = "an option" if len(listed) == 1 else f"{len(listed)} options"
+        options = "an option" if len(listed) == 1 else f"{len(listed)} options"
         raise UsageError(
-            f"{which} of the QNN execution provider cannot be used:"
+            f"{options} of the QNN execution provider cannot be used:"
             + "".join(f"\n    {fault}" for fault in listed),
             why="the provider ignores most options that it does not understand, without an error",
             fix="correct them; docs/reference/onnx.md lists every option with its values",
@@ -157,30 +157,34 @@ def _refuse(faults: Iterable[str]) -> None:
 
 
 def _find_own_faults(
-    given: Mapping[str, str], options: Sequence[Option], others: Sequence[str] = ()
+    settings: Mapping[str, str], options: Sequence[Option], unrelated: Sequence[str] = ()
 ) -> Iterator[str]:
-    known, version = {option.name: option for option in options}, installed_version()
-    for name, value in given.items():
-        option = known.get(name)
+    """Yield the faults of single settings, which are options or session entries. ``options`` are
+    those that exist, and ``unrelated`` the names of entries that do not concern QNN."""
+    by_name, version = {option.name: option for option in options}, installed_version()
+    for name, value in settings.items():
+        option = by_name.get(name)
         if option is None:
-            if name not in others:
-                yield _explain_unknown(name, known, others)
+            if name not in unrelated:
+                yield _explain_unknown(name, [*by_name, *unrelated], [*by_name])
         elif option.since and is_older(version, option.since):
             yield f"{name} needs {PACKAGE} {option.since}, but {version} is installed"
         elif fault := _find_value_fault(option, value):
             yield f"{name}={value}: {fault}"
 
 
-def _explain_unknown(name: str, known: Iterable[str], others: Sequence[str]) -> str:
+def _explain_unknown(name: str, similar: Sequence[str], existing: Sequence[str]) -> str:
+    """Return why a setting does not exist. One of the names in ``similar`` is suggested if it is
+    similar, or else all ``existing`` ones are listed."""
     table, plain = read_options(), name.removeprefix(PREFIX)
     tables = (table.provider, table.session, table.run)
     kinds = ("provider option", "session entry", "run option")
     for kind, options in zip(kinds, tables, strict=True):
         if any(option.name == plain for option in options):
             return f"{name} has no effect where it was set: {plain} is a {kind}"
-    near = difflib.get_close_matches(name.lower(), [*known, *others], n=2, cutoff=0.6)
-    meant = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}"
-    return f"{PACKAGE} up to {table.newest} has no option {name!r}; {meant}"
+    near = difflib.get_close_matches(name.lower(), similar, n=2, cutoff=0.6)
+    advice = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(existing)}"
+    return f"{PACKAGE} up to {table.newest} has no option {name!r}; {advice}"
 
 
 def _find_value_fault(option: Option, value: str) -> str:
@@ -217,40 +221,41 @@ def find_conflicts(options: Mapping[str, str], entries: Mapping[str, str]) -> It
     """Yield the conflicts between provider options and session entries. All values must be
     valid."""
     table = read_options()
-    given = {**options, **entries}
+    settings = {**options, **entries}
     for option in (*table.provider, *table.session):
-        if option.name in given:
-            yield from _find_lacks(option, given)
+        if option.name in settings:
+            yield from _find_lacks(option, settings)
     yield from _find_soc_faults(options, table)
-    several = any("," in given.get(name, "") for name in ("soc_model", "htp_arch"))
-    if several and not _is_on(given, "ep.context_enable"):
+    several = any("," in settings.get(name, "") for name in ("soc_model", "htp_arch"))
+    if several and not _is_on(settings, "ep.context_enable"):
         yield "only a context binary can be for several SoCs: this needs ep.context_enable=1"
-    if several and _is_on(given, "ep.share_ep_contexts"):
+    if several and _is_on(settings, "ep.share_ep_contexts"):
         yield "ep.share_ep_contexts=1 works with only one SoC, but several are given"
 
 
-def _is_on(given: Mapping[str, str], name: str) -> bool:
-    return given.get(name, "") not in OFF
+def _is_on(settings: Mapping[str, str], name: str) -> bool:
+    return settings.get(name, "") not in OFF
 
 
-def _find_lacks(option: Option, given: Mapping[str, str]) -> Iterator[str]:
-    value = given[option.name]
+def _find_lacks(option: Option, settings: Mapping[str, str]) -> Iterator[str]:
+    """Yield why an option that is on has no effect with the other settings."""
+    value = settings[option.name]
     if value in OFF:
         return
     shown = f"{option.name}={value}"
-    backend = find_backend(given)
+    backend = find_backend(settings)
     if option.backends and backend not in option.backends:
         yield f"{shown} has no effect on the backend {backend}: it is only for {option.backends[0]}"
     if option.where:
         yield f"{shown} has no effect here: it is only for {option.where}"
     for need in option.needs:
         name, _, values = need.partition("=")
-        if not _is_on(given, name) or (values and given[name] not in values.split("|")):
+        if not _is_on(settings, name) or (values and settings[name] not in values.split("|")):
             yield f"{shown} has no effect without {need.replace('|', ' or ')}"
-    for other in option.excludes:
-        if _is_on(given, other):
+    for excluded in option.excludes:
+        if _is_on(settings, excluded):
             why = f"{option.name}: {option.doc}"
-            yield f"{shown} cannot be used together with {other}={given[other]} ({why})"
+            yield f"{shown} cannot be used together with {excluded}={settings[excluded]} ({why})"
 
 
 def find_backend(options: Mapping[str, str]) -> str:
@@ -274,19 +279,22 @@ def _find_soc_faults(options: Mapping[str, str], table: OptionTable) -> Iterator
             return
     by_id = {soc.id: (name, soc) for name, soc in {**read_socs(), **table.socs}.items()}
     for place, text in enumerate(lists.get("soc_model", ())):
-        found = by_id.get(int(text))
-        if found is None:
-            known = ", ".join(f"{soc.id} {name}" for name, soc in sorted(read_socs().items()))
-            yield f"soc_model={text}: no SoC with an HTP has this number; known: {known}"
-        else:
-            own = {name: values[place % len(values)] for name, values in lists.items()}
-            yield from _find_contradictions(options, own, *found)
+        if int(text) not in by_id:
+            socs = ", ".join(f"{soc.id} {name}" for name, soc in sorted(read_socs().items()))
+            yield f"soc_model={text}: no SoC with an HTP has this number; known: {socs}"
+            continue
+        name, soc = by_id[int(text)]
+        # A list has a value per SoC. Only vtcm_mb may have a single value, which is for all.
+        soc_values = {key: values[place % len(values)] for key, values in lists.items()}
+        yield from _find_contradictions(options, soc_values, name, soc)
 
 
 def _find_contradictions(
-    options: Mapping[str, str], own: Mapping[str, str], name: str, soc: Soc
+    options: Mapping[str, str], soc_values: Mapping[str, str], name: str, soc: Soc
 ) -> Iterator[str]:
-    arch, vtcm = int(own.get("htp_arch", 0)), int(own.get("vtcm_mb", 0))
+    """Yield the values of ``soc_values``, which are those for one SoC, and the ``options`` that
+    contradict this SoC."""
+    arch, vtcm = int(soc_values.get("htp_arch", 0)), int(soc_values.get("vtcm_mb", 0))
     if arch and arch != soc.hexagon:
         yield f"htp_arch={arch} contradicts soc_model={soc.id}: {name} has V{soc.hexagon}"
     if vtcm > soc.vtcm_mb:
@@ -300,31 +308,33 @@ def _find_contradictions(
         )
 
 
-def choose_options(scheme: Scheme, soc: str, given: Mapping[str, str]) -> dict[str, str]:
+def choose_options(scheme: Scheme, soc: str, user_options: Mapping[str, str]) -> dict[str, str]:
     """Return all provider options of a case except the backend's path.
 
-    The user's options in ``given`` take precedence. By default, the emulator computes float models
-    in float32, which no HTP does, and the provider leaves the quantization of inputs and outputs to
-    the CPU. Both defaults are changed for HTP; for other backends, only the given options are
-    returned.
+    ``user_options`` take precedence. By default, the emulator computes float models in float32,
+    which no HTP does, and the provider leaves the quantization of inputs and outputs to the CPU.
+    Both defaults are changed for HTP; for other backends, only the user's options are returned.
     """
-    if find_backend(given) != "htp":
-        return dict(given)
+    if find_backend(user_options) != "htp":
+        return dict(user_options)
     return {
         "soc_model": str(find_soc(soc).id),
         "enable_htp_fp16_precision": str(int(not scheme.quantized)),
         "offload_graph_io_quantization": "0",
-        **given,
+        **user_options,
     }
 
 
-def find_library(sdk: Path, given: Mapping[str, str]) -> Path:
-    """Return the library that backend_path or backend_type in ``given`` selects, by default HTP's.
-    Raises UnfitError if one of these options asks for a library that the SDK at ``sdk`` lacks."""
-    kind = given.get("backend_type", "")
-    name = given.get("backend_path") or (f"libQnn{kind.capitalize()}.so" if kind else "")
-    if not name or len(Path(name).parts) > 1:
-        return Path(name) if name else sdk / HTP
+def find_library(sdk: Path, user_options: Mapping[str, str]) -> Path:
+    """Return the library that backend_path or backend_type in ``user_options`` selects, by default
+    HTP's. Raises UnfitError if one of these options asks for a library that the SDK at ``sdk``
+    lacks."""
+    kind = user_options.get("backend_type", "")
+    name = user_options.get("backend_path") or (f"libQnn{kind.capitalize()}.so" if kind else "")
+    if not name:
+        return sdk / HTP
+    if len(Path(name).parts) > 1:
+        return Path(name)
     path = sdk / LIBRARIES / (name if kind in {"", "cpu", "gpu", "saver", "ir"} else Path(HTP).name)
     if not path.is_file():
         raise UnfitError(
@@ -339,11 +349,13 @@ def hash_option_files(options: Mapping[str, str]) -> list[str]:
     """Return the SHA-256 of each file that ``options`` name and that a compilation reads, such as
     the user's own backend or the libraries in op_packages. A name without a directory stands for a
     library of the SDK, which is hashed with the SDK."""
-    options_of_files = (one for one in read_options().provider if one.kind == "file")
-    read = {option.name for option in options_of_files if not option.made}
-    words = [value for name, value in sorted(options.items()) if name in read]
+    read_files = set()
+    for option in read_options().provider:
+        if option.kind == "file" and not option.made:
+            read_files.add(option.name)
+    words = [value for name, value in sorted(options.items()) if name in read_files]
     for package in options.get("op_packages", "").split(","):
-        words += package.split(":")[1:2]
+        words += package.split(":")[1:2]  # the library of OP:LIBRARY:SYMBOL
     paths = [Path(word) for word in words if len(Path(word).parts) > 1]
     return [hash_file(path) for path in paths if path.is_file()]
 

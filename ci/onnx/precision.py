@@ -53,19 +53,20 @@ def list_candidates(model: onnx.ModelProto) -> list[Candidate]:
     """Return the nodes of a model that parts can select. Modules, types and lines are known only in
     files of torch.onnx.export."""
     constants = read_constants(model.graph)
-    return [
-        _describe(node, [one for one in node.input if one in constants])
-        for node in model.graph.node
-        if node.op_type != "Constant"
-    ]
+    candidates = []
+    for node in model.graph.node:
+        if node.op_type != "Constant":
+            weights = [name for name in node.input if name in constants]
+            candidates.append(_describe(node, weights))
+    return candidates
 
 
 def _describe(node: Any, weights: Sequence[str]) -> Candidate:
-    known = {prop.key.removeprefix(TORCH): prop.value for prop in node.metadata_props}
-    origin = read_origin(known.get("stack_trace", ""))
-    modules, types = (
-        _read_list(known.get(name, ""))[:-1] for name in ("name_scopes", "class_hierarchy")
-    )
+    metadata = {prop.key.removeprefix(TORCH): prop.value for prop in node.metadata_props}
+    origin = read_origin(metadata.get("stack_trace", ""))
+    # The last entry is the node itself.
+    modules = _read_list(metadata.get("name_scopes", ""))[:-1]
+    types = _read_list(metadata.get("class_hierarchy", ""))[:-1]
     return Candidate(
         node=(node.name or node.output[0],),
         op=(node.op_type,),
@@ -78,10 +79,10 @@ def _describe(node: Any, weights: Sequence[str]) -> Candidate:
 
 def _read_list(text: str) -> list[str]:
     try:
-        found = ast.literal_eval(text or "[]")
+        value = ast.literal_eval(text or "[]")
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         return []
-    return [*map(str, found)] if isinstance(found, (list, tuple)) else []
+    return [*map(str, value)] if isinstance(value, (list, tuple)) else []
 
 
 def name_types(path: Path) -> dict[str, str]:
@@ -90,20 +91,27 @@ def name_types(path: Path) -> dict[str, str]:
     that it makes or reads."""
     model = onnx.load(path, load_external_data=False)
     values = Values(model.graph)
-    kinds = {name: one.data_type for name, one in values.constants.items()}
     quantizers = [node for node in model.graph.node if node.op_type == "QuantizeLinear"]
-    kinds |= {node.output[0]: values.find_kind(node) for node in quantizers}
+    if not quantizers:
+        return {}
+    integer_kinds = {name: constant.data_type for name, constant in values.constants.items()}
+    integer_kinds |= {node.output[0]: values.find_kind(node) for node in quantizers}
     graph = parse_model(model, path.parent, joins=False)
     floats = find_float16(graph).intersection(list_floats(model))
-    results: dict[str, int] = dict.fromkeys(floats, onnx.TensorProto.FLOAT)
-    results |= {name: kinds[made] for made, (name, _) in read_quantizers(model).items()}
-    found = {}
-    for node in model.graph.node if quantizers else ():
-        ends = {"QuantizeLinear": node.output, "DequantizeLinear": node.input}
-        own, known = (ends[node.op_type], kinds) if node.op_type in ends else (node.output, results)
-        if kind := known.get(name_result(own[0])):
-            found[node.name or node.output[0]] = onnx.TensorProto.DataType.Name(kind).lower()
-    return found
+    result_kinds: dict[str, int] = dict.fromkeys(floats, onnx.TensorProto.FLOAT)
+    for quantized, (name, _) in read_quantizers(model).items():
+        result_kinds[name] = integer_kinds[quantized]
+    types = {}
+    for node in model.graph.node:
+        if node.op_type == "QuantizeLinear":
+            kind = integer_kinds.get(name_result(node.output[0]))
+        elif node.op_type == "DequantizeLinear":
+            kind = integer_kinds.get(name_result(node.input[0]))
+        else:
+            kind = result_kinds.get(name_result(node.output[0]))
+        if kind:
+            types[node.name or node.output[0]] = onnx.TensorProto.DataType.Name(kind).lower()
+    return types
 
 
 def find_owners(
@@ -117,35 +125,38 @@ def find_owners(
     """
     if not parts:
         return {}
-    owners = assign_parts(list_candidates(source), parts)
-    made = {name for node in prepared.graph.node for name in node.output}
+    node_owners = assign_parts(list_candidates(source), parts)
+    computed = {name for node in prepared.graph.node for name in node.output}
     folded = read_constants(prepared.graph).keys()
     readers: dict[str, list[Any]] = {}
     for node in source.graph.node:
         for name in node.input:
             readers.setdefault(name, []).append(node)
-    found: dict[str, Part] = {}
+    owners: dict[str, Part] = {}
     for node in source.graph.node:
-        part = owners.get(node.name or (node.output[0] if node.output else ""))
-        for name in node.output if part and folded.isdisjoint(node.output) else ():
-            kept = _follow(name, made, readers)
-            if part and kept and (kept == name or kept not in found):
-                found[kept] = part
+        part = node_owners.get(node.name or (node.output[0] if node.output else ""))
+        if part is None or not folded.isdisjoint(node.output):
+            continue
+        for name in node.output:
+            result = _follow(name, computed, readers)
+            # A node that still exists takes precedence over one that was merged into it.
+            if result and (result == name or result not in owners):
+                owners[result] = part
     for part in parts:
-        if part not in found.values():
-            names = ", ".join(name for name, one in owners.items() if one == part)
+        if part not in owners.values():
+            names = ", ".join(name for name, owner in node_owners.items() if owner == part)
             raise UsageError(
                 f"the part {part} is lost before the model is quantized",
                 why=f"onnxruntime's preprocessing folds or removes its nodes: {names}",
                 fix="select the node behind them, which is in the prepared model",
             )
-    return found
+    return owners
 
 
-def _follow(name: str, made: set[str], readers: Mapping[str, Sequence[Any]]) -> str:
+def _follow(name: str, computed: set[str], readers: Mapping[str, Sequence[Any]]) -> str:
     """Return the first of the tensors from ``name`` on that the prepared model has, along nodes
     that alone read the one before. Return "" if there is none."""
-    while name not in made:
+    while name not in computed:
         following = readers.get(name, ())
         if len(following) != 1 or not following[0].output:
             return ""
@@ -169,47 +180,55 @@ def override_parts(
     readers: dict[str, list[str]] = {}
     makers: dict[str, str] = {}
     overrides: dict[str, list[dict[str, Any]]] = {}
-    known = {initializer.name: initializer.data_type for initializer in model.graph.initializer}
+    constant_kinds = {
+        initializer.name: initializer.data_type for initializer in model.graph.initializer
+    }
     for node in model.graph.node:
         node.name = node.name or node.output[0]
         part = next((owners[name] for name in node.output if name in owners), None)
         kinds[node.name] = (part.scheme.recipe if part else base).activations
         makers |= dict.fromkeys(filter(None, node.output), node.name)
         for place, name in enumerate(node.input):
-            if name not in known:
+            if name not in constant_kinds:
                 readers.setdefault(name, []).append(node.name)
             elif part and place in WEIGHTS.get(node.op_type, ()):
                 overrides.setdefault(name, [_override_weight(node, part.scheme.recipe)])
-            elif part and node.op_type in ELEMENTWISE and known[name] == onnx.TensorProto.FLOAT:
+            elif (
+                part
+                and node.op_type in ELEMENTWISE
+                and constant_kinds[name] == onnx.TensorProto.FLOAT
+            ):
                 kind = QuantType[part.scheme.recipe.activations]
                 overrides.setdefault(name, [{"quant_type": kind}])
     for name in list_floats(model):
-        made = kinds[makers[name]] if name in makers else base.activations
-        others = {one for one in readers.get(name, ()) if kinds[one] != made}
-        chosen: dict[str, Any] = {"quant_type": QuantType[made]}
-        if others:  # there are only two types of activations
-            kind = QuantType[kinds[min(others)]]
-            chosen["convert"] = {"quant_type": kind, "recv_nodes": others}
-        if others or made != base.activations:
-            overrides[name] = [chosen]
+        result_kind = kinds[makers[name]] if name in makers else base.activations
+        converting = {reader for reader in readers.get(name, ()) if kinds[reader] != result_kind}
+        override: dict[str, Any] = {"quant_type": QuantType[result_kind]}
+        if converting:  # there are only two types of activations
+            kind = QuantType[kinds[min(converting)]]
+            override["convert"] = {"quant_type": kind, "recv_nodes": converting}
+        if converting or result_kind != base.activations:
+            overrides[name] = [override]
     return overrides
 
 
 def list_floats(model: onnx.ModelProto) -> list[str]:
     """Return the names of a model's inputs and results that contain float32 numbers."""
     graph = onnx.shape_inference.infer_shapes(model).graph
-    every = (*graph.input, *graph.value_info, *graph.output)
-    known = {initializer.name for initializer in graph.initializer}
-    found = [one.name for one in every if one.type.tensor_type.elem_type == onnx.TensorProto.FLOAT]
-    return [name for name in dict.fromkeys(found) if name not in known]
+    constants = {initializer.name for initializer in graph.initializer}
+    names: dict[str, None] = {}  # in order, each one once
+    for value in (*graph.input, *graph.value_info, *graph.output):
+        if value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT:
+            names[value.name] = None
+    return [name for name in names if name not in constants]
 
 
 def _override_weight(node: Any, recipe: Recipe) -> dict[str, Any]:
     kind, axes = QuantType[recipe.weights], {"Conv": 0, "ConvTranspose": 1}
-    chosen: dict[str, Any] = {"quant_type": kind, "symmetric": kind in SIGNED}
+    override: dict[str, Any] = {"quant_type": kind, "symmetric": kind in SIGNED}
     if recipe.per_channel and node.op_type in axes:
-        chosen["axis"] = axes[node.op_type]
-    return chosen
+        override["axis"] = axes[node.op_type]
+    return override
 
 
 def name_result(name: str) -> str:
@@ -222,33 +241,33 @@ def read_quantizers(model: onnx.ModelProto) -> dict[str, tuple[str, int]]:
     types. The keys are the names of the quantized tensors. A second quantizer, which converts a
     type, is left out."""
     values = Values(model.graph)
-    found: dict[str, tuple[str, int]] = {}
+    results: dict[str, tuple[str, int]] = {}
     for node in model.graph.node:
-        if node.op_type == "QuantizeLinear" and (kind := values.find_kind(node)):
-            source = values.makers.get(node.input[0])
-            if not (source and source.op_type == "DequantizeLinear"):
-                width = WIDTH.search(onnx.TensorProto.DataType.Name(kind))
-                bits = int(width[1]) if width else FLOAT_BITS
-                found[node.output[0]] = name_result(node.input[0]), bits
-    return found
+        kind = values.find_kind(node) if node.op_type == "QuantizeLinear" else 0
+        source = values.makers.get(node.input[0]) if kind else None
+        converts = source is not None and source.op_type == "DequantizeLinear"
+        if kind and not converts:
+            width = WIDTH.search(onnx.TensorProto.DataType.Name(kind))
+            bits = int(width[1]) if width else FLOAT_BITS
+            results[node.output[0]] = name_result(node.input[0]), bits
+    return results
 
 
 def find_asked(model: onnx.ModelProto, owners: Mapping[str, Part]) -> dict[str, Asked]:
     """Return the bits that are requested for the results and weights of a quantized model: those of
     the parts, or else those of its quantizers. The keys are names of results."""
-    names = {
-        name_result(name): node.name or node.output[0]
-        for node in model.graph.node
-        for name in node.output
-        if node.op_type != "DequantizeLinear"
-    }
-    asked = {
-        name: Asked(names.get(name, name), bits) for name, bits in read_quantizers(model).values()
-    }
-    for name, part in owners.items():
+    node_names = {}
+    for node in model.graph.node:
+        if node.op_type != "DequantizeLinear":
+            for result in node.output:
+                node_names[name_result(result)] = node.name or node.output[0]
+    requests = {}
+    for result, bits in read_quantizers(model).values():
+        requests[result] = Asked(node_names.get(result, result), bits)
+    for result, part in owners.items():
         bits = part.scheme.recipe.activation_bits
-        asked[name] = Asked(names.get(name, name), bits, part.scheme.weight_bits)
-    return asked
+        requests[result] = Asked(node_names.get(result, result), bits, part.scheme.weight_bits)
+    return requests
 
 
 class QnnTensor(msgspec.Struct, frozen=True):
@@ -306,13 +325,14 @@ def list_tensors(model: onnx.ModelProto, graphs: Path) -> Iterator[TypedTensor]:
     for path in sorted(graphs.glob("*.json")):
         graph = read_json(path, Dump).graph
         for node in graph.nodes.values():
-            one = graph.tensors.get(next(iter(node.output_names), ""))
-            if node.type not in CONVERTS and one and one.bits:
+            tensor = graph.tensors.get(next(iter(node.output_names), ""))
+            if node.type not in CONVERTS and tensor and tensor.bits:
                 name = node.output_names[0]
-                made, bits = quantized.get(name, (name, FLOAT_BITS))
-                yield TypedTensor(made, min(bits, one.bits), origin=origins.get(made, NOWHERE))
-        for name, one in graph.tensors.items():
-            if one.type == STATIC and len(one.dims) >= LEAST_DIMS and one.bits:
-                size = math.ceil(math.prod(one.dims) * min(one.bits, HALF) / 8)
+                result, bits = quantized.get(name, (name, FLOAT_BITS))
+                origin = origins.get(result, NOWHERE)
+                yield TypedTensor(result, min(bits, tensor.bits), origin=origin)
+        for name, tensor in graph.tensors.items():
+            if tensor.type == STATIC and len(tensor.dims) >= LEAST_DIMS and tensor.bits:
+                size = math.ceil(math.prod(tensor.dims) * min(tensor.bits, HALF) / 8)
                 user = users.get(name, "")
-                yield TypedTensor(user, one.bits, size, origins.get(user, NOWHERE))
+                yield TypedTensor(user, tensor.bits, size, origins.get(user, NOWHERE))

@@ -56,30 +56,35 @@ def write_normal_form(path: Path, target: Path, shapes: Shapes = ()) -> Path:
 
     QNN's provider crashes if the weights in another file lack the optional field ``length``, so
     they become part of the model. Functions are replaced by their operators, as ONNX Runtime does.
-    Up to IR version 3, each initializer is also an input that a
-    caller may replace, but QNN executes only nodes with constant weights. Raises StageError with
-    onnx's error as its cause, for example if onnx cannot convert the opset.
+    Up to IR version 3, each initializer is also an input that a caller may replace, but QNN
+    executes only nodes with constant weights. Raises StageError with onnx's error as its cause, for
+    example if onnx cannot convert the opset.
     """
     model = onnx.load(path, load_external_data=False)
-    opsets = [one.version for one in model.opset_import if one.domain in {"", "ai.onnx"}]
+    opsets = [entry.version for entry in model.opset_import if entry.domain in {"", "ai.onnx"}]
     opset = max(opsets, default=OLDEST_OPSET)
-    wanted = min(max(opset, OLDEST_OPSET), NEWEST_OPSET)
-    is_bare = len(list_inputs(model)) < len(model.graph.input)
-    lacks_length = any(
-        "length" not in {one.key for one in tensor.external_data} for tensor in list_external(model)
+    new_opset = min(max(opset, OLDEST_OPSET), NEWEST_OPSET)
+    has_replaceable_weights = len(list_inputs(model)) < len(model.graph.input)
+    lacks_length = not all(map(_has_length, list_external(model)))
+    must_change = (
+        shapes or has_replaceable_weights or opset != new_opset or lacks_length or model.functions
     )
-    if not (shapes or is_bare or opset != wanted or lacks_length or model.functions):
+    if not must_change:
         return path
     model = onnx.load(path)
     fix_shapes(model, shapes)
     if model.functions:
         model = inliner.inline_local_functions(model, convert_version=True)
-    if opset != wanted:
-        model = version_converter.convert_version(model, wanted)
+    if opset != new_opset:
+        model = version_converter.convert_version(model, new_opset)
     model.ir_version = max(model.ir_version, OLDEST_IR)
     remove_initializer_from_input(model)
     onnx.save(model, target)
     return target
+
+
+def _has_length(tensor: Any) -> bool:
+    return any(entry.key == "length" for entry in tensor.external_data)
 
 
 def copy_file(path: Path, target: Path) -> Path:
@@ -95,6 +100,7 @@ class SetReader(CalibrationDataReader):
         self.feeds = iter([dict(zip(names, arrays, strict=True)) for arrays in sets])
 
     def get_next(self) -> Mapping[str, Any] | None:
+        """Return the next sample by input name, or None after the last one."""
         return next(self.feeds, None)
 
 
@@ -106,11 +112,13 @@ def prepare_file(source: Path) -> Any:
     Raises StageError with the error of onnxruntime as its cause.
     """
     with TemporaryDirectory() as scratch:
-        whole, folded, prepared = (Path(scratch, name) for name in ("whole", "folded", "prepared"))
+        single, folded, prepared = (
+            Path(scratch, name) for name in ("single", "folded", "prepared")
+        )
         # quant_pre_process does not find weights in another file, as torch.onnx.export writes them.
-        copy_file(source, whole)
+        copy_file(source, single)
         # Shapes are fixed, so symbolic inference is unnecessary, and it fails on some models.
-        quant_pre_process(str(whole), str(folded), skip_symbolic_shape=True)
+        quant_pre_process(str(single), str(folded), skip_symbolic_shape=True)
         model = onnx.load(folded)
         metadata = {prop.key: prop.value for prop in model.metadata_props}
         # If a model has metadata, qnn_preprocess_model of onnxruntime 1.32 raises "cannot convert
@@ -130,15 +138,16 @@ def mend_names(graph: Any) -> None:
     """Rename each initializer whose name, followed by digits, is the name of another value. To name
     copies of a bias, the quantizer appends digits. If such a name already exists, it raises "All
     inputs to Concat must have same rank"."""
-    made = [name for node in graph.node for name in node.output]
-    heads = {name[:end] for name in made for end in range(len(name.rstrip(digits)), len(name))}
-    renamed = {
-        initializer.name: f"{initializer.name}_weight"
-        for initializer in graph.initializer
-        if initializer.name in heads
-    }
-    for one in graph.initializer:
-        one.name = renamed.get(one.name, one.name)
+    heads = set()  # of "x12": "x" and "x1"
+    for node in graph.node:
+        for name in node.output:
+            for end in range(len(name.rstrip(digits)), len(name)):
+                heads.add(name[:end])
+    renamed = {}
+    for initializer in graph.initializer:
+        if initializer.name in heads:
+            renamed[initializer.name] = f"{initializer.name}_weight"
+            initializer.name = renamed[initializer.name]
     for node in graph.node:
         for place, name in enumerate(node.input):
             node.input[place] = renamed.get(name, name)
@@ -147,11 +156,11 @@ def mend_names(graph: Any) -> None:
 def fold_casts(graph: Any) -> None:
     """Cast constants. ONNX Runtime computes a float16 model in float32, and leaves a Cast behind
     each weight, so the quantizer would take the weights for activations."""
-    known = {initializer.name: initializer for initializer in graph.initializer}
+    constants = {initializer.name: initializer for initializer in graph.initializer}
     for node in [*graph.node]:
-        if node.op_type == "Cast" and node.input[0] in known:
+        if node.op_type == "Cast" and node.input[0] in constants:
             kind = onnx.helper.tensor_dtype_to_np_dtype(read_attributes(node)["to"])
-            value = onnx.numpy_helper.to_array(known[node.input[0]]).astype(kind)
+            value = onnx.numpy_helper.to_array(constants[node.input[0]]).astype(kind)
             graph.initializer.append(onnx.numpy_helper.from_array(value, node.output[0]))
             graph.node.remove(node)
 
@@ -160,9 +169,10 @@ def mend_constants(graph: Any) -> None:
     """Change constants that the quantizer cannot handle. Infinite elements are limited to float16's
     range. Gemm's bias becomes one-dimensional; otherwise, the quantizer raises "truth value of an
     array ..."."""
-    biases = {
-        node.input[2] for node in graph.node if node.op_type == "Gemm" and len(node.input) > 2
-    }
+    biases = set()
+    for node in graph.node:
+        if node.op_type == "Gemm" and len(node.input) > 2:
+            biases.add(node.input[2])
     for initializer in graph.initializer:
         if initializer.data_type != onnx.TensorProto.FLOAT:
             continue
@@ -189,22 +199,23 @@ def quantize_file(
     find_owners does.
 
     The quantization ranges cover the values for all of ``sets``, unless the choices name another
-    observer. The metadata of the source is
-    kept. Raises StageError; its cause is an error of onnxruntime's quantizer, or a FailedError if a
-    weight does not have its type, or a UsageError for a part without nodes.
+    observer. The metadata of the source is kept. Raises StageError; its cause is an error of
+    onnxruntime's quantizer, or a FailedError if a weight does not have its type, or a UsageError
+    for a part without nodes.
     """
     recipe = scheme.recipe
     model = prepare_file(source)
     owners = find_owners(onnx.load(source, load_external_data=False), model, choices.parts)
-    own = override_parts(model, owners, recipe)
+    part_overrides = override_parts(model, owners, recipe)  # first: it names nodes
+    overrides = {**override_weights(model.graph, recipe), **part_overrides}
     config = get_qnn_qdq_config(
         model,
-        SetReader([one.name for one in model.graph.input], sets),
+        SetReader([port.name for port in model.graph.input], sets),
         CalibrationMethod["Percentile" if choices.observer == "percentile" else "MinMax"],
         activation_type=QuantType[recipe.activations],
         weight_type=QuantType[recipe.weights],
         per_channel=recipe.per_channel,
-        init_overrides={**override_weights(model.graph, recipe), **own},
+        init_overrides=overrides,
         add_qtype_converts=False,
     )
     config.extra_options |= OBSERVERS[choices.observer]
@@ -221,7 +232,7 @@ def override_weights(graph: Any, recipe: Recipe) -> dict[str, list[dict[str, Any
     """
     kind = QuantType[recipe.weights]
     symmetric = kind in {QuantType.QInt8, QuantType.QInt16}
-    known = {initializer.name for initializer in graph.initializer}
+    constants = {initializer.name for initializer in graph.initializer}
     overrides: dict[str, list[dict[str, Any]]] = {}
     for node in graph.node:
         if node.op_type in OVERRIDDEN:
@@ -229,7 +240,7 @@ def override_weights(graph: Any, recipe: Recipe) -> dict[str, list[dict[str, Any
                 overrides[node.input[place]] = [{"quant_type": kind, "symmetric": symmetric}]
         if node.op_type == "LayerNormalization" and recipe.per_channel:
             overrides[node.input[1]] = [{"quant_type": QuantType.QUInt8, "symmetric": False}]
-    return {name: one for name, one in overrides.items() if name in known}
+    return {name: override for name, override in overrides.items() if name in constants}
 
 
 def require_weights(
@@ -238,13 +249,13 @@ def require_weights(
     """Raise FailedError if weights of a quantized model have neither the scheme's type nor that of
     one of the parts, ``owners``. Which of them a node has is judged later, as for QNN."""
     schemes = {scheme, *(part.scheme for part in owners.values())}
-    types = {QuantType[one.recipe.weights].tensor_type for one in schemes}
+    types = {QuantType[allowed.recipe.weights].tensor_type for allowed in schemes}
     wrong = {name: kind for name, kind in find_weights(model) if kind not in types}
     if wrong:
-        wanted = QuantType[scheme.recipe.weights].tensor_type
+        required = _name_type(QuantType[scheme.recipe.weights].tensor_type)
         named = [f"{name} {_name_type(kind)}" for name, kind in wrong.items()]
         raise FailedError(
-            f"{count(len(wrong), 'weight does', 'weights do')} not have type {_name_type(wanted)},"
+            f"{count(len(wrong), 'weight does', 'weights do')} not have type {required},"
             f" which {scheme} requires: {name_some(named, MOST_NAMED)}",
             why="the quantizer skips weights in branches of an If, and weights that another node"
             " computes",
@@ -261,12 +272,12 @@ def find_weights(model: Any) -> Iterator[tuple[str, int]]:
     """Yield the name and the element type of each constant weight of the operators in WEIGHTS,
     including operators in branches. A name has the form ``Conv 'first' input 1``."""
     for graph in list_graphs(model.graph):
-        types = {name: one.data_type for name, one in read_constants(graph).items()}
-        types |= {
-            node.output[0]: types[node.input[0]]
-            for node in graph.node
-            if node.op_type == "DequantizeLinear" and node.input[0] in types
-        }
+        types = {name: constant.data_type for name, constant in read_constants(graph).items()}
+        dequantized = {}
+        for node in graph.node:
+            if node.op_type == "DequantizeLinear" and node.input[0] in types:
+                dequantized[node.output[0]] = types[node.input[0]]
+        types |= dequantized
         for node in graph.node:
             for place in WEIGHTS.get(node.op_type, ()):
                 if node.input[place] in types:

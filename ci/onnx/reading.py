@@ -46,8 +46,8 @@ def _fit_file(source: Source, label: str, command: str, entry: str) -> FileFit:
     shapes = (*shapes, *batch.items())
     with at_key(label):
         models.fix_shapes(model, shapes)
-    known = find_shapes(path, source.inputs, model).items()
-    models.check_model(model, path, command, entry, known)
+    data_shapes = find_shapes(path, source.inputs, model).items()
+    models.check_model(model, path, command, entry, data_shapes)
     return FileFit(size, shapes, models.is_quantized(model))
 
 

@@ -51,11 +51,11 @@ def find_device() -> Any:
     """Load the library of QNN's provider, and return the device that it registers."""
     library = onnxruntime_qnn.get_library_path()
     onnxruntime.register_execution_provider_library(PROVIDER, library)
-    found = [device for device in onnxruntime.get_ep_devices() if device.ep_name == PROVIDER]
-    if not found:
+    devices = [device for device in onnxruntime.get_ep_devices() if device.ep_name == PROVIDER]
+    if not devices:
         raise FailedError(
             "ONNX Runtime has no device for QNN's provider",
             why=f"{library} was registered, but it provides no device",
             fix="install the onnxruntime and onnxruntime-qnn that pyproject.toml pins",
         )
-    return found[0]
+    return devices[0]

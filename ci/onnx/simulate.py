@@ -72,15 +72,14 @@ def simulate_file(
 ) -> tuple[Delegation, Footprint, Observed]:
     """Compile a model for ``soc`` with a profile, and return its delegation, its footprint and what
     QNN wrote. Everything is written to ``scratch``; QNN's output goes next to ``log``."""
-    chosen = {
-        **{name: value for name, value in options.items() if name not in OF_SOC},
-        "soc_model": str(read_socs()[soc].id),
-        **profile_options("optrace", scratch / CSV),
-    }
+    chosen = {name: value for name, value in options.items() if name not in OF_SOC}
+    chosen["soc_model"] = str(read_socs()[soc].id)
+    chosen |= profile_options("optrace", scratch / CSV)
     model, log = model.absolute(), log.absolute()
     with working_directory(scratch):  # QNN writes its schematics there
-        found = write_context(model, scratch / PROGRAM, log, soc, chosen, embed=False)
-    return *found, observe_profile(scratch)
+        program = scratch / PROGRAM
+        delegation, footprint = write_context(model, program, log, soc, chosen, embed=False)
+    return delegation, footprint, observe_profile(scratch)
 
 
 def observe_profile(directory: Path) -> Observed:
@@ -94,9 +93,10 @@ def observe_profile(directory: Path) -> Observed:
         for row in csv.DictReader(read_text(path, "replace").splitlines())
         if str(row["Time"]).isdecimal()
     ]
-    traces = b"\0".join(read_bytes(one, CONTENT_BYTES) for one in sorted(directory.glob(LOGS)))
-    paths = sorted(directory.glob(SCHEMATIC), key=lambda one: one.stat().st_mtime_ns)
-    texts = tuple(read_text(one, "replace", CONTENT_BYTES) for one in paths)
+    logs = sorted(directory.glob(LOGS))
+    traces = b"\0".join(read_bytes(path, CONTENT_BYTES) for path in logs)
+    schematics = sorted(directory.glob(SCHEMATIC), key=lambda path: path.stat().st_mtime_ns)
+    texts = tuple(read_text(path, "replace", CONTENT_BYTES) for path in schematics)
     return Observed(*drop_repeats(events, traces), texts)
 
 
@@ -104,12 +104,20 @@ def drop_repeats(events: Sequence[Event], traces: bytes) -> tuple[Sequence[Event
     """Return the events and traces of each graph once. ONNX Runtime writes those of a graph again
     before those of the next graph (seen with onnxruntime-qnn 2.5.0)."""
     graphs: list[list[Event]] = []
-    for one in events:
-        if one[1] == FIRST_EVENT or not graphs:
+    for event in events:
+        _, identifier, _ = event
+        if identifier == FIRST_EVENT or not graphs:
             graphs.append([])
-        graphs[-1].append(one)
-    fresh = [place for place, one in enumerate(graphs) if not place or one != graphs[place - 1]]
+        graphs[-1].append(event)
+    fresh = []  # the places of graphs that do not repeat the graph before
+    for place, graph_events in enumerate(graphs):
+        if place == 0 or graph_events != graphs[place - 1]:
+            fresh.append(place)
     if len(fresh) == len(graphs):
         return events, traces
-    kept = [json.dumps(one) for place, one in enumerate(split_traces(traces)) if place in fresh]
-    return [event for place in fresh for event in graphs[place]], "\0".join(kept).encode()
+    fresh_events = [event for place in fresh for event in graphs[place]]
+    fresh_traces = []
+    for place, trace in enumerate(split_traces(traces)):
+        if place in fresh:
+            fresh_traces.append(json.dumps(trace))
+    return fresh_events, "\0".join(fresh_traces).encode()

@@ -55,8 +55,8 @@ class Source:
     """A model and its inputs. ``digest`` is a hash of everything that determines both.
 
     ``origin`` is a user's file or a torch model. ``reference`` contains the torch model's outputs
-    for ``evaluation``; for a file, it is empty. ``made`` and ``calibration_made`` describe inputs
-    that were generated because the user provided too few.
+    for ``evaluation``; for a file, it is empty. ``made_inputs`` and ``made_calibration`` describe
+    inputs that were generated because the user provided too few.
     """
 
     origin: Model | Path
@@ -64,19 +64,25 @@ class Source:
     evaluation: tuple[Arrays, ...]
     calibration: tuple[Arrays, ...]
     reference: tuple[Arrays, ...] = ()
-    made: str = ""
-    calibration_made: str = ""
+    made_inputs: str = ""
+    made_calibration: str = ""
 
 
 def from_torch(model: Model, digest: str) -> Source:
     """Return the source for a model of the suite or from a user's function."""
-
-    given = (model.evaluation, model.calibration, model.reference)
-    evaluation, calibration, reference = (
-        tuple(tuple(tensor.numpy() for tensor in tensors) for tensors in sets) for sets in given
+    return Source(
+        model,
+        digest,
+        evaluation=_to_arrays(model.evaluation),
+        calibration=_to_arrays(model.calibration),
+        reference=_to_arrays(model.reference),
+        made_inputs=model.made_inputs,
+        made_calibration=model.made_calibration,
     )
-    made, calibration_made = model.made, model.calibration_made
-    return Source(model, digest, evaluation, calibration, reference, made, calibration_made)
+
+
+def _to_arrays(sets: Sequence[Sequence[Any]]) -> tuple[Arrays, ...]:
+    return tuple(tuple(tensor.numpy() for tensor in tensors) for tensors in sets)
 
 
 def from_file(
@@ -93,33 +99,36 @@ def from_file(
     exception.
     """
     inputs = list_inputs(model)
-    beside = () if data.calibration and data.inputs else tuple(read_beside(path, inputs))
+    has_all_data = data.calibration and data.inputs
+    beside = () if has_all_data else tuple(read_beside(path, inputs))
     judged = beside[: user_models.MIN_SETS]
     if data.inputs:
         with at_key("inputs"):
             judged = fit_sets(data.inputs, read_judged(data.inputs, [*inputs]), inputs)
-    calibration = tuple(
-        one for one in beside if not any(all(map(np.array_equal, one, other)) for other in judged)
-    )
+    calibration = tuple(arrays for arrays in beside if not _contains(judged, arrays))
     if data.calibration:
         with at_key("calibration"):
             calibration = fit_sets(data.calibration, read_sets(data.calibration, [*inputs]), inputs)
     examples = judged or calibration
     kind = SHUFFLED if examples else RANDOM
-    made = kind if len(judged) < user_models.MIN_SETS else ""
-    calibration_made = "" if calibration else kind
+    made_inputs = kind if len(judged) < user_models.MIN_SETS else ""
+    made_calibration = "" if calibration else kind
     fixed = {} if examples else find_rates(path, model, inputs)
-    if made:
-        more = make_sets(inputs, examples, fixed, user_models.MIN_SETS - len(judged), SEED)
-        judged = (*judged, *more)
-    if calibration_made:
+    if made_inputs:
+        missing = user_models.MIN_SETS - len(judged)
+        judged = (*judged, *make_sets(inputs, examples, fixed, missing, SEED))
+    if made_calibration:
         calibration = make_sets(inputs, examples, fixed, DERIVED_SETS + 1, SEED + 1)
-    digest = hashlib.sha256(f"{hash_file(path)} {made}, {calibration_made}".encode())
+    digest = hashlib.sha256(f"{hash_file(path)} {made_inputs}, {made_calibration}".encode())
     for file in external:
         digest.update(hash_file(file).encode())
     for sets in (judged, calibration):
         digest.update(digest_sets(sets).encode())
-    return Source(path, digest.hexdigest(), judged, calibration, (), made, calibration_made)
+    return Source(path, digest.hexdigest(), judged, calibration, (), made_inputs, made_calibration)
+
+
+def _contains(sets: Sequence[Arrays], arrays: Arrays) -> bool:
+    return any(all(map(np.array_equal, arrays, candidate)) for candidate in sets)
 
 
 def read_float(path: Path, quantized: onnx.ModelProto, shapes: Shapes = ()) -> None:
@@ -138,32 +147,33 @@ def read_float(path: Path, quantized: onnx.ModelProto, shapes: Shapes = ()) -> N
         )
     if is_quantized(model):
         raise UsageError(f"{path.name} is itself quantized", fix="specify the float model")
-    inputs = [list_inputs(one) for one in (model, quantized)]
-    outputs = [
-        [output.type.tensor_type.elem_type for output in one.graph.output]
-        for one in (model, quantized)
-    ]
-    if [*inputs[0].items()] != [*inputs[1].items()] or outputs[0] != outputs[1]:
-        own, others = map(_describe_ports, inputs)
+    inputs, quantized_inputs = list_inputs(model), list_inputs(quantized)
+    same_inputs = list(inputs.items()) == list(quantized_inputs.items())
+    if not same_inputs or _list_output_types(model) != _list_output_types(quantized):
+        float_text, quantized_text = _describe_ports(inputs), _describe_ports(quantized_inputs)
+        why = "their inputs are the same, but the number or the types of their outputs differ"
+        if float_text != quantized_text:
+            why = f"its inputs are {float_text}, but the quantized model's are {quantized_text}"
         raise UsageError(
             f"{path.name} does not match the quantized model",
-            why=f"its inputs are {own}, but the quantized model's are {others}"
-            if own != others
-            else "their inputs are the same, but the number or the types of their outputs differ",
+            why=why,
             fix="specify the file from which the quantized model was made",
         )
+
+
+def _list_output_types(model: onnx.ModelProto) -> list[int]:
+    return [output.type.tensor_type.elem_type for output in model.graph.output]
 
 
 def list_inputs(model: onnx.ModelProto) -> Ports:
     """Return the dtype and the shape of each input that has no initializer, in the model's
     order."""
-    return {
-        one.name: (
-            onnx.helper.tensor_dtype_to_np_dtype(one.type.tensor_type.elem_type),
-            tuple(size.dim_value for size in one.type.tensor_type.shape.dim),
-        )
-        for one in list_required_inputs(model)
-    }
+    inputs = {}
+    for port in list_required_inputs(model):
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(port.type.tensor_type.elem_type)
+        shape = tuple(dim.dim_value for dim in port.type.tensor_type.shape.dim)
+        inputs[port.name] = dtype, shape
+    return inputs
 
 
 def read_beside(path: Path, inputs: Ports) -> Iterator[Arrays]:
@@ -171,26 +181,30 @@ def read_beside(path: Path, inputs: Ports) -> Iterator[Arrays]:
     packed = path.with_suffix(".npz")
     if os.path.lexists(packed):  # a pipe, or a link to nothing, is refused and not left out
         yield from fit_sets(str(packed), read_sets(str(packed), [*inputs]), inputs)
-    for folder in sorted(path.parent.glob("test_data_set_*"), key=lambda one: (len(one.name), one)):
+    folders = path.parent.glob("test_data_set_*")
+    for folder in sorted(folders, key=lambda folder: (len(folder.name), folder)):  # 10 behind 9
         files = [folder / f"input_{index}.pb" for index in range(len(inputs))]
         yield from fit_sets(str(folder), [[_read_tensor(file) for file in files]], inputs)
 
 
-def find_shapes(path: Path, given: str, model: onnx.ModelProto) -> dict[str, tuple[int, ...]]:
+def find_shapes(path: Path, data: str, model: onnx.ModelProto) -> dict[str, tuple[int, ...]]:
     """Return the shapes of a model's inputs in the user's first sample: that of the file
-    ``given``, or else that next to the model. Empty if no shape varies, or if there is no set."""
+    ``data``, or else that next to the model. Empty if no shape varies, or if there is no set."""
     ports = list_required_inputs(model)
-    names = [port.name for port in ports] if list_free(ports) else []
-    packed = given or str(path.with_suffix(".npz"))
-    row: Sequence[Any] = ()
+    if not list_free(ports):
+        return {}
+    names = [port.name for port in ports]
+    packed = data or str(path.with_suffix(".npz"))
+    sample: Sequence[Any] = ()
     with suppress(UsageError, OSError):
-        if names and os.path.lexists(packed):
-            row = read_sets(packed, names)[0]
-        elif not given:
+        if os.path.lexists(packed):
+            sample = read_sets(packed, names)[0]
+        elif not data:
             folder = path.parent / "test_data_set_0"
-            row = [_read_tensor(folder / f"input_{index}.pb") for index in range(len(names))]
-    pairs = zip(names, row, strict=False)
-    return {name: one.shape for name, one in pairs} if len(row) == len(names) else {}
+            sample = [_read_tensor(folder / f"input_{index}.pb") for index in range(len(names))]
+    if len(sample) != len(names):
+        return {}
+    return {name: array.shape for name, array in zip(names, sample, strict=True)}
 
 
 def _read_tensor(file: Path) -> Array:
@@ -207,11 +221,12 @@ def fit_sets(place: str, sets: Sequence[Sequence[Any]], inputs: Ports) -> tuple[
     the inputs may be in any order; all other sets must be in this order. Raises UsageError if a set
     has different dtypes or shapes."""
     rows = []
-    for number, given in enumerate(sets):
-        if len(given) == 1 and isinstance(given[0], Mapping):
-            named = given[0].keys() == inputs.keys()
-            given = [given[0][name] for name in inputs] if named else [*given[0].values()]
-        row = tuple(np.asarray(one).copy() for one in given)
+    for number, values in enumerate(sets):
+        if len(values) == 1 and isinstance(values[0], Mapping):
+            by_name = values[0]
+            has_names = by_name.keys() == inputs.keys()
+            values = [by_name[name] for name in inputs] if has_names else [*by_name.values()]
+        row = tuple(np.asarray(value).copy() for value in values)
         if [(array.dtype, array.shape) for array in row] != list(inputs.values()):
             stacked = [(len(sets), *array.shape) for array in row]
             called = shown_path(Path(place))
@@ -223,10 +238,10 @@ def fit_sets(place: str, sets: Sequence[Sequence[Any]], inputs: Ports) -> tuple[
                     f" {_describe_ports(inputs, lacking.samples)}",
                     fix=lacking.fix,
                 )
-            told = ", ".join(f"{one.dtype}{list(one.shape)}" for one in row)
+            described = ", ".join(f"{array.dtype}{list(array.shape)}" for array in row)
             raise UsageError(
                 f"{called} does not match the model",
-                why=f"its set {number} has {told}",
+                why=f"its set {number} has {described}",
                 fix=f"provide one array per input: {_describe_ports(inputs)}",
             )
         rows.append(row)
@@ -243,15 +258,17 @@ def find_rates(path: Path, model: onnx.ModelProto, inputs: Ports) -> dict[str, i
     """Return a value for each single-element integer input that is named like a sampling rate. The
     value is taken from the model's metadata, or else from a comparison in the model. Raises
     UsageError unless exactly one value is found."""
-    told = {_plain_name(prop.key): prop.value for prop in model.metadata_props}
-    known = [told[name] for name in told.keys() & RATES if told[name].isdecimal()]
+    metadata = {_plain_name(prop.key): prop.value for prop in model.metadata_props}
+    from_metadata = {
+        int(metadata[name]) for name in metadata.keys() & RATES if metadata[name].isdecimal()
+    }
     rates: dict[str, int] = {}
     for name, (dtype, shape) in inputs.items():
         if _plain_name(name) in RATES and dtype.kind in "iu" and np.prod(shape) == 1:
-            found = {int(one) for one in known} or find_compared(model, name)
-            if len(found) != 1:
+            candidates = from_metadata or find_compared(model, name)
+            if len(candidates) != 1:
                 raise _ask_for_rate(path, name, inputs)
-            rates[name] = found.pop()
+            (rates[name],) = candidates
     return rates
 
 
@@ -261,30 +278,32 @@ def _plain_name(name: str) -> str:
 
 def find_compared(model: onnx.ModelProto, name: str) -> set[int]:
     """Return the constants with which the model compares the single-element input ``name``."""
-    reached, found, constants = {name}, set(), read_constants(model.graph)
+    constants = read_constants(model.graph)
+    same_value = {name}  # the input, and what only passes it on
+    numbers: set[int] = set()
     for node in model.graph.node:
-        if node.op_type in PASSING and node.input[0] in reached:
-            reached.add(node.output[0])
-        if node.op_type == "Equal" and reached.intersection(node.input):
-            values = [constants[one] for one in node.input if one in constants]
-            found |= {
-                int(rate) for value in values for rate in onnx.numpy_helper.to_array(value).flat
-            }
-    return found
+        if node.op_type in PASSING and node.input[0] in same_value:
+            same_value.add(node.output[0])
+        if node.op_type == "Equal" and same_value.intersection(node.input):
+            for operand in node.input:
+                if operand in constants:
+                    array = onnx.numpy_helper.to_array(constants[operand])
+                    numbers.update(int(number) for number in array.flat)
+    return numbers
 
 
 def _ask_for_rate(path: Path, name: str, inputs: Ports) -> UsageError:
     sets = DERIVED_SETS + 1
     dtype, shape = inputs[name]
     value = f"np.full({[sets, *shape]}, 16000, '{dtype}')"
-    arrays = (f"{one}={value if one == name else one.upper()}" for one in inputs)
-    others = {one: port for one, port in inputs.items() if one != name}
+    arrays = [f"{key}=" + (value if key == name else key.upper()) for key in inputs]
+    other_inputs = {key: port for key, port in inputs.items() if key != name}
     samples = python_string(str(path.with_suffix(".npz")))
     return UsageError(
         f"input {name!r} of {path.name} looks like a sampling rate, but its value is not known",
         why="the model does not show which value it accepts, and a random value is probably wrong",
         fix=f"put samples next to the model: np.savez({samples},"
-        f" {', '.join(arrays)}), with {_describe_ports(others, sets)}",
+        f" {', '.join(arrays)}), with {_describe_ports(other_inputs, sets)}",
     )
 
 
@@ -315,6 +334,11 @@ def make_sets(
             return array + draw_normal(array.dtype, array.shape)
         return random.permutation(array.reshape(-1)).reshape(array.shape)
 
-    if not examples:
-        return tuple(tuple(draw(name, *one) for name, one in inputs.items()) for _ in range(count))
-    return tuple(tuple(map(shuffle, examples[number % len(examples)])) for number in range(count))
+    samples: list[Arrays] = []
+    for number in range(count):
+        if examples:
+            samples.append(tuple(map(shuffle, examples[number % len(examples)])))
+        else:
+            drawn = [draw(name, dtype, shape) for name, (dtype, shape) in inputs.items()]
+            samples.append(tuple(drawn))
+    return tuple(samples)

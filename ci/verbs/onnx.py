@@ -377,7 +377,7 @@ def prepare_engine(
     packages = (Tool(name=name, version=version) for name, version in versions.items())
     parts = (*list_parts(environment), *packages)
     (sdk,) = (found.root for found in environment.artifacts if found.name in RUNTIMES)
-    find_library(sdk, engine.given)
+    find_library(sdk, engine.user_options)
     toolchain = name_toolchain(parts, exports=engine.exports)
     return replace(engine, toolchain=toolchain, sdk=sdk), parts
 
@@ -408,7 +408,7 @@ def run(
         progress,
         command,
         judges=True,
-        given=given,
+        user_options=given,
         embed=args.embed_mode == "1",
         saver=args.saver,
         log_level=args.log_level,

@@ -311,7 +311,7 @@ def test_a_degenerate_reference_is_refused_before_lowering_and_names_the_inputs(
     """It is refused before anything is quantized, for layers too."""
     model = make_model()
     zeros = tuple(tuple(map(torch.zeros_like, outputs)) for outputs in model.reference)
-    model = replace(model, reference=zeros, made="random inputs")
+    model = replace(model, reference=zeros, made_inputs="random inputs")
     policy = ReferencePolicy(min_rms=1e-6, min_spread=1e-3)
     staging = Staging(tmp_path, tmp_path / "log", tmp_path, policy)
     lowering = replace(make_lowering(tmp_path), model=model, staging=staging)

@@ -110,7 +110,7 @@ def test_data_of_an_entry_come_before_those_of_its_factory(
     assert torch.equal(torch.stack([tensor for (tensor,) in loaded.evaluation]), sets)
     assert torch.equal(torch.stack([tensor for (tensor,) in loaded.reference]), sets + 1)
     assert torch.equal(torch.stack([tensor for (tensor,) in loaded.calibration[1:4]]), -sets[:3])
-    assert (loaded.name, loaded.made, loaded.calibration_made) == ("my.py:factory", "", "")
+    assert (loaded.name, loaded.made_inputs, loaded.made_calibration) == ("my.py:factory", "", "")
     assert model.count_judged("my.py:factory", source) == 5
     assert model.count_judged("my.py:factory", Source()) == 4
     for key in ("inputs", "calibration"):

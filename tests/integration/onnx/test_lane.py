@@ -73,7 +73,7 @@ def run_case(shared: tuple[Pool, Path, Path], tmp_path: Path) -> Iterator[RunCas
         engine = OnnxEngine(
             toolchain=("test",),
             sdk=sdk,
-            given=provider_options,
+            user_options=provider_options,
             embed=embed,
             saver=saver,
             direct=direct,

@@ -96,7 +96,7 @@ def test_a_model_with_fewer_than_four_input_sets_gets_derived_ones(
     assert same(loaded.evaluation, wanted[:4])
     assert same(loaded.reference, [(one.relu(),) for (one,) in wanted[:4]])
     assert loaded.name == "net.py:factory"
-    assert (loaded.made == "", loaded.calibration_made == "") == (given >= 3, given > 0)
+    assert (loaded.made_inputs == "", loaded.made_calibration == "") == (given >= 3, given > 0)
 
 
 @pytest.mark.parametrize("key", ["inputs", "calibration"])

@@ -82,7 +82,7 @@ def test_the_inputs_and_calibration_of_a_policy_replace_the_sets_next_to_the_mod
     both = load(tmp_path, inputs=images, calibration=ranges)
     assert first(both.evaluation) == [100, 101, 102, 103, 104, 105]
     assert first(both.calibration) == [200, 201, 202]
-    assert (both.made, both.calibration_made) == ("", "")
+    assert (both.made_inputs, both.made_calibration) == ("", "")
     judged = load(tmp_path, inputs=images)
     assert first(judged.evaluation) == first(both.evaluation)
     assert first(judged.calibration) == list(range(500, 509))
@@ -115,7 +115,7 @@ def test_a_judged_set_is_calibrated_on_only_if_the_policy_says_so(tmp_path: Path
     assert (first(found.evaluation), first(found.calibration)) == ([0, 1, 2, 3], [4, 5])
     again = load(tmp_path, inputs=str(path))
     assert len(again.evaluation) == 6
-    assert again.calibration_made == SHUFFLED
+    assert again.made_calibration == SHUFFLED
     np.save(tmp_path / "others.npy", count(4, 100))
     others = load(tmp_path, inputs=str(tmp_path / "others.npy"))
     assert first(others.calibration) == [0, 1, 2, 3, 4, 5]
@@ -126,20 +126,20 @@ def test_a_judged_set_is_calibrated_on_only_if_the_policy_says_so(tmp_path: Path
     write(tmp_path / "net.onnx", x=count(6))
     said = load(tmp_path, inputs=str(path), calibration=str(path))
     assert first(said.calibration) == first(said.evaluation)
-    assert said.calibration_made == ""
+    assert said.made_calibration == ""
 
 
 @pytest.mark.parametrize(
-    ("given", "made", "calibration_made"),
+    ("given", "made_inputs", "made_calibration"),
     [(0, RANDOM, RANDOM), (2, SHUFFLED, SHUFFLED), (4, "", SHUFFLED), (5, "", "")],
 )
 def test_a_source_records_that_inputs_were_random_or_shuffled(
-    tmp_path: Path, given: int, made: str, calibration_made: str
+    tmp_path: Path, given: int, made_inputs: str, made_calibration: str
 ) -> None:
     if given:
         write(tmp_path / "net.onnx", x=count(given, 100))
     source = load(tmp_path)
-    assert (source.made, source.calibration_made) == (made, calibration_made)
+    assert (source.made_inputs, source.made_calibration) == (made_inputs, made_calibration)
     assert len(source.evaluation) == 4
     assert len(source.calibration) == (1 if given == 5 else 8)
     judged = {one[0].tobytes() for one in source.evaluation}
@@ -174,7 +174,7 @@ def test_the_error_for_an_unknown_sampling_rate_says_how_to_give_it(tmp_path: Pa
     (tmp_path / "sets.npz").rename(tmp_path / "net.npz")
     source = load(tmp_path, rate="sr")
     assert {one[1].item() for one in source.evaluation} == {16000}
-    assert (source.made, source.evaluation[0][1].shape) == ("", ())
+    assert (source.made_inputs, source.evaluation[0][1].shape) == ("", ())
 
 
 def test_generated_sets_fit_the_input_types_and_shuffled_ones_keep_their_elements() -> None:
