@@ -105,7 +105,7 @@ def test_every_option_of_test_onnx_reaches_the_run(steps: Steps) -> None:
     assert run(*flags, *own, *more, "--keep-artifacts", "kept", "--reports", "out") == ExitCode.OK
     engine, options, root = steps.session["engine"], steps.session["options"], steps.root
     assert (engine.saver, engine.direct) == (True, True)
-    assert (engine.log_level, engine.given) == ("debug", {"htp_performance_mode": "burst"})
+    assert (engine.log_level, engine.user_options) == ("debug", {"htp_performance_mode": "burst"})
     assert steps.session["runner"][-1] == "basic"
     assert (options.use_cache, options.record, options.jobs) == (False, True, 3)
     assert (options.timeout_s, options.keep) == (7.0, root / "kept")
