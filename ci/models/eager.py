@@ -37,14 +37,14 @@ def compute_reference(name: str, module: nn.Module, sets: Sequence[Inputs]) -> t
         with keep_state(module):
             outputs = run_eager(module, sets)
         with keep_state(module):
-            again = run_eager(module, sets[:1])
+            repeated = run_eager(module, sets[:1])
     if not outputs[0]:
         raise UsageError(
             f"{name} returns no tensor", fix="return a tensor, or a tuple or dict of tensors"
         )
     for index, tensor in enumerate(outputs[0]):
         check_tensor(name, f"output {index}", tensor)
-    shapes = {tuple(tuple(tensor.shape) for tensor in tensors): None for tensors in outputs}
+    shapes = dict.fromkeys(map(_list_shapes, outputs))  # each one once, in order
     if len(shapes) > 1:
         first, second, *_ = shapes
         raise FailedError(
@@ -52,8 +52,8 @@ def compute_reference(name: str, module: nn.Module, sets: Sequence[Inputs]) -> t
             why=f"the shapes are {first} for one sample and {second} for another",
             fix="a program for QNN has fixed shapes: return a mask, or the first k of torch.topk",
         )
-    pairs = zip(outputs[0], again[0], strict=True)
-    if not all(np.array_equal(one, other, equal_nan=True) for one, other in pairs):
+    pairs = zip(outputs[0], repeated[0], strict=True)
+    if not all(np.array_equal(first, second, equal_nan=True) for first, second in pairs):
         raise FailedError(
             f"{name} returns different outputs for the same inputs",
             why="it draws random numbers, or keeps state outside its buffers",
@@ -62,16 +62,21 @@ def compute_reference(name: str, module: nn.Module, sets: Sequence[Inputs]) -> t
     return tuple(outputs)
 
 
+def _list_shapes(tensors: Inputs) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(tensor.shape) for tensor in tensors)
+
+
 def run_eager(module: Callable[..., Any], sets: Sequence[Inputs]) -> list[Inputs]:
     """Return the outputs for each sample, as tuples of tensors that later runs do not change.
 
     Code under torch.compile runs uncompiled, because its compiler can hang in a fork, and rounds
     differently."""
     with torch.no_grad(), force_eager():
-        return [
-            tuple(tensor.clone() for tensor in flatten_outputs(module(*copy_inputs(inputs))))
-            for inputs in sets
-        ]
+        outputs = []
+        for inputs in sets:
+            tensors = flatten_outputs(module(*copy_inputs(inputs)))
+            outputs.append(tuple(tensor.clone() for tensor in tensors))
+        return outputs
 
 
 class StanceSetter(MetaPathFinder):
@@ -118,18 +123,18 @@ def copy_inputs(inputs: Inputs) -> Inputs:
     return copied
 
 
-def list_tensors(made: Any) -> Inputs:
+def list_tensors(structure: Any) -> Inputs:
     """Return the tensors in a nested structure, in order."""
-    leaves, _ = torch.utils._pytree.tree_flatten(made)
+    leaves, _ = torch.utils._pytree.tree_flatten(structure)
     return tuple(leaf for leaf in leaves if isinstance(leaf, Tensor))
 
 
-def flatten_outputs(made: Any) -> Inputs:
+def flatten_outputs(output: Any) -> Inputs:
     """Return the tensors of a model's output, in the order in which ExecuTorch returns them.
 
     Numbers and None are omitted. Raises UsageError for other types, which no program can return.
     """
-    leaves, _ = torch.utils._pytree.tree_flatten(made)
+    leaves, _ = torch.utils._pytree.tree_flatten(output)
     for leaf in leaves:
         if leaf is not None and not isinstance(leaf, (Tensor, int, float)):
             kind = type(leaf).__name__
@@ -149,7 +154,7 @@ def keep_state(module: nn.Module, names: Collection[str] | None = None) -> Itera
     Otherwise the program would start with the state that the reference run left behind, such as a
     filled KV cache or the statistics of a BatchNorm layer.
     """
-    kept = {
+    saved = {
         name: (buffer, buffer.clone())
         for name, buffer in module.named_buffers()
         if names is None or name in names
@@ -158,7 +163,7 @@ def keep_state(module: nn.Module, names: Collection[str] | None = None) -> Itera
         yield
     finally:
         with torch.no_grad():
-            for buffer, before in kept.values():
+            for buffer, before in saved.values():
                 buffer.copy_(before)
 
 
@@ -177,11 +182,11 @@ class Disturbance(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        made = func(*args, **kwargs)
-        kinds = [leaf for leaf in list_tensors(made) if not leaf.is_floating_point()]
+        result = func(*args, **kwargs)
+        kinds = [leaf for leaf in list_tensors(result) if not leaf.is_floating_point()]
         takes = any(leaf.is_floating_point() for leaf in list_tensors((args, kwargs)))
         if not kinds or not takes or func.namespace == "quantized_decomposed":
-            return made
+            return result
         moved = torch.utils._pytree.tree_map(self._move, args)
         return func(*moved, **kwargs)
 

@@ -28,32 +28,33 @@ CONSTANT = "make it a constant of the module: a program for QNN takes only tenso
 ORIGINAL = "return the original module: the session calls torch.export itself"
 
 
-def unpack(reference: str, made: Any) -> tuple[nn.Module, Inputs, tuple[Inputs, ...]]:
-    """Return the module, the example and the calibration samples from the result ``made`` of a
+def unpack(reference: str, result: Any) -> tuple[nn.Module, Inputs, tuple[Inputs, ...]]:
+    """Return the module, the example and the calibration samples from the ``result`` of a
     factory. Raises UsageError if the result does not have the required form."""
     name = Path(reference).name
-    if not isinstance(made, tuple) or len(made) not in {2, 3}:
-        length = f" and length {len(made)}" if isinstance(made, (tuple, list)) else ""
-        raise _unwanted(name, f"it returned an object of type {type(made).__name__}{length}")
-    module, example, *rest = made
+    if not isinstance(result, tuple) or len(result) not in {2, 3}:
+        length = f" and length {len(result)}" if isinstance(result, (tuple, list)) else ""
+        raise _unwanted(name, f"it returned an object of type {type(result).__name__}{length}")
+    module, example, *optional = result
     if not isinstance(module, nn.Module):
         kind = type(module).__name__
         fix = ORIGINAL if isinstance(module, torch.export.ExportedProgram) else CONTRACT
         raise _unwanted(name, f"the first item has type {kind}, not torch.nn.Module", fix)
-    if any(one.is_meta for one in (*module.parameters(), *module.buffers())):
+    if any(tensor.is_meta for tensor in (*module.parameters(), *module.buffers())):
         why = "the module has weights on the device meta, which holds no values"
         raise _unwanted(name, why, "create the module on the CPU, or load its weights onto it")
-    calibration = () if not rest or rest[0] is None else rest[0]
+    (calibration,) = optional or (None,)
+    calibration = () if calibration is None else calibration
     if isinstance(calibration, Mapping):
         raise _unwanted(name, "its third item is a dict, not a list of samples", POSITIONAL)
     try:
-        given = iter(calibration)
+        samples = iter(calibration)
     except TypeError:
         raise _unwanted(
             name, f"the calibration has type {type(calibration).__name__}; it must be a list"
         ) from None
     with users_code(reference):  # it may be a generator
-        sets = [*given]
+        sets = [*samples]
     example, *calibration = fit_sets(name, example, sets)
     return module, example, tuple(calibration)
 
@@ -70,18 +71,18 @@ def fit_sets(
         if _describe(inputs) == _describe(as_tuples[0]):
             continue
         arrays = [(len(sets), *tensor.shape) for tensor in inputs]
-        wanted = [tuple(tensor.shape) for tensor in as_tuples[0]]
-        if lacking := find_lacking_axes(arrays, wanted):
+        example_shapes = [tuple(tensor.shape) for tensor in as_tuples[0]]
+        if lacking := find_lacking_axes(arrays, example_shapes):
             raise UsageError(
-                f"{name} has {lacking.what}",
+                f"{name} has {lacking.description}",
                 why=f"it has {_describe(inputs, len(sets))}, and needs"
                 f" {_describe(as_tuples[0], lacking.samples)}: samples of the shape of the example",
                 fix=f"{lacking.fix}; or return tensors of the example's shape from a function",
             )
         shapes = [tuple(tensor.shape) for tensor in inputs]
-        if shapes == wanted:
+        if shapes == example_shapes:
             fix = "convert them to the dtypes of the example"
-        elif [*map(len, shapes)] == [*map(len, wanted)]:
+        elif [*map(len, shapes)] == [*map(len, example_shapes)]:
             fix = "pad or crop them to one shape: a program for QNN has fixed shapes"
         else:
             fix = "provide samples with as many inputs and axes as the example"
@@ -113,14 +114,17 @@ def _read_inputs(name: str, place: str, inputs: Any) -> Inputs:
         raise _unwanted(name, f"{place} has type {kind}; it must be a tuple of tensors", fix)
     if not inputs:
         raise _unwanted(name, f"{place} is empty, but a QNN graph needs an input")
-    return tuple(_read_input(name, f"input {n} of {place}", one) for n, one in enumerate(inputs))
+    return tuple(
+        _read_input(name, f"input {index} of {place}", value) for index, value in enumerate(inputs)
+    )
 
 
 def _read_input(name: str, place: str, value: Any) -> Tensor:
     if not isinstance(value, Tensor):
-        is_array = hasattr(value, "__array__")
-        fix = POSITIONAL if isinstance(value, (Mapping, tuple, list)) else CONSTANT
-        fix = "convert it with torch.from_numpy" if is_array else fix
+        if hasattr(value, "__array__"):
+            fix = "convert it with torch.from_numpy"
+        else:
+            fix = POSITIONAL if isinstance(value, (Mapping, tuple, list)) else CONSTANT
         raise _unwanted(name, f"{place} has type {type(value).__name__}; it must be a tensor", fix)
     check_tensor(name, place, value)
     if value.device.type != "cpu":

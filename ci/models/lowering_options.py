@@ -35,8 +35,9 @@ class Part(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def selectors(self) -> dict[str, str]:
-        given = structs.asdict(self)
-        return {name: given[name] for name in SELECTORS if given[name]}
+        """Return the selectors that are not empty, by name."""
+        fields = structs.asdict(self)
+        return {name: fields[name] for name in SELECTORS if fields[name]}
 
     def __str__(self) -> str:
         return f"{' '.join(self.selectors.values())} {self.scheme}"
@@ -61,8 +62,8 @@ class RunOptions(Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def flags(self) -> dict[str, int]:
         """Return the flags that differ from the default."""
-        usual = structs.asdict(ONE_RUN)
-        return {name: value for name, value in structs.asdict(self).items() if value != usual[name]}
+        defaults, fields = structs.asdict(ONE_RUN), structs.asdict(self)
+        return {name: value for name, value in fields.items() if value != defaults[name]}
 
     @property
     def of_lpai(self) -> tuple[str, ...]:
@@ -130,21 +131,23 @@ class Choices(Quantizing, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     def __str__(self) -> str:
         """Return the options as text, such as ``skip_ops aten.add.Tensor, shared_buffer``."""
-        chosen = sorted(self.chosen(), key=lambda one: not one[0].startswith("skip_"))
-        return ", ".join(_tell(name, value) for name, value in chosen)
+        skipped_first = sorted(self.chosen(), key=lambda row: not row[0].startswith("skip_"))
+        return ", ".join(_describe(name, value) for name, value in skipped_first)
 
     def mix(self, mixture: MixtureEntry) -> Choices:
         """Return these options with those of a mixture."""
-        own = {name: getattr(mixture, name) for name in QUANTIZING}
-        return structs.replace(self, **own)
+        quantizing = {name: getattr(mixture, name) for name in QUANTIZING}
+        return structs.replace(self, **quantizing)
 
 
-def _tell(name: str, value: Any) -> str:
+def _describe(name: str, value: Any) -> str:
     if value is True:
         return name
     if isinstance(value, str):
-        return f"{name} {value.rpartition('/')[2]}"
-    return f"{name} {value if isinstance(value, int) else ' + '.join(map(str, value))}"
+        return f"{name} {value.rpartition('/')[2]}"  # of a path, only the file
+    if isinstance(value, int):
+        return f"{name} {value}"
+    return f"{name} {' + '.join(map(str, value))}"
 
 
 NO_CHOICES = Choices()
@@ -155,9 +158,9 @@ PROFILE_LEVELS = {"": 0, "detailed": 2, "optrace": 3}
 # ignores one of them.
 EXCLUSIONS = (
     *(
-        ("recipe", other, "QnnQuantizer.annotate reads only the recipe")
-        for other in QUANTIZING
-        if other != "recipe"
+        ("recipe", option, "QnnQuantizer.annotate reads only the recipe")
+        for option in QUANTIZING
+        if option != "recipe"
     ),
     ("dump_intermediate_outputs", "methods", "all methods would have the same debug handles"),
     ("profile_level", "dump_intermediate_outputs", "dumping outputs changes the times"),
@@ -170,16 +173,17 @@ EXCLUSIONS = (
 
 def check_choices(choices: Choices, scheme: AnyScheme, model: str) -> None:
     """Raise UsageError for options that cannot be combined or do not work with the scheme."""
-    own = f"mixtures.{scheme}" if isinstance(scheme, Mixture) else "lowering"
-    for what, why in _find_faults(choices, scheme):
-        raise UsageError(f"models.{model}.{own}: {what}", why=why)
+    table = f"mixtures.{scheme}" if isinstance(scheme, Mixture) else "lowering"
+    for problem, why in _find_faults(choices, scheme):
+        raise UsageError(f"models.{model}.{table}: {problem}", why=why)
 
 
 def _find_faults(choices: Choices, scheme: AnyScheme) -> Iterator[tuple[str, str]]:
-    asked = {name for name, _ in choices.chosen()}
-    for one, other, why in EXCLUSIONS:
-        if {one, other} <= asked:
-            yield f"{one} and {other} cannot be combined", why
+    """Yield what is wrong with options, and why."""
+    names = {name for name, _ in choices.chosen()}
+    for first, second, why in EXCLUSIONS:
+        if {first, second} <= names:
+            yield f"{first} and {second} cannot be combined", why
     if choices.weight_sharing and not choices.methods:
         yield "weight_sharing needs methods", "a single graph has nothing to share weights with"
     if len({"forward", *choices.methods}) <= len(choices.methods):
@@ -187,23 +191,24 @@ def _find_faults(choices: Choices, scheme: AnyScheme) -> Iterator[tuple[str, str
             "a method is listed twice",
             "each name must be different; forward is already the first method",
         )
-    if isinstance(scheme, Mixture) and not asked.intersection(QUANTIZING):
+    if isinstance(scheme, Mixture) and not names.intersection(QUANTIZING):
         why = "a mixture needs parts, annotation, recipe, discard_nodes, block_size or observer"
         yield f"it is the same as {scheme.base.value}", why
     yield from _find_misfits(choices, scheme.base)
 
 
 def _find_misfits(choices: Choices, base: Scheme) -> Iterator[tuple[str, str]]:
-    asked = {name for name, _ in choices.chosen()}
-    quantizing = sorted(asked.intersection(QUANTIZING))
+    """Yield which options do not fit the scheme, and why."""
+    names = {name for name, _ in choices.chosen()}
+    quantizing = sorted(names.intersection(QUANTIZING))
     if quantizing and not base.quantized:
         yield f"{quantizing[0]} cannot be used with {base.value}", f"{base.value} quantizes nothing"
     elif choices.block_size and not base.recipe.block:
         yield f"block_size cannot be used with {base.value}", "it is only for 16a4w_block"
     if base is Scheme.ASIS and quantizing:
         yield f"{quantizing[0]} cannot be used with asis", "the file is already quantized"
-    elif base.recipe.activations and (others := set(quantizing) - {"parts", "observer"}):
-        yield f"{min(others)} cannot be used with {base.value}", "only ExecuTorch supports it"
+    elif base.recipe.activations and (foreign := set(quantizing) - {"parts", "observer"}):
+        yield f"{min(foreign)} cannot be used with {base.value}", "only ExecuTorch supports it"
     elif choices.observer and base.quantized and base.recipe.training_steps:
         yield f"observer cannot be used with {base.value}", "its ranges are trained"
     elif choices.observer == ("histogram" if base.recipe.activations else "percentile"):

@@ -61,17 +61,18 @@ def load_model(reference: str, source: Source = NO_SOURCE) -> Model:
     if the reference, a data file or the factory's result is invalid, and FailedError if the user's
     code fails.
     """
-    module, example, calibration, given = read_source(reference, source)
+    module, example, calibration, source_sets = read_source(reference, source)
     # Seen with ExecuTorch 1.5.1: if a convolution has channels-last weights, the program declares
     # its output as channels-last, but QNN writes it row-major (SQNR -3 dB).
     with blame_model(Path(reference).name, " (in module.eval())"):
         module.eval().to(memory_format=torch.contiguous_format)
     sets = (example, *calibration) if calibration else derive_inputs(example)
-    is_enough = given or is_suite(reference) or len(calibration) + 1 >= MIN_SETS
+    is_enough = source_sets or is_suite(reference) or len(calibration) + 1 >= MIN_SETS
     made_calibration = "" if is_suite(reference) or calibration else SHUFFLED
     if len(sets) < MIN_SETS:
         sets = (*sets, *derive_inputs(example)[1:])
-    judged, made_inputs = given or sets[:MIN_SETS], "" if is_enough else SHUFFLED
+    judged = source_sets or sets[:MIN_SETS]
+    made_inputs = "" if is_enough else SHUFFLED
     fix_numerics()
     outputs = compute_reference(Path(reference).name, module, judged)
     return Model(reference, module, judged, sets, outputs, made_inputs, made_calibration)
@@ -84,7 +85,7 @@ def read_source(
     (empty if it has none). Raises UsageError or FailedError as load_model does. A message about a
     data file starts with the file's key in the policy."""
     module, example, calibration = make_model(reference, source.choices)
-    found: dict[str, tuple[Inputs, ...]] = {"calibration": calibration, "inputs": ()}
+    results: dict[str, tuple[Inputs, ...]] = {"calibration": calibration, "inputs": ()}
     for key, file, read, kind in (
         ("calibration", source.calibration, read_sets, "calibration sample"),
         ("inputs", source.inputs, read_judged, "sample"),
@@ -93,10 +94,10 @@ def read_source(
             if file:
                 sets = read(file)
                 if not is_function(file):  # a function has to return tensors
-                    sets = [tuple(map(torch.from_numpy, one)) for one in sets]
+                    sets = [tuple(map(torch.from_numpy, arrays)) for arrays in sets]
                 _, *rows = fit_sets(Path(file).name, example, sets, kind)
-                found[key] = tuple(rows)
-    return module, example, found["calibration"], found["inputs"]
+                results[key] = tuple(rows)
+    return module, example, results["calibration"], results["inputs"]
 
 
 def count_judged(reference: str, source: Source) -> int:
@@ -113,11 +114,11 @@ def list_model_candidates(reference: str, source: Source) -> list[Candidate]:
     module.eval()
     with torch.no_grad(), blame_model(Path(reference).name, " (in torch.export)"):
         inputs = split_inputs(module, example)
-        programs = [
-            torch.export.export(part, inputs[name], strict=True)
-            for name, part in split_module(module).items()
-        ]
-    return [candidate for program in programs for candidate in list_candidates(program.graph)]
+        candidates = []
+        for name, method in split_module(module).items():
+            program = torch.export.export(method, inputs[name], strict=True)
+            candidates += list_candidates(program.graph)
+    return candidates
 
 
 def make_model(reference: str, choices: Choices) -> Made:
@@ -125,25 +126,26 @@ def make_model(reference: str, choices: Choices) -> Made:
     of the suite. Each method in ``choices`` is another function in the same file; their results are
     joined into one."""
     file, _, _ = reference.rpartition(":")
-    functions = {
-        FORWARD: reference,
-        **{name: f"{file or reference}:{name}" for name in choices.methods},
-    }
-    made = {name: unpack(one, call_function(one)) for name, one in functions.items()}
-    return join_methods(made) if choices.methods else made[FORWARD]
+    results = {FORWARD: unpack(reference, call_function(reference))}
+    for name in choices.methods:
+        function = f"{file or reference}:{name}"
+        results[name] = unpack(function, call_function(function))
+    return join_methods(results) if choices.methods else results[FORWARD]
 
 
 def split_model(model: Model) -> dict[str, Model]:
     """Return each method of a model as a separate model. The keys are the names of the methods."""
-    return {
-        name: Model(
+    evaluation = [split_inputs(model.module, inputs) for inputs in model.evaluation]
+    calibration = [split_inputs(model.module, inputs) for inputs in model.calibration]
+    methods = {}
+    for name, module in split_module(model.module).items():
+        methods[name] = Model(
             f"{model.name}.{name}",
             module,
-            tuple(split_inputs(model.module, one)[name] for one in model.evaluation),
-            tuple(split_inputs(model.module, one)[name] for one in model.calibration),
+            tuple(inputs[name] for inputs in evaluation),
+            tuple(inputs[name] for inputs in calibration),
         )
-        for name, module in split_module(model.module).items()
-    }
+    return methods
 
 
 def derive_inputs(example: Inputs) -> tuple[Inputs, ...]:
@@ -187,8 +189,8 @@ def digest_model(model: Model) -> str:
 def digest_weights(module: nn.Module) -> str:
     """Return the SHA-256 of a module's parameters and buffers, including their names."""
     digest = hashlib.sha256()
-    held = dict(module.named_parameters()) | dict(module.named_buffers())
-    for name, tensor in sorted(held.items()):
+    state = dict(module.named_parameters()) | dict(module.named_buffers())
+    for name, tensor in sorted(state.items()):
         digest.update(f"{len(name)}:{name}".encode())
         update_tensor(digest, tensor)
     return digest.hexdigest()
@@ -245,27 +247,27 @@ def _describe(program: Any) -> Iterable[str]:
 
 
 def _describe_node(node: Node) -> str:
-    named = getattr(node.target, "__name__", "")
-    target = f"{getattr(node.target, '__module__', '')}.{named}" if named else str(node.target)
-    value = node.meta.get("val")
-    shapes = [
-        f"{leaf.dtype}{tuple(leaf.shape)}" if isinstance(leaf, Tensor) else repr(leaf)
-        for leaf in torch.utils._pytree.tree_leaves(value)
-    ]
+    name = getattr(node.target, "__name__", "")
+    target = f"{getattr(node.target, '__module__', '')}.{name}" if name else str(node.target)
+    shapes = []
+    for leaf in torch.utils._pytree.tree_leaves(node.meta.get("val")):
+        is_tensor = isinstance(leaf, Tensor)
+        shapes.append(f"{leaf.dtype}{tuple(leaf.shape)}" if is_tensor else repr(leaf))
     place = find_origin(node)
     return f"{node.op} {node.name} {target} {node.args} {node.kwargs} {shapes} {place}"
 
 
 def update_tensor(digest: Any, tensor: Tensor) -> None:
     """Add the dtype, shape, strides and elements of a tensor to the digest."""
-    held = tensor.detach().cpu()
-    if held.layout is not torch.strided:
-        digest.update(str(held.layout).encode())
-        held = held.to_dense()
-    digest.update(f"{held.dtype}{tuple(held.shape)}{held.stride()}".encode())
-    dense = held.contiguous()
-    count = math.prod(dense.shape) * dense.element_size()
-    digest.update(bytes(dense.reshape(-1).view(torch.uint8).numpy()) if count else b"")
+    dense = tensor.detach().cpu()
+    if dense.layout is not torch.strided:
+        digest.update(str(dense.layout).encode())
+        dense = dense.to_dense()
+    digest.update(f"{dense.dtype}{tuple(dense.shape)}{dense.stride()}".encode())
+    row_major = dense.contiguous()
+    size_bytes = math.prod(row_major.shape) * row_major.element_size()
+    if size_bytes:  # an empty tensor cannot be viewed as bytes
+        digest.update(bytes(row_major.reshape(-1).view(torch.uint8).numpy()))
 
 
 FORWARD = "forward"
@@ -282,28 +284,29 @@ class Methods(nn.Module):
         self.names, self.counts = tuple(modules), dict(counts)
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """Return the outputs of all methods, in order."""
         outputs: list[Tensor] = []
-        for part, own in zip(self.parts, self.split(inputs).values(), strict=True):
-            outputs += flatten_outputs(part(*own))
+        for part, part_inputs in zip(self.parts, self.split(inputs).values(), strict=True):
+            outputs += flatten_outputs(part(*part_inputs))
         return tuple(outputs)
 
     def split(self, inputs: Inputs) -> dict[str, Inputs]:
         """Return the inputs of each method, split from the concatenated ``inputs``. The keys are
         the names of the methods."""
-        given, start = {}, 0
+        by_method, start = {}, 0
         for name in self.names:
-            given[name] = inputs[start : start + self.counts[name]]
+            by_method[name] = inputs[start : start + self.counts[name]]
             start += self.counts[name]
-        return given
+        return by_method
 
 
-def join_methods(made: Mapping[str, Made]) -> Made:
+def join_methods(results: Mapping[str, Made]) -> Made:
     """Join the factories' results for several methods: modules, examples and calibration
     samples."""
-    modules = {name: module for name, (module, _, _) in made.items()}
-    counts = {name: len(example) for name, (_, example, _) in made.items()}
-    example = _concatenate([example for _, example, _ in made.values()])
-    sets = zip(*(calibration for _, _, calibration in made.values()), strict=False)
+    modules = {name: module for name, (module, _, _) in results.items()}
+    counts = {name: len(example) for name, (_, example, _) in results.items()}
+    example = _concatenate([example for _, example, _ in results.values()])
+    sets = zip(*(calibration for _, _, calibration in results.values()), strict=False)
     return Methods(modules, counts), example, tuple(map(_concatenate, sets))
 
 

@@ -42,5 +42,6 @@ def name_extensions(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     selects its kernels. Raises OSError if ``cpuinfo`` cannot be read."""
     text = read_text(cpuinfo, "replace")
     flags = re.search(r"(?m)^flags\s*:(.*)$", text)
-    known = flags[1].split() if flags else []
-    return " ".join(sorted(one for one in known if one.startswith(("avx", "amx", "fma", "f16c"))))
+    names = flags[1].split() if flags else []
+    prefixes = ("avx", "amx", "fma", "f16c")
+    return " ".join(sorted(name for name in names if name.startswith(prefixes)))

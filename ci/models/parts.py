@@ -40,14 +40,16 @@ class Candidate(Struct, frozen=True):
 
     @property
     def name(self) -> str:
+        """Return the current name of the node."""
         return self.node[0]
 
     def belongs(self, part: Part) -> bool:
         """Return whether a part selects this node."""
-        return all(
-            any(_is_match(selector, wanted, one) for one in getattr(self, selector))
-            for selector, wanted in part.selectors.items()
-        )
+        for selector, pattern in part.selectors.items():
+            values = getattr(self, selector)
+            if not any(_is_match(selector, pattern, value) for value in values):
+                return False
+        return True
 
 
 def mark_origins(graph: Any) -> None:
@@ -82,14 +84,14 @@ def name_operator(node: Any) -> str:
     return str(getattr(node.target, "__name__", node.target)).partition(".")[0].strip("_")
 
 
-def _is_match(selector: str, wanted: str, value: str) -> bool:
+def _is_match(selector: str, pattern: str, value: str) -> bool:
     if selector == "module":
-        return f"{value}.".startswith(f"{wanted}.")
+        return f"{value}.".startswith(f"{pattern}.")  # also its submodules
     if selector == "line":
-        return f"/{value}".endswith(f"/{wanted}")
+        return f"/{value}".endswith(f"/{pattern}")  # the path may be shortened
     if selector == "op":
-        return value.lower() == wanted.lower()
-    return value == wanted
+        return value.lower() == pattern.lower()
+    return value == pattern
 
 
 def assign_parts(candidates: Iterable[Candidate], parts: Sequence[Part]) -> dict[str, Part]:
@@ -98,19 +100,20 @@ def assign_parts(candidates: Iterable[Candidate], parts: Sequence[Part]) -> dict
 
     Raises UsageError for a part that selects no node, or only nodes of earlier parts.
     """
-    every = [*candidates]
+    all_nodes = [*candidates]
     owners: dict[str, Part] = {}
     for part in parts:
-        found = [candidate for candidate in every if candidate.belongs(part)]
-        left = [candidate for candidate in found if candidate.name not in owners]
-        if not found:
-            raise _lacks(part, every)
+        selected = [candidate for candidate in all_nodes if candidate.belongs(part)]
+        left = [candidate for candidate in selected if candidate.name not in owners]
+        if not selected:
+            raise _lacks(part, all_nodes)
         if not left:
-            hiding = [*dict.fromkeys(str(owners[candidate.name]) for candidate in found)]
+            hiding = [*dict.fromkeys(str(owners[candidate.name]) for candidate in selected)]
+            names = ", ".join(candidate.name for candidate in selected[:MOST_NAMES])
             raise UsageError(
                 f"the part {part} is hidden by the part {' and '.join(hiding)}",
                 why="a node belongs to the first part that selects it, and earlier parts select all"
-                f" of {', '.join(one.name for one in found[:MOST_NAMES])}",
+                f" of {names}",
                 fix="put the narrower part first, or remove one of them",
             )
         owners |= {candidate.name: part for candidate in left}
@@ -118,19 +121,22 @@ def assign_parts(candidates: Iterable[Candidate], parts: Sequence[Part]) -> dict
 
 
 def _lacks(part: Part, candidates: Sequence[Candidate]) -> UsageError:
-    for selector, wanted in part.selectors.items():
-        values = (value for candidate in candidates for value in getattr(candidate, selector))
-        known = [*dict.fromkeys(values)]
-        if any(_is_match(selector, wanted, value) for value in known):
+    """Return the error for a part that selects no node: the first selector without a match, or
+    that no node matches all of them."""
+    for selector, pattern in part.selectors.items():
+        values: dict[str, None] = {}  # in order, each one once
+        for candidate in candidates:
+            values |= dict.fromkeys(getattr(candidate, selector))
+        if any(_is_match(selector, pattern, value) for value in values):
             continue
-        more = f", and {len(known) - MOST_NAMES} more" if len(known) > MOST_NAMES else ""
-        return UsageError(
-            f"no node belongs to the part {part}",
-            why=f"the model has no {selector} {wanted}",
-            fix=f"use one of its {KINDS[selector]}: {', '.join(known[:MOST_NAMES])}{more}"
-            if known
-            else f"select by something other than {selector}: this model's nodes have none",
-        )
+        fix = f"select by something other than {selector}: this model's nodes have none"
+        if values:
+            left = len(values) - MOST_NAMES
+            and_more = f", and {left} more" if left > 0 else ""
+            named = ", ".join([*values][:MOST_NAMES])
+            fix = f"use one of its {KINDS[selector]}: {named}{and_more}"
+        why = f"the model has no {selector} {pattern}"
+        return UsageError(f"no node belongs to the part {part}", why=why, fix=fix)
     why = "nodes match each of its selectors, but no node matches all of them"
     return UsageError(f"no node belongs to the part {part}", why=why)
 
@@ -140,10 +146,10 @@ def list_parts(
 ) -> list[Mapping[str, str]]:
     """Return a row for each node of a model: ``node``, ``op``, ``line``, ``scheme`` and ``part``,
     which is empty for a node with the scheme ``base``. Raises UsageError as assign_parts does."""
-    every = [*candidates]
-    owners = assign_parts(every, parts)
+    all_nodes = [*candidates]
+    owners = assign_parts(all_nodes, parts)
     rows: list[Mapping[str, str]] = []
-    for candidate in every:
+    for candidate in all_nodes:
         part = owners.get(candidate.name)
         selectors = part.selectors if part else {}
         rows.append(

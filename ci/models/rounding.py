@@ -89,8 +89,8 @@ UNIFORM = 3**0.5  # the largest value of a uniform distribution with an RMS of 1
 def take_term(terms: Terms, operator: str, numbers: str, after: str = "") -> Term:
     """Return the term of an operator. If there is none for what precedes it, return the one for
     the operator alone, or else a term without an error."""
-    found = terms.get((operator, numbers, after)) or terms.get((operator, numbers, ""))
-    return found or NO_TERM
+    term = terms.get((operator, numbers, after)) or terms.get((operator, numbers, ""))
+    return term or NO_TERM
 
 
 def find_version(library: Path) -> str:
@@ -111,12 +111,12 @@ def read_terms(version: str = "") -> Terms:
     files = list_files()
     if not files:
         return {}
-    older = [
-        file for file in files if not version or parse_version(file.stem) <= parse_version(version)
-    ]
-    path = (older or files[:1])[-1]
-    found = read_toml(f"rounding/{path.name}", TermFile).term
-    return {(term.operator, term.numbers, term.after): term for term in found}
+    path = files[0] if version else files[-1]
+    for file in files:
+        if version and parse_version(file.stem) <= parse_version(version):
+            path = file
+    terms = read_toml(f"rounding/{path.name}", TermFile).term
+    return {(term.operator, term.numbers, term.after): term for term in terms}
 
 
 def digest_terms() -> str:

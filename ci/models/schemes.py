@@ -82,17 +82,19 @@ class Scheme(str, Enum):
 
     @property
     def quantized(self) -> bool:
+        """Return whether the scheme quantizes."""
         return bool(self.recipe.dtype or self.recipe.activations)
 
     @property
     def base(self) -> Scheme:
+        """Return the scheme itself; a Mixture has another one."""
         return self
 
     @property
     def weight_bits(self) -> int:
         """Return the bits of a quantized weight, or 0 if there is none or they are unknown."""
-        found = re.search(r"(\d+)w?(?:_block)?$", self.recipe.dtype or self.recipe.weights)
-        return int(found[1]) if found else 0
+        bits = re.search(r"(\d+)w?(?:_block)?$", self.recipe.dtype or self.recipe.weights)
+        return int(bits[1]) if bits else 0
 
 
 @dataclass(frozen=True)
@@ -108,10 +110,12 @@ class Mixture:
 
     @property
     def recipe(self) -> Recipe:
+        """Return the recipe of the base."""
         return self.base.recipe
 
     @property
     def quantized(self) -> bool:
+        """Return whether the base quantizes."""
         return self.base.quantized
 
 

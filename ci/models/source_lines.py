@@ -57,5 +57,5 @@ def find_suite_model(name: str) -> str:
     this project runs from a checkout, or "" otherwise."""
     model, _, function = name.partition(":")
     path = Path(suite.__file__).parent / f"{model}.py"
-    here = path.is_file() and not is_installed(str(path))
-    return f"{path}:{function or 'make_case'}" if here else ""
+    is_checkout = path.is_file() and not is_installed(str(path))
+    return f"{path}:{function or 'make_case'}" if is_checkout else ""

@@ -36,8 +36,17 @@ class Range(Struct, frozen=True):
     def __str__(self) -> str:
         if self.period and self.size == 1:
             return f"{self.start}:{self.stop}:{self.period}"
-        every = f" ({self.size} of every {self.period})" if self.period else ""
-        return f"{self.start}:{self.stop}{every}"
+        share = f" ({self.size} of every {self.period})" if self.period else ""
+        return f"{self.start}:{self.stop}{share}"
+
+    def fits(self, shape: Sequence[int]) -> bool:
+        """Return whether a tensor of this shape has such indices."""
+        return (
+            0 <= self.axis < len(shape)
+            and 0 <= self.start < self.stop <= shape[self.axis]
+            and 0 <= self.size <= self.period
+            and (self.size > 0) == (self.period > 0)
+        )
 
     def list_indices(self) -> Iterator[int]:
         """Yield the indices."""
@@ -57,26 +66,23 @@ class OutputPart(Struct, frozen=True):
 
     def __str__(self) -> str:
         """Return a name such as ``4:8 along axis 1``."""
-        axes = dict.fromkeys(one.axis for one in self.ranges)
-        return " and ".join(
-            f"{', '.join(str(one) for one in self.ranges if one.axis == axis)} along axis {axis}"
-            for axis in axes
-        )
+        by_axis: dict[int, list[str]] = {}
+        for part_range in self.ranges:
+            by_axis.setdefault(part_range.axis, []).append(str(part_range))
+        texts = [f"{', '.join(ranges)} along axis {axis}" for axis, ranges in by_axis.items()]
+        return " and ".join(texts)
 
     def fits(self, shape: Sequence[int]) -> bool:
         """Return whether a tensor of this shape has such elements."""
-        return bool(self.ranges) and all(
-            0 <= one.axis < len(shape)
-            and 0 <= one.start < one.stop <= shape[one.axis]
-            and 0 <= one.size <= one.period
-            and (one.size > 0) == (one.period > 0)
-            for one in self.ranges
-        )
+        return bool(self.ranges) and all(part_range.fits(shape) for part_range in self.ranges)
 
     def list_indices(self, axis: int) -> tuple[int, ...]:
         """Return the indices of the part along an axis, or nothing if it has all of them."""
-        ranges = (one.list_indices() for one in self.ranges if one.axis == axis)
-        return tuple(index for indices in ranges for index in indices)
+        indices: list[int] = []
+        for part_range in self.ranges:
+            if part_range.axis == axis:
+                indices += part_range.list_indices()
+        return tuple(indices)
 
     def take(self, array: Any, rank: int) -> Any:
         """Return the elements of the part from an array [..., *shape] of tensors with ``rank``
@@ -86,11 +92,13 @@ class OutputPart(Struct, frozen=True):
                 array = np.take(array, indices, array.ndim - rank + axis)
         return array
 
-    def contains(self, other: OutputPart) -> bool:
+    def contains(self, part: OutputPart) -> bool:
         """Return whether all elements of another part are in this one."""
-        axes = {one.axis for one in self.ranges}
-        pairs = ((self.list_indices(axis), other.list_indices(axis)) for axis in axes)
-        return all(inner and {*inner} <= {*outer} for outer, inner in pairs)
+        for axis in {part_range.axis for part_range in self.ranges}:
+            inner = part.list_indices(axis)  # empty if the other part has all indices
+            if not inner or not {*inner} <= {*self.list_indices(axis)}:
+                return False
+        return True
 
 
 class TensorInfo(Struct, frozen=True):
@@ -110,6 +118,7 @@ class TensorInfo(Struct, frozen=True):
 
     @property
     def size_bytes(self) -> int:
+        """Return the size of the tensor's elements."""
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
@@ -168,8 +177,8 @@ def make_reading(
     if not values.size or not np.isfinite(values).all():
         return None
     low = float(values.min())
-    kept = values[values > low / 2] if low < 0 else values
-    least_kept = float(kept.min()) if kept.size else low
+    unmasked = values[values > low / 2] if low < 0 else values
+    least_kept = float(unmasked.min()) if unmasked.size else low
     return Reading(operator, name, low, float(values.max()), least_kept, behind_db, origin)
 
 
@@ -213,13 +222,13 @@ def choose_nodes(effects: Mapping[tuple[str, ...], float]) -> tuple[str, ...]:
     all noise, or at most about MOST_NODES of them. ``effects`` is the power of the noise that the
     rounding of a result causes, by the operators that compute and read it."""
     chosen: list[str] = []
-    total = sum(effects.values())
-    least = (1 - MOST_SHARE) * total
-    for names, power in sorted(effects.items(), key=lambda one: -one[1]):
-        if total <= least or not power > 0 or len(chosen) >= MOST_NODES:
+    remaining = sum(effects.values())  # the noise of what is not chosen
+    goal = (1 - MOST_SHARE) * remaining
+    for names, power in sorted(effects.items(), key=lambda effect: -effect[1]):
+        if remaining <= goal or not power > 0 or len(chosen) >= MOST_NODES:
             break
         chosen += names
-        total -= power
+        remaining -= power
     return tuple(dict.fromkeys(chosen))
 
 
@@ -235,9 +244,9 @@ def add_parts(
     """Return the descriptions of outputs with the parts of floating-point ones. ``parts`` has an
     entry for each of the first outputs. Parts that do not fit an output's shape are left out."""
     described = list(infos)
-    for index, (info, own) in enumerate(zip(infos, parts, strict=False)):
+    for index, (info, output_parts) in enumerate(zip(infos, parts, strict=False)):
         if np.issubdtype(np.dtype(info.dtype), np.floating):
-            fitting = tuple(part for part in own if part.fits(info.shape))
+            fitting = tuple(part for part in output_parts if part.fits(info.shape))
             described[index] = structs.replace(info, parts=fitting)
     return tuple(described)
 
@@ -273,13 +282,14 @@ def read_sets(directory: Path, tensors: Sequence[TensorInfo], sets: int) -> list
 
     Raises OSError if a file cannot be read, and ValueError if it has the wrong size.
     """
-    return [
-        [
-            read_array(directory / FILE.format(number, index), info.dtype).reshape(info.shape)
-            for index, info in enumerate(tensors)
-        ]
-        for number in range(sets)
-    ]
+    samples = []
+    for number in range(sets):
+        arrays = []
+        for index, info in enumerate(tensors):
+            elements = read_array(directory / FILE.format(number, index), info.dtype)
+            arrays.append(elements.reshape(info.shape))
+        samples.append(arrays)
+    return samples
 
 
 FLOAT_BITS = 32  # stands for float16 and float32
@@ -306,6 +316,7 @@ class TypedTensor(Struct, frozen=True):
 
     @property
     def kind(self) -> str:
+        """Return RESULT or WEIGHTS."""
         return WEIGHTS if self.weight_bytes else RESULT
 
 
@@ -326,25 +337,29 @@ class Retyped(Struct, frozen=True):
 
 
 def name_type(bits: int) -> str:
+    """Return the name of a type, such as ``8 bit`` or ``float``."""
     return "float" if bits == FLOAT_BITS else f"{bits} bit"
 
 
-def find_retyped(asked: Mapping[str, Asked], tensors: Iterable[TypedTensor]) -> tuple[Retyped, ...]:
-    """Return the nodes of which no tensor has as many bits as requested. The keys of ``asked`` are
-    the names in ``tensors``; nodes that have no tensor there are left out."""
-    most: dict[tuple[str, str], TypedTensor] = {}
+def find_retyped(
+    requests: Mapping[str, Asked], tensors: Iterable[TypedTensor]
+) -> tuple[Retyped, ...]:
+    """Return the nodes of which no tensor has as many bits as requested. The keys of ``requests``
+    are the names in ``tensors``; nodes that have no tensor there are left out."""
+    widest: dict[tuple[str, str], TypedTensor] = {}
     for tensor in tensors:
-        known = most.get((tensor.node, tensor.kind))
-        if known is None or tensor.bits > known.bits:
-            most[tensor.node, tensor.kind] = tensor
+        previous = widest.get((tensor.node, tensor.kind))
+        if previous is None or tensor.bits > previous.bits:
+            widest[tensor.node, tensor.kind] = tensor
 
-    found = []
-    for (node, kind), one in most.items():
-        wanted = getattr(asked[node], kind) if node in asked else 0
-        if one.bits < wanted:
-            types = name_type(wanted), name_type(one.bits)
-            found.append(Retyped(asked[node].name, kind, *types, one.origin))
-    return tuple(dict.fromkeys(found))
+    retyped = []
+    for (node, kind), tensor in widest.items():
+        request = requests.get(node)
+        requested_bits = getattr(request, kind) if request else 0
+        if request and tensor.bits < requested_bits:
+            types = name_type(requested_bits), name_type(tensor.bits)
+            retyped.append(Retyped(request.name, kind, *types, tensor.origin))
+    return tuple(dict.fromkeys(retyped))
 
 
 def count_types(tensors: Iterable[TypedTensor]) -> tuple[TypeShare, ...]:

@@ -76,14 +76,14 @@ def call_function(reference: str, contract: str = CONTRACT, *words: Any) -> Any:
         with users_code(reference):
             called = load_function(reference, contract, *words)
             if hasattr(called, "forward") and not (words or inspect.isclass(called)):
-                what = f"{Path(reference).name} is a {type(called).__name__}, not a function"
-                raise UsageError(what, fix=contract)
+                problem = f"{Path(reference).name} is a {type(called).__name__}, not a function"
+                raise UsageError(problem, fix=contract)
             return called(*words)
     suite = importlib.import_module(f"ci.models.suite.{name}")
-    found = getattr(suite, function or "make_case", None)
-    if found is None:
+    make_case = getattr(suite, function or "make_case", None)
+    if make_case is None:
         raise UsageError(f"the suite's model {name} has no function {function!r}", fix=contract)
-    return found(*words)
+    return make_case(*words)
 
 
 def load_function(reference: str, contract: str = CONTRACT, *words: Any) -> Callable[..., Any]:
@@ -106,11 +106,12 @@ def load_function(reference: str, contract: str = CONTRACT, *words: Any) -> Call
 
 def list_callables(module: ModuleType) -> list[str]:
     """Return the names of the functions that a module defines, without private ones."""
-    return [
-        name
-        for name, one in vars(module).items()
-        if inspect.isfunction(one) and one.__module__ == module.__name__ and name[:1] != "_"
-    ]
+    names = []
+    for name, value in vars(module).items():
+        is_own = inspect.isfunction(value) and value.__module__ == module.__name__
+        if is_own and not name.startswith("_"):
+            names.append(name)
+    return names
 
 
 def import_file(path: Path) -> ModuleType:
@@ -171,10 +172,11 @@ def blame_model(reference: str, doing: str = "") -> Iterator[None]:
         if isinstance(root, ImportError) and (limit := explain_limit(root)):
             raise limit from error
         frames = [*_list_own(error)]
-        what = f"{Path(reference).name} raised {describe_exception(error)}{doing}"
-        told = [f"{file}, line {line}, in {name}" for file, line, name in frames]
-        told += [f"caused by {describe_exception(root)}"] if root is not error else []
-        failure = PlacedError(what, why="; ".join(told), fix=_advise(root))
+        problem = f"{Path(reference).name} raised {describe_exception(error)}{doing}"
+        reasons = [f"{file}, line {line}, in {name}" for file, line, name in frames]
+        if root is not error:
+            reasons.append(f"caused by {describe_exception(root)}")
+        failure = PlacedError(problem, why="; ".join(reasons), fix=_advise(root))
         failure.places = tuple(Place(file=file, line=line) for file, line, _ in frames)
         raise failure from error
 
@@ -190,17 +192,19 @@ def _find_root(error: BaseException) -> BaseException:
 def _list_own(error: BaseException) -> Iterator[tuple[str, int, str]]:
     """Yield the file, the line and the function of the innermost frame in the user's code, or
     nothing if the exception was raised elsewhere."""
-    own = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if frame.filename.endswith(".py")
-        and not is_installed(frame.filename)
-        and not frame.filename.startswith(OWN_CODE)
+    user_frames = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename)
     ]
-    if isinstance(error, SyntaxError) and error.filename:
-        own = [traceback.FrameSummary(error.filename, error.lineno, "<module>", lookup_line=False)]
-    for frame in own[-1:]:
+    if isinstance(error, SyntaxError) and error.filename:  # no frame is in a file with this error
+        user_frames = [
+            traceback.FrameSummary(error.filename, error.lineno, "<module>", lookup_line=False)
+        ]
+    for frame in user_frames[-1:]:
         yield name_file(Path(frame.filename)), max(frame.lineno or 1, 1), frame.name
+
+
+def _is_users(file: str) -> bool:
+    return file.endswith(".py") and not is_installed(file) and not file.startswith(OWN_CODE)
 
 
 def _advise(error: BaseException) -> str:
@@ -222,6 +226,7 @@ def _advise(error: BaseException) -> str:
 
 @contextmanager
 def working_directory(directory: Path) -> Iterator[None]:
+    """Run the block in a directory, and return to the previous one afterwards."""
     before = Path.cwd()
     os.chdir(directory)
     try:
@@ -254,10 +259,13 @@ def read_origin(traceback: str) -> Origin:
     environments are in different directories.
     """
     frames = _list_frames(traceback)
-    own = [frame for frame in frames if not is_installed(frame[0])]
-    for file, line in (own or frames)[-1:]:
-        name = name_file(Path(file)) if own else Path(file).name
-        return Origin(file=name, line=int(line))
+    user_frames = [(file, line) for file, line in frames if not is_installed(file)]
+    if user_frames:
+        file, line = user_frames[-1]
+        return Origin(file=name_file(Path(file)), line=int(line))
+    if frames:
+        file, line = frames[-1]
+        return Origin(file=Path(file).name, line=int(line))
     return NOWHERE
 
 

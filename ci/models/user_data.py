@@ -52,7 +52,11 @@ def read_sets(source: str, names: Sequence[str] = ()) -> list[tuple[Any, ...]]:
     arrays = read_arrays(Path(source))
     count = count_sets(arrays.values(), shown_path(Path(source)))
     ordered = [np.array(array, order="C") for array in _order_arrays(source, arrays, names)]
-    return [tuple(np.asarray(array[number]) for array in ordered) for number in range(count)]
+    samples = []
+    for number in range(count):
+        sample = [np.asarray(array[number]) for array in ordered]
+        samples.append(tuple(sample))
+    return samples
 
 
 def read_judged(source: str, names: Sequence[str] = ()) -> list[tuple[Any, ...]]:
@@ -181,9 +185,10 @@ def read_value(reference: str, returned: Any) -> float:
 
 
 class LackingAxes(NamedTuple):
-    """What a file of samples lacks, how many samples it then has, and what adds it."""
+    """A description of a file of samples that lack an axis, such as ``samples without the batch
+    axis``, how many samples the file then has, and what adds the axis."""
 
-    what: str
+    description: str
     samples: int
     fix: str
 
@@ -203,17 +208,17 @@ def find_lacking_axes(
         return None
     count = arrays[0][0]
     if list(arrays) == inner:
-        what = "a single sample, without the axis of samples and the batch axis"
-        return LackingAxes(what, 1, "add both axes: array[None, None]")
+        description = "a single sample, without the axis of samples and the batch axis"
+        return LackingAxes(description, 1, "add both axes: array[None, None]")
     if list(arrays) == list(sample_shapes) and batches != {(1,)}:
-        what = "a single sample, without the axis of samples"
-        return LackingAxes(what, 1, "add this axis: array[None]")
+        description = "a single sample, without the axis of samples"
+        return LackingAxes(description, 1, "add this axis: array[None]")
     if [shape[1:] for shape in arrays] != inner:
         return None
-    what = "samples without the batch axis"
+    description = "samples without the batch axis"
     if batches == {(1,)}:
         fix = "add the batch axis: array[:, None] to an array of all samples"
-        return LackingAxes(what, count, fix)
+        return LackingAxes(description, count, fix)
     shapes = " and ".join(f"array.reshape{(-1, *shape)}" for shape in dict.fromkeys(sample_shapes))
     fix = f"put the rows of a batch together: {shapes}"
-    return LackingAxes(what, max(count // max(sample_shapes[0][0], 1), 1), fix)
+    return LackingAxes(description, max(count // max(sample_shapes[0][0], 1), 1), fix)

@@ -108,6 +108,7 @@ class Source(Struct, frozen=True):
 
     @property
     def has_data(self) -> bool:
+        """Return whether the user provides data."""
         return bool(self.calibration or self.inputs)
 
 
@@ -189,13 +190,13 @@ def resolve_entry(name: str, entry: ModelEntry, folder: Path) -> ModelEntry:
             fix="choose another name: at most 64 letters and digits, with . _ - only in between",
         )
 
-    for key, given, fix in (
+    for key, value, fix in (
         ("shapes", entry.shapes, "a factory's inputs already have their shapes"),
         ("float_model", entry.float_model, "a factory already returns the float model"),
     ):
-        if given and not entry.path.endswith(ONNX.suffix):
-            told = f"models.{name}.{key} is only for an .onnx file"
-            raise UsageError(told, fix=f"remove this key: {fix}")
+        if value and not entry.path.endswith(ONNX.suffix):
+            problem = f"models.{name}.{key} is only for an .onnx file"
+            raise UsageError(problem, fix=f"remove this key: {fix}")
 
     def resolve(key: str, word: str, kind: str = "") -> str:
         if is_suite(word) and kind:
@@ -213,7 +214,7 @@ def resolve_entry(name: str, entry: ModelEntry, folder: Path) -> ModelEntry:
         function=resolve("metric.function", entry.metric.function, FUNCTION),
         labels=resolve("metric.labels", entry.metric.labels),
     )
-    found = structs.replace(
+    resolved = structs.replace(
         entry,
         path=resolve("path", entry.path, FACTORY),
         calibration=resolve("calibration", entry.calibration),
@@ -221,48 +222,47 @@ def resolve_entry(name: str, entry: ModelEntry, folder: Path) -> ModelEntry:
         float_model=resolve("float_model", entry.float_model),
         lowering=resolve_functions(entry.lowering, "lowering"),
         mixtures={
-            one: resolve_functions(mixture, f"mixtures.{one}")
-            for one, mixture in entry.mixtures.items()
+            mixture: resolve_functions(table, f"mixtures.{mixture}")
+            for mixture, table in entry.mixtures.items()
         },
         metric=metric,
     )
-    check_mixtures(name, found)
-    return found
+    check_mixtures(name, resolved)
+    return resolved
 
 
 def check_mixtures(name: str, entry: ModelEntry) -> None:
     """Raise UsageError for an invalid mixture, or for a key of the entry named ``name`` that is
     neither a scheme nor a mixture."""
-    schemes = [one.value for one in Scheme]
+    schemes = [scheme.value for scheme in Scheme]
+    all_names = [*schemes, *entry.mixtures]
     for mixture, table in entry.mixtures.items():
-        told = f"models.{name}.mixtures.{mixture}"
+        key = f"models.{name}.mixtures.{mixture}"
         if not NAME.fullmatch(mixture):
             fix = "choose a name like a model's: letters and digits, with . _ - only in between"
-            raise UsageError(f"{told}: invalid name for a mixture", fix=fix)
-        others = [one.lower() for one in (*schemes, *entry.mixtures)]
-        if others.count(mixture.lower()) > 1:
+            raise UsageError(f"{key}: invalid name for a mixture", fix=fix)
+        if [taken.lower() for taken in all_names].count(mixture.lower()) > 1:
             why = "a scheme or another mixture has this name (in capitals or not)"
-            raise UsageError(f"{told}: the name is taken", why=why, fix="rename the mixture")
-        own = [key for key, _ in entry.lowering.chosen() if key in QUANTIZING]
-        if own:
+            raise UsageError(f"{key}: the name is taken", why=why, fix="rename the mixture")
+        quantizing = [option for option, _ in entry.lowering.chosen() if option in QUANTIZING]
+        if quantizing:
             raise UsageError(
-                f"{told} cannot be used together with models.{name}.lowering.{own[0]}",
+                f"{key} cannot be used together with models.{name}.lowering.{quantizing[0]}",
                 why="both determine how the model is quantized",
-                fix=f"make another mixture of {own[0]}, and list it in `schemes`",
+                fix=f"make another mixture of {quantizing[0]}, and list it in `schemes`",
             )
         scheme = Mixture(mixture, table.base)
         check_choices(entry.make_source(scheme).choices, scheme, name)
-    every = [*schemes, *entry.mixtures]
     for key, names in (
         ("schemes", entry.schemes),
         ("limits", entry.limits),
         ("budget.schemes", entry.budget.schemes),
     ):
-        for one in names:
-            if one not in every:
-                near = difflib.get_close_matches(one, every, n=1)
+        for scheme_name in names:
+            if scheme_name not in all_names:
+                near = difflib.get_close_matches(scheme_name, all_names, n=1)
                 raise UsageError(
-                    f"models.{name}.{key}: there is no scheme or mixture {one!r}",
+                    f"models.{name}.{key}: there is no scheme or mixture {scheme_name!r}",
                     why=f"the nearest is {near[0]}" if near else "",
                     fix=f"use a mixture of this model ({', '.join(entry.mixtures) or 'none'}), or"
                     f" a scheme: {', '.join(schemes)}",
@@ -297,7 +297,7 @@ def resolve_file(
     file, _, function = word.rpartition(":")
     has_function = is_function(word)
     is_model = kind == FACTORY and word.endswith(ONNX.suffix)
-    what = f"no {'model' if kind == FACTORY else kind or 'file'} {word!r}"
+    problem = f"no {'model' if kind == FACTORY else kind or 'file'} {word!r}"
     if word.endswith((".py", ".py:")):
         written = show_file(Path(word.rstrip(":")), folder)
         fix = f"write {written}:{kind or FUNCTION}"
@@ -312,12 +312,12 @@ def resolve_file(
             " `return [(prepare(Image.open(file)),) for file in sorted(folder.iterdir())]`",
         )
     if not path.is_file():
-        raise UsageError(what, why=f"{path} is not a file", fix=fix)
+        raise UsageError(problem, why=f"{path} is not a file", fix=fix)
     if kind and not has_function and not is_model:
-        raise UsageError(what, why=f"{path} is not a Python file", fix=f"write file.py:{kind}")
+        raise UsageError(problem, why=f"{path} is not a Python file", fix=f"write file.py:{kind}")
     if not str(path).isprintable():  # reports, which are UTF-8 text, show it
         why = "its path contains bytes that are not UTF-8, or control characters"
-        raise UsageError(what, why=why, fix="rename or copy it")
+        raise UsageError(problem, why=why, fix="rename or copy it")
     if has_function and find_function(path, function) is False:
         body = ast.parse(read_bytes(path)).body
         functions = [node.name for node in body if isinstance(node, ast.FunctionDef)]
@@ -352,26 +352,30 @@ def find_function(path: Path, function: str) -> bool | None:
 def list_defined(body: Sequence[ast.stmt]) -> list[str]:
     """Return the names of the functions and classes that statements define or import from
     modules."""
-    defined = [statement.name for statement in body if isinstance(statement, DEFINITIONS)]
-    imports = [statement for statement in body if isinstance(statement, ast.ImportFrom)]
-    return [*defined, *(name for opset in imports for name in _list_bound(opset))]
+    names = [statement.name for statement in body if isinstance(statement, DEFINITIONS)]
+    for statement in body:
+        if isinstance(statement, ast.ImportFrom):
+            names += _list_bound(statement)
+    return names
 
 
 def _list_statements(node: ast.AST) -> Iterator[ast.stmt]:
     """Yield the statements of a module that an import runs."""
-    for one in ast.iter_child_nodes(node):
-        if isinstance(one, ast.stmt):
-            yield one
-        if not isinstance(one, (*DEFINITIONS, ast.expr)):
-            yield from _list_statements(one)
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.stmt):
+            yield child
+        if not isinstance(child, (*DEFINITIONS, ast.expr)):
+            yield from _list_statements(child)
 
 
 def _list_bound(node: ast.AST) -> Iterator[str]:
+    """Yield the names to which a node of a syntax tree binds a value."""
     match node:
         case ast.Name(id=name, ctx=ast.Store()):
             yield name
-        case ast.Import(names=names) | ast.ImportFrom(names=names):
-            yield from ((one.asname or one.name).partition(".")[0] for one in names)
+        case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
+            for alias in aliases:
+                yield (alias.asname or alias.name).partition(".")[0]
         case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
             yield name
 
@@ -383,16 +387,19 @@ def show_file(path: Path, folder: Path | None) -> str:
 
 
 def lacks_function(
-    path: Path, function: str, own: Sequence[str], folder: Path | None = None
+    path: Path, function: str, existing: Sequence[str], folder: Path | None = None
 ) -> UsageError:
-    """Return the error for a function that a file lacks; ``own`` are the functions that it has. For
-    ``folder``, see show_file."""
-    near = difflib.get_close_matches(function, own, n=1)
-    has = f"use one of its functions: {', '.join(own)}" if own else "define the function in it"
+    """Return the error for a function that a file lacks; ``existing`` are the functions that it
+    has. For ``folder``, see show_file."""
+    near = difflib.get_close_matches(function, existing, n=1)
     file = show_file(path, folder)
-    return UsageError(
-        f"{file} has no function {function!r}", fix=f"write {file}:{near[0]}" if near else has
-    )
+    if near:
+        fix = f"write {file}:{near[0]}"
+    elif existing:
+        fix = f"use one of its functions: {', '.join(existing)}"
+    else:
+        fix = "define the function in it"
+    return UsageError(f"{file} has no function {function!r}", fix=fix)
 
 
 def name_made(judged: str, calibration: str, *, quantized: bool) -> str:
@@ -416,8 +423,11 @@ def check_data(name: str, entry: ModelEntry) -> None:
                 )
     judged = counts.get("inputs", MIN_SETS)
     if judged < MIN_SETS:
-        told = f"models.{name}.inputs: {shown_path(Path(entry.inputs))} has only {judged} of"
-        raise UsageError(f"{told} the {MIN_SETS} samples needed", fix="provide more samples")
+        file = shown_path(Path(entry.inputs))
+        raise UsageError(
+            f"models.{name}.inputs: {file} has only {judged} of the {MIN_SETS} samples needed",
+            fix="provide more samples",
+        )
     if "inputs" in counts and counts.get("metric.labels", judged) != judged:
         rows = counts["metric.labels"]
         raise UsageError(
@@ -441,7 +451,7 @@ def read_arrays(path: Path) -> dict[str, Any]:
             loaded: Any = np.load(stream, allow_pickle=False)
             if isinstance(loaded, np.ndarray):
                 return {"arr_0": loaded}
-            _check_size(path, sum(one.file_size for one in loaded.zip.infolist()))
+            _check_size(path, sum(member.file_size for member in loaded.zip.infolist()))
             return {name: np.asarray(loaded[name]) for name in loaded}  # bytes if it is no array
     except UsageError:
         raise
@@ -478,9 +488,9 @@ def count_sets(arrays: Collection[Any], called: str) -> int:
     shapes = ", ".join(str(list(array.shape)) for array in arrays)
     lengths = {len(array) if array.ndim else 0 for array in arrays}
     if len(lengths) != 1 or not all(array.size for array in arrays) or lengths == {0}:
-        held = f"its arrays have shapes {shapes}" if arrays else "it has no arrays"
+        summary = f"its arrays have shapes {shapes}" if arrays else "it has no arrays"
         why = (
-            f"{held}; no array may be empty, and the first axis (the samples) must have the same"
+            f"{summary}; no array may be empty, and the first axis (the samples) must have the same"
             " length in all arrays"
         )
         raise UsageError(f"{called} does not contain samples", why=why, fix=f"write {SETS}")

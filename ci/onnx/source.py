@@ -233,7 +233,7 @@ def fit_sets(place: str, sets: Sequence[Sequence[Any]], inputs: Ports) -> tuple[
             if lacking := find_lacking_axes(stacked, [shape for _, shape in inputs.values()]):
                 arrays = (f"{array.dtype}{[len(sets), *array.shape]}" for array in row)
                 raise UsageError(
-                    f"{called} has {lacking.what}",
+                    f"{called} has {lacking.description}",
                     why=f"it has {', '.join(arrays)}, and needs"
                     f" {_describe_ports(inputs, lacking.samples)}",
                     fix=lacking.fix,

@@ -25,14 +25,14 @@ class Recurrent(nn.Module):
         """Map steps [1, 8, 32], hidden [1, 48] and cell [1, 48] to an output [1, 8, 16], the new
         hidden and the new cell."""
         projected = self.from_input(steps)
-        seen = []
+        states = []
         for step in range(STEPS):
             gates = projected[:, step] + self.from_hidden(hidden)
             keep, write, show, new = gates.chunk(4, dim=-1)
             cell = torch.sigmoid(keep) * cell + torch.sigmoid(write) * torch.tanh(new)
             hidden = torch.sigmoid(show) * torch.tanh(cell)
-            seen.append(hidden.unsqueeze(1))
-        return self.head(torch.cat(seen, dim=1)), hidden, cell
+            states.append(hidden.unsqueeze(1))
+        return self.head(torch.cat(states, dim=1)), hidden, cell
 
 
 def draw(generator: torch.Generator) -> Inputs:

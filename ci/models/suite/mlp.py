@@ -37,7 +37,7 @@ def make_ternary() -> Case:
     by 1.5."""
     model, example, calibration = make_case()
     with torch.no_grad():
-        for weight in (one for one in model.parameters() if one.dim() > 1):
+        for weight in filter(lambda parameter: parameter.dim() > 1, model.parameters()):
             scale = weight.abs().mean(1, keepdim=True)
             weight.copy_((weight / scale).round().clamp(-1, 1) * scale)
             weight[:, :1] = 1.5 * scale
@@ -67,9 +67,9 @@ def make_recipe() -> object:
     from executorch.backends.qualcomm.quantizer.quantizer import QuantDtype
     from torchao.quantization.pt2e import MinMaxObserver
 
-    every, channel = QuantGranularity.PER_TENSOR, QuantGranularity.PER_CHANNEL
+    per_tensor, channel = QuantGranularity.PER_TENSOR, QuantGranularity.PER_CHANNEL
     recipe: Any = QuantRecipe(
-        QuantDtype.use_8a8w, is_qat=False, act_observer=MinMaxObserver, granularity=every
+        QuantDtype.use_8a8w, is_qat=False, act_observer=MinMaxObserver, granularity=per_tensor
     )
     linear = {torch.ops.aten.linear.default}
     recipe.add_node_target(linear, QuantDtype.use_8a8w, False, MinMaxObserver, channel)

@@ -106,7 +106,7 @@ COMPILED: dict[str, tuple[Callable[[Path], Path], Scheme, dict[str, Any], dict[s
     "float, beside": (write_sigmoid, Scheme.FP16, {"embed": False, "saver": True}, {}, ""),
     "float, layers": (write_sigmoid, Scheme.FP16, {}, {"layers": True}, ""),
     "float, nothing on QNN": (write_relu, Scheme.FP16, {"saver": True}, {}, "Relu Add"),
-    "calibrated": (write_sigmoid, Scheme.U8, {"given": {"vtcm_mb": "4"}}, {}, "Sigmoid"),
+    "calibrated": (write_sigmoid, Scheme.U8, {"user_options": {"vtcm_mb": "4"}}, {}, "Sigmoid"),
     "calibrated, layers": (write_sigmoid, Scheme.U8, {}, {"layers": True}, ""),
     "calibrated on data": (write_relu, Scheme.U8, {}, {"inputs": "x", "calibration": "x"}, ""),
     "quantized": (write_given, Scheme.ASIS, {"direct": True}, {}, ""),
