@@ -54,8 +54,8 @@ def test_every_setting_of_a_context_changes_its_key(
         (engine, replace(spec, soc="SM8750")),
         (engine, replace(spec, source=Source(second))),
         (replace(engine, toolchain=("onnxruntime 1", "qnn 3")), spec),
-        (replace(engine, given={"vtcm_mb": "4"}), spec),
-        (replace(engine, given={"vtcm_mb": "8"}), spec),
+        (replace(engine, user_options={"vtcm_mb": "4"}), spec),
+        (replace(engine, user_options={"vtcm_mb": "8"}), spec),
         (replace(engine, embed=False), spec),
         (replace(engine, saver=True), spec),
         (replace(engine, direct=True), spec),
@@ -73,7 +73,7 @@ def test_every_setting_of_a_context_changes_its_key(
             {"op_packages": packages},
             {"op_packages": f"Sub:{first}:provide:CPU,{packages}"},
         )
-        keys += [replace(engine, given=given).key(spec) for given in options]
+        keys += [replace(engine, user_options=given).key(spec) for given in options]
     plain = write_relu(tmp_path / "plain.onnx")
     judged = replace(spec, source=Source(first, float_model=str(plain)))
     keys.append(engine.key(judged))
