@@ -43,13 +43,13 @@ def write_shards(place: Path, size: int) -> list[str]:
         "log_tail": "a line\n" * 9,
     }
     cases = [Case(model=f"m{number}.py:make", **rows) for number in range(2 * size)]
-    whole = digest_names(case.name for case in cases)
+    digest = digest_names(case.name for case in cases)
     for index in (1, 2):
         part = range((index - 1) * size, index * size)
         report = replace(
             make_report([cases[number] for number in part]),
             shard=ShardMark(
-                index=index, count=2, positions=tuple(part), whole=whole, policy="0" * 64
+                index=index, count=2, positions=tuple(part), whole=digest, policy="0" * 64
             ),
         )
         (place / f"{index}.json").write_bytes(msgspec.json.encode(report))
@@ -92,9 +92,9 @@ def write_program(place: Path, size: int) -> list[str]:
 
 def write_app(place: Path, size: int) -> list[str]:
     libraries = {f"lib{number}.so": android_apps.library("l") for number in range(size // 10)}
-    others = {f"assets/{number}": b"x" for number in range(size)}
+    assets = {f"assets/{number}": b"x" for number in range(size)}
     android_apps.write_apk(
-        place / "a.apk", {**android_apps.make_set(), **libraries}, other_files=others
+        place / "a.apk", {**android_apps.make_set(), **libraries}, other_files=assets
     )
     return ["check-app", "a.apk"]
 

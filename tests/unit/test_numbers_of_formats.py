@@ -50,9 +50,9 @@ def scalar_types(executorch: Path) -> dict[int, str]:
 def read_union(executorch: Path, name: str) -> dict[str, int]:
     """The numbers of a union's members in the schema of programs, which start at 1."""
     text = (executorch / "schema/program.fbs").read_text("utf-8")
-    found = re.search(rf"^union {name} {{(.*?)}}", text, re.MULTILINE | re.DOTALL)
-    assert found
-    members = re.findall(r"^  (\w+),", found[1], re.MULTILINE)
+    union = re.search(rf"^union {name} {{(.*?)}}", text, re.MULTILINE | re.DOTALL)
+    assert union
+    members = re.findall(r"^  (\w+),", union[1], re.MULTILINE)
     return {member: number for number, member in enumerate(members, 1)}
 
 
@@ -115,11 +115,13 @@ def test_tensor_types_of_a_context_binary_have_qnns_numbers(executorch: Path) ->
     """The adaptor in ExecuTorch's wheel has the numbers of QNN's headers, except those of rare
     types. It is imported in another process because its module can only be loaded under its own
     name."""
-    places = (executorch / f"backends/qualcomm/python/PyQnnManagerAdaptor{one}" for one in SUFFIXES)
-    found = next((place for place in places if place.is_file()), None)
-    if not found:
+    places = (
+        executorch / f"backends/qualcomm/python/PyQnnManagerAdaptor{suffix}" for suffix in SUFFIXES
+    )
+    adaptor = next((place for place in places if place.is_file()), None)
+    if not adaptor:
         pytest.skip("this ExecuTorch has no adaptor for this Python")
-    ended = run_process([sys.executable, "-c", PRINT_TYPES, str(found)])
+    ended = run_process([sys.executable, "-c", PRINT_TYPES, str(adaptor)])
     for name, number in json.loads(ended.output).items():
         words = name.removeprefix("QNN_DATATYPE_").lower()
         if words != "undefined":

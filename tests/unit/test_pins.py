@@ -49,14 +49,14 @@ def test_a_pin_that_leaves_a_python_out_is_found() -> None:
 
 
 def test_the_tested_pythons_are_those_that_the_project_supports() -> None:
-    wanted = SpecifierSet(PROJECT["project"]["requires-python"])
-    assert [f"3.{minor}" for minor in range(30) if wanted.contains(f"3.{minor}.1")] == [*PYTHONS]
+    supported = SpecifierSet(PROJECT["project"]["requires-python"])
+    assert [f"3.{minor}" for minor in range(30) if supported.contains(f"3.{minor}.1")] == [*PYTHONS]
 
 
 @pytest.mark.parametrize("name", ["torch", "executorch"])
 def test_the_doctor_asks_for_the_pair_that_is_installed(name: str) -> None:
     pairs = nox.project.load_toml(ROOT / "manifests" / "pairs.toml")
-    row = next(one for one in pairs["supported"] if one["executorch"] == pairs["default"])
+    row = next(pair for pair in pairs["supported"] if pair["executorch"] == pairs["default"])
     assert str(PINS[name].specifier) == f"=={row[name]}"
 
 
@@ -71,11 +71,23 @@ def test_each_extra_has_the_requirements_of_its_dependency_group(name: str) -> N
     """Where a group includes core, which is in the dependencies, its extra includes the extra
     ``build``."""
     extra = PROJECT["project"]["optional-dependencies"][name]
-    group = [one for one in PROJECT["dependency-groups"][name] if isinstance(one, str)]
-    assert [one for one in extra if not one.startswith("executorch-qnn-ci[")] == group
-    included = [one for one in PROJECT["dependency-groups"][name] if isinstance(one, dict)]
-    groups = [one["include-group"].replace("core", "build") for one in included]
-    extras = [one for one in extra if one.startswith("executorch-qnn-ci[")]
+    group = [
+        requirement
+        for requirement in PROJECT["dependency-groups"][name]
+        if isinstance(requirement, str)
+    ]
+    assert [
+        requirement for requirement in extra if not requirement.startswith("executorch-qnn-ci[")
+    ] == group
+    included = [
+        included_group
+        for included_group in PROJECT["dependency-groups"][name]
+        if isinstance(included_group, dict)
+    ]
+    groups = [
+        included_group["include-group"].replace("core", "build") for included_group in included
+    ]
+    extras = [requirement for requirement in extra if requirement.startswith("executorch-qnn-ci[")]
     assert extras == [f"executorch-qnn-ci[{group}]" for group in groups]
 
 

@@ -59,7 +59,7 @@ def test_the_figures_of_the_plain_script_decide_the_expected_verdict(
 
 
 @pytest.mark.parametrize(
-    ("verdict", "found", "wrong"),
+    ("verdict", "outcome", "wrong"),
     [
         ("good", {"status": "passed"}, ""),
         ("good", {"status": "failed", "question": "quantized"}, "good and red"),
@@ -72,11 +72,11 @@ def test_the_figures_of_the_plain_script_decide_the_expected_verdict(
     ],
 )
 def test_a_verdict_that_contradicts_the_expected_one_is_reported(
-    truth: Any, judge: Any, verdict: str, found: dict[str, str], wrong: str
+    truth: Any, judge: Any, verdict: str, outcome: dict[str, str], wrong: str
 ) -> None:
     row = FIGURES | {"verdict": verdict, "faithful": True, "quantized": verdict == "good"}
     case = truth.identify(row)
-    assert judge(case, row, found)[0] == wrong
+    assert judge(case, row, outcome)[0] == wrong
 
 
 def test_recorded_expected_verdicts_follow_from_their_figures(truth: Any) -> None:

@@ -86,6 +86,6 @@ def test_text_around_a_workflow_expression_stays() -> None:
 
 def test_hashfiles_gives_githubs_digest(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text("1")
-    whole = hashlib.sha256(hashlib.sha256(b"1").digest()).hexdigest()
-    assert evaluate("hashFiles('*.toml')", Context({}, "success", tmp_path)) == whole
+    digest = hashlib.sha256(hashlib.sha256(b"1").digest()).hexdigest()
+    assert evaluate("hashFiles('*.toml')", Context({}, "success", tmp_path)) == digest
     assert evaluate("hashFiles('*.lock')", Context({}, "success", tmp_path)) == ""

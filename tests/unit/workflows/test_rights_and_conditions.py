@@ -21,14 +21,18 @@ PROSE = {"name", "description", "run"}
 def keep_structure(value: Any) -> Any:
     """Leave out prose, shell, and the versions of actions."""
     if isinstance(value, list):
-        return [keep_structure(one) for one in value]
+        return [keep_structure(item) for item in value]
     if not isinstance(value, dict):
         return value
-    kept = {key: one for key, one in value.items() if key not in PROSE or isinstance(one, dict)}
-    if "uses" in kept:
-        kept["uses"] = kept["uses"].partition("@")[0]
-    made = {"on" if key is True else key: keep_structure(one) for key, one in kept.items()}
-    return {**made, "with": value["with"]} if "with" in value else made
+    structural = {
+        key: item for key, item in value.items() if key not in PROSE or isinstance(item, dict)
+    }
+    if "uses" in structural:
+        structural["uses"] = structural["uses"].partition("@")[0]
+    structure = {
+        "on" if key is True else key: keep_structure(item) for key, item in structural.items()
+    }
+    return {**structure, "with": value["with"]} if "with" in value else structure
 
 
 @pytest.mark.parametrize(
@@ -44,18 +48,18 @@ def test_triggers_and_permissions_of_each_workflow_read_as_their_snapshot(path: 
 
 def list_writers() -> list[tuple[str, dict[str, Any]]]:
     """Jobs that may write, in workflows that run for pull requests, here or in a caller."""
-    found = []
+    writers = []
     for path in list_workflows():
         data = read_document(path).data
         if {"pull_request", "workflow_call"} & {*data[True]}:
-            found += [
+            writers += [
                 (f"{path.stem} {name}", job)
                 for name, job in data["jobs"].items()
                 if "write" in (job.get("permissions") or {}).values()
                 and "github.event_name == '"
                 not in job.get("if", "")  # of others than pull requests
             ]
-    return found
+    return writers
 
 
 def test_a_job_that_may_write_runs_no_code_of_a_pull_request() -> None:

@@ -39,7 +39,7 @@ def test_a_job_clones_executorch_and_runs_every_test_that_reads_it() -> None:
         if "WALKS" in text or "skipif(not EXECUTORCH" in text
     }
     assert len(needing) >= 4
-    assert [one for one in sorted(needing - LICENSED) if not one.startswith(tuple(run))] == []
+    assert [path for path in sorted(needing - LICENSED) if not path.startswith(tuple(run))] == []
 
 
 def test_every_test_that_is_skipped_by_day_runs_at_night() -> None:

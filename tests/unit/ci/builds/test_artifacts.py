@@ -44,7 +44,7 @@ def test_needs_size_python_and_page_size_of_an_artifact_are_checked(tmp_path: Pa
     python = tmp_path / "PyAdaptor.cpython-39-x.so"
     python.write_bytes(HEXAGON.read_bytes())
     (tmp_path / "cut.so").write_bytes(b"\x7fELF")
-    said = {
+    judged = {
         "a good file": judge(HEXAGON, size_budget=size),
         "a library that nothing brings": judge(HEXAGON, needed=()),
         "an accepted need": judge(HEXAGON, needed=(), accept={"BUILD101": "it is tested"}),
@@ -57,14 +57,14 @@ def test_needs_size_python_and_page_size_of_an_artifact_are_checked(tmp_path: Pa
         "half a file": judge(tmp_path / "cut.so"),
     }
     text = show(
-        {name: describe(one) for name, one in said.items()},
+        {name: describe(artifact) for name, artifact in judged.items()},
         {str(tmp_path): "TMP", str(ELF_FILES): "ELF"},
     )
     check_snapshot(SNAPSHOTS / "judged.txt", text)
-    cut = said["half a file"]
+    cut = judged["half a file"]
     digest = hash_file(tmp_path / "cut.so")
     assert (cut.facts, cut.size_bytes, cut.sha256, len(cut.errors)) == (None, 4, digest, 1)
-    assert [bool(one.errors) for one in said.values()] == [
+    assert [bool(artifact.errors) for artifact in judged.values()] == [
         *(False, True, False, True, True, True, False, False, False, True)
     ]
 
@@ -78,17 +78,17 @@ ROWS = (
 
 
 def make_plan(place: Path, *rows: dict[str, Any], **values: str) -> BuildPlan:
-    made = plan(place, artifacts=list(rows))
-    made.values.update(values)  # type: ignore[attr-defined]
-    return made
+    build_plan = plan(place, artifacts=list(rows))
+    build_plan.values.update(values)  # type: ignore[attr-defined]
+    return build_plan
 
 
-def collect(made: BuildPlan, extras: str = "", **defines: str) -> str:
+def collect(build_plan: BuildPlan, extras: str = "", **defines: str) -> str:
     request = BuildRequest(extras=frozenset(extras.split()), defines=defines)
     return explain(
         lambda: [
-            f"{artifact.path.relative_to(made.place.root)} {artifact.size_bytes}"
-            for artifact in collect_artifacts(made, request)
+            f"{artifact.path.relative_to(build_plan.place.root)} {artifact.size_bytes}"
+            for artifact in collect_artifacts(build_plan, request)
         ]
     )
 
@@ -98,13 +98,13 @@ def test_every_artifact_file_of_the_requested_rows_is_collected(tmp_path: Path) 
     names = ("lib/z.so", "lib/a.so", "bin/a", "bin/b")
     write_files(tmp_path, dict.fromkeys(names, "with symbols"))
     write_files(tmp_path, {"stripped/z.so": "", "lib/folder.so/x": ""})
-    made = make_plan(tmp_path, *ROWS)
+    build_plan = make_plan(tmp_path, *ROWS)
     libraries = "'lib/a.so 12', 'stripped/z.so 0'"
-    assert collect(made) == f"[{libraries}, 'bin/b 12']"
-    assert collect(made, "tools other") == f"[{libraries}, 'bin/a 12', 'bin/b 12']"
-    assert collect(made, "tools", WITH_B="off") == f"[{libraries}, 'bin/a 12']"
+    assert collect(build_plan) == f"[{libraries}, 'bin/b 12']"
+    assert collect(build_plan, "tools other") == f"[{libraries}, 'bin/a 12', 'bin/b 12']"
+    assert collect(build_plan, "tools", WITH_B="off") == f"[{libraries}, 'bin/a 12']"
     (tmp_path / "bin/b").unlink()
-    missing = collect(made)
+    missing = collect(build_plan)
     assert missing.startswith("FailedError t: the build succeeded but produced no bin/b\n")
     assert str(tmp_path / "build.log") in missing
 
@@ -129,11 +129,11 @@ def test_each_artifact_is_stripped_and_published_with_its_symbols(tmp_path: Path
     objcopy = write_program(tmp_path / "objcopy", OBJCOPY)
 
     def build(**values: str) -> dict[str, str]:
-        made = make_plan(tmp_path, *rows, **values)
-        split_symbols(made)
-        publish_artifacts(made, collect_artifacts(made, BuildRequest()))
-        found = sorted((tmp_path / "artifacts").iterdir())
-        return {path.name: path.read_text().replace(str(tmp_path), "TMP") for path in found}
+        build_plan = make_plan(tmp_path, *rows, **values)
+        split_symbols(build_plan)
+        publish_artifacts(build_plan, collect_artifacts(build_plan, BuildRequest()))
+        published = sorted((tmp_path / "artifacts").iterdir())
+        return {path.name: path.read_text().replace(str(tmp_path), "TMP") for path in published}
 
     def pair(name: str) -> dict[str, str]:
         base = Path(name).name

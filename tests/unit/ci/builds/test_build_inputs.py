@@ -42,8 +42,8 @@ def test_a_snapshot_leaves_out_what_builds_and_version_control_leave(tmp_path: P
             **{f"{name}/m.py": "" for name in (".mypy_cache", ".pytest_cache")},
         },
     )
-    found = take_snapshot(tmp_path, skip=frozenset({"third-party/x"}))
-    assert list(found) == ["a.c", "pyvenv.cfg", "sub/b.c"]
+    snapshot = take_snapshot(tmp_path, skip=frozenset({"third-party/x"}))
+    assert list(snapshot) == ["a.c", "pyvenv.cfg", "sub/b.c"]
 
 
 @pytest.mark.parametrize("change", ["size", "mtime_ns", "inode", "mode"])
@@ -52,10 +52,10 @@ def test_a_file_is_read_again_if_its_size_time_inode_or_mode_is_another(
 ) -> None:
     write_files(tmp_path, {"a.c": "one"})
     (entry,) = take_snapshot(tmp_path).values()
-    known = msgspec.structs.replace(entry, sha256="of the last read")
-    assert take_snapshot(tmp_path, {"a.c": known}) == {"a.c": known}
-    other = msgspec.structs.replace(known, **{change: getattr(known, change) + 1})
-    assert take_snapshot(tmp_path, {"a.c": other}) == {"a.c": entry}
+    last_read = msgspec.structs.replace(entry, sha256="of the last read")
+    assert take_snapshot(tmp_path, {"a.c": last_read}) == {"a.c": last_read}
+    changed = msgspec.structs.replace(last_read, **{change: getattr(last_read, change) + 1})
+    assert take_snapshot(tmp_path, {"a.c": changed}) == {"a.c": entry}
 
 
 def test_a_snapshot_changes_with_contents_names_links_and_modes_not_times(tmp_path: Path) -> None:
@@ -70,16 +70,23 @@ def test_a_snapshot_changes_with_contents_names_links_and_modes_not_times(tmp_pa
         (place / "l").unlink()
         (place / "l").symlink_to("b.c")
 
-    same = (Path.exists, lambda one: os.utime(one / "a.c", (1, 1)), chmod(0o600))
-    others = (
+    irrelevant_changes = (
+        Path.exists,
+        lambda source: os.utime(source / "a.c", (1, 1)),
+        chmod(0o600),
+    )
+    relevant_changes = (
         *(chmod(mode) for mode in (0o744, 0o654, 0o645)),
-        lambda one: (one / "a.c").rename(one / "b.c"),
-        lambda one: (one / "a.c").write_text("two"),
+        lambda source: (source / "a.c").rename(source / "b.c"),
+        lambda source: (source / "a.c").write_text("two"),
         relink,
     )
-    digests = [digest(number, change) for number, change in enumerate((*same, *others))]
-    assert len({*digests[: len(same)]}) == 1
-    assert len({*digests}) == 1 + len(others)
+    digests = [
+        digest(number, change)
+        for number, change in enumerate((*irrelevant_changes, *relevant_changes))
+    ]
+    assert len({*digests[: len(irrelevant_changes)]}) == 1
+    assert len({*digests}) == 1 + len(relevant_changes)
 
 
 def chmod(mode: int) -> Callable[[Path], object]:
@@ -93,8 +100,8 @@ def test_snapshot_opens_no_pipe_or_socket(tmp_path: Path, monkeypatch: pytest.Mo
         bound.bind("socket")
     write_files(tmp_path, {"a.c": "one"})
     os.mkfifo(tmp_path / "pipe")
-    found = take_snapshot(tmp_path)
-    sums = {name: bool(one.sha256) for name, one in found.items()}
+    snapshot = take_snapshot(tmp_path)
+    sums = {name: bool(entry.sha256) for name, entry in snapshot.items()}
     assert sums == {"a.c": True, "pipe": False, "socket": False}
 
 
@@ -102,10 +109,10 @@ def sync(source: Path, tmp_path: Path, *generated: str) -> tuple[str, ...]:
     """A build of ``source`` that writes ``generated``; what it found edited in its copy."""
     overlay, record = tmp_path / "overlay", tmp_path / "record.json"
     before = take_snapshot(tmp_path / "last") if (tmp_path / "last").is_dir() else {}
-    copy, wanted = inspect_copy(overlay, before, record), take_snapshot(source)
-    sync_overlay(source, overlay, wanted, copy)
+    copy, snapshot = inspect_copy(overlay, before, record), take_snapshot(source)
+    sync_overlay(source, overlay, snapshot, copy)
     write_files(overlay, dict.fromkeys(generated, "made by a build"))
-    record_copy(overlay, wanted, copy, record)
+    record_copy(overlay, snapshot, copy, record)
     shutil.rmtree(tmp_path / "last", ignore_errors=True)
     shutil.copytree(source, tmp_path / "last", symlinks=True)
     return copy.edited
@@ -130,8 +137,8 @@ def test_the_source_copy_follows_edits_deletions_and_links_and_keeps_untouched_f
     (source / "e.c").write_text("e again")
     assert sync(source, tmp_path) == ()
     assert not (copy / "e.c").is_symlink()
-    found = {path.name: path.read_text() for path in copy.rglob("*") if path.is_file()}
-    assert found == {"a.c": "a", "c.c": "c", "e.c": "e again", "generated.h": "made by a build"}
+    files = {path.name: path.read_text() for path in copy.rglob("*") if path.is_file()}
+    assert files == {"a.c": "a", "c.c": "c", "e.c": "e again", "generated.h": "made by a build"}
     assert (copy / "a.c").stat().st_mtime_ns == untouched
 
 
@@ -174,11 +181,11 @@ def test_a_sync_that_failed_half_way_is_completed_by_the_next(
     write_files(source, {"a.c": "new", "b.c": "new"})
     real, calls = shutil.copy, []
 
-    def fail_second(*words: Any, **more: Any) -> None:
+    def fail_second(*words: Any, **options: Any) -> None:
         calls.append(words)
         if len(calls) == 2:
             raise OSError(28, "No space left on device")
-        real(*words, **more)
+        real(*words, **options)
 
     monkeypatch.setattr("ci.builds.files.shutil.copy", fail_second)
     with pytest.raises(StoreError, match="there is no space left for"):

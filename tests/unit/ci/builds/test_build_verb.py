@@ -71,21 +71,21 @@ def builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Builds:
     (tmp_path / "checkout/backends/qualcomm").mkdir(parents=True)
     monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
     monkeypatch.setenv(SDK_VARIABLE, "")
-    made = Builds()
-    for name, own in {
-        "prepare_job": made.prepare,
-        "check_delivery": made.check,
-        "run_build": made.build,
-        "deliver": made.deliver,
-        "compare_parity": made.compare,
+    stand_ins = Builds()
+    for name, step in {
+        "prepare_job": stand_ins.prepare,
+        "check_delivery": stand_ins.check,
+        "run_build": stand_ins.build,
+        "deliver": stand_ins.deliver,
+        "compare_parity": stand_ins.compare,
         "describe_result": lambda result: {"published": result.published},
         "render_result": lambda *_: "",
         "make_document": lambda *_: Document("", "", ()),
         "render_document": lambda _: {"findings": []},
         "find_python": lambda word: Path(word or "python"),
     }.items():
-        monkeypatch.setattr(verb, name, own)
-    return made
+        monkeypatch.setattr(verb, name, step)
+    return stand_ins
 
 
 RECORD = Path("reports/build_aot/artifacts.json")
@@ -146,16 +146,16 @@ def test_build_target_chooses_the_profile(builds: Builds, words: list[str], prof
 
 
 @pytest.mark.parametrize(
-    ("asked", "is_built"), [("", True), ("1.5.1", True), ("v1.5.1", True), ("1.4.1", False)]
+    ("requested", "is_built"), [("", True), ("1.5.1", True), ("v1.5.1", True), ("1.4.1", False)]
 )
 def test_an_installed_executorch_of_another_version_than_the_checkout_is_refused(
-    builds: Builds, capsys: pytest.CaptureFixture[str], asked: str, is_built: bool
+    builds: Builds, capsys: pytest.CaptureFixture[str], requested: str, is_built: bool
 ) -> None:
     for target in ("runner", "aot"):
-        code = main(["build", target, *(("--executorch", asked) if asked else ())])
+        code = main(["build", target, *(("--executorch", requested) if requested else ())])
         assert (code, "build" in builds.done) == ((0, True) if is_built else (2, False))
-        said = capsys.readouterr().err
-        assert is_built or (asked in said and "1.5.1" in said)
+        errors = capsys.readouterr().err
+        assert is_built or (requested in errors and "1.5.1" in errors)
 
 
 @pytest.mark.parametrize(

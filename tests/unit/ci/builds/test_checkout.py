@@ -68,7 +68,7 @@ NEEDS = Needs(modules=("yaml", "ruamel"), option_modules={"A": ("torch",), "B": 
 
 
 @pytest.mark.parametrize(
-    ("there", "defines", "missing", "fix"),
+    ("present", "defines", "missing", "fix"),
     [
         ("yaml ruamel torch tomli", {}, "", ""),
         ("yaml torch tomli", {}, "ruamel", "ruamel"),
@@ -78,19 +78,21 @@ NEEDS = Needs(modules=("yaml", "ruamel"), option_modules={"A": ("torch",), "B": 
     ],
 )
 def test_every_missing_module_is_named_with_the_options_that_need_it(
-    monkeypatch: pytest.MonkeyPatch, there: str, defines: dict[str, str], missing: str, fix: str
+    monkeypatch: pytest.MonkeyPatch, present: str, defines: dict[str, str], missing: str, fix: str
 ) -> None:
     def ask(_: Path, modules: tuple[str, ...]) -> Any:
-        found = {name: name in there.split() for name in modules}
-        return SimpleNamespace(modules=found, tag=".cpython-312-x86_64-linux", version=(3, 12, 1))
+        modules_found = {name: name in present.split() for name in modules}
+        return SimpleNamespace(
+            modules=modules_found, tag=".cpython-312-x86_64-linux", version=(3, 12, 1)
+        )
 
     monkeypatch.setattr(checkout, "ask_python", ask)
-    said = explain(lambda: probe_python(NEEDS, BuildRequest(python=Path("py"), defines=defines)))
+    result = explain(lambda: probe_python(NEEDS, BuildRequest(python=Path("py"), defines=defines)))
     if missing:
-        assert said.startswith(f"UnfitError py has no module {missing}\n")
-        assert said.endswith(f"fix: py -m pip install {fix}")
+        assert result.startswith(f"UnfitError py has no module {missing}\n")
+        assert result.endswith(f"fix: py -m pip install {fix}")
     else:
-        assert said == "('cpython-312', '3.12.1')"
+        assert result == "('cpython-312', '3.12.1')"
     unchecked = BuildRequest(python=Path("py"), packages=False)
     assert probe_python(NEEDS, unchecked) == ("cpython-312", "3.12.1")
 
@@ -108,8 +110,8 @@ def test_the_python_option_is_a_path_a_command_or_a_version(
         assert find_python(word) == tmp_path / name
     assert find_python("") == Path(sys.executable)
     for path in (str(tmp_path / "python3"), "bin/python3"):
-        said = explain(lambda word=path: find_python(word))
-        assert said.startswith(f"UnfitError {path} is not an executable file")
+        refusal = explain(lambda word=path: find_python(word))
+        assert refusal.startswith(f"UnfitError {path} is not an executable file")
     assert explain(lambda: find_python("9.99")).startswith("UnfitError there is no Python '9.99'")
 
 
@@ -134,9 +136,9 @@ def test_a_build_for_lpai_needs_an_sdk_that_lowers_for_it(
     assert row.lpai == "2.39"
     versions = {"qnn-sdk": sdk, "executorch": executorch}
     rows = tuple(Provisioned(name, version, Path()) for name, version in versions.items())
-    said = explain(lambda: check_lpai(Environment("direct-lpai", rows, {})))
-    assert ("QNN SDK 2.39 or later" in said) is refused
-    assert said.startswith("UnfitError for LPAI" if refused else "None")
+    result = explain(lambda: check_lpai(Environment("direct-lpai", rows, {})))
+    assert ("QNN SDK 2.39 or later" in result) is refused
+    assert result.startswith("UnfitError for LPAI" if refused else "None")
 
 
 # The job
@@ -167,13 +169,15 @@ def test_each_python_and_sdk_has_a_build_of_an_adaptor_and_shares_that_of_a_runt
             checkout, "locate_profile", lambda name, _: Environment(name, rows, variables)
         )
         monkeypatch.setattr(checkout, "probe_python", lambda *_: (tag, "3.12.1"))
-        made = prepare_checkout(find_target(target), BuildRequest(**choices), Progress(None))
-        return made.plan.place.root
+        checkout_plan = prepare_checkout(
+            find_target(target), BuildRequest(**choices), Progress(None)
+        )
+        return checkout_plan.plan.place.root
 
     pairs = [("cpython-311", "2.37.0"), ("cpython-312", "2.37.0"), ("cpython-311", "2.49.40")]
     assert len({place("aot", *pair) for pair in (*pairs, pairs[0])}) == 3
     assert len({place("android", *pair) for pair in pairs}) == 1
     socs = [("SM8850", 0, "2.49.40"), ("SM8850", 3, "2.38.1"), ("SM8650", 3, "2.38.1")]
     assert len({place("direct", "x", sdk, soc=soc, dsp_type=kind) for soc, kind, sdk in socs}) == 3
-    said = explain(lambda: place("direct", "x", "2.38.1", soc="SM8850", dsp_type=0))
-    assert said.startswith("UnfitError for LPAI")
+    refusal = explain(lambda: place("direct", "x", "2.38.1", soc="SM8850", dsp_type=0))
+    assert refusal.startswith("UnfitError for LPAI")

@@ -100,7 +100,7 @@ class Delivery:
 
 
 @pytest.fixture
-def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Delivery:
+def delivery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Delivery:
     return Delivery(tmp_path, monkeypatch)
 
 
@@ -109,56 +109,62 @@ def read_files(root: Path) -> dict[str, str]:
     return {path.relative_to(root).as_posix(): path.read_text() for path in files}
 
 
-def test_an_adaptor_is_imported_and_copied_to_its_install_place(made: Delivery) -> None:
-    told = {"python": str(PYTHON), "import_lacks": []}
-    assert made.deliver("none") == told
-    installed = [made.source / ADAPTORS / name for name in made.built]
-    assert made.deliver(CHECKOUT) == {**told, "installed": [str(path) for path in installed]}
-    assert read_files(made.source / ADAPTORS) == made.built
+def test_an_adaptor_is_imported_and_copied_to_its_install_place(delivery: Delivery) -> None:
+    expected = {"python": str(PYTHON), "import_lacks": []}
+    assert delivery.deliver("none") == expected
+    installed = [delivery.source / ADAPTORS / name for name in delivery.built]
+    assert delivery.deliver(CHECKOUT) == {
+        **expected,
+        "installed": [str(path) for path in installed],
+    }
+    assert read_files(delivery.source / ADAPTORS) == delivery.built
     for name, text in (("A", "import numpy_that_is_missing"), ("B", "import a_module")):
-        (made.place.artifacts / f"PyQnn{name}.py").write_text(text)
-    assert made.deliver("none")["import_lacks"] == ["a_module", "numpy_that_is_missing"]
-    made.plan.target = msgspec.structs.replace(made.target, installs=())
-    assert made.deliver(CHECKOUT) == {}
+        (delivery.place.artifacts / f"PyQnn{name}.py").write_text(text)
+    assert delivery.deliver("none")["import_lacks"] == ["a_module", "numpy_that_is_missing"]
+    delivery.plan.target = msgspec.structs.replace(delivery.target, installs=())
+    assert delivery.deliver(CHECKOUT) == {}
 
 
 def test_an_overlay_is_made_and_proven_again_only_if_something_changed(
-    made: Delivery, monkeypatch: pytest.MonkeyPatch
+    delivery: Delivery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise, a proof would be used for other bytes."""
-    told = {
+    expected = {
         "python": str(PYTHON),
         "import_lacks": [],
-        "overlay": str(made.overlay),
-        "wheel": {"path": str(made.wheel), "version": "1.5.1+cpu"},
+        "overlay": str(delivery.overlay),
+        "wheel": {"path": str(delivery.wheel), "version": "1.5.1+cpu"},
     }
-    assert made.deliver(OVERLAY, with_proof=False) == told
-    assert read_files(made.overlay / "executorch/backends/qualcomm/python") == made.built
-    assert read_overlay(made.overlay) == OverlayRecord("1.5.1", "2.49", "cpython-311")
-    proven = made.deliver(OVERLAY)
+    assert delivery.deliver(OVERLAY, with_proof=False) == expected
+    assert read_files(delivery.overlay / "executorch/backends/qualcomm/python") == delivery.built
+    assert read_overlay(delivery.overlay) == OverlayRecord("1.5.1", "2.49", "cpython-311")
+    proven = delivery.deliver(OVERLAY)
     proof = proven.pop("proof")
-    assert (proven, proof["cached"], proof["program_bytes"]) == (told, False, 12)
-    assert proof["adaptor"] == f"{made.overlay}:/own b {made.overlay}"
-    assert made.deliver(OVERLAY)["proof"] == {**proof, "cached": True}
-    for artifact in made.artifacts:  # an adaptor would be imported each time
+    assert (proven, proof["cached"], proof["program_bytes"]) == (expected, False, 12)
+    assert proof["adaptor"] == f"{delivery.overlay}:/own b {delivery.overlay}"
+    assert delivery.deliver(OVERLAY)["proof"] == {**proof, "cached": True}
+    for artifact in delivery.artifacts:  # an adaptor would be imported each time
         artifact.path = Path("libqnn.so")
     monkeypatch.setattr(deliver, "run_proof", lambda *_: Proof("another", 7, 1.5))
 
     def change(step: Any) -> bool:
         step()
-        changed = made.is_proven_again()
-        assert not made.is_proven_again()
+        changed = delivery.is_proven_again()
+        assert not delivery.is_proven_again()
         return changed
 
-    assert change(lambda: (made.overlay / "executorch").rename(made.overlay.parent / "x")) is False
-    assert change(lambda: made.overlay.rename(made.overlay.parent / "y"))
-    assert change(lambda: setattr(made.artifacts[0], "sha256", "other"))
-    assert change(made.artifacts.pop)
-    assert change(lambda: made.job.variables.update(B="c"))
-    assert change(lambda: os.utime(made.wheel, ns=(0, 1)))  # another wheel was installed
-    assert change(lambda: made.program.write_text(f"{PROVES}\n# other"))
-    made.place.proof.write_text("damaged")
-    assert made.is_proven_again()
+    assert (
+        change(lambda: (delivery.overlay / "executorch").rename(delivery.overlay.parent / "x"))
+        is False
+    )
+    assert change(lambda: delivery.overlay.rename(delivery.overlay.parent / "y"))
+    assert change(lambda: setattr(delivery.artifacts[0], "sha256", "other"))
+    assert change(delivery.artifacts.pop)
+    assert change(lambda: delivery.job.variables.update(B="c"))
+    assert change(lambda: os.utime(delivery.wheel, ns=(0, 1)))  # another wheel was installed
+    assert change(lambda: delivery.program.write_text(f"{PROVES}\n# other"))
+    delivery.place.proof.write_text("damaged")
+    assert delivery.is_proven_again()
 
 
 @pytest.mark.parametrize(
@@ -177,12 +183,12 @@ def test_an_overlay_is_made_and_proven_again_only_if_something_changed(
     ],
 )
 def test_a_failed_proof_of_an_overlay_states_the_last_line_of_its_output(
-    made: Delivery, tmp_path: Path, program: str, why: str, fix: str
+    delivery: Delivery, tmp_path: Path, program: str, why: str, fix: str
 ) -> None:
-    made.program.write_text(program)
+    delivery.program.write_text(program)
     if not why:
-        found = run_proof(tmp_path, PYTHON, {})
-        assert found == Proof("a b.so", 12, found.wall_s)
+        proof = run_proof(tmp_path, PYTHON, {})
+        assert proof == Proof("a b.so", 12, proof.wall_s)
         return
     with pytest.raises(FailedError, match="could not prove that the overlay") as caught:
         run_proof(tmp_path, PYTHON, {})
@@ -229,14 +235,16 @@ def test_importing_the_adaptor_succeeds_names_the_missing_module_or_fails(
     ],
 )
 def test_only_an_overlay_needs_a_wheel_of_the_checkouts_version_and_torch(
-    made: Delivery, where: str, installed: str, torch: bool, wheel: bool, refused: str
+    delivery: Delivery, where: str, installed: str, torch: bool, wheel: bool, refused: str
 ) -> None:
-    made.facts.distributions["executorch"] = installed
-    made.facts.modules["torch"] = torch
-    made.facts.executorch = str(made.wheel) if wheel else ""
-    said = made.check(where, with_proof=True)
-    assert said.startswith(f"UnfitError {refused}" if refused and where == OVERLAY else "None")
+    delivery.facts.distributions["executorch"] = installed
+    delivery.facts.modules["torch"] = torch
+    delivery.facts.executorch = str(delivery.wheel) if wheel else ""
+    result = delivery.check(where, with_proof=True)
+    assert result.startswith(f"UnfitError {refused}" if refused and where == OVERLAY else "None")
     if not torch:
-        assert made.check(where, with_proof=False) == "None"
-    made.plan.target = msgspec.structs.replace(made.target, installs=())  # nothing is delivered
-    assert made.check(where, with_proof=True) == "None"
+        assert delivery.check(where, with_proof=False) == "None"
+    delivery.plan.target = msgspec.structs.replace(
+        delivery.target, installs=()
+    )  # nothing is delivered
+    assert delivery.check(where, with_proof=True) == "None"

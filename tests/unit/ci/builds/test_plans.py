@@ -42,16 +42,18 @@ def caller(monkeypatch: pytest.MonkeyPatch) -> None:
 # Plans
 
 
-def describe(made: BuildPlan) -> Iterable[str]:
-    yield from (" ".join(command) for command in made.list_commands())
+def describe(build_plan: BuildPlan) -> Iterable[str]:
+    yield from (" ".join(command) for command in build_plan.list_commands())
     for title, row in (
-        ("identity", made.identity),
-        ("value", made.values),
-        ("alias", made.aliases),
-        ("variable", made.environment),
+        ("identity", build_plan.identity),
+        ("value", build_plan.values),
+        ("alias", build_plan.aliases),
+        ("variable", build_plan.environment),
     ):
-        own = {name: value for name, value in row.items() if not name.startswith("PYTEST")}
-        yield from (f"{title} {name}: {value}" for name, value in sorted(own.items()))
+        project_values = {
+            name: value for name, value in row.items() if not name.startswith("PYTEST")
+        }
+        yield from (f"{title} {name}: {value}" for name, value in sorted(project_values.items()))
 
 
 def test_a_build_plan_has_commands_environment_and_identity(tmp_path: Path) -> None:
@@ -69,15 +71,15 @@ def test_a_build_plan_has_commands_environment_and_identity(tmp_path: Path) -> N
             tmp_path, BuildRequest(jobs=1, defines={"CMAKE_BUILD_TYPE": "Debug"}), stages=stages[1:]
         ),
     }
-    said = {name: [*describe(made)] for name, made in plans.items()}
-    said["an own build type"] = said["an own build type"][:3]  # the commands
+    described = {name: [*describe(build_plan)] for name, build_plan in plans.items()}
+    described["an own build type"] = described["an own build type"][:3]  # the commands
     hidden = {str(tmp_path): "PLACE", str(Path(__file__).parents[4]): "PROJECT"}
-    check_snapshot(SNAPSHOTS / "plans.txt", show(said, hidden))
+    check_snapshot(SNAPSHOTS / "plans.txt", show(described, hidden))
     first, second = plans["two extras and two options"].stages
-    made = replace(plans["two extras and two options"], stages=(second, first))
-    kinds = [command[1] for command in made.list_commands()]
+    swapped = replace(plans["two extras and two options"], stages=(second, first))
+    kinds = [command[1] for command in swapped.list_commands()]
     assert kinds == ["-S", "--build", "--install", "-S", "--build"]
-    assert made.compile_command(second, ("z",))[-3:] == ("--target", "all", "z")
+    assert swapped.compile_command(second, ("z",))[-3:] == ("--target", "all", "z")
 
 
 def test_every_setting_changes_the_digest_and_the_number_of_jobs_does_not(
@@ -88,8 +90,8 @@ def test_every_setting_changes_the_digest_and_the_number_of_jobs_does_not(
     newer = Version("99")
 
     def with_ndk(**change: Any) -> BuildPlan:
-        both = {**KIT.compilers, CompilerChoice.NDK: replace(compilers, **change)}
-        return plan(tmp_path, kit=replace(KIT, compilers=both))
+        compilers_by_choice = {**KIT.compilers, CompilerChoice.NDK: replace(compilers, **change)}
+        return plan(tmp_path, kit=replace(KIT, compilers=compilers_by_choice))
 
     plans = [
         plan(tmp_path),
@@ -102,9 +104,10 @@ def test_every_setting_changes_the_digest_and_the_number_of_jobs_does_not(
         ),
         *(
             plan(
-                tmp_path, kit=replace(KIT, tools=replace(TOOLS, **{name: Program(one.path, newer)}))
+                tmp_path,
+                kit=replace(KIT, tools=replace(TOOLS, **{name: Program(program.path, newer)})),
             )
-            for name, one in (("cmake", TOOLS.cmake), ("ninja", TOOLS.ninja))
+            for name, program in (("cmake", TOOLS.cmake), ("ninja", TOOLS.ninja))
         ),
         plan(tmp_path, replace(REQUEST, defines={"D": "user", "E": "6"})),
         plan(tmp_path, replace(REQUEST, release=True), build_type="Debug"),
@@ -124,7 +127,7 @@ def test_every_setting_changes_the_digest_and_the_number_of_jobs_does_not(
         plans.append(replace(plans[0], environment=environment))
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "7")
     plans.append(plan(tmp_path))
-    assert len({one.settings_digest for one in plans}) == len(plans)
+    assert len({build_plan.settings_digest for build_plan in plans}) == len(plans)
     assert plan(tmp_path, replace(REQUEST, jobs=9)).settings_digest == plans[-1].settings_digest
 
 
@@ -153,12 +156,12 @@ def test_every_target_of_the_file_names_profiles_components_and_policies_that_ex
         "linux_policy": "aarch64-oe-linux",
         "hexagon_policy": "hexagon-v79",
     }
-    known = set(read_toolchain("executorch").components)
+    components = set(read_toolchain("executorch").components)
     for target in read_targets().values():
         if target.profile:
             read_profile(target.profile)
         extras = [name for row in target.needs.extras.values() for name in row]
-        assert {*target.needs.components, *extras} <= known
+        assert {*target.needs.components, *extras} <= components
         for row in (*target.artifacts, target):
             assert elf_policy(fill_placeholders(row.policy, values)).machine
         if target.with_source:
@@ -183,8 +186,8 @@ def test_a_malformed_targets_file_is_refused(
 
 
 def test_an_unknown_target_or_placeholder_is_named() -> None:
-    said = explain(lambda: find_target("x"))
-    assert said.startswith("UsageError there is no build target 'x'")
-    assert "runner, runner_checkout, aot" in said
+    refusal = explain(lambda: find_target("x"))
+    assert refusal.startswith("UsageError there is no build target 'x'")
+    assert "runner, runner_checkout, aot" in refusal
     with pytest.raises(ManifestError, match=r"no value for \{root\}"):
         fill_placeholders("{root}/a", {"tree": "/t"})

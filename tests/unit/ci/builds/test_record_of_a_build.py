@@ -76,10 +76,10 @@ def test_the_record_of_a_build_reads_as_its_snapshot_as_data_and_text(
     monkeypatch.setattr(builder, "find_headers_version", lambda path: versions.get(path.name, ""))
     data = describe_result(result)
     assert len(data["settings_sha256"]) == 64
-    other = describe_result(replace(result, published=False, cache=None))
-    changed = {name: one for name, one in other.items() if one != data[name]}
+    unpublished = describe_result(replace(result, published=False, cache=None))
+    changed = {name: value for name, value in unpublished.items() if value != data[name]}
     changed["artifacts"] = [artifact["path"] for artifact in changed["artifacts"]]
-    said = {
+    shown = {
         "as data": json.dumps({**data, "settings_sha256": "settings"}, indent=1),
         "not published, as data": json.dumps(changed, indent=1),
         "as text": render_result(result, DELIVERED),
@@ -89,7 +89,7 @@ def test_the_record_of_a_build_reads_as_its_snapshot_as_data_and_text(
         ),
         "up to date": render_result(replace(result, up_to_date=True), {}),
     }
-    check_snapshot(SNAPSHOTS / "records.txt", show(said, {str(tmp_path): "PLACE"}))
+    check_snapshot(SNAPSHOTS / "records.txt", show(shown, {str(tmp_path): "PLACE"}))
 
 
 def test_sdk_can_lower_if_it_has_host_libraries_and_a_supported_executorch(

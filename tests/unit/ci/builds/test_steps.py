@@ -35,7 +35,9 @@ def test_each_stage_is_configured_compiled_and_installed(cmake: Cmake) -> None:
     ]
     for stage in cmake.plan.stages:
         assert (stage.build / "configured").is_file()
-        assert [one.name for one in stage.build.glob(".cmake/api/v1/query/*")] == ["codemodel-v2"]
+        assert [query.name for query in stage.build.glob(".cmake/api/v1/query/*")] == [
+            "codemodel-v2"
+        ]
 
 
 @pytest.mark.parametrize("text", ["{", '{"reply": {}}', ""])
@@ -130,18 +132,18 @@ def read(text: str) -> Output:
 
 
 def test_a_step_that_fails_names_its_first_error_and_what_helps(cmake: Cmake) -> None:
-    said = {}
+    messages = {}
     for name, text in FAILURES.items():
         error = explain_failure("compile", read(text), "exited with 1", text[-30:], Path("LOG"))
         is_full = bool({"full", "large", "quota"} & {*name.split()})
         assert isinstance(error, StoreError) is is_full, name
-        said[name] = f"{type(error).__name__} {error}"
+        messages[name] = f"{type(error).__name__} {error}"
     cmake.answer("first", "--build", "echo quiet; kill -9 $$")
-    said["a step that is killed"] = str(cmake.fail())
+    messages["a step that is killed"] = str(cmake.fail())
     cmake.say("first", "--build", FAILURES["a header of QNN"], 1)
     assert "QNN_SDK_ROOT" in cmake.fail().fix
     assert not (cmake.place.root / "step.log").exists()
-    check_snapshot(SNAPSHOTS / "failures.txt", show(said, {str(cmake.place.root): "PLACE"}))
+    check_snapshot(SNAPSHOTS / "failures.txt", show(messages, {str(cmake.place.root): "PLACE"}))
 
 
 def test_output_of_a_step_is_logged_and_shown_in_ci_with_paths_of_the_checkout(

@@ -58,23 +58,27 @@ def put(path: Path, version: str = "") -> Path:
 def resolve(kind: CompilerChoice, root: Path, tools: str = "tools") -> list[str]:
     roots = {"android-ndk": root / "ndk", "hexagon-sdk": root / "sdk"}
     variables = {"HEXAGON_TOOLS_ROOT": str(root / tools)}
-    said: Any = []
+    lines: Any = []
 
     def describe() -> str:
-        found = resolve_compilers(kind, roots, variables)
-        parts = {"option": found.options, "identity": found.identity, "value": found.values}
-        said.extend(
-            f"{key} {name}={one}" for key, row in parts.items() for name, one in row.items()
+        compilers = resolve_compilers(kind, roots, variables)
+        parts = {
+            "option": compilers.options,
+            "identity": compilers.identity,
+            "value": compilers.values,
+        }
+        lines.extend(
+            f"{key} {name}={value}" for key, row in parts.items() for name, value in row.items()
         )
         return ""
 
-    return [explain(describe), *said]
+    return [explain(describe), *lines]
 
 
 def test_compilers_are_found_for_each_kind_of_build_or_reported_missing(
     tmp_path: Path, programs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = {"no compiler for this machine": resolve(HOST, tmp_path)}
+    lines_by_title = {"no compiler for this machine": resolve(HOST, tmp_path)}
     for names, title in (
         (("clang", "clang++"), "clang"),
         (("gcc", "g++"), "gcc before clang"),
@@ -82,16 +86,16 @@ def test_compilers_are_found_for_each_kind_of_build_or_reported_missing(
     ):
         for name in names:
             put(programs / name, "12")
-        said[title] = resolve(HOST, tmp_path)
+        lines_by_title[title] = resolve(HOST, tmp_path)
     monkeypatch.setenv("CC", str(programs / "clang"))
-    said["the compiler of a variable"] = resolve(HOST, tmp_path)
+    lines_by_title["the compiler of a variable"] = resolve(HOST, tmp_path)
     monkeypatch.setenv("CXX", "/no/such/c++")
-    said["a compiler of a variable that is missing"] = resolve(HOST, tmp_path)
-    said["no cross compiler"] = resolve(CROSS, tmp_path)
+    lines_by_title["a compiler of a variable that is missing"] = resolve(HOST, tmp_path)
+    lines_by_title["no cross compiler"] = resolve(CROSS, tmp_path)
     for name in ("gcc", "g++"):
         put(programs / f"aarch64-linux-gnu-{name}", "12")
         put(Path(f"{tmp_path}/{VENDOR}{name}"), "13")
-    said["the distribution's cross compiler"] = resolve(CROSS, tmp_path)
+    lines_by_title["the distribution's cross compiler"] = resolve(CROSS, tmp_path)
     (tmp_path / "target").mkdir()
     for host, target, title in (
         ("host", "", "a host without a target"),
@@ -102,22 +106,22 @@ def test_compilers_are_found_for_each_kind_of_build_or_reported_missing(
     ):
         monkeypatch.setenv("TOOLCHAIN_ROOT_HOST", str(tmp_path / host) if host else "")
         monkeypatch.setenv("TOOLCHAIN_ROOT_TARGET", str(tmp_path / target) if target else "")
-        said[title] = resolve(CROSS, tmp_path)
-    said["no NDK"] = resolve(NDK, tmp_path)
+        lines_by_title[title] = resolve(CROSS, tmp_path)
+    lines_by_title["no NDK"] = resolve(NDK, tmp_path)
     put(tmp_path / NDK_BIN / "clang++", "17")
     (tmp_path / "ndk/source.properties").write_text("Pkg.Revision = 27.3.13750724\n")
-    said["an NDK"] = resolve(NDK, tmp_path)
+    lines_by_title["an NDK"] = resolve(NDK, tmp_path)
     put(tmp_path / NDK_BIN / "llvm-objcopy")
-    said["an NDK with objcopy"] = resolve(NDK, tmp_path)
-    said["no Hexagon SDK"] = resolve(HEXAGON, tmp_path)
+    lines_by_title["an NDK with objcopy"] = resolve(NDK, tmp_path)
+    lines_by_title["no Hexagon SDK"] = resolve(HEXAGON, tmp_path)
     put(tmp_path / "sdk/build/cmake/hexagon_toolchain.cmake")
-    said["no Hexagon tools"] = resolve(HEXAGON, tmp_path)
+    lines_by_title["no Hexagon tools"] = resolve(HEXAGON, tmp_path)
     for name in ("2", "1"):
         put(tmp_path / f"sdk/tools/HEXAGON_Tools/{name}/Tools/bin/hexagon-clang++")
-    said["other Hexagon tools"] = resolve(HEXAGON, tmp_path)
+    lines_by_title["other Hexagon tools"] = resolve(HEXAGON, tmp_path)
     put(tmp_path / "tools/Tools/bin/hexagon-clang++", "19")
-    said["Hexagon tools"] = resolve(HEXAGON, tmp_path)
-    check_snapshot(SNAPSHOTS / "compilers.txt", show(said, {str(tmp_path): "TMP"}))
+    lines_by_title["Hexagon tools"] = resolve(HEXAGON, tmp_path)
+    check_snapshot(SNAPSHOTS / "compilers.txt", show(lines_by_title, {str(tmp_path): "TMP"}))
 
 
 def test_the_identity_of_a_compiler_changes_with_its_file(tmp_path: Path) -> None:
@@ -143,9 +147,9 @@ def test_the_identity_of_a_compiler_changes_with_its_file(tmp_path: Path) -> Non
     ],
 )
 def test_dsp_build_uses_the_hexagon_version_of_the_soc(soc: str, dsp_type: int, arch: str) -> None:
-    said = explain(lambda: describe_soc(BuildRequest(soc=soc, dsp_type=dsp_type)))
+    result = explain(lambda: describe_soc(BuildRequest(soc=soc, dsp_type=dsp_type)))
     values = {"dsp_arch": arch, "dsp_type": str(dsp_type), "hexagon_policy": f"hexagon-{arch}"}
-    assert said == str(values) if arch else said.startswith("UsageError")
+    assert result == str(values) if arch else result.startswith("UsageError")
 
 
 # Tools
@@ -164,8 +168,10 @@ def test_a_build_needs_tools_of_at_least_these_versions(
     monkeypatch.setenv("QNN_CI_CACHE", "none")
     for name, version in (("cmake", cmake), ("ninja", ninja)):
         put(programs / name, version)
-    said = explain(lambda: [one.path.name for one in (find_tools().cmake, find_tools().ninja)])
-    assert (f"UnfitError {lacks} or newer was not found" if lacks else "['cmake', 'ninja']") in said
+    result = explain(lambda: [tool.path.name for tool in (find_tools().cmake, find_tools().ninja)])
+    assert (
+        f"UnfitError {lacks} or newer was not found" if lacks else "['cmake', 'ninja']"
+    ) in result
 
 
 def test_the_modules_of_a_python_are_found_with_the_given_variables(
@@ -176,8 +182,8 @@ def test_the_modules_of_a_python_are_found_with_the_given_variables(
     python = Path(sys.executable)
     monkeypatch.setenv("PYTHONPATH", str(programs))
     assert ask_python(python, ["own_module"]).modules["own_module"]
-    given = {**os.environ, "PYTHONPATH": ""}
-    assert not ask_python(python, ["own_module"], given).modules["own_module"]
+    variables_of_call = {**os.environ, "PYTHONPATH": ""}
+    assert not ask_python(python, ["own_module"], variables_of_call).modules["own_module"]
     with pytest.raises(UnfitError, match="gone cannot be used"):
         ask_python(programs / "gone")
 
@@ -189,7 +195,7 @@ WORKS, FAILS = "echo $0 1.2", "exit 1"
 
 
 @pytest.mark.parametrize(
-    ("variable", "ccache", "sccache", "found"),
+    ("variable", "ccache", "sccache", "expected"),
     [
         *(("", WORKS, WORKS, "ccache"), ("ccache", WORKS, WORKS, "ccache")),
         *(("sccache", WORKS, WORKS, "sccache"), ("none", WORKS, WORKS, "None")),
@@ -205,14 +211,14 @@ def test_the_compiler_cache_is_the_one_of_the_variable_or_the_first_that_works(
     variable: str,
     ccache: str,
     sccache: str,
-    found: str,
+    expected: str,
 ) -> None:
     monkeypatch.setenv("QNN_CI_CACHE", variable)
     for name, body in (("ccache", ccache), ("sccache", sccache)):
         if body:
             write_program(programs / name, body)
-    said = explain(lambda: (program := find_cache()) and program.path.name)
-    assert said.startswith(found)
+    result = explain(lambda: (program := find_cache()) and program.path.name)
+    assert result.startswith(expected)
 
 
 CCACHE_LOG = (
@@ -223,23 +229,27 @@ STATS = '{"stats": {"cache_hits": {"counts": {"C": 5, "C++": 4}}, "cache_misses"
 
 
 @pytest.mark.parametrize(
-    ("name", "said", "counts"),
+    ("name", "printed", "counts"),
     [
         *(("ccache", "", (0, 0)), ("ccache", CCACHE_LOG, (3, 2)), ("sccache", STATS, (9, 0))),
         *(("sccache", "no server", (0, 0)), ("sccache", "[]", (0, 0))),
     ],
 )
 def test_compiler_cache_hits_and_misses_are_read_from_ccaches_log_or_sccaches_stats(
-    tmp_path: Path, name: str, said: str, counts: tuple[int, int]
+    tmp_path: Path, name: str, printed: str, counts: tuple[int, int]
 ) -> None:
     words = "--show-stats --stats-format json"
-    asked = f"[ \"$*:$LC_ALL\" = '{words}:C.UTF-8' ]"  # with the variables of the build
-    program = write_program(tmp_path / name, f"{asked} && echo '{said}'")
+    condition = f"[ \"$*:$LC_ALL\" = '{words}:C.UTF-8' ]"  # with the variables of the build
+    program = write_program(tmp_path / name, f"{condition} && echo '{printed}'")
     plan = plan_runner(tmp_path, tools=replace(TOOLS, cache=Program(program, Version("4.7"))))
-    if name == "ccache" and said:
-        plan.place.cache_log.write_text(said)
-    found = read_counts(plan)
-    assert found
-    assert (found.name, found.version, found.hits, found.misses) == (name, "4.7", *counts)
-    since = found.since(replace(found, hits=3, misses=1))
+    if name == "ccache" and printed:
+        plan.place.cache_log.write_text(printed)
+    statistics = read_counts(plan)
+    assert statistics
+    assert (statistics.name, statistics.version, statistics.hits, statistics.misses) == (
+        name,
+        "4.7",
+        *counts,
+    )
+    since = statistics.since(replace(statistics, hits=3, misses=1))
     assert (since.hits, since.misses) == (max(counts[0] - 3, 0), max(counts[1] - 1, 0))

@@ -54,8 +54,11 @@ class Builds:
         assert isinstance(request, BuildRequest)
         self.taken.append("collect")
         paths = [self.place.stages / name for name in ("a.so", "a.so.debug")]
-        one = SimpleNamespace(path=paths[0], symbols=paths[1], errors=[])
-        return (one, SimpleNamespace(path=paths[0], symbols=None, errors=["bad"] * self.is_bad))
+        stripped = SimpleNamespace(path=paths[0], symbols=paths[1], errors=[])
+        return (
+            stripped,
+            SimpleNamespace(path=paths[0], symbols=None, errors=["bad"] * self.is_bad),
+        )
 
     def publish_artifacts(self, _: BuildPlan, judged: Any) -> None:
         self.taken.append("publish")
@@ -85,17 +88,17 @@ def builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Builds:
 
 
 CHANGES: dict[str, Callable[[Builds], object]] = {
-    "a source": lambda one: (one.source / "a.c").write_text("two"),
-    "a new source": lambda one: (one.source / "b.c").write_text("two"),
-    "a header of the SDK": lambda one: (one.headers / "a.h").write_text("two"),
-    "a library of the SDK": lambda one: (one.libraries / "a.a").write_text("two"),
-    "an artifact": lambda one: (one.place.artifacts / "a.so").write_text("two"),
-    "no artifact": lambda one: (one.place.artifacts / "a.so").unlink(),
-    "the copy": lambda one: (one.overlay / "a.c").write_text("two"),
-    "a file in the copy": lambda one: (one.overlay / "b.c").write_text("two"),
-    "no copy": lambda one: shutil.rmtree(one.overlay),
-    "no record": lambda one: one.place.state.unlink(),
-    "no record of the copy": lambda one: one.place.tree_record.unlink(),
+    "a source": lambda builds: (builds.source / "a.c").write_text("two"),
+    "a new source": lambda builds: (builds.source / "b.c").write_text("two"),
+    "a header of the SDK": lambda builds: (builds.headers / "a.h").write_text("two"),
+    "a library of the SDK": lambda builds: (builds.libraries / "a.a").write_text("two"),
+    "an artifact": lambda builds: (builds.place.artifacts / "a.so").write_text("two"),
+    "no artifact": lambda builds: (builds.place.artifacts / "a.so").unlink(),
+    "the copy": lambda builds: (builds.overlay / "a.c").write_text("two"),
+    "a file in the copy": lambda builds: (builds.overlay / "b.c").write_text("two"),
+    "no copy": lambda builds: shutil.rmtree(builds.overlay),
+    "no record": lambda builds: builds.place.state.unlink(),
+    "no record of the copy": lambda builds: builds.place.tree_record.unlink(),
 }
 
 
@@ -112,7 +115,7 @@ def test_a_change_that_affects_the_artifacts_causes_a_rebuild(builds: Builds, ch
 
 
 @pytest.mark.parametrize(
-    ("choices", "again"),
+    ("choices", "is_rebuilt"),
     [
         ({"clean": True}, True),
         ({"defines": {"A": "1"}}, True),
@@ -121,12 +124,12 @@ def test_a_change_that_affects_the_artifacts_causes_a_rebuild(builds: Builds, ch
     ],
 )
 def test_changed_settings_cause_a_rebuild_and_irrelevant_changes_do_not(
-    builds: Builds, choices: dict[str, Any], again: bool
+    builds: Builds, choices: dict[str, Any], is_rebuilt: bool
 ) -> None:
     builds.run()
     (builds.source / "notes.txt").write_text("left out")
     (builds.source / "a.c").write_text("one")  # another modification time, the same bytes
-    assert builds.run(**choices).up_to_date is not again
+    assert builds.run(**choices).up_to_date is not is_rebuilt
 
 
 def test_a_second_build_in_the_same_place_is_refused_until_the_first_ends(builds: Builds) -> None:
@@ -196,5 +199,5 @@ def test_changed_settings_or_an_unknown_source_copy_cause_a_clean_build(builds: 
     assert run()[0] == {place.proof.name}
     place.tree_record.unlink()
     assert run()[0] == {place.proof.name}
-    kept, cleaned = run(clean=True)
-    assert (kept, cleaned.undone, cleaned.changed_files) == (set(), (), 0)
+    kept_files, cleaned = run(clean=True)
+    assert (kept_files, cleaned.undone, cleaned.changed_files) == (set(), (), 0)

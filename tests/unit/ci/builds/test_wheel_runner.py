@@ -31,9 +31,9 @@ def test_a_wheel_has_an_sdk_with_all_its_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lacking = [make_sdk(tmp_path / part[:3], part) for part in ("include", "lib", "share/cmake")]
-    whole = make_sdk(tmp_path / "whole")
-    install(monkeypatch, *lacking, whole)
-    assert runner.find_wheel_sdk() == whole
+    complete = make_sdk(tmp_path / "whole")
+    install(monkeypatch, *lacking, complete)
+    assert runner.find_wheel_sdk() == complete
     install(monkeypatch, *lacking)
     with pytest.raises(UnfitError, match=r"has no C\+\+ SDK") as caught:
         runner.find_wheel_sdk()

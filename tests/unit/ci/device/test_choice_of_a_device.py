@@ -32,14 +32,14 @@ PHONE = replace(BOARD, soc="SM8650", android="16", model="Pixel")
 
 
 def answer_with(*lines: str) -> Any:
-    said = "\n".join(lines).encode()
-    return SimpleNamespace(name="adb:1", place="/p", ask=lambda _: said)
+    answer = "\n".join(lines).encode()
+    return SimpleNamespace(name="adb:1", place="/p", ask=lambda _: answer)
 
 
 def test_the_facts_of_a_device_are_read_from_its_answers() -> None:
     rows = ("machine=aarch64", "soc0_machine=KERNEL", "soc0_soc_id=557", "soc=sm8650", "model=M 1")
-    more = ("android=16", "api=36", "user=shell", "dsp=/dev/a", "closed=/dev/b", "dsp=/dev/c")
-    facts = identify(answer_with(*rows, *more, "library=/x", "library=/y", "free_kb=3"))
+    other_rows = ("android=16", "api=36", "user=shell", "dsp=/dev/a", "closed=/dev/b", "dsp=/dev/c")
+    facts = identify(answer_with(*rows, *other_rows, "library=/x", "library=/y", "free_kb=3"))
     assert facts == DeviceFacts(
         *("aarch64", "SM8650", "M 1", "16", "shell", 3072),
         dsp=("/dev/a", "/dev/c"),
@@ -47,8 +47,8 @@ def test_the_facts_of_a_device_are_read_from_its_answers() -> None:
         libraries=("/x", "/y"),
     )
     assert identify(answer_with("machine=x86_64", "soc=", "soc0_machine=sa8295")).soc == "SA8295"
-    for lacks, told in ((("tar",), "no tar"), (("sha256sum", "tar"), "no sha256sum and no tar")):
-        with pytest.raises(UnfitError, match=f"^adb:1 has {told}"):
+    for lacks, message in ((("tar",), "no tar"), (("sha256sum", "tar"), "no sha256sum and no tar")):
+        with pytest.raises(UnfitError, match=f"^adb:1 has {message}"):
             identify(answer_with("machine=aarch64", *(f"lacks={lack}" for lack in lacks)))
 
 
@@ -59,7 +59,7 @@ def make_bundle(target: Target = Target.ANDROID, *socs: str) -> Bundle:
 
 
 @pytest.mark.parametrize(
-    ("facts", "target", "told"),
+    ("facts", "target", "words_shown"),
     [
         (PHONE, Target.ANDROID, ()),
         (BOARD, Target.LINUX, ("QCS9100", "SM8550, SM8650", "--soc QCS9100")),
@@ -79,13 +79,13 @@ def make_bundle(target: Target = Target.ANDROID, *socs: str) -> Bundle:
     ],
 )
 def test_a_device_is_refused_before_anything_is_sent(
-    facts: DeviceFacts, target: Target, told: tuple[str, ...]
+    facts: DeviceFacts, target: Target, words_shown: tuple[str, ...]
 ) -> None:
     device = Device("adb:1", (), "/p")
-    error = UnfitError if "--place" not in told else StoreError
-    with pytest.raises(error) if told else nullcontext() as caught:
+    error = UnfitError if "--place" not in words_shown else StoreError
+    with pytest.raises(error) if words_shown else nullcontext() as caught:
         deploy.require_match(device, facts, make_bundle(target))
-    assert not told or all(one in str(caught.value) for one in ("adb:1", *told))
+    assert not words_shown or all(word in str(caught.value) for word in ("adb:1", *words_shown))
 
 
 FOUND = {
@@ -97,7 +97,7 @@ FOUND = {
 
 
 @pytest.mark.parametrize(
-    ("soc", "given", "found"),
+    ("soc", "names", "expected"),
     [
         ("soc=sm8650", (), ["adb:two", "adb:three"]),
         ("soc=SM8650", ("adb:three", "adb:gone", "adb:three"), ["adb:three"]),
@@ -109,7 +109,7 @@ FOUND = {
     ],
 )
 def test_any_considers_all_devices_with_the_wanted_soc(
-    soc: str, given: tuple[str, ...], found: list[str] | str, monkeypatch: pytest.MonkeyPatch
+    soc: str, names: tuple[str, ...], expected: list[str] | str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def find(word: str, *_: object) -> tuple[Device, DeviceFacts]:
         if word not in FOUND:
@@ -117,7 +117,7 @@ def test_any_considers_all_devices_with_the_wanted_soc(
         return Device(word, (), "/p"), FOUND[word]
 
     def list_names(bundle: Bundle) -> list[str]:
-        args = Namespace(any=soc, device=list(given))
+        args = Namespace(any=soc, device=list(names))
         rows = deploy.list_candidates(args, bundle, Progress())
         assert all(facts is FOUND[device.name] for device, facts in rows)
         return [device.name for device, _ in rows]
@@ -125,17 +125,17 @@ def test_any_considers_all_devices_with_the_wanted_soc(
     states = {name.removeprefix("adb:"): "device" for name in FOUND} | {"gone": "unauthorized"}
     monkeypatch.setattr(deploy, "list_phones", lambda: states)
     monkeypatch.setattr(deploy, "find_device", find)
-    if isinstance(found, str):
-        with pytest.raises(QnnCiError, match=re.escape(found)):
+    if isinstance(expected, str):
+        with pytest.raises(QnnCiError, match=re.escape(expected)):
             list_names(make_bundle())
         return
-    assert list_names(make_bundle()) == found
-    hosts = [one for one in dict.fromkeys(given or FOUND) if one in FOUND]
+    assert list_names(make_bundle()) == expected
+    hosts = [name for name in dict.fromkeys(names or FOUND) if name in FOUND]
     assert list_names(make_bundle(Target.EMULATOR)) == hosts  # with whatever SoC
 
 
 @pytest.mark.parametrize(
-    ("word", "place", "name", "ends", "there"),
+    ("word", "place", "name", "ends", "place_on_device"),
     [
         ("adb:x", "", "adb:x", ("-s", "x", "shell", "-T"), "/data/local/tmp/qnn-ci"),
         ("adb:x", "/q", "adb:x", ("-s", "x", "shell", "-T"), "/q"),
@@ -151,11 +151,11 @@ def test_a_device_argument_becomes_the_command_line_of_adb_or_ssh(
     place: str,
     name: str,
     ends: tuple[str, ...],
-    there: str,
+    place_on_device: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(connection, "require_client", lambda name, _: name)
-    monkeypatch.setattr(connection, "choose_phone", lambda _, wanted: wanted or "only")
+    monkeypatch.setattr(connection, "choose_phone", lambda _, serial: serial or "only")
     assert open_device("adb").name == "adb:only"
     for wrong in ("usb:1", "ssh:", "ssh:-oProxyCommand=x", ""):
         with pytest.raises(UsageError, match="--device"):
@@ -166,27 +166,27 @@ def test_a_device_argument_becomes_the_command_line_of_adb_or_ssh(
     first = (
         ("-T", *(text for option in options for text in ("-o", option))) if word[0] == "s" else ()
     )
-    assert (device.name, device.place) == (name, there)
+    assert (device.name, device.place) == (name, place_on_device)
     assert device.client == (word[:3], *first, *ends)
 
 
 def make_start() -> DeviceProgram:
     device = SimpleNamespace(name="adb:1", place="/p", ask=lambda *_, **__: b"")
     bundle = SimpleNamespace(target=Target.LINUX, runner="runner")
-    held: Any = SimpleNamespace(
+    lease: Any = SimpleNamespace(
         device=device, bundle=bundle, directory="/p/b", renew=lambda **_: None, starts=1
     )
     run = SimpleNamespace(iteration=1, warm_up=0, flags={})
     compiled = SimpleNamespace(outputs=[TensorInfo("float32", (2,))], sets=1)
     spec = SimpleNamespace(source=SimpleNamespace(run=run), slug="s")
     program: Any = SimpleNamespace(spec=spec, compiled=compiled)
-    return DeviceProgram(held, program, 7.9)
+    return DeviceProgram(lease, program, 7.9)
 
 
 def test_the_figures_of_a_start_include_heat_before_and_after_it() -> None:
     program = make_start()
-    found = {BEFORE: b"zone a 1000\n", AFTER: b"zone b 2000\nstatus of_system 2\n", SPEED: b"4.5"}
-    program.note_start({**found, MEMORY: b"2"})
+    files = {BEFORE: b"zone a 1000\n", AFTER: b"zone b 2000\nstatus of_system 2\n", SPEED: b"4.5"}
+    program.note_start({**files, MEMORY: b"2"})
     program.unequal = [2, 4]
     notes = program.finish()
     assert [fault.split(" on ")[0] for fault in notes.faults] == ["start 2", "start 4"]
@@ -197,7 +197,7 @@ def test_the_figures_of_a_start_include_heat_before_and_after_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("unpacked", "told", "lacks"),
+    ("unpacked", "message", "lacks"),
     [
         (ValueError("the archive is incomplete"), "archive of a run: the archive is inc", "adb:1"),
         (tarfile.ReadError("empty"), "adb:1 did not send the archive of a run: empty", "adb:1"),
@@ -207,7 +207,7 @@ def test_the_figures_of_a_start_include_heat_before_and_after_it() -> None:
     ],
 )
 def test_a_device_run_without_outputs_states_the_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unpacked: Any, told: str, lacks: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unpacked: Any, message: str, lacks: str
 ) -> None:
     program = make_start()
     program.runner.name = "adb:1"  # type: ignore[misc]
@@ -216,11 +216,11 @@ def test_a_device_run_without_outputs_states_the_reason(
     def unpack(*_: Any) -> tuple[bool, int]:
         if isinstance(unpacked, Exception):
             raise unpacked
-        found: tuple[bool, int] = unpacked
-        return found
+        unpacked_outputs: tuple[bool, int] = unpacked
+        return unpacked_outputs
 
     monkeypatch.setattr(program, "unpack", unpack)
-    with pytest.raises(RunError, match=told) as caught:
+    with pytest.raises(RunError, match=message) as caught:
         program.run_once(1)
     assert caught.value.lacks == lacks
     if unpacked == (False, 0):
@@ -234,7 +234,7 @@ def test_a_device_run_without_outputs_states_the_reason(
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> Device:
+def local_device(tmp_path: Path) -> Device:
     return Device("ssh:here", ("sh", "-c"), str(tmp_path / "a place"))
 
 
@@ -267,27 +267,27 @@ def tell(call: Any) -> tuple[str, str, str]:
     return caught.value.what, caught.value.why, caught.value.fix
 
 
-def test_a_pushed_file_arrives_whole_and_is_sent_once(here: Device, tmp_path: Path) -> None:
+def test_a_pushed_file_arrives_whole_and_is_sent_once(local_device: Device, tmp_path: Path) -> None:
     files = {name: tmp_path / f"my {name}" for name in ("a", "b", "c")}
     for name, path in files.items():
         path.write_text(f"bytes of {name}")
     digests = {name: hash_file(path) for name, path in files.items()}
-    target = f"{here.place}/x y"
-    assert here.push(target, files, digests) == 3 * len("bytes of a")
-    assert here.list_digests(target) == digests
+    target = f"{local_device.place}/x y"
+    assert local_device.push(target, files, digests) == 3 * len("bytes of a")
+    assert local_device.list_digests(target) == digests
     Path(target, "b").write_text("other")
     Path(target, ".part.1").mkdir()
-    assert here.push(target, files, digests) == len("bytes of b")
+    assert local_device.push(target, files, digests) == len("bytes of b")
     assert {path.name: path.read_text() for path in Path(target).iterdir()} == {
         name: path.read_text() for name, path in files.items()
     }
     for name in ("a b", "$(a)", "$a", "a;b", "-rf", ".hidden", "../a", "a/b", "", "a\n"):
         with pytest.raises(UsageError, match="is not a valid file name"):
-            here.push(f"{target}.new", {**files, name: files["a"]}, {**digests, name: "0"})
+            local_device.push(f"{target}.new", {**files, name: files["a"]}, {**digests, name: "0"})
     assert not Path(f"{target}.new").exists()
     wrong = {**digests, "a": digests["b"]}
-    what, why, fix = tell(lambda: here.push(target, files, wrong))
-    assert "a did not arrive completely" in what
+    message, why, fix = tell(lambda: local_device.push(target, files, wrong))
+    assert "a did not arrive completely" in message
     assert "SHA-256" in why
     assert "again" in fix
 
@@ -318,7 +318,7 @@ def test_only_missing_files_are_sent_and_large_ones_one_by_one(
 
 
 @pytest.mark.parametrize(
-    ("files", "left", "told"),
+    ("files", "left", "message"),
     [
         ([], [], "a place was removed"),
         (
@@ -335,7 +335,7 @@ def test_only_missing_files_are_sent_and_large_ones_one_by_one(
     ],
 )
 def test_cleaning_a_device_removes_only_files_of_this_project(
-    tmp_path: Path, files: list[str], left: list[str], told: str
+    tmp_path: Path, files: list[str], left: list[str], message: str
 ) -> None:
     place = tmp_path / "a place"
     for name in files:
@@ -345,15 +345,15 @@ def test_cleaning_a_device_removes_only_files_of_this_project(
         text = deploy.clean_device(Device("ssh:here", ("sh", "-c"), str(place))).text
     except UsageError as error:
         text = error.what
-    assert told in text
-    assert {one for one in place.rglob("*") if one.is_file()} == {place / name for name in left}
+    assert message in text
+    assert {path for path in place.rglob("*") if path.is_file()} == {place / name for name in left}
 
 
 LOST = '[ -e "$LOST" ] && exec sleep 5; touch "$LOST"'
 
 
 @pytest.mark.parametrize(
-    ("client", "timeout_s", "what", "why", "fix"),
+    ("client", "timeout_s", "message", "why", "fix"),
     [
         (
             "echo refused >&2; exit 255",
@@ -376,31 +376,31 @@ def test_a_device_that_does_not_answer_is_an_error_with_a_fix(
     monkeypatch: pytest.MonkeyPatch,
     client: str,
     timeout_s: float,
-    what: str,
+    message: str,
     why: str,
     fix: str,
 ) -> None:
     monkeypatch.setenv("LOST", str(tmp_path / "lost"))
     device = Device("ssh:a", ("sh", "-c", client), "/p")
-    found = tell(lambda: device.call("true", timeout_s=timeout_s))
-    assert (found[0], why in found[1], fix in found[2]) == (what, True, True)
+    shown = tell(lambda: device.call("true", timeout_s=timeout_s))
+    assert (shown[0], why in shown[1], fix in shown[2]) == (message, True, True)
 
 
 def test_a_failing_device_command_or_a_missing_client_is_an_error_with_a_fix(
-    here: Device, monkeypatch: pytest.MonkeyPatch
+    local_device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert tell(lambda: here.ask("false", timeout_s=9)) == (
+    assert tell(lambda: local_device.ask("false", timeout_s=9)) == (
         "ssh:here: a command on the device exited with code 1",
         "one of these commands failed: false",
         "",
     )
     full = "echo one >&2; echo 'x: No space left on device' >&2; exit 1"
-    assert tell(lambda: here.call(full)) == (
+    assert tell(lambda: local_device.call(full)) == (
         "ssh:here has no space left",
         "x: No space left on device",
-        f"free space on the device, or remove {here.place} from it",
+        f"free space on the device, or remove {local_device.place} from it",
     )
-    assert tell(lambda: here.ask("echo denied >&2; false; true"))[1] == "denied"
+    assert tell(lambda: local_device.ask("echo denied >&2; false; true"))[1] == "denied"
     monkeypatch.setenv("PATH", "/nowhere")
     assert tell(lambda: open_device("ssh:a")) == (
         "ssh is not on PATH",
@@ -410,7 +410,7 @@ def test_a_failing_device_command_or_a_missing_client_is_an_error_with_a_fix(
 
 
 @pytest.mark.parametrize(
-    ("phones", "wanted", "told"),
+    ("phones", "serial", "starts"),
     [
         ("", "", ("adb lists no phone", "listed: none", "connect a phone")),
         (
@@ -426,13 +426,13 @@ def test_a_failing_device_command_or_a_missing_client_is_an_error_with_a_fix(
     ],
 )
 def test_the_error_for_an_unusable_phone_lists_the_connected_phones(
-    phones: str, wanted: str, told: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    phones: str, serial: str, starts: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows = dict(one.split(None, 1) for one in phones.split(", ") if one)
+    rows = dict(row.split(None, 1) for row in phones.split(", ") if row)
     monkeypatch.delenv("ANDROID_SERIAL", raising=False)
     monkeypatch.setattr(connection, "list_phones", lambda _: rows)
-    found = tell(lambda: connection.choose_phone("adb", wanted))
-    assert all(one.startswith(start) for one, start in zip(found, told, strict=True)), found
+    shown = tell(lambda: connection.choose_phone("adb", serial))
+    assert all(line.startswith(start) for line, start in zip(shown, starts, strict=True)), shown
 
 
 def test_every_phone_of_adb_devices_is_listed_with_its_state(
@@ -453,19 +453,19 @@ def test_every_phone_of_adb_devices_is_listed_with_its_state(
     monkeypatch.setattr(connection, "ANSWER_S", 0.1)
     assert "did not end" in tell(lambda: connection.list_phones(str(adb)))[0]
     monkeypatch.setenv("PATH", "/nowhere")
-    told = tell(connection.list_phones)
-    assert (told[0], told[2]) == ("adb is not on PATH", connection.ADB_FIX)
+    shown = tell(connection.list_phones)
+    assert (shown[0], shown[2]) == ("adb is not on PATH", connection.ADB_FIX)
 
 
-def test_a_lease_is_released_even_if_its_block_raises(here: Device) -> None:
+def test_a_lease_is_released_even_if_its_block_raises(local_device: Device) -> None:
     def make(device: Device, owner: str) -> DeviceRunner:
         bundle: Any = None
         return DeviceRunner(device, bundle, "/d", Progress(), owner=owner)
 
-    mine, other = make(here, "me"), make(here, "other")
+    mine, other_runner = make(local_device, "me"), make(local_device, "other")
     with pytest.raises(RuntimeError), runner.lease_first([mine]):
         raise RuntimeError
-    assert other.take() is None
+    assert other_runner.take() is None
 
     class Lost(Device):
         def call(self, script: str, **_: Any) -> Answer:

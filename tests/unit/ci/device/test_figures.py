@@ -48,8 +48,8 @@ def test_times_since_boot_are_read_as_64_bits() -> None:
     blocks = [{0: "Default", 3: Vector(rows[:3])}, {0: "Execute", 3: Vector(rows[3:])}, {}]
     dump = bytes(4) + make_flatbuffer({1: Vector(blocks)}, b"ED00")
     assert read_times(dump) == (7.0, (step / 1e6, 2 * step / 1e6))
-    other = bytes(4) + make_flatbuffer({1: Vector(blocks)}, b"ED01")
-    assert read_times(other) == (None, ())
+    other_dump = bytes(4) + make_flatbuffer({1: Vector(blocks)}, b"ED01")
+    assert read_times(other_dump) == (None, ())
     alone = make_flatbuffer({1: Vector([{3: Vector(rows[:1])}])}, b"ED00")
     assert read_times(bytes(4) + alone) == (None, (step / 1e6,))
     assert read_times(dump[: dump.rindex(b"Method::other")]) == (None, ()), "not the first events"
@@ -94,9 +94,9 @@ RUNS = (90.0, 50.0, 1.0, 2.0, 50.0, 50.0, 3.0, 4.0)  # two sets of 2 + 2
 def test_the_first_run_and_warm_up_runs_are_left_out_of_the_times(
     start: Start, warm_up: int, iteration: int, figures: dict[str, Any]
 ) -> None:
-    found = summarize_starts([start], warm_up=warm_up, iteration=iteration, emulated=True)
-    assert found.emulated
-    assert {name: getattr(found, name) for name in figures} == {
+    figures_found = summarize_starts([start], warm_up=warm_up, iteration=iteration, emulated=True)
+    assert figures_found.emulated
+    assert {name: getattr(figures_found, name) for name in figures} == {
         name: value if value is None else pytest.approx(value) for name, value in figures.items()
     }
 
@@ -114,17 +114,17 @@ def test_device_figures_have_the_median_and_spread_over_starts() -> None:
     assert figures.peak_memory_bytes == 300
     assert (figures.before, figures.after) == (cool, hot)
     for some, throttled in ((starts[:1], True), (starts[1:], True), (starts[2:], False)):
-        found = summarize_starts(some, warm_up=0, iteration=4, emulated=False)
-        assert found.throttled is throttled  # before a start counts, too
+        figures_of_some = summarize_starts(some, warm_up=0, iteration=4, emulated=False)
+        assert figures_of_some.throttled is throttled  # before a start counts, too
 
 
 def test_the_nearness_to_emulator_outputs_is_sqnr_and_share_of_equal_bits() -> None:
     reference = np.array([[1, 2], [3, 4]], np.float32)
-    same = find_nearness([(reference, reference.copy())])
-    assert (same.sqnr_db, same.equal) == (np.inf, 1)
-    other = reference.copy()
-    other[1, 1] += 0.5
-    near = find_nearness([(reference, reference), (reference, other)])
+    equal_outputs = find_nearness([(reference, reference.copy())])
+    assert (equal_outputs.sqnr_db, equal_outputs.equal) == (np.inf, 1)
+    other_outputs = reference.copy()
+    other_outputs[1, 1] += 0.5
+    near = find_nearness([(reference, reference), (reference, other_outputs)])
     assert near.equal == 7 / 8
     assert near.sqnr_db == pytest.approx(10 * np.log10(25 / 0.25))
     zeros = np.zeros((1, 2), np.float32)

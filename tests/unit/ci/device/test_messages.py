@@ -53,9 +53,11 @@ def refuse(place: Path) -> dict[str, Callable[[], object]]:
     stage(["SM8650"], runner, [runtime], place / "whole", progress=Progress())
     record = json.loads((place / "whole" / BUNDLE).read_text())
 
-    def staging(socs: str, given: Path = runner, out: str = "out", **more: Any) -> Any:
+    def staging(socs: str, runner_given: Path = runner, out: str = "out", **options: Any) -> Any:
         progress = Progress()
-        return lambda: stage([socs], given, [runtime], place / out, progress=progress, **more)
+        return lambda: stage(
+            [socs], runner_given, [runtime], place / out, progress=progress, **options
+        )
 
     def read(**changes: Any) -> Callable[[], object]:
         def call() -> object:
@@ -98,6 +100,6 @@ def test_refusals_say_what_why_and_what_to_do(
     for name, call in refuse(tmp_path).items():
         with pytest.raises(QnnCiError) as caught:
             call()
-        told = f"{type(caught.value).__name__} {caught.value.exit_code:d} {caught.value}"
-        lines.append(f"{name}\n  {told}\n".replace(str(tmp_path), "PLACE"))
+        message = f"{type(caught.value).__name__} {caught.value.exit_code:d} {caught.value}"
+        lines.append(f"{name}\n  {message}\n".replace(str(tmp_path), "PLACE"))
     check_snapshot(SNAPSHOT, "".join(lines))

@@ -39,17 +39,19 @@ def test_an_sbom_names_every_file_and_what_it_needs(
     assert (tmp_path / "one.json").read_bytes() == (tmp_path / "two.json").read_bytes()
     bom = json.loads((tmp_path / "one.json").read_text())
     assert (bom["bomFormat"], bom["specVersion"]) == ("CycloneDX", "1.6")
-    found = {component["name"]: component for component in bom["components"]}
-    assert {name: one["type"] for name, one in found.items()} == {
+    components = {component["name"]: component for component in bom["components"]}
+    assert {name: component["type"] for name, component in components.items()} == {
         "runner": "application",
         "libQnnHtp.so": "library",
         "liba.so": "library",
         "model.pte": "machine-learning-model",
     }
-    assert {name: one["version"] for name, one in found.items() if "version" in one} == {
-        "libQnnHtp.so": "v2.49.40.260810104044"
-    }
-    assert found["model.pte"]["hashes"] == [{"alg": "SHA-256", "content": digests[2]}]
+    assert {
+        name: component["version"]
+        for name, component in components.items()
+        if "version" in component
+    } == {"libQnnHtp.so": "v2.49.40.260810104044"}
+    assert components["model.pte"]["hashes"] == [{"alg": "SHA-256", "content": digests[2]}]
     root = bom["metadata"]["component"]
     assert (root["name"], root["version"], root["type"]) == ("bundle", 64 * "d", "application")
     assert bom["metadata"]["timestamp"].startswith("2023-11-14T22:13:20")
@@ -57,7 +59,7 @@ def test_an_sbom_names_every_file_and_what_it_needs(
         dependency["ref"]: dependency.get("dependsOn", []) for dependency in bom["dependencies"]
     }
     assert {name: sorted(needed) for name, needed in needs.items()} == {
-        "bundle": sorted(found),
+        "bundle": sorted(components),
         "runner": ["libQnnHtp.so", "liba.so"],
         "liba.so": ["libQnnHtp.so"],
         "libQnnHtp.so": [],
@@ -82,13 +84,13 @@ def state(folder: Path, **changes: object) -> None:
 def test_only_evidence_of_a_pass_of_the_program_is_staged(program: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no statement"):
         find_evidence([program], tmp_path)
-    other = tmp_path / "other.pte"
-    other.write_bytes(b"of which there is no statement")
+    without_statement = tmp_path / "other.pte"
+    without_statement.write_bytes(b"of which there is no statement")
     state(tmp_path)
-    assert list(find_evidence([other, program], tmp_path)) == [program]
-    same = tmp_path / "same.pte"
-    same.write_bytes(program.read_bytes())
-    assert list(find_evidence([program, other, same], tmp_path)) == [program, same]
+    assert list(find_evidence([without_statement, program], tmp_path)) == [program]
+    copy = tmp_path / "same.pte"
+    copy.write_bytes(program.read_bytes())
+    assert list(find_evidence([program, without_statement, copy], tmp_path)) == [program, copy]
     (path,) = find_evidence([program], tmp_path).values()
     assert path.name == f"{statements.SHA256}.intoto.json"
     path.write_text("{}")

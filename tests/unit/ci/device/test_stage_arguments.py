@@ -37,11 +37,15 @@ def test_a_runtime_is_a_directory_or_an_artifact(
         if not caller:
             monkeypatch.delenv("QNN_CI_CALLER_DIR")
         assert find_runtime("runtime", Progress()) == tmp_path / "runtime"
-    asked = []
-    monkeypatch.setattr(verb, "locate_artifact", lambda *words: asked.append(words[0]) or words[0])
-    monkeypatch.setattr(ArtifactRequest, "root", property(lambda one: one.name), raising=False)
+    requests = []
+    monkeypatch.setattr(
+        verb, "locate_artifact", lambda *words: requests.append(words[0]) or words[0]
+    )
+    monkeypatch.setattr(
+        ArtifactRequest, "root", property(lambda request: request.name), raising=False
+    )
     assert find_runtime("android+qnn-sdk@2.43.0.260128", Progress()) == "qnn-sdk"
-    assert (asked[0].release.version, asked[0].options.offline) == ("2.43.0.260128", True)
+    assert (requests[0].release.version, requests[0].options.offline) == ("2.43.0.260128", True)
 
 
 def test_a_missing_runner_tells_which_session_builds_it(tmp_path: Path, home: Path) -> None:

@@ -21,7 +21,7 @@ PHONES = {"one": "device", "two": "device", "locked": "unauthorized"}
 
 
 @pytest.mark.parametrize(
-    ("wanted", "variable", "phones", "chosen"),
+    ("requested", "variable", "phones", "chosen"),
     [
         ("one", "two", PHONES, "one"),  # the option before the variable
         ("two", "one", PHONES, "two"),
@@ -31,11 +31,15 @@ PHONES = {"one": "device", "two": "device", "locked": "unauthorized"}
     ],
 )
 def test_the_requested_phone_or_the_only_one_is_chosen(
-    wanted: str, variable: str, phones: dict[str, str], chosen: str, monkeypatch: pytest.MonkeyPatch
+    requested: str,
+    variable: str,
+    phones: dict[str, str],
+    chosen: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("ANDROID_SERIAL", variable)
     monkeypatch.setattr(connection, "list_phones", lambda _: phones)
-    assert choose_phone("adb", wanted) == chosen
+    assert choose_phone("adb", requested) == chosen
     for gone in ("gone", "locked"):
         monkeypatch.setenv("ANDROID_SERIAL", gone)
         with pytest.raises(UnfitError, match=gone):
@@ -110,8 +114,8 @@ def test_only_expected_files_of_a_device_archive_are_unpacked(
         tar.addfile(link)
     program = make_program(tmp_path)
     assert program.unpack(stream.getvalue(), tmp_path) == (False, 0)
-    held = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
-    assert held == {OUTPUTS, f"{OUTPUTS}/most.raw"}, "and no log, because none was sent"
+    unpacked = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
+    assert unpacked == {OUTPUTS, f"{OUTPUTS}/most.raw"}, "and no log, because none was sent"
     assert [start.memory_bytes for start in program.starts] == [2048]
 
 

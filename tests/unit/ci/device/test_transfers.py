@@ -62,14 +62,16 @@ def bundle(tmp_path: Path) -> Path:
         path = place / FILES / name
         path.write_text(f"the bytes of {name}")
         rows.append(BundleFile(name, hash_file(path), path.stat().st_size))
-    made = Bundle(target=Target.LINUX, socs=("SM8650",), runner="runner", qnn="", files=tuple(rows))
-    write_json(place / BUNDLE, msgspec.to_builtins(made))
+    bundle_written = Bundle(
+        target=Target.LINUX, socs=("SM8650",), runner="runner", qnn="", files=tuple(rows)
+    )
+    write_json(place / BUNDLE, msgspec.to_builtins(bundle_written))
     return place
 
 
 def test_a_bundle_with_a_changed_file_is_refused(bundle: Path) -> None:
-    whole = read_bundle(bundle)
-    assert [one.name for one in whole.files] == ["libQnnHtp.so", "runner"]
+    unchanged = read_bundle(bundle)
+    assert [file.name for file in unchanged.files] == ["libQnnHtp.so", "runner"]
     for name, text in (("libQnnHtp.so", "THE BYTES OF LIB"), ("runner", "other"), ("runner", None)):
         file = bundle / FILES / name
         before = file.read_text()
@@ -77,7 +79,7 @@ def test_a_bundle_with_a_changed_file_is_refused(bundle: Path) -> None:
         with pytest.raises(UnfitError, match=rf"{name} is not the file"):
             read_bundle(bundle)
         file.write_text(before)
-    assert read_bundle(bundle).digest == whole.digest
+    assert read_bundle(bundle).digest == unchanged.digest
     for text in ('{"other": ' + "[" * 99_999, "{}"):
         (bundle / BUNDLE).write_text(text)
         with pytest.raises(UnfitError, match=r"is not a bundle(.|\n)*stage"):
@@ -89,30 +91,32 @@ def test_a_digest_is_over_the_names_and_the_bytes_of_all_files() -> None:
     for rows in ("a 1 b 2", "a 1", "a 1 c 2", "a 1 b 3", "a 2 b 1"):
         words = rows.split()
         files = tuple(BundleFile(*pair, 1) for pair in zip(words[::2], words[1::2], strict=True))
-        made = Bundle(target=Target.LINUX, socs=(), runner="a", qnn="", files=files)
-        digests.append(made.digest)
+        digested = Bundle(target=Target.LINUX, socs=(), runner="a", qnn="", files=files)
+        digests.append(digested.digest)
     assert len({*digests}) == 5
     assert digests[0] == hashlib.sha256(b"a 1\nb 2\n").hexdigest()
 
 
 def test_kept_programs_are_listed_in_order_and_damaged_ones_are_named(tmp_path: Path) -> None:
-    kept = tmp_path / "kept"
+    kept_folder = tmp_path / "kept"
     names = [f"case{number}" for number in (7, 3, 9, 1)]
     for name in names:
         record = {"compiled": {"program": f"{name}.pte", "sets": 0, "inputs": []}}
-        write_record(kept / name, msgspec.json.encode(record))
-    (kept / "case0").mkdir()
-    write_record(kept / "older/case4", b"damaged")  # of another run that kept its cases there
-    expected = [kept / name / "artifact" / f"{name}.pte" for name in sorted(names)]
-    assert list(list_programs(kept)) == expected
+        write_record(kept_folder / name, msgspec.json.encode(record))
+    (kept_folder / "case0").mkdir()
+    write_record(
+        kept_folder / "older/case4", b"damaged"
+    )  # of another run that kept its cases there
+    expected = [kept_folder / name / "artifact" / f"{name}.pte" for name in sorted(names)]
+    assert list(list_programs(kept_folder)) == expected
     assert list(list_programs(None)) == []
     deep = b'{"compiled": {"program": "m.pte", "sets": 1, "inputs": ' + b"[" * 99_999
     for damaged in (b"{}", b'{"compiled": 1}', deep):
-        write_record(kept / "case3", damaged)
+        write_record(kept_folder / "case3", damaged)
         with pytest.raises(UsageError, match=r"case3/artifact/artifact\.json is damaged"):
-            list(list_programs(kept))
+            list(list_programs(kept_folder))
     with pytest.raises(UsageError, match="contains no case"):
-        list(list_programs(kept / "case0"))
+        list(list_programs(kept_folder / "case0"))
 
 
 def write_record(case: Path, data: bytes) -> Path:
@@ -156,31 +160,31 @@ exit $(cat program.pte)
 
 @pytest.mark.parametrize("android", [True, False])
 def test_the_manual_run_script_fails_if_one_case_fails(tmp_path: Path, android: bool) -> None:
-    kept, bundle = tmp_path / "kept", tmp_path / "a bundle"
+    kept_folder, bundle = tmp_path / "kept", tmp_path / "a bundle"
     (bundle / FILES).mkdir(parents=True)
     (bundle / FILES / "runner").write_text(RUNNER)
     record = {"compiled": {"program": "m.pte", "sets": 1, "inputs": [{}]}}
     codes = {"a": "0", "b": "3", "c": "0"}
     for name, code in codes.items():
-        (kept / name / "artifact/inputs").mkdir(parents=True)
-        (kept / name / "artifact/artifact.json").write_bytes(msgspec.json.encode(record))
-        (kept / name / "artifact/m.pte").write_text(code)
-        (kept / name / "artifact/inputs/0_0.raw").touch()
-    write_by_hand(bundle, "runner", kept, android=android)
+        (kept_folder / name / "artifact/inputs").mkdir(parents=True)
+        (kept_folder / name / "artifact/artifact.json").write_bytes(msgspec.json.encode(record))
+        (kept_folder / name / "artifact/m.pte").write_text(code)
+        (kept_folder / name / "artifact/inputs/0_0.raw").touch()
+    write_by_hand(bundle, "runner", kept_folder, android=android)
     (bundle / "results/old").mkdir(parents=True)
 
     def run() -> tuple[int, str, dict[str, str]]:
         words = ["sh", bundle / RUN_CASES]
         ended = subprocess.run(words, check=False, capture_output=True, text=True)
-        found = {code: (bundle / "results" / code / "code.txt").read_text() for code in codes}
-        return ended.returncode, ended.stdout, found
+        code_files = {code: (bundle / "results" / code / "code.txt").read_text() for code in codes}
+        return ended.returncode, ended.stdout, code_files
 
-    assert run() == (1, "a: 0\nb: 3\nc: 0\n", {one: f"{code}\n" for one, code in codes.items()})
+    assert run() == (1, "a: 0\nb: 3\nc: 0\n", {case: f"{code}\n" for case, code in codes.items()})
     assert list_names(bundle / "results") == {*codes}
     log = (bundle / "results/c/log.txt").read_text()
     assert log == f"0_0.raw\n{bundle}/files {bundle}/files\n"
     with tarfile.open(bundle / "results.tar") as tar:
-        files = {one.name.removeprefix("results/") for one in tar if one.isfile()}
+        files = {member.name.removeprefix("results/") for member in tar if member.isfile()}
     ends = ("code.txt", "log.txt", "outputs/output_0_0.raw")
     assert files == {f"{name}/{end}" for name in codes for end in ends}
     (bundle / "cases/b" / PROGRAM).write_text("0")
@@ -198,8 +202,8 @@ class Starts(DeviceProgram):
 
     def run_once(self, sets: int) -> Sets:
         del sets
-        given: Sets = self.gives.pop(0)
-        return given
+        outputs: Sets = self.gives.pop(0)
+        return outputs
 
 
 def start(*outputs: list[list[Any]]) -> Starts:
@@ -207,9 +211,9 @@ def start(*outputs: list[list[Any]]) -> Starts:
         starts=len(outputs), bundle=SimpleNamespace(target=Target.LINUX), name="adb:1"
     )
     program: Any = SimpleNamespace(spec=SimpleNamespace(source=SimpleNamespace(run=ONE_RUN)))
-    made = Starts(runner, program, 1.0)
-    made.gives = list(outputs)
-    return made
+    starts_of_program = Starts(runner, program, 1.0)
+    starts_of_program.gives = list(outputs)
+    return starts_of_program
 
 
 A, B, ZERO = np.float32([1, 2]), np.float32([3]), np.float32([0.0])
@@ -227,21 +231,21 @@ A, B, ZERO = np.float32([1, 2]), np.float32([3]), np.float32([0.0])
 def test_a_start_with_other_output_bytes_is_a_fault_of_the_case(
     starts: list[Any], unequal: list[int]
 ) -> None:
-    one = start(*starts)
-    assert one.run([]) == starts[0]
-    assert one.unequal == unequal
+    program_starts = start(*starts)
+    assert program_starts.run([]) == starts[0]
+    assert program_starts.unequal == unequal
 
 
 def test_a_lease_owner_is_gone_only_if_its_process_on_this_computer_has_ended() -> None:
     ended = subprocess.Popen(["true"])
     ended.wait()
-    own, here = name_owner(), socket.gethostname()
-    assert own.startswith(f"{here}-{os.getpid()}-")
-    assert not is_gone(own)
-    assert is_gone(f"{here}-{ended.pid}-0a1b")
-    assert not is_gone(f"other-{here}-{ended.pid}-0a1b")
+    own_name, host = name_owner(), socket.gethostname()
+    assert own_name.startswith(f"{host}-{os.getpid()}-")
+    assert not is_gone(own_name)
+    assert is_gone(f"{host}-{ended.pid}-0a1b")
+    assert not is_gone(f"other-{host}-{ended.pid}-0a1b")
     assert not is_gone("somebody")
-    assert not is_gone(f"{here}-host-0a1b")  # no number of a process
+    assert not is_gone(f"{host}-host-0a1b")  # no number of a process
 
 
 # -- staging; an ELF file is its facts as JSON here ------------------------------------------------
@@ -259,38 +263,38 @@ def write_elf(path: Path, machine: int = X86, *needed: str, **facts: Any) -> Pat
 
 def read_facts(path: Path) -> ElfFacts:
     try:
-        held = json.loads(path.read_bytes())
+        document = json.loads(path.read_bytes())
     except ValueError as error:
         raise ElfError(path, Defect.NOT_ELF) from error
-    note = AndroidNote(30, "r26c", "1") if held.get("android") else None
+    note = AndroidNote(30, "r26c", "1") if document.get("android") else None
     return ElfFacts(
         path,
         1,
         64,
         True,
-        held["machine"],
+        document["machine"],
         3,
         0,
-        needed=tuple(held["needed"]),
-        runpath=tuple(held.get("runpath", ())),
+        needed=tuple(document["needed"]),
+        runpath=tuple(document.get("runpath", ())),
         android=note,
-        interpreter=held.get("interpreter"),
+        interpreter=document.get("interpreter"),
     )
 
 
 @pytest.fixture
 def staged(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, Path]]:
     """What the doctor was asked for: profile, SoC and directory. It finds nothing wrong."""
-    asked: list[tuple[str, str, Path]] = []
+    requests: list[tuple[str, str, Path]] = []
 
     def examine(request: Any, progress: Any) -> Verdict:
         del progress
-        asked.append((request.profile, request.soc, request.roots[STAGING]))
+        requests.append((request.profile, request.soc, request.roots[STAGING]))
         return Verdict(request.profile, ())
 
     monkeypatch.setattr(bundles, "read_elf", read_facts)
     monkeypatch.setattr(bundles, "examine_request", examine)
-    return asked
+    return requests
 
 
 def make_runtime(place: Path, *versions: int, **android: Any) -> Path:
@@ -307,7 +311,7 @@ ANDROID = {"android": True}
 
 
 def list_names(place: Path) -> set[str]:
-    return {one.name for one in place.iterdir()}
+    return {path.name for path in place.iterdir()}
 
 
 @pytest.mark.parametrize(
@@ -325,7 +329,9 @@ def test_a_bundle_has_stub_and_skel_of_each_of_its_socs(
 ) -> None:
     sboms: list[tuple[Any, ...]] = []
     monkeypatch.setattr(bundles.provenance, "has_sbom_library", lambda: has_sbom)
-    monkeypatch.setattr(bundles.provenance, "write_sbom", lambda *given: sboms.append(given))
+    monkeypatch.setattr(
+        bundles.provenance, "write_sbom", lambda *arguments: sboms.append(arguments)
+    )
     runner = write_elf(tmp_path / "bin/runner", ARM, "libQnnSystem.so", "libm.so", **system)
     runtime = make_runtime(tmp_path / "sdk", 73, 75, 79, **system)
     (runtime / "LICENSE.pdf").write_text("terms")
@@ -334,19 +340,19 @@ def test_a_bundle_has_stub_and_skel_of_each_of_its_socs(
     out = tmp_path / "out"
     runtimes = [runtime, tmp_path / "more"]
     bundle = stage(["sm8650", "SM8550", "SM8650"], runner, runtimes, out, progress=Progress())
-    wanted = {"runner", "libQnnHtp.so", "libQnnSystem.so", SKEL75, STUB75}
-    wanted |= {"libQnnHtpV73Stub.so", "libQnnHtpV73Skel.so"}
-    assert {file.name for file in bundle.files} == list_names(out / FILES) == wanted
+    expected = {"runner", "libQnnHtp.so", "libQnnSystem.so", SKEL75, STUB75}
+    expected |= {"libQnnHtpV73Stub.so", "libQnnHtpV73Skel.so"}
+    assert {file.name for file in bundle.files} == list_names(out / FILES) == expected
     assert (bundle.target, bundle.socs, bundle.runner) == (target, ("SM8650", "SM8550"), "runner")
-    assert [one[:2] for one in staged] == [(profile, "SM8650"), (profile, "SM8550")]
+    assert [request[:2] for request in staged] == [(profile, "SM8650"), (profile, "SM8550")]
     assert all(place.name == FILES for _, _, place in staged)
-    assert {oct((out / FILES / name).stat().st_mode & 0o777) for name in wanted} == {"0o755"}
+    assert {oct((out / FILES / name).stat().st_mode & 0o777) for name in expected} == {"0o755"}
     assert list_names(out / "licences") == {"LICENSE.pdf", "NOTICE"}
     assert read_bundle(out) == bundle
     assert json.loads((out / BUNDLE).read_bytes())["schema_version"] == 1
     assert (out / "by-hand.md").is_file()
     assert list_names(out) == {RECORD, BUNDLE, FILES, "licences", "by-hand.md"}
-    assert [(path.name, *given) for path, *given in sboms] == [
+    assert [(path.name, *arguments) for path, *arguments in sboms] == [
         ("sbom.cdx.json", bundles.BUNDLE_NAME, bundle.digest, list_parts(bundle, out / FILES))
     ] * has_sbom
 
@@ -366,13 +372,16 @@ def test_bundle_for_the_emulator_is_staged_without_the_doctor(tmp_path: Path, st
     assert "adb" not in (tmp_path / "out/by-hand.md").read_text()
 
 
-@pytest.mark.parametrize(("own", "other"), [(ANDROID, {}), ({}, ANDROID)])
+@pytest.mark.parametrize(("of_runner", "of_other"), [(ANDROID, {}), ({}, ANDROID)])
 def test_libraries_of_another_system_are_not_staged(
-    tmp_path: Path, staged: Any, own: dict[str, Any], other: dict[str, Any]
+    tmp_path: Path, staged: Any, of_runner: dict[str, Any], of_other: dict[str, Any]
 ) -> None:
     del staged
-    runner = write_elf(tmp_path / "runner", ARM, **own)
-    runtimes = [make_runtime(tmp_path / "a", 75, **other), make_runtime(tmp_path / "b", 75, **own)]
+    runner = write_elf(tmp_path / "runner", ARM, **of_runner)
+    runtimes = [
+        make_runtime(tmp_path / "a", 75, **of_other),
+        make_runtime(tmp_path / "b", 75, **of_runner),
+    ]
     out = tmp_path / "out"
     stage(["SM8650"], runner, runtimes, out, progress=Progress())
     for name in ("libQnnHtp.so", STUB75):
@@ -397,10 +406,10 @@ def test_a_bundle_includes_programs_signed_libraries_and_evidence(
         (tmp_path / "signed" / name).write_text(name)
     statement = tmp_path / "proof.intoto.json"
     statement.write_text("a pass")
-    asked = []
+    calls = []
 
     def find(programs: Any, folder: Path) -> dict[Path, Path]:
-        asked.append(([*programs], folder))
+        calls.append(([*programs], folder))
         return {program: statement}
 
     monkeypatch.setattr(bundles.provenance, "find_evidence", find)
@@ -419,7 +428,7 @@ def test_a_bundle_includes_programs_signed_libraries_and_evidence(
         signed=tmp_path / "signed",
         progress=Progress(),
     )
-    assert asked == [([program, artifact / "model.pte"], tmp_path / "evidence")]
+    assert calls == [([program, artifact / "model.pte"], tmp_path / "evidence")]
     names = {file.name for file in bundle.files}
     assert names >= {"mine.pte", "libQnnLpai.so", "libQnnLpaiStub.so", "libQnnLpaiSkel.so"}
     assert (out / "evidence" / statement.name).read_text() == "a pass"
@@ -428,9 +437,9 @@ def test_a_bundle_includes_programs_signed_libraries_and_evidence(
     assert staged
     runtimes = [make_runtime(tmp_path / "sdk", 79, **ANDROID)]
     for socs in (["SM8750"], ["SM8650", "SM8750"]):  # the program is for the first of the two
-        for given in ({"programs": [program]}, {"cases": tmp_path / "kept"}):
+        for arguments in ({"programs": [program]}, {"cases": tmp_path / "kept"}):
             with pytest.raises(UnfitError, match=r"\.pte does not load on SM8750") as caught:
-                stage(socs, runner, runtimes, out, progress=Progress(), **given)  # type: ignore[arg-type]
+                stage(socs, runner, runtimes, out, progress=Progress(), **arguments)  # type: ignore[arg-type]
             assert caught.value.why
     second = tmp_path / "second.pte"
     second.write_bytes(make_program(make_binary(soc=("SM8750", 69, 79))))
@@ -445,7 +454,7 @@ def test_a_bundle_includes_programs_signed_libraries_and_evidence(
 
 
 @pytest.mark.parametrize(
-    ("identity", "severity", "here", "refused"),
+    ("identity", "severity", "is_in_bundle", "refused"),
     [
         ("QNN301", Severity.ERROR, True, True),
         ("QNN317", Severity.WARNING, True, True),
@@ -459,16 +468,16 @@ def test_what_the_doctor_finds_in_the_staged_files_is_an_error(
     monkeypatch: pytest.MonkeyPatch,
     identity: str,
     severity: Severity,
-    here: bool,
+    is_in_bundle: bool,
     refused: bool,
 ) -> None:
-    place = f"{tmp_path}/libQnnHtp.so" if here else "/elsewhere"
+    place = f"{tmp_path}/libQnnHtp.so" if is_in_bundle else "/elsewhere"
     first = Finding("QNN000", "subject", "what", str(tmp_path), "why", "fix", Severity.WARNING)
     second = Finding(identity, "subject", "what", place, "why", "fix", severity)
-    found = Verdict("linux", (first, second))
-    monkeypatch.setattr(bundles, "examine_request", lambda *_: found)
-    told = rf"{identity}: what\n  why: why\n  fix: fix"
-    with pytest.raises(UnfitError, match=told) if refused else nullcontext():
+    verdict = Verdict("linux", (first, second))
+    monkeypatch.setattr(bundles, "examine_request", lambda *_: verdict)
+    message = rf"{identity}: what\n  why: why\n  fix: fix"
+    with pytest.raises(UnfitError, match=message) if refused else nullcontext():
         require_fit(Target.LINUX, "SM8650", tmp_path, Progress())
 
 
@@ -498,22 +507,22 @@ def test_staged_libraries_include_their_transitive_needs() -> None:
     def make(name: str, *needed: str) -> ElfFacts:
         return replace(make_facts(ARM, needed=needed), path=Path("/at") / name)
 
-    known = {
+    libraries = {
         "libQnnHtp.so": make("libQnnHtp.so", "libc.so", "liba.so"),
         "liba.so": make("liba.so", "liba.so", "libb.so"),
         "libb.so": make("libb.so"),
         "libother.so": make("libother.so"),
     }
-    closed = close_over(["libQnnHtp.so"], make("runner", "libm.so"), known)
-    assert closed == {one: Path("/at") / one for one in ("libQnnHtp.so", "liba.so", "libb.so")}
-    for wanted, runner in (
+    closed = close_over(["libQnnHtp.so"], make("runner", "libm.so"), libraries)
+    assert closed == {name: Path("/at") / name for name in ("libQnnHtp.so", "liba.so", "libb.so")}
+    for needed_names, runner in (
         (["libgone.so"], make("runner")),
         ([], make("runner", "libQnnGone.so")),
         (["libx.so"], make("runner")),
     ):
-        more = {**known, "libx.so": make("libx.so", "libexecutorch_gone.so")}
+        with_needing_library = {**libraries, "libx.so": make("libx.so", "libexecutorch_gone.so")}
         with pytest.raises(UnfitError, match=r"one\.so is missing") as caught:
-            close_over(wanted, runner, more)
+            close_over(needed_names, runner, with_needing_library)
         assert "--runtime" in caught.value.fix
 
 
@@ -533,9 +542,9 @@ def test_record_of_a_bundle_lists_every_file_with_its_build(tmp_path: Path, stag
         ("m.pte", ""),
         ("runner", ""),
     ]
-    for one in bundle.files:
-        path = tmp_path / one.name
-        assert (one.sha256, one.size_bytes) == (hash_file(path), path.stat().st_size)
+    for file in bundle.files:
+        path = tmp_path / file.name
+        assert (file.sha256, file.size_bytes) == (hash_file(path), path.stat().st_size)
     parts = list_parts(bundle, tmp_path)
     assert [(file.name, file.qnn, needs) for file, needs in parts.items()] == [
         ("libA.so", newer, ()),
@@ -549,10 +558,10 @@ def test_record_of_a_bundle_lists_every_file_with_its_build(tmp_path: Path, stag
 
 
 def test_a_bundle_includes_the_licences_next_to_its_libraries(tmp_path: Path) -> None:
-    own = ("LICENSE", "LICENCE.txt", "QNN_LICENSE.pdf", "NOTICE", "LICENSES/NOTICE2")
-    first = {name: name for name in (*own, "README", "LICENSES/ThirdPartyNotices.txt")}
-    other = {"LICENSE": "LICENSE", "NOTICE": "2", "LICENSES/LICENSE": "3"}
-    for folder, files in (("first", first), ("other", other)):
+    licences = ("LICENSE", "LICENCE.txt", "QNN_LICENSE.pdf", "NOTICE", "LICENSES/NOTICE2")
+    first = {name: name for name in (*licences, "README", "LICENSES/ThirdPartyNotices.txt")}
+    other_texts = {"LICENSE": "LICENSE", "NOTICE": "2", "LICENSES/LICENSE": "3"}
+    for folder, files in (("first", first), ("other", other_texts)):
         for name, text in files.items():
             (tmp_path / folder / name).parent.mkdir(exist_ok=True, parents=True)
             (tmp_path / folder / name).write_text(text)
@@ -561,10 +570,10 @@ def test_a_bundle_includes_the_licences_next_to_its_libraries(tmp_path: Path) ->
     def copy(*folders: str) -> dict[str, str]:
         out = tmp_path / f"out {folders}"
         copy_licences([tmp_path / folder for folder in folders], out)
-        return {one.name: one.read_text() for one in out.glob("*")}
+        return {licence.name: licence.read_text() for licence in out.glob("*")}
 
     alone = copy("first", "gone")
-    names = {Path(one).name for one in own} | {"ThirdPartyNotices.txt"}
+    names = {Path(licence).name for licence in licences} | {"ThirdPartyNotices.txt"}
     assert alone.keys() == names
     assert copy("first", "other") == alone | {"2-NOTICE": "2", "2-LICENSE": "3"}
     assert copy("other")["LICENSE"] == "LICENSE"  # those beside the libraries keep their names

@@ -41,9 +41,9 @@ def describe(sdk: Path) -> dict[str, tuple[str, str | None]]:
     environment = Environment("emulator", (artifact,), {"QNN_SDK_ROOT": str(sdk)})
     tools = list(toolchain.describe_toolchain(environment))
     assert all(isinstance(tool, Tool) for tool in tools)
-    found = {tool.name: (tool.version, tool.sha256) for tool in tools}
-    assert len(found) == len(tools)
-    return found
+    described = {tool.name: (tool.version, tool.sha256) for tool in tools}
+    assert len(described) == len(tools)
+    return described
 
 
 def test_the_toolchain_of_a_report_lists_artifacts_packages_library_and_adaptor(sdk: Path) -> None:
@@ -99,15 +99,15 @@ def test_libraries_used_in_place_are_identified_by_size_and_time(
     library.parent.mkdir(parents=True)
     library.write_bytes(b"four")
     os.utime(library, ns=(1, 2))
-    other = library.with_name("libQnnCpu.so.1")
-    other.touch()
-    os.utime(other, ns=(3, 4))
-    kept = Provisioned("qnn-runtime", "2.49.40", tmp_path)
-    own = Provisioned("qnn-runtime", "2.49.40", tmp_path, adopted=True)
+    other_library = library.with_name("libQnnCpu.so.1")
+    other_library.touch()
+    os.utime(other_library, ns=(3, 4))
+    fetched = Provisioned("qnn-runtime", "2.49.40", tmp_path)
+    adopted = Provisioned("qnn-runtime", "2.49.40", tmp_path, adopted=True)
     tools = (Tool(name="torch", version="2"), Tool(name="adaptor", version="1", sha256="b" * 64))
     named = ("torch 2 None", f"adaptor 1 {'b' * 64}", f"{len(toolchain.LOWERING)} packages")
-    assert toolchain.name_toolchain(tools, Environment("emulator", (kept,), {})) == named
-    assert toolchain.name_toolchain(tools, Environment("emulator", (own,), {})) == (
+    assert toolchain.name_toolchain(tools, Environment("emulator", (fetched,), {})) == named
+    assert toolchain.name_toolchain(tools, Environment("emulator", (adopted,), {})) == (
         *named,
         "lib/x86_64-linux-clang/libQnnCpu.so.1 0 4",
         "lib/x86_64-linux-clang/libQnnHtp.so 4 2",
@@ -115,7 +115,7 @@ def test_libraries_used_in_place_are_identified_by_size_and_time(
 
 
 @pytest.mark.parametrize(
-    ("lacking", "asked"),
+    ("lacking", "modules"),
     [
         ({}, ["a"]),
         ({"a": ImportError}, ["a", "b:c"]),
@@ -124,7 +124,7 @@ def test_libraries_used_in_place_are_identified_by_size_and_time(
     ],
 )
 def test_an_executorch_internal_is_taken_from_the_first_module_that_has_it(
-    monkeypatch: pytest.MonkeyPatch, lacking: dict[str, type[Exception]], asked: list[str]
+    monkeypatch: pytest.MonkeyPatch, lacking: dict[str, type[Exception]], modules: list[str]
 ) -> None:
     tried: list[str] = []
 
@@ -140,7 +140,7 @@ def test_an_executorch_internal_is_taken_from_the_first_module_that_has_it(
         with pytest.raises(ImportError, match="d:e"):
             internals.moved  # noqa: B018 - looks it up
     else:
-        assert internals.moved == f"the object at {asked[-1]}"
-    assert tried == asked
+        assert internals.moved == f"the object at {modules[-1]}"
+    assert tried == modules
     with pytest.raises(AttributeError, match="gone"):
         internals.gone  # noqa: B018 - looks it up

@@ -56,8 +56,8 @@ class TracingPool:
             (directory / DEBUG).write_bytes(bytes(9))
         if self.failure:
             return Ended(None, self.failure, "")
-        made = (self.outputs[: len(sets)], {"accelerator_us": 5}, self.names)
-        return Ended(made, "", "")
+        result = (self.outputs[: len(sets)], {"accelerator_us": 5}, self.names)
+        return Ended(result, "", "")
 
 
 def trace(folder: Path, pool: TracingPool, *, dumped: bool = False) -> RunNotes:
@@ -66,6 +66,10 @@ def trace(folder: Path, pool: TracingPool, *, dumped: bool = False) -> RunNotes:
     spec = CaseSpec("net", Scheme.A8W8, "SM8650", Source(choices=choices))
     program = Program(spec, folder / "program.pte", COMPILED, folder, folder / "run.log")
     return trace_run(program, SETS, JUDGED, pool, 9.0)  # type: ignore[arg-type]
+
+
+def add_one(tensors: list[Any]) -> list[Any]:
+    return [tensor + 1 for tensor in tensors]
 
 
 def test_a_trace_with_the_judged_outputs_gives_its_figures_and_files(tmp_path: Path) -> None:
@@ -77,17 +81,17 @@ def test_a_trace_with_the_judged_outputs_gives_its_figures_and_files(tmp_path: P
     assert trace(tmp_path, pool).files == files  # once more, in a fresh process
     trace(tmp_path, pool, dumped=True)  # every tensor, of the first sample
     assert pool.jobs[-1] == (1, DEBUG_BYTES)
-    pool.outputs = [[tensor + 1 for tensor in tensors] for tensors in JUDGED]
+    pool.outputs = [add_one(tensors) for tensors in JUDGED]
     assert len(trace(tmp_path, pool).faults) == 4
 
 
 def test_the_mean_time_of_a_run_is_noted_where_the_entry_asks_for_it(tmp_path: Path) -> None:
-    for run, told in ((RunOptions(iteration=4), 2.5), (RunOptions(), None)):
+    for run, run_ms in ((RunOptions(iteration=4), 2.5), (RunOptions(), None)):
         spec = CaseSpec("net", Scheme.A8W8, "SM8650", Source(run=run))
         program = Program(spec, tmp_path / "program.pte", COMPILED, tmp_path, tmp_path / "run.log")
         runner = make_runner(None, 9.0)  # type: ignore[arg-type]
         opened = PooledProgram(runner, program, None)  # type: ignore[arg-type]
-        assert runner.note(opened, 0.0025).run_ms == told
+        assert runner.note(opened, 0.0025).run_ms == run_ms
 
 
 @pytest.mark.parametrize("end", ["was killed by SIGABRT", "was killed by SIGKILL"])
@@ -105,7 +109,7 @@ def test_a_difference_is_named_by_its_output_and_set() -> None:
     nan = [[np.array([np.nan])]]
     assert not list(find_differences(nan, nan)), "the same bits"
     with pytest.raises(ValueError, match="zip"):  # not the program that was judged
-        list(find_differences(traced, [one[:1] for one in judged]))
+        list(find_differences(traced, [outputs[:1] for outputs in judged]))
 
 
 def test_the_python_runner_traces_only_what_asks_for_a_trace(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ UPSTREAM = TreeFiles(
 
 
 @pytest.mark.parametrize(
-    ("path", "text", "found"),
+    ("path", "text", "expected"),
     [
         (
             "backends/qnn/aot.py",
@@ -58,9 +58,9 @@ UPSTREAM = TreeFiles(
     ],
 )
 def test_a_file_of_an_executorch_tree_depends_on_its_imports(
-    path: str, text: str, found: str
+    path: str, text: str, expected: str
 ) -> None:
-    assert UPSTREAM.list_dependencies(path, parse_python(text)) == set(found.split())
+    assert UPSTREAM.list_dependencies(path, parse_python(text)) == set(expected.split())
 
 
 def test_dependency_groups_include_the_groups_that_they_name() -> None:
@@ -77,11 +77,14 @@ def test_dependency_groups_include_the_groups_that_they_name() -> None:
 
 def test_the_dependencies_of_a_session_start_from_its_record_and_rule() -> None:
     sessions = RULES.sessions | {"wheels": SessionRule(roots=("docs/*.md", "ci/verbs/b*.py"))}
-    found = read_facts(MemoryTree(FILES), replace(RULES, sessions=sessions), {}).sessions
-    starts = {path for path, parent in found["wheels"].reach.parents.items() if not parent}
-    assert (starts, found["wheels"].is_known) == ({"docs/emulator.md", "ci/verbs/build.py"}, True)
-    assert not found["test_onnx"].is_known
-    android = found["build_android"]
+    sessions_found = read_facts(MemoryTree(FILES), replace(RULES, sessions=sessions), {}).sessions
+    starts = {path for path, parent in sessions_found["wheels"].reach.parents.items() if not parent}
+    assert (starts, sessions_found["wheels"].is_known) == (
+        {"docs/emulator.md", "ci/verbs/build.py"},
+        True,
+    )
+    assert not sessions_found["test_onnx"].is_known
+    android = sessions_found["build_android"]
     assert android.explain("ci/builds/builder.py") == "read by ci/verbs/build.py"
     assert android.explain("manifests/targets.toml") == "the recorded run of the session opened it"
     assert [*android.uses] == [
@@ -162,8 +165,8 @@ def test_changed_keys_of_a_toml_file_are_listed(old: str, new: str, keys: set[st
 )
 def test_markdown_page_changes_only_with_its_code_blocks(old: str, new: str, differs: bool) -> None:
     for before, after in ((old, new), (new, old)):
-        found = list_changed_parts("a.md", before, after)
-        assert found == frozenset({"code"} if differs else ())
+        changed_parts = list_changed_parts("a.md", before, after)
+        assert changed_parts == frozenset({"code"} if differs else ())
 
 
 def test_a_gate_rule_for_the_case_session_plans_all_of_its_cases() -> None:

@@ -91,39 +91,39 @@ ROWS: list[tuple[dict[str, Any], dict[str, Any], int]] = [
 def test_a_pass_is_doubted_if_its_own_row_misses_a_limit_or_figure() -> None:
     lines = []
     for limits, fields, doubted in ROWS:
-        found = doubt(replace(RULE, **limits), **fields)
-        assert len(found) == (doubted != NEVER), (limits, fields)
+        doubts = doubt(replace(RULE, **limits), **fields)
+        assert len(doubts) == (doubted != NEVER), (limits, fields)
         assert len(doubt(None, **fields)) == (doubted == ALWAYS), (limits, fields)
-        lines += found
+        lines += doubts
     check_snapshot(SNAPSHOTS / "doubts.txt", "".join(f"{line}\n" for line in lines))
 
 
-def report_of(*cases: Case, controls: int = 1, **more: Any) -> Report:
+def report_of(*cases: Case, controls: int = 1, **fields: Any) -> Report:
     kind = {"kind": ControlKind.ZEROS, "rejected": True}
-    made = [
+    controls_made = [
         Control(model=case.model, scheme=case.scheme, soc=case.soc, **kind)
         for case in cases[:controls]
     ]
-    return make_report(cases, made, thresholds=(RULE,), **more)
+    return make_report(cases, controls_made, thresholds=(RULE,), **fields)
 
 
 def test_a_doubt_names_its_case_and_a_missing_control() -> None:
-    other = replace(GOOD, model="n", fallback_nodes=2)
+    with_fallback = replace(GOOD, model="n", fallback_nodes=2)
     skipped = replace(GOOD, model="o", status=Status.UNSUPPORTED, findings=say("no"))
-    assert [*_doubt_cases(report_of(GOOD, other, skipped))] == [
+    assert [*_doubt_cases(report_of(GOOD, with_fallback, skipped))] == [
         "n 8a8w S passed with 2 nodes on the CPU, no control"
     ]
 
 
 def test_each_case_that_departs_from_its_recorded_figures_is_reported() -> None:
-    other = replace(GOOD, model="n", sqnr_db=40.0, sqnr_db_quantized=50.0)
-    failed = replace(other, model="o", status=Status.FAILED, findings=say("no"))
+    higher = replace(GOOD, model="n", sqnr_db=40.0, sqnr_db_quantized=50.0)
+    failed = replace(higher, model="o", status=Status.FAILED, findings=say("no"))
     recorded = {
         str(GOOD): Baseline(sqnr_db=30.0 - MAX_CHANGE_DB),
-        str(other): Baseline(sqnr_db=30.0, sqnr_db_quantized=60.0),
+        str(higher): Baseline(sqnr_db=30.0, sqnr_db_quantized=60.0),
         str(failed): Baseline(sqnr_db=1.0),
     }
-    first, second = _compare_recorded(report_of(GOOD, other, failed), recorded)
+    first, second = _compare_recorded(report_of(GOOD, higher, failed), recorded)
     assert re.match("n 8a8w S passed.*40.0 dB.*float32 model.*10.0 dB above the 30.0", first)
     assert re.match("n 8a8w S passed.*50.0 dB.*quantized model.*10.0 dB below the 60.0", second)
 
@@ -151,9 +151,9 @@ PLANS: list[tuple[dict[str, Any], dict[str, Any], bool]] = [
 def test_a_report_of_another_job_than_planned_is_a_fault() -> None:
     lines = []
     for report, job, planned in PLANS:
-        found = [*_compare_plan(replace(report_of(GOOD), **report), replace(JOB, **job))]
-        assert len(found) == (not planned), (report, job)
-        lines += found
+        departures = [*_compare_plan(replace(report_of(GOOD), **report), replace(JOB, **job))]
+        assert len(departures) == (not planned), (report, job)
+        lines += departures
     check_snapshot(SNAPSHOTS / "departures.txt", "".join(f"{line}\n" for line in lines))
 
 
@@ -168,8 +168,8 @@ def test_a_report_that_contradicts_its_cases_junit_or_exit_code_is_a_fault() -> 
     skipped = report_of(
         GOOD, replace(GOOD, model="n", status=Status.UNSUPPORTED, findings=say("r"))
     )
-    told = replace(good, summary=replace(good.summary, passed=2))
-    other = render_junit(replace(good, cases=(replace(GOOD, soc="T"),)))
+    wrong_summary = replace(good, summary=replace(good.summary, passed=2))
+    other_junit = render_junit(replace(good, cases=(replace(GOOD, soc="T"),)))
     assert weigh(good) == Evidence(1, 0, ())
     assert weigh(skipped.recounted) == Evidence(1, 0, ())
     let_through = replace(good, controls=tuple(replace(c, rejected=False) for c in good.controls))
@@ -178,14 +178,14 @@ def test_a_report_that_contradicts_its_cases_junit_or_exit_code_is_a_fault() -> 
         "code 1": weigh(good, exit_code=1),
         "a failed case": weigh(failed, exit_code=1),
         "a control that passed": weigh(let_through.recounted, exit_code=1),
-        "another summary": weigh(told),
-        "another junit.xml": weigh(good, junit=other),
+        "another summary": weigh(wrong_summary),
+        "another junit.xml": weigh(good, junit=other_junit),
     }
-    assert [len(one.faults) for one in wrong.values()] == [1] * len(wrong)
+    assert [len(evidence.faults) for evidence in wrong.values()] == [1] * len(wrong)
     (fault,) = weigh(good, junit=render_junit(failed)).faults
     assert fault.endswith("1 of 2 failed in junit.xml, 0 of 2 in the report")
     assert (wrong["a failed case"].ran, wrong["a failed case"].failed) == (1, 1)
-    lines = [f"{name}: {one.faults[0]}\n" for name, one in wrong.items()]
+    lines = [f"{name}: {evidence.faults[0]}\n" for name, evidence in wrong.items()]
     check_snapshot(SNAPSHOTS / "evidence.txt", "".join(lines))
 
 
@@ -202,8 +202,8 @@ def test_a_case_that_is_unsupported_without_a_policy_row_is_a_fault() -> None:
     policy = replace(read_emulator_policy(), unsupported=(row,))
     usual = replace(GOOD, status=Status.UNSUPPORTED, findings=say("no op"), choices="saver")
     cases = [
-        replace(usual, **one)
-        for one in (
+        replace(usual, **fields)
+        for fields in (
             *({}, {"lacks": "lib.so", "findings": ()}),  # the exit code says so
             *({"model": "failed", "status": Status.FAILED}, {"model": "passed", **PASSED}),
             *({"model": "n"}, {"soc": "T"}, {"scheme": "fp16"}),
@@ -211,11 +211,11 @@ def test_a_case_that_is_unsupported_without_a_policy_row_is_a_fault() -> None:
         )
     ]
     for order in (cases, cases[::-1]):
-        specs = [CaseSpec(one.model, Scheme(one.scheme), one.soc) for one in order]
+        specs = [CaseSpec(case.model, Scheme(case.scheme), case.soc) for case in order]
         report = replace(report_of(*order), thresholds=policy.describe_limits(specs))
         (fault,) = _compare_policy(report, policy)
-        told = fault.partition("these cases to be unsupported: ")[2].split(", ")
-        assert sorted(told) == ["m 8a8w S", "m 8a8w S", "m 8a8w T", "m fp16 S", "n 8a8w S"]
+        named = fault.partition("these cases to be unsupported: ")[2].split(", ")
+        assert sorted(named) == ["m 8a8w S", "m 8a8w S", "m 8a8w T", "m fp16 S", "n 8a8w S"]
 
 
 def test_a_case_that_passed_is_doubted_by_the_limits_and_the_budget_of_its_model() -> None:
@@ -233,18 +233,18 @@ def test_a_case_that_passed_is_doubted_by_the_limits_and_the_budget_of_its_model
 
 def test_a_report_with_other_limits_than_the_policys_is_a_fault() -> None:
     policy = read_emulator_policy()
-    first, *rest = policy.describe_limits([CaseSpec(GOOD.model, Scheme.A8W8, GOOD.soc)])
+    first, *other_limits = policy.describe_limits([CaseSpec(GOOD.model, Scheme.A8W8, GOOD.soc)])
     looser = replace(first, max_abs=1e9)
-    for limits, told in (
-        ((first, *rest), 0),
-        ((*rest, first), 0),
-        ((looser, *rest), 1),
-        ((looser, first, *rest), 1),  # two for one scheme and model
-        ((*rest,), 1),
-        ((first, replace(first, model="other"), *rest), 1),
+    for limits, faults in (
+        ((first, *other_limits), 0),
+        ((*other_limits, first), 0),
+        ((looser, *other_limits), 1),
+        ((looser, first, *other_limits), 1),  # two for one scheme and model
+        ((*other_limits,), 1),
+        ((first, replace(first, model="other"), *other_limits), 1),
     ):
         report = replace(report_of(GOOD), thresholds=limits)
-        assert len([*_compare_policy(report, policy)]) == told
+        assert len([*_compare_policy(report, policy)]) == faults
 
 
 def suite(rows: str, counts: str = "") -> ET.Element:
@@ -273,9 +273,9 @@ SUITES = [
 def test_junit_counts_must_agree_with_its_test_cases() -> None:
     lines = []
     for rows, counts, ran, failed, faulty in SUITES:
-        found = weigh_junit(suite(rows, counts))
-        assert (found.ran, found.failed, len(found.faults)) == (ran, failed, faulty), rows
-        lines += found.faults
+        weighed = weigh_junit(suite(rows, counts))
+        assert (weighed.ran, weighed.failed, len(weighed.faults)) == (ran, failed, faulty), rows
+        lines += weighed.faults
     check_snapshot(SNAPSHOTS / "junit.txt", "".join(f"{line}\n" for line in lines))
 
 

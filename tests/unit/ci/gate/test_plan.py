@@ -229,26 +229,28 @@ def test_each_change_plans_its_sessions_and_cases(row: Row) -> None:
     assert bool(row.everything) == bool(plan.everything)
     assert row.everything in plan.everything
     assert {session.name for session in plan.sessions} == {*SESSIONS.split(), *RULES.sessions}
-    for one in plan.sessions:
-        assert one.reason
-        if plan.everything or not one.run:
+    for planned in plan.sessions:
+        assert planned.reason
+        if plan.everything or not planned.run:
             nothing = NOTHING if plan.changes else NO_CHANGE
-            assert one.reason == (plan.everything or nothing)
-        assert one.by_hand == RULES.session_rule(one.name).by_hand
-        assert one.run or not one.files
-        assert set(one.files) <= {change.path for change in plan.changes}
+            assert planned.reason == (plan.everything or nothing)
+        assert planned.by_hand == RULES.session_rule(planned.name).by_hand
+        assert planned.run or not planned.files
+        assert set(planned.files) <= {change.path for change in plan.changes}
 
 
 def test_a_session_with_unknown_dependencies_or_always_runs_for_any_change() -> None:
-    found = compare(edit(FILES, {"ci/models/model.py": "+x"}), RULES)
-    unknown = replace(found.head.sessions["bench"], is_known=False)
-    head = replace(found.head, sessions={**found.head.sessions, "bench": unknown})
+    difference_found = compare(edit(FILES, {"ci/models/model.py": "+x"}), RULES)
+    unknown = replace(difference_found.head.sessions["bench"], is_known=False)
+    head = replace(
+        difference_found.head, sessions={**difference_found.head.sessions, "bench": unknown}
+    )
     sessions = RULES.sessions | {"bench": SessionRule(always=True)}
     always = msgspec.structs.replace(RULES, sessions=sessions)
     for difference, rules, runs in (
-        (found, RULES, False),
-        (replace(found, head=head), RULES, True),
-        (found, always, True),
+        (difference_found, RULES, False),
+        (replace(difference_found, head=head), RULES, True),
+        (difference_found, always, True),
     ):
         (bench,) = [
             session for session in make_plan(difference, rules).sessions if session.name == "bench"
@@ -258,14 +260,14 @@ def test_a_session_with_unknown_dependencies_or_always_runs_for_any_change() -> 
 
 def test_a_sessions_own_suite_is_that_of_the_head() -> None:
     rules = msgspec.structs.replace(RULES, sessions={})
-    found = compare(edit(FILES, {"Makefile": "x"}), rules)
+    difference = compare(edit(FILES, {"Makefile": "x"}), rules)
     suites = {"bench": {"mlp": ("fp16",)}}, {"bench": {"mlp": ("fp16",), "new": ("8a8w",)}}
     base, head = (
-        replace(tree, suites=one)
-        for tree, one in zip((found.base, found.head), suites, strict=True)
+        replace(tree, suites=suite)
+        for tree, suite in zip((difference.base, difference.head), suites, strict=True)
     )
-    plan = make_plan(replace(found, base=base, head=head), rules)
-    (job,) = (one for one in plan.jobs if one.session == "bench")
+    plan = make_plan(replace(difference, base=base, head=head), rules)
+    (job,) = (planned_job for planned_job in plan.jobs if planned_job.session == "bench")
     assert {case.model for case in job.cases} == {"mlp", "new"}
 
 
@@ -276,10 +278,12 @@ def test_a_session_runs_if_something_that_it_used_before_changes() -> None:
     change = (Change("a.toml", Kind.MODIFIED),)
     difference = Difference(before, TreeFacts({"bench": session}), change, keys)
     plan = make_plan(difference, msgspec.structs.replace(RULES, rule=()))
-    (bench,) = [one for one in plan.sessions if one.name == "bench"]
+    (bench,) = [
+        session_planned for session_planned in plan.sessions if session_planned.name == "bench"
+    ]
     assert (bench.run, bench.reason, plan.everything) == (True, "its environment", "")
-    other = replace(difference, keys={"a.toml": frozenset({"k", "other"})})
-    assert make_plan(other, msgspec.structs.replace(RULES, rule=())).everything
+    other_difference = replace(difference, keys={"a.toml": frozenset({"k", "other"})})
+    assert make_plan(other_difference, msgspec.structs.replace(RULES, rule=())).everything
 
 
 MLP_TREE = TreeFacts(
@@ -319,9 +323,9 @@ def test_a_changed_file_is_covered_only_if_each_changed_key_has_a_rule(
 ) -> None:
     names = ("a.toml#k", "a.toml#kind", "b.toml#k", f"{SOCS}#SM8650.id")
     rules = msgspec.structs.replace(RULES, rule=(Rule(names, ("lint",), "its part"),))
-    found = {} if keys is None else {path: frozenset(keys)}
+    changed_keys = {} if keys is None else {path: frozenset(keys)}
     change = (Change(path, Kind.MODIFIED),)
     uses = {"lint": SessionInputs("lint", Reach(dict), uses={"c.toml#k": "its environment"})}
     tree = replace(MLP_TREE, sessions=MLP_TREE.sessions | uses)
-    plan = make_plan(Difference(tree, tree, change, found), rules)
+    plan = make_plan(Difference(tree, tree, change, changed_keys), rules)
     assert plan.everything == ("" if covered else f"no rule or dependency covers {path}")

@@ -20,12 +20,12 @@ def test_only_a_push_without_its_base_runs_everything(event: str) -> None:
     def fail(*_: str) -> str:
         raise UsageError("gone")
 
-    repository: Any = SimpleNamespace(find_base=fail, resolve=lambda one: f"{one}!")
+    repository: Any = SimpleNamespace(find_base=fail, resolve=lambda revision: f"{revision}!")
     args = Namespace(base="0123456789abcdef", event=event)
     if event == "push":
-        for head, found in (("", "HEAD!"), ("topic", "topic!")):
+        for head, resolved in (("", "HEAD!"), ("topic", "topic!")):
             base, why = find_base(args, repository, head)
-            assert (base, "0123456789ab cannot" in why) == (found, True)
+            assert (base, "0123456789ab cannot" in why) == (resolved, True)
         return
     with pytest.raises(UsageError):
         find_base(args, repository, "")
@@ -34,7 +34,7 @@ def test_only_a_push_without_its_base_runs_everything(event: str) -> None:
 def test_a_plan_of_a_repository_without_rules_says_whose_sessions_it_lists(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = []
+    notes = []
     for files in ((), ("manifests/policies/gate.toml",)):
         for name in files:
             (tmp_path / name).parent.mkdir(parents=True)
@@ -43,5 +43,5 @@ def test_a_plan_of_a_repository_without_rules_says_whose_sessions_it_lists(
         for words in (("init", "-q"), (*who, "commit", "-q", "--allow-empty", "-m", "x")):
             run(["git", "-C", str(tmp_path), *words], check=True)
         assert main(["plan", "--source", str(tmp_path), "--base", "HEAD"]) == 0
-        told.append("sessions of executorch-qnn-ci itself" in capsys.readouterr().err)
-    assert told == [True, False]
+        notes.append("sessions of executorch-qnn-ci itself" in capsys.readouterr().err)
+    assert notes == [True, False]

@@ -38,9 +38,9 @@ def compare_all() -> Difference:
 
 
 def plan_some(changes: frozenset[Change]) -> Plan:
-    whole, paths = compare_all(), {change.path for change in changes}
-    keys = {path: found for path, found in whole.keys.items() if path in paths}
-    difference = replace(whole, changes=tuple(sorted(changes)), keys=keys)
+    all_changes, paths = compare_all(), {change.path for change in changes}
+    keys = {path: names for path, names in all_changes.keys.items() if path in paths}
+    difference = replace(all_changes, changes=tuple(sorted(changes)), keys=keys)
     return make_plan(difference, RULES)
 
 
@@ -51,13 +51,14 @@ def list_running(plan: Plan) -> set[str]:
 @settings(max_examples=150, deadline=None)
 @given(CHANGES, CHANGES)
 def test_the_plan_of_a_union_covers_the_union_of_the_plans(
-    one: frozenset[Change], other: frozenset[Change]
+    first_changes: frozenset[Change], second_changes: frozenset[Change]
 ) -> None:
-    both, first, second = plan_some(one | other), plan_some(one), plan_some(other)
-    assert list_running(both) >= list_running(first) | list_running(second)
-    assert {*both.cases} >= {*first.cases, *second.cases}
-    assert bool(both.everything) >= bool(first.everything or second.everything)
-    sessions = {job.session for job in both.jobs}
+    first, second = plan_some(first_changes), plan_some(second_changes)
+    union = plan_some(first_changes | second_changes)
+    assert list_running(union) >= list_running(first) | list_running(second)
+    assert {*union.cases} >= {*first.cases, *second.cases}
+    assert bool(union.everything) >= bool(first.everything or second.everything)
+    sessions = {job.session for job in union.jobs}
     assert sessions >= {job.session for job in (*first.jobs, *second.jobs)}
 
 
@@ -80,8 +81,12 @@ def test_a_plan_has_a_job_for_each_session_that_runs_and_for_no_other(
 def test_a_plan_does_not_depend_on_the_order_of_changes(changes: frozenset[Change]) -> None:
     backwards = replace(compare_all(), changes=tuple(sorted(changes, reverse=True)))
     forwards = replace(compare_all(), changes=tuple(sorted(changes)))
-    one, other = make_plan(backwards, RULES), make_plan(forwards, RULES)
-    assert (one.sessions, one.cases, one.jobs) == (other.sessions, other.cases, other.jobs)
+    from_backwards, from_forwards = make_plan(backwards, RULES), make_plan(forwards, RULES)
+    assert (from_backwards.sessions, from_backwards.cases, from_backwards.jobs) == (
+        from_forwards.sessions,
+        from_forwards.cases,
+        from_forwards.jobs,
+    )
 
 
 def test_no_change_plans_no_session() -> None:

@@ -63,9 +63,9 @@ class Git:
 @pytest.fixture
 def git(tmp_path: Path) -> Git:
     (tmp_path / "r").mkdir()
-    found = Git(tmp_path / "r")
-    found("init", "-q")
-    return found
+    new_repository = Git(tmp_path / "r")
+    new_repository("init", "-q")
+    return new_repository
 
 
 # -- the trees -------------------------------------------------------------------------------------
@@ -77,12 +77,14 @@ def test_the_base_is_the_merge_base_with_the_main_branch(git: Git) -> None:
     git("branch", "-M", RULES.branch)
     second = git.commit(a="2")
     git("checkout", "-qb", "topic", first)
-    own = git.commit(b="1")
+    topic_commit = git.commit(b="1")
     assert git.repository.find_base("", "") == first
     assert git.repository.find_base("topic", RULES.branch) == first
     assert git.repository.find_base("", RULES.branch) == second
-    git("update-ref", f"refs/remotes/origin/{RULES.branch}", own)
-    assert git.repository.find_base("", "topic") == own, "the origin's main branch comes first"
+    git("update-ref", f"refs/remotes/origin/{RULES.branch}", topic_commit)
+    assert git.repository.find_base("", "topic") == topic_commit, (
+        "the origin's main branch comes first"
+    )
     git("checkout", "-q", "--orphan", "apart")
     git.commit(c="1")
     with pytest.raises(UsageError) as caught:
@@ -116,7 +118,7 @@ def test_the_work_tree_has_the_files_that_git_would_commit(git: Git) -> None:
 
 SUITE = {"mlp": ("fp16", "8a8w"), "net": ("fp16",)}
 TREE = TreeFacts(suite=SUITE)
-CASES = tuple(CaseName(m, s, "SM8650") for m, every in SUITE.items() for s in every)
+CASES = tuple(CaseName(m, s, "SM8650") for m, schemes in SUITE.items() for s in schemes)
 RULE = CaseRule(session="test_emulator", probe="net", shard_s=10.0, max_shards=2)
 
 
@@ -146,8 +148,8 @@ def test_the_keys_of_a_manifest_choose_the_cases(
     path: str, keys: list[str], cases: tuple[CaseName, ...] | None
 ) -> None:
     changed = Difference(TREE, TREE, (), {path: frozenset(keys)} if keys else {})
-    found = choose_cases(path, changed, RULE)
-    assert found is cases is None or {*found} == {*cases}
+    chosen = choose_cases(path, changed, RULE)
+    assert chosen is cases is None or {*chosen} == {*cases}
     assert list_cases(SUITE) == CASES
 
 
@@ -166,8 +168,8 @@ def plan_jobs(*sessions: PlannedSession, **suites: tuple[CaseName, ...]) -> list
     return [*list_jobs(sessions, CASES, rules, suites)]
 
 
-def run(name: str, **more: Any) -> PlannedSession:
-    return PlannedSession(name=name, run=True, reason="r", **more)
+def run(name: str, **fields: Any) -> PlannedSession:
+    return PlannedSession(name=name, run=True, reason="r", **fields)
 
 
 def test_sessions_that_run_become_jobs() -> None:
@@ -226,9 +228,9 @@ def test_the_exit_code_and_reports_of_a_job_are_read(
     tmp_path: Path, code: bytes | None, junit: bytes | None, result: JobResult
 ) -> None:
     folder = leave(tmp_path / "f", code, junit)
-    found = read_result(folder, JOB)
-    fault = found.fault.replace(f"{folder}/reports/unit/junit.xml", "FILE")
-    assert dataclasses.replace(found, fault=fault) == result
+    result_read = read_result(folder, JOB)
+    fault = result_read.fault.replace(f"{folder}/reports/unit/junit.xml", "FILE")
+    assert dataclasses.replace(result_read, fault=fault) == result
     for job in (None, replace(JOB, report="")):
         assert read_result(folder, job) == JobResult(result.exit_code)
 
@@ -265,14 +267,14 @@ def test_a_wrong_plan_or_needs_file_is_refused_with_a_fix(tmp_path: Path) -> Non
     file = tmp_path / "file.json"
     file.write_text(json.dumps({"plan": {"result": "success"}, "x": {}}), encoding="utf-8")
     assert read_needs(file) == {"plan": "success", "x": "missing"}
-    for read, what, fix in (
+    for read, document, fix in (
         (read_plan, "plan", f"create it with `qnn-ci plan --out {file}`"),
         (read_needs, "results of jobs", "write GitHub's toJSON(needs) into it"),
     ):
         file.write_text("[]", encoding="utf-8")
         with pytest.raises(UsageError) as caught:
             read(file)  # type: ignore[operator]
-        assert caught.value.what == f"{file} does not have the format of the {what}"
+        assert caught.value.what == f"{file} does not have the format of the {document}"
         assert caught.value.fix == fix
-        with pytest.raises(UsageError, match=f"the {what}"):
+        with pytest.raises(UsageError, match=f"the {document}"):
             read(Path(os.devnull + "x"))  # type: ignore[operator]

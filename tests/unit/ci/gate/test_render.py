@@ -45,9 +45,9 @@ VERDICTS = (GateVerdict(RED.jobs[:1]), RED, GateVerdict(RED.jobs[2:]), GateVerdi
 SHOWN = [*map(make_document, VERDICTS)]
 PLANS = [*map(make_plan_document, (PLAN, NOTHING))]
 TEXTS = {
-    "plan.txt": lambda: "\n".join(document.render_text(one, 80) for one in PLANS),
+    "plan.txt": lambda: "\n".join(document.render_text(plan, 80) for plan in PLANS),
     "plan.md": lambda: "\n".join(map(document.render_markdown, PLANS)),
-    "verdict.txt": lambda: "\n".join(document.render_text(one, 80) for one in SHOWN),
+    "verdict.txt": lambda: "\n".join(document.render_text(verdict, 80) for verdict in SHOWN),
     "verdict.md": lambda: "\n".join(map(document.render_markdown, SHOWN)),
 }
 

@@ -31,7 +31,10 @@ def test_every_case_is_in_one_shard(durations_s: list[float], data: st.DataObjec
     assert all(shards)
     assert all(list(shard) == sorted(shard) for shard in shards)
     assert shards == split_cases(cases, count, lambda case: case[1])
-    loads = [sum(duration_s for _, duration_s in shard) for shard in shards]
+    loads = []
+    for shard in shards:
+        _, shard_durations_s = zip(*shard, strict=True)
+        loads.append(sum(shard_durations_s))
     assert max(loads) - min(loads) <= max(durations_s) + 1e-3
 
 
@@ -81,11 +84,13 @@ def test_shard_marks_record_positions_and_a_digest_of_the_policy() -> None:
     changed = {
         "unsupported": (),
         "reference": replace(POLICY.reference, min_rms=1.0),
-        "schemes": {one: replace(own, max_abs=1.0) for one, own in POLICY.schemes.items()},
+        "schemes": {
+            scheme: replace(limits, max_abs=1.0) for scheme, limits in POLICY.schemes.items()
+        },
     }
     for name, value in changed.items():
-        other = replace(POLICY, **{name: value})
-        assert take_shard(SPECS, "1/3", other, "python")[1].policy != marks[0].policy
+        changed_policy = replace(POLICY, **{name: value})
+        assert take_shard(SPECS, "1/3", changed_policy, "python")[1].policy != marks[0].policy
     assert take_shard(SPECS[1:], "1/3", POLICY, "python")[1].whole != marks[0].whole
 
 

@@ -55,8 +55,8 @@ class Results:
     def __post_init__(self) -> None:
         emulator, onnx = read_emulator_policy(), read_emulator_policy(lane="onnx")
         specs = select_cases(emulator.suite, ["SM8650"])
-        others = select_cases(onnx.suite, ["SM8650"], lane=LANE)
-        cases, suites = name_cases(specs), {ONNX: name_cases(others)}
+        onnx_specs = select_cases(onnx.suite, ["SM8650"], lane=LANE)
+        cases, suites = name_cases(specs), {ONNX: name_cases(onnx_specs)}
         sessions = [PlannedSession(name=name, run=True, reason="") for name in SESSIONS]
         rules = replace(RULES, cases=RULES.cases and replace(RULES.cases, max_shards=2))
         plan = Plan(base="a", head="b", cases=cases, jobs=list_jobs(sessions, cases, rules, suites))
@@ -78,8 +78,8 @@ class Results:
                 report = make_judged(job.session, part, emulator.describe_limits(part))
                 write_report(replace(report, shard=mark), reports)
             elif job.report:
-                limits = onnx.describe_limits(others)
-                write_report(make_judged(job.session, others, limits), reports)
+                limits = onnx.describe_limits(onnx_specs)
+                write_report(make_judged(job.session, onnx_specs, limits), reports)
 
     def of(self, job: str) -> Path:
         return self.folder / "results" / f"result-{job}"
@@ -87,29 +87,31 @@ class Results:
     def file(self, job: str, name: str) -> Path:
         return next(self.of(job).glob(f"reports/*/{name}"))
 
-    def run_verb(self, *more: str) -> int:
+    def run_verb(self, *options: str) -> int:
         """Return the exit code of the command."""
         files = {name: str(self.folder / name) for name in ("plan.json", "needs.json", "results")}
         words = ["--needs", files["needs.json"], "--results", files["results"]]
-        return main(["gate", files["plan.json"], *words, *more])
+        return main(["gate", files["plan.json"], *words, *options])
 
     def judge(self) -> GateVerdict:
-        return reach_verdict(*(self.folder / one for one in ("plan.json", "needs.json", "results")))
+        return reach_verdict(
+            *(self.folder / name for name in ("plan.json", "needs.json", "results"))
+        )
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made_results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("results")
     Results(folder)
     return folder
 
 
 @pytest.fixture
-def results(made: Path, tmp_path: Path) -> Results:
-    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
-    found = Results.__new__(Results)
-    object.__setattr__(found, "folder", tmp_path)
-    return found
+def results(made_results: Path, tmp_path: Path) -> Results:
+    shutil.copytree(made_results, tmp_path, dirs_exist_ok=True)
+    copied = Results.__new__(Results)
+    object.__setattr__(copied, "folder", tmp_path)
+    return copied
 
 
 Tamper = Callable[[Results], None]
@@ -185,8 +187,8 @@ def change_both(
 
     def both(data: dict[str, Any]) -> None:
         change(data)
-        for name, more in summary.items():
-            data["summary"][name] += more
+        for name, added in summary.items():
+            data["summary"][name] += added
 
     return both
 
@@ -217,11 +219,11 @@ def fail_in_junit(results: Results) -> None:
 
 
 def swap_shards(results: Results) -> None:
-    one, two = (results.file(job, "report.json").parent for job in (ONE, TWO))
-    kept = one.with_name("kept")
-    one.rename(kept)
-    two.rename(one)
-    kept.rename(two)
+    first, second = (results.file(job, "report.json").parent for job in (ONE, TWO))
+    aside = first.with_name("kept")
+    first.rename(aside)
+    second.rename(first)
+    aside.rename(second)
 
 
 def copy_other_lane(results: Results) -> None:
@@ -358,9 +360,11 @@ def test_tampered_results_fail_as_the_authors_fault_and_lost_ones_as_the_machine
 def test_a_planned_case_that_no_shard_ran_is_named(results: Results) -> None:
     plan = read_plan(results.folder / "plan.json")
     assert judge_shards(results.folder / "results", plan) == []
-    other = CaseName("planned", "fp16", "SM8650")
-    (fault,) = judge_shards(results.folder / "results", replace(plan, cases=(*plan.cases, other)))
-    assert str(other) in fault
+    planned_only = CaseName("planned", "fp16", "SM8650")
+    (fault,) = judge_shards(
+        results.folder / "results", replace(plan, cases=(*plan.cases, planned_only))
+    )
+    assert str(planned_only) in fault
 
 
 @pytest.mark.parametrize("name", ["plan.json", "needs.json"])
@@ -397,17 +401,17 @@ def test_a_fault_that_belongs_to_no_job_is_in_json_and_markdown(
     assert "a stray job" in printed
     assert printed.startswith("{" if not markdown else "#")
     if not markdown:
-        told = json.loads(printed)
-        assert (told["green"], len(told["notes"])) == (False, 1)
-        assert {job["verdict"] for job in told["jobs"]} == {"passed"}
-        assert [job["why"] for job in told["jobs"] if job["job"] == ONNX] == ["29 cases"]
+        verdict = json.loads(printed)
+        assert (verdict["green"], len(verdict["notes"])) == (False, 1)
+        assert {job["verdict"] for job in verdict["jobs"]} == {"passed"}
+        assert [job["why"] for job in verdict["jobs"] if job["job"] == ONNX] == ["29 cases"]
 
 
 def test_figures_far_from_the_recorded_ones_are_red(results: Results) -> None:
-    (stem,) = (one.stem for one in suite_folder().glob("onnxruntime-*.toml"))
-    found = re.fullmatch(r"([a-z]+)-([^-]+)-([a-z-]+)-([^-]+)", stem)
-    assert found
-    tools = [{"name": found[at], "version": found[at + 1]} for at in (1, 3)]
+    (stem,) = (path.stem for path in suite_folder().glob("onnxruntime-*.toml"))
+    match = re.fullmatch(r"([a-z]+)-([^-]+)-([a-z-]+)-([^-]+)", stem)
+    assert match
+    tools = [{"name": match[at], "version": match[at + 1]} for at in (1, 3)]
     in_report(lambda data: data.update(toolchain=tools))(results)
     (line,) = (job for job in results.judge().jobs if job.job == ONNX)
     assert line.verdict is JobVerdict.FAILED

@@ -51,13 +51,13 @@ JOBS = [
 
 
 def test_a_job_is_judged_by_exit_code_before_report() -> None:
-    told = []
+    lines = []
     for job, result, verdict in JOBS:
         judged, why = judge_job(job, result, "lost")
         assert judged is verdict, result
-        told.append(f"{verdict.value}: {why or '-'}")
-    told += judge_needs({"plan": "success", "run": "failure"}, all_passed=True)
-    check_snapshot(SNAPSHOTS / "reasons.txt", "\n".join([*told, ""]))
+        lines.append(f"{verdict.value}: {why or '-'}")
+    lines += judge_needs({"plan": "success", "run": "failure"}, all_passed=True)
+    check_snapshot(SNAPSHOTS / "reasons.txt", "\n".join([*lines, ""]))
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_a_failed_github_result_overrides_good_reports(
 
 
 @pytest.mark.parametrize(
-    ("needs", "told"),
+    ("needs", "explanation"),
     [
         ({"a": "cancelled", "b": "skipped"}, "it was cancelled, or timed out"),
         ({"a": "skipped"}, "it was skipped, although it is planned"),
@@ -93,8 +93,10 @@ def test_a_failed_github_result_overrides_good_reports(
         ({"plan": "cancelled"}, "the runner was lost, or the job never started"),
     ],
 )
-def test_githubs_result_explains_a_job_without_a_report(needs: dict[str, str], told: str) -> None:
-    assert describe_needs({"plan": "success", **needs}) == told
+def test_githubs_result_explains_a_job_without_a_report(
+    needs: dict[str, str], explanation: str
+) -> None:
+    assert describe_needs({"plan": "success", **needs}) == explanation
 
 
 SHARD = replace(UNIT, id="unit-1-of-1")

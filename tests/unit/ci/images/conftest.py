@@ -29,13 +29,13 @@ def copy_build_files(checkout: Path) -> None:
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """An engine that can pull the default base, and has one of the user's own."""
-    made = FakeEngine()
+    fake_engine = FakeEngine()
     layers = [pack({"base": b"ubuntu"}, mtime=1), pack({"more": b"of it"}, mtime=2)]
-    made.remote[ROW.image] = FakeImage(layers)
-    made.add(FakeImage([pack({"base": b"debian"})]), OWN)
+    fake_engine.remote[ROW.image] = FakeImage(layers)
+    fake_engine.add(FakeImage([pack({"base": b"debian"})]), OWN)
     monkeypatch.setenv("QNN_CI_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(verb, "connect_engine", made.connect)
-    return made
+    monkeypatch.setattr(verb, "connect_engine", fake_engine.connect)
+    return fake_engine
 
 
 @pytest.fixture

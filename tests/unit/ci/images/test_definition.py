@@ -105,8 +105,10 @@ def test_every_base_is_named_by_digest_with_a_lock_for_its_python() -> None:
 def test_the_image_locks_pin_every_requirement_with_a_hash(python: str) -> None:
     lines = (ROOT / f"manifests/locks/images/python-{python}.txt").read_text("utf-8").splitlines()
     pins = {line.split()[0] for line in lines}
-    wanted = {one for one in wanted_requirements(ROOT) if ";" not in one}
-    assert wanted - pins == set()
+    requirements = {
+        requirement for requirement in wanted_requirements(ROOT) if ";" not in requirement
+    }
+    assert requirements - pins == set()
     unhashed = [line for line in lines if "--hash=sha256:" not in line]
     assert [line.split("==")[0] for line in unhashed] == ["torch"]
 
@@ -157,7 +159,9 @@ def test_the_docker_context_contains_only_our_files_and_wheels(
     assert first.getvalue() == second.getvalue()
     with tarfile.open(fileobj=io.BytesIO(first.getvalue())) as archive:
         modes = {member.name: member.mode for member in archive}
-        sent = {one.name: archive.extractfile(one).read() for one in archive if one.isreg()}  # type: ignore[union-attr]
+        sent = {
+            member.name: archive.extractfile(member).read() for member in archive if member.isreg()
+        }  # type: ignore[union-attr]
     files = {name: ROOT / name for name in modes}
     files |= {f"wheels/{wheel.name}": wheel for wheel in wheels} | {
         "locks/apt.lock": plan().apt_lock
@@ -216,8 +220,8 @@ def test_a_full_disk_of_the_engine_exits_with_4_and_other_errors_with_5() -> Non
         error = explain_error(OSError(text))
         assert (error.exit_code, error.why) == (4, text)
     assert explain_error(OSError("no such image")).exit_code == 5
-    told = APIError("500 Server Error", explanation="no such image: x")
-    assert explain_error(told).why == "no such image: x"
+    error_of_api = APIError("500 Server Error", explanation="no such image: x")
+    assert explain_error(error_of_api).why == "no such image: x"
     assert explain_error(APIError("write: no space left on device")).exit_code == 4
 
 
@@ -263,10 +267,11 @@ def test_the_failing_build_step_of_docker_or_podman_is_named(words: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("told", "error"), [("", "write /x: No space left on device"), ("no space left on device", "1")]
+    ("printed", "error"),
+    [("", "write /x: No space left on device"), ("no space left on device", "1")],
 )
-def test_a_build_that_fails_on_a_full_disk_exits_with_4(told: str, error: str) -> None:
-    events = [{"stream": f"Step 1/1 : RUN dd\n{told}\n"}, {"error": error}]
+def test_a_build_that_fails_on_a_full_disk_exits_with_4(printed: str, error: str) -> None:
+    events = [{"stream": f"Step 1/1 : RUN dd\n{printed}\n"}, {"error": error}]
     with pytest.raises(StoreError) as caught:
         follow_build(events, "tiny", Progress())
     assert caught.value.exit_code == 4

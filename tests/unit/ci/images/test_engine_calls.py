@@ -49,9 +49,9 @@ def test_an_unpullable_base_image_is_reported_before_wheels_are_fetched(
     engine.remote.clear()
     assert main(["image", "build"]) == ExitCode.DOWNLOAD
     assert names(engine) == ["pull"]
-    told = capsys.readouterr().err
-    assert "no route to host" in told
-    assert "--base" in told
+    errors = capsys.readouterr().err
+    assert "no route to host" in errors
+    assert "--base" in errors
 
 
 @pytest.mark.usefixtures("wheels")
@@ -80,7 +80,7 @@ def test_an_existing_image_is_reused_unless_fresh_is_requested(engine: Any) -> N
     assert second.size_bytes == first.size_bytes > 0
     assert len(engine.called("build")) == 1
     build_image(engine, "emulator", Progress(), fresh=True)
-    assert [one["nocache"] for one in engine.called("build")] == [False, True]
+    assert [call["nocache"] for call in engine.called("build")] == [False, True]
 
 
 @pytest.mark.usefixtures("wheels")
@@ -145,12 +145,12 @@ def describe_calls(engine: Any) -> str:
         lines.append(name)
         host = call.get("host_config", {})
         rows = {**call, **host, **(call.get("environment") or {})}
-        for one in rows.pop("mounts", ()):
-            access = "read-only" if one["ReadOnly"] else "writable"
-            lines.append(f"  {one['Type']} {one['Source']} at {one['Target']}, {access}")
+        for mount in rows.pop("mounts", ()):
+            access = "read-only" if mount["ReadOnly"] else "writable"
+            lines.append(f"  {mount['Type']} {mount['Source']} at {mount['Target']}, {access}")
         for key in ("host_config", "environment", "files"):
             rows.pop(key, None)
-        lines += [f"  {key}: {one}" for key, one in sorted(rows.items())]
+        lines += [f"  {key}: {value}" for key, value in sorted(rows.items())]
     return "\n".join(lines) + "\n"
 
 
@@ -177,10 +177,10 @@ def test_a_shell_has_the_callers_place_ids_and_settings_and_is_removed(
     assert put["files"]["passwd"] == f"root:x\ndev:x:1000:100:dev:{HOME}:/bin/bash\n".encode()
     assert put["files"]["group"] == b"root:x\ndev:x:100:\n"
     text = describe_calls(engine).replace(str(tmp_path), "TMP")
-    known: dict[str, str] = {}
+    names_of_digests: dict[str, str] = {}
     text = re.sub(
         rf"\b[0-9a-f]{{12,64}}\b|emulator-[0-9a-f]{{8}}|{re.escape(tempfile.gettempdir())}/\S+",
-        lambda one: known.setdefault(one[0], f"<{len(known)}>"),
+        lambda match: names_of_digests.setdefault(match[0], f"<{len(names_of_digests)}>"),
         text,
     )
     check_snapshot(Path(__file__).with_name("snapshots") / "shell.txt", text)
@@ -200,8 +200,8 @@ def test_checkouts_of_one_name_share_a_home_and_no_environments(
         mounts = engine.called("container")[-1]["host_config"]["mounts"]
         named = {mount["Target"]: mount["Source"] for mount in mounts}
         volumes.append((named[HOME], named[f"{checkout}/.nox"]))
-    (home, first), (same, second) = volumes
-    assert (home == same, first == second) == (True, False)
+    (home, first), (second_home, second) = volumes
+    assert (home == second_home, first == second) == (True, False)
 
 
 @pytest.mark.parametrize("where", ["", "own", "linked"])

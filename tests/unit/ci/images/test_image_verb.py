@@ -90,24 +90,24 @@ def test_each_image_command_reads_as_its_snapshot(
     monkeypatch.setattr(locking, "resolve_lock", lambda *_: "a==1\nb==2\n")
     shown = []
     for row in COMMANDS.strip().splitlines():
-        state, _, rest = row.partition(" ")
+        state, _, command_words = row.partition(" ")
         if state.isupper():
             prepare(engine, checkout, locks, state)
-        words = (rest if state.isupper() else row).replace("OWN", OWN).split()
+        words = (command_words if state.isupper() else row).replace("OWN", OWN).split()
         if state == "LARGE":
             words += ["--base", "large:1"]
         engine.calls.clear()
         code = main(["image", *words])
         out, err = capsys.readouterr()
-        told = [line for line in err.splitlines() if line.startswith(("note", "base", "error"))]
+        messages = [line for line in err.splitlines() if line.startswith(("note", "base", "error"))]
         calls = " ".join(name for name, _ in engine.calls if not name.startswith("probe"))
         base = recall_base(checkout)
-        lines = [*told, *out.splitlines(), f"asked: {calls}", f"remembered: {base}"]
+        lines = [*messages, *out.splitlines(), f"asked: {calls}", f"remembered: {base}"]
         shown += [f"{row} -> {code:d}", *(f"  {line}".rstrip() for line in lines)]
-    known: dict[str, str] = {}
+    names_of_digests: dict[str, str] = {}
 
     def name_digest(match: re.Match[str]) -> str:
-        return known.setdefault(match[0], f"<{len(known)}>")
+        return names_of_digests.setdefault(match[0], f"<{len(names_of_digests)}>")
 
     text = re.sub(r"\b[0-9a-f]{12,64}\b", name_digest, "\n".join(shown) + "\n")
     check_snapshot(Path(__file__).with_name("snapshots") / "verb.txt", text)

@@ -36,11 +36,11 @@ LOW = pack({"low": b"l"})
 @pytest.fixture
 def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """An engine with a base of the user's own and the default one."""
-    made = FakeEngine()
-    made.add(FakeImage([LOW]), OWN)
-    made.add(FakeImage([pack({"base": b"ubuntu"})]), ROW.image)
+    fake_engine = FakeEngine()
+    fake_engine.add(FakeImage([LOW]), OWN)
+    fake_engine.add(FakeImage([pack({"base": b"ubuntu"})]), ROW.image)
     monkeypatch.setenv("QNN_CI_HOME", str(tmp_path / "home"))
-    return made
+    return fake_engine
 
 
 def write_layer(*members: Mapping[str, Any]) -> bytes:
@@ -105,11 +105,11 @@ def test_an_unknown_image_or_a_build_outside_a_checkout_is_refused(
 def test_the_python_of_a_base_image_is_that_of_its_distribution(
     engine: Any, monkeypatch: pytest.MonkeyPatch, release: bytes, python: str
 ) -> None:
-    asked: list[tuple[str, str]] = []
+    files_read: list[tuple[str, str]] = []
 
     def read(client: Any, container: str, path: str) -> str:
         assert client is engine
-        asked.append((container, path))
+        files_read.append((container, path))
         return release.decode()
 
     monkeypatch.setattr(definition, "read_file", read)
@@ -121,7 +121,7 @@ def test_the_python_of_a_base_image_is_that_of_its_distribution(
         name = "fedora-44" if b"fedora" in release else "None-None"
         assert caught.value.what == f"{OWN} is based on {name}, whose Python version is unknown"
         assert all(release in caught.value.fix for release in definition.PYTHONS)
-    assert asked == [("probe", "/usr/lib/os-release")]
+    assert files_read == [("probe", "/usr/lib/os-release")]
     assert engine.calls[-1] == ("probe removed", {})
 
 
@@ -140,24 +140,31 @@ def save(folder: Path, layers: list[bytes], config: Mapping[str, Any]) -> Path:
 
 def test_layers_of_equal_contents_become_equal_bytes(tmp_path: Path) -> None:
     xattr = {"SCHILY.xattr.user.a": "b"}
-    made = ({"mtime": 1, "uname": "me", "pax_headers": {**xattr, "x": "1"}}, {"pax_headers": xattr})
+    fields_of_layers = (
+        {"mtime": 1, "uname": "me", "pax_headers": {**xattr, "x": "1"}},
+        {"pax_headers": xattr},
+    )
     base = write_layer({**PLAIN, "mtime": 5, "uname": "them"})
     targets = []
-    for name, fields in zip(("one", "two"), made, strict=True):
+    for name, fields in zip(("one", "two"), fields_of_layers, strict=True):
         layers = [base, write_layer({**PLAIN, **fields})]
-        own = {"architecture": "amd64", "os": "linux", "config": {"Hostname": name}}
+        configuration = {"architecture": "amd64", "os": "linux", "config": {"Hostname": name}}
         words: dict[str, Any] = {"keep_layers": 1, "time_s": 86400, "labels": {}}
-        normalize_image(save(tmp_path, layers, own), tmp_path / "image.tar", **words)
+        normalize_image(save(tmp_path, layers, configuration), tmp_path / "image.tar", **words)
         targets.append((tmp_path / "image.tar").read_bytes())
     assert targets[0] == targets[1]
     with tarfile.open(tmp_path / "image.tar") as image:
-        layers = [one.name for one in image if one.name.endswith(".tar")]
-        found = []
+        layers = [
+            member_of_image.name
+            for member_of_image in image
+            if member_of_image.name.endswith(".tar")
+        ]
+        members = []
         for name in layers:
             with tarfile.open(fileobj=image.extractfile(name)) as layer:
-                found += layer.getmembers()
-    kept, member = found
-    assert (kept.mtime, kept.uname) == (5, "them")
+                members += layer.getmembers()
+    base_member, member = members
+    assert (base_member.mtime, base_member.uname) == (5, "them")
     assert (member.mtime, member.uname, member.pax_headers) == (86400, "", xattr)
 
 

@@ -105,9 +105,9 @@ UNITS: list[tuple[str, str, AppUnit]] = [
 
 def test_app_checks_find_their_faulty_example_and_not_the_good_one() -> None:
     shown = ""
-    for code, special, given in UNITS:
-        found = [one for one in APPS.judge(given) if one.id == code]
-        shown += f"{code} {special}".rstrip() + "\n" + (show(found) or "  nothing\n")
+    for code, special, app in UNITS:
+        findings = [finding for finding in APPS.judge(app) if finding.id == code]
+        shown += f"{code} {special}".rstrip() + "\n" + (show(findings) or "  nothing\n")
     check_snapshot(SNAPSHOTS / "app_checks.txt", shown)
 
 
@@ -165,14 +165,18 @@ PAIRS: dict[str, tuple[Make, Make]] = {
 @pytest.mark.parametrize("code", PAIRS)
 def test_each_fault_is_found_in_a_real_app(code: str, tmp_path: Path) -> None:
     fault, near = (make(tmp_path / name) for make, name in zip(PAIRS[code], "ab", strict=True))
-    (found,) = (one for one in judge(fault, tmp_path / "1") if one.id == code)
-    assert str(tmp_path / "1") not in f"{found.where}{found.fix}"
-    assert code not in {one.id for one in judge(near, tmp_path / "2")}
+    (finding_of_fault,) = (
+        finding for finding in judge(fault, tmp_path / "1") if finding.id == code
+    )
+    assert str(tmp_path / "1") not in f"{finding_of_fault.where}{finding_of_fault.fix}"
+    assert code not in {finding.id for finding in judge(near, tmp_path / "2")}
 
 
 def test_every_check_has_a_test() -> None:
-    others = {"QNN861", "QNN862"}  # in UNITS
-    assert {check.id for check in (*APPS.checks, *PAIRINGS.checks)} == PAIRS.keys() | others
+    checked_in_units = {"QNN861", "QNN862"}  # in UNITS
+    assert {
+        check.id for check in (*APPS.checks, *PAIRINGS.checks)
+    } == PAIRS.keys() | checked_in_units
 
 
 def context(soc: str, number: int, hexagon: int, vtcm_mb: int = 8) -> bytes:
@@ -202,7 +206,7 @@ PLAIN_PROGRAM = {"assets/a.bin": V75, "assets/m.pte": NO_CONTEXT}
 
 
 def lacking(name: str) -> dict[str, bytes]:
-    return {one: data for one, data in SET.items() if one != name}
+    return {library_name: data for library_name, data in SET.items() if library_name != name}
 
 
 # An app, and the SoCs that it is judged for.
@@ -263,8 +267,8 @@ def test_real_apps_are_judged_for_their_socs(tmp_path: Path) -> None:
     """The doctor's checks of libraries and programs are included."""
     shown = ""
     for number, (name, (make, socs)) in enumerate(APPS_AND_SOCS.items()):
-        found = judge(make(tmp_path / str(number)), tmp_path / "scratch", *socs.split())
-        texts = show(found) or "  nothing\n"
+        findings = judge(make(tmp_path / str(number)), tmp_path / "scratch", *socs.split())
+        texts = show(findings) or "  nothing\n"
         shown += f"{name}: {socs or 'no SoC'}\n{texts}"
     assert str(tmp_path) not in shown
     check_snapshot(SNAPSHOTS / "apps.txt", shown)
@@ -273,7 +277,7 @@ def test_real_apps_are_judged_for_their_socs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "manifest", "extracts"),
     [
-        *((Kind.APK, AppManifest(extracts=one), True) for one in (None, True)),
+        *((Kind.APK, AppManifest(extracts=flag), True) for flag in (None, True)),
         (Kind.APK, INSIDE, False),
         (Kind.APK, AppManifest(fault="it is not XML"), None),
         (Kind.APK, None, None),
@@ -294,7 +298,7 @@ ABSENCES = "QNN216 QNN304 QNN309 QNN310 QNN311 QNN312 QNN317 QNN850 QNN851 QNN85
 
 
 @pytest.mark.parametrize(
-    ("kind", "more", "notes", "warnings"),
+    ("kind", "fields", "notes", "warnings"),
     [
         (Kind.APK, {}, "", ""),
         (Kind.DIRECTORY, {"pointers": ("m.pte",)}, ABSENCES, ""),
@@ -302,21 +306,21 @@ ABSENCES = "QNN216 QNN304 QNN309 QNN310 QNN311 QNN312 QNN317 QNN850 QNN851 QNN85
     ],
 )
 def test_severity_of_an_app_finding_depends_on_the_kind_of_app(
-    kind: Kind, more: Mapping[str, Any], notes: str, warnings: str
+    kind: Kind, fields: Mapping[str, Any], notes: str, warnings: str
 ) -> None:
-    given = AppUnit("app", kind, None, **more)
-    others = "QNN228 QNN230 QNN854 QNN856 QNN860 QNN861 QNN872"
-    found: dict[str, list[str]] = {"note": [], "warning": [], "error": []}
-    for code in f"{ABSENCES} {others}".split():
+    app = AppUnit("app", kind, None, **fields)
+    other_codes = "QNN228 QNN230 QNN854 QNN856 QNN860 QNN861 QNN872"
+    codes_by_severity: dict[str, list[str]] = {"note": [], "warning": [], "error": []}
+    for code in f"{ABSENCES} {other_codes}".split():
         where = "app: lib/arm64-v8a/libQnnHtp.so"
-        weighed = _weigh(given, Finding(code, "app", "libQnnHtp.so is missing", where, "", ""))
-        found[weighed.severity.value].append(code)
+        weighed = _weigh(app, Finding(code, "app", "libQnnHtp.so is missing", where, "", ""))
+        codes_by_severity[weighed.severity.value].append(code)
     words = {"note": notes, "warning": warnings}
-    assert {name: sorted(found[name]) for name in words} == {
+    assert {name: sorted(codes_by_severity[name]) for name in words} == {
         name: sorted(codes.split()) for name, codes in words.items()
     }
     warned = Finding("QNN856", "app", "", "", "", "", Severity.WARNING)
-    assert _weigh(given, warned) == warned
+    assert _weigh(app, warned) == warned
 
 
 @pytest.mark.parametrize(
@@ -331,16 +335,16 @@ def test_severity_of_an_app_finding_depends_on_the_kind_of_app(
 def test_fault_of_a_library_is_an_error_only_if_it_is_qnns_or_for_the_dsp(
     names: str, severity: Severity
 ) -> None:
-    given = unit(Kind.APK, facts("libcustom_dsp.so", machine=164), facts("libapp.so"))
+    app = unit(Kind.APK, facts("libcustom_dsp.so", machine=164), facts("libapp.so"))
     for name in names.split():
         finding = Finding("QNN232", name, "needs glibc", f"app: lib/{ABI}/{name}", "", "")
-        assert _weigh(given, finding) == replace(finding, severity=severity)
+        assert _weigh(app, finding) == replace(finding, severity=severity)
         note = replace(finding, severity=Severity.NOTE)
-        assert _weigh(given, note) == note
+        assert _weigh(app, note) == note
 
 
 @pytest.mark.parametrize(
-    ("names", "lowered", "wanted"),
+    ("names", "lowered", "expected"),
     [
         ("libapp.so", False, ""),
         ("libQnnHtp.so", False, "libQnnHtp.so"),
@@ -353,11 +357,11 @@ def test_fault_of_a_library_is_an_error_only_if_it_is_qnns_or_for_the_dsp(
     ],
 )
 def test_the_qnn_libraries_that_an_app_needs_depend_on_those_that_it_has(
-    names: str, lowered: bool, wanted: str
+    names: str, lowered: bool, expected: str
 ) -> None:
     tree = TreeFacts(Path(), (), lowered=(object(),) if lowered else ())  # type: ignore[arg-type]
-    given = AppUnit("app", Kind.APK, None, packed(*names.split()), tree=tree)
-    assert " ".join(find_wanted(given)) == wanted
+    app = AppUnit("app", Kind.APK, None, packed(*names.split()), tree=tree)
+    assert " ".join(find_wanted(app)) == expected
 
 
 @pytest.mark.parametrize(

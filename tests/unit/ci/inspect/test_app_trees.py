@@ -44,8 +44,9 @@ def describe(unit: AppUnit) -> str:
     level = f", minSdk {unit.min_sdk}" if unit.min_sdk else ""
     lines = [f"{unit.name} ({unit.kind.value}){level}"]
     for name in ("libraries", "assets"):
-        lines += [f"  {name}: {one.shown}" for one in getattr(unit, name)]
-    lines += ["  twice: " + ", ".join(one.shown for one in group) for group in unit.duplicates]
+        lines += [f"  {name}: {item.shown}" for item in getattr(unit, name)]
+    for group in unit.duplicates:
+        lines.append("  twice: " + ", ".join(item.shown for item in group))
     lines += [f"  pointers: {pointer}" for pointer in unit.pointers]
     return "".join(f"{line}\n" for line in lines)
 
@@ -109,7 +110,7 @@ def test_each_app_of_a_directory_has_its_own_files(tmp_path: Path) -> None:
         units = read(write_files(tmp_path / str(number) / "ROOT", files), tmp_path / "scratch")
         shown += f"# {name}\n{''.join(map(describe, units))}"
         examined = [file.relative for unit in units for file in unit.tree.files]
-        assert not [one for one in examined if not one.startswith((f"lib/{ABI}/", "assets/"))]
+        assert not [path for path in examined if not path.startswith((f"lib/{ABI}/", "assets/"))]
     check_snapshot(SNAPSHOTS / "app_trees.txt", shown)
 
 
@@ -120,8 +121,8 @@ def test_files_next_to_the_given_directory_do_not_belong_to_the_app(tmp_path: Pa
     """With the directory of an ABI directory, "assets" of an APK would be above it."""
     unpacked(tmp_path / "libs")
     write_files(tmp_path, {"assets/other.pte": "x", MANIFEST: TEXT})
-    for given in (tmp_path / "libs", tmp_path / "libs" / ABI):
-        (unit,) = read(given, tmp_path / "scratch")
+    for directory in (tmp_path / "libs", tmp_path / "libs" / ABI):
+        (unit,) = read(directory, tmp_path / "scratch")
         assert (unit.assets, unit.manifest) == ((), None)
 
 
@@ -154,10 +155,10 @@ def test_only_libraries_for_a_phone_are_examined_in_assets(tmp_path: Path) -> No
 def test_manifest_that_cannot_be_read_or_is_too_long_has_a_fault(tmp_path: Path) -> None:
     path = tmp_path / MANIFEST
     assert read_manifest(path).fault
-    for size, told in ((MAX_BYTES, ""), (MAX_BYTES + 1, "the limit is")):
+    for size, message in ((MAX_BYTES, ""), (MAX_BYTES + 1, "the limit is")):
         path.write_bytes(TEXT.encode().ljust(size))
-        found = read_manifest(path)
-        assert (told in found.fault, bool(found.fault)) == (True, bool(told))
+        manifest = read_manifest(path)
+        assert (message in manifest.fault, bool(manifest.fault)) == (True, bool(message))
 
 
 DECLARED = AppManifest("org.example.app", "", 30, 35, True, {"libcdsprpc.so": False})
@@ -179,8 +180,8 @@ def test_manifest_means_the_same_compiled_and_as_text(name: str) -> None:
 
 def test_manifest_that_is_cut_has_a_fault() -> None:
     data = (MANIFESTS / "declared.bin").read_bytes()
-    found = [parse_manifest(data[:size]) for size in range(0, len(data), 9)]
-    assert all(one.fault for one in found[: len(found) // 2])
+    manifests = [parse_manifest(data[:size]) for size in range(0, len(data), 9)]
+    assert all(manifest.fault for manifest in manifests[: len(manifests) // 2])
     assert parse_manifest(b"").fault
 
 
@@ -188,9 +189,9 @@ def test_manifest_that_is_cut_has_a_fault() -> None:
 def test_offset_that_leads_nowhere_is_a_fault(at: int) -> None:
     """The offset of a text, of the string pool, of a chunk or of an element name."""
     data = (MANIFESTS / "declared.bin").read_bytes()
-    found = parse_manifest(data[:at] + b"\xff" + data[at + 1 :])
-    assert found == AppManifest(fault=found.fault)
-    assert "damaged" in found.fault
+    manifest = parse_manifest(data[:at] + b"\xff" + data[at + 1 :])
+    assert manifest == AppManifest(fault=manifest.fault)
+    assert "damaged" in manifest.fault
 
 
 @pytest.mark.parametrize(
@@ -233,7 +234,7 @@ def make_zip(*names: str) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("data", "error", "told"),
+    ("data", "error", "message"),
     [
         (None, UsageError, "app"),
         (Path.mkdir, UsageError, "app"),
@@ -250,17 +251,17 @@ def make_zip(*names: str) -> bytes:
     ],
 )
 def test_file_that_is_no_app_is_refused_with_its_kind(
-    tmp_path: Path, data: object, error: type[QnnCiError], told: str
+    tmp_path: Path, data: object, error: type[QnnCiError], message: str
 ) -> None:
     path = tmp_path / "app"
     if isinstance(data, bytes):
         path.write_bytes(data)
     elif callable(data):
         data(path)
-    with pytest.raises(error, match=told) as caught:
+    with pytest.raises(error, match=message) as caught:
         read(path, tmp_path / "scratch")
     assert caught.value.fix
-    if "bundle" in told:
+    if "bundle" in message:
         assert f"--bundle={path} --output={path}.apks" in caught.value.fix
 
 
@@ -283,9 +284,11 @@ def test_aar_is_recognised_by_its_resource_list_or_libraries(
 
 
 def test_archives_contain_apps_or_the_apks_of_one(tmp_path: Path) -> None:
-    one = {f"lib/{ABI}/liba.so": b"", f"lib/{ABI}/libdir.so/": b"", "assets/dir.pte/": b""}
-    one |= {f"{place}m.pte": b"" for place in ("assets/", "assets/nets/", "res/raw/", "other/")}
-    inner = write_apk(tmp_path / "base.apk", {}, other_files=one).read_bytes()
+    other_files = {f"lib/{ABI}/liba.so": b"", f"lib/{ABI}/libdir.so/": b"", "assets/dir.pte/": b""}
+    other_files |= {
+        f"{place}m.pte": b"" for place in ("assets/", "assets/nets/", "res/raw/", "other/")
+    }
+    inner = write_apk(tmp_path / "base.apk", {}, other_files=other_files).read_bytes()
     splits = {"splits/base.apk": inner, "notes.txt": b""}
     shown = describe(read(tmp_path / "base.apk", tmp_path / "scratch")[0])
     for name, files in {
@@ -299,7 +302,7 @@ def test_archives_contain_apps_or_the_apks_of_one(tmp_path: Path) -> None:
         write_apk(
             tmp_path / f"set/{name}.apk",
             {},
-            other_files=one,
+            other_files=other_files,
             manifest="split" if name == "a" else "declared",
         )
     write_files(tmp_path / "set", {"0.apk/": "", "below/e.apk": inner})
@@ -326,7 +329,8 @@ SPLITS = ["splits/base-master.apk", "splits/base-arm64_v8a.apk"]
     ],
 )  # fmt: skip
 def test_device_installs_splits_or_one_whole_apk(names: list[str], chosen: list[str]) -> None:
-    assert [split.name for split in choose_splits([Member(name, 1) for name in names])] == chosen
+    splits = choose_splits([Member(name, 1) for name in names])
+    assert [split.name for split in splits] == chosen
 
 
 def test_archive_that_claims_more_than_4_gib_is_not_unpacked(tmp_path: Path) -> None:
@@ -338,11 +342,11 @@ def test_archive_that_claims_more_than_4_gib_is_not_unpacked(tmp_path: Path) -> 
     while (place := data.find(b"PK\1\2", place + 1)) >= 0:  # both of the directory's rows
         data[place + 24 : place + 28] = (3 << 30).to_bytes(4, "little")
     path.write_bytes(data)
-    told = f"more than {4 << 30} bytes"
+    message = f"more than {4 << 30} bytes"
     with pytest.raises(IntegrityError) as caught:
         apps.ArchiveReader(tmp_path).read_file(path)
-    assert told in caught.value.why
-    assert told in inspect_file(path).damage
+    assert message in caught.value.why
+    assert message in inspect_file(path).damage
 
 
 def test_the_limit_of_unpacked_bytes_is_for_all_archives_of_an_app(
@@ -354,8 +358,8 @@ def test_the_limit_of_unpacked_bytes_is_for_all_archives_of_an_app(
     monkeypatch.setattr(apps, "MAX_UNPACKED", 200)
     reader = apps.ArchiveReader(tmp_path)
     for name in ("a", "b", "empty"):  # the limit is met, and an empty file needs no room
-        (found,) = reader.read_file(tmp_path / f"{name}.aar").libraries
-        assert found.name == f"lib{name}.so"
+        (library,) = reader.read_file(tmp_path / f"{name}.aar").libraries
+        assert library.name == f"lib{name}.so"
     with pytest.raises(IntegrityError, match=r"c\.aar is rejected"):
         reader.read_file(tmp_path / "c.aar")
 

@@ -95,10 +95,10 @@ CASES: dict[str, tuple[Program, Runtime | None, str]] = {
 def test_each_axis_of_compat_has_a_verdict_and_reason() -> None:
     """The first case shows all rows; the others show the rows that differ from it."""
     shown, usual = "", {}
-    for name, (given, runtime, soc) in CASES.items():
-        answer = judge_compat(given, runtime, soc)
+    for name, (inspected, runtime, soc) in CASES.items():
+        answer = judge_compat(inspected, runtime, soc)
         assert (answer.file, answer.runtime, answer.soc) == (
-            *(given.file, runtime.name if runtime else "", soc),
+            *(inspected.file, runtime.name if runtime else "", soc),
         )
         rows = {
             row.axis: f"{row.axis.value}: {row.verdict.value}: {row.why}" for row in answer.rows
@@ -125,7 +125,7 @@ WHOLE = Runtime("libs", "2.49.40", (75, 79), (), "2.37", ("aten::erf.out",))
 
 
 @pytest.mark.parametrize(
-    ("files", "found"),
+    ("files", "expected"),
     [
         ({}, WHOLE),
         ({"second/libQnnHtp.so": OLD}, replace(WHOLE, qnn="2.47.00")),
@@ -142,19 +142,19 @@ WHOLE = Runtime("libs", "2.49.40", (75, 79), (), "2.37", ("aten::erf.out",))
     ],
 )  # fmt: skip
 def test_compat_takes_a_directory_or_archive_as_runtime(
-    tmp_path: Path, files: dict[str, bytes | None], found: Runtime
+    tmp_path: Path, files: dict[str, bytes | None], expected: Runtime
 ) -> None:
     root = tmp_path / "libs"
     for name, data in {**USUAL, **files}.items():
         if data is not None:
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_bytes(data)
-    assert read_runtime(str(root), KERNELS) == found
+    assert read_runtime(str(root), KERNELS) == expected
     if not files:
         with zipfile.ZipFile(tmp_path / "app.apk", "w") as archive:
             for path in root.iterdir():
                 archive.write(path, f"lib/arm64-v8a/{path.name}")
-        assert read_runtime(str(tmp_path / "app.apk"), KERNELS) == replace(found, name="app.apk")
+        assert read_runtime(str(tmp_path / "app.apk"), KERNELS) == replace(expected, name="app.apk")
 
 
 def test_compat_takes_a_version_or_artifact_as_runtime(
@@ -162,17 +162,17 @@ def test_compat_takes_a_version_or_artifact_as_runtime(
 ) -> None:
     monkeypatch.setenv("QNN_CI_HOME", str(tmp_path / "home"))
     default = read_toolchain("qnn-runtime").default
-    known = Runtime("qnn-runtime 2.49.40", "2.49.40")
+    runtime = Runtime("qnn-runtime 2.49.40", "2.49.40")
     assert read_runtime("2.49.40") == Runtime("QNN 2.49.40", "2.49.40")
-    assert read_runtime("qnn-runtime@2.49.40") == known
+    assert read_runtime("qnn-runtime@2.49.40") == runtime
     assert read_runtime("qnn-runtime") == Runtime(f"qnn-runtime {default}", default)
     store = Store()
     for artifact, version in (("qnn-sdk", "2.49.40"), ("qnn-runtime", "2.48.40")):
         publish(store, artifact, version)
-    assert read_runtime("qnn-runtime@2.49.40") == known
+    assert read_runtime("qnn-runtime@2.49.40") == runtime
     publish(store, "qnn-runtime", "2.49.40")
     stored = read_runtime("qnn-runtime@2.49.40", KERNELS)
-    assert stored == replace(WHOLE, name=known.name)
+    assert stored == replace(WHOLE, name=runtime.name)
     for word in list_toolchains():
         if not word.startswith("qnn-"):
             with pytest.raises(UsageError, match=f"{word} is not a runtime of QNN"):
@@ -215,7 +215,10 @@ def test_compat_prints_a_row_for_each_axis_and_the_answer(
         [model, "--runtime", "nowhere"],
         [str(context), "--runtime", "2.49.40"],
         [str(notes), "--soc", "SM8650"],
-        *([gone, *more] for more in ([], ["--soc", "sm1"], ["--soc", "sm1", "--runtime", "2.49"])),
+        *(
+            [gone, *options]
+            for options in ([], ["--soc", "sm1"], ["--soc", "sm1", "--runtime", "2.49"])
+        ),
     ):
         code = main(["compat", *words])
         text = capsys.readouterr()

@@ -43,16 +43,16 @@ def package(tmp_path: Path) -> Path:
 def test_package_has_its_libraries_and_programs(
     package: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = inspect_file(package)
-    assert (found.kind, found.damage) == ("package", "")
-    assert {entry.file: entry.kind for entry in found.entries} == {
+    inspected = inspect_file(package)
+    assert (inspected.kind, inspected.damage) == ("package", "")
+    assert {entry.file: entry.kind for entry in inspected.entries} == {
         "assets/model.pte": "program",
         "assets/context.bin": "context",
         f"{LIB}/libone.so": "library",
     }
-    for one in found.entries[:2]:
-        assert one.program
-        assert (one.program.file, one.program.contexts[0].qnn) == (one.file, "2.49.40")
+    for entry in inspected.entries[:2]:
+        assert entry.program
+        assert (entry.program.file, entry.program.contexts[0].qnn) == (entry.file, "2.49.40")
     assert main(["inspect", str(package), "--json"]) == ExitCode.OK
     data = json.loads(capsys.readouterr().out)
     jsonschema.validate(data, json.loads(SCHEMA.read_text()))
@@ -67,26 +67,26 @@ def test_damaged_files_of_a_package_are_named(
     with zipfile.ZipFile(package, "a") as archive:
         archive.writestr(f"{LIB}/libcut.so", b"\x7fELF")
         archive.writestr(f"{LIB}/libpointer.so", b"version https://git-lfs.github.com/spec/v1")
-    found = inspect_file(package)
-    bad = [entry for entry in found.entries if entry.damage]
-    assert [(one.file, one.kind) for one in bad] == [
+    inspected = inspect_file(package)
+    bad = [entry for entry in inspected.entries if entry.damage]
+    assert [(entry.file, entry.kind) for entry in bad] == [
         (f"{LIB}/libcut.so", "library"),
         (f"{LIB}/libpointer.so", "unknown"),
     ]
-    assert found.damage == "contains files that cannot be used: " + ", ".join(
-        one.file for one in bad
+    assert inspected.damage == "contains files that cannot be used: " + ", ".join(
+        entry.file for entry in bad
     )
     five = pack(tmp_path / "five.apk", {f"{number}.pte": b"no program" for number in range(5)})
-    found = inspect_file(five)  # names four
+    inspected = inspect_file(five)  # names four
     damage = "contains files that cannot be used: 0.pte, 1.pte, 2.pte, 3.pte"
-    assert (found.damage, len(found.entries)) == (damage, 5)
+    assert (inspected.damage, len(inspected.entries)) == (damage, 5)
     data = package.read_bytes()
     package.write_bytes(data[: len(data) // 2])
     assert "cannot be unpacked" in inspect_file(package).damage
     monkeypatch.setattr("ci.inspect.files.MAX_UNPACKED", 1000)
-    found = inspect_file(pack(tmp_path / "bomb.apk", {f"{LIB}/libbomb.so": bytes(1001)}))
-    assert found.entries == ()
-    assert "more than 1000 bytes" in found.damage
+    inspected = inspect_file(pack(tmp_path / "bomb.apk", {f"{LIB}/libbomb.so": bytes(1001)}))
+    assert inspected.entries == ()
+    assert "more than 1000 bytes" in inspected.damage
 
 
 TAR = "is a tar archive, such as the weights that QNN's converters write next to a .cpp"
@@ -114,12 +114,12 @@ def test_file_of_no_known_kind_is_described(tmp_path: Path, data: bytes, damage:
 def test_inspect_fails_if_a_file_is_damaged(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    whole, cut = str(tmp_path / "whole.pte"), str(tmp_path / "cut.pte")
-    Path(whole).write_bytes(make_program())
+    intact, cut = str(tmp_path / "whole.pte"), str(tmp_path / "cut.pte")
+    Path(intact).write_bytes(make_program())
     Path(cut).write_bytes(make_program()[:-1])
     for files, code in (
-        ([whole], ExitCode.OK),
-        ([whole, cut], ExitCode.FAILED),
+        ([intact], ExitCode.OK),
+        ([intact, cut], ExitCode.FAILED),
         ([str(tmp_path / "missing.pte")], ExitCode.USAGE),
     ):
         assert main(["inspect", *files]) == code
@@ -129,18 +129,25 @@ def test_inspect_fails_if_a_file_is_damaged(
 def test_library_for_a_phone_has_its_build_needs_and_api_level(tmp_path: Path) -> None:
     path = tmp_path / "libQnnSystem.so"
     path.write_bytes(library(path.name))
-    held = inspect_file(path).library
-    assert held
-    assert (held.machine, held.hexagon, held.api_level, held.align) == ("aarch64", 0, 30, 16384)
-    assert held.build.startswith(f"v{held.qnn}.")
-    assert held.qnn.count(".") == 2
-    assert (held.soname, held.needed) == (path.name, read_elf(path).needed)
+    library_read = inspect_file(path).library
+    assert library_read
+    assert (
+        library_read.machine,
+        library_read.hexagon,
+        library_read.api_level,
+        library_read.align,
+    ) == ("aarch64", 0, 30, 16384)
+    assert library_read.build.startswith(f"v{library_read.qnn}.")
+    assert library_read.qnn.count(".") == 2
+    assert (library_read.soname, library_read.needed) == (path.name, read_elf(path).needed)
     renamed = inspect_file(path.rename(tmp_path / "libother.so")).library
-    assert renamed == held
-    path.write_bytes(library(path.name).replace(held.build.encode(), b" " * len(held.build)))
-    other = inspect_file(path).library
-    assert other
-    assert (other.build, other.qnn, other.machine) == ("", "", "aarch64")
+    assert renamed == library_read
+    path.write_bytes(
+        library(path.name).replace(library_read.build.encode(), b" " * len(library_read.build))
+    )
+    without_build = inspect_file(path).library
+    assert without_build
+    assert (without_build.build, without_build.qnn, without_build.machine) == ("", "", "aarch64")
 
 
 # -- ONNX -----------------------------------------------------------------------------------------
@@ -152,15 +159,15 @@ def test_onnx_context_models_are_read(tmp_path: Path) -> None:
 
     binary = make_binary(soc=("SM8750", 69, 79), graphs=(GRAPH,))
     path = write_context(tmp_path, binary)
-    found = inspect_file(path, "models/m.onnx")
-    assert found.program
-    for one in (found, found.program):
-        assert (one.file, one.kind, one.size_bytes, one.damage) == (
+    inspected = inspect_file(path, "models/m.onnx")
+    assert inspected.program
+    for part in (inspected, inspected.program):
+        assert (part.file, part.kind, part.size_bytes, part.damage) == (
             *("models/m.onnx", "onnx", path.stat().st_size, ""),
         )
-    (context,) = found.program.contexts
-    assert (context.soc, [one.name for one in context.graphs]) == ("SM8750", [GRAPH])
-    assert [one.shape for one in found.program.methods[0].inputs] == [(1, 3)]
+    (context,) = inspected.program.contexts
+    assert (context.soc, [graph.name for graph in context.graphs]) == ("SM8750", [GRAPH])
+    assert [tensor.shape for tensor in inspected.program.methods[0].inputs] == [(1, 3)]
     (tmp_path / "m_ctx_qnn.bin").unlink()
     assert "is missing" in inspect_file(tmp_path / "m_ctx.onnx").damage
     graph = onnx.helper.make_graph([], "net", [], [])

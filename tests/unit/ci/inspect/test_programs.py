@@ -53,14 +53,16 @@ def show(value: object, indent: str = "  ") -> str:
     assert is_dataclass(value)
     plain, nested = [], ""
     for field in fields(value):
-        held = getattr(value, field.name)
+        value_of_field = getattr(value, field.name)
         usual = field.default
         if usual is MISSING and field.default_factory is not MISSING:
             usual = field.default_factory()
-        if isinstance(held, tuple) and held and is_dataclass(held[0]):
-            nested += "".join(f"{indent}{field.name}: {show(one, f'{indent}  ')}" for one in held)
-        elif usual is MISSING or held != usual:
-            plain.append(f"{field.name}={held!r}")
+        if isinstance(value_of_field, tuple) and value_of_field and is_dataclass(value_of_field[0]):
+            nested += "".join(
+                f"{indent}{field.name}: {show(item, f'{indent}  ')}" for item in value_of_field
+            )
+        elif usual is MISSING or value_of_field != usual:
+            plain.append(f"{field.name}={value_of_field!r}")
     return f"{type(value).__name__} {', '.join(plain)}\n{nested}"
 
 
@@ -70,10 +72,10 @@ def parse(data: bytes, name: str = "model.pte") -> Program:
     return program
 
 
-def program_of(*methods: Mapping[int, Any], **more: Any) -> bytes:
+def program_of(*methods: Mapping[int, Any], **options: Any) -> bytes:
     """A .pte with these methods."""
-    rest = {3: Vector(more["inline"])} if "inline" in more else {}
-    return make_flatbuffer({1: Vector(methods), **rest}, b"ET12" + more.get("head", b""))
+    inline_data = {3: Vector(options["inline"])} if "inline" in options else {}
+    return make_flatbuffer({1: Vector(methods), **inline_data}, b"ET12" + options.get("head", b""))
 
 
 # -- context binaries -----------------------------------------------------------------------------
@@ -136,8 +138,8 @@ CONTEXTS: dict[str, Callable[[], bytes]] = {
         )
         for scale in (math.inf, -math.inf, math.nan)
     },
-    **{f"{one} bytes about the graph": partial(with_facts, one) for one in (19, 20, 95)},
-    **{f"backend {one}": partial(with_backend, one) for one in (3, 4, 5, 6, 7, 12)},
+    **{f"{number} bytes about the graph": partial(with_facts, number) for number in (19, 20, 95)},
+    **{f"backend {number}": partial(with_backend, number) for number in (3, 4, 5, 6, 7, 12)},
 }  # fmt: skip
 
 
@@ -145,8 +147,8 @@ def test_context_binary_names_its_compiler_target_and_graphs() -> None:
     usual = show(parse_context_binary(BINARY, 64))
     shown = f"usual\n  {usual}"
     for name, make in CONTEXTS.items():
-        found = show(parse_context_binary(make(), 64))
-        lines = [line for line in found.splitlines() if line not in usual.splitlines()]
+        described = show(parse_context_binary(make(), 64))
+        lines = [line for line in described.splitlines() if line not in usual.splitlines()]
         shown += f"{name}\n" + "".join(f"  {line}\n" for line in lines)
     check_snapshot(SNAPSHOTS / "contexts.txt", shown)
 
@@ -165,21 +167,21 @@ def test_qnn_types_are_named_by_kind_and_bits(kind: int, name: str, bits: tuple[
         number = kind << 8 | int(str(each), 16)
         data = BINARY.replace(struct.pack("<I", 0x0408), struct.pack("<I", number))
         (graph,) = parse_context_binary(data).graphs
-        known = f"{name}{each}" if each in bits else f"0x{number:04x}"
-        assert graph.inputs[0].dtype == known
+        expected = f"{name}{each}" if each in bits else f"0x{number:04x}"
+        assert graph.inputs[0].dtype == expected
 
 
 def test_context_binaries_are_found_anywhere_if_they_are_whole() -> None:
     for parse_all in (scan_context_binaries, list_context_binaries):
         for start in (0, 7):
-            assert [one.offset for one in parse_all(BINARY, start)] == [start]
+            assert [context.offset for context in parse_all(BINARY, start)] == [start]
     for size, count in ((0, 0), (40, 0), (41, 1)):  # the header alone is 40 bytes long
         small = BINARY[:24] + struct.pack("<QQ", 0, size) + bytes(40)
         assert len([*scan_context_binaries(small)]) == count
     for size in (8, 39, 40, len(BINARY) - 1):
         assert list(scan_context_binaries(bytes(8) + BINARY[:size])) == []
-    found = list(scan_context_binaries(bytes(64) + BINARY + bytes(3) + BINARY + BINARY[:-1]))
-    assert found == [parse_context_binary(BINARY, at) for at in (64, 67 + len(BINARY))]
+    contexts = list(scan_context_binaries(bytes(64) + BINARY + bytes(3) + BINARY + BINARY[:-1]))
+    assert contexts == [parse_context_binary(BINARY, at) for at in (64, 67 + len(BINARY))]
     for data, is_known in ((b"PK\3\4" + bytes(60), True), (bytes(64), False)):
         assert (programs._find_context(memoryview(data), 0, len(data)) is not None) == is_known
 
@@ -193,8 +195,8 @@ def test_package_has_a_context_binary_for_each_soc() -> None:
             starts.append(packed.tell() - len(BINARY))
         archive.writestr("dlc.metadata", "text")
     data = packed.getvalue()
-    found = list_context_binaries(memoryview(data), 5)
-    assert [(one.soc, one.damage, one.offset - 5) for one in found] == [
+    contexts = list_context_binaries(memoryview(data), 5)
+    assert [(context.soc, context.damage, context.offset - 5) for context in contexts] == [
         (soc[0], "", start) for soc, start in zip(SOCS, starts, strict=True)
     ]
     (cut,) = list_context_binaries(memoryview(data)[:-30], 5)
@@ -202,11 +204,15 @@ def test_package_has_a_context_binary_for_each_soc() -> None:
     empty = io.BytesIO()
     with zipfile.ZipFile(empty, "w") as archive:
         archive.writestr("readme", "text")
-    (one,) = list_context_binaries(memoryview(empty.getvalue()))
-    assert "without a context binary" in one.unread
-    for whole, count in ((data, 2), (BINARY, 1)):
-        program = parse(whole, "a.bin")
-        assert (program.kind, program.size_bytes, program.damage) == ("context", len(whole), "")
+    (unread_context,) = list_context_binaries(memoryview(empty.getvalue()))
+    assert "without a context binary" in unread_context.unread
+    for data_of_file, count in ((data, 2), (BINARY, 1)):
+        program = parse(data_of_file, "a.bin")
+        assert (program.kind, program.size_bytes, program.damage) == (
+            "context",
+            len(data_of_file),
+            "",
+        )
         assert (len(program.contexts), program.is_package) == (count, count > 1)
 
 
@@ -217,14 +223,14 @@ def with_flag(field: int) -> bytes:
     """A program whose compile options have a flag."""
     soc = {0: Number("i", 57), 1: {0: Number("i", 75), 1: Number("I", 8)}}
     options = make_flatbuffer({0: soc, field: Number("B", 1)})
-    other = {0: "other_spec", 1: Vector(b"of another kind")}
-    spec = Vector([other, {0: "qnn_compile_spec", 1: Vector(options)}, other])
+    other_spec = {0: "other_spec", 1: Vector(b"of another kind")}
+    spec = Vector([other_spec, {0: "qnn_compile_spec", 1: Vector(options)}, other_spec])
     return program_of({0: "forward", 7: Vector([{0: "QnnBackend", 2: spec}])})
 
 
-def tensor(dtype: int, *sizes: int, buffer: int | None = None, **more: Any) -> dict[int, Any]:
+def tensor(dtype: int, *sizes: int, buffer: int | None = None, **options: Any) -> dict[int, Any]:
     stored = {5: Number("I", buffer)} if buffer is not None else {}
-    shape = {0: Number("b", dtype), 2: Vector(sizes, "i"), **stored, **more.get("fields", {})}
+    shape = {0: Number("b", dtype), 2: Vector(sizes, "i"), **stored, **options.get("fields", {})}
     return {0: Number("B", 5), 1: shape}
 
 
@@ -236,7 +242,7 @@ DELEGATES = [{0: "QnnBackend", 1: {1: Number("I", number)}} for number in (0, 1)
 def make_odd_program() -> bytes:
     """What QNN does not write: odd values, operators, delegates and data in the flatbuffer."""
     stored = tensor(6, 2, buffer=1)
-    calls = [{0: Number("B", 1), 1: {0: Number("i", one)}} for one in (1, 0, 1, 2, -1)]
+    calls = [{0: Number("B", 1), 1: {0: Number("i", status)}} for status in (1, 0, 1, 2, -1)]
     qnn = {0: "QnnBackend", 1: {0: Number("b", 0), 1: Number("I", 1)}}
     none = {0: "QnnBackend", 1: {0: Number("b", 0), 1: Number("I", 0)}}
     forward = {
@@ -248,10 +254,10 @@ def make_odd_program() -> bytes:
         6: Vector([{0: "z::last", 1: "out"}, {0: "a::first"}]),
         7: Vector([{0: "Other", 1: {1: Number("I", 9)}}, none, qnn, {0: "QnnBackend"}, qnn]),
     }
-    again = {0: "again", 2: Vector([stored]), **PORTS}
+    fourth = {0: "again", 2: Vector([stored]), **PORTS}
     pair = {0: "get_pair", 2: Vector([SCALAR, SCALAR]), 4: Vector([1, 0], "i")}
     inline = [{0: Vector(b"none of QNN")}, {0: Vector(BINARY)}]
-    return program_of(forward, pair, again, inline=inline)
+    return program_of(forward, pair, fourth, inline=inline)
 
 
 def make_tensors(*names: str) -> bytes:
@@ -274,9 +280,9 @@ def refer(change: Mapping[int, Any]) -> bytes:
 
 
 def point_outside() -> bytes:
-    whole = bytearray(make_program())
-    struct.pack_into("<I", whole, 0, len(whole) - 2)
-    return bytes(whole)
+    program = bytearray(make_program())
+    struct.pack_into("<I", program, 0, len(program) - 2)
+    return bytes(program)
 
 
 def claim_more() -> bytes:
@@ -357,9 +363,11 @@ def test_reader_of_flatbuffers_reads_no_byte_outside_its_data() -> None:
     assert Tables(data).root().text(0) == "abcd"
     with pytest.raises(struct.error):
         Tables(data, 0, len(data) - 2).root().text(0)
-    given = {number: Number("I", 7) for number in range(4)}  # the table follows the vtable at once
-    table = Tables(make_flatbuffer(given)).root()
-    assert [table.number(one, default=5) for one in range(6)] == [7, 7, 7, 7, 5, 5]
+    fields_of_table = {
+        number: Number("I", 7) for number in range(4)
+    }  # the table follows the vtable at once
+    table = Tables(make_flatbuffer(fields_of_table)).root()
+    assert [table.number(number, default=5) for number in range(6)] == [7, 7, 7, 7, 5, 5]
 
 
 def mutate(data: bytes, chance: random.Random) -> bytes:
@@ -405,12 +413,12 @@ def test_mutated_file_is_read_or_refused(kind: str, tmp_path: Path) -> None:
     for _ in range(MUTANTS):
         path.write_bytes(mutate(data, chance))
         try:
-            found = inspect_file(path)
+            inspected = inspect_file(path)
         except QnnCiError:
             continue
-        damaged += bool(found.damage)
-        assert render_files([found])
-        json.dumps(msgspec.to_builtins(Inspection((found,))), allow_nan=False)
+        damaged += bool(inspected.damage)
+        assert render_files([inspected])
+        json.dumps(msgspec.to_builtins(Inspection((inspected,))), allow_nan=False)
     assert damaged > MUTANTS // 10
 
 

@@ -62,8 +62,10 @@ FIGURE = {
 }
 
 
-def make_simulation(**other: Any) -> Simulation:
-    return Simulation(**{"soc": "QCS9100", "graphs": 1, "clock_mhz": 1497.6, **FIGURE, **other})
+def make_simulation(**changed_figures: Any) -> Simulation:
+    return Simulation(
+        **{"soc": "QCS9100", "graphs": 1, "clock_mhz": 1497.6, **FIGURE, **changed_figures}
+    )
 
 
 def test_the_committed_latency_lines_are_refitted_from_the_committed_data() -> None:
@@ -76,22 +78,27 @@ def test_the_committed_latency_lines_are_refitted_from_the_committed_data() -> N
         assert line.low <= 1 <= line.high
         assert set(line.jobs) <= jobs
         assert not {program.model for program in programs if program.held_out} & {*line.models}
-    for one in programs:
-        assert 0 < one.lower_cycles <= one.cycles <= one.upper_cycles < 1e9, one.model
-        assert 0.05 < one.simulated_ms < 500, one.model
+    for program in programs:
+        assert 0 < program.lower_cycles <= program.cycles, program.model
+        assert program.cycles <= program.upper_cycles < 1e9, program.model
+        assert 0.05 < program.simulated_ms < 500, program.model
 
 
-def off_by_a_thousand(one: Figure) -> Figure:
-    return msgspec.structs.replace(one, ms=one.ms * 1000) if one.model == "resnet18" else one
+def off_by_a_thousand(figure: Figure) -> Figure:
+    return (
+        msgspec.structs.replace(figure, ms=figure.ms * 1000)
+        if figure.model == "resnet18"
+        else figure
+    )
 
 
-def of_the_other_soc(one: SimulatedProgram) -> SimulatedProgram:
-    other = {"QCS9100": "SA8797", "SA8797": "QCS9100"}[one.soc]
-    return msgspec.structs.replace(one, soc=other)
+def of_the_other_soc(program: SimulatedProgram) -> SimulatedProgram:
+    other_soc = {"QCS9100": "SA8797", "SA8797": "QCS9100"}[program.soc]
+    return msgspec.structs.replace(program, soc=other_soc)
 
 
-def ignoring_missing_ops(one: SimulatedProgram) -> SimulatedProgram:
-    return msgspec.structs.replace(one, missing_ops=0)
+def ignoring_missing_ops(program: SimulatedProgram) -> SimulatedProgram:
+    return msgspec.structs.replace(program, missing_ops=0)
 
 
 @pytest.mark.parametrize("fault", [off_by_a_thousand, of_the_other_soc, ignoring_missing_ops])
@@ -108,19 +115,19 @@ def test_a_fault_in_the_latency_data_changes_the_fitted_lines(fault: Any) -> Non
 
 def test_an_estimated_time_is_on_its_line_and_names_the_neighbouring_models() -> None:
     (line,) = (
-        one
-        for one in read_lines()
-        if (one.device, one.precision) == ("Samsung Galaxy S24", "float")
+        row
+        for row in read_lines()
+        if (row.device, row.precision) == ("Samsung Galaxy S24", "float")
     )
-    found = estimate_times(make_simulation(), Scheme.FP16, "SM8650")
-    (time,) = found.times
-    assert (time.device, found.unknown) == ("Samsung Galaxy S24", "")
+    estimate = estimate_times(make_simulation(), Scheme.FP16, "SM8650")
+    (time,) = estimate.times
+    assert (time.device, estimate.unknown) == ("Samsung Galaxy S24", "")
     assert time.ms == pytest.approx(line.base_ms + line.factor * 3_000_000 / 1497600)
     assert time.low_ms < time.ms < time.high_ms
     assert time.below
     assert time.above
     assert time.below.model not in {"", time.above.model}
-    text = render_estimates([EstimatedCase("net", "fp16", "SM8650", estimate=found)])
+    text = render_estimates([EstimatedCase("net", "fp16", "SM8650", estimate=estimate)])
     assert f"{time.ms:.3g} ms ({time.low_ms:.3g} to {time.high_ms:.3g})" in text
     assert f"between {time.below.model}" in text
 
@@ -133,24 +140,24 @@ def test_an_estimate_near_the_measured_range_is_wider_and_one_far_below_it_is_a_
     times_least: float, wider: float | None, is_bound: bool
 ) -> None:
     (line,) = (
-        one
-        for one in read_lines()
-        if (one.device, one.precision) == ("Samsung Galaxy S24", "float")
+        row
+        for row in read_lines()
+        if (row.device, row.precision) == ("Samsung Galaxy S24", "float")
     )
-    least, most = find_range([line])
+    lowest_ms, most = find_range([line])
     simulation = make_simulation()
-    cycles = round(times_least * least * simulation.clock_mhz * 1000)
-    found = estimate_times(make_simulation(cycles=cycles), Scheme.FP16, "SM8650")
-    (time,) = found.times
+    cycles = round(times_least * lowest_ms * simulation.clock_mhz * 1000)
+    estimate = estimate_times(make_simulation(cycles=cycles), Scheme.FP16, "SM8650")
+    (time,) = estimate.times
     assert (time.is_bound, bool(time.outside)) == (is_bound, times_least < 1)
-    text = render_estimates([EstimatedCase("net", "fp16", "SM8650", estimate=found)])
+    text = render_estimates([EstimatedCase("net", "fp16", "SM8650", estimate=estimate)])
     assert time.outside in text
     if wider:
         assert time.low_ms == pytest.approx(time.ms * line.low / wider, rel=0.01)
         assert time.high_ms == pytest.approx(time.ms * line.high * wider, rel=0.01)
         assert times_least > 1 or f"{wider:.3g} times wider" in time.outside
     else:
-        lowest = round(least * simulation.clock_mhz * 1000) + 1
+        lowest = round(lowest_ms * simulation.clock_mhz * 1000) + 1
         (edge,) = estimate_times(make_simulation(cycles=lowest), Scheme.FP16, "SM8650").times
         assert time.ms == time.high_ms == pytest.approx(edge.high_ms, rel=0.01)
         assert f"at most {time.ms:.3g} ms" in text
@@ -178,18 +185,20 @@ UNKNOWN: dict[str, tuple[dict[str, Any], Scheme, str, int, str]] = {
 
 @pytest.mark.parametrize("name", UNKNOWN)
 def test_an_estimate_without_a_time_states_the_reason(name: str) -> None:
-    other, scheme, soc, cpu_nodes, text = UNKNOWN[name]
-    simulation = make_simulation(**other)
-    found = estimate_times(simulation, scheme, soc, cpu_nodes=cpu_nodes)
-    assert (found.simulation, found.times) == (simulation, ())
-    assert text in found.unknown
+    changed_figures, scheme, soc, cpu_nodes, text = UNKNOWN[name]
+    simulation = make_simulation(**changed_figures)
+    estimate = estimate_times(simulation, scheme, soc, cpu_nodes=cpu_nodes)
+    assert (estimate.simulation, estimate.times) == (simulation, ())
+    assert text in estimate.unknown
 
 
 def test_a_line_with_large_errors_gives_no_time() -> None:
     device = find_device("q-6690")
-    found = estimate_times(make_simulation(), Scheme.U8_CHANNEL, "SM8550", device=device)
-    assert found.times == ()
-    assert "the fit for Dragonwing Q-6690 MTP is not usable: its median error is" in found.unknown
+    estimate = estimate_times(make_simulation(), Scheme.U8_CHANNEL, "SM8550", device=device)
+    assert estimate.times == ()
+    assert (
+        "the fit for Dragonwing Q-6690 MTP is not usable: its median error is" in estimate.unknown
+    )
 
 
 @pytest.mark.parametrize(
@@ -206,10 +215,10 @@ def test_a_line_with_large_errors_gives_no_time() -> None:
 def test_a_budget_fails_only_beyond_the_range_of_the_estimate(
     limit: dict[str, Any], failed: int, warned: int
 ) -> None:
-    found = estimate_times(make_simulation(), Scheme.FP16, "SM8650")
+    estimate = estimate_times(make_simulation(), Scheme.FP16, "SM8650")
     budget = Budget(**limit)
-    excesses, warnings = find_predicted_slow(found, budget, budget)
-    assert (len(excesses), len(warnings)) == (failed, warned), found.times
+    excesses, warnings = find_predicted_slow(estimate, budget, budget)
+    assert (len(excesses), len(warnings)) == (failed, warned), estimate.times
     assert find_predicted_slow(None, budget, budget) == ((), ())
 
 
@@ -265,8 +274,8 @@ def test_a_line_fitted_to_points_on_a_line_is_that_line(
     base: float, factor: float, places: list[float]
 ) -> None:
     points = [Point(str(x), "", x, base + factor * x) for x in places]
-    found = pytest.approx(base, abs=1e-6), pytest.approx(factor, rel=1e-5), 0
-    assert fit_line(points) == found
+    expected = pytest.approx(base, abs=1e-6), pytest.approx(factor, rel=1e-5), 0
+    assert fit_line(points) == expected
 
 
 def test_one_outlier_does_not_move_the_fitted_line() -> None:
@@ -285,16 +294,16 @@ def make_cases(number: int, **device: Any) -> list[Case]:
     """Cases on a device that is three times as slow as the simulated SoC."""
     return [
         Case(
-            model=f"net{one}",
+            model=f"net{index}",
             scheme="fp16",
             soc="SM8450",
             status=Status.PASSED,
-            estimate=Estimate(simulation=make_simulation(cycles=1_000_000 * (one + 1))),
+            estimate=Estimate(simulation=make_simulation(cycles=1_000_000 * (index + 1))),
             device=DeviceFigures(
-                starts=1, runs=9, p50_ms=3 * 1_000_000 * (one + 1) / 1497600, **device
+                starts=1, runs=9, p50_ms=3 * 1_000_000 * (index + 1) / 1497600, **device
             ),
         )
-        for one in range(number)
+        for index in range(number)
     ]
 
 
@@ -305,9 +314,9 @@ def test_a_device_measured_by_the_user_gets_a_latency_line(tmp_path: Any) -> Non
     (line,) = calibrate([make_report(estimates), make_report(times)])
     assert (line.device, line.base_ms, line.factor) == ("SM8450", 0, pytest.approx(3))
     path = write_own((line,), tmp_path / "qnn.toml")
-    own = read_own(tmp_path / "qnn.toml")
-    assert own == (line,)
-    (time,) = estimate_times(make_simulation(), Scheme.FP16, "SM8450", user_lines=own).times
+    user_lines = read_own(tmp_path / "qnn.toml")
+    assert user_lines == (line,)
+    (time,) = estimate_times(make_simulation(), Scheme.FP16, "SM8450", user_lines=user_lines).times
     assert time.ms == pytest.approx(9_000_000 / 1497600)
     assert write_own((line,), tmp_path / "qnn.toml") == path
     path.write_text("{}")

@@ -42,8 +42,14 @@ qnn_name_translations = {
 """
 
 
-def make_events(**other: int) -> list[Event]:
-    values = {"cycles": 3000, "lower": 2500, "upper": 3600, "read": 800, "missing": 0} | other
+def make_events(**changed_values: int) -> list[Event]:
+    values = {
+        "cycles": 3000,
+        "lower": 2500,
+        "upper": 3600,
+        "read": 800,
+        "missing": 0,
+    } | changed_values
     return [
         ("US", "QNN (finalize) time", 123400),
         ("US", "Performance Estimates", 0),
@@ -58,9 +64,9 @@ def make_events(**other: int) -> list[Event]:
     ]
 
 
-def make_trace(soc: str = "QCS9100", **other: Any) -> bytes:
+def make_trace(soc: str = "QCS9100", **ids: Any) -> bytes:
     def run(name: str, start: int, length: int, flag: str, moved: int) -> dict[str, Any]:
-        args = {"id": hex(0x2A << 32 | other.get(name, 0x11)), "flags": [flag], "dmabytes": moved}
+        args = {"id": hex(0x2A << 32 | ids.get(name, 0x11)), "flags": [flag], "dmabytes": moved}
         return {"name": name, "ph": "X", "tid": 1, "ts": start, "dur": length, "args": args}
 
     trace = {
@@ -164,6 +170,6 @@ def test_the_simulator_hook_is_refused_for_unverified_versions(
     monkeypatch.setattr("ci.executorch.simulator.version", lambda _: "1.6.0")
     library = tmp_path / "libQnnHtp.so"
     library.write_bytes(b"\0v2.60.0.270101000000\0")
-    found = "verified with ExecuTorch 1.5.1 with QNN 2.49.40, not with ExecuTorch 1.6.0"
-    with pytest.raises(FailedError, match=found):
+    message = "verified with ExecuTorch 1.5.1 with QNN 2.49.40, not with ExecuTorch 1.6.0"
+    with pytest.raises(FailedError, match=message):
         SimulatorHook(library).install()

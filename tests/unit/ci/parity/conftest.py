@@ -27,9 +27,9 @@ MACRO = 'load(":targets.bzl", "define_common_targets")\n\ndefine_common_targets(
 Files = Mapping[str, str]
 
 
-def library(name: str, source: str, more: str = "") -> str:
+def library(name: str, source: str, options: str = "") -> str:
     """A build file with one library."""
-    return LOAD + f'runtime.cxx_library(name = "{name}", srcs = ["{source}"], {more})\n'
+    return LOAD + f'runtime.cxx_library(name = "{name}", srcs = ["{source}"], {options})\n'
 
 
 @pytest.fixture

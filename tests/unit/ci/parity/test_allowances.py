@@ -25,9 +25,14 @@ STALE = ("stale-allowance", "manifests/policies/parity.toml")
 Pairs = Callable[..., set[tuple[str, str]]]
 
 
-def allow(**more: object) -> ParityPolicy:
+def allow(**fields: object) -> ParityPolicy:
     """A policy with one entry for the drift of the miniature tree."""
-    values = {"kinds": ("cmake-only-source",), "files": ("p/**",), "reason": "it is right", **more}
+    values = {
+        "kinds": ("cmake-only-source",),
+        "files": ("p/**",),
+        "reason": "it is right",
+        **fields,
+    }
     return ParityPolicy(allow=(Allowance(**values),))  # type: ignore[arg-type]
 
 
@@ -36,7 +41,7 @@ BROKEN = {**DRIFTED, "p/BUCK": "def (\n"}
 
 
 @pytest.mark.parametrize(
-    ("entry", "options", "found"),
+    ("entry", "options", "expected"),
     [
         ({"exists": "p/b.cpp"}, {}, set()),
         ({"absent": "p/gone.cpp"}, {}, set()),
@@ -54,12 +59,12 @@ BROKEN = {**DRIFTED, "p/BUCK": "def (\n"}
 def test_an_allowance_hides_its_findings_and_is_reported_without_effect(
     entry: dict[str, object],
     options: dict[str, object],
-    found: set[tuple[str, str]],
+    expected: set[tuple[str, str]],
     pairs: Pairs,
 ) -> None:
-    assert pairs(DRIFTED, allow(**entry), **options) == found
+    assert pairs(DRIFTED, allow(**entry), **options) == expected
     as_note = msgspec.structs.replace(allow(**entry), tests=("p/b.cpp",))
-    assert pairs(DRIFTED, as_note, **options) == found
+    assert pairs(DRIFTED, as_note, **options) == expected
 
 
 def test_an_allowance_is_not_stale_if_a_file_could_not_be_read(pairs: Pairs) -> None:
@@ -76,10 +81,10 @@ def test_an_allowance_with_details_hides_only_those(details: tuple[str, ...], pa
     rows = {"kinds": ("dependency",), "files": ("CMakeLists.txt",), "absent": "x"}
     library = (Library("z", buck=("z",), cmake=("z",)),)
     named = msgspec.structs.replace(allow(**rows, details=details), library=library)
-    others = msgspec.structs.replace(allow(**rows, details=("lib",)), library=library)
+    for_another = msgspec.structs.replace(allow(**rows, details=("lib",)), library=library)
 
     assert pairs(tree, named) == set()
-    assert pairs(tree, others) == {("dependency", "CMakeLists.txt"), STALE}
+    assert pairs(tree, for_another) == {("dependency", "CMakeLists.txt"), STALE}
 
 
 def test_each_allowance_without_effect_is_reported(findings: Callable[..., list[Finding]]) -> None:
@@ -88,19 +93,23 @@ def test_each_allowance_without_effect_is_reported(findings: Callable[..., list[
         allow(exists="p/gone.cpp"),
         allow(until=date(2025, 1, 1), files=("s/**",)),
     ]
-    policy = ParityPolicy(allow=tuple(entry for one in entries for entry in one.allow))
-    stale = [one for one in findings(DRIFTED, policy) if one.kind is Kind.STALE]
+    policy = ParityPolicy(
+        allow=tuple(entry for policy_of_entry in entries for entry in policy_of_entry.allow)
+    )
+    stale = [finding for finding in findings(DRIFTED, policy) if finding.kind is Kind.STALE]
 
-    assert [(one.detail, one.message.partition(": ")[2]) for one in stale] == [
+    assert [(finding.detail, finding.message.partition(": ")[2]) for finding in stale] == [
         ("p/**", "the entry's condition is not met: p/gone.cpp is not in the tree"),
         ("q/**, r/**", "no finding matches the entry"),
         ("s/**", "the entry expired on 2025-01-01"),
     ]
-    assert {(one.level.value, str(one.place)) for one in stale} == {("warning", STALE[1])}
+    assert {(finding.level.value, str(finding.place)) for finding in stale} == {
+        ("warning", STALE[1])
+    }
 
 
 @pytest.mark.parametrize(
-    ("more", "lacks"),
+    ("fields", "lacks"),
     [
         ({"reason": " ", "absent": "a"}, "needs a reason"),
         ({"reason": "", "until": date(2027, 1, 1)}, "needs a reason"),
@@ -109,8 +118,8 @@ def test_each_allowance_without_effect_is_reported(findings: Callable[..., list[
         ({"until": date(2027, 1, 1)}, ""),
     ],
 )
-def test_an_allowance_needs_a_reason_and_an_end(more: dict[str, object], lacks: str) -> None:
-    raw = {"kinds": ["header"], "files": ["p/**"], "reason": "because", **more}
+def test_an_allowance_needs_a_reason_and_an_end(fields: dict[str, object], lacks: str) -> None:
+    raw = {"kinds": ["header"], "files": ["p/**"], "reason": "because", **fields}
 
     with pytest.raises(msgspec.ValidationError, match=lacks) if lacks else nullcontext():
         msgspec.convert(raw, Allowance)
@@ -134,8 +143,8 @@ def test_a_misspelt_key_of_a_policy_is_refused(raw: dict[str, object]) -> None:
 def test_a_file_is_ignored_if_any_pattern_of_an_allowance_matches() -> None:
     entries = (Exclusion(("a/**", "b/*.h"), "made"), Exclusion(("c",), "theirs"))
     policy = ParityPolicy(exclude=entries)
-    found = [path for path in ("a/x/y", "b/x.h", "b/x.c", "c", "d") if policy.is_excluded(path)]
-    assert found == ["a/x/y", "b/x.h", "c"]
+    excluded = [path for path in ("a/x/y", "b/x.h", "b/x.c", "c", "d") if policy.is_excluded(path)]
+    assert excluded == ["a/x/y", "b/x.h", "c"]
 
 
 def test_the_policy_of_the_project_is_valid() -> None:

@@ -64,7 +64,7 @@ def test_a_broken_shared_source_list_is_found_outside_compared_folders(
     policy = replace(POLICY, exclude=(Exclusion(("shim/**",), "stand-ins"),))
     assert findings(files, policy) == []
     files["shim/lists.bzl"] = files["shim/lists.bzl"].replace('"a.cpp",', '"a.cpp"')
-    cmake, buck = sorted(findings(files, policy), key=lambda found: found.path)
+    cmake, buck = sorted(findings(files, policy), key=lambda finding: finding.path)
     assert (str(buck.buck_place), cmake.path) == ("shim/lists.bzl:3", "lists.cmake")
     assert buck.kind is cmake.kind is Kind.UNREAD
 

@@ -14,15 +14,18 @@ NAME = st.sampled_from("abcdefghij")
 @given(
     rows=st.dictionaries(NAME, st.sets(NAME, max_size=4)),
     starts=st.lists(st.sets(NAME, max_size=3)),
-    other=st.sets(st.sampled_from("abcxyz")),
+    other_names=st.sets(st.sampled_from("abcxyz")),
 )
 def test_graph_reach_agrees_with_a_plain_search(
-    rows: dict[str, set[str]], starts: list[set[str]], other: set[str]
+    rows: dict[str, set[str]], starts: list[set[str]], other_names: set[str]
 ) -> None:
     graph = Graph(lambda name: rows.get(name, ()))
     for start in starts:
-        wanted = closure(start, lambda name: rows.get(name, ()))
+        expected = closure(start, lambda name: rows.get(name, ()))
         reached = graph.reach(start)
-        assert ({*reached}, len(reached)) == (wanted, len(wanted))
-        assert (other & reached, reached - other) == (other & wanted, wanted - other)
-        assert reached.isdisjoint(other) == wanted.isdisjoint(other)
+        assert ({*reached}, len(reached)) == (expected, len(expected))
+        assert (other_names & reached, reached - other_names) == (
+            other_names & expected,
+            expected - other_names,
+        )
+        assert reached.isdisjoint(other_names) == expected.isdisjoint(other_names)

@@ -104,10 +104,10 @@ def test_a_cycle_is_named_without_the_files_that_lead_to_it(
     report: Callable[[Mapping[str, str]], ParityReport],
 ) -> None:
     loads = {"BUCK": "a", "a.bzl": "b", "b.bzl": "c", "c.bzl": "b"}
-    files = {f"bad/{name}": f'load(":{other}.bzl", "x")\n' for name, other in loads.items()}
-    said = reasons(report({**GOOD, **files}))
-    assert "bad/b.bzl -> bad/c.bzl -> bad/b.bzl" in said
-    assert "bad/a.bzl -> " not in said
+    files = {f"bad/{name}": f'load(":{loaded}.bzl", "x")\n' for name, loaded in loads.items()}
+    reasons_shown = reasons(report({**GOOD, **files}))
+    assert "bad/b.bzl -> bad/c.bzl -> bad/b.bzl" in reasons_shown
+    assert "bad/a.bzl -> " not in reasons_shown
 
 
 @pytest.mark.parametrize("name", CMAKE)

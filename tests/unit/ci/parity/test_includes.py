@@ -34,18 +34,22 @@ def tree(deps: str = "", source: str = "", cmake: str = "") -> dict[str, str]:
     }
 
 
-def details(found: list[Finding]) -> list[str]:
-    return [f"{finding.kind.value} {finding.detail}" for finding in found]
+def details(findings: list[Finding]) -> list[str]:
+    return [f"{finding.kind.value} {finding.detail}" for finding in findings]
 
 
 def test_an_included_header_is_a_dependency(findings: Findings) -> None:
-    [found] = findings(tree())
+    [finding] = findings(tree())
 
-    assert (found.kind.value, found.path, found.level) == ("dependency", "p/BUCK", Level.WARNING)
-    assert found.detail == "//p:p -> //q:q"
-    assert found.message.startswith("p/p.cpp includes q/q.h")
-    assert found.fix == 'add "//q:q" to the deps of //p:p (p/BUCK:2)'
-    assert (str(found.buck_place), found.buck_target) == ("p/BUCK:2", "//p:p")
+    assert (finding.kind.value, finding.path, finding.level) == (
+        "dependency",
+        "p/BUCK",
+        Level.WARNING,
+    )
+    assert finding.detail == "//p:p -> //q:q"
+    assert finding.message.startswith("p/p.cpp includes q/q.h")
+    assert finding.fix == 'add "//q:q" to the deps of //p:p (p/BUCK:2)'
+    assert (str(finding.buck_place), finding.buck_target) == ("p/BUCK:2", "//p:p")
 
 
 @pytest.mark.parametrize(
@@ -68,8 +72,8 @@ def test_a_library_outside_of_the_tree_is_known_by_the_header_of_its_name(
     build = files["p/BUCK"]
     for attribute in ("deps", "exported_deps"):
         files["p/BUCK"] = f'{build}runtime.cxx_library(name = "o", {attribute} = ["{label}"])\n'
-        found = details(findings(files, POLICY))
-        assert found == ([f"dependency //p:p -> {label}"] if is_found else [])
+        shown = details(findings(files, POLICY))
+        assert shown == ([f"dependency //p:p -> {label}"] if is_found else [])
     files["p/BUCK"] = files["p/BUCK"].replace("deps = []", f'deps = ["{label}"]')
     assert findings(files, POLICY) == []
 
@@ -108,11 +112,11 @@ def test_conditional_or_foreign_includes_have_no_finding(source: str, findings: 
 def test_missing_dependency_of_a_header_is_reported_for_its_own_library(findings: Findings) -> None:
     files = tree('"//executorch/q:q"')
     files["q/q.h"] = "#ifndef Q_H\n#define Q_H\n#include <executorch/r/r.h>\n#endif\n"
-    [found] = findings(files)
+    [finding] = findings(files)
 
-    assert found.detail == "//q:q -> //r:r"
-    assert found.message.startswith("q/q.h includes r/r.h")
-    assert 'add "//r:r" to the exported_deps of //q:q' in found.fix
+    assert finding.detail == "//q:q -> //r:r"
+    assert finding.message.startswith("q/q.h includes r/r.h")
+    assert 'add "//r:r" to the exported_deps of //q:q' in finding.fix
 
     files["q/BUCK"] = LOAD + Q.format('"//executorch/r:r"')
     assert findings(files) == []
@@ -122,14 +126,14 @@ def test_headers_of_exported_dependencies_are_available(findings: Findings) -> N
     files = tree('":x"')
     x = 'runtime.cxx_library(name = "x", {}{} = ["//executorch/q:q"])\n'
 
-    for attribute, own, found in [
+    for attribute, headers, expected in [
         ("deps", 'headers = ["x.h"], ', ["dependency //p:p -> //q:q"]),
         ("exported_deps", 'headers = ["x.h"], ', []),
         ("deps", "", []),
     ]:
-        rules = tree('":x"')["p/BUCK"] + x.format(own, attribute)
-        every = findings({**files, "p/x.h": "", "p/BUCK": rules})
-        assert [row for row in details(every) if row != "header "] == found
+        rules = tree('":x"')["p/BUCK"] + x.format(headers, attribute)
+        all_findings = findings({**files, "p/x.h": "", "p/BUCK": rules})
+        assert [row for row in details(all_findings) if row != "header "] == expected
 
 
 @pytest.mark.parametrize(
@@ -161,7 +165,7 @@ FLAG = 'exported_preprocessor_flags = ["-DFAST=1"]'
 
 
 @pytest.mark.parametrize(
-    ("rule", "found"),
+    ("rule", "is_found"),
     [
         ('preprocessor_flags = ["-DFAST"]', True),
         ('preprocessor_flags = select({"a": ["-DFAST"], "b": []})', True),
@@ -175,7 +179,7 @@ FLAG = 'exported_preprocessor_flags = ["-DFAST=1"]'
     ids=["own", "select", "exported", "passed on", "kept", "private", "another", "there"],
 )
 def test_an_include_under_a_macro_counts_for_rules_that_define_the_macro(
-    rule: str, found: bool, findings: Findings
+    rule: str, is_found: bool, findings: Findings
 ) -> None:
     files = tree(source="#ifdef FAST\n#include <executorch/q/q.h>\n#endif\n")
     files["p/BUCK"] = LOAD + "".join(
@@ -190,8 +194,8 @@ def test_an_include_under_a_macro_counts_for_rules_that_define_the_macro(
     )
     files["p/e.h"] = ""
 
-    told = [f.detail for f in findings(files) if f.kind.value == "dependency"]
-    assert told == (["//p:p -> //q:q"] if found else [])
+    dependencies = [f.detail for f in findings(files) if f.kind.value == "dependency"]
+    assert dependencies == (["//p:p -> //q:q"] if is_found else [])
 
 
 INCLUDES = """#include <vector>
@@ -217,33 +221,33 @@ INCLUDES = """#include <vector>
 
 def test_what_a_file_includes_is_known_by_line_folder_path_and_macro() -> None:
     names = ("p/b.h", "inc/one/c.h", "inc/two/c.h", "inc/two/d.h", "q/e.h", "q/f.h", "q/g.h")
-    other = "#ifdef OTHER\n#include <vector>\n#endif\n"  # nothing of a target
+    guarded = "#ifdef OTHER\n#include <vector>\n#endif\n"  # nothing of a target
     unlisted = f'{INCLUDES}#include "only.h"\n'
-    texts = {"p/a.cpp": INCLUDES + other, "q/unlisted.cpp": unlisted, **dict.fromkeys(names, "")}
+    texts = {"p/a.cpp": INCLUDES + guarded, "q/unlisted.cpp": unlisted, **dict.fromkeys(names, "")}
     words = {"deps": ["//lib:out"], "exported_deps": ["//lib:shown"]}
     rules = (buck("p:lib", "p/a.cpp", **words), buck("q:lib", "q/gone.cpp"))
     sides = [
         CMakeFacts(Configuration.HOST, include_directories=("inc/two",)),
         CMakeFacts(Configuration.ANDROID, include_directories=("inc/two", "inc/one")),
     ]
-    found = find_includes(TextTree(texts, LAYOUT), BuckFacts(rules), sides)
+    results = find_includes(TextTree(texts, LAYOUT), BuckFacts(rules), sides)
     assert [
-        (include.text, str(include.place), include.directory) for include in found["includes"]
+        (include.text, str(include.place), include.directory) for include in results["includes"]
     ] == [
         ("c.h", "p/a.cpp:3", "inc/one"),
         ("d.h", "p/a.cpp:4", "inc/two"),
         ("c.h", "p/a.cpp:13", "inc/one"),
     ]
     common = ("inc/one/c.h", "inc/two/d.h", "q/e.h", "q/f.h", "q/g.h")
-    assert found["headers"] == {
+    assert results["headers"] == {
         "p/a.cpp": ("p/b.h", *common),
         "q/unlisted.cpp": common,
         **dict.fromkeys(names, ()),
     }
-    assert found["needed"] == {"p/a.cpp": ("q/e.h", "lib/out.h", "lib/shown.h")}
-    assert found["guarded"] == {"p/a.cpp": {"FAST": ("q/f.h",), "SLOW": ("q/g.h",)}}
+    assert results["needed"] == {"p/a.cpp": ("q/e.h", "lib/out.h", "lib/shown.h")}
+    assert results["guarded"] == {"p/a.cpp": {"FAST": ("q/f.h",), "SLOW": ("q/g.h",)}}
     letters = {f"{letter}.h" for letter in "bcdefg"}
-    assert found["header_names"] == {"vector", *letters, "out.h", "shown.h", "only.h"}
+    assert results["header_names"] == {"vector", *letters, "out.h", "shown.h", "only.h"}
 
 
 @pytest.mark.parametrize(
@@ -267,7 +271,7 @@ def test_an_included_header_that_no_rule_makes_is_reported(
             'runtime.genrule(name = "gen", outs = {"h": ["x.h"]}, cmd = "flatc")\n'
             f'runtime.cxx_library(name = "schema", exported_headers = {{"{name}": ":gen[h]"}})\n'
         )
-    found = [row for row in findings(files, POLICY) if row.kind is Kind.INCLUDE]
+    include_findings = [row for row in findings(files, POLICY) if row.kind is Kind.INCLUDE]
 
-    assert [row.level for row in found] == ([level] if level else [])
-    assert all(name in row.fix for row in found)
+    assert [row.level for row in include_findings] == ([level] if level else [])
+    assert all(name in row.fix for row in include_findings)

@@ -20,11 +20,11 @@ def rule(name: str, source: str, *deps: str, kind: str = "python_library") -> st
     return f'runtime.{kind}(name = "{name}", srcs = ["{source}"], deps = [{listed}])\n'
 
 
-def tree(text: str, *deps: str, more: str = "") -> dict[str, str]:
+def tree(text: str, *deps: str, extra_rules: str = "") -> dict[str, str]:
     """A library p that imports, and q with the module x."""
     return {
         **CMAKE,
-        "p/BUCK": LOAD + rule("p", "a.py", *deps) + more,
+        "p/BUCK": LOAD + rule("p", "a.py", *deps) + extra_rules,
         "p/a.py": text,
         "p/b.py": "",
         "q/BUCK": LOAD + rule("q", "x.py"),
@@ -50,17 +50,17 @@ def tree(text: str, *deps: str, more: str = "") -> dict[str, str]:
 def test_an_import_without_a_dependency_is_found(
     text: str, findings: Callable[..., list[Finding]]
 ) -> None:
-    (found,) = findings(tree(text), POLICY)
+    (finding,) = findings(tree(text), POLICY)
 
-    assert (found.kind.value, found.path, found.detail) == (
+    assert (finding.kind.value, finding.path, finding.detail) == (
         "dependency",
         "p/a.py",
         "//p:p -> //q:q",
     )
-    assert found.fix.startswith('add "//q:q" to the deps of //p:p')
+    assert finding.fix.startswith('add "//q:q" to the deps of //p:p')
     assert findings(tree(text, "//executorch/q:q"), POLICY) == []
     (elsewhere,) = findings(tree(text), ParityPolicy())
-    assert (elsewhere.detail, elsewhere.level) == (found.detail, Level.NOTE)
+    assert (elsewhere.detail, elsewhere.level) == (finding.detail, Level.NOTE)
 
 
 @pytest.mark.parametrize(
@@ -89,9 +89,9 @@ def test_an_unlisted_module_in_a_subfolder_is_found_if_listed_files_import_it(
         "p/BUCK": LOAD + rule("p", "a.py") + rule("b", "b.py"),
     }
 
-    (found,) = findings(files, POLICY)
-    assert (found.path, found.level.value) == ("p/deep/x.py", "warning")
-    assert "listed files import it" in found.message
+    (finding,) = findings(files, POLICY)
+    assert (finding.path, finding.level.value) == ("p/deep/x.py", "warning")
+    assert "listed files import it" in finding.message
     assert findings({**files, "p/a.py": ""}, POLICY) == []
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,7 @@ Pairs = Callable[..., set[tuple[str, str]]]
 
 
 @pytest.mark.parametrize(
-    ("pattern", "fits", "others"),
+    ("pattern", "fits", "misfits"),
     [
         ("**/a", ["a", "x/a", "x/y/a"], ["xa", "x/a/b"]),
         ("x/**", ["x/a", "x/y/a"], ["x", "xy/a"]),
@@ -48,12 +49,12 @@ Pairs = Callable[..., set[tuple[str, str]]]
     ],
 )
 def test_a_glob_pattern_matches_only_within_its_folders(
-    pattern: str, fits: list[str], others: list[str]
+    pattern: str, fits: list[str], misfits: list[str]
 ) -> None:
     test = compile_pattern(pattern)
 
     assert [path for path in fits if not test.fullmatch(path)] == []
-    assert [path for path in others if test.fullmatch(path)] == []
+    assert [path for path in misfits if test.fullmatch(path)] == []
 
 
 def test_sources_with_flags_of_their_own_are_sources(pairs: Pairs) -> None:
@@ -76,16 +77,18 @@ def test_a_dependency_of_builds_inside_meta_is_not_compared(switch: str, pairs: 
     library = (
         LOAD + "runtime.cxx_library(name = 'p', srcs = ['a.cpp'], deps = [':q'] if {} else [])"
     )
-    other = "\nruntime.cxx_library(name = 'q', srcs = ['b.cpp'])\n"
+    second_rule = "\nruntime.cxx_library(name = 'q', srcs = ['b.cpp'])\n"
     cmake = "add_library(p p/a.cpp)\nadd_library(q p/b.cpp)\n"
     files = {"p/a.cpp": "", "p/b.cpp": "", "CMakeLists.txt": cmake}
 
-    assert pairs({**files, "p/BUCK": library.format(switch) + other}) == set()
-    assert pairs({**files, "p/BUCK": library.format("True") + other}) == {("dependency", "p/BUCK")}
+    assert pairs({**files, "p/BUCK": library.format(switch) + second_rule}) == set()
+    assert pairs({**files, "p/BUCK": library.format("True") + second_rule}) == {
+        ("dependency", "p/BUCK")
+    }
 
 
 @pytest.mark.parametrize(
-    ("module", "package", "path", "own", "vendored"),
+    ("module", "package", "path", "is_own", "vendored"),
     [
         (":f.bzl", "p", "p/f.bzl", True, False),
         (":f.bzl", "", "f.bzl", True, False),
@@ -109,12 +112,21 @@ def test_a_dependency_of_builds_inside_meta_is_not_compared(switch: str, pairs: 
     ],
 )
 def test_a_load_names_a_file_of_the_tree_or_of_others(
-    module: str, package: str, path: str | None, own: bool, vendored: bool
+    module: str, package: str, path: str | None, is_own: bool, vendored: bool
 ) -> None:
     modules = '[submodule "one"]\n\tpath = sub/one\n'
     tree = TextTree({"p/f.bzl": "", "f.bzl": "", ".gitmodules": modules}, LAYOUT)
-    found = resolve_load(module, package, tree, {"p", "q", "sub/one"})
-    assert found == Loaded(path, own, vendored)
+    loaded = resolve_load(module, package, tree, {"p", "q", "sub/one"})
+    assert loaded == Loaded(path, is_own, vendored)
+
+
+def list_paths(entries: Iterable[Any]) -> list[str]:
+    return [entry.path for entry in entries]
+
+
+def list_places(entries: Iterable[Any]) -> list[tuple[str, str]]:
+    """Path of each entry, and the line that names it."""
+    return [(entry.path, str(entry.place)) for entry in entries]
 
 
 def test_a_package_lists_its_files_at_the_lines_that_name_them() -> None:
@@ -127,19 +139,15 @@ def test_a_package_lists_its_files_at_the_lines_that_name_them() -> None:
         "BUCK": LOAD + 'runtime.python_library(name = "r", autoglob_mode = "normal")\n',
         **dict.fromkeys(("z/a1.cpp", "z/b1.cpp", "z/c.cpp", "a/x.cpp", "r.py", "r.cpp"), ""),
     }
-    found = read_buck(TextTree(texts, LAYOUT))
-    assert found.packages == ("", "a", "c", "m", "z")
-    assert found.not_evaluated == ()
-    places = {
-        target.label: [(entry.path, str(entry.place)) for entry in target.srcs]
-        for target in found.targets
-    }
-    assert places == {
+    facts = read_buck(TextTree(texts, LAYOUT))
+    assert facts.packages == ("", "a", "c", "m", "z")
+    assert facts.not_evaluated == ()
+    assert {target.label: list_places(target.srcs) for target in facts.targets} == {
         "//:r": [("r.cpp", "BUCK:2")],
         "//a:a": [("a/x.cpp", "a/TARGETS.v2:2")],
         "//z:z": [("z/a1.cpp", "z/BUCK:7"), ("z/b1.cpp", "z/BUCK:5")],
     }
-    (glob,) = found.globs
+    (glob,) = facts.globs
     assert (glob.package, glob.empty, glob.matches) == ("z", ("a*.c", "none*.cpp"), 2)
     assert str(glob.place) == "z/BUCK:6"
 
@@ -154,9 +162,10 @@ def test_a_package_lists_its_files_at_the_lines_that_name_them() -> None:
 )
 def test_a_file_that_only_gives_runtime_or_a_stub_may_be_elsewhere(load: str) -> None:
     text = f'load({load})\nruntime.cxx_library(name = "lib", srcs = ["a.cpp"])\n'
-    found = read_buck(TextTree({"p/BUCK": text, "p/a.cpp": ""}, LAYOUT))
-    assert found.not_evaluated == ()
-    assert [[src.path for src in target.srcs] for target in found.targets] == [["p/a.cpp"]]
+    facts = read_buck(TextTree({"p/BUCK": text, "p/a.cpp": ""}, LAYOUT))
+    assert facts.not_evaluated == ()
+    (target,) = facts.targets
+    assert list_paths(target.srcs) == ["p/a.cpp"]
 
 
 def test_targets_of_an_unloaded_file_have_the_lines_of_that_file() -> None:
@@ -165,31 +174,29 @@ def test_targets_of_an_unloaded_file_have_the_lines_of_that_file() -> None:
         for name in ("one", "two")
     )
     texts = {"p/targets.bzl": f"{LOAD}def define_common_targets():\n{rules}", "q/BUCK": ""}
-    found = read_buck(TextTree(texts, LAYOUT))
+    facts = read_buck(TextTree(texts, LAYOUT))
     assert [
-        (target.label, str(target.place), [(e.path, str(e.place)) for e in target.srcs])
-        for target in found.targets
+        (target.label, str(target.place), list_places(target.srcs)) for target in facts.targets
     ] == [
         ("//p:one", "p/targets.bzl:4", [("p/one.cpp", "p/targets.bzl:5")]),
         ("//p:two", "p/targets.bzl:8", [("p/two.cpp", "p/targets.bzl:9")]),
     ]
-    (row,) = found.not_evaluated
+    (row,) = facts.not_evaluated
     assert (str(row.place), row.folder, row.is_broken, row.is_known) == (
         *("p/targets.bzl", "p", True, True),
     )
-    assert found.packages == ("p", "q")
+    assert facts.packages == ("p", "q")
 
 
 def test_an_unloaded_file_whose_names_are_computed_has_the_files_of_its_folder() -> None:
     rule = 'runtime.cxx_test(name = "op_{}".format(x), srcs = native.glob(["*_test.cpp"]))'
     text = f'{LOAD}def define_common_targets():\n    for x in ["a"]:\n        {rule}\n'
     files = {"k/BUCK": "", "k/t/targets.bzl": text, "k/t/a_test.cpp": "", "h/targets.bzl": "X = 1"}
-    found = read_buck(TextTree(files, LAYOUT))
-    assert [(target.label, [e.path for e in target.srcs]) for target in found.targets] == [
-        ("//k/t:op_a", ["k/t/a_test.cpp"])
-    ]
-    assert [glob.empty for glob in found.globs] == [()]
-    assert [row.place.path for row in found.not_evaluated] == ["k/t/targets.bzl"]
+    facts = read_buck(TextTree(files, LAYOUT))
+    (target,) = facts.targets
+    assert (target.label, list_paths(target.srcs)) == ("//k/t:op_a", ["k/t/a_test.cpp"])
+    assert [glob.empty for glob in facts.globs] == [()]
+    assert [row.place.path for row in facts.not_evaluated] == ["k/t/targets.bzl"]
 
 
 LIBRARY = """
@@ -230,13 +237,13 @@ runtime.genrule(
 def test_a_rule_has_what_each_of_its_attributes_lists() -> None:
     names = ("p/a.cpp", "p/sub/b.cpp", "p/d.cpp", "p/own.h", "p/e.h", "p/f.h", "p/src.txt")
     tree = TextTree({"p/BUCK": LOAD + LIBRARY, **dict.fromkeys(names, "")}, LAYOUT)
-    library, made = read_buck(tree).targets
-    entries = {
-        name: [
-            (one.path, one.place.line, one.condition, one.made_as) for one in getattr(library, name)
+    library, made_rule = read_buck(tree).targets
+    entries = {}
+    for name in ("srcs", "headers", "exported_headers"):
+        entries[name] = [
+            (entry.path, entry.place.line, entry.condition, entry.made_as)
+            for entry in getattr(library, name)
         ]
-        for name in ("srcs", "headers", "exported_headers")
-    }
     assert entries == {
         "srcs": [
             ("p/a.cpp", 6, "", ""),
@@ -248,10 +255,11 @@ def test_a_rule_has_what_each_of_its_attributes_lists() -> None:
         "headers": [("p/own.h", 14, "", "")],
         "exported_headers": [("p/e.h", 16, "", ""), ("//p:made[f.h]", 17, "", "space/f.h")],
     }
-    words = {
-        name: [(one.text, one.place.line, one.exported) for one in getattr(library, name)]
-        for name in ("defines", "deps", "exported_deps", "external_deps")
-    }
+    words = {}
+    for name in ("defines", "deps", "exported_deps", "external_deps"):
+        words[name] = [
+            (word.text, word.place.line, word.exported) for word in getattr(library, name)
+        ]
     assert words == {
         "defines": [
             *(("ONE=1", 23, False), ("TWO", 24, False), ("FIVE", 26, False)),
@@ -268,7 +276,7 @@ def test_a_rule_has_what_each_of_its_attributes_lists() -> None:
         f"executorch/space/{name}" for name in ("named.h", "out/e.h", "f.h")
     )
     assert library.include_directories == ("p/dirs", "p/top", "inc")
-    assert [src.path for src in made.srcs] == ["//p:src.txt", "//q:x.py"]
+    assert [src.path for src in made_rule.srcs] == ["//p:src.txt", "//q:x.py"]
 
 
 @pytest.mark.parametrize(
@@ -322,9 +330,9 @@ def test_bucks_functions_give_the_expected_sources(expression: str, sources: lis
         f'runtime.filegroup(name = "p", srcs = {expression})\n'
     )
     files = dict.fromkeys(("p/a.cpp", "p/b.cpp", "p/s/c.h"), "")
-    found = read_buck(TextTree({**files, "p/BUCK": text}, LAYOUT))
-    assert found.not_evaluated == ()
-    (rule,) = (target for target in found.targets if target.name == "p")
+    facts = read_buck(TextTree({**files, "p/BUCK": text}, LAYOUT))
+    assert facts.not_evaluated == ()
+    (rule,) = (target for target in facts.targets if target.name == "p")
     shown = [
         src.path.removeprefix("p/") + (f" if {src.condition}" if src.condition else "")
         for src in rule.srcs
@@ -357,12 +365,12 @@ def test_rules_of_macros_from_other_repositories_are_recorded() -> None:
     modules = '[submodule "one"]\n\tpath = sub/one\n'
     names = ("p/a.cpp", "p/b.cpp", "p/own.h", "p/named.h", "p/one.h")
     texts = {"p/BUCK": LOAD + OTHERS, ".gitmodules": modules, **dict.fromkeys(names, "")}
-    found = read_buck(TextTree(texts, LAYOUT))
-    assert found.not_evaluated == ()
-    targets = {target.name: target for target in found.targets}
+    facts = read_buck(TextTree(texts, LAYOUT))
+    assert facts.not_evaluated == ()
+    targets = {target.name: target for target in facts.targets}
     assert {
-        name: (one.kind, [e.path for e in (*one.srcs, *one.exported_headers)])
-        for name, one in targets.items()
+        name: (target.kind, list_paths((*target.srcs, *target.exported_headers)))
+        for name, target in targets.items()
     } == {
         "lib": ("cxx_library", ["p/a.cpp", "p/named.h", "p/own.h", "p/y.h"]),
         "listed": ("cxx_library", ["p/own.h", "//p:made[f.h]"]),
@@ -383,9 +391,9 @@ def test_build_files_of_a_submodule_are_not_evaluated() -> None:
         "sub/one/BUCK": rule.format('"theirs"'),
         "sub/one/q/targets.bzl": "def define_common_targets():\n    " + rule.format('"more"'),
     }
-    found = read_buck(TextTree(texts, LAYOUT))
-    assert [target.label for target in found.targets] == ["//p:lib"]
-    assert (found.packages, found.not_evaluated) == (("p",), ())
+    facts = read_buck(TextTree(texts, LAYOUT))
+    assert [target.label for target in facts.targets] == ["//p:lib"]
+    assert (facts.packages, facts.not_evaluated) == (("p",), ())
 
 
 def test_a_link_to_a_device_is_not_read(tmp_path: Path) -> None:
@@ -400,7 +408,7 @@ def test_a_build_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("label", "found"),
+    ("label", "expected"),
     [
         (":a", "//p:a"),
         ("//q:a", "//q:a"),
@@ -413,12 +421,12 @@ def test_a_build_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         ("", ""),
     ],
 )
-def test_a_label_of_the_project_starts_at_the_root_of_the_tree(label: str, found: str) -> None:
-    assert label_of(label, "p", LAYOUT) == found
+def test_a_label_of_the_project_starts_at_the_root_of_the_tree(label: str, expected: str) -> None:
+    assert label_of(label, "p", LAYOUT) == expected
 
 
 @pytest.mark.parametrize(
-    ("words", "near", "found"),
+    ("words", "near", "expected"),
     [
         ("w", "b:2", "b:2"),
         ("w", "b:3", "b:4"),
@@ -430,17 +438,17 @@ def test_a_label_of_the_project_starts_at_the_root_of_the_tree(label: str, found
     ],
 )
 def test_a_string_is_searched_below_a_line_then_above_then_in_other_files(
-    words: str, near: str, found: str
+    words: str, near: str, expected: str
 ) -> None:
     text = '\n"w"\n# "w"\n"w"\n"""\n"v"\n"""\n"u"\n"u"\n"#", "t" # "s"\n'
     tree = TextTree({"a": '"w"\n"x"\n', "b": text}, LAYOUT)
     path, _, line = near.partition(":")
     place = Literals(tree).find(words.split(), ["a", "b"], Place(path, int(line)))
-    assert str(place) == found
+    assert str(place) == expected
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "expected"),
     [
         ("from  q\timport\tx ,y", "q/x.py q/y.py"),
         ("\timport q.x", "q/x.py"),
@@ -459,11 +467,11 @@ def test_a_string_is_searched_below_a_line_then_above_then_in_other_files(
         ("x = 1; import q.x\n# import q.x\nimports = q.x\nfrom_q = 1", ""),
     ],
 )
-def test_each_form_of_a_python_import_resolves_to_its_files(text: str, found: str) -> None:
+def test_each_form_of_a_python_import_resolves_to_its_files(text: str, expected: str) -> None:
     names = ("q/__init__.py", "q/x.py", "q/y.py", "q/z.py", "e/m.py", "p/b.py", "p/y.py")
     texts = {**dict.fromkeys(names, "x = 1"), "e/__init__.py": "# no code\n\n", "p/a.py": text}
     imports = find_imports(TextTree(texts, Layout("et")))
-    assert imports == ({"p/a.py": tuple(found.split())} if found else {})
+    assert imports == ({"p/a.py": tuple(expected.split())} if expected else {})
 
 
 def test_objects_that_git_lacks_have_no_content() -> None:
@@ -669,25 +677,28 @@ def test_sources_of_a_command_that_is_not_computed_are_unknown(
 
 
 @pytest.mark.parametrize(
-    ("taken", "other"),  # the order of extensions in CMake's policy CMP0115
+    ("taken", "unlisted"),  # the order of extensions in CMake's policy CMP0115
     [
-        *((f"a.{one}", "") for one in ("c", "cc", "cpp", "cxx", "cu", "mm", "m", "S", "h")),
+        *(
+            (f"a.{extension}", "")
+            for extension in ("c", "cc", "cpp", "cxx", "cu", "mm", "m", "S", "h")
+        ),
         *(("a.c", "a.cc"), ("a.cc", "a.cpp"), ("a.cpp", "a.cxx")),
     ],
 )
 def test_a_source_without_extension_resolves_in_cmakes_order(
-    taken: str, other: str, pairs: Pairs
+    taken: str, unlisted: str, pairs: Pairs
 ) -> None:
     attribute = "exported_headers" if taken == "a.h" else "srcs"
     rule = LOAD + f'runtime.cxx_library(name = "p", {attribute} = ["{taken}"])\n'
-    files = {f"p/{name}": "" for name in (taken, other) if name}
-    found = pairs({**files, "p/BUCK": rule, "CMakeLists.txt": "add_library(p p/a)\n"})
+    files = {f"p/{name}": "" for name in (taken, unlisted) if name}
+    differences = pairs({**files, "p/BUCK": rule, "CMakeLists.txt": "add_library(p p/a)\n"})
 
-    assert found == ({("unlisted-file", f"p/{other}")} if other else set())
+    assert differences == ({("unlisted-file", f"p/{unlisted}")} if unlisted else set())
 
 
-def reasons(found: ParityReport) -> str:
-    return "".join(row.reason for row in found.not_evaluated)
+def reasons(report_read: ParityReport) -> str:
+    return "".join(row.reason for row in report_read.not_evaluated)
 
 
 # What files use, and what moves
@@ -743,10 +754,10 @@ def test_compare_folders_ignores_expired_allowances_and_folders_without_buck(
         (tmp_path / name).write_text(text)
     stale = Allowance(("header",), ("p/**",), "it is right", until=date(2020, 1, 1))
     policy = ParityPolicy(allow=(stale,))
-    found = compare_folders(tmp_path, ["p", "s", "t", "gone"], policy, tmp_path / "cache")
-    assert found
-    assert found.scope == ("p",)
-    assert [(finding.kind.value, finding.path) for finding in found.findings] == [
+    report = compare_folders(tmp_path, ["p", "s", "t", "gone"], policy, tmp_path / "cache")
+    assert report
+    assert report.scope == ("p",)
+    assert [(finding.kind.value, finding.path) for finding in report.findings] == [
         ("buck-only-source", "p/b.cpp")
     ]
     assert compare_folders(tmp_path, ["s", "gone"], policy, tmp_path / "cache") is None

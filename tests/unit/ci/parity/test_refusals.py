@@ -38,7 +38,7 @@ def test_a_newer_tree_or_one_without_a_version_is_read(
 
 
 @pytest.mark.parametrize(
-    ("names", "scope", "told"),
+    ("names", "scope", "message"),
     [
         (("p/BUCK",), ("p",), ""),
         (("p/TARGETS", "q/CMakeLists.txt"), ("p/", "q"), ""),
@@ -50,10 +50,10 @@ def test_a_newer_tree_or_one_without_a_version_is_read(
     ],
 )
 def test_a_tree_has_build_files_of_both_sides_and_the_folders_of_its_scope(
-    names: tuple[str, ...], scope: tuple[str, ...], told: str
+    names: tuple[str, ...], scope: tuple[str, ...], message: str
 ) -> None:
     tree = TextTree({**dict.fromkeys(names, ""), "CMakeLists.txt": "project(executorch)"}, LAYOUT)
-    with pytest.raises(UsageError, match=told) if told else nullcontext():
+    with pytest.raises(UsageError, match=message) if message else nullcontext():
         check_tree(tree, scope, "executorch")
 
 
@@ -70,8 +70,8 @@ def test_a_tree_has_build_files_of_both_sides_and_the_folders_of_its_scope(
 )
 def test_the_tree_of_another_project_is_refused_at_once(call: str, refused: bool) -> None:
     tree = TextTree({"p/BUCK": "", "CMakeLists.txt": f"{call}\n"}, LAYOUT)
-    told = "is not a tree of ExecuTorch"
-    with pytest.raises(UsageError, match=told) if refused else nullcontext():
+    message = "is not a tree of ExecuTorch"
+    with pytest.raises(UsageError, match=message) if refused else nullcontext():
         check_tree(tree, (), "ExecuTorch")
     check_tree(tree, (), "")  # a layout of any project
 

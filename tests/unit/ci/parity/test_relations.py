@@ -51,14 +51,14 @@ RELATIONS: dict[str, tuple[str, str, set[tuple[str, str]]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("first", "cmake", "found"), RELATIONS.values(), ids=RELATIONS)
+@pytest.mark.parametrize(("first", "cmake", "expected"), RELATIONS.values(), ids=RELATIONS)
 def test_a_dependency_or_define_that_one_side_lacks_is_found(
-    first: str, cmake: str, found: set[tuple[str, str]], pairs: Pairs
+    first: str, cmake: str, expected: set[tuple[str, str]], pairs: Pairs
 ) -> None:
     files = tree(first, cmake) | {"m.cpp": "int main() {}\n"}
     files[BUCK] += f'runtime.cxx_library(name = "way", {DEPS})\n'
 
-    assert pairs(files) == found
+    assert pairs(files) == expected
 
 
 def include_tree(rule: str, include: str = "<pal/Path.h>") -> dict[str, str]:
@@ -82,11 +82,15 @@ def test_an_include_under_a_name_that_buck_does_not_export_is_found(
 ) -> None:
     flag = 'exported_preprocessor_flags = ["-Iq/include"]'
     for rule in (LISTED, f"{LISTED}, {flag}"):
-        (found,) = findings(include_tree(rule))
+        (finding,) = findings(include_tree(rule))
 
-        assert (found.kind.value, found.path, found.detail) == ("include", "p/a.cpp", "pal/Path.h")
-        assert str(found.cmake_place) == "p/a.cpp:2"
-        assert '{"pal/Path.h": "include/pal/Path.h"}' in found.fix
+        assert (finding.kind.value, finding.path, finding.detail) == (
+            "include",
+            "p/a.cpp",
+            "pal/Path.h",
+        )
+        assert str(finding.cmake_place) == "p/a.cpp:2"
+        assert '{"pal/Path.h": "include/pal/Path.h"}' in finding.fix
 
 
 @pytest.mark.parametrize(
@@ -121,7 +125,7 @@ def test_a_rule_with_autoglob_exports_headers_by_file_name(pairs: Pairs) -> None
 
 
 @pytest.mark.parametrize(
-    ("cmake", "found"),
+    ("cmake", "is_found"),
     [
         ("option(X ON)\nif(X)\n{p}{q}{link}{define}endif()", True),
         ("option(X ON)\nif(X AND OTHER)\n{p}{q}endif()\nif(OTHER)\n{link}{define}endif()", True),
@@ -138,7 +142,7 @@ def test_a_rule_with_autoglob_exports_headers_by_file_name(pairs: Pairs) -> None
         "an option inside", "the opposite", "one of two", "every platform", "another platform",
     ],
 )  # fmt: skip
-def test_condition_is_compared_with_its_targets(cmake: str, found: bool, pairs: Pairs) -> None:
+def test_condition_is_compared_with_its_targets(cmake: str, is_found: bool, pairs: Pairs) -> None:
     files = tree(second='exported_headers = ["b.h"]') | {
         "p/a.cpp": '#include "../q/b.h"\n#ifdef FAST\n#endif\n',
         "q/b.h": "",
@@ -151,7 +155,7 @@ def test_condition_is_compared_with_its_targets(cmake: str, found: bool, pairs: 
     }
     expected = {("dependency", "CMakeLists.txt"), ("define", "CMakeLists.txt")}
 
-    assert pairs(files) == (expected if found else set())
+    assert pairs(files) == (expected if is_found else set())
 
 
 @pytest.mark.parametrize(
@@ -181,10 +185,10 @@ def test_a_define_is_read_by_headers_that_a_source_includes(
     cmake = link + "target_compile_definitions(p PRIVATE FAST)\n"
     buck = files["p/BUCK"].replace('name = "p",', 'name = "p", preprocessor_flags = ["-DFAST"],')
 
-    (found,) = findings({**files, "CMakeLists.txt": cmake})
-    assert (found.kind.value, found.detail) == ("define", "p: FAST")
-    (found,) = findings({**files, "CMakeLists.txt": link, "p/BUCK": buck})
-    assert (found.kind.value, found.detail) == ("define", "//p:p: FAST")
+    (finding,) = findings({**files, "CMakeLists.txt": cmake})
+    assert (finding.kind.value, finding.detail) == ("define", "p: FAST")
+    (finding,) = findings({**files, "CMakeLists.txt": link, "p/BUCK": buck})
+    assert (finding.kind.value, finding.detail) == ("define", "//p:p: FAST")
     assert findings({**files, "CMakeLists.txt": cmake, "p/BUCK": buck}) == []
 
 
@@ -204,5 +208,5 @@ def test_a_source_that_only_a_test_executable_compiles_is_missing_in_cmake(
         **dict.fromkeys(("p/a.cpp", "p/test/t.cpp"), ""),
     }
 
-    (found,) = [one for one in findings(files) if one.path == "p/a.cpp"]
-    assert (found.kind.value, found.cmake_target) == ("buck-only-source", "")
+    (missing,) = [finding for finding in findings(files) if finding.path == "p/a.cpp"]
+    assert (missing.kind.value, missing.cmake_target) == ("buck-only-source", "")

@@ -64,10 +64,10 @@ def test_findings_of_moved_or_renamed_files_stay_old(old: str, new: str) -> None
 
 def test_a_folder_is_reported_as_left_out_only_if_all_of_cmake_was_read() -> None:
     files = {**BASE, "CMakeLists.txt": "add_subdirectory(s)\n", "s/CMakeLists.txt": ""}
-    for root, found in (("", "s/CMakeLists.txt"), ("add_subdirectory(s\n", "CMakeLists.txt")):
+    for root, unread_path in (("", "s/CMakeLists.txt"), ("add_subdirectory(s\n", "CMakeLists.txt")):
         report = change({**files, "CMakeLists.txt": root}, files)
         paths = {finding.path for finding in report.findings if finding.kind is Kind.UNREAD}
-        assert paths == {found}
+        assert paths == {unread_path}
     new = {**files, "t/CMakeLists.txt": ""}  # no file ever added it
     assert [
         finding.path for finding in change(new, files).findings if finding.kind is Kind.UNREAD
@@ -122,8 +122,8 @@ def test_findings_that_a_change_introduces_are_not_lowered_to_notes() -> None:
     cmake = BASE["CMakeLists.txt"] + "add_library(n n/n.cpp)\nadd_subdirectory(gone)\n"
     files = {**BASE, "CMakeLists.txt": cmake, "n/n.cpp": ""}
 
-    found = change(files).findings
-    assert {(f.kind.value, f.path, f.level.value) for f in found} == {
+    introduced = change(files).findings
+    assert {(f.kind.value, f.path, f.level.value) for f in introduced} == {
         ("cmake-only-source", "n", "warning"),
         ("unread-file", "CMakeLists.txt", "error"),
     }
@@ -147,6 +147,6 @@ def test_a_scope_limits_findings_to_its_folders() -> None:
         assert report.scope == scope
         places = {row.place.path for row in report.not_evaluated}
         assert places == {f"{folder}/CMakeLists.txt" for folder in folders}
-        found = change(base, {"BUCK": "", "CMakeLists.txt": ""}, scope=scope).findings
-        assert {one.path.partition("/")[0] for one in found} == {*folders}
-        assert {"cmake-only-source", "unread-file"} == {one.kind.value for one in found}
+        in_scope = change(base, {"BUCK": "", "CMakeLists.txt": ""}, scope=scope).findings
+        assert {finding.path.partition("/")[0] for finding in in_scope} == {*folders}
+        assert {"cmake-only-source", "unread-file"} == {finding.kind.value for finding in in_scope}

@@ -39,8 +39,10 @@ def test_a_fingerprint_survives_moved_lines(
 ) -> None:
     moved = report(DRIFTED | {"CMakeLists.txt": "# one\n# two\n" + DRIFTED["CMakeLists.txt"]})
 
-    def prints(one: ParityReport) -> list[object]:
-        return [r["partialFingerprints"] for r in render_sarif(one, "1")["runs"][0]["results"]]
+    def prints(parity_report: ParityReport) -> list[object]:
+        return [
+            r["partialFingerprints"] for r in render_sarif(parity_report, "1")["runs"][0]["results"]
+        ]
 
     assert prints(moved) == prints(drifted)
     assert moved.findings != drifted.findings
@@ -163,8 +165,12 @@ def test_a_report_with_two_of_everything_reads_as_its_snapshot() -> None:
     plain = ParityReport("a tree", (), "", FINDINGS[:1], 0, 0, ())
     results = render_sarif(report, "1.0")["runs"][0]["results"]
     parts = [
-        *(show(one, notes=notes) for one in (report, plain) for notes in (False, True)),
-        *(json.dumps(render_document(one), indent=1) for one in (report, plain)),
+        *(
+            show(shown_report, notes=notes)
+            for shown_report in (report, plain)
+            for notes in (False, True)
+        ),
+        *(json.dumps(render_document(shown_report), indent=1) for shown_report in (report, plain)),
         *(json.dumps(result, indent=1) for result in results),
         render_annotations(report, report.changed),
         render_annotations(plain),

@@ -111,10 +111,13 @@ READINGS: dict[str, tuple[Files, list[tuple[str, list[str]]]]] = {
 
 @pytest.mark.parametrize("name", READINGS)
 def test_each_target_has_its_sources(read: Callable[[Files], CMakeFacts], name: str) -> None:
-    files, wanted = READINGS[name]
+    files, expected = READINGS[name]
     facts = read(files)
-    found = [(target.directory, sorted(e.path for e in target.srcs)) for target in facts.targets]
-    assert sorted(found) == wanted
+    sources = []
+    for target in facts.targets:
+        paths = sorted(entry.path for entry in target.srcs)
+        sources.append((target.directory, paths))
+    assert sorted(sources) == expected
     assert facts.repeated == facts.not_evaluated == ()
 
 
@@ -197,15 +200,15 @@ $<TARGET_OBJECTS:>|$ENV{X}|x $ENV{X}|CTest|$<1:|$<LINK_GROUP:>
 
 @pytest.mark.parametrize("command", [*COMMANDS, *TARGET_COMMANDS, ""])
 def test_a_cmake_call_with_missing_arguments_does_not_end_the_reader(command: str) -> None:
-    calls = [one for row in WORDS.split("\n") for one in row.split("|")]
+    calls = [words for row in WORDS.split("\n") for words in row.split("|")]
     form = f"{command}({{}})\n" if command else "foreach({0})\nendforeach()\n"
     texts = {
         "CMakeLists.txt": "".join(f"add_subdirectory(d{n})\n" for n in range(len(calls))),
-        **{f"d{n}/CMakeLists.txt": form.format(one) for n, one in enumerate(calls)},
+        **{f"d{n}/CMakeLists.txt": form.format(words) for n, words in enumerate(calls)},
     }
     root = Run(Sources(TextTree(texts, LAYOUT)), Configuration.HOST, "")
     assert len(root.read) == len(texts)
-    assert all(one.build().directory.startswith("d") for one in root.targets.finished())
+    assert all(target.build().directory.startswith("d") for target in root.targets.finished())
 
 
 @pytest.mark.parametrize(
@@ -233,18 +236,23 @@ def test_a_define_of_a_directory_is_for_it_and_those_below(
         }
     )
 
-    assert {t.name: [w.text for w in t.directory_defines] for t in facts.targets} == {
-        "one": ["ONE"],
-        "below": ["ONE"],
-        "one2": [],
-    }
+    defines = {}
+    for target in facts.targets:
+        defines[target.name] = [word.text for word in target.directory_defines]
+    assert defines == {"one": ["ONE"], "below": ["ONE"], "one2": []}
 
 
 def test_builds_and_environments_in_a_checkout_are_not_read(plant: Callable[..., Path]) -> None:
-    made = {"out/CMakeCache.txt": "", "envs/one/pyvenv.cfg": "", "envs/one/lib/torch/a.cmake": ""}
+    ignored = {
+        "out/CMakeCache.txt": "",
+        "envs/one/pyvenv.cfg": "",
+        "envs/one/lib/torch/a.cmake": "",
+    }
     folders = (".git", "buck-out", "cmake-out", "node_modules", "__pycache__", ".venv")
-    made |= {f"{above}{folder}/a.cmake": "" for folder in folders for above in ("", "p/")}
-    root = plant({"CMakeLists.txt": "", "envs/notes.cmake": "", "out/_deps/b/b.cmake": "", **made})
+    ignored |= {f"{above}{folder}/a.cmake": "" for folder in folders for above in ("", "p/")}
+    root = plant(
+        {"CMakeLists.txt": "", "envs/notes.cmake": "", "out/_deps/b/b.cmake": "", **ignored}
+    )
     assert DirectoryTree(root).files == {"CMakeLists.txt", "envs/notes.cmake"}
     assert DirectoryTree(root / "out").files == {"CMakeCache.txt", "_deps/b/b.cmake"}
 
@@ -345,7 +353,7 @@ add_library(inner ${inner})
     assert [define.text for define in lib.directory_defines] == ["FOUR", "SEVEN", "FIVE", "EIGHT"]
     assert facts.include_directories == ("", "g/a", "g/b", "inc", "inc/deep", "top")
     assert facts.aliases == {"other": "lib"}
-    assert [(one.name, one.place.line) for one in facts.repeated] == [("lib", 6)]
+    assert [(target.name, target.place.line) for target in facts.repeated] == [("lib", 6)]
     assert facts.mentioned == ("kept.h",)
     assert [(row.place, "gone" in row.reason) for row in facts.not_evaluated] == [
         (Place("CMakeLists.txt", 16), True)
@@ -447,7 +455,7 @@ def test_a_revision_is_read_as_it_was_committed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "revision", "told"),
+    ("place", "revision", "message"),
     [
         ("none", None, "is not a directory"),
         ("empty", "HEAD", "is not a git directory"),
@@ -460,7 +468,7 @@ def test_a_revision_is_read_as_it_was_committed(tmp_path: Path) -> None:
     ],
 )
 def test_a_tree_that_is_not_there_is_refused(
-    tmp_path: Path, place: str, revision: str | None, told: str
+    tmp_path: Path, place: str, revision: str | None, message: str
 ) -> None:
     for name in ("empty", "checkout", "sparse"):
         (tmp_path / name).mkdir()
@@ -468,7 +476,7 @@ def test_a_tree_that_is_not_there_is_refused(
         git(tmp_path / name, "init", "--quiet")
     git(tmp_path / "sparse", "update-index", "--add", "--cacheinfo", f"100644,{'1' * 40},a")
     git(tmp_path / "sparse", "update-index", "--skip-worktree", "a")
-    with pytest.raises(UsageError, match=re.escape(told)):
+    with pytest.raises(UsageError, match=re.escape(message)):
         open_tree(tmp_path / place, revision)
     if place == "sparse":  # marked, but there: its user changed it
         (tmp_path / place / "a").touch()
@@ -476,18 +484,18 @@ def test_a_tree_that_is_not_there_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("why", "told"),
+    ("why", "message"),
     [("fatal: not a git repository", "git cannot read"), ("", "has no revision 'main'")],
 )
 def test_a_revision_that_git_cannot_read_is_not_called_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str, told: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str, message: str
 ) -> None:
     def fail(*_: object) -> None:
         raise ToolError("git ended", why=why)
 
     (tmp_path / ".git").mkdir()
     monkeypatch.setattr(trees, "read_commit", fail)
-    with pytest.raises(UsageError, match=told) as caught:
+    with pytest.raises(UsageError, match=message) as caught:
         open_tree(tmp_path, "main")
     assert caught.value.why == why
 
@@ -521,7 +529,7 @@ def test_source_from_bucks_list_has_its_line_in_it(read: Callable[[Files], CMake
 
 
 @pytest.mark.parametrize(
-    ("path", "name", "output", "told"),
+    ("path", "name", "output", "reasons"),
     [
         ("lists.bzl", "PYTHON", "", []),
         ("lists.bzl", "NUMBERS", "L", []),
@@ -533,16 +541,16 @@ def test_source_from_bucks_list_has_its_line_in_it(read: Callable[[Files], CMake
     ],
 )
 def test_a_list_of_buck_that_cannot_be_used_is_named(
-    read: Callable[[Files], CMakeFacts], path: str, name: str, output: str, told: list[str]
+    read: Callable[[Files], CMakeFacts], path: str, name: str, output: str, reasons: list[str]
 ) -> None:
     program = f"exec(open('{path}').read());print(';'.join({name}))"
-    more = f" OUTPUT_VARIABLE {output}" if output else ""
-    text = f'execute_process(COMMAND py -c "{program}"{more})\nadd_library(lib a.cpp)\n'
+    output_option = f" OUTPUT_VARIABLE {output}" if output else ""
+    text = f'execute_process(COMMAND py -c "{program}"{output_option})\nadd_library(lib a.cpp)\n'
     lists = {"lists.bzl": LISTS, "bad.bzl": "fail('no')\n", "worse.bzl": "def (\n"}
     facts = read({"CMakeLists.txt": text, "a.cpp": "", **lists})
     assert [
-        row.reason[: len(one)] for row, one in zip(facts.not_evaluated, told, strict=True)
-    ] == told
+        row.reason[: len(reason)] for row, reason in zip(facts.not_evaluated, reasons, strict=True)
+    ] == reasons
     is_bad = path in {"bad.bzl", "worse.bzl"}  # then all of CMake is unknown
     for row in facts.not_evaluated:
         assert (row.folder, row.is_broken) == ("" if is_bad else None, is_bad)
@@ -556,11 +564,11 @@ def test_the_timer_of_a_match_is_cleared_after_it() -> None:
 
 def test_expressions_are_matched_outside_the_main_thread() -> None:
     """Signals, which limit the time of a match, work only in the main thread."""
-    found: list[object] = []
-    thread = threading.Thread(target=lambda: found.append(search("b+", "abbc")))
+    matches: list[object] = []
+    thread = threading.Thread(target=lambda: matches.append(search("b+", "abbc")))
     thread.start()
     thread.join()
-    assert [str(match[0]) for match in found] == ["bb"]  # type: ignore[index]
+    assert [str(match[0]) for match in matches] == ["bb"]  # type: ignore[index]
 
 
 TREE = dict.fromkeys(
@@ -581,8 +589,8 @@ TREE = dict.fromkeys(
 def test_a_digest_of_a_tree_is_of_all_that_is_read(change: Files, is_changed: bool) -> None:
     before, after = TextTree(TREE, LAYOUT), TextTree({**TREE, **change}, LAYOUT)
     assert (run.digest_tree(before) != run.digest_tree(after)) is is_changed
-    other = TextTree(TREE, replace(LAYOUT, project="other"))
-    assert run.digest_tree(other) != run.digest_tree(before)
+    other_project = TextTree(TREE, replace(LAYOUT, project="other"))
+    assert run.digest_tree(other_project) != run.digest_tree(before)
 
 
 @pytest.mark.parametrize("is_whole", [False, True])
@@ -616,9 +624,9 @@ def test_a_comparison_is_kept_unless_a_side_could_not_be_read(
         {"lib": {"p/a.cpp"}},
     )
     assert read_again == (2 if is_whole else 1)
-    for kept in cache.glob("found-*.json"):
-        assert {path.name for path in cache.iterdir()} == {kept.name, "new.json"}
-        kept.write_text("damaged")
+    for kept_comparison in cache.glob("found-*.json"):
+        assert {path.name for path in cache.iterdir()} == {kept_comparison.name, "new.json"}
+        kept_comparison.write_text("damaged")
     assert run.compare_whole(tree, ParityPolicy(), cache) == first
     run.compare_whole(tree, ParityPolicy(tests=("x",)), cache)
     assert read_again == (4 if is_whole else 3)

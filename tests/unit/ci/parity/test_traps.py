@@ -11,11 +11,11 @@ from ci.parity.compare.findings import ParityReport
 from tests.unit.ci.parity.conftest import LOAD, MACRO
 
 
-def library(srcs: str, *, name: str = '"lib"', more: str = "") -> str:
+def library(srcs: str, *, name: str = '"lib"', options: str = "") -> str:
     """A targets.bzl with one library whose srcs are an expression."""
     return (
         f"{LOAD}\ndef define_common_targets():\n"
-        f"    runtime.cxx_library(name = {name}, srcs = {srcs}, {more})\n"
+        f"    runtime.cxx_library(name = {name}, srcs = {srcs}, {options})\n"
     )
 
 
@@ -26,14 +26,14 @@ class Trap:
     name: str
     clean: Mapping[str, str]
     drifted: Mapping[str, str]
-    found: set[tuple[str, str]]
+    expected: set[tuple[str, str]]
 
 
-def package(targets: str, cmake: str, *sources: str, **more: str) -> dict[str, str]:
+def package(targets: str, cmake: str, *sources: str, **files_added: str) -> dict[str, str]:
     """A tree with one package."""
     files = {"p/BUCK": MACRO, "p/targets.bzl": targets, "CMakeLists.txt": cmake}
     files.update(dict.fromkeys((f"p/{name}" for name in sources), "int x;\n"))
-    return files | more
+    return files | files_added
 
 
 BOTH = package(
@@ -283,7 +283,7 @@ def test_each_parity_trap_has_no_finding_until_its_sides_drift_apart(
     trap: Trap, pairs: Callable[..., set[tuple[str, str]]]
 ) -> None:
     assert pairs(trap.clean) == set()
-    assert pairs({**trap.clean, **trap.drifted}) == trap.found
+    assert pairs({**trap.clean, **trap.drifted}) == trap.expected
 
 
 def test_a_load_from_a_folder_outside_the_tree_is_taken_for_metas(
@@ -310,5 +310,5 @@ def test_fbcode_and_open_source_rules_may_share_a_target_name(
 
     assert pairs({**files, "p/BUCK": head + python + native.format('"b.cpp"')}) == set()
     for rules in (python + native, native + python):
-        found = pairs({**files, "p/BUCK": head + rules.format("")})
-        assert found == {("cmake-only-source", "p/b.cpp")}
+        differences = pairs({**files, "p/BUCK": head + rules.format("")})
+        assert differences == {("cmake-only-source", "p/b.cpp")}

@@ -155,10 +155,10 @@ def hostile(controls: list[Control]) -> Report:
         runner=HOSTILE,
     )
     control = replace(controls[0], model=HOSTILE, scheme=HOSTILE, rejected=False)
-    whole = make_report([case], [control])
+    hostile_report = make_report([case], [control])
     return replace(
-        whole,
+        hostile_report,
         toolchain=(Tool(name=HOSTILE, version=HOSTILE),),
         thresholds=(Threshold(scheme=HOSTILE, min_sqnr_db=20.0, reason=HOSTILE),),
-        host=replace(whole.host, processor=HOSTILE),
+        host=replace(hostile_report.host, processor=HOSTILE),
     )

@@ -76,26 +76,26 @@ CASE = Case(
 
 
 def test_a_fingerprint_is_that_of_the_path_title_and_message_and_of_no_line() -> None:
-    one = Annotation(Level.ERROR, "wrong", "mlp", "a.py", 3, "rule")
-    found = [
-        render_annotations(["rule"], [other])[0]["partialFingerprints"]["rule/v1"]
-        for other in (
-            one,
-            change(one, line=9),
-            change(one, path="b.py"),
-            change(one, title="lstm"),
-            change(one, message="right"),
+    wrong = Annotation(Level.ERROR, "wrong", "mlp", "a.py", 3, "rule")
+    fingerprints = [
+        render_annotations(["rule"], [annotation])[0]["partialFingerprints"]["rule/v1"]
+        for annotation in (
+            wrong,
+            change(wrong, line=9),
+            change(wrong, path="b.py"),
+            change(wrong, title="lstm"),
+            change(wrong, message="right"),
         )
     ]
-    assert found[0] == found[1]
-    assert len(set(found)) == 4
+    assert fingerprints[0] == fingerprints[1]
+    assert len(set(fingerprints)) == 4
     assert fingerprint("a\udcff") == fingerprint("a?")  # a path that is not UTF-8
     # GitHub takes a result with another fingerprint for a new one.
     assert fingerprint("a.py", "mlp", "wrong") == "9bcc8503e9611e50a4db866d4abc9bd6"
 
 
 @pytest.mark.parametrize(
-    ("command", "more"),
+    ("command", "options"),
     [
         ("./nox -s test_emulator --", "--model 'a b' --scheme fp16 --soc S"),
         (
@@ -105,31 +105,31 @@ def test_a_fingerprint_is_that_of_the_path_title_and_message_and_of_no_line() ->
         ("./nox -s test_upstream -- --suite ops --soc S", "--filter 'a b'"),
     ],
 )
-def test_a_command_for_one_case_selects_it(command: str, more: str) -> None:
-    assert CaseName("a b", "fp16", "S").choose(command) == f"{command} {more}"
+def test_a_command_for_one_case_selects_it(command: str, options: str) -> None:
+    assert CaseName("a b", "fp16", "S").choose(command) == f"{command} {options}"
 
 
 @pytest.mark.parametrize("github", [False, True])
-@pytest.mark.parametrize("wanted", [False, True])
+@pytest.mark.parametrize("requested", [False, True])
 def test_a_report_writes_sarif_and_summary_only_where_requested_or_on_github(
     troubled: Report,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     github: bool,
-    wanted: bool,
+    requested: bool,
 ) -> None:
     page, sarif = tmp_path / "page.md", tmp_path / "a.sarif"
     monkeypatch.setenv("GITHUB_ACTIONS", str(github).lower())
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(page))
-    given = {"base": tmp_path / "gone.json", "sarif": sarif} if wanted else {}
+    options = {"base": tmp_path / "gone.json", "sarif": sarif} if requested else {}
     stream = io.StringIO()
-    published = publish_run(troubled, tmp_path / "reports", Progress(stream), **given)
+    published = publish_run(troubled, tmp_path / "reports", Progress(stream), **options)
     assert read_report(tmp_path / "reports") == published
-    told = stream.getvalue().splitlines()
-    assert [line.split(":")[0] for line in told] == ["report", *["note"] * wanted]
-    assert told[0].endswith("index.html")
-    assert (published.uncompared != "", sarif.is_file()) == (wanted, wanted)
+    printed = stream.getvalue().splitlines()
+    assert [line.split(":")[0] for line in printed] == ["report", *["note"] * requested]
+    assert printed[0].endswith("index.html")
+    assert (published.uncompared != "", sarif.is_file()) == (requested, requested)
     assert page.is_file() is github
     assert ("::error file=nets/a b.py,line=7" in capsys.readouterr().err) is github
 
@@ -137,21 +137,24 @@ def test_a_report_writes_sarif_and_summary_only_where_requested_or_on_github(
 def test_a_report_is_compared_with_a_base_of_its_backend(report: Report, tmp_path: Path) -> None:
     write_report(report, tmp_path)
     assert compare_base(report, None) is report
-    first, *rest = report.cases
+    first, *other_cases = report.cases
     sources = [replace(first, digests=Digests(weights=letter * 64)) for letter in "ab"]
-    now, base = (replace(report, cases=(source, *rest)) for source in sources[::-1])
+    now, base = (replace(report, cases=(source, *other_cases)) for source in sources[::-1])
     base = replace(base, cases=base.cases[:-1])
     write_report(base, tmp_path)
-    told = "warning: the weights differ from the base: mlp fp16 SM8650"
-    for remarks in ((), ("note: x",), ("note: x", told)):
-        found = compare_base(replace(now, remarks=remarks, uncompared="no base"), tmp_path)
-        assert found.remarks == tuple(dict.fromkeys([*remarks, told]))
-        assert found.uncompared == ""
-        assert found.comparison == compare_reports(base, now)
-        assert [found.comparison.new, found.comparison.missing] == [(rest[-1].name,), ()]
-        assert found.comparison.tools == ()
-    other = compare_base(replace(now, backend="lpai"), tmp_path)
-    assert (other.comparison, other.uncompared) == (
+    weights_differ = "warning: the weights differ from the base: mlp fp16 SM8650"
+    for remarks in ((), ("note: x",), ("note: x", weights_differ)):
+        compared = compare_base(replace(now, remarks=remarks, uncompared="no base"), tmp_path)
+        assert compared.remarks == tuple(dict.fromkeys([*remarks, weights_differ]))
+        assert compared.uncompared == ""
+        assert compared.comparison == compare_reports(base, now)
+        assert [compared.comparison.new, compared.comparison.missing] == [
+            (other_cases[-1].name,),
+            (),
+        ]
+        assert compared.comparison.tools == ()
+    other_backend = compare_base(replace(now, backend="lpai"), tmp_path)
+    assert (other_backend.comparison, other_backend.uncompared) == (
         None,
         f"the base ran on backend {report.backend}, this run on lpai",
     )

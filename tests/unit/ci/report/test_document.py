@@ -71,6 +71,6 @@ def test_a_line_with_a_command_is_wrapped_around_the_whole_command(width: int) -
     line = f"{command} tries known rewrites of the model, one by one, and proves the result"
     card = Card("failed", "a", (("try", line),))
     lines = render_text(replace(DOCUMENT, parts=(card,)), width).splitlines()
-    (whole,) = [line for line in lines if command in line]
-    assert all(len(line) <= width for line in lines if line != whole)
-    assert len(whole) <= max(width, len(f"  | {command}"))
+    (command_line,) = [line for line in lines if command in line]
+    assert all(len(line) <= width for line in lines if line != command_line)
+    assert len(command_line) <= max(width, len(f"  | {command}"))

@@ -71,7 +71,7 @@ def test_evidence_of_a_pass_fits_its_program_and_the_default_policy(judge: Judge
     Path("qnn.toml").write_text('extends = "default"\n')
     code, text = judge(state(make()), "--policy", "qnn.toml")
     assert code == 0, text
-    assert all(one in text for one in (*SOLD, "signature of the evidence was not checked"))
+    assert all(words in text for words in (*SOLD, "signature of the evidence was not checked"))
 
 
 def test_evidence_of_a_failure_is_refused_and_of_a_warning_accepted(judge: Judge) -> None:
@@ -90,11 +90,15 @@ def test_an_evidence_predicate_covers_only_its_own_case_and_all_its_parts() -> N
     """Controls of other cases do not count, whatever their results are."""
     report = make(metric_name="top1", warnings=("rounding",))
     (case,) = report.cases
-    own = report.controls
-    others = tuple(replace(one, model="lstm", rejected=False) for one in own)
+    own_controls = report.controls
+    other_controls = tuple(
+        replace(control, model="lstm", rejected=False) for control in own_controls
+    )
     tools = (*report.toolchain, Tool(name="torch", version="2.12"))
-    report = replace(report, controls=(*others, *own), toolchain=tools)
-    accepted = replace(report, controls=(replace(own[0], rejected=False), *own[1:]))
+    report = replace(report, controls=(*other_controls, *own_controls), toolchain=tools)
+    accepted = replace(
+        report, controls=(replace(own_controls[0], rejected=False), *own_controls[1:])
+    )
     failed = replace(case, status=Status.FAILED, findings=(QUANTIZED_BADLY.find("20 dB"),))
     rows = {
         "passed": (report, case),
@@ -103,19 +107,19 @@ def test_an_evidence_predicate_covers_only_its_own_case_and_all_its_parts() -> N
         "failed without a finding": (report, replace(failed, findings=())),
     }
     digests = {POLICY: "b" * 64, "other": "c" * 64}
-    found = {name: describe_result(*row, "0.1.0", digests) for name, row in rows.items()}
-    for one in [*found.values()][1:]:
-        del one["configuration"]
-    text = json.dumps(found, indent=1) + "\n"
+    predicates = {name: describe_result(*row, "0.1.0", digests) for name, row in rows.items()}
+    for predicate in [*predicates.values()][1:]:
+        del predicate["configuration"]
+    text = json.dumps(predicates, indent=1) + "\n"
     check_snapshot(Path(__file__).with_name("snapshots") / "predicates.json", text)
 
 
-@pytest.mark.parametrize(("build", "told"), [("", "an unknown QNN"), ("v9", "QNN v9")])
-def test_evidence_of_a_build_does_not_fit_a_program_of_another(build: str, told: str) -> None:
+@pytest.mark.parametrize(("build", "qnn_shown"), [("", "an unknown QNN"), ("v9", "QNN v9")])
+def test_evidence_of_a_build_does_not_fit_a_program_of_another(build: str, qnn_shown: str) -> None:
     statement = parse_statement(json.dumps(state(make())).encode())
     (fault,) = find_faults(statement, SHA256, build, None)
     assert BUILD in fault
-    assert told in fault
+    assert qnn_shown in fault
 
 
 @pytest.mark.parametrize("order", [1, -1])
@@ -128,12 +132,18 @@ def test_a_program_that_passed_twice_gets_the_statement_with_the_strictest_limit
     (case,), (rule,) = make().cases, make().thresholds
     cases = tuple(replace(case, scheme=name) for name in ("loose", "strict", "other"))
     floors = {"loose": 10, "strict": 30, "other": None}
-    rules = tuple(replace(rule, scheme=one, min_sqnr_db_all=floor) for one, floor in floors.items())
+    rules = tuple(
+        replace(rule, scheme=scheme, min_sqnr_db_all=floor) for scheme, floor in floors.items()
+    )
     report = replace(make(), cases=cases[::order], thresholds=rules)
     (path,) = write_evidence(report, tmp_path, "0.1.0", {POLICY: "b" * 64})
-    found = parse_statement(path.read_bytes()).predicate
-    assert found.find(CASE).annotations["scheme"] == "strict"
-    assert found.find(LIMITS).annotations["min_sqnr_db_all"] == floors["strict"]
+    predicate = parse_statement(path.read_bytes()).predicate
+    assert predicate.find(CASE).annotations["scheme"] == "strict"
+    assert predicate.find(LIMITS).annotations["min_sqnr_db_all"] == floors["strict"]
+
+
+def list_subjects(statement: Any) -> list[tuple[str, dict[str, str]]]:
+    return [(subject.name, subject.digest) for subject in statement.subject]
 
 
 def test_each_program_has_its_own_statement_which_its_reader_accepts(tmp_path: Path) -> None:
@@ -143,8 +153,8 @@ def test_each_program_has_its_own_statement_which_its_reader_accepts(tmp_path: P
     from ci.report.evidence import write_evidence
 
     (first,) = make().cases
-    files = tuple(ProgramFile(name=f"part{one}", sha256=one * 64) for one in "ab")
-    other = replace(first, soc="SM8750", program=files, warnings=("slow",))
+    files = tuple(ProgramFile(name=f"part{letter}", sha256=letter * 64) for letter in "ab")
+    other_case = replace(first, soc="SM8750", program=files, warnings=("slow",))
     refused = replace(first, soc="SM8550", status=Status.UNSUPPORTED)
     (rule,) = make().thresholds
     rule = replace(
@@ -152,24 +162,25 @@ def test_each_program_has_its_own_statement_which_its_reader_accepts(tmp_path: P
         outputs=(OutputThreshold(output=1, min_equal=1.0),),
         budget=Budget(partitions=1, operators={"Conv*": 3}),
     )
-    report = replace(make(), cases=(refused, first, other), thresholds=(rule,))
+    report = replace(make(), cases=(refused, first, other_case), thresholds=(rule,))
     digests = {POLICY: "b" * 64}
     paths = write_evidence(report, tmp_path, "0.1.0", digests)
-    assert [one.name for one in paths] == [f"{one}.intoto.json" for one in (SHA256, "a" * 64)]
-    found = [parse_statement(one.read_bytes()) for one in paths]
-    assert [[(one.name, one.digest) for one in each.subject] for each in found] == [
-        [("program.pte", {"sha256": SHA256})],
-        [(file.name, {"sha256": file.sha256}) for file in files],
-    ]
-    assert [one.predicate.result for one in found] == ["PASSED", "WARNED"]
-    assert [one.predicate.find(CASE).annotations["soc"] for one in found] == [first.soc, "SM8750"]
-    assert list(find_faults(found[0], SHA256, BUILD, lambda _: rule)) == []
-    (fault,) = find_faults(found[1], "a" * 64, BUILD, lambda _: rule)
+    assert [path.name for path in paths] == [f"{SHA256}.intoto.json", f"{'a' * 64}.intoto.json"]
+    of_first, of_other = [parse_statement(path.read_bytes()) for path in paths]
+    assert list_subjects(of_first) == [("program.pte", {"sha256": SHA256})]
+    assert list_subjects(of_other) == [(file.name, {"sha256": file.sha256}) for file in files]
+    assert (of_first.predicate.result, of_other.predicate.result) == ("PASSED", "WARNED")
+    assert of_first.predicate.find(CASE).annotations["soc"] == first.soc
+    assert of_other.predicate.find(CASE).annotations["soc"] == "SM8750"
+    assert list(find_faults(of_first, SHA256, BUILD, lambda _: rule)) == []
+    (fault,) = find_faults(of_other, "a" * 64, BUILD, lambda _: rule)
     assert fault.startswith("no control was rejected, so nothing shows that the gate rejects")
-    part, _ = find_faults(found[1], "b" * 64, BUILD, lambda _: rule)
+    part, _ = find_faults(of_other, "b" * 64, BUILD, lambda _: rule)
     assert "of which this file is only a part" in part
-    both = replace(report, cases=(first, replace(first, status=Status.FAILED, soc="SM8750")))
-    (path,) = write_evidence(both, tmp_path, "0.1.0", digests)
+    with_failed_case = replace(
+        report, cases=(first, replace(first, status=Status.FAILED, soc="SM8750"))
+    )
+    (path,) = write_evidence(with_failed_case, tmp_path, "0.1.0", digests)
     assert parse_statement(path.read_bytes()).predicate.result == "FAILED"
 
 
@@ -268,11 +279,15 @@ TAMPERED: dict[str, Tamper] = {
     "a failed test of a pass": at(PREDICATE, "failedTests", to=["faithful"]),
     "no test": at(PREDICATE, "passedTests", to=[]),
     "no question": at(PREDICATE, "passedTests", to=["control: zeros"]),
-    "one question of two": lambda one: one[PREDICATE]["passedTests"].remove("quantized"),
+    "one question of two": lambda statement: statement[PREDICATE]["passedTests"].remove(
+        "quantized"
+    ),
     "no control": at(
         *(PREDICATE, "passedTests"), to=["faithful", "quantized", "delegation and recorded figures"]
     ),
-    "a test as often as wanted": lambda one: one[PREDICATE]["passedTests"].append("faithful"),
+    "a test as often as wanted": lambda statement: statement[PREDICATE]["passedTests"].append(
+        "faithful"
+    ),
     "a control that passed": at(PREDICATE, "failedTests", to=["control: gain"]),
     "no configuration": at(PREDICATE, "configuration", to=[]),
     "no limits": without(LIMITS),
@@ -342,22 +357,22 @@ def test_a_file_that_is_no_evidence_statement_is_refused(text: str, judge: Judge
 def test_limits_are_those_of_the_cases_lane_and_backend(session: str, backend: Backend) -> None:
     policy = manifests_root() / "policies" / f"{LANES[session]}.toml"
     case = {"session": session, "backend": backend.value, "scheme": "fp16", "model": "mlp"}
-    own = read_emulator_policy(lane=LANES[session])
+    policy_of_lane = read_emulator_policy(lane=LANES[session])
     if backend is not Backend.HTP:
-        if backend not in own.backends:
+        if backend not in policy_of_lane.backends:
             with pytest.raises(UsageError, match="no limits for backend"):
                 find_limits(policy, case)
             return
-        case["scheme"] = min(own.backends[backend]).value
-    wanted = own.for_backend(backend).limits_of("mlp", Scheme(case["scheme"]))
-    assert find_limits(policy, case) == wanted
+        case["scheme"] = min(policy_of_lane.backends[backend]).value
+    expected = policy_of_lane.for_backend(backend).limits_of("mlp", Scheme(case["scheme"]))
+    assert find_limits(policy, case) == expected
     with pytest.raises(ValueError, match="there is no session x"):
         find_limits(policy, {**case, "session": "x"})
 
 
 LIMIT = Threshold(scheme="8a8w", max_above_noise_db=10.0)
-FIGURES = [one for one in Threshold.__struct_fields__ if one.startswith(("min_", "max_"))]
-SIZES = [one for one in Budget.__struct_fields__ if one != "operators"]
+FIGURES = [limit for limit in Threshold.__struct_fields__ if limit.startswith(("min_", "max_"))]
+SIZES = [limit for limit in Budget.__struct_fields__ if limit != "operators"]
 OF_OUTPUTS = AccuracyLimits.__struct_fields__
 
 
@@ -393,19 +408,19 @@ def test_each_limit_that_is_missing_or_weaker_is_named(
 ) -> None:
     """Equal and stricter limits are not named."""
     weaker, stricter = (4, 6) if name.startswith("min_") or name == "segment_align" else (6, 4)
-    wanted = make(name, 5)
-    assert not list(find_weaker(wanted, wanted))
-    assert not list(find_weaker(make(name, stricter), wanted))
-    assert list(find_weaker(make(name, weaker), wanted)) == [
+    required = make(name, 5)
+    assert not list(find_weaker(required, required))
+    assert not list(find_weaker(make(name, stricter), required))
+    assert list(find_weaker(make(name, weaker), required)) == [
         f"{shown} is {weaker}, but 5 is required"
     ]
     if not (make is limit_outputs and name == "max_above_noise_db"):
-        (line,) = find_weaker(make(name, None), wanted)
+        (line,) = find_weaker(make(name, None), required)
         assert line == f"{shown} is None, but 5 is required"
 
 
 @pytest.mark.parametrize(
-    ("own", "wanted", "told"),
+    ("limits", "required", "lines"),
     [
         (
             {"min_sqnr_db": 20.0, "outputs": (OutputThreshold(output=3, min_sqnr_db=10.0),)},
@@ -419,9 +434,9 @@ def test_each_limit_that_is_missing_or_weaker_is_named(
     ],
 )
 def test_an_output_or_a_rule_may_not_be_weaker_than_what_is_required(
-    own: dict[str, Any], wanted: dict[str, Any], told: list[str]
+    limits: dict[str, Any], required: dict[str, Any], lines: list[str]
 ) -> None:
-    assert list(find_weaker(replace(LIMIT, **own), replace(LIMIT, **wanted))) == told
+    assert list(find_weaker(replace(LIMIT, **limits), replace(LIMIT, **required))) == lines
 
 
 def test_evidence_does_not_fit_a_stricter_policy(judge: Judge) -> None:

@@ -58,15 +58,15 @@ def test_reports_of_earlier_versions_are_replaced(report: Report, tmp_path: Path
 
 def test_a_sarif_file_replaces_only_a_log_of_this_project(report: Report, tmp_path: Path) -> None:
     write_report(report, tmp_path / "run")
-    log, other = tmp_path / "out.sarif", tmp_path / "other.sarif"
+    log, their_log = tmp_path / "out.sarif", tmp_path / "other.sarif"
     words = ["report", str(tmp_path / "run"), "--sarif"]
     assert main([*words, str(log)]) == main([*words, str(log)]) == ExitCode.OK
     theirs = json.loads(log.read_text())
     theirs["runs"][0]["tool"]["driver"]["name"] = "their linter"
-    other.write_text(json.dumps(theirs))
-    assert main([*words, str(other)]) == ExitCode.USAGE
-    assert json.loads(other.read_text()) == theirs
-    assert main([*words, str(other), "--force"]) == ExitCode.OK
+    their_log.write_text(json.dumps(theirs))
+    assert main([*words, str(their_log)]) == ExitCode.USAGE
+    assert json.loads(their_log.read_text()) == theirs
+    assert main([*words, str(their_log), "--force"]) == ExitCode.OK
     assert json.loads((tmp_path / "other.sarif.old").read_text()) == theirs
 
 
@@ -83,17 +83,17 @@ NAMED = [
 ]
 
 
-@pytest.mark.parametrize(("recognise", "name", "own", "theirs"), NAMED)
+@pytest.mark.parametrize(("recognise", "name", "own_bytes", "theirs"), NAMED)
 def test_a_named_file_replaces_only_one_of_this_project(
     recognise: Recognise,
     name: str,
-    own: bytes | None,
+    own_bytes: bytes | None,
     theirs: bytes,
     report: Report,
     tmp_path: Path,
 ) -> None:
     path = tmp_path / name
-    ours = own or render_files(report)[name]
+    ours = own_bytes or render_files(report)[name]
     for content in (b"", ours, ours):
         path.write_bytes(content)
         write_output(path, ours, recognise, "")

@@ -70,8 +70,8 @@ FIGURES["estimate"] = Estimate(
 def test_each_figure_and_limit_is_shown_under_its_own_name() -> None:
     """The text, the sort key, the tooltip and the limit of each figure."""
     sizes: dict[str, Any] = {name: (n + 1) << 10 for n, name in enumerate(SIZES)}
-    more = {"vtcm_mb": 8, "segment_align": 64, "lowering_memory_bytes": 1 << 30}
-    footprint = Footprint(**sizes, **more)
+    other_sizes = {"vtcm_mb": 8, "segment_align": 64, "lowering_memory_bytes": 1 << 30}
+    footprint = Footprint(**sizes, **other_sizes)
     times = {"first_ms": 1.5, "p50_ms": 2.5, "p90_ms": 3.5, "load_ms": 4.5}
     spreads = {"p50_spread_ms": 0.25, "p90_spread_ms": 0.35, "load_spread_ms": 0.45}
     case = change(
@@ -85,7 +85,9 @@ def test_each_figure_and_limit_is_shown_under_its_own_name() -> None:
             after=Heat(hottest_c=45.5, slowed=("cpu", "gpu")),
         ),
         footprint=footprint,
-        recorded_footprint=Footprint(**{name: 2 * size for name, size in sizes.items()}, **more),
+        recorded_footprint=Footprint(
+            **{name: 2 * size for name, size in sizes.items()}, **other_sizes
+        ),
         qnn_ops=(OpCount(op="Conv2d", count=4), OpCount(op="Relu", count=2)),
         above_noise_place="output 1",
         metric_name="top1",
@@ -108,17 +110,25 @@ def test_each_figure_and_limit_is_shown_under_its_own_name() -> None:
         cycles=31,
         ms=4.25,
     )
-    figures = [one for one in Threshold.__struct_fields__ if one.startswith(("min_", "max_"))]
+    figures = [
+        limit_name
+        for limit_name in Threshold.__struct_fields__
+        if limit_name.startswith(("min_", "max_"))
+    ]
     rule = Threshold(
         scheme="8a8w",
         budget=budget,
         **{name: n + 0.5 for n, name in enumerate(figures)},  # type: ignore[arg-type]
     )
-    columns = {one.name: one for one in COLUMNS}
+    columns = {column_row.name: column_row for column_row in COLUMNS}
     rows = []
     for name in [*columns, *({*LIMITS, *BUDGETS} - columns.keys())]:
-        one = columns.get(name)
-        shown = (one.show(case), one.value(case), one.hint(case) if one.hint else "") if one else ()
+        column = columns.get(name)
+        shown = (
+            (column.show(case), column.value(case), column.hint(case) if column.hint else "")
+            if column
+            else ()
+        )
         rows.append(" | ".join((name, *shown, f"limit {show_limit(name, rule)}")) + "\n")
     rows.append(f"without SQNR of sets: {show_limit('SQNR', change(rule, min_sqnr_db=None))}\n")
     check_snapshot(Path(__file__).with_name("snapshots") / "columns.txt", "".join(sorted(rows)))
@@ -178,7 +188,7 @@ def test_the_smallest_margin_names_the_limit_that_it_belongs_to(
 
 
 def test_each_place_of_a_failure_and_each_reason_is_an_annotation() -> None:
-    places = tuple(Place(file=f"{one}.py", line=line) for one, line in (("a", 7), ("b", 9)))
+    places = tuple(Place(file=f"{stem}.py", line=line) for stem, line in (("a", 7), ("b", 9)))
     failed = change(CASE, status=Status.FAILED, findings=say("no", *places))
     cases = [
         failed,
@@ -188,12 +198,19 @@ def test_each_place_of_a_failure_and_each_reason_is_an_annotation() -> None:
         change(failed, model="not run", status=Status.UNSUPPORTED),
         change(failed, model="other", findings=say("no", *places[1:])),
     ]
-    found = make_annotations(make_report(cases))
-    assert [(one.path, one.line, one.message) for one in found] == [
+    annotations = make_annotations(make_report(cases))
+    assert [
+        (annotation.path, annotation.line, annotation.message) for annotation in annotations
+    ] == [
         ("a.py", 7, "no [QNN2705] (8a8w SM8650, fp16 SM8650)"),
         ("b.py", 9, "no [QNN2705] (8a8w SM8650, fp16 SM8650)"),
         ("b.py", 9, "other [QNN2705] (16a8w SM8650)"),
         ("b.py", 9, "no [QNN2705] (8a8w SM8650)"),
     ]
-    assert [one.title for one in found] == [*["test_emulator: m"] * 3, "test_emulator: other"]
-    assert [one.plain().split(" [")[0] for one in found[:1]] == ["a.py:7: error: no"]
+    assert [annotation.title for annotation in annotations] == [
+        *["test_emulator: m"] * 3,
+        "test_emulator: other",
+    ]
+    assert [annotation.plain().split(" [")[0] for annotation in annotations[:1]] == [
+        "a.py:7: error: no"
+    ]

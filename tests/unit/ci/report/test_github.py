@@ -78,20 +78,20 @@ def test_a_summary_keeps_its_limit(hostile: Report, troubled: Report) -> None:
     """GitHub drops the whole summary of a step if it is larger."""
     rows = tuple(
         replace(
-            one,
-            model=f"{one.model[:20]}{'|é' * 500} {i}",
+            case,
+            model=f"{case.model[:20]}{'|é' * 500} {i}",
             log_tail="<@é>" * 1500,
             findings=say(f"{i} {'`|' * 1500}"),
         )
         for i in range(200)
-        for one in (hostile.cases[0], troubled.cases[2])
+        for case in (hostile.cases[0], troubled.cases[2])
     )
     large = replace(hostile, cases=rows, controls=hostile.controls * 2_000, command="qnn-ci x")
     before = (replace(rows[0], sqnr_db=9.0), *troubled.cases, *rows[1:-10])
     compared = compare_reports(replace(large, cases=before), large)
     document = make_document(replace(large, comparison=compared))
-    for limit, given in ((300, [300]), (0, [0]), (LIMIT_BYTES, [])):
-        text = render_markdown(document, *given)
+    for limit, limits in ((300, [300]), (0, [0]), (LIMIT_BYTES, [])):
+        text = render_markdown(document, *limits)
         assert len(text.encode()) <= max(limit, 200)
         assert text.endswith(LEFT_OUT)
     assert len(text.encode()) > LIMIT_BYTES * 0.8, "there was room for more"
@@ -113,14 +113,16 @@ def test_of_more_cases_than_the_table_has_rows_the_failed_ones_are_shown(report:
 
 def change(base: Report, **digests: str) -> Report:
     """The same report, its first case made from something else."""
-    first, *rest = base.cases
-    return replace(base, cases=(replace(first, digests=replace(first.digests, **digests)), *rest))
+    first, *other_cases = base.cases
+    return replace(
+        base, cases=(replace(first, digests=replace(first.digests, **digests)), *other_cases)
+    )
 
 
 def test_float_outputs_of_another_processor_are_not_compared(report: Report) -> None:
     base = change(report, float_outputs="a" * 64)
-    other = replace(base.host, processor="Another processor")
-    now = replace(change(base, float_outputs="b" * 64), host=other)
+    other_host = replace(base.host, processor="Another processor")
+    now = replace(change(base, float_outputs="b" * 64), host=other_host)
     assert compare_reports(base, now).changed == ()
     alike = replace(now, host=replace(base.host, python="3.13.1", cpus=64))
     (changed,) = compare_reports(base, alike).changed  # only the processor decides

@@ -92,7 +92,7 @@ def test_only_its_own_script_and_style_may_run(report: Report) -> None:
     for element, directive in ((script, "script-src"), (style, "style-src")):
         digest = base64.b64encode(hashlib.sha256(element.text.encode()).digest()).decode()
         assert f"{directive} 'sha256-{digest}'" in policy.attributes["content"]
-    directives = [one.split() for one in policy.attributes["content"].split("; ")]
+    directives = [words.split() for words in policy.attributes["content"].split("; ")]
     assert [directive[0] for directive in directives] == [
         *("default-src", "style-src", "script-src", "base-uri", "form-action")
     ]
@@ -105,7 +105,10 @@ def test_only_its_own_script_and_style_may_run(report: Report) -> None:
 def test_hostile_text_is_shown_and_never_markup(hostile: Report) -> None:
     page = read_page(hostile)
     assert len(page.find("script")) == 1
-    assert any('<script>alert("x")</script> & ]]> red' in one.text for one in page.find("dd"))
+    assert any(
+        '<script>alert("x")</script> & ]]> red' in description.text
+        for description in page.find("dd")
+    )
     text = render_html(hostile)
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]", text)
 
@@ -117,8 +120,8 @@ def luminance(colour: str) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-def contrast(one: str, other: str) -> float:
-    darker, lighter = sorted((luminance(one), luminance(other)))
+def contrast(first: str, second: str) -> float:
+    darker, lighter = sorted((luminance(first), luminance(second)))
     return (lighter + 0.05) / (darker + 0.05)
 
 
@@ -126,11 +129,11 @@ def contrast(one: str, other: str) -> float:
 def test_the_colours_of_the_page_have_enough_contrast(mode: str) -> None:
     css = (TEMPLATES / "report.css").read_text(encoding="utf-8")
     light, dark = re.findall(r":root \{(.*?)\}", css, flags=re.DOTALL)
-    found = dict(re.findall(r"--(\w+): (#\w{6});", light if mode == "light" else dark))
+    colours = dict(re.findall(r"--(\w+): (#\w{6});", light if mode == "light" else dark))
     for ground in ("page", "raised"):
         for name in COLOURS:
-            assert contrast(found[name], found[ground]) >= 4.5, (name, ground)
-        assert contrast(found["value"], found[ground]) >= 3, ground
+            assert contrast(colours[name], colours[ground]) >= 4.5, (name, ground)
+        assert contrast(colours["value"], colours[ground]) >= 3, ground
 
 
 @pytest.mark.parametrize("field_name", ["cases", "controls", "thresholds", "toolchain"])
@@ -157,18 +160,21 @@ def test_failures_of_one_cause_are_one_card_and_the_most_frequent_is_the_first(
         NOISE.find(f"{db} dB", figures=(Figure(name="above_noise", value=db),), advice=a)
         for db in range(5)
     ]
-    others = (DIED.find("SIGSEGV"), DIED.find("SIGSEGV", advice=b), DIED.find("SIGKILL"))
+    other_findings = (DIED.find("SIGSEGV"), DIED.find("SIGSEGV", advice=b), DIED.find("SIGKILL"))
     elsewhere = replace(far[0], places=(Place(file="net.py", line=7),))
-    every = (*others, *far, elsewhere)
-    cases = [fail(*pair) for pair in zip(report.cases[:9], every, strict=True)]
+    all_findings = (*other_findings, *far, elsewhere)
+    cases = [fail(*pair) for pair in zip(report.cases[:9], all_findings, strict=True)]
     cases[4] = replace(cases[4], soc="SA8295")
     red = replace(report, cases=(*cases, *report.cases[9:])).recounted
     cards = [card for card in make_document(red).cards if card.kind == "failed"]
-    causes = [[index for index, _ in card.about] for card in cards]
-    assert causes == [[3, 4, 5, 6, 7], [0], [1], [2], [8]]
+    cases_of_cards = []
+    for card in cards:
+        indices, _ = zip(*card.about, strict=True)
+        cases_of_cards.append(indices)
+    assert cases_of_cards == [(3, 4, 5, 6, 7), (0,), (1,), (2,), (8,)]
     page = read_page(replace(red, command="run"))
     assert len(page.find("div", "problem")) == 5
-    assert "not faithful: 0 dB" in [one.text.strip() for one in page.find("dd")]
+    assert "not faithful: 0 dB" in [description.text.strip() for description in page.find("dd")]
 
 
 def many(report: Report, models: int) -> Report:
@@ -190,8 +196,8 @@ def test_a_large_report_shows_bars_of_the_worst_cases_and_a_map_of_all(report: R
     assert len(page.find("div", "figure")) == 20 * 5
     cells = page.find("td", "heat")
     assert [cell.attributes["data-i"] for cell in cells] == [str(n) for n in range(500)]
-    assert [n for n, one in enumerate(cells) if "failed" in one.attributes["class"]] == [333]
+    assert [n for n, cell in enumerate(cells) if "failed" in cell.attributes["class"]] == [333]
     assert [len(row) for row in make_map(large).values()] == [5] * 100
-    names = {one.text for one in page.find("a") if "make_066" in one.text}
+    names = {link.text for link in page.find("a") if "make_066" in link.text}
     assert all(name.split()[0].endswith("net_066.py:make_066") for name in names)
-    assert "team/deep" not in "".join(one.text for one in page.find("a"))
+    assert "team/deep" not in "".join(link.text for link in page.find("a"))

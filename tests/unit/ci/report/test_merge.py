@@ -48,30 +48,30 @@ def test_merged_shards_keep_failures_controls_limits_and_times() -> None:
     ]
     rules = [Threshold(scheme="fp16"), Threshold(scheme="8a8w")]
     rules.append(Threshold(scheme="fp16", model="a"))
-    whole = make_report(cases, controls, thresholds=tuple(rules), wall_s=9.0)
+    whole_run = make_report(cases, controls, thresholds=tuple(rules), wall_s=9.0)
     shards = []
     for number, part in enumerate(make_shards(cases, 3)):
-        own = {case.name for case in part.cases}
-        kept = tuple(control for control in controls if control.name in own)
-        kept = (NOWHERE, *kept) if number == 0 else kept
-        used = [whole.threshold_for(case) for case in part.cases]
+        names_of_part = {case.name for case in part.cases}
+        controls_of_part = tuple(control for control in controls if control.name in names_of_part)
+        controls_of_part = (NOWHERE, *controls_of_part) if number == 0 else controls_of_part
+        used = [whole_run.threshold_for(case) for case in part.cases]
         seconds = {"cases": [1.0, 2.0, 0.5][number], f"own{number}": 1.0}
-        steps = [Phase(name=name, seconds=one) for name, one in seconds.items()]
+        steps = [Phase(name=name, seconds=duration) for name, duration in seconds.items()]
         shards.append(
             replace(
                 part,
-                controls=kept,
+                controls=controls_of_part,
                 thresholds=tuple(rule for rule in rules if rule in used),
                 remarks=("of all shards", f"of shard {number}"),
                 started=f"2026-11-20T08:00:0{9 - number}Z",
-                summary=summarize(part.cases, kept, 9.0 - number, steps),
+                summary=summarize(part.cases, controls_of_part, 9.0 - number, steps),
             )
         )
     merged = merge_reports(shards)
-    assert merged.cases == whole.cases
-    assert merged.controls == (*whole.controls, NOWHERE)
-    assert len(merged.thresholds) == len(whole.thresholds)
-    assert all(threshold in whole.thresholds for threshold in merged.thresholds)
+    assert merged.cases == whole_run.cases
+    assert merged.controls == (*whole_run.controls, NOWHERE)
+    assert len(merged.thresholds) == len(whole_run.thresholds)
+    assert all(threshold in whole_run.thresholds for threshold in merged.thresholds)
     assert (merged.summary.failed, merged.ok, merged.summary.wall_s) == (1, False, 9.0)
     assert merged.started == "2026-11-20T08:00:07Z"
     assert merged.remarks == ("of all shards", *(f"of shard {number}" for number in range(3)))
@@ -131,11 +131,11 @@ def test_shards_that_are_not_one_whole_run_are_refused(reports: list[Report], wh
 def test_merged_shards_must_contain_the_planned_cases() -> None:
     shards = [ONE, TWO, THREE]
     planned = {case.name for case in CASES}
-    others = {CaseName(f"gru{number}", "fp16", "SM8650") for number in range(7)}
+    not_run = {CaseName(f"gru{number}", "fp16", "SM8650") for number in range(7)}
     five = ", ".join(f"gru{number} fp16 SM8650" for number in range(5))
     for reports, plan, faults in (
         (shards, planned, []),
-        (shards, planned | others, [f"planned cases are missing (7): {five}"]),
+        (shards, planned | not_run, [f"planned cases are missing (7): {five}"]),
         (shards, planned - {CASES[0].name}, ["some cases are not planned (1): mlp fp16 SM8650"]),
         ([ONE, TWO], planned, ["shard 3/3 is missing"]),  # not its cases in addition
     ):
@@ -143,7 +143,7 @@ def test_merged_shards_must_contain_the_planned_cases() -> None:
 
 
 def test_few_of_many_missing_shards_are_listed() -> None:
-    many = [with_mark(one, count=10_000) for one in (ONE, TWO)]
+    many = [with_mark(report, count=10_000) for report in (ONE, TWO)]
     with pytest.raises(UsageError) as caught:
         merge_reports(many)
     assert "and 9990 others are missing" in caught.value.why

@@ -28,8 +28,8 @@ ENVIRONS = {
 }
 
 
-def detect(name: str, **more: str) -> Provider:
-    return Provider({**ENVIRONS[name], **more})
+def detect(name: str, **variables: str) -> Provider:
+    return Provider({**ENVIRONS[name], **variables})
 
 
 def write_group(provider: Provider) -> str:

@@ -109,8 +109,12 @@ def make_full(troubled: Report) -> Report:
         equal_emulator=0.875,
         outputs=outputs,
     )
-    operators = tuple(FallbackOp(op=f"aten.{one}", reason=f"no {one}") for one in ("cdist", "sort"))
-    places = tuple(Place(file=f"nets/{one}.py", line=line) for one, line in (("a b", 7), ("c", 9)))
+    operators = tuple(
+        FallbackOp(op=f"aten.{operator}", reason=f"no {operator}") for operator in ("cdist", "sort")
+    )
+    places = tuple(
+        Place(file=f"nets/{stem}.py", line=line) for stem, line in (("a b", 7), ("c", 9))
+    )
 
     def far(db: float) -> Finding:
         return QUANTIZED_BADLY.find(
@@ -132,15 +136,15 @@ def make_full(troubled: Report) -> Report:
     alike = replace(alike, estimate=Estimate(unknown="out of range"))
     lacking = replace(refused, model="lstm", lacks="a phone", findings=say("no phone is connected"))
     unlike = replace(refused, soc="SM8750", findings=say("no room"))
-    made = replace(passed, model="superres", soc="SM8750", made_inputs="random inputs")
-    cases = (measured, failed, refused, crashed, alike, lacking, unlike, made)
+    on_random_inputs = replace(passed, model="superres", soc="SM8750", made_inputs="random inputs")
+    cases = (measured, failed, refused, crashed, alike, lacking, unlike, on_random_inputs)
     shown = (ControlKind.ZEROS, ControlKind.GAIN)
     controls = tuple(
-        replace(one, rejected=one.kind not in shown, sqnr_db=-2.0 * number)
-        for number, one in enumerate(troubled.controls)
+        replace(control, rejected=control.kind not in shown, sqnr_db=-2.0 * number)
+        for number, control in enumerate(troubled.controls)
     )
     phases = tuple(Phase(name=f"step {n}", seconds=(5.0 * n) % 8) for n in range(1, 8))
-    own = Threshold(
+    limits_of_mlp = Threshold(
         scheme="8a8w",
         model="mlp",
         min_sqnr_db=20.0,
@@ -156,7 +160,7 @@ def make_full(troubled: Report) -> Report:
         cases=cases,
         controls=controls,
         summary=replace(troubled.summary, phases=phases),
-        thresholds=(*troubled.thresholds, own),
+        thresholds=(*troubled.thresholds, limits_of_mlp),
         backend="lpai",
         unsupported="QNN 2.49 with ExecuTorch 1.4",
         remarks=("a remark", "warning: another"),
@@ -183,8 +187,8 @@ def test_a_report_with_two_of_everything_reads_like_its_snapshot(
         for digests in (Digests(weights="a" * 64, inputs="a" * 64),)
         for case in full.cases[:3]
     ]
-    tools = tuple(replace(one, version=f"{one.version}.1") for one in full.toolchain[:2])
-    gone = [replace(full.cases[0], model=one) for one in ("gone", "lost")]
+    tools = tuple(replace(tool, version=f"{tool.version}.1") for tool in full.toolchain[:2])
+    gone = [replace(full.cases[0], model=model) for model in ("gone", "lost")]
     supported = replace(full.cases[5], status=Status.PASSED)
     base = replace(
         full,

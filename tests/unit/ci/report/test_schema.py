@@ -43,8 +43,8 @@ class Scalar:
     def item(self) -> float:
         return self.value
 
-    def __eq__(self, other: object) -> bool:
-        return self.value == other
+    def __eq__(self, compared: object) -> bool:
+        return self.value == compared
 
     def __hash__(self) -> int:
         return hash(self.value)
@@ -77,8 +77,8 @@ def test_a_report_of_the_schema_before_is_read_and_no_older_one(
     data = report_data(report)
     place = {"file": "net.py", "line": 3}
     failed = {"reason": "not faithful: 3 dB\n  fix: x", "question": "faithful", "places": [place]}
-    for case, own in zip(data["cases"], ({}, failed), strict=False):
-        case |= {"reason": "", "question": None, "places": [], "channel": "", **own}
+    for case, fields in zip(data["cases"], ({}, failed), strict=False):
+        case |= {"reason": "", "question": None, "places": [], "channel": "", **fields}
         del case["findings"]
     for limits in data["thresholds"]:
         limits["max_offset"] = None
@@ -86,9 +86,9 @@ def test_a_report_of_the_schema_before_is_read_and_no_older_one(
     path.write_text(json.dumps({**data, "schema_version": 5}))
     read = read_report(path)
     assert replace(read, cases=report.cases) == report
-    (found,) = read.cases[1].findings
-    assert (found.headline, found.question) == ("not faithful: 3 dB", Question.FAITHFUL)
-    assert (found.places, "fix: x" in found.evidence) == ((Place(**place),), True)
+    (finding,) = read.cases[1].findings
+    assert (finding.headline, finding.question) == ("not faithful: 3 dB", Question.FAITHFUL)
+    assert (finding.places, "fix: x" in finding.evidence) == ((Place(**place),), True)
     path.write_text(json.dumps({**data, "schema_version": 4}))
     with pytest.raises(UsageError) as caught:
         read_report(path)
@@ -179,8 +179,11 @@ def test_limits_of_a_model_override_those_of_its_scheme(report: Report) -> None:
     case = report.cases[0]
     general = report.threshold_for(case)
     assert general is not None
-    own = replace(general, model=case.model, min_sqnr_db=12.0, reason="tanh")
-    assert replace(report, thresholds=(*report.thresholds, own)).threshold_for(case) is own
+    limits_of_model = replace(general, model=case.model, min_sqnr_db=12.0, reason="tanh")
+    assert (
+        replace(report, thresholds=(*report.thresholds, limits_of_model)).threshold_for(case)
+        is limits_of_model
+    )
     assert replace(report, thresholds=()).threshold_for(case) is None
 
 
@@ -245,5 +248,5 @@ def test_a_changed_case_is_better_or_worse_by_its_most_important_figure(
     figures: dict[str, Any], direction: int
 ) -> None:
     name = CaseName(model="m", scheme="8a8w", soc="SM8650")
-    same = {"before": Status.PASSED, "now": Status.PASSED}
-    assert Change(case=name, **{**same, **figures}).direction == direction
+    unchanged = {"before": Status.PASSED, "now": Status.PASSED}
+    assert Change(case=name, **{**unchanged, **figures}).direction == direction

@@ -35,15 +35,15 @@ def runs(report: Report, tmp_path: Path) -> Path:
     )
     for day in (2, 0, 1):
         started, source = f"2026-11-{day + 1:02d}T08:00:00Z", Source(commit=str(day) * 40)
-        made = replace(report, cases=cases[day], started=started, source=source)
-        write_report(made, tmp_path / "runs" / f"x{5 - day}")
+        run = replace(report, cases=cases[day], started=started, source=source)
+        write_report(run, tmp_path / "runs" / f"x{5 - day}")
     return tmp_path / "runs"
 
 
 def test_a_failed_run_without_a_program_is_a_gap_not_a_zero(report: Report, tmp_path: Path) -> None:
     case = replace(report.cases[0], delegated_nodes=18, fallback_nodes=0)
     failed = replace(case, status=Status.FAILED, delegated_nodes=None, fallback_nodes=None)
-    reports = [replace(report, cases=(one,)) for one in (case, failed, case)]
+    reports = [replace(report, cases=(case_of_run,)) for case_of_run in (case, failed, case)]
     (row,) = follow_cases(reports)
     line = row.lines[1]
     assert (line.values, line.label, line.gaps) == ((18, None, 18), "18/18", [(1, 50.0)])
@@ -56,11 +56,11 @@ def test_trend_data_have_the_figures_of_each_run(
 ) -> None:
     words = ["report", "--trend", str(runs), "--to", str(tmp_path), "--json"]
     assert main(words) == ExitCode.OK
-    found = json.loads(capsys.readouterr().out)
-    assert [run["commit"][0] for run in found["runs"]] == ["0", "1", "2"]
-    jsonschema.validate(found, SCHEMA)
+    trend = json.loads(capsys.readouterr().out)
+    assert [run["commit"][0] for run in trend["runs"]] == ["0", "1", "2"]
+    jsonschema.validate(trend, SCHEMA)
     assert {*SCHEMA["$defs"]["case"]["properties"]["status"]["items"]["enum"]} == {*Status, None}
-    rows = {case["case"]: case for case in found["cases"]}
+    rows = {case["case"]: case for case in trend["cases"]}
     assert rows["mlp fp16 SM8650"]["figures"]["SQNR, dB"] == [62.0, 62.0, 50.0]
     assert rows["mlp 8a8w SM8650"]["status"] == ["passed", "failed", "passed"]
     assert rows["mlp 16a16w SM8650"]["status"] == [None, None, "passed"]
@@ -82,9 +82,9 @@ def test_unreadable_reports_of_a_trend_are_named_and_skipped(
 
 
 def test_a_trend_keeps_cases_of_different_sessions_and_backends_apart(report: Report) -> None:
-    one, passed = replace(report, cases=report.cases[:1]), Status.PASSED
-    for other in (replace(one, session="test_onnx"), replace(one, backend="gpu")):
-        rows = follow_cases([one, other, one])
+    usual, passed = replace(report, cases=report.cases[:1]), Status.PASSED
+    for unlike in (replace(usual, session="test_onnx"), replace(usual, backend="gpu")):
+        rows = follow_cases([usual, unlike, usual])
         assert [row.statuses for row in rows] == [(passed, None, passed), (None, passed, None)]
 
 
@@ -92,14 +92,14 @@ def test_a_trend_reads_like_its_snapshot(troubled: Report, tmp_path: Path) -> No
     """Cases appear, disappear, flip and are unsupported, in two sessions."""
     passed, failed, unsupported, crashed = troubled.cases
     better = replace(failed, status=Status.PASSED, sqnr_db=42.0, lower_s=1.25)
-    every = (
+    cases_of_runs = (
         (passed, unsupported),
         (replace(passed, status=Status.FAILED), failed, replace(unsupported, model="gone")),
         (replace(passed, sqnr_db=30.5), better, unsupported, crashed),
     )
     runs = [
         replace(troubled, cases=cases, started=f"2026-11-{day:02d}T08:00:00Z")
-        for day, cases in enumerate(every, 1)
+        for day, cases in enumerate(cases_of_runs, 1)
     ]
     runs.append(replace(runs[-1], session="test_onnx", cases=(passed,)))
     rows = follow_cases(runs)

@@ -31,8 +31,9 @@ def test_a_stored_report_is_shown_and_rewritten_unchanged(
     write_report(report, run)
     assert main(["report", str(run), "--to", str(copy)]) == ExitCode.OK
     assert "40 passed" in capsys.readouterr().out
-    assert {one.name for one in copy.iterdir()} == {RECORD, *(one.name for one in run.iterdir())}
-    assert all((copy / one.name).read_bytes() == one.read_bytes() for one in run.iterdir())
+    copied = {file.name for file in copy.iterdir()}
+    assert copied == {RECORD, *(file.name for file in run.iterdir())}
+    assert all((copy / file.name).read_bytes() == file.read_bytes() for file in run.iterdir())
     failed = tuple(replace(case, status=Status.FAILED) for case in report.cases)
     write_report(replace(report, cases=failed), run)  # its summary says otherwise
     assert main(["report", str(run)]) == ExitCode.FAILED
@@ -157,11 +158,11 @@ def test_changed_weights_against_the_base_are_in_every_output(
     base, now = make("base", "a"), make("now", "b")
     words = ["report", now, "--base", base, "--to", str(tmp_path / "to")]
     assert main(words) == ExitCode.OK
-    said = "weights differ from the base: mlp fp16 SM8650"
-    assert said in capsys.readouterr().out
-    assert said in (tmp_path / "to" / "index.html").read_text("utf-8")
+    note = "weights differ from the base: mlp fp16 SM8650"
+    assert note in capsys.readouterr().out
+    assert note in (tmp_path / "to" / "index.html").read_text("utf-8")
     assert main([*words, "--summary"]) == ExitCode.OK
-    assert said in html.unescape(capsys.readouterr().out)
+    assert note in html.unescape(capsys.readouterr().out)
     written = str(tmp_path / "to")
     assert main(["report", written, "--base", base, "--json"]) == ExitCode.OK
     assert len(json.loads(capsys.readouterr().out)["remarks"]) == 1

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,7 @@ class Case:
     def run(self) -> list[str]:
         """What the comparison finds, as lines; messages only where this case pins them."""
         tree, policy, scope = self.build()
-        findings = [one for one in compare_tree(tree, policy) if is_about(one, scope)]
+        findings = [finding for finding in compare_tree(tree, policy) if is_about(finding, scope)]
         pinned = any(not line.startswith("=") for line in self.found)
         return [line for finding in findings for line in show(finding, words=pinned)]
 
@@ -79,34 +80,36 @@ class Case:
         """The tree, the policy and the scope that the lines describe."""
         rows = [line.split() for line in self.lines.values()]
         by_word: dict[str, list[list[str]]] = {}
-        for word, *rest in rows:
-            by_word.setdefault(word, []).append(rest)
-        values: dict[str, Any] = {
-            word: tuple(text for rest in by_word.get(word, ()) for text in rest)
-            for word in ("files", "gone", "packages", "submodules", "mentioned", "names", "scope")
-        }
-        twice = [read_target(rest[0], rest[1:]) for rest in by_word.get("twice", ())]
+        for word, *arguments in rows:
+            by_word.setdefault(word, []).append(arguments)
+        values: dict[str, Any] = {}
+        for word in ("files", "gone", "packages", "submodules", "mentioned", "names", "scope"):
+            values[word] = tuple(chain.from_iterable(by_word.get(word, ())))
+        twice = [read_target(row[0], row[1:]) for row in by_word.get("twice", ())]
         sides = {
             "mentioned": values.pop("mentioned"),
-            "aliases": {rest[0]: rest[1] for rest in by_word.get("alias", ())},
-            "repeated": tuple(one for one in twice if isinstance(one, CMakeTarget)),
+            "aliases": {row[0]: row[1] for row in by_word.get("alias", ())},
+            "repeated": tuple(target for target in twice if isinstance(target, CMakeTarget)),
         }
         for word in ("headers", "needed", "imports", "macros"):
-            values[word] = {rest[0]: tuple(rest[1:]) for rest in by_word.get(word, ())}
+            values[word] = {row[0]: tuple(row[1:]) for row in by_word.get(word, ())}
         for word in ("host", "android"):
-            listed = [rest for rest in by_word.get(word, ()) if rest != ["-"]]
+            listed = [row for row in by_word.get(word, ()) if row != ["-"]]
             if word in by_word:
-                values[word] = [read_target("cmake", rest) for rest in listed]
+                values[word] = [read_target("cmake", row) for row in listed]
         policy = POLICY
-        for rest in by_word.get("policy", ()):
-            chosen = {key: text.split(",") for key, _, text in (r.partition("=") for r in rest)}
-            policy = msgspec.convert(chosen, ParityPolicy)
+        for words in by_word.get("policy", ()):
+            fields = {}
+            for word in words:
+                key, _, text = word.partition("=")
+                fields[key] = text.split(",")
+            policy = msgspec.convert(fields, ParityPolicy)
         scope = values.pop("scope")
         tree = facts(
-            [read_target("buck", rest) for rest in by_word.get("buck", ())],
-            [read_target("cmake", rest) for rest in by_word.get("cmake", ())],
+            [read_target("buck", row) for row in by_word.get("buck", ())],
+            [read_target("cmake", row) for row in by_word.get("cmake", ())],
             globs=tuple(map(read_glob, by_word.get("glob", ()))),
-            repeated=tuple(one for one in twice if isinstance(one, BuckTarget)),
+            repeated=tuple(target for target in twice if isinstance(target, BuckTarget)),
             includes=tuple(map(read_include, by_word.get("include", ()))),
             not_evaluated=tuple(map(read_unread, by_word.get("unread", ()))),
             header_names=frozenset(values.pop("names")),
@@ -117,14 +120,14 @@ class Case:
 
 
 def read_target(side: str, words: list[str]) -> Any:
-    name, *rest = words
-    files = [text.replace("?", " if ") for text in rest if "=" not in text]
-    more: dict[str, Any] = {}
-    for key, _, text in (word.partition("=") for word in rest if "=" in word):
-        more[key] = text if key in PLAIN else tuple(text.replace("?", " if ").split(","))
-    if "complete" in more:
-        more["complete"] = False
-    return buck(name, *files, **more) if side == "buck" else cmake(name, *files, **more)
+    name, *words_of_target = words
+    files = [text.replace("?", " if ") for text in words_of_target if "=" not in text]
+    options: dict[str, Any] = {}
+    for key, _, text in (word.partition("=") for word in words_of_target if "=" in word):
+        options[key] = text if key in PLAIN else tuple(text.replace("?", " if ").split(","))
+    if "complete" in options:
+        options["complete"] = False
+    return buck(name, *files, **options) if side == "buck" else cmake(name, *files, **options)
 
 
 def read_glob(words: list[str]) -> Glob:
@@ -139,10 +142,10 @@ def read_include(words: list[str]) -> Include:
 
 
 def read_unread(words: list[str]) -> NotEvaluated:
-    side, path, folder, *rest = words
+    side, path, folder, *marks = words
     named = None if folder == "-" else folder
     place = Place(path, 0 if path == "." else 4)
-    return NotEvaluated(side, place, "a reason", named, is_broken="broken" in rest)
+    return NotEvaluated(side, place, "a reason", named, is_broken="broken" in marks)
 
 
 def show(finding: Finding, *, words: bool) -> Iterator[str]:
@@ -167,7 +170,7 @@ def show(finding: Finding, *, words: bool) -> Iterator[str]:
 
 def read_cases(file: Path) -> Iterator[Case]:
     """The cases of a file."""
-    case, own, base = Case("", file), set[str](), dict[str, str]()
+    case, keys, base = Case("", file), set[str](), dict[str, str]()
     for number, line in enumerate(file.read_text(encoding="utf-8").splitlines()):
         if line.startswith("#"):
             if case.name:
@@ -175,24 +178,24 @@ def read_cases(file: Path) -> Iterator[Case]:
             is_variant = line.startswith("##")
             case = Case(line.strip("# "), file, dict(base) if is_variant else {})
             base = base if is_variant else case.lines
-            own = set()
+            keys = set()
         elif line.startswith("- "):
             del case.lines[line[2:]]
         elif line and (line.startswith("=") or case.expected):
             case.expected[number] = line
         elif line:
             key = key_of(line)
-            key += " again" if key in own else ""
-            own.add(key)
+            key += " again" if key in keys else ""
+            keys.add(key)
             case.lines[key] = line
     yield case
 
 
-def write_messages(case: Case, found: list[str]) -> None:
+def write_messages(case: Case, lines_found: list[str]) -> None:
     """Write what was found into the file of a case, unless its facts differ from the expected."""
-    if list(map(fact_of, found)) == list(map(fact_of, case.found)):
+    if list(map(fact_of, lines_found)) == list(map(fact_of, case.found)):
         lines = case.file.read_text(encoding="utf-8").splitlines()
-        for number, line in zip(case.expected, found, strict=True):
+        for number, line in zip(case.expected, lines_found, strict=True):
             lines[number] = case.expected[number] = line
         case.file.write_text("\n".join(lines) + "\n", encoding="utf-8")
 

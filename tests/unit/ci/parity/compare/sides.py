@@ -21,30 +21,30 @@ ENTRIES = ("srcs", "headers", "exported_headers")
 WORDS = ("deps", "exported_deps", "external_deps", "defines", "links", "directory_defines")
 
 
-def buck(label: str, *srcs: str, kind: str = "cxx_library", **more: Any) -> BuckTarget:
+def buck(label: str, *srcs: str, kind: str = "cxx_library", **options: Any) -> BuckTarget:
     """``p:name``, at line 10 of its build file; what it lists stands in the lines below."""
     package, _, name = label.partition(":")
     file = f"{package}/BUCK".lstrip("/")
-    place, values = Place(file, 10), _place(file, {"srcs": srcs, **more})
+    place, values = Place(file, 10), _place(file, {"srcs": srcs, **options})
     return BuckTarget(package=package, name=name, kind=kind, place=place, **values)
 
 
 def cmake(
-    name: str, *sources: str, directory: str = "", kind: str = "static", **more: Any
+    name: str, *sources: str, directory: str = "", kind: str = "static", **options: Any
 ) -> CMakeTarget:
     """A target at line 10 of its CMakeLists.txt; headers stand above sources."""
     file = f"{directory}/CMakeLists.txt".lstrip("/")
-    place, values = Place(file, 10), _place(file, {**more, "srcs": sources}, ENTRIES[::-1])
+    place, values = Place(file, 10), _place(file, {**options, "srcs": sources}, ENTRIES[::-1])
     return CMakeTarget(name=name, kind=kind, place=place, directory=directory, **values)
 
 
 def _place(
-    file: str, more: Mapping[str, Any], entries: tuple[str, ...] = ENTRIES
+    file: str, options: Mapping[str, Any], entries: tuple[str, ...] = ENTRIES
 ) -> dict[str, Any]:
-    values, line = dict(more), 10
+    values, line = dict(options), 10
     for key in (*entries, *WORDS):
         make = entry if key in ENTRIES else word
-        rows = list(more.get(key, ()))
+        rows = list(options.get(key, ()))
         values |= (
             {key: tuple(make(row, file, line + i) for i, row in enumerate(rows, 1))} if rows else {}
         )
@@ -77,7 +77,7 @@ def facts(
     files: Iterable[str] = (),
     gone: Iterable[str] = (),
     sides: Mapping[str, Any] | None = None,
-    **more: Any,
+    **other_facts: Any,
 ) -> ParityFacts:
     """A tree whose files are those that targets list, and ``files``, without ``gone``.
 
@@ -93,7 +93,9 @@ def facts(
     native = {target.package for target in bucks}
     return ParityFacts(
         buck=BuckFacts(bucks, globs, repeated, (*native, *packages), not_evaluated),
-        cmake=tuple(CMakeFacts(one, rows, **sides or {}) for one, rows in chosen.items()),
+        cmake=tuple(
+            CMakeFacts(configuration, rows, **sides or {}) for configuration, rows in chosen.items()
+        ),
         files=frozenset((listed | set(files)) - set(gone)),
-        **more,
+        **other_facts,
     )

@@ -14,7 +14,7 @@ CASES = [case for file in sorted(Path(__file__).parent.glob("*.txt")) for case i
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_each_parity_case_has_exactly_its_findings(case: Case) -> None:
-    found = case.run()
+    lines = case.run()
     if os.environ.get("WRITE_SNAPSHOTS"):
-        write_messages(case, found)
-    assert found == case.found
+        write_messages(case, lines)
+    assert lines == case.found
