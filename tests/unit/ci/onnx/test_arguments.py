@@ -44,14 +44,14 @@ class Steps:
     report: Report = field(
         default_factory=lambda: replace(make_report([CASE]), session="test_onnx")
     )
-    given: dict[str, Any] = field(default_factory=dict)
+    step_arguments: dict[str, Any] = field(default_factory=dict)
     session: dict[str, Any] = field(default_factory=dict)
 
-    def take(self, profile: str, _work: str, run: Any, phases: Any, **more: Any) -> Report:
-        self.given = {"profile": profile, "phases": phases, **more}
-        found = (Provisioned("qnn-runtime", "2.49.40", self.root),)
+    def take(self, profile: str, _work: str, run: Any, phases: Any, **arguments: Any) -> Report:
+        self.step_arguments = {"profile": profile, "phases": phases, **arguments}
+        provisioned = (Provisioned("qnn-runtime", "2.49.40", self.root),)
         scratch = SimpleNamespace(open=lambda _: "a pool", scratch=self.root)
-        report: Report = run(Environment(profile, found, {}), scratch)
+        report: Report = run(Environment(profile, provisioned, {}), scratch)
         return report
 
     def run_session(self, setup: Setup, _: Phases) -> Report:
@@ -64,15 +64,15 @@ def steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Steps:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
     monkeypatch.setenv(SDK_VARIABLE, "")
-    made = Steps(tmp_path)
+    recorder = Steps(tmp_path)
     monkeypatch.setattr("ci.verbs.steps.record_baselines", lambda *_: [])
     monkeypatch.setattr("ci.report.html.render_html", lambda _: "")  # the slowest part
-    monkeypatch.setattr(verb.steps, "take_steps", made.take)
+    monkeypatch.setattr(verb.steps, "take_steps", recorder.take)
     monkeypatch.setattr(verb.steps, "require_packages", lambda *_: None)
     monkeypatch.setattr(verb, "name_toolchain", lambda parts, exports: tuple(map(str, parts)))
-    monkeypatch.setattr(verb, "run_session", made.run_session)
-    monkeypatch.setattr(verb, "make_runner", lambda *given: given)
-    return made
+    monkeypatch.setattr(verb, "run_session", recorder.run_session)
+    monkeypatch.setattr(verb, "make_runner", lambda *arguments: arguments)
+    return recorder
 
 
 def run(*words: str) -> int:
@@ -100,9 +100,10 @@ def test_every_option_of_test_onnx_reaches_the_run(steps: Steps) -> None:
     Path("an sdk").mkdir()
     Path("an sdk/sdk.yaml").touch()
     flags = ["--saver", "--no-cache", "--record", "--offline", "--direct"]
-    own = ["--option", "htp_performance_mode=burst", "--profile", "basic", "--log-level", "debug"]
-    more = ["--policy", "qnn.toml", "--sdk", "an sdk", "--jobs", "3", "--timeout-s", "7"]
-    assert run(*flags, *own, *more, "--keep-artifacts", "kept", "--reports", "out") == ExitCode.OK
+    pairs = ["--option", "htp_performance_mode=burst", "--profile", "basic", "--log-level", "debug"]
+    more_pairs = ["--policy", "qnn.toml", "--sdk", "an sdk", "--jobs", "3", "--timeout-s", "7"]
+    words = [*flags, *pairs, *more_pairs, "--keep-artifacts", "kept", "--reports", "out"]
+    assert run(*words) == ExitCode.OK
     engine, options, root = steps.session["engine"], steps.session["options"], steps.root
     assert (engine.saver, engine.direct) == (True, True)
     assert (engine.log_level, engine.user_options) == ("debug", {"htp_performance_mode": "burst"})
@@ -112,13 +113,12 @@ def test_every_option_of_test_onnx_reaches_the_run(steps: Steps) -> None:
     assert options.files_directory == root / "out/test_onnx/qnn"
     assert options.baselines == root / "qnn-baselines"
     assert options.policy == read_emulator_policy(root / "qnn.toml", "onnx")
-    assert (steps.given["offline"], steps.given["profile"]) == (True, "onnx-sdk")
-    assert steps.given["choice"].sdk == str(root / "an sdk")
-    words = shlex.split(options.command)
-    assert "--direct" in words
-    pairs = [*pairwise(words)]
-    for one in (*pairwise(own[:2]), ("--log-level", "debug"), ("--sdk", "an sdk")):
-        assert one in pairs
+    assert (steps.step_arguments["offline"], steps.step_arguments["profile"]) == (True, "onnx-sdk")
+    assert steps.step_arguments["choice"].sdk == str(root / "an sdk")
+    repeated = shlex.split(options.command)
+    assert "--direct" in repeated
+    for pair in (*pairwise(pairs[:2]), ("--log-level", "debug"), ("--sdk", "an sdk")):
+        assert pair in pairwise(repeated)
 
 
 def test_qnn_s_cpu_backend_takes_no_context_binary(steps: Steps) -> None:
@@ -140,7 +140,7 @@ def test_shapes_of_a_file_reach_its_case_and_the_command(steps: Steps) -> None:
     assert not steps.session["engine"].exports
     assert shlex.split(steps.session["options"].command)[-2:] == ["--shape", "x=2,3"]
     assert main([*words, "--model", "mlp"]) == ExitCode.OK
-    assert [one.source.shapes for one in steps.session["options"].specs] == [(("x", (2, 3)),), ()]
+    assert [spec.source.shapes for spec in steps.session["options"].specs] == [(("x", (2, 3)),), ()]
     assert steps.session["engine"].exports  # a model of PyTorch is one of the two
 
 
@@ -161,4 +161,4 @@ def test_contradictory_onnx_options_are_usage_errors_before_any_run(
     steps: Steps, words: list[str]
 ) -> None:
     assert run(*words) == ExitCode.USAGE
-    assert not steps.given
+    assert not steps.step_arguments

@@ -59,9 +59,9 @@ SNAPSHOTS = Path(__file__).with_name("snapshots")
 
 @pytest.fixture
 def provider(monkeypatch: pytest.MonkeyPatch) -> Provider:
-    made = Provider()
-    monkeypatch.setattr(compiling, "open_session", made.open_session)
-    return made
+    fake_provider = Provider()
+    monkeypatch.setattr(compiling, "open_session", fake_provider.open_session)
+    return fake_provider
 
 
 def write_sigmoid(path: Path) -> Path:
@@ -73,11 +73,11 @@ def write_given(path: Path) -> Path:
     """The model of ``write_sigmoid``, quantized to uint8."""
     pairs = [("x", "i"), ("a", "b"), ("c", "y")]
     nodes = [
-        make_node(*one)
-        for source, made in pairs
-        for one in (
+        make_node(*arguments)
+        for source, result in pairs
+        for arguments in (
             ("QuantizeLinear", [source, "s", "z"], [f"{source}_q"]),
-            ("DequantizeLinear", [f"{source}_q", "s", "z"], [made]),
+            ("DequantizeLinear", [f"{source}_q", "s", "z"], [result]),
         )
     ]
     nodes.insert(2, make_node("Sigmoid", ["i"], ["a"], "inner"))
@@ -91,10 +91,14 @@ def shorten(data: Any) -> Any:
     """What is not empty; numbers with four digits, as another CPU has them, and digests with
     eight."""
     if isinstance(data, dict):
-        kept = {key: shorten(one) for key, one in data.items() if key != "lowering_memory_bytes"}
-        return {key: one for key, one in kept.items() if one not in (None, "", [], {}, 0)}
+        shortened = {
+            key: shorten(value) for key, value in data.items() if key != "lowering_memory_bytes"
+        }
+        return {
+            key: value for key, value in shortened.items() if value not in (None, "", [], {}, 0)
+        }
     if isinstance(data, list | tuple):
-        return [shorten(one) for one in data]
+        return [shorten(item) for item in data]
     if isinstance(data, str) and len(data) == 64:
         return data[:8]
     return float(f"{data:.4g}") if isinstance(data, float) else data
@@ -123,22 +127,28 @@ def test_a_compiled_case_has_its_record_files_and_sessions(
     provider.left = tuple(left.split())
     values = np.random.default_rng(5).standard_normal((6, 1, 3, 8, 8)).astype(np.float32)
     np.save(tmp_path / "x.npy", values)
-    given = {key: str(tmp_path / "x.npy") if one == "x" else one for key, one in case.items()}
-    own = make_engine(tmp_path / "sdk", **engine)
-    made = compile_case(tmp_path / "scratch", own, write(tmp_path / "net.onnx"), scheme, **given)
-    kept = shorten(msgspec.to_builtins(structs.replace(made, steps=())))
+    case_arguments = {
+        key: str(tmp_path / "x.npy") if value == "x" else value for key, value in case.items()
+    }
+    case_engine = make_engine(tmp_path / "sdk", **engine)
+    record = compile_case(
+        tmp_path / "scratch", case_engine, write(tmp_path / "net.onnx"), scheme, **case_arguments
+    )
+    shown_record = shorten(msgspec.to_builtins(structs.replace(record, steps=())))
     files = sorted(
-        str(one.relative_to(tmp_path / "scratch"))
-        for one in (tmp_path / "scratch").rglob("*")
-        if one.is_file() and one.suffix != ".raw"
+        str(path.relative_to(tmp_path / "scratch"))
+        for path in (tmp_path / "scratch").rglob("*")
+        if path.is_file() and path.suffix != ".raw"
     )
     sets = {
-        one.name: len(list(one.glob("*.raw")))
-        for one in sorted((tmp_path / "scratch/staging").iterdir())
-        if list(one.glob("*.raw"))
+        folder.name: len(list(folder.glob("*.raw")))
+        for folder in sorted((tmp_path / "scratch/staging").iterdir())
+        if list(folder.glob("*.raw"))
     }
     log = (tmp_path / "scratch" / PROVIDER_LOG).read_text(errors="replace")
-    shown = pprint.pformat((kept, provider.opened, files, sets, log), width=110, compact=True)
+    shown = pprint.pformat(
+        (shown_record, provider.opened, files, sets, log), width=110, compact=True
+    )
     text = f"{shown}\n".replace(str(tmp_path), "PLACE")
     check_snapshot(SNAPSHOTS / f"compiled {name}.txt", text)
 
@@ -224,7 +234,7 @@ class Restarting:
 
 
 @pytest.mark.parametrize("times", [0, engine.MAX_RESTARTS, engine.MAX_RESTARTS + 1])
-def test_a_session_is_made_again_when_the_subsystem_restarts(
+def test_a_session_is_opened_again_when_the_subsystem_restarts(
     monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
     monkeypatch.setattr(Restarting, "left", times)
@@ -240,40 +250,44 @@ def test_a_session_is_made_again_when_the_subsystem_restarts(
 
 
 def test_an_onnx_export_is_compared_with_torch_in_each_output_of_each_set() -> None:
-    wanted = [[np.ones(4, np.float32) * (1 + n), np.ones(4, np.float32)] for n in range(3)]
-    source: Any = SimpleNamespace(reference=wanted)
-    compiling.require_export(source, wanted)
-    for number, index, factor, told in ((0, 0, 1.1, r"20\.0 dB .* 60 dB"), (2, 1, np.nan, "nan")):
-        made = [[*one] for one in wanted]
-        made[number][index] = wanted[number][index] * np.float32(factor)
-        with pytest.raises(FailedError, match=f"output {index} has an SQNR of {told}"):
-            compiling.require_export(source, made)
+    right = [[np.ones(4, np.float32) * (1 + n), np.ones(4, np.float32)] for n in range(3)]
+    source: Any = SimpleNamespace(reference=right)
+    compiling.require_export(source, right)
+    for number, index, factor, sqnr in ((0, 0, 1.1, r"20\.0 dB .* 60 dB"), (2, 1, np.nan, "nan")):
+        exported = [[*outputs] for outputs in right]
+        exported[number][index] = right[number][index] * np.float32(factor)
+        with pytest.raises(FailedError, match=f"output {index} has an SQNR of {sqnr}"):
+            compiling.require_export(source, exported)
     infinite: Any = SimpleNamespace(reference=[[np.ones(4, np.float32) * np.inf]])
     compiling.require_export(infinite, infinite.reference)  # the model itself is not finite
 
 
 def test_refusals_name_the_stage_the_providers_words_and_the_cause(tmp_path: Path) -> None:
     """Only refusals by QNN show the provider's log, up to a number of lines."""
-    own = FailedError("one", why="a cause", fix="a remedy")
+    failed = FailedError("one", why="a cause", fix="a remedy")
     errors = [
-        (own, ""),
-        (own, fallback.QUANTIZER),
+        (failed, ""),
+        (failed, fallback.QUANTIZER),
         (ValueError(" a\n  b "), ""),
         (ValueError(), ""),
     ]
     errors += [(ValueError("no such line 0"), fallback.QNN)]
     shown = []
     for lines in (0, 1, MOST_SAID, MOST_SAID + 5):
-        said = [*range(lines), *range(min(lines, 1))]  # the first one twice
+        numbers = [*range(lines), *range(min(lines, 1))]  # the first one twice
         head = "2026-11-20 20:32:20.8 [E:onnxruntime:, q.cc:9 F]"
-        text = "".join(f"{head} line {number} \n" for number in said)
+        text = "".join(f"{head} line {number} \n" for number in numbers)
         (tmp_path / PROVIDER_LOG).write_text(text)
         for cause, stage in errors if lines < 2 else errors[-1:]:
             error: Exception = StageError(stage) if stage else cause
             error.__cause__ = cause if stage else None
-            told = OnnxEngine(toolchain=(), sdk=tmp_path).explain(error, tmp_path / "lower.log")
-            kept = (tmp_path / TRACEBACK_LOG).read_text()
-            shown.append(f"{lines} lines, {stage or 'no'} stage, {cause!r}\n{told.text}\n{kept}")
+            explained = OnnxEngine(toolchain=(), sdk=tmp_path).explain(
+                error, tmp_path / "lower.log"
+            )
+            traceback = (tmp_path / TRACEBACK_LOG).read_text()
+            shown.append(
+                f"{lines} lines, {stage or 'no'} stage, {cause!r}\n{explained.text}\n{traceback}"
+            )
     check_snapshot(SNAPSHOTS / "refusals.txt", "\n".join(shown))
 
 
@@ -281,8 +295,8 @@ def digest_weights_of(path: Path, *weights: Any, inner: Any = (1, 1, 1)) -> str:
     """The digest of a model's weights, of which one is in the branches of an If."""
     body = [make_node("Identity", ["v"], ["b"])]
     bodies = [make_graph(body, "g", [], [tensor("b", (3,))], [constant("v", inner)])] * 2
-    kept = dict(zip(("then_branch", "else_branch"), bodies, strict=True))
-    nodes = [make_node("If", ["is"], ["c"], **kept), make_node("Relu", ["x"], ["y"])]
+    branches = dict(zip(("then_branch", "else_branch"), bodies, strict=True))
+    nodes = [make_node("If", ["is"], ["c"], **branches), make_node("Relu", ["x"], ["y"])]
     ends = [tensor("x", (1, 3)), tensor("is", (), TensorProto.BOOL)], [tensor("y", (1, 3))]
     write_model(path, nodes, *ends, weights)
     return compiling.digest_source(cast(Any, SimpleNamespace(origin=path)))
@@ -292,10 +306,10 @@ def test_names_types_shapes_and_values_of_all_weights_are_in_their_digest(tmp_pa
     """Weights in a branch are included; their order in the file does not matter."""
     digest = partial(digest_weights_of, tmp_path / "m.onnx")
     a, b = constant("a", [[1, 2]]), constant("b", [3, 4])
-    others = [constant("c", [3, 4]), constant("b", [[3, 4]]), constant("b", [3, 5])]
-    others.append(constant("b", np.float32([3, 4]).view(np.int32), np.int32))
+    other_weights = [constant("c", [3, 4]), constant("b", [[3, 4]]), constant("b", [3, 5])]
+    other_weights.append(constant("b", np.float32([3, 4]).view(np.int32), np.int32))
     digests = [digest(a, b), digest(a), digest(b), digest(a, b, inner=(1, 0, 1))]
-    digests += [digest(a, other) for other in others]
+    digests += [digest(a, weight) for weight in other_weights]
     assert len({*digests}) == 8
     assert digest(b, a) == digests[0]
 
@@ -325,37 +339,40 @@ def write_pair(folder: Path, *values: float) -> dict[str, Any]:
 def test_a_quantized_model_is_compared_with_its_float_model_in_the_given_shapes(
     tmp_path: Path, provider: Provider
 ) -> None:
-    engine, given = make_engine(tmp_path / "sdk"), write_pair(tmp_path, 10, 20)
-    made = compile_case(tmp_path / "scratch", engine, scheme=Scheme.ASIS, **given)
+    engine, arguments = make_engine(tmp_path / "sdk"), write_pair(tmp_path, 10, 20)
+    record = compile_case(tmp_path / "scratch", engine, scheme=Scheme.ASIS, **arguments)
     staging = tmp_path / "scratch/staging"
-    assert [one.shape for one in (*made.inputs, *made.outputs)] == [(2, 3), (2, 3)]
-    inputs, float32, quantized = (
-        read_sets(staging / kind, made.outputs, made.sets) for kind in (INPUTS, FLOAT, QUANTIZED)
+    assert [port.shape for port in (*record.inputs, *record.outputs)] == [(2, 3), (2, 3)]
+    inputs, float32, quantized_outputs = (
+        read_sets(staging / kind, record.outputs, record.sets)
+        for kind in (INPUTS, FLOAT, QUANTIZED)
     )
     for model in (staging / compiling.QUANTIZED_MODEL, staging.with_name("plain.onnx")):
         assert list_inputs(load(model)) == {"x": (np.dtype(np.float32), (2, 3))}
     assert len(inputs) == 4
-    for (x,), (right,), (own,) in zip(inputs, float32, quantized, strict=True):
+    for (x,), (right,), (quantized_output,) in zip(inputs, float32, quantized_outputs, strict=True):
         np.testing.assert_allclose(right, np.maximum(x + 20, 0), rtol=1e-6)
-        np.testing.assert_array_equal(own, np.round((x + 10) / 0.5) * 0.5)
-    given, policy = write_pair(tmp_path, 10, -1e9), ReferencePolicy(min_rms=1.0, min_spread=0.1)
+        np.testing.assert_array_equal(quantized_output, np.round((x + 10) / 0.5) * 0.5)
+    arguments, policy = write_pair(tmp_path, 10, -1e9), ReferencePolicy(min_rms=1.0, min_spread=0.1)
     with pytest.raises(FailedError, match="proves nothing") as caught:
-        compile_case(tmp_path / "2", engine, scheme=Scheme.ASIS, policy=policy, **given)
+        compile_case(tmp_path / "2", engine, scheme=Scheme.ASIS, policy=policy, **arguments)
     assert "random inputs" in caught.value.why
 
 
-def test_the_source_of_a_case_has_the_shapes_and_the_float_model_that_are_given(
+def test_the_source_of_a_case_has_the_requested_shapes_and_float_model(
     tmp_path: Path,
 ) -> None:
     def load_digest(*values: float) -> str:
-        given = write_pair(tmp_path, *values)
-        path = str(given.pop("model"))
-        found = compiling.load_source(CaseSpec("n", Scheme.ASIS, "SM8650", Source(path, **given)))
-        assert found.evaluation[0][0].shape == (2, 3)
+        arguments = write_pair(tmp_path, *values)
+        path = str(arguments.pop("model"))
+        source = compiling.load_source(
+            CaseSpec("n", Scheme.ASIS, "SM8650", Source(path, **arguments))
+        )
+        assert source.evaluation[0][0].shape == (2, 3)
         with pytest.raises(UsageError) as caught:
             compiling.load_source(CaseSpec("n", Scheme.ASIS, "SM8650", Source(path)))
         assert caught.value.fix.endswith("\n    --shape x=1,3")
-        return found.digest
+        return source.digest
 
     digests = [load_digest(*values) for values in ((1, 2), (1, 3), (4, 2), (1, 2))]
     assert len({*digests}) == 3
@@ -389,17 +406,17 @@ def test_a_provider_without_a_device_is_an_error(monkeypatch: pytest.MonkeyPatch
 
 def test_a_recent_model_with_constant_weights_stays_as_it_is(tmp_path: Path) -> None:
     parts = [make_node("Relu", ["x"], ["y"])], [tensor("x", (1, 3))], [tensor("y", (1, 3))]
-    for opset, same in ((12, False), (13, True), (21, True), (22, False)):
+    for opset, is_kept in ((12, False), (13, True), (21, True), (22, False)):
         path = write_model(tmp_path / f"{opset}.onnx", *parts, opset=opset)
         model = load(path)
         model.opset_import.add(domain="my.ops", version=30)  # which does not count
         save(model, path)
-        assert (write_normal_form(path, tmp_path / "other.onnx") == path) is same
-        made = load(write_normal_form(path, tmp_path / "other.onnx", [("x", (1, 3))]))
-        assert {opset.domain: opset.version for opset in made.opset_import}[""] == min(
+        assert (write_normal_form(path, tmp_path / "other.onnx") == path) is is_kept
+        normal_form = load(write_normal_form(path, tmp_path / "other.onnx", [("x", (1, 3))]))
+        assert {opset.domain: opset.version for opset in normal_form.opset_import}[""] == min(
             max(opset, 13), 21
         )
-        assert made.ir_version == model.ir_version > OLDEST_IR
+        assert normal_form.ir_version == model.ir_version > OLDEST_IR
     path = write_model(tmp_path / "functions.onnx", *parts, opset=21)
     model = load(path)
     silu = [make_node("Sigmoid", ["a"], ["b"]), make_node("Mul", ["a", "b"], ["c"])]
@@ -408,8 +425,8 @@ def test_a_recent_model_with_constant_weights_stays_as_it_is(tmp_path: Path) -> 
     )
     model.graph.node[0].CopyFrom(make_node("Silu", ["x"], ["y"], domain="my.ops"))
     save(model, path)
-    made = load(write_normal_form(path, tmp_path / "other.onnx"))
-    assert [node.op_type for node in made.graph.node] == ["Sigmoid", "Mul"]
+    inlined = load(write_normal_form(path, tmp_path / "other.onnx"))
+    assert [node.op_type for node in inlined.graph.node] == ["Sigmoid", "Mul"]
 
 
 def test_constants_whose_names_the_quantizer_would_create_are_renamed() -> None:
@@ -448,15 +465,15 @@ def test_a_model_is_mended_and_rewritten_for_qnn_before_it_is_quantized(tmp_path
         model.metadata_props.add(key="author", value="x")
         model.metadata_props.add(key="licence", value="y")
         save(model, tmp_path / "m.onnx")
-        made = prepare_file(tmp_path / "m.onnx")
-        assert [node.op_type for node in made.graph.node] == ["Gemm", kind]
-        told = {prop.key: prop.value for prop in made.metadata_props}
-        assert (told["author"], told["licence"]) == ("x", "y")
-        held = {
+        prepared = prepare_file(tmp_path / "m.onnx")
+        assert [node.op_type for node in prepared.graph.node] == ["Gemm", kind]
+        metadata = {prop.key: prop.value for prop in prepared.metadata_props}
+        assert (metadata["author"], metadata["licence"]) == ("x", "y")
+        values_by_name = {
             initializer.name: to_array(initializer).tolist()
-            for initializer in made.graph.initializer
+            for initializer in prepared.graph.initializer
         }
-        assert held["bias_weight"] == [1.0, 65504.0, 2.0]
+        assert values_by_name["bias_weight"] == [1.0, 65504.0, 2.0]
 
 
 def ramp(top: float) -> Any:
@@ -476,30 +493,32 @@ def test_a_quantized_model_has_the_types_of_its_scheme_and_the_ranges_of_every_s
 ) -> None:
     """The model computes y = x w and z = x / u."""
     nodes = [make_node("Gemm", ["x", "w"], ["y"], "first"), make_node("Div", ["x", "u"], ["z"])]
-    kept = [constant("w", np.random.default_rng(1).standard_normal((4, 3)))]
+    weight_of_gemm = [constant("w", np.random.default_rng(1).standard_normal((4, 3)))]
     inputs = [tensor(name, (2, 4)) for name in ("x", "u")]
     outputs = [tensor("y", (2, 3)), tensor("z", (2, 4))]
-    model = write_model(tmp_path / "m.onnx", nodes, inputs, outputs, kept)
+    model = write_model(tmp_path / "m.onnx", nodes, inputs, outputs, weight_of_gemm)
     sets = [(ramp(1), ramp(20)), (ramp(4), ramp(2))]
     quantize_file(model, tmp_path / "q.onnx", scheme, sets)
-    made = {
+    written = {
         initializer.name: to_array(initializer)
         for initializer in load(tmp_path / "q.onnx").graph.initializer
     }
-    assert (made["w_scale"].size, made["w_quantized"].dtype.name) == (scales, weights)
+    assert (written["w_scale"].size, written["w_quantized"].dtype.name) == (scales, weights)
     levels = 255 if activations == "uint8" else 65535
     for name, top in (("x", 4), ("u", 20)):
-        assert made[f"{name}_zero_point"].dtype.name == activations
-        assert made[f"{name}_scale"] == pytest.approx(2 * top / levels, rel=1e-3)
+        assert written[f"{name}_zero_point"].dtype.name == activations
+        assert written[f"{name}_scale"] == pytest.approx(2 * top / levels, rel=1e-3)
 
 
 def test_a_float16_model_is_prepared_with_float32_weights(tmp_path: Path) -> None:
     """Behind a Cast, the quantizer would take them for activations."""
     nodes = [make_node("Conv", ["x", "w"], ["y"], "named")]
-    kept = [constant("w", np.ones((3, 2, 1, 1)), np.float16)]
+    weight_of_conv = [constant("w", np.ones((3, 2, 1, 1)), np.float16)]
     inputs = [tensor("x", (1, 2, 4, 4), TensorProto.FLOAT16)]
     outputs = [tensor("y", (1, 3, 4, 4), TensorProto.FLOAT16)]
-    graph = prepare_file(write_model(tmp_path / "m.onnx", nodes, inputs, outputs, kept)).graph
+    graph = prepare_file(
+        write_model(tmp_path / "m.onnx", nodes, inputs, outputs, weight_of_conv)
+    ).graph
     assert [node.op_type for node in graph.node] == ["Cast", "Conv", "Cast"]
-    kinds = {one.name: one.data_type for one in graph.initializer}
+    kinds = {initializer.name: initializer.data_type for initializer in graph.initializer}
     assert kinds[graph.node[1].input[1]] == TensorProto.FLOAT

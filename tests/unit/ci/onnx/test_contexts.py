@@ -95,10 +95,12 @@ ASKED = ("SM8750", "SM8650", "SM8550", "QCM6490")
 
 
 def make_changed(**changes: Any) -> Any:
-    node = make_node(**{name: one for name, one in changes.items() if one is not None})
-    kept = [attribute for attribute in node.attribute if changes.get(attribute.name, 0) is not None]
+    node = make_node(**{name: value for name, value in changes.items() if value is not None})
+    remaining = [
+        attribute for attribute in node.attribute if changes.get(attribute.name, 0) is not None
+    ]
     del node.attribute[:]
-    node.attribute.extend(kept)
+    node.attribute.extend(remaining)
     return node
 
 
@@ -200,19 +202,19 @@ def test_inspect_names_the_missing_onnx_package(
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "onnx", None)
     assert main(["inspect", str(path)]) == 3
-    said = capsys.readouterr().err
-    assert "'onnx'" in said
-    assert "[onnx]" in said
+    message = capsys.readouterr().err
+    assert "'onnx'" in message
+    assert "[onnx]" in message
 
 
 def test_a_damaged_context_model_raises_only_our_errors(tmp_path: Path) -> None:
     path = write_context(tmp_path)
-    whole = path.read_bytes()
+    content = path.read_bytes()
     refused = 0
-    for place in range(0, len(whole), 3):
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x41]) + whole[place + 1 :])
+    for place in range(0, len(content), 3):
+        path.write_bytes(content[:place] + bytes([content[place] ^ 0x41]) + content[place + 1 :])
         try:
             check_context(path, "SM8750")
         except QnnCiError:
             refused += 1
-    assert refused > len(whole) // 9
+    assert refused > len(content) // 9

@@ -95,9 +95,9 @@ def test_reasons_of_nodes_are_read_from_the_providers_log(
 def test_nodes_except_quantize_are_counted_by_provider(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nodes on the CPU have their reasons and the advice for their operators."""
     monkeypatch.setattr(fallback, "read_notes", lambda: {"Erf": "use Gelu", "x:Odd": "no"})
-    own = name_operator("com.microsoft", "DequantizeLinear")
+    not_an_onnx_operator = name_operator("com.microsoft", "DequantizeLinear")
     parts = [
-        (QNN, [("q", "QuantizeLinear"), ("a", "Conv"), ("b", "Relu"), ("o", own)]),
+        (QNN, [("q", "QuantizeLinear"), ("a", "Conv"), ("b", "Relu"), ("o", not_an_onnx_operator)]),
         (CPU, [("erf1", "Erf"), ("d", "DequantizeLinear"), ("", "Erf")]),
         ("DmlExecutionProvider", [("sin1", "Sin"), ("odd", "x:Odd"), ("f", "Conv")]),
         (QNN, [("c", "Conv"), ("e", "Relu")]),
@@ -111,10 +111,10 @@ def test_nodes_except_quantize_are_counted_by_provider(monkeypatch: pytest.Monke
         Fallback("Conv", "not offered to QNN", name="f"),
     )
     assert count_nodes(parts, {"erf1": "no Erf", "sin1": "no Sin"}) == Delegation(4, 6, 2, left)
-    found = {one.op: (one.npu, one.cpu) for one in count_operators(parts)}
-    assert found["Conv"] == (2, 1)
-    assert (found["Relu"], found["Erf"], found["x:Odd"]) == ((2, 0), (0, 2), (0, 1))
-    named = [name_operator(one, "Relu") for one in ("", "ai.onnx", "com.microsoft")]
+    counts = {operator.op: (operator.npu, operator.cpu) for operator in count_operators(parts)}
+    assert counts["Conv"] == (2, 1)
+    assert (counts["Relu"], counts["Erf"], counts["x:Odd"]) == ((2, 0), (0, 2), (0, 1))
+    named = [name_operator(domain, "Relu") for domain in ("", "ai.onnx", "com.microsoft")]
     assert named == ["Relu", "Relu", "com.microsoft:Relu"]
 
 
@@ -162,6 +162,6 @@ def test_a_profile_that_contradicts_the_compilation_is_reported(
     providers: dict[str, tuple[str, ...]], left: int, lies: str
 ) -> None:
     compiled: Any = SimpleNamespace(delegation=Delegation(1, left, 1))
-    found = [*find_lies(Executed(providers), compiled)]
-    assert len(found) == bool(lies)
-    assert all(re.search(lies, one) for one in found)
+    lies_found = [*find_lies(Executed(providers), compiled)]
+    assert len(lies_found) == bool(lies)
+    assert all(re.search(lies, text) for text in lies_found)

@@ -27,7 +27,7 @@ def test_the_content_of_each_package_that_compiles_is_in_the_key(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # None of these computes a tensor. The copy that `./nox -s mutants` makes imports mutmut.
-    own = {"ci", "provisioning", "google", "msgspec", "mutmut"}
+    not_computing = {"ci", "provisioning", "google", "msgspec", "mutmut"}
     digested: list[str] = []
     monkeypatch.setattr(lane, "digest_packages", lambda names: digested.extend(names) or "d")
     lane.name_toolchain((), exports=True)
@@ -36,7 +36,7 @@ def test_the_content_of_each_package_that_compiles_is_in_the_key(
     modules += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
     imported = {name.partition(".")[0] for name in modules}
     assert "onnxruntime" in imported
-    assert imported - own - sys.stdlib_module_names <= {*digested}
+    assert imported - not_computing - sys.stdlib_module_names <= {*digested}
     assert {"onnxruntime_qnn", "onnxruntime", "onnx"} <= {*lane.PACKAGES}
 
 
@@ -61,7 +61,7 @@ def test_every_setting_of_a_context_changes_its_key(
         (replace(engine, direct=True), spec),
         (engine, replace(spec, layers=True)),
     ]
-    keys = [one.key(case) for one, case in pairs]
+    keys = [changed_engine.key(case) for changed_engine, case in pairs]
     assert len(set(keys)) == len(keys)
     assert engine.key(spec) == keys[0]
     for text in ("one", "two"):
@@ -73,7 +73,9 @@ def test_every_setting_of_a_context_changes_its_key(
             {"op_packages": packages},
             {"op_packages": f"Sub:{first}:provide:CPU,{packages}"},
         )
-        keys += [replace(engine, user_options=given).key(spec) for given in options]
+        keys += [
+            replace(engine, user_options=provider_options).key(spec) for provider_options in options
+        ]
     plain = write_relu(tmp_path / "plain.onnx")
     judged = replace(spec, source=Source(first, float_model=str(plain)))
     keys.append(engine.key(judged))

@@ -26,7 +26,7 @@ make = helper.make_node
 
 
 def list_labels(model: Path) -> list[str]:
-    return [one.label for one in expose_layers(model, model.with_name("exposed.onnx"))]
+    return [layer.label for layer in expose_layers(model, model.with_name("exposed.onnx"))]
 
 
 def lose(model: Path, reference: Any, inputs: Any = (GIVEN,), plain: Path | None = None) -> Any:
@@ -63,8 +63,8 @@ def write_chain(
     return write_model(path, nodes, [tensor("x", shape)], [tensor(value, shape)], constants)
 
 
-def run(model: Path, *given: Any) -> list[Any]:
-    return list(open_reference(model).run(None, dict(zip("xu", given or (GIVEN,), strict=False))))
+def run(model: Path, *inputs: Any) -> list[Any]:
+    return list(open_reference(model).run(None, dict(zip("xu", inputs or (GIVEN,), strict=False))))
 
 
 @pytest.fixture
@@ -84,15 +84,17 @@ def float_outputs(tmp_path: Path) -> list[Any]:
 def test_the_largest_loss_is_at_the_coarsest_or_clipped_onnx_range(
     tmp_path: Path, steps: tuple[float, ...], place: str, float_outputs: list[Any]
 ) -> None:
-    found = lose(write_chain(tmp_path / "model.onnx", steps), float_outputs)
-    assert place in found.name
-    assert found.behind_db < 16 < found.before_db
-    assert found.weights_db == 60
+    loss = lose(write_chain(tmp_path / "model.onnx", steps), float_outputs)
+    assert place in loss.name
+    assert loss.behind_db < 16 < loss.before_db
+    assert loss.weights_db == 60
     coarse = write_chain(tmp_path / "coarse.onnx", (0.03, 0.03, 0.03), np.round(WEIGHTS * 4) / 4)
     assert lose(coarse, float_outputs).weights_db < 20
-    given = np.arange(16, dtype=np.float32)[None] / 2  # it and each product are multiples of a half
+    multiples = (
+        np.arange(16, dtype=np.float32)[None] / 2
+    )  # it and each product are multiples of a half
     exact = write_chain(tmp_path / "exact.onnx", (0.5, 0.5, 0.5), np.eye(16))
-    assert lose(exact, [given], (given,)) is None
+    assert lose(exact, [multiples], (multiples,)) is None
 
 
 def test_a_model_with_too_many_values_or_values_of_unknown_size_is_not_searched(
@@ -112,8 +114,10 @@ def test_a_model_with_too_many_values_or_values_of_unknown_size_is_not_searched(
 def add(path: Path, nodes: list[Any], *outputs: str, **constants: Any) -> Path:
     """Add nodes to a model, with outputs of their own."""
     model = load(path)
-    kept = [numpy_helper.from_array(np.asarray(one), name) for name, one in constants.items()]
-    model.graph.initializer.extend(kept)
+    weights = [
+        numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()
+    ]
+    model.graph.initializer.extend(weights)
     model.graph.node.extend(nodes)
     model.graph.output.extend(map(helper.make_empty_tensor_value_info, outputs))
     save(infer(model), path)
@@ -137,9 +141,9 @@ def test_operators_that_only_move_elements_are_not_named_as_a_loss(tmp_path: Pat
     part = make("Slice", ["y1_rounded", "start", "end", "axis"], ["part"])
     ends = {name: np.int64([place]) for name, place in (("start", 0), ("end", 2), ("axis", 1))}
     model = add(write_chain(tmp_path / "m.onnx", (0.03, 0.03)), [part], "part", **ends)
-    given = GIVEN * np.float32([0.01] * 2 + [1] * 14)
-    (whole,) = run(write_chain(tmp_path / "float.onnx", (0, 0)), given)
-    assert "Slice" not in lose(model, [whole, whole[:, :2]], (given,)).name
+    uneven = GIVEN * np.float32([0.01] * 2 + [1] * 14)
+    (right,) = run(write_chain(tmp_path / "float.onnx", (0, 0)), uneven)
+    assert "Slice" not in lose(model, [right, right[:, :2]], (uneven,)).name
 
 
 def write_clip(path: Path, low: float, high: float) -> Path:
@@ -151,9 +155,9 @@ def write_clip(path: Path, low: float, high: float) -> Path:
         nodes = [make("MatMul", ["x", "w"], ["a"]), make("Clip", ["a", "low", "high"], ["b"])]
         nodes.append(make("MatMul", ["b", "w"], ["y"]))
     values = {"w": WEIGHTS, "low": low, "high": high, "step": (high - low) / 255}
-    kept = [constant(name, one) for name, one in values.items()]
-    kept.append(constant("zero", 0, np.uint8))
-    return write_model(path, nodes, [tensor("x", (1, 16))], [tensor("y", (1, 16))], kept)
+    weights = [constant(name, value) for name, value in values.items()]
+    weights.append(constant("zero", 0, np.uint8))
+    return write_model(path, nodes, [tensor("x", (1, 16))], [tensor("y", (1, 16))], weights)
 
 
 def test_the_weights_alone_are_measured_with_the_clip_that_the_quantizer_removed(
@@ -163,9 +167,9 @@ def test_the_weights_alone_are_measured_with_the_clip_that_the_quantizer_removed
     model = write_clip(tmp_path / "quantized.onnx", 0.0, 0.5)
     assert lose(model, run(plain), plain=plain).weights_db == BEST_DB  # no weight is quantized
     assert find_clipped(model, plain, tmp_path / "scratch.onnx", [(GIVEN,)]) == ()
-    (one,) = find_clipped(model, model, tmp_path / "scratch.onnx", [(GIVEN,), (-2 * GIVEN,)])
-    assert (one.is_input, one.low, round(one.high, 6)) == (False, 0.0, 0.5)
-    assert one.seen_low < 0 < 1 < one.seen_high
+    (clipped,) = find_clipped(model, model, tmp_path / "scratch.onnx", [(GIVEN,), (-2 * GIVEN,)])
+    assert (clipped.is_input, clipped.low, round(clipped.high, 6)) == (False, 0.0, 0.5)
+    assert clipped.seen_low < 0 < 1 < clipped.seen_high
 
 
 # -- what the nodes give ---------------------------------------------------------------------------
@@ -190,11 +194,11 @@ def test_an_onnx_model_with_exposed_nodes_returns_their_results_after_its_output
         part = write_chain(tmp_path / "part.onnx", (step,) * (count + 1))
         assert np.array_equal(layer, run(part)[0])
     exposed = load(tmp_path / "exposed.onnx").graph.node
-    assert {one.domain for one in exposed if one.op_type.endswith("Linear")} <= {domain}
+    assert {node.domain for node in exposed if node.op_type.endswith("Linear")} <= {domain}
 
 
 @pytest.mark.parametrize(
-    ("nodes", "most_bytes", "every"),
+    ("nodes", "most_bytes", "step"),
     [
         (MOST_LAYERS, 1 << 20, 1),
         (2 * MOST_LAYERS + 1, 1 << 20, 3),
@@ -203,29 +207,29 @@ def test_an_onnx_model_with_exposed_nodes_returns_their_results_after_its_output
     ],
 )
 def test_many_or_large_results_are_exposed_only_every_nth(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nodes: int, most_bytes: int, every: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nodes: int, most_bytes: int, step: int
 ) -> None:
     monkeypatch.setattr(layers, "MOST_BYTES", most_bytes)
     model = write_chain(tmp_path / "model.onnx", (0,) * (nodes + 2))  # the last one is the output
-    wanted = [f"MatMul 'layer{n}'" for n in range(every, nodes + 1, every)]
-    assert list_labels(model) == wanted
+    labels = [f"MatMul 'layer{n}'" for n in range(step, nodes + 1, step)]
+    assert list_labels(model) == labels
 
 
-def lose_float16(path: Path, nodes: list[Any], given: Any, constants: Any = ()) -> Any:
+def lose_float16(path: Path, nodes: list[Any], values: Any, constants: Any = ()) -> Any:
     model = write_model(
-        path, nodes, [tensor("x", given.shape)], [tensor("y", given.shape)], constants
+        path, nodes, [tensor("x", values.shape)], [tensor("y", values.shape)], constants
     )
-    return find_float16_loss(model, path.with_name("scratch.onnx"), (given,))
+    return find_float16_loss(model, path.with_name("scratch.onnx"), (values,))
 
 
 def test_float16_loses_the_most_at_the_sine_of_a_large_angle(tmp_path: Path) -> None:
     nodes = [make("Mul", ["x", "far"], ["angle"], "scale"), make("Sin", ["angle"], ["y"], "wave")]
-    given = np.linspace(0, 1, 32, dtype=np.float32)[None]
-    lost = lose_float16(tmp_path / "m.onnx", nodes, given, [constant("far", 2000.0)])
+    fractions = np.linspace(0, 1, 32, dtype=np.float32)[None]
+    lost = lose_float16(tmp_path / "m.onnx", nodes, fractions, [constant("far", 2000.0)])
     assert (lost.name, lost.is_float16, lost.beyond) == ("Sin 'wave'", True, None)
     assert lost.behind_db < 30 < lost.before_db
     assert lost.largest == pytest.approx(2000)
-    assert [(one.name, one.largest) for one in lost.readings] == [
+    assert [(reading.name, reading.largest) for reading in lost.readings] == [
         ("Sin 'wave'", pytest.approx(2000))
     ]
 

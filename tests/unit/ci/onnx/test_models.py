@@ -274,7 +274,10 @@ def test_valid_onnx_models_are_accepted(write: Write) -> None:
         "another Loop": relu([helper.make_node("Loop", ["x"], ["y"], domain="com.microsoft")]),
         "an opset that is not used": foreign,
         "a function of the model": function,
-        **{str(one): relu(**one) for one in ({"opset": 1}, {"opset": 26}, {"ir": 13}, {"ir": 3})},
+        **{
+            str(arguments): relu(**arguments)
+            for arguments in ({"opset": 1}, {"opset": 26}, {"ir": 13}, {"ir": 3})
+        },
     }
     for model in good.values():
         read_model(write(model.SerializeToString()))
@@ -307,7 +310,7 @@ def test_dynamic_shapes_are_refused_with_the_options_that_fix_them(
         check_model(parse_model(path), path, "qnn-ci test-onnx --model 'a b.onnx'")
     assert caught.value.fix.endswith(f"\n    qnn-ci test-onnx --model 'a b.onnx' {options}")
     assert all(f"{name!r}" in caught.value.what for name in ports if f"{name}=" in options)
-    shapes = parse_shapes([one for one in shlex.split(options) if one != "--shape"])
+    shapes = parse_shapes([argument for argument in shlex.split(options) if argument != "--shape"])
     assert read_model(path, shapes.items())
 
 
@@ -359,11 +362,11 @@ def test_an_onnx_file_that_would_use_all_memory_is_refused(
 
 
 def test_a_damaged_onnx_model_raises_only_usage_errors(write: Write) -> None:
-    whole = external("small.bin").SerializeToString()
+    content = external("small.bin").SerializeToString()
     dice = random.Random(17)
     refused = 0
     for _ in range(400):
-        data = bytearray(whole)
+        data = bytearray(content)
         for _ in range(dice.randint(1, 4)):
             data[dice.randrange(len(data))] = dice.randrange(256)
         if dice.random() < 0.3:

@@ -27,10 +27,12 @@ def test_an_argmax_is_a_tie_if_its_operands_differ_by_little(
         helper.make_node("Greater", ["logits", "one"], ["above"]),
     ]
     kinds = {"logits": TensorProto.FLOAT, "index": TensorProto.INT64, "above": TensorProto.BOOL}
-    given = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 5])
-    made = [helper.make_tensor_value_info(name, kind, None) for name, kind in kinds.items()]
-    one = numpy_helper.from_array(np.float32(1), "one")
-    graph = helper.make_graph(nodes, "choices", [given], made, [one])
+    model_input = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 5])
+    model_outputs = [
+        helper.make_tensor_value_info(name, kind, None) for name, kind in kinds.items()
+    ]
+    constant_one = numpy_helper.from_array(np.float32(1), "one")
+    graph = helper.make_graph(nodes, "choices", [model_input], model_outputs, [constant_one])
     save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)]), tmp_path / "m.onnx")
     right = [(logits, np.array([1]), logits > 1)]
     model, target = tmp_path / "m.onnx", tmp_path / "disturbed.onnx"

@@ -50,16 +50,20 @@ def take(option: Option) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    "option", [one for one in OPTIONS if one.backends], ids=lambda one: one.name
+    "option", [option for option in OPTIONS if option.backends], ids=lambda option: option.name
 )
 def test_an_option_is_for_each_of_its_backends_and_for_no_other(option: Option) -> None:
-    told = "has no effect on the backend"
+    conflict_text = "has no effect on the backend"
     for backend in (*option.backends, "quux"):
-        given = {**take(option), "backend_path": f"libQnn{backend.capitalize()}.so"}
+        provider_options = {**take(option), "backend_path": f"libQnn{backend.capitalize()}.so"}
         conflicts = [
-            conflict for conflict in find_conflicts(given, {}) if conflict.startswith(option.name)
+            conflict
+            for conflict in find_conflicts(provider_options, {})
+            if conflict.startswith(option.name)
         ]
-        assert any(told in conflict for conflict in conflicts) is (backend == "quux"), conflicts
+        assert any(conflict_text in conflict for conflict in conflicts) is (backend == "quux"), (
+            conflicts
+        )
 
 
 # Provider options and session entries that are wrong.
@@ -139,24 +143,26 @@ def test_invalid_provider_options_are_refused_with_the_reason(tmp_path: Path) ->
         for options, entries in WRONG
     }
     for option in OPTIONS:
-        for given in ({option.name: REFUSED[option.kind]}, take(option)):
+        for choices in ({option.name: REFUSED[option.kind]}, take(option)):
             is_entry = "." in option.name
-            call = partial(check_options, {} if is_entry else given, given if is_entry else {})
+            call = partial(check_options, {} if is_entry else choices, choices if is_entry else {})
             if try_call(call) != "None":
-                calls[f"{given}"] = call
-        for other in option.excludes:
-            (found,) = (one for one in OPTIONS if one.name == other)
-            both = {**take(found), **take(option)}
-            entries = {name: both.pop(name) for name in [*both] if "." in name}
-            calls[f"{both} {entries}"] = partial(check_options, both, entries)
+                calls[f"{choices}"] = call
+        for excluded_name in option.excludes:
+            (excluded,) = (option for option in OPTIONS if option.name == excluded_name)
+            excluding = {**take(excluded), **take(option)}
+            entries = {name: excluding.pop(name) for name in [*excluding] if "." in name}
+            calls[f"{excluding} {entries}"] = partial(check_options, excluding, entries)
     for words in (["a"], ["=b"], ["a=1", "a=2"]):
         calls[f"{words}"] = partial(parse_options, words)
     calls["words"] = partial(
         parse_options, ["vtcm_mb", "=1", "soc_model=69", "soc_model=57", "vtcm_mb=x"]
     )
     for options, profile, saver in CLASHING:
-        own = {**HTP, **options}
-        calls[f"{options} {profile} {saver}"] = partial(check_sessions, own, profile, saver=saver)
+        htp_options = {**HTP, **options}
+        calls[f"{options} {profile} {saver}"] = partial(
+            check_sessions, htp_options, profile, saver=saver
+        )
     check_results(SNAPSHOTS / "options.txt", calls, tmp_path, ADVICE)
 
 
@@ -228,19 +234,25 @@ def test_files_that_a_compilation_reads_are_hashed(
     files = [tmp_path / f"lib{name}.so" for name in ("backend", "one", "two", "made")]
     for file in files:
         file.write_text(file.name)
-    own, one, two, made = map(str, files)
-    packages = f"A:{one}:I:CPU,B:libB.so:I,C:{tmp_path}/gone.so:I,D:{two}:I"
-    given = {"op_packages": packages, "backend_path": own, "profiling_file_path": made}
-    assert hash_option_files(given) == [hash_file(Path(file)) for file in (own, one, two)]
+    backend, first, second, written = map(str, files)
+    packages = f"A:{first}:I:CPU,B:libB.so:I,C:{tmp_path}/gone.so:I,D:{second}:I"
+    provider_options = {
+        "op_packages": packages,
+        "backend_path": backend,
+        "profiling_file_path": written,
+    }
+    assert hash_option_files(provider_options) == [
+        hash_file(Path(file)) for file in (backend, first, second)
+    ]
     assert hash_option_files({"backend_path": "libQnnHtp.so"}) == hash_option_files({}) == []
 
 
 def test_options_of_a_case_are_those_of_its_soc_and_scheme() -> None:
     lines = [
-        f"{scheme.value} {soc} {choose_options(scheme, soc, given)}"
+        f"{scheme.value} {soc} {choose_options(scheme, soc, user_options)}"
         for scheme in (Scheme.FP16, Scheme.U8, Scheme.U16A8W)
         for soc in ("SM8650", "SM8750", "QCM6490")
-        for given in (
+        for user_options in (
             {},
             {"vtcm_mb": "4", "soc_model": "0"},
             {"offload_graph_io_quantization": "1"},

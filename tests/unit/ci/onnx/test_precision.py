@@ -58,12 +58,14 @@ def test_the_nodes_of_a_part_have_its_types(
 ) -> None:
     target = tmp_path / "quantized.onnx"
     quantize_file(write_net(tmp_path / "net.onnx"), target, base, SETS, Choices(parts=(part,)))
-    found = {name: kind for name, kind in name_types(target).items() if "Linear" not in name}
-    assert [*found.values()] == [f"uint{bits}" for bits in types.split()]
+    types_by_node = {
+        name: kind for name, kind in name_types(target).items() if "Linear" not in name
+    }
+    assert [*types_by_node.values()] == [f"uint{bits}" for bits in types.split()]
 
 
 @pytest.mark.parametrize(
-    ("parts", "told"),
+    ("parts", "reason"),
     [
         ([Part(Scheme.U16A8W, node="folded")], "is lost before the model is quantized"),
         ([Part(Scheme.U16A8W, node="gone")], "no node belongs to the part gone u16a8w"),
@@ -73,20 +75,22 @@ def test_the_nodes_of_a_part_have_its_types(
         ),
     ],
 )
-def test_a_part_without_own_nodes_is_refused(tmp_path: Path, parts: list[Part], told: str) -> None:
+def test_a_part_without_own_nodes_is_refused(
+    tmp_path: Path, parts: list[Part], reason: str
+) -> None:
     path = write_net(tmp_path / "net.onnx")
     with pytest.raises(StageError) as caught:
         quantize_file(
             path, tmp_path / "quantized.onnx", Scheme.U8, SETS, Choices(parts=tuple(parts))
         )
-    assert told in str(caught.value.__cause__)
+    assert reason in str(caught.value.__cause__)
 
 
 def quantize(source: str, zero: str, **kind: int) -> list[NodeProto]:
-    made, terms = f"{source}_int", ["s", zero] if zero else ["s"]
+    integers, terms = f"{source}_int", ["s", zero] if zero else ["s"]
     return [
-        make_node("QuantizeLinear", [source, *terms], [made], f"{source}_q", **kind),
-        make_node("DequantizeLinear", [made, *terms], [f"{source}_dq"], f"{source}_dq"),
+        make_node("QuantizeLinear", [source, *terms], [integers], f"{source}_q", **kind),
+        make_node("DequantizeLinear", [integers, *terms], [f"{source}_dq"], f"{source}_dq"),
     ]
 
 
@@ -106,8 +110,8 @@ def test_the_types_in_a_file_that_others_quantized_are_read(tmp_path: Path) -> N
     ]
     constants = [constant("w", MATRIX), constant("s", 0.1)]
     constants += [constant("z8", 0, np.int8), constant("z16", 0, np.int16)]
-    found = name_types(write_model(tmp_path / "net.onnx", nodes, *ENDS, constants))
-    assert " ".join(f"{name} {kind}" for name, kind in found.items()) == (
+    types_by_node = name_types(write_model(tmp_path / "net.onnx", nodes, *ENDS, constants))
+    assert " ".join(f"{name} {kind}" for name, kind in types_by_node.items()) == (
         "x_q int16 x_dq int16 w_q int8 w_dq int8 relu int16 b_q int16 b_dq int16"
         " b_dq_q uint8 b_dq_dq uint8 island float end float"
     )
@@ -117,7 +121,11 @@ def test_the_types_in_a_file_that_others_quantized_are_read(tmp_path: Path) -> N
 def test_noise_is_the_same_whether_a_weight_is_stored_in_float_or_as_integers(
     tmp_path: Path,
 ) -> None:
-    own = [constant("s", 0.001), constant("z16", 30000, np.uint16), constant("z8", 0, np.int8)]
+    grid_constants = [
+        constant("s", 0.001),
+        constant("z16", 30000, np.uint16),
+        constant("z8", 0, np.int8),
+    ]
     integers = np.clip(np.round(MATRIX / 0.01), -128, 127)
     spreads = []
     for weight in (constant("w", integers * 0.01), constant("w_int", integers, np.int8)):
@@ -126,9 +134,9 @@ def test_noise_is_the_same_whether_a_weight_is_stored_in_float_or_as_integers(
         for node in nodes[2:4]:
             node.input[1] = "ws"
         nodes[-1].output[0] = "y"
-        kept = [node for node in nodes if weight.name == "w" or node.name != "w_q"]
+        kept_nodes = [node for node in nodes if weight.name == "w" or node.name != "w_q"]
         path = tmp_path / f"{weight.name}.onnx"
-        write_model(path, kept, *ENDS, [*own, constant("ws", 0.01), weight])
+        write_model(path, kept_nodes, *ENDS, [*grid_constants, constant("ws", 0.01), weight])
         right = run_reference(path, SETS)
         (noise,) = predict_noise(read_onnx(path, tmp_path / "noisy.onnx"), SETS, right)
         spreads.append(np.std(noise))
@@ -143,12 +151,12 @@ def test_nodes_of_torchs_exporter_have_modules_types_and_lines() -> None:
     for name, text in zip(names, (scopes, classes, traceback), strict=True):
         node.metadata_props.add(key=f"pkg.torch.onnx.{name}", value=text)
     model = build_model([node], [tensor("x", (1,))], [tensor("y", (1,))])
-    (found,) = list_candidates(model)
-    assert (found.module, found.type) == (("body", "body.0"), ("Net", "Sequential", "ReLU"))
-    assert found.line[0].endswith("net.py:9")
+    (candidate,) = list_candidates(model)
+    assert (candidate.module, candidate.type) == (("body", "body.0"), ("Net", "Sequential", "ReLU"))
+    assert candidate.line[0].endswith("net.py:9")
     node.metadata_props[0].value = "['',"  # damaged
-    (found,) = list_candidates(build_model([node], [], []))
-    assert found.module == ()
+    (candidate,) = list_candidates(build_model([node], [], []))
+    assert candidate.module == ()
 
 
 def test_a_requested_precision_that_the_quantized_file_lost_is_found(tmp_path: Path) -> None:
@@ -158,7 +166,7 @@ def test_a_requested_precision_that_the_quantized_file_lost_is_found(tmp_path: P
         write_net(tmp_path / "net.onnx"), target, Scheme.U8, SETS, Choices(parts=(part,))
     )
     model = load(target)
-    made = {
+    quantized_names = {
         node.input[0].removesuffix("_QuantizeLinear_Input"): node.output[0]
         for node in model.graph.node
         if node.op_type == "QuantizeLinear"
@@ -168,26 +176,26 @@ def test_a_requested_precision_that_the_quantized_file_lost_is_found(tmp_path: P
         for node in model.graph.node
         if node.op_type == "DequantizeLinear" and node.input[0].startswith("w")
     )
-    for softmax, told in ((0x0416, []), (0x0408, ["end: 16 bit requested, 8 bit compiled"])):
+    for softmax, losses in ((0x0416, []), (0x0408, ["end: 16 bit requested, 8 bit compiled"])):
         tensors = {
-            made["c"]: {"type": 3, "data_type": 0x0408, "dims": [3, 4]},
-            made["y"]: {"type": 3, "data_type": softmax, "dims": [3, 4]},
+            quantized_names["c"]: {"type": 3, "data_type": 0x0408, "dims": [3, 4]},
+            quantized_names["y"]: {"type": 3, "data_type": softmax, "dims": [3, 4]},
             weight: {"type": 4, "data_type": 0x0408, "dims": [4, 4]},
             "shape": {"type": 4, "data_type": 0x0032, "dims": [2, 2]},
         }
         nodes = {
-            "product": {"type": "FullyConnected", "output_names": [made["c"]]},
-            "end": {"type": "Softmax", "output_names": [made["y"]]},
-            "convert": {"type": "Convert", "output_names": [made["y"]]},
+            "product": {"type": "FullyConnected", "output_names": [quantized_names["c"]]},
+            "end": {"type": "Softmax", "output_names": [quantized_names["y"]]},
+            "convert": {"type": "Convert", "output_names": [quantized_names["y"]]},
         }
         graphs = tmp_path / str(softmax)
         graphs.mkdir()
         (graphs / "a.json").write_text(json.dumps({"graph": {"nodes": nodes, "tensors": tensors}}))
         (graphs / "a_log.json").write_text("{}")
-        found = [*list_tensors(model, graphs)]
-        lost = find_retyped(find_asked(model, owners), found)
-        assert [str(one).removeprefix("the result of ") for one in lost] == told
-        assert sum(one.weight_bytes for one in count_types(found)) == 16
+        compiled_tensors = [*list_tensors(model, graphs)]
+        lost = find_retyped(find_asked(model, owners), compiled_tensors)
+        assert [str(retyped).removeprefix("the result of ") for retyped in lost] == losses
+        assert sum(count.weight_bytes for count in count_types(compiled_tensors)) == 16
 
 
 def test_noise_is_attributed_to_the_rounding_not_to_what_amplifies_it(
@@ -202,4 +210,4 @@ def test_noise_is_attributed_to_the_rounding_not_to_what_amplifies_it(
     plain, target = write_model(tmp_path / "net.onnx", nodes, *ends), tmp_path / "quantized.onnx"
     quantize_file(plain, target, Scheme.U8, SETS)
     effects = measure_effects(target, plain, tmp_path / "scratch.onnx", SETS[0], {"y": 12})
-    assert max(effects, key=lambda one: effects[one]) == ("b", "a", "y")
+    assert max(effects, key=lambda values: effects[values]) == ("b", "a", "y")

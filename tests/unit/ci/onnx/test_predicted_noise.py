@@ -54,7 +54,7 @@ def terms(monkeypatch: pytest.MonkeyPatch) -> None:
 def predict(
     folder: Path,
     nodes: Nodes,
-    given: Any = EXACT,
+    values: Any = EXACT,
     weights: Sequence[Any] = (),
     *,
     sets: int = 2,
@@ -63,15 +63,15 @@ def predict(
     shape: Sequence[int] = SHAPE,
 ) -> Any:
     """The error of output ``y`` of these nodes, [run, sample, *shape], and its right values."""
-    made = [
-        helper.make_node(op, list(before), list(after), **(more[0] if more else {}))
-        for op, before, after, *more in nodes
+    built_nodes = [
+        helper.make_node(op, list(before), list(after), **(attributes[0] if attributes else {}))
+        for op, before, after, *attributes in nodes
     ]
-    ends = [tensor("x", given.shape, kind)], [tensor("y", shape, result)]
-    model = write_model(folder / "model.onnx", made, *ends, list(weights))
+    ends = [tensor("x", values.shape, kind)], [tensor("y", shape, result)]
+    model = write_model(folder / "model.onnx", built_nodes, *ends, list(weights))
     session = open_reference(model)
-    feeds = [(given,) for _ in range(sets)]
-    right = [session.run(None, {"x": one}) for (one,) in feeds]
+    feeds = [(values,) for _ in range(sets)]
+    right = [session.run(None, {"x": x}) for (x,) in feeds]
     (noise,) = predict_noise(read_onnx(model, folder / "noisy.onnx"), feeds, right)
     return noise, right[0][0]
 
@@ -88,7 +88,7 @@ def is_uniform(values: Any, limit: float) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "given", "relative"),
+    ("nodes", "values", "relative"),
     [
         ([("Identity", ["x"], ["a"]), ("Transpose", ["a"], ["y"], {"perm": [0, 1]})], EXACT, 0.0),
         ([("Identity", ["x"], ["y"])], ANY, RELATIVE),
@@ -97,18 +97,18 @@ def is_uniform(values: Any, limit: float) -> bool:
     ],
 )
 def test_in_float16_the_noise_of_an_onnx_node_is_relative_to_its_value(
-    tmp_path: Path, nodes: Nodes, given: Any, relative: float
+    tmp_path: Path, nodes: Nodes, values: Any, relative: float
 ) -> None:
     weights = [constant("w", UNIT)]
-    found, right = predict(tmp_path, nodes, given, weights)
-    assert found.shape == (RUNS, 2, *SHAPE)
-    assert not found[:, :, right == 0].any()
+    noise, right = predict(tmp_path, nodes, values, weights)
+    assert noise.shape == (RUNS, 2, *SHAPE)
+    assert not noise[:, :, right == 0].any()
     if not relative:
-        assert not found.any()
+        assert not noise.any()
         return
-    assert is_uniform(found[:, :, right != 0] / right[right != 0], relative)
-    assert len({one.tobytes() for one in found.reshape(RUNS * 2, -1)}) == RUNS * 2
-    assert (predict(tmp_path, nodes, given, weights)[0] == found).all()
+    assert is_uniform(noise[:, :, right != 0] / right[right != 0], relative)
+    assert len({sample.tobytes() for sample in noise.reshape(RUNS * 2, -1)}) == RUNS * 2
+    assert (predict(tmp_path, nodes, values, weights)[0] == noise).all()
 
 
 def test_a_model_in_float16_has_the_noise_of_the_same_model_in_float32(tmp_path: Path) -> None:
@@ -118,11 +118,11 @@ def test_a_model_in_float16_has_the_noise_of_the_same_model_in_float32(tmp_path:
 
     single, _ = predict(tmp_path, nodes(TensorProto.FLOAT), EXACT, [constant("w", UNIT)])
     weights = [constant("w", UNIT, np.float16)]
-    for given, kind in (
+    for values, kind in (
         (EXACT, TensorProto.FLOAT),
         (EXACT.astype(np.float16), TensorProto.FLOAT16),
     ):
-        half, _ = predict(tmp_path, nodes(TensorProto.FLOAT16), given, weights, kind=kind)
+        half, _ = predict(tmp_path, nodes(TensorProto.FLOAT16), values, weights, kind=kind)
         np.testing.assert_array_equal(half, single)
 
 
@@ -134,16 +134,16 @@ def test_a_result_of_rank_0_has_the_noise_of_a_single_element(tmp_path: Path) ->
         ("QuantizeLinear", ["b", "s", "z"], ["c"]),
         ("DequantizeLinear", ["c", "s", "z"], ["y"]),
     ]
-    found, _ = predict(tmp_path, nodes, weights=weights, shape=())
-    assert 0 < np.abs(found).max() <= 0.021
+    noise, _ = predict(tmp_path, nodes, weights=weights, shape=())
+    assert 0 < np.abs(noise).max() <= 0.021
 
 
 def test_a_sum_of_two_tensors_with_few_rows_is_fused(tmp_path: Path) -> None:
     nodes = [("Add", ["x", "x"], ["a"]), ("Reshape", ["a", "s"], ["b"]), ("Tanh", ["b"], ["y"])]
     shape = [constant("s", [1, 7, 64], np.int64)]
     zeros = np.zeros((7, 64), np.float32)
-    found, _ = predict(tmp_path, nodes, zeros, shape, shape=(1, 7, 64))
-    assert float(np.abs(found).max()) == pytest.approx(2**-6, rel=0.05)
+    noise, _ = predict(tmp_path, nodes, zeros, shape, shape=(1, 7, 64))
+    assert float(np.abs(noise).max()) == pytest.approx(2**-6, rel=0.05)
 
 
 @pytest.mark.parametrize("domain", [None, "", "com.microsoft"])
@@ -153,40 +153,40 @@ def test_the_cells_of_a_recurrent_layer_have_an_absolute_error(
 ) -> None:
     """QNN computes them in float16 if the result is quantized, too. In opsets before 21,
     quantizers of 16 bits are onnxruntime's own."""
-    quantized, own = domain is not None, {"domain": domain}
+    quantized, qdq_domain = domain is not None, {"domain": domain}
     nodes: Nodes = [(kind, ["i", "w", "r"], ["a" if quantized else "y"], {"hidden_size": 64})]
     sizes = {"w": (1, gates * 64, 8), "r": (1, gates * 64, 64)}
     weights = [constant(name, np.zeros(shape)) for name, shape in sizes.items()]
     if quantized:
         weights += [constant("s", 1e-6), constant("z", 32768, np.uint16)]
         nodes = [
-            ("QuantizeLinear", ["x", "s", "z"], ["q"], own),
-            ("DequantizeLinear", ["q", "s", "z"], ["i"], own),
+            ("QuantizeLinear", ["x", "s", "z"], ["q"], qdq_domain),
+            ("DequantizeLinear", ["q", "s", "z"], ["i"], qdq_domain),
             *nodes,
-            ("QuantizeLinear", ["a", "s", "z"], ["b"], own),
-            ("DequantizeLinear", ["b", "s", "z"], ["y"], own),
+            ("QuantizeLinear", ["a", "s", "z"], ["b"], qdq_domain),
+            ("DequantizeLinear", ["b", "s", "z"], ["y"], qdq_domain),
         ]
     else:
         nodes = [("Identity", ["x"], ["i"]), *nodes]
-    given = np.zeros((10, 1, 8), np.float32)
-    found, right = predict(tmp_path, nodes, given, weights, shape=(10, 1, 1, 64))
+    zeros = np.zeros((10, 1, 8), np.float32)
+    noise, right = predict(tmp_path, nodes, zeros, weights, shape=(10, 1, 1, 64))
     assert not right.any()
-    assert is_uniform(found, CELL)
+    assert is_uniform(noise, CELL)
 
 
 def test_integers_have_no_error_and_large_outputs_fewer_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nodes = [("Mul", ["x", "x"], ["y"])]
-    whole = np.arange(12, dtype=np.int64).reshape(3, 4)
+    integers = np.arange(12, dtype=np.int64).reshape(3, 4)
     kinds = {"kind": TensorProto.INT64, "result": TensorProto.INT64, "shape": (3, 4)}
-    found, _ = predict(tmp_path, nodes, whole, **kinds)
-    assert found.shape == (0,)
+    noise, _ = predict(tmp_path, nodes, integers, **kinds)
+    assert noise.shape == (0,)
     size = 4 * EXACT.size * 2
     for most, runs in ((size * 5, 5), (size * 5 - 1, 4), (size, 2), (0, 2), (size * 99, RUNS)):
         monkeypatch.setattr("ci.models.rounding.MAX_BYTES", most)
-        found, _ = predict(tmp_path, nodes)
-        assert len(found) == runs
+        noise, _ = predict(tmp_path, nodes)
+        assert len(noise) == runs
 
 
 # -- quantized ------------------------------------------------------------------------------------
@@ -214,9 +214,9 @@ def quantized(
     return [*nodes, *ends], kinds
 
 
-def count_steps(folder: Path, nodes: Nodes, weights: list[Any], given: Any = EXACT) -> Any:
-    found, _ = predict(folder, nodes, given, weights)
-    steps = found / SCALE
+def count_steps(folder: Path, nodes: Nodes, weights: list[Any], values: Any = EXACT) -> Any:
+    noise, _ = predict(folder, nodes, values, weights)
+    steps = noise / SCALE
     assert (steps == np.round(steps)).all()
     return steps
 
@@ -240,11 +240,11 @@ def test_wide_weights_have_an_error_relative_to_the_signal(
 ) -> None:
     """Weights of 16 bits, and of 4 bits, which are computed like wide ones."""
     kind = TensorProto.DataType.Value(weight.upper())
-    held = (1024 // scale * UNIT).astype(helper.tensor_dtype_to_np_dtype(kind))
-    given = EXACT * 2
-    signal = given * 1024 / SCALE
-    layer = quantized("uint16", held, zero=30_000, scale=scale)
-    steps = np.abs(count_steps(tmp_path, *layer, given))
+    integers = (1024 // scale * UNIT).astype(helper.tensor_dtype_to_np_dtype(kind))
+    values = EXACT * 2
+    signal = values * 1024 / SCALE
+    layer = quantized("uint16", integers, zero=30_000, scale=scale)
+    steps = np.abs(count_steps(tmp_path, *layer, values))
     assert (steps <= np.abs(signal) * WEIGHT_GAIN + WEIGHT_STEPS + 1.5).all()
     quiet, loud = np.abs(signal) < 1, np.abs(signal) > 20_000
     assert 0.9 * WEIGHT_STEPS < steps[:, :, quiet].max() <= WEIGHT_STEPS + 1.5
@@ -298,7 +298,7 @@ def test_a_dequantized_output_has_the_grid_of_its_scale_and_zero_point(
 
 
 @pytest.mark.parametrize(
-    ("nodes", "left", "known"),
+    ("nodes", "left", "has_grid"),
     [
         ([("Sin", ["x"], ["a"])], (), True),
         ([("Sin", ["x"], ["a"])], ("Sin",), False),  # the CPU computes it
@@ -318,7 +318,7 @@ def test_a_dequantized_output_has_the_grid_of_its_scale_and_zero_point(
     ],
 )
 def test_only_outputs_that_qnn_itself_quantizes_have_a_grid(
-    tmp_path: Path, nodes: Any, left: tuple[str, ...], known: bool
+    tmp_path: Path, nodes: Any, left: tuple[str, ...], has_grid: bool
 ) -> None:
     weights = [numpy_helper.from_array(np.uint8(3), "z"), constant("s", 0.5)]
     weights += [constant("other", 0.25), constant("k", ANY)]
@@ -326,13 +326,13 @@ def test_only_outputs_that_qnn_itself_quantizes_have_a_grid(
         ("QuantizeLinear", ["a", "s", "z"], ["b"]),
         ("DequantizeLinear", ["b", "s", "z"], ["y"]),
     ]
-    made = [
-        helper.make_node(kind, given, result, **dict(*more))
-        for kind, given, result, *more in [*nodes, *ends]
+    built_nodes = [
+        helper.make_node(kind, operands, result, **dict(*attributes))
+        for kind, operands, result, *attributes in [*nodes, *ends]
     ]
     outputs = [tensor("y", None)]
-    model = write_model(tmp_path / "m.onnx", made, [tensor("x", SHAPE)], outputs, weights)
-    assert find_grids(model, left) == [(0.5, -3, 252) if known else (0.0, 0, 0)]
+    model = write_model(tmp_path / "m.onnx", built_nodes, [tensor("x", SHAPE)], outputs, weights)
+    assert find_grids(model, left) == [(0.5, -3, 252) if has_grid else (0.0, 0, 0)]
 
 
 # -- whole graphs ---------------------------------------------------------------------------------
@@ -363,11 +363,11 @@ STATES = [constant(name, np.ones((1, 12, size)) / 3) for name, size in (("w", 64
 def test_a_graph_with_inserted_noise_reads_as_its_snapshot(
     name: str, nodes: Nodes, weights: list[Any]
 ) -> None:
-    made = [
-        helper.make_node(op, list(before), list(after), **(more[0] if more else {}))
-        for op, before, after, *more in nodes
+    built_nodes = [
+        helper.make_node(op, list(before), list(after), **(attributes[0] if attributes else {}))
+        for op, before, after, *attributes in nodes
     ]
-    model = build_model(made, [tensor("x", SHAPE)], [tensor("y", SHAPE)], weights)
+    model = build_model(built_nodes, [tensor("x", SHAPE)], [tensor("y", SHAPE)], weights)
     program = OnnxProgram(model, Path())
     graph = program.graphs[METHOD]
     writer = OnnxWriter(graph)

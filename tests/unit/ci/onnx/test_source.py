@@ -50,7 +50,7 @@ def count(sets: int, start: float = 0) -> np.ndarray:
 
 
 def first(sets: tuple[tuple[np.ndarray, ...], ...]) -> list[float]:
-    return [float(one[0].flat[0]) for one in sets]
+    return [float(arrays[0].flat[0]) for arrays in sets]
 
 
 def load(folder: Path, *nodes: onnx.NodeProto, rate: str = "", **data: str) -> Source:
@@ -68,8 +68,8 @@ def load(folder: Path, *nodes: onnx.NodeProto, rate: str = "", **data: str) -> S
         if key not in {"calibration", "inputs"}
     )
     onnx.save(model, folder / "net.onnx")
-    given = user_models.Source("", data.get("calibration", ""), data.get("inputs", ""))
-    return from_file(folder / "net.onnx", model, [], given)
+    policy_source = user_models.Source("", data.get("calibration", ""), data.get("inputs", ""))
+    return from_file(folder / "net.onnx", model, [], policy_source)
 
 
 def test_the_inputs_and_calibration_of_a_policy_replace_the_sets_next_to_the_model(
@@ -79,17 +79,17 @@ def test_the_inputs_and_calibration_of_a_policy_replace_the_sets_next_to_the_mod
     np.save(tmp_path / "images.npy", count(6, 100))
     np.savez(tmp_path / "ranges.npz", x=count(3, 200))
     images, ranges = str(tmp_path / "images.npy"), str(tmp_path / "ranges.npz")
-    both = load(tmp_path, inputs=images, calibration=ranges)
-    assert first(both.evaluation) == [100, 101, 102, 103, 104, 105]
-    assert first(both.calibration) == [200, 201, 202]
-    assert (both.made_inputs, both.made_calibration) == ("", "")
+    with_both = load(tmp_path, inputs=images, calibration=ranges)
+    assert first(with_both.evaluation) == [100, 101, 102, 103, 104, 105]
+    assert first(with_both.calibration) == [200, 201, 202]
+    assert (with_both.made_inputs, with_both.made_calibration) == ("", "")
     judged = load(tmp_path, inputs=images)
-    assert first(judged.evaluation) == first(both.evaluation)
+    assert first(judged.evaluation) == first(with_both.evaluation)
     assert first(judged.calibration) == list(range(500, 509))
     calibrated = load(tmp_path, calibration=ranges)
     assert first(calibrated.evaluation) == [500, 501, 502, 503]
     assert first(calibrated.calibration) == [200, 201, 202]
-    assert len({one.digest for one in (both, judged, calibrated)}) == 3
+    assert len({source.digest for source in (with_both, judged, calibrated)}) == 3
 
 
 @pytest.mark.parametrize(
@@ -111,41 +111,41 @@ def test_samples_that_cannot_be_read_are_refused_and_not_replaced_by_random_ones
 
 def test_a_judged_set_is_calibrated_on_only_if_the_policy_says_so(tmp_path: Path) -> None:
     path = write(tmp_path / "net.onnx", x=count(6)).with_suffix(".npz")
-    found = load(tmp_path)
-    assert (first(found.evaluation), first(found.calibration)) == ([0, 1, 2, 3], [4, 5])
-    again = load(tmp_path, inputs=str(path))
-    assert len(again.evaluation) == 6
-    assert again.made_calibration == SHUFFLED
+    split = load(tmp_path)
+    assert (first(split.evaluation), first(split.calibration)) == ([0, 1, 2, 3], [4, 5])
+    by_policy = load(tmp_path, inputs=str(path))
+    assert len(by_policy.evaluation) == 6
+    assert by_policy.made_calibration == SHUFFLED
     np.save(tmp_path / "others.npy", count(4, 100))
-    others = load(tmp_path, inputs=str(tmp_path / "others.npy"))
-    assert first(others.calibration) == [0, 1, 2, 3, 4, 5]
+    other_inputs = load(tmp_path, inputs=str(tmp_path / "others.npy"))
+    assert first(other_inputs.calibration) == [0, 1, 2, 3, 4, 5]
     twice = count(6)
     twice[4] = twice[1]  # a set that is judged, again
     write(tmp_path / "net.onnx", x=twice)
     assert first(load(tmp_path).calibration) == [5]
     write(tmp_path / "net.onnx", x=count(6))
-    said = load(tmp_path, inputs=str(path), calibration=str(path))
-    assert first(said.calibration) == first(said.evaluation)
-    assert said.made_calibration == ""
+    calibrated = load(tmp_path, inputs=str(path), calibration=str(path))
+    assert first(calibrated.calibration) == first(calibrated.evaluation)
+    assert calibrated.made_calibration == ""
 
 
 @pytest.mark.parametrize(
-    ("given", "made_inputs", "made_calibration"),
+    ("sets", "made_inputs", "made_calibration"),
     [(0, RANDOM, RANDOM), (2, SHUFFLED, SHUFFLED), (4, "", SHUFFLED), (5, "", "")],
 )
 def test_a_source_records_that_inputs_were_random_or_shuffled(
-    tmp_path: Path, given: int, made_inputs: str, made_calibration: str
+    tmp_path: Path, sets: int, made_inputs: str, made_calibration: str
 ) -> None:
-    if given:
-        write(tmp_path / "net.onnx", x=count(given, 100))
+    if sets:
+        write(tmp_path / "net.onnx", x=count(sets, 100))
     source = load(tmp_path)
     assert (source.made_inputs, source.made_calibration) == (made_inputs, made_calibration)
     assert len(source.evaluation) == 4
-    assert len(source.calibration) == (1 if given == 5 else 8)
-    judged = {one[0].tobytes() for one in source.evaluation}
-    assert not judged & {one[0].tobytes() for one in source.calibration}
-    if given:
-        assert all(one[0].min() >= 100 for one in (*source.evaluation, *source.calibration))
+    assert len(source.calibration) == (1 if sets == 5 else 8)
+    judged = {arrays[0].tobytes() for arrays in source.evaluation}
+    assert not judged & {arrays[0].tobytes() for arrays in source.calibration}
+    if sets:
+        assert all(arrays[0].min() >= 100 for arrays in (*source.evaluation, *source.calibration))
     assert load(tmp_path).digest == source.digest
 
 
@@ -157,23 +157,25 @@ def test_sampling_rate_is_read_from_the_model_unless_the_caller_gives_it(tmp_pat
         helper.make_node("Equal", ["rate", "c"], ["is"]),
     ]
     compared = load(tmp_path, *nodes, rate="samplingRate")
-    assert {one[1].item() for one in compared.evaluation} == {16000}
-    told = load(tmp_path, *nodes, rate="samplingRate", sample_rate="22050")
-    assert {one[1].item() for one in (*told.evaluation, *told.calibration)} == {22050}
+    assert {arrays[1].item() for arrays in compared.evaluation} == {16000}
+    overridden = load(tmp_path, *nodes, rate="samplingRate", sample_rate="22050")
+    assert {arrays[1].item() for arrays in (*overridden.evaluation, *overridden.calibration)} == {
+        22050
+    }
 
 
 def test_the_error_for_an_unknown_sampling_rate_says_how_to_give_it(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"'sr'.* sampling rate") as caught:
         load(tmp_path, rate="sr")
-    given = caught.value.fix.partition("np.savez(")[2].partition("), with")[0]
+    npz_arguments = caught.value.fix.partition("np.savez(")[2].partition("), with")[0]
     names = {"np": np, "X": count(8)}
-    eval(f"np.savez({given})", names)  # noqa: S307 - of our own message
+    eval(f"np.savez({npz_arguments})", names)  # noqa: S307 - of our own message
     (tmp_path / "net.npz").rename(tmp_path / "sets.npz")
     source = load(tmp_path, rate="sr", calibration=str(tmp_path / "sets.npz"))
-    assert {one[1].item() for one in source.evaluation} == {16000}
+    assert {arrays[1].item() for arrays in source.evaluation} == {16000}
     (tmp_path / "sets.npz").rename(tmp_path / "net.npz")
     source = load(tmp_path, rate="sr")
-    assert {one[1].item() for one in source.evaluation} == {16000}
+    assert {arrays[1].item() for arrays in source.evaluation} == {16000}
     assert (source.made_inputs, source.evaluation[0][1].shape) == ("", ())
 
 
@@ -185,19 +187,19 @@ def test_generated_sets_fit_the_input_types_and_shuffled_ones_keep_their_element
         "sr": (np.dtype("int64"), ()),
         "half": (np.dtype("float16"), (2,)),
     }
-    (made, other) = make_sets(ports, [], {"sr": 16000}, 2, 1)
-    assert [(one.dtype, one.shape) for one in made] == [*ports.values()]
-    x, ids, mask, rate, half = made
+    (first_set, second_set) = make_sets(ports, [], {"sr": 16000}, 2, 1)
+    assert [(array.dtype, array.shape) for array in first_set] == [*ports.values()]
+    x, ids, mask, rate, half = first_set
     assert x.min() < 0 < x.max() < 5
     assert 0 <= ids.min() < ids.max() < RANDOM_IDS
     assert 16 < mask.sum() < 34
-    assert rate == other[3] == 16000
+    assert rate == second_set[3] == 16000
     flat = (np.full(50, 2, "float32"), ids, mask, rate, np.full_like(half, 2))
-    (again,) = make_sets(ports, [flat], {}, 1, 1)
-    assert [one.dtype for one in again] == [kind for kind, _ in ports.values()]
-    assert again[0].min() < 2 < again[0].max()
-    assert (again[4] != 2).all()
-    assert (sorted(again[1]), again[3]) == (sorted(ids), 16000)
+    (shuffled,) = make_sets(ports, [flat], {}, 1, 1)
+    assert [array.dtype for array in shuffled] == [kind for kind, _ in ports.values()]
+    assert shuffled[0].min() < 2 < shuffled[0].max()
+    assert (shuffled[4] != 2).all()
+    assert (sorted(shuffled[1]), shuffled[3]) == (sorted(ids), 16000)
 
 
 def test_every_weight_file_and_input_set_folder_changes_the_digest(tmp_path: Path) -> None:
@@ -216,7 +218,7 @@ def test_every_weight_file_and_input_set_folder_changes_the_digest(tmp_path: Pat
         for index, array in enumerate(sets):
             tensor = onnx.numpy_helper.from_array(array)
             (folder / f"input_{index}.pb").write_bytes(tensor.SerializeToString())
-    read = [(one[0, 0], ids[0]) for one, ids in read_beside(tmp_path / "net.onnx", INPUTS)]
+    read = [(x[0, 0], ids[0]) for x, ids in read_beside(tmp_path / "net.onnx", INPUTS)]
     assert read == [(0.0, 0), (2.0, 2), (10.0, 10)]
     packed = {"x": np.ones((1, 2, 3), "float32"), "ids": np.ones((1, 4), "int64")}
     read = [ids[0] for _, ids in read_beside(write(tmp_path / "net.onnx", **packed), INPUTS)]
@@ -236,15 +238,15 @@ def test_an_input_set_that_is_no_regular_tensor_file_is_refused(
 
 def test_each_set_is_put_in_the_order_of_the_inputs() -> None:
     x, ids = np.ones((2, 3), np.float32), np.arange(4)
-    given: list[Any] = [
+    user_sets: list[Any] = [
         *([{"ids": ids, "x": x}], [{"x": 2 * x, "ids": ids + 2}]),
         *([np.asfortranarray(3 * x), ids + 3], [{"a": 4 * x, "b": ids + 4}]),
     ]
-    fitted = fit_sets("sets.npz", given, INPUTS)
+    fitted = fit_sets("sets.npz", user_sets, INPUTS)
     assert [(a[0, 0], b[0]) for a, b in fitted] == [(1, 0), (2, 2), (3, 3), (4, 4)]
     assert all(a.flags.c_contiguous for a, _ in fitted)
     with pytest.raises(UsageError, match=r"sets\.npz does not match the model") as caught:
-        fit_sets("sets.npz", [*given, [{"b": ids, "a": x}]], INPUTS)
+        fit_sets("sets.npz", [*user_sets, [{"b": ids, "a": x}]], INPUTS)
     assert caught.value.why == "its set 4 has int64[4], float32[2, 3]"
     assert caught.value.fix == "provide one array per input: x float32[2, 3], ids int64[4]"
     for odd in ([{"x": x, "ids": ids}, ids], []):
@@ -302,8 +304,8 @@ def test_data_is_refused_with_its_faults(tmp_path: Path) -> None:
     def free(graph: Any) -> None:
         graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"
 
-    more = tensor("more", [3], 7)
-    wider = change(lambda graph: graph.input.add().CopyFrom(more))
+    extra_input = tensor("more", [3], 7)
+    wider = change(lambda graph: graph.input.add().CopyFrom(extra_input))
     onnx.save(change(), tmp_path / "quantized.onnx")
     onnx.save(change(free, quantized=False), tmp_path / "free.onnx")
     rows = {"same": ("net", change()), "float": ("net", plain), "two": ("quantized", change())}

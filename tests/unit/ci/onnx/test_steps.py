@@ -19,12 +19,15 @@ from ci.faults.match import match_faults  # noqa: E402
 from ci.faults.onnx_graphs import write_model  # noqa: E402
 from ci.graphs.onnx_reader import read_file  # noqa: E402
 
-FAULTS = [
-    one
-    for one in read_faults()
-    if one.graph and (not one.pattern.front_ends or "onnx" in one.pattern.front_ends)
-    if all(read_operators()[name].onnx for name in parse_graph(one.graph).operators)
-]
+
+def has_onnx_graph(fault: Fault) -> bool:
+    front_ends = fault.pattern.front_ends
+    if not fault.graph or (front_ends and "onnx" not in front_ends):
+        return False
+    return all(read_operators()[name].onnx for name in parse_graph(fault.graph).operators)
+
+
+FAULTS = [fault for fault in read_faults() if has_onnx_graph(fault)]
 
 
 def read(text: str, path: Path) -> list[Step]:
@@ -33,7 +36,7 @@ def read(text: str, path: Path) -> list[Step]:
     return rename_steps(describe_steps(read_file(path)))
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda one: one.name)
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_each_known_fault_is_matched_in_its_onnx_graph(fault: Fault, tmp_path: Path) -> None:
     assert find_pattern(fault.pattern, read(fault.graph, tmp_path / "graph.onnx"))
     if fault.mended:
@@ -42,7 +45,7 @@ def test_each_known_fault_is_matched_in_its_onnx_graph(fault: Fault, tmp_path: P
 
 def save(path: Path, nodes: list[Any], **constants: Any) -> None:
     tensors = [
-        onnx.numpy_helper.from_array(np.asarray(one), name) for name, one in constants.items()
+        onnx.numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()
     ]
     ports = [
         [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, 4, 4])]
@@ -100,7 +103,7 @@ def save_graph(
         "yes": np.array(True),
     }
     tensors = [
-        onnx.numpy_helper.from_array(np.asarray(one), name) for name, one in constants.items()
+        onnx.numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()
     ]
     inputs = [onnx.helper.make_tensor_value_info("x", kind, shape)]
     inputs.append(onnx.helper.make_tensor_value_info("keep", onnx.TensorProto.FLOAT, shape[-1:]))
@@ -154,7 +157,7 @@ def test_a_known_fault_is_named_however_onnx_writes_its_operators(
     tmp_path: Path, nodes: list[Any], scheme: str, names: list[str]
 ) -> None:
     steps = describe_steps(read_file(save_graph(tmp_path / "m.onnx", nodes)))
-    assert [one.fault for one in match_faults(steps, scheme, "2.49.40")] == names
+    assert [match.fault for match in match_faults(steps, scheme, "2.49.40")] == names
 
 
 @pytest.mark.parametrize(
@@ -166,7 +169,7 @@ def test_a_cast_of_bytes_is_a_known_fault_in_a_file_too(
 ) -> None:
     nodes = [make("Cast", ["x"], ["c"], to=1), make("Mul", ["c", "half"], ["y"])]
     steps = describe_steps(read_file(save_graph(tmp_path / "m.onnx", nodes, kind)))
-    assert [one.fault for one in match_faults(steps, "fp16", "2.49.40")] == names
+    assert [match.fault for match in match_faults(steps, "fp16", "2.49.40")] == names
 
 
 def test_calls_that_are_one_operator_are_joined_and_kept_if_they_are_read(tmp_path: Path) -> None:
@@ -183,7 +186,7 @@ def test_calls_that_are_one_operator_are_joined_and_kept_if_they_are_read(tmp_pa
         assert result == pytest.approx(0.731, abs=1e-3)
 
 
-def test_what_a_graph_lacks_is_said(tmp_path: Path) -> None:
+def test_graphs_inside_of_nodes_are_listed_as_unread_and_a_cycle_is_refused(tmp_path: Path) -> None:
     """Graphs inside of nodes are not searched, and nodes in a cycle have no order."""
     bodies = {
         name: onnx.helper.make_graph(

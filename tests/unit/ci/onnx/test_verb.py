@@ -42,16 +42,16 @@ def ends(shape: Sequence[int | str]) -> tuple[list[Any], list[Any]]:
 
 
 def fit_all(
-    specs: Sequence[CaseSpec], policy: Any, asked: list[str], command: str = ""
+    specs: Sequence[CaseSpec], policy: Any, chosen_schemes: list[str], command: str = ""
 ) -> list[CaseSpec]:
     """What a session makes of its cases before anything is fetched."""
     read, quantized = fit_shapes(specs, policy, Progress(), command)
-    return fit_schemes(read, quantized, policy, asked)
+    return fit_schemes(read, quantized, policy, chosen_schemes)
 
 
-def fit(path: Path, *schemes: Scheme, asked: bool = False) -> list[str]:
+def fit(path: Path, *schemes: Scheme, chosen: bool = False) -> list[str]:
     specs = [CaseSpec(path.name, scheme, "SM8650", Source(str(path))) for scheme in schemes]
-    words = [*schemes] if asked else []
+    words = [*schemes] if chosen else []
     return [spec.scheme.value for spec in fit_all(specs, POLICY, words)]
 
 
@@ -101,17 +101,17 @@ def test_a_file_that_qnn_cannot_take_is_refused_before_anything_is_fetched(tmp_p
         fit_all([spec], policy, [], "qnn-ci test-onnx")
     line = "shapes = {x = [1, 3, 224, 224]}"
     assert caught.value.fix.endswith(f", in [models.net] of the policy:\n    {line}")
-    given = [*fit_files([spec], {"x": (1, 3, 224, 224)})]
-    assert fit_all(given, policy, []) == given
+    with_shapes = [*fit_files([spec], {"x": (1, 3, 224, 224)})]
+    assert fit_all(with_shapes, policy, []) == with_shapes
     later = CaseSpec("net", Scheme.FP16, "SM8750", source)
-    for command, cases, told in (
+    for command, cases, case_options in (
         ("qnn-ci test-onnx", [spec, later], "--model net "),
         ("qnn-ci test-onnx", [spec], "--model net --scheme u8 --soc SM8650 "),
         ("", [spec, later], ""),
     ):
         with pytest.raises(UsageError) as caught:
             fit_all(cases, POLICY, [], command)
-        last = f"{command} {told}--shape x=1,3,224,224".strip()
+        last = f"{command} {case_options}--shape x=1,3,224,224".strip()
         assert caught.value.fix.splitlines()[-1].strip() == last
     np.savez(tmp_path / "free.npz", x=np.zeros((5, 2, 3, 8, 8), np.float32))
     with pytest.raises(UsageError) as caught:
@@ -129,12 +129,12 @@ def test_files_that_qnn_cannot_take_do_not_keep_others_from_being_judged(tmp_pat
     relu = helper.make_node("Relu", ["x"], ["y"])
     worse = write_model(tmp_path / "worse.onnx", [relu], *ends((1, "length")))
     specs = [
-        CaseSpec(one.name, Scheme.U8, "SM8650", Source(str(one))) for one in (bad, good, worse)
+        CaseSpec(path.name, Scheme.U8, "SM8650", Source(str(path))) for path in (bad, good, worse)
     ]
-    said = io.StringIO()
-    assert fit_shapes(specs, POLICY, Progress(said), judges=True)[0] == specs
-    assert "bad.onnx is not an ONNX model" in said.getvalue()
-    assert "worse.onnx cannot be used: QNN supports only fixed shapes" in said.getvalue()
+    terminal = io.StringIO()
+    assert fit_shapes(specs, POLICY, Progress(terminal), judges=True)[0] == specs
+    assert "bad.onnx is not an ONNX model" in terminal.getvalue()
+    assert "worse.onnx cannot be used: QNN supports only fixed shapes" in terminal.getvalue()
     with pytest.raises(UsageError, match=r"bad\.onnx is not"):
         fit_shapes(specs, POLICY, Progress())
     with pytest.raises(UsageError, match=r"bad\.onnx is not"):
@@ -145,15 +145,15 @@ def test_a_dynamic_batch_is_set_to_1_and_reported(tmp_path: Path) -> None:
     nodes = [helper.make_node("Relu", ["x"], ["y"])]
     path = write_model(tmp_path / "net.onnx", nodes, *ends(("n", 3)))
     source, policy = Source(str(path)), replace(POLICY, models={"net": ModelEntry(str(path))})
-    specs = [CaseSpec("net", one, "SM8650", source) for one in (Scheme.FP16, Scheme.U8)]
-    for own, where in ((policy, "`shapes` in [models.net]"), (POLICY, "--shape")):
-        said = io.StringIO()
-        fitted, _ = fit_shapes(specs, own, Progress(said))
-        assert {one.source.shapes for one in fitted} == {(("x", (1, 3)),)}
-        (line,) = said.getvalue().splitlines()
+    specs = [CaseSpec("net", scheme, "SM8650", source) for scheme in (Scheme.FP16, Scheme.U8)]
+    for chosen_policy, where in ((policy, "`shapes` in [models.net]"), (POLICY, "--shape")):
+        terminal = io.StringIO()
+        fitted, _ = fit_shapes(specs, chosen_policy, Progress(terminal))
+        assert {spec.source.shapes for spec in fitted} == {(("x", (1, 3)),)}
+        (line,) = terminal.getvalue().splitlines()
         assert line.endswith(f"net: its batch size (n) varies, so 1 is used; {where} sets another")
-    asked = [*fit_files(specs, {"x": (4, 3)})]
-    assert fit_shapes(asked, policy, Progress())[0] == asked
+    with_shapes = [*fit_files(specs, {"x": (4, 3)})]
+    assert fit_shapes(with_shapes, policy, Progress())[0] == with_shapes
 
 
 @pytest.mark.parametrize(
@@ -186,11 +186,11 @@ def test_a_quantized_onnx_model_becomes_one_asis_case(tmp_path: Path, quantized:
     dynamic = write_model(tmp_path / "dynamic.onnx", nodes, *ends((1, 3)))
     for path in (quantized, dynamic):
         assert fit(path, Scheme.FP16, Scheme.U8, Scheme.U16A8W) == ["asis"]
-    assert fit(quantized, Scheme.ASIS, Scheme.FP16, asked=True) == ["asis"]
+    assert fit(quantized, Scheme.ASIS, Scheme.FP16, chosen=True) == ["asis"]
     with pytest.raises(UsageError, match=r"--scheme: .* is quantized already(.|\n)*asis"):
-        fit(quantized, Scheme.FP16, asked=True)
+        fit(quantized, Scheme.FP16, chosen=True)
     plain = write_relu(tmp_path / "plain.onnx")
     assert fit(plain, Scheme.FP16, Scheme.U8) == ["fp16", "u8"]
-    assert fit(plain, Scheme.ASIS, Scheme.U8, asked=True) == ["u8"]
+    assert fit(plain, Scheme.ASIS, Scheme.U8, chosen=True) == ["u8"]
     with pytest.raises(UsageError, match="is not quantized"):
-        fit(plain, Scheme.ASIS, asked=True)
+        fit(plain, Scheme.ASIS, chosen=True)
