@@ -35,11 +35,13 @@ def test_every_block_builds_in_every_size_and_agrees_between_onnx_and_torch(tmp_
         assert graph, name
         write_model([graph], [seed], tmp_path / "block.onnx")
         session = open_reference(tmp_path / "block.onnx")
-        given = zip(graph.inputs, draw_sets(graph, seed)[0], strict=True)
-        made = session.run(None, {f"g0_{one}": array for one, array in given})
-        wanted = compute(graph, seed)[0]
-        for one, array in zip(graph.outputs, made, strict=True):
-            np.testing.assert_allclose(array, wanted[one], rtol=1e-3, atol=1e-3, err_msg=name)
+        named_inputs = zip(graph.inputs, draw_sets(graph, seed)[0], strict=True)
+        onnx_outputs = session.run(None, {f"g0_{read}": array for read, array in named_inputs})
+        torch_outputs = compute(graph, seed)[0]
+        for output_name, array in zip(graph.outputs, onnx_outputs, strict=True):
+            np.testing.assert_allclose(
+                array, torch_outputs[output_name], rtol=1e-3, atol=1e-3, err_msg=name
+            )
 
 
 @pytest.mark.parametrize("frontend", FRONTENDS)
@@ -53,24 +55,24 @@ def test_a_search_visits_each_block_first_and_then_shares_the_time(frontend: Fro
     pools = [cell.size for cell, _ in visits if cell.block == "average-pool"]
     sizes = len(blocks["average-pool"][1])
     assert len({*pools[:sizes]}) == min(sizes, len(pools))
-    again = [*islice(visit_blocks(3, frontend), 40)]
-    assert visits[:40] == again != [*islice(visit_blocks(4, frontend), 40)]
+    repeated_visits = [*islice(visit_blocks(3, frontend), 40)]
+    assert visits[:40] == repeated_visits != [*islice(visit_blocks(4, frontend), 40)]
 
 
 def test_a_failing_block_is_reported_by_name_and_counted_by_size() -> None:
     finder = make_search(holds("max_pool"))
     finder.source = BLOCKS
-    found = finder.run(1e18, len(read_blocks("onnx")))
-    first = found.findings[0]
+    searched = finder.run(1e18, len(read_blocks("onnx")))
+    first = searched.findings[0]
     assert (first.end, first.operators) == (WRONG, ("max_pool",))
     block, size = first.block.split()
-    assert found.cells[block][size] == {WRONG: 1}
-    tried = [ends for sizes in found.cells.values() for ends in sizes.values() if ends]
-    assert len(tried) == len(read_blocks("onnx")) == len(found.cells)
-    text = render_found([found])
+    assert searched.cells[block][size] == {WRONG: 1}
+    tried = [ends for sizes in searched.cells.values() for ends in sizes.values() if ends]
+    assert len(tried) == len(read_blocks("onnx")) == len(searched.cells)
+    text = render_found([searched])
     assert f"tried {len(tried)} of {len(tried)} blocks" in text
     assert f"in {first.block}" in text
-    page = render_coverage([found])
+    page = render_coverage([searched])
     assert f"| {block} | {size} | 1 wrong |" in page
     plain = make_search(always(RIGHT))
     plain.source = RANDOM
@@ -83,7 +85,7 @@ def test_a_known_fault_after_a_reshape_is_matched_by_the_reshaped_size() -> None
 
 
 @pytest.mark.parametrize(
-    ("found", "given", "covered"),
+    ("found_form", "other_form", "covered"),
     [
         ("ceil=1", "stride=2", False),
         ("ceil=1", "stride=2, ceil=0", False),
@@ -94,10 +96,11 @@ def test_a_known_fault_after_a_reshape_is_matched_by_the_reshaped_size() -> None
     ],
 )
 def test_a_finding_covers_only_operators_with_the_effects_of_its_attributes(
-    found: str, given: str, covered: bool
+    found_form: str, other_form: str, covered: bool
 ) -> None:
     pool = "x = input(1, 4, 8, 8)\ny = avg_pool(x, kernel=3, {})\nreturn y"
-    assert has_chain(parse_graph(pool.format(given)), parse_graph(pool.format(found))) is covered
+    graph, faulty = parse_graph(pool.format(other_form)), parse_graph(pool.format(found_form))
+    assert has_chain(graph, faulty) is covered
 
 
 def test_operands_in_graph_text_may_be_nested_calls_numbers_and_operator_signs() -> None:

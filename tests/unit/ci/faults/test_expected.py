@@ -46,9 +46,9 @@ def test_a_known_fault_with_an_unexpected_outcome_is_a_problem(
 ) -> None:
     runs = list(rerun([PLANTED], "onnx", qnn, attempt))
     assert [run.form for run in runs] == [GRAPH, MENDED]
-    for one, problem in zip(runs, problems, strict=True):
-        assert one.problem.startswith(problem)
-        assert bool(one.problem) == bool(problem)
+    for run, problem in zip(runs, problems, strict=True):
+        assert run.problem.startswith(problem)
+        assert bool(run.problem) == bool(problem)
     assert runs[0].expected == (WRONG if qnn == "2.49.40" else "")
 
 
@@ -81,7 +81,7 @@ def test_the_text_of_a_result_states_the_difference_from_the_expected_one(
 
 
 @pytest.mark.parametrize(
-    ("right", "made"),
+    ("right", "mended_runs"),
     [
         ("one", [(MENDED, "one", RIGHT)]),
         ("two", [(MENDED, "two", RIGHT)]),
@@ -90,7 +90,7 @@ def test_the_text_of_a_result_states_the_difference_from_the_expected_one(
     ],
 )
 def test_a_graph_is_mended_by_the_first_rewrite_that_makes_it_right(
-    right: str, made: list[tuple[str, str, str]]
+    right: str, mended_runs: list[tuple[str, str, str]]
 ) -> None:
     def attempt(_: str, items: Sequence[Item]) -> Iterator[Result]:
         for item in items:
@@ -98,7 +98,7 @@ def test_a_graph_is_mended_by_the_first_rewrite_that_makes_it_right(
             yield Result(item.text, item.seed, RIGHT if is_right else WRONG, 2.0, 60.0)
 
     runs = list(rerun([PLANTED], "onnx", "2.49.40", attempt, lambda *_: ["one", "two"]))
-    assert [(run.form, run.rewrite, run.end) for run in runs] == [(GRAPH, "", WRONG), *made]
+    assert [(run.form, run.rewrite, run.end) for run in runs] == [(GRAPH, "", WRONG), *mended_runs]
 
 
 @pytest.mark.parametrize(
@@ -115,8 +115,8 @@ def test_the_outcome_of_a_graph_is_its_first_unexpected_seed_or_else_its_first(
     qnn: str, ends: tuple[str, str, str], end: str
 ) -> None:
     def attempt(_: str, items: Sequence[Item]) -> Iterator[Result]:
-        for one, ended in zip(items, ends, strict=True):
-            yield Result(one.text, one.seed, ended, float(one.seed), 60.0 + one.seed)
+        for item, ended in zip(items, ends, strict=True):
+            yield Result(item.text, item.seed, ended, float(item.seed), 60.0 + item.seed)
 
     graph, _ = rerun([PLANTED], "onnx", qnn, attempt)
     seed = 21 + ends.index(end)

@@ -31,10 +31,10 @@ GRAPHS = 40
 
 
 def test_generated_and_known_graphs_are_the_same_in_onnx_and_torch(tmp_path: Path) -> None:
-    faults = [
-        fault for fault in read_faults() if any(row.frontend == "onnx" for row in fault.tried)
-    ]
-    texts = [text for fault in faults for text in (fault.graph, fault.mended) if text]
+    texts = []
+    for fault in read_faults():
+        if "onnx" in {row.frontend for row in fault.tried}:
+            texts += [text for text in (fault.graph, fault.mended) if text]
     graphs = [generate(1, number) for number in range(GRAPHS)] + list(map(parse_graph, texts))
     seeds = list(range(len(graphs)))
     write_model(graphs, seeds, tmp_path / "graphs.onnx")
@@ -44,17 +44,17 @@ def test_generated_and_known_graphs_are_the_same_in_onnx_and_torch(tmp_path: Pat
         for number, graph in enumerate(graphs)
         for name, array in zip(graph.inputs, draw_sets(graph, number)[0], strict=True)
     }
-    made = dict(
+    outputs = dict(
         zip([output.name for output in session.get_outputs()], session.run(None, feed), strict=True)
     )
-    seen = set()
-    for name, array in made.items():
+    compared_operators = set()
+    for name, array in outputs.items():
         number = number_of(name)
         graph = graphs[number]
-        wanted = compute(graph, number)[0][name.partition("_")[2]].numpy()
-        np.testing.assert_allclose(array, wanted, rtol=1e-3, atol=1e-4, err_msg=str(graph))
-        seen.update(graph.operators)
-    assert len(seen) > 25
+        expected = compute(graph, number)[0][name.partition("_")[2]].numpy()
+        np.testing.assert_allclose(array, expected, rtol=1e-3, atol=1e-4, err_msg=str(graph))
+        compared_operators.update(graph.operators)
+    assert len(compared_operators) > 25
 
 
 PICTURE = ("x = input(2, 4, 6, 6)", "c = constant(4)", 'p = constant(4, like="positive")')
@@ -62,25 +62,28 @@ ROWS = ("x = input(2, 3, 8)", "c = constant(8)", 'p = constant(8, like="positive
 
 
 @pytest.mark.parametrize(
-    ("given", "call"),
+    ("ports", "call"),
     [
         *(
-            (ROWS, f"{one}(x)")
-            for one, row in read_operators().items()
-            if row.kind == "unary" and one != "clip"
+            (ROWS, f"{operator}(x)")
+            for operator, row in read_operators().items()
+            if row.kind == "unary" and operator != "clip"
         ),
-        *((ROWS, f"{one}(p, x)") for one in ("add", "sub", "mul", "maximum", "minimum")),
-        *((ROWS, f"{one}(x, p)") for one in ("sub", "div")),
-        *((ROWS, f"{one}(p)") for one in ("log", "sqrt", "reciprocal")),
+        *((ROWS, f"{operator}(p, x)") for operator in ("add", "sub", "mul", "maximum", "minimum")),
+        *((ROWS, f"{operator}(x, p)") for operator in ("sub", "div")),
+        *((ROWS, f"{operator}(p)") for operator in ("log", "sqrt", "reciprocal")),
         (ROWS, "leaky_relu(x, slope=0.3)"),
         (ROWS, "clip(x, low=-0.5, high=0.25)"),
-        *((ROWS, f"{one}(x, axis=1)") for one in ("softmax", "log_softmax", "lp_norm", "cumsum")),
+        *(
+            (ROWS, f"{operator}(x, axis=1)")
+            for operator in ("softmax", "log_softmax", "lp_norm", "cumsum")
+        ),
         *((ROWS, f"layer_norm({words})") for words in ("x", "x, p", "x, p, c")),
         (PICTURE, "batch_norm(x, p, c, c, p)"),
         (PICTURE, "instance_norm(x)"),
         *(
-            (PICTURE, f"{one}(x, axes=[1, -1], keep={keep})")
-            for one in ("mean", "sum", "amax", "amin")
+            (PICTURE, f"{operator}(x, axes=[1, -1], keep={keep})")
+            for operator in ("mean", "sum", "amax", "amin")
             for keep in (0, 1)
         ),
         (("x = input(5, 8)", "w = constant(3, 8)"), "linear(x, w)"),
@@ -114,15 +117,15 @@ ROWS = ("x = input(2, 3, 8)", "c = constant(8)", 'p = constant(8, like="positive
     ],
 )
 def test_each_form_of_an_operator_is_the_same_in_onnx_and_torch(
-    tmp_path: Path, given: tuple[str, ...], call: str
+    tmp_path: Path, ports: tuple[str, ...], call: str
 ) -> None:
-    graph = parse_graph("\n".join([*given, f"y = {call}", "return y"]))
+    graph = parse_graph("\n".join([*ports, f"y = {call}", "return y"]))
     write_model([graph], [3], tmp_path / "graph.onnx")
-    for inputs, wanted in zip(draw_sets(graph, 3), compute(graph, 3), strict=False):
+    for inputs, expected in zip(draw_sets(graph, 3), compute(graph, 3), strict=False):
         session = open_reference(tmp_path / "graph.onnx")
-        feed = {f"g0_{name}": one for name, one in zip(graph.inputs, inputs, strict=True)}
-        (made,) = session.run(None, feed)
-        np.testing.assert_allclose(made, wanted["y"].numpy(), rtol=1e-3, atol=1e-4)
+        feed = {f"g0_{name}": values for name, values in zip(graph.inputs, inputs, strict=True)}
+        (output,) = session.run(None, feed)
+        np.testing.assert_allclose(output, expected["y"].numpy(), rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("scheme", [Scheme.FP16, Scheme.U8])
@@ -139,28 +142,30 @@ def test_graphs_of_one_onnx_model_are_judged_apart(
     sign = 1
 
     def nodes(provider: str, *pairs: tuple[str, str]) -> Any:
-        made = [SimpleNamespace(name=name, op_type=kind) for name, kind in pairs]
-        return SimpleNamespace(ep_name=provider, get_nodes=lambda: made)
+        assigned = [SimpleNamespace(name=name, op_type=kind) for name, kind in pairs]
+        return SimpleNamespace(ep_name=provider, get_nodes=lambda: assigned)
 
     class Session:
         def __init__(self, path: Path, options: Any, entries: Any) -> None:
             assert (options, entries) == ({"soc_model": "57"}, onnx_graphs.RECORD_ASSIGNMENT)
-            self.own = open_reference(path)
+            self.session = open_reference(path)
 
         def get_provider_graph_assignment_info(self) -> list[Any]:
             taken = nodes(onnx_graphs.PROVIDER, ("g1_y", "Add"))
             return [taken, nodes("CPU", ("q", "QuantizeLinear"), *left)]
 
         def run(self, names: None, feed: Any) -> Any:
-            *others, last = self.own.run(names, feed)
-            return [*others, sign * last]
+            *first_outputs, last = self.session.run(names, feed)
+            return [*first_outputs, sign * last]
 
     monkeypatch.setattr(onnx_graphs, "open_session", Session)
 
     def try_items() -> list[str]:
-        found = onnx_graphs.run_items(items, scheme, {"soc_model": "57"})
-        assert [(one.text, one.seed) for one in found] == [(item.text, item.seed) for item in items]
-        return [one.end for one in found]
+        results = onnx_graphs.run_items(items, scheme, {"soc_model": "57"})
+        assert [(result.text, result.seed) for result in results] == [
+            (item.text, item.seed) for item in items
+        ]
+        return [result.end for result in results]
 
     assert try_items() == [RIGHT, RIGHT]
     sign = -1
@@ -178,7 +183,7 @@ def test_graphs_of_one_onnx_model_are_judged_apart(
 
 
 def test_an_operator_that_onnx_lacks_is_refused_before_anything_is_built(tmp_path: Path) -> None:
-    texts = (f"x = input(2, 4)\ny = {one}(x)\nreturn y" for one in ("relu", "rms_norm"))
+    texts = (f"x = input(2, 4)\ny = {operator}(x)\nreturn y" for operator in ("relu", "rms_norm"))
     with pytest.raises(FailedError, match="the operator rms_norm does not exist in ONNX"):
         write_model([*map(parse_graph, texts)], [0, 0], tmp_path / "graph.onnx")
 
@@ -201,13 +206,13 @@ NETS: dict[str, tuple[torch.nn.Module, tuple[int, ...]]] = {
 @pytest.mark.parametrize("name", NETS)
 def test_torch_layers_are_recognised_as_exported_and_as_decomposed(name: str) -> None:
     net, shape = NETS[name]
-    whole = torch.export.export(net, (torch.rand(shape),), strict=True)
+    exported = torch.export.export(net, (torch.rand(shape),), strict=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        forms = whole, whole.run_decompositions()
+        forms = exported, exported.run_decompositions()
     for form in forms:
         called = re.findall(r"torch\.ops\.aten\.(\w+)", form.graph_module.code)
-        assert name in {name_operators().get(one) for one in called}, called
+        assert name in {name_operators().get(call) for call in called}, called
 
 
 def draw_of(line: str, reader: str, seed: int = 3, number: int = 0) -> Any:
@@ -220,8 +225,8 @@ def test_drawn_values_depend_on_name_seed_and_set_and_stay_in_range() -> None:
     line = "constant(100, 100)"
     first = draw_of(line, "add(x, t)")
     assert (first == draw_of(line, "add(x, t)")).all()
-    for more in ({"seed": 4}, {"number": 1}):
-        assert (first != draw_of(line, "add(x, t)", **more)).any()
+    for change in ({"seed": 4}, {"number": 1}):
+        assert (first != draw_of(line, "add(x, t)", **change)).any()
     assert np.abs(first).max() == 3
     assert 0.9 < first.std() < 1.1
     positive = draw_of('constant(100, 100, like="positive")', "add(x, t)")
@@ -231,10 +236,10 @@ def test_drawn_values_depend_on_name_seed_and_set_and_stay_in_range() -> None:
         assert (draw_of(f"constant(2, 3, {words})", "add(x, t)") == value).all()
     graph = parse_graph("u = input(3)\nx = input(3)\ny = add(u, x)\nreturn y\n")
     sets = draw_sets(graph, 7)
-    for number, one in enumerate(sets, 1):
-        for name, array in zip("ux", one, strict=True):
+    for number, arrays in enumerate(sets, 1):
+        for name, array in zip("ux", arrays, strict=True):
             assert (array == draw(graph, name, 7, number)).all()
-    assert len({array.tobytes() for one in sets for array in one}) == 4
+    assert len({array.tobytes() for arrays in sets for array in arrays}) == 4
 
 
 def test_each_graph_of_a_bundle_reads_all_its_inputs_and_no_others() -> None:
@@ -242,10 +247,10 @@ def test_each_graph_of_a_bundle_reads_all_its_inputs_and_no_others() -> None:
     single = parse_graph("x = input(2, 4)\ny = relu(x)\nz = tanh(x)\nreturn y, z\n")
     modules = [Module(graph, 0) for graph in (pair, single, pair)]
     inputs = tuple(torch.full((2, 4), 2.0**number) for number in range(5))
-    made = Bundle(modules)(*inputs)
+    bundled = Bundle(modules)(*inputs)
     alone = (*modules[0](*inputs[:2]), *modules[1](inputs[2]), *modules[2](*inputs[3:]))
-    for one, wanted in zip(made, alone, strict=True):
-        torch.testing.assert_close(one, wanted)
+    for output, expected in zip(bundled, alone, strict=True):
+        torch.testing.assert_close(output, expected)
 
 
 @pytest.mark.parametrize(

@@ -30,21 +30,25 @@ def describe_forms(graph: Graph) -> Iterator[str]:
     shapes = find_shapes(graph)
     yield f"outputs: {len(graph.outputs)}"
     yield f"nodes: {len(graph.nodes)}"
-    for name, made in graph.nodes.items():
-        own = [shapes[read] for read in made.reads]
-        operator = "binary" if made.operator in BINARY else made.operator
+    for name, node in graph.nodes.items():
+        shapes_read = [shapes[read] for read in node.reads]
+        operator = "binary" if node.operator in BINARY else node.operator
         kinds = [
             "node" if read not in graph.tensors else "input" if read in graph.inputs else "constant"
-            for read in made.reads
+            for read in node.reads
         ]
         yield f"{operator} of {', '.join(kinds)}"
-        if operator == "binary" and own[0] != own[1]:
-            yield "binary of two ranks" if len(own[0]) != len(own[1]) else "binary of an axis of 1"
+        if operator == "binary" and shapes_read[0] != shapes_read[1]:
+            yield (
+                "binary of two ranks"
+                if len(shapes_read[0]) != len(shapes_read[1])
+                else "binary of an axis of 1"
+            )
         if operator in RANKED:
-            yield f"{operator} of rank {len(own[0])}"
+            yield f"{operator} of rank {len(shapes_read[0])}"
         if operator == "reshape":
-            yield f"reshape to {len(shapes[name]) - len(own[0]):+} axes"
-        for key, value in made.attributes.items():
+            yield f"reshape to {len(shapes[name]) - len(shapes_read[0]):+} axes"
+        for key, value in node.attributes.items():
             if key in WHOLE:
                 yield f"{operator} {key} = {value}"
             elif key == "order":

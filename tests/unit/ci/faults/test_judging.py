@@ -109,22 +109,22 @@ def list_outputs() -> Iterator[tuple[str, list[Output], float]]:
 def test_outputs_are_judged_as_their_snapshot() -> None:
     lines = []
     for name, outputs, good_db in list_outputs():
-        one = judge(Item("text", 3), outputs, good_db)
-        assert (one.text, one.seed) == ("text", 3)
-        figures = [one.sqnr_db, one.predicted_db, one.over_db]
+        result = judge(Item("text", 3), outputs, good_db)
+        assert (result.text, result.seed) == ("text", 3)
+        figures = [result.sqnr_db, result.predicted_db, result.over_db]
         shown = ", ".join("-" if value is None else f"{value:.2f}" for value in figures)
-        words = filter(None, [one.place, one.why])
-        lines.append(f"{name}\n  {one.end} {shown} {'; '.join(words)}".rstrip())
+        words = filter(None, [result.place, result.why])
+        lines.append(f"{name}\n  {result.end} {shown} {'; '.join(words)}".rstrip())
     check_snapshot(Path(__file__).parent / "snapshots" / "judged.txt", "\n".join(lines) + "\n")
 
 
 def make_runs(*outputs: Output) -> Runs:
-    return Runs(
-        [[output.right[n] for output in outputs] for n in range(2)],
-        [[output.actual[n] for output in outputs] for n in range(2)],
-        [output.runs for output in outputs],
-        [output.step for output in outputs],
-    )
+    right_sets, actual_sets = [], []
+    for number in range(2):
+        right_sets.append([output.right[number] for output in outputs])
+        actual_sets.append([output.actual[number] for output in outputs])
+    runs = [output.runs for output in outputs]
+    return Runs(right_sets, actual_sets, runs, [output.step for output in outputs])
 
 
 def test_each_graph_of_a_program_is_judged_by_its_own_outputs() -> None:
@@ -141,7 +141,7 @@ def test_each_graph_of_a_program_is_judged_by_its_own_outputs() -> None:
         assert [result.end for result in results] == ends
         assert [(result.text, result.seed) for result in results] == [(str(n), n) for n in range(6)]
         assert [result.stops for result in results] == [False] * 6
-        place = next(n for n, one in enumerate(last) if one is bad)
+        place = next(n for n, output in enumerate(last) if output is bad)
         assert results[-1].place.startswith(f"output {place}")
 
 

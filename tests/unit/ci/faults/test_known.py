@@ -36,7 +36,7 @@ s = add(x, p)
 return s
 '''
 pattern = {{ operators = [{operators}], schemes = ["{scheme}"], constant = "{constant}"{also} }}
-{more}
+{other_keys}
 """
 
 
@@ -47,11 +47,13 @@ def write(
     scheme: str = "fp16",
     constant: str = "over_rows",
     also: str = "",
-    more: str = "",
+    other_keys: str = "",
 ) -> Path:
     file = path / "faults.toml"
     file.write_text(
-        ROW.format(operators=operators, scheme=scheme, constant=constant, also=also, more=more),
+        ROW.format(
+            operators=operators, scheme=scheme, constant=constant, also=also, other_keys=other_keys
+        ),
         encoding="utf-8",
     )
     return file
@@ -80,7 +82,7 @@ def write(
 def test_invalid_graph_text_is_refused_with_the_reason(text: str, word: str) -> None:
     with pytest.raises(UsageError, match="valid graph") as refusal:
         parse_graph(text)
-    assert any(one in (refusal.value.why or "") for one in word.split("|"))
+    assert any(part in (refusal.value.why or "") for part in word.split("|"))
 
 
 def test_graph_text_is_parsed_and_printed_without_loss() -> None:
@@ -130,9 +132,12 @@ TRIED = '[[fault.tried]]\nfrontend = "onnx"\nscheme = "u8"\n'
         ({"operators": ""}, "no operator"),
         ({"operators": '"relu"'}, "does not contain its pattern"),
         ({"constant": "over_batch"}, "does not contain its pattern"),
-        ({"more": "colour = 1"}, "unknown field|unknown key|colour"),
-        ({"more": f'{TRIED}wrong = ["2.49.40"]\nright = ["2.49.40"]'}, "a version of QNN twice"),
-        *(({"more": f'{TRIED}{end} = ["old"]'}, "'old' is not a version") for end in ENDS),
+        ({"other_keys": "colour = 1"}, "unknown field|unknown key|colour"),
+        (
+            {"other_keys": f'{TRIED}wrong = ["2.49.40"]\nright = ["2.49.40"]'},
+            "a version of QNN twice",
+        ),
+        *(({"other_keys": f'{TRIED}{end} = ["old"]'}, "'old' is not a version") for end in ENDS),
         ({"operators": '"add", "mull"'}, "no operator 'mull'"),
         ({"operators": '"add|subb"'}, "no operator 'subb'"),
         ({"also": ', not_after = ["relu", "rellu"]'}, "no operator 'rellu'"),
@@ -146,7 +151,7 @@ def test_a_fault_row_that_could_never_match_is_refused(
     assert read_faults(write(tmp_path))
     with pytest.raises(ManifestError) as refusal:
         read_faults(write(tmp_path, **change))
-    assert any(one in str(refusal.value) for one in word.split("|"))
+    assert any(part in str(refusal.value) for part in word.split("|"))
     assert f"{tmp_path}/faults.toml" in str(refusal.value)
 
 
@@ -170,12 +175,14 @@ def test_a_graph_is_described_as_the_steps_of_a_model_are() -> None:
     lines = []
     for text in rows:
         lines.append(f"{text}\n")
-        lines += [f"  {one}\n" for one in describe(parse_graph(f"{text}\nz0 = relu(y)\nreturn z0"))]
+        lines += [
+            f"  {step}\n" for step in describe(parse_graph(f"{text}\nz0 = relu(y)\nreturn z0"))
+        ]
     check_snapshot(Path(__file__).parent / "snapshots" / "described.txt", "".join(lines))
 
 
 def test_a_pattern_needs_its_magnitude_and_no_operator_before_it() -> None:
-    before = [Step(one, one, (), (), (2, 4)) for one in ("relu", "tanh")]
+    before = [Step(operator, operator, (), (), (2, 4)) for operator in ("relu", "tanh")]
     pattern = Pattern(("add",), ("fp16",), min_magnitude=2.0, not_after=("tanh",))
     for sources, magnitude, fits in (
         (("", ""), 2.0, True),
@@ -188,8 +195,12 @@ def test_a_pattern_needs_its_magnitude_and_no_operator_before_it() -> None:
         step = Step("a", "add", operands, sources, (2, 4))
         assert bool(find_pattern(pattern, [*before, step])) is fits
     bare = Step("r", "rand", (), (), ())  # it has neither operands nor a known shape
-    for more, fits in (({}, True), ({"min_batch": 2}, False), ({"min_magnitude": 0.1}, False)):
-        assert bool(find_pattern(Pattern(("rand",), ("fp16",), **more), [bare])) is fits
+    for conditions, fits in (
+        ({}, True),
+        ({"min_batch": 2}, False),
+        ({"min_magnitude": 0.1}, False),
+    ):
+        assert bool(find_pattern(Pattern(("rand",), ("fp16",), **conditions), [bare])) is fits
 
 
 def test_a_fault_pattern_matches_through_any_operand() -> None:
@@ -199,8 +210,9 @@ def test_a_fault_pattern_matches_through_any_operand() -> None:
         Step("a", "add", (), ("r", "t"), (2,)),
         Step("n", "neg", (), ("", "a"), (2,)),
     ]
-    found = find_pattern(Pattern(("tanh", "add", "neg"), ("fp16",)), steps)
-    assert [[one.name for one in chain] for chain in found] == [["t", "a", "n"]]
+    chains = find_pattern(Pattern(("tanh", "add", "neg"), ("fp16",)), steps)
+    (chain,) = chains
+    assert [step.name for step in chain] == ["t", "a", "n"]
     assert find_pattern(Pattern(("tanh", "neg"), ("fp16",)), steps) == []
 
 
@@ -214,8 +226,10 @@ def test_a_fault_pattern_matches_only_with_its_conditions() -> None:
         Step("s", "softmax", (Operand((2, 4, 8)),), ("a",), (2, 4, 8)),
         Step("t", "softmax", (Operand((2, 4, 8)),), ("n",), (2, 4, 8)),
     ]
-    found = find_pattern(pattern, steps)
-    assert [[step.name for step in one] for one in found] == [["a", "n"], ["a", "s"]]
+    chains = find_pattern(pattern, steps)
+    to_norm, to_softmax = chains
+    assert [step.name for step in to_norm] == ["a", "n"]
+    assert [step.name for step in to_softmax] == ["a", "s"]
 
 
 def test_a_pattern_with_not_before_does_not_match_before_that_operator() -> None:
@@ -317,20 +331,22 @@ JOINED = "x = input(2, 8, 4, 4)\nw = constant(8, 8, 1, 1)\ng = constant(8)\nc = 
 def test_a_batch_norm_behind_a_convolution_that_others_read_is_a_fault_of_the_model(
     end: str, count: int
 ) -> None:
-    (fault,) = (one for one in read_faults() if one.name == "batch-norm-folded-in-use")
+    (fault,) = (row for row in read_faults() if row.name == "batch-norm-folded-in-use")
     steps = describe(parse_graph(f"{JOINED}{end}\nreturn y"))
     assert len(find_pattern(fault.pattern, steps)) == count
     assert fault.owner == "quantization"
 
 
 @pytest.mark.parametrize(
-    ("other", "count"), [("conv", 1), ("reshape", 1), ("sigmoid", 0), ("softmax", 0)]
+    ("operator", "count"), [("conv", 1), ("reshape", 1), ("sigmoid", 0), ("softmax", 0)]
 )
-def test_a_sigmoid_is_cut_only_if_it_is_joined_with_larger_numbers(other: str, count: int) -> None:
-    (fault,) = (one for one in read_faults() if one.name == "bounded-activation-joined")
+def test_a_sigmoid_is_cut_only_if_it_is_joined_with_larger_numbers(
+    operator: str, count: int
+) -> None:
+    (fault,) = (row for row in read_faults() if row.name == "bounded-activation-joined")
     steps = [
         Step("c", "conv", (), ("",), (2, 4)),
-        Step("o", other, (), ("c",), (2, 4)),
+        Step("o", operator, (), ("c",), (2, 4)),
         Step("s", "sigmoid", (), ("c",), (2, 4)),
         Step("v", "reshape", (), ("s",), (2, 4)),
         Step("j", "stack", (), ("o", "v"), (2, 2, 4)),

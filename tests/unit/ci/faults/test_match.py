@@ -62,13 +62,13 @@ def find(
 
 def test_a_broadcast_add_before_a_norm_is_reported_with_line_shapes_and_remedy() -> None:
     net = Embedding(add_positions, nn.LayerNorm(16)).eval()
-    (found,) = match_faults(describe_module(net, (X,)), "fp16", "2.49.40")
-    assert found.fault == "broadcast-add-before-norm"
-    assert "# line: positions" in SOURCE[found.line - 1]
-    assert found.file.endswith("test_match.py")
-    assert found.calls == "add of [2, 24, 16] and a constant [24, 16], then layer_norm"
-    assert found.place in str(found)
-    ((cause,), (remedy,)) = found.advice.causes, found.advice.remedies
+    (match,) = match_faults(describe_module(net, (X,)), "fp16", "2.49.40")
+    assert match.fault == "broadcast-add-before-norm"
+    assert "# line: positions" in SOURCE[match.line - 1]
+    assert match.file.endswith("test_match.py")
+    assert match.calls == "add of [2, 24, 16] and a constant [24, 16], then layer_norm"
+    assert match.place in str(match)
+    ((cause,), (remedy,)) = match.advice.causes, match.advice.remedies
     assert (cause.certainty, remedy.proof) == (Certainty.KNOWN, Proof.PROVEN)
     assert remedy.text.startswith("expand the constant")
 
@@ -89,12 +89,12 @@ def test_each_known_fault_is_reported_once_per_line() -> None:
         for number, first in enumerate(("add", "mul", "add"))
         for operator, before in ((first, ""), ("layer_norm", first))
     ]
-    found = match_faults(steps, "fp16", "2.49.40")
+    matches = match_faults(steps, "fp16", "2.49.40")
     names = ["broadcast-add-before-norm", "broadcast-mul-before-norm"]
-    assert sorted(one.fault for one in found) == names
+    assert sorted(match.fault for match in matches) == names
     unplaced = [structs.replace(step, origin=NOWHERE) for step in steps]
-    found = match_faults(unplaced, "fp16", "2.49.40")
-    assert {one.place for one in found} == {"node add0", "node mul1", "node add2"}
+    matches = match_faults(unplaced, "fp16", "2.49.40")
+    assert {match.place for match in matches} == {"node add0", "node mul1", "node add2"}
 
 
 @pytest.mark.parametrize(
@@ -103,8 +103,8 @@ def test_each_known_fault_is_reported_once_per_line() -> None:
         (add_positions, "8a8w", "2.49.40", []),
         (lambda net, x: net.parts[1](x + net.positions[:24]), "fp16", "2.49.40", []),
         *(  # QNN computes it right with other numbers of rows
-            (lambda net, x, rows=rows: net.parts[0](x[:, :rows] + net.positions[:rows]), *given)
-            for rows, *given in (
+            (lambda net, x, rows=rows: net.parts[0](x[:, :rows] + net.positions[:rows]), *expected)
+            for rows, *expected in (
                 *((8, "fp16", "2.49.40", []), (12, "fp16", "2.49.40", [])),
                 *((17, "fp16", "2.49.40", []), (16, "fp16", "2.49.40", [POSITIONS])),
             )
@@ -125,21 +125,21 @@ def test_each_known_fault_is_reported_once_per_line() -> None:
 def test_a_known_fault_is_reported_only_for_its_graphs_schemes_and_versions(
     call: Callable[..., Tensor], scheme: str, qnn: str, names: list[str]
 ) -> None:
-    assert [one.fault for one in find(call, X, scheme=scheme, qnn=qnn)] == names
+    assert [match.fault for match in find(call, X, scheme=scheme, qnn=qnn)] == names
 
 
 def test_a_large_attention_mask_is_a_known_fault_in_8_bits_stored_or_computed() -> None:
     def block(factor: float) -> Callable[..., Tensor]:
-        return lambda net, x, kept: (x + (1 - kept)[:, None, :] * factor).softmax(-1)
+        return lambda net, x, visible: (x + (1 - visible)[:, None, :] * factor).softmax(-1)
 
-    scores, kept = torch.randn(2, 24, 16), torch.ones(2, 16)
-    (found,) = find(block(-1e4), scores, kept, scheme="8a8w")
-    assert found.fault == "mask-too-large"
-    assert found.calls.startswith("add of [2, 24, 16] and [2, 1, 16] up to 1e+04")
+    scores, visible = torch.randn(2, 24, 16), torch.ones(2, 16)
+    (computed,) = find(block(-1e4), scores, visible, scheme="8a8w")
+    assert computed.fault == "mask-too-large"
+    assert computed.calls.startswith("add of [2, 24, 16] and [2, 1, 16] up to 1e+04")
     stored = find(lambda net, x: (x + net.mask).softmax(-1), scores, scheme="8a8w")
-    assert [one.fault for one in stored] == [found.fault]
+    assert [match.fault for match in stored] == [computed.fault]
     for scheme in ("8a8w", "16a8w"):
-        assert find(block(-30.0), scores, kept, scheme=scheme) == ()
+        assert find(block(-30.0), scores, visible, scheme=scheme) == ()
 
 
 def test_the_known_fault_of_an_unabsorbed_batch_norm_is_reported() -> None:
@@ -148,8 +148,8 @@ def test_the_known_fault_of_an_unabsorbed_batch_norm_is_reported() -> None:
         (lambda net, x: net.parts[1](x.relu()), ["batch-norm-alone"]),
         (lambda net, x: net.parts[1](net.parts[0](x)), []),
     ):
-        found = find(call, IMAGE, scheme="16a8w", parts=parts)
-        assert [one.fault for one in found] == names
+        matches = find(call, IMAGE, scheme="16a8w", parts=parts)
+        assert [match.fault for match in matches] == names
 
 
 def test_a_module_that_cannot_be_exported_has_no_steps_and_keeps_its_state() -> None:
@@ -219,9 +219,9 @@ def pad(*sizes: int, then: str = "double", value: float = 0.0) -> Callable[..., 
     return call
 
 
-def convolve(kernel: int, **given: int) -> Callable[..., Tensor]:
+def convolve(kernel: int, **sizes: int) -> Callable[..., Tensor]:
     weight = torch.ones(4, 4, kernel, kernel)
-    return lambda net, x: nn.functional.conv2d(x, weight, **given)
+    return lambda net, x: nn.functional.conv2d(x, weight, **sizes)
 
 
 def pool(*sizes: int, counts: bool = True, ceil: bool = False) -> Callable[..., Tensor]:
@@ -236,9 +236,9 @@ FILL, IN_16_BITS = torch.tensor(-65504.0), "mask-too-large-in-16-bits"
 BLOCKED = -torch.ones(6, 6).triu(1)
 
 
-def attend(*mask: Tensor, **given: Any) -> Callable[..., Tensor]:
+def attend(*mask: Tensor, **keywords: Any) -> Callable[..., Tensor]:
     call = nn.functional.scaled_dot_product_attention
-    return lambda net, x: call(x, x, x, *mask, **given)
+    return lambda net, x: call(x, x, x, *mask, **keywords)
 
 
 def join(dim: int, then: Callable[[Tensor], Tensor] = lambda x: x) -> Callable[..., Tensor]:
@@ -355,8 +355,8 @@ def transpose(kernel: int, *sizes: int) -> Callable[..., Tensor]:
 def test_numeric_arguments_of_an_operator_decide_whether_a_pattern_matches(
     call: Callable[..., Tensor], scheme: str, names: list[str]
 ) -> None:
-    found = find(call, IMAGE, scheme=scheme, parts=(nn.Conv2d(4, 4, 3), nn.Identity()))
-    assert [one.fault for one in found] == names
+    matches = find(call, IMAGE, scheme=scheme, parts=(nn.Conv2d(4, 4, 3), nn.Identity()))
+    assert [match.fault for match in matches] == names
 
 
 @pytest.mark.parametrize(
@@ -372,17 +372,17 @@ def test_numeric_arguments_of_an_operator_decide_whether_a_pattern_matches(
 def test_inputs_of_some_integers_are_known_faults_if_they_are_cast(
     dtype: torch.dtype, scheme: str, names: list[str]
 ) -> None:
-    given = torch.zeros(1, 3, dtype=dtype)
-    found = find(lambda net, x: x[:, None].float() / 255, given, scheme=scheme)
-    assert [one.fault for one in found] == names
+    integers = torch.zeros(1, 3, dtype=dtype)
+    matches = find(lambda net, x: x[:, None].float() / 255, integers, scheme=scheme)
+    assert [match.fault for match in matches] == names
     for move in (lambda x: x[:, 1:], lambda x: x[:, :, None], lambda x: x + 1):
-        moved = find(lambda net, x, move=move: move(x).float(), given, scheme="8a8w")
-        assert [one.fault for one in moved] == ["cast-of-integers"] * (dtype != torch.uint8)
+        moved = find(lambda net, x, move=move: move(x).float(), integers, scheme="8a8w")
+        assert [match.fault for match in moved] == ["cast-of-integers"] * (dtype != torch.uint8)
 
 
 def test_a_known_fault_of_pools_on_tall_narrow_images_is_reported() -> None:
     tall, square = torch.randn(1, 4, 20, 7), torch.randn(1, 4, 20, 20)
-    assert [one.fault for one in find(pool(2, 1, 0), tall)] == ["avg-pool-of-tall-picture"]
+    assert [match.fault for match in find(pool(2, 1, 0), tall)] == ["avg-pool-of-tall-picture"]
     assert find(pool(2, 1, 0), square) == ()
 
 
@@ -391,7 +391,7 @@ SHORT, APART = ["conv-of-a-short-row"], ["conv-of-a-short-row-padded-apart"]
 
 
 @pytest.mark.parametrize(
-    ("given", "layer", "names"),
+    ("row", "layer", "names"),
     [
         (ROW, nn.Conv1d(4, 6, 7, padding=3), SHORT),
         (ROW[..., 2:], nn.Conv1d(4, 6, 7, padding=3), []),
@@ -410,11 +410,11 @@ SHORT, APART = ["conv-of-a-short-row"], ["conv-of-a-short-row-padded-apart"]
     ],
 )
 def test_convolutions_that_keep_the_length_of_a_short_row_are_known_faults_in_fp16(
-    given: Tensor, layer: nn.Module, names: list[str]
+    row: Tensor, layer: nn.Module, names: list[str]
 ) -> None:
-    found = find(lambda net, x: net.parts[0](x), given, parts=(layer,))
-    assert [one.fault for one in found] == names
-    assert find(lambda net, x: net.parts[0](x), given, scheme="8a8w", parts=(layer,)) == ()
+    matches = find(lambda net, x: net.parts[0](x), row, parts=(layer,))
+    assert [match.fault for match in matches] == names
+    assert find(lambda net, x: net.parts[0](x), row, scheme="8a8w", parts=(layer,)) == ()
 
 
 @pytest.mark.parametrize(
@@ -432,8 +432,8 @@ def test_convolutions_that_keep_the_length_of_a_short_row_are_known_faults_in_fp
 def test_the_steps_of_a_running_sum_decide_which_fault_it_is(
     shape: tuple[int, ...], axis: int, scheme: str, names: list[str]
 ) -> None:
-    found = find(lambda net, x: x.cumsum(axis), torch.randn(shape), scheme=scheme)
-    assert [one.fault for one in found] == names
+    matches = find(lambda net, x: x.cumsum(axis), torch.randn(shape), scheme=scheme)
+    assert [match.fault for match in matches] == names
 
 
 def write_out(x: Tensor, weight: Tensor) -> Tensor:
@@ -490,10 +490,10 @@ def test_the_known_rms_norm_fault_is_reported_for_its_shapes(
     call: Callable[..., Tensor], shape: tuple[int, ...], scheme: str, names: list[str]
 ) -> None:
     weight = nn.ParameterList([nn.Parameter(torch.rand(shape[-1]))])
-    found = find(
+    matches = find(
         lambda net, x: call(x, net.parts[0][0]), torch.ones(shape), scheme=scheme, parts=(weight,)
     )
-    assert [one.fault for one in found] == names
+    assert [match.fault for match in matches] == names
 
 
 def test_each_tensor_of_a_list_is_an_operand_and_the_first_result_has_the_shape() -> None:
@@ -502,34 +502,34 @@ def test_each_tensor_of_a_list_is_an_operand_and_the_first_result_has_the_shape(
             z = torch.cat([x.relu(), y.tanh(), torch.ones(2, 1)], 1)
             return z, *torch.split(z, [3, 4], 1)
 
-    steps = {one.operator: one for one in describe_module(Joined(), (X[:, :3, 0], X[:, :3, 1]))}
+    steps = {step.operator: step for step in describe_module(Joined(), (X[:, :3, 0], X[:, :3, 1]))}
     joined = steps["cat"]
     assert [operand.shape for operand in joined.operands] == [(2, 3), (2, 3), (2, 1)]
     assert [operand.constant for operand in joined.operands] == [False, False, True]
     assert joined.sources == ("relu", "tanh", "")
     assert (joined.shape, joined.numbers["dim"]) == ((2, 7), (1.0,))
-    (split,) = (one for name, one in steps.items() if name.startswith("split"))
+    (split,) = (step for name, step in steps.items() if name.startswith("split"))
     assert (split.shape, split.sources) == ((2, 3), ("cat",))
     assert split.numbers["split_sizes"] == (3.0, 4.0)
 
 
 def describe(call: Callable[..., Any], *inputs: Tensor) -> dict[str, Step]:
     """The steps of a function, by operator."""
-    return {one.operator: one for one in describe_module(Net(lambda _, *x: call(*x)), inputs)}
+    return {step.operator: step for step in describe_module(Net(lambda _, *x: call(*x)), inputs)}
 
 
 def test_the_constant_factor_or_fill_that_reaches_an_operator_is_recorded() -> None:
     """A factor is a constant of one element; operators that only move elements pass it on."""
-    scale, kept = torch.ones(1), torch.ones(24, 16, dtype=torch.bool)
+    scale, is_kept = torch.ones(1), torch.ones(24, 16, dtype=torch.bool)
     for call, magnitude in (
         (lambda x, s: (x * -30.0).transpose(1, 2), 30.0),
         (lambda x, s: (x * torch.tensor([1e39])).reshape(2, 384), 1e38),
         (lambda x, s: x * torch.tensor([7.0, 8.0]).repeat(8), 0.0),
         (lambda x, s: (s * 1000.0) * x, 0.0),  # of several factors, the last counts
         (lambda x, s: (x * 5.0).relu(), 0.0),
-        (lambda x, s: x.masked_fill(kept, -1e4), 1e4),
-        (lambda x, s: (x * 9.0).masked_fill(kept, -3.0), 3.0),
-        (lambda x, s: x.masked_fill(kept, 0.0), 0.0),
+        (lambda x, s: x.masked_fill(is_kept, -1e4), 1e4),
+        (lambda x, s: (x * 9.0).masked_fill(is_kept, -3.0), 3.0),
+        (lambda x, s: x.masked_fill(is_kept, 0.0), 0.0),
     ):
         steps = describe(lambda x, s, call=call: call(x, s) + x.flatten()[0], X, scale)
         assert steps["add"].operands[0].magnitude == magnitude
@@ -545,11 +545,16 @@ class Packed(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         joint, batch = self.joint(x), x.shape[0]
         if self.way == "chunk":
-            cut = (one.view(batch, 5, 2, 8).transpose(1, 2) for one in joint.chunk(3, -1))
+            cut = (
+                projection.view(batch, 5, 2, 8).transpose(1, 2) for projection in joint.chunk(3, -1)
+            )
         elif self.way == "permute":
             cut = joint.view(batch, 5, 3, 2, 8).permute(2, 0, 3, 1, 4).unbind(0)
         else:
-            cut = (one.transpose(1, 2) for one in joint.unflatten(-1, (3, 2, 8)).unbind(2))
+            cut = (
+                projection.transpose(1, 2)
+                for projection in joint.unflatten(-1, (3, 2, 8)).unbind(2)
+            )
         return torch.nn.functional.scaled_dot_product_attention(*cut)
 
 
@@ -596,4 +601,4 @@ def test_what_strangers_wrote_has_its_fault(
     net: nn.Module, shape: tuple[int, ...], scheme: str, name: str
 ) -> None:
     steps = describe_module(net.eval(), (torch.zeros(shape),))
-    assert {one.fault for one in match_faults(steps, scheme, "2.49.40")} == ({name} - {""})
+    assert {match.fault for match in match_faults(steps, scheme, "2.49.40")} == ({name} - {""})

@@ -48,8 +48,8 @@ def has_planted(graph: Graph) -> bool:
     return bool(find_pattern(PLANTED.pattern, describe(graph)))
 
 
-def find_planted(one: Item, _: int) -> str:
-    return WRONG if has_planted(parse_graph(one.text)) else RIGHT
+def find_planted(item: Item, _: int) -> str:
+    return WRONG if has_planted(parse_graph(item.text)) else RIGHT
 
 
 def always(end: str) -> Callable[[Item, int], str]:
@@ -58,7 +58,7 @@ def always(end: str) -> Callable[[Item, int], str]:
 
 def holds(word: str, end: str = WRONG) -> Callable[[Item, int], str]:
     """A graph with this operator ends so, and any other is right."""
-    return lambda one, _: end if f" {word}(" in one.text else RIGHT
+    return lambda item, _: end if f" {word}(" in item.text else RIGHT
 
 
 class StandIn:
@@ -71,16 +71,16 @@ class StandIn:
         self.calls: list[tuple[int, float, list[Item]]] = []
 
     def run(self, items: Iterable[Item], bundle: int = 0, *late: float) -> Iterator[Result]:
-        own = [*items]
-        self.calls.append((bundle, *late, own))  # type: ignore[arg-type]
-        for one in own:
-            end = self.ends(one, bundle)
+        run_items = [*items]
+        self.calls.append((bundle, *late, run_items))  # type: ignore[arg-type]
+        for item in run_items:
+            end = self.ends(item, bundle)
             sqnr_db = 61.0 if end == RIGHT else 2.0
-            yield replace(Result(one.text, one.seed, end, sqnr_db, 60.0), **self.fields)
+            yield replace(Result(item.text, item.seed, end, sqnr_db, 60.0), **self.fields)
 
 
 def make_search(
-    ends: Callable[[Item, int], str], *, known: bool = False, jobs: int = 2, **fields: Any
+    ends: Callable[[Item, int], str], *, uses_known: bool = False, jobs: int = 2, **fields: Any
 ) -> Search:
     return Search(
         trial=StandIn(ends, **fields),
@@ -91,7 +91,7 @@ def make_search(
         jobs=jobs,
         progress=Progress(),
         qnn="2.49.40",
-        uses_known=known,
+        uses_known=uses_known,
     )
 
 
@@ -99,7 +99,7 @@ def write_graph(*operators: str) -> str:
     """A graph of these operators, each on the result of the one before it."""
     names = ["x", *"abc"[: len(operators) - 1], "y"]
     calls = zip(names[1:], operators, names, strict=False)
-    rows = [f"{name} = {one}({read})" for name, one, read in calls]
+    rows = [f"{name} = {operator}({read})" for name, operator, read in calls]
     return "\n".join(["x = input(2, 4)", *rows, "return y", ""])
 
 
@@ -108,16 +108,17 @@ def suspect(*operators: str, end: str = WRONG) -> Result:
 
 
 def test_a_planted_fault_is_found_and_shrunk() -> None:
-    found = make_search(holds("mul")).run(1e18, 40)
-    assert (found.graphs, sum(found.ends.values())) == (40, 40)
-    assert (found.frontend, found.scheme, found.soc, found.seed) == ("onnx", "fp16", "SM8650", 5)
-    (first,) = found.findings
+    searched = make_search(holds("mul")).run(1e18, 40)
+    assert (searched.graphs, sum(searched.ends.values())) == (40, 40)
+    identity = (searched.frontend, searched.scheme, searched.soc, searched.seed)
+    assert identity == ("onnx", "fp16", "SM8650", 5)
+    (first,) = searched.findings
     assert (first.frontend, first.scheme, first.soc, first.seed) == ("onnx", "fp16", "SM8650", 5)
     assert (first.operators, "mul" in generate(5, first.number).operators) == (("mul",), True)
-    assert first.suspects == found.ends[WRONG] > 1
+    assert first.suspects == searched.ends[WRONG] > 1
     assert (first.end, first.sqnr_db, first.predicted_db) == (WRONG, 2.0, 60.0)
     assert first.failed == first.repeats >= 8
-    assert "10/10" in render_found([found])
+    assert "10/10" in render_found([searched])
     page = render_markdown(first, "2.5.0", "QNN 2.49.40")
     assert "onnxruntime" in page
     compile(page.partition("```python\n")[2].partition("```")[0], "script", "exec")
@@ -126,9 +127,9 @@ def test_a_planted_fault_is_found_and_shrunk() -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_graph_fails_if_it_fails_with_any_seed(seed: int) -> None:
     graphs = [parse_graph(PLANTED.graph)] * 3
-    made = make_search(lambda one, _: WRONG if one.seed == seed else RIGHT)
-    assert made.fails(WRONG, graphs) == [True] * 3
-    assert made.fails(REFUSED, graphs) == [False] * 3
+    search = make_search(lambda item, _: WRONG if item.seed == seed else RIGHT)
+    assert search.fails(WRONG, graphs) == [True] * 3
+    assert search.fails(REFUSED, graphs) == [False] * 3
 
 
 def make_finding(**fields: Any) -> Finding:
@@ -160,34 +161,36 @@ def test_a_report_of_executorch_has_a_script_that_computes_the_graph() -> None:
         compile(script, "script", "exec")
         assert ("QuantDtype.use_16a8w" in script) == (scheme == "16a8w")
         start, end = script.index("normal = "), script.index("net, inputs")
-        held: dict[str, Any] = {"torch": torch}
-        exec(script[start:end], held)  # noqa: S102 - the part that needs no ExecuTorch
-        net = held["Net"]()
-        given = torch.from_numpy(draw_sets(graph, 0)[0][0])
+        names_of_script: dict[str, Any] = {"torch": torch}
+        exec(script[start:end], names_of_script)  # noqa: S102 - the part that needs no ExecuTorch
+        net = names_of_script["Net"]()
+        inputs = torch.from_numpy(draw_sets(graph, 0)[0][0])
         module = Module(graph, 0)
         net.load_state_dict(module.state_dict())
-        torch.testing.assert_close(net(given), module(given))
+        torch.testing.assert_close(net(inputs), module(inputs))
 
 
 def test_a_known_fault_is_only_counted_unless_the_table_is_off() -> None:
     text = str(parse_graph(FIRST))
-    for known in (True, False):
-        finder = make_search(find_planted, known=known)
+    for uses_table in (True, False):
+        finder = make_search(find_planted, uses_known=uses_table)
         assert finder.examine([(7, Result(text, 0, WRONG, 2.0, 60.0))]) == []
-        found = [(finding.operators, finding.known) for finding in finder.findings]
-        assert found == ([] if known else [(("add", "layer_norm"), PLANTED.name)])
-        assert dict(finder.known) == ({PLANTED.name: 1} if known else {})
+        operators_and_known = [(finding.operators, finding.known) for finding in finder.findings]
+        assert operators_and_known == (
+            [] if uses_table else [(("add", "layer_norm"), PLANTED.name)]
+        )
+        assert dict(finder.known) == ({PLANTED.name: 1} if uses_table else {})
         # A second suspect with these operators is counted, not shrunk.
         assert finder.examine([(8, Result(text, 0, WRONG, 2.0, 60.0))]) == []
-        assert [one.suspects for one in finder.findings] == ([] if known else [2])
+        assert [finding.suspects for finding in finder.findings] == ([] if uses_table else [2])
     for end in (WRONG, REFUSED, CRASHED, LATE):  # however its graph ends
-        finder = make_search(always(RIGHT), known=True)
+        finder = make_search(always(RIGHT), uses_known=True)
         assert finder.examine([(7, Result(text, 0, end))]) == []
         assert (dict(finder.known), finder.unconfirmed) == ({PLANTED.name: 1}, 0)
 
 
 @pytest.mark.parametrize(
-    ("end", "left_s", "found"),
+    ("end", "left_s", "expected"),
     [
         (WRONG, 1e9, (("gelu",), True, 10)),
         (WRONG, 4.0, (("tanh", "gelu"), False, 2)),  # the others need more than this
@@ -198,35 +201,35 @@ def test_a_known_fault_is_only_counted_unless_the_table_is_off() -> None:
     ],
 )
 def test_a_suspect_is_confirmed_but_not_shrunk_at_the_end_of_the_search(
-    end: str, left_s: float, found: tuple[tuple[str, ...], bool, int] | None
+    end: str, left_s: float, expected: tuple[tuple[str, ...], bool, int] | None
 ) -> None:
-    other = "abs", "gelu", "neg"  # with the first one's operators, but another order
-    suspects = [(7, suspect("tanh", "gelu", end=end)), (8, suspect(*other, end=end))]
+    same_operators = "abs", "gelu", "neg"  # with the first one's operators, but another order
+    suspects = [(7, suspect("tanh", "gelu", end=end)), (8, suspect(*same_operators, end=end))]
     finder = make_search(holds("gelu", end))
     finder.deadline = time.monotonic() + left_s
     left = finder.examine(suspects, all_of_them=True)
-    assert left == ([] if found else suspects)
-    made = [(one.operators, one.shrunk, one.repeats) for one in finder.findings]
-    assert made[:1] == ([found] if found else [])
-    assert len(made) + len(left) == (1 if found and found[1] else 2)
+    assert left == ([] if expected else suspects)
+    findings = [(finding.operators, finding.shrunk, finding.repeats) for finding in finder.findings]
+    assert findings[:1] == ([expected] if expected else [])
+    assert len(findings) + len(left) == (1 if expected and expected[1] else 2)
 
 
 def test_a_search_leaves_time_to_confirm_what_is_wrong() -> None:
     tries: list[float] = []
 
-    def tell(one: Item, _: int) -> str:
+    def tell(item: Item, _: int) -> str:
         tries.append(time.monotonic())
-        return WRONG if not one.seed and len(tries) < 3 else RIGHT
+        return WRONG if not item.seed and len(tries) < 3 else RIGHT
 
     finder = make_search(tell, jobs=1)
     finder.examining_s[False] = [1e18]
     start = time.monotonic()
-    found = finder.run(start + 9.0)  # two wrong graphs need ten seconds
-    assert (found.graphs, found.unconfirmed, found.unexamined) == (48, 2, 0)
+    searched = finder.run(start + 9.0)  # two wrong graphs need ten seconds
+    assert (searched.graphs, searched.unconfirmed, searched.unexamined) == (48, 2, 0)
 
 
 @pytest.mark.parametrize(
-    ("end", "name", "limit_s", "found"),
+    ("end", "name", "limit_s", "expected"),
     [
         (LATE, "COSTLY_S", 99.0, (10, False, True)),
         (LATE, "COSTLY_S", 0.01, (2, False, False)),
@@ -234,31 +237,32 @@ def test_a_search_leaves_time_to_confirm_what_is_wrong() -> None:
     ],
 )
 def test_a_hanging_suspect_gets_few_confirming_tries_and_limited_shrinking(
-    monkeypatch: pytest.MonkeyPatch, end: str, name: str, limit_s: float, found: tuple[Any, ...]
+    monkeypatch: pytest.MonkeyPatch, end: str, name: str, limit_s: float, expected: tuple[Any, ...]
 ) -> None:
-    def hang(one: Item, _: int) -> str:
+    def hang(item: Item, _: int) -> str:
         time.sleep(0.02)
-        return end if "gelu" in one.text else RIGHT
+        return end if "gelu" in item.text else RIGHT
 
     monkeypatch.setattr(f"ci.faults.search.{name}", limit_s)
     finder = make_search(hang)
     assert finder.examine([(7, Result(str(parse_graph(FIRST)), 0, end))]) == []
-    (one,) = finder.findings
-    assert (one.repeats, bool(one.right + one.also_wrong), len(one.operators) == 1) == found
-    assert one.shrunk == found[2]
+    (finding,) = finder.findings
+    is_varied, is_single = bool(finding.right + finding.also_wrong), len(finding.operators) == 1
+    assert (finding.repeats, is_varied, is_single) == expected
+    assert finding.shrunk == expected[2]
 
 
 def test_refused_suspects_wait_for_wrong_ones_and_only_refusals_explain_them() -> None:
-    def tell(one: Item, _: int) -> str:
-        return REFUSED if "tanh" in one.text else WRONG if "gelu" in one.text else RIGHT
+    def tell(item: Item, _: int) -> str:
+        return REFUSED if "tanh" in item.text else WRONG if "gelu" in item.text else RIGHT
 
     finder = make_search(tell)
     refused, wrong = suspect("tanh", end=REFUSED), suspect("gelu")
     assert finder.examine([(0, refused), (1, wrong)]) == []
     assert [finding.end for finding in finder.findings] == [WRONG, REFUSED]
-    other = replace(wrong, end=REFUSED)
+    wrong_then_refused = replace(wrong, end=REFUSED)
     finder.trial.ends = always(REFUSED)  # type: ignore[attr-defined]
-    finder.examine([(1, wrong), (2, other), (3, wrong), (4, other)])
+    finder.examine([(1, wrong), (2, wrong_then_refused), (3, wrong), (4, wrong_then_refused)])
     assert [finding.end for finding in finder.findings] == [WRONG, REFUSED, REFUSED]
     assert [finding.suspects for finding in finder.findings] == [3, 1, 2]
 
@@ -266,7 +270,7 @@ def test_refused_suspects_wait_for_wrong_ones_and_only_refusals_explain_them() -
 def test_a_search_without_confirmed_faults_reports_its_counts() -> None:
     right = make_search(always(RIGHT)).run(1e18, 40)
     assert (right.findings, right.ends, right.unconfirmed) == ((), {RIGHT: 40}, 0)
-    once = make_search(lambda one, _: RIGHT if one.seed else WRONG, jobs=1).run(1e18, 5)
+    once = make_search(lambda item, _: RIGHT if item.seed else WRONG, jobs=1).run(1e18, 5)
     assert (once.findings, once.unconfirmed) == ((), 5)
     late = make_search(always(WRONG)).run(0.0)
     assert (late.graphs, late.seconds, late.per_minute, late.cpu_s) == (0, 0.0, 0, 0.0)
@@ -280,7 +284,7 @@ def test_a_suspect_that_fails_with_few_of_ten_or_nine_seeds_is_no_finding(
     monkeypatch: pytest.MonkeyPatch, last: int, unfit: tuple[int, ...], failed: list[int]
 ) -> None:
     monkeypatch.setattr("ci.faults.search.find_unfit", lambda _, seed: "why" * (seed in unfit))
-    finder = make_search(lambda one, _: WRONG if one.seed <= last else RIGHT)
+    finder = make_search(lambda item, _: WRONG if item.seed <= last else RIGHT)
     assert finder.examine([(0, suspect("relu"))]) == []
     assert [finding.failed for finding in finder.findings] == failed
     assert {finding.repeats for finding in finder.findings} <= {10 - len(unfit)}
@@ -289,25 +293,26 @@ def test_a_suspect_that_fails_with_few_of_ten_or_nine_seeds_is_no_finding(
 
 def test_a_graph_that_fails_only_together_with_others_is_reported_whole() -> None:
     finder = make_search(
-        lambda one, bundle: (
+        lambda item, bundle: (
             UNJUDGED
-            if "relu" in one.text
+            if "relu" in item.text
             else WRONG
-            if "tanh" in one.text and (bundle == 0 or "gelu" in one.text)
+            if "tanh" in item.text and (bundle == 0 or "gelu" in item.text)
             else RIGHT
         )
     )
-    one = suspect("gelu", "tanh")
-    assert finder.examine([(0, one)]) == []
-    (found,) = finder.findings
-    assert (found.graph, found.operators, found.failed) == (one.text, ("gelu", "tanh"), 10)
-    assert "without gelu" in found.also_wrong
-    assert "with sigmoid as the last operator" in found.right
-    assert "with relu as the last operator" not in found.right + found.also_wrong
+    grouped = suspect("gelu", "tanh")
+    assert finder.examine([(0, grouped)]) == []
+    (finding,) = finder.findings
+    assert (finding.graph, finding.operators) == (grouped.text, ("gelu", "tanh"))
+    assert finding.failed == 10
+    assert "without gelu" in finding.also_wrong
+    assert "with sigmoid as the last operator" in finding.right
+    assert "with relu as the last operator" not in finding.right + finding.also_wrong
 
 
 def test_suspects_without_time_in_a_round_wait_for_the_next() -> None:
-    finder = make_search(lambda one, _: REFUSED if "tanh" in one.text else WRONG)
+    finder = make_search(lambda item, _: REFUSED if "tanh" in item.text else WRONG)
     wrong, refused = (0, suspect("gelu")), (1, suspect("tanh", end=REFUSED))
     third = time.monotonic() / 3  # with one more that takes as long, examining has more than half
     for spent, left in (
@@ -322,13 +327,14 @@ def test_suspects_without_time_in_a_round_wait_for_the_next() -> None:
 
 
 def test_a_suspect_with_an_operator_that_was_not_examined_comes_before_smaller_ones() -> None:
-    first, again, new = (
-        suspect(*one) for one in (("tanh", "gelu"), ("gelu", "tanh"), ("abs", "neg", "sin"))
+    first, reordered, new = (
+        suspect(*operators)
+        for operators in (("tanh", "gelu"), ("gelu", "tanh"), ("abs", "neg", "sin"))
     )
-    texts = {one.text for one in (first, again, new)}
-    finder = make_search(lambda one, _: WRONG if one.text in texts else RIGHT)
-    assert finder.examine([*enumerate((first, again, new))]) == []
-    assert [finding.graph for finding in finder.findings] == [first.text, new.text, again.text]
+    texts = {suspected.text for suspected in (first, reordered, new)}
+    finder = make_search(lambda item, _: WRONG if item.text in texts else RIGHT)
+    assert finder.examine([*enumerate((first, reordered, new))]) == []
+    assert [finding.graph for finding in finder.findings] == [first.text, new.text, reordered.text]
 
 
 TWO_OF_EACH = """\
@@ -358,9 +364,19 @@ def test_a_search_report_reads_as_its_snapshot() -> None:
         "repeats": 8,
         "predicted_db": 70.0,
     }
-    given: dict[str, Any] = {"block": "norm vit-ti", "known": "first-fault", "why": "QNN says no"}
+    refused_fields: dict[str, Any] = {
+        "block": "norm vit-ti",
+        "known": "first-fault",
+        "why": "QNN says no",
+    }
     refused = make_finding(
-        end=REFUSED, sqnr_db=None, predicted_db=None, failed=9, repeats=10, shrunk=False, **given
+        end=REFUSED,
+        sqnr_db=None,
+        predicted_db=None,
+        failed=9,
+        repeats=10,
+        shrunk=False,
+        **refused_fields,
     )
     usual: dict[str, Any] = {"soc": "SM8650", "per_minute": 90, "cpu_s": 0.25, "unjudged": {}}
     searches = [
@@ -438,7 +454,7 @@ class Dying:
 UNARY = ["relu", "abs", "tanh", "neg", "sin", "cos", "exp"]
 
 
-ITEMS = [Item(f"x = input(2)\ny = {one}(x)\nreturn y\n", 0) for one in UNARY]
+ITEMS = [Item(f"x = input(2)\ny = {operator}(x)\nreturn y\n", 0) for operator in UNARY]
 
 
 @pytest.mark.parametrize(("stage", "end"), [("QNN", REFUSED), ("QNN's quantizer", UNJUDGED)])
@@ -463,7 +479,7 @@ def test_a_batch_continues_after_graphs_that_crash_or_hang_their_worker(tmp_path
     trial = Trial(Dying(), job, tmp_path)  # type: ignore[arg-type]
     for bundle in (1, 2, 4, 0):
         results = list(trial.run(ITEMS, bundle))
-        assert [result.text for result in results] == [one.text for one in ITEMS]
+        assert [result.text for result in results] == [item.text for item in ITEMS]
         ends = [result.end for result in results]
         assert ends == [RIGHT, RIGHT, CRASHED, RIGHT, LATE, RIGHT, RIGHT]
     assert not list(tmp_path.iterdir())

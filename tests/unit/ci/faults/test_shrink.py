@@ -36,7 +36,7 @@ def test_variations_of_the_last_operator_include_norms_with_a_suitable_axis() ->
     assert norm.operators == ("add", "layer_norm")
     assert has_planted(norm)
     assert varied["with relu as the last operator"].operators == ("add", "relu")
-    assert not any("rms_norm" in one for one in varied)  # which ONNX's graphs do not have
+    assert not any("rms_norm" in text for text in varied)  # which ONNX's graphs do not have
     assert any("rms_norm" in text for text, _ in fit_variations(graph, "executorch"))
 
 
@@ -73,9 +73,11 @@ def test_only_the_last_operator_is_varied_even_if_an_earlier_one_is_returned(
     outputs: str,
 ) -> None:
     graph = parse_graph(f"x = input(2, 8)\na = exp(x)\nb = tanh(a)\nreturn {outputs}\n")
-    varied = [one for _, one in vary_last(graph, "onnx")]
-    assert {one.nodes["a"].operator for one in varied} == {"exp"}
-    assert len({one.nodes["b"].operator for one in varied} - {"tanh"}) == len(varied) > 3
+    varied = [variation for _, variation in vary_last(graph, "onnx")]
+    assert {variation.nodes["a"].operator for variation in varied} == {"exp"}
+    assert (
+        len({variation.nodes["b"].operator for variation in varied} - {"tanh"}) == len(varied) > 3
+    )
 
 
 SIMPLIFIED = """\
@@ -109,9 +111,9 @@ return y
 
 def describe_change(before: Graph, after: Graph) -> str:
     """The measure of a graph, and the lines that are only in one of the two."""
-    old, new = ([*str(one).splitlines(), ""] for one in (before, after))
-    lines = [f"- {one}" for one in old if one not in new]
-    lines += [f"+ {one}" for one in new if one not in old]
+    old, new = ([*str(graph).splitlines(), ""] for graph in (before, after))
+    lines = [f"- {line}" for line in old if line not in new]
+    lines += [f"+ {line}" for line in new if line not in old]
     return "\n".join([str(measure(after)[:5]), *lines])
 
 
@@ -130,19 +132,25 @@ VARIED = (
 
 def test_simpler_graphs_and_variations_read_as_their_snapshot() -> None:
     graph = parse_graph(SIMPLIFIED)
-    told = [describe_change(graph, one) for one in list_simpler(graph)]
+    descriptions = [describe_change(graph, simpler) for simpler in list_simpler(graph)]
     for frontend, batch, last in (
         ("onnx", 3, "softmax(u, axis=-1)"),
         ("executorch", 1, "rms_norm(u)"),
         ("onnx", 1, "linear(u, p)"),
     ):
         graph = parse_graph(FOLLOWED.format(batch, last))
-        every: Any = (*vary(graph), *vary_last(graph, frontend))  # type: ignore[arg-type]
-        told += [f"{frontend}, {text}: {describe_change(graph, one)}" for text, one in every]
+        variations: Any = (*vary(graph), *vary_last(graph, frontend))  # type: ignore[arg-type]
+        descriptions += [
+            f"{frontend}, {text}: {describe_change(graph, variation)}"
+            for text, variation in variations
+        ]
     for text in VARIED:
         graph = parse_graph(text)
-        told += [f"{text}: {describe_change(graph, one)}" for text, one in vary(graph)]
-    check_snapshot(Path(__file__).parent / "snapshots" / "simpler.txt", "\n\n".join(told) + "\n")
+        descriptions += [
+            f"{text}: {describe_change(graph, variation)}" for text, variation in vary(graph)
+        ]
+    text = "\n\n".join(descriptions)
+    check_snapshot(Path(__file__).parent / "snapshots" / "simpler.txt", f"{text}\n")
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ class StandIn(Bench):
         self.is_wrong, self.qnn = is_wrong, "2.49.40"
 
     def make(self, scheme: object, soc: str) -> Any:
-        self.made = (scheme, soc)
+        self.requested = (scheme, soc)
         return self
 
     def run(self, items: Iterable[Item], bundle: int = 0, *late: float) -> Iterator[Result]:
@@ -90,7 +90,7 @@ def run(form: str, end: str, expected: str) -> Rerun:
 
 
 @pytest.mark.parametrize(
-    ("one", "status", "word"),
+    ("rerun", "status", "word"),
     [
         (run(GRAPH, WRONG, WRONG), Status.PASSED, ""),
         (run(GRAPH, RIGHT, WRONG), Status.FAILED, "the fault is gone"),
@@ -98,12 +98,12 @@ def run(form: str, end: str, expected: str) -> Rerun:
     ],
 )
 def test_a_known_fault_with_an_unexpected_outcome_fails_its_case(
-    one: Rerun, status: Status, word: str
+    rerun: Rerun, status: Status, word: str
 ) -> None:
-    case = make_case(one, "SM8650")
+    case = make_case(rerun, "SM8650")
     assert case.status is status
-    assert (case.model, case.scheme, case.soc) == (f"a {one.form} onnx", "fp16", "SM8650")
-    assert (case.outcome, case.sqnr_db, case.predicted_sqnr_db) == (one.end, 2.0, 60.0)
+    assert (case.model, case.scheme, case.soc) == (f"a {rerun.form} onnx", "fp16", "SM8650")
+    assert (case.outcome, case.sqnr_db, case.predicted_sqnr_db) == (rerun.end, 2.0, 60.0)
     assert word in case.reason
 
 
@@ -132,8 +132,8 @@ def test_a_matrix_fails_if_a_graph_ends_otherwise_or_a_version_is_missing(
     pins = [word for two in ("2.5.0", "2.6.0") for word in ("--with", f"onnxruntime-qnn=={two}")]
     outcome = call(versions_matrix, *pins, "--fault", PLANTED.name, "--reports", str(tmp_path))
     assert outcome.exit_code == code
-    told = "not run: onnxruntime-qnn==2.6.0: pip could not fetch it"
-    assert (told in outcome.text) == (not fetched)
+    not_run = "not run: onnxruntime-qnn==2.6.0: pip could not fetch it"
+    assert (not_run in outcome.text) == (not fetched)
     matrix = json.loads((tmp_path / "versions_matrix/matrix.json").read_bytes())
     assert matrix["runs"][0]["fault"] == PLANTED.name
 
@@ -144,45 +144,49 @@ def test_the_suite_runs_the_faults_that_the_filter_selects_in_each_front_end(
 ) -> None:
     for name in ("QNN_CI_SDK", "QNN_CI_ADAPTOR"):
         monkeypatch.setenv(name, "")
-    asked: list[tuple[str, tuple[str, ...], str, QnnChoice, bool]] = []
+    reruns: list[tuple[str, tuple[str, ...], str, QnnChoice, bool]] = []
 
     class Recorder(StandIn):
         def rerun(self, faults: Any, soc: str, _: Any) -> list[Rerun]:
             names = tuple(fault.name for fault in faults)
-            asked.append((self.frontend, names, soc, *self.own))
+            reruns.append((self.frontend, names, soc, *self.choices))
             return [run(GRAPH, WRONG, WRONG), run(MENDED, WRONG, RIGHT)]
 
     @contextmanager
     def open_bench(frontend: Any, choice: Any, _: Any, *, offline: bool) -> Iterator[Bench]:
         bench = Recorder(has_planted)
-        bench.frontend, bench.own = frontend, (choice, offline)
+        bench.frontend, bench.choices = frontend, (choice, offline)
         yield bench
 
-    found = {faults.NEEDS[one] for one in installed}
-    monkeypatch.setattr(faults.importlib.util, "find_spec", lambda name: name in found or None)
+    found_packages = {faults.NEEDS[front_end] for front_end in installed}
+    monkeypatch.setattr(
+        faults.importlib.util, "find_spec", lambda name: name in found_packages or None
+    )
     monkeypatch.setattr(faults, "open_bench", open_bench)
-    own = tmp_path / "faults.toml"
-    known = (manifests_root() / "policies/faults.toml").read_text("utf-8")
-    own.write_text(known.replace(f'name = "{read_faults()[2].name}"', 'name = "own"'), "utf-8")
-    names = [fault.name for fault in read_faults(own)]
+    user_table = tmp_path / "faults.toml"
+    shipped_table = (manifests_root() / "policies/faults.toml").read_text("utf-8")
+    user_table.write_text(
+        shipped_table.replace(f'name = "{read_faults()[2].name}"', 'name = "own"'), "utf-8"
+    )
+    names = [fault.name for fault in read_faults(user_table)]
     words = ["test-emulator", "--suite", "faults", "--soc", "SM8750", "--reports", str(tmp_path)]
-    words += ["--policy", str(own), "--filter"]
-    both = tuple(one for one in names if one.startswith(names[0]) or one == names[2])
+    words += ["--policy", str(user_table), "--filter"]
+    two_selected = tuple(name for name in names if name.startswith(names[0]) or name == names[2])
     wheel = ["--sdk", "wheel", "--adaptor", "wheel", "--offline"]
-    for more, wanted, choice in (
-        ([f"{names[0]}*", "--filter", names[2]], both, (QnnChoice(), False)),
+    for selection, selected, choice in (
+        ([f"{names[0]}*", "--filter", names[2]], two_selected, (QnnChoice(), False)),
         ([f"{names[0]} graph onnx", *wheel], (names[0],), (QnnChoice("wheel", "wheel"), True)),
     ):
-        code = main([*words, *more])
-        assert asked == [(one, wanted, "SM8750", *choice) for one in installed]
+        code = main([*words, *selection])
+        assert reruns == [(front_end, selected, "SM8750", *choice) for front_end in installed]
         assert code == (ExitCode.FAILED if installed else ExitCode.ENVIRONMENT)
-        asked.clear()
+        reruns.clear()
     if not installed:
         return
     report = read_report(tmp_path / faults.SUITE / "report.json")
     assert [case.status for case in report.cases] == [Status.PASSED, Status.FAILED] * len(installed)
-    assert [(one.name, one.version) for one in report.toolchain] == [
-        (f"QNN of {one}", "2.49.40") for one in installed
+    assert [(tool.name, tool.version) for tool in report.toolchain] == [
+        (f"QNN of {front_end}", "2.49.40") for front_end in installed
     ]
     for name in faults.NEEDS:
         assert any(f"{name}: not run" in remark for remark in report.remarks) == (
@@ -207,10 +211,10 @@ def test_a_matrix_is_ordered_by_version_whatever_the_order_of_the_command(
     monkeypatch.setattr(versions_matrix, "find_side", lambda word, *_: Side(word))
     monkeypatch.setattr(versions_matrix, "check_word", lambda _: None)
     monkeypatch.setattr(versions_matrix, "rerun_faults", rerun)
-    sides = [word for one in words for word in ("--sdk", one)]
+    sides = [word for version in words for word in ("--sdk", version)]
     call(versions_matrix, *sides, "--reports", str(tmp_path))
     matrix = json.loads((tmp_path / "versions_matrix/matrix.json").read_bytes())
-    assert matrix["versions"] == [one for one in ("2.9.40", "2.10.0") if one in words]
+    assert matrix["versions"] == [version for version in ("2.9.40", "2.10.0") if version in words]
     assert (len(matrix["regressions"]), matrix["fixes"]) == (len(set(words)) - 1, [])
 
 
@@ -244,10 +248,10 @@ def test_a_search_fails_if_it_finds_a_fault_that_is_not_known(
     monkeypatch.setattr(fuzz, "open_bench", open_stand_in(is_wrong))
     usual = ["--scheme", "fp16", "--graphs", "48", "--jobs", "1", "--reports", str(tmp_path)]
     assert call(fuzz, *usual, *words).exit_code == code
-    (found,) = json.loads((tmp_path / "fuzz/fuzz.json").read_bytes())
+    (search,) = json.loads((tmp_path / "fuzz/fuzz.json").read_bytes())
     pages = list((tmp_path / "fuzz").glob("*.md"))
-    assert len(pages) == len(found["findings"]) + 1  # coverage.md
-    assert found["graphs"] == 48
+    assert len(pages) == len(search["findings"]) + 1  # coverage.md
+    assert search["graphs"] == 48
 
 
 @pytest.mark.parametrize(
@@ -280,10 +284,10 @@ def test_a_graph_of_a_file_is_tried_with_ten_seeds(
     file.write_text(PLANTED.graph, encoding="utf-8")
     for name in ("QNN_CI_SDK", "QNN_CI_ADAPTOR"):
         monkeypatch.setenv(name, "")
-    bench, asked = StandIn(is_wrong), []
+    bench, opened = StandIn(is_wrong), []
 
-    def open_bench(*words: Any, **more: Any) -> Any:
-        asked.append((words[:2], more))
+    def open_bench(*words: Any, **keywords: Any) -> Any:
+        opened.append((words[:2], keywords))
         return nullcontext(bench)
 
     monkeypatch.setattr(fuzz, "open_bench", open_bench)
@@ -293,8 +297,8 @@ def test_a_graph_of_a_file_is_tried_with_ten_seeds(
     outcome = call(fuzz, *words, progress=Progress(stream))
     assert (outcome.exit_code, len(outcome.text.splitlines())) == (code, 10)
     assert [result["seed"] for result in outcome.data["results"]] == [*range(10)]
-    assert asked == [(("onnx", QnnChoice("wheel", "wheel")), {"offline": True})]
-    assert bench.made == (Scheme.FP16, "SM8750")
+    assert opened == [(("onnx", QnnChoice("wheel", "wheel")), {"offline": True})]
+    assert bench.requested == (Scheme.FP16, "SM8750")
     pages = [*tmp_path.rglob("fp16-01-*.md")]
     assert len(pages) == code
     reports = [line for line in stream.getvalue().splitlines() if line.startswith("report: ")]
@@ -306,8 +310,8 @@ def test_a_graph_of_a_file_is_tried_with_ten_seeds(
 def test_a_graph_that_is_wrong_with_one_seed_of_one_scheme_fails(wrong: int) -> None:
     class Once:
         def run(self, items: Iterable[Item], _: int) -> Iterator[Result]:
-            for number, one in enumerate(items):
-                yield Result(one.text, one.seed, WRONG if number == wrong else RIGHT, 2.0, 60.0)
+            for number, item in enumerate(items):
+                yield Result(item.text, item.seed, WRONG if number == wrong else RIGHT, 2.0, 60.0)
 
     once: Any = Once()
     right: Any = StandIn(lambda _: False)
