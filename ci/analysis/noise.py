@@ -19,7 +19,7 @@ import numpy as np
 
 from ci.graphs.graph import ONNXRUNTIME, Array, Graph, Node
 from ci.graphs.operators import computes, is_dequantizer, is_layer, is_quantizer
-from ci.graphs.run import Change, Changes, Program, Shared, Tools, Value
+from ci.graphs.run import Change, Changes, Program, Recipe, Shared, Tools, Value
 from ci.models.rounding import (
     ADD,
     CARRY_SHARE,
@@ -67,7 +67,8 @@ def predict_noise(
     exact = right or program.run(sets)
     terms = read_terms(qnn)
     errors_by_method = {name: find_errors(graph, terms) for name, graph in program.graphs.items()}
-    run = program.change(errors_by_method)
+    recipes = {name: Recipe(errors) for name, errors in errors_by_method.items()}
+    run = program.prepare(recipes)
     sizes = (math.prod(output.shape) for outputs in exact for output in outputs)
     noisy = [run.run(sets) for _ in range(count_runs(sizes))]
     errors = []

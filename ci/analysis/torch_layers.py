@@ -4,7 +4,6 @@ return the results of their layers."""
 from __future__ import annotations
 
 import copy
-import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
@@ -23,7 +22,7 @@ from ci.models.factory import Inputs
 from ci.models.float16_range import LOST_DB, MOST_RANGED, SPLIT, RangeLoss, find_spoiling
 from ci.models.model import split_inputs, split_module
 from ci.models.parts import ORIGIN
-from ci.models.rounding import FLOAT16_MAX, list_clipped
+from ci.models.rounding import FLOAT16_MAX
 from ci.models.tensors import (
     BEST_DB,
     MOST_BYTES,
@@ -37,7 +36,6 @@ from ci.models.tensors import (
     make_reading,
 )
 from ci.models.user_code import find_origin
-from ci.report.schema import Clipped
 
 PROJECTIONS = 8
 TINY = 1e-12
@@ -106,42 +104,6 @@ def measure_effects(part: GraphModule, inputs: Inputs) -> dict[tuple[str, ...], 
             return recorder.project()
     except (RuntimeError, NotImplementedError):  # an operator without a derivative
         return {}
-
-
-def find_clipped(module: nn.Module, sets: Sequence[Inputs]) -> tuple[Clipped, ...]:
-    """Return the values of a quantized model that leave their calibrated ranges on ``sets``."""
-    extremes: dict[Node, tuple[float, float]] = {}
-    with torch.no_grad(), keep_state(module):
-        for inputs in sets:
-            given = split_inputs(module, copy_inputs(inputs))
-            for name, part in split_module(module).items():
-                if isinstance(part, GraphModule):
-                    _Extremes(part, extremes).run(*given[name])
-    ranges = []
-    for node, seen in extremes.items():
-        scale, zero, low, high = (float(str(number)) for number in node.args[1:5])
-        source = node.all_input_nodes[0]
-        is_input = source.op == "placeholder"
-        name = f"the result of {name_operator(source)}{find_origin(source).mark}"
-        name = f"input {source.name}" if is_input else name
-        ranges.append((name, is_input, scale * (low - zero), scale * (high - zero), *seen))
-    return list_clipped(ranges)
-
-
-class _Extremes(Interpreter):
-    """Records the least and the largest value that each quantizer of an activation reads."""
-
-    def __init__(self, module: GraphModule, found: dict[Node, tuple[float, float]]) -> None:
-        super().__init__(module)
-        self.found = found
-
-    def run_node(self, n: Node) -> Any:
-        source = _find_read(n)
-        if source and name_operator(n) == "quantize_per_tensor":
-            value = self.env[source]
-            low, high = self.found.get(n, (math.inf, -math.inf))
-            self.found[n] = min(low, float(value.min())), max(high, float(value.max()))
-        return super().run_node(n)
 
 
 def expose_layers(module: nn.Module, inputs: Inputs) -> tuple[GraphModule, tuple[Layer, ...]]:

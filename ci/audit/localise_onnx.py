@@ -19,6 +19,7 @@ from ci.graphs.onnx_file import (
     find_origin,
     infer,
     list_reads,
+    name_result,
     sort_nodes,
 )
 from ci.graphs.onnx_reader import computes_node
@@ -32,7 +33,6 @@ from ci.onnx.layers import (
     skip_rounding,
 )
 from ci.onnx.models import list_required_inputs
-from ci.onnx.precision import name_result
 from ci.onnx.preparation import quantize_file
 from ci.onnx.source import Arrays, Source
 

@@ -17,9 +17,11 @@ from typing import Any
 import torch
 from msgspec import structs
 
+from ci.analysis.clipping import find_clipped
 from ci.analysis.noise import predict_noise
 from ci.analysis.steps import Step
-from ci.analysis.torch_layers import expose_layers, find_clipped, find_float16_loss, find_loss
+from ci.analysis.ties import find_ties
+from ci.analysis.torch_layers import expose_layers, find_float16_loss, find_loss
 from ci.cases.engine import (
     FLOAT,
     INPUTS,
@@ -67,9 +69,9 @@ from ci.executorch.simulator import SimulatorHook
 from ci.executorch.toolchain import LIBRARY, find_qnn_version
 from ci.facts.finding import Finding, Origin
 from ci.facts.kinds import NOT_LOWERED
-from ci.graphs.torch_program import read_torch
+from ci.graphs.torch_program import TorchProgram, read_torch
 from ci.latency.simulation import TRACE, choose_simulated, read_simulation
-from ci.models.eager import find_ties, keep_state, run_eager
+from ci.models.eager import keep_state, run_eager
 from ci.models.factory import Inputs
 from ci.models.lowering_options import LOG_LEVELS, NO_CHOICES, PROFILE_LEVELS, Choices
 from ci.models.model import Model, digest_weights, split_inputs, split_module
@@ -235,8 +237,6 @@ class Lowering:
             self.write_bounds(QUANTIZED, exact, quantized)
             with self.staging.notes.of("the layer at which quantization costs the most"):
                 loss = find_loss(exact, model.evaluation[0], model.reference[0])
-            with self.staging.notes.of("the tensors that leave their calibrated ranges"):
-                clipped = find_clipped(exact, model.evaluation)
         else:
             exact = module
         float16 = scheme.recipe.activation_bits == FLOAT16.activation_bits
@@ -244,6 +244,9 @@ class Lowering:
             read = read_torch(exact, model.evaluation[0])
             noise = predict_noise(read, model.evaluation, qnn=find_qnn_version())
         self.staging.write_noise(noise)
+        if scheme.quantized:
+            with self.staging.notes.of("the tensors that leave their calibrated ranges"):
+                clipped = find_clipped(read, model.evaluation)
         if float16 and not self.spec.layers:
             # The predicted noise has no error of numbers that float16 cannot hold.
             with self.staging.notes.of("the layer at which float16 costs the most"):
@@ -302,7 +305,9 @@ class Lowering:
         if all(tensor.is_floating_point() for tensor in outputs[0]):
             return
         with needed("the bounds of outputs that are not floating-point"):
-            bounds = find_ties(module, self.model.evaluation, self.spec.scheme.base, outputs)
+            program = TorchProgram(module, split_module(module))
+            bits = self.spec.scheme.recipe.activation_bits
+            bounds = find_ties(program, self.model.evaluation, outputs, bits)
         self.staging.write_bounds(kind, *bounds)
 
     def compile(

@@ -54,6 +54,11 @@ class Node(NamedTuple):
     place: Origin = NOWHERE
     is_random: bool = False
 
+    @property
+    def label(self) -> str:
+        """Return what a user calls the operator: torch's name, or the name in the file."""
+        return self.origin.removesuffix(self.place.mark)
+
 
 @dataclass(frozen=True)
 class Graph:
@@ -75,6 +80,13 @@ class Graph:
     front_end: str = ""
     bodies: tuple[str, ...] = ()
     states: frozenset[str] = frozenset()
+
+    def list_inputs(self) -> list[str]:
+        """Return the names of the inputs that a node reads or that are outputs."""
+        makers = self.list_makers()
+        names = [name for node in self.nodes for name in node.reads]
+        known = {*makers, *self.constants, *self.states, ""}
+        return [name for name in dict.fromkeys((*names, *self.outputs)) if name not in known]
 
     def list_makers(self) -> dict[str, Node]:
         """Return the node that computes each value, by the value's name."""

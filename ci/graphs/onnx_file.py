@@ -11,6 +11,7 @@ from ci.facts.finding import Origin
 from ci.models.user_code import read_origin
 
 ONNX_QUANTIZERS = {"QuantizeLinear", "DequantizeLinear"}
+QUANTIZED_INPUT = "_QuantizeLinear_Input"
 TRACEBACK = "pkg.torch.onnx.stack_trace"  # torch.onnx.export records it for each node
 
 
@@ -68,6 +69,11 @@ def find_origin(node: Any) -> Origin:
     return read_origin(
         next((prop.value for prop in node.metadata_props if prop.key == TRACEBACK), "")
     )
+
+
+def name_result(name: str) -> str:
+    """Return the name of a result before onnxruntime's quantizer, which renames outputs."""
+    return name.removesuffix(QUANTIZED_INPUT)
 
 
 def list_captured(node: Any) -> list[str]:

@@ -1,9 +1,9 @@
-"""Executes an ONNX file with changed values. Changes become nodes of a copy of the file, so that
-onnxruntime runs all of them in one session."""
+"""Executes an ONNX file with changed and recorded values. Changes become nodes of a copy of the
+file, so that onnxruntime runs all of them in one session."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,12 +14,15 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from ci.graphs.graph import Array, Graph
-from ci.graphs.onnx_file import list_graphs
+from ci.graphs.onnx_file import list_graphs, name_result, read_constants
 from ci.graphs.onnx_reader import parse_model
 from ci.graphs.onnx_session import open_reference, run_sets
-from ci.graphs.run import Changes, Shared
+from ci.graphs.run import Recipe, Record, Shared
 
 UNCHANGED, CHANGED = "{}/unchanged", "{}/changed"
+LIMITERS = frozenset({"Relu", "Clip"})  # onnxruntime's quantizer may remove these
+ROUNDS = frozenset({"QuantizeLinear", "DynamicQuantizeLinear"})
+FLOATS = frozenset({"float16", "float32", "float64", ""})
 ONNX_TYPES = {"float32": "float", "float64": "double"}  # the others have numpy's names
 SCATTER = 10368889
 METHOD = "forward"  # the only one that a file has
@@ -27,53 +30,132 @@ METHOD = "forward"  # the only one that a file has
 
 class OnnxProgram:
     """A file, of which float16 is widened to float32: the CPU rounds each result to float16, so an
-    error that is added to one would be lost. ``scratch`` is overwritten with changed copies."""
+    error that is added to one would be lost. ``scratch`` is overwritten with changed copies.
 
-    def __init__(self, model: onnx.ModelProto, scratch: Path) -> None:
+    ``float_model`` is what onnxruntime's quantizer read. The quantizer removes a Relu or Clip
+    directly before a quantizer whose range has the same effect. Where a value is not rounded, this
+    operator is used again."""
+
+    def __init__(
+        self, model: onnx.ModelProto, scratch: Path, float_model: onnx.ModelProto | None = None
+    ) -> None:
         self.model, self.scratch = widen(model), scratch
+        nodes = float_model.graph.node if float_model else ()
+        self.limiters = {node.output[0]: node for node in nodes if node.op_type in LIMITERS}
+        self.limits = read_constants(float_model.graph) if float_model else {}
 
     @cached_property
     def graphs(self) -> dict[str, Graph]:
         """The graph without joined calls, because QNN computes each node."""
         return {METHOD: parse_model(self.model, self.scratch.parent, joins=False)}
 
+    @cached_property
+    def limited(self) -> frozenset[str]:
+        names = {name for node in self.graphs[METHOD].nodes for name in node.reads}
+        return frozenset(name for name in names if name_result(name) in self.limiters)
+
     def run(self, sets: Sequence[Sequence[Array]]) -> list[tuple[Array, ...]]:
-        return self.change({METHOD: {}}).run(sets)
+        return self.prepare({}).run(sets)
 
-    def change(self, changes: Mapping[str, Changes]) -> OnnxRun:
-        """Prepare runs with changed values. Each run continues the sequence of random numbers."""
-        self._save(changes[METHOD])  # what it needs is freed before the session is opened
-        return OnnxRun(open_reference(self.scratch))
+    def prepare(self, recipes: Mapping[str, Recipe]) -> OnnxRun:
+        """Prepare runs with a recipe. Each run continues the sequence of random numbers."""
+        recorded = self._save_recipe(recipes.get(METHOD, Recipe()))
+        # What the copy needed is freed before the session is opened.
+        return OnnxRun(open_reference(self.scratch), len(self.model.graph.output), recorded)
 
-    def _save(self, changes: Changes) -> None:
-        """Write a copy with changed values to ``scratch``. The weights are not copied in memory."""
-        graph = self.model.graph
-        nodes, stored = [*graph.node], len(graph.initializer)
+    def shake_choices(self, share: float) -> OnnxRun:
         writer = OnnxWriter(self.graphs[METHOD])
-        written = write_changes(graph, changes, writer)
+        self._save(shake_operands(self.model.graph, share, writer), writer)
+        return OnnxRun(open_reference(self.scratch), len(self.model.graph.output), {})
+
+    def _save_recipe(self, recipe: Recipe) -> dict[str, str]:
+        """Write a copy that is changed as the recipe says to ``scratch``. Return the outputs of the
+        copy that are the records of values, by the names of the values."""
+        graph, writer = self.model.graph, OnnxWriter(self.graphs[METHOD])
+        unrounded = frozenset(recipe.unrounded)
+        computed = {name: node for node in graph.node for name in node.output}
+        nodes = [
+            node if unrounded.isdisjoint(node.output) else self._pass_on(node, computed, writer)
+            for node in graph.node
+        ]
+        written, recorded = write_changes(graph, recipe, writer, nodes)
+        self._save(written, writer, recorded.values(), has_types=not unrounded)
+        return recorded
+
+    def _pass_on(self, quantizer: Any, computed: Mapping[str, Any], writer: OnnxWriter) -> Any:
+        """Return a node instead of a quantizer or a dequantizer that passes on its operand, or
+        limits it as the quantizer does."""
+        source = quantizer.input[0]
+        limiter = self.limiters.get(name_result(source))
+        is_removed = source in computed and limiter is not None
+        if not is_removed or computed[source].op_type == limiter.op_type:
+            return helper.make_node("Identity", [source], [*quantizer.output])
+        passed = helper.make_node(
+            limiter.op_type, [source, *limiter.input[1:]], [*quantizer.output]
+        )
+        passed.attribute.extend(limiter.attribute)
+        for name in filter(None, limiter.input[1:]):
+            writer.add_constant(name, self.limits[name])
+        return passed
+
+    def _save(
+        self,
+        nodes: Sequence[Any],
+        writer: OnnxWriter,
+        outputs: Collection[str] = (),
+        *,
+        has_types: bool = True,
+    ) -> None:
+        """Write a copy with these nodes and additional outputs. The weights are not copied in
+        memory. Unless the copy ``has_types`` of the model, the types of inner values are left
+        out."""
+        graph = self.model.graph
+        own_nodes, infos = [*graph.node], [*graph.value_info]
+        stored, ports = len(graph.initializer), len(graph.output)
+        known = {port.name for port in graph.output}
         try:
             del graph.node[:]
-            graph.node.extend(written)
+            graph.node.extend(nodes)
             graph.initializer.extend(writer.constants.values())
+            graph.output.extend(
+                helper.make_empty_tensor_value_info(name) for name in outputs if name not in known
+            )
+            if not has_types:
+                del graph.value_info[:]
             onnx.save(self.model, self.scratch)
         finally:
-            del graph.node[:], graph.initializer[stored:]
-            graph.node.extend(nodes)
+            del graph.node[:], graph.initializer[stored:], graph.output[ports:], graph.value_info[:]
+            graph.node.extend(own_nodes)
+            graph.value_info.extend(infos)
 
 
-def read_onnx(path: Path, scratch: Path) -> OnnxProgram:
-    """Return the program of a file. Raises ValueError if its nodes are a cycle."""
-    return OnnxProgram(onnx.load(path), scratch)
+def read_onnx(path: Path, scratch: Path, float_model: Path | None = None) -> OnnxProgram:
+    """Return the program of a file. ``float_model`` is the file from which onnxruntime's quantizer
+    made it. Raises ValueError if its nodes are a cycle."""
+    plain = onnx.load(float_model) if float_model else None
+    return OnnxProgram(onnx.load(path), scratch, plain)
 
 
 class OnnxRun:
-    """Runs a session."""
+    """Runs a session, of which the first ``count`` outputs are the model's. ``recorded`` are the
+    outputs that are records of values, by the names of these."""
 
-    def __init__(self, session: Any) -> None:
-        self.session = session
+    def __init__(self, session: Any, count: int, recorded: Mapping[str, str]) -> None:
+        self.session, self.count, self.recorded = session, count, recorded
+        self.names = [port.name for port in session.get_outputs()]
 
     def run(self, sets: Sequence[Sequence[Array]]) -> list[tuple[Array, ...]]:
         return run_sets(self.session, [tuple(map(_widen_array, arrays)) for arrays in sets])
+
+    def record(self, sets: Sequence[Sequence[Array]]) -> list[dict[str, Record]]:
+        records = []
+        for inputs in sets:
+            (arrays,) = self.run([inputs])
+            by_name = dict(zip(self.names, arrays, strict=True))
+            values = {name: by_name[output] for name, output in self.recorded.items()}
+            floats = {name: value for name, value in values.items() if value.dtype.kind == "f"}
+            records.append({METHOD: Record(arrays[: self.count], floats)})
+        return records
 
 
 def _widen_array(array: Array) -> Array:
@@ -97,17 +179,21 @@ def widen(model: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
-def write_changes(graph: Any, changes: Changes, writer: OnnxWriter) -> list[Any]:
-    """Return the nodes of a graph with others that change values. A changed result keeps its name,
-    so that outputs do; the readers of a changed input or constant read another name."""
-    computed = {name for node in graph.node for name in node.output}
-    renamed = {}
+def write_changes(
+    graph: Any, recipe: Recipe, writer: OnnxWriter, nodes: Sequence[Any] = ()
+) -> tuple[list[Any], dict[str, str]]:
+    """Return the nodes of a graph with others that change and record values, and the names of the
+    records, by value. A changed result keeps its name, so that outputs do; the readers of a changed
+    input or constant read another name. ``nodes`` are those of the graph, if some are replaced."""
+    nodes = nodes or graph.node
+    computed = {name for node in nodes for name in node.output}
+    changes, renamed = recipe.changes, dict[str, str]()
     for name, change in changes.items():
         if name not in computed and writer.is_changed(name, for_floats=change.for_floats):
             renamed[name] = CHANGED.format(name)
             value = change.compute(writer.take(name), None, writer)
             writer.name_result(value, renamed[name])
-    for listed in graph.node:
+    for listed in nodes:
         node = onnx.NodeProto()
         node.CopyFrom(listed)
         node.input[:] = [renamed.get(name, name) for name in node.input]
@@ -122,7 +208,40 @@ def write_changes(graph: Any, changes: Changes, writer: OnnxWriter) -> list[Any]
                 node.output[place] = UNCHANGED.format(name)
                 value = change.compute(writer.take(name, node.output[place]), operand, writer)
                 writer.name_result(value, name)
+    recorded = {}
+    for name in recipe.watched:
+        if writer.is_changed(name, for_floats=True):
+            value = recipe.watch(writer.take(name, renamed.get(name, "")), writer)
+            if value.name == name and name not in computed:  # an input cannot be an output, too
+                value = writer.call("Identity", value, shape=value.shape)
+            recorded[name] = value.name
+    return writer.nodes, recorded
+
+
+def shake_operands(graph: Any, share: float, writer: OnnxWriter) -> list[Any]:
+    """Return the nodes of a graph with others that add errors to the operands of choices."""
+    dtypes = writer.graph.dtypes
+    for node in graph.node:
+        chooses = any(dtypes.get(name, "") not in FLOATS for name in node.output if name)
+        written = onnx.NodeProto()
+        written.CopyFrom(node)
+        if chooses and node.op_type not in ROUNDS:
+            written.input[:] = [
+                _shake(writer.take(name), share, writer).name
+                if dtypes.get(name) == "float32"
+                else name
+                for name in node.input
+            ]
+        writer.nodes.append(written)
     return writer.nodes
+
+
+def _shake(value: Symbol, share: float, writer: OnnxWriter) -> Symbol:
+    """Return a value to whose elements, except zeros, this ``share`` of its RMS is added, or from
+    which it is subtracted."""
+    amount = writer.mean(value.square()) ** 0.5 * share
+    changed = value + writer.draw(value, 1.0).sign() * amount
+    return writer.choose(value.abs() > 0.0, changed, value)
 
 
 @dataclass(frozen=True)
@@ -201,7 +320,7 @@ class OnnxWriter:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.nodes: list[Any] = []
-        self.constants: dict[float, Any] = {}
+        self.constants: dict[Any, Any] = {}
         self.count = 0
 
     def is_changed(self, name: str, *, for_floats: bool) -> bool:
@@ -242,6 +361,14 @@ class OnnxWriter:
             name = f"changes/constant_{len(self.constants)}"
             self.constants[number] = numpy_helper.from_array(np.float32(number), name)
         return Symbol(self, self.constants[number].name, ())
+
+    def add_constant(self, name: str, tensor: Any) -> None:
+        """Add a tensor that written nodes read, unless the model has a constant of this name."""
+        if name not in self.graph.constants:
+            copied = onnx.TensorProto()
+            copied.CopyFrom(tensor)
+            copied.name = name
+            self.constants[name] = copied
 
     def draw(self, like: Symbol, size: float, shared: Shared | int = Shared.NONE) -> Any:
         if not size:
@@ -291,9 +418,19 @@ class OnnxWriter:
         return value._cast(like.dtype)
 
     def is_inexact(self, value: Symbol) -> Symbol:
-        restored = value._cast("float16")._cast("float32")
-        equal = value._call("Equal", restored, dtype="bool")
+        equal = value._call("Equal", self.round_to_half(value), dtype="bool")
         return self.call("Not", equal, shape=value.shape, result_type="bool")._cast("float32")
+
+    def round_to_half(self, value: Symbol) -> Symbol:
+        return value._cast("float16")._cast("float32")
+
+    def find_extremes(self, value: Symbol) -> Symbol:
+        size = Symbol(self, self._store([1]), None, "int64")
+        extremes = [
+            self.call("Reshape", self.call(operator, value, shape=(), keepdims=0), size, shape=(1,))
+            for operator in ("ReduceMin", "ReduceMax")
+        ]
+        return self.call("Concat", *extremes, shape=(2,), axis=0)
 
     def mean(self, value: Symbol) -> Symbol:
         return self.call("ReduceMean", value, shape=(), keepdims=0)

@@ -216,12 +216,16 @@ class _Reader:
 
     def _list_levels(self, proto: Any, operator: str) -> Iterator[tuple[str, tuple[float, ...]]]:
         """Yield the zero point of a quantizer and the limits of its integers, as torch's operators
-        have them."""
+        have them, and the scale of one that quantizes."""
         zero = self.known.find(proto.input[2]) if len(proto.input) > 2 and proto.input[2] else None
         levels = proto.output[0] if is_quantizer(operator) else proto.input[0]
         kind = self.dtypes.get(levels, "")
         bits = int(kind.lstrip("uint") or 8) if "int" in kind else 8
         low = 0 if kind.startswith("u") else -(2 ** (bits - 1))
+        if is_quantizer(operator):
+            scale = self.known.find(proto.input[1])
+            if scale is not None:
+                yield "scale", tuple(map(float, np.ravel(scale)))
         yield "zero_point", (0.0,) if zero is None else tuple(map(float, np.ravel(zero)))
         yield "quant_min", (float(low),)
         yield "quant_max", (float(low + 2**bits - 1),)

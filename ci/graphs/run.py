@@ -1,16 +1,18 @@
-"""How analyses run a model with changed values, whichever engine executes it.
+"""How analyses run a model with changed values, and record values, whichever engine executes it.
 
 A Program executes the model, and has a Graph of each method. An analysis names the values that it
-changes, each with a function, the Change. All other nodes stay as they are: torch runs the changes
-between two nodes (torch_program), and for onnxruntime they become nodes (onnx_program), so that
-everything is executed in one session. A change is therefore written in arithmetic that values of
-both have: ``+``, ``-``, ``*``, ``>``, abs, sign, round, floor and clamp. Tools has the rest.
+changes, each with a function, the Change, and those that it records. All other nodes stay as they
+are: torch runs the changes between two nodes (torch_program), and for onnxruntime they become nodes
+(onnx_program), so that everything is executed in one session. A change is therefore written in
+arithmetic that values of both have: ``+``, ``-``, ``*``, ``>``, abs, sign, round, floor and clamp.
+Tools has the rest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import Enum
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from ci.graphs.graph import Array, Graph
@@ -49,6 +51,12 @@ class Tools(Protocol):
     def limit(self, value: Value, lowest: Value) -> Value:
         """Return the larger one of two results of ``mean``, or of numbers."""
 
+    def round_to_half(self, value: Value) -> Value:
+        """Round the elements to numbers that float16 represents. The type stays."""
+
+    def find_extremes(self, value: Value) -> Value:
+        """Return the smallest and the largest element, as a tensor of both."""
+
     def is_number(self, value: Value) -> bool:
         """Return whether a value is known before the model runs, or is a plain number in a run."""
 
@@ -68,13 +76,39 @@ class Change(NamedTuple):
 Changes = Mapping[str, Change]  # by the name of the value
 
 
+def keep(value: Value, _: Tools) -> Value:
+    """Return the value itself, as a Recipe records it."""
+    return value
+
+
+class Recipe(NamedTuple):
+    """How a method is run. ``changes`` are the values that become others. The quantizers and
+    dequantizers whose results are in ``unrounded`` do not round: they pass on what they read.
+    Of each value in ``watched`` that is floating-point, what ``watch`` returns is recorded."""
+
+    changes: Changes = MappingProxyType({})
+    unrounded: Collection[str] = ()
+    watched: Collection[str] = ()
+    watch: Callable[[Value, Tools], Value] = keep
+
+
+class Record(NamedTuple):
+    """What was recorded in a run of a method on one sample: its outputs and the watched values."""
+
+    outputs: Sequence[Array]
+    values: Mapping[str, Array]
+
+
 class Run(Protocol):
-    """Executes a program with changes. It draws other random numbers each time, but a new Run draws
-    the same ones."""
+    """Executes a program as recipes say. It draws other random numbers each time, but a new Run
+    draws the same ones."""
 
     def run(self, sets: Sequence[Any]) -> Sequence[Sequence[Array]]:
         """Return the outputs for each sample. State lasts from one sample to the next, and is
         restored at the end."""
+
+    def record(self, sets: Sequence[Any]) -> Sequence[Mapping[str, Record]]:
+        """Return the records of each sample, by method. State is as in ``run``."""
 
 
 class Program(Protocol):
@@ -84,8 +118,18 @@ class Program(Protocol):
     def graphs(self) -> Mapping[str, Graph]:
         """The graph of each method."""
 
+    @property
+    def limited(self) -> Collection[str]:
+        """Values whose quantizer also limits them: the front end removed an operator such as relu,
+        because the quantizer's range has the same effect."""
+
     def run(self, sets: Sequence[Any]) -> Sequence[Sequence[Array]]:
         """Return the outputs for each sample."""
 
-    def change(self, changes: Mapping[str, Changes]) -> Run:
-        """Prepare runs with the changes of each method."""
+    def prepare(self, recipes: Mapping[str, Recipe]) -> Run:
+        """Prepare runs with a recipe for each method. A method without one is run as it is."""
+
+    def shake_choices(self, share: float) -> Run:
+        """Prepare runs in which the elements of the floating-point operands of each operator that
+        returns integers or booleans, such as a comparison, have an error of this ``share`` of the
+        operand's RMS. Zeros stay zero, as in a program."""

@@ -14,11 +14,12 @@ from torch import Tensor, nn
 from torch._decomp import get_decompositions
 from torch._ops import HigherOrderOperator, OpOverload
 from torch.fx import GraphModule, Interpreter, Node
+from torch.utils._pytree import tree_leaves
 
 from ci.graphs.graph import Array, Graph
-from ci.graphs.run import Changes, Shared
+from ci.graphs.run import Recipe, Record, Shared
 from ci.graphs.torch_reader import list_results, name_operator, read_graph_module
-from ci.models.eager import keep_state, run_eager
+from ci.models.eager import Disturbance, keep_state, run_eager
 from ci.models.factory import Inputs
 from ci.models.model import join_modules, split_inputs, split_module
 from ci.models.user_code import TraceError
@@ -41,18 +42,26 @@ class TorchProgram:
             if isinstance(part, GraphModule)
         }
 
+    @property
+    def limited(self) -> frozenset[str]:
+        """Return nothing, because ExecuTorch's quantizer removes no operator."""
+        return frozenset()
+
     def run(self, sets: Sequence[Inputs]) -> list[tuple[Array, ...]]:
         return TorchRun(self.module, self.module, TorchTools()).run(sets)
 
-    def change(self, changes: Mapping[str, Changes], tools: TorchTools | None = None) -> TorchRun:
-        """Prepare runs with changed values. The random numbers of the first are those of the seed
-        0, of the second those of the seed 1, and so on. Several programs may share ``tools``."""
+    def prepare(self, recipes: Mapping[str, Recipe], tools: TorchTools | None = None) -> TorchRun:
+        """Prepare runs with a recipe for each method. The random numbers of the first are those of
+        the seed 0, of the second those of the seed 1, and so on. Several programs may share
+        ``tools``."""
         tools = tools or TorchTools()
         parts = {
-            name: ChangedModule(self.parts[name], changes_of_part, tools)
-            for name, changes_of_part in changes.items()
+            name: ChangedModule(self.parts[name], recipe, tools) for name, recipe in recipes.items()
         }
         return TorchRun(self.module, join_modules(self.module, {**self.parts, **parts}), tools)
+
+    def shake_choices(self, share: float) -> TorchRun:
+        return ShakenRun(self.module, self.module, TorchTools(), share)
 
 
 class TorchRun:
@@ -68,6 +77,34 @@ class TorchRun:
         with keep_state(self.module):
             outputs = run_eager(self.changed, sets)
         return [tuple(map(np.asarray, tensors)) for tensors in outputs]
+
+    def record(self, sets: Sequence[Inputs]) -> list[dict[str, Record]]:
+        self.tools.restart(self.seed)
+        self.seed += 1
+        records = []
+        with keep_state(self.module):
+            for inputs in sets:
+                run_eager(self.changed, [inputs])
+                records.append(
+                    {
+                        name: part.take_record()
+                        for name, part in split_module(self.changed).items()
+                        if isinstance(part, ChangedModule)
+                    }
+                )
+        return records
+
+
+class ShakenRun(TorchRun):
+    """Runs a module in which the operands of choices have errors of this ``share``."""
+
+    def __init__(self, module: nn.Module, changed: Any, tools: TorchTools, share: float) -> None:
+        super().__init__(module, changed, tools)
+        self.share = share
+
+    def run(self, sets: Sequence[Inputs]) -> list[tuple[Array, ...]]:
+        with Disturbance(self.share, self.seed):
+            return super().run(sets)
 
 
 class TorchTools:
@@ -106,6 +143,12 @@ class TorchTools:
     def limit(self, value: float, lowest: float) -> float:
         return max(value, lowest)
 
+    def round_to_half(self, value: Tensor) -> Tensor:
+        return value.half().to(value.dtype)
+
+    def find_extremes(self, value: Tensor) -> Tensor:
+        return torch.stack([value.min(), value.max()])
+
     def is_number(self, value: Any) -> bool:
         return not isinstance(value, Tensor)
 
@@ -114,43 +157,76 @@ class TorchTools:
 
 
 class ChangedModule(nn.Module):
-    """Executes the nodes of a graph module one after another, and changes values."""
+    """Executes the nodes of a graph module one after another, as a recipe says."""
 
-    def __init__(self, module: nn.Module, changes: Changes, tools: TorchTools) -> None:
+    def __init__(self, module: nn.Module, recipe: Recipe, tools: TorchTools) -> None:
         super().__init__()
         self.module = module
-        self.interpreter = _Interpreter(module, changes, tools)
+        self.interpreter = _Interpreter(module, recipe, tools)
 
     def forward(self, *inputs: Tensor) -> Any:
         return self.interpreter.run(*inputs)
 
+    def take_record(self) -> Record:
+        """Return what the last run recorded, and forget it."""
+        record = Record(self.interpreter.outputs, self.interpreter.values)
+        self.interpreter.outputs, self.interpreter.values = (), {}
+        return record
+
 
 class _Interpreter(Interpreter):
-    def __init__(self, module: Any, changes: Changes, tools: TorchTools) -> None:
+    def __init__(self, module: Any, recipe: Recipe, tools: TorchTools) -> None:
         super().__init__(module)
-        self.tools = tools
+        self.tools, self.watch = tools, recipe.watch
         self.changes: dict[Node, list[tuple[int, Any]]] = {}
+        self.watched: dict[Node, list[tuple[int, str]]] = {}
+        self.unrounded: set[Node] = set()
+        self.outputs: Sequence[Array] = ()
+        self.values: dict[str, Array] = {}
+        watched, unrounded = frozenset(recipe.watched), frozenset(recipe.unrounded)
         for node in module.graph.nodes:
+            results = list_results(node)
             changes_of_node = [
-                (place, changes[name])
-                for place, name in enumerate(list_results(node))
-                if name in changes
+                (place, recipe.changes[name])
+                for place, name in enumerate(results)
+                if name in recipe.changes
             ]
             if changes_of_node:
                 self.changes[node] = changes_of_node
+            places = [(place, name) for place, name in enumerate(results) if name in watched]
+            if places and node.op != "output":
+                self.watched[node] = places
+            if not unrounded.isdisjoint(results):
+                self.unrounded.add(node)
 
     def run_node(self, n: Node) -> Any:
-        value = super().run_node(n)
-        if n not in self.changes:
-            return value
         first = n.args[0] if n.args else None
-        operand = self.env.get(first) if isinstance(first, Node) else first
+        value = self.env[first] if n in self.unrounded else super().run_node(n)  # type: ignore[index]
+        if n.op == "output":
+            leaves = (leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor))
+            self.outputs = tuple(map(_to_array, leaves))
+        if n in self.changes:
+            operand = self.env.get(first) if isinstance(first, Node) else first
+            value = self._change(n, value, operand)
+        values = value if isinstance(value, (list, tuple)) else [value]
+        for place, name in self.watched.get(n, ()):
+            tensor = values[place]
+            if isinstance(tensor, Tensor) and tensor.is_floating_point():
+                self.values[name] = _to_array(self.watch(tensor, self.tools))
+        return value
+
+    def _change(self, node: Node, value: Any, operand: Any) -> Any:
         values = list(value) if isinstance(value, (list, tuple)) else [value]
-        for place, change in self.changes[n]:
+        for place, change in self.changes[node]:
             tensor = values[place]
             if isinstance(tensor, Tensor) and (tensor.is_floating_point() or not change.for_floats):
                 values[place] = change.compute(tensor, operand, self.tools)
         return tuple(values) if isinstance(value, (list, tuple)) else values[0]
+
+
+def _to_array(tensor: Tensor) -> Array:
+    tensor = tensor.detach()
+    return np.asarray(tensor.float() if tensor.dtype == torch.bfloat16 else tensor)
 
 
 # The graphs of each float32 model: its noise and its loss in float16 are found in the same ones.

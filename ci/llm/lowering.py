@@ -273,6 +273,7 @@ class DecoderLowering:
         """
         from ci.analysis.noise import find_errors
         from ci.executorch.toolchain import find_qnn_version
+        from ci.graphs.run import Recipe
         from ci.graphs.torch_program import TorchProgram, TorchTools, trace_methods
 
         subject, float16 = self.subject, not self.spec.scheme.quantized
@@ -297,8 +298,10 @@ class DecoderLowering:
         steps_of_size: dict[int, Any] = {}
         for size, module in modules.items():
             program = TorchProgram(module, {"forward": module})
-            errors = {name: find_errors(graph, terms) for name, graph in program.graphs.items()}
-            steps_of_size[size] = program.change(errors, tools).changed
+            recipes = {
+                name: Recipe(find_errors(graph, terms)) for name, graph in program.graphs.items()
+            }
+            steps_of_size[size] = program.prepare(recipes, tools).changed
         noise: list[Generated] = []
         noise_alone: list[Generated] = []
         for seed in range(DISTURBED_RUNS):

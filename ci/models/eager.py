@@ -17,8 +17,6 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ci.models.factory import Inputs, check_tensor
-from ci.models.rounding import TIE_RUNS, TIE_SHARES
-from ci.models.schemes import Scheme
 from ci.models.user_code import blame_model
 from provisioning.errors import FailedError, UsageError
 
@@ -196,20 +194,3 @@ class Disturbance(TorchDispatchMode):
         signs = torch.randint(0, 2, value.shape, generator=self.generator) * 2 - 1
         rms = value.float().square().mean().sqrt()
         return torch.where(value == 0, value, value + signs * (self.share * rms))
-
-
-def find_ties(
-    module: nn.Module, sets: Sequence[Inputs], scheme: Scheme, outputs: Sequence[Inputs]
-) -> tuple[list[Inputs], list[Inputs]]:
-    """Return the minimum and the maximum of each integer or boolean element, over ``outputs`` and
-    several disturbed runs. Floating-point outputs are returned unchanged."""
-    low, high = (list(map(list, outputs)) for _ in range(2))
-    for seed in range(TIE_RUNS):
-        with keep_state(module), Disturbance(TIE_SHARES[scheme.recipe.activation_bits], seed):
-            disturbed = run_eager(module, sets)
-        for number, tensors in enumerate(disturbed):
-            for index, tensor in enumerate(tensors):
-                if not tensor.is_floating_point():
-                    low[number][index] = torch.minimum(low[number][index], tensor)
-                    high[number][index] = torch.maximum(high[number][index], tensor)
-    return [tuple(one) for one in low], [tuple(one) for one in high]

@@ -9,7 +9,6 @@ predictions and measurements.
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from ci.report.schema import Clipped
 from provisioning.documents import read_bytes
 from provisioning.elf.qnn_build import find_qnn_build
 from provisioning.manifest.reader import manifests_root, read_toml
@@ -122,33 +120,6 @@ def read_terms(version: str = "") -> Terms:
 def digest_terms() -> str:
     """Return the SHA-256 of all files in manifests/rounding."""
     return hashlib.sha256(b"".join(map(read_bytes, list_files()))).hexdigest()
-
-
-# A tensor is clipped if its values leave its range by more than this share of the range.
-CLIPPED = 0.1
-MOST_CLIPPED = 3
-
-
-def list_clipped(
-    ranges: Iterable[tuple[str, bool, float, float, float, float]],
-) -> tuple[Clipped, ...]:
-    """Return the tensors that are clipped, inputs of the model first, then those that are clipped
-    most. Tensors with infinite values are left out. Each of ``ranges`` is a name, whether it is an
-    input, the calibrated range, and the range of the values."""
-    found = []
-    for name, is_input, low, high, seen_low, seen_high in ranges:
-        beyond = max(low - seen_low, seen_high - high) / (high - low)
-        if beyond > CLIPPED and math.isfinite(beyond):
-            one = Clipped(
-                name=name,
-                is_input=is_input,
-                low=low,
-                high=high,
-                seen_low=seen_low,
-                seen_high=seen_high,
-            )
-            found.append((not is_input, -beyond, name, one))
-    return tuple(one for *_, one in sorted(found, key=lambda row: row[:3])[:MOST_CLIPPED])
 
 
 def count_runs(sizes: Iterable[int]) -> int:

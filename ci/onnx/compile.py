@@ -21,22 +21,24 @@ import numpy as np
 import onnx
 from msgspec import structs
 
-from ci.analysis.noise import is_narrow, predict_noise
+from ci.analysis.clipping import find_clipped
+from ci.analysis.noise import predict_noise
 from ci.analysis.parts import find_parts
 from ci.analysis.steps import Step, describe_steps, list_unread
+from ci.analysis.ties import find_ties
 from ci.cases.engine import FLOAT, INPUTS, QUANTIZED, Compiled, Delegation, Staging, needed
 from ci.cases.forked import redirected
 from ci.cases.qnn_files import make_footprint, measure_peak
 from ci.cases.spec import CaseSpec
 from ci.graphs.onnx_file import list_graphs, read_constants
-from ci.graphs.onnx_program import OnnxWriter, Symbol, read_onnx
-from ci.graphs.onnx_reader import parse_model, read_file
+from ci.graphs.onnx_program import read_onnx
+from ci.graphs.onnx_reader import read_file
 from ci.graphs.onnx_session import open_reference, run_sets
 from ci.judging.figures import measure_pooled
 from ci.models.float16_range import MOST_RANGED
 from ci.models.lowering_options import Part
 from ci.models.parts import Candidate
-from ci.models.rounding import TIE_RUNS, TIE_SHARES, find_version, is_poor
+from ci.models.rounding import find_version, is_poor
 from ci.models.schemes import Scheme
 from ci.models.tensors import (
     Layer,
@@ -63,7 +65,7 @@ from ci.onnx.fallback import (
     read_reasons,
     stage,
 )
-from ci.onnx.layers import expose_layers, find_clipped, find_float16_loss, find_loss
+from ci.onnx.layers import expose_layers, find_float16_loss, find_loss
 from ci.onnx.models import Shapes, external_files, read_model
 from ci.onnx.precision import find_asked, list_candidates, list_tensors, name_types
 from ci.onnx.preparation import copy_file, quantize_file, write_normal_form
@@ -75,65 +77,11 @@ from provisioning.doctor.survey.context_binaries import ContextBinary, list_cont
 from provisioning.documents import read_window
 from provisioning.errors import FailedError
 
-FLOATS = {"float16", "float32", "float64", ""}
-ROUNDS = {"QuantizeLinear", "DynamicQuantizeLinear"}
 DRAWS = {
     *("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),
     *("Bernoulli", "Multinomial"),
 }
 Bounds = tuple[list[Arrays], list[Arrays]]
-
-
-def find_ties(
-    model: Path, target: Path, sets: Sequence[Arrays], right: Sequence[Arrays], bits: int
-) -> Bounds:
-    """Return the minimum and the maximum of each integer or boolean element, over ``right``, the
-    model's outputs, and several runs in which the operands of comparisons have errors. ``bits`` are
-    those of an activation, 0 if they are unknown. Floating-point outputs are returned unchanged.
-
-    The disturbed model is written to ``target``.
-    """
-    if all(array.dtype.kind == "f" for array in right[0]):
-        return list(right), list(right)
-    onnx.save(disturb_choices(onnx.load(model), bits), target)
-    session = open_reference(target)
-    low, high = list(map(list, right)), list(map(list, right))
-    for _ in range(TIE_RUNS):
-        for number, outputs in enumerate(run_sets(session, sets)):
-            for index, array in enumerate(outputs):
-                if array.dtype.kind != "f":
-                    low[number][index] = np.minimum(low[number][index], array)
-                    high[number][index] = np.maximum(high[number][index], array)
-    return list(map(tuple, low)), list(map(tuple, high))
-
-
-def disturb_choices(model: onnx.ModelProto, bits: int) -> onnx.ModelProto:
-    """Add an error to each float operand of a node that returns integers or booleans, such as an
-    ArgMax or a comparison, and return the model. Zeros stay zero, as in a program."""
-    graph = parse_model(model, Path(), joins=False)
-    share = TIE_SHARES[bits or (8 if any(map(is_narrow, graph.nodes)) else 16)]
-    writer = OnnxWriter(graph)
-    for node in model.graph.node:
-        chooses = any(graph.dtypes.get(name, "") not in FLOATS for name in node.output if name)
-        written = onnx.NodeProto()
-        written.CopyFrom(node)
-        if chooses and node.op_type not in ROUNDS:
-            for place, name in enumerate(node.input):
-                if graph.dtypes.get(name) == "float32":
-                    written.input[place] = shake(writer.take(name), share, writer).name
-        writer.nodes.append(written)
-    del model.graph.node[:]
-    model.graph.node.extend(writer.nodes)
-    model.graph.initializer.extend(writer.constants.values())
-    return model
-
-
-def shake(value: Symbol, share: float, writer: OnnxWriter) -> Symbol:
-    """Return a value to whose elements, except zeros, this ``share`` of its RMS is added, or from
-    which it is subtracted."""
-    amount = writer.mean(value.square()) ** 0.5 * share
-    changed = value + writer.draw(value, 1.0).sign() * amount
-    return writer.choose(value.abs() > 0.0, changed, value)
 
 
 PROGRAM, CONTEXT = "program", "model.onnx"
@@ -199,7 +147,7 @@ def compile_source(
     disturbed = staging.directory.with_name("disturbed.onnx")
     with needed("the predicted rounding noise"):
         qnn = find_version(Path(options.get("backend_path", "")))
-        read = read_onnx(model, disturbed)
+        read = read_onnx(model, disturbed, plain if calibrated else None)
         noise = predict_noise(read, source.evaluation, reference, qnn=qnn)
     staging.write_noise(noise)
     loss: Loss | None = None
@@ -208,7 +156,7 @@ def compile_source(
     clipped: tuple[Clipped, ...] = ()
     if calibrated and not spec.layers:
         with staging.notes.of("the tensors that leave their calibrated ranges"):
-            clipped = find_clipped(model, plain, disturbed, source.evaluation)
+            clipped = find_clipped(read, source.evaluation)
         with staging.notes.of("the layer at which quantization costs the most"):
             loss = find_loss(model, plain, disturbed, source.evaluation[0], float32)
     staging.enter("lower")
@@ -303,7 +251,7 @@ def write_references(
     disturbed = staging.directory.with_name("disturbed.onnx")
     bits = spec.scheme.recipe.activation_bits
     with needed("the bounds of outputs that are not floating-point"):
-        bounds = find_ties(plain, disturbed, source.evaluation, expected, bits)
+        bounds = find_ties(read_onnx(plain, disturbed), source.evaluation, expected, bits)
     staging.write_bounds(FLOAT, *bounds)
     if not spec.scheme.quantized:
         return model, reference, float32, {}
@@ -313,7 +261,7 @@ def write_references(
     reference = run_reference(quantized, source.evaluation)
     staging.write(QUANTIZED, reference)
     with needed("the bounds of outputs that are not floating-point"):
-        ties = find_ties(quantized, disturbed, source.evaluation, reference, bits)
+        ties = find_ties(read_onnx(quantized, disturbed), source.evaluation, reference, bits)
     staging.write_bounds(QUANTIZED, *ties)
     return quantized, reference, float32, owners
 

@@ -13,12 +13,11 @@ import onnx
 from msgspec import structs
 from onnx import TensorProto, helper, numpy_helper
 
-from ci.graphs.onnx_file import infer, read_constants
+from ci.graphs.onnx_file import QUANTIZED_INPUT, infer, name_result, read_constants
 from ci.graphs.onnx_reader import computes_node
-from ci.graphs.onnx_session import open_reference, run_sets
+from ci.graphs.onnx_session import open_reference
 from ci.judging.figures import measure_pooled
 from ci.models.float16_range import LOST_DB, SPLIT, RangeLoss, find_spoiling
-from ci.models.rounding import list_clipped
 from ci.models.tensors import (
     BEST_DB,
     MOST_BYTES,
@@ -32,10 +31,7 @@ from ci.models.tensors import (
     limit_db,
     make_reading,
 )
-from ci.onnx.precision import QUANTIZED_INPUT, name_result
-from ci.onnx.quantizers import Values
 from ci.onnx.source import Arrays
-from ci.report.schema import Clipped
 from provisioning.errors import FailedError
 
 MOST_VALUES = 1 << 28  # elements held in memory at a time
@@ -390,44 +386,6 @@ def skip_rounding(
                 model.graph.initializer.append(known[name])
                 own.add(name)
     return model
-
-
-def find_clipped(
-    model: Path, plain: Path, scratch: Path, sets: Sequence[Arrays]
-) -> tuple[Clipped, ...]:
-    """Return the values of a quantized model that leave their calibrated ranges on ``sets``.
-
-    ``plain`` is the float32 model. A quantizer that replaces one of its nodes (see skip_rounding)
-    clips values on purpose. ``scratch`` is overwritten with a model that returns the extremes of
-    all values that are quantized.
-    """
-    proto = onnx.load(model)
-    graph, values = proto.graph, Values(proto.graph)
-    limited = find_limiters(onnx.load(plain).graph)
-    ranges = {}
-    for node in [*graph.node]:
-        name = node.input[0] if node.op_type == "QuantizeLinear" else ""
-        replaced = name.removesuffix(QUANTIZED_INPUT) in limited
-        if name and name not in values.constants and not replaced:
-            low, high = values.find_range(node)
-            ranges[name] = (float(low.min()), float(high.max()))
-    del graph.output[:]
-    for name in ranges:
-        for kind in ("ReduceMin", "ReduceMax"):
-            extreme = f"{name}/{kind}"
-            graph.node.append(helper.make_node(kind, [name], [extreme], keepdims=0))
-            graph.output.append(helper.make_tensor_value_info(extreme, TensorProto.FLOAT, []))
-    if not ranges:
-        return ()
-    onnx.save(proto, scratch)
-    made = run_sets(open_reference(scratch), sets)
-    seen = np.asarray(made, np.float64).reshape(len(sets), len(ranges), 2)
-    lows, highs = seen[..., 0].min(0), seen[..., 1].max(0)
-    given = {one.name for one in graph.input}
-    return list_clipped(
-        (name_node(name, values.makers), name in given, *bounds, float(low), float(high))
-        for (name, bounds), low, high in zip(ranges.items(), lows, highs, strict=True)
-    )
 
 
 def list_values(model: onnx.ModelProto) -> dict[str, int]:

@@ -16,7 +16,7 @@ from onnxruntime.quantization import QuantType
 
 from ci.analysis.noise import find_float16
 from ci.facts.finding import NOWHERE
-from ci.graphs.onnx_file import find_origin, read_constants
+from ci.graphs.onnx_file import find_origin, name_result, read_constants
 from ci.graphs.onnx_reader import parse_model
 from ci.models.lowering_options import Part
 from ci.models.parts import Candidate, assign_parts
@@ -42,7 +42,6 @@ WEIGHTS = {
 ELEMENTWISE = frozenset({"Add", "Sub", "Mul", "Div", "Min", "Max", "Pow", "PRelu", "Where"})
 CONVERTS = frozenset({"Quantize", "Dequantize", "Convert", "Cast"})  # QNN's operators
 SIGNED = frozenset({QuantType.QInt4, QuantType.QInt8, QuantType.QInt16})
-QUANTIZED_INPUT = "_QuantizeLinear_Input"
 HALF = 16  # bits of a float in a program
 STATIC = 4  # Qnn_TensorType_t of a constant
 LEAST_DIMS = 2  # of weights, unlike biases
@@ -229,11 +228,6 @@ def _override_weight(node: Any, recipe: Recipe) -> dict[str, Any]:
     if recipe.per_channel and node.op_type in axes:
         override["axis"] = axes[node.op_type]
     return override
-
-
-def name_result(name: str) -> str:
-    """Return the name of a result before onnxruntime's quantizer, which renames outputs."""
-    return name.removesuffix(QUANTIZED_INPUT)
 
 
 def read_quantizers(model: onnx.ModelProto) -> dict[str, tuple[str, int]]:

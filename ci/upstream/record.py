@@ -17,12 +17,14 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ci.analysis.noise import predict_noise
 from ci.analysis.parts import find_parts
+from ci.analysis.ties import find_ties
 from ci.cases.engine import Notes
 from ci.executorch.quantize import NO_GRID, find_grids, round_blocks
 from ci.executorch.toolchain import find_qnn_version
-from ci.graphs.torch_program import read_torch
+from ci.graphs.torch_program import TorchProgram, read_torch
 from ci.graphs.torch_reader import name_operator, read_module
-from ci.models.eager import find_ties, keep_state, run_eager
+from ci.models.eager import keep_state, run_eager
+from ci.models.model import split_module
 from ci.models.schemes import Scheme
 from ci.models.tensors import OutputPart, TensorInfo, add_parts, describe_tensor
 from ci.upstream.capture import Check, Tensors
@@ -146,7 +148,9 @@ def work_out(check: Check) -> tuple[Comparison, dict[Member, Tensors]]:
         arrays[Member.NOISE] = predict_noise(program, [inputs], qnn=find_qnn_version())
     if scheme and not all(output.is_floating_point() for output in check.outputs):
         with torch.no_grad(), lacks.of("the bounds of outputs that are not floating-point"):
-            bounds = find_ties(unnested, [flat], scheme, [tuple(arrays[exact_member])])
+            shaken = TorchProgram(unnested, split_module(unnested))
+            bits = scheme.recipe.activation_bits
+            bounds = find_ties(shaken, [flat], [tuple(arrays[exact_member])], bits)
             arrays[Member.LOW], arrays[Member.HIGH] = (bound[0] for bound in bounds)
     record = Comparison(
         scheme=scheme.value if scheme else "",

@@ -31,9 +31,10 @@ CODE = {
         "ci/onnx/layers.py:expose_layers",
     ),
     "tensors that leave": (
-        "ci/analysis/torch_layers.py:find_clipped",
-        "ci/onnx/layers.py:find_clipped",
+        "ci/analysis/clipping.py:find_clipped",
+        "ci/analysis/clipping.py:find_clipped",
     ),
+    "integers and booleans": ("ci/analysis/ties.py:find_ties", "ci/analysis/ties.py:find_ties"),
     "mixtures of schemes": (
         "ci/models/parts.py:list_candidates",
         "ci/onnx/precision.py:list_candidates",

@@ -14,7 +14,7 @@ from torch.ao.quantization.fx import _decomposed  # noqa: E402
 
 from ci.analysis import noise as noise_module  # noqa: E402
 from ci.analysis.noise import predict_noise  # noqa: E402
-from ci.analysis.torch_layers import expose_layers, find_clipped, find_float16_loss, find_loss  # noqa: E402
+from ci.analysis.torch_layers import expose_layers, find_float16_loss, find_loss  # noqa: E402
 from ci.graphs.torch_program import read_torch  # noqa: E402
 from ci.models.model import Methods  # noqa: E402
 from ci.models.rounding import MOVED, RELATIVE, RUNS  # noqa: E402
@@ -325,19 +325,6 @@ def test_a_buffer_that_the_model_writes_counts_as_an_activation() -> None:
     loss = find_loss(graph, (one,), (one + 0.25,))
     assert loss is not None
     assert (loss.weights_db, loss.behind_db < 40) == (60.0, True)
-
-
-def test_values_outside_their_calibrated_range_are_found() -> None:
-    ((one,), *_) = inputs()
-    graph: Any = torch.export.export(Stateful(), (one,), strict=True).module()
-    assert find_clipped(graph, [(one,)]) == ()
-    found = find_clipped(graph, [(one,), (10 * one,)])
-    assert [(row.name.partition(" [")[0], row.is_input) for row in found] == [
-        ("input values", True),
-        ("the result of add", False),
-    ]
-    assert (found[0].low, found[0].high) == pytest.approx((-12.8, 12.7))
-    assert found[0].seen_high == 10 * one.max()
 
 
 class Phase(nn.Module):

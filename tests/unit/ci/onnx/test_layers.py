@@ -12,11 +12,13 @@ pytest.importorskip("onnxruntime", reason="onnxruntime is not installed in this 
 pytest.importorskip("torch", reason="torch is not installed in this environment")
 from onnx import helper, load, numpy_helper, save
 
+from ci.analysis.clipping import find_clipped
 from ci.graphs.onnx_file import infer
+from ci.graphs.onnx_program import read_onnx
 from ci.graphs.onnx_session import open_reference
 from ci.models.tensors import BEST_DB, MOST_LAYERS
 from ci.onnx import layers
-from ci.onnx.layers import expose_layers, find_clipped, find_float16_loss, find_loss
+from ci.onnx.layers import expose_layers, find_float16_loss, find_loss
 from provisioning.errors import FailedError
 from tests.qnn_provider.models import constant, tensor, write_model
 
@@ -166,8 +168,9 @@ def test_the_weights_alone_are_measured_with_the_clip_that_the_quantizer_removed
     plain = write_clip(tmp_path / "plain.onnx", 0.0, 0.5)
     model = write_clip(tmp_path / "quantized.onnx", 0.0, 0.5)
     assert lose(model, run(plain), plain=plain).weights_db == BEST_DB  # no weight is quantized
-    assert find_clipped(model, plain, tmp_path / "scratch.onnx", [(GIVEN,)]) == ()
-    (clipped,) = find_clipped(model, model, tmp_path / "scratch.onnx", [(GIVEN,), (-2 * GIVEN,)])
+    scratch = tmp_path / "scratch.onnx"
+    assert find_clipped(read_onnx(model, scratch, plain), [(GIVEN,)]) == ()
+    (clipped,) = find_clipped(read_onnx(model, scratch, model), [(GIVEN,), (-2 * GIVEN,)])
     assert (clipped.is_input, clipped.low, round(clipped.high, 6)) == (False, 0.0, 0.5)
     assert clipped.seen_low < 0 < 1 < clipped.seen_high
 

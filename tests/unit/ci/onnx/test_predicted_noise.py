@@ -23,6 +23,7 @@ from ci.graphs.onnx_program import (
     write_changes,
 )
 from ci.graphs.onnx_session import open_reference
+from ci.graphs.run import Recipe
 from ci.models.rounding import (
     CARRY_SHARE,
     CARRY_STEPS,
@@ -371,7 +372,8 @@ def test_a_graph_with_inserted_noise_reads_as_its_snapshot(
     program = OnnxProgram(model, Path())
     graph = program.graphs[METHOD]
     writer = OnnxWriter(graph)
-    written = write_changes(program.model.graph, find_errors(graph, TERMS), writer)
+    recipe = Recipe(find_errors(graph, TERMS))
+    written, _ = write_changes(program.model.graph, recipe, writer)
     drawn = (
         f"{tensor_proto.name} = {value.dtype} {value}"
         for tensor_proto in writer.constants.values()

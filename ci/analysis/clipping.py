@@ -1,0 +1,96 @@
+"""Finds the values of a quantized model that leave their calibrated ranges."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ci.graphs.graph import Graph, Node
+from ci.graphs.operators import is_quantizer
+from ci.graphs.run import Program, Recipe, Tools, Value
+from ci.report.schema import Clipped
+
+# A value is clipped if it leaves its range by more than this share of the range.
+CLIPPED = 0.1
+MOST_CLIPPED = 3
+
+
+class Bounds(NamedTuple):
+    low: float
+    high: float
+
+
+def find_clipped(program: Program, sets: Sequence[Any]) -> tuple[Clipped, ...]:
+    """Return the values of a quantized model that are clipped on ``sets``, inputs of the model
+    first, then those that are clipped most. Values that are infinite are left out, and so are those
+    that a quantizer limits on purpose (Program.limited)."""
+    quantizers = {
+        method: [node for node in list_quantizers(graph) if node.reads[0] not in program.limited]
+        for method, graph in program.graphs.items()
+    }
+    recipes = {
+        method: Recipe(watched=[*dict.fromkeys(node.reads[0] for node in nodes)], watch=watch)
+        for method, nodes in quantizers.items()
+        if nodes
+    }
+    if not recipes:
+        return ()
+    records = program.prepare(recipes).record(sets)
+    clipped = []
+    for method, nodes in quantizers.items():
+        graph = program.graphs[method]
+        for node in nodes:
+            name = node.reads[0]
+            extremes = [
+                record[method].values[name] for record in records if name in record[method].values
+            ]
+            if extremes:
+                seen = Bounds(float(np.min(extremes)), float(np.max(extremes)))
+                clipped += describe_clipped(graph, name, find_range(node), seen)
+    clipped.sort(key=lambda pair: (not pair[1].is_input, -pair[0], pair[1].name))
+    return tuple(tensor for _, tensor in clipped[:MOST_CLIPPED])
+
+
+def watch(value: Value, tools: Tools) -> Value:
+    """Record the extremes of a value."""
+    return tools.find_extremes(value)
+
+
+def list_quantizers(graph: Graph) -> Iterator[Node]:
+    """Yield the nodes that quantize other values than constants to a known range."""
+    for node in graph.nodes:
+        has_range = {"scale", "zero_point"} <= node.numbers.keys()
+        if is_quantizer(node.operator) and has_range and node.reads[0] not in graph.constants:
+            yield node
+
+
+def find_range(quantizer: Node) -> Bounds:
+    """Return the lowest and the highest value that a quantizer can represent."""
+    scales, zeros = (np.asarray(quantizer.numbers[name]) for name in ("scale", "zero_point"))
+    low, high = (quantizer.numbers[name][0] for name in ("quant_min", "quant_max"))
+    lowest, highest = scales * (low - zeros), scales * (high - zeros)
+    return Bounds(float(lowest.min()), float(highest.max()))
+
+
+def describe_clipped(
+    graph: Graph, name: str, calibrated: Bounds, seen: Bounds
+) -> Iterator[tuple[float, Clipped]]:
+    """Yield the description of a value, if it is clipped, and the share of the range by which it
+    leaves the range."""
+    size = calibrated.high - calibrated.low
+    beyond = max(calibrated.low - seen.low, seen.high - calibrated.high) / size
+    if beyond > CLIPPED and math.isfinite(beyond):
+        maker = graph.list_makers().get(name)
+        label = f"the result of {maker.label}{maker.place.mark}" if maker else f"input {name!r}"
+        clipped = Clipped(
+            name=label,
+            is_input=maker is None,
+            low=calibrated.low,
+            high=calibrated.high,
+            seen_low=seen.low,
+            seen_high=seen.high,
+        )
+        yield beyond, clipped
