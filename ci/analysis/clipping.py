@@ -39,7 +39,7 @@ def find_clipped(program: Program, sets: Sequence[Any]) -> tuple[Clipped, ...]:
     if not recipes:
         return ()
     records = program.prepare(recipes).record(sets)
-    clipped = []
+    clipped: list[tuple[float, Clipped]] = []
     for method, nodes in quantizers.items():
         graph = program.graphs[method]
         for node in nodes:

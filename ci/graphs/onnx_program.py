@@ -87,8 +87,8 @@ class OnnxProgram:
         limits it as the quantizer does."""
         source = quantizer.input[0]
         limiter = self.limiters.get(name_result(source))
-        is_removed = source in computed and limiter is not None
-        if not is_removed or computed[source].op_type == limiter.op_type:
+        maker = computed.get(source)
+        if limiter is None or maker is None or maker.op_type == limiter.op_type:
             return helper.make_node("Identity", [source], [*quantizer.output])
         passed = helper.make_node(
             limiter.op_type, [source, *limiter.input[1:]], [*quantizer.output]

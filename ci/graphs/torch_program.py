@@ -201,7 +201,7 @@ class _Interpreter(Interpreter):
 
     def run_node(self, n: Node) -> Any:
         first = n.args[0] if n.args else None
-        value = self.env[first] if n in self.unrounded else super().run_node(n)  # type: ignore[index]
+        value = self.env[first] if n in self.unrounded else super().run_node(n)
         if n.op == "output":
             leaves = (leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor))
             self.outputs = tuple(map(_to_array, leaves))
