@@ -86,7 +86,7 @@ class Finding(Struct, frozen=True):
     line: int
     text: str
     source: tuple[str, ...]
-    seen: bool
+    is_seen: bool = msgspec.field(name="seen")
     versions: str = ""
     count: int = 1
     consequence_of: str = ""
@@ -165,7 +165,7 @@ class Explanation(Struct, frozen=True):
 
 
 @dataclass
-class _Seen:
+class _Match:
     line: int
     text: str
     values: Mapping[str, str]
@@ -178,7 +178,7 @@ class _Scan:
     was taken for, if it had no end: the next part of the log continues it."""
 
     rules: Sequence[Rule]
-    seen: dict[str, _Seen] = field(default_factory=dict)
+    matches: dict[str, _Match] = field(default_factory=dict)  # rule: its first line
     unknown: list[Unknown] = field(default_factory=list)
     unknown_count: int = 0
     lines: int = 0
@@ -200,7 +200,7 @@ class _Scan:
         self.places += count_places(starts.decode("utf-8", "replace"))
         log_texts = {text for rule in self.rules for text in (*rule.log, *rule.unless)}
         self.contained |= {text for text in log_texts if text.encode() in shapes}
-        known: dict[int, str] = {0: ""} if self.tail == "known" else {}  # start of a line: rule
+        rule_by_start: dict[int, str] = {0: ""} if self.tail == "known" else {}
         new: list[tuple[int, str]] = []
         numbered: dict[str, list[tuple[int, str]]] = {}  # lines with a number of a family
         for rule in self.rules:
@@ -213,19 +213,20 @@ class _Scan:
                     numbered[rule.family] = [line for line in lines if family.find(line[1])]
                 lines = numbered[rule.family]
             for start, line in lines:
-                if start in known or (values := rule.find(line)) is None:
+                if start in rule_by_start or (values := rule.find(line)) is None:
                     continue
-                known[start] = rule.id
-                if had := self.seen.get(rule.id):
-                    had.count += 1
+                rule_by_start[start] = rule.id
+                if match := self.matches.get(rule.id):
+                    match.count += 1
                 else:
                     number = self.lines + chunk.count(b"\n", 0, start) + 1
-                    self.seen[rule.id] = _Seen(number, line.strip(), values)
+                    self.matches[rule.id] = _Match(number, line.strip(), values)
                     new.append((start, rule.id))
-        unknown = self._find_unknown(chunk, low, set(known))
-        self._find_operators(chunk, low, shapes, known | dict.fromkeys(unknown, ""), new)
+        unknown = self._find_unknown(chunk, low, set(rule_by_start))
+        error_lines = rule_by_start | dict.fromkeys(unknown, "")
+        self._find_operators(chunk, low, shapes, error_lines, new)
         last = chunk.rfind(b"\n") + 1
-        kind = "known" if last in known else "unknown" if last in unknown else "open"
+        kind = "known" if last in rule_by_start else "unknown" if last in unknown else "open"
         self.tail = kind if last < len(chunk) else ""
         self.lines += chunk.count(b"\n")
 
@@ -234,11 +235,11 @@ class _Scan:
         chunk: bytes,
         low: bytes,
         shapes: bytes,
-        known: Mapping[int, str],
+        rule_by_start: Mapping[int, str],
         new: Sequence[tuple[int, str]],
     ) -> None:
-        """Keep the operators that the ``known`` lines name and, for each rule with its first line
-        in this chunk (``new``), the last operator on which work began before it."""
+        """Keep the operators that the lines of ``rule_by_start`` name and, for each rule with its
+        first line in this chunk (``new``), the last operator on which work began before it."""
         begun: dict[int, str] = {}
         for naming in read_namings():
             literals = [text for text in naming.literals if text.translate(None, _DIGITS) in shapes]
@@ -247,8 +248,8 @@ class _Scan:
                     continue
                 if naming.is_begin:
                     begun[start] = match["name"]
-                elif start in known:
-                    named = self.operators.setdefault(known[start], {})
+                elif start in rule_by_start:
+                    named = self.operators.setdefault(rule_by_start[start], {})
                     if len(named) < MOST_OPERATORS:
                         number = self.lines + chunk.count(b"\n", 0, start) + 1
                         named.setdefault(match["name"], number)
@@ -259,15 +260,16 @@ class _Scan:
             elif self.last_begun:
                 self.begun.append(msgspec.structs.replace(self.last_begun, rule=rule))
 
-    def _find_unknown(self, chunk: bytes, low: bytes, known: set[int]) -> set[int]:
-        """Count the error lines of ``chunk`` that are not ``known``, and return their starts."""
+    def _find_unknown(self, chunk: bytes, low: bytes, explained: set[int]) -> set[int]:
+        """Count the error lines of ``chunk`` whose starts are not ``explained``, and return their
+        starts."""
         unknown_lines: dict[int, str] = {}
         if self.unknown_count >= MOST_UNKNOWN:
             return set()
         if self.tail == "unknown":
-            known = known | {0}
+            explained = explained | {0}
         for start, line in _find_lines(chunk, low, _MARKS):
-            if start not in known and _ERROR.search(line) and not _QUOTED.search(line):
+            if start not in explained and _ERROR.search(line) and not _QUOTED.search(line):
                 unknown_lines[start] = line.strip()
         self.unknown_count += len(unknown_lines)
         for start in sorted(unknown_lines)[: SHOWN_UNKNOWN - len(self.unknown)]:
@@ -376,7 +378,7 @@ def is_in_its_log(rule: Rule, scan: _Scan) -> bool:
     return is_needed and scan.contained.isdisjoint(rule.unless)
 
 
-def find_other(rule: Rule, taken: _Seen, scan: _Scan) -> Rule | None:
+def find_other(rule: Rule, taken: _Match, scan: _Scan) -> Rule | None:
     """Return the next rule that matches a line, which ``rule`` has taken in a log that is not its
     own, and note the line for it. Whether the log is the rule's own is only known at its end."""
     low = taken.text.lower().encode()
@@ -386,67 +388,57 @@ def find_other(rule: Rule, taken: _Seen, scan: _Scan) -> Rule | None:
         if candidate.literals and not any(text.strip() in low for text in candidate.literals):
             continue
         if (values := candidate.find(taken.text)) is not None:
-            lines = [_Seen(taken.line, taken.text, values, taken.count)]
-            if had := scan.seen.get(candidate.id):
-                lines.append(had)
+            lines = [_Match(taken.line, taken.text, values, taken.count)]
+            if earlier := scan.matches.get(candidate.id):
+                lines.append(earlier)
             first = min(lines, key=lambda match: match.line)
             count = sum(match.count for match in lines)
-            scan.seen[candidate.id] = _Seen(first.line, first.text, first.values, count)
+            scan.matches[candidate.id] = _Match(first.line, first.text, first.values, count)
             return candidate
     return None
 
 
 def _conclude(file: str, scan: _Scan) -> Explanation:
     """Sort the matched rules into causes, consequences, notes and harmless lines."""
-    matched = [rule for rule in scan.rules if rule.id in scan.seen]
-    for rule in [one for one in matched if not is_in_its_log(one, scan)]:
+    matched = [rule for rule in scan.rules if rule.id in scan.matches]
+    for rule in [rule for rule in matched if not is_in_its_log(rule, scan)]:
         matched.remove(rule)
-        taken = scan.seen.pop(rule.id)
+        taken = scan.matches.pop(rule.id)
         next_rule = find_other(rule, taken, scan)
         if not next_rule:
             scan.unknown.append(Unknown(taken.line, taken.text))
             scan.unknown_count += taken.count
         elif next_rule not in matched:
             matched.append(next_rule)
-    scan.unknown.sort(key=lambda one: one.line)
-    matched.sort(key=lambda rule: scan.seen[rule.id].line)
+    scan.unknown.sort(key=lambda line: line.line)
+    matched.sort(key=lambda rule: scan.matches[rule.id].line)
     ids = {rule.id for rule in matched}
-    follows = {
-        rule.id: next((one for one in rule.consequence_of if one in ids), "") for rule in matched
-    }
+    follows = {}  # rule: the matched rule that is its cause
+    for rule in matched:
+        follows[rule.id] = next((cause for cause in rule.consequence_of if cause in ids), "")
 
     def pick(role: Role) -> list[Rule]:
-        return [one for one in matched if one.role is role]
+        return [rule for rule in matched if rule.role is role]
 
-    first = {one.id for one in pick(Role.CAUSE) if not follows[one.id]}
-    first |= {follows[one.id] for one in pick(Role.CAUSE)} & {one.id for one in pick(Role.HINT)}
+    first = {rule.id for rule in pick(Role.CAUSE) if not follows[rule.id]}
+    followed = {follows[rule.id] for rule in pick(Role.CAUSE)}
+    first |= followed & {hint.id for hint in pick(Role.HINT)}
     symptoms, guessed = pick(Role.SYMPTOM), set()
     if not first:
         areas = {symptom.area for symptom in symptoms}
         if Area.ONNX in areas:  # onnxruntime's symptoms, and QNN's reasons
             areas.add(Area.LOWERING)
-        hints = [one for one in pick(Role.HINT) if not follows[one.id]]
+        hints = [hint for hint in pick(Role.HINT) if not follows[hint.id]]
         first = {hint.id for hint in hints if hint.area in areas}
         if not first and areas.intersection(_GENERAL):
             first = guessed = {hint.id for hint in hints}
-    causes = [one for one in matched if one.id in first]
-    notes = [one for one in pick(Role.HINT) if one not in causes]
+    causes = [rule for rule in matched if rule.id in first]
+    notes = [hint for hint in pick(Role.HINT) if hint not in causes]
     if not causes:
         causes, symptoms = symptoms[:1], symptoms[1:]
-    left = [one for one in pick(Role.CAUSE) if one not in causes]
-    consequences = sorted(left + symptoms, key=lambda rule: scan.seen[rule.id].line)
+    later_causes = [rule for rule in pick(Role.CAUSE) if rule not in causes]
+    consequences = sorted(later_causes + symptoms, key=lambda rule: scan.matches[rule.id].line)
     name = causes[0].id if causes else ""
-    # A failure to lower is that of the operator at work, if no line of it names another one.
-    begun = [
-        one
-        for one in scan.begun
-        if name == one.rule and causes[0].area in _OF_OPERATORS and not scan.operators
-    ]
-    operators = [
-        Operator(operator, line, rule)
-        for rule, named in scan.operators.items()
-        for operator, line in named.items()
-    ]
     place = find_place(scan.places)
     return Explanation(
         file=file,
@@ -459,8 +451,20 @@ def _conclude(file: str, scan: _Scan) -> Explanation:
         harmless=tuple(_find(rule, scan, place) for rule in pick(Role.HARMLESS)),
         unknown=tuple(scan.unknown),
         unknown_count=scan.unknown_count,
-        operators=tuple(sorted([*operators, *begun], key=lambda one: one.line)),
+        operators=_list_operators(scan, causes),
     )
+
+
+def _list_operators(scan: _Scan, causes: Sequence[Rule]) -> tuple[Operator, ...]:
+    """Return the operators that lines name, or, if there are none, the one on which work began last
+    before a failure to lower."""
+    operators = []
+    for rule, line_by_operator in scan.operators.items():
+        for name, line in line_by_operator.items():
+            operators.append(Operator(name, line, rule))
+    if not operators and causes and causes[0].area in _OF_OPERATORS:
+        operators = [operator for operator in scan.begun if operator.rule == causes[0].id]
+    return tuple(sorted(operators, key=lambda operator: operator.line))
 
 
 def _find(
@@ -468,7 +472,7 @@ def _find(
 ) -> Finding:
     """Return the finding of a matched rule. ``place`` is where the log was made; a line that shows
     its own place overrules it."""
-    matched = scan.seen[rule.id]
+    matched = scan.matches[rule.id]
     own_place = find_place(count_places(matched.text.lower().translate(_NO_DIGITS)))
     # A line that names a library for aarch64 may be from the computer that has it for a board.
     is_certain = own_place not in (Place.UNKNOWN, Place.BOARD)
@@ -497,7 +501,7 @@ def _find(
         line=matched.line,
         text=matched.text,
         source=rule.source,
-        seen=rule.seen,
+        is_seen=rule.is_seen,
         versions=rule.versions,
         count=matched.count,
         consequence_of=consequence_of,

@@ -45,8 +45,8 @@ def advise(text: str) -> str:
 
     The rules are not meant to match this project's errors, because those already name a fix.
     """
-    known = find_known(text, read_rules())
-    return f"{known.fix} ({known.cause})" if known else ""
+    finding = find_known(text, read_rules())
+    return f"{finding.fix} ({finding.cause})" if finding else ""
 
 
 def annotate(explanations: Sequence[Explanation]) -> Iterator[Annotation]:
@@ -67,8 +67,8 @@ def _list_operators(operators: Sequence[Operator]) -> str:
     for operator in operators[:SHOWN_OPERATORS]:
         last = ", the last one before" if operator.is_last else ""
         named.append(f"{_cut(operator.name)} (line {operator.line}{last})")
-    if others := len(operators) - len(named):
-        named.append(f"{others} {'other' if others == 1 else 'others'}")
+    if unnamed_count := len(operators) - len(named):
+        named.append(f"{unnamed_count} {'other' if unnamed_count == 1 else 'others'}")
     return ", ".join(named)
 
 

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from enum import Enum
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -58,7 +59,7 @@ _X86 = re.compile(r"x_[-_./]|amd\b")  # also without digits
 def count_places(lines: str) -> Counter[Place]:
     """Return how often lines show each kind of place. ``lines`` are in lower case and without
     digits."""
-    counts = Counter({place: len(found.findall(lines)) for place, found in _LINES.items()})
+    counts = Counter({place: len(pattern.findall(lines)) for place, pattern in _LINES.items()})
     if _X86.search(lines):  # a computer that has libraries for a board
         del counts[Place.BOARD]
     return counts
@@ -95,16 +96,16 @@ class Family(Struct, frozen=True, forbid_unknown_fields=True):
         """Return the texts of the first known number in ``line``: ``code`` and ``other``, each a
         number with its name, and ``meaning``, that of ``code``. Returns None if there is none, or
         none of ``codes``."""
-        for found in re.finditer(self.pattern, line):
-            texts = {group: text for group, text in found.groupdict().items() if text}
+        for match in re.finditer(self.pattern, line):
+            texts = {group: text for group, text in match.groupdict().items() if text}
             low = texts.pop("low", "")
             values = {group: self._parse(text) for group, text in texts.items()}
             code = values.setdefault("code", hex(int(low or "0", 16) + DSP_OFFSET))
             is_known = self.numbers.keys() >= set(values.values())
             if is_known and (not codes or int(code, 16) in codes):
                 named = {
-                    group: f"{self._show(one)} ({self.numbers[one][0]})"
-                    for group, one in values.items()
+                    group: f"{self._show(key)} ({self.numbers[key][0]})"
+                    for group, key in values.items()
                 }
                 return {**named, "meaning": self.numbers[code][1]}
         return None
@@ -128,12 +129,12 @@ def read_families() -> dict[str, Family]:
     """Return the families of manifests/policies/codes.toml by name. Raises ManifestError if the
     file is invalid."""
     tables = read_policy("codes", dict[str, Family])
-    found = {}
+    families = {}
     for name, family in tables.items():
         rows = tables[family.like or name].numbers
         numbers = {hex(int(key, 16)): named for key, named in rows.items()}
-        found[name] = replace(family, numbers=numbers)
-    return found
+        families[name] = replace(family, numbers=numbers)
+    return families
 
 
 class Role(Enum):
@@ -206,10 +207,10 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
     ``number`` is that of its id, such as QNN1203, and never changes. ``headline`` has at most
     HEADLINE_CHARS characters; ``detail`` continues it. ``proof`` is the file with the tried remedy,
     or empty if the remedy is a suggestion. ``places`` has what is different at one kind of place.
-    ``source`` lists links, or the word ``experiment``. ``seen`` is true if this project saw such a
-    line itself. ``consequence_of`` lists ids of rules. If one of these rules also matches a line of
-    the log, this rule's line is its consequence. ``matches`` is an example of a line that the rule
-    matches, and ``rejects`` is an example of one that it does not match.
+    ``source`` lists links, or the word ``experiment``. The key ``seen`` is true if this project saw
+    such a line itself. ``consequence_of`` lists ids of rules. If one of these rules also matches a
+    line of the log, this rule's line is its consequence. ``matches`` is an example of a line that
+    the rule matches, and ``rejects`` is an example of one that it does not match.
     """
 
     id: str
@@ -224,7 +225,7 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
     proof: str = ""
     certainty: Certainty = Certainty.KNOWN
     places: dict[Place, Variant] = {}
-    seen: bool = False
+    is_seen: bool = msgspec.field(default=False, name="seen")
     text: tuple[str, ...] = ()
     pattern: str = ""
     code: int = 0
@@ -241,7 +242,7 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if not (self.text or self.pattern or self.code or self.family):
             raise ValueError(f"{self.id}: the rule has no text, pattern, code or family")
-        if any(len(one.strip()) < 3 for one in self.text):
+        if any(len(text.strip()) < 3 for text in self.text):
             raise ValueError(
                 f"{self.id}: a text of fewer than three characters matches nearly every log"
             )
@@ -256,9 +257,9 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
     def literals(self) -> tuple[bytes, ...]:
         """Texts in lower case. Each line that the rule matches contains at least one of them. A
         rule that has only a pattern has no literals."""
-        spelled = [one.removeprefix("0x") for one in spell_code(self.code)] if self.code else ()
+        spelled = [code.removeprefix("0x") for code in spell_code(self.code)] if self.code else ()
         family = read_families()[self.family].text if self.family else ()
-        return tuple(one.lower().encode() for one in (*self.text, *spelled, *self.names, *family))
+        return tuple(text.lower().encode() for text in (*self.text, *spelled, *self.names, *family))
 
     def find(self, line: str) -> Mapping[str, str] | None:
         """Return the values of the texts' braces for a line that contains one of ``literals``, or
@@ -267,7 +268,7 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
             return None
         if self.code and not self._has_code(line):
             low = line.lower()
-            if not any(one.lower() in low for one in self.text):
+            if not any(text.lower() in low for text in self.text):
                 return None
         groups: Mapping[str, str] = {}
         if self.pattern:
@@ -281,10 +282,10 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
 
     def _has_code(self, line: str) -> bool:
         """Return whether ``line`` contains the rule's error number, or its name."""
-        found = _code_expression(self.code, self.names).search(line)
-        if not found:
+        match = _code_expression(self.code, self.names).search(line)
+        if not match:
             return False
-        return found[0] in self.names or not _STATUSES.search(line)
+        return match[0] in self.names or not _STATUSES.search(line)
 
     def fill(self, text: str, values: Mapping[str, str]) -> str:
         """Return one of the rule's texts with ``values`` for its braces."""
@@ -335,10 +336,10 @@ def read_rules() -> tuple[Rule, ...]:
     """Return the rules of manifests/policies/errors.toml, symptoms last. Raises ManifestError if
     the file is invalid."""
     rules = read_policy("errors", _File).rule
-    known = {rule.id for rule in rules}
+    ids = {rule.id for rule in rules}
     named = {name for rule in rules for name in rule.consequence_of}
-    unknown = ", ".join(sorted(named - known))
-    if min(len(known), len({rule.finding_id for rule in rules})) < len(rules) or unknown:
+    unknown = ", ".join(sorted(named - ids))
+    if min(len(ids), len({rule.finding_id for rule in rules})) < len(rules) or unknown:
         raise ManifestError(
             "manifests/policies/errors.toml is not consistent",
             why=f"consequence_of names unknown ids: {unknown}" if unknown else "an id occurs twice",
@@ -434,7 +435,7 @@ def make_rules(rows: Iterable[Advice]) -> tuple[Rule, ...]:
             matches="",
             rejects="",
             source=("policy",),
-            seen=True,
+            is_seen=True,
         )
         for number, row in enumerate(rows, 1)
         if row.pattern

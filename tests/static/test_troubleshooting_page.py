@@ -125,7 +125,7 @@ def _describe_sources(rule: Rule) -> str:
         found = re.fullmatch(r"https://github\.com/([\w.-]+/[\w.-]+)/(?:issues|pull)/(\d+)", one)
         name = one if found is None else f"{found[1].removeprefix(UPSTREAM)}#{found[2]}"
         links.append("our experiment" if one == "experiment" else f"[{_shorten(name)}]({one})")
-    seen = [] if rule.seen else ["read only"]
+    seen = [] if rule.is_seen else ["read only"]
     return ", ".join([*links, *filter(None, [_escape(rule.versions)]), *seen])
 
 

@@ -297,7 +297,7 @@ def test_an_explanation_of_two_logs_reads_as_its_snapshot() -> None:
     one = Explanation(
         file="first.log",
         lines=90,
-        causes=(find(1, versions="QNN 2.1"), find(2, seen=False, certainty=Certainty.GUESS)),
+        causes=(find(1, versions="QNN 2.1"), find(2, is_seen=False, certainty=Certainty.GUESS)),
         consequences=(
             find(3, consequence_of="rule-1"),
             find(4, consequence_of="rule-1"),

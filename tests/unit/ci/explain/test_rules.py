@@ -65,7 +65,7 @@ def test_a_rule_matches_its_line_alone_and_names_what_is_known(rule: Rule) -> No
     assert all(remedy.text for remedy in found.remedies)
     assert rule.source
     assert all(one == "experiment" or one.startswith("https://") for one in rule.source)
-    assert rule.seen or "experiment" not in rule.source or rule.role is not Role.CAUSE
+    assert rule.is_seen or "experiment" not in rule.source or rule.role is not Role.CAUSE
     assert not rule.proof or Path(rule.proof).exists()
     if rule.area in (Area.LOADING, Area.RUNNING, Area.DEVICE, Area.ONNX):
         every = find_all(f"{LOGCAT}{rule.matches}", RULES)
