@@ -59,6 +59,7 @@ from ci.facts.kinds import (
     NO_NODE,
     NO_OUTPUTS,
     ON_CPU,
+    PART,
     RETYPED,
     RUNNER,
     UNEXPECTED,
@@ -389,7 +390,9 @@ class CaseJudge:
         where = Advice(where=tuple(filter(None, [departure.text])), places=places)
         with self.notes.of("the place where the model loses accuracy"):
             loss = compiled.loss
-            if loss and loss.name and question in {Question.QUANTIZED, Question.PROOF}:
+            # The loss is that of the whole output: where a part is lost, it names another layer.
+            is_whole = question in {Question.QUANTIZED, Question.PROOF} and finding.id != PART.id
+            if loss and loss.name and is_whole:
                 where += Advice(where=(describe_loss(loss),), places=loss.origin.places)
                 where += suggest_mixture(self.spec, loss)
         return self.name_culprit(finding, faults).explained(advice + where)

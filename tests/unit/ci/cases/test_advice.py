@@ -15,7 +15,7 @@ from ci.cases.judged import CaseJudge, find_floats
 from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import CaseSpec
 from ci.facts.finding import NO_ADVICE, WORDS, Advice, Cause, Certainty, Finding, Origin
-from ci.facts.kinds import NO_OUTPUTS, NOT_LOWERED, QUANTIZED_BADLY
+from ci.facts.kinds import NO_OUTPUTS, NOT_LOWERED, PART, QUANTIZED_BADLY
 from ci.facts.kinds import NOISE as NOISE_KIND
 from ci.facts.known_fault import KnownFault
 from ci.judging.causes import UNKNOWN, Departure
@@ -33,7 +33,7 @@ from ci.judging.verdict import (
     find_patterns,
 )
 from ci.models.schemes import Scheme
-from ci.models.tensors import Layer, OutputPart, Range, TensorInfo
+from ci.models.tensors import Layer, Loss, OutputPart, Range, TensorInfo
 from ci.report.schema import Status, Threshold, TypeShare
 from tests.build.setups import make_options
 from tests.stand_ins.lanes import make_references
@@ -237,6 +237,22 @@ def test_the_runner_is_not_suspected_if_a_layer_is_wrong(tmp_path: Path) -> None
             NOISE_KIND.find("too far"), verdict, compiled, is_traceable=True
         )
         assert explained.causes == causes
+
+
+def test_a_lost_part_does_not_name_the_layer_at_which_the_whole_output_loses(
+    tmp_path: Path,
+) -> None:
+    options = make_options(policy=read_emulator_policy())
+    judge_case = CaseJudge(CaseSpec("mlp", Scheme.A8W8, "SM8650"), options, tmp_path, "x")
+    verdict: Any = SimpleNamespace(advice=NO_ADVICE, explained_advice=NO_ADVICE)
+    loss = Loss("stem", before_db=60.0, behind_db=30.0, weights_db=50.0)
+    compiled: Any = SimpleNamespace(delegation=Delegation(1, 0, 1), loss=loss)
+    places = {}
+    for kind in (QUANTIZED_BADLY, PART):
+        finding = kind.find("SQNR 0.3 dB")
+        explained = judge_case.explain(finding, verdict, compiled, is_traceable=True)
+        places[kind.id] = any("stem" in line for line in explained.where)
+    assert places == {QUANTIZED_BADLY.id: True, PART.id: False}
 
 
 def test_nodes_that_read_garbled_indices_are_not_left_to_the_cpu(tmp_path: Path) -> None:
