@@ -11,7 +11,7 @@ NARROW = np.linspace(0.346574, 0.346575, 9, dtype=np.float32)  # 1e-6 wide; its 
 
 
 @pytest.mark.parametrize(
-    ("wanted", "given", "difference"),
+    ("right", "changed", "difference"),
     [
         (NARROW, NARROW + np.float32(6e-8), 0.0),
         (NARROW, NARROW + np.float32(4.8e-7), "output 0 differs by 0.1"),
@@ -28,12 +28,12 @@ NARROW = np.linspace(0.346574, 0.346575, 9, dtype=np.float32)  # 1e-6 wide; its 
     ],
 )
 def test_differences_are_measured_relative_to_the_range_of_the_output(
-    wanted: object, given: object, difference: float | str
+    right: object, changed: object, difference: float | str
 ) -> None:
     if isinstance(difference, str):
         with pytest.raises(Different) as caught:
-            compare_arrays([wanted], [given], 1e-5, "the given inputs")
+            compare_arrays([right], [changed], 1e-5, "the given inputs")
         assert str(caught.value).startswith(difference)
     else:
-        found = compare_arrays([wanted], [given], 1e-5, "the given inputs")
-        assert found == pytest.approx(difference, rel=0.05)
+        measured = compare_arrays([right], [changed], 1e-5, "the given inputs")
+        assert measured == pytest.approx(difference, rel=0.05)

@@ -31,9 +31,9 @@ LIMITS = SimpleNamespace(limits_of=lambda *_: SimpleNamespace(min_sqnr_db=15.0))
 def mended(scheme: str, sqnr_db: float, recipe: Recipe | None = None) -> Mended:
     """A case whose SQNR with a recipe is known; from 20 dB on it is green."""
     case = judged(scheme, sqnr_db)
-    one = Mended(CaseSpec("net", Scheme(scheme), "SM8650", Source("net.py:factory")), case)
-    one.recipe = recipe or Recipe()
-    return one
+    mended_case = Mended(CaseSpec("net", Scheme(scheme), "SM8650", Source("net.py:factory")), case)
+    mended_case.recipe = recipe or Recipe()
+    return mended_case
 
 
 def judged(scheme: str, sqnr_db: float) -> Case:
@@ -48,13 +48,13 @@ def mending(folder: Path, cases: list[Mended], sqnr_db: float, fault: str) -> Me
         options=SimpleNamespace(jobs=1, policy=LIMITS, timeout_s=9),
         pool=SimpleNamespace(close=None),
     )
-    made = Mending(setup, SimpleNamespace(step=str), float("inf"))  # type: ignore[arg-type]
+    run = Mending(setup, SimpleNamespace(step=str), float("inf"))  # type: ignore[arg-type]
     for case in cases:
-        name = made.name(case.spec, ("r",))
-        made.attempts[name] = Attempt(names=("r",), fault=fault)
+        name = run.name(case.spec, ("r",))
+        run.attempts[name] = Attempt(names=("r",), fault=fault)
         if case.recipe == Recipe():
-            made.verdicts[case.spec, REWRITTEN] = judged(case.spec.scheme.value, sqnr_db)
-    return made
+            run.verdicts[case.spec, REWRITTEN] = judged(case.spec.scheme.value, sqnr_db)
+    return run
 
 
 @pytest.mark.parametrize(
@@ -97,10 +97,10 @@ def test_a_scheme_and_the_one_that_falls_back_to_it_get_one_recipe(
 def test_a_case_without_a_remedy_falls_back_to_a_passing_scheme_of_its_model(
     tmp_path: Path, sqnr_db: float, recipe: Recipe
 ) -> None:
-    red, other = mended("16a8w", 3), mended("fp16", sqnr_db, REWRITTEN)
-    found = (NOISE.find("not faithful"),)
-    red.search = Search(structs.replace(red.before, findings=found), (), schemes=("fp16",))
-    mending(tmp_path, [], 0, "").fall_back([red, other])
+    red, green = mended("16a8w", 3), mended("fp16", sqnr_db, REWRITTEN)
+    findings = (NOISE.find("not faithful"),)
+    red.search = Search(structs.replace(red.before, findings=findings), (), schemes=("fp16",))
+    mending(tmp_path, [], 0, "").fall_back([red, green])
     assert red.recipe == recipe
     assert red.is_green is (recipe != Recipe())
 
@@ -109,7 +109,7 @@ LOSSY, CPU_NODE = QUANTIZED_BADLY.find("not quantized well"), ON_CPU.find("1 nod
 
 
 @pytest.mark.parametrize(
-    ("finding", "others", "mixes", "schemes"),
+    ("finding", "other_findings", "mixes", "schemes"),
     [
         (LOSSY, {}, True, ["16a8w", "fp16"]),
         (CPU_NODE, {}, False, ["16a8w", "fp16"]),
@@ -119,15 +119,19 @@ LOSSY, CPU_NODE = QUANTIZED_BADLY.find("not quantized well"), ON_CPU.find("1 nod
     ],
 )
 def test_a_node_on_the_cpu_gets_no_precision_that_cannot_cure_it(
-    tmp_path: Path, finding: Finding, others: dict[str, Finding], mixes: bool, schemes: list[str]
+    tmp_path: Path,
+    finding: Finding,
+    other_findings: dict[str, Finding],
+    mixes: bool,
+    schemes: list[str],
 ) -> None:
-    made = mending(tmp_path, [], 0, "")
-    own: Any = made.setup.options
-    own.policy = SimpleNamespace(**vars(LIMITS), models={}, schemes=["16a8w", "fp16"])
-    cases = [mended(scheme, 10) for scheme in ("8a8w", *others)]
-    for case, found in zip(cases, (finding, *others.values()), strict=True):
-        case.before = structs.replace(case.before, findings=(found,))
-    search = made.start(cases[0], cases)
+    run = mending(tmp_path, [], 0, "")
+    options: Any = run.setup.options
+    options.policy = SimpleNamespace(**vars(LIMITS), models={}, schemes=["16a8w", "fp16"])
+    cases = [mended(scheme, 10) for scheme in ("8a8w", *other_findings)]
+    for case, case_finding in zip(cases, (finding, *other_findings.values()), strict=True):
+        case.before = structs.replace(case.before, findings=(case_finding,))
+    search = run.start(cases[0], cases)
     assert (search.faults, [*search.schemes]) == (mixes, schemes)
 
 
@@ -156,10 +160,10 @@ def test_a_part_whose_node_the_quantizer_does_not_have_is_left_out(
 def test_a_search_ends_if_the_first_judgement_is_interrupted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = mending(tmp_path, [], 0, "")
-    fields = {**vars(made.setup), "options": make_dataclass("Options", ["jobs", "timeout_s"])(1, 9)}
-    made.setup = make_dataclass("Setup", fields)(**fields)  # type: ignore[assignment]
+    run = mending(tmp_path, [], 0, "")
+    fields = {**vars(run.setup), "options": make_dataclass("Options", ["jobs", "timeout_s"])(1, 9)}
+    run.setup = make_dataclass("Setup", fields)(**fields)  # type: ignore[assignment]
     monkeypatch.setattr("ci.mend.mending.CaseRun", lambda *_: None)
     monkeypatch.setattr("ci.mend.mending.run_cases", lambda *_: [])
     with pytest.raises(KeyboardInterrupt):
-        made.run([mended("fp16", 40).spec])
+        run.run([mended("fp16", 40).spec])

@@ -21,7 +21,9 @@ from ci.models.user_models import Source
 from ci.onnx.models import describe_shape
 from provisioning.errors import StoreError
 
-HEAD = '<ir_version: 8, opset_import: ["" : {opset}{more}]> g ({ports}) => (float[{out}] y) '
+HEAD = (
+    '<ir_version: 8, opset_import: ["" : {opset}{other_domains}]> g ({ports}) => (float[{out}] y) '
+)
 NORM = """{
     u = Constant<value_float = 0.25>()
     e = Constant<value_float = 1e-6>()
@@ -77,17 +79,17 @@ def write_model(
     ports: str = "float[1,6,6] x",
     out: str = "1,6,6",
     opset: int = 17,
-    more: str = "",
+    other_domains: str = "",
 ) -> Any:
-    head = HEAD.format(opset=opset, ports=ports, out=out, more=more)
+    head = HEAD.format(opset=opset, ports=ports, out=out, other_domains=other_domains)
     model = parser.parse_model(head + body)
-    held = [(name, np.linspace(0.5, 1.5, 4)) for name in "sbmv"]
+    vectors = [(name, np.linspace(0.5, 1.5, 4)) for name in "sbmv"]
     shapes = [("a", [-1, 2, 2, 2, 2, 4]), ("c", [-1, 4, 16])]
     used = {name for node in model.graph.node for name in node.input}
     used -= {name for node in model.graph.node for name in node.output}
     model.graph.initializer.extend(
         numpy_helper.from_array(np.array(value, kind), name)
-        for group, kind in ((held, np.float32), (shapes, np.int64))
+        for group, kind in ((vectors, np.float32), (shapes, np.int64))
         for name, value in group
         if name in used
     )
@@ -97,28 +99,29 @@ def write_model(
 
 def prove(tmp_path: Path, wrong: Any, replaced: str) -> float:
     path = tmp_path / "net.onnx"
-    sets = [(np.random.default_rng(one).standard_normal((1, 6, 6), np.float32),) for one in (1, 2)]
+    dice = map(np.random.default_rng, (1, 2))
+    sets = [(random.standard_normal((1, 6, 6), np.float32),) for random in dice]
     return OnnxProof(OnnxFile(path, ()), sets, tmp_path).measure(wrong, 1e-5, [replaced])
 
 
-@pytest.mark.parametrize(("line", "wrong"), MISTAKES, ids=lambda one: one)
+@pytest.mark.parametrize(("line", "wrong"), MISTAKES, ids=lambda line: line)
 def test_a_mistake_in_an_onnx_rewrite_is_rejected(line: str, wrong: str, tmp_path: Path) -> None:
     write_model(tmp_path / "net.onnx", NORM)
-    other = write_model(tmp_path / "wrong.onnx", NORM.replace(line, wrong))
+    wrong_model = write_model(tmp_path / "wrong.onnx", NORM.replace(line, wrong))
     with pytest.raises(Different):
-        prove(tmp_path, other, line[0])
+        prove(tmp_path, wrong_model, line[0])
 
 
 def test_equal_models_with_other_nodes_are_accepted(tmp_path: Path) -> None:
     write_model(tmp_path / "net.onnx", NORM)
     line = "n = Div(a, q)"
-    same = write_model(
+    equal_model = write_model(
         tmp_path / "same.onnx", NORM.replace(line, "k = Reciprocal(q) n = Mul(k, a)")
     )
-    assert prove(tmp_path, same, "n") < 1e-6
-    same.graph.output[0].name = "g"
+    assert prove(tmp_path, equal_model, "n") < 1e-6
+    equal_model.graph.output[0].name = "g"
     with pytest.raises(Different, match="outputs differ"):
-        prove(tmp_path, same, "n")
+        prove(tmp_path, equal_model, "n")
 
 
 @pytest.mark.parametrize(("rewrite", "body", "shape", "out"), [
@@ -134,13 +137,14 @@ def test_a_dynamic_batch_stays_dynamic_after_a_rewrite(
     (attempt,) = Trials(str(path), Source(str(path), shapes=(("x", (1, *sizes)),)), ((rewrite,),))()
     assert (attempt.fault, len(attempt.changes)) == ("", 1)
     OnnxFile(path, (("x", (1, *sizes)),)).write([rewrite], tmp_path / "new.onnx")
-    made = onnx.load(tmp_path / "new.onnx")
-    assert describe_shape(made.graph.input[0]) == describe_shape(model.graph.input[0])
+    rewritten = onnx.load(tmp_path / "new.onnx")
+    assert describe_shape(rewritten.graph.input[0]) == describe_shape(model.graph.input[0])
     x = np.random.default_rng(0).standard_normal((5, *sizes), np.float32)
-    wanted, given = (
-        open_reference(one).run(None, {"x": x})[0] for one in (path, tmp_path / "new.onnx")
+    before, after = (
+        open_reference(model_path).run(None, {"x": x})[0]
+        for model_path in (path, tmp_path / "new.onnx")
     )
-    np.testing.assert_allclose(given, wanted, atol=1e-5)
+    np.testing.assert_allclose(after, before, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -160,8 +164,8 @@ def test_a_dynamic_size_that_a_rewrite_needs_becomes_fixed(
     (attempt,) = Trials(str(path), source, ((rewrite,),))()
     assert (attempt.fault, len(attempt.changes)) == ("", 1)
     OnnxFile(path, source.shapes).write([rewrite], tmp_path / "new.onnx")
-    made = onnx.load(tmp_path / "new.onnx")
-    assert describe_shape(made.graph.input[0]) == str([*fixed])
+    rewritten = onnx.load(tmp_path / "new.onnx")
+    assert describe_shape(rewritten.graph.input[0]) == str([*fixed])
 
 
 @pytest.mark.parametrize("opset", [9, 13, 18, 23])
@@ -184,16 +188,18 @@ def test_weights_in_another_file_samples_opset_and_metadata_are_kept(
     for _ in range(2):  # the second time, the files exist
         OnnxFile(path, ()).write(["scale-batch-norm"], new)
 
-    made = onnx.load(new, load_external_data=False)
-    assert [one.version for one in made.opset_import] == [opset]
-    assert made.metadata_props == model.metadata_props
-    assert made.graph.initializer[0].external_data[0].value == "net.onnx.data"
+    rewritten = onnx.load(new, load_external_data=False)
+    assert [domain.version for domain in rewritten.opset_import] == [opset]
+    assert rewritten.metadata_props == model.metadata_props
+    assert rewritten.graph.initializer[0].external_data[0].value == "net.onnx.data"
     data = (new.parent / "net.onnx.data").stat()
     assert (data.st_size < weights.nbytes * 1.1, data.st_mode) == (True, new.stat().st_mode)
-    with np.load(new.with_suffix(".npz")) as held:
-        assert np.array_equal(held["x"], sets)
-    wanted, given = (open_reference(one).run(None, {"x": sets[0]})[0] for one in (path, new))
-    np.testing.assert_allclose(given, wanted, atol=1e-5)
+    with np.load(new.with_suffix(".npz")) as samples:
+        assert np.array_equal(samples["x"], sets)
+    before, after = (
+        open_reference(model_path).run(None, {"x": sets[0]})[0] for model_path in (path, new)
+    )
+    np.testing.assert_allclose(after, before, atol=1e-5)
 
 
 def test_a_full_disk_is_that_of_the_file_and_not_of_the_temporary_directory(tmp_path: Path) -> None:
@@ -220,6 +226,6 @@ def test_rewrites_handle_if_branches_functions_and_computed_constants(tmp_path: 
             else_branch = e () => (float[1,4,6] q) { q = Mul(n, one) }>
     }
     <domain: "own", opset_import: ["" : 17]> Twice (a) => (b) { b = Add(a, a) }"""
-    write_model(path, body, "float[1,4,6] x", "1,4,6", more=', "own" : 1')
+    write_model(path, body, "float[1,4,6] x", "1,4,6", other_domains=', "own" : 1')
     (attempt,) = Trials(str(path), Source(str(path)), (("scale-batch-norm",),))()
     assert (attempt.fault, [change.nodes for change in attempt.changes]) == ("", [("n",)])

@@ -36,28 +36,28 @@ class Row(NamedTuple):
 
 def read_rows(kind: str) -> list[Row]:
     text = Path(__file__).with_name("onnx_rewrites.toml").read_text()
-    return [Row(*one) for one in msgspec.toml.decode(text)[kind]]
+    return [Row(*fields) for fields in msgspec.toml.decode(text)[kind]]
 
 
-def make_constant(given: Any) -> Any:
-    if not isinstance(given, str):
-        value = np.asarray(given)
-    elif given == "triangle":
+def make_constant(description: Any) -> Any:
+    if not isinstance(description, str):
+        value = np.asarray(description)
+    elif description == "triangle":
         value = TRIANGLE
-    elif given.startswith("triangle"):
-        value = np.where(TRIANGLE, *map(float, given.split()[1:]))
+    elif description.startswith("triangle"):
+        value = np.where(TRIANGLE, *map(float, description.split()[1:]))
     else:
-        shape, _, fill = given.partition("=")
+        shape, _, fill = description.partition("=")
         sizes = [*map(int, shape.split(","))]
-        random = np.random.default_rng(len(given) + sum(sizes)).standard_normal(sizes) / 2
+        random = np.random.default_rng(len(description) + sum(sizes)).standard_normal(sizes) / 2
         value = np.full(sizes, float(fill)) if fill else random
     return value.astype(np.float32) if value.dtype == np.float64 else value
 
 
 def make_model(row: Row) -> onnx.ModelProto:
     graph = parser.parse_graph(f"g (float[{row.shape}] x) => (float y) {{ {row.body} }}")
-    made = ((name, make_constant(one)) for name, one in row.constants.items())
-    graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in made)
+    values = ((name, make_constant(description)) for name, description in row.constants.items())
+    graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in values)
     graph.output[0].type.tensor_type.ClearField("shape")
     for node in graph.node:
         if "kept" in node.output:
@@ -73,12 +73,12 @@ def run(model: onnx.ModelProto, path: Any, x: Any) -> list[Any]:
     return list(open_reference(path).run(None, {"x": x}))
 
 
-@pytest.mark.parametrize("row", read_rows("changed"), ids=lambda one: one.rewrite)
+@pytest.mark.parametrize("row", read_rows("changed"), ids=lambda row: row.rewrite)
 def test_an_onnx_rewrite_computes_the_same_function(row: Row, tmp_path: Any) -> None:
     model = make_model(row)
     shape = [*map(int, row.shape.split(","))]
     inputs = [np.random.default_rng(9).standard_normal(shape) * size for size in (1, 0, 5)]
-    feeds = [one.astype(np.float32) for one in inputs]
+    feeds = [array.astype(np.float32) for array in inputs]
     right = [run(model, tmp_path / "model.onnx", feed) for feed in feeds]
     ports = [output.SerializeToString() for output in model.graph.output]
     changes = REWRITES[row.rewrite](model)
@@ -86,9 +86,10 @@ def test_an_onnx_rewrite_computes_the_same_function(row: Row, tmp_path: Any) -> 
     assert " ".join(node.op_type for node in model.graph.node) == row.left
     assert [output.SerializeToString() for output in model.graph.output] == ports
     assert len(changes) == 1
-    for wanted, one in zip(right, feeds, strict=True):
-        for value, made in zip(wanted, run(model, tmp_path / "new.onnx", one), strict=True):
-            np.testing.assert_allclose(made, value, rtol=1e-5, atol=1e-5 * np.abs(value).max())
+    for right_outputs, feed in zip(right, feeds, strict=True):
+        outputs = run(model, tmp_path / "new.onnx", feed)
+        for value, output in zip(right_outputs, outputs, strict=True):
+            np.testing.assert_allclose(output, value, rtol=1e-5, atol=1e-5 * np.abs(value).max())
 
 
 MASKED = [
@@ -112,17 +113,18 @@ def test_a_rewritten_attention_mask_has_size_30_and_still_masks(
         return  # 0 * inf is not a number
     model = make_model(Row("", "1,12,12", values, ATTENTION.format(body)))
     x = np.random.default_rng(2).standard_normal((1, 12, 12)).astype(np.float32)
-    (wanted,) = run(model, tmp_path / "model.onnx", x)
+    (right,) = run(model, tmp_path / "model.onnx", x)
     (change,) = REWRITES["mask-of-30"](model)
 
-    held = [numpy_helper.to_array(initializer) for initializer in model.graph.initializer]
-    assert max(np.abs(one).max() for one in held if one.dtype == np.float32) == 30.0
-    (made,) = run(model, tmp_path / "new.onnx", x)
-    np.testing.assert_allclose(made, wanted, rtol=1e-5, atol=1e-5)
+    constants = map(numpy_helper.to_array, model.graph.initializer)
+    sizes = [np.abs(constant).max() for constant in constants if constant.dtype == np.float32]
+    assert max(sizes) == 30.0
+    (rewritten,) = run(model, tmp_path / "new.onnx", x)
+    np.testing.assert_allclose(rewritten, right, rtol=1e-5, atol=1e-5)
     assert change.after.endswith("30")
 
 
-@pytest.mark.parametrize("row", read_rows("alike"), ids=lambda one: one.rewrite)
+@pytest.mark.parametrize("row", read_rows("alike"), ids=lambda row: row.rewrite)
 def test_onnx_graphs_that_only_resemble_a_pattern_are_left_unchanged(row: Row) -> None:
     model = make_model(row)
     before = model.SerializeToString()
@@ -135,11 +137,11 @@ def test_a_shared_constant_keeps_its_value_for_others() -> None:
     model = make_model(Row("", "1,12,12", {"c": "triangle -1e4 0", "v": "12,8"}, body))
     assert REWRITES["mask-of-30"](model)
     sums = [node.input[1] for node in model.graph.node if node.op_type == "Add"]
-    held = {
+    lowest = {
         initializer.name: numpy_helper.to_array(initializer).min()
         for initializer in model.graph.initializer
     }
-    assert [held[name] for name in sums if name in held] == [-30.0, -1e4]
+    assert [lowest[name] for name in sums if name in lowest] == [-30.0, -1e4]
 
 
 def test_each_row_has_a_function_and_each_function_a_row() -> None:

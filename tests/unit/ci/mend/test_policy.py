@@ -39,13 +39,13 @@ OTHER = Recipe(scheme="16a8w")
 
 
 def judged(model: str, scheme: str, status: Status, sqnr_db: float = 20) -> Case:
-    found = (UNRECORDED.find("output 0 is wrong"),) if status is Status.FAILED else ()
+    findings = (UNRECORDED.find("output 0 is wrong"),) if status is Status.FAILED else ()
     return Case(
         model=model,
         scheme=scheme,
         soc="SM8650",
         status=status,
-        findings=found,
+        findings=findings,
         sqnr_db=sqnr_db,
         pte_bytes=int(sqnr_db * 1000),
     )
@@ -56,12 +56,12 @@ def mended(folder: Path, model: str, scheme: str, recipe: Recipe, soc: str = "SM
     source = Source(f"{folder}/net.py:factory")
     is_red = recipe != Recipe()
     before = judged(model, scheme, Status.FAILED if is_red else Status.PASSED)
-    one = Mended(CaseSpec(model, Scheme(scheme), soc, source), before)
+    mended_case = Mended(CaseSpec(model, Scheme(scheme), soc, source), before)
     if is_red:
-        one.search = Search(before, ())
-        one.recipe, one.case = recipe, judged(model, scheme, Status.PASSED, 40)
-        one.search.steps.append(Step(recipe, one.case, kept=True))
-    return one
+        mended_case.search = Search(before, ())
+        mended_case.recipe, mended_case.case = recipe, judged(model, scheme, Status.PASSED, 40)
+        mended_case.search.steps.append(Step(recipe, mended_case.case, kept=True))
+    return mended_case
 
 
 ENTRY = '[models.net]  # ours\npath = "net.py:factory"  # the net\n'
@@ -109,17 +109,19 @@ EDITED = {
 }
 
 
-def written(folder: Path, cases: list[Mended], own: tuple[str, ...] = ("net",)) -> Written:
-    entries = plan_entries(cases, own)
+def written(
+    folder: Path, cases: list[Mended], policy_models: tuple[str, ...] = ("net",)
+) -> Written:
+    entries = plan_entries(cases, policy_models)
     return Written(entries, list_factories(entries), folder / "mended" / "mended_net.py")
 
 
-@pytest.mark.parametrize("what", EDITED)
-def test_a_policy_is_edited_in_place(tmp_path: Path, what: str) -> None:
-    text, recipes, wanted = EDITED[what]
+@pytest.mark.parametrize("edit", EDITED)
+def test_a_policy_is_edited_in_place(tmp_path: Path, edit: str) -> None:
+    text, recipes, edited = EDITED[edit]
     (tmp_path / "qnn.toml").write_text(text)
     cases = [mended(tmp_path, "net", *pair) for pair in recipes.items()]
-    assert written(tmp_path, cases).apply(tmp_path / "qnn.toml") == wanted
+    assert written(tmp_path, cases).apply(tmp_path / "qnn.toml") == edited
 
 
 @pytest.mark.parametrize(
@@ -131,9 +133,9 @@ def test_a_policy_is_edited_in_place(tmp_path: Path, what: str) -> None:
 )
 def test_a_policy_that_cannot_be_edited_is_refused(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "qnn.toml").write_text(text)
-    made = written(tmp_path, [mended(tmp_path, "net", "8a8w", REWRITTEN)])
+    files = written(tmp_path, [mended(tmp_path, "net", "8a8w", REWRITTEN)])
     with pytest.raises(UsageError, match=message):
-        made.apply(tmp_path / "qnn.toml")
+        files.apply(tmp_path / "qnn.toml")
 
 
 def test_a_new_policy_keeps_limits_and_has_an_entry_per_recipe(tmp_path: Path) -> None:
@@ -146,15 +148,15 @@ def test_a_new_policy_keeps_limits_and_has_an_entry_per_recipe(tmp_path: Path) -
         mended(tmp_path, "net", "8a8w", REWRITTEN),
         mended(tmp_path, "net.py:factory", "8a8w", REWRITTEN),
     ]
-    made = write_toml(written(tmp_path, cases).make_policy(tmp_path / "qnn.toml"))
+    policy_text = write_toml(written(tmp_path, cases).make_policy(tmp_path / "qnn.toml"))
     usual = {"socs": ["SM8650"], "schemes": ["8a8w"]}
-    own = {"calibration": "../net.py", "limits": {"8a8w": {"min_sqnr_db": 12.5}}}
-    (tmp_path / "made.toml").write_text(made)
+    net_keys = {"calibration": "../net.py", "limits": {"8a8w": {"min_sqnr_db": 12.5}}}
+    (tmp_path / "made.toml").write_text(policy_text)
     assert read_tables(tmp_path / "made.toml") == {
         "memory_bytes": 5,
         "models": {
-            "net": {**own, **usual, "path": "../net.py:factory", "schemes": ["fp16"]},
-            "net_8a8w": {**own, **usual, "path": "mended_net.py:net_8a8w"},
+            "net": {**net_keys, **usual, "path": "../net.py:factory", "schemes": ["fp16"]},
+            "net_8a8w": {**net_keys, **usual, "path": "mended_net.py:net_8a8w"},
             "net_8a8w_2": {**usual, "path": "mended_net.py:net_8a8w_2"},
         },
     }
@@ -163,13 +165,17 @@ def test_a_new_policy_keeps_limits_and_has_an_entry_per_recipe(tmp_path: Path) -
 def test_functions_of_earlier_runs_stay_unless_their_model_is_mended_again(tmp_path: Path) -> None:
     path = tmp_path / "mended_net.py"
     assert read_source(path) == []
-    known = [Factory("net", f"{tmp_path}/net.py:factory", ("a", "b"))]
-    path.write_text(make_source(tmp_path, known))
-    assert read_source(path) == known
-    again = plan_entries([mended(tmp_path, "net", "8a8w", REWRITTEN)], ("net",))
-    other = plan_entries([mended(tmp_path / "sub", "net", "8a8w", REWRITTEN)], ("net",))
+    earlier = [Factory("net", f"{tmp_path}/net.py:factory", ("a", "b"))]
+    path.write_text(make_source(tmp_path, earlier))
+    assert read_source(path) == earlier
+    in_same_folder = plan_entries([mended(tmp_path, "net", "8a8w", REWRITTEN)], ("net",))
+    in_sub_folder = plan_entries([mended(tmp_path / "sub", "net", "8a8w", REWRITTEN)], ("net",))
     assert [
-        one["net"].name for one in (list_factories(again, known), list_factories(other, known))
+        factories["net"].name
+        for factories in (
+            list_factories(in_same_folder, earlier),
+            list_factories(in_sub_folder, earlier),
+        )
     ] == [
         "net",
         "net_2",
@@ -185,28 +191,28 @@ ODD_FOLDERS = ["it's", 'a"b', "a\\b", "a\nb", "{HERE}", "é 漢", '"""', "a b", 
 def test_functions_call_models_in_folders_of_any_name(tmp_path: Path, folder: str) -> None:
     place = tmp_path / folder
     place.mkdir()
-    known = [Factory("net", f"{place}/n{folder}.py:factory", ("a", "b"))]
-    text = make_source(tmp_path, known)
+    factories = [Factory("net", f"{place}/n{folder}.py:factory", ("a", "b"))]
+    text = make_source(tmp_path, factories)
     (tmp_path / "mended_net.py").write_text(text)
-    assert read_source(tmp_path / "mended_net.py") == known
+    assert read_source(tmp_path / "mended_net.py") == factories
     calls: list[tuple[str, list[str]]] = []
-    own = text.replace("from ci.mend import call_rewritten", "")
+    source = text.replace("from ci.mend import call_rewritten", "")
     names = {"call_rewritten": lambda *call: calls.append(call), "__file__": f"{tmp_path}/m.py"}
-    exec(own, names)  # noqa: S102 - our own text
+    exec(source, names)  # noqa: S102 - our own text
     names["net"]()  # type: ignore[operator]
-    assert calls == [(known[0].reference, ["a", "b"])]
+    assert calls == [(factories[0].reference, ["a", "b"])]
 
 
 @pytest.mark.parametrize("newline", ["\r\n", "\n"])
-@pytest.mark.parametrize("what", EDITED)
-def test_line_endings_and_a_byte_order_mark_stay(tmp_path: Path, what: str, newline: str) -> None:
-    text, recipes, wanted = EDITED[what]
+@pytest.mark.parametrize("edit", EDITED)
+def test_line_endings_and_a_byte_order_mark_stay(tmp_path: Path, edit: str, newline: str) -> None:
+    text, recipes, right = EDITED[edit]
     policy = tmp_path / "qnn.toml"
     policy.write_bytes(b"\xef\xbb\xbf" + text.replace("\n", newline).encode())
     check_editable(policy, {"net": ["SM8650"]})
     cases = [mended(tmp_path, "net", *pair) for pair in recipes.items()]
     edited = written(tmp_path, cases).apply(policy)
-    assert edited == "\ufeff" + wanted.replace("\n", newline)
+    assert edited == "\ufeff" + right.replace("\n", newline)
 
 
 EDITABLE = [
@@ -254,16 +260,16 @@ def test_a_policy_that_is_a_link_is_not_edited(tmp_path: Path) -> None:
 
 
 def test_an_onnx_file_has_an_entry_with_the_rewritten_file(tmp_path: Path) -> None:
-    found = []
+    cases = []
     for scheme, recipe in (("u8", REWRITTEN), ("fp16", Recipe())):
         source = Source(f"{tmp_path}/net.onnx", shapes=(("x", (1, 3)),))
-        one = mended(tmp_path, "../a/net.onnx", scheme, recipe)
-        found.append(replace(one, spec=replace(one.spec, source=source)))
-        found[-1].recipe = recipe
-    entries = plan_entries(found)
-    made = Written(entries, list_factories(entries), tmp_path / "mended" / "mended_net.py")
+        mended_case = mended(tmp_path, "../a/net.onnx", scheme, recipe)
+        cases.append(replace(mended_case, spec=replace(mended_case.spec, source=source)))
+        cases[-1].recipe = recipe
+    entries = plan_entries(cases)
+    files = Written(entries, list_factories(entries), tmp_path / "mended" / "mended_net.py")
     shapes = {"x": [1, 3]}
-    assert made.make_policy(None)["models"] == {
+    assert files.make_policy(None)["models"] == {
         "net": {"path": "net.onnx", "schemes": ["u8"], "socs": ["SM8650"], "shapes": shapes},
         "net_fp16": {
             "path": "../net.onnx",
@@ -275,15 +281,15 @@ def test_an_onnx_file_has_an_entry_with_the_rewritten_file(tmp_path: Path) -> No
 
 
 def test_mended_cases_are_shown_with_their_result_and_changes(tmp_path: Path) -> None:
-    found = [
+    mended_cases = [
         mended(tmp_path, "net", "8a8w", REWRITTEN),
         mended(tmp_path, "net", "fp16", Recipe()),
         Mended(CaseSpec("b", Scheme.FP16, "SM8650"), judged("b", "fp16", Status.FAILED)),
     ]
-    cases = [describe_case(one) for one in found]
+    cases = [describe_case(mended_case) for mended_case in mended_cases]
     assert [case.result for case in cases] == ["mended", "green", "no remedy found"]
-    assert choose_exit(found) is ExitCode.FAILED
-    assert choose_exit(found[:2]) is ExitCode.OK
+    assert choose_exit(mended_cases) is ExitCode.FAILED
+    assert choose_exit(mended_cases[:2]) is ExitCode.OK
     text = render_text(make_document(cases), 100)
     assert "1 of 3 cases green before, 2 after" in text
     assert "still red: output 0 is wrong" in text
@@ -300,30 +306,30 @@ def test_mended_cases_are_shown_with_their_result_and_changes(tmp_path: Path) ->
 
 
 def test_a_red_case_ends_with_the_command_that_mends_it_if_a_rewrite_is_known() -> None:
-    other = judged("net", "16a8w", Status.FAILED)
-    found = NOISE.find("not faithful: known fault batch-norm-alone [net.py:3]")
-    report = make_report([structs.replace(other, findings=(found,)), other])
+    red = judged("net", "16a8w", Status.FAILED)
+    named = NOISE.find("not faithful: known fault batch-norm-alone [net.py:3]")
+    report = make_report([structs.replace(red, findings=(named,)), red])
     first, second = suggest_mending(report, "torch", "mend --policy q.toml").cases
-    again = "`qnn-ci mend --policy q.toml --model net --scheme 16a8w --soc SM8650`"
-    assert first.findings[0].remedies[-1].text.startswith(again)
-    assert second == other
-    assert suggest_mending(report, "torch", "mend", mendable={other.name}) != report
+    command = "`qnn-ci mend --policy q.toml --model net --scheme 16a8w --soc SM8650`"
+    assert first.findings[0].remedies[-1].text.startswith(command)
+    assert second == red
+    assert suggest_mending(report, "torch", "mend", mendable={red.name}) != report
     assert suggest_mending(report, "torch", "mend", mendable=()) == report
     index = "IndexError: tuple index out of range"
     pool = f"{index} [executorch/backends/qualcomm/builders/op_avg_pool3d.py]"
     texts = ("aten.gru.input is not quantized", pool, index, "ElementWiseAdd failed 3110")
-    refused = [structs.replace(other, findings=(NOT_LOWERED.find(text),)) for text in texts]
+    refused = [structs.replace(red, findings=(NOT_LOWERED.find(text),)) for text in texts]
     cases = suggest_mending(make_report(refused), "torch", "mend").cases
     assert [len(case.findings[0].remedies) for case in cases] == [1, 1, 0, 0]
-    told = "ExecuTorch does not quantize nn.LSTM"
-    cause = Cause(text=told, certainty=Certainty.KNOWN, name="QNN1346")
+    lstm_cause = "ExecuTorch does not quantize nn.LSTM"
+    cause = Cause(text=lstm_cause, certainty=Certainty.KNOWN, name="QNN1346")
     left = ON_CPU.find("QNN does not take these types: slice", advice=Advice(causes=(cause,)))
     (lstm,) = suggest_mending(
-        make_report([structs.replace(other, findings=(left,))]), "torch", "mend"
+        make_report([structs.replace(red, findings=(left,))]), "torch", "mend"
     ).cases
     assert len(lstm.findings[0].remedies) == 1
-    silent = make_report([structs.replace(other, findings=(NO_OUTPUTS.find("exited with 127"),))])
+    silent = make_report([structs.replace(red, findings=(NO_OUTPUTS.find("exited with 127"),))])
     assert suggest_mending(silent, "torch", "mend").cases != silent.cases
     assert suggest_mending(silent, "torch", "mend", on_device=True).cases == silent.cases
-    own = structs.replace(other, findings=(INVALID.find("net.py raised: no index"),))
-    assert suggest_mending(make_report([own]), "torch", "mend").cases == (own,)
+    users_error = structs.replace(red, findings=(INVALID.find("net.py raised: no index"),))
+    assert suggest_mending(make_report([users_error]), "torch", "mend").cases == (users_error,)

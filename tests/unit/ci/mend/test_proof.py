@@ -53,12 +53,12 @@ def edit(operator: str, change: Callable[[Any, Any], Any]) -> Callable[[Any], An
     node that ``change`` returns."""
 
     def apply(graph: Any) -> Any:
-        node = next(one for one in graph.graph.nodes if operator in str(one.target))
+        node = next(called for called in graph.graph.nodes if operator in str(called.target))
         with graph.graph.inserting_after(node):
-            made = change(graph.graph, node)
-        if made is not None:
-            node.replace_all_uses_with(made)
-            made.replace_input_with(made, node)
+            replacement = change(graph.graph, node)
+        if replacement is not None:
+            node.replace_all_uses_with(replacement)
+            replacement.replace_input_with(replacement, node)
         graph.recompile()
         return (node.name,)
 
@@ -75,9 +75,9 @@ def argument(index: int, value: Any) -> Callable[[Any, Any], Any]:
     return change
 
 
-def behind(target: Any, *rest: Any) -> Callable[[Any, Any], Any]:
+def behind(target: Any, *arguments: Any) -> Callable[[Any, Any], Any]:
     """A call that reads the result instead of its readers."""
-    return lambda graph, node: graph.call_function(target, (node, *rest))
+    return lambda graph, node: graph.call_function(target, (node, *arguments))
 
 
 def constant(name: str, change: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -85,8 +85,8 @@ def constant(name: str, change: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
     def apply(graph: Any) -> Any:
         with torch.no_grad():
-            held = graph.get_parameter(name) if name[0] in "wqkv" else graph.get_buffer(name)
-            held.copy_(change(held.clone()))
+            tensor = graph.get_parameter(name) if name[0] in "wqkv" else graph.get_buffer(name)
+            tensor.copy_(change(tensor.clone()))
         return (name,)
 
     return apply
@@ -122,14 +122,14 @@ WRONG = {
     "a lost epsilon": leave_epsilon,
     "another epsilon": edit("aten.add.Tensor", argument(1, 1e-5)),
     "the epsilon of the batch norm": edit("aten.batch_norm", argument(7, 1e-3)),
-    "an inverted mask": constant("mask", lambda one: -30 - one),
-    "a mask moved by one": constant("mask", lambda one: one.roll(1, 1)),
-    "a mask with another constant": constant("mask", lambda one: one / 10),
-    "the lower triangle": constant("mask", lambda one: one.T),
-    "a transposed weight": constant("q.weight", lambda one: one.T),
-    "a scale twice": constant("weight", lambda one: one * one),
+    "an inverted mask": constant("mask", lambda mask: -30 - mask),
+    "a mask moved by one": constant("mask", lambda mask: mask.roll(1, 1)),
+    "a mask with another constant": constant("mask", lambda mask: mask / 10),
+    "the lower triangle": constant("mask", lambda mask: mask.T),
+    "a transposed weight": constant("q.weight", lambda weight: weight.T),
+    "a scale twice": constant("weight", lambda weight: weight * weight),
     "a forgotten bias": edit("aten.linear", argument(2, None)),
-    "mean and variance exchanged": constant("norm.running_mean", lambda one: one + 1e-3),
+    "mean and variance exchanged": constant("norm.running_mean", lambda mean: mean + 1e-3),
     "a shortened power": edit("aten.pow", argument(1, 1)),
     "a missing relu": edit("aten.relu", lambda _, node: node.args[0]),
     "another dtype": edit("aten.batch_norm", behind(aten.to.dtype, torch.float16)),
@@ -200,13 +200,13 @@ def test_a_rewritten_module_can_be_trained_and_needs_something_to_change() -> No
 
 def list_globals(code: CodeType) -> set[str]:
     """The names that code and the functions in it read from its module."""
-    own = {
+    read_here = {
         instruction.argval
         for instruction in dis.get_instructions(code)
         if instruction.opname in READS
     }
     inner = [const for const in code.co_consts if isinstance(const, CodeType)]
-    return own.union(*map(list_globals, inner))
+    return read_here.union(*map(list_globals, inner))
 
 
 READS = {"LOAD_GLOBAL", "LOAD_NAME"}
@@ -218,18 +218,21 @@ def test_a_standalone_file_contains_every_rewrite_and_needs_nothing_of_this_proj
     (tmp_path / "net.py").write_text(
         "from torch import nn, ones\ndef factory(): return nn.BatchNorm1d(4), ones(2, 4)"
     )
-    one = Factory("net", f"{tmp_path}/net.py:factory", ("scale-batch-norm",))
-    every = Factory("every", f"{tmp_path}/net.py:factory", tuple(REWRITES))
-    text = make_source(tmp_path, [one, every], standalone=True)
-    made: dict[str, Any] = {"__name__": "mended_net", "__file__": str(tmp_path / "mended_net.py")}
+    factory = Factory("net", f"{tmp_path}/net.py:factory", ("scale-batch-norm",))
+    with_all = Factory("every", f"{tmp_path}/net.py:factory", tuple(REWRITES))
+    text = make_source(tmp_path, [factory, with_all], standalone=True)
+    namespace: dict[str, Any] = {
+        "__name__": "mended_net",
+        "__file__": str(tmp_path / "mended_net.py"),
+    }
     sys.modules["mended_net"] = ModuleType("mended_net")  # dataclasses look it up
     code = compile(text, "mended_net.py", "exec")
-    exec(code, made)  # noqa: S102 - our own text
-    assert list_globals(code) - made.keys() - {*dir(builtins), "__annotations__"} == set()
-    defined = [one.name for one in ast.parse(text).body if hasattr(one, "name")]
+    exec(code, namespace)  # noqa: S102 - our own text
+    assert list_globals(code) - namespace.keys() - {*dir(builtins), "__annotations__"} == set()
+    defined = [statement.name for statement in ast.parse(text).body if hasattr(statement, "name")]
     assert len(defined) == len(set(defined))
     assert "import ci" not in text
     assert "from ci" not in text
-    module, x = made["net"]()
+    module, x = namespace["net"]()
     assert torch.ops.aten.batch_norm.default not in {node.target for node in module.graph.nodes}
     torch.testing.assert_close(module(x), nn.BatchNorm1d(4).eval()(x))

@@ -36,15 +36,15 @@ def judged(sqnr_db: float, finding: Finding) -> Case:
     )
 
 
-def search(verdicts: Verdicts, kind: Finding, **more: object) -> tuple[list[str], Search]:
+def search(verdicts: Verdicts, kind: Finding, **options: object) -> tuple[list[str], Search]:
     """The recipes that were judged in a search in which each has the SQNR of a table, in dB; 40 is
     green."""
     rows = [
         Rewrite(name=name, title="", lanes=("torch",), schemes=(), cures=cures, proof="", reason="")
         for name, cures in ROWS.items()
     ]
-    found = Search(judged(10, kind), rows, **more)  # type: ignore[arg-type]
-    running, answer, tried = found.run(), None, []
+    finished = Search(judged(10, kind), rows, **options)  # type: ignore[arg-type]
+    running, answer, tried = finished.run(), None, []
     while question := advance(running, answer):
         if isinstance(question, Survey):
             answer = [
@@ -61,7 +61,7 @@ def search(verdicts: Verdicts, kind: Finding, **more: object) -> tuple[list[str]
             assert isinstance(question, Judge)
             tried.append(str(question.recipe))
             answer = judged(verdicts.get(str(question.recipe), 10), kind)
-    return tried, found
+    return tried, finished
 
 
 BOTH = ["helps", "helps, cures", "helps, mask"]
@@ -73,7 +73,7 @@ LOSSY = QUANTIZED_BADLY.find("not quantized well")
 
 
 @pytest.mark.parametrize(
-    ("verdicts", "finding", "more", "tried", "best"),
+    ("verdicts", "finding", "options", "tried", "best"),
     [
         ({"cures": 50}, UNFAITHFUL, {}, ["cures"], "cures"),
         ({"helps": 20, "helps, mask": 45}, LOSSY, {}, BOTH, "helps, mask"),
@@ -97,15 +97,15 @@ LOSSY = QUANTIZED_BADLY.find("not quantized well")
     ],
 )
 def test_a_search_tries_the_cheapest_rewrite_first_and_keeps_what_helps(
-    verdicts: Verdicts, finding: Finding, more: dict[str, object], tried: list[object], best: str
+    verdicts: Verdicts, finding: Finding, options: dict[str, object], tried: list[object], best: str
 ) -> None:
-    made, found = search(verdicts, finding, **more)
-    assert str(found.best.recipe) == best
+    judged_recipes, finished = search(verdicts, finding, **options)
+    assert str(finished.best.recipe) == best
     if ... in tried:
-        assert made[-1:] == tried[1:] or best == "unchanged"
+        assert judged_recipes[-1:] == tried[1:] or best == "unchanged"
     else:
-        assert made == tried
-    assert found.refused == {"breaks": "differs"}
+        assert judged_recipes == tried
+    assert finished.refused == {"breaks": "differs"}
 
 
 def test_a_rewrite_that_changes_the_function_is_tried_only_on_request() -> None:
@@ -120,12 +120,12 @@ def test_a_rewrite_that_changes_the_function_is_tried_only_on_request() -> None:
         approximate=True,
     )
     for allowed in (False, True):
-        found = Search(judged(10, LOSSY), [row], allowed)
-        running = found.run()
+        finished = Search(judged(10, LOSSY), [row], allowed)
+        running = finished.run()
         assert isinstance(advance(running, None), Survey)
-        asked = advance(running, [Attempt(names=("mask",))])
-        assert asked == (Judge(Recipe(rewrites=("mask",))) if allowed else None)
-        assert bool(found.refused) is not allowed
+        question = advance(running, [Attempt(names=("mask",))])
+        assert question == (Judge(Recipe(rewrites=("mask",))) if allowed else None)
+        assert bool(finished.refused) is not allowed
 
 
 def measure_with(noise: Mapping[str, float], floor: float = 1e-6, trials: list[int] | None = None):  # type: ignore[no-untyped-def]
@@ -135,7 +135,7 @@ def measure_with(noise: Mapping[str, float], floor: float = 1e-6, trials: list[i
         names = {unit.nodes[0] for unit in high}
         if trials is not None:
             trials.append(len(names))
-        total = floor + sum(one for name, one in noise.items() if name not in names)
+        total = floor + sum(loss for name, loss in noise.items() if name not in names)
         return -10 * math.log10(total)
 
     return measure

@@ -47,11 +47,12 @@ class Together(nn.Module):
         self.bodies, self.counts = nn.ModuleList(layers), counts
 
     def forward(self, *inputs: Tensor) -> list[Any]:
-        rest = iter(inputs)
-        return [
-            body(*(next(rest) for _ in range(count)))
-            for body, count in zip(self.bodies, self.counts, strict=True)
-        ]
+        start = 0
+        outputs = []
+        for body, count in zip(self.bodies, self.counts, strict=True):
+            outputs.append(body(*inputs[start : start + count]))
+            start += count
+        return outputs
 
 
 def randn(*shape: int, seed: int = 0) -> Tensor:
@@ -61,15 +62,20 @@ def randn(*shape: int, seed: int = 0) -> Tensor:
 def apply(name: str, rows: Sequence[Row]) -> tuple[int, fx.GraphModule]:
     """Apply a rewrite to the bodies of the rows, and check that all outputs are the same. Return
     the number of changes, and the rewritten graph."""
-    shapes = [[each] if isinstance(each, tuple) else each for _, each, _ in rows]
-    net = Together([body for *_, body in rows], [len(each) for each in shapes]).eval()
-    sets = [[randn(*one, seed=seed) for each in shapes for one in each] for seed in (1, 2)]
-    graph = export_module(net, sets[0])
+    shapes, counts = [], []  # of the inputs of all bodies, and their number per body
+    for _, shape_or_shapes, _ in rows:
+        of_body = [shape_or_shapes] if isinstance(shape_or_shapes, tuple) else shape_or_shapes
+        shapes += of_body
+        counts.append(len(of_body))
+    net = Together([body for *_, body in rows], counts).eval()
+    first = [randn(*shape, seed=1) for shape in shapes]
+    second = [randn(*shape, seed=2) for shape in shapes]
+    graph = export_module(net, first)
     changes = REWRITES[name](graph)
-    for inputs in sets:
+    for inputs in (first, second):
         with torch.no_grad():
-            wanted, made = (tree_leaves(each(*inputs)) for each in (net, graph))
-        torch.testing.assert_close(made, wanted, rtol=1e-5, atol=2e-6, equal_nan=True)
+            right, rewritten = (tree_leaves(each(*inputs)) for each in (net, graph))
+        torch.testing.assert_close(rewritten, right, rtol=1e-5, atol=2e-6, equal_nan=True)
     return len(changes), graph
 
 
@@ -98,16 +104,18 @@ def rms(x: Tensor, axis: Any = -1, keep: bool = True) -> Tensor:
 
 def norm(kind: Any, size: int, **options: Any) -> nn.Module:
     """Return a batch norm with random statistics and factors."""
-    made: nn.Module = kind(size, **options)
-    for seed, one in enumerate(made.state_dict().values()):
-        if one.is_floating_point():
-            one.copy_(randn(*one.shape, seed=seed).abs() + 0.5)
-    return made
+    layer: nn.Module = kind(size, **options)
+    for seed, tensor in enumerate(layer.state_dict().values()):
+        if tensor.is_floating_point():
+            tensor.copy_(randn(*tensor.shape, seed=seed).abs() + 0.5)
+    return layer
 
 
 def cut(function: Callable[[Tensor], Any], bias: bool = True) -> nn.Module:
     """Return a linear layer, and what ``function`` makes of its output, then sin of each part."""
-    return Body(lambda layer, x: [one.sin() for one in function(layer(x))], nn.Linear(16, 48, bias))
+    return Body(
+        lambda layer, x: [part.sin() for part in function(layer(x))], nn.Linear(16, 48, bias)
+    )
 
 
 def erf(x: Tensor, scale: float = math.sqrt(2)) -> Tensor:
@@ -560,7 +568,7 @@ def test_the_table_and_the_functions_have_the_same_names() -> None:
 
 @pytest.mark.parametrize("name", ROWS)
 def test_rewritten_bodies_compute_the_same(name: str) -> None:
-    rows = [one for one in ROWS[name] if one[0]]
+    rows = [row for row in ROWS[name] if row[0]]
     count, graph = apply(name, rows)
     assert count == sum(row[0] for row in rows)
     assert REWRITES[name](graph) == ()
@@ -568,7 +576,7 @@ def test_rewritten_bodies_compute_the_same(name: str) -> None:
 
 @pytest.mark.parametrize("name", ROWS)
 def test_torch_graphs_that_only_resemble_a_pattern_are_left_unchanged(name: str) -> None:
-    count, _ = apply(name, [one for one in ROWS[name] if not one[0]])
+    count, _ = apply(name, [row for row in ROWS[name] if not row[0]])
     assert count == 0
 
 
@@ -609,11 +617,11 @@ def changing() -> fx.GraphModule:
 
 @pytest.mark.parametrize("name", ROWS)
 def test_a_buffer_that_the_model_changes_is_no_constant(name: str, changing: Any) -> None:
-    graph, wanted = copy.deepcopy(changing), copy.deepcopy(changing)
+    graph, original = copy.deepcopy(changing), copy.deepcopy(changing)
     REWRITES[name](graph)
     for seed in range(3):
         x = randn(2, 3, 4, seed=seed)
-        torch.testing.assert_close(graph(x), wanted(x))
+        torch.testing.assert_close(graph(x), original(x))
 
 
 @pytest.fixture(scope="module")
