@@ -46,25 +46,30 @@ from ci.models.user_models import (  # noqa: E402  # noqa: E402
 from provisioning.errors import FailedError, QnnCiError, UsageError  # noqa: E402
 from tests.stand_ins.snapshots import check_snapshot  # noqa: E402
 
-Made = tuple[nn.Module, tuple[Tensor, ...], tuple[tuple[Tensor, ...], ...]]
+UserModel = tuple[nn.Module, tuple[Tensor, ...], tuple[tuple[Tensor, ...], ...]]
 
 
 def draw(seed: int) -> Tensor:
     return torch.randn(2, 4, generator=torch.Generator().manual_seed(seed))
 
 
-def same(found: Any, wanted: Any) -> bool:
-    pairs = list(zip(found, wanted, strict=True))
-    return all(torch.equal(one, other) for a, b in pairs for one, other in zip(a, b, strict=True))
+def same(sets: Any, expected_sets: Any) -> bool:
+    for tensors, expected_tensors in zip(sets, expected_sets, strict=True):
+        for tensor, expected in zip(tensors, expected_tensors, strict=True):
+            if not torch.equal(tensor, expected):
+                return False
+    return True
 
 
 def test_a_user_s_package_of_the_same_name_does_not_replace_this_project_s() -> None:
-    known = {name: one for name, one in sys.modules.items() if name.partition(".")[0] == "ci"}
+    own_modules = {
+        name: module for name, module in sys.modules.items() if name.partition(".")[0] == "ci"
+    }
     try:
         with own_packages_hidden():
-            assert not known.keys() & sys.modules.keys()
+            assert not own_modules.keys() & sys.modules.keys()
             sys.modules |= {"ci": ModuleType("ci"), "ci.nets_of_a_user": ModuleType("nets")}
-        assert {name: sys.modules[name] for name in known} == known
+        assert {name: sys.modules[name] for name in own_modules} == own_modules
         assert "ci.nets_of_a_user" in sys.modules
     finally:
         sys.modules.pop("ci.nets_of_a_user", None)
@@ -79,42 +84,42 @@ def test_the_error_for_a_missing_file_names_the_callers_directory(
     assert str(tmp_path.resolve()) in (caught.value.fix or "")
 
 
-@pytest.mark.parametrize("given", [0, 1, 2, 3, 6])
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 6])
 def test_a_model_with_fewer_than_four_input_sets_gets_derived_ones(
-    given: int, monkeypatch: pytest.MonkeyPatch
+    count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A model without sets gets those derived from its example; no set is derived twice."""
     example = (draw(0),)
-    calibration = tuple((draw(seed),) for seed in range(1, given + 1))
+    calibration = tuple((draw(seed),) for seed in range(1, count + 1))
     monkeypatch.setattr(loading, "make_model", lambda *_: (nn.ReLU(), example, calibration))
     loaded = load_model("net.py:factory")
     derived = derive_inputs(example)
-    wanted = (example, *calibration) if given else derived
-    if len(wanted) < 4:
-        wanted = (*wanted, *derived[1:])
-    assert same(loaded.calibration, wanted)
-    assert same(loaded.evaluation, wanted[:4])
-    assert same(loaded.reference, [(one.relu(),) for (one,) in wanted[:4]])
+    expected = (example, *calibration) if count else derived
+    if len(expected) < 4:
+        expected = (*expected, *derived[1:])
+    assert same(loaded.calibration, expected)
+    assert same(loaded.evaluation, expected[:4])
+    assert same(loaded.reference, [(x.relu(),) for (x,) in expected[:4]])
     assert loaded.name == "net.py:factory"
-    assert (loaded.made_inputs == "", loaded.made_calibration == "") == (given >= 3, given > 0)
+    assert (loaded.made_inputs == "", loaded.made_calibration == "") == (count >= 3, count > 0)
 
 
 @pytest.mark.parametrize("key", ["inputs", "calibration"])
 def test_data_files_of_a_policy_replace_the_factorys_and_errors_name_their_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:
-    made: Made = (nn.ReLU(), (draw(0),), ((draw(9),),))
-    monkeypatch.setattr(loading, "make_model", lambda *_: made)
+    user_model: UserModel = (nn.ReLU(), (draw(0),), ((draw(9),),))
+    monkeypatch.setattr(loading, "make_model", lambda *_: user_model)
     sets = torch.stack([draw(seed) for seed in range(1, 6)])
     np.save(tmp_path / "good.npy", sets.numpy())
     np.save(tmp_path / "bad.npy", sets[:, :1].numpy())
     _, example, calibration, judged = read_source(
         "net.py:f", Source(**{key: str(tmp_path / "good.npy")})
     )
-    assert same([example], [made[1]])
-    read, other = (judged, calibration) if key == "inputs" else (calibration, judged)
-    assert same(read, [(one,) for one in sets])
-    assert same(other, [] if key == "calibration" else made[2])
+    assert same([example], [user_model[1]])
+    read, factory_sets = (judged, calibration) if key == "inputs" else (calibration, judged)
+    assert same(read, [(tensor,) for tensor in sets])
+    assert same(factory_sets, [] if key == "calibration" else user_model[2])
     with pytest.raises(UsageError) as caught:
         read_source("net.py:f", Source(**{key: str(tmp_path / "bad.npy")}))
     assert caught.value.what.startswith(f"{key}: bad.npy ")
@@ -142,18 +147,18 @@ def test_weights_and_data_of_any_layout_become_row_major(
     sets = np.arange(4 * 75.0, dtype=np.float32).reshape(4, 1, 3, 5, 5)
     np.save(tmp_path / "sets.npy", np.asfortranarray(sets))
     read = read_sets(f"{tmp_path}/sets.npy")
-    assert all(one.flags.c_contiguous for (one,) in read)
+    assert all(array.flags.c_contiguous for (array,) in read)
     example = tuple(map(torch.from_numpy, read[0]))
     monkeypatch.setattr(loading, "make_model", lambda *_: (net, example, ()))
     loaded = load_model("net.py:f", Source(inputs=f"{tmp_path}/sets.npy"))
-    assert same(loaded.evaluation, [(one,) for one in torch.from_numpy(sets)])
+    assert same(loaded.evaluation, [(tensor,) for tensor in torch.from_numpy(sets)])
     assert loaded.module.weight.is_contiguous()
     assert not loaded.module.training
-    given = draw(0).t().requires_grad_()
-    _, example, calibration = unpack("net.py:f", (net, given, [(given,)]))
-    for (one,) in (example, *calibration):
-        assert torch.equal(one, given)
-        assert (one.is_contiguous(), one.requires_grad) == (True, False)
+    transposed = draw(0).t().requires_grad_()
+    _, example, calibration = unpack("net.py:f", (net, transposed, [(transposed,)]))
+    for (tensor,) in (example, *calibration):
+        assert torch.equal(tensor, transposed)
+        assert (tensor.is_contiguous(), tensor.requires_grad) == (True, False)
 
 
 class Gives(nn.Module):
@@ -219,21 +224,27 @@ MODELS: dict[str, tuple[int, list[float], list[float]]] = {
 }
 
 
+def measure_rms(tensors: Any) -> list[float]:
+    return [float(tensor.square().mean().sqrt()) for tensor in tensors]
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_suite_models_have_the_size_and_outputs_of_the_recorded_figures(name: str) -> None:
     module, example, calibration = unpack(name, call_function(name))
     outputs = run_eager(module, [example, calibration[-1]])
-    found = [[float(tensor.square().mean().sqrt()) for tensor in tensors] for tensors in outputs]
-    weights, *wanted = MODELS[name]
-    assert sum(one.numel() for one in module.parameters()) == weights
-    assert found == [pytest.approx(one, rel=1e-3) for one in wanted]
+    rms_of_outputs = [measure_rms(tensors) for tensors in outputs]
+    weights, *expected_rms = MODELS[name]
+    assert sum(parameter.numel() for parameter in module.parameters()) == weights
+    assert rms_of_outputs == [pytest.approx(rms, rel=1e-3) for rms in expected_rms]
     assert (module.training, len(calibration)) == (False, 7)
 
 
 def test_tensors_of_any_structure_are_outputs_and_numbers_are_left_out() -> None:
     x = draw(0)
-    for made in (x, (x, None, 3), {"a": x, "b": 0.5}, [True, [x]]):
-        assert same(compute_reference("net", Gives(lambda x, made=made: made), [(x,)]), [(x,)])
+    for returned in (x, (x, None, 3), {"a": x, "b": 0.5}, [True, [x]]):
+        assert same(
+            compute_reference("net", Gives(lambda x, returned=returned: returned), [(x,)]), [(x,)]
+        )
 
 
 def test_the_digest_of_a_model_contains_how_its_inputs_were_generated() -> None:
@@ -248,34 +259,34 @@ def test_the_digest_of_a_model_contains_how_its_inputs_were_generated() -> None:
 
 def test_a_tensor_is_in_a_digest_with_its_type_shape_strides_and_elements() -> None:
     square = torch.tensor([[1.0, 2.0], [2.0, 1.0]])
-    made = (
+    tensors = (
         *(square, square.t(), square.flatten(), square.double(), square + 1, square.to_sparse()),
         *(torch.ones(0), torch.ones(0, 2)),
     )
     digests = []
-    for tensor in made:
+    for tensor in tensors:
         digests.append(hashlib.sha256())
         loading.update_tensor(digests[-1], tensor)
-    assert len({digest.digest() for digest in digests}) == len(made)
+    assert len({digest.digest() for digest in digests}) == len(tensors)
 
 
 def test_derived_input_sets_vary_each_input_of_the_example() -> None:
     """Elements are shuffled, equal floats get noise, and a single integer stays."""
     example = (draw(1), torch.arange(8), torch.ones(2, 3), torch.tensor([7]))
-    first, *others = derive_inputs(example)
+    first, *derived = derive_inputs(example)
     assert same([first], [example])
-    assert same(derive_inputs(example), [first, *others])
-    for number, one in enumerate(others):
-        assert [tensor.shape for tensor in one] == [tensor.shape for tensor in example]
+    assert same(derive_inputs(example), [first, *derived])
+    for number, tensors in enumerate(derived):
+        assert [tensor.shape for tensor in tensors] == [tensor.shape for tensor in example]
         for place in (0, 1):
-            assert not torch.equal(one[place], example[place]), number
+            assert not torch.equal(tensors[place], example[place]), number
             assert torch.equal(
-                one[place].sort().values if place else one[place].flatten().sort().values,
+                tensors[place].sort().values if place else tensors[place].flatten().sort().values,
                 example[place].flatten().sort().values,
             )
-        assert float(one[2].std()) > 0
-        assert torch.equal(one[3], example[3])
-    assert len({tuple(other[0].flatten().tolist()) for other in others}) == len(others)
+        assert float(tensors[2].std()) > 0
+        assert torch.equal(tensors[3], example[3])
+    assert len({tuple(inputs[0].flatten().tolist()) for inputs in derived}) == len(derived)
 
 
 def test_a_file_is_imported_like_a_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,18 +317,18 @@ def test_a_file_is_imported_like_a_script(tmp_path: Path, monkeypatch: pytest.Mo
     assert loaded.same.__name__ == "my_package.inner.beside"
     (tmp_path / "link.py").symlink_to(package / "net.py")
     assert load_function(f"{tmp_path}/link.py:make")() is loaded.beside
-    here = Path.cwd()
+    caller_directory = Path.cwd()
     with working_directory(tmp_path):
         assert Path.cwd() == tmp_path
-    assert Path.cwd() == here
+    assert Path.cwd() == caller_directory
     with pytest.raises(LookupError), working_directory(tmp_path):
         raise LookupError
-    assert Path.cwd() == here
+    assert Path.cwd() == caller_directory
 
 
 def test_copied_inputs_are_nested_like_the_inputs() -> None:
-    given = (torch.ones(2), (torch.ones(1), [torch.ones(3)]), 4)
-    copied = copy_inputs(given)
+    inputs = (torch.ones(2), (torch.ones(1), [torch.ones(3)]), 4)
+    copied = copy_inputs(inputs)
     copied[1][1][0].zero_()
-    assert [tensor.tolist() for tensor in list_tensors(given)] == [[1, 1], [1], [1, 1, 1]]
+    assert [tensor.tolist() for tensor in list_tensors(inputs)] == [[1, 1], [1], [1, 1, 1]]
     assert (copied[0].tolist(), copied[2]) == ([1, 1], 4)

@@ -17,8 +17,8 @@ SOCS = ["SM8650"]
 SET = manifests_root() / "policies" / "choices.toml"
 
 
-def select(policy: EmulatorPolicy, **asked: object) -> list[CaseSpec]:
-    return select_cases(policy.suite, SOCS, entries=policy.models, **asked)  # type: ignore[arg-type]
+def select(policy: EmulatorPolicy, **selection: object) -> list[CaseSpec]:
+    return select_cases(policy.suite, SOCS, entries=policy.models, **selection)  # type: ignore[arg-type]
 
 
 def read(tmp_path: Path, lowering: str, scheme: str = "8a8w") -> EmulatorPolicy:
@@ -56,17 +56,17 @@ def test_choices_that_exclude_each_other_are_refused_with_the_reason(
         "block_size": "block_size = 64",
         "observer": 'observer = "histogram"',
     }
-    one, other, why = pair
-    asked = ", ".join(words.get(name, f"{name} = true") for name in (one, other))
+    option, excluded, why = pair
+    lowering = ", ".join(words.get(name, f"{name} = true") for name in (option, excluded))
     with pytest.raises(UsageError) as caught:
-        select(read(tmp_path, asked))
-    assert f"models.net.lowering: {one} and {other} cannot be combined" in caught.value.what
+        select(read(tmp_path, lowering))
+    assert f"models.net.lowering: {option} and {excluded} cannot be combined" in caught.value.what
     assert caught.value.why == why
-    assert select(read(tmp_path, words.get(one, f"{one} = true")))
+    assert select(read(tmp_path, words.get(option, f"{option} = true")))
 
 
 @pytest.mark.parametrize(
-    ("lowering", "scheme", "what"),
+    ("lowering", "scheme", "message"),
     [
         ("weight_sharing = true", "8a8w", "weight_sharing needs methods"),
         ('methods = ["make_row", "make_row"]', "8a8w", "a method is listed twice"),
@@ -86,11 +86,11 @@ def test_choices_that_exclude_each_other_are_refused_with_the_reason(
     ],
 )
 def test_lowering_options_that_a_scheme_does_not_support_are_refused(
-    tmp_path: Path, lowering: str, scheme: str, what: str
+    tmp_path: Path, lowering: str, scheme: str, message: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
         select(read(tmp_path, lowering, scheme))
-    assert what in caught.value.what
+    assert message in caught.value.what
     assert caught.value.why
 
 

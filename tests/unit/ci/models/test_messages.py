@@ -118,8 +118,8 @@ def list_refusals(place: Path) -> dict[str, Callable[[], object]]:
     def measure(name: str) -> Callable[[], object]:
         return lambda: user_data.run_metric(*make_job(of(name), of("labels")))
 
-    def unpack(made: Any) -> Callable[[], object]:
-        return lambda: factory.unpack("/a/net.py:f", made)
+    def unpack(returned: Any) -> Callable[[], object]:
+        return lambda: factory.unpack("/a/net.py:f", returned)
 
     def call(name: str) -> Callable[[], object]:
         return lambda: user_code.call_function(of(name))
@@ -170,7 +170,7 @@ def list_refusals(place: Path) -> dict[str, Callable[[], object]]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it is a prototype
         strided = torch.nested.nested_tensor([ROW, ROW])
-    made: dict[str, Any] = {
+    returned_values: dict[str, Any] = {
         "a list": [LINEAR, ROW],
         "one": (LINEAR,),
         "a module": LINEAR,
@@ -195,9 +195,9 @@ def list_refusals(place: Path) -> dict[str, Callable[[], object]]:
         "a set": (LINEAR, ROW, [{}]),
         "keywords": (LINEAR, (ROW,), {"mask": ROW}),
     }
-    calls |= {f"returns {name}": unpack(value) for name, value in made.items()}
+    calls |= {f"returns {name}": unpack(value) for name, value in returned_values.items()}
     calls["a generator"] = unpack((LINEAR, ROW, user_code.load_function(of("lazy"))()))
-    given = {
+    values = {
         "recipe": "r.py:f",
         "annotation": "a.py:f",
         "parts": (Part(Scheme.A16W8, node="n"),),
@@ -205,8 +205,11 @@ def list_refusals(place: Path) -> dict[str, Callable[[], object]]:
         "profile_level": "detailed",
     }
     choices = {
-        f"{one} and {other}": {one: given.get(one, True), other: given.get(other, True)}
-        for one, other, _ in EXCLUSIONS
+        f"{option} and {excluded}": {
+            option: values.get(option, True),
+            excluded: values.get(excluded, True),
+        }
+        for option, excluded, _ in EXCLUSIONS
     } | {
         "weight sharing": {"weight_sharing": True},
         "a method twice": {"methods": ("encode", "encode")},
@@ -214,9 +217,11 @@ def list_refusals(place: Path) -> dict[str, Callable[[], object]]:
         "a part in blocks": {"parts": (Part(Scheme.A16W4_BLOCK, type="Linear"),)},
         "a part in float": {"parts": (Part(Scheme.FP16, module="body"),)},
     }
-    for name, asked in choices.items():
-        calls[name] = lambda asked=asked: check_choices(Choices(**asked), A8W8, "m")
-    calls["parts of float"] = lambda: check_choices(Choices(parts=given["parts"]), Scheme.FP16, "m")
+    for name, options in choices.items():
+        calls[name] = lambda options=options: check_choices(Choices(**options), A8W8, "m")
+    calls["parts of float"] = lambda: check_choices(
+        Choices(parts=values["parts"]), Scheme.FP16, "m"
+    )
     return calls
 
 
@@ -244,22 +249,22 @@ def test_every_message_says_what_why_and_what_to_do(place: Path) -> None:
 
 
 def test_a_metric_is_measured_of_all_models_and_of_exchanged_inputs(place: Path) -> None:
-    own = f"{place}/own.py"
-    measured = user_data.run_metric(*make_job(f"{own}:score", f"{own}:labels"))
+    user_file = f"{place}/own.py"
+    measured = user_data.run_metric(*make_job(f"{user_file}:score", f"{user_file}:labels"))
     assert (measured.value, measured.float32, measured.quantized) == (0.75, 1.0, 0.5)
     assert [*vars_of(measured)] == [0.75, 1.0, 0.0, 0.5]
     columns = np.stack([np.arange(1.0, 5.0), np.zeros(4)], 1)  # sets are exchanged, not elements
     (place / "second.py").write_text("def get(outputs, labels): return outputs[0][:, 1].mean()\n")
-    second = Metric(f"{place}/second.py:get", f"{own}:labels", max_drop=0.1)
+    second = Metric(f"{place}/second.py:get", f"{user_file}:labels", max_drop=0.1)
     exchanged = user_data.run_metric(second, [columns], [columns], None)
     assert {*vars_of(exchanged)} == {0.0, None}
-    metric, *models = make_job(f"{own}:writes", f"{own}:labels")
+    metric, *models = make_job(f"{user_file}:writes", f"{user_file}:labels")
     assert {*vars_of(user_data.run_metric(metric, *models))} == {14.0}  # each has its own copy
     assert all(model[0].any() for model in models)
     assert user_data.run_metric(metric, *models[:2], None).quantized is None
     (place / "in_c.py").write_text("best = max  # which has no signature")
-    for function in (f"{own}:score", f"{place}/in_c.py:best"):
-        user_data.check_metric(Metric(function, f"{own}:labels", max_drop=0.1), 4)
+    for function in (f"{user_file}:score", f"{place}/in_c.py:best"):
+        user_data.check_metric(Metric(function, f"{user_file}:labels", max_drop=0.1), 4)
 
 
 def vars_of(measured: Any) -> Iterator[float]:
@@ -269,12 +274,12 @@ def vars_of(measured: Any) -> Iterator[float]:
 
 def test_sets_are_read_in_the_order_of_the_models_inputs(place: Path) -> None:
     def first(*names: str) -> list[float]:
-        return [float(one[0]) for one in user_data.read_sets(f"{place}/named.npz", names)[0]]
+        return [float(tensor[0]) for tensor in user_data.read_sets(f"{place}/named.npz", names)[0]]
 
     assert first("a", "b") == [1.0, 2.0]
     assert first("b", "a") == first() == [2.0, 1.0]
     sets = user_data.read_sets(f"{place}/own.py:many")
-    assert [len(one) for one in sets] == [1] * 5
+    assert [len(arrays) for arrays in sets] == [1] * 5
     for number, brackets in enumerate(("[]", "()")):
         path = place / f"lists_{number}.py"
         path.write_text(f"def sets(): return {brackets[0]}[1, 2], (1, 2){brackets[1]}")
@@ -307,8 +312,8 @@ def test_the_result_of_a_factory_is_unpacked_into_model_example_and_sets() -> No
     ],
 )
 def test_the_line_of_a_node_is_the_innermost_line_of_the_users_code(trace: str, line: str) -> None:
-    found = user_code.find_origin(SimpleNamespace(meta={"stack_trace": trace})).mark
-    assert found == line
+    mark = user_code.find_origin(SimpleNamespace(meta={"stack_trace": trace})).mark
+    assert mark == line
 
 
 @pytest.mark.parametrize(

@@ -37,8 +37,8 @@ def read(folder: Path, keys: str = "", mixtures: str = "") -> EmulatorPolicy:
     return read_emulator_policy(folder / "qnn.toml")
 
 
-def select(policy: EmulatorPolicy, **given: Any) -> list[CaseSpec]:
-    return select_cases({}, ["SM8650"], entries=policy.models, **given)
+def select(policy: EmulatorPolicy, **selection: Any) -> list[CaseSpec]:
+    return select_cases({}, ["SM8650"], entries=policy.models, **selection)
 
 
 def name(specs: list[CaseSpec]) -> list[str]:
@@ -50,7 +50,7 @@ def test_a_mixed_precision_scheme_is_selected_like_any_scheme(tmp_path: Path) ->
     keys += "limits.8a8w.min_sqnr_db_all = 21\nbudget.schemes.first16.program_bytes = 9\n"
     policy = read(tmp_path, keys, SECOND.format("last16", "8a8w", "linear"))
     mixed = Mixture("first16", Scheme.A8W8)
-    plain = [f"other {one.value}" for one in EXECUTORCH.default]
+    plain = [f"other {scheme.value}" for scheme in EXECUTORCH.default]
     assert name(select(policy)) == ["net 8a8w", "net first16", *plain, "other mine"]
     assert name(select(policy, schemes=["*16", "8A8W"])) == [
         *("net fp16", "net first16", "net last16", "net 8a8w"),
@@ -59,8 +59,9 @@ def test_a_mixed_precision_scheme_is_selected_like_any_scheme(tmp_path: Path) ->
     (spec,) = select(policy, models=["net"], schemes=["FIRST16"])
     assert (spec.scheme, spec.slug) == (mixed, spec.slug.replace("8a8w", "first16"))
     assert str(spec.source.choices) == "parts layers.0 16a8w"
-    limits = {one: policy.limits_of("net", policy.find_scheme("net", one)) for one in
-              ("8a8w", "first16", "last16")}  # fmt: skip
+    limits = {}
+    for scheme in ("8a8w", "first16", "last16"):
+        limits[scheme] = policy.limits_of("net", policy.find_scheme("net", scheme))
     assert [limit.min_sqnr_db_all for limit in limits.values()] == [21, 31, 21]
     assert [limit.scheme for limit in limits.values()] == [*limits]
     assert limits["first16"].min_equal == limits["8a8w"].min_equal
@@ -89,9 +90,9 @@ FAULTS = {  # of the policy: keys of the entry, another mixture, arguments and t
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_wrong_mixture_is_refused_before_anything_is_lowered(tmp_path: Path, fault: str) -> None:
-    keys, mixtures, given, words = FAULTS[fault]
+    keys, mixtures, selection, words = FAULTS[fault]
     with pytest.raises(QnnCiError) as caught:
-        select(read(tmp_path, keys, mixtures), **given)
+        select(read(tmp_path, keys, mixtures), **selection)
     assert words in str(caught.value)
     assert caught.value.fix or caught.value.why
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +37,12 @@ OTHERS: dict[str, list[list[Any]]] = {
 }
 
 
-@pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
-def test_any_difference_between_input_sets_changes_their_digest(other: list[list[Any]]) -> None:
-    same = [[tensor.copy() for tensor in tensors] for tensors in SETS]
-    assert digest_sets(other) != digest_sets(SETS) == digest_sets(same)
+@pytest.mark.parametrize("other_sets", OTHERS.values(), ids=OTHERS)
+def test_any_difference_between_input_sets_changes_their_digest(
+    other_sets: list[list[Any]],
+) -> None:
+    copied = copy.deepcopy(SETS)
+    assert digest_sets(other_sets) != digest_sets(SETS) == digest_sets(copied)
 
 
 LINE = Origin(file="net.py", line=9)
@@ -54,7 +57,7 @@ TENSORS = [
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("requests", "descriptions"),
     [
         ({"conv": Asked("c", 8, 4)}, []),
         ({"conv": Asked("c")}, []),
@@ -72,9 +75,9 @@ TENSORS = [
     ],
 )
 def test_a_tensor_with_fewer_bits_than_requested_is_found(
-    asked: dict[str, Asked], told: list[str]
+    requests: dict[str, Asked], descriptions: list[str]
 ) -> None:
-    assert [str(one) for one in find_retyped(asked, TENSORS)] == told
+    assert [str(retyped) for retyped in find_retyped(requests, TENSORS)] == descriptions
 
 
 def test_the_operators_that_cause_most_of_the_noise_are_chosen_with_their_neighbours() -> None:
@@ -105,9 +108,9 @@ def test_a_qnn_version_uses_the_noise_terms_of_the_nearest_measured_version(
     measured: list[str], version: str, used: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "rounding").mkdir()
-    for one in measured:
-        text = f'term = [{{ operator = "{one}", numbers = "8" }}]\n'
-        (tmp_path / "rounding" / f"{one}.toml").write_text(text, "utf-8")
+    for measured_version in measured:
+        text = f'term = [{{ operator = "{measured_version}", numbers = "8" }}]\n'
+        (tmp_path / "rounding" / f"{measured_version}.toml").write_text(text, "utf-8")
     monkeypatch.setenv(MANIFESTS_VARIABLE, str(tmp_path))
     assert [key[0] for key in read_terms(version)] == ([used] if used else [])
 
@@ -116,7 +119,9 @@ def test_the_committed_noise_terms_have_known_types_and_positive_power() -> None
     for path in list_files():
         terms = read_terms(path.stem)
         assert {term.numbers for term in terms.values()} == {FLOAT16, "8", "16"}
-        sizes = [(one.steps, one.bias, one.varies, one.relative, one.row) for one in terms.values()]
+        sizes = [
+            (term.steps, term.bias, term.varies, term.relative, term.row) for term in terms.values()
+        ]
         assert all(map(any, sizes))
         assert all(term.graphs for term in terms.values())
         assert take_term(terms, "gelu", "16").steps > take_term(terms, "neg", "16").steps

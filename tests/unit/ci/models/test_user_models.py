@@ -92,8 +92,8 @@ def test_a_policy_entry_gets_absolute_paths_and_keeps_other_keys(place: Path) ->
         shapes={"x": (1, 2)},
         float_model="float.onnx",
     )
-    found = resolve_entry("net", entry, place)
-    assert found == ModelEntry(
+    resolved = resolve_entry("net", entry, place)
+    assert resolved == ModelEntry(
         path=f"{place}/net.onnx",
         calibration=f"{place}/data.npy",
         inputs=f"{place}/net.py:other",
@@ -102,16 +102,16 @@ def test_a_policy_entry_gets_absolute_paths_and_keeps_other_keys(place: Path) ->
         shapes={"x": (1, 2)},
         float_model=f"{place}/float.onnx",
     )
-    assert (found.make_source().reference, found.make_source().shapes) == (
-        found.path,
+    assert (resolved.make_source().reference, resolved.make_source().shapes) == (
+        resolved.path,
         (("x", (1, 2)),),
     )
     assert resolve_entry("a", ModelEntry("mlp"), place) == ModelEntry("mlp")
     with pytest.raises(QnnCiError, match=r"models\.a\.inputs: no file"):  # it is no model
         resolve_entry("a", ModelEntry("mlp", inputs="mlp"), place)
     (place / "mlp").touch()
-    found = resolve_entry("a", ModelEntry("mlp", calibration="mlp", inputs="mlp"), place)
-    assert found == ModelEntry("mlp", calibration=f"{place}/mlp", inputs=f"{place}/mlp")
+    resolved = resolve_entry("a", ModelEntry("mlp", calibration="mlp", inputs="mlp"), place)
+    assert resolved == ModelEntry("mlp", calibration=f"{place}/mlp", inputs=f"{place}/mlp")
 
 
 @pytest.mark.parametrize(("labels", "fits"), [(4, False), (5, True), (6, False)])
@@ -135,11 +135,11 @@ def test_written_input_sets_replace_older_ones(tmp_path: Path) -> None:
     place = tmp_path / "a/deep/directory"
     for number in (0.0, 1.0):
         rows = np.asfortranarray(np.arange(6, dtype="float32").reshape(2, 3))
-        sets = [[rows + number + one, np.arange(4)] for one in range(2)]
+        sets = [[rows + number + index, np.arange(4)] for index in range(2)]
         write_sets(place, sets)
-    infos = [describe_tensor(one) for one in sets[0]]
+    infos = [describe_tensor(array) for array in sets[0]]
     for read, written in zip(read_sets(place, infos, 2), sets, strict=True):
         assert all(map(np.array_equal, read, written))
-    assert sorted(one.name for one in place.iterdir()) == [
+    assert sorted(path.name for path in place.iterdir()) == [
         f"{number}_{index}.raw" for number in range(2) for index in range(2)
     ]
