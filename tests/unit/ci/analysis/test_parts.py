@@ -18,7 +18,7 @@ Compute = Callable[[Sequence[Any]], Sequence[Any]]
 def call(
     operator: str, reads: str, compute: Compute | None = None, axes: tuple[int, ...] | None = None
 ) -> tuple[str, str, Compute, tuple[int, ...] | None]:
-    return operator, reads, compute or (lambda given: [given[0]]), axes
+    return operator, reads, compute or (lambda arrays: [arrays[0]]), axes
 
 
 def name_parts(*calls: Any, shapes: dict[str, tuple[int, ...]] | None = None) -> list[str]:
@@ -28,21 +28,23 @@ def name_parts(*calls: Any, shapes: dict[str, tuple[int, ...]] | None = None) ->
         "k": np.full((1, 4, 6), 2.0),
         "m": np.arange(4).reshape(1, 4, 1) < 3,
     }
-    known = {"x": (1, 4, 6), "y": (1, 2, 6), "k": (1, 4, 6), "m": (1, 4, 1)} | (shapes or {})
+    all_shapes = {"x": (1, 4, 6), "y": (1, 2, 6), "k": (1, 4, 6), "m": (1, 4, 1)} | (shapes or {})
     nodes = []
     for number, (operator, reads, compute, axes) in enumerate(calls, 1):
         names = tuple(reads.split())
         result = str(number)
-        if result not in known:
-            known[result] = np.asarray(compute([np.zeros(known[name]) for name in names])[0]).shape
+        if result not in all_shapes:
+            all_shapes[result] = np.asarray(
+                compute([np.zeros(all_shapes[name]) for name in names])[0]
+            ).shape
         nodes.append(Node(operator, names, (result,), axes, f"{operator} {number}", compute))
     loaders = {name: lambda value=value: value for name, value in constants.items()}
-    graph = Graph(nodes, [str(len(calls))], known, loaders)
+    graph = Graph(nodes, [str(len(calls))], all_shapes, loaders)
     return [str(part) for part in find_parts(graph)[0]]
 
 
 def join(axis: int) -> Compute:
-    return lambda given: [np.concatenate(given, axis)]
+    return lambda arrays: [np.concatenate(arrays, axis)]
 
 
 JOINED = call("cat", "x y", join(1))
@@ -61,36 +63,36 @@ ROWS = ["0:4 along axis 1", "4:6 along axis 1"]
         ([call("relu", "x")], []),
         ([call("add", "x k")], []),
         (
-            [JOINED, call("transpose", "1", lambda given: [given[0].transpose(0, 2, 1)])],
+            [JOINED, call("transpose", "1", lambda arrays: [arrays[0].transpose(0, 2, 1)])],
             ["0:4 along axis 2", "4:6 along axis 2"],
         ),
         (
-            [JOINED, call("reshape", "1", lambda given: [given[0].reshape(1, 36)])],
+            [JOINED, call("reshape", "1", lambda arrays: [arrays[0].reshape(1, 36)])],
             ["0:24 along axis 1", "24:36 along axis 1"],
         ),
         (
             [
                 JOINED,
-                call("permute", "1", lambda given: [given[0].transpose(0, 2, 1)]),
-                call("reshape", "2", lambda given: [given[0].reshape(1, 36)]),
+                call("permute", "1", lambda arrays: [arrays[0].transpose(0, 2, 1)]),
+                call("reshape", "2", lambda arrays: [arrays[0].reshape(1, 36)]),
             ],
             ["0:34 (4 of every 6) along axis 1", "4:36 (2 of every 6) along axis 1"],
         ),
         (  # halves of one tensor, exchanged
-            [call("roll", "x", lambda given: [np.roll(given[0], 2, 1)])],
+            [call("roll", "x", lambda arrays: [np.roll(arrays[0], 2, 1)])],
             [],
         ),
         (  # split, and joined again behind an operator on one half
             [
-                call("slice", "x", lambda given: [given[0][:, :2]]),
-                call("slice", "x", lambda given: [given[0][:, 2:]]),
+                call("slice", "x", lambda arrays: [arrays[0][:, :2]]),
+                call("slice", "x", lambda arrays: [arrays[0][:, 2:]]),
                 call("exp", "1"),
                 call("cat", "3 2", join(1)),
             ],
             ["0:2 along axis 1", "2:4 along axis 1"],
         ),
         (
-            [call("sigmoid", "x"), call("where", "m 1 x", lambda given: [np.where(*given)])],
+            [call("sigmoid", "x"), call("where", "m 1 x", lambda arrays: [np.where(*arrays)])],
             ["0:3 along axis 1", "3:4 along axis 1"],
         ),
         (  # joined along two axes: the parts along both are inside of those along one
@@ -121,9 +123,9 @@ def test_parts_are_followed_through_whatever_moves_or_scales_elements(
 
 def test_a_part_is_named_by_the_operator_that_computes_it() -> None:
     node = [
-        Node("sigmoid", ("x",), ("a",), None, "sigmoid [net.py:7]", lambda given: [given[0]]),
+        Node("sigmoid", ("x",), ("a",), None, "sigmoid [net.py:7]", lambda arrays: [arrays[0]]),
         Node("cat", ("a", "y"), ("b",), None, "cat [net.py:8]", join(1)),
-        Node("mul", ("b", "b"), ("c",), None, "mul [net.py:9]", lambda given: [given[0]]),
+        Node("mul", ("b", "b"), ("c",), None, "mul [net.py:9]", lambda arrays: [arrays[0]]),
     ]
     shapes = {"x": (1, 4, 6), "y": (1, 2, 6), "a": (1, 4, 6), "b": (1, 6, 6), "c": (1, 6, 6)}
     (parts,) = find_parts(Graph(node, ["c"], shapes))
@@ -131,8 +133,8 @@ def test_a_part_is_named_by_the_operator_that_computes_it() -> None:
 
 
 def test_a_node_that_cannot_be_executed_gives_a_single_part() -> None:
-    def fail(given: Any) -> Any:
-        raise ValueError(len(given))
+    def fail(arrays: Any) -> Any:
+        raise ValueError(len(arrays))
 
     assert name_parts(JOINED, call("flip", "1", fail), shapes={"2": (1, 6, 6)}) == []
     assert name_parts(call("cat", "x z", join(1)), shapes={"1": (1, 6, 6)}) == []
@@ -180,7 +182,7 @@ def test_channels_far_below_all_others_are_parts(values: Any, parts: list[str]) 
 
 
 @pytest.mark.parametrize(
-    ("values", "known"),
+    ("values", "varies"),
     [
         (PICTURE, True),
         (PICTURE * 0, False),
@@ -191,8 +193,8 @@ def test_channels_far_below_all_others_are_parts(values: Any, parts: list[str]) 
         (PICTURE * np.nan, False),
     ],
 )
-def test_a_constant_part_has_nothing_to_lose(values: Any, known: bool) -> None:
-    assert has_range(values, 1.0) is known
+def test_a_constant_part_has_nothing_to_lose(values: Any, varies: bool) -> None:
+    assert has_range(values, 1.0) is varies
 
 
 def test_a_part_takes_its_elements_and_contains_others() -> None:

@@ -105,8 +105,8 @@ class Scaled(nn.Module):
         self.factor = factor
 
     def forward(self, values: Tensor) -> Tensor:
-        given = round_to(values, 1e-4, 16)
-        return given if self.factor == 1 else round_to(given * self.factor, 1e-4, 16)
+        rounded = round_to(values, 1e-4, 16)
+        return rounded if self.factor == 1 else round_to(rounded * self.factor, 1e-4, 16)
 
 
 @pytest.mark.parametrize(("factor", "expected"), [(1.0, 0.0), (0.7, 1e-4)])
@@ -132,16 +132,16 @@ class Recurrent(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("quantized", "whole"),
+    ("quantized", "unquantized"),
     [(Chain(1e-4, 0.0, 0.0, bits=16), Chain(0.0, 0.0, 0.0)), (Recurrent(1e-4), Recurrent(0.0))],
     ids=["layers", "recurrent"],
 )
 def test_what_a_quantized_model_leaves_in_float_is_predicted_in_float16(
-    quantized: nn.Module, whole: nn.Module
+    quantized: nn.Module, unquantized: nn.Module
 ) -> None:
     graph: Any = torch.export.export(quantized, inputs()[0], strict=True).module()
     (partly,) = predict(graph, inputs())
-    (wholly,) = predict(whole, inputs())
+    (wholly,) = predict(unquantized, inputs())
     assert rms(partly) == pytest.approx(rms(wholly), rel=0.2)
 
 
@@ -154,7 +154,7 @@ def test_the_noise_of_a_layer_propagates_through_the_next() -> None:
 def test_in_float16_noise_is_relative_and_of_a_fused_activation_absolute() -> None:
     layer = nn.Linear(16, 16)
     (plain,) = predict(layer, inputs())
-    signal = rms(torch.stack([layer(one) for (one,) in inputs()]).detach())
+    signal = rms(torch.stack([layer(values) for (values,) in inputs()]).detach())
     assert 2**-13 < rms(plain) / signal < 2**-9
     (fused,) = predict(nn.Sequential(layer, nn.Sigmoid()), inputs())
     assert rms(fused) == pytest.approx(2**-8 / np.sqrt(3), rel=0.3)
@@ -196,12 +196,12 @@ def test_constants_that_float16_represents_exactly_add_no_noise() -> None:
         def forward(self, values: Tensor, mask: Tensor) -> Tensor:
             return values * (1 - 10000 * mask)
 
-    ((one,), *_) = inputs()
-    kept, off = torch.zeros(8, 16), torch.full((8, 16), 0.3)
-    (noise,) = predict(Masked(), [(one, kept)] * 4)
-    assert rms(noise) < 2**-9 * rms(one)
-    (noise,) = predict(Masked(), [(one, kept + off)] * 4)
-    assert rms(noise) > 0.1 * rms(one)
+    ((values,), *_) = inputs()
+    open_mask, off = torch.zeros(8, 16), torch.full((8, 16), 0.3)
+    (noise,) = predict(Masked(), [(values, open_mask)] * 4)
+    assert rms(noise) < 2**-9 * rms(values)
+    (noise,) = predict(Masked(), [(values, open_mask + off)] * 4)
+    assert rms(noise) > 0.1 * rms(values)
 
 
 def test_a_prediction_is_the_same_each_time_and_leaves_state_as_it_was() -> None:
@@ -229,11 +229,11 @@ def test_an_operator_that_moves_elements_adds_no_error_in_float16() -> None:
         def forward(self, values: Tensor) -> Tensor:
             return values.transpose(0, 1).reshape(4, -1).transpose(0, 1).contiguous()
 
-    exact = [(one.half().float(),) for (one,) in inputs()]
+    exact = [(values.half().float(),) for (values,) in inputs()]
     (noise,) = predict(Moves(), exact)
     assert rms(noise) == 0
     (noise,) = predict(Moves(), inputs())
-    signal = rms(torch.stack([one for (one,) in inputs()]))
+    signal = rms(torch.stack([values for (values,) in inputs()]))
     assert rms(noise) == pytest.approx(signal * RELATIVE / np.sqrt(3), rel=0.1)
 
 
@@ -249,14 +249,14 @@ def test_weights_that_are_dequantized_from_a_buffer_count_as_weights() -> None:
             weight = OPS.dequantize_per_tensor(self.levels, 0.05, 0, -8, 7, torch.int8)
             return round_to(nn.functional.linear(round_to(values, 0.3), weight), 0.3)
 
-    ((one,), *_) = inputs()
-    held = Held()
-    exact = nn.functional.linear(one, held.levels.float() * 0.05)
-    graph: Any = torch.export.export(held, (one,), strict=True).module()
-    for off, wanted in ((0.0, 60.0), (0.1, 20.0)):
-        found = find_loss(graph, (one,), (exact * (1 + off),))
-        assert found is not None
-        assert found.weights_db == pytest.approx(wanted, abs=1.0)
+    ((values,), *_) = inputs()
+    layer = Held()
+    exact = nn.functional.linear(values, layer.levels.float() * 0.05)
+    graph: Any = torch.export.export(layer, (values,), strict=True).module()
+    for off, weights_db in ((0.0, 60.0), (0.1, 20.0)):
+        loss = find_loss(graph, (values,), (exact * (1 + off),))
+        assert loss is not None
+        assert loss.weights_db == pytest.approx(weights_db, abs=1.0)
 
 
 def test_no_noise_is_predicted_for_outputs_of_indices() -> None:
@@ -275,33 +275,41 @@ def test_no_noise_is_predicted_for_outputs_of_indices() -> None:
 def test_the_largest_loss_is_at_the_coarsest_or_clipped_range(
     steps: tuple[float, float, float], place: str
 ) -> None:
-    ((one,), *_) = inputs()
-    reference = Chain(0.0, 0.0, 0.0)(one).detach()
-    found = find_loss(trace(*steps), (one,), (reference,))
-    assert found is not None
-    assert place in found.name
-    assert found.behind_db < 15 < found.before_db
-    assert found.weights_db == 60
+    ((values,), *_) = inputs()
+    reference = Chain(0.0, 0.0, 0.0)(values).detach()
+    loss = find_loss(trace(*steps), (values,), (reference,))
+    assert loss is not None
+    assert place in loss.name
+    assert loss.behind_db < 15 < loss.before_db
+    assert loss.weights_db == 60
 
 
 @pytest.mark.parametrize("spoiled", ["", "first", "second"])
 def test_the_loss_of_a_methods_weights_is_measured_on_its_own_outputs(spoiled: str) -> None:
     """The second of two methods loses most."""
-    ((one,), (other,), *_) = inputs()
+    ((first_values,), (second_values,), *_) = inputs()
     methods = {"first": trace(0.01, 0.01, 0.01), "second": trace(0.01, 0.01, 0.3)}
     plain = Chain(0.0, 0.0, 0.0)
     if spoiled:
         with torch.no_grad():
             methods[spoiled].second.weight.add_(0.05 * torch.randn(16, 16))
-    both = Methods(methods, {"first": 1, "second": 1})
-    found = find_loss(both, (one, other), (plain(one).detach(), plain(other).detach()))
-    assert found is not None
-    assert found.behind_db < 20
-    assert found.weights_db < 25 if spoiled == "second" else found.weights_db == 60
-    turned = Methods({name: methods[name] for name in ("second", "first")}, both.counts)
-    again = find_loss(turned, (other, one), (plain(other).detach(), plain(one).detach()))
-    assert again is not None
-    assert again.behind_db == found.behind_db
+    methods_module = Methods(methods, {"first": 1, "second": 1})
+    loss = find_loss(
+        methods_module,
+        (first_values, second_values),
+        (plain(first_values).detach(), plain(second_values).detach()),
+    )
+    assert loss is not None
+    assert loss.behind_db < 20
+    assert loss.weights_db < 25 if spoiled == "second" else loss.weights_db == 60
+    turned = Methods({name: methods[name] for name in ("second", "first")}, methods_module.counts)
+    turned_loss = find_loss(
+        turned,
+        (second_values, first_values),
+        (plain(second_values).detach(), plain(first_values).detach()),
+    )
+    assert turned_loss is not None
+    assert turned_loss.behind_db == loss.behind_db
 
 
 class Stateful(nn.Module):
@@ -314,15 +322,15 @@ class Stateful(nn.Module):
         self.register_buffer("last", torch.full((8, 16), 0.25))
 
     def forward(self, values: Tensor) -> Tensor:
-        made = round_to(round_to(self.last, 0.1) + round_to(values, 0.1), 0.1)
+        result = round_to(round_to(self.last, 0.1) + round_to(values, 0.1), 0.1)
         self.last.copy_(values)
-        return made
+        return result
 
 
 def test_a_buffer_that_the_model_writes_counts_as_an_activation() -> None:
-    ((one,), *_) = inputs()
-    graph: Any = torch.export.export(Stateful(), (one,), strict=True).module()
-    loss = find_loss(graph, (one,), (one + 0.25,))
+    ((values,), *_) = inputs()
+    graph: Any = torch.export.export(Stateful(), (values,), strict=True).module()
+    loss = find_loss(graph, (values,), (values + 0.25,))
     assert loss is not None
     assert (loss.weights_db, loss.behind_db < 40) == (60.0, True)
 
@@ -333,13 +341,13 @@ class Phase(nn.Module):
 
 
 def test_float16_loses_the_most_at_the_sine_of_a_large_angle() -> None:
-    given = (torch.linspace(0, 3, 32)[None],)
-    found = find_loss(Phase(), given, (Phase()(*given),), float16=True)
-    assert found is not None
-    assert (found.name, found.is_float16) == ("sin", True)
-    assert found.behind_db < 30 < found.before_db
-    assert 1500 < found.largest < 1801
-    assert [one.operator for one in found.readings] == ["sin"]
+    angles = (torch.linspace(0, 3, 32)[None],)
+    loss = find_loss(Phase(), angles, (Phase()(*angles),), float16=True)
+    assert loss is not None
+    assert (loss.name, loss.is_float16) == ("sin", True)
+    assert loss.behind_db < 30 < loss.before_db
+    assert 1500 < loss.largest < 1801
+    assert [reading.operator for reading in loss.readings] == ["sin"]
 
 
 class Squares(nn.Module):
@@ -361,18 +369,18 @@ def test_numbers_that_float16_cannot_hold_are_found_where_they_cost_accuracy(
     factor: float, operator: str
 ) -> None:
     torch.manual_seed(0)
-    model, given = Squares(factor), (torch.randn(1, 8, 16),)
-    found = find_loss(model, given, (model(*given),), float16=True)
-    assert (found.beyond.name if found and found.beyond else "") == operator
-    assert (found.name if found else "") != "add"  # the mask is harmless
+    model, sample = Squares(factor), (torch.randn(1, 8, 16),)
+    loss = find_loss(model, sample, (model(*sample),), float16=True)
+    assert (loss.beyond.name if loss and loss.beyond else "") == operator
+    assert (loss.name if loss else "") != "add"  # the mask is harmless
 
 
 def test_numbers_that_float16_cannot_hold_are_searched_in_all_samples() -> None:
     torch.manual_seed(0)
     model, (few, many) = Squares(1.0), [(torch.randn(1, 8, 16) * size,) for size in (1, 1e3)]
     for sets, operator in (((few, few), ""), ((few, many), "matmul")):
-        found = find_float16_loss(model, sets, [(model(*inputs),) for inputs in sets])
-        assert (found.beyond.name if found and found.beyond else "") == operator
+        loss = find_float16_loss(model, sets, [(model(*inputs),) for inputs in sets])
+        assert (loss.beyond.name if loss and loss.beyond else "") == operator
 
 
 class Peaks(nn.Module):
@@ -384,38 +392,38 @@ class Peaks(nn.Module):
 
 
 def test_a_comparison_is_the_place_where_its_result_is_lost() -> None:
-    given = (torch.linspace(-1, 1, 64)[None],)
-    found = find_loss(Peaks(), given, (Peaks()(*given),), float16=True)
-    assert found is not None
-    assert found.name == "eq"
+    waves = (torch.linspace(-1, 1, 64)[None],)
+    loss = find_loss(Peaks(), waves, (Peaks()(*waves),), float16=True)
+    assert loss is not None
+    assert loss.name == "eq"
 
 
 def test_a_model_without_loss_has_no_largest_loss() -> None:
-    ((one,), *_) = inputs()
+    ((values,), *_) = inputs()
     plain = trace(0.0, 0.0, 0.0)
     for model in (plain, trace(2**-12, 0.0, 2**-12, bits=16)):  # the steps are above the limit
-        assert find_loss(model, (one,), (plain(one).detach(),)) is None
+        assert find_loss(model, (values,), (plain(values).detach(),)) is None
 
 
 def test_a_loss_in_the_weights_is_distinguished_from_one_in_activations() -> None:
-    ((one,), *_) = inputs()
-    reference = Chain(0.0, 0.0, 0.0)(one).detach()
+    ((values,), *_) = inputs()
+    reference = Chain(0.0, 0.0, 0.0)(values).detach()
     coarse = trace(0.01, 0.01, 0.01)
     with torch.no_grad():
         coarse.second.weight.add_(0.05 * torch.randn(16, 16))
-    found = find_loss(coarse, (one,), (reference,))
-    assert found is not None
-    assert found.weights_db < 25
+    loss = find_loss(coarse, (values,), (reference,))
+    assert loss is not None
+    assert loss.weights_db < 25
 
 
 @pytest.mark.parametrize("quantized", [True, False])
 def test_model_with_exposed_layers_returns_their_results_after_its_outputs(quantized: bool) -> None:
-    ((one,), *_) = inputs()
+    ((values,), *_) = inputs()
     chain = Chain(0.01, 0.02, 0.03) if quantized else Chain(0.0, 0.0, 0.0)
-    part, names = expose_layers(trace(0.01, 0.02, 0.03) if quantized else chain, (one,))
-    output, *layers = part(one)
-    first = chain.first(round_to(one, 0.01) if quantized else one)
-    assert torch.equal(output, chain(one))
+    part, names = expose_layers(trace(0.01, 0.02, 0.03) if quantized else chain, (values,))
+    output, *layers = part(values)
+    first = chain.first(round_to(values, 0.01) if quantized else values)
+    assert torch.equal(output, chain(values))
     assert (names[0].operator, names[0].label[:8]) == ("linear", "linear [")
     assert torch.equal(layers[0], round_to(first, 0.02) if quantized else first)
     assert len(names) == len(layers)
@@ -431,19 +439,19 @@ def test_a_deep_model_exposes_only_some_of_its_layers() -> None:
 # -- what a node is -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("rows", "found"), [(7, 2**-6), (8, 0.0)])
+@pytest.mark.parametrize(("rows", "largest"), [(7, 2**-6), (8, 0.0)])
 def test_an_activation_after_the_sum_of_two_tensors_has_its_own_error(
-    rows: int, found: float
+    rows: int, largest: float
 ) -> None:
     class Sums(nn.Module):
-        def forward(self, one: Tensor, other: Tensor) -> tuple[Tensor, ...]:
-            needed = one + other  # as the cell state of an LSTM is
-            summed = torch.tanh((one + other).view(1, rows, 16))
-            return summed, torch.tanh(one + 0.5), torch.tanh(needed), needed
+        def forward(self, first: Tensor, second: Tensor) -> tuple[Tensor, ...]:
+            needed = first + second  # as the cell state of an LSTM is
+            summed = torch.tanh((first + second).view(1, rows, 16))
+            return summed, torch.tanh(first + 0.5), torch.tanh(needed), needed
 
     zeros = (torch.zeros(rows, 16), torch.zeros(rows, 16))
     summed, shifted, read_twice, _ = predict(Sums(), [zeros])
-    assert float(summed.abs().max()) == pytest.approx(found, rel=0.05, abs=1e-9)
+    assert float(summed.abs().max()) == pytest.approx(largest, rel=0.05, abs=1e-9)
     assert float(read_twice.abs().max()) < 2**-11
     assert float(shifted.abs().max()) < 2**-11
 
@@ -476,10 +484,10 @@ def test_a_relative_error_is_shared_by_a_row_for_exp_and_per_element_for_cos(nam
         def forward(self, values: Tensor) -> Tensor:
             return round_to(getattr(torch, name)(values), 2.0**-13, 16)
 
-    (one,) = [(torch.randn(40, 60).clamp(-1, 1),)]
-    graph: Any = torch.export.export(One(), one, strict=True).module()
-    (noise,) = predict(graph, [one])
-    gains = noise / graph(*one)
+    sample = (torch.randn(40, 60).clamp(-1, 1),)
+    graph: Any = torch.export.export(One(), sample, strict=True).module()
+    (noise,) = predict(graph, [sample])
+    gains = noise / graph(*sample)
     assert float(gains.abs().max()) == pytest.approx(2**-6, rel=0.1)
     is_shared = float(gains.std(-1).mean()) < 0.1 * float(gains.std())
     assert is_shared is (name == "exp")
