@@ -55,7 +55,7 @@ def test_a_known_fault_is_a_cause_only_where_the_loss_starts() -> None:
     assert not choose(known("tanh"), depart("cumsum", "conv"))
 
 
-def test_a_known_fault_that_loses_little_is_no_cause_beside_an_overflow() -> None:
+def test_a_known_fault_that_loses_little_is_no_cause_next_to_an_overflow() -> None:
     beyond = make_reading("exp", "exp", (1.0, 1e6), 1.0)
     for sqnr_db, is_cause in ((38.5, False), (12.0, True)):
         departure = depart("cumsum", "conv", sqnr_db=sqnr_db)
@@ -110,9 +110,9 @@ MASKED = np.append(SCORES, [-1e9] * 10)
 
 
 def test_a_mask_is_known_by_the_numbers_that_a_softmax_reads() -> None:
-    told = tell("softmax", MASKED, 16)
-    assert "-1e+09 reach softmax [net.py:9]" in told
-    assert "is 1.53e+04" in told
+    cause = tell("softmax", MASKED, 16)
+    assert "-1e+09 reach softmax [net.py:9]" in cause
+    assert "is 1.53e+04" in cause
     assert "a mask" in tell("Softmax", np.append(SCORES, -300.0), 8)
     assert tell("softmax", np.append(SCORES, -300.0), 16) == ""
     assert tell("softmax", np.linspace(-400, 0, 99), 8) == ""  # scores of a large range
@@ -122,9 +122,9 @@ def test_a_mask_is_known_by_the_numbers_that_a_softmax_reads() -> None:
 
 
 def test_a_logarithm_of_numbers_far_below_a_step_is_known_by_what_it_reads() -> None:
-    told = tell("log", np.geomspace(1e-10, 87.7, 20), 8)
-    assert "numbers from 1e-10 to 87.7 reach log [net.py:9]" in told
-    assert "a step of 8 bits is 0.34" in told
+    cause = tell("log", np.geomspace(1e-10, 87.7, 20), 8)
+    assert "numbers from 1e-10 to 87.7 reach log [net.py:9]" in cause
+    assert "a step of 8 bits is 0.34" in cause
     assert "logarithm" in tell("Log", np.geomspace(1e-10, 87.7, 20), 16)
     assert tell("log", np.linspace(0.5, 9, 20), 8) == ""
     assert tell("log", np.geomspace(1e-10, 87.7, 20), FLOAT16_BITS) == ""
@@ -139,8 +139,8 @@ def test_a_comparison_for_equality_is_a_cause_where_the_accuracy_is_lost() -> No
         ("eq", 35.0, False),
         ("mul", 5.0, False),
     ):
-        told = advise_on_numbers(Loss(name, 60.0, behind_db, 60.0, origin), 8)
-        texts = [cause.text for advice in told for cause in advice.causes]
+        all_advice = advise_on_numbers(Loss(name, 60.0, behind_db, 60.0, origin), 8)
+        texts = [cause.text for advice in all_advice for cause in advice.causes]
         assert [f"{name} [net.py:9] tests" in text for text in texts] == [True] * is_cause
 
 

@@ -31,7 +31,7 @@ OUTPUTS = {
     "ids": RANDOM.integers(0, 1000, (4, 12)),
     "mask": (RANDOM.standard_normal((4, 30)) > 1).astype(np.uint8),
 }
-FLOATING = {name for name, one in OUTPUTS.items() if one.dtype == np.float64}
+FLOATING = {name for name, array in OUTPUTS.items() if array.dtype == np.float64}
 KINDS = {
     ControlKind.WEAKEST_CHANNEL: FLOATING - {"one number"},
     ControlKind.GAIN: FLOATING,
@@ -51,8 +51,8 @@ def test_every_control_is_rejected_under_the_policy_of_every_scheme(
     limits = policy.limits_of("mlp", scheme)
     right = OUTPUTS[name]
     info = TensorInfo(str(right.dtype), right.shape[1:])
-    asked = right if scheme.quantized else None
-    references = make_references(right, asked, QUIET if name in FLOATING else None)
+    quantized = right if scheme.quantized else None
+    references = make_references(right, quantized, QUIET if name in FLOATING else None)
     result = feed_control(kind, references, 0, info, limits)
     assert (result is not None) == (name in KINDS.get(kind, OUTPUTS))
     if result is not None:
@@ -72,9 +72,11 @@ def controls_of(
     prediction = predict(
         values, noise * np.std(values) * RANDOM.standard_normal((8, *values.shape))
     )
-    found = list(make_controls(kind, right, prediction, limits))
-    assert all((one.shape, one.dtype) == (values.shape, values.dtype) for one in found)
-    return found
+    controls = list(make_controls(kind, right, prediction, limits))
+    assert all(
+        (control.shape, control.dtype) == (values.shape, values.dtype) for control in controls
+    )
+    return controls
 
 
 def control_of(kind: ControlKind, right: Any) -> Any:
@@ -163,8 +165,8 @@ def test_each_control_alters_the_outputs_as_its_name_says(name: str) -> None:
     right = OUTPUTS[name]
     permuted = control_of(ControlKind.PERMUTED, right)
     assert (np.sort(permuted, axis=None) == np.sort(right, axis=None)).all()
-    other = control_of(ControlKind.OTHER_INPUT, right)
-    assert all((other[i] == right[(i + 1) % 4]).all() for i in range(4))
+    exchanged = control_of(ControlKind.OTHER_INPUT, right)
+    assert all((exchanged[i] == right[(i + 1) % 4]).all() for i in range(4))
     if name in FLOATING:
         assert control_of(ControlKind.GAIN, right) == pytest.approx(right * 1.05)
     else:
@@ -173,9 +175,15 @@ def test_each_control_alters_the_outputs_as_its_name_says(name: str) -> None:
 
 def pair_outputs(first: Any, second: Any, noise: float = QUIET) -> tuple[Any, list[TensorInfo]]:
     """References of a program with two outputs."""
-    one, other = (make_references(right, noise=noise) for right in (first, second))
-    both = replace(one, float32=[*one.float32, *other.float32], noise=[*one.noise, *other.noise])
-    return both, [TensorInfo("float64", right.shape[1:]) for right in (first, second)]
+    first_references, second_references = (
+        make_references(right, noise=noise) for right in (first, second)
+    )
+    references = replace(
+        first_references,
+        float32=[*first_references.float32, *second_references.float32],
+        noise=[*first_references.noise, *second_references.noise],
+    )
+    return references, [TensorInfo("float64", right.shape[1:]) for right in (first, second)]
 
 
 def test_a_control_counts_as_rejected_only_if_every_output_rejects_it() -> None:
@@ -184,9 +192,11 @@ def test_a_control_counts_as_rejected_only_if_every_output_rejects_it() -> None:
     blind = OutputThreshold(output=1, max_above_noise_db=90.0)
     limits = Threshold(scheme="8a8w", outputs=(blind,))
     for rule, rejected in ((LIMITS, True), (limits, False)):
-        found = {one.kind: one.rejected for one in feed_controls(references, infos, rule)}
-        assert found[ControlKind.ZEROS] is rejected
-        assert found[ControlKind.WEAKEST_CHANNEL]  # not made for the second output
+        rejected_by_kind = {
+            control.kind: control.rejected for control in feed_controls(references, infos, rule)
+        }
+        assert rejected_by_kind[ControlKind.ZEROS] is rejected
+        assert rejected_by_kind[ControlKind.WEAKEST_CHANNEL]  # not made for the second output
 
 
 def test_an_output_is_vague_by_its_own_noise_margin_not_the_schemes() -> None:
@@ -194,8 +204,8 @@ def test_an_output_is_vague_by_its_own_noise_margin_not_the_schemes() -> None:
     wide = OutputThreshold(output=1, max_above_noise_db=30.0)
     limits = Threshold(scheme="8a8w", max_above_noise_db=10.0)
     assert list(find_vague(references, infos, limits)) == []
-    own = structs.replace(limits, outputs=(wide,))
-    (warning,) = find_vague(references, infos, own)
+    with_wide = structs.replace(limits, outputs=(wide,))
+    (warning,) = find_vague(references, infos, with_wide)
     assert warning.startswith("output 1: ")
 
 
@@ -211,10 +221,10 @@ def test_a_quantized_model_that_rounds_away_a_silent_set_gets_a_warning(
     loudness: tuple[float, ...], step: float, warned: str
 ) -> None:
     drawn = np.random.default_rng(1).standard_normal((4, 1, 50))
-    wanted = drawn * np.array(loudness).reshape(4, 1, 1)
-    pairs = [Expected(one, one, one) for one in (wanted, np.round(wanted / step) * step)]
+    right = drawn * np.array(loudness).reshape(4, 1, 1)
+    pairs = [Expected(values, values, values) for values in (right, np.round(right / step) * step)]
     info = TensorInfo("float32", (1, 50))
-    found = list(find_faint(References([pairs[0]], [pairs[1]]), [info]))
-    assert len(found) == bool(warned)
-    assert warned in "".join(found)
+    warnings = list(find_faint(References([pairs[0]], [pairs[1]]), [info]))
+    assert len(warnings) == bool(warned)
+    assert warned in "".join(warnings)
     assert not list(find_faint(References([pairs[0]], None), [info]))

@@ -93,9 +93,9 @@ def between(first: int, last: int) -> Any:
     ],
 )
 def test_every_kind_of_wrong_output_is_described(right: Any, wrong: Any, words: str) -> None:
-    seen = find_pattern([right], wrong, 0)
-    assert seen.startswith(words)
-    assert bool(seen) == bool(words)
+    description = find_pattern([right], wrong, 0)
+    assert description.startswith(words)
+    assert bool(description) == bool(words)
 
 
 @pytest.mark.parametrize(
@@ -113,14 +113,14 @@ def test_dead_channels_are_named_from_the_first_to_the_last() -> None:
     right = RANDOM.standard_normal((4, 1, 5, 9))
     right[:, :, 0] = 0
     wrong = put((slice(None), 0, slice(1, 4)), 0.0, right)
-    told = "zero in channels 1 to 3 (3 of 5) along axis 1"
-    assert find_pattern([right], wrong, 0).startswith(told)
+    description = "zero in channels 1 to 3 (3 of 5) along axis 1"
+    assert find_pattern([right], wrong, 0).startswith(description)
     wrong = put((slice(None), 0, slice(1, 3)), 0.0, right)
     assert find_pattern([right], wrong, 0).startswith("zero in channels 1 to 2 (2 of 5)")
     wrong = put((slice(None), 0, 1), 0.0, right)
     assert find_pattern([right], wrong, 0).startswith("zero in channel 1 (1 of 5) along axis 1")
-    other = put((slice(None), 0, slice(1, 5)), RANDOM.standard_normal((4, 4, 9)), right)
-    assert find_pattern([right], other, 0) == ""
+    drawn = put((slice(None), 0, slice(1, 5)), RANDOM.standard_normal((4, 4, 9)), right)
+    assert find_pattern([right], drawn, 0) == ""
 
 
 def test_an_output_is_described_as_another_outputs_only_with_equal_size() -> None:
@@ -152,6 +152,6 @@ def test_an_output_is_described_as_another_outputs_only_with_equal_size() -> Non
     ],
 )
 def test_the_pattern_of_wrong_ids_is_described(right: Any, wrong: Any, words: str) -> None:
-    seen = find_pattern([np.array([*right])], np.array(wrong), 0)
-    assert seen.startswith(words)
-    assert bool(seen) == bool(words)
+    description = find_pattern([np.array([*right])], np.array(wrong), 0)
+    assert description.startswith(words)
+    assert bool(description) == bool(words)

@@ -44,8 +44,8 @@ def judge_one(
     """Judged with so much noise predicted that only the limits count."""
     info = TensorInfo(str(output.dtype), output.shape[1:], parts)
     noise = predict(eager.values, 1e3 * draw(50, (8, *output.shape)))
-    both = References([eager], None if quantized is None else [quantized], [noise])
-    return judge(both, [output], [info], limits)
+    references = References([eager], None if quantized is None else [quantized], [noise])
+    return judge(references, [output], [info], limits)
 
 
 NEAR = draw(1)
@@ -130,15 +130,15 @@ def test_a_scheme_too_noisy_to_judge_the_program_fails_as_poorly_quantized(
     noise: float, scheme: float, question: Question
 ) -> None:
     eager, quantized = draw(1), draw(1) + scheme * draw(2)
-    both = References(
+    references = References(
         [expect(eager)],
         [expect(quantized)],
         [predict(quantized, noise * np.std(quantized) * draw(50, (8, *SHAPE)))],
     )
     limits = Threshold(scheme="8a8w", min_sqnr_db_all=15.0, max_above_noise_db=10.0)
     info = TensorInfo("float64", SHAPE[1:])
-    found = judge(both, [quantized + 20 * np.std(quantized) * draw(3)], [info], limits)
-    assert found.findings[0].question is question
+    judgement = judge(references, [quantized + 20 * np.std(quantized) * draw(3)], [info], limits)
+    assert judgement.findings[0].question is question
 
 
 def test_without_a_noise_prediction_only_outputs_equal_to_the_reference_pass() -> None:
@@ -190,8 +190,8 @@ def test_a_grid_of_1_in_65536_is_accepted_as_one_of_1_in_65535() -> None:
 
 
 def test_an_output_may_have_limits_of_its_own() -> None:
-    own = (OutputThreshold(output=1, min_sqnr_db_all=90.0),)
-    limits = msgspec.structs.replace(OPEN, min_sqnr_db_all=20.0, outputs=own)
+    output_limits = (OutputThreshold(output=1, min_sqnr_db_all=90.0),)
+    limits = msgspec.structs.replace(OPEN, min_sqnr_db_all=20.0, outputs=output_limits)
     infos = [TensorInfo("float64", SHAPE[1:])] * 2
     references = References([expect(NEAR)] * 2, [expect(FAR)] * 2)
     (reason,) = judge(references, [FAR, FAR], infos, limits).findings
@@ -203,8 +203,8 @@ def test_an_index_within_its_bounds_counts_as_equal_but_not_as_exactly_equal() -
     references = References([expect(values, values, values + 1)], None)
     info = TensorInfo("int64", (4,))
     judgement = judge(references, [np.array([[0, 0, 1, 2]])], [info], OPEN)
-    (found,) = judgement.outputs
-    assert (found.equal, found.equal_quantized, found.equal_exact) == (0.75, None, 0.5)
+    (output,) = judgement.outputs
+    assert (output.equal, output.equal_quantized, output.equal_exact) == (0.75, None, 0.5)
 
 
 @pytest.mark.parametrize("against", ["float32", "quantized"])
@@ -221,8 +221,8 @@ def test_a_missed_share_of_equal_ids_names_the_float32_or_quantized_model(agains
 def test_a_limit_on_the_share_of_equal_ids_is_met_by_its_exact_value(against: str) -> None:
     share = share_equal(IDS, IDS, IDS, OFF)
     assert 0.99 < share < 1
-    other = expect(OFF)
-    pair = (expect(IDS), other) if against == "min_equal" else (other, expect(IDS))
+    shifted = expect(OFF)
+    pair = (expect(IDS), shifted) if against == "min_equal" else (shifted, expect(IDS))
     for limit, accepted in ((share, True), (math.nextafter(share, 2), False)):
         limits = msgspec.structs.replace(OPEN, **{against: limit})
         assert judge_one(limits, OFF, *pair).accepted == accepted
@@ -236,8 +236,8 @@ def test_a_part_of_a_concatenation_has_to_be_as_near_to_float32_as_a_tensor(
     wrong = loud.copy()
     wrong[:, :, 3:] = 0
     limits = msgspec.structs.replace(OPEN, scheme="16a8w", min_sqnr_db_all=30.0)
-    asked = expect(wrong) if quantized else None
-    (reason,) = judge_one(limits, wrong, expect(loud), asked, parts=PARTS).findings
+    quantized_output = expect(wrong) if quantized else None
+    (reason,) = judge_one(limits, wrong, expect(loud), quantized_output, parts=PARTS).findings
     assert (reason.question, "part 3:8" in reason.text) == (Question.QUANTIZED, True)
     assert judge_one(limits, loud, expect(loud), expect(loud), parts=PARTS).accepted
 
@@ -262,11 +262,11 @@ def test_one_wrong_input_set_of_one_output_fails_and_is_named(
     place: tuple[int, int],
 ) -> None:
     right = [draw(14), draw(15)]
-    outputs = [one.copy() for one in right]
+    outputs = [values.copy() for values in right]
     outputs[place[1]][place[0]] = 0
     infos = [TensorInfo("float64", SHAPE[1:])] * 2
-    noise = [predict(one, 0.01 * draw(50, (8, *SHAPE))) for one in right]
-    references = References([expect(one) for one in right], None, noise)
+    noise = [predict(values, 0.01 * draw(50, (8, *SHAPE))) for values in right]
+    references = References([expect(values) for values in right], None, noise)
     assert judge(references, right, infos, OPEN).accepted
     (reason,) = say(judge(references, outputs, infos, OPEN))
     assert reason.startswith(f"not faithful: output {place[1]}: ")
@@ -303,18 +303,18 @@ def test_the_share_of_equal_elements_is_measured_against_each_model_separately()
     output = np.where(quantized == 5, 6, quantized)
     low, high = np.where(quantized == 5, 5, quantized), np.where(quantized == 5, 6, quantized)
     limits = msgspec.structs.replace(OPEN, min_equal=0.7)
-    (found,) = judge_one(
+    (output_verdict,) = judge_one(
         limits, output, expect(eager, high=np.maximum(eager, high)), expect(quantized, low, high)
     ).outputs
-    shares = [found.equal, found.equal_quantized, found.equal_exact]
+    shares = [output_verdict.equal, output_verdict.equal_quantized, output_verdict.equal_exact]
     assert shares == pytest.approx([6 / 9, 1.0, 8 / 9])
-    assert [finding.question for finding in found.findings] == [Question.QUANTIZED]
+    assert [finding.question for finding in output_verdict.findings] == [Question.QUANTIZED]
 
 
 def test_each_wrong_output_is_described_and_only_wrong_ones() -> None:
     right = [draw(seed, (4, 1, 8, 25)) for seed in (1, 2, 3)]
     infos = [TensorInfo("float64", SHAPE[1:])] * 3
-    references = References([expect(one) for one in right])
+    references = References([expect(values) for values in right])
     outputs = [0 * right[0], right[1], 2 * right[2]]
     verdict = judge_outputs(references, outputs, infos, infos, OPEN)
     assert [line.partition(";")[0] for line in verdict.advice.seen] == [
@@ -346,8 +346,10 @@ def test_a_scheme_that_is_poor_for_an_output_or_part_is_advised_on(
     parts: tuple[OutputPart, ...], tried: str
 ) -> None:
     rights, coarse = [draw(1), draw(2)], [draw(1), draw(2) + 0.5 * draw(3)]
-    references = References([expect(right) for right in rights], [expect(one) for one in coarse])
-    infos = [TensorInfo("float64", SHAPE[1:], own) for own in ((), parts)]
+    references = References(
+        [expect(right) for right in rights], [expect(values) for values in coarse]
+    )
+    infos = [TensorInfo("float64", SHAPE[1:], output_parts) for output_parts in ((), parts)]
     verdict = judge_outputs(
         references, coarse, [], infos, msgspec.structs.replace(OPEN, min_sqnr_db_all=20.0)
     )

@@ -79,9 +79,9 @@ def swap(output: Array, axis: int) -> Array:
 def test_an_error_matters_if_it_raises_the_error_of_the_scheme(make: Make, matters: bool) -> None:
     right = (FLOAT + draw(0.01, 4)) * QUIET
     output = make(right.copy())
-    found = judge(right, output)
-    assert found.fails(Question.FAITHFUL) is matters
-    assert (found.noted is None) is matters
+    verdict = judge(right, output)
+    assert verdict.fails(Question.FAITHFUL) is matters
+    assert (verdict.noted is None) is matters
     assert judge(right, output, strict=True).fails(Question.FAITHFUL)
 
 
@@ -90,9 +90,9 @@ def test_in_float16_an_error_matters_if_it_is_not_small_against_eight_bits(
     share: float, matters: bool
 ) -> None:
     right = FLOAT * QUIET
-    found = judge(right, right + draw(share) * QUIET, float16=True)
-    assert found.fails(Question.FAITHFUL) is matters
-    assert (found.noted is None) is matters
+    verdict = judge(right, right + draw(share) * QUIET, float16=True)
+    assert verdict.fails(Question.FAITHFUL) is matters
+    assert (verdict.noted is None) is matters
 
 
 def test_a_program_that_is_nearer_to_float32_than_a_clipped_model_is_not_blamed() -> None:
@@ -100,9 +100,9 @@ def test_a_program_that_is_nearer_to_float32_than_a_clipped_model_is_not_blamed(
     output = np.clip(FLOAT, -1.8, 1.8)
     output[:, :, 4] += 0.4
     noise = predict(right, draw(1e-4, 3, (8, *SHAPE)))
-    one = Clipped(name="x", is_input=True, low=-1, high=1, seen_low=-4, seen_high=4)
+    clipped_input = Clipped(name="x", is_input=True, low=-1, high=1, seen_low=-4, seen_high=4)
     info = TensorInfo("float64", SHAPE[1:], step=0.25, lowest=-4, highest=4)
-    for clipped, question in (((), Question.FAITHFUL), ((one,), Question.QUANTIZED)):
+    for clipped, question in (((), Question.FAITHFUL), ((clipped_input,), Question.QUANTIZED)):
         references = References([expect(FLOAT)], [expect(right)], [noise], clipped)
         reasons = judge_output(references, 0, output, info, LIMITS).findings
         assert [reason.question for reason in reasons] == [question] * 2
@@ -117,5 +117,5 @@ def test_sets_whose_differences_are_smaller_than_the_error_of_the_scheme_are_not
     noise = predict(right, draw(1e-5, 7, (8, *SHAPE)))
     references = References([expect(alike)], [expect(right)], [noise])
     info = TensorInfo("float64", SHAPE[1:])
-    found = judge_output(references, 0, np.roll(right, 1, axis=0), info, LIMITS)
-    assert found.fails(Question.FAITHFUL)
+    verdict = judge_output(references, 0, np.roll(right, 1, axis=0), info, LIMITS)
+    assert verdict.fails(Question.FAITHFUL)

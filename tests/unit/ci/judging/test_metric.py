@@ -73,8 +73,8 @@ def test_a_metric_that_accepts_other_outputs_has_one_remedy_that_fits_its_cause(
 def test_a_metric_that_the_quantized_model_fails_blames_it_before_the_program(
     value: float, quantized: float | None, float32: float, question: Question | None
 ) -> None:
-    found = judge_metric(METRIC, MetricResult(value, float32, 0.1, quantized))
-    failing, warnings = forgive(list(found), METRIC)
+    findings = judge_metric(METRIC, MetricResult(value, float32, 0.1, quantized))
+    failing, warnings = forgive(list(findings), METRIC)
     assert (failing[0].question if failing else None) is question
     assert not warnings
     if question:
@@ -82,7 +82,7 @@ def test_a_metric_that_the_quantized_model_fails_blames_it_before_the_program(
 
 
 @pytest.mark.parametrize(("value", "reasons"), [(-0.5, 0), (-0.625, 1)])
-def test_a_metric_without_a_minimum_is_held_to_its_drop_alone(value: float, reasons: int) -> None:
+def test_a_metric_without_a_minimum_is_judged_by_its_drop_alone(value: float, reasons: int) -> None:
     metric = Metric(function="/m.py:top1", labels="/l.npy", max_drop=0.125)
     assert len([*judge_metric(metric, MetricResult(value, -0.375, -9.0, -0.375))]) == reasons
 
@@ -108,7 +108,7 @@ def test_a_passing_metric_excuses_a_poor_scheme_but_not_a_wrong_program(
     strict: bool, reasons: list[Finding], failing: list[Finding], warnings: list[str]
 ) -> None:
     metric = Metric(function="/m.py:top1", labels="/l.npy", max_drop=0.1, strict=strict)
-    found, told = forgive(reasons, metric)
-    assert list(found) == failing
-    assert list(told) == warnings
+    remaining, excused = forgive(reasons, metric)
+    assert list(remaining) == failing
+    assert list(excused) == warnings
     assert forgive([QUANTIZED], None) == ((QUANTIZED,), ())

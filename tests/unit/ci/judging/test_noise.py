@@ -41,8 +41,8 @@ def test_a_run_with_the_predicted_noise_is_accepted(shape: tuple[int, ...]) -> N
         steps = np.where(random.random((9, *shape)) < 0.1, random.choice([-1, 1], (9, *shape)), 0)
         for noise in (color * random.standard_normal((9, *shape)), steps + 1e-3 * color):
             prediction = predict(right, 0.01 * noise[:8])
-            found = worst(prediction, right + 0.01 * noise[8])
-            assert found.over_db < 0, (seed, found)
+            excess = worst(prediction, right + 0.01 * noise[8])
+            assert excess.over_db < 0, (seed, excess)
 
 
 def test_an_error_that_was_not_predicted_is_rejected_however_small() -> None:
@@ -74,8 +74,8 @@ def test_a_fault_in_a_row_channel_or_element_is_located_there(name: str) -> None
     prediction = predict(right, 0.01 * draw((8, *shape), 2))
     make, place = FAULTS[name]
     assert worst(prediction, right + error).over_db < 0
-    found = worst(prediction, right + make(error))
-    assert (found.place, found.over_db > 0) == (place, True)
+    excess = worst(prediction, right + make(error))
+    assert (excess.place, excess.over_db > 0) == (place, True)
 
 
 @pytest.mark.parametrize(
@@ -88,8 +88,8 @@ def test_a_gain_and_an_offset_below_the_noise_are_seen(
     shape = (8, 40, 50)
     right, error = draw(shape), 0.03 * draw(shape, 1)
     prediction = predict(right, 0.03 * draw((8, *shape), 2))
-    found = worst(prediction, wrong(right) + error)
-    assert (found.place, found.over_db > 0) == (place, True)
+    excess = worst(prediction, wrong(right) + error)
+    assert (excess.place, excess.over_db > 0) == (place, True)
 
 
 @pytest.mark.parametrize(("share", "accepted"), [(0.02, False), (0.2, True)])
@@ -108,8 +108,12 @@ def test_the_limit_of_a_single_element_is_wider_for_coarse_noise() -> None:
     right, noise = draw((8, 40, 50)), draw((8, 8, 40, 50), 1)
     allowed = []
     for share in (0.02, 0.2):
-        found = predict(right, share * noise).find_excesses(right + 1e-3, MARGIN_DB)
-        allowed += [one.above_db - one.over_db for one in found if one.place.startswith("element")]
+        excesses = predict(right, share * noise).find_excesses(right + 1e-3, MARGIN_DB)
+        allowed += [
+            excess.above_db - excess.over_db
+            for excess in excesses
+            if excess.place.startswith("element")
+        ]
     assert allowed[1] - allowed[0] == pytest.approx(6, abs=0.01)
 
 
@@ -134,8 +138,8 @@ def test_error_below_a_fifth_of_a_quantization_step_is_allowed(step: float, allo
     prediction = predict(right, np.zeros((2, 4, 10)), step=step)
     for error, over in ((0.99 * allowed, False), (1.01 * allowed, True)):
         output = right + error * np.resize([1, 1, -1, -1], (4, 10))
-        found = {excess.place: excess for excess in prediction.find_excesses(output, 0.0)}
-        assert (found[WHOLE].over_db > 0) is over
+        excesses = {excess.place: excess for excess in prediction.find_excesses(output, 0.0)}
+        assert (excesses[WHOLE].over_db > 0) is over
 
 
 def test_an_input_set_near_zero_is_judged_by_its_predicted_noise() -> None:
