@@ -279,7 +279,7 @@ def find(number: int, role: Role = Role.CAUSE, **fields: Any) -> Finding:
         "source": (f"link {number}", f"page {number}"),
         "detail": f"detail {number}" * (number % 2),
         "place": Place.UNKNOWN,
-        "seen": True,
+        "is_seen": True,
         **fields,
     }
     return Finding(
