@@ -284,6 +284,8 @@ def _judge_operators(program: Program, runtime: Runtime | None) -> Judged:
     if not names:
         return Verdict.YES, "no operator runs on the CPU"
     listed = ", ".join(names)
+    if program.kind == "litert":
+        return Verdict.SKIPPED, f"LiteRT runs {listed}; its kernels were not looked for"
     if program.kind == "onnx" or runtime is None or runtime.kernels is None:
         why = f"no runtime with ExecuTorch was given, so kernels for {listed} were not looked for"
         return Verdict.SKIPPED, why

@@ -23,6 +23,13 @@ from provisioning.artifacts.environment import stored_trees
 from provisioning.console.command import user_path
 from provisioning.doctor.facts import FileFacts
 from provisioning.doctor.survey.context_binaries import TensorSpec, list_context_binaries
+from provisioning.doctor.survey.litert import (
+    Bundle,
+    is_bundle,
+    is_model,
+    parse_bundle,
+    parse_model,
+)
 from provisioning.doctor.survey.programs import (
     Method,
     Partition,
@@ -41,7 +48,7 @@ from provisioning.store.store import Store, store_home
 from provisioning.versions import is_version, parse_version
 
 ELF, ARCHIVE = b"\x7fELF", b"PK\x03\x04"
-PROGRAMS = (".pte", ".bpte", ".ptd", ".onnx", ".bin")
+PROGRAMS = (".pte", ".bpte", ".ptd", ".onnx", ".bin", ".tflite", ".litertlm")
 # An app without libraries has these; in a set of APKs, each file is one.
 APP_FILES = {MANIFEST, "base/manifest/AndroidManifest.xml", "base.apk", "classes.jar"}
 MAX_UNPACKED = 4 << 30
@@ -70,8 +77,9 @@ class Library:
 @dataclass(frozen=True)
 class Inspected:
     """A file and its contents. ``kind`` is ``program``, ``bundle``, ``data`` (a .ptd), ``context``,
-    ``onnx``, ``library``, ``package`` (an archive such as an APK, with ``entries``) or ``unknown``.
-    If the file cannot be used, ``damage`` is the reason, such as ``is empty``."""
+    ``onnx``, ``litert`` (a .tflite), ``litertlm`` (a ``bundle`` of models), ``library``,
+    ``package`` (an archive such as an APK, with ``entries``) or ``unknown``. If the file cannot be
+    used, ``damage`` is the reason, such as ``is empty``."""
 
     file: str
     kind: str
@@ -80,6 +88,7 @@ class Inspected:
     program: Program | None = None
     library: Library | None = None
     entries: tuple[Inspected, ...] = ()
+    bundle: Bundle | None = None
 
     @property
     def why_no_program(self) -> str:
@@ -106,7 +115,13 @@ def inspect_file(path: Path, name: str = "") -> Inspected:
         raise UsageError(error.what, why=error.why, fix=fix) from error
     if program := parse_program(view, name):
         return Inspected(name, program.kind, program.size_bytes, program.damage, program)
+    if is_model(view):
+        program = parse_model(view, name)
+        return Inspected(name, program.kind, program.size_bytes, program.damage, program)
     head, size = bytes(view[:64]), len(view)
+    if is_bundle(view):
+        bundle = parse_bundle(view)
+        return Inspected(name, "litertlm", size, bundle.damage, bundle=bundle)
     if head.startswith(ELF):
         return _inspect_library(path, name)
     if head.startswith(ARCHIVE):

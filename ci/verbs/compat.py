@@ -45,7 +45,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         raise UsageError(
             f"{found.file} is not a program",
             why=found.why_no_program,
-            fix="pass a .pte or a context binary",
+            fix="pass a .pte, a compiled .tflite or a context binary",
         )
     operators = {operator for method in found.program.methods for operator in method.cpu_operators}
     runtime = read_runtime(args.runtime, operators) if args.runtime else None

@@ -1,4 +1,5 @@
-"""``inspect FILE...``: show what programs, context binaries, libraries, APKs and AARs contain."""
+"""``inspect FILE...``: show what programs, context binaries, LiteRT models, libraries, APKs and
+AARs contain."""
 
 from __future__ import annotations
 
@@ -21,6 +22,8 @@ KINDS = {
     "data": "tensors for ExecuTorch programs",
     "context": "QNN context binary",
     "onnx": "ONNX model",
+    "litert": "LiteRT model",
+    "litertlm": "bundle of LiteRT-LM",
     "library": "library",
     "package": "package",
     "unknown": "file",
@@ -57,7 +60,10 @@ def _describe_library(library: Library) -> str:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    text = "a .pte, a context binary, an ONNX context model, a library, an APK or an AAR"
+    text = (
+        "a .pte, a context binary, an ONNX context model, a .tflite, a .litertlm, a library, an APK"
+        " or an AAR"
+    )
     parser.add_argument("files", nargs="+", **FILE, help=text)
     text = "write the SHA-256 of an ONNX context model's binary into the model"
     parser.add_argument("--seal", **FLAG, help=text)

@@ -44,7 +44,7 @@ View = Blob | memoryview  # parts of a file without copying
 MAX_ITEMS = 1 << 20
 MAX_TEXT = 4096
 WORD = 4
-SIZES = {"b": 1, "B": 1, "?": 1, "H": 2, "i": 4, "I": 4, "f": 4, "q": 8, "Q": 8, "d": 8}
+SIZES = {"b": 1, "B": 1, "?": 1, "h": 2, "H": 2, "i": 4, "I": 4, "f": 4, "q": 8, "Q": 8, "d": 8}
 
 
 class Tables:

@@ -117,8 +117,9 @@ class SegmentSpan:
 @dataclass(frozen=True)
 class Program:
     """A lowered file. Its ``kind`` is ``program``, ``bundle`` (a program with inputs and outputs to
-    test it), ``data`` (tensors for programs, .ptd), ``context`` (only a context binary), or
-    ``onnx`` (an ONNX model that contains context binaries).
+    test it), ``data`` (tensors for programs, .ptd), ``context`` (only a context binary), ``onnx``
+    (an ONNX model that contains context binaries), or ``litert`` (a .tflite file, compiled or not;
+    ``compiled_for`` names the manufacturer and the SoC).
 
     ``external`` are the names of the tensors that a .ptd contains, or that a program needs from
     one.
@@ -144,6 +145,7 @@ class Program:
     misplaced: str = ""
     is_package: bool = False
     external: tuple[str, ...] = ()
+    compiled_for: str = ""
 
 
 def read_program(path: Path) -> Program:
