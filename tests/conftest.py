@@ -23,7 +23,9 @@ for name in ("QNN_CI_CALLER_DIR", "QNN_CI_COMMAND", "QNN_CI_SESSION", "QNN_CI_CA
     os.environ.pop(name, None)
 # What CI says of itself: tests that need it say it themselves.
 PREFIXES = ("GITHUB_", "GITLAB_CI", "BUILDKITE", "TF_BUILD", "JENKINS_", "CIRCLECI", "TEAMCITY_")
-for name in [one for one in os.environ if one == "CI" or one.startswith(PREFIXES)]:
+for name in [
+    variable for variable in os.environ if variable == "CI" or variable.startswith(PREFIXES)
+]:
     del os.environ[name]
 
 # The user's git configuration, such as safe.directory, must not affect a test either.

@@ -54,7 +54,7 @@ def compile_module(module: Any, example: Inputs, scheme: str) -> bytes:
     )
     signature = edge.exported_program().graph_signature
     mutated = set(signature.buffers_to_mutate.values())
-    buffers = [name for name, one in signature.inputs_to_buffers.items() if one in mutated]
+    buffers = [name for name, buffer in signature.inputs_to_buffers.items() if buffer in mutated]
     passes = [InitializedMutableBufferPass(buffers)] if buffers else []
     program: bytes = edge.to_executorch(ExecutorchBackendConfig(passes=passes)).buffer
     return program
@@ -75,7 +75,11 @@ def quantize(module: Any, sets: Sequence[Inputs], scheme: str) -> Any:
         quantizer.set_block_size_map(find_blocks(exported))
     prepared = prepare_pt2e(exported, quantizer)
     names = {name for name, _ in module.named_buffers()}
-    state = {name: one.clone() for name, one in prepared.named_buffers() if name in names}
+    state = {
+        name: tensor_of_buffer.clone()
+        for name, tensor_of_buffer in prepared.named_buffers()
+        if name in names
+    }
     for inputs in sets:
         prepared(*(tensor.clone() for tensor in inputs))
     for name, before in state.items():  # a program starts with the state that the model starts with
@@ -88,11 +92,11 @@ def find_blocks(exported: torch.fx.GraphModule) -> dict[str, tuple[int, ...]]:
     layers = (torch.ops.aten.conv2d.default, torch.ops.aten.linear.default)
     weights = {node.name: node.args[1] for node in exported.graph.nodes if node.target in layers}
     shapes = {name: weight.meta["val"].shape for name, weight in weights.items()}
-    return {
-        name: (1, BLOCK, *kernel)
-        for name, (_, channels, *kernel) in shapes.items()
-        if not channels % BLOCK and all(size == 1 for size in kernel)
-    }
+    blocks = {}
+    for name, (_, channels, *kernel) in shapes.items():
+        if not channels % BLOCK and all(size == 1 for size in kernel):
+            blocks[name] = (1, BLOCK, *kernel)
+    return blocks
 
 
 def write_program(directory: str, case: str) -> None:

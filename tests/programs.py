@@ -82,10 +82,10 @@ class OnlyTheseTests:
     def pytest_collection_modifyitems(
         self, config: pytest.Config, items: list[pytest.Item]
     ) -> None:
-        others = [item for item in items if item.nodeid not in self.tests]
+        deselected = [item for item in items if item.nodeid not in self.tests]
         items[:] = [item for item in items if item.nodeid in self.tests]
-        if others:
-            config.hook.pytest_deselected(items=others)
+        if deselected:
+            config.hook.pytest_deselected(items=deselected)
 
 
 # -- the sum of two runs --------------------------------------------------------------------------
@@ -108,8 +108,8 @@ def read_results(path: Path) -> Results:
             result = (SKIPPED, skipped.get("message") or "")
         else:
             result = (PASSED, "")
-        known = results.get(name, result)
-        results[name] = max(known, result, key=lambda entry: WORST_LAST.index(entry[0]))
+        earlier = results.get(name, result)
+        results[name] = max(earlier, result, key=lambda entry: WORST_LAST.index(entry[0]))
     return results
 
 

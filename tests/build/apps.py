@@ -65,7 +65,7 @@ def read(path: Path, scratch: Path) -> list[AppUnit]:
 
 
 def judge(path: Path, scratch: Path, *socs: str) -> list[Finding]:
-    return [one for unit in read(path, scratch) for one in judge_unit(unit, socs)]
+    return [finding for unit in read(path, scratch) for finding in judge_unit(unit, socs)]
 
 
 def show(findings: Iterable[Finding], indent: str = "  ") -> str:
@@ -82,10 +82,12 @@ def show(findings: Iterable[Finding], indent: str = "  ") -> str:
 
 
 def packed(
-    *names: str, abi: str = QNN_ABI, place: str = "app", **more: int
+    *names: str, abi: str = QNN_ABI, place: str = "app", **fields: int
 ) -> tuple[PackedFile, ...]:
     """Files of 7 bytes that are not there."""
-    return tuple(PackedFile(name, Path(name), f"{place}/{name}", 7, abi, **more) for name in names)
+    return tuple(
+        PackedFile(name, Path(name), f"{place}/{name}", 7, abi, **fields) for name in names
+    )
 
 
 def facts(name: str, *needed: str, machine: int = 183, program: bool = False) -> FileFacts:

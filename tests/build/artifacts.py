@@ -198,7 +198,7 @@ class Workspace:
         pinned: bool = True,
         added: str = ADDED,
         layout: str = '{ take = "sdk/**", put = "" }',
-        more: str = ADOPTION,
+        tables: str = ADOPTION,
         unpacked_bytes: int = 1_000_000,
     ) -> None:
         """Write the manifest of an archive at these URLs, by default of vendor.zip."""
@@ -216,7 +216,7 @@ layout = [{layout}]
 {added}
 {pin if pinned else ""}
 """
-        toolchains.describe(self.manifests, "sdk", release, version=version, tables=more)
+        toolchains.describe(self.manifests, "sdk", release, version=version, tables=tables)
 
     def edit(self, old: str, new: str) -> None:
         """Replace text that is in the manifest."""
@@ -351,12 +351,12 @@ class Pip:
     """A pip that puts ``brings`` into the directory that it is told, and notes its arguments."""
 
     brings: Mapping[str, bytes]
-    asked: list[list[str]] = field(default_factory=list)
+    commands: list[list[str]] = field(default_factory=list)
     required: str = ""
 
     def run(self, argv: Sequence[str], **_: object) -> None:
         words = [str(word) for word in argv]
-        self.asked.append(words)
+        self.commands.append(words)
         if "--requirement" in words:
             self.required = Path(words[words.index("--requirement") + 1]).read_text()
         for name, data in self.brings.items():

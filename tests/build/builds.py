@@ -74,9 +74,9 @@ def plan(
 def plan_runner(place: Path, request: BuildRequest | None = None, **kit: Any) -> BuildPlan:
     """The plan of the wheel's runner."""
     tools, values = kit.pop("tools", TOOLS), {"wheel_root": "/w", **kit}
-    made = Kit(tools, {CompilerChoice.HOST: Compilers({}, {"cc": "one"})}, values)
+    build_kit = Kit(tools, {CompilerChoice.HOST: Compilers({}, {"cc": "one"})}, values)
     request = request or BuildRequest()
-    return make_plan(find_target("runner"), request, Path("/s"), Place(place), made)
+    return make_plan(find_target("runner"), request, Path("/s"), Place(place), build_kit)
 
 
 def write_program(path: Path, body: str = "") -> Path:
@@ -135,9 +135,9 @@ class Cmake:
 
     def reply(self, index: str, targets: list[str]) -> None:
         """What CMake's file API answers about the targets of a project."""
-        found = {"reply": {"codemodel-v2": {"jsonFile": f"model-{index}"}}}
+        index_of_replies = {"reply": {"codemodel-v2": {"jsonFile": f"model-{index}"}}}
         model = {"configurations": [{"targets": [{"name": name}]} for name in targets]}
-        files = {index: json.dumps(found), f"model-{index}": json.dumps(model)}
+        files = {index: json.dumps(index_of_replies), f"model-{index}": json.dumps(model)}
         write_files(self.folder / "reply", files)
 
     def run(self, stream: io.StringIO | None = None) -> list[str]:

@@ -35,7 +35,7 @@ COMPILED = Compiled(
     size_bytes=15,
     sets=4,
     inputs=(TensorInfo("int64", (1,)),),
-    outputs=tuple(TensorInfo(str(one.dtype), one.shape[1:]) for one in RIGHT),
+    outputs=tuple(TensorInfo(str(output.dtype), output.shape[1:]) for output in RIGHT),
     delegation=Delegation(3, 0, 1),
 )
 
@@ -63,8 +63,8 @@ def give(*turns: Any, **fields: Any) -> EchoRunner:
         if isinstance(turn, Exception):
             raise turn
         if callable(turn):
-            return [turn(*one) for one in sets]
-        return [list(one) for one in zip(*turn, strict=True)]
+            return [turn(*inputs) for inputs in sets]
+        return [list(outputs) for outputs in zip(*turn, strict=True)]
 
     return EchoRunner(answer, **fields)
 
@@ -81,9 +81,9 @@ class MeasuringPool(InlinePool):
         self.measured = Ended(result, failure, "")
         self.asked: Any = ()
 
-    def run(self, job: Job, log: Path, timeout_s: float, **given: Any) -> Ended:
+    def run(self, job: Job, log: Path, timeout_s: float, **options: Any) -> Ended:
         if getattr(job, "func", None) is run_metric:
-            assert given["fresh"]  # a user's function may change the process that it runs in
+            assert options["fresh"]  # a user's function may change the process that it runs in
             self.asked = getattr(job, "args", ())
             return self.measured
-        return super().run(job, log, timeout_s, **given)
+        return super().run(job, log, timeout_s, **options)

@@ -79,11 +79,11 @@ def names_in(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir())
 
 
-def note(seen: list[dict[str, str]]) -> Fault:
-    """Served well; ``seen`` gets the headers of the request."""
+def note(request_headers: list[dict[str, str]]) -> Fault:
+    """Served well; ``request_headers`` gets the headers of the request."""
 
     def fault(handler: bad.Handler, data: bytes) -> None:
-        seen.append(dict(handler.headers.items()))
+        request_headers.append(dict(handler.headers.items()))
         bad.serve(handler, data)
 
     return fault
@@ -100,7 +100,12 @@ def unsized(body: bytes, status: int = 200, **headers: str) -> Fault:
 
 
 def piece(
-    start: int | None = None, *, extra: int = 0, status: int = 206, sized: bool = True, **more: str
+    start: int | None = None,
+    *,
+    extra: int = 0,
+    status: int = 206,
+    sized: bool = True,
+    **headers: str,
 ) -> Fault:
     """The range that was asked for, from ``start`` if given, with ``extra`` bytes at its end, or
     with other headers than it should have.
@@ -111,7 +116,7 @@ def piece(
         first = first if start is None else start
         where = f"bytes {first}-{end - 1}/{len(data)}"
         length = end + extra - first if sized else None
-        handler.head(status, length, **{"ETag": bad.etag(data), "Content_Range": where, **more})
+        handler.head(status, length, **{"ETag": bad.etag(data), "Content_Range": where, **headers})
         handler.body(data[first : end + extra])
 
     return fault
@@ -153,14 +158,14 @@ class Story:
         server.faults["a"] = list(self.faults)
         watched = Watched()
         ended = fetch(urls, directory, self.pin, QUICK, self.judge, watched)
-        told = [f"asked: {asked.name} {asked.range}".rstrip() for asked in server.requests]
-        told += [f"said: {line}" for line in watched.said.splitlines()]
-        told += [f"bar: {bar.label} {bar.done:g} of {bar.total:g}" for bar in watched.bars]
-        told += [f"ended: {ended}"]
-        told += [
+        lines = [f"asked: {request.name} {request.range}".rstrip() for request in server.requests]
+        lines += [f"said: {line}" for line in watched.said.splitlines()]
+        lines += [f"bar: {bar.label} {bar.done:g} of {bar.total:g}" for bar in watched.bars]
+        lines += [f"ended: {ended}"]
+        lines += [
             f"left: {path.name.replace(path.name[7:15], 'HASH')} {path.stat().st_size}"
             if path.suffix in {".part", ".json"}
             else f"left: {path.name}"
             for path in sorted(directory.iterdir())
         ]
-        return "\n".join(told).replace(server.url(""), "URL/") + "\n"
+        return "\n".join(lines).replace(server.url(""), "URL/") + "\n"

@@ -34,8 +34,8 @@ class Provider:
     blob: bytes = BLOB
     opened: list[dict[str, Any]] = field(default_factory=list)
 
-    def open_session(self, model: Path, options: Any, entries: Any, **more: Any) -> Any:
-        self.opened.append({"model": model.name, "options": options, "entries": entries, **more})
+    def open_session(self, model: Path, options: Any, entries: Any, **flags: Any) -> Any:
+        self.opened.append({"model": model.name, "options": options, "entries": entries, **flags})
         nodes = onnx.load(model).graph.node
         parts: dict[str, list[Any]] = {"QNNExecutionProvider": [], "CPUExecutionProvider": []}
         for node in nodes:
@@ -48,12 +48,15 @@ class Provider:
             self.write_context(Path(entries["ep.context_file_path"]), entries)
         if options.get("qnn_saver_path"):
             Path("saver_output").mkdir()
-        found = [
-            SimpleNamespace(ep_name=name, get_nodes=lambda own=own: own)
-            for name, own in parts.items()
-            if own
+        assignments = [
+            SimpleNamespace(
+                ep_name=name,
+                get_nodes=lambda nodes_of_provider=nodes_of_provider: nodes_of_provider,
+            )
+            for name, nodes_of_provider in parts.items()
+            if nodes_of_provider
         ]
-        return SimpleNamespace(get_provider_graph_assignment_info=lambda: found)
+        return SimpleNamespace(get_provider_graph_assignment_info=lambda: assignments)
 
     def write_context(self, path: Path, entries: Any) -> None:
         if entries["ep.context_embed_mode"] == "1":

@@ -16,8 +16,8 @@ def outcome(call: Callable[[], Any]) -> Any:
         return call()
     except (QnnCiError, MalformedError) as error:
         # What the library cryptography says depends on its version.
-        said, parsed, _ = str(error).partition("cannot be parsed: ")
-        return f"{type(error).__name__} {said}{parsed.strip(': ')}"
+        subject, parsed, _ = str(error).partition("cannot be parsed: ")
+        return f"{type(error).__name__} {subject}{parsed.strip(': ')}"
 
 
 def show(table: Mapping[str, Any], hidden: Mapping[str, str] | None = None) -> str:

@@ -78,8 +78,8 @@ class Command:
     @property
     def sessions(self) -> list[str]:
         """The sessions after ``-s``; what is not in lower case is a placeholder."""
-        own = self.words[: self.words.index("--")] if "--" in self.words else self.words
-        after = list(own[own.index("-s") + 1 :]) if "-s" in own else []
+        own_words = self.words[: self.words.index("--")] if "--" in self.words else self.words
+        after = list(own_words[own_words.index("-s") + 1 :]) if "-s" in own_words else []
         return [word for word in after if re.fullmatch(r"[a-z][a-z_]*", word)]
 
     @property
@@ -101,24 +101,24 @@ class Command:
 @cache
 def read_commands() -> tuple[Command, ...]:
     """The commands of all pages, each once a page."""
-    found = [
+    commands = [
         command
         for page in PAGES
         for command in commands_of(page.relative_to(ROOT).as_posix(), page.read_text("utf-8"))
     ]
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(commands))
 
 
 def list_shown() -> list[Command]:
     """The commands that pages show now, each once; what a changelog names is history."""
     shown = (command for command in read_commands() if not command.is_history)
-    return list({one.key: one for one in reversed([*shown])}.values())[::-1]
+    return list({command.key: command for command in reversed([*shown])}.values())[::-1]
 
 
 def commands_of(place: str, text: str) -> list[Command]:
     """The commands of a page's text, in its order."""
     tokens = MarkdownIt("commonmark").enable("table").parse(text)
-    return [Command(place, *one) for token in tokens for one in _commands_in(token)]
+    return [Command(place, *fields) for token in tokens for fields in _commands_in(token)]
 
 
 def _commands_in(token: Token) -> Iterator[tuple[str, str]]:

@@ -57,11 +57,16 @@ class Place:
         prefix = Path(sys.prefix).resolve()
         paths = os.environ["PATH"].split(os.pathsep)
         paths = [path for path in paths if not Path(path).resolve().is_relative_to(prefix)]
-        first = [str(one) for one in (self.programs, self.home / ".local/bin") if one]
+        first = [str(folder) for folder in (self.programs, self.home / ".local/bin") if folder]
         passed = {name: text for name, text in os.environ.items() if name.startswith(PASSED)}
         path = os.pathsep.join(first + paths)
-        own = {"PATH": path, "HOME": str(self.home), "LANG": "C.UTF-8", "DOCKER_HOST": NO_ENGINE}
-        return {**passed, **own}
+        reader_variables = {
+            "PATH": path,
+            "HOME": str(self.home),
+            "LANG": "C.UTF-8",
+            "DOCKER_HOST": NO_ENGINE,
+        }
+        return {**passed, **reader_variables}
 
     def run(self, line: str, timeout_s: float) -> Ended:
         """Run a line as a reader types it. What it started is killed with it after

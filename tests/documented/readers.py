@@ -141,8 +141,8 @@ def broken_model(place: Place) -> None:
     folder = place.directory
     (folder / "before").mkdir()
     shutil.copy(folder / "reports/test_emulator/report.json", folder / "before")
-    own = (folder, folder.parent)  # init writes to the root of the repository
-    model = next(one / "qnn_model.py" for one in own if (one / "qnn_model.py").is_file())
+    roots = (folder, folder.parent)  # init writes to the root of the repository
+    model = next(root / "qnn_model.py" for root in roots if (root / "qnn_model.py").is_file())
     model.write_text(model.read_text("utf-8").replace("Linear(32, 8)", "Linear(31, 8)"))
 
 
@@ -171,7 +171,7 @@ def timed_report(place: Place) -> None:
     for number in range(1, 6):
         figures = dict.fromkeys(get_type_hints(Simulation), 0) | {"costs": ()}
         figures |= {"soc": "QCS9100", "clock_mhz": 1497.6, "cycles": 1_000_000 * number}
-        one = Case(
+        case = Case(
             model=f"net{number}",
             scheme="fp16",
             soc="SM8450",
@@ -179,7 +179,7 @@ def timed_report(place: Place) -> None:
             estimate=Estimate(simulation=Simulation(**figures)),
             device=DeviceFigures(starts=1, runs=9, p50_ms=2.5 * number),
         )
-        cases.append(one)
+        cases.append(case)
     write_report(reports.make_report(cases), place.directory / "reports" / "test_emulator")
 
 
@@ -294,9 +294,9 @@ def clone_tiny(target: Path) -> None:
     checkout = Checkout(target)
     checkout.git("init", "-q", "-b", "main")
     checkout.git("add", ".")
-    for one in modules:
-        checkout.git("rm", "-rq", "--cached", str(one))
-        checkout.git("update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},{one}")
+    for module in modules:
+        checkout.git("rm", "-rq", "--cached", str(module))
+        checkout.git("update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},{module}")
     checkout.git("commit", "-qm", "1.5.1")
     (target / "extension/llm/tokenizers/third-party/re2").mkdir(parents=True)
     (target / "extension/llm/tokenizers/third-party/re2/README").touch()
@@ -340,7 +340,7 @@ def executorch_below(place: Place) -> None:
 def signer(place: Place) -> None:
     """The SDKs that docs/guides/signing.md names, with what is signed, a stand-in for the signer,
     and a direct mode build in build-direct/."""
-    made = dsp_toolchains.make_inputs(place.folder / "signing")
+    inputs = dsp_toolchains.make_inputs(place.folder / "signing")
     sdk = dsp_toolchains.make_signer_sdk(place.home / "hexagon-sdk")
     for name, target in (
         ("qnn", place.home / "qairt/2.43.0.260128"),
@@ -348,7 +348,7 @@ def signer(place: Place) -> None:
         ("build", place.directory / "build-direct"),
     ):
         target.parent.mkdir(parents=True, exist_ok=True)
-        made[name].rename(target)
+        inputs[name].rename(target)
 
 
 def runner_and_runtime(place: Place) -> None:

@@ -118,14 +118,14 @@ def prove(run: Run, shared: Path) -> None:
 def type_all(run: Run, row: Row, place: Place) -> Ended:
     """What a row gives the reader, then the command. Variables last until the command ends."""
     shell = []
-    for given in row.given:
-        if not isinstance(given, str):
-            given(place)
-        elif given.startswith(IN_THE_SHELL):
-            shell.append(spell(given, run, place))
+    for step in row.before:
+        if not isinstance(step, str):
+            step(place)
+        elif step.startswith(IN_THE_SHELL):
+            shell.append(spell(step, run, place))
         else:
-            ended = place.run("\n".join([*shell, spell(given, run, place)]), row.limit_s)
-            assert "Traceback" not in ended.text, f"{given}\n{ended.text}"
+            ended = place.run("\n".join([*shell, spell(step, run, place)]), row.limit_s)
+            assert "Traceback" not in ended.text, f"{step}\n{ended.text}"
     return place.run("\n".join([*shell, spell(run.command.typed, run, place)]), row.limit_s)
 
 
@@ -148,19 +148,21 @@ def is_above(word: str, run: Run, place: Place) -> bool:
     of a team's own file, such as qnn.toml."""
     name = word.partition(":")[0].removeprefix("./")
     if run.install:
-        own = place.directory
-        return bool(name) and not (own / name).exists() and (own.parent / name).is_file()
+        directory = place.directory
+        return (
+            bool(name) and not (directory / name).exists() and (directory.parent / name).is_file()
+        )
     return "/" in word and bool(name) and (place.clone / name).exists()
 
 
 def judge(run: Run, row: Row, ended: Ended) -> None:
     """Raises AssertionError if a command ended in another way than its row promises."""
-    seen = f"{run.command.typed}\n{ended.text}\n[exit code {ended.code}]"
-    assert ended.code == row.code, f"exit code {ended.code} is not {row.code}:\n{seen}"
+    transcript = f"{run.command.typed}\n{ended.text}\n[exit code {ended.code}]"
+    assert ended.code == row.code, f"exit code {ended.code} is not {row.code}:\n{transcript}"
     # pip installs the rest of a distribution that lacks the extra.
     for word in ("Traceback", "does not provide the extra"):
-        assert word not in ended.text, seen
-    assert row.is_kept_by(ended.text), f"it does not print {row.says!r}:\n{seen}"
+        assert word not in ended.text, transcript
+    assert row.is_kept_by(ended.text), f"it does not print {row.says!r}:\n{transcript}"
 
 
 def open_place(run: Run, shared: Path) -> Place:
@@ -201,31 +203,33 @@ def install(line: str, shared: Path) -> tuple[Path, Ended]:
     def make(folder: Path) -> None:
         place = make_place(folder / "place")
         place = replace(place, programs=folder / "venv" / "bin")
-        made = place.run(f"python3 -m venv {folder}/venv", 120)
-        assert made.code == 0, made.text
+        created = place.run(f"python3 -m venv {folder}/venv", 120)
+        assert created.code == 0, created.text
         if not os.environ.get("QNN_CI_NIGHTLY"):
             give_packages(line, folder / "venv")
         ended = place.run(fill(line, place), 900)
         (folder / "ended.json").write_text(json.dumps([ended.code, ended.text]))
         shutil.rmtree(place.folder / "home", ignore_errors=True)
 
-    made = make_once(folder, make)
-    return made / "venv" / "bin", Ended(*json.loads((made / "ended.json").read_text()))
+    install_folder = make_once(folder, make)
+    return install_folder / "venv" / "bin", Ended(
+        *json.loads((install_folder / "ended.json").read_text())
+    )
 
 
 def give_packages(line: str, environment: Path) -> None:
     """Link those packages that a ``pip install`` would download and that the environment of the
     tests has. By night, pip downloads them."""
     project = PYPROJECT["project"]
-    wanted = [*project["dependencies"]]
+    requirements = [*project["dependencies"]]
     extras = re.findall(r"\[(.+?)\]", line)
     for extra in extras:
         for need in project["optional-dependencies"][extra]:
             if need.startswith(f"{project['name']}["):
                 extras += re.findall(r"\[(.+?)\]", need)
             else:
-                wanted.append(need)
-    link_packages(environment, wanted, [Path(sys.prefix).resolve()])
+                requirements.append(need)
+    link_packages(environment, requirements, [Path(sys.prefix).resolve()])
 
 
 def make_once(folder: Path, make: Callable[[Path], None]) -> Path:

@@ -1,7 +1,7 @@
 """What each documented command promises: a row per command, or per pattern of commands.
 
 A command takes the first row whose pattern is in its text. A row neither adds, drops nor changes an
-argument or a variable: ``given`` puts files where the page says that the reader has them, or types
+argument or a variable: ``before`` puts files where the page says that the reader has them, or types
 the page's earlier commands. FILL has a value for each placeholder that pages leave to the reader.
 Commands that cannot run are listed in docs/reference/commands.md, with the reasons.
 """
@@ -27,16 +27,16 @@ class Row:
     """The promise of the commands whose key contains a match of ``of``.
 
     ``says`` is in the output, in order, where `` ... `` stands for anything. If ``code`` is not 0,
-    the command's page shows ``says``, too. ``given`` is done in order before: a function puts files
-    in place, a text is a command of a page. ``needs`` are programs of the machine. Commands that
-    are ``slow``, with the minutes that they may take, run only by night; ``daily`` ones run always.
-    ``daily_in`` is the page or the test in which a command of this kind runs daily instead.
+    the command's page shows ``says``, too. ``before`` is done first, in order: a function puts
+    files in place, a text is a command of a page. ``needs`` are programs of the machine. Commands
+    that are ``slow``, with the minutes that they may take, run only by night; ``daily`` ones run
+    always. ``daily_in`` is the page or the test in which a command of this kind runs daily instead.
     """
 
     of: str
     says: str
     code: int = 0
-    given: Sequence[Given] = ()
+    before: Sequence[Given] = ()
     needs: Sequence[str] = ()
     slow: float = 0
     daily: bool = False
@@ -126,7 +126,7 @@ SIGNER = (
     ),
 )
 COMPILERS = ("clang", "ld.lld", "g++", "make", "aarch64-linux-gnu-g++")
-BUILD = {"given": SDKS, "needs": COMPILERS}
+BUILD = {"before": SDKS, "needs": COMPILERS}
 KEEP = "./nox -s test_emulator -- --model net.py:factory --scheme fp16 --keep-artifacts kept"
 INIT = "qnn-ci init --uses OWNER/REPOSITORY@COMMIT"
 GREEN = "qnn-ci test-emulator --policy qnn.toml"
@@ -146,11 +146,11 @@ AUDIT = "tests/integration/emulator/test_audit.py"
 NO_ENGINE = "no Docker engine answers"
 
 ROWS = (
-    Row("test_onnx -- --policy mended", "1 passed, 0 failed", given=(readers.red_onnx, MEND_ONNX)),
+    Row("test_onnx -- --policy mended", "1 passed, 0 failed", before=(readers.red_onnx, MEND_ONNX)),
     Row(
         "--policy mended/qnn.toml",
         "1 passed, 0 failed",
-        given=(readers.red_net, MEND),
+        before=(readers.red_net, MEND),
         daily_in=JOURNEYS,
     ),
     Row("^docker image prune", "This will remove all images", needs=("docker",)),
@@ -159,7 +159,7 @@ ROWS = (
     Row("test_(emulator|onnx) -- --list$", "models (default schemes) ... mlp ... SM8650"),
     Row("test_emulator -- --backend gpu$", "TuningMode must be enabled", 3),
     Row("test_emulator -- --backend lpai$", "QNN909", 3),
-    Row("--plan plan.json", "passed", given=PLAN),
+    Row("--plan plan.json", "passed", before=PLAN),
     Row(
         "^nox -s test_emulator .*lost.py:positions",
         "not faithful: the error is 47.8 dB above the predicted noise",
@@ -173,8 +173,8 @@ ROWS = (
     Row("--suite faults --filter", "passed", slow=20),
     Row("--suite faults$", "passed", slow=40),
     Row("--policy manifests/policies/choices.toml", "0 failed", slow=20),
-    Row("test_emulator -- --model net.py.* --keep-artifacts", "1 passed, 0 failed", given=NET),
-    Row("test_emulator -- --model net.py", "1 passed, 0 failed", given=NET, daily_in=JOURNEYS),
+    Row("test_emulator -- --model net.py.* --keep-artifacts", "1 passed, 0 failed", before=NET),
+    Row("test_emulator -- --model net.py", "1 passed, 0 failed", before=NET, daily_in=JOURNEYS),
     Row("^nox -s test_emulator -- --any", "no usable device with SM8650", 3, BUNDLE, ("adb",)),
     Row(
         "test_emulator -- --model mlp --scheme fp16$",
@@ -185,30 +185,30 @@ ROWS = (
     ),
     Row("^nox -s test_emulator", "controls: ... passed ... 0 failed", slow=30),
     # -- other lanes --
-    Row("test_onnx -- --model net.onnx", PASSED, given=(readers.onnx_net,), daily_in=JOURNEYS),
+    Row("test_onnx -- --model net.onnx", PASSED, before=(readers.onnx_net,), daily_in=JOURNEYS),
     Row("nox -s test_onnx", "passed ... 0 failed", slow=30),
-    Row("test_llm -- --project", "projected, not measured", given=(readers.llama_files,)),
+    Row("test_llm -- --project", "projected, not measured", before=(readers.llama_files,)),
     Row("nox -s test_llm", "controls: ... passed ... 0 failed", slow=20),
     Row(
         "estimate --model net.py",
         "cycles ... simulated for QCS9100",
-        given=NET,
+        before=NET,
         daily_in="tests/integration/emulator/test_estimate.py",
     ),
-    Row("estimate --model net.onnx", "traces/", given=(readers.onnx_net,)),
-    Row("estimate --calibrate", "qnn-latency.json", given=(readers.timed_report,)),
-    Row("-s audit", "an audit does not run QNN's compiler", given=NET, daily_in=AUDIT),
+    Row("estimate --model net.onnx", "traces/", before=(readers.onnx_net,)),
+    Row("estimate --calibrate", "qnn-latency.json", before=(readers.timed_report,)),
+    Row("-s audit", "an audit does not run QNN's compiler", before=NET, daily_in=AUDIT),
     Row(
         "qnn-ci localise --model net.py",
         "as predicted ... 2 programs",
-        given=NET,
+        before=NET,
         daily_in=JOURNEYS,
     ),
     Row("qnn-ci localise .*positions", "first wrong operator", 1),
-    Row("qnn-ci localise --model red.onnx", "smallest part", 1, given=(readers.red_onnx,)),
-    Row("test-onnx --model smallest.onnx", "0 passed", 1, given=(readers.red_onnx, RED_PART)),
+    Row("qnn-ci localise --model red.onnx", "smallest part", 1, before=(readers.red_onnx,)),
+    Row("test-onnx --model smallest.onnx", "0 passed", 1, before=(readers.red_onnx, RED_PART)),
     Row("qnn-ci localise", "first wrong operator", 1, slow=30),
-    Row("-s mend .*red.onnx", "0 of 1 cases green before, 1 after", given=(readers.red_onnx,)),
+    Row("-s mend .*red.onnx", "0 of 1 cases green before, 1 after", before=(readers.red_onnx,)),
     Row("-s mend .*lost.py:norm", "0 of 1 cases green before, 1 after", slow=10),
     Row(
         "-s mend .*lost.py:positions",
@@ -218,18 +218,18 @@ ROWS = (
     Row(
         "-s mend",
         "0 of 1 cases green before, 1 after",
-        given=(readers.red_net,),
+        before=(readers.red_net,),
         daily_in=JOURNEYS,
     ),
     Row("qnn-ci fuzz --graph", "wrong", 1, (readers.wrong_graph,), slow=3),
     Row("fuzz", "graphs", slow=45),
     Row("versions-matrix --known", "pad-beyond-range"),
     Row("versions-matrix", "matrix.md", slow=60),
-    Row("upgrade-report before|upgrade-report OLD", "1 worse", given=(readers.two_reports,)),
-    Row("upgrade-report .*--policy", "worse", given=(INIT,), slow=60),
+    Row("upgrade-report before|upgrade-report OLD", "1 worse", before=(readers.two_reports,)),
+    Row("upgrade-report .*--policy", "worse", before=(INIT,), slow=60),
     Row("upgrade-report", "worse", slow=60),
     # -- a team's repository --
-    Row("init --workflow-only", "qnn.yml", given=("qnn-ci init --policy-only",)),
+    Row("init --workflow-only", "qnn.yml", before=("qnn-ci init --policy-only",)),
     Row("qnn-ci init", "wrote ... qnn.toml", daily_in=JOURNEYS),
     Row(
         "qnn-ci test-emulator --policy qnn.toml --base",
@@ -237,8 +237,10 @@ ROWS = (
         1,
         (INIT, GREEN, readers.broken_model),
     ),
-    Row("--policy qnn.toml --record", "recorded: ", given=(INIT,)),
-    Row("test-emulator --policy qnn.toml$", "2 passed, 0 failed", given=(INIT,), daily_in=JOURNEYS),
+    Row("--policy qnn.toml --record", "recorded: ", before=(INIT,)),
+    Row(
+        "test-emulator --policy qnn.toml$", "2 passed, 0 failed", before=(INIT,), daily_in=JOURNEYS
+    ),
     Row(
         "qnn-ci report .*--base",
         "test_emulator: FAILED",
@@ -249,22 +251,22 @@ ROWS = (
     Row("^eval .*setup", ""),
     Row("qnn-ci setup", "export QNN_SDK_ROOT="),
     # -- programs, libraries, apps, logs --
-    Row("qnn-ci check-app", "", given=(readers.app,)),
+    Row("qnn-ci check-app", "", before=(readers.app,)),
     Row(
         "compat model_ctx.onnx --runtime 2.47.0",
         "model_ctx.onnx for QNN 2.47.0: no (build)",
         1,
         (readers.context_model,),
     ),
-    Row("(inspect|compat) model_ctx", "2.49.40", given=(readers.context_model,)),
+    Row("(inspect|compat) model_ctx", "2.49.40", before=(readers.context_model,)),
     Row(
         "compat model.pte --soc SM8750",
         "model.pte for SM8750: no (Hexagon, SoC)",
         1,
         (readers.program,),
     ),
-    Row("qnn-ci compat", "yes", given=(readers.program,)),
-    Row("qnn-ci inspect", "SM8650, V75", given=(readers.program,)),
+    Row("qnn-ci compat", "yes", before=(readers.program,)),
+    Row("qnn-ci inspect", "SM8650, V75", before=(readers.program,)),
     Row("qnn-ci explain QNN1608", "AEE_EUNABLETOLOAD"),
     Row(
         "qnn-ci explain QNN2001",
@@ -274,7 +276,9 @@ ROWS = (
     # -- builds --
     Row("--with llama", "qnn_llama_runner", daily_in="docs/findings/builds.md", **BUILD),
     Row("build_direct --", "CDSP_VERSION=v79", **BUILD),
-    Row("--profile android-r27", "built in", given=(readers.second_ndk, *EXPORTS), needs=COMPILERS),
+    Row(
+        "--profile android-r27", "built in", before=(readers.second_ndk, *EXPORTS), needs=COMPILERS
+    ),
     Row("build linux --dry-run", "cmake -S", **BUILD),
     Row("build_(android|linux|aot|runner) ?-- |build_linux", "built in", **BUILD),
     Row("build_android$|build TARGET", "built in", **BUILD),
@@ -282,7 +286,7 @@ ROWS = (
     Row(
         "qnn_wheel_runner",
         "",
-        given=(
+        before=(
             readers.net,
             KEEP,
             "./nox -s build_runner",
@@ -295,16 +299,16 @@ ROWS = (
     Row("doctor linux", "QNN100", 3),
     Row("(validate --|doctor) (android|linux)", "not fit", 3),
     Row("doctor aot", "aot: fit", 0, SDKS),
-    Row("doctor staged", "staged: fit", given=(readers.staged_libraries,)),
+    Row("doctor staged", "staged: fit", before=(readers.staged_libraries,)),
     Row("doctor emulator --json", '"fit": true'),
     Row("SESSION|doctor|validate", "emulator: fit"),
     # -- store --
     Row("fetch qnn-sdk --to mirror", "licence that you have not accepted", 3),
     Row("fetch (qnn-sdk|aot|android)|provision -- lpai", "this fetch needs your consent", 3),
-    Row("env aot", "QNN_SDK_ROOT", given=SDKS),
+    Row("env aot", "QNN_SDK_ROOT", before=SDKS),
     Row("fetch|provision", ""),
     Row("lock qnn-sdk --write|lock NAME --write", "licence that you have not accepted", 3),
-    Row("lock qnn-sdk --from", "locks/qnn-sdk", given=(readers.sdk_archive,)),
+    Row("lock qnn-sdk --from", "locks/qnn-sdk", before=(readers.sdk_archive,)),
     Row("qnn-ci lock", "nothing changed"),
     Row("(qnn-ci|qnn_ci --) update", "nothing changed"),
     Row("qnn-ci verify( |$)", "all unchanged"),
@@ -326,29 +330,29 @@ ROWS = (
     ),
     Row("--device ssh:", "cannot be reached", 5, BUNDLE, ("ssh",)),
     Row("export ", ""),
-    Row("stage .*--cases", "", given=(readers.net, KEEP, readers.runner_and_runtime)),
-    Row("stage", "x86_64-linux for SM8650", given=(readers.runner_and_runtime,)),
+    Row("stage .*--cases", "", before=(readers.net, KEEP, readers.runner_and_runtime)),
+    Row("stage", "x86_64-linux for SM8650", before=(readers.runner_and_runtime,)),
     Row("sign_skel$|qnn-ci sign$", "no library to sign is selected", 2),
-    Row("sign_skel .*--dry-run", "libQnnLpaiSkel.so", given=SIGNER),
-    Row("sign_skel", "signed and verified", given=SIGNER),
+    Row("sign_skel .*--dry-run", "libQnnLpaiSkel.so", before=SIGNER),
+    Row("sign_skel", "signed and verified", before=SIGNER),
     Row(
         "verify-signature",
         "proven",
-        given=(*SIGNER, "./nox -s sign_skel -- --lpai-arch v6"),
+        before=(*SIGNER, "./nox -s sign_skel -- --lpai-arch v6"),
     ),
     # -- plans and reports --
     Row("plan --record", "files of the repository", needs=("strace",), slow=60),
-    Row("-s plan", "", given=(readers.change,)),
-    Row("-ci plan", "", given=(readers.change,), daily_in=CONTRIBUTING),
-    Row("qnn-ci matrix", "include", given=PLAN),
-    Row("qnn-ci gate", "green", given=(*PLAN, readers.results)),
-    Row("judge kept --pulled", "", given=(readers.net, KEEP, readers.pulled_outputs)),
-    Row("judge kept", "", given=(readers.net, KEEP)),
-    Row("report shard-1", "3 passed", given=(readers.two_shards,)),
+    Row("-s plan", "", before=(readers.change,)),
+    Row("-ci plan", "", before=(readers.change,), daily_in=CONTRIBUTING),
+    Row("qnn-ci matrix", "include", before=PLAN),
+    Row("qnn-ci gate", "green", before=(*PLAN, readers.results)),
+    Row("judge kept --pulled", "", before=(readers.net, KEEP, readers.pulled_outputs)),
+    Row("judge kept", "", before=(readers.net, KEEP)),
+    Row("report shard-1", "3 passed", before=(readers.two_shards,)),
     Row("report --schema", '"$schema"'),
-    Row("report --trend", "1 report", given=(readers.report,)),
-    Row("qnn-ci report", "1 passed", given=(readers.report,)),
-    Row("verify-evidence", "passed ... case: mlp 8a8w SM8650", given=(readers.evidence,), slow=3),
+    Row("report --trend", "1 report", before=(readers.report,)),
+    Row("qnn-ci report", "1 passed", before=(readers.report,)),
+    Row("verify-evidence", "passed ... case: mlp 8a8w SM8650", before=(readers.evidence,), slow=3),
     # -- parity --
     Row(
         "-s parity$|qnn-ci parity", "cmake-only-source", 1, (readers.two_build_systems, EXPORTS[0])
@@ -363,7 +367,7 @@ ROWS = (
     Row("nox -s (unit|tests)", " passed", slow=60),
     Row("^pip ", "Successfully installed"),
     Row("^git clone", "Cloning into 'executorch-qnn-ci'"),
-    Row("^cd ", "", given=("git clone https://github.com/OWNER/REPOSITORY",)),
+    Row("^cd ", "", before=("git clone https://github.com/OWNER/REPOSITORY",)),
     Row("qnn_ci -- VERB|qnn-ci VERB", "profile emulator: "),
     Row("--version", "executorch-qnn-ci"),
     Row("completion", "qnn"),

@@ -19,9 +19,9 @@ from tests.documented.table import Row, find_row
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "run" in metafunc.fixturenames:
-        every = metafunc.config.getoption("--every-documented-command")
+        runs_all = metafunc.config.getoption("--every-documented-command")
         runs = list_runs()
-        metafunc.parametrize("run", runs if every else choose_sample(runs), ids=str)
+        metafunc.parametrize("run", runs if runs_all else choose_sample(runs), ids=str)
 
 
 @pytest.fixture(scope="session")

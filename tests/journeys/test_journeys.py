@@ -113,8 +113,8 @@ def test_the_first_run_passes_the_suite_and_a_rerun_is_all_cached(clone: Travell
     assert report["controls"]
     for name in ("index.html", "junit.xml"):
         assert (clone.here / "reports/test_emulator" / name).stat().st_size
-    again = clone.type("./nox -s test_emulator")
-    assert "32 passed, 0 failed, 0 unsupported, 32 cached" in again
+    second = clone.type("./nox -s test_emulator")
+    assert "32 passed, 0 failed, 0 unsupported, 32 cached" in second
     assert [row["sqnr_db"] for row in clone.report()["cases"]] == [
         row["sqnr_db"] for row in report["cases"]
     ]
@@ -149,7 +149,11 @@ def test_pytorch_team_gets_a_green_and_a_red_pull_request(team: Traveller) -> No
 def read_step(name: str, **variables: str) -> str:
     """The run block of a step of qnn-ci.yml, with its variables."""
     document = read_document(ROOT / ".github/workflows/qnn-ci.yml")
-    (step,) = [one for one in document.data["jobs"]["emulator"]["steps"] if one.get("name") == name]
+    (step,) = [
+        named_step
+        for named_step in document.data["jobs"]["emulator"]["steps"]
+        if named_step.get("name") == name
+    ]
     assert step["env"].keys() == variables.keys()
     exports = [f"export {key}='{value}'" for key, value in variables.items()]
     return "\n".join([*exports, step["run"]])
@@ -181,8 +185,8 @@ def write_onnx(path: Path, batch: int | str) -> None:
 def test_an_onnx_team_gets_a_green_run_for_a_model_with_a_dynamic_batch(team: Traveller) -> None:
     team = team.install("onnx")
     write_onnx(team.here / "nets/detector.onnx", "batch")
-    said = team.type("qnn-ci init --model nets/detector.onnx")
-    (command,) = re.findall(r"next: run `(.+?)`", said)
+    output = team.type("qnn-ci init --model nets/detector.onnx")
+    (command,) = re.findall(r"next: run `(.+?)`", output)
     assert "batch" in team.type(command)
     assert team.statuses("test_onnx") == {
         f"detector {scheme}": "passed" for scheme in ("fp16", "u8", "u16a8w")
@@ -199,8 +203,8 @@ def test_one_repository_tests_torch_and_onnx_models_with_two_policies(team: Trav
     write_onnx(team.here / "detector.onnx", 1)
     first, second = team.install("lowering"), team.install("onnx")
     first.type("qnn-ci init --model nets/net.py:factory --policy-only")
-    found = first.type("cd nets && qnn-ci test-emulator --reports ../reports")
-    assert "qnn.toml" in found.splitlines()[0]
+    output = first.type("cd nets && qnn-ci test-emulator --reports ../reports")
+    assert "qnn.toml" in output.splitlines()[0]
     second.type("qnn-ci test-onnx --policy onnx.toml")
     assert first.statuses() == {"net 8a8w": "passed", "net 16a8w": "passed"}
     assert set(second.statuses("test_onnx").values()) == {"passed"}
@@ -237,10 +241,10 @@ def test_a_staged_bundle_runs_on_a_board_over_ssh(clone: Traveller, board: Lab) 
 
 def test_a_language_model_is_judged_by_its_tokens(clone: Traveller) -> None:
     """The stories260k of QNN_CI_STORIES260K, or else the tiny decoder of this project."""
-    given = os.environ.get("QNN_CI_STORIES260K", "")
-    words = f"--weights {given} --tokenizer {given}/tok512.bin" if given else ""
-    said = clone.type(f"./nox -s test_llm -- --scheme fp16 {words}")
-    assert "1 passed, 0 failed" in said
+    folder = os.environ.get("QNN_CI_STORIES260K", "")
+    words = f"--weights {folder} --tokenizer {folder}/tok512.bin" if folder else ""
+    output = clone.type(f"./nox -s test_llm -- --scheme fp16 {words}")
+    assert "1 passed, 0 failed" in output
     kinds = {
         control["kind"] for control in clone.report("test_llm")["controls"] if control["rejected"]
     }
@@ -248,12 +252,14 @@ def test_a_language_model_is_judged_by_its_tokens(clone: Traveller) -> None:
 
 
 def test_an_executorch_checkout_gets_its_parity_report_and_plan(clone: Traveller) -> None:
-    given = os.environ.get("EXECUTORCH_ROOT", "")
-    if not given or not (Path(given) / ".git").exists():
+    checkout = os.environ.get("EXECUTORCH_ROOT", "")
+    if not checkout or not (Path(checkout) / ".git").exists():
         pytest.skip("EXECUTORCH_ROOT names no clone of pytorch/executorch")
-    subprocess.run(["git", "clone", "-q", "--shared", given, clone.here / "executorch"], check=True)
-    said = clone.type("cd executorch && ../nox -s parity", 1)
-    assert "backends/qualcomm" in said
+    subprocess.run(
+        ["git", "clone", "-q", "--shared", checkout, clone.here / "executorch"], check=True
+    )
+    output = clone.type("cd executorch && ../nox -s parity", 1)
+    assert "backends/qualcomm" in output
     rules = "--rules ../manifests/policies/gate-executorch.toml"
     planned = clone.type(f"cd executorch && ../nox -s plan -- {rules} --base HEAD~1 --head HEAD")
     assert "build_android" in planned
@@ -261,9 +267,9 @@ def test_an_executorch_checkout_gets_its_parity_report_and_plan(clone: Traveller
 
 @pytest.mark.nightly  # by day, tests/integration/upstream has a suite of its own
 def test_upstream_s_tests_of_relu_pass_by_both_gates(clone: Traveller) -> None:
-    said = clone.type("./nox -s test_upstream -- --filter '*FloatingPointOperator*relu*'")
-    assert "5 tests of 564: 4 passed by both; 1 passed by theirs, failed by ours" in said
-    assert "cause changes-its-input: 1\nfailures without a known cause: 0 of 1" in said
+    output = clone.type("./nox -s test_upstream -- --filter '*FloatingPointOperator*relu*'")
+    assert "5 tests of 564: 4 passed by both; 1 passed by theirs, failed by ours" in output
+    assert "cause changes-its-input: 1\nfailures without a known cause: 0 of 1" in output
 
 
 def test_a_report_of_100_cases_works_in_a_browser(clone: Traveller, tmp_path: Path) -> None:
@@ -281,8 +287,8 @@ def test_a_report_of_100_cases_works_in_a_browser(clone: Traveller, tmp_path: Pa
     folder = clone.here / REPORTS
     write_report(make_report(cases), folder)
     (folder / "index.html").unlink()
-    said = clone.type(f"./nox -s qnn_ci -- report {REPORTS} --to {REPORTS}", 1)
-    assert "96 passed, 4 failed" in said
+    output = clone.type(f"./nox -s qnn_ci -- report {REPORTS} --to {REPORTS}", 1)
+    assert "96 passed, 4 failed" in output
     with open_browser(tmp_path) as browser:
         for width in (1240, 400):
             browser.resize(width)

@@ -68,6 +68,6 @@ def start(shared: Path) -> Traveller:
 
 def join_team(shared: Path) -> Traveller:
     """Somebody in the repository of a team, which knows nothing of this project."""
-    here = start(shared)
-    root = make_checkout(here.place.home / "our models", THEIRS).root
-    return replace(here, place=replace(here.place, directory=root))
+    traveller = start(shared)
+    root = make_checkout(traveller.place.home / "our models", THEIRS).root
+    return replace(traveller, place=replace(traveller.place, directory=root))

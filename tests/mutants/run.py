@@ -49,15 +49,11 @@ class Survivor:
     @property
     def is_in_string(self) -> bool:
         """Whether only a string differs, such as a message."""
-        removed, added = (
-            [
-                re.sub(STRING, "''", line[1:])
-                for line in self.diff.splitlines()[2:]
-                if line[0] == sign
-            ]
-            for sign in "-+"
-        )
-        return removed == added
+        changed: dict[str, list[str]] = {"-": [], "+": []}
+        for line in self.diff.splitlines()[2:]:
+            if line[0] in changed:
+                changed[line[0]].append(re.sub(STRING, "''", line[1:]))
+        return changed["-"] == changed["+"]
 
 
 @dataclass(frozen=True)
@@ -137,11 +133,11 @@ def copy_checkout(root: Path, place: Path, package: str) -> None:
     for name in os.fsdecode(ask_git(root, *words)).split("\0"):
         if not name or not (root / name).is_file():
             continue
-        both = [
+        targets = [
             place / "mutants" / name,
             *([place / name] if Path(name).is_relative_to(package) else []),
         ]
-        for target in both:
+        for target in targets:
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(root / name, target)
     (place / "setup.cfg").write_text(f"[mutmut]\nsource_paths = {package}\n", encoding="utf-8")
@@ -167,8 +163,8 @@ def try_mutants(
     chosen = random.Random(seed).sample(sorted(names), min(size or len(names), len(names)))
     began = time.monotonic()
     with progress.waiting("running the tests without a mutant"):
-        if said := run_tests(place, NOT_A_MUTANT, tests, None):
-            raise FailedError(f"tests of {package} fail without a mutant", why=said)
+        if failure := run_tests(place, NOT_A_MUTANT, tests, None):
+            raise FailedError(f"tests of {package} fail without a mutant", why=failure)
     limit_s = LEAST_S + FACTOR * (time.monotonic() - began)
     if not run_tests(place, ALL_RAISE, tests, limit_s):
         raise FailedError(f"no test fails if each function of {package} raises", fix="use --tests")

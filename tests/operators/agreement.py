@@ -47,36 +47,44 @@ class Compared:
     differences: tuple[str, ...]
 
     def __str__(self) -> str:
-        told = "; ".join(self.differences) or "agrees"
+        verdict = "; ".join(self.differences) or "agrees"
         counts = f"{self.on_npu} on QNN, {self.on_cpu} on the CPU, {self.partitions} partitions"
-        return f"{self.name}: {counts}: {told}"
+        return f"{self.name}: {counts}: {verdict}"
 
 
 def list_groups() -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
     """Groups of models with the schemes that are asked for, each for a process of its own; without
     a scheme all of a model."""
-    found: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
+    groups: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
     for file, scheme, name in CASES:
-        models, _ = found.get(f"{file} {scheme}", ((), ()))
+        models, _ = groups.get(f"{file} {scheme}", ((), ()))
         references = (*models, f"tests/realistic/{file}:{name}")
-        found[f"{file} {scheme}"] = (references, (scheme,))
-    found["rows.py"] = ((ROWS,), ("fp16", "8a8w", "16a8w"))
-    return {**found, **{name: ((name,), ()) for name in SUITE}}
+        groups[f"{file} {scheme}"] = (references, (scheme,))
+    groups["rows.py"] = ((ROWS,), ("fp16", "8a8w", "16a8w"))
+    return {**groups, **{name: ((name,), ()) for name in SUITE}}
 
 
 def compare_group(models: Sequence[str], schemes: Sequence[str], place: Path) -> Iterator[Compared]:
     """Lower and audit models, and compare case by case. ``place`` is an empty directory."""
-    own = [word for model in models for word in ("--model", model)]
-    own += [word for scheme in schemes for word in ("--scheme", scheme)]
-    own += ["--reports", str(place), "--timeout-s", "900"]
-    kept = place / "kept"
-    lower = [sys.executable, "-m", "ci", "test-emulator", *own, "--keep-artifacts", str(kept)]
+    words = [word for model in models for word in ("--model", model)]
+    words += [word for scheme in schemes for word in ("--scheme", scheme)]
+    words += ["--reports", str(place), "--timeout-s", "900"]
+    kept_folder = place / "kept"
+    lower = [
+        sys.executable,
+        "-m",
+        "ci",
+        "test-emulator",
+        *words,
+        "--keep-artifacts",
+        str(kept_folder),
+    ]
     run_to_end(lower, timeout_s=TIMEOUT_S, codes=JUDGED)
-    report = json.loads((kept / "report.json").read_text())
-    run_to_end([sys.executable, "-m", "ci", "audit", *own], timeout_s=TIMEOUT_S, codes=JUDGED)
+    report = json.loads((kept_folder / "report.json").read_text())
+    run_to_end([sys.executable, "-m", "ci", "audit", *words], timeout_s=TIMEOUT_S, codes=JUDGED)
     audit = json.loads((place / "audit" / "audit.json").read_text())
     lowered = {(case["model"], case["scheme"], case["soc"]): case for case in report["cases"]}
-    programs = {path.parts[-3]: path for path in kept.glob("*/artifact/program.pte")}
+    programs = {path.parts[-3]: path for path in kept_folder.glob("*/artifact/program.pte")}
     for case in audit["cases"]:
         row = lowered[case["model"], case["scheme"], case["soc"]]
         slug = CaseSpec(case["model"], Scheme(case["scheme"]), case["soc"]).slug
@@ -89,38 +97,44 @@ def compare_group(models: Sequence[str], schemes: Sequence[str], place: Path) ->
 
 def compare_case(case: Mapping[str, Any], lowered: Mapping[str, Any], read: Program) -> Compared:
     """Compare the audit of a case with its row of the report and with its program's bytes."""
-    told = []
+    differences = []
     partitions = sum(len(method.partitions) for method in read.methods)
     if partitions != len(case["partitions"]):
-        told.append(f"{len(case['partitions'])} partitions, the program has {partitions}")
+        differences.append(f"{len(case['partitions'])} partitions, the program has {partitions}")
     left = count_named(case["operators"], taken=False)
-    held: Counter[str] = Counter()
+    called: Counter[str] = Counter()
     for method in read.methods:
-        held.update(method.cpu_operators)
-    told += compare_cpu(left, held, case["written_back"])
+        called.update(method.cpu_operators)
+    differences += compare_cpu(left, called, case["written_back"])
     for processor, taken in (("npu", True), ("cpu", False)):
-        own = count_named(case["operators"], taken=taken)
+        audited = count_named(case["operators"], taken=taken)
         nodes = {
             operator["op"]: operator[processor] for operator in lowered["footprint"]["operators"]
         }
         lowering = Counter({op: number for op, number in nodes.items() if number})
-        if own != lowering:
-            told.append(f"{processor}: {show(own - lowering)} not in the lowering's graph")
-            told.append(f"{processor}: {show(lowering - own)} only in the lowering's graph")
+        if audited != lowering:
+            differences.append(
+                f"{processor}: {show(audited - lowering)} not in the lowering's graph"
+            )
+            differences.append(
+                f"{processor}: {show(lowering - audited)} only in the lowering's graph"
+            )
     return Compared(
         f"{Path(case['model']).name} {case['scheme']} {case['soc']}",
         count_named(case["operators"], taken=True) + left,
         count_named(case["operators"], taken=True).total(),
-        sum(held.values()),
+        sum(called.values()),
         partitions,
-        tuple(told),
+        tuple(differences),
     )
 
 
-def compare_cpu(left: Counter[str], held: Counter[str], written_back: int) -> Iterator[str]:
+def compare_cpu(
+    left: Counter[str], program_calls: Counter[str], written_back: int
+) -> Iterator[str]:
     """Yield how what the audit leaves to the CPU differs from the calls of a program."""
     audited, called = Counter[str](), Counter[str]()
-    for counts, bare in ((left, audited), (held, called)):
+    for counts, bare in ((left, audited), (program_calls, called)):
         for name, number in counts.items():
             bare[name_base(name)] += number
     audited[WRITES_BACK] += written_back
@@ -132,38 +146,43 @@ def compare_cpu(left: Counter[str], held: Counter[str], written_back: int) -> It
 
 def name_base(operator: str) -> str:
     """``aten::erf.out`` and ``aten.erf.default`` as ``erf``."""
-    found = VARIANT.match(operator)
-    assert found, operator
-    return "view" if found[1] in VIEWS else found[1]
+    match = VARIANT.match(operator)
+    assert match, operator
+    return "view" if match[1] in VIEWS else match[1]
 
 
 def count_named(rows: Sequence[Mapping[str, Any]], *, taken: bool) -> Counter[str]:
     """How many nodes of each operator the audit says QNN takes, or leaves."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for row in rows:
         if row["taken"] is taken:
-            found[row["op"]] += row["count"]
-    return found
+            counts[row["op"]] += row["count"]
+    return counts
 
 
 def show(counts: Counter[str]) -> str:
     return ", ".join(f"{op} {number}" for op, number in sorted(counts.items())) or "nothing"
 
 
+def is_selected(group: str, words: Sequence[str]) -> bool:
+    """Without words, every group is."""
+    return not words or any(word in group for word in words)
+
+
 def main(words: Sequence[str]) -> int:
     """Print a line per case, then the figures."""
     cases: list[Compared] = []
-    known = list_groups()
-    groups = [one for one in known if not words or any(word in one for word in words)]
+    groups_by_name = list_groups()
+    groups = [name for name in groups_by_name if is_selected(name, words)]
     for number, group in enumerate(groups, 1):
         print(f"{number}/{len(groups)} {group}", flush=True)
         with tempfile.TemporaryDirectory() as place:
             try:
-                found = list(compare_group(*known[group], Path(place)))
+                compared = list(compare_group(*groups_by_name[group], Path(place)))
             except (AssertionError, subprocess.TimeoutExpired) as error:
-                found = [Compared(group, Counter(), 0, 0, 0, (str(error)[-800:],))]
-        print("".join(f"  {one}\n" for one in found), end="", flush=True)
-        cases += found
+                compared = [Compared(group, Counter(), 0, 0, 0, (str(error)[-800:],))]
+        print("".join(f"  {comparison}\n" for comparison in compared), end="", flush=True)
+        cases += compared
     names = {op for case in cases for op in case.operators}
     nodes = sum(case.operators.total() for case in cases)
     wrong = sum(bool(case.differences) for case in cases)

@@ -111,13 +111,13 @@ class Every(nn.Module):
         self.rows = nn.ModuleList(rows)
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        return tuple(row(one) for row, one in zip(self.rows, inputs, strict=True))
+        return tuple(row(value) for row, value in zip(self.rows, inputs, strict=True))
 
 
 def every() -> tuple[nn.Module, tuple[Tensor, ...]]:
     """All rows of fixed shapes in one model, each with its own input and output."""
     rows = make_rows().values()
-    return Every([row for row, _ in rows]), tuple(one for _, one in rows)
+    return Every([row for row, _ in rows]), tuple(value for _, value in rows)
 
 
 class Varying(nn.Module):

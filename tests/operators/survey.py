@@ -77,20 +77,24 @@ def read_answers(audit: Mapping[str, Any]) -> Answers:
         factory = case["model"].rpartition(":")[2]
         rows = {mark[1] for mark in marks if mark} - {*VARYING}
         refused: dict[str, str] = {}
-        seen: set[str] = set()  # a decomposition may lose the line
+        rows_with_line: set[str] = set()  # a decomposition may lose the line
         lost = [operator for operator in case["operators"] if not operator["taken"]]
-        for one in case["operators"]:
-            mark = marks[one["line"] - 1] if one["line"] and "rows.py" in one["file"] else None
+        for operator_row in case["operators"]:
+            mark = (
+                marks[operator_row["line"] - 1]
+                if operator_row["line"] and "rows.py" in operator_row["file"]
+                else None
+            )
             if mark:
-                seen.add(mark[1])
-            if not one["taken"] and mark:
-                refused.setdefault(mark[1], f"{one['op']}: {one['reason']}")
-                lost.remove(one)
+                rows_with_line.add(mark[1])
+            if not operator_row["taken"] and mark:
+                refused.setdefault(mark[1], f"{operator_row['op']}: {operator_row['reason']}")
+                lost.remove(operator_row)
         for row in (factory,) if factory in VARYING else sorted(rows):
             answer = refused.get(row, TAKEN)
             if answer == TAKEN and "ends with an error" in case["reason"] and factory in VARYING:
                 answer = case["reason"]
-            if row not in seen and lost and answer == TAKEN:
+            if row not in rows_with_line and lost and answer == TAKEN:
                 answer = f"{lost[0]['op']}: {lost[0]['reason']}"
             if not any(operator["taken"] for operator in case["operators"]) and answer == TAKEN:
                 answer = case["reason"]
@@ -105,23 +109,27 @@ def survey(schemes: Sequence[str]) -> Iterator[dict[str, Any]]:
         if scheme == "fp16":
             audits.append(run_audit(VARYING, scheme, ("SM8650",)))
         for audit in audits:
-            tools = {one["name"]: one["version"] for one in audit["toolchain"]}
+            tools = {tool["name"]: tool["version"] for tool in audit["toolchain"]}
             versions = {name: tools[name] for name in TOOLS if name in tools}
             yield {"versions": versions, "answers": read_answers(audit)}
 
 
-def merge(found: dict[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+def merge(recorded: dict[str, Any], answered: Mapping[str, Any]) -> dict[str, Any]:
     """What was found, with what was found since."""
-    answers: Answers = {row: {**one} for row, one in found.get("answers", {}).items()}
-    for row, by_scheme in own["answers"].items():
+    answers: Answers = {
+        row: {**by_scheme_recorded}
+        for row, by_scheme_recorded in recorded.get("answers", {}).items()
+    }
+    for row, by_scheme in answered["answers"].items():
         answers.setdefault(row, {}).update(by_scheme)
-    return {"versions": own["versions"], "answers": answers}
+    return {"versions": answered["versions"], "answers": answers}
 
 
-def render_rows(found: Mapping[str, Any]) -> str:
+def render_rows(recorded: Mapping[str, Any]) -> str:
     """The table of docs/findings/operators.md."""
-    answers: Answers = found["answers"]
-    schemes = [one for one in ASKED if any(one in row for row in answers.values())]
+    answers: Answers = recorded["answers"]
+    answered_schemes = set().union(*answers.values())
+    schemes = [scheme for scheme in ASKED if scheme in answered_schemes]
     lines = [
         f"| operator | often claimed | {' | '.join(schemes)} |",
         "|" + " --- |" * (len(schemes) + 2),
@@ -161,28 +169,28 @@ def list_reasons(answers: Answers) -> Iterator[str]:
         groups: dict[str, list[str]] = {}
         for place, rows in places.items():
             groups.setdefault("; ".join(sorted(set(rows))), []).append(place)
-        for rows, told in groups.items():
+        for rows, places_of_rows in groups.items():
             cut = reason if len(reason) <= MOST else f"{reason[:MOST]}..."
-            yield f"- {', '.join(told)} ({rows}): `{cut}`"
+            yield f"- {', '.join(places_of_rows)} ({rows}): `{cut}`"
 
 
 def write_page(page: str, rows: str) -> str:
     """The page with the table."""
-    head, _, rest = page.partition(BEGIN)
-    return f"{head}{BEGIN}\n{rows}\n{END}{rest.partition(END)[2]}"
+    head, _, after = page.partition(BEGIN)
+    return f"{head}{BEGIN}\n{rows}\n{END}{after.partition(END)[2]}"
 
 
 def main() -> int:
-    words = [one for one in sys.argv[1:] if one in ASKED] or [*ASKED]
-    known = json.loads(FOUND.read_text("utf-8")) if FOUND.is_file() else {}
+    words = [scheme for scheme in sys.argv[1:] if scheme in ASKED] or [*ASKED]
+    recorded = json.loads(FOUND.read_text("utf-8")) if FOUND.is_file() else {}
     if "--render" not in sys.argv:
-        for own in survey(words):
-            found = merge(known, own)
-            if "--check" in sys.argv and found != known:
-                sys.stdout.write(f"not as recorded: {json.dumps(own, indent=1)}\n")
+        for answered in survey(words):
+            merged = merge(recorded, answered)
+            if "--check" in sys.argv and merged != recorded:
+                sys.stdout.write(f"not as recorded: {json.dumps(answered, indent=1)}\n")
                 return 1
-            known = found
-            FOUND.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n", "utf-8")
+            recorded = merged
+            FOUND.write_text(json.dumps(recorded, indent=1, sort_keys=True) + "\n", "utf-8")
     rows = render_rows(json.loads(FOUND.read_text("utf-8")))
     PAGE.write_text(write_page(PAGE.read_text("utf-8"), rows), "utf-8")
     return 0

@@ -28,8 +28,8 @@ def ask_process(requests: Sequence[dict[str, Any]], **settings: Any) -> Complete
 def find_libatomic() -> dict[str, str]:
     """LD_LIBRARY_PATH with the libatomic.so.1 that was made, on a machine that lacks it."""
     artifacts = provision_profile("onnx", Progress()).artifacts
-    made = [f"{artifact.root}/lib" for artifact in artifacts if artifact.name == "libatomic"]
-    return {"LD_LIBRARY_PATH": ":".join(made)} if made else {}
+    folders = [f"{artifact.root}/lib" for artifact in artifacts if artifact.name == "libatomic"]
+    return {"LD_LIBRARY_PATH": ":".join(folders)} if folders else {}
 
 
 def ask(requests: Sequence[dict[str, Any]], **settings: Any) -> list[dict[str, Any]]:

@@ -21,17 +21,19 @@ def build_model(
     *,
     opset: int = OPSET,
     ir: int = IR,
-    known: Sequence[Any] = (),
+    inner_values: Sequence[Any] = (),
 ) -> onnx.ModelProto:
-    """``known`` are values inside whose shapes are told."""
-    graph = helper.make_graph(nodes, "graph", inputs, outputs, initializers, value_info=known)
+    """``inner_values`` are values inside of the graph whose shapes are stated."""
+    graph = helper.make_graph(
+        nodes, "graph", inputs, outputs, initializers, value_info=inner_values
+    )
     imports = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
     return helper.make_model(graph, opset_imports=imports, ir_version=ir)
 
 
-def write_model(path: Path, *parts: Sequence[Any], **more: Any) -> Path:
+def write_model(path: Path, *parts: Sequence[Any], **options: Any) -> Path:
     """A model of the same arguments in a file."""
-    path.write_bytes(build_model(*parts, **more).SerializeToString())
+    path.write_bytes(build_model(*parts, **options).SerializeToString())
     return path
 
 

@@ -83,7 +83,7 @@ class Case:
         return f"{name}{'/' + self.variant if self.variant else ''} {self.kind} {self.rank}"
 
 
-FIELDS = {one.name for one in dataclasses.fields(Case)} - {"attributes"}
+FIELDS = {field.name for field in dataclasses.fields(Case)} - {"attributes"}
 
 
 def write_case(case: Case, path: Path) -> Path:
@@ -92,8 +92,8 @@ def write_case(case: Case, path: Path) -> Path:
     constants = [_constant(name, value) for name, value in case.constants.items()]
     feeds: dict[str, str] = {}
     ports = []
-    for place, given in enumerate(case.inputs):
-        dims, kind = given if isinstance(given[0], tuple) else (given, case.kind)
+    for place, declared in enumerate(case.inputs):
+        dims, kind = declared if isinstance(declared[0], tuple) else (declared, case.kind)
         name = f"x{place}"
         ports.append(tensor(name, dims, KINDS[kind]))
         feeds[name] = _quantize(name, kind, nodes, constants) if kind in QUANTIZED else name
@@ -120,19 +120,22 @@ def _finish(
     bare = [helper.make_empty_tensor_value_info(name) for name in outputs]
     write_model(path, nodes, ports, bare, constants, opset=case.opset)
     inferred = onnx.shape_inference.infer_shapes(onnx.load(path), data_prop=True)
-    found = {output.name: output for output in (*inferred.graph.output, *inferred.graph.value_info)}
-    final, known = [], []
+    inferred_by_name = {
+        output.name: output for output in (*inferred.graph.output, *inferred.graph.value_info)
+    }
+    final, inner_values = [], []
     for name in outputs:
-        one = found[name] if case.shape is None else tensor(name, case.shape)
-        is_float = one.type.tensor_type.elem_type in (TensorProto.FLOAT, 0)
-        if case.kind in QUANTIZED and is_float:
+        output = inferred_by_name[name] if case.shape is None else tensor(name, case.shape)
+        kind = output.type.tensor_type
+        if case.kind in QUANTIZED and kind.elem_type in (TensorProto.FLOAT, 0):
             target = _quantize(name, case.kind, nodes, constants)
-            known.append(one)
-            one = helper.make_tensor_value_info(
-                target, TensorProto.FLOAT, [dim.dim_value for dim in one.type.tensor_type.shape.dim]
-            )
-        final.append(one)
-    return write_model(path, nodes, ports, final, constants, opset=case.opset, known=known)
+            inner_values.append(output)
+            dims = [dim.dim_value for dim in kind.shape.dim]
+            output = helper.make_tensor_value_info(target, TensorProto.FLOAT, dims)
+        final.append(output)
+    return write_model(
+        path, nodes, ports, final, constants, opset=case.opset, inner_values=inner_values
+    )
 
 
 def _quantize(name: str, kind: str, nodes: list[Any], constants: list[Any]) -> str:
@@ -149,9 +152,9 @@ def _weigh(name: str, value: Any, kind: str, nodes: list[Any], constants: list[A
     if kind not in QUANTIZED:
         constants.append(constant(name, values, np.float16 if kind == "float16" else np.float32))
         return name
-    whole = np.clip(np.round(values / 0.01) + 128, 0, 255)
+    quantized = np.clip(np.round(values / 0.01) + 128, 0, 255)
     constants += [
-        constant(f"{name}_q", whole, np.uint8),
+        constant(f"{name}_q", quantized, np.uint8),
         constant(f"{name}_s", 0.01),
         constant(f"{name}_z", 128, np.uint8),
     ]
@@ -172,22 +175,29 @@ def filled(*dims: int) -> Any:
     return np.random.default_rng(0).uniform(-1, 1, dims).astype(np.float32)
 
 
-def make_case(op: str, kind: str, inputs: Sequence[Any], variant: str = "", **more: Any) -> Case:
-    """A case whose fields are in ``more``, together with the operator's attributes."""
-    fields = {name: more.pop(name) for name in [*more] if name in FIELDS}
-    return Case(op, kind, inputs, variant, **fields, attributes=more)
+def make_case(
+    op: str, kind: str, inputs: Sequence[Any], variant: str = "", **fields_and_attributes: Any
+) -> Case:
+    """A case whose fields are in ``fields_and_attributes``, with the operator's attributes."""
+    fields = {
+        name: fields_and_attributes.pop(name) for name in [*fields_and_attributes] if name in FIELDS
+    }
+    return Case(op, kind, inputs, variant, **fields, attributes=fields_and_attributes)
 
 
 def by_rank(
-    ops: str, kinds: Sequence[str], inputs: Inputs, ranks: Sequence[int] = RANKS, **more: Any
+    ops: str, kinds: Sequence[str], inputs: Inputs, ranks: Sequence[int] = RANKS, **options: Any
 ) -> Iterator[Case]:
-    """A case per operator, type and rank, on which ``inputs`` depend and what in ``more`` can be
-    called."""
+    """A case per operator, type and rank, on which ``inputs`` depend and what in ``options`` can
+    be called."""
     for op in ops.split():
         for kind in kinds:
             for rank in ranks:
-                own = {name: one(rank) if callable(one) else one for name, one in more.items()}
-                yield make_case(op, kind, inputs(rank), **own)
+                options_of_rank = {
+                    name: value(rank) if callable(value) else value
+                    for name, value in options.items()
+                }
+                yield make_case(op, kind, inputs(rank), **options_of_rank)
 
 
 def one(rank: int) -> list[Any]:
@@ -348,12 +358,12 @@ def _convolutions() -> Iterator[Case]:
         ("LpPool", "p=3", {**narrow, "p": 3}),
     ]
     for kind in FLOATS:
-        for variant, more in convolutions.items():
-            weights = {"w": filled(8, 4 // more.get("group", 1), 3, 3)}
-            yield make_case("Conv", kind, [size], variant, weights=weights, **more)
+        for variant, attributes in convolutions.items():
+            weights = {"w": filled(8, 4 // attributes.get("group", 1), 3, 3)}
+            yield make_case("Conv", kind, [size], variant, weights=weights, **attributes)
         yield make_case("Conv", kind, [size, (8, 4, 3, 3)], "weights are an input")
-        for op, variant, more in pools:
-            yield make_case(op, kind, [size], variant, **more)
+        for op, variant, pooling in pools:
+            yield make_case(op, kind, [size], variant, **pooling)
 
 
 def _products() -> Iterator[Case]:
@@ -370,11 +380,11 @@ def _products() -> Iterator[Case]:
         for variant in ("", *gemms):
             size = (8, 6) if variant == "transA" else (6, 8)
             weights = {"w": filled(*((4, 8) if variant == "transB" else (8, 4))), "c": filled(4)}
-            more = {variant: gemms[variant]} if variant else {}
-            yield make_case("Gemm", kind, [size], variant, weights=weights, **more)
+            transposed = {variant: gemms[variant]} if variant else {}
+            yield make_case("Gemm", kind, [size], variant, weights=weights, **transposed)
         for equation in equations.split():
             parts = equation.split("->")[0].split(",")
-            inputs = [tuple(sizes[letter] for letter in part) for part in parts]
+            inputs = [tuple(map(sizes.__getitem__, part)) for part in parts]
             yield make_case("Einsum", kind, inputs, equation, equation=equation)
     for left, right in (("u8", "u16"), ("u16", "u8")):
         yield make_case("MatMul", left, [(6, 8), ((8, 4), right)], f"{left} by {right}")
@@ -387,15 +397,20 @@ def _norms() -> Iterator[Case]:
         for rank in (2, 3, 4, 5):
             size = (1, 4, *(6,) * (rank - 2))
             last = {"s": filled(size[-1]) + 2}
-            both, rest = {**last, "b": filled(size[-1])}, {"s": filled(*size[1:])}
+            scale_and_bias, scale_of_rest = (
+                {**last, "b": filled(size[-1])},
+                {"s": filled(*size[1:])},
+            )
             yield make_case("BatchNormalization", kind, [size], weights=batch)
             if rank > 2:
                 yield make_case("InstanceNormalization", kind, [size], weights=channels)
                 groups = {"num_groups": 2, "shape": size}
                 yield make_case("GroupNormalization", kind, [size], weights=channels, **groups)
                 yield make_case("LRN", kind, [size], size=3)
-            yield make_case("LayerNormalization", kind, [size], weights=both)
-            yield make_case("LayerNormalization", kind, [size], "axis 1", weights=rest, axis=1)
+            yield make_case("LayerNormalization", kind, [size], weights=scale_and_bias)
+            yield make_case(
+                "LayerNormalization", kind, [size], "axis 1", weights=scale_of_rest, axis=1
+            )
             yield make_case("RMSNormalization", kind, [size], weights=last, opset=23)
             yield make_case("SimplifiedLayerNormalization", kind, [size], weights=last)
             yield make_case("LpNormalization", kind, [size])
@@ -430,7 +445,7 @@ def _resizes() -> Iterator[Case]:
 
 def _sequences() -> Iterator[Case]:
     for op, gates in (("LSTM", 4), ("GRU", 3), ("RNN", 1)):
-        own = {
+        weights_by_directions = {
             count: {
                 "weights": {"w": filled(count, gates * 5, 6), "r": filled(count, gates * 5, 5)},
                 "hidden_size": 5,
@@ -439,11 +454,22 @@ def _sequences() -> Iterator[Case]:
         }
         for kind in ("float32", "u8", "u16"):
             for way, count in (("forward", 1), ("reverse", 1), ("bidirectional", 2)):
-                yield make_case(op, kind, [(4, 1, 6)], way, direction=way, **own[count])
-        yield make_case(op, "float32", [(1, 4, 6)], "layout 1", layout=1, **own[1])
+                yield make_case(
+                    op, kind, [(4, 1, 6)], way, direction=way, **weights_by_directions[count]
+                )
+        yield make_case(
+            op, "float32", [(1, 4, 6)], "layout 1", layout=1, **weights_by_directions[1]
+        )
         if op == "GRU":
             variant = "linear_before_reset"
-            yield make_case(op, "float32", [(4, 1, 6)], variant, linear_before_reset=1, **own[1])
+            yield make_case(
+                op,
+                "float32",
+                [(4, 1, 6)],
+                variant,
+                linear_before_reset=1,
+                **weights_by_directions[1],
+            )
 
 
 def _others() -> Iterator[Case]:

@@ -26,16 +26,16 @@ KEPT: list[Any] = []
 
 def answer(request: dict[str, Any], devices: list[Any]) -> dict[str, Any]:
     outputs: list[Any] = []
-    said: dict[str, Any] = {}
+    agreement: dict[str, Any] = {}
     try:
         session = open_session(request, devices)
         if request.get("compare"):
-            said["agreement"] = compare(session, request["model"], *request["compare"])
+            agreement["agreement"] = compare(session, request["model"], *request["compare"])
         if request.get("keep"):
             KEPT.append(session)
         if request.get("run") is not None:
             outputs = run(session, request["run"])
-        return {"session": True, "error": "", "outputs": outputs, **said}
+        return {"session": True, "error": "", "outputs": outputs, **agreement}
     except Exception as error:  # noqa: BLE001 - what a user would see
         return {"session": False, "error": str(error), "outputs": []}
 
@@ -53,42 +53,44 @@ def run(session: Any, entries: dict[str, str]) -> list[Any]:
     settings = onnxruntime.RunOptions()
     for key, value in entries.items():
         settings.add_run_config_entry(key, value)
-    feeds = {given.name: np.full(given.shape, 1.0001, np.float32) for given in session.get_inputs()}
+    feeds = {port.name: np.full(port.shape, 1.0001, np.float32) for port in session.get_inputs()}
     return [output.tolist() for output in session.run(None, feeds, settings)]
 
 
-def compare(session: Any, model: str, least: float, most: float, step: float = 0.0) -> float | None:
+def compare(
+    session: Any, model: str, lowest: float, highest: float, step: float = 0.0
+) -> float | None:
     """The worst output's agreement with the CPU; None where the CPU cannot run the model."""
     dice = np.random.default_rng(0)
-    feeds = {given.name: make_input(given, dice, (least, most)) for given in session.get_inputs()}
+    feeds = {port.name: make_input(port, dice, (lowest, highest)) for port in session.get_inputs()}
     try:
         right = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
-        wanted = right.run(None, feeds)
+        expected = right.run(None, feeds)
     except Exception:  # noqa: BLE001 - no kernel for the type
         return None
-    pairs = zip(wanted, session.run(None, feeds), strict=True)
-    return float(min(agree(left, found, step) for left, found in pairs))
+    pairs = zip(expected, session.run(None, feeds), strict=True)
+    return float(min(agree(left, output, step) for left, output in pairs))
 
 
-def make_input(given: Any, dice: Any, span: tuple[float, float]) -> Any:
+def make_input(port: Any, dice: Any, span: tuple[float, float]) -> Any:
     kinds = {"float": "float32", "float16": "float16", "bool": "bool"}
-    kind = given.type.removeprefix("tensor(").removesuffix(")")
+    kind = port.type.removeprefix("tensor(").removesuffix(")")
     if kind.startswith("float"):
-        return dice.uniform(*span, given.shape).astype(kinds[kind])
-    return dice.integers(0, 2, given.shape).astype(kinds.get(kind, kind))
+        return dice.uniform(*span, port.shape).astype(kinds[kind])
+    return dice.integers(0, 2, port.shape).astype(kinds.get(kind, kind))
 
 
-def agree(wanted: Any, found: Any, step: float) -> float:
-    if wanted.shape != found.shape:
+def agree(expected: Any, output: Any, step: float) -> float:
+    if expected.shape != output.shape:
         return -100.0
-    if wanted.dtype.kind != "f":
-        share = float(np.mean(wanted == found)) if wanted.size else 1.0
+    if expected.dtype.kind != "f":
+        share = float(np.mean(expected == output)) if expected.size else 1.0
         return 100.0 if share > 0.95 else 100.0 * (share - 1)  # equal values have no order
-    fit = np.isfinite(wanted)
-    wanted, found = wanted[fit].astype(np.float64), found[fit].astype(np.float64)
-    if np.abs(wanted - found).max(initial=0) <= 2 * step:
+    fit = np.isfinite(expected)
+    expected, output = expected[fit].astype(np.float64), output[fit].astype(np.float64)
+    if np.abs(expected - output).max(initial=0) <= 2 * step:
         return 100.0
-    signal, noise = float(np.sum(wanted**2)), float(np.sum((wanted - found) ** 2))
+    signal, noise = float(np.sum(expected**2)), float(np.sum((expected - output) ** 2))
     if not np.isfinite(noise):
         return -100.0
     return 100.0 if not noise else 10 * np.log10(signal / noise) if signal else -100.0
@@ -104,11 +106,11 @@ def main() -> None:
         for line in sys.stdin:
             log.seek(0)
             log.truncate()
-            said = answer(json.loads(line), devices)
+            answered = answer(json.loads(line), devices)
             sys.stdout.flush()
             log.seek(0)
-            said["log"] = log.read().decode(errors="replace")
-            answers.write(json.dumps(said) + "\n")
+            answered["log"] = log.read().decode(errors="replace")
+            answers.write(json.dumps(answered) + "\n")
             answers.flush()
 
 

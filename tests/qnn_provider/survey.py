@@ -51,8 +51,8 @@ def survey(cases: Sequence[Case]) -> Iterator[Said]:
         while waiting:
             batch = waiting[:BATCH]
             answers = _ask(batch, Path(folder))
-            for case, said in zip(batch, answers, strict=False):
-                yield _judge(case, said)
+            for case, answer in zip(batch, answers, strict=False):
+                yield _judge(case, answer)
             waiting = waiting[len(answers) :]
             if len(answers) < len(batch):
                 yield Said(waiting.pop(0), "crashed", "the process crashed")
@@ -73,36 +73,38 @@ def _ask(cases: Sequence[Case], folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines if line.startswith('{"session"')]
 
 
-def _judge(case: Case, said: dict[str, Any]) -> Said:
-    if "This is an invalid model" in said["error"]:
+def _judge(case: Case, answer: dict[str, Any]) -> Said:
+    if "This is an invalid model" in answer["error"]:
         return Said(case, "invalid")
-    if not said["session"]:
-        return Said(case, "refused", find_reason(said))
-    agreement = said.get("agreement")
-    least = LEAST_DB.get(case.kind, 99.0)
-    right = agreement is None or agreement >= least
+    if not answer["session"]:
+        return Said(case, "refused", find_reason(answer))
+    agreement = answer.get("agreement")
+    least_db = LEAST_DB.get(case.kind, 99.0)
+    right = agreement is None or agreement >= least_db
     return Said(case, "taken" if right else "wrong", "", agreement)
 
 
-def find_reason(said: dict[str, Any]) -> str:
+def find_reason(answer: dict[str, Any]) -> str:
     """The provider's reason, and QNN's code, in a line."""
-    reasons = [NODE.sub("", one).strip() for one in REASON.findall(said["log"])]
-    reason = reasons[0] if reasons else said["error"].split(" : ")[-1].strip()
+    reasons = [NODE.sub("", match).strip() for match in REASON.findall(answer["log"])]
+    reason = reasons[0] if reasons else answer["error"].split(" : ")[-1].strip()
     reason = RUNNING.sub("the session is created, but a run fails: ", reason)
-    codes = QNN_CODE.findall(said["log"])
+    codes = QNN_CODE.findall(answer["log"])
     return f"{reason} (QNN's {codes[0][0]}: error {codes[0][1]})" if codes else reason
 
 
 def tabulate(answers: Sequence[Said]) -> list[Operator]:
     """Operators in the order of the cases; rows with the same answer in one."""
     groups: dict[str, dict[tuple[str, ...], dict[int, set[str]]]] = {}
-    for one in answers:
-        if one.verdict == "invalid":
+    for answer in answers:
+        if answer.verdict == "invalid":
             continue
-        case = one.case
+        case = answer.case
         name = f"{case.domain}:{case.op}" if case.domain else case.op
-        same = groups.setdefault(name, {}).setdefault((case.variant, one.verdict, one.reason), {})
-        same.setdefault(case.rank, set()).add(case.kind)
+        kinds_by_rank = groups.setdefault(name, {}).setdefault(
+            (case.variant, answer.verdict, answer.reason), {}
+        )
+        kinds_by_rank.setdefault(case.rank, set()).add(case.kind)
     return [Operator(name, tuple(_rows(groups[name]))) for name in sorted(groups)]
 
 
@@ -115,8 +117,8 @@ def _rows(group: dict[tuple[str, ...], dict[int, set[str]]]) -> Iterator[Row]:
         alike: dict[tuple[int, ...], list[str]] = {}
         for kind in sorted(ranks_of, key=list(KINDS).index):
             alike.setdefault(tuple(sorted(ranks_of[kind])), []).append(kind)
-        for ranks, same in alike.items():
-            yield Row(Answer(verdict), tuple(same), ranks, variant, reason)
+        for ranks, kinds_of_row in alike.items():
+            yield Row(Answer(verdict), tuple(kinds_of_row), ranks, variant, reason)
 
 
 def render(operators: Sequence[Operator], table: OperatorTable) -> str:
@@ -127,9 +129,9 @@ def render(operators: Sequence[Operator], table: OperatorTable) -> str:
     lines += [f"listed = [\n  {listed},\n]", "", "[rows]"]
     for operator in operators:
         rows = [_inline(row) for row in operator.rows]
-        held = rows[0] if len(rows) == 1 else "\n" + "".join(f"  {row},\n" for row in rows)
+        value = rows[0] if len(rows) == 1 else "\n" + "".join(f"  {row},\n" for row in rows)
         lines.append(
-            f"{operator.name if operator.name.isalnum() else json.dumps(operator.name)} = [{held}]"
+            f"{operator.name if operator.name.isalnum() else json.dumps(operator.name)} = [{value}]"
         )
     return "\n".join(lines) + "\n"
 

@@ -150,9 +150,9 @@ def levels(net: Body, boxes: Tensor, scores: Tensor) -> Joined:
     """Two levels of anchors behind each other."""
     rows, coarse = [], []
     for size in (CELLS, 16):
-        own = (boxes[..., :size] * 40 + 60, torch.sigmoid(scores[..., :size] - 3))
-        rows.append(torch.cat(own, 1))
-        coarse += own
+        level = (boxes[..., :size] * 40 + 60, torch.sigmoid(scores[..., :size] - 3))
+        rows.append(torch.cat(level, 1))
+        coarse += level
     return tuple(coarse) if net.apart else torch.cat(rows, 2)
 
 
@@ -213,13 +213,13 @@ def one_angle(net: Body, raw: Tensor) -> Joined:
     return raw.transpose(1, 2)
 
 
-def shrink(made: Made, name: str, rows: slice, factor: float) -> Made:
+def shrink(network: Made, name: str, rows: slice, factor: float) -> Made:
     """The same network, in which some rows of a head are smaller."""
-    head: Any = made[0].heads[name]
+    head: Any = network[0].heads[name]
     with torch.no_grad():
         head.weight[rows] *= factor
         head.bias[rows] *= factor
-    return made
+    return network
 
 
 # By name: how the parts are joined, the channels of the heads, and the lost part's name.
@@ -351,20 +351,20 @@ def one_angle_joined() -> Made:
 
 def off_channel() -> Made:
     """Features behind a ReLU, of which one is nearly always off."""
-    made = make(features, raw=8)
-    head: Any = made[0].heads["raw"]
+    network = make(features, raw=8)
+    head: Any = network[0].heads["raw"]
     with torch.no_grad():
         head.weight[5] *= 0.02
         head.bias[5] = -0.02
-    return made
+    return network
 
 
 def even_spread() -> Made:
     """Channels whose ranges decrease from one to the next, down to a sixtieth."""
-    made = make(spread, raw=8)
+    network = make(spread, raw=8)
     for channel in range(8):
-        shrink(made, "raw", slice(channel, channel + 1), 0.56**channel)
-    return made
+        shrink(network, "raw", slice(channel, channel + 1), 0.56**channel)
+    return network
 
 
 LOST = {f"{name}_joined": part for name, (_, _, part) in JOINS.items()} | {

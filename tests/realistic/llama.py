@@ -155,9 +155,9 @@ def read(file: Path, model: Llama) -> None:
     fill(*(block.down.weight for block in blocks))
     fill(*(block.up.weight for block in blocks))
     fill(model.norm)
-    for one in blocks:
-        halve(one.query.weight, model.shape.head)
-        halve(one.key.weight, model.shape.head)
+    for block in blocks:
+        halve(block.query.weight, model.shape.head)
+        halve(block.key.weight, model.shape.head)
 
 
 def spread(model: Llama) -> None:
@@ -172,7 +172,7 @@ def draw(model: Llama) -> list[Inputs]:
     shape = model.shape
     keys = torch.zeros(shape.layers, 1, shape.groups, CONTEXT, shape.head)
     values = torch.zeros_like(keys)
-    token, found = BEGIN, {}
+    token, samples = BEGIN, {}
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for step in range(max(STEPS) + 1):
@@ -182,12 +182,12 @@ def draw(model: Llama) -> list[Inputs]:
             mask[..., -1] = 0.0
             tokens = torch.tensor([token], dtype=torch.int32)
             angles = torch.stack([turns.cos(), turns.sin()])
-            found[step] = (tokens, angles, mask, keys.clone(), values.clone())
-            logits, new_keys, *new_values = model(*found[step])
+            samples[step] = (tokens, angles, mask, keys.clone(), values.clone())
+            logits, new_keys, *new_values = model(*samples[step])
             keys[:, :, :, step] = new_keys[:, :, :, 0]
             values[:, :, :, step] = torch.stack(new_values)[:, :, :, 0]
             greedy = os.environ.get(DIRECTORY)
             odds = torch.softmax(logits[0], 0)
             drawn = torch.multinomial(odds, 1, generator=generator)
             token = int(logits.argmax()) if greedy else int(drawn)
-    return [found[step] for step in STEPS]
+    return [samples[step] for step in STEPS]

@@ -25,12 +25,12 @@ def twice() -> Made:
 
 def norm() -> Made:
     """A BatchNorm that no convolution absorbs."""
-    made, example, sets = vary(nn.Sequential(nn.ReLU(), nn.BatchNorm2d(8)), (1, 8, 16, 16))
+    module, example, sets = vary(nn.Sequential(nn.ReLU(), nn.BatchNorm2d(8)), (1, 8, 16, 16))
     with torch.no_grad():
-        made.get_buffer("1.running_mean").uniform_(0, 1)
-        made.get_buffer("1.running_var").uniform_(0.1, 2)
-        made.get_parameter("1.weight").uniform_(0.5, 2)
-    return made, example, sets
+        module.get_buffer("1.running_mean").uniform_(0, 1)
+        module.get_buffer("1.running_var").uniform_(0.1, 2)
+        module.get_parameter("1.weight").uniform_(0.5, 2)
+    return module, example, sets
 
 
 class Positions(nn.Module):

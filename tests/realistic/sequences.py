@@ -99,15 +99,14 @@ class Tagger(nn.Module):
         return scores, scores.argmax(-1)
 
 
-def draw_tokens(module: nn.Module, length: int, *others: tuple[int, ...]) -> Made:
-    made, _, _ = vary(module, (1, 1))
+def draw_tokens(module: nn.Module, length: int, *other_shapes: tuple[int, ...]) -> Made:
+    varied, _, _ = vary(module, (1, 1))
     with torch.no_grad():
-        made.get_parameter("embedding.weight").normal_()
+        varied.get_parameter("embedding.weight").normal_()
     sets = [
-        (torch.randint(0, WORDS, (1, length)), *(torch.randn(shape) for shape in others))
-        for _ in range(8)
+        (torch.randint(0, WORDS, (1, length)), *map(torch.randn, other_shapes)) for _ in range(8)
     ]
-    return made, sets[0], sets[1:]
+    return varied, sets[0], sets[1:]
 
 
 def tagger() -> Made:
@@ -202,9 +201,13 @@ class ActorCritic(nn.Module):
         self.actor, self.critic = nn.Linear(32, 5), nn.Linear(32, 1)
 
     def forward(self, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        seen = self.body(state)
-        logits = self.actor(seen)
-        return functional.softmax(2 * logits, -1), 100 + 40 * self.critic(seen), logits.argmax(-1)
+        features = self.body(state)
+        logits = self.actor(features)
+        return (
+            functional.softmax(2 * logits, -1),
+            100 + 40 * self.critic(features),
+            logits.argmax(-1),
+        )
 
 
 def actor_critic() -> Made:
@@ -237,8 +240,8 @@ class Latent(nn.Module):
         self.mean, self.variance = nn.Linear(64, 16), nn.Linear(64, 16)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        seen = self.body(x)
-        return 5 * self.mean(seen), 0.02 * self.variance(seen) - 0.1
+        features = self.body(x)
+        return 5 * self.mean(features), 0.02 * self.variance(features) - 0.1
 
 
 def latent() -> Made:
@@ -252,10 +255,10 @@ class Matching(nn.Module):
         super().__init__()
         self.left, self.right = nn.Linear(24, 32), nn.Linear(24, 32)
 
-    def forward(self, one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
         left, right = (
-            functional.normalize(self.left(one), dim=-1),
-            functional.normalize(self.right(other), dim=-1),
+            functional.normalize(self.left(first), dim=-1),
+            functional.normalize(self.right(second), dim=-1),
         )
         near = (left * right).sum(-1)
         return near, near > 0.1
@@ -291,8 +294,8 @@ class Masked(nn.Module):
         self.body, self.head = nn.Linear(16, 32), nn.Linear(32, 6)
 
     def forward(self, steps: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        seen = functional.relu(self.body(steps)) * mask
-        logits: Tensor = self.head(seen.sum(1) / mask.sum(1))
+        features = functional.relu(self.body(steps)) * mask
+        logits: Tensor = self.head(features.sum(1) / mask.sum(1))
         return logits, mask > 0.5
 
 

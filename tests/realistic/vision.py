@@ -19,7 +19,7 @@ def vary(module: nn.Module, *shapes: tuple[int, ...], seed: int = 0) -> Made:
                 weight.normal_(0, (1.6 / weight[0].numel()) ** 0.5)
             elif "norm" not in name:
                 weight.uniform_(-0.2, 0.2)
-    sets = [tuple(draw_image(shape) for shape in shapes) for _ in range(8)]
+    sets = [tuple(map(draw_image, shapes)) for _ in range(8)]
     return module.eval(), sets[0], sets[1:]
 
 
@@ -46,9 +46,9 @@ class SsdHead(nn.Module):
         self.joined = joined
 
     def forward(self, image: Tensor) -> Tensor | tuple[Tensor, Tensor]:
-        seen = self.body(image)
-        boxes = self.boxes(seen).flatten(2).transpose(1, 2) * 40 + 60
-        scores = torch.sigmoid(2 * self.scores(seen)).flatten(2).transpose(1, 2)
+        features = self.body(image)
+        boxes = self.boxes(features).flatten(2).transpose(1, 2) * 40 + 60
+        scores = torch.sigmoid(2 * self.scores(features)).flatten(2).transpose(1, 2)
         return torch.cat([boxes, scores], -1) if self.joined else (boxes, scores)
 
 
@@ -70,8 +70,8 @@ class YoloHead(nn.Module):
 
     def forward(self, image: Tensor) -> Tensor:
         raw = self.head(self.body(image))
-        offsets, sizes, rest = raw[:, :2], raw[:, 2:4], raw[:, 4:]
-        return torch.cat([offsets.sigmoid() * 8, sizes.exp() * 16, rest.sigmoid()], 1)
+        offsets, sizes, scores = raw[:, :2], raw[:, 2:4], raw[:, 4:]
+        return torch.cat([offsets.sigmoid() * 8, sizes.exp() * 16, scores.sigmoid()], 1)
 
 
 def yolo() -> Made:
@@ -113,11 +113,11 @@ class SqueezeExcite(nn.Module):
         self.less, self.more = nn.Conv2d(24, 6, 1), nn.Conv2d(6, 24, 1)
 
     def forward(self, image: Tensor) -> Tensor:
-        seen = self.stem(image)
+        features = self.stem(image)
         share = functional.hardsigmoid(
-            self.more(functional.relu(self.less(seen.mean((2, 3), keepdim=True))))
+            self.more(functional.relu(self.less(features.mean((2, 3), keepdim=True))))
         )
-        scaled: Tensor = self.head(seen * share)
+        scaled: Tensor = self.head(features * share)
         return scaled
 
 
@@ -219,9 +219,9 @@ class Anomaly(nn.Module):
         self.out = nn.ConvTranspose2d(16, 3, 2, 2)
 
     def forward(self, image: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        again = self.out(self.up(self.down(image)))
-        error = (again - image).abs().mean(1)
-        return again, error, error > 0.8
+        restored = self.out(self.up(self.down(image)))
+        error = (restored - image).abs().mean(1)
+        return restored, error, error > 0.8
 
 
 def anomaly() -> Made:

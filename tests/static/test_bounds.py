@@ -157,12 +157,11 @@ def test_no_exception_is_out_of_date() -> None:
 
 
 def test_outside_files_are_read_and_decoded_in_one_place() -> None:
-    faults = [
-        fault
-        for path in SOURCES
-        if (name := path.relative_to(ROOT).as_posix()) not in PROBES
-        for fault in find_faults(name, path.read_text("utf-8"))
-    ]
+    faults: list[str] = []
+    for path in SOURCES:
+        name = path.relative_to(ROOT).as_posix()
+        if name not in PROBES:
+            faults += find_faults(name, path.read_text("utf-8"))
     assert faults == []
 
 
@@ -198,8 +197,8 @@ ROW = re.compile(r"^\| .+ \| (?P<bound>.+) \| `(?P<name>[\w.]+)` \| .+ \|$", re.
 
 
 def read_constant(name: str) -> Any:
-    module, _, rest = name.partition(".TransferPolicy.")
-    return resolve_name(f"{module}:TransferPolicy.{rest}" if rest else name)
+    module, _, field = name.partition(".TransferPolicy.")
+    return resolve_name(f"{module}:TransferPolicy.{field}" if field else name)
 
 
 def test_the_page_of_bounds_has_the_bounds_of_the_code() -> None:
@@ -208,5 +207,5 @@ def test_the_page_of_bounds_has_the_bounds_of_the_code() -> None:
     for row in rows:
         value, bound = read_constant(row["name"]), row["bound"]
         sizes = [int(n) * UNITS[unit] for n, unit in re.findall(r"(\d+) (MiB|GiB)", bound)]
-        plain = [int(one.replace(",", "")) for one in re.findall(r"[\d,]*\d", bound)]
+        plain = [int(number.replace(",", "")) for number in re.findall(r"[\d,]*\d", bound)]
         assert value in {*sizes, *plain} or row["name"].endswith("RESERVE"), row["name"]

@@ -33,7 +33,7 @@ FIELD = re.compile(r"\{((?:[\w\\]+[.\[])*([\w\\]+)\]?)(?::[.\w]+)?\}")
 
 def render_page(page: str) -> str:
     """``page`` with the rows of each of its tables as the registry has them."""
-    return TABLE.sub(lambda found: HEAD + "".join(map(_row, _table(found[1]))), page)
+    return TABLE.sub(lambda match: HEAD + "".join(map(_row, _table(match[1]))), page)
 
 
 def _table(first: str) -> list[Check[Any]]:
@@ -46,7 +46,7 @@ def _table(first: str) -> list[Check[Any]]:
 def _row(check: Check[Any]) -> str:
     row = check.row
     templates = (row.what, row.why, row.fix)
-    fields = {found[1]: found[2] for found in FIELD.finditer(SPECIAL.sub(r"\\\1", str(templates)))}
+    fields = {match[1]: match[2] for match in FIELD.finditer(SPECIAL.sub(r"\\\1", str(templates)))}
     texts = " | ".join(_markdown(template, [*fields.values()]) for template in templates)
     return f"| {check.id} | {row.severity.value} | {texts} |\n"
 
@@ -56,7 +56,7 @@ def _markdown(template: str, names: Sequence[str]) -> str:
     several values in ``names``. A value that may be empty is in brackets."""
     escaped = SPECIAL.sub(r"\\\1", OPTIONAL.sub(r" [{\1}]", template))
     filled = FIELD.sub(
-        lambda found: f"*{found[1] if names.count(found[2]) > 1 else found[2]}*", escaped
+        lambda match: f"*{match[1] if names.count(match[2]) > 1 else match[2]}*", escaped
     )
     return filled.replace("{{", "{").replace("}}", "}")
 

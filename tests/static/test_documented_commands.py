@@ -47,7 +47,7 @@ MOST_NOT_RUN = 25
 def read_sessions() -> Mapping[str, list[str]]:
     """The program, verb and words that a session of noxfile.py starts, if it starts one of ours."""
     tree = ast.parse((ROOT / "noxfile.py").read_text(encoding="utf-8"))
-    found = {}
+    calls_of_sessions = {}
     tables = {
         ast.unparse(node.targets[0]): ast.literal_eval(node.value)
         for node in tree.body
@@ -55,18 +55,18 @@ def read_sessions() -> Mapping[str, list[str]]:
     }
     for name in tables["SESSIONS"]:
         verb = tables["VERBS"].get(name, name.replace("_", "-"))
-        found[name] = ["ci", *verb.split()]
+        calls_of_sessions[name] = ["ci", *verb.split()]
     for function in (node for node in tree.body if isinstance(node, ast.FunctionDef)):
         for call in (node for node in ast.walk(function) if isinstance(node, ast.Call)):
             words = [str(word.value) for word in call.args if isinstance(word, ast.Constant)]
             runner = getattr(call.func, "id", "")
             if runner == "run_module" and len(words) > 1:
-                found[function.name] = words[1:]
+                calls_of_sessions[function.name] = words[1:]
             if runner == "run_verb" and words:
-                found[function.name] = ["ci", *words]
+                calls_of_sessions[function.name] = ["ci", *words]
     for name in ("bench", "mutants"):
-        found[name].append(name)
-    return found
+        calls_of_sessions[name].append(name)
+    return calls_of_sessions
 
 
 @cache
@@ -98,8 +98,8 @@ def check(command: Command) -> None:
             raise UsageError(f"no module {module}")
     for program, verb, *words in list_calls(Command(command.place, text)):
         if not verb.startswith("--"):
-            given = takewhile(lambda word: not SHELL.fullmatch(word), words)
-            find_parser(TABLES[program], verb).parse_args([*given])
+            arguments = takewhile(lambda word: not SHELL.fullmatch(word), words)
+            find_parser(TABLES[program], verb).parse_args([*arguments])
 
 
 def find_parser(verbs: Mapping[str, Verb], name: str) -> argparse.ArgumentParser:
@@ -144,10 +144,11 @@ def test_every_documented_command_has_a_row_and_every_row_a_command() -> None:
 
 def test_placeholders_and_steps_before_a_command_are_on_pages() -> None:
     shown = {command.typed for command in read_commands()}
-    steps = {given for row in ROWS for given in row.given if isinstance(given, str)}
+    steps = {step for row in ROWS for step in row.before if isinstance(step, str)}
     assert steps - shown == set()
     assert set(TEAM.values()) - shown == set()
-    assert [one for one in FILL if not any(one in text for text in shown)] == []
+    for placeholder in FILL:
+        assert any(placeholder in text for text in shown), placeholder
 
 
 def test_a_page_shows_how_a_command_fails_that_is_meant_to_fail() -> None:
@@ -205,8 +206,8 @@ def test_the_page_of_sessions_has_each_session_and_verb_and_a_command_shows_each
     named = list_named(sessions)
     assert named == list_sessions() - {"environments"}
     assert named <= {name for command in list_shown() for name in command.sessions}
-    own = {name.replace("_", "-") for name in named}
-    assert VERBS["qnn-ci"].keys() <= list_named(verbs) | own
+    verbs_of_sessions = {name.replace("_", "-") for name in named}
+    assert VERBS["qnn-ci"].keys() <= list_named(verbs) | verbs_of_sessions
     assert list_named(verbs) <= VERBS["qnn-ci"].keys()
 
 
@@ -222,12 +223,14 @@ def test_every_session_named_in_a_message_or_workflow_exists() -> None:
 
 def test_every_verb_named_in_a_message_exists() -> None:
     named = {
-        (path.relative_to(ROOT).as_posix(), *found)
+        (path.relative_to(ROOT).as_posix(), *match)
         for path in SOURCES
-        for found in re.findall(r"`(qnn-ci) ([a-z][a-z-]*)", path.read_text(encoding="utf-8"))
+        for match in re.findall(r"`(qnn-ci) ([a-z][a-z-]*)", path.read_text(encoding="utf-8"))
     }
     assert ("provisioning/verbs/path.py", "qnn-ci", "fetch") in named
-    assert {one for one in named if one[2] not in VERBS[one[1]]} == set()
+    assert {
+        verb_named for verb_named in named if verb_named[2] not in VERBS[verb_named[1]]
+    } == set()
 
 
 @pytest.mark.parametrize("command", [c for c in read_commands() if c.note and c.verb], ids=str)

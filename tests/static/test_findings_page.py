@@ -19,17 +19,20 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reference" / "findings.md"
 HEAD = "| id | what it states | what helps | for example |\n|---|---|---|---|\n"
 TABLE = re.compile(re.escape(HEAD) + r"(?:\| QNN.*\n)*")
-NAMES = {one.id: name for name, one in vars(kinds).items() if isinstance(one, FindingId)}
+NAMES = {kind.id: name for name, kind in vars(kinds).items() if isinstance(kind, FindingId)}
 
 
 def render_page(page: str) -> str:
     """The page with one table for each question, in the order of ids."""
-    tables = iter(
-        HEAD
-        + "".join(f"| {one.id} | {one.meaning} | {one.help} | `{one.example}` |\n" for one in every)
-        for _, every in groupby(read_kinds(), lambda one: one.id[:5])
-    )
-    return TABLE.sub(lambda _: next(tables), page)
+    tables = []
+    for _, kinds_of_question in groupby(read_kinds(), lambda kind: kind.id[:5]):
+        tables.append(HEAD + "".join(map(_row, kinds_of_question)))
+    remaining = iter(tables)
+    return TABLE.sub(lambda _: next(remaining), page)
+
+
+def _row(kind: Kind) -> str:
+    return f"| {kind.id} | {kind.meaning} | {kind.help} | `{kind.example}` |\n"
 
 
 def test_the_page_has_each_finding_with_its_meaning_a_remedy_and_an_example() -> None:
@@ -42,7 +45,7 @@ def test_the_page_has_each_finding_with_its_meaning_a_remedy_and_an_example() ->
 @pytest.mark.parametrize("kind", read_kinds(), ids=lambda kind: kind.id)
 def test_each_finding_kind_is_used_and_its_example_is_a_possible_headline(kind: Kind) -> None:
     name = NAMES[kind.id]
-    files = [one for one in (ROOT / "ci").rglob("*.py") if one.name != "kinds.py"]
+    files = [module for module in (ROOT / "ci").rglob("*.py") if module.name != "kinds.py"]
     assert any(re.search(rf"\b{name}\b", file.read_text(encoding="utf-8")) for file in files)
     assert len(kind.example) <= HEADLINE_CHARS
     lead = getattr(kinds, name).find("").headline

@@ -23,6 +23,8 @@ def list_accepted() -> list[str]:
 def test_the_page_lists_every_wrong_output_below_the_noise() -> None:
     text = PAGE.read_text("utf-8")
     below = text.partition("The errors that this project's gate accepts")[2]
-    words = [one.removeprefix("rounded to ").removesuffix("'s") for one in list_accepted()]
+    words = [
+        accepted.removeprefix("rounded to ").removesuffix("'s") for accepted in list_accepted()
+    ]
     assert words
     assert [word for word in (*words, *OTHERS) if word not in below] == []

@@ -130,7 +130,11 @@ def test_hints_are_of_qnn_ci_unless_only_nox_can_do_it() -> None:
         for hint, file in list_hints()
         if "nox -s" in hint and "/snapshots/" not in file
     }
-    assert {one for one in of_nox if Command("", one[1]).sessions[0] not in NOX_ONLY} == set()
+    assert {
+        hint_of_nox
+        for hint_of_nox in of_nox
+        if Command("", hint_of_nox[1]).sessions[0] not in NOX_ONLY
+    } == set()
     assert of_nox
 
 
@@ -155,7 +159,9 @@ def test_messages_that_pages_quote_have_the_quoted_commands() -> None:
         for command in list_quoted(page.read_text("utf-8"))
     }
     assert quoted
-    assert {one for one in quoted if not is_printed(one[1])} == set()
+    assert {
+        quoted_command for quoted_command in quoted if not is_printed(quoted_command[1])
+    } == set()
     (command,) = list_quoted("```error\nlost\n  fix: run `qnn-ci gone\n--to DIR`\n```\n")
     assert not is_printed(command)
 
@@ -165,11 +171,13 @@ def test_pages_and_headings_that_messages_name_exist() -> None:
     for top in ("ci", "provisioning"):
         for path in sorted((ROOT / top).rglob("*.py")):
             strings = read_strings(path.read_text("utf-8"))
-            named.update((path.name, link) for one in strings for link in PAGE.findall(one))
+            named.update((path.name, link) for string in strings for link in PAGE.findall(string))
     for path in sorted((ROOT / "manifests").rglob("*.toml")):
         named.update((path.name, link) for link in PAGE.findall(path.read_text("utf-8")))
     assert named
-    assert {one for one in named if not leads_somewhere(one[1], ROOT / "README.md")} == set()
+    assert {
+        link_named for link_named in named if not leads_somewhere(link_named[1], ROOT / "README.md")
+    } == set()
 
 
 def test_hints_are_read_from_strings_with_inserted_values_and_from_calls() -> None:

@@ -70,13 +70,13 @@ def find_circle(imports: dict[str, set[str]]) -> list[str]:
 
 @pytest.mark.parametrize("room", sorted(set(ROOMS)))
 def test_a_class_name_is_unique_in_its_room(room: str) -> None:
-    found = Counter(
+    counts = Counter(
         name
         for path in MODULES
         if path.is_relative_to(ROOT / room)
         for name in list_classes(parse(path))
     )
-    assert [name for name, count in found.items() if count > 1] == []
+    assert [name for name, count in counts.items() if count > 1] == []
 
 
 def test_no_name_is_renamed_by_its_import() -> None:
@@ -85,8 +85,8 @@ def test_no_name_is_renamed_by_its_import() -> None:
 
 
 def test_git_is_run_in_one_place() -> None:
-    found = [path.relative_to(ROOT).as_posix() for path in MODULES if runs_git(parse(path))]
-    assert found == ["provisioning/console/git.py"]
+    modules = [path.relative_to(ROOT).as_posix() for path in MODULES if runs_git(parse(path))]
+    assert modules == ["provisioning/console/git.py"]
 
 
 def test_the_house_rules_find_renamed_imports_and_nested_classes() -> None:

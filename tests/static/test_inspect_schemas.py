@@ -48,8 +48,8 @@ def make_schema(kind: Any) -> str:
 
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_the_committed_inspect_schemas_are_generated_from_the_code(name: str) -> None:
-    wanted = make_schema(SCHEMAS[name])
-    assert (FOLDER / name).read_text() == wanted, (
+    expected = make_schema(SCHEMAS[name])
+    assert (FOLDER / name).read_text() == expected, (
         "run `python -m tests.static.test_inspect_schemas`"
     )
 

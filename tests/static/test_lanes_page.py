@@ -66,8 +66,11 @@ def list_definitions(path: Path) -> set[str]:
 def read_rows() -> dict[str, list[str]]:
     """The cells of each row of the table, by the feature's words before a comma."""
     lines = [line for line in PAGE.read_text("utf-8").splitlines() if line.startswith("| ")]
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[1:]]
-    return {feature: lanes for feature, *lanes in cells}
+    lanes_by_feature = {}
+    for line in lines[1:]:
+        feature, *lanes = (cell.strip() for cell in line.strip("|").split("|"))
+        lanes_by_feature[feature] = lanes
+    return lanes_by_feature
 
 
 def test_each_feature_is_in_both_lanes_or_has_a_reason() -> None:
@@ -86,5 +89,7 @@ def test_each_feature_is_in_both_lanes_or_has_a_reason() -> None:
 
 def test_what_a_lane_lacks_is_still_missing() -> None:
     for feature, (pattern, name) in COUNTERPARTS.items():
-        defined = {one for path in ROOT.glob(pattern) for one in list_definitions(path)}
+        defined = {
+            definition for path in ROOT.glob(pattern) for definition in list_definitions(path)
+        }
         assert name not in defined, f"{feature}: the page says that this lane lacks it"

@@ -50,21 +50,25 @@ def links_of(text: str) -> list[str]:
 
 def list_outside() -> list[str]:
     """The links of all pages to other hosts, each once."""
-    every = (target for page in PAGES for target in targets_of(page.read_text(encoding="utf-8")))
-    return sorted({target for target in every if urlsplit(target).scheme})
+    targets = (target for page in PAGES for target in targets_of(page.read_text(encoding="utf-8")))
+    return sorted({target for target in targets if urlsplit(target).scheme})
 
 
 def find_strange(links: Iterable[str]) -> list[str]:
     """Links that are not https, or whose host is not listed in HOSTS."""
     parts = ((link, urlsplit(link)) for link in links)
-    return [link for link, one in parts if one.scheme != "https" or one.netloc not in HOSTS]
+    return [
+        link
+        for link, parts_of_link in parts
+        if parts_of_link.scheme != "https" or parts_of_link.netloc not in HOSTS
+    ]
 
 
 def find_dead(links: Iterable[str]) -> dict[str, str]:
     """Links to pages that are gone or whose host does not answer, with the reason."""
-    every = list(links)
+    all_links = list(links)
     with ThreadPoolExecutor(8) as pool:
-        reasons = zip(every, pool.map(_ask, every), strict=True)
+        reasons = zip(all_links, pool.map(_ask, all_links), strict=True)
         return {link: reason for link, reason in reasons if reason}
 
 

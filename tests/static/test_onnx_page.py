@@ -28,8 +28,8 @@ def render_options(page: str) -> str:
     for options in (table.provider, table.session, table.run):
         first = _mark(options[0].name)
         pattern = re.compile(re.escape(OPTIONS + f"| {first} |") + r".*\n(?:\| .*\n)*")
-        page, found = pattern.subn(lambda _, rows=options: OPTIONS + _rows(rows), page)
-        assert found == 1, first
+        page, count = pattern.subn(lambda _, rows=options: OPTIONS + _rows(rows), page)
+        assert count == 1, first
     return page
 
 
@@ -37,26 +37,26 @@ def render_operators(page: str) -> str:
     """``page`` with the rows of its table as tests/qnn_provider/operators.toml has them."""
     rows = "".join(map(_operator_row, read_operators().operator))
     pattern = re.compile(re.escape(OPERATORS) + r"(?:\| .*\n)*")
-    page, found = pattern.subn(lambda _: OPERATORS + rows, page)
-    assert found == 1, "operators"
+    page, count = pattern.subn(lambda _: OPERATORS + rows, page)
+    assert count == 1, "operators"
     return page
 
 
-def _operator_row(one: Operator) -> str:
-    taken = "; ".join(row.where for row in one.rows_of(Answer.TAKEN))
+def _operator_row(operator: Operator) -> str:
+    taken = "; ".join(row.where for row in operator.rows_of(Answer.TAKEN))
     limits = "; ".join(
         f"{row.where}: {row.reason}".removesuffix(".")
-        for row in one.rows_of(Answer.REFUSED, Answer.CRASHED)
+        for row in operator.rows_of(Answer.REFUSED, Answer.CRASHED)
     )
-    if not taken and not one.rows_of(Answer.WRONG):
-        limits = one.rows_of(Answer.REFUSED, Answer.CRASHED)[0].reason
-    wrong = "; ".join(row.where for row in one.rows_of(Answer.WRONG))
+    if not taken and not operator.rows_of(Answer.WRONG):
+        limits = operator.rows_of(Answer.REFUSED, Answer.CRASHED)[0].reason
+    wrong = "; ".join(row.where for row in operator.rows_of(Answer.WRONG))
     notes = [f"Other values than the CPU's: {wrong}."] * bool(wrong)
-    notes += [note] if (note := read_notes().get(one.name)) else []
-    notes += ["Not in upstream's older table."] * bool(taken and not one.listed)
-    notes += ["In upstream's table."] * bool(not taken and one.listed)
+    notes += [note] if (note := read_notes().get(operator.name)) else []
+    notes += ["Not in upstream's older table."] * bool(taken and not operator.listed)
+    notes += ["In upstream's table."] * bool(not taken and operator.listed)
     words = (taken, limits, " ".join(notes))
-    return "| " + " | ".join([_mark(one.name), *map(_escape, words)]) + " |\n"
+    return "| " + " | ".join([_mark(operator.name), *map(_escape, words)]) + " |\n"
 
 
 def _rows(options: Sequence[Option]) -> str:
@@ -64,7 +64,9 @@ def _rows(options: Sequence[Option]) -> str:
 
 
 def _row(option: Option) -> str:
-    seen = {"session": "no session", "killed": "ends the process"}.get(option.wrong, option.wrong)
+    if_wrong = {"session": "no session", "killed": "ends the process"}.get(
+        option.wrong, option.wrong
+    )
     where = f" Only for {option.where}." if option.where else ""
     backends = "" if not option.backends or option.backends == ("htp",) else option.backends[0]
     only = f" Only for the backend {backends}." if backends else ""
@@ -74,7 +76,7 @@ def _row(option: Option) -> str:
         option.default,
         option.since.removeprefix("2.3.0"),
         f"{option.doc}.{needs}{only}{where}",
-        seen,
+        if_wrong,
     )
     return "| " + " | ".join([_mark(option.name), *map(_escape, words)]) + " |\n"
 

@@ -35,12 +35,12 @@ def list_options(parser: argparse.ArgumentParser) -> Iterator[str]:
 @cache
 def read_options() -> dict[str, set[str]]:
     """The options of the verbs of each module."""
-    found: dict[str, set[str]] = {}
+    options_of_modules: dict[str, set[str]] = {}
     for verbs in VERBS.values():
         for name, verb in verbs.items():
             options = list_options(make_parser(Caller("qnn-ci"), verbs, name))
-            found.setdefault(verb.module, set()).update(options)
-    return found
+            options_of_modules.setdefault(verb.module, set()).update(options)
+    return options_of_modules
 
 
 def list_texts(node: ast.AST) -> Iterator[str]:
@@ -55,7 +55,7 @@ def list_texts(node: ast.AST) -> Iterator[str]:
 
 def list_named(path: Path) -> set[str]:
     """The options that the errors of a module name."""
-    calls = (one for one in ast.walk(ast.parse(path.read_text("utf-8"))) if is_error(one))
+    calls = (node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if is_error(node))
     texts = (text for call in calls for text in list_texts(call))
     return {option for text in texts for option in OPTION.findall(COMMAND.sub("", text))}
 
@@ -66,10 +66,10 @@ def is_error(node: ast.AST) -> bool:
 
 def test_every_option_named_in_an_error_exists() -> None:
     options = read_options()
-    every = set().union(*options.values())
+    all_options = set().union(*options.values())
     unknown = {
         (module, option)
         for module, path in MODULES.items()
-        for option in list_named(path) - options.get(module, every)
+        for option in list_named(path) - options.get(module, all_options)
     }
     assert unknown == OF_ANOTHER_VERB

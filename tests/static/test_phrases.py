@@ -37,8 +37,8 @@ def list_phrases(text: str) -> Iterator[str]:
     """Each phrase of a text with its line and what is usual instead."""
     usual = list(PHRASES.values())
     for number, line in enumerate(text.splitlines(), 1):
-        for found in FOUND.finditer(line):
-            yield f"{number}: {found[0]!r}, usual: {usual[(found.lastindex or 1) - 1]}"
+        for match in FOUND.finditer(line):
+            yield f"{number}: {match[0]!r}, usual: {usual[(match.lastindex or 1) - 1]}"
 
 
 def list_files() -> list[str]:

@@ -40,8 +40,8 @@ DEFAULTS = re.compile(r"(<!-- default limits -->\n\n)(?:\|.*\n)*")
 
 def render_page(page: str) -> str:
     """``page`` with the keys, types and defaults of its tables as the code has them."""
-    page = HEAD.sub(lambda found: found[1] + _render_rows(TABLES[found[2]], found[3]), page)
-    return DEFAULTS.sub(lambda found: found[1] + "".join(_render_limits()), page)
+    page = HEAD.sub(lambda match: match[1] + _render_rows(TABLES[match[2]], match[3]), page)
+    return DEFAULTS.sub(lambda match: match[1] + "".join(_render_limits()), page)
 
 
 def _render_rows(kind: type[Struct], rows: str) -> str:
@@ -98,8 +98,8 @@ def _is_range(kind: inspect.IntType | inspect.FloatType) -> bool:
 
 
 def _name_default(kind: type[Struct], field: inspect.Field) -> str:
-    if given := _find_values(kind, field.name):
-        (value,) = given
+    if defaults := _find_values(kind, field.name):
+        (value,) = defaults
         return _spell(value)
     if field.required:
         return "required"
@@ -113,7 +113,7 @@ def _find_values(kind: type[Struct], name: str) -> set[Any]:
     """The values of [reference] and [budget] in the default policies, which have to agree."""
     table = {ReferencePolicy: "reference", ModelBudget: "budget"}.get(kind, "")
     tables = [read_policy(lane, dict[str, Any]).get(table, {}) for lane in LANES.values()]
-    return {one[name] for one in tables if name in one}
+    return {table_of_lane[name] for table_of_lane in tables if name in table_of_lane}
 
 
 def _spell(value: object) -> str:
@@ -125,18 +125,22 @@ def _spell(value: object) -> str:
 
 def _render_limits() -> Iterator[str]:
     """The limits of the default policies. Schemes with the same limits share a row."""
-    every = {
+    limits_by_place = {
         f"`{session}{f' --backend {backend}' if backend else ''}`": limits
         for session, lane in LANES.items()
         for backend, limits in _list_limits(read_policy(lane, dict[str, Any]))
     }
-    names = sorted({name for table in every.values() for one in table.values() for name in one})
+    names = sorted(
+        {name for table in limits_by_place.values() for limits in table.values() for name in limits}
+    )
     yield "| session | schemes | " + " | ".join(f"`{name}`" for name in names) + " |\n"
     yield "|---|---|" + "---|" * len(names) + "\n"
-    for where, table in every.items():
+    for where, table in limits_by_place.items():
         alike: dict[tuple[Any, ...], list[str]] = {}
-        for scheme, own in table.items():
-            alike.setdefault(tuple(own.get(name, "") for name in names), []).append(scheme)
+        for scheme, limits_of_scheme in table.items():
+            alike.setdefault(tuple(limits_of_scheme.get(name, "") for name in names), []).append(
+                scheme
+            )
         for values, schemes in alike.items():
             cells = (where, ", ".join(f"`{scheme}`" for scheme in schemes), *map(str, values))
             yield f"| {' | '.join(cells)} |\n"
@@ -163,10 +167,10 @@ def test_the_examples_of_the_page_are_policies() -> None:
     blocks = re.findall(r"(?s)```toml\n(.*?)```", PAGE.read_text("utf-8"))
     assert blocks
     for block in blocks:
-        own = {"extends": "default", **deepcopy(parse_toml(block, dict[str, Any]))}
-        for entry in own.get("models", {}).values():
+        policy = {"extends": "default", **deepcopy(parse_toml(block, dict[str, Any]))}
+        for entry in policy.get("models", {}).values():
             entry.setdefault("path", "mlp")
-        convert_toml(extend_default(own), EmulatorPolicy, block)
+        convert_toml(extend_default(policy), EmulatorPolicy, block)
 
 
 class Kind(Enum):

@@ -47,7 +47,7 @@ CODES = DOCS / "reference" / "codes.md"
 
 def render_page(page: str) -> str:
     """``page`` with the rows of each of its tables as the rules have them."""
-    return TABLE.sub(lambda found: found[1] + HEAD + "".join(list_rows(Area(found[2]))), page)
+    return TABLE.sub(lambda match: match[1] + HEAD + "".join(list_rows(Area(match[2]))), page)
 
 
 def render_codes() -> str:
@@ -57,12 +57,11 @@ def render_codes() -> str:
         family = read_families()[name]
         page += f"\n\n{title}\n\nSource: {family.source}\n\n"
         page += "| number | decimal | name | meaning |\n|---|---|---|---|\n"
-        page += "".join(
-            f"| {number:#x} | {_spell(number)} | {_quote(text)} | {meaning} |\n"
-            for number, (text, meaning) in sorted(
-                (int(key, 16), named) for key, named in family.numbers.items()
-            )
-        ).removesuffix("\n")
+        rows = []
+        for key in sorted(family.numbers, key=lambda digits: int(digits, 16)):
+            number, (text, meaning) = int(key, 16), family.numbers[key]
+            rows.append(f"| {number:#x} | {_spell(number)} | {_quote(text)} | {meaning} |")
+        page += "\n".join(rows)
     return f"{page}\n"
 
 
@@ -79,7 +78,7 @@ def _fill(rule: Rule, text: str) -> str:
 
 def list_rows(area: Area) -> list[str]:
     rules = [rule for rule in read_rules() if rule.area is area]
-    return [_row(rule) for rule in sorted(rules, key=lambda one: one.role is Role.HARMLESS)]
+    return [_row(rule) for rule in sorted(rules, key=lambda row: row.role is Role.HARMLESS)]
 
 
 def _row(rule: Rule) -> str:
@@ -95,15 +94,27 @@ def _row(rule: Rule) -> str:
 
 def _describe_remedies(rule: Rule) -> str:
     """The remedy of a rule, and what differs at each kind of place."""
-    other = [f"{PLACES[place]}: {one.remedy}" for place, one in rule.places.items() if one.remedy]
-    return "; ".join(map(_escape, (rule.remedy, *other)))
+    remedies = [
+        f"{PLACES[place]}: {at_place.remedy}"
+        for place, at_place in rule.places.items()
+        if at_place.remedy
+    ]
+    return "; ".join(map(_escape, (rule.remedy, *remedies)))
 
 
 def _describe_line(rule: Rule) -> str:
-    decimal, *others = spell_code(rule.code) if rule.code else ("",)
-    code = [f"error {decimal}, {others[0]}"] if others and rule.code < 1 << 31 else others[:1]
-    known = read_families()[rule.family].numbers if rule.family else {}
-    named = [text for one in rule.codes for text in (f"{one:#x}", known[f"{one:#x}"][0])]
+    decimal, *other_spellings = spell_code(rule.code) if rule.code else ("",)
+    code = (
+        [f"error {decimal}, {other_spellings[0]}"]
+        if other_spellings and rule.code < 1 << 31
+        else other_spellings[:1]
+    )
+    names = read_families()[rule.family].numbers if rule.family else {}
+    named = [
+        text
+        for code_of_rule in rule.codes
+        for text in (f"{code_of_rule:#x}", names[f"{code_of_rule:#x}"][0])
+    ]
     texts = [*code, *named, *rule.names[:1], *rule.text[:SHOWN_TEXTS]]
     texts = texts or [rule.pattern or rule.matches]
     # A pattern matches only some of the lines with these texts. A symptom may be any line.
@@ -121,12 +132,14 @@ def _quote(text: str) -> str:
 
 def _describe_sources(rule: Rule) -> str:
     links = []
-    for one in rule.source:
-        found = re.fullmatch(r"https://github\.com/([\w.-]+/[\w.-]+)/(?:issues|pull)/(\d+)", one)
-        name = one if found is None else f"{found[1].removeprefix(UPSTREAM)}#{found[2]}"
-        links.append("our experiment" if one == "experiment" else f"[{_shorten(name)}]({one})")
-    seen = [] if rule.is_seen else ["read only"]
-    return ", ".join([*links, *filter(None, [_escape(rule.versions)]), *seen])
+    for source in rule.source:
+        match = re.fullmatch(r"https://github\.com/([\w.-]+/[\w.-]+)/(?:issues|pull)/(\d+)", source)
+        name = source if match is None else f"{match[1].removeprefix(UPSTREAM)}#{match[2]}"
+        links.append(
+            "our experiment" if source == "experiment" else f"[{_shorten(name)}]({source})"
+        )
+    marks = [] if rule.is_seen else ["read only"]
+    return ", ".join([*links, *filter(None, [_escape(rule.versions)]), *marks])
 
 
 def _shorten(name: str) -> str:
@@ -164,7 +177,7 @@ def make_schema() -> dict[str, Any]:
 def test_the_troubleshooting_page_is_generated_from_the_rules() -> None:
     page = PAGE.read_text("utf-8")
     assert render_page(page) == page, HINT
-    assert {found[2] for found in TABLE.finditer(page)} == {area.value for area in Area}
+    assert {match[2] for match in TABLE.finditer(page)} == {area.value for area in Area}
 
 
 def test_the_page_of_error_codes_is_generated_from_the_families() -> None:

@@ -15,45 +15,45 @@ MISSING = {"executorch", "onnx", "onnxruntime", "onnxruntime_qnn", "onnxscript",
 
 def list_statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
     """The statements that run when a module is imported, without types' imports."""
-    for one in body:
-        yield one
-        if isinstance(one, ast.If) and "TYPE_CHECKING" not in ast.unparse(one.test):
-            yield from list_statements([*one.body, *one.orelse])
-        elif isinstance(one, ast.With):
-            yield from list_statements(one.body)
+    for statement in body:
+        yield statement
+        if isinstance(statement, ast.If) and "TYPE_CHECKING" not in ast.unparse(statement.test):
+            yield from list_statements([*statement.body, *statement.orelse])
+        elif isinstance(statement, ast.With):
+            yield from list_statements(statement.body)
 
 
 def find_module(name: str) -> Path | None:
     base = ROOT / name.replace(".", "/")
     return next(
-        (one for one in (base.with_suffix(".py"), base / "__init__.py") if one.is_file()), None
+        (path for path in (base.with_suffix(".py"), base / "__init__.py") if path.is_file()), None
     )
 
 
 @cache
 def list_imports(path: Path) -> frozenset[str]:
     """The modules that ``path`` imports itself before it may skip its tests."""
-    found: set[str] = set()
+    modules: set[str] = set()
     for statement in list_statements(ast.parse(path.read_bytes()).body):
         if "importorskip" in ast.unparse(statement) and not isinstance(statement, ast.FunctionDef):
             break
         if isinstance(statement, ast.Import):
-            found |= {name.name for name in statement.names}
+            modules |= {name.name for name in statement.names}
         elif isinstance(statement, ast.ImportFrom):
-            found |= {f"{statement.module}.{name.name}" for name in statement.names}
-    parents = (name.rsplit(".", count)[0] for name in found for count in range(name.count(".")))
-    return frozenset({*found, *parents})
+            modules |= {f"{statement.module}.{name.name}" for name in statement.names}
+    parents = (name.rsplit(".", count)[0] for name in modules for count in range(name.count(".")))
+    return frozenset({*modules, *parents})
 
 
 def find_missing(path: Path) -> set[str]:
     """Which of MISSING are imported with ``path``, by itself or through this project's modules."""
-    known, waiting, missing = {path}, [path], set[str]()
+    reached, waiting, missing = {path}, [path], set[str]()
     while waiting:
         for name in list_imports(waiting.pop()):
             if name.partition(".")[0] in MISSING:
                 missing.add(name.partition(".")[0])
-            elif (module := find_module(name)) and module not in known:
-                known.add(module)
+            elif (module := find_module(name)) and module not in reached:
+                reached.add(module)
                 waiting.append(module)
     return missing
 
@@ -79,13 +79,13 @@ def test_an_import_is_found_wherever_it_is_made(
 def test_unit_tests_are_collected_without_torch_and_onnx() -> None:
     folder = ROOT / "tests" / "unit"
     apart = {
-        one.parent
-        for one in folder.rglob("conftest.py")
-        if "importorskip" in one.read_text("utf-8")
+        conftest.parent
+        for conftest in folder.rglob("conftest.py")
+        if "importorskip" in conftest.read_text("utf-8")
     }
-    found = {
-        str(one.relative_to(ROOT)): find_missing(one)
-        for one in sorted(folder.rglob("*.py"))
-        if one.parent not in apart
+    missing_by_file = {
+        str(path.relative_to(ROOT)): find_missing(path)
+        for path in sorted(folder.rglob("*.py"))
+        if path.parent not in apart
     }
-    assert {name: missing for name, missing in found.items() if missing} == {}
+    assert {name: missing for name, missing in missing_by_file.items() if missing} == {}

@@ -16,10 +16,10 @@ def test_upstream_expectations_are_valid_and_their_ratchets_are_in_the_changelog
     assert policy.suites.keys() == SUITES.keys()
     pages = sorted((ROOT / "docs/changes").glob("*.md"))
     changelog = " ".join(page.read_text(encoding="utf-8") for page in pages)
-    for name, one in policy.suites.items():
+    for name, suite in policy.suites.items():
         line = (
-            f"`{name}`: at least {one.run} tests run, at most {one.unsupported} unsupported,"
-            f" limit {one.timeout_s:g} s"
+            f"`{name}`: at least {suite.run} tests run, at most {suite.unsupported} unsupported,"
+            f" limit {suite.timeout_s:g} s"
         )
         assert line in re.sub(r"\s+", " ", changelog), (
             f"no page in docs/changes has the line: {line}"

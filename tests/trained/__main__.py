@@ -31,14 +31,14 @@ GREEN, MOST_RED = ("passed",), 20  # one good case in so many may be red
 
 def install() -> None:
     """pip install the packages, without what they depend on, unless that was done."""
-    wanted = hashlib.sha256((HERE / "requirements.txt").read_bytes()).hexdigest()
+    digest = hashlib.sha256((HERE / "requirements.txt").read_bytes()).hexdigest()
     stamp = PACKAGES / "installed.sha256"
-    if stamp.is_file() and stamp.read_text() == wanted:
+    if stamp.is_file() and stamp.read_text() == digest:
         return
     argv = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--require-hashes"]
     argv += ["--upgrade", "--target", str(PACKAGES), "-r", str(HERE / "requirements.txt")]
     subprocess.run(argv, check=True)
-    stamp.write_text(wanted)
+    stamp.write_text(digest)
 
 
 def run_lane(lane: str, place: Path) -> dict[tuple[str, str], Any]:
@@ -69,17 +69,17 @@ def record(place: Path, cases: list[Any]) -> None:
         if not words:
             continue
         argv = [sys.executable, str(HERE / "plain.py"), str(place / lane), lane, *words]
-        made = subprocess.run(argv, env=variables, capture_output=True, text=True, check=True)
-        lines = [line for line in made.stdout.splitlines() if line.startswith("RESULT ")]
+        ended = subprocess.run(argv, env=variables, capture_output=True, text=True, check=True)
+        lines = [line for line in ended.stdout.splitlines() if line.startswith("RESULT ")]
         truth.write_truth([json.loads(line.partition(" ")[2]) for line in lines])
 
 
-def judge(case: Any, row: dict[str, Any], found: dict[str, Any]) -> tuple[str, str]:
+def judge(case: Any, row: dict[str, Any], judged: dict[str, Any]) -> tuple[str, str]:
     """What is wrong with the project's verdict, empty where nothing is, and the line to print."""
     import truth
 
     verdict, cause = row["verdict"], truth.name_cause(row)
-    status, named = found["status"], found.get("question") or ""
+    status, named = judged["status"], judged.get("question") or ""
     green = status in GREEN
     if verdict == truth.BAD and green:
         wrong = "bad and green"
@@ -123,13 +123,13 @@ def main() -> int:
 
     place = words.reports.resolve()
     lanes = words.lane or [*VERBS]
-    known = truth.read_truth()
+    truths = truth.read_truth()
     chosen = [
         case
         for case in cases.list_cases()
         if case.lane in lanes
         and fnmatch.fnmatch(case.name, words.model)
-        and (words.record or case in known)
+        and (words.record or case in truths)
     ]
     if not chosen:
         parser.error(f"no case is named {words.model}")
@@ -140,11 +140,11 @@ def main() -> int:
     counts: Counter[str] = Counter()
     lines = []
     for lane in lanes:
-        own = [case for case in chosen if case.lane == lane]
-        found = run_lane(lane, place) if own else {}
-        for case in own:
-            row = known[case]
-            report = found.get((case.name, case.scheme))
+        cases_of_lane = [case for case in chosen if case.lane == lane]
+        reports_of_lane = run_lane(lane, place) if cases_of_lane else {}
+        for case in cases_of_lane:
+            row = truths[case]
+            report = reports_of_lane.get((case.name, case.scheme))
             if report is None:  # the run was interrupted
                 counts["not judged"] += 1
                 continue
@@ -152,7 +152,9 @@ def main() -> int:
             counts.update([row["verdict"], wrong])
             lines.append(line)
     print("\n".join(lines))
-    good, red, green = (counts[one] for one in (truth.GOOD, "good and red", "bad and green"))
+    good, red, green = (
+        counts[verdict] for verdict in (truth.GOOD, "good and red", "bad and green")
+    )
     print(f"{counts[truth.BAD]} bad cases, {green} green; {good} good cases, {red} red")
     print(f"another question named: {counts['another question named']}")
     if counts["not judged"]:

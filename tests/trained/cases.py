@@ -17,7 +17,7 @@ WITH_OUTPUTS = {  # models with several outputs
 
 @dataclass(frozen=True)
 class Entry:
-    """``sets`` is a function of data.py, ``metric`` one of metrics.py. ``least`` is what a user
+    """``sets`` is a function of data.py, ``metric`` one of metrics.py. ``lowest`` is what a user
     asks of the metric, ``drop`` how much less than the float model has is still good.
 
     ``spoilt`` is the scheme in which the model is tried with each fault, empty for a model that
@@ -26,7 +26,7 @@ class Entry:
 
     sets: str
     metric: str
-    least: float
+    lowest: float
     drop: float
     spoilt: str
     judged: int = 12

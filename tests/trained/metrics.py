@@ -27,12 +27,12 @@ def pnet_overlap(outputs: list[Tensor], labels: Tensor) -> float:
     """Mean overlap of the best cell's box with the face; labels are boxes in pixels, [sets, 4]."""
     shifts, scores = outputs[0][:, 0], outputs[1][:, 0, 1]
     columns = scores.shape[-1]
-    found = []
+    corners = []
     for shift, score in zip(shifts, scores, strict=True):
         row, column = divmod(int(score.argmax()), columns)
         corner = torch.tensor([column, row, column, row]) * 2 + torch.tensor([1, 1, 12, 12])
-        found.append(corner + shift[:, row, column] * 12)
-    return overlap(torch.stack(found), labels).mean().item()
+        corners.append(corner + shift[:, row, column] * 12)
+    return overlap(torch.stack(corners), labels).mean().item()
 
 
 @takes_tensors
@@ -45,8 +45,8 @@ def crop_overlap(outputs: list[Tensor], labels: Tensor) -> float:
     boxes = shifts + torch.tensor([0.0, 0.0, 1.0, 1.0])
     is_face = labels[..., 0] > 0
     right = overlap(boxes, labels[..., 1:]) * faces
-    others = (~faces).float()
-    return (right[is_face].mean().item() + others[~is_face].mean().item()) / 2
+    is_no_face = (~faces).float()
+    return (right[is_face].mean().item() + is_no_face[~is_face].mean().item()) / 2
 
 
 @takes_tensors
@@ -54,33 +54,36 @@ def centre_overlap(outputs: list[Tensor], labels: Tensor) -> float:
     """CenterFace: heat map, sizes, offsets, landmarks, all of stride 4."""
     heat, sizes, offsets = (output[:, 0] for output in outputs[:3])
     columns = heat.shape[-1]
-    found = []
+    boxes = []
     for number in range(len(heat)):
         row, column = divmod(int(heat[number, 0].argmax()), columns)
         high, wide = (sizes[number, :, row, column].clamp(max=6).exp() * 4).tolist()
         down, right = offsets[number, :, row, column].tolist()
         x, y = (column + right + 0.5) * 4 - wide / 2, (row + down + 0.5) * 4 - high / 2
-        found.append(torch.tensor([x, y, x + wide, y + high]))
-    return overlap(torch.stack(found), labels).mean().item()
+        boxes.append(torch.tensor([x, y, x + wide, y + high]))
+    return overlap(torch.stack(boxes), labels).mean().item()
 
 
 @takes_tensors
 def yolo_overlap(outputs: list[Tensor], labels: Tensor) -> float:
     """NudeNet: [4 + classes, boxes], of which the class FACE_FEMALE is the second."""
-    found = []
-    for one in outputs[0][:, 0]:
-        x, y, wide, high = one[:4, int(one[4 + 1].argmax())].tolist()
-        found.append(torch.tensor([x - wide / 2, y - high / 2, x + wide / 2, y + high / 2]))
-    return overlap(torch.stack(found), labels).mean().item()
+    boxes = []
+    for candidate in outputs[0][:, 0]:
+        x, y, wide, high = candidate[:4, int(candidate[4 + 1].argmax())].tolist()
+        boxes.append(torch.tensor([x - wide / 2, y - high / 2, x + wide / 2, y + high / 2]))
+    return overlap(torch.stack(boxes), labels).mean().item()
 
 
-def overlap(boxes: Tensor, others: Tensor) -> Tensor:
+def overlap(boxes: Tensor, other_boxes: Tensor) -> Tensor:
     """Intersection over union, [..., 4] each."""
-    low = torch.maximum(boxes[..., :2], others[..., :2])
-    high = torch.minimum(boxes[..., 2:], others[..., 2:])
-    both = (high - low).clamp(min=0).prod(-1)
-    areas = [(one[..., 2:] - one[..., :2]).clamp(min=0).prod(-1) for one in (boxes, others)]
-    return both / (areas[0] + areas[1] - both).clamp(min=1e-6)
+    low = torch.maximum(boxes[..., :2], other_boxes[..., :2])
+    high = torch.minimum(boxes[..., 2:], other_boxes[..., 2:])
+    common = (high - low).clamp(min=0).prod(-1)
+    areas = [
+        (corners[..., 2:] - corners[..., :2]).clamp(min=0).prod(-1)
+        for corners in (boxes, other_boxes)
+    ]
+    return common / (areas[0] + areas[1] - common).clamp(min=1e-6)
 
 
 @takes_tensors
@@ -122,10 +125,10 @@ def voice_activity(outputs: list[Tensor], labels: Tensor) -> float:
 @takes_tensors
 def ranking(outputs: list[Tensor], labels: Tensor) -> float:
     """Mean reciprocal rank of the nearest embedding of the same label, among all others."""
-    found = outputs[0].flatten(0, 1)
+    embeddings = outputs[0].flatten(0, 1)
     kinds = labels.flatten()
-    found = found / found.norm(dim=-1, keepdim=True).clamp(min=1e-9)
-    near = found @ found.T
+    embeddings = embeddings / embeddings.norm(dim=-1, keepdim=True).clamp(min=1e-9)
+    near = embeddings @ embeddings.T
     near.fill_diagonal_(-9)
     order = kinds[near.argsort(-1, descending=True)] == kinds[:, None]
     return (1 / (order.float().argmax(-1) + 1)).mean().item()
@@ -149,17 +152,21 @@ def edit_distance(outputs: list[Tensor], labels: Tensor) -> float:
     """1 less the edits that a character needs; 0 is the blank, labels end with -1."""
     edits = characters = 0
     for best, label in zip(outputs[0][:, 0].argmax(-1), labels, strict=True):
-        read = [int(one) for one in best.unique_consecutive() if one]
-        wanted = [int(one) for one in label if one >= 0]
-        row = list(range(len(wanted) + 1))
-        for number, one in enumerate(read, 1):
+        read = [int(character) for character in best.unique_consecutive() if character]
+        expected = [int(character) for character in label if character >= 0]
+        row = list(range(len(expected) + 1))
+        for number, read_character in enumerate(read, 1):
             before, row[0] = row[0], number
-            for at, other in enumerate(wanted, 1):
+            for at, expected_character in enumerate(expected, 1):
                 before, row[at] = (
                     row[at],
-                    min(row[at] + 1, row[at - 1] + 1, before + (one != other)),
+                    min(
+                        row[at] + 1,
+                        row[at - 1] + 1,
+                        before + (read_character != expected_character),
+                    ),
                 )
-        edits, characters = edits + row[-1], characters + len(wanted)
+        edits, characters = edits + row[-1], characters + len(expected)
     return 1 - edits / characters
 
 

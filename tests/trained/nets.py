@@ -22,10 +22,10 @@ Made = tuple[nn.Module, tuple[Tensor, ...]]
 def find(package: str) -> Path:
     """Where a package is installed, without importing it."""
     places = (Path(place or ".", package) for place in sys.path)
-    found = next((place for place in places if place.is_dir()), None)
-    if found is None:
+    folder = next((place for place in places if place.is_dir()), None)
+    if folder is None:
         raise ModuleNotFoundError(package)
-    return found
+    return folder
 
 
 def bring(module: str, **needed: object) -> Any:
@@ -187,8 +187,8 @@ class Encoder(nn.Module):
         bias = (1 - mask)[:, None, None, :] * self.blocked
         for layer in self.layers:
             x = layer(x, bias)
-        kept = mask[:, :, None]
-        x = (x * kept).sum(1) / kept.sum(1)
+        used = mask[:, :, None]
+        x = (x * used).sum(1) / used.sum(1)
         return x / x.norm(dim=-1, keepdim=True)
 
 
@@ -213,8 +213,8 @@ class Layer(nn.Module):
     def forward(self, x: Tensor, bias: Tensor) -> Tensor:
         batch, words, _ = x.shape
         query, key, value = (
-            one(x).view(batch, words, 12, 32).transpose(1, 2)
-            for one in (self.query, self.key, self.value)
+            project(x).view(batch, words, 12, 32).transpose(1, 2)
+            for project in (self.query, self.key, self.value)
         )
         scores = (query @ key.transpose(2, 3) / math.sqrt(32) + bias).softmax(-1)
         mixed = (scores @ value).transpose(1, 2).reshape(batch, words, 384)

@@ -120,13 +120,13 @@ def write_page(
 def _paper(
     width: int, height: int, random: np.random.Generator
 ) -> tuple[Image.Image, ImageDraw.ImageDraw]:
-    ground = tuple(int(one) for one in random.uniform(190, 255, 3))
+    ground = tuple(int(level) for level in random.uniform(190, 255, 3))
     picture = Image.new("RGB", (width, height), ground)
     return picture, ImageDraw.Draw(picture)
 
 
 def _ink(random: np.random.Generator) -> tuple[int, int, int]:
-    red, green, blue = (int(one) for one in random.uniform(0, 90, 3))
+    red, green, blue = (int(level) for level in random.uniform(0, 90, 3))
     return red, green, blue
 
 

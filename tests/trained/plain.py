@@ -28,27 +28,26 @@ WIDTHS = {"u8": ("QUInt8", "QUInt8"), "u16a8w": ("QUInt16", "QUInt8")}
 
 
 def read_arrays(file: Path) -> list[Array]:
-    with np.load(file) as held:
-        return [held[name] for name in held.files]
+    with np.load(file) as archive:
+        return [archive[name] for name in archive.files]
 
 
-def sqnr(signal: Columns, other: Columns) -> list[list[float]]:
+def sqnr(signal: Columns, noisy: Columns) -> list[list[float]]:
     """dB by output, of all sets and of the worst."""
-    found = []
-    for right, given in zip(signal, other, strict=True):
+    figures_of_outputs = []
+    for right, output in zip(signal, noisy, strict=True):
         axes = tuple(range(1, right.ndim))
         power = np.square(right.astype(np.float64)).sum(axes) + 1e-30
-        noise = np.square(right.astype(np.float64) - given).sum(axes) + 1e-30
+        noise = np.square(right.astype(np.float64) - output).sum(axes) + 1e-30
         figures = power.sum() / noise.sum(), (power / noise).min()
-        found.append([round(min(float(10 * np.log10(figure)), 199.0), 1) for figure in figures])
-    return found
+        figures_of_outputs.append(
+            [round(min(float(10 * np.log10(figure)), 199.0), 1) for figure in figures]
+        )
+    return figures_of_outputs
 
 
 def stack(sets: list[Any]) -> Columns:
-    return [
-        np.stack([np.asarray(one, np.float32) for one in column])
-        for column in zip(*sets, strict=True)
-    ]
+    return [np.stack(column).astype(np.float32) for column in zip(*sets, strict=True)]
 
 
 def run_torch(policy: dict[str, Any], scheme: str) -> dict[str, Columns | str]:
@@ -66,8 +65,11 @@ def run_torch(policy: dict[str, Any], scheme: str) -> dict[str, Columns | str]:
             return [tuple(row) for row in rows]
 
         def run(model: Any) -> Columns:
-            made = [model(*(one.clone() for one in row)) for row in sets("inputs")]
-            return stack([one if isinstance(one, tuple | list) else (one,) for one in made])
+            outputs_of_sets = []
+            for inputs in sets("inputs"):
+                outputs = model(*(tensor.clone() for tensor in inputs))
+                outputs_of_sets.append(outputs if isinstance(outputs, tuple | list) else (outputs,))
+            return stack(outputs_of_sets)
 
         result: dict[str, Columns | str] = {"float": run(module)}
         if scheme != "fp16":
@@ -95,7 +97,7 @@ def run_onnx(policy: dict[str, Any], scheme: str) -> dict[str, Columns | str]:
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
     onnxruntime.set_default_logger_severity(4)
-    names = [one.name for one in onnxruntime.InferenceSession(policy["path"]).get_inputs()]
+    names = [port.name for port in onnxruntime.InferenceSession(policy["path"]).get_inputs()]
 
     def feeds(kind: str) -> list[dict[str, Array]]:
         rows = zip(*read_arrays(policy[kind]), strict=True)
@@ -127,7 +129,7 @@ def run_onnx(policy: dict[str, Any], scheme: str) -> dict[str, Columns | str]:
                 onnx.save(model, steps[1])
                 changed = qnn_preprocess_model(steps[1], steps[2])
                 ready = steps[2] if changed else steps[1]
-                activations, weights = (QuantType[one] for one in WIDTHS[scheme])
+                activations, weights = (QuantType[quant_type] for quant_type in WIDTHS[scheme])
                 config = get_qnn_qdq_config(
                     ready, Reader(), activation_type=activations, weight_type=weights
                 )
@@ -138,7 +140,11 @@ def run_onnx(policy: dict[str, Any], scheme: str) -> dict[str, Columns | str]:
             result["quantized"] = run(onnxruntime.InferenceSession(chosen, plain))
             library = onnxruntime_qnn.get_library_path()
             onnxruntime.register_execution_provider_library("QNNExecutionProvider", library)
-            device = next(one for one in onnxruntime.get_ep_devices() if "QNN" in one.ep_name)
+            device = next(
+                candidate
+                for candidate in onnxruntime.get_ep_devices()
+                if "QNN" in candidate.ep_name
+            )
             settings = onnxruntime.SessionOptions()
             settings.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
             options = {
@@ -163,23 +169,23 @@ def examine(policy: dict[str, Any], lane: str, case: str, scheme: str) -> None:
     result = {"torch": run_torch, "onnx": run_onnx}[lane](policy, scheme)
     function = getattr(metrics, policy["metric"]["function"].rpartition(":")[2])
     labels = torch.from_numpy(np.load(policy["metric"]["labels"]))
-    told: dict[str, Any] = {"lane": lane, "case": case, "scheme": scheme, "metric": {}}
+    row: dict[str, Any] = {"lane": lane, "case": case, "scheme": scheme, "metric": {}}
     for kind in ("float", "quantized", "program"):
         if kind in result:
-            columns = [torch.from_numpy(one.copy()) for one in result[kind]]
+            columns = [torch.from_numpy(column.copy()) for column in result[kind]]
             try:
-                told["metric"][kind] = round(float(function(columns, labels)), 4)
+                row["metric"][kind] = round(float(function(columns, labels)), 4)
             except (RuntimeError, ValueError, IndexError) as error:
-                told["metric"][kind] = None
-                told["why"] = str(error)[:100]
+                row["metric"][kind] = None
+                row["why"] = str(error)[:100]
     if "quantized" in result:
-        told["quantized_float"] = sqnr(result["float"], result["quantized"])
+        row["quantized_float"] = sqnr(result["float"], result["quantized"])
     if "program" in result:
-        told["program_quantized"] = sqnr(result["quantized"], result["program"])
-        told["program_float"] = sqnr(result["float"], result["program"])
+        row["program_quantized"] = sqnr(result["quantized"], result["program"])
+        row["program_float"] = sqnr(result["float"], result["program"])
     if "refused" in result:
-        told["refused"] = result["refused"]
-    print("\nRESULT " + json.dumps(told), flush=True)
+        row["refused"] = result["refused"]
+    print("\nRESULT " + json.dumps(row), flush=True)
 
 
 def main() -> None:
@@ -196,15 +202,15 @@ def main() -> None:
         entry = policy[name]
         words = {key: str(Path(folder, entry[key])) for key in ("path", "calibration", "inputs")}
         metric = {key: str(Path(folder, entry["metric"][key])) for key in ("function", "labels")}
-        given = {**words, "metric": metric}
+        case_policy = {**words, "metric": metric}
         process = multiprocessing.get_context("fork").Process(
-            target=examine, args=(given, lane, name, scheme)
+            target=examine, args=(case_policy, lane, name, scheme)
         )
         process.start()
         process.join()
         if process.exitcode:
-            told = {"lane": lane, "case": name, "scheme": scheme, "crashed": process.exitcode}
-            print("\nRESULT " + json.dumps(told), flush=True)
+            row = {"lane": lane, "case": name, "scheme": scheme, "crashed": process.exitcode}
+            print("\nRESULT " + json.dumps(row), flush=True)
 
 
 if __name__ == "__main__":

@@ -47,9 +47,9 @@ def say(text: str, voice: str = VOICES[0]) -> Array:
     """A sentence as float32 samples, -1 to 1. It is said in a process of its own: what espeak-ng
     said before changes how it says the next."""
     argv = [sys.executable, __file__, text, voice]
-    said = subprocess.run(argv, stdout=subprocess.PIPE, check=True).stdout
-    rate = int.from_bytes(said[:4], "little")
-    wave = np.frombuffer(said[4:], np.int16) / 32768
+    output = subprocess.run(argv, stdout=subprocess.PIPE, check=True).stdout
+    rate = int.from_bytes(output[:4], "little")
+    wave = np.frombuffer(output[4:], np.int16) / 32768
     count = len(wave) * RATE // rate
     return (np.fft.irfft(np.fft.rfft(wave)[: count // 2 + 1], count) * count / len(wave)).astype(
         np.float32

@@ -28,9 +28,9 @@ def read_truth() -> dict[Case, Row]:
 
 def write_truth(rows: list[Row]) -> None:
     """Add the rows of the plain script, each decided, to those that the file has."""
-    held = read_truth() if FILE.is_file() else {}
-    held |= {identify(row): row | decide(row) for row in rows}
-    lines = [json.dumps(held[case]) for case in sorted(held, key=repr)]
+    rows_by_case = read_truth() if FILE.is_file() else {}
+    rows_by_case |= {identify(row): row | decide(row) for row in rows}
+    lines = [json.dumps(rows_by_case[case]) for case in sorted(rows_by_case, key=repr)]
     FILE.write_text("[\n" + ",\n".join(lines) + "\n]\n", "utf-8")
 
 
@@ -46,19 +46,21 @@ def decide(row: Row) -> Row:
     case = identify(row)
     entry = LANES[case.lane][case.model]
     right = {kind: -9.0 if value is None else value for kind, value in row["metric"].items()}
-    least = {kind: value - entry.drop - 1e-6 for kind, value in right.items()}
+    lowest = {kind: value - entry.drop - 1e-6 for kind, value in right.items()}
     near = [figures[0] for figures in row["program_float"]]
     if case.scheme == "fp16":
-        wanted = [FP16_DB] * len(near)
+        required_db = [FP16_DB] * len(near)
     else:
-        wanted = [figures[0] - MARGIN_DB for figures in row["quantized_float"]]
+        required_db = [figures[0] - MARGIN_DB for figures in row["quantized_float"]]
     poor = any(figures[0] < POOR_DB for figures in row["quantized_float"])
-    far = any(one < other - FAR_DB for one, other in zip(near, wanted, strict=True))
+    far = any(
+        reached < required - FAR_DB for reached, required in zip(near, required_db, strict=True)
+    )
     answers = {
-        "faithful": (poor or right["program"] >= least["quantized"])
-        and all(one >= other for one, other in zip(near, wanted, strict=True)),
-        "quantized": not poor and right["quantized"] >= least["float"],
-        "task": right["program"] >= max(entry.least, least["float"]),
+        "faithful": (poor or right["program"] >= lowest["quantized"])
+        and all(reached >= required for reached, required in zip(near, required_db, strict=True)),
+        "quantized": not poor and right["quantized"] >= lowest["float"],
+        "task": right["program"] >= max(entry.lowest, lowest["float"]),
     }
     if not answers["task"] or far:
         verdict = BAD
@@ -77,8 +79,8 @@ def name_cause(row: Row) -> str:
     if "program" not in metric:
         return ""
     floats = metric["float"]
-    if floats is None or floats < LANES[case.lane][case.model].least:
+    if floats is None or floats < LANES[case.lane][case.model].lowest:
         return QUESTIONS[-1]
     if case.fault in OF_CALIBRATION:
         return QUESTIONS[1]
-    return next((one for one in QUESTIONS if row.get(one) is False), "")
+    return next((question for question in QUESTIONS if row.get(question) is False), "")

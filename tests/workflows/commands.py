@@ -38,8 +38,8 @@ class Heard:
     def hear(self, text: str) -> None:
         """Take what a step printed, line by line."""
         for line in text.splitlines():
-            if found := COMMAND.match(line):
-                self._obey(found)
+            if match := COMMAND.match(line):
+                self._obey(match)
             self.log.append(self.mask(line))
 
     def mask(self, line: str) -> str:
@@ -48,10 +48,10 @@ class Heard:
             line = line.replace(secret, "***")
         return line
 
-    def _obey(self, found: re.Match[str]) -> None:
-        name, data = found["name"], unescape(found["data"])
+    def _obey(self, match: re.Match[str]) -> None:
+        name, data = match["name"], unescape(match["data"])
         if name in {"error", "warning", "notice"}:
-            pairs = (one.partition("=") for one in (found["properties"] or "").split(",") if one)
+            pairs = (pair.partition("=") for pair in (match["properties"] or "").split(",") if pair)
             properties = {key.strip(): unescape(value) for key, _, value in pairs}
             self.annotations.append(Annotation(name, data, properties))
         elif name == "group":
@@ -69,12 +69,12 @@ class Heard:
 
 def unescape(text: str) -> str:
     """The data of a workflow command as it was meant."""
-    return re.sub("%(?:0D|0A|3A|2C|25)", lambda found: UNESCAPE[found[0]], text)
+    return re.sub("%(?:0D|0A|3A|2C|25)", lambda match: UNESCAPE[match[0]], text)
 
 
 def read_pairs(path: Path) -> dict[str, str]:
     """``NAME=VALUE`` lines and ``NAME<<END`` blocks. Raises CommandError."""
-    lines, found = iter(path.read_text(encoding="utf-8").splitlines()), {}
+    lines, values = iter(path.read_text(encoding="utf-8").splitlines()), {}
     for line in lines:
         if not line.strip():
             continue
@@ -88,9 +88,9 @@ def read_pairs(path: Path) -> dict[str, str]:
                 value.append(text)
             else:
                 raise CommandError(f"{name}: its end {end!r} is missing")
-            found[name] = "\n".join(value)
+            values[name] = "\n".join(value)
         elif equals > 0:
-            found[line[:equals]] = line[equals + 1 :]
+            values[line[:equals]] = line[equals + 1 :]
         else:
             raise CommandError(f"{path.name}: {line!r} is not NAME=VALUE")
-    return found
+    return values

@@ -39,10 +39,10 @@ class Document:
     @property
     def triggers(self) -> Mapping[str, Any]:
         """What starts it; YAML 1.1 reads the key ``on`` as true."""
-        found = self.data.get("on", self.data.get(True))
-        if isinstance(found, str):
-            return {found: None}
-        return dict.fromkeys(found) if isinstance(found, list) else found or {}
+        events = self.data.get("on", self.data.get(True))
+        if isinstance(events, str):
+            return {events: None}
+        return dict.fromkeys(events) if isinstance(events, list) else events or {}
 
     @property
     def jobs(self) -> Mapping[str, Mapping[str, Any]]:
@@ -63,8 +63,8 @@ class Document:
         for place, step, shell in self.steps():
             if "run" in step:
                 job = self.jobs.get(place.split(",")[0], {})
-                known = (self.data.get("env"), job.get("env"), step.get("env"))
-                names = frozenset(name for one in known for name in one or ())
+                environments = (self.data.get("env"), job.get("env"), step.get("env"))
+                names = frozenset(name for variables in environments for name in variables or ())
                 yield RunBlock(self.path, place, step["run"], step.get("shell", shell), names)
 
 

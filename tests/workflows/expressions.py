@@ -40,26 +40,26 @@ class Context:
 
 def render(text: str, context: Context) -> str:
     """``text`` with every expression replaced by its value as a string."""
-    return EXPRESSION.sub(lambda found: to_string(evaluate(found[1], context)), text)
+    return EXPRESSION.sub(lambda match: to_string(evaluate(match[1], context)), text)
 
 
 def render_value(value: Any, context: Context) -> Any:
     """A YAML value with its expressions evaluated; one that is all expression keeps its type."""
     if isinstance(value, str):
-        whole = EXPRESSION.fullmatch(value.strip())
-        return evaluate(whole[1], context) if whole else render(value, context)
+        expression = EXPRESSION.fullmatch(value.strip())
+        return evaluate(expression[1], context) if expression else render(value, context)
     if isinstance(value, Mapping):
-        return {key: render_value(one, context) for key, one in value.items()}
+        return {key: render_value(item, context) for key, item in value.items()}
     if isinstance(value, list):
-        return [render_value(one, context) for one in value]
+        return [render_value(item, context) for item in value]
     return value
 
 
 def judge(condition: Any, context: Context) -> bool:
     """An ``if``: success() is asked too unless it asks for the status itself."""
     text = str(condition if condition is not None else "success()").strip()
-    whole = EXPRESSION.fullmatch(text)
-    text = whole[1] if whole else text
+    expression = EXPRESSION.fullmatch(text)
+    text = expression[1] if expression else text
     asks = any(name in STATUS_FUNCTIONS for name in re.findall(r"([a-z]+)\s*\(", text))
     if not asks and context.status != "success":
         return False
@@ -79,11 +79,11 @@ def split(text: str) -> list[str]:
     """Return the tokens of an expression. Raises ExpressionError."""
     tokens, at, text = [], 0, text.strip()
     while at < len(text):
-        found = TOKEN.match(text, at)
-        if not found:
+        token = TOKEN.match(text, at)
+        if not token:
             raise ExpressionError(f"cannot read {text[at:]!r}")
-        tokens.append(found[0].strip())
-        at = found.end()
+        tokens.append(token[0].strip())
+        at = token.end()
     return tokens
 
 
@@ -93,28 +93,28 @@ class Evaluator:
     def __init__(self, tokens: list[str], context: Context) -> None:
         self.tokens, self.context = tokens, context
 
-    def take(self, *wanted: str) -> str:
+    def take(self, *expected: str) -> str:
         """Take the next token. Raises ExpressionError if there is none, or not a wanted one."""
-        if not self.tokens or (wanted and self.tokens[0] not in wanted):
-            raise ExpressionError(f"{wanted or 'a value'} is missing before {self.tokens[:1]}")
+        if not self.tokens or (expected and self.tokens[0] not in expected):
+            raise ExpressionError(f"{expected or 'a value'} is missing before {self.tokens[:1]}")
         return self.tokens.pop(0)
 
-    def take_if(self, *wanted: str) -> str:
+    def take_if(self, *expected: str) -> str:
         """Take the next token if it is a wanted one, else return ""."""
-        return self.take() if self.tokens and self.tokens[0] in wanted else ""
+        return self.take() if self.tokens and self.tokens[0] in expected else ""
 
     def read_or(self) -> Any:
         value = self.read_and()
         while self.take_if("||"):
-            other = self.read_and()
-            value = value if to_bool(value) else other
+            right = self.read_and()
+            value = value if to_bool(value) else right
         return value
 
     def read_and(self) -> Any:
         value = self.read_comparison()
         while self.take_if("&&"):
-            other = self.read_comparison()
-            value = other if to_bool(value) else value
+            right = self.read_comparison()
+            value = right if to_bool(value) else value
         return value
 
     def read_comparison(self) -> Any:
@@ -169,12 +169,14 @@ class Evaluator:
         return FUNCTIONS[name.lower()](*words)
 
 
-def look_up(found: Any, name: Any) -> Any:
+def look_up(container: Any, name: Any) -> Any:
     """Return a property or an element; None, as GitHub does, where there is none."""
-    if isinstance(found, Mapping):
-        return found.get(name, {k.lower(): v for k, v in found.items()}.get(str(name).lower()))
-    if isinstance(found, list) and isinstance(name, int):
-        return found[name] if 0 <= name < len(found) else None
+    if isinstance(container, Mapping):
+        return container.get(
+            name, {k.lower(): v for k, v in container.items()}.get(str(name).lower())
+        )
+    if isinstance(container, list) and isinstance(name, int):
+        return container[name] if 0 <= name < len(container) else None
     return None
 
 
@@ -224,12 +226,12 @@ def format_text(text: str, *words: Any) -> str:
     return re.sub(r"\{\{|\}\}|\{(\d+)\}", lambda m: _field(m, words), text)
 
 
-def _field(found: re.Match[str], words: Sequence[Any]) -> str:
-    if found[1] is None:
-        return found[0][0]
-    if int(found[1]) >= len(words):
-        raise ExpressionError(f"format has no argument {found[1]}")
-    return to_string(words[int(found[1])])
+def _field(match: re.Match[str], words: Sequence[Any]) -> str:
+    if match[1] is None:
+        return match[0][0]
+    if int(match[1]) >= len(words):
+        raise ExpressionError(f"format has no argument {match[1]}")
+    return to_string(words[int(match[1])])
 
 
 def from_json(text: Any) -> Any:
@@ -245,10 +247,10 @@ def hash_files(workspace: Path, patterns: Sequence[str]) -> str:
     files = sorted(
         {path for pattern in patterns for path in workspace.glob(pattern) if path.is_file()}
     )
-    whole = hashlib.sha256()
+    digest = hashlib.sha256()
     for path in files:
-        whole.update(hashlib.sha256(path.read_bytes()).digest())
-    return whole.hexdigest() if files else ""
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest() if files else ""
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {

@@ -107,18 +107,18 @@ class JobRun:
     action_path: Path | None = None
     permissions: Mapping[str, str] = field(default_factory=dict)
 
-    def context(self, steps: Mapping[str, StepResult], **more: Any) -> Context:
+    def context(self, steps: Mapping[str, StepResult], **contexts: Any) -> Context:
         """What expressions see."""
         values = {
             **self.contexts,
             "env": self.env,
-            "steps": {name: one.as_context() for name, one in steps.items()},
+            "steps": {name: result.as_context() for name, result in steps.items()},
             "job": {**self.setting.job, "status": self.status},
-            **more,
+            **contexts,
         }
         return Context(values, self.status, self.setting.workspace)
 
-    def run_steps(self, steps: list[Mapping[str, Any]], **more: Any) -> dict[str, StepResult]:
+    def run_steps(self, steps: list[Mapping[str, Any]], **contexts: Any) -> dict[str, StepResult]:
         """Run steps in order; ``status`` says how it went."""
         results: dict[str, StepResult] = {}
         for number, step in enumerate(steps, 1):
@@ -128,14 +128,14 @@ class JobRun:
             if self.setting.lost_before and self.setting.lost_before in label:
                 self.status = "failure"
                 return results
-            result = self._run_step(step, label, self.context(results, **more), more)
+            result = self._run_step(step, label, self.context(results, **contexts), contexts)
             results[step.get("id", f"#{number}")] = result
             if result.conclusion == "failure" and self.status == "success":
                 self.status = "failure"
         return results
 
     def _run_step(
-        self, step: Mapping[str, Any], label: str, context: Context, more: Mapping[str, Any]
+        self, step: Mapping[str, Any], label: str, context: Context, contexts: Mapping[str, Any]
     ) -> StepResult:
         try:
             if not judge(step.get("if"), context):
@@ -215,14 +215,14 @@ class JobRun:
         self, step: Mapping[str, Any], env: Mapping[str, str], context: Context
     ) -> Mapping[str, str]:
         name = step["uses"]
-        given = render_value(step.get("with", {}), context)
-        inputs = {key: to_string(value) for key, value in given.items()}
+        rendered = render_value(step.get("with", {}), context)
+        inputs = {key: to_string(value) for key, value in rendered.items()}
         if folder := self._find_own_action(name):
             return self._run_composite(read_document(folder / "action.yml"), inputs, env)
-        known = name.partition("@")[0]
-        if known not in self.setting.actions:
+        action = name.partition("@")[0]
+        if action not in self.setting.actions:
             raise ActionError(f"there is no stand-in for {name}")
-        return self.setting.actions[known](ActionCall(known, inputs, self))
+        return self.setting.actions[action](ActionCall(action, inputs, self))
 
     def _find_own_action(self, name: str) -> Path | None:
         if name.startswith("./"):
@@ -230,20 +230,22 @@ class JobRun:
             if not (folder / "action.yml").is_file():
                 raise ActionError(f"{name}: no action.yml; was the repository checked out?")
             return folder
-        _, found, rest = name.partition("executorch-qnn-ci/")
-        return ROOT / rest.partition("@")[0] if found else None
+        _, separator, folder_and_version = name.partition("executorch-qnn-ci/")
+        return ROOT / folder_and_version.partition("@")[0] if separator else None
 
     def _run_composite(
-        self, action: Document, given: Mapping[str, str], env: Mapping[str, str]
+        self, action: Document, inputs_given: Mapping[str, str], env: Mapping[str, str]
     ) -> Mapping[str, str]:
         data = action.data
         inputs = {
-            name: given.get(name, to_string(render_value(one.get("default", ""), self.context({}))))
-            for name, one in data.get("inputs", {}).items()
+            name: inputs_given.get(
+                name, to_string(render_value(declared.get("default", ""), self.context({})))
+            )
+            for name, declared in data.get("inputs", {}).items()
         }
-        if unknown := given.keys() - inputs.keys():
+        if unknown := inputs_given.keys() - inputs.keys():
             self.heard.hear(f"::warning::Unexpected input(s) {', '.join(sorted(unknown))}")
-        needed = (name for name, one in data["inputs"].items() if one.get("required"))
+        needed = (name for name, declared in data["inputs"].items() if declared.get("required"))
         if missing := [name for name in needed if not inputs[name]]:
             raise ActionError(f"Input required and not supplied: {missing[0]}")
         github = {**self.contexts["github"], "action_path": str(action.path.parent)}
@@ -262,8 +264,8 @@ class JobRun:
         self.summary += inner.summary
         context = inner.context(results, inputs=inputs)
         outputs = {
-            name: to_string(render_value(one["value"], context))
-            for name, one in data.get("outputs", {}).items()
+            name: to_string(render_value(declared["value"], context))
+            for name, declared in data.get("outputs", {}).items()
         }
         if inner.status != "success":
             raise ActionError(f"{action.path.parent.name} ended as {inner.status}", outputs)

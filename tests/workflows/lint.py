@@ -46,10 +46,10 @@ def check_block(block: RunBlock) -> list[str]:
     """What shellcheck says of a run block, a variable that no ``env`` sets included."""
     words = ["--shell=bash", "--severity=style", "--enable=check-unassigned-uppercase", "-"]
     used = set(re.findall(r"\b[A-Z_]+\b", block.text))
-    known = sorted(block.variables | set(filter(SET_BY_RUNNER.fullmatch, used)))
-    assigned = f"read -r {' '.join(known)}\nexport {' '.join(known)}\n" if known else ""
-    found = run_linter("shellcheck", *words, given=f"set -eo pipefail\n{assigned}{block.text}")
-    return [f"{block.file.name}: {block.place}: {line}" for line in found]
+    set_names = sorted(block.variables | set(filter(SET_BY_RUNNER.fullmatch, used)))
+    assigned = f"read -r {' '.join(set_names)}\nexport {' '.join(set_names)}\n" if set_names else ""
+    lines = run_linter("shellcheck", *words, text=f"set -eo pipefail\n{assigned}{block.text}")
+    return [f"{block.file.name}: {block.place}: {line}" for line in lines]
 
 
 def check_schema(name: str, files: list[Path]) -> list[str]:
@@ -58,10 +58,10 @@ def check_schema(name: str, files: list[Path]) -> list[str]:
     return run_linter(*words, *map(str, files)) if files else []
 
 
-def run_linter(program: str, *words: str, given: str = "") -> list[str]:
+def run_linter(program: str, *words: str, text: str = "") -> list[str]:
     """The lines of a linter that found something, nothing of one that did not."""
     ended = subprocess.run(
-        [str(PROGRAMS / program), *words], input=given, capture_output=True, text=True, check=False
+        [str(PROGRAMS / program), *words], input=text, capture_output=True, text=True, check=False
     )
     if ended.returncode == 0:
         return []
@@ -72,8 +72,8 @@ def run_linter(program: str, *words: str, given: str = "") -> list[str]:
 def list_scripts(root: Path) -> list[Path]:
     """Shell scripts of a checkout, by their first line or name; a .txt is a template of one."""
     places = [*root.glob("*"), *root.glob(".ci/*"), *root.glob("docker/*"), *root.glob("ci/**/*")]
-    found = [path for path in places if path.is_file() and path.suffix != ".txt"]
-    return sorted(path for path in found if path.suffix == ".sh" or _is_shell(path))
+    files = [path for path in places if path.is_file() and path.suffix != ".txt"]
+    return sorted(path for path in files if path.suffix == ".sh" or _is_shell(path))
 
 
 def _is_shell(path: Path) -> bool:

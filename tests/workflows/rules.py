@@ -38,8 +38,8 @@ def list_uses(document: Document) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 def see_expression_in_shell(document: Document) -> Iterator[str]:
     for block in document.run_blocks():
-        for found in EXPRESSION.finditer(block.text):
-            yield f"{block.place}: {found[0]} stands in shell; pass it through env"
+        for match in EXPRESSION.finditer(block.text):
+            yield f"{block.place}: {match[0]} stands in shell; pass it through env"
 
 
 def see_shell_that_goes_on(document: Document) -> Iterator[str]:
@@ -70,8 +70,8 @@ def see_action_of_a_runtime_that_is_gone(document: Document) -> Iterator[str]:
 
 def see_kept_credentials(document: Document) -> Iterator[str]:
     for name, step in list_uses(document):
-        kept = step.get("with", {}).get("persist-credentials") is not False
-        if name.startswith("actions/checkout@") and kept:
+        keeps_token = step.get("with", {}).get("persist-credentials") is not False
+        if name.startswith("actions/checkout@") and keeps_token:
             yield "a checkout keeps the token: persist-credentials: false"
 
 
@@ -142,8 +142,8 @@ def see_write_on_pull_request(document: Document) -> Iterator[str]:
 def see_scanning_that_private_repositories_refuse(document: Document) -> Iterator[str]:
     """upload-sarif asks for the run, which in a private repository needs actions: read."""
     for name, job in document.jobs.items():
-        used = [str(one.get("uses", "")) for one in (job, *job.get("steps", []))]
-        scans = any("upload-sarif@" in one or one.endswith(SCANNING) for one in used)
+        used = [str(used_by.get("uses", "")) for used_by in (job, *job.get("steps", []))]
+        scans = any("upload-sarif@" in action or action.endswith(SCANNING) for action in used)
         if scans and (job.get("permissions") or {}).get("actions") != "read":
             yield f"{name}: code scanning needs actions: read"
 
@@ -173,7 +173,11 @@ def see_gate_that_needs_less(document: Document) -> Iterator[str]:
     for name, job in document.jobs.items():
         if not name.endswith("-gate"):
             continue
-        after = {one for one, other in document.jobs.items() if name in _list(other.get("needs"))}
+        after = {
+            job_name
+            for job_name, later_job in document.jobs.items()
+            if name in _list(later_job.get("needs"))
+        }
         if missing := document.jobs.keys() - {name, *after, *_list(job.get("needs"))}:
             yield f"{name} does not wait for {', '.join(sorted(missing))}"
         if job.get("if") != "always()":
@@ -230,4 +234,4 @@ RULES: tuple[Rule, ...] = (
 def judge_document(document: Document) -> list[str]:
     """Every rule that a document breaks, as ``FILE: what``."""
     name = "/".join(document.path.parts[-3:])
-    return [f"{name}: {what}" for rule in RULES for what in rule(document)]
+    return [f"{name}: {fault}" for rule in RULES for fault in rule(document)]

@@ -61,9 +61,11 @@ class WorkflowRun:
         return {needs} if isinstance(needs, str) else set(needs)
 
     def _run_job(self, name: str, job: Mapping[str, Any]) -> JobResult:
-        needed = {one: self.results[one] for one in self._needs(name)}
-        values = self._values({one: result.as_context() for one, result in needed.items()})
-        context = Context(values, _join_status([one.result for one in needed.values()]))
+        needed = {job_name: self.results[job_name] for job_name in self._needs(name)}
+        values = self._values(
+            {job_name: result.as_context() for job_name, result in needed.items()}
+        )
+        context = Context(values, _join_status([result.result for result in needed.values()]))
         if not judge(job.get("if"), context):
             return JobResult("skipped")
         if name in self.forced:
@@ -72,12 +74,12 @@ class WorkflowRun:
             rows = list(expand_matrix(job.get("strategy", {}).get("matrix", {}), context))
         except ExpressionError as error:
             return JobResult("failure", error=str(error))
-        found = JobResult("success")
+        job_result = JobResult("success")
         for row in rows:
-            run = self._run_row(name, job, values, row, found)
-            found.runs.append(run)
-        found.result = _join_result([run.status for run in found.runs])
-        return found
+            run = self._run_row(name, job, values, row, job_result)
+            job_result.runs.append(run)
+        job_result.result = _join_result([run.status for run in job_result.runs])
+        return job_result
 
     def _values(self, needs: Mapping[str, Any]) -> dict[str, Any]:
         setting = self.setting
@@ -98,7 +100,7 @@ class WorkflowRun:
         job: Mapping[str, Any],
         values: Mapping[str, Any],
         row: Mapping[str, Any],
-        found: JobResult,
+        job_result: JobResult,
     ) -> JobRun:
         setting = self.setting
         for folder in (setting.workspace, setting.temp):
@@ -110,48 +112,53 @@ class WorkflowRun:
         defaults = (self.document.data.get("defaults"), job.get("defaults"))
         for default in defaults:
             run.shell = (default or {}).get("run", {}).get("shell", run.shell)
-        for one in (self.document.data.get("env", {}), job.get("env", {})):
-            rendered = render_value(one, run.context({}))
+        for variables in (self.document.data.get("env", {}), job.get("env", {})):
+            rendered = render_value(variables, run.context({}))
             run.env |= {key: to_string(value) for key, value in rendered.items()}
         if "uses" in job:
-            self._call(job, run, found)
+            self._call(job, run, job_result)
             return run
         steps = run.run_steps(job["steps"])
         context = run.context(steps)
         for key, text in job.get("outputs", {}).items():
-            found.outputs[key] = to_string(render_value(text, context))
+            job_result.outputs[key] = to_string(render_value(text, context))
         return run
 
-    def _call(self, job: Mapping[str, Any], run: JobRun, found: JobResult) -> None:
+    def _call(self, job: Mapping[str, Any], run: JobRun, job_result: JobResult) -> None:
         """A reusable workflow of this repository."""
         document = read_document(ROOT / job["uses"].removeprefix("$/"))
         declared = document.triggers["workflow_call"] or {}
-        given = render_value(job.get("with", {}), run.context({}))
-        inputs = {key: one.get("default", "") for key, one in declared.get("inputs", {}).items()}
-        assert not given.keys() - inputs.keys(), f"no such inputs: {given.keys() - inputs.keys()}"
+        rendered = render_value(job.get("with", {}), run.context({}))
+        inputs = {
+            key: declaration.get("default", "")
+            for key, declaration in declared.get("inputs", {}).items()
+        }
+        assert not rendered.keys() - inputs.keys(), (
+            f"no such inputs: {rendered.keys() - inputs.keys()}"
+        )
         for inner_job in document.jobs.values():
             wider = set(inner_job["permissions"].items()) - set(run.permissions.items())
             assert not wider, f"the caller's job does not allow {wider}"
-        inner = WorkflowRun(document, self.setting, {**inputs, **given}, self.prepare)
+        inner = WorkflowRun(document, self.setting, {**inputs, **rendered}, self.prepare)
         results = inner.run()
         run.status = _join_result([result.result for result in results.values()])
-        found.runs += [one for result in results.values() for one in result.runs]
+        job_result.runs += [run_of_job for result in results.values() for run_of_job in result.runs]
 
 
 def expand_matrix(matrix: Any, context: Context) -> Iterator[dict[str, Any]]:
     """The rows of a matrix; one empty row where there is none. Raises ExpressionError."""
-    given = render_value(matrix, context)
-    if given == {}:
+    rendered = render_value(matrix, context)
+    if rendered == {}:
         yield {}
         return
-    if not isinstance(given, Mapping):
+    if not isinstance(rendered, Mapping):
         raise ExpressionError("a matrix that is not an object")
-    axes = {key: value for key, value in given.items() if key not in {"include", "exclude"}}
+    axes = {key: value for key, value in rendered.items() if key not in {"include", "exclude"}}
     rows = [dict(zip(axes, row, strict=True)) for row in itertools.product(*axes.values())]
-    found = [row for row in rows if row] + [dict(row) for row in given.get("include", [])]
-    if not found:
+    combinations = [row for row in rows if row] + [dict(row) for row in rendered.get("include", [])]
+    if not combinations:
         raise ExpressionError("Matrix must define at least one vector")
-    yield from found
+    yield from combinations
 
 
 def _join_status(results: list[str]) -> str:

@@ -39,7 +39,7 @@ def serve(sdk: Workspace, server: BadServer, *names: str, **how: object) -> None
     server.files["good"] = server.files.get("good", pack_zip(FILES))
     sdk.archive.write_bytes(server.files["good"])
     urls = [server.url(name) for name in names]
-    how = {"added": "", "more": COMPONENTS, "layout": LAYOUT, **how}
+    how = {"added": "", "tables": COMPONENTS, "layout": LAYOUT, **how}
     sdk.describe(*urls, **how)  # type: ignore[arg-type]
 
 

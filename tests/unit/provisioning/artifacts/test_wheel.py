@@ -67,7 +67,7 @@ def test_wheel_from_pip_that_is_not_the_pinned_one_is_refused(
     unpinned = of(job.request, sha256="")
     with pytest.raises(IntegrityError, match="sha256"):
         obtain(job, unpinned)
-    assert len(pip.asked) == 1
+    assert len(pip.commands) == 1
 
 
 @pytest.mark.parametrize("mirrored", [None, GOOD[:-1], GOOD])
@@ -80,7 +80,7 @@ def test_mirror_of_the_user_is_asked_before_pip(
         write(mirror / made.WHEEL, mirrored)
     monkeypatch.setenv("QNN_CI_MIRROR", mirror.as_uri())
     assert obtain(job).read_bytes() == GOOD
-    assert len(pip.asked) == (mirrored != GOOD)
+    assert len(pip.commands) == (mirrored != GOOD)
     (copy,) = wheel.mirror(job, sdk.root / "home")
     assert (copy.read_bytes(), stat.S_IMODE(copy.stat().st_mode)) == (GOOD, 0o644)
 
