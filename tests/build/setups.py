@@ -13,15 +13,15 @@ from ci.cases.policy import read_emulator_policy
 ASKED = {field.name for field in fields(Options)}
 
 
-def make_options(lane: str = "emulator", **fields_given: Any) -> Options:
+def make_options(lane: str = "emulator", **values: Any) -> Options:
     """Options with this project's policy for ``lane``, and 9 s for each job."""
-    policy = fields_given.pop("policy", None) or read_emulator_policy(lane=lane)
-    return Options(**{"policy": policy, "timeout_s": 9.0, **fields_given})
+    policy = values.pop("policy", None) or read_emulator_policy(lane=lane)
+    return Options(**{"policy": policy, "timeout_s": 9.0, **values})
 
 
-def make_setup(work: Path, engine: Any, runner: Any, pool: Any, **fields_given: Any) -> Setup:
-    """A setup whose fields, and those of its options, are ``fields_given``."""
-    options_given = {name: fields_given.pop(name) for name in ASKED & fields_given.keys()}
-    options = fields_given.pop("options", None) or make_options(**options_given)
-    setup_fields = {"cache": work / "cache", "work": work / "work", **fields_given}
+def make_setup(work: Path, engine: Any, runner: Any, pool: Any, **values: Any) -> Setup:
+    """A setup whose fields, and those of its options, are ``values``."""
+    option_values = {name: values.pop(name) for name in ASKED & values.keys()}
+    options = values.pop("options", None) or make_options(**option_values)
+    setup_fields = {"cache": work / "cache", "work": work / "work", **values}
     return Setup(options=options, engine=engine, runner=runner, pool=pool, **setup_fields)

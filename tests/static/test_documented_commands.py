@@ -229,7 +229,9 @@ def test_every_verb_named_in_a_message_exists() -> None:
     }
     assert ("provisioning/verbs/path.py", "qnn-ci", "fetch") in named
     assert {
-        verb_named for verb_named in named if verb_named[2] not in VERBS[verb_named[1]]
+        place_and_verb
+        for place_and_verb in named
+        if place_and_verb[2] not in VERBS[place_and_verb[1]]
     } == set()
 
 

@@ -131,9 +131,9 @@ def test_hints_are_of_qnn_ci_unless_only_nox_can_do_it() -> None:
         if "nox -s" in hint and "/snapshots/" not in file
     }
     assert {
-        hint_of_nox
-        for hint_of_nox in of_nox
-        if Command("", hint_of_nox[1]).sessions[0] not in NOX_ONLY
+        file_and_hint
+        for file_and_hint in of_nox
+        if Command("", file_and_hint[1]).sessions[0] not in NOX_ONLY
     } == set()
     assert of_nox
 
@@ -160,7 +160,7 @@ def test_messages_that_pages_quote_have_the_quoted_commands() -> None:
     }
     assert quoted
     assert {
-        quoted_command for quoted_command in quoted if not is_printed(quoted_command[1])
+        page_and_command for page_and_command in quoted if not is_printed(page_and_command[1])
     } == set()
     (command,) = list_quoted("```error\nlost\n  fix: run `qnn-ci gone\n--to DIR`\n```\n")
     assert not is_printed(command)
@@ -176,7 +176,9 @@ def test_pages_and_headings_that_messages_name_exist() -> None:
         named.update((path.name, link) for link in PAGE.findall(path.read_text("utf-8")))
     assert named
     assert {
-        link_named for link_named in named if not leads_somewhere(link_named[1], ROOT / "README.md")
+        file_and_link
+        for file_and_link in named
+        if not leads_somewhere(file_and_link[1], ROOT / "README.md")
     } == set()
 
 

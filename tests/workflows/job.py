@@ -234,16 +234,16 @@ class JobRun:
         return ROOT / folder_and_version.partition("@")[0] if separator else None
 
     def _run_composite(
-        self, action: Document, inputs_given: Mapping[str, str], env: Mapping[str, str]
+        self, action: Document, passed_inputs: Mapping[str, str], env: Mapping[str, str]
     ) -> Mapping[str, str]:
         data = action.data
         inputs = {
-            name: inputs_given.get(
+            name: passed_inputs.get(
                 name, to_string(render_value(declared.get("default", ""), self.context({})))
             )
             for name, declared in data.get("inputs", {}).items()
         }
-        if unknown := inputs_given.keys() - inputs.keys():
+        if unknown := passed_inputs.keys() - inputs.keys():
             self.heard.hear(f"::warning::Unexpected input(s) {', '.join(sorted(unknown))}")
         needed = (name for name, declared in data["inputs"].items() if declared.get("required"))
         if missing := [name for name in needed if not inputs[name]]:

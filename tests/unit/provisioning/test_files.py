@@ -301,11 +301,11 @@ def test_a_full_disk_is_named_wherever_it_is_in_the_chain(number: int, named: st
             outer = ValueError("later")
             setattr(outer, "__context__" if how == "context" else "__cause__", error)
             error = outer
-        error_shown = explain_no_room(error)
-        assert error_shown
+        explained = explain_no_room(error)
+        assert explained
         place = named or tempfile.gettempdir()
-        assert error_shown.what == f"there is no space left for {place}"
-        assert error_shown.fix == "free some space, or choose a disk with enough free space"
+        assert explained.what == f"there is no space left for {place}"
+        assert explained.fix == "free some space, or choose a disk with enough free space"
     assert explain_no_room(None) is None
     circular = ValueError("seven")
     circular.__cause__ = circular

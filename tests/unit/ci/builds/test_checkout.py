@@ -81,9 +81,9 @@ def test_every_missing_module_is_named_with_the_options_that_need_it(
     monkeypatch: pytest.MonkeyPatch, present: str, defines: dict[str, str], missing: str, fix: str
 ) -> None:
     def ask(_: Path, modules: tuple[str, ...]) -> Any:
-        modules_found = {name: name in present.split() for name in modules}
+        presence = {name: name in present.split() for name in modules}
         return SimpleNamespace(
-            modules=modules_found, tag=".cpython-312-x86_64-linux", version=(3, 12, 1)
+            modules=presence, tag=".cpython-312-x86_64-linux", version=(3, 12, 1)
         )
 
     monkeypatch.setattr(checkout, "ask_python", ask)

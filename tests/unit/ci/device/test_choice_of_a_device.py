@@ -59,7 +59,7 @@ def make_bundle(target: Target = Target.ANDROID, *socs: str) -> Bundle:
 
 
 @pytest.mark.parametrize(
-    ("facts", "target", "words_shown"),
+    ("facts", "target", "expected_words"),
     [
         (PHONE, Target.ANDROID, ()),
         (BOARD, Target.LINUX, ("QCS9100", "SM8550, SM8650", "--soc QCS9100")),
@@ -79,13 +79,15 @@ def make_bundle(target: Target = Target.ANDROID, *socs: str) -> Bundle:
     ],
 )
 def test_a_device_is_refused_before_anything_is_sent(
-    facts: DeviceFacts, target: Target, words_shown: tuple[str, ...]
+    facts: DeviceFacts, target: Target, expected_words: tuple[str, ...]
 ) -> None:
     device = Device("adb:1", (), "/p")
-    error = UnfitError if "--place" not in words_shown else StoreError
-    with pytest.raises(error) if words_shown else nullcontext() as caught:
+    error = UnfitError if "--place" not in expected_words else StoreError
+    with pytest.raises(error) if expected_words else nullcontext() as caught:
         deploy.require_match(device, facts, make_bundle(target))
-    assert not words_shown or all(word in str(caught.value) for word in ("adb:1", *words_shown))
+    assert not expected_words or all(
+        word in str(caught.value) for word in ("adb:1", *expected_words)
+    )
 
 
 FOUND = {

@@ -94,9 +94,9 @@ RUNS = (90.0, 50.0, 1.0, 2.0, 50.0, 50.0, 3.0, 4.0)  # two sets of 2 + 2
 def test_the_first_run_and_warm_up_runs_are_left_out_of_the_times(
     start: Start, warm_up: int, iteration: int, figures: dict[str, Any]
 ) -> None:
-    figures_found = summarize_starts([start], warm_up=warm_up, iteration=iteration, emulated=True)
-    assert figures_found.emulated
-    assert {name: getattr(figures_found, name) for name in figures} == {
+    summary = summarize_starts([start], warm_up=warm_up, iteration=iteration, emulated=True)
+    assert summary.emulated
+    assert {name: getattr(summary, name) for name in figures} == {
         name: value if value is None else pytest.approx(value) for name, value in figures.items()
     }
 
@@ -114,14 +114,14 @@ def test_device_figures_have_the_median_and_spread_over_starts() -> None:
     assert figures.peak_memory_bytes == 300
     assert (figures.before, figures.after) == (cool, hot)
     for some, throttled in ((starts[:1], True), (starts[1:], True), (starts[2:], False)):
-        figures_of_some = summarize_starts(some, warm_up=0, iteration=4, emulated=False)
-        assert figures_of_some.throttled is throttled  # before a start counts, too
+        summary = summarize_starts(some, warm_up=0, iteration=4, emulated=False)
+        assert summary.throttled is throttled  # before a start counts, too
 
 
 def test_the_nearness_to_emulator_outputs_is_sqnr_and_share_of_equal_bits() -> None:
     reference = np.array([[1, 2], [3, 4]], np.float32)
-    equal_outputs = find_nearness([(reference, reference.copy())])
-    assert (equal_outputs.sqnr_db, equal_outputs.equal) == (np.inf, 1)
+    nearness = find_nearness([(reference, reference.copy())])
+    assert (nearness.sqnr_db, nearness.equal) == (np.inf, 1)
     other_outputs = reference.copy()
     other_outputs[1, 1] += 0.5
     near = find_nearness([(reference, reference), (reference, other_outputs)])

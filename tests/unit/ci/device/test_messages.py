@@ -53,10 +53,10 @@ def refuse(place: Path) -> dict[str, Callable[[], object]]:
     stage(["SM8650"], runner, [runtime], place / "whole", progress=Progress())
     record = json.loads((place / "whole" / BUNDLE).read_text())
 
-    def staging(socs: str, runner_given: Path = runner, out: str = "out", **options: Any) -> Any:
+    def staging(socs: str, runner_path: Path = runner, out: str = "out", **options: Any) -> Any:
         progress = Progress()
         return lambda: stage(
-            [socs], runner_given, [runtime], place / out, progress=progress, **options
+            [socs], runner_path, [runtime], place / out, progress=progress, **options
         )
 
     def read(**changes: Any) -> Callable[[], object]:

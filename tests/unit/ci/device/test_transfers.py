@@ -62,10 +62,10 @@ def bundle(tmp_path: Path) -> Path:
         path = place / FILES / name
         path.write_text(f"the bytes of {name}")
         rows.append(BundleFile(name, hash_file(path), path.stat().st_size))
-    bundle_written = Bundle(
+    new_bundle = Bundle(
         target=Target.LINUX, socs=("SM8650",), runner="runner", qnn="", files=tuple(rows)
     )
-    write_json(place / BUNDLE, msgspec.to_builtins(bundle_written))
+    write_json(place / BUNDLE, msgspec.to_builtins(new_bundle))
     return place
 
 

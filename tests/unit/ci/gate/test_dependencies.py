@@ -77,14 +77,18 @@ def test_dependency_groups_include_the_groups_that_they_name() -> None:
 
 def test_the_dependencies_of_a_session_start_from_its_record_and_rule() -> None:
     sessions = RULES.sessions | {"wheels": SessionRule(roots=("docs/*.md", "ci/verbs/b*.py"))}
-    sessions_found = read_facts(MemoryTree(FILES), replace(RULES, sessions=sessions), {}).sessions
-    starts = {path for path, parent in sessions_found["wheels"].reach.parents.items() if not parent}
-    assert (starts, sessions_found["wheels"].is_known) == (
+    inputs_by_session = read_facts(
+        MemoryTree(FILES), replace(RULES, sessions=sessions), {}
+    ).sessions
+    starts = {
+        path for path, parent in inputs_by_session["wheels"].reach.parents.items() if not parent
+    }
+    assert (starts, inputs_by_session["wheels"].is_known) == (
         {"docs/emulator.md", "ci/verbs/build.py"},
         True,
     )
-    assert not sessions_found["test_onnx"].is_known
-    android = sessions_found["build_android"]
+    assert not inputs_by_session["test_onnx"].is_known
+    android = inputs_by_session["build_android"]
     assert android.explain("ci/builds/builder.py") == "read by ci/verbs/build.py"
     assert android.explain("manifests/targets.toml") == "the recorded run of the session opened it"
     assert [*android.uses] == [

@@ -100,11 +100,11 @@ def test_a_pass_is_doubted_if_its_own_row_misses_a_limit_or_figure() -> None:
 
 def report_of(*cases: Case, controls: int = 1, **fields: Any) -> Report:
     kind = {"kind": ControlKind.ZEROS, "rejected": True}
-    controls_made = [
+    rejected_controls = [
         Control(model=case.model, scheme=case.scheme, soc=case.soc, **kind)
         for case in cases[:controls]
     ]
-    return make_report(cases, controls_made, thresholds=(RULE,), **fields)
+    return make_report(cases, rejected_controls, thresholds=(RULE,), **fields)
 
 
 def test_a_doubt_names_its_case_and_a_missing_control() -> None:

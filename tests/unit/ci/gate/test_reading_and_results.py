@@ -228,9 +228,9 @@ def test_the_exit_code_and_reports_of_a_job_are_read(
     tmp_path: Path, code: bytes | None, junit: bytes | None, result: JobResult
 ) -> None:
     folder = leave(tmp_path / "f", code, junit)
-    result_read = read_result(folder, JOB)
-    fault = result_read.fault.replace(f"{folder}/reports/unit/junit.xml", "FILE")
-    assert dataclasses.replace(result_read, fault=fault) == result
+    job_result = read_result(folder, JOB)
+    fault = job_result.fault.replace(f"{folder}/reports/unit/junit.xml", "FILE")
+    assert dataclasses.replace(job_result, fault=fault) == result
     for job in (None, replace(JOB, report="")):
         assert read_result(folder, job) == JobResult(result.exit_code)
 

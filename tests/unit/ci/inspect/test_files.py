@@ -129,21 +129,21 @@ def test_inspect_fails_if_a_file_is_damaged(
 def test_library_for_a_phone_has_its_build_needs_and_api_level(tmp_path: Path) -> None:
     path = tmp_path / "libQnnSystem.so"
     path.write_bytes(library(path.name))
-    library_read = inspect_file(path).library
-    assert library_read
+    library_facts = inspect_file(path).library
+    assert library_facts
     assert (
-        library_read.machine,
-        library_read.hexagon,
-        library_read.api_level,
-        library_read.align,
+        library_facts.machine,
+        library_facts.hexagon,
+        library_facts.api_level,
+        library_facts.align,
     ) == ("aarch64", 0, 30, 16384)
-    assert library_read.build.startswith(f"v{library_read.qnn}.")
-    assert library_read.qnn.count(".") == 2
-    assert (library_read.soname, library_read.needed) == (path.name, read_elf(path).needed)
+    assert library_facts.build.startswith(f"v{library_facts.qnn}.")
+    assert library_facts.qnn.count(".") == 2
+    assert (library_facts.soname, library_facts.needed) == (path.name, read_elf(path).needed)
     renamed = inspect_file(path.rename(tmp_path / "libother.so")).library
-    assert renamed == library_read
+    assert renamed == library_facts
     path.write_bytes(
-        library(path.name).replace(library_read.build.encode(), b" " * len(library_read.build))
+        library(path.name).replace(library_facts.build.encode(), b" " * len(library_facts.build))
     )
     without_build = inspect_file(path).library
     assert without_build

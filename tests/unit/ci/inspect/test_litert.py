@@ -75,8 +75,15 @@ def test_flexbuffers_are_read_as_they_were_written(values: dict[str, int | str])
 
 
 def test_data_that_is_no_flexbuffer_is_refused() -> None:
-    whole = make_flexbuffer({"bytecode_offset": 7, "name": "x"})
-    for data in (b"", b"\0\0", bytes(99), whole[:-1], whole[:-3] + b"\xff\x26\x01", whole[20:]):
+    complete = make_flexbuffer({"bytecode_offset": 7, "name": "x"})
+    for data in (
+        b"",
+        b"\0\0",
+        bytes(99),
+        complete[:-1],
+        complete[:-3] + b"\xff\x26\x01",
+        complete[20:],
+    ):
         with pytest.raises(struct.error):
             read_flexbuffer(data)
 

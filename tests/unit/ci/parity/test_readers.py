@@ -697,8 +697,8 @@ def test_a_source_without_extension_resolves_in_cmakes_order(
     assert differences == ({("unlisted-file", f"p/{unlisted}")} if unlisted else set())
 
 
-def reasons(report_read: ParityReport) -> str:
-    return "".join(row.reason for row in report_read.not_evaluated)
+def reasons(parity_report: ParityReport) -> str:
+    return "".join(row.reason for row in parity_report.not_evaluated)
 
 
 # What files use, and what moves

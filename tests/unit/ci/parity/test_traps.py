@@ -29,11 +29,11 @@ class Trap:
     expected: set[tuple[str, str]]
 
 
-def package(targets: str, cmake: str, *sources: str, **files_added: str) -> dict[str, str]:
+def package(targets: str, cmake: str, *sources: str, **other_files: str) -> dict[str, str]:
     """A tree with one package."""
     files = {"p/BUCK": MACRO, "p/targets.bzl": targets, "CMakeLists.txt": cmake}
     files.update(dict.fromkeys((f"p/{name}" for name in sources), "int x;\n"))
-    return files | files_added
+    return files | other_files
 
 
 BOTH = package(

@@ -88,16 +88,16 @@ def test_sdk_and_adaptor_are_chosen_by_argument_or_variable_alike(
     words = [word.replace("TMP", str(tmp_path)) for word in (qnn, adaptor)]
     for name, word in zip(("QNN_CI_SDK", "QNN_CI_ADAPTOR"), words, strict=True):
         monkeypatch.setenv(name, word if by_variable else "")
-    choice_read = read_choice() if by_variable else read_choice(*words)
+    qnn_choice = read_choice() if by_variable else read_choice(*words)
     expected_words = [word.replace("TMP", str(tmp_path)) for word in chosen]
-    assert choice_read == QnnChoice(*expected_words)
+    assert qnn_choice == QnnChoice(*expected_words)
     assert [os.environ.get(name, "") for name in ("QNN_CI_SDK", "QNN_CI_ADAPTOR")] == [
         expected_words[0] if qnn else "",
         expected_words[1],
     ]
-    assert (choice_read.profile, choice_read.is_usual) == (profile, usual)
+    assert (qnn_choice.profile, qnn_choice.is_usual) == (profile, usual)
     shown = [word.replace("TMP", str(tmp_path)) for word in options]
-    assert choice_read.options == dict(zip(("sdk", "adaptor"), shown, strict=True))
+    assert qnn_choice.options == dict(zip(("sdk", "adaptor"), shown, strict=True))
     assert read_choice("wheel", "wheel") == QnnChoice("wheel", "wheel")  # outranks the variable
 
 
