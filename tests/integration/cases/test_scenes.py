@@ -559,10 +559,10 @@ def test_every_case_text_of_the_scenes_reads_as_its_snapshot() -> None:
     assert len(dict(scenes)) == len(scenes)
     with tempfile.TemporaryDirectory() as folder:  # a long path would be cut from a headline
         text = "".join(
-            f"{name}\n{scene.show(Path(folder) / str(number))}".replace(
+            f"{name}\n{shown_scene.show(Path(folder) / str(number))}".replace(
                 f"{folder}/{number}", "PLACE"
             )
-            for number, (name, scene) in enumerate(scenes)
+            for number, (name, shown_scene) in enumerate(scenes)
         )
     text = re.sub(r"(suite/mlp\.py:)\d+|\d+ MiB are free", r"\1N", text)
     check_snapshot(Path(__file__).with_name("snapshots") / "scenes.txt", text)

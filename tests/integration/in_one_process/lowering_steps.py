@@ -379,7 +379,11 @@ def test_a_concatenated_input_has_the_range_of_the_concatenation(
     sets = tuple((draw(2, 8, seed=seed), draw(2, 8, seed=9 + seed)) for seed in range(3))
     model = Model("net", Cache(), sets, sets)
     nodes = quantize_model(model, Scheme.A8W8, "SM8650").graph.nodes
-    steps = [node.args[1] for node in nodes if "quantize_per_tensor" in str(node.target)]
+    steps = [
+        graph_node.args[1]
+        for graph_node in nodes
+        if "quantize_per_tensor" in str(graph_node.target)
+    ]
     cache_step, output_step = steps[0], steps[-1]
     assert cache_step == output_step
 

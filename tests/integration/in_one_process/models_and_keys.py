@@ -80,15 +80,15 @@ def numerics_kept() -> Iterator[None]:
 def test_numerics_are_fixed_before_a_model_computes(
     numerics_kept: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    numerics = []
+    settings_in_model = []
 
     def note(net: Any, x: Any) -> Any:
-        numerics.append((torch.backends.mkldnn.enabled, torch.get_num_threads()))
+        settings_in_model.append((torch.backends.mkldnn.enabled, torch.get_num_threads()))
         return x
 
     monkeypatch.setattr(model, "call_function", lambda _: (Net(note), (draw(),)))
     load_model("my.py:factory")
-    assert set(numerics) == {(False, 1)}
+    assert set(settings_in_model) == {(False, 1)}
     assert (THREADS, set(VARIABLES.values())) == (1, {"1"})
     torch.backends.mkldnn.enabled = True
     fix_numerics()

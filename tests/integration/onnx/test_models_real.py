@@ -55,11 +55,11 @@ def test_the_newest_accepted_ir_and_opset_are_those_of_onnxruntime(
 
 def weight(location: str = "", dims: Sequence[int] = SHAPE, **fields: Any) -> TensorProto:
     """w, with its data in a file if a ``location`` is given."""
-    tensor = TensorProto(name="w", dims=dims, data_type=1, **fields)
+    proto = TensorProto(name="w", dims=dims, data_type=1, **fields)
     if location:
-        tensor.data_location = TensorProto.EXTERNAL
-        tensor.external_data.add(key="location", value=location)
-    return tensor
+        proto.data_location = TensorProto.EXTERNAL
+        proto.external_data.add(key="location", value=location)
+    return proto
 
 
 def test_models_that_onnxruntime_loads_are_accepted(tmp_path: Path) -> None:

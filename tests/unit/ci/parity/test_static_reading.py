@@ -113,11 +113,11 @@ READINGS: dict[str, tuple[Files, list[tuple[str, list[str]]]]] = {
 def test_each_target_has_its_sources(read: Callable[[Files], CMakeFacts], name: str) -> None:
     files, expected = READINGS[name]
     facts = read(files)
-    sources = []
+    sources_of_targets = []
     for target in facts.targets:
         paths = sorted(entry.path for entry in target.srcs)
-        sources.append((target.directory, paths))
-    assert sorted(sources) == expected
+        sources_of_targets.append((target.directory, paths))
+    assert sorted(sources_of_targets) == expected
     assert facts.repeated == facts.not_evaluated == ()
 
 
