@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from msgspec import structs
 
@@ -78,19 +78,28 @@ class Mended:
         """Whether the case passes, or is refused as the policy expects."""
         return self.case.status is not Status.FAILED
 
-    def adopt(self, other: Mended, scheme: str) -> None:
-        """Take over the recipe and the verdict of another case, in another ``scheme`` or ""."""
-        self.recipe = structs.replace(other.recipe, scheme=scheme)
-        self.case = other.case
+    def take_best(self) -> None:
+        """Take over the best recipe of the search, and its verdict."""
         if self.search:
-            self.search.attempts[self.recipe.rewrites] = other.attempt
+            self.recipe, self.case = self.search.best.recipe, self.search.best.case
+
+    def adopt(self, source: Mended, scheme: str) -> None:
+        """Take over the recipe and the verdict of another case, in another ``scheme`` or ""."""
+        self.recipe = structs.replace(source.recipe, scheme=scheme)
+        self.case = source.case
+        if self.search:
+            self.search.attempts[self.recipe.rewrites] = source.attempt
 
     @property
     def attempt(self) -> Attempt:
         """Return what the recipe does to the float32 model."""
         names = self.recipe.rewrites
-        known = self.search.attempts if self.search else {}
-        return known.get(names, Attempt(names=names))
+        attempts = self.search.attempts if self.search else {}
+        return attempts.get(names, Attempt(names=names))
+
+
+# A search that waits for the answer to its question
+Waiting: TypeAlias = tuple[Mended, Generator[Question, Answer, None], Question]
 
 
 @dataclass
@@ -110,49 +119,46 @@ class Mending:
         """Judge the cases, search recipes for the red ones, and choose the same recipe for all
         schemes of a model if that makes none of them red."""
         self.progress.step(f"  judge {count(len(specs), 'case')} as they are")
-        found = [Mended(spec, case) for spec, case in zip(specs, self.judge(specs), strict=True)]
-        red = [mended for mended in found if mended.before.status is Status.FAILED]
-        for one in red:
-            one.search = self.start(one, found)
+        cases = [Mended(spec, case) for spec, case in zip(specs, self.judge(specs), strict=True)]
+        red = [mended for mended in cases if mended.before.status is Status.FAILED]
+        for mended in red:
+            mended.search = self.start(mended, cases)
         self.search_all(red)
-        for alike in group_models(found):
-            self.unify(alike)
-            self.fall_back(alike)
-            self.join_schemes(alike)
-        return found
+        for cases_of_model in group_models(cases):
+            self.unify(cases_of_model)
+            self.fall_back(cases_of_model)
+            self.join_schemes(cases_of_model)
+        return cases
 
-    def start(self, one: Mended, found: Sequence[Mended] = ()) -> Search:
-        """Return the search for a red case, one of those that were ``found``. A case whose entry
-        has its own quantizing options keeps its schemes. A node on the CPU gets no other precision,
-        and no scheme in which the model has nodes on the CPU, too."""
-        scheme, policy = one.spec.scheme.base, self.setup.options.policy
-        table = read_rewrites("onnx" if one.spec.is_file else "torch")
-        entry = policy.models.get(one.spec.model)
-        chosen = {name for name, _ in one.spec.source.choices.chosen()}
-        is_plain = chosen.isdisjoint(QUANTIZING) and not (entry and entry.mixtures)
-        recipe = scheme.recipe
+    def start(self, mended: Mended, cases: Sequence[Mended] = ()) -> Search:
+        """Return the search for a red case, one of ``cases``. A case whose entry has its own
+        quantizing options keeps its schemes. A node on the CPU gets no other precision, and no
+        scheme in which the model has nodes on the CPU, too."""
+        spec, policy = mended.spec, self.setup.options.policy
+        scheme = spec.scheme.base
+        rows = read_rewrites("onnx" if spec.is_file else "torch")
+        entry = policy.models.get(spec.model)
+        chosen_options = {name for name, _ in spec.source.choices.chosen()}
+        is_plain = chosen_options.isdisjoint(QUANTIZING) and not (entry and entry.mixtures)
+        quantization = scheme.recipe
         # Other observers may help if the range decides, only with 8 bits.
-        is_coarse = recipe.activation_bits == 8 and not recipe.training_steps
+        is_coarse = quantization.activation_bits == 8 and not quantization.training_steps
         # The precision of parts can be chosen with ExecuTorch, but not in blocks.
-        has_parts = bool(recipe.dtype) and not recipe.block
-        other = find_alternatives(scheme)
-        whole = [one.value for one in other.whole if is_plain and one in policy.schemes]
-        on_cpu = is_on_cpu(one.before)
-        if on_cpu:
-            same = [
-                peer for peer in found if replace(peer.spec, scheme=one.spec.scheme) == one.spec
-            ]
-            hopeless = {peer.spec.scheme.value for peer in same if is_on_cpu(peer.before)}
-            whole = [name for name in whole if name not in hopeless]
+        has_parts = bool(quantization.dtype) and not quantization.block
+        alternatives = find_alternatives(scheme)
+        on_cpu = is_on_cpu(mended.before)
+        hopeless = list_hopeless(spec, cases) if on_cpu else set[str]()
+        schemes = [name.value for name in alternatives.whole if is_plain and name in policy.schemes]
+        can_mix = is_plain and bool(alternatives.finer) and has_parts
         return Search(
-            one.before,
-            [row for row in table if row.helps_in(scheme)],
+            mended.before,
+            [row for row in rows if row.helps_in(scheme)],
             self.approximate,
-            faults=is_plain and bool(other.around) and not on_cpu,
-            mixes=is_plain and bool(other.finer) and has_parts and not recipe.training_steps,
-            observers=OBSERVERS[one.spec.is_file] if is_plain and is_coarse else (),
-            schemes=whole,
-            floor_db=self.find_floor(one.spec),
+            faults=is_plain and bool(alternatives.around) and not on_cpu,
+            mixes=can_mix and not quantization.training_steps,
+            observers=OBSERVERS[spec.is_file] if is_plain and is_coarse else (),
+            schemes=[scheme for scheme in schemes if scheme not in hopeless],
+            floor_db=self.find_floor(spec),
         )
 
     @property
@@ -175,46 +181,53 @@ class Mending:
     def search_all(self, red: Sequence[Mended]) -> None:
         """Run the searches side by side: answer the questions of all of them, then take the
         next."""
-        running = [(mended, mended.search.run()) for mended in red if mended.search]
-        asked = [(one, search, advance(search, None)) for one, search in running]
-        while waiting := [(one, search, each) for one, search, each in asked if each]:
+        waiting: list[Waiting] = []
+        for mended in red:
+            if mended.search:
+                waiting += continue_search(mended, mended.search.run(), None)
+        while waiting:
             if time.monotonic() > self.deadline:
-                for one, *_ in waiting:
-                    one.ended = TIME_IS_UP
+                for mended, *_ in waiting:
+                    mended.ended = TIME_IS_UP
                 break
-            answers = self.answer([(one, question) for one, _, question in waiting])
-            asked = [
-                (one, search, None if answer is None else advance(search, answer))
-                for (one, search, _), answer in zip(waiting, answers, strict=True)
-            ]
-        for one in red:
-            if one.search:
-                one.recipe, one.case = one.search.best.recipe, one.search.best.case
+            answers = self.answer([(mended, question) for mended, _, question in waiting])
+            answered = zip(waiting, answers, strict=True)
+            waiting = []
+            for (mended, search, _), answer in answered:
+                if answer is not None:
+                    waiting += continue_search(mended, search, answer)
+        for mended in red:
+            mended.take_best()
 
-    def answer(self, asked: Sequence[tuple[Mended, Question]]) -> list[Answer]:
+    def answer(self, questions: Sequence[tuple[Mended, Question]]) -> list[Answer]:
         """Return the answers to questions. The answer is None if the model cannot be surveyed,
         which ends the search of its case."""
-        surveys = [(one.spec, each.recipes) for one, each in asked if isinstance(each, Survey)]
-        judging = [(one, each.recipe) for one, each in asked if isinstance(each, Judge)]
-        for one, recipe in judging:
-            if (one.spec, recipe) not in self.verdicts:
-                self.progress.step(f"  {one.before.name}: try {recipe}")
-        failures = self.try_all(surveys)
-        self.judge_recipes([(one.spec, recipe) for one, recipe in judging])
-        mixing = [(one, each) for one, each in asked if isinstance(each, Mix)]
-        mixed = iter(self.run_jobs([partial(self.find_mixtures, *pair) for pair in mixing]))
-        answers: list[Answer] = []
-        for one, question in asked:
-            if isinstance(question, Mix):
-                answers.append(next(mixed))
+        surveys, recipes, mixes = [], [], []
+        for mended, question in questions:
+            if isinstance(question, Survey):
+                surveys.append((mended.spec, question.recipes))
             elif isinstance(question, Judge):
-                answers.append(self.verdicts[one.spec, question.recipe])
-            elif failure := failures.get(one.spec.reference):
+                recipes.append((mended.spec, question.recipe))
+                if recipes[-1] not in self.verdicts:
+                    self.progress.step(f"  {mended.before.name}: try {question.recipe}")
+            else:
+                mixes.append((mended, question))
+        failures = self.try_all(surveys)
+        self.judge_recipes(recipes)
+        mixtures = iter(self.run_jobs([partial(self.find_mixtures, *mix) for mix in mixes]))
+
+        answers: list[Answer] = []
+        for mended, question in questions:
+            if isinstance(question, Mix):
+                answers.append(next(mixtures))
+            elif isinstance(question, Judge):
+                answers.append(self.verdicts[mended.spec, question.recipe])
+            elif failure := failures.get(mended.spec.reference):
                 is_late = time.monotonic() > self.deadline
-                one.ended = TIME_IS_UP if is_late else f"no rewrite can be tried: {failure}"
+                mended.ended = TIME_IS_UP if is_late else f"no rewrite can be tried: {failure}"
                 answers.append(None)
             else:
-                keys = [self.name(one.spec, names) for names in question.recipes]
+                keys = [self.name(mended.spec, names) for names in question.recipes]
                 answers.append([self.attempts[key] for key in keys])
         return answers
 
@@ -223,52 +236,53 @@ class Mending:
         return run_tasks(tasks, self.setup.options.jobs, abort=self.setup.pool.close)
 
     def name(self, spec: CaseSpec, names: tuple[str, ...]) -> tuple[str, Source, tuple[str, ...]]:
+        """Return the key of ``attempts`` for a model with rewrites, the same in all schemes."""
         return spec.reference, spec.source, names
 
     def try_all(
-        self, wanted: Sequence[tuple[CaseSpec, Sequence[tuple[str, ...]]]]
+        self, surveys: Sequence[tuple[CaseSpec, Sequence[tuple[str, ...]]]]
     ) -> dict[str, str]:
         """Apply recipes to models, one job per model. Return why it failed, by model."""
-        jobs: dict[tuple[str, Source], dict[tuple[str, ...], None]] = {}
-        for spec, recipes in wanted:
+        recipes_of: dict[tuple[str, Source], dict[tuple[str, ...], None]] = {}
+        for spec, recipes in surveys:
             for recipe in recipes:
                 if self.name(spec, recipe) not in self.attempts:
-                    jobs.setdefault((spec.reference, spec.source), {})[recipe] = None
+                    recipes_of.setdefault((spec.reference, spec.source), {})[recipe] = None
         self.setup.work.mkdir(parents=True, exist_ok=True)
         tasks = []
-        for number, (key, own) in enumerate(jobs.items()):
+        for number, (model, new_recipes) in enumerate(recipes_of.items()):
             log = self.setup.work / f"survey-{self.rounds}-{number}.log"
-            job = Trials(*key, tuple(own))
+            job = Trials(*model, tuple(new_recipes))
             tasks.append(partial(self.setup.pool.run, job, log, self.left_s, fresh=True))
         failures = {}
-        for (reference, source), done in zip(jobs, self.run_jobs(tasks), strict=True):
-            if done.failure:
-                failures[reference] = done.failure
-            for attempt in done.result or ():
+        for (reference, source), ended in zip(recipes_of, self.run_jobs(tasks), strict=True):
+            if ended.failure:
+                failures[reference] = ended.failure
+            for attempt in ended.result or ():
                 self.attempts[reference, source, attempt.names] = attempt
         return failures
 
-    def find_mixtures(self, one: Mended, question: Mix) -> Mixtures:
+    def find_mixtures(self, mended: Mended, question: Mix) -> Mixtures:
         """Return the parts of mixtures for a case, the cheapest first. There are none if the search
         for them fails."""
-        best = one.search.best.case if one.search else one.before
-        spec, limit_s, scheme = one.spec, self.left_s, one.spec.scheme.base
-        common = spec.reference, spec.source, question.rewrites, scheme
-        other = find_alternatives(scheme)
+        best = mended.search.best.case if mended.search else mended.before
+        spec, limit_s, scheme = mended.spec, self.left_s, mended.spec.scheme.base
+        model = spec.reference, spec.source, question.rewrites, scheme
+        alternatives = find_alternatives(scheme)
         job: FaultTrials | MixTrials
         if question.faulty:
             path = Path(self.prepare(spec, Recipe(rewrites=question.rewrites)).reference)
             lines = tuple(f"{place.file}:{place.line}" for place in best.findings[0].places)
-            job = FaultTrials(*common, other.around, lines, path if spec.is_file else None)
+            job = FaultTrials(*model, alternatives.around, lines, path if spec.is_file else None)
         else:
             target_db, reached_db = self.find_floor(spec), best.sqnr_db or 0.0
             if reached_db >= target_db:
                 target_db = reached_db + MORE_DB
-            finer = other.finer or scheme
+            finer = alternatives.finer or scheme
             self.progress.step(f"  {best.name}: find operators for {finer.value}")
-            numbers = spec.soc, target_db, max(self.left_s - FINISH_S, 0), question.observer
-            job = MixTrials(*common, finer, *numbers)
-        log = self.setup.work / f"mix-{self.rounds}-{one.spec.slug}.log"
+            search_s = max(self.left_s - FINISH_S, 0)
+            job = MixTrials(*model, finer, spec.soc, target_db, search_s, question.observer)
+        log = self.setup.work / f"mix-{self.rounds}-{spec.slug}.log"
         memory = self.setup.options.policy.memory_of(spec.model)
         ended = self.setup.pool.run(job, log, limit_s, fresh=True, max_bytes=memory)
         return () if ended.failure else tuple(ended.result)
@@ -279,15 +293,15 @@ class Mending:
 
     def judge_recipes(self, pairs: Sequence[tuple[CaseSpec, Recipe]]) -> list[Case]:
         """Return the verdicts on cases with recipes. None is judged twice."""
-        fresh = [pair for pair in pairs if pair not in self.verdicts and pair[1] != Recipe()]
-        cases = self.judge([self.prepare(*pair) for pair in fresh], self.left_s) if fresh else []
-        self.verdicts |= dict(zip(fresh, cases, strict=True))
+        new_pairs = [pair for pair in pairs if pair not in self.verdicts and pair[1] != Recipe()]
+        if new_pairs:
+            cases = self.judge([self.prepare(*pair) for pair in new_pairs], self.left_s)
+            self.verdicts |= dict(zip(new_pairs, cases, strict=True))
         return [self.verdicts[pair] for pair in pairs]
 
     def prepare(self, spec: CaseSpec, recipe: Recipe) -> CaseSpec:
         """Return a case with a recipe. Its model is a file in the scratch directory."""
-        given, reference = spec.source.choices, spec.source.reference
-        parts, observer = (*recipe.parts, *given.parts), recipe.observer or given.observer
+        user_choices, reference = spec.source.choices, spec.source.reference
         if recipe.rewrites:
             directory = self.setup.work / "nets"
             directory.mkdir(parents=True, exist_ok=True)
@@ -300,66 +314,117 @@ class Mending:
                 factory = Factory(NET, find_reference(spec), recipe.rewrites)
                 write_whole(path, make_source(directory, [factory]))
                 reference = f"{path}:{NET}"
-        scheme = Scheme(recipe.scheme) if recipe.scheme else spec.scheme
-        choices = structs.replace(given, parts=parts, observer=observer)
+        choices = structs.replace(
+            user_choices,
+            parts=(*recipe.parts, *user_choices.parts),  # a node belongs to the first
+            observer=recipe.observer or user_choices.observer,
+        )
         source = structs.replace(spec.source, reference=reference, choices=choices)
+        scheme = Scheme(recipe.scheme) if recipe.scheme else spec.scheme
         return replace(spec, source=source, scheme=scheme)
 
-    def unify(self, alike: Sequence[Mended]) -> None:
+    def unify(self, cases_of_model: Sequence[Mended]) -> None:
         """Give all schemes of a model the same recipe, if none of the green cases becomes red or
         worse."""
-        green = [mended for mended in alike if mended.is_green]
-        own = list(dict.fromkeys(mended.recipe for mended in green))
-        if len(own) < 2 or any(recipe.parts or recipe.scheme or recipe.observer for recipe in own):
+        green = [mended for mended in cases_of_model if mended.is_green]
+        recipes = list(dict.fromkeys(mended.recipe for mended in green))
+        if len(recipes) < 2:
             return
-        union = tuple(dict.fromkeys(name for recipe in own for name in recipe.rewrites))
-        tried = sorted((one for one in own if one.rewrites), key=lambda one: -len(one.rewrites))
-        for recipe in dict.fromkeys([*tried, Recipe(rewrites=union)]):
-            self.try_all([(mended.spec, [recipe.rewrites]) for mended in green])
-            names = [self.name(mended.spec, recipe.rewrites) for mended in green]
-            attempts = [*map(self.attempts.get, names)]
-            usable = all(attempt and attempt.applies and not attempt.fault for attempt in attempts)
-            if not usable or time.monotonic() > self.deadline:
+        if any(recipe.parts or recipe.scheme or recipe.observer for recipe in recipes):
+            return
+        self.verdicts |= {(mended.spec, mended.recipe): mended.case for mended in green}
+        for recipe in list_common(recipes):
+            attempts = self.try_in_all(green, recipe)
+            if not attempts or time.monotonic() > self.deadline:
                 continue
-            pairs = [(mended.spec, recipe) for mended in green]
-            self.verdicts |= {(mended.spec, mended.recipe): mended.case for mended in green}
             self.progress.step(f"  {green[0].before.model}: try {recipe} in all schemes")
-            cases = self.judge_recipes(pairs)
-            judged = zip(green, cases, strict=True)
-            if not any(
-                case.status is Status.FAILED or is_better(one.case, case) for one, case in judged
-            ):
-                for one, case, attempt in zip(green, cases, attempts, strict=True):
-                    one.recipe, one.case = recipe, case
-                    if one.search and attempt:
-                        one.search.attempts[recipe.rewrites] = attempt
-                return
+            verdicts = self.judge_recipes([(mended.spec, recipe) for mended in green])
+            if any(map(is_worse, verdicts, [mended.case for mended in green])):
+                continue
+            for mended, case, attempt in zip(green, verdicts, attempts, strict=True):
+                mended.recipe, mended.case = recipe, case
+                if mended.search:
+                    mended.search.attempts[recipe.rewrites] = attempt
+            return
 
-    def fall_back(self, alike: Sequence[Mended]) -> None:
+    def try_in_all(self, cases: Sequence[Mended], recipe: Recipe) -> list[Attempt]:
+        """Return what a recipe does to the float32 models of cases, or [] if it cannot be used for
+        all of them."""
+        self.try_all([(mended.spec, [recipe.rewrites]) for mended in cases])
+        attempts = []
+        for mended in cases:
+            attempt = self.attempts.get(self.name(mended.spec, recipe.rewrites))
+            if attempt is None or not attempt.applies or attempt.fault:
+                return []
+            attempts.append(attempt)
+        return attempts
+
+    def fall_back(self, cases_of_model: Sequence[Mended]) -> None:
         """Give a case for which nothing was found the cheapest other scheme in which the model is
         green."""
-        for mended in alike:
-            if mended.search and not mended.is_green and mended.search.is_about(OF_SCHEME):
-                same = [other for other in alike if other.spec.soc == mended.spec.soc]
-                good = {one.spec.scheme.value: one for one in same if self.is_good(one, mended)}
-                scheme = next(filter(good.__contains__, mended.search.schemes), "")
-                if scheme and not good[scheme].recipe.scheme:
-                    mended.adopt(good[scheme], scheme)
+        for mended in cases_of_model:
+            search = mended.search
+            if search is None or mended.is_green or not search.is_about(OF_SCHEME):
+                continue
+            green_cases = {}  # of the same SoC, by scheme
+            for peer in cases_of_model:
+                if peer.spec.soc == mended.spec.soc and self.is_good(peer, mended):
+                    green_cases[peer.spec.scheme.value] = peer
+            scheme = next(filter(green_cases.__contains__, search.schemes), "")
+            if scheme and not green_cases[scheme].recipe.scheme:
+                mended.adopt(green_cases[scheme], scheme)
 
-    def join_schemes(self, alike: Sequence[Mended]) -> None:
+    def join_schemes(self, cases_of_model: Sequence[Mended]) -> None:
         """Give a case that fell back to another scheme what was found for the model's case in that
         scheme, or the other way round if that case is red or below the limit of the first."""
-        for mended in alike:
-            for other in alike:
-                is_same = name_scheme(other) == mended.recipe.scheme and other is not mended
-                if is_same and other.spec.soc == mended.spec.soc:
-                    pair = (other, mended) if self.is_good(other, mended) else (mended, other)
-                    pair[1].adopt(pair[0], pair[1].recipe.scheme)
+        for mended in cases_of_model:
+            for peer in cases_of_model:
+                is_target = name_scheme(peer) == mended.recipe.scheme and peer is not mended
+                if not is_target or peer.spec.soc != mended.spec.soc:
+                    continue
+                if self.is_good(peer, mended):
+                    mended.adopt(peer, mended.recipe.scheme)
+                else:
+                    peer.adopt(mended, peer.recipe.scheme)
 
-    def is_good(self, other: Mended, one: Mended) -> bool:
-        """Return whether a case is green, also by the limit of the scheme of ``one``."""
-        reached_db = math.inf if other.case.sqnr_db is None else other.case.sqnr_db
-        return other.is_green and reached_db >= self.find_floor(one.spec)
+    def is_good(self, peer: Mended, mended: Mended) -> bool:
+        """Return whether a case, ``peer``, is green, also by the limit of the scheme of
+        ``mended``."""
+        reached_db = math.inf if peer.case.sqnr_db is None else peer.case.sqnr_db
+        return peer.is_green and reached_db >= self.find_floor(mended.spec)
+
+
+def continue_search(
+    mended: Mended, search: Generator[Question, Answer, None], answer: Answer
+) -> list[Waiting]:
+    """Answer a search's question, and return it with its next one, or [] if it has ended."""
+    question = advance(search, answer)
+    return [(mended, search, question)] if question else []
+
+
+def is_worse(case: Case, reference: Case) -> bool:
+    """Return whether a verdict is red, or worse than the green one for ``reference``."""
+    return case.status is Status.FAILED or is_better(reference, case)
+
+
+def list_common(recipes: Sequence[Recipe]) -> list[Recipe]:
+    """Return the recipes to try for all schemes of a model, whose cases have different ones: each
+    of them with rewrites, the longest first, then the rewrites of all together."""
+    rewriting = [recipe for recipe in recipes if recipe.rewrites]
+    rewriting.sort(key=lambda recipe: -len(recipe.rewrites))
+    union = tuple(dict.fromkeys(name for recipe in recipes for name in recipe.rewrites))
+    return [*dict.fromkeys([*rewriting, Recipe(rewrites=union)])]
+
+
+def list_hopeless(spec: CaseSpec, cases: Sequence[Mended]) -> set[str]:
+    """Return the schemes in which the model of a case, with the same options and on the same SoC,
+    has nodes on the CPU."""
+    hopeless = set()
+    for peer in cases:
+        is_same = replace(peer.spec, scheme=spec.scheme) == spec
+        if is_same and is_on_cpu(peer.before):
+            hopeless.add(peer.spec.scheme.value)
+    return hopeless
 
 
 def is_on_cpu(case: Case) -> bool:
@@ -367,9 +432,9 @@ def is_on_cpu(case: Case) -> bool:
     return any(finding.id == ON_CPU.id for finding in case.findings[:1])
 
 
-def name_scheme(one: Mended) -> str:
+def name_scheme(mended: Mended) -> str:
     """Return the scheme in which the policy judges a case."""
-    return one.recipe.scheme or one.spec.scheme.value
+    return mended.recipe.scheme or mended.spec.scheme.value
 
 
 def write_rewritten(spec: CaseSpec, recipe: Recipe, target: Path, timeout_s: float) -> None:
@@ -385,12 +450,17 @@ def _write_rewritten(reference: str, shapes: Any, rewrites: Sequence[str], targe
     OnnxFile(Path(reference), shapes).write(rewrites, target)
 
 
-def group_models(found: Sequence[Mended]) -> list[list[Mended]]:
+def group_models(cases: Sequence[Mended]) -> list[list[Mended]]:
     """Return the cases of each model that was mended."""
     groups: dict[tuple[str, Source], list[Mended]] = {}
-    for mended in found:
+    for mended in cases:
         groups.setdefault((mended.spec.model, mended.spec.source), []).append(mended)
-    return [group for group in groups.values() if any(each.recipe != Recipe() for each in group)]
+    return [group for group in groups.values() if is_mended(group)]
+
+
+def is_mended(cases: Sequence[Mended]) -> bool:
+    """Return whether a recipe was chosen for one of the cases."""
+    return any(mended.recipe != Recipe() for mended in cases)
 
 
 def find_reference(spec: CaseSpec) -> str:

@@ -73,43 +73,46 @@ class Mends(Struct, frozen=True, kw_only=True):
     schema_version: Literal[1] = 1
 
 
-def choose_exit(found: Sequence[Mended]) -> ExitCode:
+def choose_exit(cases: Sequence[Mended]) -> ExitCode:
     """Return FAILED if a case is still red, otherwise OK."""
-    return ExitCode.OK if all(mended.is_green for mended in found) else ExitCode.FAILED
+    return ExitCode.OK if all(mended.is_green for mended in cases) else ExitCode.FAILED
 
 
-def describe_case(one: Mended) -> MendedCase:
-    attempt, search = one.attempt, one.search
+def describe_case(mended: Mended) -> MendedCase:
+    """Return what was found for a case, as JSON has it."""
+    attempt, search = mended.attempt, mended.search
     steps = search.steps if search else ()
-    obstacle = next(map(show_brief, one.case.findings), one.case.headline)
+    obstacle = next(map(show_brief, mended.case.findings), mended.case.headline)
     return MendedCase(
-        model=one.spec.model,
-        scheme=one.spec.scheme.value,
-        soc=one.spec.soc,
-        result=name_result(one),
-        rewrites=one.recipe.rewrites,
-        parts=one.recipe.parts,
-        observer=one.recipe.observer,
+        model=mended.spec.model,
+        scheme=mended.spec.scheme.value,
+        soc=mended.spec.soc,
+        result=name_result(mended),
+        rewrites=mended.recipe.rewrites,
+        parts=mended.recipe.parts,
+        observer=mended.recipe.observer,
         difference=attempt.difference,
         changes=attempt.changes,
-        before=describe_step(Recipe(), one.before),
-        after=describe_step(one.recipe, one.case),
-        steps=tuple(describe_step(step.recipe, step.case, kept=step.kept) for step in steps),
-        obstacle="" if one.is_green else obstacle,
-        ended=one.ended,
+        before=describe_step(Recipe(), mended.before),
+        after=describe_step(mended.recipe, mended.case),
+        steps=tuple(describe_step(step.recipe, step.case, is_kept=step.is_kept) for step in steps),
+        obstacle="" if mended.is_green else obstacle,
+        ended=mended.ended,
         refused=dict(search.refused) if search else {},
     )
 
 
-def name_result(one: Mended) -> Result:
-    if one.before.status is not Status.FAILED:
+def name_result(mended: Mended) -> Result:
+    """Return the result of a case, see MendedCase."""
+    if mended.before.status is not Status.FAILED:
         return "green"
-    if one.is_green:
-        return "other scheme" if one.recipe.scheme else "mended"
-    return "improved" if one.recipe != Recipe() else "no remedy found"
+    if mended.is_green:
+        return "other scheme" if mended.recipe.scheme else "mended"
+    return "improved" if mended.recipe != Recipe() else "no remedy found"
 
 
-def describe_step(recipe: Recipe, case: Case, *, kept: bool = True) -> JudgedRecipe:
+def describe_step(recipe: Recipe, case: Case, *, is_kept: bool = True) -> JudgedRecipe:
+    """Return a judged recipe with the figures of its verdict."""
     simulation = case.estimate.simulation if case.estimate else None
     return JudgedRecipe(
         **structs.asdict(recipe),
@@ -121,7 +124,7 @@ def describe_step(recipe: Recipe, case: Case, *, kept: bool = True) -> JudgedRec
         cpu_nodes=case.fallback_nodes,
         size_bytes=case.pte_bytes,
         simulated_ms=simulation.ms if simulation else None,
-        kept=kept,
+        kept=is_kept,
     )
 
 
@@ -136,21 +139,20 @@ AXES = (
 def make_document(cases: Sequence[MendedCase]) -> Document:
     """Return a table with a row per step, and cards: what was changed where, and what is left."""
     names = name_models(case.model for case in cases)
-    titles = [f"{names[case.model]} {case.scheme} {case.soc}" for case in cases]
-    rows = [
-        Row((title, *_show_figures(step)), step.status.value)
-        for title, one in zip(titles, cases, strict=True)
-        for step in (one.before, *one.steps)
-    ]
-    head = HEAD if any(row.cells[-1] != "-" for row in rows) else HEAD[:-1]
-    cut = tuple(replace(row, cells=row.cells[: len(head)]) for row in rows)
+    rows, cards = [], []
+    for case in cases:
+        title = f"{names[case.model]} {case.scheme} {case.soc}"
+        steps = (case.before, *case.steps)
+        rows += [Row((title, *_show_figures(step)), step.status.value) for step in steps]
+        if case.result != "green":
+            plot = make_plot(case) if case.steps else None
+            cards.append(Card(case.result, title, tuple(_explain(case)), plot))
+
+    has_times = any(row.cells[-1] != "-" for row in rows)
+    head = HEAD if has_times else HEAD[:-1]
+    shown_rows = tuple(replace(row, cells=row.cells[: len(head)]) for row in rows)
     caption = "Each recipe that was judged. A step that did not help was undone"
-    table = Table("Steps", caption, head, cut, 2, frozenset(range(3, len(head))))
-    cards = tuple(
-        Card(one.result, title, tuple(_explain(one)), make_plot(one) if one.steps else None)
-        for title, one in zip(titles, cases, strict=True)
-        if one.result != "green"
-    )
+    table = Table("Steps", caption, head, shown_rows, 2, frozenset(range(3, len(head))))
     green = [case.result for case in cases].count("green")
     after = sum(case.after.status is not Status.FAILED for case in cases)
     result = f"{green} of {len(cases)} cases green before, {after} after"
@@ -170,34 +172,37 @@ def _show_figures(step: JudgedRecipe) -> tuple[str, ...]:
     )
 
 
-def _explain(one: MendedCase) -> Iterator[tuple[str, str]]:
-    alike: dict[tuple[str, str, str], list[str]] = {}
-    for change in one.changes:
+def _explain(case: MendedCase) -> Iterator[tuple[str, str]]:
+    """Yield the lines of a case's card: a label, or "", and a text."""
+    places_of: dict[tuple[str, str, str], list[str]] = {}  # of equal changes
+    for change in case.changes:
         place = change.place
-        where = f"{place.file}:{place.line}" if place else f"node {change.nodes[0]}"
-        alike.setdefault((change.rewrite, change.before, change.after), []).append(where)
-    for (rewrite, before, after), every in alike.items():
-        places = [*dict.fromkeys(every)]
-        more = f" and {len(places) - SHOWN} more" if len(places) > SHOWN else ""
-        times = f", {len(every)} times" if len(every) > 1 else ""
-        yield f"{', '.join(places[:SHOWN])}{more}", f"{rewrite}{times}"
+        shown_place = f"{place.file}:{place.line}" if place else f"node {change.nodes[0]}"
+        key = change.rewrite, change.before, change.after
+        places_of.setdefault(key, []).append(shown_place)
+    for (rewrite, before, after), shown_places in places_of.items():
+        # A line in a loop, or of a layer that is called again, is changed several times.
+        places = [*dict.fromkeys(shown_places)]
+        hidden = f" and {len(places) - SHOWN} more" if len(places) > SHOWN else ""
+        times = f", {len(shown_places)} times" if len(shown_places) > 1 else ""
+        yield f"{', '.join(places[:SHOWN])}{hidden}", f"{rewrite}{times}"
         yield from (("-", before), ("+", after))
-    if one.changes:
-        differ = f"differ by at most {one.difference:.1g} of their range"
-        yield "", f"float32 outputs {differ if one.difference else 'are equal up to rounding'}"
-    yield from ((part.node or part.module, part.scheme.value) for part in one.parts)
-    if one.after.scheme:
-        failed = [step.scheme for step in one.steps if step.scheme and not step.kept]
-        others = [scheme for scheme in dict.fromkeys(failed) if scheme != one.after.scheme]
-        tried = f"{', '.join(others)} failed; " if others else ""
-        yield "", f"{tried}{one.after.scheme} passes, the first of the schemes that were tried"
-    if one.after.status is not Status.FAILED:
+    if case.changes:
+        differ = f"differ by at most {case.difference:.1g} of their range"
+        yield "", f"float32 outputs {differ if case.difference else 'are equal up to rounding'}"
+    yield from ((part.node or part.module, part.scheme.value) for part in case.parts)
+    if case.after.scheme:
+        failed = [step.scheme for step in case.steps if step.scheme and not step.kept]
+        other_schemes = [name for name in dict.fromkeys(failed) if name != case.after.scheme]
+        tried = f"{', '.join(other_schemes)} failed; " if other_schemes else ""
+        yield "", f"{tried}{case.after.scheme} passes, the first of the schemes that were tried"
+    if case.after.status is not Status.FAILED:
         return
-    if one.obstacle:
-        yield "still red", one.obstacle
-    if one.ended:
-        yield "", one.ended
-    for rewrite, why in one.refused.items():
+    if case.obstacle:
+        yield "still red", case.obstacle
+    if case.ended:
+        yield "", case.ended
+    for rewrite, why in case.refused.items():
         yield "not used", f"{rewrite}: {why}"
 
 
@@ -205,24 +210,28 @@ def make_plot(case: MendedCase) -> Plot:
     """Return quality against cost of the recipes of a case. Recipes without outputs are left out.
     The line connects those that are better than each cheaper one. The cost is the simulated time if
     it is known for all, otherwise the program's size."""
-    steps = (case.before, *case.steps)
-    ran = [one for one in steps if one.sqnr_db is not None and one.size_bytes]
-    timed = all(one.simulated_ms is not None for one in ran)
-    costs = [float((one.simulated_ms if timed else one.size_bytes) or 0) for one in ran]
-    quality = [one.sqnr_db or 0.0 for one in ran]
-    points, front, best = [], [], float("-inf")
-    for cost, sqnr, number in sorted(zip(costs, quality, range(len(ran)), strict=True)):
-        one = ran[number]
-        place = PLOT_HEIGHT - _place(sqnr, quality, PLOT_HEIGHT)
-        at = (_place(cost, costs, PLOT_WIDTH), round(place, 1))
-        tone = "passed" if one.status is Status.PASSED else "failed"
-        label = f"{one.name}: {sqnr:.1f} dB, {_show_cost(cost, timed=timed)}"
-        points.append(Point(*at, tone, label, chosen=one.name == case.after.name))
-        if sqnr > best:
-            best = sqnr
-            front.append(at)
-    left, right = (_show_cost(pick(costs, default=0), timed=timed) for pick in (min, max))
-    bottom, top = (f"{pick(quality, default=0):.1f} dB" for pick in (min, max))
+    steps = [
+        step for step in (case.before, *case.steps) if step.sqnr_db is not None and step.size_bytes
+    ]
+    timed = all(step.simulated_ms is not None for step in steps)
+    costs = [float((step.simulated_ms if timed else step.size_bytes) or 0) for step in steps]
+    sqnrs = [step.sqnr_db or 0.0 for step in steps]
+    points, front, best_sqnr = [], [], float("-inf")
+    # The cheapest first; steps of the same cost and SQNR stay in the order of the search.
+    for cost, sqnr, number in sorted(zip(costs, sqnrs, range(len(steps)), strict=True)):
+        step = steps[number]
+        from_top = PLOT_HEIGHT - _place(sqnr, sqnrs, PLOT_HEIGHT)
+        position = (_place(cost, costs, PLOT_WIDTH), round(from_top, 1))
+        tone = "passed" if step.status is Status.PASSED else "failed"
+        label = f"{step.name}: {sqnr:.1f} dB, {_show_cost(cost, timed=timed)}"
+        points.append(Point(*position, tone, label, chosen=step.name == case.after.name))
+        if sqnr > best_sqnr:
+            best_sqnr = sqnr
+            front.append(position)
+    left = _show_cost(min(costs, default=0), timed=timed)
+    right = _show_cost(max(costs, default=0), timed=timed)
+    bottom = f"{min(sqnrs, default=0):.1f} dB"
+    top = f"{max(sqnrs, default=0):.1f} dB"
     return Plot(tuple(points), tuple(front), (left, right, bottom, top), AXES)
 
 

@@ -79,11 +79,11 @@ OF_SCHEME = (*OF_PRECISION, *OF_FAULTS, Asks.RUN)
 
 @dataclass(frozen=True)
 class Step:
-    """A recipe that was judged. ``kept`` is true if it is the best one so far."""
+    """A recipe that was judged. ``is_kept`` is true if it is the best one so far."""
 
     recipe: Recipe
     case: Case
-    kept: bool
+    is_kept: bool
 
 
 @dataclass
@@ -114,7 +114,7 @@ class Search:
     best: Step = field(init=False)
 
     def __post_init__(self) -> None:
-        self.best = Step(Recipe(), self.first, kept=True)
+        self.best = Step(Recipe(), self.first, is_kept=True)
 
     @property
     def is_green(self) -> bool:
@@ -128,26 +128,35 @@ class Search:
         for observer in self.observers:
             if self.is_about(OF_PRECISION):
                 yield from self.judge(Recipe(rewrites=rewrites, observer=observer))
-        observer = self.best.recipe.observer
-        mixes = [Mix(one, faulty=True) for one in dict.fromkeys((rewrites, ())) if self.faults]
-        mixes += [Mix(rewrites, observer=observer)] if self.mixes else []
-        for mix in mixes:
+        for mix in self.list_mixes():
             if self.is_about(OF_FAULTS if mix.faulty else OF_PRECISION):
                 for parts in cast(Mixtures, (yield mix)):
                     recipe = Recipe(rewrites=mix.rewrites, parts=parts, observer=mix.observer)
-                    case = yield from self.judge(recipe, whole=mix.faulty)
+                    case = yield from self.judge(recipe, must_pass=mix.faulty)
                     if case.status is Status.PASSED:
                         return
         for scheme in self.schemes:
             if self.is_about(OF_SCHEME):
                 yield from self.judge(Recipe(rewrites=self.best.recipe.rewrites, scheme=scheme))
 
+    def list_mixes(self) -> list[Mix]:
+        """Return the mixtures to ask for: of operators that QNN computes wrongly, with the best
+        rewrites and without any, then of those that add most noise."""
+        best = self.best.recipe
+        mixes = []
+        if self.faults:
+            mixes += [Mix(names, faulty=True) for names in dict.fromkeys((best.rewrites, ()))]
+        if self.mixes:
+            mixes.append(Mix(best.rewrites, observer=best.observer))
+        return mixes
+
     def is_about(self, questions: Sequence[Asks]) -> bool:
         """Return whether the best case is red for a finding on one of the questions, and not
         because the float32 model or its metric is wrong."""
         first = next(iter(self.best.case.findings), None)
-        known = first is not None and first.question in questions and first.id not in OF_MODEL
-        return known and not self.is_green
+        if first is None or self.is_green:
+            return False
+        return first.question in questions and first.id not in OF_MODEL
 
     def rewrite(self) -> Generator[Question, Answer, None]:
         """Try rewrites. They are added one by one, as long as each makes the verdict better. If
@@ -170,11 +179,13 @@ class Search:
         """Return the rewrites that can follow ``names``, those that are known to cure the case's
         findings first. Note why others cannot."""
         rows = {row.name: row for row in self.rows if row.name not in names}
-        wanted = tuple((*names, name) for name in rows)
-        found = (yield from self.ask(Survey(wanted))) if wanted else []
+        recipes = tuple((*names, name) for name in rows)
+        attempts = (yield from self.ask(Survey(recipes))) if recipes else []
         usable = []
-        for attempt in (attempt for attempt in found if attempt.applies):
+        for attempt in attempts:
             name = attempt.names[-1]
+            if not attempt.applies:
+                continue
             if attempt.fault:
                 self.refused[name] = attempt.fault
             elif rows[name].approximate and not self.approximate:
@@ -185,21 +196,25 @@ class Search:
         return sorted(usable, key=lambda name: not rows[name].cures_any(findings))
 
     def ask(self, survey: Survey) -> Generator[Question, Answer, list[Attempt]]:
-        answer = cast("list[Attempt]", (yield survey))
-        self.attempts |= {attempt.names: attempt for attempt in answer}
-        return answer
+        """Ask for a survey, and keep its attempts."""
+        attempts = cast("list[Attempt]", (yield survey))
+        self.attempts |= {attempt.names: attempt for attempt in attempts}
+        return attempts
 
-    def judge(self, recipe: Recipe, *, whole: bool = False) -> Generator[Question, Answer, Case]:
+    def judge(
+        self, recipe: Recipe, *, must_pass: bool = False
+    ) -> Generator[Question, Answer, Case]:
         """Ask for the verdict on a recipe, and keep it if it is better than the best one. With
-        ``whole``, it is kept only if it passes, and so is another scheme for the whole model, which
-        must reach the limit of the case's own scheme, too."""
+        ``must_pass``, it is kept only if it passes, and so is another scheme for the whole model,
+        which must reach the limit of the case's own scheme, too."""
         case = cast(Case, (yield Judge(recipe)))
-        kept = is_better(case, self.best.case) and (not whole or case.status is Status.PASSED)
+        is_passed = case.status is Status.PASSED
         if recipe.scheme:
-            enough = case.sqnr_db is None or case.sqnr_db >= self.floor_db
-            kept = case.status is Status.PASSED and enough
-        self.steps.append(Step(recipe, case, kept))
-        if kept:
+            is_kept = is_passed and (case.sqnr_db is None or case.sqnr_db >= self.floor_db)
+        else:
+            is_kept = is_better(case, self.best.case) and (is_passed or not must_pass)
+        self.steps.append(Step(recipe, case, is_kept))
+        if is_kept:
             self.best = self.steps[-1]
         return case
 
@@ -207,38 +222,48 @@ class Search:
         """Try all applicable rewrites together, and those that they make applicable. If that is
         green, drop one after the other, as long as the case stays green."""
         names = self.best.recipe.rewrites
-        least = len(names) + 1  # has been tried
+        tried_length = len(names) + 1  # each single one has been tried
         while applicable:
-            before = names
+            names_before = names
             for name in applicable:  # one may remove what another one changes
-                (found,) = yield from self.ask(Survey(((*names, name),)))
-                names = (*names, name) if found.applies and not found.fault else names
-            applicable = (yield from self.survey(names)) if names != before else []
-        if len(names) <= least:
+                (attempt,) = yield from self.ask(Survey(((*names, name),)))
+                if attempt.applies and not attempt.fault:
+                    names = (*names, name)
+            applicable = (yield from self.survey(names)) if names != names_before else []
+        if len(names) <= tried_length:
             return
         case = yield from self.judge(Recipe(rewrites=names))
-        for name in names if case.status is Status.PASSED else ():
-            fewer = tuple(rewrite for rewrite in self.best.recipe.rewrites if rewrite != name)
-            (found,) = yield from self.ask(Survey((fewer,)))
-            if found.applies and not found.fault:
+        if case.status is not Status.PASSED:
+            return
+        for dropped in names:
+            fewer = tuple(name for name in self.best.recipe.rewrites if name != dropped)
+            (attempt,) = yield from self.ask(Survey((fewer,)))
+            if attempt.applies and not attempt.fault:
                 case = yield from self.judge(Recipe(rewrites=fewer))
                 if case.status is Status.PASSED:
-                    self.best = self.steps[-1]
+                    self.best = self.steps[-1]  # as good with less, so it is never "better"
 
 
-def is_better(case: Case, other: Case) -> bool:
+def is_better(case: Case, reference: Case) -> bool:
     """Return whether a verdict is better than another one: green, or with outputs, or with fewer
     nodes on the CPU, or with a higher SQNR."""
-    (*one, reached), (*two, before) = rank(case), rank(other)
-    return one > two or (one == two and reached >= before + LEAST_GAIN_DB)
+    *grades, quality_db = rank(case)
+    *reference_grades, reference_db = rank(reference)
+    if grades != reference_grades:
+        return grades > reference_grades
+    return quality_db >= reference_db + LEAST_GAIN_DB
 
 
 def rank(case: Case) -> tuple[bool, bool, int, float]:
+    """Return what a verdict is worth: whether it is green, whether there are outputs, the number of
+    nodes on the CPU below zero, and the SQNR in dB, or the percentage of equal elements if it is
+    lower."""
     figures = (case.sqnr_db, case.equal and 100 * case.equal)
     worst = min((figure for figure in figures if figure is not None), default=None)
-    ran = worst is not None
-    nodes = case.fallback_nodes or 0
-    return case.status is Status.PASSED, ran, -nodes if ran else 0, worst or 0.0
+    has_outputs = worst is not None
+    cpu_nodes = case.fallback_nodes or 0
+    is_green = case.status is Status.PASSED
+    return is_green, has_outputs, -cpu_nodes if has_outputs else 0, worst or 0.0
 
 
 def advance(search: Generator[Question, Answer, None], answer: Answer) -> Question | None:

@@ -60,7 +60,7 @@ def mended(folder: Path, model: str, scheme: str, recipe: Recipe, soc: str = "SM
     if is_red:
         mended_case.search = Search(before, ())
         mended_case.recipe, mended_case.case = recipe, judged(model, scheme, Status.PASSED, 40)
-        mended_case.search.steps.append(Step(recipe, mended_case.case, kept=True))
+        mended_case.search.steps.append(Step(recipe, mended_case.case, is_kept=True))
     return mended_case
 
 
