@@ -66,56 +66,60 @@ class OnnxFile:
         return model
 
     @cached_property
-    def known(self) -> dict[tuple[Any, ...], onnx.ModelProto]:
+    def prepared(self) -> dict[tuple[Any, ...], onnx.ModelProto]:
+        """Prepared models by shapes and ``fold``: searches apply many recipes to the same one."""
         return {}
 
     def prepare(self, shapes: Shapes, *, fold: bool) -> onnx.ModelProto:
         """Return a copy of the model with inputs of these ``shapes`` and with inferred shapes. With
         ``fold``, constants are computed."""
         key = (tuple(shapes), fold)
-        if key not in self.known:
-            whole = deepcopy(self.model)
-            fix_shapes(whole, shapes)
-            whole = infer(whole)
+        if key not in self.prepared:
+            model = deepcopy(self.model)
+            fix_shapes(model, shapes)
+            model = infer(model)
             for _ in range(MOST_ROUNDS if fold else 0):
-                if not fold_constants(whole):
+                if not fold_constants(model):
                     break
-                whole = infer(whole)
-            self.known[key] = whole
-        return deepcopy(self.known[key])
+                model = infer(model)
+            self.prepared[key] = model
+        return deepcopy(self.prepared[key])
 
     def rewrite(self, names: Sequence[str]) -> tuple[onnx.ModelProto, list[tuple[Change, ...]]]:
         """Return the rewritten model, and what each rewrite changed. Shapes become fixed, unless
         only the batch size varies in the file, and the rewrites do not depend on it. Raises
         ValueError if there is no rewrite with one of the names."""
-        made, changes = apply_rewrites(self.prepare(self.shapes, fold=True), names)
+        rewritten, changes = apply_rewrites(self.prepare(self.shapes, fold=True), names)
         if not self.shapes:
-            return keep_types(made, self.model), changes
-        for fold in (False, True) if all(changes) and self.takes_batches else ():
-            (two, found), (three, _) = (
-                apply_rewrites(self.prepare(self.enlarge(size), fold=fold), names)
-                for size in (2, 3)
-            )
-            same = [*map(len, found)] == [*map(len, changes)]
-            if same and free_batch(two.graph, three.graph):
-                return keep_types(two, self.model), found
-        return made, changes
+            return keep_types(rewritten, self.model), changes
+        if not all(changes) or not self.takes_batches:
+            return rewritten, changes
+        # Folded constants may contain the batch size, so a model without them is tried first.
+        for fold in (False, True):
+            prepared = self.prepare(self.enlarge(2), fold=fold)
+            for_two, changes_for_two = apply_rewrites(prepared, names)
+            for_three, _ = apply_rewrites(self.prepare(self.enlarge(3), fold=fold), names)
+            is_same = [*map(len, changes_for_two)] == [*map(len, changes)]
+            if is_same and free_batch(for_two.graph, for_three.graph):
+                return keep_types(for_two, self.model), changes_for_two
+        return rewritten, changes
 
     def enlarge(self, size: int) -> Shapes:
         """Return the shapes of inputs for a batch of ``size``."""
         _, batch = find_batch(self.model)
-        return tuple((name, (size, *one[1:])) for name, one in batch.items())
+        return tuple((name, (size, *shape[1:])) for name, shape in batch.items())
 
     @cached_property
     def takes_batches(self) -> bool:
         """Whether only the batch size varies, and the model runs with another one."""
         shapes = self.enlarge(2)
-        if {one.name for one in list_free(self.model.graph.input)} != {name for name, _ in shapes}:
+        free = {port.name for port in list_free(self.model.graph.input)}
+        if free != {name for name, _ in shapes}:
             return False
-        model = onnx.ModelProto()
-        model.graph.input.extend(self.model.graph.input)
-        fix_shapes(model, shapes)
-        feed = {name: np.zeros(shape, kind) for name, (kind, shape) in list_inputs(model).items()}
+        ports = onnx.ModelProto()  # only the inputs, whose weights may be large
+        ports.graph.input.extend(self.model.graph.input)
+        fix_shapes(ports, shapes)
+        feed = {name: np.zeros(shape, kind) for name, (kind, shape) in list_inputs(ports).items()}
         try:
             open_reference(self.path).run(None, feed)
         except Exception:  # noqa: BLE001 - onnxruntime's errors have no common class
@@ -129,16 +133,16 @@ class OnnxFile:
         cannot be written."""
         model, changes = self.rewrite(names)
         require_changes(names, changes, self.path.name)
-        given = onnx.load(self.path, load_external_data=False)
+        original = onnx.load(self.path, load_external_data=False)
         data = target.with_name(f"{target.name}{EXTERNAL}")
-        if any(list_external(given)):
+        if any(list_external(original)):
             data.unlink(missing_ok=True)  # onnx appends to it
             # Not save_as_external_data, which refuses a file of that name in the working directory.
             for tensor in model.graph.initializer:
                 if tensor.HasField("raw_data") and len(tensor.raw_data) >= LEAST_EXTERNAL:
                     set_external_data(tensor, data.name)
-        fix_shapes(given, self.shapes)
-        inputs = list_inputs(given)
+        fix_shapes(original, self.shapes)
+        inputs = list_inputs(original)
         sets = [*read_beside(self.path, inputs)]
         with explain_writes(target):
             onnx.save(model, target)
@@ -169,24 +173,47 @@ def apply_rewrites(
 
 def keep_types(model: onnx.ModelProto, original: onnx.ModelProto) -> onnx.ModelProto:
     """Give the values of a model the types and shapes that the original states, and return it."""
-    one, other = model.graph, original.graph
-    made = {name for node in one.node for name in node.output}
-    known = [port for port in other.value_info if port.name in made]
-    del one.input[:], one.output[:], one.value_info[:]
-    one.input.extend(other.input)
-    one.output.extend(other.output)
-    one.value_info.extend(known)
+    graph, stated = model.graph, original.graph
+    results = {name for node in graph.node for name in node.output}
+    value_info = [port for port in stated.value_info if port.name in results]
+    del graph.input[:], graph.output[:], graph.value_info[:]
+    graph.input.extend(stated.input)
+    graph.output.extend(stated.output)
+    graph.value_info.extend(value_info)
     return model
 
 
 def infer(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model with inferred shapes, also those that a computed shape, such as that of a
+    Reshape, determines."""
     return onnx.shape_inference.infer_shapes(model, data_prop=True)
 
 
 def fold_constants(model: onnx.ModelProto) -> bool:
     """Replace nodes whose results do not depend on the inputs by constants, in place. A Shape is
     such a node, because shapes are known. Return whether there are any."""
-    graph, chosen, made = Graph(model), [], set[str]()
+    graph = Graph(model)
+    constant_nodes = list_constant_nodes(graph)
+    results = [name for node in constant_nodes for name in node.output if graph.reads[name]]
+    try:
+        values = compute(model, graph, constant_nodes, results)
+    except Exception:  # noqa: BLE001 - onnxruntime's errors have no common class
+        return False
+    folded = {id(node) for node in constant_nodes}
+    nodes = [node for node in graph.nodes if id(node) not in folded]
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    constants = [numpy_helper.from_array(value, name) for name, value in values.items()]
+    model.graph.initializer.extend(constants)
+    drop_unused(model)
+    return bool(constant_nodes)
+
+
+def list_constant_nodes(graph: Graph) -> list[onnx.NodeProto]:
+    """Return the nodes whose results do not depend on the inputs, in order. A Shape among them
+    becomes a Constant."""
+    constant_nodes: list[onnx.NodeProto] = []
+    results = set[str]()
     for node in graph.nodes:
         sizes = [math.prod(graph.shapes.get(output, ())) for output in node.output]
         is_kept = node.domain not in ("", "ai.onnx") or node.op_type in KEPT or list_bodies(node)
@@ -196,69 +223,61 @@ def fold_constants(model: onnx.ModelProto) -> bool:
             shape = graph.shape(node.input[0])[read(node, "start", 0) : read(node, "end", None)]
             value = numpy_helper.from_array(np.array(shape, np.int64))
             node.CopyFrom(helper.make_node("Constant", [], node.output, node.name, value=value))
-        elif not all(one in graph.tensors or one in made for one in node.input if one):
+        elif not all(name in graph.tensors or name in results for name in node.input if name):
             continue
-        chosen.append(node)
-        made.update(node.output)
-    wanted = [name for node in chosen for name in node.output if graph.reads[name]]
-    try:
-        values = compute(model, graph, chosen, wanted)
-    except Exception:  # noqa: BLE001 - onnxruntime's errors have no common class
-        return False
-    done = {id(node) for node in chosen}
-    nodes = [node for node in graph.nodes if id(node) not in done]
-    del model.graph.node[:]
-    model.graph.node.extend(nodes)
-    held = [numpy_helper.from_array(value, name) for name, value in values.items()]
-    model.graph.initializer.extend(held)
-    drop_unused(model)
-    return bool(chosen)
+        constant_nodes.append(node)
+        results.update(node.output)
+    return constant_nodes
 
 
 def drop_unused(model: onnx.ModelProto) -> None:
     """Remove initializers that nothing reads."""
     reads = Graph(model).reads
-    held = [initializer for initializer in model.graph.initializer if reads[initializer.name]]
+    used = [initializer for initializer in model.graph.initializer if reads[initializer.name]]
     del model.graph.initializer[:]
-    model.graph.initializer.extend(held)
+    model.graph.initializer.extend(used)
 
 
 def compute(
-    model: onnx.ModelProto, graph: Graph, nodes: Sequence[onnx.NodeProto], wanted: Sequence[str]
+    model: onnx.ModelProto, graph: Graph, nodes: Sequence[onnx.NodeProto], results: Sequence[str]
 ) -> Mapping[str, Any]:
-    """Return the ``wanted`` results of nodes that read only constants of ``graph`` and one
-    another."""
-    if not wanted:
+    """Return the ``results`` of nodes that read only constants of ``graph`` and one another, by
+    name."""
+    if not results:
         return {}
-    outputs = [helper.make_empty_tensor_value_info(name) for name in wanted]
-    own = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
-    own.graph.CopyFrom(helper.make_graph(nodes, "constants", [], outputs))
+    outputs = [helper.make_empty_tensor_value_info(name) for name in results]
+    constants = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
+    constants.graph.CopyFrom(helper.make_graph(nodes, "constants", [], outputs))
     for name in {name for node in nodes for name in node.input} & graph.tensors.keys():
-        own.graph.initializer.add().CopyFrom(graph.tensors[name])
-        own.graph.initializer[-1].name = name
+        constants.graph.initializer.add().CopyFrom(graph.tensors[name])
+        constants.graph.initializer[-1].name = name
     with TemporaryDirectory() as scratch:
         path = Path(scratch, "constants.onnx")
-        onnx.save(infer(own), path)
-        return dict(zip(wanted, open_reference(path).run([*wanted], {}), strict=True))
+        onnx.save(infer(constants), path)
+        return dict(zip(results, open_reference(path).run([*results], {}), strict=True))
 
 
-def free_batch(graph: onnx.GraphProto, other: onnx.GraphProto) -> bool:
-    """Change a graph that was rewritten for one batch size, so that any size works. ``other`` is
+def free_batch(graph: onnx.GraphProto, peer: onnx.GraphProto) -> bool:
+    """Change a graph that was rewritten for one batch size, so that any size works. ``peer`` is
     the same for another size: a size that differs in the shape of a Reshape is left to the Reshape.
     Return False if anything else differs."""
-    twins = {initializer.name: initializer for initializer in other.initializer}
-    if [*map(repr, graph.node)] != [*map(repr, other.node)]:
+    if [*map(repr, graph.node)] != [*map(repr, peer.node)]:
         return False
+    operands = {name for node in graph.node for name in node.input}
     reshapes = [node.input for node in graph.node if node.op_type == "Reshape"]
-    others = {name for node in graph.node for name in node.input} - {one[1] for one in reshapes}
-    others |= {one[0] for one in reshapes}
-    for one in graph.initializer:
-        if one == twins[one.name]:
+    other_operands = operands - {shape for _, shape in reshapes} | {data for data, _ in reshapes}
+    twins = {initializer.name: initializer for initializer in peer.initializer}
+    for initializer in graph.initializer:
+        twin = twins[initializer.name]
+        if initializer == twin:
             continue
-        sizes, its = (numpy_helper.to_array(each).copy() for each in (one, twins[one.name]))
-        if sizes.shape != its.shape or one.name in others or np.sum(sizes != its) != 1:
+        sizes = numpy_helper.to_array(initializer).copy()
+        differs = None
+        if initializer.name not in other_operands and list(initializer.dims) == list(twin.dims):
+            differs = sizes != numpy_helper.to_array(twin)
+        if differs is None or np.sum(differs) != 1:
             return False
         # Zero takes the size from the operand, -1 from what is left.
-        sizes[sizes != its] = 0 if -1 in sizes else -1
-        one.CopyFrom(numpy_helper.from_array(sizes, one.name))
+        sizes[differs] = 0 if -1 in sizes else -1
+        initializer.CopyFrom(numpy_helper.from_array(sizes, initializer.name))
     return True

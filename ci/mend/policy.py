@@ -112,50 +112,58 @@ def split_reference(reference: str) -> tuple[str, str]:
 
 
 def plan_entries(
-    found: Sequence[Mended],
-    own: Collection[str] = (),
+    cases: Sequence[Mended],
+    user_models: Collection[str] = (),
     earlier: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, list[Mended]]:
     """Return the entries of the policy: the cases of each model with the same rewrites and parts,
     by the entry's name. If a model has several, the names of the later ones end with their schemes.
-    ``own`` are the models of the user's policy, whose names stay. ``earlier`` are the references of
-    earlier runs by name: a name is used again for the same model only."""
+    ``user_models`` are the models of the user's policy, whose names stay. ``earlier`` are the
+    references of earlier runs by name: a name is used again for the same model only."""
     entries: dict[str, list[Mended]] = {}
-    keys: dict[tuple[str, Recipe], str] = {}
-    for mended in found:
-        key = (mended.spec.model, structs.replace(mended.recipe, scheme=""))
-        if key not in keys:
-            is_own = mended.spec.model in own
-            name = mended.spec.model if is_own else name_entry(mended.spec.model)
+    names: dict[tuple[str, Recipe], str] = {}
+    for mended in cases:
+        model = mended.spec.model
+        key = (model, structs.replace(mended.recipe, scheme=""))
+        if key not in names:
+            name = model if model in user_models else name_entry(model)
             reference = resolve_reference(mended.spec)
-            ours = {entry for entry, model in earlier.items() if model == reference}
-            theirs = {*own, *earlier} - ours
-            taken = {*entries, *theirs} - ({name} if is_own and name not in entries else set())
-            if name in taken:
-                name = f"{name}_{mended.spec.scheme}"
-            more = (f"{name}_{number}" for number in range(2, len(taken) + 3))
-            keys[key] = next(each for each in (name, *more) if each not in taken)
-        entries.setdefault(keys[key], []).append(mended)
+            reusable = {entry for entry, used_for in earlier.items() if used_for == reference}
+            taken = {*entries, *({*user_models, *earlier} - reusable)}
+            if model in user_models and name not in entries:
+                taken.discard(name)  # the model's own entry, which is replaced
+            names[key] = choose_name(name, str(mended.spec.scheme), taken)
+        entries.setdefault(names[key], []).append(mended)
     return entries
 
 
+def choose_name(name: str, scheme: str, taken: Collection[str]) -> str:
+    """Return a name that is not taken: the name itself, or with the scheme, or with a number,
+    too."""
+    if name in taken:
+        name = f"{name}_{scheme}"
+    numbered = (f"{name}_{number}" for number in range(2, len(taken) + 3))
+    return next(candidate for candidate in (name, *numbered) if candidate not in taken)
+
+
 def list_factories(
-    entries: Mapping[str, Sequence[Mended]], known: Iterable[Factory] = ()
+    entries: Mapping[str, Sequence[Mended]], earlier: Iterable[Factory] = ()
 ) -> dict[str, Factory]:
     """Return the functions of mended_net.py for the entries that have rewrites, by the entry's
-    name. A name of ``known`` functions is used again only for the same model."""
-    references = {factory.name: factory.reference for factory in known}
-    made = {}
-    for entry, (one, *_) in entries.items():
-        if one.recipe.rewrites and not one.spec.is_file:
-            reference = find_reference(one.spec)
-            name, number = name_function(entry), 1
-            while references.setdefault(name, reference) != reference:
-                number += 1
-                name = f"{name_function(entry)}_{number}"
-            references[name] = ""  # taken
-            made[entry] = Factory(name, reference, one.recipe.rewrites)
-    return made
+    name. A name of ``earlier`` functions is used again only for the same model."""
+    references = {factory.name: factory.reference for factory in earlier}
+    factories = {}
+    for entry, (mended, *_) in entries.items():
+        if not mended.recipe.rewrites or mended.spec.is_file:
+            continue
+        reference = find_reference(mended.spec)
+        name, number = name_function(entry), 1
+        while references.setdefault(name, reference) != reference:
+            number += 1
+            name = f"{name_function(entry)}_{number}"
+        references[name] = ""  # no further entry of this model gets the same name
+        factories[entry] = Factory(name, reference, mended.recipe.rewrites)
+    return factories
 
 
 @dataclass(frozen=True)
@@ -180,28 +188,33 @@ class Written:
         """Return a policy for the directory of mended_net.py that contains the entries, and
         everything but the models of the user's ``policy``. Entries of ``earlier`` runs about other
         models stay."""
-        given = read_tables(policy) if policy else {}
-        own = given.pop("models", {})
-        given.pop("suite", None)
+        user_tables = read_tables(policy) if policy else {}
+        user_models = user_tables.pop("models", {})
+        user_tables.pop("suite", None)
         directory = self.source.parent
         base = policy.parent if policy else directory
-        made = rebase(given, base, directory) if policy else {"extends": "default"}
-        given_names = {name: first.spec.model for name, (first, *_) in self.entries.items()}
-        made["models"] = models = {}
-        for name, model in given_names.items():
-            entry = rebase(own.get(model, {}), base, directory)
+        tables = rebase(user_tables, base, directory) if policy else {"extends": "default"}
+        models_of = {name: first.spec.model for name, (first, *_) in self.entries.items()}
+        tables["models"] = models = {}
+        for name, model in models_of.items():
+            entry = rebase(user_models.get(model, {}), base, directory)
             models[name] = entry | self.change_entry(name, entry, directory)
-        made |= repeat_rows(made, given_names)
+        tables |= repeat_rows(tables, models_of)
+
         earlier = earlier or Earlier()
-        others = earlier.list_others([*self.references.values()])
-        for name in others:
+        other_entries = earlier.list_others([*self.references.values()])
+        for name in other_entries:
             models[name] = earlier.tables["models"][name]
         for key in ROWS:
-            rows = made.get(key, [])
-            extra = [row for row in earlier.tables.get(key, []) if row.get("model") in others]
-            if extra := [row for row in extra if row not in rows]:
-                made[key] = [*rows, *extra]
-        return made
+            rows = tables.get(key, [])
+            earlier_rows = [
+                row
+                for row in earlier.tables.get(key, [])
+                if row.get("model") in other_entries and row not in rows
+            ]
+            if earlier_rows:
+                tables[key] = [*rows, *earlier_rows]
+        return tables
 
     def change_entry(self, name: str, entry: Mapping[str, Any], directory: Path) -> dict[str, Any]:
         """Return the keys of a model's entry, in a policy in ``directory``, that its recipe
@@ -211,24 +224,28 @@ class Written:
         file, colon, function = find_reference(spec).rpartition(":")
         if factory:
             file, function = str(self.source), factory.name
-        elif spec.is_file:
+        elif spec.is_file:  # a path without a function: rpartition put all of it into the last part
             file = str(self.name_file(name)) if recipe.rewrites else function
             colon = function = ""
-        changed: dict[str, Any] = {
+        keys: dict[str, Any] = {
             "path": f"{make_relative(file, directory)}{colon}{function}",
             "schemes": list(dict.fromkeys(map(name_scheme, cases))),
             "socs": list(dict.fromkeys(case.spec.soc for case in cases)),
         }
         if spec.source.shapes:
-            changed["shapes"] = {key: [*shape] for key, shape in spec.source.shapes}
+            keys["shapes"] = {port: [*shape] for port, shape in spec.source.shapes}
+        if not recipe.observer and not recipe.parts:
+            return keys
         lowering = dict(entry.get("lowering", {}))
         if recipe.observer:
             lowering["observer"] = recipe.observer
         if recipe.parts:
-            parts = [to_builtins(part) for part in recipe.parts]
-            plain = [{key: value for key, value in part.items() if value} for part in parts]
-            lowering["parts"] = [*plain, *lowering.get("parts", [])]  # a node belongs to the first
-        return {**changed, "lowering": lowering} if recipe.observer or recipe.parts else changed
+            parts = []
+            for part in recipe.parts:
+                fields = to_builtins(part)
+                parts.append({key: value for key, value in fields.items() if value})
+            lowering["parts"] = [*parts, *lowering.get("parts", [])]  # a node belongs to the first
+        return {**keys, "lowering": lowering}
 
     def apply(self, policy: Path) -> str:
         """Return the text of the user's policy with the recipes. Comments, line endings and
@@ -236,23 +253,27 @@ class Written:
 
         Raises UsageError if the file cannot be edited, see check_editable.
         """
-        text, wanted = read_policy_text(policy), read_tables(policy)
+        # ``text`` is edited key by key, ``tables`` is what it should be then: they are compared.
+        text, tables = read_policy_text(policy), read_tables(policy)
         added: dict[str, Any] = {"models": {}}
-        models, copied = wanted.setdefault("models", {}), dict[str, str]()
-        for name, (first, *others) in self.entries.items():
-            if any(mended.recipe != Recipe() for mended in (first, *others)):
-                known = set(added["models"])
-                changed = self._apply_entry(name, models, added["models"], policy.parent)
-                for header, key, value in changed:
-                    text = set_key(text, header, key, _write_value(value))
-                copied |= dict.fromkeys({*added["models"]} - known, first.spec.model)
-        copies = repeat_rows(wanted, copied)
+        models = tables.setdefault("models", {})
+        models_of_added: dict[str, str] = {}
+        for name, cases in self.entries.items():
+            if all(mended.recipe == Recipe() for mended in cases):
+                continue
+            added_before = set(added["models"])
+            changes = self._apply_entry(name, models, added["models"], policy.parent)
+            for header, key, value in changes:
+                text = set_key(text, header, key, _write_value(value))
+            new_names = {*added["models"]} - added_before
+            models_of_added |= dict.fromkeys(new_names, cases[0].spec.model)
+        copies = repeat_rows(tables, models_of_added)
         for key, rows in copies.items():
-            added[key] = rows[len(wanted.get(key, [])) :]
+            added[key] = rows[len(tables.get(key, [])) :]
         if any(added.values()):
             text = append_tables(text, added)
         models |= added["models"]
-        if not _is_equal(text, wanted | copies):
+        if not _is_equal(text, tables | copies):
             raise refuse_edit(policy, [first.spec.model for first, *_ in self.entries.values()])
         return text
 
@@ -265,24 +286,25 @@ class Written:
         model = cases[0].spec.model
         if model not in models and name in models:  # an earlier run added it
             model = name
-        own = models.get(model)
-        changed = self.change_entry(name, own or {}, directory)
-        if own is None:
+        entry = models.get(model)
+        changed = self.change_entry(name, entry or {}, directory)
+        if entry is None:
             added[name] = changed
             return
-        if own.get("socs", [DEFAULT_SOC]) != changed.pop("socs"):
+        if entry.get("socs", [DEFAULT_SOC]) != changed.pop("socs"):
             raise UsageError(
                 f"--apply: not all SoCs of models.{model} were judged", fix="leave out --soc"
             )
         lane = ONNX if cases[0].spec.is_file else EXECUTORCH
-        before = own.get("schemes", [scheme.value for scheme in lane.default])
+        schemes = entry.get("schemes", [scheme.value for scheme in lane.default])
         judged = {case.spec.scheme.value for case in cases}
-        if left := [one for one in before if one not in judged]:
-            added[f"{name}_mended" if name == model else name] = {**own, **changed}
-            changed = {"schemes": left}
-        elif changed["schemes"] == before:
+        remaining_schemes = [scheme for scheme in schemes if scheme not in judged]
+        if remaining_schemes:  # the entry stays for them, and a new one has the recipe
+            added[f"{name}_mended" if name == model else name] = {**entry, **changed}
+            changed = {"schemes": remaining_schemes}
+        elif changed["schemes"] == schemes:
             del changed["schemes"]
-        models[model] = {**own, **changed}
+        models[model] = {**entry, **changed}
         lowering = changed.pop("lowering", {})
         for key in ("observer", "parts"):
             if key in lowering:
@@ -293,18 +315,16 @@ class Written:
 def repeat_rows(tables: Mapping[str, Any], models: Mapping[str, str]) -> dict[str, Any]:
     """Return the rows of [[override]] and [[unsupported]], followed by copies of those about a
     model for its further entries. ``models`` maps the names of entries to models."""
-    made = {}
+    repeated = {}
     for key in ROWS:
         rows = tables.get(key, [])
-        more = [
-            {**row, "model": name}
-            for name, model in models.items()
-            for row in rows
-            if row.get("model") == model != name
-        ]
-        if more:
-            made[key] = [*rows, *more]
-    return made
+        copies = []
+        for name, model in models.items():
+            if name != model:
+                copies += [{**row, "model": name} for row in rows if row.get("model") == model]
+        if copies:
+            repeated[key] = [*rows, *copies]
+    return repeated
 
 
 def check_editable(policy: Path, socs: Mapping[str, Sequence[str]]) -> None:
@@ -346,6 +366,7 @@ def refuse_edit(policy: Path, models: Sequence[str]) -> UsageError:
 
 
 def _is_equal(text: str, tables: Mapping[str, Any]) -> bool:
+    """Return whether a text is TOML with these tables. An edit may have made it invalid."""
     with suppress(ValueError), decoding():
         return tomllib.loads(text.removeprefix(BOM)) == tables
     return False
@@ -367,28 +388,31 @@ def set_key(text: str, header: Sequence[str], key: str, value: str) -> str:
     """Return the text of a TOML file with a key in the table ``header`` set. The table is appended
     if it is missing. Comments and line endings stay."""
     newline = find_newline(text)
-    dots = r"[ \t]*\.[ \t]*".join(rf"[\"']?{re.escape(one)}[\"']?" for one in header)
-    found = re.search(rf"(?m)^{BOM}?[ \t]*\[[ \t]*{dots}[ \t]*\][ \t]*(?:#[^\r\n]*)?(?=\r?$)", text)
     row = f"{key} = {value}"
-    if not found:
+    dot = r"[ \t]*\.[ \t]*"
+    dotted = dot.join(rf"[\"']?{re.escape(part)}[\"']?" for part in header)
+    table_start = re.search(
+        rf"(?m)^{BOM}?[ \t]*\[[ \t]*{dotted}[ \t]*\][ \t]*(?:#[^\r\n]*)?(?=\r?$)", text
+    )
+    if not table_start:
         name = ".".join(map(toml_key, header))
         return f"{text.rstrip(newline)}{newline}{newline}[{name}]{newline}{row}{newline}"
-    after = re.search(
-        r"(?m)^[ \t]*\[[^\]\r\n]+\]{1,2}[ \t]*(?:#[^\r\n]*)?\r?$", text[found.end() :]
-    )
-    end = found.end() + after.start() if after else len(text)
-    table = text[found.end() : end]
-    before = re.search(rf"(?m)^[ \t]*([\"']?){re.escape(key)}\1[ \t]*=[ \t]*", table)
-    if before:
-        table = f"{table[: before.start()]}{row}{table[find_value_end(table, before.end()) :]}"
+    start = table_start.end()
+    next_table = re.search(r"(?m)^[ \t]*\[[^\]\r\n]+\]{1,2}[ \t]*(?:#[^\r\n]*)?\r?$", text[start:])
+    end = start + next_table.start() if next_table else len(text)
+    table = text[start:end]
+    assignment = re.search(rf"(?m)^[ \t]*([\"']?){re.escape(key)}\1[ \t]*=[ \t]*", table)
+    if assignment:
+        value_end = find_value_end(table, assignment.end())
+        table = f"{table[: assignment.start()]}{row}{table[value_end:]}"
     else:
         table = f"{newline}{row}{table}"
-    return text[: found.end()] + table + text[end:]
+    return text[:start] + table + text[end:]
 
 
 def find_value_end(text: str, start: int) -> int:
     """Return where the value of a TOML file ends that begins at ``start``."""
-    depth, at = 0, start
+    depth, at = 0, start  # depth: open brackets and braces
     while at < len(text):
         quote = next((quote for quote in STRINGS if text.startswith(quote, at)), "")
         if quote:
@@ -397,9 +421,13 @@ def find_value_end(text: str, start: int) -> int:
             continue
         if depth == 0 and text[at] in "#\r\n":
             break
-        if text[at] == "#":
+        if text[at] == "#":  # a comment between the lines of an array
             at = text.find("\n", at) if "\n" in text[at:] else len(text)
-        depth += (text[at : at + 1] in tuple("[{")) - (text[at : at + 1] in tuple("]}"))
+        character = text[at : at + 1]  # "" behind the last line
+        if character in ("[", "{"):
+            depth += 1
+        elif character in ("]", "}"):
+            depth -= 1
         at += 1
     return start + len(text[start:at].rstrip())
 
@@ -418,15 +446,17 @@ def read_tables(path: Path) -> dict[str, Any]:
 
 
 def rebase(value: Any, base: Path, directory: Path, key: str = "") -> Any:
-    """Return a value of a policy in ``base`` for one in ``directory``."""
+    """Return a value of a policy in ``base`` for one in ``directory``: paths of files that exist,
+    such as ``net.py:factory``, become relative to it."""
     if isinstance(value, dict):
-        return {name: rebase(one, base, directory, name) for name, one in value.items()}
+        return {name: rebase(inner, base, directory, name) for name, inner in value.items()}
     if isinstance(value, str) and value and key in PATHS:
         file, _, function = value.rpartition(":")
-        named = file if file.endswith(".py") else value
-        if (base / named).exists():
-            moved = make_relative(str((base / named).absolute()), directory)
-            return f"{moved}:{function}" if named == file else moved
+        has_function = file.endswith(".py")
+        path = file if has_function else value
+        if (base / path).exists():
+            moved = make_relative(str((base / path).absolute()), directory)
+            return f"{moved}:{function}" if has_function else moved
     return value
 
 
@@ -436,11 +466,13 @@ def write_toml(tables: Mapping[str, Any]) -> str:
 
 
 def _write_table(table: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
-    plain = {key: value for key, value in table.items() if not isinstance(value, dict)}
-    rows = {key: value for key, value in plain.items() if not path and _is_rows(value)}
-    if path and (plain or not table):
+    """Yield the lines of a table: its keys, the tables in it, then rows such as [[override]]. A
+    key behind the header of an inner table would belong to that one."""
+    keys = {key: value for key, value in table.items() if not isinstance(value, dict)}
+    rows = {key: value for key, value in keys.items() if not path and _is_rows(value)}
+    if path and (keys or not table):
         yield f"\n[{'.'.join(map(toml_key, path))}]"
-    yield from (_write_line(key, value) for key, value in plain.items() if key not in rows)
+    yield from (_write_line(key, value) for key, value in keys.items() if key not in rows)
     for key, value in table.items():
         if isinstance(value, dict):
             yield from _write_table(value, (*path, key))
@@ -451,7 +483,8 @@ def _write_table(table: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[st
 
 
 def _is_rows(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(one, dict) for one in value)
+    """Return whether a value is a list of tables, which becomes [[rows]]."""
+    return isinstance(value, list) and bool(value) and all(isinstance(row, dict) for row in value)
 
 
 def _write_line(key: str, value: Any) -> str:

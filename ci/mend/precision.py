@@ -62,67 +62,78 @@ class _Search:
 
     def __init__(self, units: Sequence[Unit], measure: Measure, target_db: float) -> None:
         self.units, self.target_db = units, target_db
-        self.known: dict[frozenset[Unit], float] = {}
+        self.measure_sqnr = measure
+        self.noises: dict[frozenset[Unit], float] = {}  # by the units in the higher precision
         self.damage: dict[tuple[Unit, ...], float] = {}
-        self.best = math.inf  # the noise with all units in the higher precision
-        self.measured, self.raised = measure, list[tuple[Unit, ...]]()
+        self.least_noise = math.inf  # with all units in the higher precision
+        self.raised = list[tuple[Unit, ...]]()
 
     def measure(self, high: Collection[Unit]) -> float:
         """Return the noise with the units ``high`` in the higher precision, relative to the
         signal."""
         key = frozenset(high)
-        if key not in self.known:
-            if len(self.known) == MOST_TRIALS:
+        if key not in self.noises:
+            if len(self.noises) == MOST_TRIALS:
                 raise OverError
-            self.known[key] = 10 ** (-self.measured(key) / 10)
-        return self.known[key]
+            self.noises[key] = 10 ** (-self.measure_sqnr(key) / 10)
+        return self.noises[key]
 
     def run(self) -> None:
-        best = self.measure(self.units)
-        if best > 10 ** (-self.target_db / 10):
+        """Measure the groups, and raise more of them until all together reach the target."""
+        target_noise = 10 ** (-self.target_db / 10)
+        least_noise = self.measure(self.units)
+        if least_noise > target_noise:
             return
-        self.best = best
+        self.least_noise = least_noise
         self.damage = self.measure_damage(group_units(self.units, MOST_GROUPS))
         for group in self.choose(RESERVES_DB[0])[:MOST_SPLITS]:
             if len(group) > 1:
-                found = self.measure_damage(group_units(group, MOST_SPLITS))
+                damage_of_parts = self.measure_damage(group_units(group, MOST_SPLITS))
                 del self.damage[group]
-                self.damage |= found
+                self.damage |= damage_of_parts
         chosen = self.choose(RESERVES_DB[0])
-        left = [
-            one for one in sorted(self.damage, key=self.damage.__getitem__) if one not in chosen
-        ]
-        while self.measure([*chain(*chosen)]) > 10 ** (-self.target_db / 10) and left:
-            self.raised.append(left.pop())  # damages do not quite add up
+        by_damage = sorted(self.damage, key=self.damage.__getitem__)
+        remaining = [group for group in by_damage if group not in chosen]
+        while self.measure([*chain(*chosen)]) > target_noise and remaining:
+            self.raised.append(remaining.pop())  # damages do not quite add up
             chosen = [*chosen, self.raised[-1]]
 
     def measure_damage(self, groups: Sequence[tuple[Unit, ...]]) -> dict[tuple[Unit, ...], float]:
         """Return the noise that each group adds in the lower precision."""
-        every = frozenset(self.units)
-        return {group: max(self.measure(every - {*group}) - self.best, 0) for group in groups}
+        all_units = frozenset(self.units)
+        damage = {}
+        for group in groups:
+            noise = self.measure(all_units - set(group))  # only the group in the lower precision
+            damage[group] = max(noise - self.least_noise, 0)
+        return damage
 
     def choose(self, reserve_db: float) -> list[tuple[Unit, ...]]:
         """Return the groups that stay in the higher precision, the most damaging one first. The
         others cost most for the noise that they add."""
-        room = 10 ** (-(self.target_db + reserve_db) / 10) - self.best
-        order = sorted(self.damage, key=lambda one: self.damage[one] / sum(u.cost for u in one))
+
+        def damage_per_cost(group: tuple[Unit, ...]) -> float:
+            return self.damage[group] / sum(unit.cost for unit in group)
+
+        allowed_noise = 10 ** (-(self.target_db + reserve_db) / 10) - self.least_noise
         stay = []
-        for one in order:
-            if self.damage[one] <= room:
-                room -= self.damage[one]
+        for group in sorted(self.damage, key=damage_per_cost):
+            if self.damage[group] <= allowed_noise:
+                allowed_noise -= self.damage[group]
             else:
-                stay.append(one)
+                stay.append(group)
         return sorted(stay, key=self.damage.__getitem__, reverse=True)
 
     def list_chosen(self) -> list[tuple[Unit, ...]]:
         """Return the units that stay, for each reserve, without those that need all of them."""
-        made: dict[tuple[Unit, ...], None] = {}
-        for reserve in RESERVES_DB if self.damage else ():
-            groups = dict.fromkeys((*self.choose(reserve), *self.raised))
-            chosen = tuple(unit for unit in self.units if unit in {*chain(*groups)})
-            if 0 < len(chosen) < len(self.units):
-                made[chosen] = None
-        return list(made)
+        if not self.damage:
+            return []
+        mixtures: dict[tuple[Unit, ...], None] = {}  # a set in order
+        for reserve_db in RESERVES_DB:
+            high = {*chain(*self.choose(reserve_db), *self.raised)}
+            mixture = tuple(unit for unit in self.units if unit in high)
+            if 0 < len(mixture) < len(self.units):
+                mixtures[mixture] = None
+        return list(mixtures)
 
 
 def group_units(units: Sequence[Unit], most: int) -> list[tuple[Unit, ...]]:
@@ -132,10 +143,10 @@ def group_units(units: Sequence[Unit], most: int) -> list[tuple[Unit, ...]]:
         return [(unit,) for unit in units]
     deepest = max(unit.module.count(".") for unit in units) + 1
     for depth in range(deepest, 0, -1):
-        grouped = groupby(units, lambda one: one.module.split(".")[:depth])  # noqa: B023
-        found = [tuple(group) for _, group in grouped]
-        if most // 2 < len(found) <= most:
-            return found
+        by_module = groupby(units, lambda unit: unit.module.split(".")[:depth])  # noqa: B023
+        groups = [tuple(group) for _, group in by_module]
+        if most // 2 < len(groups) <= most:
+            return groups
     size = -(-len(units) // most)
     return [tuple(units[start : start + size]) for start in range(0, len(units), size)]
 
@@ -176,7 +187,7 @@ class MixTrials(Rewritten):
         model = self.load()
         deadline = time.monotonic() + self.limit_s
         units = list_units(model, self.soc, self.scheme)
-        wanted = run_sets(model, model.module)
+        exact_outputs = run_sets(model, model.module)
 
         def measure(high: Collection[Unit]) -> float:
             from ci.executorch.quantize import make_quantizer, quantize_method
@@ -184,12 +195,14 @@ class MixTrials(Rewritten):
             if time.monotonic() > deadline:
                 raise OverError
             choices = Choices(parts=self.make_parts(high), observer=self.observer)
-            made = quantize_method(model, self.scheme, choices, make_quantizer(self.soc))
-            return measure_sqnr(wanted, run_sets(model, made))
+            quantized = quantize_method(model, self.scheme, choices, make_quantizer(self.soc))
+            return measure_sqnr(exact_outputs, run_sets(model, quantized))
 
-        return [self.make_parts(one) for one in choose_mixtures(units, measure, self.target_db)]
+        mixtures = choose_mixtures(units, measure, self.target_db)
+        return [self.make_parts(high) for high in mixtures]
 
     def make_parts(self, high: Collection[Unit]) -> tuple[Part, ...]:
+        """Return the parts of a mixture with these units in the higher scheme."""
         # Several operators of the quantizer's graph may come from one node of the model.
         names = sorted({name for unit in high for name in unit.nodes})
         return tuple(Part(self.higher, node=name) for name in names)
@@ -198,10 +211,10 @@ class MixTrials(Rewritten):
 @dataclass(frozen=True)
 class FaultTrials(Rewritten):
     """A job that returns mixtures of a model with rewrites: its operators with a known fault in
-    ``scheme``, or else those of ``lines``, in one of the schemes ``others``. ``path`` is a
+    ``scheme``, or else those of ``lines``, in one of the schemes ``alternatives``. ``path`` is a
     rewritten .onnx file, or None for a PyTorch model."""
 
-    others: tuple[Scheme, ...]
+    alternatives: tuple[Scheme, ...]
     lines: tuple[str, ...]
     path: Path | None = None
 
@@ -209,16 +222,21 @@ class FaultTrials(Rewritten):
         from ci.faults.match import match_faults
 
         steps, marked, selectable = self.describe()
-        known = match_faults(steps, self.scheme.value, "")
+        faults = match_faults(steps, self.scheme.value, "")
         selector = "tensor" if self.path else "node"
-        made = []
-        for other in self.others:
-            still = {known_fault.fault for known_fault in match_faults(steps, other.value, "")}
-            new = (fault for fault in known if fault.fault not in still)
-            names = [name for fault in new for name in fault.nodes] if known else marked
-            names = [name for name in names if selectable is None or name in selectable]
-            made.append(tuple(Part(other, **{selector: one}) for one in dict.fromkeys(names)))
-        return [*filter(None, made)]
+        mixtures = []
+        for scheme in self.alternatives:
+            remaining = {fault.fault for fault in match_faults(steps, scheme.value, "")}
+            names = [] if faults else marked
+            for fault in faults:
+                if fault.fault not in remaining:
+                    names += fault.nodes
+            if selectable is not None:
+                names = [name for name in names if name in selectable]
+            mixture = tuple(Part(scheme, **{selector: name}) for name in dict.fromkeys(names))
+            if mixture:
+                mixtures.append(mixture)
+        return mixtures
 
     def describe(self) -> tuple[tuple[Step, ...], list[str], set[str] | None]:
         """Return the steps of the rewritten model, the names of the nodes on the lines, and those
@@ -247,15 +265,16 @@ def run_sets(model: Model, module: Any) -> list[Any]:
         return run_eager(module, model.calibration[:MOST_SETS])
 
 
-def measure_sqnr(wanted: Sequence[Any], given: Sequence[Any]) -> float:
-    """Return the lowest SQNR of a floating-point output in dB."""
-    found = [math.inf]
-    for exact, made in zip(chain(*wanted), chain(*given), strict=True):
+def measure_sqnr(exact_outputs: Sequence[Any], outputs: Sequence[Any]) -> float:
+    """Return the lowest SQNR of a floating-point output in dB. Both arguments have a list of
+    tensors per sample. An output of zeros counts as exact."""
+    sqnrs_db = [math.inf]
+    for exact, rounded in zip(chain(*exact_outputs), chain(*outputs), strict=True):
         if exact.is_floating_point():
-            noise = float((exact.double() - made.double()).square().sum())
+            noise = float((exact.double() - rounded.double()).square().sum())
             signal = float(exact.double().square().sum())
-            found.append(decibels(signal, noise) if signal else math.inf)
-    return min(found)
+            sqnrs_db.append(decibels(signal, noise) if signal else math.inf)
+    return min(sqnrs_db)
 
 
 def export_strictly(model: Model) -> Any:
@@ -278,27 +297,32 @@ def list_units(model: Model, soc: str, scheme: Scheme) -> list[Unit]:
     quantizer = make_quantizer(soc)
     quantizer.set_default_quant_config(**configure(scheme))
     graph = quantizer.transform_for_annotation(exported).graph
-    found = {candidate.name: candidate for candidate in list_candidates(graph)}
-    units: dict[Any, list[Any]] = {}
-    owners: dict[Any, Any] = {}
+    candidates = {candidate.name: candidate for candidate in list_candidates(graph)}
+    names_of_unit: dict[Any, list[Any]] = {}  # by the node that computes
+    owners: dict[Any, Any] = {}  # the node of each node's unit
     for node in graph.nodes:
-        if node.name in found:
-            given = [owners[one] for one in node.all_input_nodes if one in owners]
-            owners[node] = node if computes_node(node) or not given else given[0]
-            units.setdefault(owners[node], []).append(found[node.name].node[-1])
-    modules = {node: next(reversed(found[node.name].module), "") for node in units}
-    return [
-        Unit(tuple(dict.fromkeys(names)), count_products(node), modules[node])
-        for node, names in units.items()
-    ]
+        if node.name not in candidates:
+            continue
+        owner = node
+        if not computes_node(node):  # it moves the result of its first operand
+            owner = next(
+                (owners[operand] for operand in node.all_input_nodes if operand in owners), node
+            )
+        owners[node] = owner
+        names_of_unit.setdefault(owner, []).append(candidates[node.name].node[-1])
+    units = []
+    for node, names in names_of_unit.items():
+        module = next(reversed(candidates[node.name].module), "")
+        units.append(Unit(tuple(dict.fromkeys(names)), count_products(node), module))
+    return units
 
 
 def count_products(node: Any) -> float:
     """Return how many multiplications an operator needs, at least one per element."""
     value = node.meta.get("val")
-    size = float(value.numel()) if hasattr(value, "numel") else 1.0
-    for one in node.all_input_nodes:
-        held = one.meta.get("val")
-        if one.op == "get_attr" and getattr(held, "ndim", 0) > 1:
-            size *= held.numel() / held.shape[0]
-    return max(size, 1.0)
+    products = float(value.numel()) if hasattr(value, "numel") else 1.0
+    for operand in node.all_input_nodes:
+        weight = operand.meta.get("val")
+        if operand.op == "get_attr" and getattr(weight, "ndim", 0) > 1:
+            products *= weight.numel() / weight.shape[0]
+    return max(products, 1.0)
