@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -42,10 +43,10 @@ def limit_before_tanh(graph: Graph, node: Any) -> None:
 @rewrites("skip-neutral", "Add", "Sub", "Mul", "Div")
 def skip_neutral(graph: Graph, node: Any) -> None:
     """Leave out a sum or a difference with zeros, and a product or a quotient with ones."""
-    found, neutral = graph.operands(node), float(node.op_type in {"Mul", "Div"})
-    if not found or not graph.is_float(found[0], node.output[0]):
+    operands, neutral = graph.operands(node), float(node.op_type in {"Mul", "Div"})
+    if not operands or not graph.is_float(operands[0], node.output[0]):
         return
-    x, value = found
+    x, value = operands
     is_second = node.input[0] == x or node.op_type in {"Add", "Mul"}
     if is_second and (value == neutral).all() and graph.shape(x) == graph.shape(node.output[0]):
         graph.replace([node], [x], f"{node.op_type}(x, {neutral:g})", "x")
@@ -98,26 +99,30 @@ def divide_for_reciprocal(graph: Graph, node: Any) -> None:
 def divide_before_relu(graph: Graph, node: Any) -> None:
     """Compute a product with a number before a ReLU or a clamp as a quotient."""
     readers = graph.readers.get(node.output[0], [])
-    found = graph.operands(node)
-    if not found or found[1].size != 1 or not found[1].any():
+    operands = graph.operands(node)
+    if not operands or operands[1].size != 1 or not operands[1].any():
         return
+    x, factor = operands
     if any(reader.op_type in {"Relu", "Clip"} for reader in readers):
-        result = graph.add("Div", found[0], 1 / found[1])
-        graph.replace([node], [result], f"x * {found[1]}", f"x / {1 / found[1]}")
+        result = graph.add("Div", x, 1 / factor)
+        graph.replace([node], [result], f"x * {factor}", f"x / {1 / factor}")
 
 
 @rewrites("multiply-before-add", "Mul")
 def multiply_before_add(graph: Graph, node: Any) -> None:
     """Multiply a sum with constants by a number before they are added."""
-    found = graph.operands(node)
-    if not found or found[1].size != 1 or not graph.is_float(node.output[0]):
+    operands = graph.operands(node)
+    if not operands or operands[1].size != 1 or not graph.is_float(node.output[0]):
         return
-    (x, factor), nodes, summands = found, [node], list[Array]()
+    x, factor = operands
+    nodes, summands = [node], list[Array]()
     while plus := graph.maker(x, "Add"):
         value = graph.constant(plus.input[1])
         if value is None or not value.size:
             break
-        x, nodes, summands = plus.input[0], [plus, *nodes], [value, *summands]
+        x = plus.input[0]
+        nodes.insert(0, plus)
+        summands.insert(0, value)
     varies = any(np.ptp(summand) > 0 for summand in summands)
     if varies and graph.shape(node.output[0])[-1] < SHORTEST_RIGHT:
         total = sum(summand * factor for summand in summands)
@@ -136,8 +141,8 @@ def subtract_negative(graph: Graph, node: Any) -> None:
 @rewrites("silu-by-tanh", "Mul")
 def silu_of_tanh(graph: Graph, node: Any) -> None:
     """Compute SiLU as ``h * tanh(h) + h``, where h is ``0.5 * x``."""
-    for x, other in (node.input, reversed(node.input)):
-        sigmoid = graph.maker(other, "Sigmoid")
+    for x, gate in (node.input, reversed(node.input)):
+        sigmoid = graph.maker(gate, "Sigmoid")
         if sigmoid and sigmoid.input[0] == x and graph.is_float(x):
             half = graph.add("Mul", x, 0.5)
             result = graph.add("Add", graph.add("Mul", half, graph.add("Tanh", half)), half)
@@ -160,8 +165,8 @@ def mish_of_sigmoid(graph: Graph, node: Any) -> None:
     sigmoid = graph.add("Sigmoid", graph.add("Neg", x))
     square = graph.add("Mul", sigmoid, sigmoid)
     share = graph.add("Div", graph.add("Sub", 1.0, square), graph.add("Add", square, 1.0))
-    told = "x * (1 - s * s) / (1 + s * s), s = sigmoid(-x)"
-    graph.replace(nodes, [graph.add("Mul", x, share)], "Mish(x)", told)
+    after = "x * (1 - s * s) / (1 + s * s), s = sigmoid(-x)"
+    graph.replace(nodes, [graph.add("Mul", x, share)], "Mish(x)", after)
 
 
 @rewrites("softplus-by-log", "Softplus", "Exp")
@@ -195,22 +200,24 @@ def softplus_below_zero(graph: Graph, node: Any) -> None:
 def join_gelu(graph: Graph, node: Any) -> None:
     """Replace ``x * 0.5 * (1 + erf(x / sqrt(2)))`` by one Gelu of onnxruntime's own domain."""
     scaled, plus = graph.maker(node.input[0], "Div", "Mul"), graph.reader(node.output[0], "Add")
-    found = graph.operands(scaled) if scaled else None
+    operands = graph.operands(scaled) if scaled else None
     product = plus and graph.reader(plus.output[0], "Mul")
-    if not found or not product or found[1].size != 1 or not graph.is_float(found[0]):
+    if not operands or not product or operands[1].size != 1 or not graph.is_float(operands[0]):
         return
-    x, factor = found[0], float(found[1].reshape(-1)[0])
-    factor = 1 / factor if scaled.op_type == "Div" else factor
-    made = plus.output[0], product.output[0]
-    other = next((one for one in product.input if one not in made), "")
-    half, last = graph.maker(other, "Mul"), graph.reader(product.output[0], "Mul")
-    factors = [*half.input] if half else [other, *(last.input if last else ())]
-    factors = [one for one in factors if one not in made]
-    if factors.count(x) != 1 or [graph.number(one) for one in factors if one != x] != [0.5]:
+    x, scale = operands[0], float(operands[1].reshape(-1)[0])
+    scale = 1 / scale if scaled.op_type == "Div" else scale
+    # The three factors are x, 0.5 and the sum. Either two products multiply x by 0.5 first, or the
+    # product of the sum and one factor is multiplied by the other.
+    inner_results = plus.output[0], product.output[0]
+    other_factor = next((name for name in product.input if name not in inner_results), "")
+    half, last = graph.maker(other_factor, "Mul"), graph.reader(product.output[0], "Mul")
+    factors = [*half.input] if half else [other_factor, *(last.input if last else ())]
+    factors = [name for name in factors if name not in inner_results]
+    if factors.count(x) != 1 or [graph.number(name) for name in factors if name != x] != [0.5]:
         return
     nodes = [half, scaled, node, plus, product] if half else [scaled, node, plus, product, last]
-    is_one = 1.0 in [graph.number(one) for one in plus.input]
-    if is_one and scaled.input[0] == x and math.isclose(factor, math.sqrt(0.5), rel_tol=1e-5):
+    adds_one = 1.0 in [graph.number(name) for name in plus.input]
+    if adds_one and scaled.input[0] == x and math.isclose(scale, math.sqrt(0.5), rel_tol=1e-5):
         result = graph.add("Gelu", x, domain=MICROSOFT)
         graph.replace(nodes, [result], "x * 0.5 * (1 + erf(x / sqrt(2)))", "Gelu(x)")
     if graph.changes and all(opset.domain != MICROSOFT for opset in graph.model.opset_import):
@@ -232,10 +239,10 @@ def scale_log_floor(graph: Graph, node: Any) -> None:
         if highest and limit is None:
             return
     else:
-        found = graph.operands(limiter) if len(limiter.input) == 2 else None
-        if found is None or found[1].size != 1:
+        operands = graph.operands(limiter) if len(limiter.input) == 2 else None
+        if operands is None or operands[1].size != 1:
             return
-        x, floor = found[0], float(found[1].reshape(-1)[0])
+        x, floor = operands[0], float(operands[1].reshape(-1)[0])
     if floor is None or not LEAST_FLOOR <= floor < LEAST_FLOAT16 or not graph.is_float(x):
         return
     kind = "Add" if limiter.op_type == "Add" else "Max"
@@ -249,9 +256,9 @@ def scale_log_floor(graph: Graph, node: Any) -> None:
     high = graph.add("Log", graph.add("Max", x, top))
     shift = -TOP_BITS * math.log(2.0)
     result = graph.add("Add", graph.add("Add", low, high), shift)
-    told = f"log(max(min(x, {top:g}) * 2**{bits}, {floor * 2.0**bits:.3g})) + log(max(x, {top:g}))"
+    after = f"log(max(min(x, {top:g}) * 2**{bits}, {floor * 2.0**bits:.3g})) + log(max(x, {top:g}))"
     graph.replace(
-        [limiter, node], [result], f"log with a floor of {floor:g}", f"{told} {shift:+.4g}"
+        [limiter, node], [result], f"log with a floor of {floor:g}", f"{after} {shift:+.4g}"
     )
 
 
@@ -259,58 +266,66 @@ def scale_log_floor(graph: Graph, node: Any) -> None:
 def concatenate_padding(graph: Graph, node: Any) -> None:
     """Concatenate constants instead of padding with a value other than zero, or with zeros only on
     the right side of an image."""
-    x, *held, given = (*node.input, "", "")[:3]  # before opset 11, there is only x
-    pads = graph.constant(held[0])
-    value = graph.number(given) if given else 0.0
+    x, pads_name, value_name = (*node.input, "", "")[:3]  # before opset 11, there is only x
+    pads = graph.constant(pads_name)
+    value = graph.number(value_name) if value_name else 0.0
     if pads is None or value is None or not graph.is_float(x) or any(node.input[3:]):
         return
     shape = [*graph.shape(x)]
-    half = len(shape)
-    is_right = half == 4 and pads[-1] > 0 and not pads[:-1].any()
+    rank = len(shape)
+    is_right = rank == 4 and pads[-1] > 0 and not pads[:-1].any()
     is_constant = read(node, "mode", "constant") == "constant"
     if not is_constant or pads.min() < 0 or not pads.any() or not (value or is_right):
         return
     result = x
-    for axis in range(half):
-        parts = []
-        for size in (int(pads[axis]), int(pads[half + axis])):
-            block = np.full([*shape[:axis], size, *shape[axis + 1 :]], value, np.float32)
-            parts.append([block] if size else [])
-        if any(parts):
-            result = graph.add("Concat", *parts[0], result, *parts[1], axis=axis)
-            shape[axis] += int(pads[axis] + pads[half + axis])
-    told = f"Pad {[*map(int, pads)]} with {value:g}"
-    graph.replace([node], [result], told, f"Concat with constants of {value:g}")
+    for axis in range(rank):
+        begin, end = int(pads[axis]), int(pads[rank + axis])
+        if begin or end:
+            blocks: list[Any] = [result]
+            if begin:
+                blocks.insert(0, _make_block(shape, axis, begin, value))
+            if end:
+                blocks.append(_make_block(shape, axis, end, value))
+            result = graph.add("Concat", *blocks, axis=axis)
+            shape[axis] += begin + end
+    before = f"Pad {[*map(int, pads)]} with {value:g}"
+    graph.replace([node], [result], before, f"Concat with constants of {value:g}")
+
+
+def _make_block(shape: Sequence[int], axis: int, size: int, value: float) -> Array:
+    """Return a constant of equal elements for one end of an axis of a value with this ``shape``."""
+    return np.full([*shape[:axis], size, *shape[axis + 1 :]], value, np.float32)
 
 
 def inline_functions(model: onnx.ModelProto) -> tuple[Change, ...]:
     """Replace operators that QNN's provider does not take by their definition in ONNX."""
     graph = Graph(model)
-    found = [*graph.find(*DEFINED)]
-    if not found:
+    defined_nodes = [*graph.find(*DEFINED)]
+    if not defined_nodes:
         return ()
-    whole = deepcopy(model)
+    inlined = deepcopy(model)
     try:
         if graph.opset < OLDEST_OPSET:
-            whole = version_converter.convert_version(whole, OLDEST_OPSET)
-        known = {one.name for one in (*whole.graph.input, *whole.graph.value_info)}
-        for initializer in whole.graph.initializer:  # the inliner knows no types of initializers
-            if initializer.name not in known:
+            inlined = version_converter.convert_version(inlined, OLDEST_OPSET)
+        typed = {port.name for port in (*inlined.graph.input, *inlined.graph.value_info)}
+        for initializer in inlined.graph.initializer:  # the inliner knows no types of initializers
+            if initializer.name not in typed:
                 form = initializer.data_type, [*initializer.dims]
                 port = helper.make_tensor_value_info(initializer.name, *form)
-                whole.graph.value_info.append(port)
-        chosen = [("", name) for name in DEFINED]
-        whole = inliner.inline_selected_functions(whole, chosen, inline_schema_functions=True)
+                inlined.graph.value_info.append(port)
+        names = [("", name) for name in DEFINED]
+        inlined = inliner.inline_selected_functions(inlined, names, inline_schema_functions=True)
     except (RuntimeError, version_converter.ConvertError):
         return ()  # another operator of the model cannot be converted, or a type is unknown
-    name_types(whole)
-    left = Counter(node.op_type for node in whole.graph.node)
-    model.CopyFrom(whole)
-    return tuple(
-        Change((one.name or one.output[0],), None, one.op_type, "its definition in ONNX")
-        for one in found
-        if not left[one.op_type]
-    )
+    name_types(inlined)
+    remaining = Counter(node.op_type for node in inlined.graph.node)
+    model.CopyFrom(inlined)
+    changes = []
+    for node in defined_nodes:
+        if not remaining[node.op_type]:  # all nodes of this operator have a definition
+            name = node.name or node.output[0]
+            changes.append(Change((name,), None, node.op_type, "its definition in ONNX"))
+    return tuple(changes)
 
 
 def name_types(model: onnx.ModelProto) -> None:

@@ -35,27 +35,34 @@ class Graph:
         self.model, self.graph = model, graph
         opsets = (opset.version for opset in model.opset_import if not opset.domain)
         self.opset = max(opsets, default=1)
-        given = {one.name for one in graph.input}
-        constants = read_constants(graph)
-        self.tensors = {name: one for name, one in constants.items() if name not in given}
-        ports = (*graph.input, *graph.value_info, *graph.output)
-        typed = (port for port in ports if port.type.HasField("tensor_type"))
-        held = {port.name: port.type.tensor_type for port in typed}
-        self.shapes: dict[str, tuple[int, ...]] = {
-            name: tuple(size.dim_value for size in one.shape.dim)
-            for name, one in held.items()
-            if one.HasField("shape") and all(size.dim_value > 0 for size in one.shape.dim)
-        } | {name: tuple(one.dims) for name, one in self.tensors.items()}
-        self.types = {name: one.elem_type for name, one in held.items()}
-        self.types |= {name: one.data_type for name, one in self.tensors.items()}
+        inputs = {port.name for port in graph.input}
+        # An initializer that is an input, too, is only a default: a caller may replace it.
+        self.tensors = {
+            name: tensor for name, tensor in read_constants(graph).items() if name not in inputs
+        }
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self.types: dict[str, int] = {}
+        for port in (*graph.input, *graph.value_info, *graph.output):
+            if port.type.HasField("tensor_type"):
+                self._note_type(port.name, port.type.tensor_type)
+        for name, tensor in self.tensors.items():
+            self.shapes[name], self.types[name] = tuple(tensor.dims), tensor.data_type
         self.outputs = {output.name for output in graph.output}
         self.nodes = [*graph.node]
         self.index()
-        self.names = {*self.reads, *self.makers, *self.tensors, *given}
-        self.pending: list[Any] = []
-        self.held: list[Any] = []
+        self.names = {*self.reads, *self.makers, *self.tensors, *inputs}
+        self.pending: list[Any] = []  # new nodes
+        self.new_tensors: list[Any] = []
         self.changes: list[Change] = []
         self.label = ""
+
+    def _note_type(self, name: str, tensor_type: Any) -> None:
+        """Note the type of a value, and its shape if it is known and fixed."""
+        self.types[name] = tensor_type.elem_type
+        self.shapes.pop(name, None)  # the last statement about a value counts
+        sizes = tuple(dimension.dim_value for dimension in tensor_type.shape.dim)
+        if tensor_type.HasField("shape") and all(size > 0 for size in sizes):
+            self.shapes[name] = sizes
 
     def index(self) -> None:
         """Note which node makes each value, and which nodes read it. Readers in graphs inside of
@@ -67,10 +74,11 @@ class Graph:
             self.reads.update(node.input)
             for name in dict.fromkeys(node.input):
                 self.readers.setdefault(name, []).append(node)
-            for inner in list_bodies(node):
-                for body in list_graphs(inner):
-                    self.reads.update(name for held in body.node for name in held.input)
-                    self.reads.update(port.name for port in body.output)
+            for body in list_bodies(node):
+                for inner_graph in list_graphs(body):
+                    for inner_node in inner_graph.node:
+                        self.reads.update(inner_node.input)
+                    self.reads.update(port.name for port in inner_graph.output)
 
     def find(self, *kinds: str) -> Iterator[Any]:
         """Yield the nodes of these operators of ONNX. Nodes that an edit has removed are left
@@ -111,18 +119,18 @@ class Graph:
     def reader(self, name: str, *kinds: str) -> Any:
         """Return the only node that reads a value, if it is one of these operators of ONNX, or
         None. A graph's output and a value that a graph inside of a node reads have none."""
-        found = self.readers.get(name, [])
-        if self.reads[name] != 1 or len(found) != 1 or found[0].domain not in ("", "ai.onnx"):
+        readers = self.readers.get(name, [])
+        if self.reads[name] != 1 or len(readers) != 1 or readers[0].domain not in ("", "ai.onnx"):
             return None
-        return found[0] if found[0].op_type in kinds else None
+        return readers[0] if readers[0].op_type in kinds else None
 
     def operands(self, node: Any) -> tuple[str, Array] | None:
         """Return the name of a node's computed operand and the value of its constant one, in this
         order, if the node has one of each."""
-        for name, other in (tuple(node.input[:2]), tuple(node.input[1::-1])):
-            value = self.constant(other)
-            if value is not None and name not in self.tensors:
-                return name, value
+        for computed, constant in (tuple(node.input[:2]), tuple(node.input[1::-1])):
+            value = self.constant(constant)
+            if value is not None and computed not in self.tensors:
+                return computed, value
         return None
 
     def hold(self, value: Any, like: str = "constant") -> str:
@@ -131,14 +139,14 @@ class Graph:
         array = array.astype(np.float32) if array.dtype == np.float64 else array
         name = self.name(f"{self.label}/{like}")
         tensor = numpy_helper.from_array(np.ascontiguousarray(array), name)
-        self.held.append(tensor)
+        self.new_tensors.append(tensor)
         self.tensors[name], self.shapes[name] = tensor, tuple(array.shape)
         self.types[name] = tensor.data_type
         return name
 
-    def name(self, wanted: str) -> str:
-        """Return a name that no value has, such as ``wanted`` or ``wanted_b``."""
-        name = wanted
+    def name(self, stem: str) -> str:
+        """Return a name that no value has, such as ``stem`` or ``stem_b``."""
+        name = stem
         while name in self.names:  # no digits at its end: the quantizer appends those
             name = f"{name}_b"
         self.names.add(name)
@@ -147,10 +155,10 @@ class Graph:
     def add(self, kind: str, *reads: Any, domain: str = "", **attributes: Any) -> str:
         """Make a node, and return the name of its result. An operand is the name of a value, or an
         array or a number that becomes a constant."""
-        given = [one if isinstance(one, str) else self.hold(one) for one in reads]
+        inputs = [read if isinstance(read, str) else self.hold(read) for read in reads]
         name = self.name(f"{self.label}/{kind}")
-        made = helper.make_node(kind, given, [name], name=name, domain=domain, **attributes)
-        self.pending.append(made)
+        node = helper.make_node(kind, inputs, [name], name=name, domain=domain, **attributes)
+        self.pending.append(node)
         return name
 
     def reshape(self, name: str, shape: Sequence[int]) -> str:
@@ -161,7 +169,7 @@ class Graph:
         """Make a Slice along one axis, and return the name of its result."""
         if self.opset < SLICE_OPSET:
             return self.add("Slice", name, axes=[axis], starts=[start], ends=[end])
-        return self.add("Slice", name, *(np.array([one]) for one in (start, end, axis)))
+        return self.add("Slice", name, np.array([start]), np.array([end]), np.array([axis]))
 
     def reduce(self, kind: str, name: str, axis: int) -> str:
         """Make a ReduceMean or ReduceSum over one axis, which stays with a size of 1."""
@@ -177,23 +185,26 @@ class Graph:
         without readers. ``before`` and ``after`` describe the change."""
         last = nodes[-1]
         for name, result in zip(last.output, results, strict=False):
-            if not name or not result:
-                continue
-            if not any(result in one.output for one in self.pending):
-                one = helper.make_node("Identity", [result], [name], name=self.name(f"{name}/same"))
-                self.pending.append(one)
-                continue
-            for node in self.pending:
-                for ports in (node.input, node.output):
-                    ports[:] = [name if port == result else port for port in ports]
+            if name and result:
+                self._rename_result(result, name)
         place = next(place for place, node in enumerate(self.nodes) if node is last)
         self.nodes[place:place] = self.pending
-        old = {id(node) for node in nodes}
-        self.nodes = [node for node in self.nodes if id(node) not in old]
+        replaced = {id(node) for node in nodes}
+        self.nodes = [node for node in self.nodes if id(node) not in replaced]
         self.pending = []
         self.index()
         labels = tuple(node.name or node.output[0] for node in nodes)
         self.changes.append(Change(labels, None, before, after))
+
+    def _rename_result(self, result: str, name: str) -> None:
+        """Rename a result of the new nodes. If none of them computes it, a new node copies it."""
+        if not any(result in node.output for node in self.pending):
+            label = self.name(f"{name}/same")
+            self.pending.append(helper.make_node("Identity", [result], [name], name=label))
+            return
+        for node in self.pending:
+            for ports in (node.input, node.output):
+                ports[:] = [name if port == result else port for port in ports]
 
     def finish(self) -> tuple[Change, ...]:
         """Write the edited nodes to the model without constants that nothing reads any more, and
@@ -201,14 +212,15 @@ class Graph:
         if not self.changes:
             return ()
         nodes = [
-            one for one in self.nodes if one.op_type != "Constant" or self.reads[one.output[0]]
+            node for node in self.nodes if node.op_type != "Constant" or self.reads[node.output[0]]
         ]
-        held = [one for one in (*self.graph.initializer, *self.held) if self.reads[one.name]]
-        known = [one for one in self.graph.value_info if one.name in self.makers]
+        all_tensors = (*self.graph.initializer, *self.new_tensors)
+        tensors = [tensor for tensor in all_tensors if self.reads[tensor.name]]
+        value_info = [port for port in self.graph.value_info if port.name in self.makers]
         del self.graph.node[:], self.graph.initializer[:], self.graph.value_info[:]
         self.graph.node.extend(nodes)
-        self.graph.initializer.extend(held)
-        self.graph.value_info.extend(known)
+        self.graph.initializer.extend(tensors)
+        self.graph.value_info.extend(value_info)
         return tuple(self.changes)
 
 
@@ -239,7 +251,7 @@ def read(node: Any, name: str, default: Any) -> Any:
 
 def read_axes(graph: Graph, node: Any) -> list[int] | None:
     """Return the axes of a reduction, or None if they are not constant or not given."""
-    given = read(node, "axes", None)
-    if given is None and len(node.input) > 1:
-        given = graph.constant(node.input[1])
-    return None if given is None else [int(one) for one in given]
+    axes = read(node, "axes", None)
+    if axes is None and len(node.input) > 1:
+        axes = graph.constant(node.input[1])
+    return None if axes is None else [int(axis) for axis in axes]

@@ -32,37 +32,40 @@ def convolve_average(graph: Graph, node: Any) -> None:
     x, y = node.input[0], node.output[0]
     if not graph.is_float(x, y) or read(node, "auto_pad", "NOTSET") != "NOTSET":
         return
-    sizes, made = graph.shape(x)[2:], graph.shape(y)[2:]
+    sizes, result_sizes = graph.shape(x)[2:], graph.shape(y)[2:]
     axes = len(sizes)
     kernel = read(node, "kernel_shape", None)
     strides = read(node, "strides", [1] * axes)
     pads = read(node, "pads", [0] * 2 * axes)
     if axes not in (1, 2) or set(read(node, "dilations", [1])) != {1}:
         return
-    reach = [(out - 1) * step + k for out, step, k in zip(made, strides, kernel, strict=True)]
+    # How far the last window reaches, and by how much that is beyond the image
+    windows = zip(result_sizes, strides, kernel, strict=True)
+    reach = [(count - 1) * step + length for count, step, length in windows]
     ends = [far - size - begin for far, size, begin in zip(reach, sizes, pads, strict=False)]
-    is_beyond = any(end > given for end, given in zip(ends, pads[axes:], strict=True))
-    counted = read(node, "count_include_pad", 0)
-    is_padded = any(pads) and (counted or SMALL_KERNEL in kernel)
+    is_beyond = any(end > stated for end, stated in zip(ends, pads[axes:], strict=True))
+    counts_padding = read(node, "count_include_pad", 0)
+    is_padded = any(pads) and (counts_padding or SMALL_KERNEL in kernel)
     is_tall = {*strides} == {1} and sizes[0] >= TALL and sizes[-1] <= NARROW
     if not (is_beyond or is_padded or is_tall):
         return
-    factors = []
-    for size, out, k, step, begin, end in zip(
-        sizes, made, kernel, strides, pads, pads[axes:], strict=False
+    factors = []  # along each axis: the kernel's length by the number of counted elements
+    for size, count, length, step, begin, end in zip(
+        sizes, result_sizes, kernel, strides, pads, pads[axes:], strict=False
     ):
-        low, high = (-begin, size + end) if counted else (0, size)
-        starts = np.arange(out) * step - begin
-        factors.append(k / (np.minimum(starts + k, high) - np.maximum(starts, low)))
+        low, high = (-begin, size + end) if counts_padding else (0, size)
+        starts = np.arange(count) * step - begin
+        counted = np.minimum(starts + length, high) - np.maximum(starts, low)
+        factors.append(length / counted)
     weights = np.full((graph.shape(x)[1], 1, *kernel), 1 / math.prod(kernel))
     pads_of_sums = [*pads[:axes], *(max(end, 0) for end in ends)]
     result = add_depthwise(graph, [x, weights], pads_of_sums, strides)
-    whole = functools.reduce(np.multiply.outer, factors)
-    if not np.allclose(whole, 1.0):
-        result = graph.add("Mul", result, whole[None, None])
+    factor = functools.reduce(np.multiply.outer, factors)
+    if not np.allclose(factor, 1.0):
+        result = graph.add("Mul", result, factor[None, None])
     ceil = read(node, "ceil_mode", 0)
-    told = f"AveragePool, kernel {[*kernel]}, pads {[*pads]}, ceil_mode {ceil}"
-    graph.replace([node], [result], told, "a depthwise Conv, the edges times a constant")
+    before = f"AveragePool, kernel {[*kernel]}, pads {[*pads]}, ceil_mode {ceil}"
+    graph.replace([node], [result], before, "a depthwise Conv, the edges times a constant")
 
 
 @rewrites("widen-depthwise", "Conv")
@@ -76,25 +79,26 @@ def widen_depthwise(graph: Graph, node: Any) -> None:
     is_plain = read(node, "auto_pad", "NOTSET") == "NOTSET"
     if not few or not is_plain or set(read(node, "dilations", [1])) != {1}:
         return
-    reads = [node.input[0], weights, *node.input[2:]]
-    result = add_depthwise(graph, reads, read(node, "pads", [0] * 4), read(node, "strides", [1, 1]))
-    told = f"a depthwise Conv of {len(weights)} channels with a kernel of 2 x 2"
-    graph.replace([node], [result], told, "the kernel padded with zeros to 3 x 3")
+    operands = [node.input[0], weights, *node.input[2:]]
+    pads, strides = read(node, "pads", [0] * 4), read(node, "strides", [1, 1])
+    result = add_depthwise(graph, operands, pads, strides)
+    before = f"a depthwise Conv of {len(weights)} channels with a kernel of 2 x 2"
+    graph.replace([node], [result], before, "the kernel padded with zeros to 3 x 3")
 
 
 def add_depthwise(
-    graph: Graph, reads: Sequence[Any], pads: Sequence[int], strides: Sequence[int]
+    graph: Graph, operands: Sequence[Any], pads: Sequence[int], strides: Sequence[int]
 ) -> str:
-    """Add a depthwise convolution of ``reads``, and return its result. If there are few channels,
-    zeros are appended to a kernel of size 2. The padding at the ends grows with the kernel, so that
-    the result stays the same."""
-    x, weights, *bias = reads
+    """Add a depthwise convolution of ``operands``, and return its result. If there are few
+    channels, zeros are appended to a kernel of size 2. The padding at the ends grows with the
+    kernel, so that the result stays the same."""
+    x, weights, *bias = operands
     axes = weights.ndim - 2
     if set(weights.shape[2:]) == {SMALL_KERNEL} and len(weights) < FEW_CHANNELS:
         weights = np.pad(weights, [(0, 0)] * 2 + [(0, 1)] * axes)
         pads = [*pads[:axes], *(end + 1 for end in pads[axes:])]
-    own = {"group": len(weights), "kernel_shape": weights.shape[2:]}
-    return graph.add("Conv", x, weights, *bias, pads=pads, strides=strides, **own)
+    attributes = {"group": len(weights), "kernel_shape": weights.shape[2:]}
+    return graph.add("Conv", x, weights, *bias, pads=pads, strides=strides, **attributes)
 
 
 @rewrites("convolve-longer-row", "Conv")
@@ -108,12 +112,11 @@ def convolve_longer_row(graph: Graph, node: Any) -> None:
     pads = [int(count) for count in read(node, "pads", [0] * 2 * axes)]
     if pads[axes - 1] != pads[-1]:
         return
-    counts = {
-        "padding": pads[axes:],
-        "stride": read(node, "strides", [1] * axes),
-        "dilation": read(node, "dilations", [1] * axes),
+    numbers = {
+        "padding": tuple(map(float, pads[axes:])),
+        "stride": tuple(map(float, read(node, "strides", [1] * axes))),
+        "dilation": tuple(map(float, read(node, "dilations", [1] * axes))),
     }
-    numbers = {name: tuple(map(float, given)) for name, given in counts.items()}
     apart = _find_padding(graph, node.input[0])
     if not (find_short(operands, numbers) or find_short(operands, numbers, apart)):
         return
@@ -128,17 +131,18 @@ def convolve_longer_row(graph: Graph, node: Any) -> None:
 def _find_padding(graph: Graph, name: str) -> int:
     """Return by how many zeros a Pad that computes a value extends its last axis at both ends, or 0
     if it is another node or another padding."""
-    before = graph.makers.get(name)
-    if before is None or before.op_type != "Pad" or read(before, "mode", "constant") != "constant":
+    pad = graph.makers.get(name)
+    if pad is None or pad.op_type != "Pad" or read(pad, "mode", "constant") != "constant":
         return 0
-    given, value, axes = (*before.input[1:], "", "", "")[:3]
-    pads = graph.constant(given) if given else None
+    pads_name, value, axes = (*pad.input[1:], "", "", "")[:3]
+    pads = graph.constant(pads_name) if pads_name else None
     is_zero = not value or graph.number(value) == 0
     if pads is None or axes or not is_zero:
         return 0
-    *others, end = pads.tolist()
-    begin = others.pop(len(others) // 2)
-    return int(end) if begin == end and not any(others) else 0
+    # First the beginnings of all axes, then their ends: the last axis is in the middle and last.
+    *counts, end = pads.tolist()
+    begin = counts.pop(len(counts) // 2)
+    return int(end) if begin == end and not any(counts) else 0
 
 
 @rewrites("stride-by-pool", "Conv")
@@ -149,11 +153,11 @@ def stride_by_pool(graph: Graph, node: Any) -> None:
     depthwise = len(shape) in (3, 4) and shape[1] == 1 and read(node, "group", 1) > 1
     faulty = max(read(node, "dilations", [1])) > 1 or shape[2:] == (1,)
     if depthwise and faulty and max(strides) > 1 and "SAME" not in read(node, "auto_pad", ""):
-        own = read_attributes(node) | {"strides": [1] * len(strides)}
-        every = graph.add("Conv", *node.input, **own)
-        result = graph.add("MaxPool", every, kernel_shape=own["strides"], strides=strides)
-        told = f"a depthwise Conv with strides {[*strides]}"
-        graph.replace([node], [result], told, "strides 1, and a MaxPool that selects every n-th")
+        ones = [1] * len(strides)
+        dense = graph.add("Conv", *node.input, **read_attributes(node) | {"strides": ones})
+        result = graph.add("MaxPool", dense, kernel_shape=ones, strides=strides)
+        before = f"a depthwise Conv with strides {[*strides]}"
+        graph.replace([node], [result], before, "strides 1, and a MaxPool that selects every n-th")
 
 
 @rewrites("gather-maximum", "MaxPool")
@@ -163,7 +167,7 @@ def gather_maximum(graph: Graph, node: Any) -> None:
     x, y = node.input[0], node.output[0]
     if not graph.is_float(x, y) or read(node, "auto_pad", "NOTSET") != "NOTSET":
         return
-    shape, made = [*graph.shape(x)], graph.shape(y)
+    shape, result_shape = [*graph.shape(x)], graph.shape(y)
     axes = len(shape) - 2
     dilations = read(node, "dilations", [1] * axes)
     if (axes < 3 and {*dilations} == {1}) or any(node.output[1:]):
@@ -172,25 +176,26 @@ def gather_maximum(graph: Graph, node: Any) -> None:
     pads = read(node, "pads", [0] * 2 * axes)
     result = x
     for place in range(axes):
-        size, out = shape[place + 2], made[place + 2]
-        starts = np.arange(out) * strides[place] - pads[place]
-        taps = starts + np.arange(kernel[place])[:, None] * dilations[place]
+        size, count = shape[place + 2], result_shape[place + 2]
+        starts = np.arange(count) * strides[place] - pads[place]
+        taps = starts + np.arange(kernel[place])[:, None] * dilations[place]  # [kernel, count]
         is_inside = (taps >= 0) & (taps < size)
-        if not is_inside.any(0).all():
-            break
-        inner = np.take_along_axis(taps, is_inside.argmax(0)[None], 0)
-        before, after = shape[: place + 2], shape[place + 3 :]
-        result = graph.reshape(result, [math.prod(before), size, math.prod(after)])
-        rows = np.where(is_inside, taps, inner).astype(np.int64)
-        shifted = [graph.add("Gather", result, one, axis=1) for one in rows]
-        result = functools.reduce(lambda one, other: graph.add("Max", one, other), shifted)
-        shape[place + 2] = out
-    else:
-        result = graph.reshape(result, shape)
-        told = f"MaxPool, kernel {[*kernel]}, dilations {[*dilations]}"
-        graph.replace([node], [result], told, "the maximum of shifted images")
-        return
-    graph.pending.clear()
+        if not is_inside.any(0).all():  # a window has only padding
+            graph.pending.clear()
+            return
+        # A row in the padding is replaced by one of its window, which does not change the maximum.
+        first_inside = np.take_along_axis(taps, is_inside.argmax(0)[None], 0)
+        rows = np.where(is_inside, taps, first_inside).astype(np.int64)
+        outer, inner = math.prod(shape[: place + 2]), math.prod(shape[place + 3 :])
+        result = graph.reshape(result, [outer, size, inner])
+        shifted = [graph.add("Gather", result, places, axis=1) for places in rows]
+        result = shifted[0]
+        for image in shifted[1:]:
+            result = graph.add("Max", result, image)
+        shape[place + 2] = count
+    result = graph.reshape(result, shape)
+    before = f"MaxPool, kernel {[*kernel]}, dilations {[*dilations]}"
+    graph.replace([node], [result], before, "the maximum of shifted images")
 
 
 @rewrites("reach-rows", "ConvTranspose")
@@ -211,21 +216,24 @@ def reach_rows(graph: Graph, node: Any) -> None:
     strides, pads = read(node, "strides", [1] * axes), read(node, "pads", [0] * 2 * axes)
     kernel = [*weights.shape[2:]]
     depthwise = read(node, "group", 1) == len(weights) > 1 == weights.shape[1]
-    rows = zip(kernel, strides, pads[:axes], pads[axes:], padding, strict=True)
-    added = [
-        find_growth(size, step, end, more, max(min(pad, end), 1) if depthwise else math.inf)
-        for size, step, pad, end, more in rows
-    ]
+    added = []  # rows of zeros, along each axis
+    for size, step, begin, end, output_pad in zip(
+        kernel, strides, pads[:axes], pads[axes:], padding, strict=True
+    ):
+        limit = max(min(begin, end), 1) if depthwise else math.inf
+        added.append(find_growth(size, step, end, output_pad, limit))
     if not any(added):
         return
-    kernel = [size + count for size, count in zip(kernel, added, strict=True)]
-    less = [more - count for more, count in zip(padding, added, strict=True)]
-    own: dict[str, Any] = {"strides": strides, "pads": pads, "group": read(node, "group", 1)}
-    own |= {"kernel_shape": kernel, "output_padding": less}
+    longer_kernel = [size + count for size, count in zip(kernel, added, strict=True)]
+    less_padding = [pad - count for pad, count in zip(padding, added, strict=True)]
+    attributes: dict[str, Any] = {"strides": strides, "pads": pads}
+    attributes |= {"group": read(node, "group", 1)}
+    attributes |= {"kernel_shape": longer_kernel, "output_padding": less_padding}
     longer = np.pad(weights, [(0, 0)] * 2 + [(0, count) for count in added])
-    result = graph.add("ConvTranspose", node.input[0], longer, *node.input[2:], **own)
-    told = f"ConvTranspose, kernel {[*weights.shape[2:]]}, output_padding {padding}"
-    graph.replace([node], [result], told, f"kernel {kernel}, output_padding {less}")
+    result = graph.add("ConvTranspose", node.input[0], longer, *node.input[2:], **attributes)
+    before = f"ConvTranspose, kernel {kernel}, output_padding {padding}"
+    after = f"kernel {longer_kernel}, output_padding {less_padding}"
+    graph.replace([node], [result], before, after)
 
 
 @rewrites("join-transposed-groups", "ConvTranspose")
@@ -235,15 +243,15 @@ def join_transposed_groups(graph: Graph, node: Any) -> None:
     weights, groups = graph.constant(node.input[1]), read(node, "group", 1)
     if weights is None or groups < 2:
         return
-    own = read_attributes(node) | {"group": 1}
-    size, count, *kernel = weights.shape
-    joined = np.zeros((groups, size // groups, groups, count, *kernel), weights.dtype)
+    attributes = read_attributes(node) | {"group": 1}
+    size, count, *kernel = weights.shape  # the inputs, and the outputs of a group
+    blocks = np.zeros((groups, size // groups, groups, count, *kernel), weights.dtype)
     for group, part in enumerate(np.split(weights, groups)):
-        joined[group, :, group] = part
-    whole = joined.reshape(size, groups * count, *kernel)
-    result = graph.add("ConvTranspose", node.input[0], whole, *node.input[2:], **own)
-    told = f"ConvTranspose of {groups} groups"
-    graph.replace([node], [result], told, "one group, and zeros for the channels of others")
+        blocks[group, :, group] = part
+    joined = blocks.reshape(size, groups * count, *kernel)
+    result = graph.add("ConvTranspose", node.input[0], joined, *node.input[2:], **attributes)
+    before = f"ConvTranspose of {groups} groups"
+    graph.replace([node], [result], before, "one group, and zeros for the channels of others")
 
 
 @rewrites("resize-flat", "Resize")
@@ -254,25 +262,26 @@ def resize_flat(graph: Graph, node: Any) -> None:
     scales = graph.constant(node.input[2]) if len(node.input) > 2 else None
     if scales is None or not graph.is_float(x, y):
         return
-    own = read_attributes(node)
-    shape, made, wanted = graph.shape(x), graph.shape(y), [*map(float, scales)]
+    attributes = read_attributes(node)
+    shape, result_shape, factors = graph.shape(x), graph.shape(y), [*map(float, scales)]
     rounding = read(node, "nearest_mode", "round_prefer_floor")
     is_nearest = read(node, "mode", "nearest") == "nearest" and rounding != "floor"
     is_nearest &= read(node, "coordinate_transformation_mode", "half_pixel") == "asymmetric"
-    rounds = is_nearest and all(map(partial(chooses_floor, rounding), made, wanted))
-    is_sequence = len(shape) == 3 and wanted[:2] == [1.0, 1.0] and "axes" not in own
+    rounds = is_nearest and all(map(partial(chooses_floor, rounding), result_shape, factors))
+    is_sequence = len(shape) == 3 and factors[:2] == [1.0, 1.0] and "axes" not in attributes
     if not (rounds or is_sequence):
         return
-    own |= {"nearest_mode": "floor"} if rounds else {}
+    attributes |= {"nearest_mode": "floor"} if rounds else {}
     if is_sequence:
         image = graph.reshape(x, [*shape[:2], 1, shape[2]])
-        grown = graph.add("Resize", image, "", np.array([1.0, 1.0, 1.0, wanted[2]]), **own)
-        result = graph.reshape(grown, made)
+        image_factors = np.array([1.0, 1.0, 1.0, factors[2]])
+        resized = graph.add("Resize", image, "", image_factors, **attributes)
+        result = graph.reshape(resized, result_shape)
     else:
-        result = graph.add("Resize", x, "", scales, **own)
-    told = f"Resize of rank {len(shape)}" + f", nearest_mode {rounding}" * rounds
+        result = graph.add("Resize", x, "", scales, **attributes)
+    before = f"Resize of rank {len(shape)}" + f", nearest_mode {rounding}" * rounds
     after = "Resize of rank 4" + ", nearest_mode floor" * rounds
-    graph.replace([node], [result], told, after)
+    graph.replace([node], [result], before, after)
 
 
 def chooses_floor(rounding: str, size: int, scale: float) -> bool:

@@ -21,17 +21,17 @@ def lower_mask(graph: Graph, node: Any) -> None:
     or as a factor of a mask, by -LOW."""
     sign = -1.0
     if node.op_type == "Sub" or (node.op_type == "Mul" and leads_to_difference(graph, node)):
-        sign = 1.0
-    is_last = leads_to_softmax(graph, node.output[0], differs=sign > 0)
-    places = {"Where": (1, 2), "Sub": (1,)}.get(node.op_type, (0, 1))
-    for place in places if is_last else ():
-        held = graph.constant(node.input[place])
-        if held is None or held.dtype.kind != "f" or not blocks(held, sign):
+        sign = 1.0  # the constant is positive, because it is subtracted
+    if not leads_to_softmax(graph, node.output[0], differs=sign > 0):
+        return
+    for place in {"Where": (1, 2), "Sub": (1,)}.get(node.op_type, (0, 1)):
+        mask = graph.constant(node.input[place])
+        if mask is None or mask.dtype.kind != "f" or not blocks(mask, sign):
             continue
-        lowered = np.where(sign * held >= LARGE, sign * LOW, held)
+        lowered = np.where(sign * mask >= LARGE, sign * LOW, mask)
         result = graph.add(node.op_type, *node.input[:place], lowered, *node.input[place + 1 :])
-        told = f"a mask of {sign * float(np.max(sign * held)):.4g} before a softmax"
-        graph.replace([node], [result], told, f"a mask of {sign * LOW:g}")
+        before = f"a mask of {sign * float(np.max(sign * mask)):.4g} before a softmax"
+        graph.replace([node], [result], before, f"a mask of {sign * LOW:g}")
         break
 
 
@@ -41,51 +41,57 @@ def mask_after_softmax(graph: Graph, node: Any) -> None:
     sum, instead of masking the scores with a value that takes their range. Blocked scores become
     the mean of the others of their row, so that none of them exceeds all others."""
     masking = graph.maker(node.input[0], "Add", "Where")
-    scores, kept = split_mask(graph, masking) if masking else ("", None)
+    scores, is_allowed = split_mask(graph, masking) if masking else ("", None)
     shape = graph.shapes.get(scores, ())
     last = len(shape) - 1
+    # Before opset 13, a Softmax flattens all axes from its axis on, which is 1 by default.
     axis = read(node, "axis", -1 if graph.opset >= SUM_AXES_OPSET else 1)
     is_plain = graph.shapes.get(node.input[0]) == shape and axis in (-1, last)
-    if kept is None or not is_plain or not graph.is_float(scores) or not kept.any(-1).all():
+    if is_allowed is None or not is_plain or not graph.is_float(scores):
         return
-    factor = kept.astype(np.float32)
+    if not is_allowed.any(-1).all():  # the sum of a row would be 0
+        return
+    factor = is_allowed.astype(np.float32)
     share = (1 - factor) * shape[-1] / np.broadcast_to(factor, shape).sum(-1, keepdims=True)
     scores = graph.add("Mul", scores, factor)
     mean = graph.reduce("ReduceMean", scores, last)
     scores = graph.add("Add", scores, graph.add("Mul", mean, share))
     weights = graph.add("Mul", graph.add("Softmax", scores, axis=last), factor)
     total = graph.reduce("ReduceSum", weights, last)
-    told = "x = x * kept; x = x + mean(x) * share; p = softmax(x) * kept; p / sum(p)"
     result = graph.add("Div", weights, total)
-    graph.replace([masking, node], [result], f"softmax({masking.op_type}(x, mask))", told)
+    after = "x = x * kept; x = x + mean(x) * share; p = softmax(x) * kept; p / sum(p)"
+    graph.replace([masking, node], [result], f"softmax({masking.op_type}(x, mask))", after)
 
 
 def split_mask(graph: Graph, node: onnx.NodeProto) -> tuple[str, Array | None]:
-    """Return the scores that a node masks, and which of them are kept, or None if it does not mask
-    by a constant."""
+    """Return the scores that a node masks, and which of them are allowed, or None if it does not
+    mask by a constant."""
     if node.op_type == "Add":
         scores, mask = graph.operands(node) or ("", np.zeros(0))
         return scores, mask == 0 if blocks(mask, -1.0) else None
-    chosen = graph.constant(node.input[0])
-    for place, kept in ((1, False), (2, True)):
+    condition = graph.constant(node.input[0])
+    # A Where fills where its condition is true (operand 1), or where it is false (operand 2).
+    for place, allowed_value in ((1, False), (2, True)):
         fill = graph.constant(node.input[place])
-        if chosen is not None and fill is not None and fill.size and (fill <= -LARGE).all():
-            return node.input[3 - place], chosen == kept
+        if condition is not None and fill is not None and fill.size and (fill <= -LARGE).all():
+            return node.input[3 - place], condition == allowed_value
     return "", None
 
 
-def blocks(held: Array, sign: float) -> bool:
+def blocks(mask: Array, sign: float) -> bool:
     """Return whether the elements of a constant are zero, or block a position: at least LARGE,
     after multiplication by ``sign``. The other operand of a Where need not be zero."""
-    is_large = sign * held >= LARGE
-    return bool(held.size and is_large.any() and (is_large | (held == 0)).all())
+    is_large = sign * mask >= LARGE
+    return bool(mask.size and is_large.any() and (is_large | (mask == 0)).all())
 
 
 def leads_to_difference(graph: Graph, node: onnx.NodeProto) -> bool:
     """Return whether all readers of a node's result subtract it."""
-    found = graph.readers.get(node.output[0], [])
-    return bool(found) and all(
-        one.op_type == "Sub" and one.input[1] == node.output[0] != one.input[0] for one in found
+    result = node.output[0]
+    readers = graph.readers.get(result, [])
+    return bool(readers) and all(
+        reader.op_type == "Sub" and reader.input[1] == result != reader.input[0]
+        for reader in readers
     )
 
 
@@ -93,12 +99,16 @@ def leads_to_softmax(graph: Graph, name: str, *, differs: bool = False) -> bool:
     """Return whether everything that reads a value is a softmax, or passes the value on to one. A
     graph's output and a value that a graph inside of a node reads do not. With ``differs``, the
     value may be subtracted."""
-    found = graph.readers.get(name, [])
-    if not found or graph.reads[name] != sum([*one.input].count(name) for one in found):
+    readers = graph.readers.get(name, [])
+    listed_reads = sum([*reader.input].count(name) for reader in readers)
+    if not readers or graph.reads[name] != listed_reads:
         return False
-    passes = (*PASSES, *["Sub"] * differs)
-    return all(
-        one.op_type == "Softmax"
-        or (one.op_type in passes and leads_to_softmax(graph, one.output[0], differs=differs))
-        for one in found
-    )
+    passes = (*PASSES, "Sub") if differs else PASSES
+    for reader in readers:
+        if reader.op_type == "Softmax":
+            continue
+        if reader.op_type not in passes:
+            return False
+        if not leads_to_softmax(graph, reader.output[0], differs=differs):
+            return False
+    return True

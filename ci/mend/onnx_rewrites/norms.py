@@ -22,13 +22,13 @@ AFTER_BROADCAST = ("LayerNormalization", *RMS_NORMS, "LpNormalization", "Sigmoid
 def scale_batch_norm(graph: Graph, node: Any) -> None:
     """Replace each batch norm by ``x * g + o``, except directly behind a convolution, into which it
     is merged anyway."""
-    x, *rest = node.input
-    held = [graph.constant(one) for one in rest]
-    is_known = graph.is_float(x) and not any(array is None for array in held)
-    is_used = any(node.output[1:]) or read(node, "training_mode", 0)
-    if not is_known or is_used or graph.maker(x, *ABSORB):
+    x, *names = node.input
+    parameters = [graph.constant(name) for name in names]
+    is_known = graph.is_float(x) and not any(array is None for array in parameters)
+    is_training = any(node.output[1:]) or read(node, "training_mode", 0)
+    if not is_known or is_training or graph.maker(x, *ABSORB):
         return
-    gain, bias, mean, variance = (np.asarray(array, np.float64) for array in held)
+    gain, bias, mean, variance = (np.asarray(array, np.float64) for array in parameters)
     gain = gain / np.sqrt(variance + read(node, "epsilon", 1e-5))
     shape = (1, -1, *[1] * (len(graph.shape(x)) - 2))
     product = graph.add("Mul", x, gain.reshape(shape))
@@ -67,30 +67,34 @@ def divide_by_root(graph: Graph, node: Any) -> None:
 def write_root_of_squares(graph: Graph, node: Any) -> None:
     """Compute a ReduceL2 as the square root of a sum of squares."""
     x, *axes = node.input
-    if graph.is_float(x):
-        own = read_attributes(node)
-        if not axes and graph.opset >= SUM_AXES_OPSET and "axes" in own:
-            axes = [graph.hold(np.array(own.pop("axes")))]
-        result = graph.add("Sqrt", graph.add("ReduceSum", graph.add("Mul", x, x), *axes, **own))
-        graph.replace([node], [result], "ReduceL2(x)", "sqrt(sum(x * x))")
+    if not graph.is_float(x):
+        return
+    attributes = read_attributes(node)
+    # The axes of a ReduceL2 are an attribute until opset 17, those of a ReduceSum until opset 12.
+    if not axes and graph.opset >= SUM_AXES_OPSET and "axes" in attributes:
+        axes = [graph.hold(np.array(attributes.pop("axes")))]
+    total = graph.add("ReduceSum", graph.add("Mul", x, x), *axes, **attributes)
+    graph.replace([node], [graph.add("Sqrt", total)], "ReduceL2(x)", "sqrt(sum(x * x))")
 
 
 @rewrites("group-by-instance", "GroupNormalization")
 def group_by_instance(graph: Graph, node: Any) -> None:
     """Compute a group norm as an instance norm whose channels are the groups."""
-    x, *held = node.input
+    x, gain_name, bias_name = node.input
     shape, groups = graph.shapes.get(x, ()), read(node, "num_groups", 0)
-    gain, bias = map(graph.constant, held)
+    gain, bias = graph.constant(gain_name), graph.constant(bias_name)
     if not graph.is_float(x) or gain is None or bias is None:
         return
     repeats = shape[1] // len(gain)  # before opset 21, there is one element per group
     sizes = (1, -1, *[1] * (len(shape) - 2))
-    same = np.ones(groups, np.float32), np.zeros(groups, np.float32)
-    back = reshape_norm(graph, node, [shape[0], groups, -1], *same, kind="InstanceNormalization")
-    scaled = graph.add("Mul", back, np.repeat(gain, repeats).reshape(sizes))
+    # The instance norm only normalizes: its channels are groups, the factors are of channels.
+    neutral = np.ones(groups, np.float32), np.zeros(groups, np.float32)
+    flat = [shape[0], groups, -1]
+    normalized = reshape_norm(graph, node, flat, *neutral, kind="InstanceNormalization")
+    scaled = graph.add("Mul", normalized, np.repeat(gain, repeats).reshape(sizes))
     result = graph.add("Add", scaled, np.repeat(bias, repeats).reshape(sizes))
-    told = f"a group norm of {groups} groups"
-    graph.replace([node], [result], told, f"{told}, as an instance norm")
+    before = f"a group norm of {groups} groups"
+    graph.replace([node], [result], before, f"{before}, as an instance norm")
 
 
 @rewrites("flatten-layer-norm", "LayerNormalization")
@@ -103,48 +107,52 @@ def flatten_layer_norm(graph: Graph, node: Any) -> None:
     shape = graph.shape(x)
     axis = read(node, "axis", -1) % len(shape)
     inner = shape[axis:]
-    held = [graph.constant(one) for one in node.input[1:] if one]
+    parameters = [graph.constant(name) for name in node.input[1:] if name]
     is_taken = len(inner) == 1 and len(shape) <= HIGHEST_RANK
-    if is_taken or any(array is None for array in held):
+    if is_taken or any(array is None for array in parameters):
         return
     flat = [1, math.prod(shape[:axis]), math.prod(inner)]
-    given = [np.broadcast_to(np.asarray(array), inner).reshape(-1) for array in held]
-    back = reshape_norm(graph, node, flat, *given, axis=-1)
-    told = f"a layer norm of {list(shape)} over its last {len(inner)} axes"
-    graph.replace([node], [back], told, f"a layer norm of {flat} over its last axis")
+    flat_parameters = [
+        np.broadcast_to(np.asarray(array), inner).reshape(-1) for array in parameters
+    ]
+    result = reshape_norm(graph, node, flat, *flat_parameters, axis=-1)
+    before = f"a layer norm of {list(shape)} over its last {len(inner)} axes"
+    graph.replace([node], [result], before, f"a layer norm of {flat} over its last axis")
 
 
 @rewrites("flatten-instance-norm", "InstanceNormalization")
 def flatten_instance_norm(graph: Graph, node: Any) -> None:
     """Compute an instance norm of rank 5 or more with its spatial axes flattened to one."""
-    x, *held = node.input
+    x, *parameters = node.input
     shape = graph.shapes.get(x, ())
     if not graph.is_float(x) or len(shape) <= HIGHEST_RANK:
         return
     flat = [*shape[:2], math.prod(shape[2:])]
-    back = reshape_norm(graph, node, flat, *held)
-    told = f"an instance norm of {list(shape)}"
-    graph.replace([node], [back], told, f"an instance norm of {flat}")
+    result = reshape_norm(graph, node, flat, *parameters)
+    before = f"an instance norm of {list(shape)}"
+    graph.replace([node], [result], before, f"an instance norm of {flat}")
 
 
 def reshape_norm(
-    graph: Graph, node: Any, shape: list[int], *held: Any, kind: str = "", **own: Any
+    graph: Graph, node: Any, shape: list[int], *parameters: Any, kind: str = "", **attributes: Any
 ) -> str:
-    """Compute a norm, or the norm ``kind``, of its operand in another shape."""
-    moved, epsilon = graph.reshape(node.input[0], shape), read(node, "epsilon", 1e-5)
-    norm = graph.add(kind or node.op_type, moved, *held, epsilon=epsilon, **own)
-    return graph.reshape(norm, graph.shape(node.input[0]))
+    """Compute a norm, or the norm ``kind``, of its operand in another shape, and return the result
+    in the operand's own shape."""
+    operand = node.input[0]
+    reshaped, epsilon = graph.reshape(operand, shape), read(node, "epsilon", 1e-5)
+    norm = graph.add(kind or node.op_type, reshaped, *parameters, epsilon=epsilon, **attributes)
+    return graph.reshape(norm, graph.shape(operand))
 
 
 @rewrites("expand-constant", "Add", "Sub", "Mul")
 def expand_constant(graph: Graph, node: Any) -> None:
     """Expand a constant that is added to or multiplied with a batch, directly before a norm or a
     sigmoid, to the batch."""
-    found = graph.operands(node)
-    follows = graph.readers.get(node.output[0], [])
-    if found is None or not any(follow.op_type in AFTER_BROADCAST for follow in follows):
+    operands = graph.operands(node)
+    readers = graph.readers.get(node.output[0], [])
+    if operands is None or not any(reader.op_type in AFTER_BROADCAST for reader in readers):
         return
-    x, value = found
+    x, value = operands
     shape = graph.shapes.get(x, ())
     if not graph.is_float(x) or len(shape) < 3 or shape[0] < 2:
         return
@@ -152,7 +160,7 @@ def expand_constant(graph: Graph, node: Any) -> None:
     # A constant of the last axis alone is computed right.
     if value.ndim > len(shape) or sizes[0] != 1 or not any(size > 1 for size in sizes[1:-1]):
         return
-    whole = np.broadcast_to(value, (shape[0], *sizes[1:]))
-    result = graph.add(node.op_type, *([x, whole] if node.input[0] == x else [whole, x]))
-    told = f"a constant {list(value.shape)} in {node.op_type} with {list(shape)}"
-    graph.replace([node], [result], told, f"the constant expanded to {[shape[0], *sizes[1:]]}")
+    expanded = np.broadcast_to(value, (shape[0], *sizes[1:]))
+    result = graph.add(node.op_type, *([x, expanded] if node.input[0] == x else [expanded, x]))
+    before = f"a constant {list(value.shape)} in {node.op_type} with {list(shape)}"
+    graph.replace([node], [result], before, f"the constant expanded to {[shape[0], *sizes[1:]]}")

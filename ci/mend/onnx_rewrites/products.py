@@ -23,22 +23,25 @@ REDUCTIONS = ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin")
 def fold_gemm(graph: Graph, node: Any) -> None:
     """Multiply the weights of a Gemm by its alpha, and its bias by its beta."""
     factors = read(node, "alpha", 1.0), read(node, "beta", 1.0)
-    names = [one for one in node.input[1:] if one]
-    held = [array for array in map(graph.constant, names) if array is not None]
-    if factors == (1.0, 1.0) or len(held) < len(names) or not graph.is_float(*names):
+    names = [name for name in node.input[1:] if name]
+    stored = [array for array in map(graph.constant, names) if array is not None]
+    if factors == (1.0, 1.0) or len(stored) < len(names) or not graph.is_float(*names):
         return
-    given = [one * np.float32(factor) for one, factor in zip(held, factors, strict=False)]
-    own = {name: read(node, name, 0) for name in ("transA", "transB")}
-    result = graph.add("Gemm", node.input[0], *given, **own)
-    told = f"Gemm, alpha {factors[0]:g}, beta {factors[1]:g}"
-    graph.replace([node], [result], told, "Gemm, its constants multiplied")
+    # Without a bias, beta has nothing to multiply.
+    multiplied = [
+        array * np.float32(factor) for array, factor in zip(stored, factors, strict=False)
+    ]
+    attributes = {name: read(node, name, 0) for name in ("transA", "transB")}
+    result = graph.add("Gemm", node.input[0], *multiplied, **attributes)
+    before = f"Gemm, alpha {factors[0]:g}, beta {factors[1]:g}"
+    graph.replace([node], [result], before, "Gemm, its constants multiplied")
 
 
 @rewrites("multiply-single", "MatMul", "Gemm")
 def multiply_single(graph: Graph, node: Any) -> None:
     """Compute a linear layer of a single feature as a product of elements."""
-    x, *held = node.input
-    weights = graph.constant(held[0])
+    x, weight_name, *bias = node.input
+    weights = graph.constant(weight_name)
     transposed = read(node, "transB", 0)
     if weights is None or weights.ndim != 2 or not graph.is_float(x):
         return
@@ -47,7 +50,7 @@ def multiply_single(graph: Graph, node: Any) -> None:
     if len(row) != 1 or len(graph.shape(x)) < 2 or read(node, "transA", 0) or not is_plain:
         return
     result = graph.add("Mul", x, row)
-    result = graph.add("Add", result, held[1]) if any(held[1:]) else result
+    result = graph.add("Add", result, bias[0]) if any(bias) else result
     graph.replace([node], [result], "a linear layer of one feature", "x * weight + bias")
 
 
@@ -71,11 +74,10 @@ def multiply_cumulative(graph: Graph, node: Any) -> None:
         matrix = np.tri(sizes[1], k=-1 if excludes else 0, dtype=np.float32)
         return _multiply_middle(graph, name, matrix[::-1, ::-1] if is_reverse else matrix, sizes)
 
-    told = "a product with a triangular matrix"
     if count == 1:
         result = add_up(x, [outer, size, inner], excludes=is_exclusive)
+        after = "a product with a triangular matrix"
     else:
-        told = f"sums within {count} blocks of {block} and of the blocks before, as products"
         rows, missing = x, count * block - size
         if missing:
             zeros = np.zeros((outer, missing, inner), np.float32)
@@ -85,27 +87,29 @@ def multiply_cumulative(graph: Graph, node: Any) -> None:
             rows = graph.reshape(rows, [outer, count, block])
             triangle = np.tri(block, k=-1 if is_exclusive else 0, dtype=np.float32)
             within = graph.add("MatMul", rows, triangle if is_reverse else triangle.T)
-            before = add_up(rows, [outer, count, block], excludes=True)
-            before = graph.add("MatMul", before, ones)
+            blocks_before = add_up(rows, [outer, count, block], excludes=True)
+            sum_before = graph.add("MatMul", blocks_before, ones)
         else:
             flat = [outer * count, block, inner]
             within = add_up(rows, flat, excludes=is_exclusive)
-            before = add_up(rows, [outer, count, block * inner], excludes=True)
-            before = _multiply_middle(graph, before, ones, flat)
-        result = graph.add("Add", within, before)
-        result = graph.reshape(result, [outer, count * block, inner]) if missing else result
-        result = graph.slice(result, 1, size) if missing else result
-    graph.replace([node], [graph.reshape(result, shape)], f"CumSum of {size}", told)
+            blocks_before = add_up(rows, [outer, count, block * inner], excludes=True)
+            sum_before = _multiply_middle(graph, blocks_before, ones, flat)
+        result = graph.add("Add", within, sum_before)
+        if missing:
+            result = graph.reshape(result, [outer, count * block, inner])
+            result = graph.slice(result, 1, size)
+        after = f"sums within {count} blocks of {block} and of the blocks before, as products"
+    graph.replace([node], [graph.reshape(result, shape)], f"CumSum of {size}", after)
 
 
 def _multiply_middle(graph: Graph, name: str, matrix: Array, sizes: Sequence[int]) -> str:
-    """Multiply a matrix [made, size] by the middle axis of a value with ``sizes`` [outer, size,
-    inner], and return the name of the result, which has the axes [outer, made] if inner is 1."""
+    """Multiply a matrix [rows, size] by the middle axis of a value with ``sizes`` [outer, size,
+    inner], and return the name of the result, which has the axes [outer, rows] if inner is 1."""
     outer, size, inner = sizes
     if inner == 1:
         return graph.add("MatMul", graph.reshape(name, [outer, size]), matrix.T)
-    whole = np.broadcast_to(matrix, (outer, *matrix.shape))
-    return graph.add("MatMul", whole, graph.reshape(name, [*sizes]))
+    repeated = np.broadcast_to(matrix, (outer, *matrix.shape))
+    return graph.add("MatMul", repeated, graph.reshape(name, [*sizes]))
 
 
 @rewrites("multiply-einsum", "Einsum")
@@ -115,14 +119,12 @@ def multiply_einsum(graph: Graph, node: Any) -> None:
     labels, result = read_equation(equation) or ([], "")
     if not len(labels) == len(names) <= 2 or not graph.is_float(*names):
         return
-    sizes = {
-        label: size
-        for one, name in zip(labels, names, strict=True)
-        for label, size in zip(one, graph.shape(name), strict=True)
-    }
-    made = _multiply(graph, names, labels, result, sizes)
-    if made:
-        graph.replace([node], [made], f"Einsum {equation}", "Transpose and MatMul")
+    sizes: dict[str, int] = {}
+    for operand_labels, name in zip(labels, names, strict=True):
+        sizes |= zip(operand_labels, graph.shape(name), strict=True)
+    product = _multiply(graph, names, labels, result, sizes)
+    if product:
+        graph.replace([node], [product], f"Einsum {equation}", "Transpose and MatMul")
     graph.pending.clear()
 
 
@@ -132,45 +134,47 @@ def _multiply(
     """Add the nodes of an Einsum without repeated or summed labels, and return the name of the
     value; empty if there are such labels. ``sizes`` are the sizes of the labels."""
     if len(names) == 1:
-        one = labels[0]
-        return transpose(graph, names[0], one, result) if {*one} == {*result} else ""
+        is_permutation = {*labels[0]} == {*result}
+        return transpose(graph, names[0], labels[0], result) if is_permutation else ""
     first, second = labels
     groups = plan_product(first, second, result)
     if groups is None:
         return ""
     batch, summed, left, right = groups
 
-    def flatten(name: str, label: str, parts: Sequence[Sequence[str]]) -> str:
-        moved = transpose(graph, name, label, "".join(map("".join, parts)))
-        flat = [math.prod(sizes[one] for one in part) for part in parts]
-        held = graph.constant(moved)
-        return graph.reshape(moved, flat) if held is None else graph.hold(held.reshape(flat))
+    def flatten(name: str, operand_labels: str, parts: Sequence[Sequence[str]]) -> str:
+        moved = transpose(graph, name, operand_labels, "".join(map("".join, parts)))
+        flat = [math.prod(sizes[label] for label in part) for part in parts]
+        stored = graph.constant(moved)
+        return graph.reshape(moved, flat) if stored is None else graph.hold(stored.reshape(flat))
 
+    # A product with weights has no axis for the batch. Otherwise an empty batch has the size 1.
     is_weight = graph.constant(names[1]) is not None and not batch
     heads = [] if is_weight else [batch]
-    one = flatten(names[0], first, [*heads, left, summed])
-    product = graph.add("MatMul", one, flatten(names[1], second, [*heads, summed, right]))
+    left_matrix = flatten(names[0], first, [*heads, left, summed])
+    right_matrix = flatten(names[1], second, [*heads, summed, right])
+    product = graph.add("MatMul", left_matrix, right_matrix)
     order = [*batch, *left, *right]
-    whole = graph.reshape(product, [sizes[one] for one in order])
-    return transpose(graph, whole, "".join(order), result)
+    unflattened = graph.reshape(product, [sizes[label] for label in order])
+    return transpose(graph, unflattened, "".join(order), result)
 
 
-def transpose(graph: Graph, name: str, labels: str, wanted: str) -> str:
-    """Return the name of a value with its axes, which have ``labels``, in the order ``wanted``. A
+def transpose(graph: Graph, name: str, labels: str, result: str) -> str:
+    """Return the name of a value with its axes, which have ``labels``, in the order ``result``. A
     constant is transposed itself."""
-    order = [labels.index(one) for one in wanted]
+    order = [labels.index(label) for label in result]
     if order == [*range(len(order))]:
         return name
-    held = graph.constant(name)
-    if held is None:
+    stored = graph.constant(name)
+    if stored is None:
         return graph.add("Transpose", name, perm=order)
-    return graph.hold(np.transpose(held, order))
+    return graph.hold(np.transpose(stored, order))
 
 
 @rewrites("unroll-rnn", "RNN")
 def unroll_recurrence(graph: Graph, node: Any) -> None:
     """Compute a short RNN step by step with products and tanh."""
-    held = [array for array in map(graph.constant, node.input[1:4]) if array is not None]
+    parameters = [array for array in map(graph.constant, node.input[1:4]) if array is not None]
     steps, batch, _ = graph.shapes.get(node.input[0], (0, 0, 0))
     is_plain = (
         read(node, "direction", "forward") == "forward"
@@ -179,20 +183,23 @@ def unroll_recurrence(graph: Graph, node: Any) -> None:
         and not read(node, "clip", 0)
         and not any(node.input[4:])
     )
-    if not is_plain or not 0 < steps <= MOST_STEPS or len(held) < 3:
+    if not is_plain or not 0 < steps <= MOST_STEPS or len(parameters) < 3:
         return
-    weights, own, bias = held[0][0], held[1][0], held[2][0].reshape(2, -1).sum(0)
-    size = len(own)
-    every = graph.add("Add", graph.add("MatMul", node.input[0], weights.T), bias)
+    # ONNX stores a direction first, and both biases in one row. The first state is zero.
+    input_weights, state_weights = parameters[0][0], parameters[1][0]
+    bias = parameters[2][0].reshape(2, -1).sum(0)
+    size = len(state_weights)
+    projected = graph.add("Add", graph.add("MatMul", node.input[0], input_weights.T), bias)
     state, states = "", []
     for step in range(steps):
-        given = graph.add("Gather", every, np.array(step), axis=0)
+        total = graph.add("Gather", projected, np.array(step), axis=0)
         if state:
-            given = graph.add("Add", given, graph.add("MatMul", state, own.T))
-        state = graph.add("Tanh", given)
+            total = graph.add("Add", total, graph.add("MatMul", state, state_weights.T))
+        state = graph.add("Tanh", total)
         states.append(graph.reshape(state, [1, 1, batch, size]))
-    whole = graph.add("Concat", *states, axis=0)
-    results = [whole, graph.reshape(state, [1, batch, size])][: len(node.output)]
+    all_states = graph.add("Concat", *states, axis=0)
+    last_state = graph.reshape(state, [1, batch, size])
+    results = [all_states, last_state][: len(node.output)]
     graph.replace([node], results, f"RNN of {steps} steps", "one MatMul and Tanh per step")
 
 
@@ -212,8 +219,8 @@ def lower_rank(graph: Graph, node: Any) -> None:
     if not value:
         return
     result = graph.reshape(value, graph.shape(after.output[0]))
-    told = f"{node.op_type} of rank {len(shape)}"
-    graph.replace([before, node, after], [result], told, "Reshapes and moves of a lower rank")
+    old = f"{node.op_type} of rank {len(shape)}"
+    graph.replace([before, node, after], [result], old, "Reshapes and moves of a lower rank")
 
 
 @rewrites("reshape-single", "ReduceSum")
@@ -241,8 +248,10 @@ def lower_reduction(graph: Graph, node: Any, value: str, shape: Sequence[int]) -
     if axes is None:
         return ""
     reduced = {axis % len(shape) for axis in axes}
-    groups = [[*one] for _, one in itertools.groupby(range(len(shape)), reduced.__contains__)]
-    sizes = [math.prod(shape[one] for one in group) for group in groups]
+    # Neighbours that are all reduced, or all stay, are one axis.
+    runs = itertools.groupby(range(len(shape)), reduced.__contains__)
+    groups = [[*run] for _, run in runs]
+    sizes = [math.prod(shape[axis] for axis in group) for group in groups]
     places = [place for place, group in enumerate(groups) if group[0] in reduced]
     if len(sizes) > HIGHEST_RANK:
         return ""
