@@ -4,9 +4,16 @@ rewrites of both lanes use it."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 Order = tuple[list[int], list[int]]  # the shape before a permutation, and its order
+
+
+def merge_sizes(sizes: Any, groups: Iterable[Iterable[Any]]) -> list[int]:
+    """Return the size of each group of axes if it becomes one axis. ``sizes`` are those of all axes
+    by number or by label, as in ``groups``."""
+    return [math.prod(map(sizes.__getitem__, group)) for group in groups]
 
 
 def merge_axes(shape: Sequence[int], order: Sequence[int]) -> Order:
@@ -22,8 +29,7 @@ def merge_axes(shape: Sequence[int], order: Sequence[int]) -> Order:
         else:
             groups.append([number])
     groups_before = sorted(groups)
-    merged_shape = [math.prod(sizes[number] for number in group) for group in groups_before]
-    return merged_shape, [groups_before.index(group) for group in groups]
+    return merge_sizes(sizes, groups_before), [groups_before.index(group) for group in groups]
 
 
 def split_order(sizes: Sequence[int], order: Sequence[int], most: int) -> list[Order]:
@@ -38,10 +44,7 @@ def split_order(sizes: Sequence[int], order: Sequence[int], most: int) -> list[O
         if position == place:
             continue
         done, skipped, behind = current[:place], current[place:position], current[position + 1 :]
-        step_shape = [
-            math.prod(sizes[moved] for moved in part) for part in (done, skipped, [axis], behind)
-        ]
-        steps.append((step_shape, [0, 2, 1, 3]))
+        steps.append((merge_sizes(sizes, [done, skipped, [axis], behind]), [0, 2, 1, 3]))
         current = [*done, axis, *skipped, *behind]
     return steps
 

@@ -63,9 +63,13 @@ class Trials:
     def __call__(self) -> list[Attempt]:
         lane: RewriteLane = "onnx" if self.reference.endswith(ONNX.suffix) else "torch"
         rows = {rewrite.name: rewrite for rewrite in read_rewrites(lane)}
+        attempts = []
         with TemporaryDirectory() as scratch:
             proof = self.open_file(Path(scratch)) if lane == "onnx" else self.open_module()
-            return [try_recipe(proof, [rows[name] for name in names]) for names in self.recipes]
+            for names in self.recipes:
+                recipe = [rows[name] for name in names]
+                attempts.append(try_recipe(proof, recipe))
+        return attempts
 
     def open_module(self) -> Proof:
         """Load a PyTorch model."""

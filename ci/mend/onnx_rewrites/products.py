@@ -10,7 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from ci.mend.axes import choose_block, merge_axes, plan_product, read_equation, split_order
+from ci.mend.axes import (
+    choose_block,
+    merge_axes,
+    merge_sizes,
+    plan_product,
+    read_equation,
+    split_order,
+)
 from ci.mend.onnx_rewrites.graph import Array, Graph, read, read_axes, rewrites
 
 MOST_ELEMENTS = 1 << 22  # of a triangular matrix, repeated for each slice
@@ -144,7 +151,7 @@ def _multiply(
 
     def flatten(name: str, operand_labels: str, parts: Sequence[Sequence[str]]) -> str:
         moved = transpose(graph, name, operand_labels, "".join(map("".join, parts)))
-        flat = [math.prod(sizes[label] for label in part) for part in parts]
+        flat = merge_sizes(sizes, parts)
         stored = graph.constant(moved)
         return graph.reshape(moved, flat) if stored is None else graph.hold(stored.reshape(flat))
 
@@ -251,7 +258,7 @@ def lower_reduction(graph: Graph, node: Any, value: str, shape: Sequence[int]) -
     # Neighbours that are all reduced, or all stay, are one axis.
     runs = itertools.groupby(range(len(shape)), reduced.__contains__)
     groups = [[*run] for _, run in runs]
-    sizes = [math.prod(shape[axis] for axis in group) for group in groups]
+    sizes = merge_sizes(shape, groups)
     places = [place for place, group in enumerate(groups) if group[0] in reduced]
     if len(sizes) > HIGHEST_RANK:
         return ""

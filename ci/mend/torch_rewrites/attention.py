@@ -37,17 +37,22 @@ LOW = -30.0  # exp(-30) is 1e-13
 def separate_projections(edit: Editor, node: Node) -> None:
     """Write a linear layer whose output is cut into blocks of features, such as query, key and
     value, as one layer for each block."""
-    operand, *given = node.args
-    stored = [edit.value(one) for one in given if one is not None]
+    operand, *parameters = node.args
+    stored = [edit.value(parameter) for parameter in parameters if parameter is not None]
     shape = shape_of(node)
     ends = _find_parts(edit, node, torch.arange(math.prod(shape)).reshape(shape))
-    blocks = [one for _, part in ends if (one := _find_block(part, shape[-1]))]
-    if None in stored or len(ends) < 2 or len(blocks) < len(ends):
+    if None in stored or len(ends) < 2:
         return
-    for (end, _), (block, sizes, order) in zip(ends, blocks, strict=True):
+    blocks = []
+    for _, part in ends:
+        block = _find_block(part, shape[-1])
+        if block is None:
+            return
+        blocks.append(block)
+    for (end, _), (features, sizes, order) in zip(ends, blocks, strict=True):
         with edit.at(end):
-            own = [one[block] for one in stored if one is not None]
-            new = edit.reshape(edit.linear(operand, *own), sizes)
+            rows = [parameter[features] for parameter in stored if parameter is not None]
+            new = edit.reshape(edit.linear(operand, *rows), sizes)
             new = edit.permute(new, order) if order != sorted(order) else new
         edit.replace(end, new, SEPARATE)
 
@@ -56,24 +61,25 @@ def _find_parts(edit: Editor, node: Node, places: Tensor) -> list[tuple[Node, Te
     """Return the nodes that select parts of a node, behind views and permutations, and the places
     of their elements in it. ``places`` are those of the node's own elements. Return [] if an
     operator uses the whole."""
-    found: list[tuple[Node, Tensor]] = []
+    parts: list[tuple[Node, Tensor]] = []
     for user in node.users:
         ends = []
         if user.target in PARTS:
-            ends = [(one, _run(user, places)[one.args[1]]) for one in user.users]
+            parts_of_places = _run(user, places)
+            ends = [(item, parts_of_places[item.args[1]]) for item in user.users]
         elif user.target is aten.select.int:
             ends = [(user, _run(user, places))]
         elif user.target in VIEWS | PERMUTATIONS or is_idle(user):
             ends = _find_parts(edit, user, _run(user, places))
         if not ends or edit.written.intersection((node, user)):
             return []
-        found += ends
-    return [(end, part) for end, part in found if end.users]
+        parts += ends
+    return [(end, part) for end, part in parts if end.users]
 
 
-def _run(node: Node, given: Tensor) -> Any:
+def _run(node: Node, tensor: Tensor) -> Any:
     """Compute a view, a permutation or a selection of another tensor."""
-    return node.target(given, *node.args[1:], **node.kwargs)
+    return node.target(tensor, *node.args[1:], **node.kwargs)
 
 
 def _find_block(part: Tensor, length: int) -> tuple[slice, list[int], list[int]] | None:
@@ -82,16 +88,15 @@ def _find_block(part: Tensor, length: int) -> tuple[slice, list[int], list[int]]
     are the places of its elements in a tensor whose last axis has this ``length``."""
     rows, features = part // length, part % length
     start, stop = int(features.min()), int(features.max()) + 1
-    places = rows * (stop - start) + features - start
+    places = rows * (stop - start) + features - start  # in a tensor of only these features
     first = places.flatten()[0]
-    steps = [
-        int(places.select(axis, 1).flatten()[0] - first) if size > 1 else 0
-        for axis, size in enumerate(places.shape)
-    ]
+    steps = []  # from one element to the next along each axis
+    for axis, size in enumerate(places.shape):
+        steps.append(int(places.select(axis, 1).flatten()[0] - first) if size > 1 else 0)
     axes = sorted(range(places.ndim), key=lambda axis: -steps[axis])
     sizes, order = [places.shape[axis] for axis in axes], [*map(axes.index, range(len(axes)))]
-    made = torch.arange(places.numel()).reshape(sizes).permute(order)
-    return (slice(start, stop), sizes, order) if torch.equal(made, places) else None
+    rebuilt = torch.arange(places.numel()).reshape(sizes).permute(order)
+    return (slice(start, stop), sizes, order) if torch.equal(rebuilt, places) else None
 
 
 @rewrites("mask-after-softmax")
@@ -100,26 +105,29 @@ def mask_after_softmax(edit: Editor) -> None:
     sum, instead of masking the scores with a value that takes their range. Blocked scores become
     the mean of the others of their row, so that none of them exceeds all others."""
     for node in edit.find(aten.softmax.int):
-        scores, kept = _split_mask(edit, edit.source(node.args[0]))
+        scores, allowed = _split_mask(edit, edit.source(node.args[0]))
         shape = shape_of(node)
         axis = node.args[1] % len(shape) - len(shape)
-        if kept is not None and kept.expand(shape).any(axis).all() and kept.ndim >= -axis:
-            edit.replace(node, _normalize(edit, scores, axis, kept), MASK_LATE)
+        if allowed is None or allowed.ndim < -axis:
+            continue
+        if allowed.expand(shape).any(axis).all():  # otherwise, the sum of a row is 0
+            edit.replace(node, _normalize(edit, scores, axis, allowed), MASK_LATE)
     for node in edit.find(aten.scaled_dot_product_attention.default):
         query, key, value = node.args[:3]
-        kept = _find_kept(edit, node)
-        other = argument(node, "enable_gqa") or argument(node, "dropout_p")
-        if other or kept is None or not kept.any(-1).all():
+        allowed = _find_allowed(edit, node)
+        has_options = argument(node, "enable_gqa") or argument(node, "dropout_p")
+        if has_options or allowed is None or not allowed.any(-1).all():
             continue
         scale = argument(node, "scale")
         scale = 1 / math.sqrt(shape_of(query)[-1]) if scale is None else scale
         scores = edit.mul(edit.matmul(query, edit.transpose(key, -2, -1)), scale)
-        new = edit.matmul(_normalize(edit, scores, -1, kept), value)
+        new = edit.matmul(_normalize(edit, scores, -1, allowed), value)
         edit.replace(node, new, f"attention with {MASK_LATE}")
 
 
-def _normalize(edit: Editor, scores: Node, axis: int, kept: Tensor) -> Node:
-    factor = kept.to(value_of(scores).dtype)
+def _normalize(edit: Editor, scores: Node, axis: int, allowed: Tensor) -> Node:
+    """Compute a softmax of the allowed scores, see MASK_LATE."""
+    factor = allowed.to(value_of(scores).dtype)
     share = (1 - factor) * factor.shape[axis] / factor.sum(axis, keepdim=True)
     factor = edit.constant(factor)
     scores = edit.mul(scores, factor)
@@ -129,45 +137,48 @@ def _normalize(edit: Editor, scores: Node, axis: int, kept: Tensor) -> Node:
 
 
 def _split_mask(edit: Editor, node: Any) -> tuple[Any, Tensor | None]:
-    """Return the scores that a node masks, and which of them are kept, or None if it does not mask
-    by a constant."""
+    """Return the scores that a node masks, and which of them are allowed, or None if it does not
+    mask by a constant."""
     if not isinstance(node, Node) or len(node.args) < 2 or not edit.is_used_once(node):
         return None, None
     scores, mask, *fill = node.args
     if node.target is aten.add.Tensor and not node.kwargs:
         scores, mask = (mask, scores) if edit.value(mask) is None else (scores, mask)
-        kept = _read_kept(edit.value(mask))
+        allowed = _read_allowed(edit.value(mask))
     elif node.target in MASKED and _is_low(edit, fill[0]):
         blocked = edit.value(mask)
-        kept = None if blocked is None else ~blocked
+        allowed = None if blocked is None else ~blocked
     elif node.target in CHOICES and _is_low(edit, fill[0]):
-        scores, kept = mask, edit.value(scores)
+        condition, scores = node.args[:2]
+        allowed = edit.value(condition)
     else:
         return None, None
-    same = isinstance(scores, Node) and shape_of(scores) == shape_of(node)
-    return scores, kept if same else None
+    is_same = isinstance(scores, Node) and shape_of(scores) == shape_of(node)
+    return scores, allowed if is_same else None
 
 
-def _find_kept(edit: Editor, node: Node) -> Tensor | None:
-    """Return which scores of an attention its constant mask keeps."""
+def _find_allowed(edit: Editor, node: Node) -> Tensor | None:
+    """Return which scores of an attention its constant mask allows."""
     mask = argument(node, "attn_mask")
     if argument(node, "is_causal"):
         return torch.ones(shape_of(node)[-2], shape_of(node.args[1])[-2]).tril().bool()
-    return _read_kept(edit.value(mask))
+    return _read_allowed(edit.value(mask))
 
 
-def _read_kept(mask: Tensor | None) -> Tensor | None:
-    """Return which scores a mask keeps, or None if it has values other than 0 and large ones."""
+def _read_allowed(mask: Tensor | None) -> Tensor | None:
+    """Return which scores a mask allows, or None if it has values other than 0 and large ones."""
     if mask is None or mask.dtype == torch.bool:
         return mask
-    kept = mask == 0
-    return kept if bool((kept | (mask <= -LARGE)).all() and not kept.all()) else None
+    allowed = mask == 0
+    is_mask = bool((allowed | (mask <= -LARGE)).all() and not allowed.all())
+    return allowed if is_mask else None
 
 
-def _is_low(edit: Editor, given: Any) -> bool:
-    stored = edit.value(given)
-    low = given if stored is None else stored.max().item()
-    return isinstance(low, int | float) and low <= -LARGE
+def _is_low(edit: Editor, fill: Any) -> bool:
+    """Return whether the value that replaces blocked scores is a large negative number."""
+    stored = edit.value(fill)
+    highest = fill if stored is None else stored.max().item()
+    return isinstance(highest, int | float) and highest <= -LARGE
 
 
 @rewrites("mask-of-30", aten.scaled_dot_product_attention.default, aten.add.Tensor, *FILLS)
@@ -186,26 +197,26 @@ def raise_mask(edit: Editor, node: Node) -> None:
 def _raise_argument(edit: Editor, node: Node, places: Sequence[int]) -> Node | None:
     """Return a call like ``node`` with a raised mask as one of its arguments, or None."""
     for place in places:
-        made = _raise(edit, node.args[place]) if place < len(node.args) else None
-        if made is not None:
-            return edit.call_again(node, *node.args[:place], made)
+        raised = _raise(edit, node.args[place]) if place < len(node.args) else None
+        if raised is not None:
+            return edit.call_again(node, *node.args[:place], raised)
     return None
 
 
-def _raise(edit: Editor, given: Any) -> Any:
+def _raise(edit: Editor, mask: Any) -> Any:
     """Return a mask with LOW instead of what blocks, or None if nothing in it does."""
-    if isinstance(given, int | float):
-        return LOW if given <= -LARGE else None
-    stored = edit.value(given)
+    if isinstance(mask, int | float):
+        return LOW if mask <= -LARGE else None
+    stored = edit.value(mask)
     if stored is not None:
         has_blocked = stored.is_floating_point() and (stored <= -LARGE).any()
         return torch.where(stored <= -LARGE, LOW, stored) if has_blocked else None
-    if not isinstance(given, Node) or not edit.is_used_once(given):
+    if not isinstance(mask, Node) or not edit.is_used_once(mask):
         return None
-    if given.target in VIEWS or given.target is aten.expand.default or is_idle(given):
-        return _raise_argument(edit, given, (0,))
-    if given.target is aten.mul.Tensor or given.target in FILLS:
-        return _raise_argument(edit, given, (1, 2))  # (1 - mask) * -1e4, or a filled tensor
+    if mask.target in VIEWS or mask.target is aten.expand.default or is_idle(mask):
+        return _raise_argument(edit, mask, (0,))
+    if mask.target is aten.mul.Tensor or mask.target in FILLS:
+        return _raise_argument(edit, mask, (1, 2))  # (1 - mask) * -1e4, or a filled tensor
     return None
 
 

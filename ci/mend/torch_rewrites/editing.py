@@ -28,8 +28,11 @@ KEPT = ("stack_trace", "nn_module_stack", "source_fn_stack")
 
 def list_operators(names: str) -> set[Any]:
     """Return operators, such as ``relu squeeze.dim``. The default overload needs no name."""
-    pairs = (name.split(".") for name in names.split())
-    return {getattr(getattr(aten, name), *(more or ["default"])) for name, *more in pairs}
+    operators = set()
+    for word in names.split():
+        name, _, overload = word.partition(".")
+        operators.add(getattr(getattr(aten, name), overload or "default"))
+    return operators
 
 
 # Operators that compute nothing in a model for inference.
@@ -79,13 +82,13 @@ class Editor:
         """Write an assignment to a part of a computed tensor, such as ``y[:, 8:] = z``, as the
         operator that makes a tensor with another part, if no view of the tensor is read later."""
         for node in self.graph.find_nodes(op="call_function", target=aten.copy_.default):
-            parts: list[Node] = []
+            parts: list[Node] = []  # from the inside: the last one is a part of the whole tensor
             base, reader = node.args[0], node
             while base.target in SCATTERS and [*base.users] == [reader]:
                 parts.append(base)
                 base, reader = base.args[0], base
             views = [user for user in base.users if is_view(user) and user not in parts]
-            is_read_later = any(one < node < user for one in views for user in one.users)
+            is_read_later = any(view < node < user for view in views for user in view.users)
             is_computed = base.op == "call_function" and not is_view(base)
             is_same = value_of(node.args[1]).dtype == value_of(base).dtype
             if not parts or not is_computed or is_read_later or not is_same:
@@ -104,26 +107,27 @@ class Editor:
         """Yield the nodes that call one of the operators and have a fixed shape, in order. Nodes
         are omitted if an operator writes into them or their inputs. New nodes are inserted before
         the yielded one."""
-        wanted = {*targets}
+        operators = {*targets}
         for node in [*self.graph.nodes]:
-            called = {node.target, getattr(node.target, "overloadpacket", None)}
-            involved = {node, *node.all_input_nodes}
-            is_wanted = node.op == "call_function" and node.users and list_tensors(node)
-            if not is_wanted or wanted.isdisjoint(called) or self.written & involved:
+            if node.op != "call_function" or not node.users or not list_tensors(node):
                 continue
-            if all(map(is_fixed, involved)):
+            # A target without an overload, such as aten.conv2d, stands for all its overloads.
+            if operators.isdisjoint({node.target, getattr(node.target, "overloadpacket", None)}):
+                continue
+            involved = {node, *node.all_input_nodes}
+            if not self.written & involved and all(map(is_fixed, involved)):
                 with self.at(node):
                     yield node
 
     @contextmanager
     def at(self, node: Node) -> Iterator[None]:
         """Insert new nodes before ``node``."""
-        before, self._anchor = self._anchor, node
+        outer_anchor, self._anchor = self._anchor, node
         try:
             with self.graph.inserting_before(node):
                 yield
         finally:
-            self._anchor = before
+            self._anchor = outer_anchor
 
     def __getattr__(self, name: str) -> Callable[..., Node]:
         target = getattr(getattr(aten, name), OVERLOADS.get(name, "default"))
@@ -131,77 +135,92 @@ class Editor:
 
     def call(self, target: Any, *args: Any, **kwargs: Any) -> Node:
         """Insert a call of an operator, and return its node. Tensors become constants."""
-        args = tree_map(lambda one: self.constant(one) if isinstance(one, Tensor) else one, args)
+        args = tree_map(self._store, args)
         node = self.graph.call_function(target, args, kwargs)
         values = tree_map(value_of, args)
-        mode = next((one.fake_mode for one in tree_leaves(values) if is_fake(one)), None)
+        mode = next((value.fake_mode for value in tree_leaves(values) if is_fake(value)), None)
         with mode or torch.no_grad(), torch.no_grad():
             node.meta["val"] = target(*values, **tree_map(value_of, kwargs))
         return self._mark(node)
 
+    def _store(self, arg: Any) -> Any:
+        """Return a node that reads a tensor, and any other argument as it is."""
+        return self.constant(arg) if isinstance(arg, Tensor) else arg
+
     def call_again(self, node: Node, *operands: Any, **changed: Any) -> Node:
         """Insert a call like ``node`` with its first operands and some of its arguments changed."""
-        known = [one.name for one in node.target._schema.arguments]
+        names = [parameter.name for parameter in node.target._schema.arguments]
         args = [*operands, *node.args[len(operands) :]]
-        while len(args) <= max(map(known.index, changed), default=-1):
-            args.append(argument(node, known[len(args)]))
+        # Changed arguments become positional, with everything before them.
+        while len(args) <= max(map(names.index, changed), default=-1):
+            args.append(argument(node, names[len(args)]))
         for name, value in changed.items():
-            args[known.index(name)] = value
-        rest = {name: one for name, one in node.kwargs.items() if name not in known[: len(args)]}
-        return self.call(node.target, *args, **rest)
+            args[names.index(name)] = value
+        positional = names[: len(args)]
+        kwargs = {name: value for name, value in node.kwargs.items() if name not in positional}
+        return self.call(node.target, *args, **kwargs)
 
     def constant(self, value: Tensor) -> Node:
         """Store a tensor in the module, and return a node that reads it."""
         taken = {name for name, _ in self.module.named_buffers()}
-        name = next(f"mended_{i}" for i in range(len(taken) + 1) if f"mended_{i}" not in taken)
+        names = (f"mended_{number}" for number in range(len(taken) + 1))
+        name = next(name for name in names if name not in taken)
         self.module.register_buffer(name, value.detach().clone().contiguous())
         node = self.graph.get_attr(name)
-        values = (one for other in self.graph.nodes for one in tree_leaves(other.meta.get("val")))
-        mode = next(one.fake_mode for one in values if is_fake(one))
+        # Fake tensors of two modes cannot be mixed.
+        values = (
+            value
+            for typed_node in self.graph.nodes
+            for value in tree_leaves(typed_node.meta.get("val"))
+        )
+        mode = next(value.fake_mode for value in values if is_fake(value))
         node.meta["val"] = mode.from_tensor(getattr(self.module, name), static_shapes=True)
         return self._mark(node)
 
-    def value(self, given: Any) -> Tensor | None:
+    def value(self, operand: Any) -> Tensor | None:
         """Return the tensor that a node reads from the module or computes from constants, or None
         if it depends on the input, or if the model changes it."""
-        if not isinstance(given, Node) or given in self.written:
+        if not isinstance(operand, Node) or operand in self.written:
             return None
-        if given.op == "get_attr":
-            found = functools.reduce(getattr, str(given.target).split("."), self.module)
-            return found.detach() if isinstance(found, Tensor) else None
-        if given not in self._values:
-            self._values[given] = self._compute(given)
-        found = self._values[given]
-        return found if isinstance(found, Tensor) else None
+        if operand.op == "get_attr":
+            stored = functools.reduce(getattr, str(operand.target).split("."), self.module)
+            return stored.detach() if isinstance(stored, Tensor) else None
+        if operand not in self._values:
+            self._values[operand] = self._compute(operand)
+        computed = self._values[operand]
+        return computed if isinstance(computed, Tensor) else None
 
     def _compute(self, node: Node) -> Any:
         """Return what an operator computes if all its inputs are constants, else None."""
         target = node.target
-        pure = target is operator.getitem or (
+        is_pure = target is operator.getitem or (
             isinstance(target, torch._ops.OpOverload)
             and torch.Tag.nondeterministic_seeded not in target.tags
             and not target._schema.is_mutable
         )
         fakes = list_tensors(node)
-        if node.op != "call_function" or not pure or not fakes or not is_fixed(node):
+        if node.op != "call_function" or not is_pure or not fakes or not is_fixed(node):
             return None
         if sum(fake.numel() for fake in fakes) > MOST_ELEMENTS:
             return None
         inputs = {}
-        for one in node.all_input_nodes:
-            computed = self.value(one)
-            inputs[one] = self._values.get(one) if computed is None else computed
-            if inputs[one] is None:
+        for operand in node.all_input_nodes:
+            computed = self.value(operand)
+            # Several results are a tuple, which ``value`` does not return.
+            inputs[operand] = self._values.get(operand) if computed is None else computed
+            if inputs[operand] is None:
                 return None
         args, kwargs = (map_arg(part, inputs.__getitem__) for part in (node.args, node.kwargs))
         with torch.no_grad():
             return target(*args, **kwargs)
 
-    def source(self, given: Any) -> Any:
-        """Return the node whose value reaches ``given`` through operators that compute nothing."""
-        while isinstance(given, Node) and is_idle(given) and given.args[0] not in self.written:
-            given = given.args[0]
-        return given
+    def source(self, operand: Any) -> Any:
+        """Return the node whose value reaches ``operand`` through operators that compute
+        nothing."""
+        node = operand
+        while isinstance(node, Node) and is_idle(node) and node.args[0] not in self.written:
+            node = node.args[0]
+        return node
 
     def user(self, node: Node) -> Node | None:
         """Return the only node that uses a node's value, behind operators that compute nothing, or
@@ -222,9 +241,10 @@ class Editor:
 
         Raises ValueError if shape or type would change.
         """
-        old, made = value_of(node), value_of(new)
-        if old.shape != made.shape or old.dtype != made.dtype:
-            raise ValueError(f"{node}: {made.shape} {made.dtype} for {old.shape} {old.dtype}")
+        old_value, new_value = value_of(node), value_of(new)
+        if old_value.shape != new_value.shape or old_value.dtype != new_value.dtype:
+            forms = [f"{value.shape} {value.dtype}" for value in (new_value, old_value)]
+            raise ValueError(f"{node}: {' for '.join(forms)}")
         node.replace_all_uses_with(new)
         self.note(node, after)
 
@@ -236,6 +256,7 @@ class Editor:
         self.changes.append(Change((node.name,), find_place(node), before, after))
 
     def _mark(self, node: Node) -> Node:
+        """Give a new node the place in the source and the module of the node that it is for."""
         if self._anchor is not None:
             node.meta |= {key: self._anchor.meta[key] for key in KEPT if key in self._anchor.meta}
         return node
@@ -256,8 +277,11 @@ def rewrites(name: str, *targets: Any) -> Callable[[Callable[..., None]], TorchR
         @functools.wraps(edit)
         def rewrite(module: GraphModule) -> tuple[Change, ...]:
             editor = Editor(module)
-            for given in ((node,) for node in editor.find(*targets)) if targets else ((),):
-                edit(editor, *given)
+            if targets:
+                for node in editor.find(*targets):
+                    edit(editor, node)
+            else:
+                edit(editor)
             return editor.finish()
 
         REWRITES[name] = rewrite
@@ -266,9 +290,9 @@ def rewrites(name: str, *targets: Any) -> Callable[[Callable[..., None]], TorchR
     return register
 
 
-def value_of(given: Any) -> Any:
+def value_of(operand: Any) -> Any:
     """Return the fake tensor of a node, or anything else as it is."""
-    return given.meta["val"] if isinstance(given, Node) else given
+    return operand.meta["val"] if isinstance(operand, Node) else operand
 
 
 def is_fake(value: Any) -> bool:
@@ -278,7 +302,7 @@ def is_fake(value: Any) -> bool:
 
 def list_tensors(node: Node) -> list[Tensor]:
     """Return the fake tensors that a node has as its value."""
-    return [one for one in tree_leaves(node.meta.get("val")) if isinstance(one, Tensor)]
+    return [value for value in tree_leaves(node.meta.get("val")) if isinstance(value, Tensor)]
 
 
 def is_fixed(node: Node) -> bool:
@@ -294,9 +318,9 @@ def shape_of(node: Node) -> tuple[int, ...]:
 def argument(node: Node, name: str) -> Any:
     """Return an argument of a call, or its default. Return None if the operator has no argument
     with this name."""
-    for place, one in enumerate(node.target._schema.arguments):
-        if one.name == name:
-            default = node.kwargs.get(name, one.default_value)
+    for place, parameter in enumerate(node.target._schema.arguments):
+        if parameter.name == name:
+            default = node.kwargs.get(name, parameter.default_value)
             return node.args[place] if place < len(node.args) else default
     return None
 
@@ -312,8 +336,8 @@ def is_idle(node: Node) -> bool:
 
 def normal_axes(axes: int | Sequence[int], rank: int) -> tuple[int, ...]:
     """Return axes as sorted numbers from 0 on."""
-    given = [axes] if isinstance(axes, int) else axes
-    return tuple(sorted(axis % rank for axis in given))
+    all_axes = [axes] if isinstance(axes, int) else axes
+    return tuple(sorted(axis % rank for axis in all_axes))
 
 
 def _write_out_of_place(graph: Graph) -> None:
@@ -321,13 +345,13 @@ def _write_out_of_place(graph: Graph) -> None:
     not, where the operand is computed and no view shares its memory."""
     for node in [*graph.nodes]:
         name = getattr(getattr(node.target, "_schema", None), "name", "").removeprefix("aten::")
-        other = getattr(aten, name.removesuffix("_"), None) if name.endswith("_") else None
+        pure = getattr(aten, name.removesuffix("_"), None) if name.endswith("_") else None
         changed = node.args[0] if node.args else None
-        if other is None or not isinstance(changed, Node) or changed.op != "call_function":
+        if pure is None or not isinstance(changed, Node) or changed.op != "call_function":
             continue
         involved = (changed, *(user for user in changed.users if user is not node))
-        if any(map(is_view, involved)) or node.target._overloadname not in other.overloads():
+        if any(map(is_view, involved)) or node.target._overloadname not in pure.overloads():
             continue
-        node.target = getattr(other, node.target._overloadname)
+        node.target = getattr(pure, node.target._overloadname)
         later = {user for user in changed.users if node < user}
         changed.replace_all_uses_with(node, later.__contains__)

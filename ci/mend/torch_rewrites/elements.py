@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -44,11 +44,7 @@ def softplus_by_series(edit: Editor) -> None:
     atanh, whose relative error is below 1e-6, and log_sigmoid and mish by softplus. QNN's logarithm
     is wrong in 16 bits."""
     for node in edit.find(aten.log1p.default, aten.log.default):
-        power = edit.source(node.args[0])
-        if node.target is aten.log.default:  # of 1 + exp(x)
-            is_sum = power.target is aten.add.Tensor and not power.kwargs
-            ones = [arg for arg in power.args if arg == 1] if is_sum else []
-            power = next((one for one in map(edit.source, power.args) if ones and one != 1), None)
+        power = _find_power(edit, node)
         if isinstance(power, Node) and power.target is aten.exp.default:
             edit.replace(node, edit.softplus(power.args[0]), "F.softplus(x)")
     for node in edit.find(aten.softplus.default, aten.log_sigmoid.default, aten.mish.default):
@@ -60,16 +56,27 @@ def softplus_by_series(edit: Editor) -> None:
         elif node.target is aten.log_sigmoid.default:
             factor = -1.0
         x = x if factor == 1 else edit.mul(x, factor)
-        made = _softplus(edit, x)
+        new = _softplus(edit, x)
         if node.target is aten.mish.default:
-            made = edit.mul(x, edit.tanh(made))
+            new = edit.mul(x, edit.tanh(new))
         elif factor != 1:
-            made = edit.mul(made, 1 / factor)
+            new = edit.mul(new, 1 / factor)
         after = "F.relu(x) + 2 * atanh(u / (u + 2)), with u = torch.exp(-x.abs()), for softplus"
-        edit.replace(node, made, after)
+        edit.replace(node, new, after)
+
+
+def _find_power(edit: Editor, node: Node) -> Any:
+    """Return y of log1p(y) or log(1 + y), or None."""
+    operand = edit.source(node.args[0])
+    if node.target is aten.log1p.default:
+        return operand
+    if operand.target is not aten.add.Tensor or operand.kwargs or 1 not in operand.args:
+        return None
+    return next((arg for arg in map(edit.source, operand.args) if arg != 1), None)
 
 
 def _softplus(edit: Editor, x: Node) -> Node:
+    """Compute a softplus as softplus_by_series describes."""
     u = edit.exp(edit.neg(edit.abs(x)))
     z = edit.div(u, edit.add(u, 2.0))
     square = edit.mul(z, z)
@@ -84,9 +91,9 @@ def _softplus(edit: Editor, x: Node) -> Node:
 def separate_activation(edit: Editor, node: Node) -> None:
     """Transpose between a layer or a sum and an activation. QNN fuses them otherwise, and
     approximates the activation."""
-    given = edit.source(node.args[0])
+    source = edit.source(node.args[0])
     rank = len(shape_of(node))
-    if rank < 2 or given.target not in {*ABSORBING, *SUMS}:
+    if rank < 2 or source.target not in {*ABSORBING, *SUMS}:
         return
     new = edit.call_again(node, edit.transpose(node.args[0], rank - 2, rank - 1))
     word = str(node.target).split(".")[1]
@@ -98,8 +105,8 @@ def silu_by_tanh(edit: Editor, node: Node) -> None:
     """Write SiLU, also as x * sigmoid(x), with tanh."""
     x = node.args[0]
     if node.target is aten.mul.Tensor:
-        gates = [one for one in node.all_input_nodes if one.target is aten.sigmoid.default]
-        x = next((one.args[0] for one in gates if {*node.args} == {one, one.args[0]}), None)
+        sigmoids = [arg for arg in node.all_input_nodes if arg.target is aten.sigmoid.default]
+        x = next((gate.args[0] for gate in sigmoids if {*node.args} == {gate, gate.args[0]}), None)
     if x is None:
         return
     half = edit.tanh(edit.mul(x, 0.5))
@@ -112,39 +119,59 @@ def name_gelu(edit: Editor) -> None:
     """Write GELUs that are written out with erf or tanh as one operator. They are recognized by
     their values."""
     points = torch.linspace(-8, 8, 257)
-    forms = {one: torch.nn.functional.gelu(points, approximate=one) for one in ("none", "tanh")}
+    gelu = torch.nn.functional.gelu
+    exact_values = {form: gelu(points, approximate=form) for form in ("none", "tanh")}
     for node in edit.find(aten.erf.default, aten.tanh.default):
-        inner, ends = {edit.source(node.args[0]): None}, list[Node]()
-        for _ in range(DEEPEST):
-            known = (other for other in inner if other.target in ELEMENTWISE)
-            found = [edit.source(one) for other in known for one in other.all_input_nodes]
-            inner |= dict.fromkeys(found)
-            if end := edit.user(ends[-1] if ends else node):
-                ends.append(end)
-        for x, end in itertools.product(inner, ends):
-            made = _evaluate(edit, end, x, points)
-            same = isinstance(made, Tensor) and made.shape == points.shape
-            close = [one for one in forms if same and torch.allclose(made, forms[one], atol=1e-5)]
-            if close:
+        operands, ends = _list_neighbours(edit, node)
+        for x, end in itertools.product(operands, ends):
+            values = _evaluate(edit, end, x, points)
+            if not isinstance(values, Tensor) or values.shape != points.shape:
+                continue
+            form = _match_form(values, exact_values)
+            if form:
                 with edit.at(end):
-                    new = edit.gelu(x, approximate=close[0])
-                edit.replace(end, new, f"F.gelu(x, approximate={close[0]!r})")
+                    new = edit.gelu(x, approximate=form)
+                edit.replace(end, new, f"F.gelu(x, approximate={form!r})")
                 break
 
 
-def _evaluate(edit: Editor, given: Any, x: Node, points: Tensor) -> Any:
+def _list_neighbours(edit: Editor, node: Node) -> tuple[list[Any], list[Node]]:
+    """Return the values from which a node may be computed, and the nodes that may be the result of
+    a GELU of which it is a part, the nearest first."""
+    operands: dict[Any, None] = {edit.source(node.args[0]): None}  # a set in order
+    ends: list[Node] = []
+    for _ in range(DEEPEST):
+        elementwise = [operand for operand in operands if operand.target in ELEMENTWISE]
+        for operand in elementwise:
+            operands |= dict.fromkeys(map(edit.source, operand.all_input_nodes))
+        if end := edit.user(ends[-1] if ends else node):
+            ends.append(end)
+    return [*operands], ends
+
+
+def _match_form(values: Tensor, exact_values: Mapping[str, Tensor]) -> str:
+    """Return the form of GELU that has these values, or ""."""
+    for form, exact in exact_values.items():
+        if torch.allclose(values, exact, atol=1e-5):
+            return form
+    return ""
+
+
+def _evaluate(edit: Editor, value: Any, x: Node, points: Tensor) -> Any:
     """Return what operators on single elements make of ``points`` as the value of ``x``, or None if
     the result depends on other tensors, too."""
-    given = edit.source(given)
-    if given is x or not isinstance(given, Node):
-        return points if given is x else given
-    stored = edit.value(given)
+    source = edit.source(value)
+    if source is x:
+        return points
+    if not isinstance(source, Node):
+        return source
+    stored = edit.value(source)
     if stored is not None:
         return stored.item() if stored.numel() == 1 else None
-    if given.target not in ELEMENTWISE or given.kwargs:
+    if source.target not in ELEMENTWISE or source.kwargs:
         return None
-    args = [_evaluate(edit, arg, x, points) for arg in given.args]
-    return None if any(arg is None for arg in args) else given.target(*args)
+    args = [_evaluate(edit, arg, x, points) for arg in source.args]
+    return None if any(arg is None for arg in args) else source.target(*args)
 
 
 @rewrites("split-prelu", aten.prelu.default)
@@ -177,8 +204,10 @@ def exp_of_power(edit: Editor, node: Node) -> None:
 def multiply_for_square(edit: Editor, node: Node) -> None:
     """Write x ** 2 and x ** 4 as products."""
     x = node.args[0]
-    exponent = torch.tensor(2) if node.target is aten.square.default else None
-    exponent = as_tensor(edit, node.args[1]) if exponent is None else exponent
+    if node.target is aten.square.default:
+        exponent: Tensor | None = torch.tensor(2)
+    else:
+        exponent = as_tensor(edit, node.args[1])
     is_even = exponent is not None and exponent.numel() == 1 and exponent.item() in PRODUCTS
     if exponent is None or not is_even or value_of(x).shape != value_of(node).shape:
         return
@@ -197,8 +226,10 @@ def raise_log_floor(edit: Editor, node: Node) -> None:
     name = limits.get(floor.target, "")
     low = argument(floor, name) if name and not (name == "other" and floor.kwargs) else None
     if isinstance(low, float) and 0 < low < 9e-7:
-        rest = {"max": argument(floor, "max")} if floor.target is aten.clamp.default else {}
-        new = edit.call_again(node, edit.call_again(floor, **{name: 1e-6}, **rest))
+        changed = {name: 1e-6}
+        if floor.target is aten.clamp.default:
+            changed["max"] = argument(floor, "max")
+        new = edit.call_again(node, edit.call_again(floor, **changed))
         edit.replace(node, new, "a floor of 1e-6 under the logarithm")
 
 
@@ -220,9 +251,9 @@ def put_constant_first(edit: Editor, node: Node) -> None:
     stored = edit.value(operands[-1])
     if len(operands) < 2 or stored is None or not is_uniform(stored):
         return
-    size, whole = stored.shape[axis], shape_of(node)[axis]
-    mixed = edit.cat([operands[-1], *operands[:-1]], axis)
-    parts = [edit.slice(mixed, axis, *bounds) for bounds in ((size, whole), (0, size))]
+    size, total = stored.shape[axis], shape_of(node)[axis]
+    reordered = edit.cat([operands[-1], *operands[:-1]], axis)
+    parts = [edit.slice(reordered, axis, *bounds) for bounds in ((size, total), (0, size))]
     after = "torch.cat([constant, x], dim), and the parts in their order again"
     edit.replace(node, edit.cat(parts, axis), after)
 
@@ -233,10 +264,10 @@ def expand_over_batch(edit: Editor, node: Node) -> None:
     shape = shape_of(node)
     if len(shape) < 3 or shape[0] < 2:
         return
-    for place, given in enumerate(node.args[:2]):
-        stored, other = edit.value(given), node.args[1 - place]
-        is_whole = isinstance(other, Node) and shape_of(other) == shape
-        if is_whole and stored is not None and stored.shape in {shape[1:], (1, *shape[1:])}:
+    for place, operand in enumerate(node.args[:2]):
+        stored, batch = edit.value(operand), node.args[1 - place]
+        is_batch = isinstance(batch, Node) and shape_of(batch) == shape
+        if is_batch and stored is not None and stored.shape in {shape[1:], (1, *shape[1:])}:
             new = edit.call_again(node, *node.args[:place], stored.expand(shape))
             edit.replace(node, new, "constant.expand(x.shape[0], ...), stored as a whole constant")
             break
@@ -248,19 +279,19 @@ def divide_before_relu(edit: Editor, node: Node) -> None:
     limits = {aten.relu, aten.relu6, aten.clamp, aten.clamp_min, aten.hardtanh}
     if limits.isdisjoint(getattr(user.target, "overloadpacket", None) for user in node.users):
         return
-    if found := find_factor(edit, node):
-        operand, given, stored = found
-        new = edit.div(operand, 1 / (stored if isinstance(given, Node) else given))
+    if product := find_factor(edit, node):
+        operand, factor, stored = product
+        new = edit.div(operand, 1 / (stored if isinstance(factor, Node) else factor))
         edit.replace(node, new, "x / (1 / factor)")
 
 
 @rewrites("multiply-before-add", aten.mul.Tensor)
 def multiply_before_add(edit: Editor, node: Node) -> None:
     """Multiply a sum with constants by a number before they are added."""
-    found = find_factor(edit, node)
-    if found is None or shape_of(node)[-1] >= SHORTEST_RIGHT:
+    product = find_factor(edit, node)
+    if product is None or shape_of(node)[-1] >= SHORTEST_RIGHT:
         return
-    operand, given, factor = found
+    operand, factor, stored_factor = product
     total, varies = torch.zeros(()), False
     inner, reader = edit.source(operand), node
     while inner.target is aten.add.Tensor and edit.user(inner) is reader:
@@ -271,8 +302,8 @@ def multiply_before_add(edit: Editor, node: Node) -> None:
         varies = varies or not is_uniform(stored)
         inner, reader, operand = edit.source(inner.args[0]), inner, inner.args[0]
     if varies:
-        summand = (total * factor).to(value_of(node).dtype)
-        edit.replace(node, edit.add(edit.mul(operand, given), summand), "x * f + constant * f")
+        summand = (total * stored_factor).to(value_of(node).dtype)
+        edit.replace(node, edit.add(edit.mul(operand, factor), summand), "x * f + constant * f")
 
 
 @rewrites("subtract-negative", aten.add.Tensor)
@@ -301,7 +332,7 @@ def surround(
     the last one first, QNN makes a padding of them again, with the faults of that."""
     for axis, counts in enumerate(zip(before, after, strict=True), -len(before)):
         shape = [*shape_of(operand)]
-        blocks: dict[int, list[Node]] = {0: []}
+        blocks: dict[int, list[Node]] = {0: []}  # both ends share a constant of the same size
         for count in {*counts} - {0}:
             shape[axis] = count
             blocks[count] = [edit.constant(torch.full(shape, value, dtype=value_of(operand).dtype))]
@@ -313,16 +344,16 @@ def surround(
 def find_factor(edit: Editor, node: Node) -> tuple[Any, Any, Tensor] | None:
     """Return the operand of a product with a number that is not 0, the number as the graph has it,
     and as a tensor."""
-    for operand, given in (node.args, node.args[::-1]):
-        stored = as_tensor(edit, given)
+    for operand, factor in (node.args, node.args[::-1]):
+        stored = as_tensor(edit, factor)
         if stored is not None and stored.numel() == 1 and stored.item():
-            return operand, given, stored
+            return operand, factor, stored
     return None
 
 
-def as_tensor(edit: Editor, given: Any) -> Tensor | None:
+def as_tensor(edit: Editor, operand: Any) -> Tensor | None:
     """Return a number, or a constant of the model, as a tensor, or None for another node."""
-    return edit.value(given) if isinstance(given, Node) else torch.tensor(given)
+    return edit.value(operand) if isinstance(operand, Node) else torch.tensor(operand)
 
 
 def is_uniform(stored: Tensor) -> bool:

@@ -44,21 +44,23 @@ def lengthen_transposed_kernel(edit: Editor, node: Node) -> None:
     a kernel reaches all rows. If it is depthwise with one output per input, lower it below the
     padding, or to 0."""
     weight = edit.value(node.args[1])
-    stride, padding, extra, dilation = read_numbers(
+    stride, padding, output_padding, dilation = read_numbers(
         node, "stride", "padding", "output_padding", "dilation"
     )
-    if weight is None or any(one != 1 for one in dilation):
+    if weight is None or any(step != 1 for step in dilation):
         return
     depthwise = is_depthwise(node) and shape_of(node.args[1])[1] == 1
-    added = [
-        find_growth(size, step, pad, more, max(pad, 1) if depthwise else math.inf)
-        for size, step, pad, more in zip(weight.shape[2:], stride, padding, extra, strict=True)
-    ]
+    added = []  # rows of zeros, along each axis
+    for size, step, pad, output_pad in zip(
+        weight.shape[2:], stride, padding, output_padding, strict=True
+    ):
+        limit = max(pad, 1) if depthwise else math.inf
+        added.append(find_growth(size, step, pad, output_pad, limit))
     if any(added):
-        counts = [count for one in reversed(added) for count in (0, one)]
-        extra = [more - count for more, count in zip(extra, added, strict=True)]
+        counts = [count for zeros in reversed(added) for count in (0, zeros)]  # the last axis first
+        less_padding = [pad - zeros for pad, zeros in zip(output_padding, added, strict=True)]
         longer = torch.nn.functional.pad(weight, counts)
-        new = edit.call_again(node, weight=longer, output_padding=extra)
+        new = edit.call_again(node, weight=longer, output_padding=less_padding)
         edit.replace(node, new, "zeros appended to the kernel, and less output_padding")
 
 
@@ -67,7 +69,7 @@ def spread_kernel(edit: Editor, node: Node) -> None:
     """Write a transposed convolution with dilation with zeros between the rows of the kernel."""
     weight, kernel = edit.value(node.args[1]), shape_of(node.args[1])[2:]
     (dilation,) = read_numbers(node, "dilation")
-    if weight is None or all(one == 1 for one in dilation):
+    if weight is None or all(step == 1 for step in dilation):
         return
     sizes = [(size - 1) * step + 1 for size, step in zip(kernel, dilation, strict=True)]
     spread = weight.new_zeros(*weight.shape[:2], *sizes)
@@ -120,12 +122,7 @@ def convolve_longer_row(edit: Editor, node: Node) -> None:
     if isinstance(padding, str):
         padding = find_same_padding(weight_shape[2:], dilation) if padding == "same" else [0]
     padding = per_axis(padding, len(dilation))
-    before = edit.source(node.args[0])
-    apart = 0
-    if before.target in PADS and argument(before, "mode") in {None, "constant"}:
-        begin, end, *others = before.args[1]
-        is_zero = not argument(before, "value")
-        apart = begin if begin == end and is_zero and not any(others) else 0
+    apart = _find_padding_before(edit, node.args[0])
     counts = {"padding": padding[-1], "stride": stride[-1], "dilation": dilation[-1]}
     short = find_short_row(shape, weight_shape, **counts)
     if not (short or find_short_row(shape, weight_shape, **counts, apart=apart)):
@@ -137,6 +134,17 @@ def convolve_longer_row(edit: Editor, node: Node) -> None:
     length = shape_of(node)[-1]
     new = edit.slice(longer, len(shape_of(node)) - 1, 1, length + 1)
     edit.replace(node, new, f"the same with padding={padding}, and y[..., 1:-1]")
+
+
+def _find_padding_before(edit: Editor, operand: Node) -> int:
+    """Return by how many zeros a padding that computes a value extends its last axis at both ends,
+    or 0 if it is another node or another padding."""
+    pad = edit.source(operand)
+    if pad.target not in PADS or argument(pad, "mode") not in {None, "constant"}:
+        return 0
+    begin, end, *other_axes = pad.args[1]
+    is_zero = not argument(pad, "value")
+    return int(begin) if begin == end and is_zero and not any(other_axes) else 0
 
 
 def find_same_padding(kernel: Sequence[int], dilation: Sequence[int]) -> list[int]:
@@ -181,15 +189,15 @@ def stride_by_pool(edit: Editor, node: Node) -> None:
 def copy_shared_bias(edit: Editor) -> None:
     """Give each call of a layer after the first its own bias. ExecuTorch quantizes a bias for the
     input of the first call."""
-    known = set()
+    used_biases = set()
     for node in edit.find(*ABSORBING):
         bias = argument(node, "bias")
         if not isinstance(bias, Node) or bias.op != "get_attr" or len(node.args) < 3:
             continue
-        if bias.target in known:
+        if bias.target in used_biases:
             new = edit.call_again(node, bias=edit.value(bias))
             edit.replace(node, new, "a layer with the same weights and its own bias for each call")
-        known.add(bias.target)
+        used_biases.add(bias.target)
 
 
 @rewrites("multiply-single", aten.linear.default)
@@ -223,18 +231,22 @@ def pad_before_pool(edit: Editor, node: Node) -> None:
     kernel = per_axis(node.args[1], axes)
     stride = per_axis(argument(node, "stride") or kernel, axes)
     padding = per_axis(argument(node, "padding"), axes)
-    sizes, made = shape_of(operand)[-axes:], shape_of(node)[-axes:]
-    after = [  # a negative number: elements that no window reaches
-        max((count - 1) * step + window - size - pad, 0)
-        for size, count, window, step, pad in zip(sizes, made, kernel, stride, padding, strict=True)
-    ]
-    if not any(padding) and not any(after):
+    sizes, result_sizes = shape_of(operand)[-axes:], shape_of(node)[-axes:]
+    ends = []  # how far the last window reaches beyond the image
+    for size, count, window, step, pad in zip(
+        sizes, result_sizes, kernel, stride, padding, strict=True
+    ):
+        beyond = (count - 1) * step + window - size - pad
+        ends.append(max(beyond, 0))  # a negative number: elements that no window reaches
+    if not any(padding) and not any(ends):
         return
     ones = torch.ones(1, 1, *sizes, dtype=value_of(node).dtype)
-    counts = [count for pair in zip(padding, after, strict=True) for count in reversed(pair)]
-    padded = torch.nn.functional.pad(ones, counts[::-1])
+    counts = []  # as F.pad takes them: the last axis first
+    for begin, end in zip(reversed(padding), reversed(ends), strict=True):
+        counts += [begin, end]
+    padded = torch.nn.functional.pad(ones, counts)
     factor = node.target(ones, *node.args[1:], **node.kwargs) / node.target(padded, kernel, stride)
-    new = edit.call(node.target, surround(edit, operand, padding, after), kernel, stride)
+    new = edit.call(node.target, surround(edit, operand, padding, ends), kernel, stride)
     if not bool((factor == 1).all()):
         new = edit.mul(new, factor[0, 0])
     edit.replace(node, new, "pad with zeros, pool without padding, multiply by a constant factor")
@@ -253,11 +265,11 @@ def state_stride(edit: Editor, node: Node) -> None:
 def widen_max_pool(edit: Editor, node: Node) -> None:
     """Write max pools over one axis as pools of images with one row."""
     kernel = per_axis(node.args[1], 1)
-    size, stride, padding, dilation = (
-        [number, *per_axis(argument(node, name) or kernel, 1)]
-        for name, number in (("kernel_size", 1), ("stride", 1), ("padding", 0), ("dilation", 1))
-    )
-    numbers = size, stride, padding, dilation, argument(node, "ceil_mode")
+    # The numbers of the axis with one row, then those of the pool: only the stride may be empty.
+    stride = [1, *per_axis(argument(node, "stride") or kernel, 1)]
+    padding = [0, *per_axis(argument(node, "padding"), 1)]
+    dilation = [1, *per_axis(argument(node, "dilation"), 1)]
+    numbers = [1, *kernel], stride, padding, dilation, argument(node, "ceil_mode")
     new = edit.squeeze(edit.max_pool2d(edit.unsqueeze(node.args[0], -2), *numbers), -2)
     edit.replace(node, new, "F.max_pool2d(x.unsqueeze(-2), (1, k), (1, s)).squeeze(-2)")
 
@@ -267,10 +279,10 @@ def multiply_adaptive_pool(edit: Editor, node: Node) -> None:
     """Write adaptive average pools of sizes that do not divide as products with constant matrices,
     one per axis."""
     axes, operand = MEANS.index(node.target) + 1, node.args[0]
-    sizes, made = shape_of(operand)[-axes:], shape_of(node)[-axes:]
-    if all(size % count == 0 for size, count in zip(sizes, made, strict=True)):
+    sizes, result_sizes = shape_of(operand)[-axes:], shape_of(node)[-axes:]
+    if all(size % count == 0 for size, count in zip(sizes, result_sizes, strict=True)):
         return
-    for axis, size, count in zip(range(-axes, 0), sizes, made, strict=True):
+    for axis, size, count in zip(range(-axes, 0), sizes, result_sizes, strict=True):
         if size != count:
             single = torch.eye(size, dtype=torch.float64)[None]
             averages = torch.nn.functional.adaptive_avg_pool1d(single, count)[0].T
@@ -285,13 +297,13 @@ def slice_adaptive_maximum(edit: Editor, node: Node) -> None:
     if [user.args[1:] for user in users] != [(0,)]:
         return  # the indices are used
     axes, operand = MAXIMA.index(node.target) + 1, node.args[0]
-    sizes, made = shape_of(operand)[-axes:], shape_of(users[0])[-axes:]
+    sizes, result_sizes = shape_of(operand)[-axes:], shape_of(users[0])[-axes:]
     rank = len(shape_of(operand))
-    for axis, size, count in zip(range(rank - axes, rank), sizes, made, strict=True):
+    for axis, size, count in zip(range(rank - axes, rank), sizes, result_sizes, strict=True):
         bounds = [(row * size // count, -(-(row + 1) * size // count)) for row in range(count)]
-        parts = [edit.slice(operand, axis, *bound) for bound in bounds]
-        parts = [edit.amax(part, [axis], True) for part in parts]
-        operand = edit.cat(parts, axis) if count > 1 else parts[0]
+        windows = [edit.slice(operand, axis, *bound) for bound in bounds]
+        maxima = [edit.amax(window, [axis], True) for window in windows]
+        operand = edit.cat(maxima, axis) if count > 1 else maxima[0]
     edit.replace(users[0], operand, "torch.cat([x[..., a:b].amax(-1, True), ...], -1)")
 
 
@@ -308,16 +320,16 @@ def separate_maximum(edit: Editor, node: Node) -> None:
 @rewrites("narrow-indices", aten.topk.default, aten.sort.default, aten.sort.stable)
 def narrow_indices(edit: Editor, node: Node) -> None:
     """Cast indices to int32, as which QNN writes them, and back to int64."""
-    users = [user for user in node.users if user.users]
-    read = {one for user in users if user.args[1] == 1 for one in user.users}
-    if all(one.target in CASTS and value_of(one).dtype == torch.int32 for one in read):
+    items = [user for user in node.users if user.users]  # values and indices
+    readers = {reader for item in items if item.args[1] == 1 for reader in item.users}
+    if all(reader.target in CASTS and value_of(reader).dtype == torch.int32 for reader in readers):
         return  # no one reads them, or they are cast already
-    again = edit.call_again(node)
-    for user in users:
-        new = edit.call(operator.getitem, again, user.args[1])
-        for dtype in (torch.int32, torch.int64) if user.args[1] == 1 else ():
-            new = edit.to(new, dtype)
-        edit.replace(user, new, "indices.to(torch.int32).to(torch.int64)")
+    result = edit.call_again(node)
+    for item in items:
+        new = edit.call(operator.getitem, result, item.args[1])
+        if item.args[1] == 1:
+            new = edit.to(edit.to(new, torch.int32), torch.int64)
+        edit.replace(item, new, "indices.to(torch.int32).to(torch.int64)")
 
 
 @rewrites(
@@ -326,13 +338,14 @@ def narrow_indices(edit: Editor, node: Node) -> None:
 def select_nearest(edit: Editor, node: Node) -> None:
     """Write a resize with mode nearest to sizes that are no multiples as a selection of places,
     axis by axis."""
-    operand, made = node.args[0], shape_of(node)[2:]
+    operand, result_sizes = node.args[0], shape_of(node)[2:]
     sizes = shape_of(operand)[2:]
-    if all(count % size == 0 for size, count in zip(sizes, made, strict=True)):
+    if all(count % size == 0 for size, count in zip(sizes, result_sizes, strict=True)):
         return
+    # An image of its own places shows which ones torch selects.
     numbers = torch.arange(math.prod(sizes)).reshape(1, 1, *sizes).double()
     places: Tensor = node.target(numbers, *node.args[1:], **node.kwargs)[0, 0].long()
-    for axis, (size, count) in enumerate(zip(sizes, made, strict=True)):
+    for axis, (size, count) in enumerate(zip(sizes, result_sizes, strict=True)):
         if size != count:
             step = math.prod(sizes[axis + 1 :])
             line = places.movedim(axis, 0).flatten(1)[:, 0] if places.dim() > 1 else places
@@ -357,21 +370,22 @@ def slice_windows(edit: Editor) -> None:
         new = edit.transpose(new, *turns) if turns else new
         edit.replace(node, new, "x.index_select(dim, places).unflatten(dim, (-1, size))")
     for node in edit.find(aten.im2col.default):
-        operand, *given = node.args
-        kernel, dilation, padding, stride = (per_axis(one, 2) for one in given)
+        operand, *numbers = node.args
+        kernel, dilation, padding, stride = (per_axis(number, 2) for number in numbers)
         if len(shape_of(operand)) != 4:
             continue
         operand = surround(edit, operand, padding, padding)
         batch, channels, *sizes = shape_of(operand)
+        # The rows that one position of the window may have, along each axis
         reach = [
             size - (count - 1) * step
             for size, count, step in zip(sizes, kernel, dilation, strict=True)
         ]
         parts = []
-        for place in itertools.product(*map(range, kernel)):
+        for position in itertools.product(*map(range, kernel)):
             part = operand
-            for axis, start in enumerate(place):
-                start *= dilation[axis]
+            for axis, place in enumerate(position):
+                start = place * dilation[axis]
                 part = edit.slice(part, axis + 2, start, start + reach[axis], stride[axis])
             parts.append(edit.reshape(part, [batch, channels, 1, -1]))
         new = edit.cat(parts, 2) if len(parts) > 1 else parts[0]
@@ -426,13 +440,14 @@ def sum_by_triangle(edit: Editor, node: Node) -> None:
 
 
 def _multiply_axis(edit: Editor, operand: Node, axis: int, matrix: Tensor) -> Node:
-    """Multiply a matrix [made, size] by an axis, a number below zero, of a tensor."""
+    """Multiply a matrix [rows, size] by an axis, a number below zero, of a tensor."""
     stored = edit.constant(matrix.to(value_of(operand).dtype))
     if axis == -1:
         return edit.linear(operand, stored)
     return edit.transpose(edit.linear(edit.transpose(operand, axis, -1), stored), axis, -1)
 
 
-def per_axis(given: int | Sequence[int], axes: int) -> list[int]:
-    numbers = [given] if isinstance(given, int) else [*given]
+def per_axis(number: int | Sequence[int], axes: int) -> list[int]:
+    """Return a number per axis, of a list with one per axis or of one for all axes."""
+    numbers = [number] if isinstance(number, int) else [*number]
     return numbers * axes if len(numbers) == 1 else numbers

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -37,28 +37,41 @@ RmsNorm = tuple[Node, Node, Node | None, float, bool]
 def flatten_rms_norm(edit: Editor) -> None:
     """Compute RMS norms that ExecuTorch makes one operator of QNN as norms of one row of
     positions, [1, positions, length]."""
-    for node, operand, weight, eps, refused in [*_find_rms_norms(edit)]:
+    for node, operand, weight, eps, is_refused in [*_find_rms_norms(edit)]:
         shape = shape_of(operand)
-        if not refused and (len(shape) < 3 or math.prod(shape[:-2]) == 1):
+        if not is_refused and (len(shape) < 3 or math.prod(shape[:-2]) == 1):
             continue
         with edit.at(node):
             flat = edit.reshape(operand, [1, -1, shape[-1]])
-            made = edit.reshape(edit.rms_norm(flat, [shape[-1]], weight, eps), [*shape])
-        edit.replace(node, made, "norm(x.reshape(1, -1, x.shape[-1])).reshape(x.shape)")
+            normalized = edit.rms_norm(flat, [shape[-1]], weight, eps)
+            new = edit.reshape(normalized, [*shape])
+        edit.replace(node, new, "norm(x.reshape(1, -1, x.shape[-1])).reshape(x.shape)")
 
 
 @rewrites("flatten-layer-norm", aten.layer_norm.default)
 def flatten_layer_norm(edit: Editor, node: Node) -> None:
     """Compute layer norms over several axes as norms over the last of [1, positions, length]."""
     length, shape = math.prod(node.args[1]), shape_of(node)
-    given = argument(node, "weight"), argument(node, "bias")
-    stored = [edit.value(one) for one in given]
-    if len(node.args[1]) < 2 or [one is None for one in given] != [one is None for one in stored]:
+    parameters = argument(node, "weight"), argument(node, "bias")
+    stored = [edit.value(parameter) for parameter in parameters]
+    if len(node.args[1]) < 2 or not _are_stored(parameters, stored):
         return
     flat = edit.reshape(node.args[0], [1, -1, length])
-    factors = [None if one is None else one.flatten() for one in stored]
-    made = edit.layer_norm(flat, [length], *factors, argument(node, "eps"))
-    edit.replace(node, edit.reshape(made, [*shape]), f"nn.LayerNorm({length}) of a flattened x")
+    factors = map(_flatten, stored)
+    normalized = edit.layer_norm(flat, [length], *factors, argument(node, "eps"))
+    new = edit.reshape(normalized, [*shape])
+    edit.replace(node, new, f"nn.LayerNorm({length}) of a flattened x")
+
+
+def _are_stored(parameters: Sequence[Any], stored: Sequence[Tensor | None]) -> bool:
+    """Return whether each parameter is stored with the model, or None in the call."""
+    pairs = zip(parameters, stored, strict=True)
+    return all((parameter is None) == (value is None) for parameter, value in pairs)
+
+
+def _flatten(stored: Tensor | None) -> Tensor | None:
+    """Return a parameter with one axis, or None if there is none."""
+    return None if stored is None else stored.flatten()
 
 
 @rewrites("write-variance", aten.var, aten.std)
@@ -66,8 +79,9 @@ def write_variance(edit: Editor, node: Node) -> None:
     """Write a variance or a standard deviation as the mean of squares."""
     operand, shape = node.args[0], shape_of(node.args[0])
     axes = normal_axes(argument(node, "dim") or range(len(shape)), len(shape))
-    numbers = argument(node, "correction"), argument(node, "unbiased"), 1
-    lost = next(number for number in numbers if number is not None)
+    # Each overload has one of the arguments: a number, or true for 1. Without any, it is 1.
+    corrections = argument(node, "correction"), argument(node, "unbiased"), 1
+    lost = next(number for number in corrections if number is not None)
     count = math.prod(shape[axis] for axis in axes)
     if count <= lost:
         return
@@ -85,19 +99,19 @@ def write_distance(edit: Editor, node: Node) -> None:
     eps = argument(node, "eps")
     if node.target is aten.cosine_similarity.default:
         axes = [argument(node, "dim")]
-        dot, *squares = (
-            edit.sum(edit.mul(*pair), axes)
-            for pair in ((first, second), (first, first), (second, second))
-        )
-        lengths = (edit.clamp_min(edit.sqrt(one), eps) for one in squares)
-        new = edit.div(dot, edit.mul(*lengths))
+        dot = edit.sum(edit.mul(first, second), axes)
+        first_square = edit.sum(edit.mul(first, first), axes)
+        second_square = edit.sum(edit.mul(second, second), axes)
+        first_length = edit.clamp_min(edit.sqrt(first_square), eps)
+        second_length = edit.clamp_min(edit.sqrt(second_square), eps)
+        new = edit.div(dot, edit.mul(first_length, second_length))
         edit.replace(
             node, new, "(x * y).sum(dim) / (|x| * |y|), with |x| = (x * x).sum(dim).sqrt()"
         )
     elif argument(node, "p") == 2:
-        apart = edit.add(edit.sub(first, second), eps)
-        new = edit.sqrt(edit.sum(edit.mul(apart, apart), [-1], bool(argument(node, "keepdim"))))
-        edit.replace(node, new, "((x - y + eps) * (x - y + eps)).sum(-1).sqrt()")
+        difference = edit.add(edit.sub(first, second), eps)
+        total = edit.sum(edit.mul(difference, difference), [-1], bool(argument(node, "keepdim")))
+        edit.replace(node, edit.sqrt(total), "((x - y + eps) * (x - y + eps)).sum(-1).sqrt()")
 
 
 @rewrites("name-axes", aten.mean.default, aten.sum.default)
@@ -112,23 +126,23 @@ def name_axes(edit: Editor, node: Node) -> None:
 @rewrites("scale-batch-norm", aten.batch_norm.default)
 def scale_batch_norm(edit: Editor, node: Node) -> None:
     """Write a batch norm that no convolution or linear layer absorbs as a product and a sum."""
-    operand, *stored = node.args[:5]
+    operand, *parameters = node.args[:5]
     source = edit.source(operand)
-    if node.args[5] or (source.target in ABSORBING and edit.user(source) is node):
+    is_training, eps = node.args[5], node.args[7]
+    if is_training or (source.target in ABSORBING and edit.user(source) is node):
         return
-    weight, bias, mean, variance = (edit.value(one) for one in stored)
-    is_computed = [one is None for one in stored[:2]] != [one is None for one in (weight, bias)]
-    if mean is None or variance is None or is_computed:
+    weight, bias, mean, variance = (edit.value(parameter) for parameter in parameters)
+    if mean is None or variance is None or not _are_stored(parameters[:2], (weight, bias)):
         return
-    gain = torch.rsqrt(variance.double() + node.args[7])
+    gain = torch.rsqrt(variance.double() + eps)
     gain = gain if weight is None else gain * weight
     offset = -mean * gain if bias is None else bias - mean * gain
     sizes = [-1, *[1] * (len(shape_of(node)) - 2)]
-    gain, offset = (
-        edit.constant(one.reshape(sizes).to(value_of(node).dtype)) for one in (gain, offset)
-    )
+    dtype = value_of(node).dtype
+    stored_gain = edit.constant(gain.reshape(sizes).to(dtype))
+    stored_offset = edit.constant(offset.reshape(sizes).to(dtype))
     after = "x * g + o, with g = weight / (running_var + eps).sqrt(), o = bias - running_mean * g"
-    edit.replace(node, edit.add(edit.mul(operand, gain), offset), after)
+    edit.replace(node, edit.add(edit.mul(operand, stored_gain), stored_offset), after)
 
 
 def _find_rms_norms(edit: Editor) -> Iterator[RmsNorm]:
@@ -140,24 +154,24 @@ def _find_rms_norms(edit: Editor) -> Iterator[RmsNorm]:
         if len(sizes) == 1:
             yield node, operand, argument(node, "weight"), eps, False
     for node in edit.find(aten.rsqrt.default):
-        found, result = _match_mean_of_squares(edit, node.args[0]), edit.user(node)
-        if found is None or result is None or result.target is not aten.mul.Tensor:
+        mean_of_squares, product = _match_mean_of_squares(edit, node.args[0]), edit.user(node)
+        if mean_of_squares is None or product is None or product.target is not aten.mul.Tensor:
             continue
-        operand, eps = found
-        factors = [one for one in map(edit.source, result.args) if one is not node]
-        last = edit.user(result)
+        operand, eps = mean_of_squares
+        factors = [factor for factor in map(edit.source, product.args) if factor is not node]
+        last = edit.user(product)
         if last is None or last.target is not aten.mul.Tensor or len(factors) != 1:
             continue
-        others = [one for one in map(edit.source, last.args) if one is not result]
-        if factors == [operand] and others and _is_weight(edit, others[0], operand):
-            yield last, operand, others[0], eps, False
-        elif others == [operand] and _is_weight(edit, factors[0], operand):
+        last_factors = [factor for factor in map(edit.source, last.args) if factor is not product]
+        if factors == [operand] and last_factors and _is_weight(edit, last_factors[0], operand):
+            yield last, operand, last_factors[0], eps, False
+        elif last_factors == [operand] and _is_weight(edit, factors[0], operand):
             yield last, operand, factors[0], eps, True
 
 
-def _match_mean_of_squares(edit: Editor, given: Any) -> tuple[Node, float] | None:
+def _match_mean_of_squares(edit: Editor, value: Any) -> tuple[Node, float] | None:
     """Return x and eps of ``mean(x ** 2, -1, keepdim=True) + eps``."""
-    add = edit.source(given)
+    add = edit.source(value)
     if not isinstance(add, Node) or add.target is not aten.add.Tensor or add.kwargs:
         return None
     mean, eps = map(edit.source, add.args)
@@ -173,13 +187,13 @@ def _match_mean_of_squares(edit: Editor, given: Any) -> tuple[Node, float] | Non
     if not is_last or argument(mean, "keepdim") is not True:
         return None
     operand = edit.source(square.args[0]) if square.args else None
-    powers = square.target is aten.pow.Tensor_Scalar and square.args[1] == 2
-    products = square.target is aten.mul.Tensor and edit.source(square.args[1]) is operand
-    is_square = powers or products or square.target is aten.square.default
+    is_power = square.target is aten.pow.Tensor_Scalar and square.args[1] == 2
+    is_product = square.target is aten.mul.Tensor and edit.source(square.args[1]) is operand
+    is_square = is_power or is_product or square.target is aten.square.default
     return (operand, float(eps)) if is_square else None
 
 
-def _is_weight(edit: Editor, given: Any, operand: Node) -> bool:
+def _is_weight(edit: Editor, factor: Any, operand: Node) -> bool:
     """Return whether a value is stored with the model, a number per position of the last axis."""
-    stored: Tensor | None = edit.value(given)
+    stored: Tensor | None = edit.value(factor)
     return stored is not None and tuple(stored.shape) == shape_of(operand)[-1:]

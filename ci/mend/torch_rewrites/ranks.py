@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from ci.mend.axes import merge_axes, plan_product, read_equation, split_order
+from ci.mend.axes import merge_axes, merge_sizes, plan_product, read_equation, split_order
 from ci.mend.torch_rewrites.editing import (
     Editor,
     argument,
@@ -39,7 +39,7 @@ PARTS = list_operators("unbind.int chunk split.Tensor split_with_sizes")
 def lower_rank(edit: Editor) -> None:
     """Compute tensors of six or more axes, which only views, permutations, selections and
     expansions make, as tensors of at most four with the same elements in the same order."""
-    made: dict[Node, Node] = {}
+    lowered: dict[Node, Node] = {}  # what replaces each node of six or more axes
     nodes = [node for node in edit.graph.nodes if node.op == "call_function" and node.users]
     for node in nodes:
         source = node.args[0] if node.target is operator.getitem else node
@@ -47,7 +47,7 @@ def lower_rank(edit: Editor) -> None:
         is_low = _is_tensor(node) and not _is_high(node)
         if is_low and _is_high(operand) and is_fixed(node) and _is_movable(edit, node):
             with edit.at(node):
-                new = edit.reshape(_order(edit, node, made), [*shape_of(node)])
+                new = edit.reshape(_order(edit, node, lowered), [*shape_of(node)])
             edit.replace(node, new, "views and permutations of at most four axes, one by one")
 
 
@@ -58,13 +58,15 @@ def repeat_by_expand(edit: Editor) -> None:
     for node in edit.find(aten.expand_as.default):
         edit.replace(node, edit.expand(node.args[0], [*shape_of(node)]), "x.expand(other.shape)")
     for node in edit.find(aten.scaled_dot_product_attention.default):
-        query, *pair = node.args[:3]
-        heads = shape_of(query)[-3] if len(shape_of(query)) > 3 else 0
-        if not node.kwargs.get("enable_gqa") or not all(len(shape_of(one)) == 4 for one in pair):
+        query, key, value = node.args[:3]
+        has_rank_4 = len(shape_of(key)) == len(shape_of(value)) == 4
+        if not node.kwargs.get("enable_gqa") or not has_rank_4:
             continue
-        made = [_repeat(edit, one, heads // shape_of(one)[1], 1) for one in pair]
-        rest = {name: one for name, one in node.kwargs.items() if name != "enable_gqa"}
-        new = edit.call(node.target, query, *made, *node.args[3:], **rest)
+        heads = shape_of(query)[-3] if len(shape_of(query)) > 3 else 0
+        key = _repeat(edit, key, heads // shape_of(key)[1], 1)
+        value = _repeat(edit, value, heads // shape_of(value)[1], 1)
+        options = {name: option for name, option in node.kwargs.items() if name != "enable_gqa"}
+        new = edit.call(node.target, query, key, value, *node.args[3:], **options)
         edit.replace(node, new, "x.unsqueeze(2).expand(...).flatten(1, 2) for key and value")
     for node in edit.find(aten.repeat_interleave.self_int):
         operand, times = node.args[:2]
@@ -110,39 +112,39 @@ def join_by_concatenation(edit: Editor) -> None:
     computes as a concatenation, whose range ExecuTorch takes from all operands."""
     for node in edit.find(aten.stack.default):
         operands = node.args[0]
-        if any(_is_bounded(edit, one) for one in operands):
+        if any(_is_bounded(edit, operand) for operand in operands):
             axis = (argument(node, "dim") or 0) % len(shape_of(node))
-            parts = [edit.unsqueeze(one, axis) for one in operands]
+            parts = [edit.unsqueeze(operand, axis) for operand in operands]
             after = "torch.cat([x.unsqueeze(dim), y.unsqueeze(dim)], dim)"
             edit.replace(node, edit.cat(parts, axis), after)
     for node in edit.find(aten.slice_scatter.default, aten.select_scatter.default):
         operand, inserted = node.args[:2]
-        if not any(_is_bounded(edit, one) for one in (operand, inserted)):
+        if not any(_is_bounded(edit, tensor) for tensor in (operand, inserted)):
             continue
         shape = shape_of(operand)
         axis = (argument(node, "dim") or 0) % len(shape)
+        size = shape[axis]
         if node.target is aten.select_scatter.default:
-            start = argument(node, "index") % shape[axis]
+            start = argument(node, "index") % size
             stop, inserted = start + 1, edit.unsqueeze(inserted, axis)
         elif argument(node, "step") != 1:
             continue
         else:
-            start, stop, _ = slice(argument(node, "start"), argument(node, "end")).indices(
-                shape[axis]
-            )
-        kept = [
-            [edit.slice(operand, axis, first, last)] if first < last else []
-            for first, last in ((0, start), (stop, shape[axis]))
-        ]
-        parts = [*kept[0], inserted, *kept[1]]
+            bounds = slice(argument(node, "start"), argument(node, "end"))
+            start, stop, _ = bounds.indices(size)
+        parts = [inserted]
+        if start > 0:
+            parts.insert(0, edit.slice(operand, axis, 0, start))
+        if stop < size:
+            parts.append(edit.slice(operand, axis, stop, size))
         new = edit.cat(parts, axis) if len(parts) > 1 else inserted
         edit.replace(node, new, "torch.cat([x[:start], y, x[stop:]], dim)")
 
 
-def _is_bounded(edit: Editor, given: Any) -> bool:
+def _is_bounded(edit: Editor, operand: Any) -> bool:
     """Return whether a value is that of an activation for which ExecuTorch fixes the range, behind
     operators that keep it."""
-    source = edit.source(given)
+    source = edit.source(operand)
     while source.target in MOVES:
         source = edit.source(source.args[0])
     return source.target in BOUNDED
@@ -151,19 +153,24 @@ def _is_bounded(edit: Editor, given: Any) -> bool:
 @rewrites("select-places", aten.index.Tensor)
 def select_places(edit: Editor, node: Node) -> None:
     """Write an index of one or more neighbouring axes by constants as a selection of rows."""
-    operand, given = node.args
-    axes = [axis for axis, one in enumerate(given) if one is not None]
-    stored = [one for axis in axes if (one := edit.value(given[axis])) is not None]
+    operand, indices = node.args  # an axis that is not indexed has None
+    axes = [axis for axis, index in enumerate(indices) if index is not None]
+    stored = []
+    for axis in axes:
+        places = edit.value(indices[axis])
+        if places is None or places.dtype != torch.int64:
+            return
+        stored.append(places)
     start, stop = axes[0], axes[-1] + 1
-    is_whole = len(stored) == len(axes) == stop - start
-    if not is_whole or any(one.dtype != torch.int64 for one in stored):
+    if len(axes) != stop - start:
         return
-    shape, places = shape_of(operand), torch.zeros((), dtype=torch.int64)
-    for axis, one in zip(axes, stored, strict=True):
-        places = places * shape[axis] + one % shape[axis]
-    flat = [*shape[:start], math.prod(shape[start:stop]), *shape[stop:]]
-    new = edit.reshape(operand, flat) if len(axes) > 1 else operand
-    new = edit.index_select(new, start, places.flatten())
+    # The places in one axis that is all of the indexed axes, flattened
+    shape, flat_places = shape_of(operand), torch.zeros((), dtype=torch.int64)
+    for axis, places in zip(axes, stored, strict=True):
+        flat_places = flat_places * shape[axis] + places % shape[axis]
+    flat_shape = [*shape[:start], math.prod(shape[start:stop]), *shape[stop:]]
+    new = edit.reshape(operand, flat_shape) if len(axes) > 1 else operand
+    new = edit.index_select(new, start, flat_places.flatten())
     new = edit.reshape(new, [*shape_of(node)])
     edit.replace(node, new, "x.flatten(...).index_select(dim, places)")
 
@@ -177,12 +184,14 @@ def _repeat(edit: Editor, operand: Node, times: int, axis: int) -> Node:
     return edit.reshape(new, [*shape[:axis], count * times, *shape[axis + 1 :]])
 
 
-def _is_tensor(given: object) -> bool:
-    return isinstance(given, Node) and isinstance(given.meta.get("val"), Tensor)
+def _is_tensor(operand: object) -> bool:
+    """Return whether an operand is a node with a single tensor as its value."""
+    return isinstance(operand, Node) and isinstance(operand.meta.get("val"), Tensor)
 
 
-def _is_high(given: Any) -> bool:
-    return _is_tensor(given) and len(shape_of(given)) > MOST_AXES
+def _is_high(operand: Any) -> bool:
+    """Return whether an operand has more axes than QNN takes."""
+    return _is_tensor(operand) and len(shape_of(operand)) > MOST_AXES
 
 
 def _is_movable(edit: Editor, node: Node) -> bool:
@@ -197,34 +206,41 @@ def _is_movable(edit: Editor, node: Node) -> bool:
     return not _is_high(operand) or _is_movable(edit, operand)
 
 
-def _order(edit: Editor, node: Node, made: dict[Node, Node]) -> Node:
-    """Return a node of at most five axes with the elements of ``node`` in the same order."""
-    if node in made:
-        return made[node]
+def _order(edit: Editor, node: Node, lowered: dict[Node, Node]) -> Node:
+    """Return a node of at most five axes with the elements of ``node`` in the same order.
+    ``lowered`` are those of earlier calls."""
+    if node in lowered:
+        return lowered[node]
     parts = node.args[0] if node.target is operator.getitem else node
     operand = parts.args[0]
     shape = shape_of(operand)
-    source = _order(edit, operand, made) if _is_high(operand) else operand
+    source = _order(edit, operand, lowered) if _is_high(operand) else operand
     if node.target in VIEWS or is_idle(node):
         result = source
     elif node.target in PERMUTATIONS:
         result = _permute(edit, source, shape, find_order(node))
     elif node.target is aten.expand.default:
-        result = source
-        now = [1] * (len(shape_of(node)) - len(shape)) + [*shape]
-        for axis, size in enumerate(shape_of(node)):
-            if now[axis] != size:
-                outer, inner = math.prod(now[:axis]), math.prod(now[axis + 1 :])
-                result = edit.reshape(result, [outer, 1, inner])
-                result = edit.expand(result, [outer, size, inner])
-                now[axis] = size
+        result = _expand(edit, source, shape, shape_of(node))
     else:
         axis, start, size = find_part(node)
         outer, inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
         result = edit.reshape(source, [outer, shape[axis], inner])
         result = edit.slice(result, 1, start, start + size)
-    made[node] = result
+    lowered[node] = result
     return result
+
+
+def _expand(edit: Editor, source: Node, shape: Sequence[int], expanded: Sequence[int]) -> Node:
+    """Expand a tensor, seen as ``shape``, to another shape, axis by axis. The result has the
+    elements in the right order, but perhaps another shape."""
+    sizes = [1] * (len(expanded) - len(shape)) + [*shape]
+    for axis, size in enumerate(expanded):
+        if sizes[axis] != size:
+            outer, inner = math.prod(sizes[:axis]), math.prod(sizes[axis + 1 :])
+            source = edit.reshape(source, [outer, 1, inner])
+            source = edit.expand(source, [outer, size, inner])
+            sizes[axis] = size
+    return source
 
 
 def find_order(node: Node) -> list[int]:
@@ -252,34 +268,38 @@ def multiply_einsum(edit: Editor, node: Node) -> None:
     labels, result = read_equation(equation) or ([], "")
     if len(labels) != 2:
         return
-    (first, second), (one, other) = labels, operands
-    sizes = dict(zip(first, shape_of(one), strict=True))
-    others = dict(zip(second, shape_of(other), strict=True))
-    groups = plan_product(first, second, result)
-    if groups is None or any(sizes[one] != others[one] for one in {*sizes} & {*others}):
+    left_labels, right_labels = labels
+    left_sizes = dict(zip(left_labels, shape_of(operands[0]), strict=True))
+    right_sizes = dict(zip(right_labels, shape_of(operands[1]), strict=True))
+    shared = {*left_sizes} & {*right_sizes}
+    groups = plan_product(left_labels, right_labels, result)
+    # A size of 1 may be broadcast, which a product does not do along the summed axes.
+    if groups is None or any(left_sizes[label] != right_sizes[label] for label in shared):
         return
     batch, summed, left, right = groups
+    sizes = left_sizes | right_sizes
+    left_matrix = _arrange(edit, operands[0], left_labels, (batch, left, summed), sizes)
+    right_matrix = _arrange(edit, operands[1], right_labels, (batch, summed, right), sizes)
+    product = edit.matmul(left_matrix, right_matrix)
     order = [*batch, *left, *right]
-    sizes |= others
-    one = _arrange(edit, one, first, (batch, left, summed), sizes)
-    other = _arrange(edit, other, second, (batch, summed, right), sizes)
     places = [order.index(label) for label in result]
-    made = _permute(edit, edit.matmul(one, other), [sizes[label] for label in order], places)
-    edit.replace(node, edit.reshape(made, [*shape_of(node)]), "permutations and one matrix product")
+    permuted = _permute(edit, product, [sizes[label] for label in order], places)
+    new = edit.reshape(permuted, [*shape_of(node)])
+    edit.replace(node, new, "permutations and one matrix product")
 
 
 def _arrange(
-    edit: Editor, given: Node, labels: str, groups: Sequence[list[str]], sizes: dict[str, int]
+    edit: Editor, operand: Node, labels: str, groups: Sequence[list[str]], sizes: dict[str, int]
 ) -> Node:
     """Return an operand of an einsum with one axis for each of the groups of labels. An empty first
     group has none."""
     order = [labels.index(label) for group in groups for label in group]
-    shape = [math.prod(sizes[label] for label in group) for group in groups]
+    shape = merge_sizes(sizes, groups)
     shape = shape if groups[0] else shape[1:]
-    stored = edit.value(given)
+    stored = edit.value(operand)
     if stored is not None:
         return edit.constant(stored.permute(order).reshape(shape))
-    return edit.reshape(_permute(edit, given, [sizes[label] for label in labels], order), shape)
+    return edit.reshape(_permute(edit, operand, [sizes[label] for label in labels], order), shape)
 
 
 def find_part(node: Node) -> tuple[int, int, int]:
@@ -292,7 +312,7 @@ def find_part(node: Node) -> tuple[int, int, int]:
     axis = argument(source, "dim")
     sizes = [1] * (place + 1)
     if source.target is not aten.unbind.int:
-        sizes = [one.shape[axis] for one in source.meta["val"]]
+        sizes = [part.shape[axis] for part in source.meta["val"]]
     return axis % len(shape_of(source.args[0])), sum(sizes[:place]), sizes[place]
 
 

@@ -29,14 +29,14 @@ def unroll_recurrent(edit: Editor) -> None:
     for node in edit.find(*RNNS, aten.gru.input, aten.lstm.input):
         steps, ends, axis = _unroll(edit, node)
         if steps:
-            made = [_stack(edit, one, 0) for one in zip(*ends, strict=True)]
-            _replace_parts(edit, node, [_stack(edit, steps, axis), *made])
+            last_states = [_stack(edit, states, 0) for states in zip(*ends, strict=True)]
+            _replace_parts(edit, node, [_stack(edit, steps, axis), *last_states])
     for node in edit.find(*CELLS):
-        operand, given, *weights = node.args
-        weights = [weight for weight in weights if weight is not None]
+        operand, start, *arguments = node.args
+        weights = [weight for weight in arguments if weight is not None]
         if any(edit.value(weight) is None for weight in weights):
             continue
-        state = tuple(given) if isinstance(given, list | tuple) else (given,)
+        state = tuple(start) if isinstance(start, list | tuple) else (start,)
         layer = _Layer(edit, CELLS[node.target], *weights)
         state = layer.step(layer.read(operand), state)
         if node.target is aten.lstm_cell.default:
@@ -58,36 +58,38 @@ def _unroll(edit: Editor, node: Node) -> tuple[list[Node], list[State], int]:
     """Return the hidden states of the last layer, the last state of each layer, and the axis of
     time. Return no states for a layer without a batch, in training, with weights that are computed,
     or with a projection of the hidden state."""
-    operand, given, weights, biased, layers, dropout, train, twice, batch_first = node.args
-    states = given if node.target is aten.lstm.input else [given]
-    ways = 2 if twice else 1
-    each = len(weights) // (layers * ways)
-    known = all(edit.value(weight) is not None for weight in weights)
-    is_plain = len(shape_of(operand)) == 3 and each == (4 if biased else 2)
-    if not known or not is_plain or (train and dropout):
+    operand, start, weights, has_biases, layers, dropout, train, both_ways, batch_first = node.args
+    start_states = start if node.target is aten.lstm.input else [start]
+    ways = 2 if both_ways else 1
+    weights_per_layer = len(weights) // (layers * ways)
+    is_known = all(edit.value(weight) is not None for weight in weights)
+    is_plain = len(shape_of(operand)) == 3 and weights_per_layer == (4 if has_biases else 2)
+    if not is_known or not is_plain or (train and dropout):
         return [], [], 0
     time = 1 if batch_first else 0
-    steps: list[Node] = []
+    steps: list[Node] = []  # of the layer before
     ends: list[State] = []
     for first in range(0, layers * ways, ways):
-        found = []
+        outputs_by_way = []
         for number in range(first, first + ways):
-            layer = _Layer(edit, node.target, *weights[number * each : (number + 1) * each])
+            is_backward = number > first
+            start_weight = number * weights_per_layer
+            layer_weights = weights[start_weight : start_weight + weights_per_layer]
+            layer = _Layer(edit, node.target, *layer_weights)
             parts = [*map(layer.read, steps)]
-            if not steps:
-                whole, count = layer.read(operand), shape_of(operand)[time]
-                parts = [edit.select(whole, time, step) for step in range(count)]
-            state: State = tuple(_start(edit, one, number) for one in states)
+            if not steps:  # the input's layer runs once, for all steps
+                all_steps, count = layer.read(operand), shape_of(operand)[time]
+                parts = [edit.select(all_steps, time, step) for step in range(count)]
+            state: State = tuple(_start(edit, states, number) for states in start_states)
             outputs = []
-            for part in reversed(parts) if number > first else parts:
+            for part in reversed(parts) if is_backward else parts:
                 state = layer.step(part, state)
                 outputs.append(state[0])
-            found.append(outputs[::-1] if number > first else outputs)
+            outputs_by_way.append(outputs[::-1] if is_backward else outputs)
             ends.append(state)
-        steps = found[0]
-        if twice:
-            both = zip(*found, strict=True)
-            steps = [edit.cat([*pair], -1) for pair in both]
+        steps = outputs_by_way[0]
+        if both_ways:
+            steps = [edit.cat([*pair], -1) for pair in zip(*outputs_by_way, strict=True)]
     return steps, ends, time
 
 
@@ -108,17 +110,17 @@ class _Layer:
         if self.bias is None or self.late is None:
             return
         biases: Any = map(self.edit.value, (self.bias, self.late))  # which are stored
-        one, other = biases
-        gates = other.clone()
+        input_bias, hidden_bias = biases
+        gates = hidden_bias.clone()
         self.late = None
         if self.kind is aten.gru.input:
-            self.late = self.edit.constant(other[2 * self.size :])
+            self.late = self.edit.constant(hidden_bias[2 * self.size :])
             gates[2 * self.size :] = 0
-        self.bias = self.edit.constant(one + gates)
+        self.bias = self.edit.constant(input_bias + gates)
 
-    def read(self, given: Node) -> Node:
+    def read(self, features: Node) -> Node:
         """Return what the input's layer makes of a step [batch, features] or of all of them."""
-        return self.edit.linear(given, self.into, self.bias)
+        return self.edit.linear(features, self.into, self.bias)
 
     def step(self, part: Node, state: State) -> State:
         """Return the state after a step. ``part`` is what the input's layer makes of the step."""
@@ -127,29 +129,36 @@ class _Layer:
         if self.kind in RNNS:
             return (edit.call(RNNS[self.kind], self._add(part, past)),)
         if self.kind is aten.gru.input:
-            whole = self._add(self._take(part, 0, 2), past and self._take(past, 0, 2))
-            gates = edit.sigmoid(whole)
-            reset, update = self._take(gates, 0), self._take(gates, 1)
-            recurrent = self._add(past and self._take(past, 2), self.late)
-            recurrent = recurrent and edit.mul(reset, recurrent)
-            new = edit.tanh(self._add(self._take(part, 2), recurrent))
-            kept = state[0] and edit.mul(update, state[0])
-            return (self._add(edit.mul(edit.rsub(update, 1.0), new), kept),)
-        whole = self._add(part, past)
-        enter, keep, leave = (edit.sigmoid(self._take(whole, gate)) for gate in (0, 1, 3))
-        new = edit.mul(enter, edit.tanh(self._take(whole, 2)))
+            return (self._step_gru(part, past, state[0]),)
+        gates = self._add(part, past)  # input, forget, new cell, output
+        enter, keep, leave = (edit.sigmoid(self._take(gates, gate)) for gate in (0, 1, 3))
+        new = edit.mul(enter, edit.tanh(self._take(gates, 2)))
         cell = self._add(new, state[1] and edit.mul(keep, state[1]))
         return edit.mul(leave, edit.tanh(cell)), cell
 
-    def _take(self, given: Node, gate: int, count: int = 1) -> Node:
-        bounds = gate * self.size, (gate + count) * self.size
-        return self.edit.slice(given, -1, *bounds)
+    def _step_gru(self, part: Node, past: Any, hidden: Any) -> Any:
+        """Return the hidden state of a GRU after a step. ``past`` is what the hidden state's layer
+        makes of the state before, ``hidden``."""
+        edit = self.edit
+        sums = self._add(self._take(part, 0, 2), past and self._take(past, 0, 2))
+        gates = edit.sigmoid(sums)
+        reset, update = self._take(gates, 0), self._take(gates, 1)
+        recurrent = self._add(past and self._take(past, 2), self.late)
+        recurrent = recurrent and edit.mul(reset, recurrent)
+        new = edit.tanh(self._add(self._take(part, 2), recurrent))
+        kept_state = hidden and edit.mul(update, hidden)
+        return self._add(edit.mul(edit.rsub(update, 1.0), new), kept_state)
 
-    def _add(self, one: Any, other: Any) -> Any:
+    def _take(self, features: Node, gate: int, count: int = 1) -> Node:
+        """Return the features of ``count`` gates, from ``gate`` on."""
+        bounds = gate * self.size, (gate + count) * self.size
+        return self.edit.slice(features, -1, *bounds)
+
+    def _add(self, first: Any, second: Any) -> Any:
         """Return a sum, of which either part may be None."""
-        if one is None or other is None:
-            return one or other
-        return self.edit.add(one, other)
+        if first is None or second is None:
+            return first or second
+        return self.edit.add(first, second)
 
 
 def _start(edit: Editor, states: Node, number: int) -> Node | None:
@@ -160,4 +169,5 @@ def _start(edit: Editor, states: Node, number: int) -> Node | None:
 
 
 def _stack(edit: Editor, nodes: Sequence[Node], axis: int) -> Node:
+    """Join nodes along a new axis."""
     return edit.cat([edit.unsqueeze(node, axis) for node in nodes], axis)
