@@ -59,8 +59,8 @@ class AuditJob:
         began = time.monotonic()
         self.engine.preload(self.spec)
         self.engine.warm_up(self.spec)
-        found = run_forked(self.partition, "partitioning")
-        return found, time.monotonic() - began
+        partitioning = run_forked(self.partition, "partitioning")
+        return partitioning, time.monotonic() - began
 
     def partition(self) -> Found:
         """Return which parts of the model QNN accepts. This must run in a fork."""
@@ -117,13 +117,13 @@ def run(
             memory = policy.memory_of(spec.model)
             ended = pool.run(job, job.log, args.timeout_s, max_bytes=memory)
             early = Found(failure=as_compiled(ended).refused) if ended.failure else None
-            found, seconds = (early, 0.0) if early else ended.result
-            return judge_case(spec, policy, found, seconds, qnn)
+            result, seconds = (early, 0.0) if early else ended.result
+            return judge_case(spec, policy, result, seconds, qnn)
 
         names = name_models(spec.model for spec in specs)
 
-        def show(one: Audited) -> None:
-            line = f"  {name_case(one, names):<34} {one.status.value:<11} {one.headline}"
+        def show(case: Audited) -> None:
+            line = f"  {name_case(case, names):<34} {case.status.value:<11} {case.headline}"
             progress.step(line.rstrip())
 
         tasks = [partial(audit, number, spec) for number, spec in enumerate(specs)]

@@ -70,9 +70,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     aot("--install", "where to install the adaptor", choices=PLACES, default=PLACES[0])
     aot("--no-proof", "do not lower a model with the new adaptor", **FLAG)
     add("--no-doctor", "build even if the doctor reports errors", **FLAG)
-    what = group_options(parser, WHAT)
-    what("--with", "also build an extra, such as llama", dest="extras", **MANY)
-    what("-D", "an additional CMake option, NAME=VALUE", dest="defines", **MANY)
+    add_target_option = group_options(parser, WHAT)
+    add_target_option("--with", "also build an extra, such as llama", dest="extras", **MANY)
+    add_target_option("-D", "an additional CMake option, NAME=VALUE", dest="defines", **MANY)
     text = "differences between Buck and CMake: show them, fail on them, or skip the check"
     add("--parity", text, choices=("on", "strict", "off"), default="on")
     add_options(parser, "--sdk", "--executorch")
@@ -170,12 +170,12 @@ def choose_target(args: argparse.Namespace) -> Target:
     return target
 
 
-def require_version(job: BuildJob, wanted: str) -> None:
-    """Raise UsageError if ``wanted`` is set and the build's sources are another ExecuTorch."""
-    found = job.plan.values["executorch_version"]
-    if wanted and not is_same(found, wanted):
+def require_version(job: BuildJob, requested: str) -> None:
+    """Raise UsageError if ``requested`` is set and the build's sources are another ExecuTorch."""
+    version = job.plan.values["executorch_version"]
+    if requested and not is_same(version, requested):
         raise UsageError(
-            f"--executorch is {wanted}, but the sources to build are ExecuTorch {found}",
+            f"--executorch is {requested}, but the sources to build are ExecuTorch {version}",
             fix="omit --executorch, or set --source to a checkout of that version",
         )
 

@@ -79,16 +79,16 @@ def installed_executorch() -> str:
         return ""
 
 
-def require_executorch(wanted: str) -> None:
-    """Raise UnfitError if ``wanted`` is not empty and differs from the installed version of
+def require_executorch(version: str) -> None:
+    """Raise UnfitError if ``version`` is not empty and differs from the installed version of
     ExecuTorch."""
     installed = installed_executorch()
-    if wanted and not is_same(installed or "0", wanted):
+    if version and not is_same(installed or "0", version):
         raise UnfitError(
-            f"--executorch {wanted}: "
+            f"--executorch {version}: "
             + (f"{installed} is installed" if installed else "executorch is not installed"),
             why="only `./nox -s` creates an environment with that version; qnn-ci does not",
-            fix=f"run the same session with `./nox -s`, or install executorch=={wanted} in another"
+            fix=f"run the same session with `./nox -s`, or install executorch=={version} in another"
             " environment",
         )
 

@@ -63,14 +63,15 @@ def choose_exit(checked: Sequence[CheckedUnit], *, strict: bool) -> ExitCode:
     """Return FAILED if any unit failed, otherwise ENVIRONMENT if one is an incomplete copy,
     otherwise OK."""
     codes = {checked_unit.exit_code(strict=strict) for checked_unit in checked}
-    return next(one for one in (ExitCode.FAILED, ExitCode.ENVIRONMENT, ExitCode.OK) if one in codes)
+    by_severity = (ExitCode.FAILED, ExitCode.ENVIRONMENT, ExitCode.OK)
+    return next(code for code in by_severity if code in codes)
 
 
 def render_units(checked: Sequence[CheckedUnit], *, strict: bool, width: int) -> str:
     """Return a description of each unit with the sizes of its components and its verdict."""
     lines = []
-    for one in checked:
-        unit = one.unit
+    for checked_unit in checked:
+        unit = checked_unit.unit
         extraction = {True: "yes", False: "no", None: "unknown"}[find_extraction(unit)]
         level = unit.min_sdk if unit.min_sdk is not None else "not stated"
         qnn = ", ".join(_builds(unit)) or "unknown"
@@ -83,7 +84,7 @@ def render_units(checked: Sequence[CheckedUnit], *, strict: bool, width: int) ->
             within = f", {packed / 1e6:.1f} MB in the archive" if is_packed else ""
             files = f"{count:>4} file{'s' if count > 1 else ' '}"
             lines.append(f"  {name:<24} {files} {size / 1e6:>8.1f} MB{within}")
-        lines += ["", render_verdict(one.verdict, strict=strict, width=width)]
+        lines += ["", render_verdict(checked_unit.verdict, strict=strict, width=width)]
     return "\n".join(lines)
 
 
@@ -91,51 +92,55 @@ def measure(unit: AppUnit) -> dict[str, tuple[int, int, int]]:
     """Return the number of files, the bytes and the bytes in the archive for each component. The
     largest component is first. Assets and libraries for QNN's ABI are grouped by ``COMPONENTS``.
     The libraries for each other ABI form one component."""
-    found: dict[str, tuple[int, int, int]] = {}
+    components: dict[str, tuple[int, int, int]] = {}
     for file in (*unit.libraries, *unit.assets):
         names = (name for name, pattern in COMPONENTS.items() if re.fullmatch(pattern, file.name))
         is_other = file.abi not in {QNN_ABI, ""}
         name = f"all for {file.abi}" if is_other else next(names, "other libraries")
-        count, size, packed = found.get(name, (0, 0, 0))
-        found[name] = (count + 1, size + file.size_bytes, packed + (file.packed_bytes or 0))
-    return dict(sorted(found.items(), key=lambda row: -row[1][1]))
+        count, size, packed = components.get(name, (0, 0, 0))
+        components[name] = (count + 1, size + file.size_bytes, packed + (file.packed_bytes or 0))
+    return dict(sorted(components.items(), key=lambda row: -row[1][1]))
 
 
 def _builds(unit: AppUnit) -> list[str]:
-    own = (file.build for file in unit.tree.files if file.name.startswith("lib"))
-    return sorted({build.version for build in own if build and build.version})
+    """Return the versions of QNN of a unit's libraries."""
+    builds = (file.build for file in unit.tree.files if file.name.startswith("lib"))
+    return sorted({build.version for build in builds if build and build.version})
 
 
 def data_of(
     app: str, checked: Sequence[CheckedUnit], socs: Sequence[str], *, strict: bool
 ) -> dict[str, Any]:
     """Return the checked app as data for JSON."""
-    units = [
-        {
-            "name": one.unit.name,
-            "kind": one.unit.kind.value,
-            "min_sdk": one.unit.min_sdk,
-            "extracted": find_extraction(one.unit),
-            "native_libraries": one.unit.manifest and dict(one.unit.manifest.native_libraries),
-            "abis": list(one.unit.abis),
-            "qnn": _builds(one.unit),
-            "components": [
-                {"name": name, "files": count, "bytes": size, "packed_bytes": packed or None}
-                for name, (count, size, packed) in measure(one.unit).items()
-            ],
-            "errors": len(one.verdict.errors),
-            "warnings": len(one.verdict.warnings),
-            "findings": msgspec.to_builtins(one.findings),
-        }
-        for one in checked
-    ]
     return {
         "schema_version": SCHEMA_VERSION,
         "app": app,
         "socs": list(socs),
         "strict": strict,
         "fit": choose_exit(checked, strict=strict) is ExitCode.OK,
-        "units": units,
+        "units": list(map(_unit_data, checked)),
+    }
+
+
+def _unit_data(checked_unit: CheckedUnit) -> dict[str, Any]:
+    """Return a checked unit as data for JSON."""
+    unit, verdict = checked_unit.unit, checked_unit.verdict
+    components = [
+        {"name": name, "files": count, "bytes": size, "packed_bytes": packed or None}
+        for name, (count, size, packed) in measure(unit).items()
+    ]
+    return {
+        "name": unit.name,
+        "kind": unit.kind.value,
+        "min_sdk": unit.min_sdk,
+        "extracted": find_extraction(unit),
+        "native_libraries": unit.manifest and dict(unit.manifest.native_libraries),
+        "abis": list(unit.abis),
+        "qnn": _builds(unit),
+        "components": components,
+        "errors": len(verdict.errors),
+        "warnings": len(verdict.warnings),
+        "findings": msgspec.to_builtins(checked_unit.findings),
     }
 
 

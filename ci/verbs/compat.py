@@ -38,18 +38,20 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if args.soc:
         find_soc(args.soc)
     progress.step(f"reading {args.file.name}")
-    found = inspect_file(args.file)
-    if found.program is None:
-        if found.kind == "onnx":
-            raise FailedError(f"{found.file} cannot be checked", why=f"it {found.damage}")
+    inspected = inspect_file(args.file)
+    if inspected.program is None:
+        if inspected.kind == "onnx":
+            raise FailedError(f"{inspected.file} cannot be checked", why=f"it {inspected.damage}")
         raise UsageError(
-            f"{found.file} is not a program",
-            why=found.why_no_program,
+            f"{inspected.file} is not a program",
+            why=inspected.why_no_program,
             fix="pass a .pte, a compiled .tflite or a context binary",
         )
-    operators = {operator for method in found.program.methods for operator in method.cpu_operators}
+    operators = {
+        operator for method in inspected.program.methods for operator in method.cpu_operators
+    }
     runtime = read_runtime(args.runtime, operators) if args.runtime else None
-    answer = judge_compat(found.program, runtime, args.soc)
+    answer = judge_compat(inspected.program, runtime, args.soc)
     return Outcome(_render(answer), msgspec.to_builtins(answer), CODES[answer.verdict])
 
 

@@ -20,9 +20,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
     # A normal call builds only the parser of the verb that it runs.
-    whole = argparse.ArgumentParser("qnn-ci")
-    whole.add_argument("-V", "--version", action="store_true", help="print the version")
-    verbs = whole.add_subparsers()
+    full_parser = argparse.ArgumentParser("qnn-ci")
+    full_parser.add_argument("-V", "--version", action="store_true", help="print the version")
+    verbs = full_parser.add_subparsers()
     for name, verb in VERBS.items():
         parser = verbs.add_parser(name, help=verb.help)
         add_global_arguments(parser)
@@ -30,5 +30,5 @@ def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
         for action in parser._actions:
             if action.type in {user_path, policy_path}:
                 action.complete = shtab.FILE  # type: ignore[attr-defined]
-    script = shtab.complete(whole, args.shell)
+    script = shtab.complete(full_parser, args.shell)
     return Outcome(script, {"shell": args.shell, "script": script}, exact=True)

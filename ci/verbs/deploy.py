@@ -93,8 +93,8 @@ def clean_device(device: Device) -> Outcome:
             fix="pass the --place with which the bundle was deployed",
         )
     left = len(answer.out.splitlines())
-    kept = f", except {left} files and directories that are not this project's" if left else ""
-    text = f"{device.name}: {device.place} was removed{kept}\n"
+    exception = f", except {left} files and directories that are not this project's" if left else ""
+    text = f"{device.name}: {device.place} was removed{exception}\n"
     return Outcome(text, {"removed": device.place})
 
 
@@ -107,21 +107,21 @@ def ready_device(
     or StoreError."""
     bundle = require_bundle(args)
     if args.any:
-        found = list_candidates(args, bundle, progress)
+        candidates = list_candidates(args, bundle, progress)
     else:
-        found = [find_device(choose_word(args), args, bundle, progress)]
+        candidates = [find_device(choose_word(args), args, bundle, progress)]
     usual = 1 if bundle.target is Target.EMULATOR else STARTS
     starts, folder = getattr(args, "starts", 0) or usual, f"bundles/{bundle.digest[:16]}"
     runners = [
         DeviceRunner(device, bundle, f"{device.place}/{folder}", progress, starts=starts)
-        for device, _ in found
+        for device, _ in candidates
     ]
     with lease_first(runners, args.wait) as runner:
         files = {file.name: args.bundle / FILES / file.name for file in bundle.files}
         digests = {file.name: file.sha256 for file in bundle.files}
         runner.sent = runner.device.push(runner.directory, files, digests)
         progress.step(f"{runner.device.name}: sent {runner.sent:,} bytes of the bundle")
-        yield runner, found[runners.index(runner)][1]
+        yield runner, candidates[runners.index(runner)][1]
 
 
 def require_bundle(args: argparse.Namespace) -> Bundle:
@@ -177,32 +177,32 @@ def list_candidates(
     words = args.device or [
         f"adb:{serial}" for serial, state in list_phones().items() if state == "device"
     ]
-    found, others = [], []
+    candidates, rejections = [], []
     for word in dict.fromkeys(words):
         try:
             device, facts = find_device(word, args, bundle, progress)
         except (ToolError, UnfitError, StoreError) as error:
-            others.append(f"{word}: {error.what}")
+            rejections.append(f"{word}: {error.what}")
             continue
         if facts.soc == soc or bundle.target is Target.EMULATOR:
-            found.append((device, facts))
+            candidates.append((device, facts))
         else:
-            others.append(f"{device.name} has {facts.soc or 'no known SoC'}")
-    if not found:
+            rejections.append(f"{device.name} has {facts.soc or 'no known SoC'}")
+    if not candidates:
         raise UnfitError(
             f"there is no usable device with {soc}",
-            why="; ".join(others) or "adb lists no usable device",
+            why="; ".join(rejections) or "adb lists no usable device",
             fix="connect a phone, or pass boards: --device ssh:A --device ssh:B",
         )
-    return found
+    return candidates
 
 
 def describe_device(runner: DeviceRunner, facts: DeviceFacts) -> str:
     """Return a sentence for the report that describes the device and the runtime."""
     emulates = runner.bundle.target is Target.EMULATOR
-    what = "the HTP emulator" if emulates else facts.soc or "an unknown SoC"
+    processor = "the HTP emulator" if emulates else facts.soc or "an unknown SoC"
     return (
-        f"run on {runner.device.name} ({facts.describe()}), with {what} and QNN"
+        f"run on {runner.device.name} ({facts.describe()}), with {processor} and QNN"
         f" {runner.bundle.qnn or 'unknown'}; {runner.sent:,} bytes were sent"
     )
 
@@ -222,8 +222,8 @@ def require_match(device: Device, facts: DeviceFacts, bundle: Bundle) -> None:
             f" {bundle.target.value}",
             fix="stage a bundle with a runner of build_android or build_linux",
         )
-    other = facts.soc in read_socs() and facts.soc not in bundle.socs
-    if other and bundle.target is not Target.EMULATOR:
+    is_other_soc = facts.soc in read_socs() and facts.soc not in bundle.socs
+    if is_other_soc and bundle.target is not Target.EMULATOR:
         raise UnfitError(
             f"{device.name} has {facts.soc}, but the bundle is for {', '.join(bundle.socs)}",
             why="with another Hexagon version or VTCM size, QNN fails with error 14001 or 5005",

@@ -157,19 +157,20 @@ def execute_cases(args: argparse.Namespace, progress: Progress) -> Outcome:
     require_executorch(args.executorch)
     built = find_built(args.reports)
     args.sdk = follow_build(built, args.sdk)
-    told, loads = "", True
+    comparison, loads = "", True
     if built:
-        told, loads = compare_built(built, choice.read_choice(args.sdk, args.adaptor))
-        told = told if loads else f"warning: {told}"
-        progress.step(told if loads else f"{told}; {explain_apart(built)}")
+        comparison, loads = compare_built(built, choice.read_choice(args.sdk, args.adaptor))
+        comparison = comparison if loads else f"warning: {comparison}"
+        progress.step(comparison if loads else f"{comparison}; {explain_apart(built)}")
     steps.require_packages(("torch", "executorch"), "lowering")
     report = replace(run(specs, policy, args, progress), shard=mark)
-    report = replace(report, remarks=(*report.remarks, *([told] if told else [])))
+    if comparison:
+        report = replace(report, remarks=(*report.remarks, comparison))
     outcome = steps.publish(report, args.reports / SESSION, args, progress)
     if loads:
         return outcome
     code = ExitCode.ENVIRONMENT if args.strict and not outcome.exit_code else outcome.exit_code
-    return dataclasses.replace(outcome, text=f"{outcome.text}{told}\n", exit_code=code)
+    return dataclasses.replace(outcome, text=f"{outcome.text}{comparison}\n", exit_code=code)
 
 
 def find_candidates(spec: CaseSpec) -> list[Candidate]:
@@ -210,18 +211,22 @@ def check_runner(specs: Sequence[CaseSpec], runner: str, backend: Backend = Back
     for spec in specs:
         choices = spec.source.choices
         if runner != NAME and (choices.traces or choices.methods):
-            told = f"models.{spec.model}.lowering sets {choices}"
-            why = f"--runner {runner} runs only the forward method, and writes no trace"
-            raise UsageError(told, why=why, fix="leave out --runner")
-        own = spec.source.run.of_lpai
-        if own and not backend.is_lpai:
-            told = f"models.{spec.model}.run sets {', '.join(own)}"
             raise UsageError(
-                told, why="these options are only for --backend lpai", fix="add --backend lpai"
+                f"models.{spec.model}.lowering sets {choices}",
+                why=f"--runner {runner} runs only the forward method, and writes no trace",
+                fix="leave out --runner",
             )
-        if own and runner == NAME:
+        lpai_options = spec.source.run.of_lpai
+        if not lpai_options:
+            continue
+        problem = f"models.{spec.model}.run sets {', '.join(lpai_options)}"
+        if not backend.is_lpai:
             raise UsageError(
-                f"models.{spec.model}.run sets {', '.join(own)}",
+                problem, why="these options are only for --backend lpai", fix="add --backend lpai"
+            )
+        if runner == NAME:
+            raise UsageError(
+                problem,
                 why="ExecuTorch's Python runtime passes no options to a backend",
                 fix="pass a program that accepts qnn_executor_runner's flags to --runner",
             )
@@ -238,10 +243,11 @@ def run(
         raise refuse_overlay()
     phases, is_htp = Phases(progress), backend is Backend.HTP
     vars(args).update(chosen.options)
-    known: dict[str, Any] = {"find_faults": match_faults, "make_remedy_job": make_torch_trial}
-    known = known if is_htp else {}
+    faults: dict[str, Any] = {}
+    if is_htp:  # the known faults are those of HTP
+        faults = {"find_faults": match_faults, "make_remedy_job": make_torch_trial}
     options = steps.read_options(
-        args, SESSION, policy, specs=specs, command=repeat_command(args), backend=backend, **known
+        args, SESSION, policy, specs=specs, command=repeat_command(args), backend=backend, **faults
     )
     with (
         deploy.ready_device(args, progress)
@@ -321,21 +327,21 @@ def run_specs(
     variables = environment.apply(os.environ)
     pool = scratch.open(variables)
     emulator = make_runner(pool, options.timeout_s, quantizes=options.backend.is_lpai)
-    found: Runner
+    chosen_runner: Runner
     if not isinstance(runner, str):  # a device
-        found = runner
+        chosen_runner = runner
     elif runner == NAME:
-        found = emulator
+        chosen_runner = emulator
     elif runner == WHEEL_RUNNER:
         from ci.builds.runner import ensure_wheel_runner  # the builds take 0.1 s to import
 
-        found = ProgramRunner([str(ensure_wheel_runner(phases.progress))], variables)
+        chosen_runner = ProgramRunner([str(ensure_wheel_runner(phases.progress))], variables)
     else:
-        found = find_program(runner, variables)
+        chosen_runner = find_program(runner, variables)
     setup = Setup(
         options=options,
         engine=ExecutorchEngine(name_toolchain(parts, environment), options.backend, plain),
-        runner=found,
+        runner=chosen_runner,
         pool=pool,
         work=scratch.scratch,
         parts=parts,
@@ -373,7 +379,7 @@ def take_shard(
     that change results. Raises UsageError for an invalid shard.
     """
     index, count = parse_shard(text)
-    parts = split_cases(specs, count, lambda one: expect_s(one.model, one.scheme.value))
+    parts = split_cases(specs, count, lambda spec: expect_s(spec.model, spec.scheme.value))
     chosen = parts[index - 1]
     choices = [str(spec.source.choices) for spec in specs]
     limits = policy.describe_limits(specs)

@@ -49,25 +49,27 @@ def choose_mend(words: Sequence[str]) -> str:
     return choose_by_models(words, LOWERING, LOWERING)
 
 
-def choose_by_models(words: Sequence[str], others: str, unknown: str) -> str:
-    """Return ONNX if all models of a command line are .onnx files, otherwise ``others``. If the
-    policy is invalid, which the verb reports, return ``unknown``."""
+def choose_by_models(words: Sequence[str], other_group: str, unknown: str) -> str:
+    """Return ONNX if all models of a command line are .onnx files, otherwise ``other_group``. If
+    the policy is invalid, which the verb reports, return ``unknown``."""
     try:
-        given = [policy_path(word) for word in find_values(words, "--policy")]
-        policy = choose_policy(given[-1] if given else None)
+        policies = [policy_path(word) for word in find_values(words, "--policy")]
+        policy = choose_policy(policies[-1] if policies else None)
     except UsageError:
         return unknown
-    return ONNX if are_files([*find_values(words, "--model")], policy) else others
+    return ONNX if are_files([*find_values(words, "--model")], policy) else other_group
 
 
 def are_files(models: Sequence[str], policy: Path | None) -> bool:
     """Return whether the chosen ``models``, or else those of the policy, are all .onnx files."""
-    known = read_paths(policy)
+    paths_by_name = read_paths(policy)
     paths = []
     for word in models:
-        matched = [path for name, path in known.items() if fnmatchcase(name.lower(), word.lower())]
+        matched = [
+            path for name, path in paths_by_name.items() if fnmatchcase(name.lower(), word.lower())
+        ]
         paths += matched or [word]
-    paths = paths or [*known.values()]
+    paths = paths or [*paths_by_name.values()]
     return bool(paths) and all(path.endswith(".onnx") for path in paths)
 
 
@@ -97,11 +99,11 @@ def choose_estimate(words: Sequence[str]) -> str:
     lowers the models."""
     if group := find_group(words):
         return group
-    given = [*find_values(words, "--frontend")]
+    frontends = [*find_values(words, "--frontend")]
     models = [*find_values(words, "--model")]
     if all(model.endswith(".onnx") for model in models) and models:
         return ONNX
-    return ONNX_TORCH if "onnx" in given else LOWERING
+    return ONNX_TORCH if "onnx" in frontends else LOWERING
 
 
 def choose_setup(words: Sequence[str]) -> str:

@@ -89,8 +89,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         require_effect(args, "--calibrate", "--policy")
         lines = calibrate([read_report(path) for path in args.calibrate])
         progress.step(f"wrote {shown_path(write_own(lines, args.policy))}")
-        told = "".join(f"{describe_line(line)}\n" for line in lines)
-        return Outcome(told, msgspec.to_builtins(lines))
+        text = "".join(f"{describe_line(line)}\n" for line in lines)
+        return Outcome(text, msgspec.to_builtins(lines))
     if not args.model:
         raise UsageError("there is no model to estimate", fix="pass --model")
     device = find_device(args.device) if args.device else None
@@ -109,17 +109,17 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     targets = {spec: args.trace / f"{spec.slug}.json" for spec in specs if args.trace}
     for target in targets.values():
         require_output(target, is_own_trace, describe_fix("--trace"))
-    own = read_own(args.policy)
+    user_lines = read_own(args.policy)
     cases = []
     for spec, result in simulate(options, tools, progress, offline=args.offline):
-        found = judge_result(spec, result, device, own)
-        if args.trace and found.estimate.simulation:
+        estimated = judge_result(spec, result, device, user_lines)
+        if args.trace and estimated.estimate.simulation:
             target = targets[spec]
             timeline = read_bytes(Path(result.directory) / TRACE, CONTENT_BYTES)
             trace = json.dumps(convert_trace(gzip.decompress(timeline))).encode()
             write_output(target, trace, is_own_trace, describe_fix("--trace"))
-            found = msgspec.structs.replace(found, trace=str(target))
-        cases.append(found)
+            estimated = msgspec.structs.replace(estimated, trace=str(target))
+        cases.append(estimated)
     data = msgspec.to_builtins(Estimates(cases=tuple(cases)))
     failed = any(case.estimate.simulation is None for case in cases)
     return Outcome(render_estimates(cases), data, ExitCode.FAILED if failed else ExitCode.OK)
@@ -132,16 +132,16 @@ def choose_soc(args: argparse.Namespace, device: Device | None) -> argparse.Name
         return args
     socs = read_socs()
     alike = [name for name, soc in socs.items() if soc.hexagon == device.hexagon]
-    own = [device.soc] if device.soc else alike
-    if others := sorted({*match_all("SoC", args.soc, sorted(socs))} - {*own}):
+    device_socs = [device.soc] if device.soc else alike
+    if other_socs := sorted({*match_all("SoC", args.soc, sorted(socs))} - {*device_socs}):
         has = device.soc or f"Hexagon V{device.hexagon}"
-        told = f"{device.device} has {has}, and not {others[0]}"
-        raise UsageError(told, fix="pass either --device or --soc")
-    return argparse.Namespace(**{**vars(args), "soc": args.soc or own[:1]})
+        problem = f"{device.device} has {has}, and not {other_socs[0]}"
+        raise UsageError(problem, fix="pass either --device or --soc")
+    return argparse.Namespace(**{**vars(args), "soc": args.soc or device_socs[:1]})
 
 
 def judge_result(
-    spec: CaseSpec, result: CompileResult, device: Device | None, own: Sequence[Line]
+    spec: CaseSpec, result: CompileResult, device: Device | None, user_lines: Sequence[Line]
 ) -> EstimatedCase:
     """Return the estimate for a case from the result of its simulation."""
     compiled = result.artifact.compiled if result.artifact else None
@@ -151,7 +151,7 @@ def judge_result(
         spec.soc,
         cpu_nodes=compiled.delegation.fallback_nodes if compiled else 0,
         device=device,
-        user_lines=own,
+        user_lines=user_lines,
         fault=result.refused.text if result.refused else "",
     )
     return EstimatedCase(**msgspec.structs.asdict(spec.name), estimate=estimate)

@@ -45,9 +45,9 @@ def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
             statement.predicate.find(CASE).annotations,
         )
         build = find_qnn_build(args.program)
-        wanted = partial(find_limits, args.policy) if args.policy else None
+        find_case_limits = partial(find_limits, args.policy) if args.policy else None
         sha256 = hash_file(args.program)
-        faults = [*find_faults(statement, sha256, build.text if build else "", wanted)]
+        faults = [*find_faults(statement, sha256, build.text if build else "", find_case_limits)]
     # The evidence's text is on separate lines, so that it cannot look like the verdict.
     lines = [
         f"{args.program.name} does not match its evidence"
@@ -57,9 +57,9 @@ def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
     lines += [f"  case: {case.name}"] * (not faults)
     lines += [f"  {fault}" for fault in faults]
     lines += [f"  warning: {' '.join(warning.split())}" for warning in case.warnings if not faults]
-    found = {"fits": not faults, "faults": faults, "case": described}
+    verdict = {"fits": not faults, "faults": faults, "case": described}
     code = ExitCode.FAILED if faults else ExitCode.OK
-    return Outcome("".join(f"{line}\n" for line in lines), found, code)
+    return Outcome("".join(f"{line}\n" for line in lines), verdict, code)
 
 
 def find_limits(path: Path, case: Mapping[str, str]) -> Threshold:

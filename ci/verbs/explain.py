@@ -51,11 +51,11 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         rules = (*make_rules(read_emulator_policy(args.policy).advice), *rules)
     if args.files and all(map(FINDING.fullmatch, args.files)):
         entries = [find_entry(name, rules) for name in args.files]
-        found: dict[str, Any] = {"logs": [], "findings": [], "kinds": []}
+        described: dict[str, Any] = {"logs": [], "findings": [], "kinds": []}
         for entry in entries:
             place = "kinds" if isinstance(entry, Kind) else "findings"
-            found[place].append(msgspec.to_builtins(entry))
-        return Outcome("\n".join(map(render_entry, entries)), found)
+            described[place].append(msgspec.to_builtins(entry))
+        return Outcome("\n".join(map(render_entry, entries)), described)
     explanations = []
     for name in list_logs(args.files or [STDIN]):
         progress.step(f"reading {'standard input' if name == STDIN else name}")
@@ -94,16 +94,16 @@ def list_logs(names: list[str]) -> Iterator[str]:
         if not path.is_dir():
             yield str(path)
             continue
-        found = sorted(
-            one for one in path.rglob("*") if one.suffix.lower() in LOGS and one.is_file()
+        logs = sorted(
+            file for file in path.rglob("*") if file.suffix.lower() in LOGS and file.is_file()
         )
-        if not found:
+        if not logs:
             raise UsageError(
                 f"{path} contains no logs",
                 why=f"the name of a log ends in one of {', '.join(LOGS)}",
                 fix="pass the paths of the log files",
             )
-        yield from map(str, found)
+        yield from map(str, logs)
 
 
 def read_log(name: str, rules: tuple[Rule, ...]) -> Explanation:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
 from ci.cases.session import Phases, read_host, read_source, started_now
@@ -45,8 +46,8 @@ def run_faults(args: argparse.Namespace, progress: Progress) -> Outcome:
         raise UsageError("--suite accepts only one --soc", fix="run the suite once per SoC")
     # The name of a case starts with that of its fault.
     globs = [glob.split(" ")[0] for glob in args.filter or ["*"]]
-    every = read_faults(args.policy)
-    faults = [fault for fault in every if any(fnmatchcase(fault.name, glob) for glob in globs)]
+    all_faults = read_faults(args.policy)
+    faults = [fault for fault in all_faults if matches_any(fault.name, globs)]
     if not faults:
         raise UsageError(f"--filter {args.filter[0]} matches no fault")
     soc = args.soc[0].upper() if args.soc else DEFAULT_SOC
@@ -67,11 +68,12 @@ def run_faults(args: argparse.Namespace, progress: Progress) -> Outcome:
     if not runs:
         require_packages((NEEDS["onnx"],), "onnx")
     cases = tuple(make_case(run, soc) for run in runs)
-    known = sum(bool(run.expected) for run in runs)
+    judged = sum(bool(run.expected) for run in runs)
     right = sum(bool(run.expected and not run.problem) for run in runs)
-    recorded = "the result recorded in faults.toml"
-    more = f"; {len(runs) - known} more have no recorded result with this QNN"
-    more *= known < len(runs)
+    unrecorded = ""
+    if judged < len(runs):
+        unrecorded = f"; {len(runs) - judged} more have no recorded result with this QNN"
+    remark = f"{right} of {judged} graphs have the result recorded in faults.toml{unrecorded}"
     report = Report(
         session=SUITE,
         started=started_now(),
@@ -83,30 +85,35 @@ def run_faults(args: argparse.Namespace, progress: Progress) -> Outcome:
         controls=(),
         summary=summarize(cases, (), phases.wall_s(), phases.rows),
         command=" ".join([repeat_command(args), *(["--soc", soc] if args.soc else [])]),
-        remarks=(*remarks, f"{right} of {known} graphs have {recorded}{more}"),
+        remarks=(*remarks, remark),
     )
     return publish_suite(report, args.reports / SUITE, args, progress)
 
 
-def make_case(one: Rerun, soc: str) -> Case:
+def matches_any(name: str, globs: Sequence[str]) -> bool:
+    """Return whether a name matches one of the globs."""
+    return any(fnmatchcase(name, glob) for glob in globs)
+
+
+def make_case(rerun: Rerun, soc: str) -> Case:
     """Return the report's case for a graph. Its status is unsupported if faults.toml records no
     result with this QNN."""
     status, findings = Status.PASSED, list[Finding]()
-    if one.problem:
+    if rerun.problem:
         status = Status.FAILED
         advice = advise(fix="change the row of this fault in faults.toml", proof=Proof.PROVEN)
-        findings.append(UNRECORDED.find(one.problem, advice=advice))
-    elif not one.expected:
+        findings.append(UNRECORDED.find(rerun.problem, advice=advice))
+    elif not rerun.expected:
         status = Status.UNSUPPORTED
-        told = f"faults.toml records no result with QNN {one.qnn}; the result is: {one.end}"
-        findings.append(UNRECORDED.find(told))
+        result = f"faults.toml records no result with QNN {rerun.qnn}; the result is: {rerun.end}"
+        findings.append(UNRECORDED.find(result))
     return Case(
-        model=f"{one.fault} {one.form} {one.frontend}",
-        scheme=one.scheme,
+        model=f"{rerun.fault} {rerun.form} {rerun.frontend}",
+        scheme=rerun.scheme,
         soc=soc,
         status=status,
-        outcome=one.end,
+        outcome=rerun.end,
         findings=tuple(findings),
-        sqnr_db=one.sqnr_db,
-        predicted_sqnr_db=one.predicted_db,
+        sqnr_db=rerun.sqnr_db,
+        predicted_sqnr_db=rerun.predicted_db,
     )

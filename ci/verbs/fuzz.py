@@ -65,8 +65,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
-    for name, least in (("minutes", 0), ("jobs", 0), ("graphs", -1), ("seed", -1)):
-        if not getattr(args, name) > least:
+    for name, bound in (("minutes", 0), ("jobs", 0), ("graphs", -1), ("seed", -1)):
+        if not getattr(args, name) > bound:  # also refuses NaN
             raise UsageError(
                 f"--{name} {getattr(args, name)} is too small", fix="pass a larger number"
             )
@@ -88,7 +88,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     ) as bench:
         progress.step(f"3/4 try graphs in {', '.join(scheme.value for scheme in schemes)}")
         if text:
-            trials = [(one, bench.make(one, soc)) for one, soc in runs]
+            trials = [(scheme, bench.make(scheme, soc)) for scheme, soc in runs]
             outcome, findings = try_graph(text, trials, frontend=args.frontend, soc=socs[0])
             for page in write_pages(findings, directory, args.frontend, bench.qnn):
                 progress.step(f"report: {shown_path(page)}")
@@ -96,7 +96,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
         from ci.faults.search import Search  # it imports torch
 
-        found = []
+        searches = []
         start = time.monotonic()
         for number, (scheme, soc) in enumerate(runs, 1):
             search = Search(
@@ -113,18 +113,18 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
                 source=args.source,
             )
             deadline = start + 60 * args.minutes * number / len(runs)
-            found.append(search.run(deadline, args.graphs))
+            searches.append(search.run(deadline, args.graphs))
         qnn = bench.qnn
     progress.step("4/4 report")
 
-    write_whole(directory / "fuzz.json", msgspec.json.format(msgspec.json.encode(found)))
-    findings = [finding for searched in found for finding in searched.findings]
+    write_whole(directory / "fuzz.json", msgspec.json.format(msgspec.json.encode(searches)))
+    findings = [finding for search in searches for finding in search.findings]
     write_pages(findings, directory, args.frontend, qnn)
     if args.source != "random":
-        write_whole(directory / "coverage.md", render_coverage(found).encode())
+        write_whole(directory / "coverage.md", render_coverage(searches).encode())
     fresh = [finding for finding in findings if not finding.known]
     code = ExitCode.FAILED if fresh else ExitCode.OK
-    return Outcome(render_found(found), {"found": msgspec.to_builtins(found)}, code)
+    return Outcome(render_found(searches), {"found": msgspec.to_builtins(searches)}, code)
 
 
 def write_pages(
@@ -145,9 +145,9 @@ def write_pages(
 def read_graph(path: Path) -> str:
     """Return the graph in a file, or that of the known fault with this name, as text. Raises
     UsageError if there is no valid graph."""
-    known = {fault.name: fault.graph for fault in read_faults() if fault.graph}
-    if path.name in known and not path.exists():
-        return known[path.name]
+    graphs = {fault.name: fault.graph for fault in read_faults() if fault.graph}
+    if path.name in graphs and not path.exists():
+        return graphs[path.name]
     data = read_user_file(path, "the graph", LIMIT_BYTES)
     return str(parse_graph(data.decode("utf-8", "replace")))
 
@@ -173,8 +173,8 @@ def try_graph(
             data.append({"scheme": scheme.value, **msgspec.to_builtins(result)})
         if ends := [result.end for result in results if result.is_suspect]:
             end = min(ends, key=ORDER.index)
-            own = {"frontend": frontend, "scheme": scheme.value, "soc": soc}
-            findings.append(make_finding(graph, end, results, **own))
+            origin = {"frontend": frontend, "scheme": scheme.value, "soc": soc}
+            findings.append(make_finding(graph, end, results, **origin))
     text = "".join(f"{line}\n" for line in lines)
     code = ExitCode.FAILED if findings else ExitCode.OK
     return Outcome(text, {"results": data}, code), findings

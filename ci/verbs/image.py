@@ -54,20 +54,20 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         return outcome
 
 
-def choose_base(client: DockerClient, given: str, progress: Progress) -> str:
+def choose_base(client: DockerClient, requested: str, progress: Progress) -> str:
     """Return the base passed with --base. Without --base, return the base that the user last chose
     for this checkout. If there is none, or if it can no longer be used, return an empty string for
     the default base."""
-    known = recall_base(find_checkout())
-    if given or not known:
-        return given
+    recalled = recall_base(find_checkout())
+    if requested or not recalled:
+        return requested
     try:
-        plan_image(client, DEFAULT, known)
+        plan_image(client, DEFAULT, recalled)
     except UsageError as error:
         progress.step(f"note: the base of the last build is not used: {error.what}")
         return ""
-    progress.step(f"base {known}, as in this checkout's last build; to change it, pass --base")
-    return known
+    progress.step(f"base {recalled}, as in this checkout's last build; to change it, pass --base")
+    return recalled
 
 
 def build(client: DockerClient, name: str, args: argparse.Namespace, progress: Progress) -> Built:
@@ -83,8 +83,8 @@ def _build(client: DockerClient, args: argparse.Namespace, progress: Progress) -
     names = list(dict.fromkeys(args.words)) or [DEFAULT]
     for name in names:
         if args.check:
-            again = partial(build_image, client, name, progress, base=args.base, fresh=True)
-            first, second = again(), again()
+            build_clean = partial(build_image, client, name, progress, base=args.base, fresh=True)
+            first, second = build_clean(), build_clean()
             if first.image_id != second.image_id:
                 raise FailedError(
                     f"two clean builds of {name} are different",
@@ -123,8 +123,8 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _shell(client: DockerClient, args: argparse.Namespace, progress: Progress) -> Outcome:
-    known = read_images().images
-    named = args.words[:1] if args.words and args.words[0] in known else []
+    images = read_images().images
+    named = args.words[:1] if args.words and args.words[0] in images else []
     name = named[0] if named else DEFAULT
     plan = plan_image(client, name, args.base)
     built = build(client, name, args, progress)
@@ -136,8 +136,8 @@ def _shell(client: DockerClient, args: argparse.Namespace, progress: Progress) -
 def _list(client: DockerClient, args: argparse.Namespace, _progress: Progress) -> Outcome:
     rows = []
     for name, image in read_images().images.items():
-        found = find_built(client, plan_image(client, name, args.base))
-        rows.append(_row(name, found or Built("", "", 0, fresh=False), image.budget_mb))
+        existing = find_built(client, plan_image(client, name, args.base))
+        rows.append(_row(name, existing or Built("", "", 0, fresh=False), image.budget_mb))
     return Outcome(_table(rows), {"images": rows})
 
 

@@ -53,8 +53,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
-    here = user_path(".").absolute()
-    root = Path(os.path.abspath(args.directory or find_repository(here / POLICY) or here))  # noqa: PTH100
+    working_directory = user_path(".").absolute()
+    directory = args.directory or find_repository(working_directory / POLICY) or working_directory
+    root = Path(os.path.abspath(directory))  # noqa: PTH100
     if not root.is_dir():
         raise UsageError(f"{root} is not a directory")
     top = find_repository(root / POLICY) or root  # GitHub reads no workflows elsewhere
@@ -140,8 +141,8 @@ def ignore_results(root: Path) -> list[str]:
     if path.is_symlink() or (path.exists() and not path.is_file()):
         return []
     data = read_bytes(path) if path.is_file() else b""
-    known = {line.strip().strip(b"/") for line in data.splitlines()}
-    missing = b"".join(row for row in RESULTS if row.strip(b"/\n") not in known)
+    ignored = {line.strip().strip(b"/") for line in data.splitlines()}
+    missing = b"".join(row for row in RESULTS if row.strip(b"/\n") not in ignored)
     if not missing:
         return []
     if not path.exists():
@@ -228,4 +229,4 @@ def make_workflow(uses: str, policy: str, *, is_onnx: bool) -> str:
     path = policy if policy == POLICY else json.dumps(policy, ensure_ascii=False)
     words["policy: qnn.toml"] = f"policy: {path}{', lane: onnx' if is_onnx else ''}"
     text = read_text(TEMPLATES / "qnn.yml")  # with GitHub's own expressions in braces
-    return re.sub("|".join(map(re.escape, words)), lambda found: words[found[0]], text)
+    return re.sub("|".join(map(re.escape, words)), lambda match: words[match[0]], text)

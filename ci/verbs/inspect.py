@@ -70,11 +70,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
-    found: list[Inspected] = []
+    inspected_files: list[Inspected] = []
     for path in args.files:
         progress.step(f"reading {path.name}")
-        found.append(inspect_file(path, str(path)))
-        if args.seal and found[-1].kind == "onnx" and not found[-1].damage:
+        inspected_files.append(inspect_file(path, str(path)))
+        if args.seal and inspected_files[-1].kind == "onnx" and not inspected_files[-1].damage:
             seal_file(path)
-    code = ExitCode.FAILED if any(inspected.damage for inspected in found) else ExitCode.OK
-    return Outcome(render_files(found), msgspec.to_builtins(Inspection(tuple(found))), code)
+    code = (
+        ExitCode.FAILED if any(inspected.damage for inspected in inspected_files) else ExitCode.OK
+    )
+    return Outcome(
+        render_files(inspected_files), msgspec.to_builtins(Inspection(tuple(inspected_files))), code
+    )

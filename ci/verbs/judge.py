@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     check_values(args)
     report = read_report(args.outputs)
-    if report.session not in LANES or report.backend not in {one.value for one in Backend}:
+    if report.session not in LANES or report.backend not in {backend.value for backend in Backend}:
         raise UsageError(
             f"{args.outputs} contains no outputs that can be judged",
             why=f"the report in this directory belongs to {report.title}",

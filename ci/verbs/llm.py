@@ -70,14 +70,14 @@ def find_files(
     Raises IntegrityError if a file in that directory is missing, or if a file or a download does
     not match its pin. Raises DownloadError if a download fails, or if ``offline`` forbids it.
     """
-    known = read_decoders()[name]
+    decoder = read_decoders()[name]
     variable = f"QNN_CI_{name.upper()}"
-    given = environ.get(variable)
-    place = Path(given) if given else store_home() / "decoders" / name
-    for pin in (known.weights, known.tokenizer):
+    user_directory = environ.get(variable)
+    place = Path(user_directory) if user_directory else store_home() / "decoders" / name
+    for pin in (decoder.weights, decoder.tokenizer):
         path = place / pin.name
         if not (path.is_file() and hash_file(path) == pin.sha256):
-            if given:
+            if user_directory:
                 raise IntegrityError(
                     f"{path} is missing or not the pinned file",
                     why=f"{variable} names the directory; the pinned file has SHA-256 {pin.sha256}",
@@ -89,7 +89,7 @@ def find_files(
                     fix=f"omit --offline, or set {variable} to a directory with the file",
                 )
             fetch_file([pin.url], path, Pin(pin.size_bytes, pin.sha256), progress)
-    return place / known.weights.name, place / known.tokenizer.name
+    return place / decoder.weights.name, place / decoder.tokenizer.name
 
 
 SESSION, POLICY, DEFAULT_SOC = "test_llm", "llm", "SM8750"
@@ -161,8 +161,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     steps.check_arguments(args, SESSION)
     policy = steps.read_limits(args, POLICY, progress)
     if unused := [name for name in ("models", "suite") if getattr(policy, name)]:
-        told = f"{' and '.join(unused)} of the policy are not tested here: --model selects decoders"
-        progress.step(f"note: {told}")
+        untested = f"{' and '.join(unused)} of the policy are not tested here"
+        progress.step(f"note: {untested}: --model selects decoders")
     claim_reports(args.reports / SESSION)
     steps.require_packages(("torch", "executorch"), "lowering")
 
@@ -295,10 +295,10 @@ def find_program(args: argparse.Namespace) -> ForeignJob:
     damaged files."""
     if not args.pte.is_file():
         raise UsageError(f"--program {shown_path(args.pte)} is not a file")
-    held = run_limited(partial(read_program, args.pte), args.pte.name)
-    if held.kind != "program" or held.damage:
-        told = f"it {held.damage}" if held.damage else "it is a context binary"
-        raise UsageError(f"{args.pte} is not a complete ExecuTorch program", why=told)
+    content = run_limited(partial(read_program, args.pte), args.pte.name)
+    if content.kind != "program" or content.damage:
+        why = f"it {content.damage}" if content.damage else "it is a context binary"
+        raise UsageError(f"{args.pte} is not a complete ExecuTorch program", why=why)
     ask_tokenizer(partial(check_tokenizer, args.tokenizer), args.tokenizer)
     if args.weights:
         read_dimensions(args.weights, args.timeout_s)
@@ -432,18 +432,18 @@ def run_program(
         result = CaseResult(failed)
     else:
         foreign, text = ended.result
-        least = options.policy.limits_of(spec.model, spec.scheme).min_equal or 0.0
-        result = judge_program(spec, foreign, text, least)
+        min_equal = options.policy.limits_of(spec.model, spec.scheme).min_equal or 0.0
+        result = judge_program(spec, foreign, text, min_equal)
     return make_report(options, parts, [result], phases)
 
 
-def judge_program(spec: CaseSpec, foreign: Foreign, text: str, least: float) -> CaseResult:
-    """Return the result of a foreign program. ``least`` is the share of steps at which its token
-    must equal the float32 model's after the same text."""
+def judge_program(spec: CaseSpec, foreign: Foreign, text: str, min_equal: float) -> CaseResult:
+    """Return the result of a foreign program. ``min_equal`` is the share of steps at which its
+    token must equal the float32 model's after the same text."""
     likeness, faults = foreign.likeness, list(foreign.faults)
-    if likeness and likeness.agreement < least:
+    if likeness and likeness.agreement < min_equal:
         share = f"{likeness.agreement:.0%} of the program's tokens equal the float32 model's"
-        faults.append(f"{share}, but at least {least:.0%} are required")
+        faults.append(f"{share}, but at least {min_equal:.0%} are required")
     notes = RunNotes(run_ms=foreign.step_s * 1000)
     warnings = () if faults else foreign.where
     where = foreign.where
@@ -451,20 +451,21 @@ def judge_program(spec: CaseSpec, foreign: Foreign, text: str, least: float) -> 
         warnings = ("without --weights, only obvious faults in the tokens and logits are detected",)
     elif not where:
         where = ("no keys or values are far worse than those of float32 with coarse rounding",)
-    known = Evidence(
+    evidence = Evidence(
         figures=CaseFigures(equal=likeness.agreement if likeness else None),
         run=Run(notes=notes),
         warnings=warnings,
     )
     status = Status.FAILED if faults else Status.PASSED
-    advice = Advice(where=where)
-    findings = [TOKENS.find(told, advice=advice) for told in faults[:1]]
+    advice = Advice(where=where)  # one is enough
+    findings = [TOKENS.find(fault, advice=advice) for fault in faults[:1]]
     findings += map(TOKENS.find, faults[1:])
-    case = make_case(spec, known, status=status, findings=findings, runner=NAME)
-    told = [f"{len(foreign.tokens)} tokens", describe_speed(notes)]
+    case = make_case(spec, evidence, status=status, findings=findings, runner=NAME)
+    remarks = [f"{len(foreign.tokens)} tokens"]
     if likeness:
-        told[1:1] = [
+        remarks += [
             f"the first {foreign.same} equal those of float32",
             f"top-1 {likeness.agreement:.0%} and KL {likeness.divergence:.3f} against float32",
         ]
-    return CaseResult(case, noted=f"{text!r} ({'; '.join(told)})")
+    remarks.append(describe_speed(notes))
+    return CaseResult(case, noted=f"{text!r} ({'; '.join(remarks)})")

@@ -161,7 +161,7 @@ def localise(
     options: Options, tools: Tools, args: argparse.Namespace, progress: Progress
 ) -> list[Localised]:
     """Provision, check the environment, and localise one case after the other."""
-    found = []
+    localised_cases = []
     with open_setup(tools, options, progress, offline=args.offline) as shared:
         names = name_models(spec.model for spec in options.specs)
         for number, spec in enumerate(options.specs):
@@ -175,6 +175,8 @@ def localise(
                 if isinstance(setup.engine, OnnxEngine)
                 else TorchParts(cast(ExecutorchEngine, setup.engine))
             )
-            found.append(Localiser(spec, setup, parts, progress).run(args.limit, args.reproducer))
+            localised_cases.append(
+                Localiser(spec, setup, parts, progress).run(args.limit, args.reproducer)
+            )
     progress.step("4/4 report")
-    return found
+    return localised_cases

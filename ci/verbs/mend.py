@@ -63,8 +63,8 @@ MINUTES = 20.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    every = {"text": f"{MODELS}; default: all of the policy's"}
-    add_options(parser, "--model", gaps={"--model": "file.onnx, or file.py:factory"}, **every)
+    models = {"text": f"{MODELS}; default: all of the policy's"}
+    add_options(parser, "--model", gaps={"--model": "file.onnx, or file.py:factory"}, **models)
     gaps = {"--reports": f"{SESSION}/"}
     add_options(parser, "--shape", "--scheme", "--soc", *RUN, *PARALLEL, gaps=gaps)
     add = partial(add_option, parser)
@@ -104,10 +104,10 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     options = replace(options, files_directory=None)
     with open_setup(tools, options, progress, offline=args.offline) as setup:
         progress.step("3/4 mend")
-        found = Mending(setup, progress, deadline, args.allow_approximate).run(specs)
+        mended_cases = Mending(setup, progress, deadline, args.allow_approximate).run(specs)
     progress.step("4/4 report")
-    written = write_mended(found, args, progress)
-    cases = [describe_case(mended) for mended in found]
+    written = write_mended(mended_cases, args, progress)
+    cases = [describe_case(mended) for mended in mended_cases]
     data = msgspec.to_builtins(Mends(cases=tuple(cases), policy=written))
     write_json(args.reports / SESSION / f"{SESSION}.json", data)
     document = make_document(cases)
@@ -115,7 +115,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     text = show_document(document)
     if written:
         text += f"\njudge it again: {show_command(name_verb(specs), '--policy', written)}\n"
-    return Outcome(text, data, choose_exit(found), exact=True)
+    return Outcome(text, data, choose_exit(mended_cases), exact=True)
 
 
 def require_torch(args: argparse.Namespace) -> None:
@@ -233,22 +233,24 @@ def read_earlier(folder: UserFolder) -> Earlier:
     path, top = folder.path / POLICY, folder.path.resolve()
     if not isinstance(references, dict) or not path.is_file():
         return Earlier()
-    known = {
+    reference_paths = {
         str(name): os.path.normpath(top / str(reference)) for name, reference in references.items()
     }
     try:
-        return Earlier(read_tables(path), known)
+        return Earlier(read_tables(path), reference_paths)
     except DocumentError:
         return Earlier()
 
 
-def write_mended(found: Sequence[Mended], args: argparse.Namespace, progress: Progress) -> str:
+def write_mended(
+    mended_cases: Sequence[Mended], args: argparse.Namespace, progress: Progress
+) -> str:
     """Write the policy, and the module or the .onnx files with the recipes of all cases, and return
     the policy's path, or "" if no case has a recipe. What earlier runs wrote about other models
     stays, also what another run wrote in the meantime."""
-    if all(mended.recipe == Recipe() for mended in found):
+    if all(mended.recipe == Recipe() for mended in mended_cases):
         return ""
-    specs = [mended.spec for mended in found]
+    specs = [mended.spec for mended in mended_cases]
     folder, top = UserFolder(args.output, OUTPUT_FIX), args.output.resolve()
     with lock_folder(folder.path, progress):
         earlier = read_earlier(folder)
@@ -258,11 +260,11 @@ def write_mended(found: Sequence[Mended], args: argparse.Namespace, progress: Pr
             earlier = Earlier()
             with suppress(FileNotFoundError):
                 progress.step(f"renamed: {shown_path(move_aside(folder.path / POLICY))}")
-        known = read_source(folder.path / SOURCE) or []
+        earlier_functions = read_source(folder.path / SOURCE) or []
         applied_models = read_tables(args.policy).get("models", {}) if args.apply else {}
-        entries = plan_entries(found, {*args.own, *applied_models}, earlier.references)
-        factories = list_factories(entries, known)
-        functions = {factory.name: factory for factory in (*known, *factories.values())}
+        entries = plan_entries(mended_cases, {*args.own, *applied_models}, earlier.references)
+        factories = list_factories(entries, earlier_functions)
+        functions = {factory.name: factory for factory in (*earlier_functions, *factories.values())}
         mended_files = Written(entries, factories, top / SOURCE)
         policy, obsolete = folder.path / POLICY, list[str]()
         with folder.stage() as scratch:

@@ -106,9 +106,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     steps.check_arguments(args, SESSION)
-    given = parse_options(args.option)
-    args.direct |= find_backend(given) == "cpu"
-    found = args.policy is None
+    user_options = parse_options(args.option)
+    args.direct |= find_backend(user_options) == "cpu"
+    is_policy_searched = args.policy is None
     policy = steps.read_limits(args, PROFILE, progress)
     if args.direct and args.embed_mode != EMBEDDED:
         raise UsageError(
@@ -116,7 +116,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
             why="--direct and QNN's CPU backend write none",
             fix="leave out --embed-mode",
         )
-    if args.estimate and find_backend(given) == "cpu":
+    if args.estimate and find_backend(user_options) == "cpu":
         raise UsageError(
             "--estimate cannot be used with QNN's CPU backend",
             why="the simulator predicts the time of a program for HTP",
@@ -124,13 +124,13 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         )
     if args.list:
         return steps.list_asked(args, policy, ONNX, find_candidates)
-    if found and not args.model:
+    if is_policy_searched and not args.model:
         require_files(policy, args.policy)
     specs = list(fit_files(steps.select_asked(args, policy, ONNX), parse_shapes(args.shape)))
     for scheme, soc in dict.fromkeys((spec.scheme.base, spec.soc) for spec in specs):
-        chosen = choose_options(scheme, soc, given)
+        chosen = choose_options(scheme, soc, user_options)
         check_sessions(chosen, args.profile, saver=args.saver, direct=args.direct)
-    report = run(specs, policy, given, args, progress)
+    report = run(specs, policy, user_options, args, progress)
     return steps.publish(report, args.reports / SESSION, args, progress)
 
 
@@ -168,8 +168,9 @@ def check_sessions(
     """
     profiling = profile_options(profile, Path(PROFILE_CSV))
     if twice := sorted(profiling.keys() & options.keys()):
-        told = f"--profile and --option {twice[0]} exclude each other"
-        raise UsageError(told, fix="pass only one of them")
+        raise UsageError(
+            f"--profile and --option {twice[0]} exclude each other", fix="pass only one of them"
+        )
     check_options({**options, **profiling})
     if not direct:
         check_options(options, COMPILING)
@@ -199,8 +200,9 @@ def fit_files(
     if shapes and not any(spec.is_file for spec in specs):
         raise UsageError("--shape is for .onnx files", fix="pass one with --model")
     for spec in specs:
-        own = {**dict(spec.source.shapes), **shapes} if spec.is_file else {}
-        yield replace(spec, source=msgspec.structs.replace(spec.source, shapes=tuple(own.items())))
+        merged = {**dict(spec.source.shapes), **shapes} if spec.is_file else {}
+        source = msgspec.structs.replace(spec.source, shapes=tuple(merged.items()))
+        yield replace(spec, source=source)
 
 
 def fit_shapes(
@@ -228,13 +230,13 @@ def fit_shapes(
     files = [*{spec.source: spec for spec in reversed(specs) if spec.is_file}.values()]
 
     def fit(spec: CaseSpec) -> FileFit | UsageError:
-        together = [other for other in specs if other.source == spec.source]
-        again = choose_together(together, command) if command else ""
+        together = [peer for peer in specs if peer.source == spec.source]
+        repeating = choose_together(together, command) if command else ""
         entry = spec.model if spec.model in policy.models else ""
         source = msgspec.structs.replace(spec.source, reference=spec.reference)
         try:
             with at_key(entry and f"models.{entry}.path"):
-                return fit_file(source, names[spec.model], again, entry, timeout_s)
+                return fit_file(source, names[spec.model], repeating, entry, timeout_s)
         except UsageError as error:
             return error
 
@@ -245,9 +247,9 @@ def fit_shapes(
             continue
         entry = spec.model if spec.model in policy.models else ""
         if batch := fit_or_error.batch:
-            other = f"`shapes` in [models.{entry}]" if entry else "--shape"
-            told = f"{names[spec.model]}: its batch size ({batch}) varies, so 1 is used"
-            progress.step(f"{told}; {other} sets another")
+            option = f"`shapes` in [models.{entry}]" if entry else "--shape"
+            note = f"{names[spec.model]}: its batch size ({batch}) varies, so 1 is used"
+            progress.step(f"{note}; {option} sets another")
         fitted[spec.source] = msgspec.structs.replace(spec.source, shapes=fit_or_error.shapes)
         with at_key(f"models.{entry}.float_model"):
             if spec.source.float_model:
@@ -257,8 +259,8 @@ def fit_shapes(
             quantized.add(spec.reference)
     if unusable and not (judges and len(unusable) < len({spec.source for spec in specs})):
         raise unusable[-1]
-    for one in unusable:
-        progress.step(f"{one}")
+    for error in unusable:
+        progress.step(f"{error}")
     cases = [replace(spec, source=fitted.get(spec.source, spec.source)) for spec in specs]
     return cases, quantized
 
@@ -266,43 +268,48 @@ def fit_shapes(
 def choose_together(specs: Sequence[CaseSpec], command: str) -> str:
     """Return a run's ``command`` with options that select all these cases of one model."""
     names = [spec.name for spec in specs]
-    chosen = {"--scheme": {one.scheme for one in names}, "--soc": {one.soc for one in names}}
-    words = [word for flag, one in chosen.items() if len(one) == 1 for word in (flag, *one)]
-    return f"{command} {shell_words(('--model', names[0].model, *words))}"
+    schemes, socs = {name.scheme for name in names}, {name.soc for name in names}
+    words = ["--model", names[0].model]
+    # Several schemes or SoCs may be all of the model's: without the option, all are selected.
+    if len(schemes) == 1:
+        words += ["--scheme", *schemes]
+    if len(socs) == 1:
+        words += ["--soc", *socs]
+    return f"{command} {shell_words(words)}"
 
 
 def fit_schemes(
     specs: Sequence[CaseSpec],
     quantized: Collection[str],
     policy: EmulatorPolicy,
-    asked: Sequence[str],
+    requested_schemes: Sequence[str],
 ) -> list[CaseSpec]:
     """Return the cases, with the scheme ``asis`` for ``quantized`` files, and only for those.
     Raises UsageError if a model has none of the requested schemes."""
     fitted = []
     for spec in specs:
-        given = spec.reference in quantized
-        own = policy.models.get(spec.model)
-        others = [one.scheme for one in specs if one.model == spec.model]
-        chosen = asked or (own and own.schemes)
-        if given and isinstance(spec.scheme, Mixture):
+        is_quantized = spec.reference in quantized
+        entry = policy.models.get(spec.model)
+        schemes = [peer.scheme for peer in specs if peer.model == spec.model]
+        chosen = requested_schemes or (entry and entry.schemes)
+        if is_quantized and isinstance(spec.scheme, Mixture):
             raise UsageError(
                 f"models.{spec.model}.mixtures: {Path(spec.reference).name} is quantized already",
                 why=f"{spec.scheme} would quantize it again",
                 fix="remove the mixture: the types that the file contains are shown by --list",
             )
-        if chosen and all((scheme is Scheme.ASIS) != given for scheme in others):
-            place = "--scheme" if asked else f"models.{spec.model}.schemes"
+        if chosen and all((scheme is Scheme.ASIS) != is_quantized for scheme in schemes):
+            place = "--scheme" if requested_schemes else f"models.{spec.model}.schemes"
             raise UsageError(
                 f"{place}: {Path(spec.reference).name} is"
-                f" {'quantized already' if given else 'not quantized'}, and {spec.scheme} is"
-                f" for models that are{' not' * given}",
+                f" {'quantized already' if is_quantized else 'not quantized'}, and {spec.scheme} is"
+                f" for models that are{' not' * is_quantized}",
                 fix=f"leave out {place}: a quantized file runs unchanged, judged by the limits of"
                 " scheme asis"
-                if given
+                if is_quantized
                 else f"leave out {place}, or name other schemes",
             )
-        if given:
+        if is_quantized:
             fitted.append(replace(spec, scheme=Scheme.ASIS))
         elif spec.scheme is not Scheme.ASIS:
             fitted.append(spec)
@@ -376,7 +383,7 @@ def prepare_engine(
     versions = {name: importlib.metadata.version(name) for name in names}
     packages = (Tool(name=name, version=version) for name, version in versions.items())
     parts = (*list_parts(environment), *packages)
-    (sdk,) = (found.root for found in environment.artifacts if found.name in RUNTIMES)
+    (sdk,) = (artifact.root for artifact in environment.artifacts if artifact.name in RUNTIMES)
     find_library(sdk, engine.user_options)
     toolchain = name_toolchain(parts, exports=engine.exports)
     return replace(engine, toolchain=toolchain, sdk=sdk), parts
@@ -393,7 +400,7 @@ def prepare_runner(
 def run(
     specs: list[CaseSpec],
     policy: EmulatorPolicy,
-    given: Mapping[str, str],
+    user_options: Mapping[str, str],
     args: argparse.Namespace,
     progress: Progress,
 ) -> Report:
@@ -408,7 +415,7 @@ def run(
         progress,
         command,
         judges=True,
-        user_options=given,
+        user_options=user_options,
         embed=args.embed_mode == "1",
         saver=args.saver,
         log_level=args.log_level,

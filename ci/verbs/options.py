@@ -90,8 +90,10 @@ class Option:
             return []
         if value is True:
             return [self.flag]
-        values = value if isinstance(value, list) else [value]
-        return [word for one in values for word in (self.flag, self.again(one))]
+        words = []
+        for single in value if isinstance(value, list) else [value]:
+            words += [self.flag, self.again(single)]
+        return words
 
 
 def least(number: int) -> Callable[[str, int], None]:
@@ -99,8 +101,8 @@ def least(number: int) -> Callable[[str, int], None]:
 
     def check(flag: str, value: int) -> None:
         if value < number:
-            told = f"is below {number}" if number else "is negative"
-            raise UsageError(f"{flag} {value} {told}", fix="pass 1 or more")
+            problem = f"is below {number}" if number else "is negative"
+            raise UsageError(f"{flag} {value} {problem}", fix="pass 1 or more")
 
     return check
 
@@ -108,13 +110,13 @@ def least(number: int) -> Callable[[str, int], None]:
 MOST = 1e9  # seconds or minutes; more have no end
 
 
-def positive(what: str) -> Callable[[str, float], None]:
+def positive(replacement: str) -> Callable[[str, float], None]:
     """Return a check that raises UsageError for a value that is not above 0, or above MOST, such as
-    ``inf``. ``what`` is to be passed instead."""
+    ``inf``. ``replacement`` is to be passed instead."""
 
     def check(flag: str, value: float) -> None:
         if not value > 0:
-            raise UsageError(f"{flag} {value} is not above 0", fix=f"pass {what}")
+            raise UsageError(f"{flag} {value} is not above 0", fix=f"pass {replacement}")
         if value > MOST:
             raise UsageError(f"{flag} {value} is above {MOST:g}", fix="pass a smaller number")
 
@@ -287,7 +289,7 @@ ABSENT: Settings = {
     "own": (),
 }
 LAZY = {"text", "choices", "default"}
-MEANINGS = {one.name for one in fields(Option)}
+MEANINGS = {field.name for field in fields(Option)}
 
 
 def add_option(
@@ -299,22 +301,22 @@ def add_option(
     meaning = {name: settings.pop(name) for name in MEANINGS & settings.keys()}
     argument = group_options(parser, group)(usage, text, **settings)
     option = Option(argument=argument, **meaning)
-    if not (known := parser.get_default("options") or ()):
+    if not (options := parser.get_default("options") or ()):
         parser.set_defaults(program=parser.prog, **ABSENT)
-    parser.set_defaults(options=(*known, option))
+    parser.set_defaults(options=(*options, option))
 
 
 def add_options(
     parser: argparse.ArgumentParser,
     *flags: str,
     gaps: Mapping[str, str] = MappingProxyType({}),
-    **own: Any,
+    **overrides: Any,
 ) -> None:
-    """Add options of SHARED. ``gaps`` fill the gaps in their helps, and ``own`` replaces the group,
-    the text or other settings of all ``flags``."""
+    """Add options of SHARED. ``gaps`` fill the gaps in their helps, and ``overrides`` replace the
+    group, the text or other settings of all ``flags``."""
     for flag in flags:
         group, text, settings = SHARED[flag]
-        row = {"group": group, "text": text, **settings, **own}
+        row = {"group": group, "text": text, **settings, **overrides}
         for name in LAZY & row.keys():
             row[name] = row[name]() if callable(row[name]) else row[name]
         row["text"] = row["text"].format({**GAPS, **gaps}.get(flag))
@@ -327,9 +329,9 @@ def check_values(args: argparse.Namespace) -> None:
     for option in args.options:
         if option.check:
             option.check(option.flag, getattr(args, option.argument.dest))
-    given = list_given(args)
-    flags = {option.flag for option in given}
-    for option in given:
+    given_options = list_given(args)
+    flags = {option.flag for option in given_options}
+    for option in given_options:
         if option.needs and flags.isdisjoint(option.needs.split(" or ")):
             raise UsageError(
                 f"{option.flag} needs {option.needs}",
@@ -363,8 +365,11 @@ def list_given(args: argparse.Namespace) -> list[Option]:
 
 def list_digested(args: argparse.Namespace) -> list[str]:
     """Return the options with ``digest``, each followed by its value."""
-    digested = [option for option in args.options if option.digest]
-    return [w for one in digested for w in (one.flag, str(getattr(args, one.argument.dest)))]
+    words = []
+    for option in args.options:
+        if option.digest:
+            words += [option.flag, str(getattr(args, option.argument.dest))]
+    return words
 
 
 def repeat_policy(args: argparse.Namespace) -> list[str]:
@@ -383,7 +388,8 @@ def repeat_command(args: argparse.Namespace) -> str:
 
 def name_mending(args: argparse.Namespace) -> str:
     """Return the start of the command that mends a case of this call."""
-    shapes: list[str] = next(
-        (one.repeat(args) for one in args.options if one.flag == "--shape"), []
-    )
+    shapes: list[str] = []
+    for option in args.options:
+        if option.flag == "--shape":
+            shapes = option.repeat(args)
     return " ".join(["mend", *map(shell_word, [*repeat_policy(args), *shapes])])

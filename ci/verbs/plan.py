@@ -76,8 +76,8 @@ def record(args: argparse.Namespace, repository: Repository, progress: Progress)
     if args.out:
         fresh = dict(repository.rules.recorded)
         for run in runs:  # a failed run may have ended early, so it takes nothing away
-            known = fresh.get(run.name) if run.failed else None
-            fresh[run.name] = run.opened.joined(known) if known else run.opened
+            recorded = fresh.get(run.name) if run.failed else None
+            fresh[run.name] = run.opened.joined(recorded) if recorded else run.opened
         write_output(args.out, render_record(fresh).encode(), is_record, describe_fix("--out"))
     rows = [
         {"name": run.name, "exit_code": run.code, "files": run.count, "unplanned": run.unplanned}
@@ -91,13 +91,13 @@ def plan_changes(args: argparse.Namespace, repository: Repository) -> Plan:
     """Return the plan that the arguments ask for. Raises UsageError if a revision cannot be
     compared."""
     everything = "--everything" if args.everything else ""
-    wanted = args.head or ("HEAD" if repository.is_bare else "")
-    head = repository.resolve(wanted) if wanted else ""
+    head_name = args.head or ("HEAD" if repository.is_bare else "")
+    head = repository.resolve(head_name) if head_name else ""
     if everything or args.event not in PLANNED_EVENTS:
-        base = repository.resolve(wanted or "HEAD")
+        base = repository.resolve(head_name or "HEAD")
     else:
-        repository.require_history(args.base, wanted)
-        base, everything = find_base(args, repository, wanted)
+        repository.require_history(args.base, head_name)
+        base, everything = find_base(args, repository, head_name)
     return make_plan(
         repository.compare(base, head),
         repository.rules,

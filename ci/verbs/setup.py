@@ -78,7 +78,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         programs = [program.absolute().parent] if program.name == "qnn-ci" else []
         # If the CI system cannot export the environment, a shell can evaluate what is printed.
         exported = provider.export(variables, programs, outputs)
-        roots = (f"{one.name} {one.version}  {one.root}\n" for one in artifacts)
+        roots = (f"{tool.name} {tool.version}  {tool.root}\n" for tool in artifacts)
         text = "".join(roots) if exported else render_shell(environment)
         return Outcome(text, verdict.data(), exact=True)
     provider.export({}, [], outputs)

@@ -41,15 +41,15 @@ from provisioning.quoting import shell_words
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    what = group_options(parser, "what to sign")
-    what("files", "Hexagon libraries", nargs="*", **FILE)
-    what("--lpai-arch vN", "sign the LPAI libraries of this version, such as v6", default="")
-    what("--direct-mode", "sign the libraries for direct mode", **FLAG)
-    what("--htp-arch vNN", "the Hexagon version for direct mode, such as v81", default="")
-    what("--op-package-dir", "also sign the libraries of an op package", **DIR)
+    add_subject = group_options(parser, "what to sign")
+    add_subject("files", "Hexagon libraries", nargs="*", **FILE)
+    add_subject("--lpai-arch vN", "sign the LPAI libraries of this version, such as v6", default="")
+    add_subject("--direct-mode", "sign the libraries for direct mode", **FLAG)
+    add_subject("--htp-arch vNN", "the Hexagon version for direct mode, such as v81", default="")
+    add_subject("--op-package-dir", "also sign the libraries of an op package", **DIR)
     text = f"make the test signature for this serial number; {FROM_ADB!r} asks the device for it"
-    what("--testsig SERIAL", text, type=nonempty_word)
-    what("--device ID", "the device's serial number in adb", default="")
+    add_subject("--testsig SERIAL", text, type=nonempty_word)
+    add_subject("--device ID", "the device's serial number in adb", default="")
     where = group_options(parser, "directories")
     for name, variable in VARIABLES.items():
         default = f"default: {variable}, otherwise the one that profile lpai provisioned"
@@ -75,7 +75,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if args.dry_run:
         return _render_plan(plan)
     signed = sign(plan, resolve_signer(plan), progress)
-    text = render_reports({Path(name): one for name, one in signed.reports.items()})
+    text = render_reports({Path(name): report for name, report in signed.reports.items()})
     files = count(len(signed.reports), "file")
     text += f"\n{files} signed and verified in {request.target};"
     text += f" recorded in {RECORD_NAME} and {STATEMENT_NAME}\n"
@@ -83,13 +83,13 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         "dry_run": False,
         "out": str(request.target),
         "record": msgspec.to_builtins(signed.record),
-        "reports": {name: one.as_data() for name, one in signed.reports.items()},
+        "reports": {name: report.as_data() for name, report in signed.reports.items()},
     }
     return Outcome(text, data)
 
 
 def _read_request(args: argparse.Namespace, progress: Progress) -> SignRequest:
-    given = {name: getattr(args, name) for name in VARIABLES}
+    paths = {name: getattr(args, name) for name in VARIABLES}
     needed = {"qnn_sdk", "hexagon_tools"} if args.lpai_arch else set[str]()
     needed |= set() if args.signer else {"hexagon_sdk"}
     serial = args.testsig or ""
@@ -105,7 +105,7 @@ def _read_request(args: argparse.Namespace, progress: Progress) -> SignRequest:
             op_package=args.op_package_dir,
             files=tuple(args.files),
         ),
-        roots=find_roots(given, args.build_dir, os.environ, needed, progress),
+        roots=find_roots(paths, args.build_dir, os.environ, needed, progress),
         target=args.out or user_path(read_policy("signing", SigningPolicy).output),
         signer_command=args.signer or "",
         signer_python=args.signer_python,

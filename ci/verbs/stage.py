@@ -106,13 +106,13 @@ def find_runtime(word: str, progress: Progress) -> Path:
     requests = parse_selection([word], Options(offline=True))
     named = [request for request in requests if request.name.startswith(QNN)]
     request = (named or requests)[0]
-    found = locate_artifact(request, Store(), progress)
-    if not found:
+    artifact = locate_artifact(request, Store(), progress)
+    if not artifact:
         raise UnfitError(
             f"{request.label} is not provisioned",
             fix=f"run `qnn-ci fetch {word}`, or pass a directory",
         )
-    return found.root
+    return artifact.root
 
 
 def render(bundle: Bundle, out: Path) -> str:

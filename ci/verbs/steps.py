@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -67,8 +67,8 @@ def read_limits(args: argparse.Namespace, lane: str, progress: Progress) -> Emul
     elif getattr(args, "model", None) == [] and not (
         args.ours or user_path(".").resolve().is_relative_to(CHECKOUT)
     ):
-        told = f"there is no {NAME} here or above, so this project's own suite is tested"
-        progress.step(f"note: {told}")
+        reason = f"there is no {NAME} here or above, so this project's own suite is tested"
+        progress.step(f"note: {reason}")
     for name in policy.dropped:
         progress.step(
             f"warning: {name} in the policy has no effect any more: max_above_noise_db covers it"
@@ -116,17 +116,17 @@ def take_steps(
     *,
     tolerated: Collection[str] = (),
     refuse: Callable[[Environment, Finding], Report] | None = None,
-    **more: Any,
+    **options: Any,
 ) -> Report:
     """Run the four steps of a session. Show and time each. ``run`` is the third step, and ``work``
     is its description.
 
     If the host lacks the backend's library, ``refuse`` returns the report instead. Findings whose
-    id is in ``tolerated`` are noted in the report. ``more`` is passed to enter_environment.
+    id is in ``tolerated`` are noted in the report. ``options`` are passed to enter_environment.
     """
     progress = phases.progress
     with enter_environment(
-        profile, phases, tolerated=tolerated, may_lack=refuse is not None, **more
+        profile, phases, tolerated=tolerated, may_lack=refuse is not None, **options
     ) as (environment, scratch, verdict):
         if refuse and verdict.lacks:
             progress.step(f"3/4 nothing is lowered: {verdict.lacks.what}")
@@ -210,10 +210,10 @@ def select_asked(
 
 
 def read_options(
-    args: argparse.Namespace, session: str, policy: EmulatorPolicy, **more: Any
+    args: argparse.Namespace, session: str, policy: EmulatorPolicy, **fields: Any
 ) -> Options:
-    """Return the options of a run. ``more`` are further fields of Options."""
-    for spec in more.get("specs", ()) if args.keep_artifacts else ():
+    """Return the options of a run. ``fields`` are further ones of Options."""
+    for spec in fields.get("specs", ()) if args.keep_artifacts else ():
         require_owned(args.keep_artifacts / spec.slug, KEEP_FIX)
     return Options(
         policy=policy,
@@ -228,7 +228,7 @@ def read_options(
         estimate=args.estimate,
         own_lines=read_own(args.policy),
         baselines=users_folder(args.policy),
-        **more,
+        **fields,
     )
 
 
@@ -302,9 +302,7 @@ def list_asked(
             parts, base = spec.source.choices.parts, spec.scheme.base.value if scheme else ""
             rows = list_parts(candidates, parts, base)
         listed.append({"model": model, "scheme": scheme, "nodes": rows})
-        names = [name for name in COLUMNS if any(row[name] for row in rows)]
-        cells = [names, *([row[name] for name in names] for row in rows)]
-        lines = (f"  {one}" for one in align_rows(cells))
+        lines = (f"  {line}" for line in show_nodes(rows))
         texts.append("\n".join([f"{model} {scheme}".strip(), *lines]))
     return Outcome("\n\n".join(texts) + "\n", {"assigned": listed})
 
@@ -313,17 +311,30 @@ LISTING = ("--policy", "--shape", "--backend", "--runner", "--option")
 COLUMNS = ("node", "op", "line", "scheme", "part")
 
 
+def show_nodes(rows: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return nodes as lines of a table, without the columns in which no cell has a text."""
+    columns = []
+    for name in COLUMNS:
+        cells = [row[name] for row in rows]
+        if any(cells):
+            columns.append([name, *cells])
+    return align_rows([*zip(*columns, strict=True)])
+
+
 def list_choices(policy: EmulatorPolicy, lane: Lane) -> Outcome:
     """Return lists of the models (with descriptions and default schemes), the schemes and the
     SoCs."""
     socs = sorted(read_socs())
     schemes = [scheme.value for scheme in lane.schemes]
-    own = {name: list_schemes(entry, lane) for name, entry in policy.models.items()}
     about = {name: entry.path for name, entry in policy.models.items()}
-    about |= {name: text for name, text in SUITE.items() if name not in own}
+    for name, text in SUITE.items():
+        about.setdefault(name, text)  # a user's model may have the name of one of the suite
     models, rows, width = {}, [], max(map(len, about))
     for name, text in about.items():
-        chosen = own.get(name) or [one for one in policy.suite.get(name, ()) if one in lane.schemes]
+        chosen = list_schemes(policy.models[name], lane) if name in policy.models else []
+        if not chosen:
+            suite_schemes = policy.suite.get(name, ())
+            chosen = [scheme for scheme in suite_schemes if scheme in lane.schemes]
         names = [scheme.value for scheme in chosen]
         models[name] = {"about": text, "schemes": names}
         rows.append(f"  {name:<{width}}  {text} ({', '.join(names)})")
@@ -333,5 +344,5 @@ def list_choices(policy: EmulatorPolicy, lane: Lane) -> Outcome:
         ["schemes", f"  {' '.join(schemes)}"],
         ["SoCs", *lines],
     )
-    text = "\n\n".join("\n".join(block) for block in blocks) + "\n"
+    text = "\n\n".join(map("\n".join, blocks)) + "\n"
     return Outcome(text, {"models": models, "schemes": schemes, "socs": socs})

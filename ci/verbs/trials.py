@@ -77,15 +77,15 @@ class Bench:
     def rerun(self, faults: Sequence[Fault], soc: str, progress: Progress) -> list[Rerun]:
         """Run the graphs of known faults again, and show the result of each."""
         runs = []
-        for one in rerun(
+        for run in rerun(
             faults,
             self.frontend,
             self.qnn,
             lambda scheme, items: self.make(Scheme(scheme), soc).run(items, 1),
             lambda fault, scheme: self.list_rewrites(scheme, fault.name),
         ):
-            progress.step(f"{self.frontend} {one.scheme}: {one.title} is {one.end}")
-            runs.append(one)
+            progress.step(f"{self.frontend} {run.scheme}: {run.title} is {run.end}")
+            runs.append(run)
         return runs
 
 
@@ -111,8 +111,12 @@ def open_bench(
     with enter_environment(
         profile, Phases(progress), offline=offline, imports=IMPORTS[frontend], choice=choice
     ) as (environment, scratch, _):
-        own = os.pathsep.join(filter(None, [*map(str, packages), os.environ.get("PYTHONPATH", "")]))
-        variables = environment.apply({**os.environ, "PYTHONPATH": own} if own else os.environ)
+        search_path = os.pathsep.join(
+            filter(None, [*map(str, packages), os.environ.get("PYTHONPATH", "")])
+        )
+        variables = environment.apply(
+            {**os.environ, "PYTHONPATH": search_path} if search_path else os.environ
+        )
         roots = [artifact.root for artifact in environment.artifacts if artifact.name in RUNTIMES]
         bench = Bench(frontend, scratch.scratch, scratch.open(variables), roots[0])
         build = find_qnn_build(roots[0] / HTP)
@@ -120,16 +124,17 @@ def open_bench(
         yield bench
 
 
-def choose_schemes(frontend: Frontend, asked: list[str]) -> list[Scheme]:
+def choose_schemes(frontend: Frontend, names: list[str]) -> list[Scheme]:
     """Return the requested schemes, or the front end's default ones. Raises UsageError for a scheme
     that it does not support."""
-    known = {one.value: one for one in LANES[frontend].schemes if one is not Scheme.ASIS}
-    if wrong := [one for one in asked if one not in known]:
+    schemes = {scheme.value: scheme for scheme in LANES[frontend].schemes}
+    schemes.pop(Scheme.ASIS.value, None)  # it is for files, not for graphs to be quantized
+    if wrong := [name for name in names if name not in schemes]:
         raise UsageError(
             f"--scheme {wrong[0]} is not supported by {frontend}",
-            fix=f"pass one of {', '.join(known)}",
+            fix=f"pass one of {', '.join(schemes)}",
         )
-    return [known[one] for one in dict.fromkeys(asked) or USUAL[frontend]]
+    return [schemes[name] for name in dict.fromkeys(names) or USUAL[frontend]]
 
 
 @dataclass(frozen=True)
@@ -164,8 +169,8 @@ def prepare_tools(
 
     def start_torch(environment: Environment, pool: Pool) -> tuple[Engine, Runner]:
         parts = tuple(describe_toolchain(environment))
-        own = ExecutorchEngine(name_toolchain(parts, environment))
-        return own, make_runner(pool, args.timeout_s)
+        engine = ExecutorchEngine(name_toolchain(parts, environment))
+        return engine, make_runner(pool, args.timeout_s)
 
     return specs, Tools(chosen.profile, ExecutorchEngine.imports, chosen, start_torch)
 

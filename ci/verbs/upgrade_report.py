@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -129,11 +129,11 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if all(builds) and builds[0] != builds[1]:
         pairs = zip((old, new), builds, strict=True)
         noted += compare_faults(*[list_ends(*pair, progress, noted) for pair in pairs])
-    found = compare((old.name, new.name), (reports[0], reports[1]), noted)
-    document = make_document(found)
+    comparison = compare((old.name, new.name), (reports[0], reports[1]), noted)
+    document = make_document(comparison)
     write_page(document, args.reports, progress)
-    code = ExitCode.FAILED if found.is_worse else ExitCode.OK
-    return Outcome(show_document(document), msgspec.to_builtins(found), code, exact=True)
+    code = ExitCode.FAILED if comparison.is_worse else ExitCode.OK
+    return Outcome(show_document(document), msgspec.to_builtins(comparison), code, exact=True)
 
 
 def check_word(word: str) -> None:
@@ -192,12 +192,21 @@ def require_engine(word: str, args: argparse.Namespace) -> None:
     needed: tuple[str, ...] = ("torch", "executorch")
     extra = LOWERING
     if session == ONNX:
-        choice = [word for one in args.model for word in ("--model", one)]
-        choice += ["--policy", str(args.policy)] if args.policy else []
-        extra = choose_onnx(choice)
+        words = list_words({"model": args.model})
+        words += ["--policy", str(args.policy)] if args.policy else []
+        extra = choose_onnx(words)
         needed = list_packages(exports=extra == ONNX_TORCH)
-    own = {name.replace("-", "_") for name in pins}
-    require_packages([name for name in needed if name not in own], extra)
+    pinned = {name.replace("-", "_") for name in pins}
+    require_packages([name for name in needed if name not in pinned], extra)
+
+
+def list_words(values: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return options with several values as words of a command, each value after its flag."""
+    words = []
+    for name, values_of_option in values.items():
+        for value in values_of_option:
+            words += [f"--{name}", value]
+    return words
 
 
 def split_pins(word: str) -> list[tuple[str, str]]:
@@ -279,8 +288,8 @@ def lay_out_libraries(packages: Path) -> None:
     folder.mkdir(parents=True)
     package = packages / "onnxruntime_qnn"
     bundled = sorted((packages / "onnxruntime_qnn.libs").glob("lib*"))
-    own = (path for path in package.iterdir() if QNN_LIBRARY.fullmatch(path.name))
-    for path in [*bundled, *own]:
+    libraries = (path for path in package.iterdir() if QNN_LIBRARY.fullmatch(path.name))
+    for path in [*bundled, *libraries]:
         os.link(path, folder / path.name)
         if usual := BUNDLED.fullmatch(path.name):
             (folder / f"{usual[1]}.so.1").symlink_to(path.name)
@@ -305,13 +314,13 @@ def run_side(
     report.unlink(missing_ok=True)
     chosen = {name: getattr(args, name) for name in ("model", "scheme", "soc")}
     chosen |= {"policy": [str(args.policy or OURS)], "sdk": [side.sdk] if side.sdk else []}
-    choice = [w for name, values in chosen.items() for one in values for w in (f"--{name}", one)]
+    words = list_words(chosen)
     verb = side.session.replace("_", "-")
-    argv = [*module_command("ci"), verb, *choice, "--reports", str(directory)]
+    argv = [*module_command("ci"), verb, *words, "--reports", str(directory)]
     paths = [*map(str, (*side.packages, OWN)), os.environ.get("PYTHONPATH", "")]
     variables = {name: text for name, text in os.environ.items() if name not in OWN_VARIABLES}
     variables["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-    progress.step(f"{side.name}: {verb} {' '.join(choice)}")
+    progress.step(f"{side.name}: {verb} {' '.join(words)}")
     log = args.reports / f"{side.slug}.log"
     folder = UserFolder(args.reports)
     with folder.stage() as scratch:
@@ -320,8 +329,8 @@ def run_side(
     if report.is_file():
         return read_report(report)
     lines = (line.strip() for line in ended.output.splitlines()[-LAST_LINES:])
-    told = f"{ended.describe()}: {' '.join(filter(None, lines))} (whole log: {shown_path(log)})"
-    failures.append(Difference(side.name, "run", "a report", told, "worse"))
+    failure = f"{ended.describe()}: {' '.join(filter(None, lines))} (whole log: {shown_path(log)})"
+    failures.append(Difference(side.name, "run", "a report", failure, "worse"))
     return None
 
 
@@ -344,9 +353,9 @@ def list_ends(side: Side, qnn: str, progress: Progress, noted: list[Difference])
     """
     faults = read_faults()
     tried = [rerun for frontend in FRONTENDS for rerun in list_tried(faults, frontend)]
-    known = [rerun for rerun in tried if is_same(qnn, rerun.qnn)]
-    if known:
-        return known
+    recorded = [rerun for rerun in tried if is_same(qnn, rerun.qnn)]
+    if recorded:
+        return recorded
     why = "there is only a report, without libraries to run"
     if side.packages or side.sdk:
         try:

@@ -74,8 +74,12 @@ def make_case(checked: Checked, soc: str) -> Case:
     entry = judged.entry
     passed = judged.outcome is Ending.PASSED
     status = Status.FAILED if checked.fault else Status.PASSED if passed else Status.UNSUPPORTED
-    told = checked.fault if passed else f"{judged.outcome.value}: {judged.reason}"
-    findings = [*judged.findings] or [UNRECORDED.find(told)] if told else []
+    result = checked.fault if passed else f"{judged.outcome.value}: {judged.reason}"
+    findings = [*judged.findings]
+    if not result:  # passed, as expected
+        findings = []
+    elif not findings:
+        findings = [UNRECORDED.find(result)]
     if findings and not passed:
         mine = (judged.outcome.value, judged.reason) if judged.findings else ()
         details = (*findings[0].details, *filter(None, (*mine, checked.fault)))
@@ -84,7 +88,7 @@ def make_case(checked: Checked, soc: str) -> Case:
         cause = checked.expectation.cause
         why = f"{cause.name} ({cause.fault}): {cause.about}; until: {cause.until}"
         findings[0] = findings[0].explained(advise(why, certainty=Certainty.KNOWN))
-    lacks = tuple(dict.fromkeys(told for our in judged.ours for told in our.lacks))
+    lacks = tuple(dict.fromkeys(lack for verdict in judged.ours for lack in verdict.lacks))
     return Case(
         model=judged.test,
         scheme=judged.scheme,
@@ -114,20 +118,22 @@ def worst_figures(judged: Judged) -> dict[str, Any]:
     return vars(max((our.figures for our in judged.ours), key=rank))
 
 
-def make_controls(every: Sequence[Judged], soc: str) -> list[Control]:
+def make_controls(tests: Sequence[Judged], soc: str) -> list[Control]:
     """Return a control for each test that passed both verdicts. It states whether the gate rejects
     zeros instead of the test's outputs."""
-    return [
-        Control(
+    controls = []
+    for judged in tests:
+        if judged.outcome is not Ending.PASSED:
+            continue
+        control = Control(
             model=judged.test,
             scheme=judged.scheme,
             soc=soc,
             kind=ControlKind.ZEROS,
-            rejected=not any(ours.accepts_zeros for ours in judged.ours),
+            rejected=not any(verdict.accepts_zeros for verdict in judged.ours),
         )
-        for judged in every
-        if judged.outcome is Ending.PASSED
-    ]
+        controls.append(control)
+    return controls
 
 
 def make_suite_case(faults: Sequence[str], soc: str) -> list[Case]:
@@ -135,8 +141,8 @@ def make_suite_case(faults: Sequence[str], soc: str) -> list[Case]:
     empty list if there are no faults."""
     fix = "find the cause, or change policies/upstream.toml and mention it in docs/changes"
     advice = advise(fix=fix, proof=Proof.PROVEN)
-    found = tuple(UNRECORDED.find(fault, advice=advice) for fault in faults)
-    failed = Case(model=SUITE_ROW, scheme="-", soc=soc, status=Status.FAILED, findings=found)
+    findings = tuple(UNRECORDED.find(fault, advice=advice) for fault in faults)
+    failed = Case(model=SUITE_ROW, scheme="-", soc=soc, status=Status.FAILED, findings=findings)
     return [failed] if faults else []
 
 
@@ -156,15 +162,19 @@ def count_causes(results: Sequence[Checked]) -> list[str]:
 
 
 def check_all(
-    every: Sequence[Judged], expectations: Expectations, tests: Sequence[str], *, whole: bool
+    results: Sequence[Judged],
+    expectations: Expectations,
+    tests: Sequence[str],
+    *,
+    is_complete: bool,
 ) -> tuple[list[Checked], list[str]]:
-    """Compare the result of each test with the expected one. For a ``whole`` run, also return the
+    """Compare the result of each test with the expected one. For a complete run, also return the
     faults of the suite: too few tests ran, too many are unsupported, or a row matches no test."""
-    checked = [expectations.check(judged) for judged in every]
-    if not whole:
+    checked = [expectations.check(judged) for judged in results]
+    if not is_complete:
         return checked, []
-    stale = [f"a row matches no test: {one}" for one in expectations.find_stale(tests)]
-    return checked, [*expectations.find_losses(every), *stale]
+    stale = [f"a row matches no test: {row}" for row in expectations.find_stale(tests)]
+    return checked, [*expectations.find_losses(results), *stale]
 
 
 IMPORTS = ("ci.upstream.worker",)
@@ -191,8 +201,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(WHAT, "--soc", soc, default="", type=str.upper, again=str)
     source = "run the tests of this ExecuTorch checkout instead of the wheel's"
     add(WHAT, "--source", source, **DIR, again=name_path, digest=True)
-    known = "the known failures; default: manifests/policies/upstream.toml"
-    add_options(parser, "--policy", text=known, type=user_path)
+    failures = "the known failures; default: manifests/policies/upstream.toml"
+    add_options(parser, "--policy", text=failures, type=user_path)
     add_options(parser, "--timeout-s", text="time limit for each test, in seconds")
     add_options(parser, "--jobs", "--offline", gaps={"--jobs": "tests"})
     add(HOW, "--resume", "continue an interrupted run", **FLAG)
@@ -215,14 +225,15 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     policy, phases = read_expectations(args.policy), Phases(progress)
     claim_reports(directory)
     if args.judge_again:
-        known = read_journal(directory)
-        if not known:
+        journal = read_journal(directory)
+        if not journal:
             raise UsageError(f"{directory} has no journal", fix="run the suite first")
+        header, entries = journal
         uses = JUDGING if args.judge_again == OUTPUTS else JUDGING[:2]
         require_effect(args, f"--judge-again {args.judge_again}", *uses)
         if args.judge_again != OUTPUTS:
-            return judge_wrong(directory, known[1], args.judge_again)
-        report = make_report(directory, *known, policy=policy, args=args, phases=phases)
+            return judge_wrong(directory, entries, args.judge_again)
+        report = make_report(directory, header, entries, policy=policy, args=args, phases=phases)
         return publish_suite(report, directory, args, progress)
     require_packages(("torch", "executorch", "pytest"), "lowering")
     soc = args.soc or suite.soc
@@ -258,8 +269,12 @@ def check_suite(args: argparse.Namespace, suite: Suite) -> None:
 
 def name_variables(suite: Suite, soc: str, source: Path | None) -> dict[str, str]:
     """Return the environment variables that the workers and upstream's conftest.py read."""
-    own = {SUITE: suite.name, SOURCE: str(source or "")}
-    return {**own, "QNN_DELEGATE_TEST": "1", "QNN_SOC_MODEL": soc}
+    return {
+        SUITE: suite.name,
+        SOURCE: str(source or ""),
+        "QNN_DELEGATE_TEST": "1",
+        "QNN_SOC_MODEL": soc,
+    }
 
 
 def run_tests(
@@ -278,16 +293,16 @@ def run_tests(
     pool = scratch.open(variables)
     tools = tuple(describe_toolchain(environment))
     with phases.measure("collect"):
-        every = list_tests(pool, scratch.scratch)
-    own = choose_tests(suite, every, ())
+        collected = list_tests(pool, scratch.scratch)
+    suite_tests = choose_tests(suite, collected, ())
     ratchet = policy.suites[suite.name]
-    tests = choose_tests(suite, every, args.filter)
+    tests = choose_tests(suite, collected, args.filter)
     toolchain = name_toolchain(tools, environment)
     header = Header(
         suite=suite.name,
         soc=soc,
         identity=hash_words(*toolchain, digest_rooms(ROOMS), *list_digested(args)),
-        every=tuple(own),
+        every=tuple(suite_tests),
         tests=tuple(tests),
         repeat=args.repeat,
         tools=tools,
@@ -317,8 +332,8 @@ def judge_entries(
     """Yield the result of each test, from the files that it kept, in the order of the tests' names.
     ``wrong`` replaces the outputs with wrong ones."""
     limits = partial(read_policy().limits_of, "")
-    ordered = sorted(entries, key=lambda one: (one.test, one.repeat))
-    for test, turns in groupby(ordered, key=lambda one: one.test):
+    ordered = sorted(entries, key=lambda entry: (entry.test, entry.repeat))
+    for test, turns in groupby(ordered, key=lambda entry: entry.test):
         judged = []
         for turn in turns:
             compared = read_comparisons(kept_directory(directory, test, turn.repeat))
@@ -340,15 +355,15 @@ def make_report(
     expectations = Expectations(policy, header.suite, header.soc, qnn)
     with phases.measure("judge"):
         judged = list(judge_entries(directory, entries))
-    whole = header.is_whole and len(judged) == len(header.tests)
-    checked, faults = check_all(judged, expectations, header.every, whole=whole)
-    counts = Counter(one.outcome for one in judged)
-    told = "; ".join(f"{counts[one]} {one.value}" for one in Ending)
-    rows = [make_case(one, header.soc) for one in checked]
+    is_complete = header.is_whole and len(judged) == len(header.tests)
+    checked, faults = check_all(judged, expectations, header.every, is_complete=is_complete)
+    counts = Counter(test.outcome for test in judged)
+    outcomes = "; ".join(f"{counts[ending]} {ending.value}" for ending in Ending)
+    rows = [make_case(test, header.soc) for test in checked]
     cases = (*make_suite_case(faults, header.soc), *rows)
     controls = make_controls(judged, header.soc)
     emulator = read_policy()
-    schemes = sorted({row.scheme for row in rows} & {one.value for one in Scheme})
+    schemes = sorted({row.scheme for row in rows} & {scheme.value for scheme in Scheme})
     args.soc = header.soc if header.soc != SUITES[header.suite].soc else ""
     vars(args).update(read_choice(args.sdk, args.adaptor).options)
     return Report(
@@ -363,7 +378,7 @@ def make_report(
         summary=summarize(cases, controls, phases.wall_s(), phases.rows),
         command=repeat_command(args),
         remarks=(
-            f"{count(len(judged), 'test')} of {len(header.every)}: {told}",
+            f"{count(len(judged), 'test')} of {len(header.every)}: {outcomes}",
             *count_causes(checked),
         ),
         unjudged=len(header.tests) - len(judged),
@@ -374,8 +389,8 @@ def judge_wrong(directory: Path, entries: Sequence[Entry], wrong: str) -> Outcom
     """Judge zeros or noise instead of the outputs that a run kept. The exit code is 1 if this
     project's gate accepts any of them, or if no test compares anything."""
     judged = list(judge_entries(directory, entries, WRONG[wrong]))
-    compared = [one for one in judged if one.ours]
-    accepted = [one.test for one in compared if one.outcome is Ending.PASSED]
+    compared = [test for test in judged if test.ours]
+    accepted = [test.test for test in compared if test.outcome is Ending.PASSED]
     text = f"with {wrong} instead of the outputs, the gate accepts {len(accepted)} of"
     lines = [f"{text} {count(len(compared), 'test')} that compare something", *accepted]
     data = {"wrong": wrong, "tests": len(compared), "accepted": accepted}
@@ -388,7 +403,7 @@ def publish_suite(
     """Write the report, and return its verdict with up to SHOWN of the cases that failed."""
     report = publishing.publish_run(report, directory, progress, base=args.base, sarif=args.sarif)
     failed = [case for case in report.cases if case.status is Status.FAILED]
-    lines = [("", f"{one.model}: {one.headline}") for one in failed[:SHOWN]]
+    lines = [("", f"{case.model}: {case.headline}") for case in failed[:SHOWN]]
     if len(failed) > SHOWN:
         lines.append(("", f"and {len(failed) - SHOWN} more, see the report"))
     cards = [Card(Status.FAILED.value, count(len(failed), "test"), tuple(lines))] if lines else []

@@ -32,12 +32,12 @@ def policy_path(word: str) -> Path:
     return OURS if word == str(OURS) else user_path(word)
 
 
-def choose_policy(given: Path | None) -> Path | None:
+def choose_policy(option: Path | None) -> Path | None:
     """Return the policy that a call uses: the value of --policy or, without it, the qnn.toml that
     find_policy finds. Return None for this project's own policy. Raises UsageError."""
-    if given is None:
+    if option is None:
         return find_policy(user_path(".").resolve())
-    return None if given == OURS else given
+    return None if option == OURS else option
 
 
 def find_policy(start: Path) -> Path | None:
@@ -70,5 +70,7 @@ def read_paths(policy: Path | None) -> dict[str, str]:
         return {}
     suite, models = (tables.get(key) for key in ("suite", "models"))
     paths = {name: name for name in suite} if isinstance(suite, dict) else {}
-    own = models.items() if isinstance(models, dict) else ()
-    return paths | {name: str(one.get("path", "")) for name, one in own if isinstance(one, dict)}
+    for name, entry in models.items() if isinstance(models, dict) else ():
+        if isinstance(entry, dict):
+            paths[name] = str(entry.get("path", ""))
+    return paths

@@ -41,10 +41,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def parse_date(text: str) -> datetime:
     """Parse a date or time in ISO 8601 format. Without a time zone, it is in UTC."""
     try:
-        found = datetime.fromisoformat(text)
+        date = datetime.fromisoformat(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text!r} is not a date such as 2026-11-20") from error
-    return found if found.tzinfo else found.replace(tzinfo=timezone.utc)
+    return date if date.tzinfo else date.replace(tzinfo=timezone.utc)
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
@@ -69,7 +69,9 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         "".join([render_reports(reports), *lines]),
         {
             "expected": args.expect,
-            "files": [{"path": mask(str(path)), **one.as_data()} for path, one in reports.items()],
+            "files": [
+                {"path": mask(str(path)), **report.as_data()} for path, report in reports.items()
+            ],
             "records": records,
         },
         ExitCode.FAILED if refused or any(records.values()) else ExitCode.OK,
@@ -77,8 +79,11 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def _expand(paths: list[Path]) -> list[Path]:
-    found = (sorted(path.glob("*.so*")) if path.is_dir() else [path] for path in paths)
-    files = [file for some in found for file in some]
+    """Return the files, and the libraries in the directories. Raises UsageError if there are
+    none."""
+    files = []
+    for path in paths:
+        files += sorted(path.glob("*.so*")) if path.is_dir() else [path]
     if not files:
         raise UsageError(
             "no library to verify",

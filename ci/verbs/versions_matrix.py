@@ -56,8 +56,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if args.known:
         require_effect(args, "--known", "--fault")
         tried = list(list_tried(faults, "onnx"))
-        known = make_matrix(_sort_versions(tried), tried)
-        return Outcome(render_matrix(known), msgspec.to_builtins(known))
+        recorded = make_matrix(_sort_versions(tried), tried)
+        return Outcome(render_matrix(recorded), msgspec.to_builtins(recorded))
     words = [*(args.sides or (() if args.sdk else SIDES)), *args.sdk]
     for word in words:
         check_word(word)
@@ -69,18 +69,19 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     failures = []
     for word in words:
         try:
-            _, made = rerun_faults(find_side(word, "test_onnx", progress), faults, progress)
+            _, side_runs = rerun_faults(find_side(word, "test_onnx", progress), faults, progress)
         except QnnCiError as error:
             failures.append(f"{word}: {error.what}")
             continue
-        runs += made
+        runs += side_runs
     matrix = make_matrix(_sort_versions(runs), runs, failures)
     page = render_matrix(matrix)
     write_whole(directory / "matrix.json", msgspec.json.format(msgspec.json.encode(matrix)))
     write_whole(directory / "matrix.md", page.encode())
-    other = [run for run in runs if run.problem]
-    text = page + "".join(f"{one.fault} {one.scheme} {one.qnn}: {one.problem}\n" for one in other)
-    code = ExitCode.FAILED if other or failures else ExitCode.OK
+    differing = [run for run in runs if run.problem]
+    lines = (f"{run.fault} {run.scheme} {run.qnn}: {run.problem}\n" for run in differing)
+    text = page + "".join(lines)
+    code = ExitCode.FAILED if differing or failures else ExitCode.OK
     return Outcome(text, msgspec.to_builtins(matrix), code)
 
 

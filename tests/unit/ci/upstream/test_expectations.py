@@ -54,7 +54,7 @@ def test_a_test_that_ends_as_expected_is_no_fault() -> None:
     assert [cause.text for cause in case.findings[0].causes] == ["acos (ours): why; until: it ends"]
     assert [finding.id for finding in case.findings] == [NOISE.id, INCONCLUSIVE.id]
     assert case.findings[0].details == ("passed by theirs, failed by ours",)
-    checks, faults = check_all([ONE_SIDED, ONE_SIDED], make(GOOD), TESTS, whole=False)
+    checks, faults = check_all([ONE_SIDED, ONE_SIDED], make(GOOD), TESTS, is_complete=False)
     assert (checks, faults) == ([checked, checked], [])
 
 
@@ -163,18 +163,18 @@ def test_a_known_cause_that_blames_another_project_without_a_report_is_refused(
 
 def test_a_whole_run_that_lost_tests_fails() -> None:
     results = [end("C::test_abs", Ending.PASSED), end("C::test_acos", Ending.UNSUPPORTED, "x")]
-    _, faults = check_all(results, make(run=2, unsupported=0), TESTS, whole=True)
+    _, faults = check_all(results, make(run=2, unsupported=0), TESTS, is_complete=True)
     assert faults == [
         "only 1 of 2 required tests ran",
         "unsupported tests: 1, but at most 0 are allowed",
     ]
     assert make_suite_case(faults, "SM8650")[0].status is Status.FAILED
-    assert check_all(results, make(run=2, unsupported=0), TESTS, whole=False)[1] == []
+    assert check_all(results, make(run=2, unsupported=0), TESTS, is_complete=False)[1] == []
 
 
 def test_a_row_about_no_test_fails_a_whole_run() -> None:
     row = Row(suite="upstream", tests=("*_gone",), outcome="failed", pattern="x")
-    _, faults = check_all([end("C::test_abs", Ending.PASSED)], make(row), TESTS, whole=True)
+    _, faults = check_all([end("C::test_abs", Ending.PASSED)], make(row), TESTS, is_complete=True)
     assert faults == ["a row matches no test: acos: *_gone"]
     of_other_suite = structs.replace(row, suite="upstream-rework")
     assert make(of_other_suite).find_stale(TESTS) == []
