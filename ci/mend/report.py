@@ -214,7 +214,7 @@ def make_plot(case: MendedCase) -> Plot:
         step for step in (case.before, *case.steps) if step.sqnr_db is not None and step.size_bytes
     ]
     timed = all(step.simulated_ms is not None for step in steps)
-    costs = [float((step.simulated_ms if timed else step.size_bytes) or 0) for step in steps]
+    costs = [_find_cost(step, timed=timed) for step in steps]
     sqnrs = [step.sqnr_db or 0.0 for step in steps]
     points, front, best_sqnr = [], [], float("-inf")
     # The cheapest first; steps of the same cost and SQNR stay in the order of the search.
@@ -235,10 +235,18 @@ def make_plot(case: MendedCase) -> Plot:
     return Plot(tuple(points), tuple(front), (left, right, bottom, top), AXES)
 
 
+def _find_cost(step: JudgedRecipe, *, timed: bool) -> float:
+    """Return the simulated time in ms if it is known for all recipes, otherwise the size."""
+    return float((step.simulated_ms if timed else step.size_bytes) or 0)
+
+
 def _show_cost(cost: float, *, timed: bool) -> str:
+    """Return a cost with its unit."""
     return f"{cost:.3g} ms" if timed else show_bytes(int(cost))
 
 
 def _place(value: float, values: Sequence[float], length: float) -> float:
+    """Return where a value is on an axis of this ``length``, in the middle if all are equal."""
     low, high = min(values), max(values)
-    return round(length * ((value - low) / (high - low) if high > low else 0.5), 1)
+    share = (value - low) / (high - low) if high > low else 0.5
+    return round(length * share, 1)

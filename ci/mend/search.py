@@ -118,6 +118,7 @@ class Search:
 
     @property
     def is_green(self) -> bool:
+        """Whether the best recipe passes."""
         return self.best.case.status is Status.PASSED
 
     def run(self) -> Generator[Question, Answer, None]:

@@ -50,9 +50,12 @@ class CheckedUnit:
 
     @property
     def verdict(self) -> Verdict:
+        """Return the findings as the verdict on the unit."""
         return Verdict(self.unit.name, self.findings)
 
     def exit_code(self, *, strict: bool) -> ExitCode:
+        """Return ENVIRONMENT if the unit only lacks files, FAILED for errors and, if ``strict``,
+        for warnings, otherwise OK."""
         if lacks_only_files(self.unit, self.findings):
             return ExitCode.ENVIRONMENT
         verdict = self.verdict
@@ -156,6 +159,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def warn_unreadable(progress: Progress, directory: Path) -> None:
+    """Show that a directory of the app was skipped."""
     progress.step(f"warning: {directory} cannot be read, so nothing in it was checked")
 
 

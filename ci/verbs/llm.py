@@ -371,10 +371,11 @@ def find_windows(args: argparse.Namespace, answer: TextAnswer) -> tuple[tuple[in
     ids, size = answer.text, args.context - 1
     if len(ids) < 2:
         raise UsageError(f"--text {args.text} has fewer than two tokens", fix="pass a longer text")
-    return tuple(
-        (ids[0] if answer.bos >= 0 else ids[start - 1], *ids[start : start + size])
-        for start in range(1, len(ids), size)
-    )
+    windows = []
+    for start in range(1, len(ids), size):
+        first = ids[0] if answer.bos >= 0 else ids[start - 1]
+        windows.append((first, *ids[start : start + size]))
+    return tuple(windows)
 
 
 def run_specs(

@@ -215,6 +215,7 @@ def require_same_run(
 
 
 def show_run(about: Mapping[str, str]) -> str:
+    """Return what a run was about, as describe_run notes it, for a message."""
     policy = about.get("policy")
     return f"{about.get('command')} with {f'the policy {policy}' if policy else 'no policy'}"
 

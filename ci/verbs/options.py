@@ -69,6 +69,7 @@ class Option:
 
     @property
     def flag(self) -> str:
+        """Return the option as it is typed, such as ``--model``."""
         return self.argument.option_strings[0]
 
     @property

@@ -68,11 +68,12 @@ class Bench:
     def list_rewrites(self, scheme: str, fault: str = "") -> list[str]:
         """Return the rewrites that are known to help in a scheme, and to cure a fault, if one is
         given."""
-        return [
-            rewrite.name
-            for rewrite in read_rewrites("onnx" if self.frontend == "onnx" else "torch")
-            if rewrite.helps_in(Scheme(scheme)) and (not fault or fault in rewrite.cures)
-        ]
+        names = []
+        for rewrite in read_rewrites("onnx" if self.frontend == "onnx" else "torch"):
+            cures = not fault or fault in rewrite.cures
+            if cures and rewrite.helps_in(Scheme(scheme)):
+                names.append(rewrite.name)
+        return names
 
     def rerun(self, faults: Sequence[Fault], soc: str, progress: Progress) -> list[Rerun]:
         """Run the graphs of known faults again, and show the result of each."""

@@ -73,7 +73,9 @@ def make_case(checked: Checked, soc: str) -> Case:
     judged = checked.judged
     entry = judged.entry
     passed = judged.outcome is Ending.PASSED
-    status = Status.FAILED if checked.fault else Status.PASSED if passed else Status.UNSUPPORTED
+    status = Status.PASSED if passed else Status.UNSUPPORTED
+    if checked.fault:
+        status = Status.FAILED
     result = checked.fault if passed else f"{judged.outcome.value}: {judged.reason}"
     findings = [*judged.findings]
     if not result:  # passed, as expected
@@ -112,10 +114,12 @@ def worst_figures(judged: Judged) -> dict[str, Any]:
         return {}
 
     def rank(figures: CaseFigures) -> tuple[float, float]:
-        above, sqnr = figures.above_noise_db, figures.sqnr_db
-        return (-math.inf if above is None else above, math.inf if sqnr is None else -sqnr)
+        excess_db = -math.inf if figures.above_noise_db is None else figures.above_noise_db
 
-    return vars(max((our.figures for our in judged.ours), key=rank))
+        loss_db = math.inf if figures.sqnr_db is None else -figures.sqnr_db
+        return excess_db, loss_db
+
+    return vars(max((verdict.figures for verdict in judged.ours), key=rank))
 
 
 def make_controls(tests: Sequence[Judged], soc: str) -> list[Control]:

@@ -211,7 +211,8 @@ def join_gelu(graph: Graph, node: Any) -> None:
     inner_results = plus.output[0], product.output[0]
     other_factor = next((name for name in product.input if name not in inner_results), "")
     half, last = graph.maker(other_factor, "Mul"), graph.reader(product.output[0], "Mul")
-    factors = [*half.input] if half else [other_factor, *(last.input if last else ())]
+    last_factors = last.input if last else ()
+    factors = [*half.input] if half else [other_factor, *last_factors]
     factors = [name for name in factors if name not in inner_results]
     if factors.count(x) != 1 or [graph.number(name) for name in factors if name != x] != [0.5]:
         return

@@ -155,11 +155,15 @@ class Graph:
     def add(self, kind: str, *reads: Any, domain: str = "", **attributes: Any) -> str:
         """Make a node, and return the name of its result. An operand is the name of a value, or an
         array or a number that becomes a constant."""
-        inputs = [read if isinstance(read, str) else self.hold(read) for read in reads]
+        inputs = [self._name_operand(read) for read in reads]
         name = self.name(f"{self.label}/{kind}")
         node = helper.make_node(kind, inputs, [name], name=name, domain=domain, **attributes)
         self.pending.append(node)
         return name
+
+    def _name_operand(self, operand: Any) -> str:
+        """Return the name of an operand. An array or a number becomes a constant."""
+        return operand if isinstance(operand, str) else self.hold(operand)
 
     def reshape(self, name: str, shape: Sequence[int]) -> str:
         """Make a Reshape to a fixed shape, and return the name of its result."""

@@ -150,8 +150,11 @@ def _find_padding_before(edit: Editor, operand: Node) -> int:
 def find_same_padding(kernel: Sequence[int], dilation: Sequence[int]) -> list[int]:
     """Return the padding of a convolution with padding="same" per axis, or 0 along an axis whose
     ends differ."""
-    totals = [(size - 1) * step for size, step in zip(kernel, dilation, strict=True)]
-    return [0 if total % 2 else total // 2 for total in totals]
+    padding = []
+    for size, step in zip(kernel, dilation, strict=True):
+        total = (size - 1) * step  # torch pads the end by one more if it is odd
+        padding.append(0 if total % 2 else total // 2)
+    return padding
 
 
 @rewrites("widen-depthwise", aten.conv2d.default)
