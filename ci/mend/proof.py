@@ -183,7 +183,7 @@ def choose_cuts(
         for operand in node.all_input_nodes:
             value = operand.meta.get("val")
             is_float = isinstance(value, Tensor) and value.is_floating_point()
-            # A rewrite may give its own node the name of one that it removed.
+            # A rewrite may change a node's operator in place, such as relu_ to relu.
             is_same = remaining.get(operand.name) == operand.target
             if operand in varying and is_float and is_same and operand.name not in replaced:
                 cuts[operand.name] = None

@@ -138,7 +138,7 @@ def try_recipe(proof: Proof, rows: Sequence[Rewrite]) -> Attempt:
             applied.append(AppliedChange(rewrite=name, **vars(change)))
             replaced.extend(change.nodes)
 
-    # The outputs of an approximate rewrite differ by intention: only its form is checked.
+    # The outputs of an approximate rewrite may differ by any amount, but not in form.
     is_exact = not any(row.approximate for row in rows)
     bound = max(row.bound for row in rows) if is_exact else float("inf")
     difference, fault = 0.0, ""
