@@ -45,8 +45,13 @@ def names(findings: tuple) -> list[str]:
 def test_a_line_counts_for_the_next_rule_if_the_log_is_not_that_of_the_first() -> None:
     """Whether a log contains the text that a rule needs is only known at the end of the log."""
     line = "Failed to create context from binary. Error code: 1002"
-    other = "QNN_COMMON_ERROR_MEM_ALLOC: no memory for the context"
-    for lines, count in ([line], 1), ([line, line], 2), ([line, other], 2), ([other, line], 2):
+    no_memory = "QNN_COMMON_ERROR_MEM_ALLOC: no memory for the context"
+    for lines, count in (
+        ([line], 1),
+        ([line, line], 2),
+        ([line, no_memory], 2),
+        ([no_memory, line], 2),
+    ):
         (cause,) = say("fine", *lines).causes
         assert (cause.rule, cause.line, cause.count) == ("graph-memory", 2, count)
     for lines in ["perf --device gpu", line], [line, "perf --device gpu"]:
@@ -73,29 +78,30 @@ def test_a_line_does_not_count_in_a_log_that_excludes_its_rule(
 
 def test_consequences_of_a_cause_are_marked_before_and_after_it() -> None:
     for lines in ((STUB, DEVICE, INIT), (INIT, DEVICE, STUB)):
-        told = say("fine", *lines)
-        assert names(told.causes) == ["stub-mismatch"]
-        assert told.causes[0].line == 2 + lines.index(STUB)
+        explanation = say("fine", *lines)
+        assert names(explanation.causes) == ["stub-mismatch"]
+        assert explanation.causes[0].line == 2 + lines.index(STUB)
         effects = {DEVICE: "device-config", INIT: "backend-not-initialized"}
         assert [
-            (consequence.rule, consequence.consequence_of) for consequence in told.consequences
+            (consequence.rule, consequence.consequence_of)
+            for consequence in explanation.consequences
         ] == [(effects[line], "stub-mismatch") for line in lines if line != STUB]
 
 
 def test_causes_are_listed_in_the_order_of_their_lines() -> None:
-    one, other = "No space left on device", "zipfile.BadZipFile: File is not a zip file"
+    no_space, not_a_zip = "No space left on device", "zipfile.BadZipFile: File is not a zip file"
     space, missing = "OSError: [Errno 28] No space left on device", "KeyError: 'use_9a9w'"
     assert names(say(space, missing).causes) == ["no-space", "quantization-unknown"]
     assert names(say(missing, space).causes) == ["quantization-unknown", "no-space"]
-    assert names(say(other, one).consequences) == ["zip-broken"]
+    assert names(say(not_a_zip, no_space).consequences) == ["zip-broken"]
 
 
 def test_a_symptom_is_reported_only_without_a_cause() -> None:
     assert names(say(INIT).causes) == ["backend-not-initialized"]
-    told = say(INIT, "Segmentation fault (core dumped)")
-    assert names(told.causes) == ["backend-not-initialized"]
+    explanation = say(INIT, "Segmentation fault (core dumped)")
+    assert names(explanation.causes) == ["backend-not-initialized"]
     assert [
-        (consequence.rule, consequence.consequence_of) for consequence in told.consequences
+        (consequence.rule, consequence.consequence_of) for consequence in explanation.consequences
     ] == [("crashed", "backend-not-initialized")]
 
 
@@ -105,8 +111,11 @@ def test_a_refused_operator_is_a_cause_only_in_a_run_that_failed() -> None:
     failed = say(FP16, REFUSED, "RuntimeError: Node x was not decomposed or delegated.")
     assert names(failed.causes) == ["op-refused-fp16"]
     assert names(failed.consequences) == ["not-delegated"]
-    known = say(FP16, STUB, INIT)
-    assert (names(known.causes), names(known.notes)) == (["stub-mismatch"], ["op-refused-fp16"])
+    explained = say(FP16, STUB, INIT)
+    assert (names(explained.causes), names(explained.notes)) == (
+        ["stub-mismatch"],
+        ["op-refused-fp16"],
+    )
 
 
 def test_in_a_chain_of_consequences_only_the_first_is_the_cause() -> None:
@@ -122,10 +131,10 @@ def test_in_a_chain_of_consequences_only_the_first_is_the_cause() -> None:
         make("first"),
         make("hint", Role.HINT),
     ]
-    told = explain_text("a third\na second\na hint\na first\n", rules)
-    assert (names(told.causes), names(told.notes)) == (["first"], ["hint"])
+    explanation = explain_text("a third\na second\na hint\na first\n", rules)
+    assert (names(explanation.causes), names(explanation.notes)) == (["first"], ["hint"])
     assert [
-        (consequence.rule, consequence.consequence_of) for consequence in told.consequences
+        (consequence.rule, consequence.consequence_of) for consequence in explanation.consequences
     ] == [
         ("third", "second"),
         ("second", "first"),
@@ -133,14 +142,14 @@ def test_in_a_chain_of_consequences_only_the_first_is_the_cause() -> None:
 
 
 def test_unknown_error_lines_are_listed_and_not_guessed() -> None:
-    told = say(
+    explanation = say(
         "  frobnicator: fatal error 77 ", "all 3 tests passed, 0 errors", *["E: failed"] * 30
     )
-    assert told.causes == ()
-    assert told.unknown[0].line == 1
-    assert told.unknown[0].text == "frobnicator: fatal error 77"
-    assert (len(told.unknown), told.unknown_count) == (20, 31)
-    assert "31 other error lines" in render(told)
+    assert explanation.causes == ()
+    assert explanation.unknown[0].line == 1
+    assert explanation.unknown[0].text == "frobnicator: fatal error 77"
+    assert (len(explanation.unknown), explanation.unknown_count) == (20, 31)
+    assert "31 other error lines" in render(explanation)
 
 
 @pytest.mark.parametrize(
@@ -156,8 +165,8 @@ def test_unknown_error_lines_are_listed_and_not_guessed() -> None:
 def test_a_failure_is_identified_by_its_cause_or_else_by_a_hint(
     lines: tuple[str, ...], rule: str
 ) -> None:
-    known = find_known("\n".join(lines), RULES)
-    assert (known.rule if known else "") == rule
+    cause = find_known("\n".join(lines), RULES)
+    assert (cause.rule if cause else "") == rule
 
 
 @pytest.mark.parametrize(
@@ -171,7 +180,7 @@ def test_a_failure_is_identified_by_its_cause_or_else_by_a_hint(
 )
 def test_each_form_of_an_error_line_is_listed_as_unknown_without_a_rule(line: str) -> None:
     for text in (line, line.upper() if "E:" not in line else line):
-        assert [(one.line, one.text) for one in say(text, "", "x", text).unknown] == [
+        assert [(unknown.line, unknown.text) for unknown in say(text, "", "x", text).unknown] == [
             (1, text), (4, text),
         ]  # fmt: skip
     assert say("x", "share/qnn", "erroneous", "defailed", "x").unknown == ()
@@ -179,9 +188,9 @@ def test_each_form_of_an_error_line_is_listed_as_unknown_without_a_rule(line: st
 
 def test_a_line_belongs_to_the_most_specific_rule() -> None:
     missing = "libc++.so.1: cannot open shared object file: No such file or directory"
-    told = say(f"Cannot Open QNN library libQnnHtp.so, with error: {missing}")
-    assert names(told.causes) == ["libcxx-missing"]
-    assert told.consequences == ()
+    explanation = say(f"Cannot Open QNN library libQnnHtp.so, with error: {missing}")
+    assert names(explanation.causes) == ["libcxx-missing"]
+    assert explanation.consequences == ()
 
 
 @pytest.mark.parametrize(
@@ -203,8 +212,8 @@ def test_quoted_code_is_no_error_line(line: str) -> None:
     [b"\x1b[1;31m", b"\x1b[0m", b"\x1b[K", b"\x1b]0;title\x07", b"\x1b]8;;x\x1b\\", b"\x1bM"],
 )
 def test_an_error_with_an_escape_sequence_inside_a_word_is_found(escape: bytes) -> None:
-    found = explain("log", [b"frob: fatal er" + escape + b"ror 77\n"], RULES)
-    assert [one.text for one in found.unknown] == ["frob: fatal error 77"]
+    explanation = explain("log", [b"frob: fatal er" + escape + b"ror 77\n"], RULES)
+    assert [unknown.text for unknown in explanation.unknown] == ["frob: fatal error 77"]
 
 
 @pytest.mark.parametrize(
@@ -252,28 +261,28 @@ def test_numbers_and_texts_are_right_after_a_very_long_line(
     for before in (5 << 16, (5 << 16) - LINE_CHARS):
         lines = ["frob: fatal error", "x" * before + STUB + "y" * 9999, "b", f"{DEVICE} é"]
         log = (mark + end.join(lines) + end).encode(encoding)
-        told = explain(
+        explanation = explain(
             "log", (log[at : at + (1 << 16)] for at in range(0, len(log), 1 << 16)), RULES
         )
-        (stub,), (device,) = told.causes, told.consequences
-        assert (told.lines, stub.line, stub.count, STUB in stub.text) == (4, 2, 1, True)
+        (stub,), (device,) = explanation.causes, explanation.consequences
+        assert (explanation.lines, stub.line, stub.count, STUB in stub.text) == (4, 2, 1, True)
         assert (device.line, device.text) == (4, f"{DEVICE} é")
-        assert told.unknown == (Unknown(1, lines[0]),)
+        assert explanation.unknown == (Unknown(1, lines[0]),)
 
 
 def test_lines_of_a_log_stay_whole_at_chunk_borders() -> None:
     """A chunk that ends within a line waits for the rest, except a long chunk without a line
     end."""
-    whole = f"fine\n{STUB}\n".encode()
-    for cut in range(len(whole) + 1):
-        told = explain("log", [whole[:cut], whole[cut:]], RULES)
-        assert (told.lines, [cause.line for cause in told.causes]) == (2, [2])
+    log = f"fine\n{STUB}\n".encode()
+    for cut in range(len(log) + 1):
+        explanation = explain("log", [log[:cut], log[cut:]], RULES)
+        assert (explanation.lines, [cause.line for cause in explanation.causes]) == (2, [2])
     assert explain("log", [b"a\n", b" "], RULES).lines == 2
 
 
 def find(number: int, role: Role = Role.CAUSE, **fields: Any) -> Finding:
     """A finding of which each text has this number."""
-    given = {
+    texts = {
         "certainty": Certainty.KNOWN,
         "remedies": (Remedy(text=f"remedy {number}", proof=PROOFS[number % 2]),),
         "source": (f"link {number}", f"page {number}"),
@@ -289,12 +298,12 @@ def find(number: int, role: Role = Role.CAUSE, **fields: Any) -> Finding:
         headline=f"headline {number}",
         line=number,
         text=f"text {number}",
-        **given,
+        **texts,
     )
 
 
 def test_an_explanation_of_two_logs_reads_as_its_snapshot() -> None:
-    one = Explanation(
+    with_causes = Explanation(
         file="first.log",
         lines=90,
         causes=(find(1, versions="QNN 2.1"), find(2, is_seen=False, certainty=Certainty.GUESS)),
@@ -308,15 +317,20 @@ def test_an_explanation_of_two_logs_reads_as_its_snapshot() -> None:
         unknown=(Unknown(10, "an odd line"), Unknown(11, "x" * 300)),
         unknown_count=12,
     )
-    other = Explanation(file="other.log", lines=1, causes=(find(20),), unknown_count=0)
-    none = Explanation(file="good.log", lines=2, unknown=(Unknown(1, "odd"),), unknown_count=1)
+    with_cause = Explanation(file="other.log", lines=1, causes=(find(20),), unknown_count=0)
+    with_unknown = Explanation(
+        file="good.log", lines=2, unknown=(Unknown(1, "odd"),), unknown_count=1
+    )
     text = "".join(
         [
-            *map(render, (one, other, none)),
-            *(f"{note.title}: {note.message}\n" for note in annotate([one, none, other])),
+            *map(render, (with_causes, with_cause, with_unknown)),
+            *(
+                f"{note.title}: {note.message}\n"
+                for note in annotate([with_causes, with_unknown, with_cause])
+            ),
         ]
     )
-    assert {note.level for note in annotate([one, other])} == {Level.ERROR}
+    assert {note.level for note in annotate([with_causes, with_cause])} == {Level.ERROR}
     check_snapshot(Path(__file__).parent / "snapshots" / "explanation.txt", text)
 
 
@@ -370,17 +384,17 @@ def test_a_text_or_number_belongs_to_the_layer_that_wrote_it(line: str, cause: s
 def test_the_operator_is_shown_wherever_the_log_names_it(
     lines: tuple[str, ...], operators: list[str]
 ) -> None:
-    told = say(*lines)
-    named = told.operators_of(told.causes[0])
+    explanation = say(*lines)
+    named = explanation.operators_of(explanation.causes[0])
     assert [operator.name for operator in named] == operators
     for operator in named:
         assert lines[operator.line - 1].find(operator.name) >= 0
-        assert f"names   {operator.name} (line {operator.line}" in render(told)
+        assert f"names   {operator.name} (line {operator.line}" in render(explanation)
 
 
 def test_a_pass_that_failed_is_named() -> None:
-    told = say("Exception: An error occurred when running the 'LayoutTransform' pass after")
-    assert "LayoutTransform" in told.causes[0].headline
+    explanation = say("Exception: An error occurred when running the 'LayoutTransform' pass after")
+    assert "LayoutTransform" in explanation.causes[0].headline
 
 
 @pytest.mark.parametrize(

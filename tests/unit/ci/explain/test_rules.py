@@ -40,9 +40,14 @@ def make_rule(**changes: object) -> Rule:
 
 
 def find_all(text: str, rules: Sequence[Rule]) -> dict[str, Finding]:
-    told = explain_text(text, rules)
-    every = (*told.causes, *told.consequences, *told.notes, *told.harmless)
-    return {one.rule: one for one in every}
+    explanation = explain_text(text, rules)
+    findings = (
+        *explanation.causes,
+        *explanation.consequences,
+        *explanation.notes,
+        *explanation.harmless,
+    )
+    return {finding.rule: finding for finding in findings}
 
 
 def is_matched(rule: Rule, line: str) -> bool:
@@ -56,25 +61,27 @@ def test_a_rule_matches_its_line_alone_and_names_what_is_known(rule: Rule) -> No
     assert not is_matched(rule, rule.rejects)
     assert rule.id in NEAR, "add a line to near.toml that is near, but must not match"
     assert not is_matched(rule, NEAR[rule.id])
-    found = find_all(rule.matches, RULES).get(rule.id)
-    assert found, "another rule has its line"
-    assert re.fullmatch(r"QNN1\d\d\d", found.id)
-    for headline in (found.headline, *(place.headline for place in rule.places.values())):
+    finding = find_all(rule.matches, RULES).get(rule.id)
+    assert finding, "another rule has its line"
+    assert re.fullmatch(r"QNN1\d\d\d", finding.id)
+    for headline in (finding.headline, *(place.headline for place in rule.places.values())):
         assert len(headline) <= HEADLINE_CHARS
         assert "{" not in headline or not rule.family
-    assert all(remedy.text for remedy in found.remedies)
+    assert all(remedy.text for remedy in finding.remedies)
     assert rule.source
-    assert all(one == "experiment" or one.startswith("https://") for one in rule.source)
+    assert all(source == "experiment" or source.startswith("https://") for source in rule.source)
     assert rule.is_seen or "experiment" not in rule.source or rule.role is not Role.CAUSE
     assert not rule.proof or Path(rule.proof).exists()
     if rule.area in (Area.LOADING, Area.RUNNING, Area.DEVICE, Area.ONNX):
-        every = find_all(f"{LOGCAT}{rule.matches}", RULES)
-        for one in every.values() if rule.id not in ONLY_PYTHON else ():
-            assert one.place is not Place.APP or not NOT_IN_AN_APP.search(one.fix)
+        in_logcat = find_all(f"{LOGCAT}{rule.matches}", RULES)
+        for finding_in_app in in_logcat.values() if rule.id not in ONLY_PYTHON else ():
+            assert finding_in_app.place is not Place.APP or not NOT_IN_AN_APP.search(
+                finding_in_app.fix
+            )
 
 
 @pytest.mark.parametrize(
-    ("name", "line", "code", "other"),
+    ("name", "line", "code", "expected_other"),
     [
         ("datatype", "have mismatching datatypes. 0x232 != 0x216.", "float32", "float16"),
         ("datatype", "expected datatype 0x508 but got 0x32", "bool", "int32"),
@@ -104,12 +111,12 @@ def test_a_rule_matches_its_line_alone_and_names_what_is_known(rule: Rule) -> No
     ],
 )
 def test_a_number_in_a_log_is_named_by_its_error_code_family(
-    name: str, line: str, code: str, other: str
+    name: str, line: str, code: str, expected_other: str
 ) -> None:
-    found = read_families()[name].find(line) or {}
-    assert code in found.get("code", "")
-    assert other in found.get("other", "")
-    assert bool(found) == bool(code)
+    named = read_families()[name].find(line) or {}
+    assert code in named.get("code", "")
+    assert expected_other in named.get("other", "")
+    assert bool(named) == bool(code)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +130,7 @@ def test_a_number_in_a_log_is_named_by_its_error_code_family(
     ],
 )
 def test_a_code_matches_in_every_spelling(code: int, line: str) -> None:
-    rule = next(one for one in RULES if one.code == code)
+    rule = next(coded for coded in RULES if coded.code == code)
     assert is_matched(rule, line)
 
 
@@ -141,7 +148,7 @@ def test_a_code_matches_in_every_spelling(code: int, line: str) -> None:
     ],
 )
 def test_a_longer_or_unrelated_number_does_not_match_an_error_code(line: str) -> None:
-    assert not is_matched(next(one for one in RULES if one.code == 5005), line)
+    assert not is_matched(next(coded for coded in RULES if coded.code == 5005), line)
 
 
 @pytest.mark.parametrize(
@@ -191,8 +198,8 @@ def test_rules_that_contradict_each_other_are_refused(
 
 @pytest.mark.parametrize("naming", read_namings(), ids=lambda naming: naming.name)
 def test_each_kind_of_naming_line_has_its_name_and_a_near_line_has_none(naming: Naming) -> None:
-    found = re.search(naming.pattern, naming.matches)
-    assert found is not None
-    assert found["name"] == naming.name
+    match = re.search(naming.pattern, naming.matches)
+    assert match is not None
+    assert match["name"] == naming.name
     assert any(text in naming.matches.lower().encode() for text in naming.literals)
     assert re.search(naming.pattern, naming.rejects) is None

@@ -49,8 +49,8 @@ def test_explain_exits_with_1_for_a_cause_and_0_for_a_clean_log(
 
 def test_explain_describes_a_finding_by_its_id(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "QNN1608", "QNN1003"]) == 0
-    told = capsys.readouterr().out
-    assert all(one in told for one in ("AEE_EUNABLETOLOAD", "(app) pack", "QNN1003 no-space"))
+    printed = capsys.readouterr().out
+    assert all(part in printed for part in ("AEE_EUNABLETOLOAD", "(app) pack", "QNN1003 no-space"))
     assert main(["explain", "QNN999"]) == 2
     capsys.readouterr()
     assert main(["explain", "--json", "QNN1608"]) == 0
@@ -98,9 +98,9 @@ def test_explain_exits_with_2_for_an_unreadable_log_and_says_why(
 
 
 def zip_of(log: bytes) -> bytes:
-    with zipfile.ZipFile(whole := io.BytesIO(), "w") as file:
+    with zipfile.ZipFile(archive := io.BytesIO(), "w") as file:
         file.writestr("build.txt", log)
-    return whole.getvalue()
+    return archive.getvalue()
 
 
 @pytest.mark.parametrize("pack", [zip_of, gzip.compress, lzma.compress, bz2.compress])
@@ -152,19 +152,21 @@ def test_workflow_commands_in_a_log_are_not_repeated_as_commands(
     assert len(lines) == 1
     assert lines[0].startswith("::error title=explain%3A QNN1003 no-space::")
     assert main(["explain", str(log)]) == 1
-    assert not any(one.lstrip().startswith("::") for one in capsys.readouterr().out.splitlines())
+    assert not any(line.lstrip().startswith("::") for line in capsys.readouterr().out.splitlines())
 
 
-def test_json_fits_its_schema(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_json_of_explain_fits_its_schema(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     log = tmp_path / "x.log"
     log.write_text(
         f"{SPACE}BadZipFile: no\nfrob: error\nexpected magic number: 0x5678abcd but get: 1\n"
     )
     assert main(["explain", str(log), "--json"]) == 1
-    told = json.loads(capsys.readouterr().out)
-    jsonschema.validate(told, json.loads(SCHEMA.read_text()))
-    assert told["logs"][0]["consequences"][0]["consequence_of"] == "no-space"
-    assert told["logs"][0]["unknown"] == [{"line": 3, "text": "frob: error"}]
+    document = json.loads(capsys.readouterr().out)
+    jsonschema.validate(document, json.loads(SCHEMA.read_text()))
+    assert document["logs"][0]["consequences"][0]["consequence_of"] == "no-space"
+    assert document["logs"][0]["unknown"] == [{"line": 3, "text": "frob: error"}]
 
 
 def test_advice_rows_of_a_users_policy_apply_and_slow_patterns_are_refused(
@@ -177,27 +179,27 @@ def test_advice_rows_of_a_users_policy_apply_and_slow_patterns_are_refused(
     assert main(["explain", str(log)]) == 0
     assert main(["explain", str(log), "--policy", str(policy)]) == 1
     log.write_text(f"{SPACE}the frob is loose\n")
-    for pattern, found in (("frob is", ["no-space", "policy-1"]), ("No space", ["policy-1"])):
+    for pattern, rules in (("frob is", ["no-space", "policy-1"]), ("No space", ["policy-1"])):
         policy.write_text(f'extends = "default"\n{rows.replace("frob is", pattern)}')
         capsys.readouterr()
         assert main(["explain", str(log), "--policy", str(policy), "--json"]) == 1
         causes = json.loads(capsys.readouterr().out)["logs"][0]["causes"]
-        assert [cause["rule"] for cause in causes] == found  # a team's row comes before ours
+        assert [cause["rule"] for cause in causes] == rules  # a team's row comes before ours
     policy.write_text(f'extends = "default"\n{rows.replace("frob is", "(f+)+ is")}')
     assert main(["explain", str(log), "--policy", str(policy)]) == 2
 
 
 def test_an_error_without_a_fix_gets_the_fix_of_the_matching_rule() -> None:
-    own = "python -m ci fetch: libcxx could not be fetched\n  fix: try again\n"
-    assert advise(own) == ""
+    our_error = "python -m ci fetch: libcxx could not be fetched\n  fix: try again\n"
+    assert advise(our_error) == ""
     missing = "net.py raised ModuleNotFoundError: No module named 'timm'\n"
     assert advise(missing) != ""
     assert advise(f"{missing}  fix: install timm\n") == ""
     assert advise("frobnicator failed") == ""
-    assert "cache info" in advise(own + SPACE)
-    known = find_known(SPACE, read_rules())
-    assert known is not None
-    assert advise(SPACE) == f"{known.fix} ({known.cause})"
+    assert "cache info" in advise(our_error + SPACE)
+    rule = find_known(SPACE, read_rules())
+    assert rule is not None
+    assert advise(SPACE) == f"{rule.fix} ({rule.cause})"
     assert explain_error("git exited with 128\nfatal: unable to access 'https://x/': no") != ""
 
 
