@@ -12,6 +12,8 @@ HELP = {
     "verify": "hash the files in the store again; --repair restores those that differ",
     "list": "list artifacts, profiles and the content of the store",
     "lock": "show as a diff how an artifact's lock would change; --write changes it",
+    "lock-skels": "show as a diff which genuine skels (QNN's DSP libraries) in wheels are not"
+    " listed yet; --write adds them to manifests/policies/skels.toml",
     "update": "show as a diff what would change if another version were pinned; --write pins it",
     "gc": "remove leftovers from the store, and trees that no profile needs and no process uses",
     "cache": "show the size of each cache, or remove caches",

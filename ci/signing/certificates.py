@@ -12,18 +12,19 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from ci.report.text import name_some
 from ci.signing.mbn import MalformedError
+from provisioning.elf.catalog import is_issued_by
 
 # Enough for a leaf, its authorities, and the roots that a device may choose from.
 MAX_CERTIFICATES = 20
 UNREADABLE = (
-    *(ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError),
-    *(UnsupportedAlgorithm, x509.InvalidVersion, x509.UnsupportedGeneralNameType),
+    *(ValueError, TypeError, UnsupportedAlgorithm),
+    *(x509.InvalidVersion, x509.UnsupportedGeneralNameType),
 )
 WEAK_RSA_BITS = 2048
 SHOWN = 2
@@ -65,11 +66,7 @@ class Certificate:
 
     def is_issued_by(self, issuer: Certificate) -> bool:
         """Return whether ``issuer`` signed this certificate."""
-        try:
-            self.parsed.verify_directly_issued_by(issuer.parsed)
-        except (InvalidSignature, *UNREADABLE):
-            return False
-        return True
+        return is_issued_by(self.parsed, issuer.parsed)
 
     def describe(self) -> str:
         """Return the subject, the key and the dates of validity on one line."""

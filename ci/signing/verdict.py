@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ci.report.filled import fill_text
 from ci.signing.masking import Masker
+from provisioning.elf.facts import Genuine, Proof
 
 if TYPE_CHECKING:
     from ci.signing.certificates import Certificate
@@ -32,12 +33,15 @@ class Scheme(str, Enum):
 
 
 class Verdict(str, Enum):
-    """The conclusion about a file."""
+    """The conclusion about a file. GENUINE is for an unsigned file whose hash is in a catalog or in
+    the list of genuine skels.
+    """
 
     PROVEN = "proven"
     ENCRYPTED = "signed and encrypted"
     UNRECOGNISED = "signature not recognised"
     UNSIGNED = "unsigned"
+    GENUINE = "genuine"
     INVALID = "invalid"
 
 
@@ -62,6 +66,7 @@ class Kind(str, Enum):
     HEADER = "MBN header"
     SIGNATURE = "signature"
     CHAIN = "certificate chain"
+    CATALOG = "catalog"
 
 
 @dataclass(frozen=True)
@@ -77,7 +82,9 @@ class Verification:
     """The findings about one file. ``uncovered`` are the ranges of the file that no hash covers,
     and ``signature_ranges`` are the ranges of its signatures.
 
-    ``hexagon_version`` is 0 if the file is not for Hexagon.
+    ``hexagon_version`` is 0 if the file is not for Hexagon. For an unsigned library, ``proof`` is
+    what the catalogs next to it, or the list of genuine skels, prove about it. ``build`` is the QNN
+    version that an unsigned library contains.
     """
 
     size: int
@@ -93,6 +100,8 @@ class Verification:
     signers: list[SignedBy] = field(default_factory=list)
     uncovered: list[tuple[int, int]] = field(default_factory=list)
     signature_ranges: list[tuple[int, int]] = field(default_factory=list)
+    proof: Proof | None = None
+    build: str = ""
 
     def add(self, kind: Kind, *texts: str) -> None:
         """Add a fault of this kind for each of ``texts``."""
@@ -110,7 +119,8 @@ class Verification:
         if self.faults:
             return Verdict.INVALID
         if not self.signed:
-            return Verdict.UNSIGNED
+            is_genuine = self.proof and self.proof.outcome is Genuine.GENUINE
+            return Verdict.GENUINE if is_genuine else Verdict.UNSIGNED
         if self.encrypted:
             return Verdict.ENCRYPTED
         if any(signer.scheme is Scheme.UNKNOWN for signer in self.signers):
@@ -131,6 +141,7 @@ class Verification:
             "hash_algorithm": self.algorithm,
             "hashed_segments": self.hashed_segments,
             "signers": [_describe_signer(signer) for signer in self.signers],
+            "catalog": _describe_proof(self.proof, self.build) if self.proof else None,
             "uncovered_ranges": self.uncovered,
             "signature_ranges": self.signature_ranges,
             "not_judged": list(NOT_JUDGED) if self.signed else [],
@@ -145,6 +156,16 @@ def render_reports(reports: Mapping[Path, Verification]) -> str:
     name = "signing/templates/reports.txt.j2"
     not_judged = NOT_JUDGED if any(report.signed for report in reports.values()) else ()
     return fill_text(name, reports=reports, mask=Masker(), not_judged=not_judged)
+
+
+def _describe_proof(proof: Proof, build: str) -> dict[str, Any]:
+    return {
+        "outcome": proof.outcome.value,
+        "file": proof.catalog,
+        "why": proof.why,
+        "signed": proof.signed.isoformat() if proof.signed else None,
+        "qnn_build": build or None,
+    }
 
 
 def _describe_signer(signer: SignedBy) -> dict[str, Any]:

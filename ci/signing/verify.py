@@ -48,7 +48,9 @@ from ci.signing.mbn import (
 )
 from ci.signing.verdict import Kind, Scheme, SignedBy, Verification
 from provisioning.documents import read_user_file
-from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, PT_LOAD, PT_NULL, name_machine
+from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, PT_LOAD, PT_NULL, Genuine, name_machine
+from provisioning.elf.qnn_build import find_qnn_build
+from provisioning.manifest.catalogs import prove_skel
 
 INNER_PAD, OUTER_PAD = 0x3636363636363636, 0x5C5C5C5C5C5C5C5C
 # DER of DigestInfo up to the digest, https://www.rfc-editor.org/rfc/rfc8017#section-9.2
@@ -183,12 +185,20 @@ def verify_file(
     """Verify the file ``path``, and compare it with the unsigned library ``original`` if that is
     given.
 
+    An unsigned library is looked up in the catalogs next to it and in the list of genuine skels.
     For ``at``, see ``verify_bytes``. Raises UsageError if a file cannot be read.
     """
     serial = read_serial(path.name)
     before = memoryview(read_user_file(original, "the library")) if original else None
     data = memoryview(read_user_file(path, "the library"))
-    return verify_bytes(data, before, serial=serial, at=at)
+    report = verify_bytes(data, before, serial=serial, at=at)
+    if not report.signed:
+        build = find_qnn_build(path)
+        report.build = build.text if build else ""
+        report.proof = prove_skel(path, build, at)
+        if report.proof and report.proof.outcome is Genuine.FORGED:
+            report.add(Kind.CATALOG, f"{report.proof.catalog} proves nothing: {report.proof.why}")
+    return report
 
 
 def verify_bytes(

@@ -16,7 +16,8 @@ from provisioning.errors import ExitCode, UsageError
 
 ACCEPTED = {
     "signed": {Verdict.PROVEN},
-    "unsigned": {Verdict.UNSIGNED},
+    "unsigned": {Verdict.UNSIGNED, Verdict.GENUINE},
+    "genuine": {Verdict.GENUINE},
 }
 
 
@@ -27,7 +28,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         " loadable segment must have the same bytes"
     )
     parser.add_argument("--input", type=user_path, metavar="PATH", help=text)
-    text = "what every library must be; default: %(default)s"
+    text = (
+        "what every library must be; genuine means unsigned, but listed in a catalog next to it or"
+        " among the genuine skels; default: %(default)s"
+    )
     parser.add_argument("--expect", choices=sorted(ACCEPTED), default="signed", help=text)
     text = "accept a signature that no known scheme can verify, even though it may be wrong"
     parser.add_argument("--accept-unrecognised", **FLAG, help=text)

@@ -21,15 +21,17 @@ from provisioning.artifacts.lockfile import Lock, machine_lock_path
 from provisioning.artifacts.sources import ArtifactRequest, FillJob, load_source
 from provisioning.console.caller import read_date
 from provisioning.console.progress import Progress
-from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, EM_X86_64, ElfError, name_machine
+from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, EM_X86_64, ElfError, Genuine, name_machine
 from provisioning.elf.qnn_build import find_qnn_build
 from provisioning.errors import IntegrityError
 from provisioning.fetch.transfer import redact_url
 from provisioning.files import hash_file
+from provisioning.manifest.catalogs import prove_skel
 from provisioning.manifest.releases import FileRelease, ZigRelease
 from provisioning.store.store import Key, Store
 from provisioning.store.tree import TreeEntry, encode_record
 
+SKELS = "libQnnHtpV*Skel.so"
 MACHINES = (
     (re.compile(r"(^|/)(lib|bin)/x86_64-linux"), EM_X86_64),
     (re.compile(r"(^|/)(lib|bin)/aarch64-"), EM_AARCH64),
@@ -91,7 +93,8 @@ def _unpack_whole(
         try:
             entries = load_source(release.source).fill(FillJob(full_request, root, store, progress))
             counted = _count_files(release, entries)
-            evidence = (counted, *check_version(request, root), *check_machines(root))
+            checked = (*check_version(request, root), *check_machines(root))
+            evidence = (counted, *checked, *prove_skels(request, root))
         except IntegrityError:
             if not release.sha256:
                 download.unlink(missing_ok=True)
@@ -189,8 +192,49 @@ def check_machines(root: Path) -> list[str]:
     )
 
 
+def prove_skels(request: ArtifactRequest, root: Path) -> list[str]:
+    """Return lines that state which skels (libraries for the Hexagon DSP) of a QNN SDK are proven
+    genuine, and what remains unproven. Returns [] if the artifact has no skels.
+
+    The proof is a catalog (a file signed by Microsoft, next to the skel) or the project's list of
+    genuine skels. Raises IntegrityError if a skel differs from the listed one, if a catalog is
+    forged, or if a library and a proven skel are from different builds.
+    """
+    skels = sorted(path for path in root.rglob(SKELS) if not path.is_symlink())
+    if not skels:
+        return []
+    evidence, proven_build = [], None
+    for path in skels:
+        build = find_qnn_build(path)
+        proof = prove_skel(path, build)
+        if proof and proof.outcome is not Genuine.GENUINE:
+            raise contradiction(request, f"{path.relative_to(root)} is {proof.describe()}")
+        if proof:
+            proven_build = build
+            evidence.append(f"{path.name} is {proof.describe()}")
+    if not (proven_build and proven_build.version):
+        return [*evidence, "nothing proves the QNN build: no library is verified"]
+    same_build = without_build = 0
+    for path in sorted(path for path in root.rglob("lib*.so") if not path.is_symlink()):
+        build = find_qnn_build(path)
+        if build is None:
+            without_build += 1
+        elif build.agrees_with(proven_build):
+            same_build += 1
+        else:
+            relative = path.relative_to(root)
+            raise contradiction(request, f"{relative} is from {build.text}, unlike the proven skel")
+    return [
+        *evidence,
+        f"{same_build} libraries contain the same build ID as a proven skel, {proven_build.text}",
+        f"unproven: all other files, and the build of {without_build} libraries without a build ID",
+    ]
+
+
 def contradiction(request: ArtifactRequest, why: str) -> IntegrityError:
-    """Return the error for an archive with content that contradicts the manifest."""
+    """Return the error for an archive with content that contradicts the manifest, the list of
+    genuine skels, or other files in the archive.
+    """
     return IntegrityError(
         f"{request.label} contradicts its manifest or itself, so it cannot be trusted",
         why=why,

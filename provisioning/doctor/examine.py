@@ -47,6 +47,7 @@ from provisioning.doctor.fitness import Fitness
 from provisioning.doctor.policies import read_doctor_policy, read_elf_policies
 from provisioning.doctor.registry import ENVIRONMENT, Case, Finding, Severity, Subjects, read_rows
 from provisioning.doctor.survey.environment import SurveyRequest, survey_environment
+from provisioning.elf.facts import Genuine
 from provisioning.errors import ManifestError, UnfitError
 from provisioning.manifest.pairs import read_pairs
 from provisioning.manifest.reader import read_profile, read_profiles, read_toolchain, suggest_near
@@ -240,11 +241,17 @@ def summarize(facts: EnvironmentFacts) -> dict[str, Any]:
     """Return facts as JSON types, with a summary instead of each tree of files."""
     trees = {}
     for name, tree in facts.trees.items():
+        proven = [
+            file.relative
+            for file in tree.files
+            if file.proof and file.proof.outcome is Genuine.GENUINE
+        ]
         trees[name] = {
             "root": tree.root,
             "files": len(tree.files),
             "bytes": tree.size_bytes,
             "builds": sorted({file.build.text for file in tree.files if file.build}),
+            "genuine": sorted(proven),
         }
     summary = {
         "host": facts.host,

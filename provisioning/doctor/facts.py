@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from provisioning.elf.facts import EM_QDSP6, Defect, ElfFacts
+from provisioning.elf.facts import EM_QDSP6, Defect, ElfFacts, Proof
 from provisioning.elf.programs import Target
 from provisioning.elf.qnn_build import QnnBuild
 
@@ -56,6 +56,7 @@ class FileFacts:
     cannot be read. ``defect`` is the fault of a file that cannot be read or loaded, and
     ``defect_why`` has the details.
 
+    ``proof`` is what catalogs, or the list of genuine skels, prove about an unsigned DSP library.
     ``targets`` are the SoCs that a lowered program was compiled for; ``misplaced`` is the reason
     why its segments cannot be mapped.
     """
@@ -67,6 +68,7 @@ class FileFacts:
     build: QnnBuild | None = None
     defect: Defect | None = None
     defect_why: str = ""
+    proof: Proof | None = None
     targets: tuple[Target, ...] = ()
     misplaced: str = ""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
@@ -133,6 +134,37 @@ class Checksum(NamedTuple):
                 f"its checksum (SWIV) {self.stored:08x} matches the library before it was stripped"
             )
         return f"its checksum (SWIV) is {self.stored:08x}, but its content has {self.computed:08x}"
+
+
+class Genuine(str, Enum):
+    """The possible results of comparing a file with a catalog or the list of genuine skels."""
+
+    GENUINE = "genuine"
+    NOT_COVERED = "not covered"
+    FORGED = "forged"
+
+
+class Proof(NamedTuple):
+    """What a catalog, or the list of genuine skels, proves about a file. ``catalog`` is the name of
+    the catalog or list, ``why`` the reason if the file is not genuine, and ``signed`` the time of
+    the catalog's signature.
+
+    ``listed`` is the SHA-256 that is listed for a file of this name, '' if none is.
+    """
+
+    outcome: Genuine
+    catalog: str
+    why: str = ""
+    signed: datetime | None = None
+    listed: str = ""
+
+    def describe(self) -> str:
+        """Return the proof as text."""
+        if self.outcome is Genuine.GENUINE:
+            date = f", signed on {self.signed:%Y-%m-%d}" if self.signed else ""
+            return f"genuine according to {self.catalog}{date}"
+        by = " by" if self.outcome is Genuine.NOT_COVERED else ","
+        return f"{self.outcome.value}{by} {self.catalog}: {self.why}"
 
 
 class AndroidNote(NamedTuple):

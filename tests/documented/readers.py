@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import zipfile
 from pathlib import Path
 from typing import get_type_hints
 
@@ -317,6 +318,15 @@ def second_ndk(place: Place) -> None:
 def sdk_archive(place: Place) -> None:
     """An archive in the shape of Qualcomm's."""
     toolchains.make_sdk(place.home / "v2.37.0.250724.zip", "2.37.0.250724")
+
+
+def skel_wheel(place: Place) -> None:
+    """A wheel with a skel whose build is not listed."""
+    name = "libQnnHtpV75Skel.so"
+    data = bytearray(elf_edits.named(LIBRARIES / "libplaceholder_for_hexagon.so", name))
+    elf_edits.set_build(PLACEHOLDER_BUILD, "v2.11.40.230710101010")(data)
+    with zipfile.ZipFile(place.home / "qnn.whl", "w") as wheel:
+        wheel.writestr(f"qnn/{name}", bytes(data))
 
 
 def two_build_systems(place: Place) -> None:

@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import ci.__main__
+import provisioning.__main__
 from ci.device.bundle import Bundle
 from ci.gate.schema import Plan
 from ci.report.evidence import Statement
@@ -26,7 +27,7 @@ from provisioning.manifest.reader import manifests_root
 from tests.stand_ins.documents import encode_sample
 
 ELF = Path(__file__).parents[1] / "artifacts" / "elf" / "libhexagon.so"
-
+MAINS = ci.__main__.main, provisioning.__main__.main
 CODES = {0, 1, 2, 3, 4, 130}  # 130: a report of a run that was cut short
 # What takes the place of a value, in JSON and in TOML.
 ODD = (
@@ -72,6 +73,7 @@ ROWS = (
     of_manifest("locks/qnn-runtime-2.49.40.json", "fetch qnn-runtime --offline"),
     of_manifest("socs.toml", "test-emulator --soc SM8650 --list"),
     of_manifest("pairs.toml", "doctor emulator"),
+    of_manifest("policies/skels.toml", f"lock-skels {ELF}"),
     of_manifest("policies/errors.toml", f"explain {__file__}"),
     of_manifest("policies/doctor.toml", "doctor emulator"),
 )
@@ -141,7 +143,8 @@ def call(argv: list[str]) -> tuple[int, str, float]:
             member.cache_clear()
     out, began = io.StringIO(), time.monotonic()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
-        code = ci.__main__.main(argv)
+        main = MAINS[argv[0] == "lock-skels"]
+        code = main(argv)
     return code, out.getvalue()[-2000:], time.monotonic() - began
 
 

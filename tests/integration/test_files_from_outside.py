@@ -27,6 +27,7 @@ COMMANDS = (
     "gate {} --needs {file} --results {dir}",
     "gate {file} --needs {} --results {dir}",
     "verify-signature {}",
+    "lock-skels {}",
     "parity --source {}",
     "test-emulator --policy {}",
     "test-emulator --plan {}",

@@ -17,7 +17,7 @@ from ci.inspect.app_checks import APPS, PAIRINGS
 from provisioning.doctor.examine import SUBJECTS
 from provisioning.doctor.registry import Check, read_rows
 
-DROPPED = {"QNN224", "QNN318", "QNN319", "QNN853", "QNN865", "QNN866", "QNN868", "QNN869", "QNN871"}
+DROPPED = {"QNN224", "QNN853", "QNN865", "QNN866", "QNN868", "QNN869", "QNN871"}
 OF_APPS = sorted([*APPS.checks, *PAIRINGS.checks], key=lambda check: check.id)
 OF_DOCTOR = [check for subjects in SUBJECTS for check in subjects.checks]
 CHECKS = sorted([*OF_DOCTOR, *OF_APPS], key=lambda check: check.id)

@@ -13,9 +13,10 @@ from functools import partial
 from itertools import takewhile
 from typing import NamedTuple
 
+from provisioning.doctor.checks.elf import FIRST_CHECKSUM
 from provisioning.doctor.facts import STAGING, FileFacts, QnnName, TreeFacts
 from provisioning.doctor.registry import Case, Seen, Subjects, seen
-from provisioning.elf.facts import EM_QDSP6
+from provisioning.elf.facts import EM_QDSP6, Genuine
 from provisioning.elf.qnn_build import PARTIAL_NAMES, QnnBuild
 from provisioning.versions import is_older, is_same
 
@@ -222,7 +223,37 @@ FAMILIES.each(
         for file, version, flags, directory in _skels(family)
         if directory == flags != version  # QNN214 reports other files in the wrong directory
     ),
+    QNN318=lambda family: (
+        seen(file.name, file.path, catalog=catalog, reason=reason)
+        for file, catalog, reason in _refuted(family, Genuine.FORGED)
+    ),
+    QNN319=lambda family: (
+        seen(file.name, file.path, catalog=catalog, reason=reason)
+        for file, catalog, reason in _refuted(family, Genuine.NOT_COVERED)
+        if not _is_reported(file)
+    ),
 )
+
+
+def _refuted(family: Family, outcome: Genuine) -> Iterator[tuple[FileFacts, str, str]]:
+    """Yield the files for which a catalog, or the list of genuine skels, has this outcome, with its
+    name and the reason.
+    """
+    for file in family.files:
+        if file.proof and file.proof.outcome is outcome:
+            yield file, file.proof.catalog, file.proof.why
+
+
+def _is_reported(file: FileFacts) -> bool:
+    """Return whether another check reports a change of the skel: QNN230, QNN231 or QNN236 because
+    of its checksum, or QNN214, QNN305 or QNN306 because of its Hexagon version.
+    """
+    elf = file.elf
+    if elf is None or file.qnn_name.hexagon != f"{elf.hexagon_version:x}":
+        return True  # libCalculator_skel.so has the same name for each version
+    if elf.checksum is None:
+        return bool(file.version) and not is_older(file.version, FIRST_CHECKSUM)
+    return elf.checksum.is_wrong
 
 
 @FAMILIES.check("QNN306")

@@ -15,7 +15,15 @@ from typing import NamedTuple
 from provisioning.doctor.facts import parse_qnn_name
 from provisioning.doctor.fitness import ElfPolicy
 from provisioning.doctor.registry import Finding, Seen, Subjects, seen
-from provisioning.elf.facts import EM_QDSP6, MACHINE_NAMES, Checksum, Defect, ElfError, ElfFacts
+from provisioning.elf.facts import (
+    EM_QDSP6,
+    MACHINE_NAMES,
+    Checksum,
+    Defect,
+    ElfError,
+    ElfFacts,
+    Proof,
+)
 from provisioning.elf.qnn_build import QnnBuild
 from provisioning.versions import is_older, parse_version
 
@@ -32,9 +40,10 @@ class Placed(NamedTuple):
     """A file and the requirements of its directory.
 
     ``depth`` is the number of parent directories that belong to its tree. ``build`` is its QNN
-    build, None if unknown. ``missing`` are the missing libraries that the files next to it need;
-    None if those files are not checked. ``knows_level`` is false if the policy's API level is a
-    default, because the level of the app that loads the file is unknown.
+    build, and ``proof`` is what catalogs or the list of genuine skels prove about it; each is None
+    if unknown. ``missing`` are the missing libraries that the files next to it need; None if those
+    files are not checked. ``knows_level`` is false if the policy's API level is a default, because
+    the level of the app that loads the file is unknown.
     """
 
     elf: ElfFacts
@@ -43,6 +52,7 @@ class Placed(NamedTuple):
     build: QnnBuild | None = None
     missing: Collection[str] | None = None
     knows_level: bool = True
+    proof: Proof | None = None
 
     @property
     def is_newer_level(self) -> bool:
@@ -63,8 +73,14 @@ class Placed(NamedTuple):
 
     @property
     def damage(self) -> str:
-        """How the content differs from the checksum."""
-        return self.wrong_checksum.describe() if self.wrong_checksum else ""
+        """How the content differs from the checksum, and the SHA-256 of the genuine file if it is
+        known.
+        """
+        text = self.wrong_checksum.describe() if self.wrong_checksum else ""
+        if self.proof and self.proof.listed:
+            listed, catalog = self.proof.listed, self.proof.catalog
+            text += f"; the genuine one has SHA-256 {listed}, according to {catalog}"
+        return text
 
     @property
     def version_without_checksum(self) -> str:

@@ -131,6 +131,7 @@ def judge_group(group: Group) -> Iterator[Finding]:
                 file.build,
                 missing_names,
                 group.knows_level,
+                file.proof,
             )
             findings = judge(Placed(*place))
             yield from findings

@@ -9,11 +9,15 @@ import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from provisioning.doctor.facts import FileFacts, TreeFacts
 from provisioning.documents import open_regular, read_text
-from provisioning.elf.facts import Defect, ElfError
+from provisioning.elf.facts import EM_QDSP6, Defect, ElfError, ElfFacts, Proof
 from provisioning.errors import UnfitError
+
+if TYPE_CHECKING:
+    from provisioning.elf.qnn_build import QnnBuild
 
 LIBRARY = re.compile(r"\.so(\.[0-9]+)*$")  # excludes libQnnHtp.so.md5
 LOADABLE = {2, 3}  # ET_EXEC, ET_DYN
@@ -143,10 +147,24 @@ def read_file(relative: str, path: Path) -> FileFacts:
             why = "it has no program headers"
             return FileFacts(relative, path, elf.size_bytes, defect=Defect.CORRUPT, defect_why=why)
         build = find_qnn_build(path, elf.rodata)
-        return FileFacts(relative, path, elf.size_bytes, elf, build)
+        proof = _prove(elf, build)
+        return FileFacts(relative, path, elf.size_bytes, elf, build, proof=proof)
     except ElfError as error:
         size_bytes = path.lstat().st_size if os.path.lexists(path) else 0
         return FileFacts(relative, path, size_bytes, defect=error.defect, defect_why=error.why)
+
+
+def _prove(elf: ElfFacts, build: QnnBuild | None) -> Proof | None:
+    """Return what catalogs, or the list of genuine skels, prove about an unsigned DSP library; None
+    for other files.
+    """
+    if elf.machine != EM_QDSP6 or any(head.is_hashes for head in elf.program_headers):
+        return None
+    from provisioning.manifest.catalogs import prove_skel
+
+    with suppress(OSError):
+        return prove_skel(elf.path, build)
+    return None
 
 
 def _walk(root: Path, relative: str, accepts: Accepts) -> Iterator[tuple[Path, os.stat_result]]:

@@ -1,8 +1,9 @@
-"""A verification as data, as text and as the exit code of ``verify-signature``."""
+"""A verification as data, as text and as the exit code of ``verify-signature``; catalogs."""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 from datetime import datetime, timezone
 from pathlib import Path
@@ -15,8 +16,14 @@ from ci.__main__ import main
 from ci.signing.mbn import parse_image
 from ci.signing.record import check_record
 from ci.signing.verdict import Kind, Scheme, SignedBy, Verdict, Verification, render_reports
+from ci.signing.verify import verify_file
+from provisioning.elf.facts import Genuine, Proof
 from provisioning.errors import ExitCode
+from provisioning.manifest import catalogs
+from provisioning.manifest.catalogs import KnownBuild
 from tests.build.signing import show
+from tests.stand_ins import elf_edits as elf
+from tests.stand_ins.catalogs import NOW, TRUST, YEAR, make_catalog
 from tests.stand_ins.elfsigner.certify import LEAF_NAME, ROOT_NAME, certify
 from tests.stand_ins.elfsigner.keys import make_key
 from tests.stand_ins.elfsigner.mbn_writer import Key, sign_elf
@@ -25,6 +32,13 @@ from tests.stand_ins.snapshots import check_snapshot
 
 ELF_FILES = Path(__file__).parents[3] / "artifacts" / "elf"
 SNAPSHOTS = Path(__file__).with_name("snapshots")
+SIGNED_ON = datetime(2026, 11, 20, tzinfo=timezone.utc)
+PROVEN = [
+    Verification(1, proof=Proof(Genuine.GENUINE, "a.cat")),
+    Verification(1, proof=Proof(Genuine.GENUINE, "a.cat", signed=SIGNED_ON), build="v2.49"),
+    Verification(1, proof=Proof(Genuine.NOT_COVERED, "a.cat", "no such name")),
+]
+NAME, CATALOG, BUILD = "libQnnHtpV73Skel.so", "libqnnhtpv73.cat", "v2.49.40.260810104044"
 
 
 @pytest.mark.parametrize(
@@ -59,6 +73,8 @@ def test_a_verification_reads_as_its_snapshot_as_data_and_text(key: Key, library
         "unsigned": render_reports({Path("a/b.so"): unsigned}),
         "several": render_reports(reports),
     }
+    for number, report in enumerate(PROVEN):
+        texts[f"catalog {number}"] = render_reports({Path("a.so"): report})
     chain = good.signers[0].chain
     dates = [
         date for certificate in chain for date in (certificate.not_before, certificate.not_after)
@@ -69,6 +85,74 @@ def test_a_verification_reads_as_its_snapshot_as_data_and_text(key: Key, library
     check_snapshot(SNAPSHOTS / "reports.txt", show(texts, hidden))
 
 
+# Unsigned skels that a catalog next to them proves
+
+
+@pytest.fixture
+def skel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(catalogs, "read_trust", lambda: TRUST)
+    monkeypatch.setattr(catalogs, "read_known", dict)
+    path = tmp_path / "skel" / NAME
+    path.parent.mkdir()
+    path.write_bytes(elf.named(ELF_FILES / "libplaceholder_for_hexagon.so", NAME))
+    path.with_name(CATALOG).write_bytes(make_catalog({NAME: path.read_bytes()}, stamped=NOW))
+    return path
+
+
+def judge(skel: Path, at: datetime | None = None) -> tuple[str, str | None]:
+    """The verdict of a skel, and what its catalog proves."""
+    data = verify_file(skel, at=at).as_data()
+    return data["verdict"], data["catalog"] and data["catalog"]["outcome"]
+
+
+def test_a_catalog_next_to_a_skel_proves_it(skel: Path) -> None:
+    catalog = skel.with_name(CATALOG)
+    report = verify_file(skel)
+    assert report.verdict is Verdict.GENUINE
+    assert report.as_data()["catalog"] == {
+        "outcome": "genuine",
+        "file": CATALOG,
+        "why": "",
+        "signed": "2026-06-01T00:00:00+00:00",
+        "qnn_build": BUILD,
+    }
+    good, whole = skel.read_bytes(), catalog.read_bytes()
+    skel.write_bytes(good + b"!")
+    assert judge(skel) == ("unsigned", "not covered")
+    skel.write_bytes(good)
+    catalog.write_bytes(whole[:-1])
+    forged = verify_file(skel)
+    assert forged.verdict is Verdict.INVALID
+    assert [fault.kind for fault in forged.faults] == [Kind.CATALOG]
+    assert forged.errors[0].startswith(f"{CATALOG} proves nothing: ")
+    catalog.write_bytes(make_catalog({NAME: good}))  # without a timestamp
+    assert judge(skel, NOW)[0] == "genuine"
+    assert judge(skel, NOW + 9 * YEAR)[0] == "invalid"
+    catalog.unlink()
+    assert judge(skel) == ("unsigned", None)
+
+
+def test_without_a_catalog_the_list_of_genuine_skels_is_asked(
+    skel: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = hashlib.sha256(skel.read_bytes()).hexdigest()
+    known = {BUILD: KnownBuild("some.whl", "0" * 64, {NAME: listed})}
+    monkeypatch.setattr(catalogs, "read_known", lambda: known)
+    skel.with_name(CATALOG).unlink()
+    report = verify_file(skel)
+    assert report.verdict is Verdict.GENUINE
+    assert "some.whl" in report.as_data()["catalog"]["file"]
+    skel.write_bytes(skel.read_bytes() + b"!")
+    assert judge(skel) == ("unsigned", "not covered")
+    assert listed in verify_file(skel).as_data()["catalog"]["why"]
+    assert judge(skel.rename(skel.with_name("libQnnHtpV75Skel.so"))) == ("unsigned", None)
+
+
+def test_a_signed_file_is_not_looked_up_in_catalogs(skel: Path, key: Key, library: bytes) -> None:
+    skel.write_bytes(sign_elf(library, key))
+    assert judge(skel) == ("proven", None)
+
+
 # The verb
 
 
@@ -77,12 +161,12 @@ def check(*words: object) -> ExitCode:
 
 
 def test_the_expected_kind_of_signature_decides_the_exit_code(
-    tmp_path: Path, key: Key, library: bytes
+    tmp_path: Path, skel: Path, key: Key, library: bytes
 ) -> None:
     authority = generate_private_key(SECP256R1())
     chain = certify(LEAF_NAME, Ed25519PrivateKey.generate(), ROOT_NAME, authority)
     chain += certify(ROOT_NAME, authority, ROOT_NAME, authority)
-    places = {}
+    places = {"genuine": skel}
     for name, data in {
         "signed": sign_elf(library, key),
         "expired": sign_elf(library, make_key(-1)),
@@ -98,9 +182,10 @@ def test_the_expected_kind_of_signature_decides_the_exit_code(
 
     assert passing() == ["signed", "expired"]
     assert passing("--expect", "signed") == ["signed", "expired"]
-    assert passing("--expect", "unsigned") == ["unsigned"]
+    assert passing("--expect", "unsigned") == ["genuine", "unsigned"]
+    assert passing("--expect", "genuine") == ["genuine"]
     assert passing("--accept-unrecognised") == ["signed", "expired", "unrecognised"]
-    assert passing("--accept-unrecognised", "--expect", "unsigned") == ["unsigned"]
+    assert passing("--accept-unrecognised", "--expect", "unsigned") == ["genuine", "unsigned"]
     now = datetime.now(timezone.utc)
     assert passing("--at", f"{now:%Y-%m-%dT%H:%M:%S}") == ["signed"]
 

@@ -12,14 +12,20 @@ import pytest
 from provisioning.artifacts.lockfile import Lock, machine_lock_path, read_lock
 from provisioning.artifacts.pins import plan_lock, plan_update
 from provisioning.artifacts.provision import provision_artifacts
-from provisioning.artifacts.trust import check_machines, check_version
+from provisioning.artifacts.trust import check_machines, check_version, prove_skels
+from provisioning.elf.facts import Genuine, Proof
+from provisioning.elf.qnn_build import QnnBuild
 from provisioning.errors import IntegrityError, UnfitError
 from provisioning.files import hash_file
+from provisioning.manifest import catalogs
+from provisioning.manifest.catalogs import KnownBuild
 from provisioning.store.store import TREE_FILE
 from provisioning.store.tree import parse_tree
 from provisioning.verbs.fetch import fill_mirror
 from tests.build.artifacts import FILES, Workspace, ask, of, pack_zip, write
+from tests.stand_ins import elf_edits as elf
 from tests.stand_ins import toolchains as made
+from tests.stand_ins.catalogs import NOW, TRUST, make_catalog
 from tests.stand_ins.provisioned import provision_one
 
 # -- licences -------------------------------------------------------------------------------------
@@ -271,3 +277,106 @@ def test_versions_in_libraries_are_compared_with_archives(sdk: Workspace, tmp_pa
     for name in ("libB.so", "libC.so", "sdk.yaml"):
         (root / name).unlink()
     assert check_version(request, root) == [f"1 libraries say {made.VERSION}175447"]
+
+
+# -- skels ----------------------------------------------------------------------------------------
+
+LIBRARIES = Path(__file__).parents[3] / "artifacts" / "elf"
+SKEL, CATALOG = "libQnnHtpV73Skel.so", "libqnnhtpv73.cat"
+SKEL_PATH = f"lib/hexagon-v73/unsigned/{SKEL}"
+OTHER_SKEL = "lib/hexagon-v75/unsigned/libQnnHtpV75Skel.so"
+BUILD, OTHER = "v2.49.40.260810104044", "v2.49.40.260810104045"
+PROVEN = f"{SKEL} is genuine according to {CATALOG}, signed on 2026-06-01"
+UNPROVEN = "nothing proves the QNN build: no library is verified"
+
+
+@pytest.fixture
+def qnn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A QNN SDK with two skels, a library for Android and one without a build ID."""
+    monkeypatch.delenv("QNN_CI_MANIFESTS", raising=False)
+    monkeypatch.setattr(catalogs, "read_trust", lambda: TRUST)
+    monkeypatch.setattr(catalogs, "read_known", dict)
+    root = tmp_path / "qnn"
+    for path, kind in (
+        (SKEL_PATH, "hexagon"),
+        (OTHER_SKEL, "hexagon"),
+        ("lib/aarch64-android/libQnnHtp.so", "android"),
+    ):
+        named = elf.named(LIBRARIES / f"libplaceholder_for_{kind}.so", Path(path).name)
+        write(root / path, named)
+    write(root / "lib/aarch64-android/libc++_shared.so", b"no build")
+    return root
+
+
+def add_catalog(qnn: Path, path: str = SKEL_PATH) -> Path:
+    data = make_catalog({Path(path).name: (qnn / path).read_bytes()}, stamped=NOW)
+    return write((qnn / path).with_name(CATALOG), data)
+
+
+def prove(qnn: Path) -> list[str]:
+    return prove_skels(ask("qnn-sdk"), qnn)
+
+
+def refuse(qnn: Path) -> str:
+    with pytest.raises(IntegrityError, match="contradicts its manifest") as caught:
+        prove(qnn)
+    return caught.value.why
+
+
+def test_catalog_proves_skels_and_their_build(qnn: Path) -> None:
+    assert prove(qnn) == [UNPROVEN]
+    assert prove_skels(ask("qnn-sdk"), qnn / "lib/aarch64-android") == []
+    add_catalog(qnn)
+    lines = prove(qnn)
+    assert [line.split("_")[0] for line in lines] == [
+        PROVEN,
+        f"3 libraries contain the same build ID as a proven skel, {BUILD}",
+        "unproven: all other files, and the build of 1 libraries without a build ID",
+    ]
+    (qnn / "lib/linked").mkdir()
+    for path in sorted(qnn.rglob("lib*.so")):  # a link proves and counts nothing
+        (qnn / "lib/linked" / path.name).symlink_to(path)
+    assert prove(qnn) == lines
+    add_catalog(qnn, OTHER_SKEL)
+    assert prove(qnn) == [PROVEN, PROVEN.replace("V73", "V75"), *lines[1:]]
+
+
+def test_catalog_that_proves_nothing_is_refused(qnn: Path) -> None:
+    catalog, skel = add_catalog(qnn), qnn / SKEL_PATH
+    good = skel.read_bytes()
+    write(skel, good + b"!")
+    assert "not covered" in refuse(qnn)
+    write(skel, good)
+    catalog.write_bytes(catalog.read_bytes()[:-1])
+    assert "forged" in refuse(qnn)
+
+
+@pytest.mark.parametrize("name", [OTHER_SKEL, "lib/aarch64-android/libQnnHtp.so"])
+def test_library_of_another_build_than_the_proven_skel_is_refused(qnn: Path, name: str) -> None:
+    add_catalog(qnn)
+    data = bytearray((qnn / name).read_bytes())
+    elf.set_build(BUILD, OTHER)(data)
+    write(qnn / name, bytes(data))
+    assert refuse(qnn).startswith(f"{name} is from {OTHER}")
+
+
+def test_listed_skel_proves_its_build_and_a_changed_one_is_refused(
+    qnn: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = qnn / OTHER_SKEL
+    digest = hash_file(path)
+    known = {BUILD: KnownBuild("some.whl", "0" * 64, {path.name: digest})}
+    monkeypatch.setattr(catalogs, "read_known", lambda: known)
+    genuine, same, _ = prove(qnn)
+    assert genuine.startswith(f"{path.name} is genuine according to skels.toml (some.whl)")
+    assert same.startswith("3 libraries")
+    for build, is_proven in (
+        (BUILD, True),
+        (f"{BUILD}_124859", True),  # the number of the vendor's job is no part of the build
+        (OTHER, False),
+    ):
+        proof = catalogs.prove_skel(path, QnnBuild("2.49.40", "260810104044", build))
+        genuine_proof = Proof(Genuine.GENUINE, "skels.toml (some.whl)", listed=digest)
+        assert proof == (genuine_proof if is_proven else None)
+    write(path, path.read_bytes() + b"!")
+    assert refuse(qnn).startswith(OTHER_SKEL)

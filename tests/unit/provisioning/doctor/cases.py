@@ -60,7 +60,9 @@ from provisioning.elf.facts import (
     Defect,
     ElfError,
     ElfFacts,
+    Genuine,
     ProgramHeader,
+    Proof,
     VersionNeed,
 )
 from provisioning.elf.programs import Target
@@ -381,6 +383,12 @@ def backed(
     return replace(base, pairs=Pairs("1.5.1", (row,)))
 
 
+def proven_family(outcome: Genuine, checksum: Checksum | None = None) -> Family:
+    library = replace(skel(PAIR[1], 0x79), proof=Proof(outcome, "v79.cat", "so"))
+    assert library.elf
+    return Family((replace(library, elf=replace(library.elf, checksum=checksum)),))
+
+
 def bare_skel(build: QnnBuild | None, name: str = "libQnnHtpV75Skel.so") -> Placed:
     """A skel without a checksum."""
     return Placed(elf(path=Path("/s") / name, machine=EM_QDSP6), DSP, build=build)
@@ -559,6 +567,11 @@ PAIRS: Mapping[str, tuple[Any, Any]] = {
     "QNN317": (
         Family((file(PAIR[0]),), is_staged=True),
         Family((file(PAIR[0]), skel("libQnnHtpV75Skel.so", 0x75)), is_staged=True),
+    ),
+    "QNN318": (proven_family(Genuine.FORGED), proven_family(Genuine.NOT_COVERED)),
+    "QNN319": (
+        proven_family(Genuine.NOT_COVERED, Checksum(1, 1)),
+        proven_family(Genuine.NOT_COVERED, Checksum(1, 2)),
     ),
     "QNN320": (staging(*BOTH, files=SDK_FILES), staging(*BOTH, files=SDK_FILES[1:])),
     "QNN321": (staging(files=POINTERS), staging(files=(*POINTERS, file("libQnnHtp.so")))),

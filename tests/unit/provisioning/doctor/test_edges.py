@@ -21,7 +21,9 @@ from provisioning.elf.facts import (
     Checksum,
     Defect,
     ElfError,
+    Genuine,
     ProgramHeader,
+    Proof,
 )
 from provisioning.elf.programs import Target
 from provisioning.elf.qnn_build import QnnBuild
@@ -246,6 +248,8 @@ ELVES = [
     ),
     ("QNN232", Placed(elf(needed=("libc.so", "libm.so.6", "libc.so.6")), DROID)),
     ("QNN216", Need("l", ["a", "b", "c"], Path("/a"), "a", is_libcxx=False)),
+    ("QNN230", Placed(CHANGED, DSP, proof=Proof(Genuine.NOT_COVERED, "a.cat", "so"))),
+    ("QNN230", Placed(CHANGED, DSP, proof=Proof(Genuine.NOT_COVERED, "a.cat", listed="5e"))),
 ]
 
 FAMILIES = [
@@ -274,6 +278,14 @@ FAMILIES = [
     ("QNN316", family(file("a"), file("b"), file("libQnnSystem.so", OTHER))),
     ("QNN305", family(skel(PAIR[1], 0x75, "lib/hexagon-v75/unsigned"), backends=("Lpai",))),
     ("QNN305", family(skel("libQnnHtpV79.so", 0x68, "hexagon-v68"))),
+    *(
+        ("QNN319", family(replace(library, proof=Proof(Genuine.NOT_COVERED, "a.cat", "so"))))
+        for library in (
+            file(SKEL.name, machine=EM_QDSP6, flags=0x75, checksum=Checksum(1, 1)),
+            file(SKEL.name, machine=EM_QDSP6, flags=0x73, checksum=Checksum(1, 1)),
+            file("libCalculator_skel.so", machine=EM_QDSP6, checksum=Checksum(1, 1)),
+        )
+    ),
     ("QNN306", staged_family(replace(file(SKEL.name), elf=None), file(PAIR[1]))),
 ]
 

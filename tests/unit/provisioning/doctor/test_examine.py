@@ -36,7 +36,7 @@ from provisioning.doctor.fitness import Fitness
 from provisioning.doctor.policies import read_doctor_policy
 from provisioning.doctor.registry import Finding, Severity
 from provisioning.doctor.survey.environment import SurveyRequest, survey_environment
-from provisioning.elf.facts import VersionNeed
+from provisioning.elf.facts import Genuine, Proof, VersionNeed
 from provisioning.elf.qnn_build import QnnBuild
 from provisioning.errors import ManifestError, UnfitError
 from provisioning.manifest.reader import Adoption, read_profile, read_toolchain
@@ -109,11 +109,12 @@ def test_the_first_suitable_sdk_is_examined_and_its_root_may_be_a_link(tmp_path:
 
 
 def test_a_tree_is_summarized_for_a_report() -> None:
-    build = "v2.49.40.260810104044"
+    build, proof = "v2.49.40.260810104044", Proof(Genuine.GENUINE, "a.cat", "so")
     files = (
         cases.file("libQnnB.so", QnnBuild("2.49.40", "260810104044", build)),
         cases.file("libQnnA.so", QnnBuild("2.40.0", "1", "v2.40.0.1")),
-        cases.file("a.so", None),
+        replace(cases.file("a.so", None), proof=proof),
+        replace(cases.file("c.so", None), proof=proof._replace(outcome=Genuine.FORGED)),
     )
     tree = cases.tree_of(*files)
     adaptor = cases.file("a.so", version_needs=(VersionNeed("libc.so.6", ("GLIBC_2.4",)),))
@@ -125,9 +126,10 @@ def test_a_tree_is_summarized_for_a_report() -> None:
     assert summary["trees"] == {
         "qnn-sdk": {
             "root": str(tree.root),
-            "files": 3,
+            "files": 4,
             "bytes": sum(file.size_bytes for file in files),
             "builds": ["v2.40.0.1", build],
+            "genuine": ["lib/a.so"],
         }
     }
     assert (summary["devices"], summary["variables"], summary["sdk"]) == ([], {}, None)

@@ -1,4 +1,4 @@
-"""The survey of a tree."""
+"""The survey of a tree, and what catalogs prove about skels in it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ from provisioning.doctor.facts import TreeFacts
 from provisioning.doctor.survey.environment import SurveyRequest, survey_variables
 from provisioning.doctor.survey.tree import survey_tree
 from provisioning.doctor.verdict_text import render_verdict
-from provisioning.elf.facts import Defect
+from provisioning.elf.facts import Defect, Genuine
 from provisioning.errors import UnfitError
+from provisioning.manifest import catalogs
 from tests.stand_ins import elf_edits as elf
+from tests.stand_ins.catalogs import NOW, TRUST, make_catalog
 from tests.stand_ins.users import unprivileged
 
 LIBRARIES = Path(__file__).parents[3] / "artifacts" / "elf"
+NAME = "libQnnHtpV73Skel.so"
 ROOT = Path(__file__).parents[4]
 E_TYPE, E_PHNUM = 16, 56  # in the header of an ELF64 file
 
@@ -105,3 +108,27 @@ def test_a_sparse_file_of_1_tib_is_surveyed_in_bounded_time(root: Path) -> None:
     (file_facts,) = survey_tree(root).files
     assert file_facts.size_bytes == 1 << 40
     assert file_facts.build is None
+
+
+def test_a_skel_has_what_the_catalog_next_to_it_proves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalogs, "read_trust", lambda: TRUST)
+    monkeypatch.setattr(catalogs, "read_known", dict)
+    tree, catalog = tmp_path / "tree", tmp_path / "tree" / "libqnnhtpv73.cat"
+    tree.mkdir()
+    data = elf.named(LIBRARIES / "libplaceholder_for_hexagon.so", NAME)
+    (tree / NAME).write_bytes(data)
+    (tree / "libQnnHtp.so").write_bytes((LIBRARIES / "libplaceholder_for_android.so").read_bytes())
+
+    def outcomes() -> list[Genuine | None]:
+        files = survey_tree(tree).files
+        return [file.proof.outcome if file.proof else None for file in files]
+
+    assert outcomes() == [None, None]
+    catalog.write_bytes(make_catalog({NAME: data}, stamped=NOW))
+    assert outcomes() == [None, Genuine.GENUINE]
+    catalog.write_bytes(make_catalog({NAME: b"another"}, stamped=NOW))
+    assert outcomes() == [None, Genuine.NOT_COVERED]
+    catalog.write_bytes(b"")
+    assert outcomes() == [None, Genuine.FORGED]
