@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -25,19 +25,25 @@ from ci.models.parts import ORIGIN
 from ci.models.rounding import FLOAT16_MAX
 from ci.models.tensors import (
     BEST_DB,
+    DECISIONS,
     MOST_BYTES,
     MOST_LAYERS,
     READERS,
+    Decision,
     Layer,
     Loss,
+    LostDecisions,
     Reading,
     choose_nodes,
+    find_lost_decisions,
     limit_db,
     make_reading,
 )
 from ci.models.user_code import find_origin
 
 PROJECTIONS = 8
+RANKS = frozenset({"topk", "sort"})
+CASTS = frozenset({"to", "_to_copy", "type_as"})
 TINY = 1e-12
 QUANTIZERS = {"quantize_per_tensor", "dequantize_per_tensor"}
 
@@ -52,6 +58,7 @@ def find_loss(
     losses: list[Loss] = []
     readings: list[Reading] = []
     beyond: list[Reading] = []
+    decided: list[LostDecisions] = []
     effects: Counter[Any] = Counter()
     left = iter(reference)  # each method takes its own outputs
     parts = read_torch(module, inputs).parts if float16 else split_module(module)
@@ -65,6 +72,8 @@ def find_loss(
                 with torch.no_grad(), keep_state(part):
                     recorder.run(*copy_inputs(given))
             beyond += _list_beyond(rounded, wide, exact) if float16 else []
+            if found := _find_decided(part, given, rounded, exact):
+                decided.append(found)
             losses += _rank(rounded, exact, left, float16=float16)
             readings += _list_readings(rounded, exact)
             if not float16:
@@ -72,7 +81,36 @@ def find_loss(
     greatest = max(losses, key=lambda one: one.added, default=None)
     facts = {"nodes": choose_nodes(effects), "readings": tuple(readings), "is_float16": float16}
     facts["beyond"] = next(iter(beyond), None)
+    facts["decided"] = next(iter(decided), None)
     return greatest and structs.replace(greatest, **facts)
+
+
+def _find_decided(
+    part: GraphModule, inputs: Inputs, rounded: _Recorder, exact: _Recorder
+) -> LostDecisions | None:
+    """Return the decisions of a rounded graph that cost its outputs accuracy. ``rounded`` and
+    ``exact`` have run it with these inputs."""
+    decisions: dict[str, Decision] = {}
+    for node, value in exact.decided.items():
+        changed = float((rounded.decided[node] != value).double().mean()) if value.numel() else 0.0
+        if changed:
+            name = name_operator(node)
+            decisions[node.name] = Decision(name, changed, find_origin(node))
+
+    def keep(names: Collection[str]) -> float:
+        kept = {node: value for node, value in exact.decided.items() if node.name in names}
+        recorder = _Recorder(part, plain=False, rounds=rounded.rounds, kept=kept)
+        with torch.no_grad(), keep_state(part):
+            recorder.run(*copy_inputs(inputs))
+        return _compare_outputs(exact, recorder)
+
+    return find_lost_decisions(decisions, _compare_outputs(exact, rounded), keep)
+
+
+def _compare_outputs(exact: _Recorder, rounded: _Recorder) -> float:
+    """Return the least SQNR in dB of a floating-point output."""
+    pairs = zip(exact.outputs, rounded.outputs, strict=True)
+    return min((_decibels(*pair) for pair in pairs if pair[0].is_floating_point()), default=BEST_DB)
 
 
 def find_float16_loss(
@@ -348,8 +386,9 @@ def _name_rounded(node: Node) -> tuple[str, ...]:
 
 
 class _Recorder(Interpreter):
-    """Records the model's outputs, and the floating-point tensor of each call and each input. With
-    ``plain``, activations are not rounded. If there is a function ``rounds``, floats are."""
+    """Records the model's outputs, the results of decisions, and the floating-point tensor of each
+    call and each input. With ``plain``, activations are not rounded. If there is a function
+    ``rounds``, floats are. Decisions in ``kept`` have these results instead of their own."""
 
     def __init__(
         self,
@@ -357,15 +396,18 @@ class _Recorder(Interpreter):
         *,
         plain: bool,
         rounds: Callable[[Tensor], Tensor] | None = None,
+        kept: Mapping[Node, Tensor] | None = None,
     ) -> None:
         super().__init__(module)
-        self.plain, self.rounds = plain, rounds
+        self.plain, self.rounds, self.kept = plain, rounds, kept or {}
+        self.decided: dict[Node, Tensor] = {}
         self.values: dict[Node, Tensor] = {}
         self.outputs: Sequence[Tensor] = ()
 
     def run_node(self, n: Node) -> Any:
         source = _find_read(n) if self.plain else None
         result = self.env[source] if source else super().run_node(n)
+        result = self.decide(n, result)
         if self.rounds and isinstance(result, Tensor) and result.is_floating_point():
             result = self.rounds(result)
         gives = n.op in {"call_function", "placeholder"} and isinstance(result, Tensor)
@@ -374,3 +416,22 @@ class _Recorder(Interpreter):
         if n.op == "output":
             self.outputs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
         return result
+
+    def decide(self, node: Node, result: Any) -> Any:
+        """Record the result of a decision. Return it, or the one that is kept."""
+        place = 1 if name_operator(node) in RANKS else None  # values and indices
+        decided = result if place is None else result[place]
+        if not isinstance(decided, Tensor) or not self.is_decision(node, decided):
+            return result
+        self.decided[node] = decided
+        kept = self.kept.get(node, decided)
+        return kept if place is None else (result[0], kept)
+
+    def is_decision(self, node: Node, result: Tensor) -> bool:
+        operands = [self.env[source] for source in node.all_input_nodes if source in self.env]
+        reads_floats = any(
+            isinstance(value, Tensor) and value.is_floating_point() for value in operands
+        )
+        name = name_operator(node)
+        is_cast = name in CASTS and not result.is_floating_point()
+        return reads_floats and (is_cast or name in DECISIONS)

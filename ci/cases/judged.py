@@ -71,6 +71,7 @@ from ci.judging.causes import (
     MASKS,
     UNKNOWN,
     Departure,
+    advise_on_decisions,
     advise_on_numbers,
     advise_on_range,
     advise_on_reciprocals,
@@ -407,11 +408,15 @@ class CaseJudge:
             return range_
         if question is Question.FAITHFUL and scheme.quantized:
             return advise_on_reciprocals(loss, self.departure)
+        decisions = advise_on_decisions(loss)
+        if question is Question.PROOF:  # the decisions make the gate vague
+            return decisions
         if question is not Question.QUANTIZED:
             return ()
         bits = scheme.base.recipe.activation_bits
         bits = FLOAT16_BITS if not scheme.quantized else bits if bits in MASKS else 0
-        return advise_on_numbers(loss, bits, [fault.fault for fault in faults])
+        causes = advise_on_numbers(loss, bits, [fault.fault for fault in faults])
+        return (*decisions, *causes)
 
     def find_garbled(self, compiled: Compiled, question: Question) -> Finding | None:
         """Return the finding that nodes on the CPU read the indices of another operator with the
@@ -434,6 +439,7 @@ class CaseJudge:
             figures.sqnr_db if quantized is None else quantized,
             is_float16=not self.spec.scheme.quantized,
             beyond=self.find_beyond(),
+            predicted_db=figures.predicted_sqnr_db,
         )
         is_quantization = finding.question is Question.QUANTIZED and self.spec.scheme.quantized
         return self.leave_out_harmless(faults) if is_quantization else faults

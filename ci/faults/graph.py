@@ -62,8 +62,8 @@ def read_operators() -> Mapping[str, Operator]:
 # Operators that patterns can name but graphs cannot have, with their names in ONNX.
 ONLY_IN_PATTERNS: Mapping[str, str] = {
     **dict.fromkeys(("masked_fill", "to", "type_as"), ""),
-    **dict.fromkeys(("select", "unbind", "stack", "select_scatter", "copy"), ""),
-    **dict.fromkeys(("split", "chunk"), ""),
+    **dict.fromkeys(("select", "unbind", "stack", "select_scatter", "scatter", "copy"), ""),
+    **dict.fromkeys(("split", "chunk", "norm"), ""),
 }
 
 Like = Literal["normal", "positive", "large", "causal", "window", "alibi"]

@@ -257,8 +257,8 @@ def _list_axes(node: fx.Node, name: str) -> Iterator[int]:
         shape: Any = arguments.get("normalized_shape") or ()
         yield from range(-len(shape), 0)
     elif name == "instance_norm":
-        source: Any = node.args[0]
-        yield from range(2, source.meta["val"].ndim)
+        # A quantizer records no value of what it inserts, but the result has the same rank.
+        yield from range(2, node.meta["val"].ndim)
     else:
         dim: Any = arguments.get("dim")
         yield from dim if isinstance(dim, (list, tuple)) else () if dim is None else (dim,)

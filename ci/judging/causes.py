@@ -25,9 +25,10 @@ from ci.models.tensors import (
 # the inputs of a model differ from those of the fault's graph.
 MARGIN_DB = 30.0
 KEPT_DB = 30.0  # an operator whose result is at least as accurate is not the cause
+SHOWN_DECISIONS = 3
 EQUALITIES = frozenset({"eq", "ne", "Equal"})
 STEP = 0.1  # of an angle in radians: above it, sin and cos have less than about 30 dB
-SMALL = 10.0  # times smaller than a step: these numbers are lost before a logarithm
+SMALL = 2.0  # times smaller than a step: these numbers become zero before a logarithm
 LARGE_PHASE = 200.0  # from here on, float16 has steps of 0.125
 FLOAT16_BITS = 11  # of a significand
 FLOAT16_TINY = 2.0**-14  # below it, float16 has fewer bits
@@ -60,6 +61,7 @@ def choose_causes(
     *,
     is_float16: bool,
     beyond: Reading | None = None,
+    predicted_db: float | None = None,
 ) -> list[KnownFault]:
     """Return the known faults of a graph that can cause a failure on a question.
 
@@ -68,11 +70,18 @@ def choose_causes(
     possible. The fault must be where the loss starts, if that is known, and its error must not be
     far smaller than the failure's. ``sqnr_db`` is that of the outputs. ``beyond`` are numbers that
     float16 cannot hold, if they cost accuracy: then a fault that loses little is not the cause.
+    ``predicted_db`` is the SQNR that rounding leaves: a float16 program that reaches it needs no
+    other cause.
     """
     faults = [fault for fault in faults if _answers(fault, question, is_float16=is_float16)]
     if question is not Question.FAITHFUL:
-        return faults
+        if question is not Question.QUANTIZED or sqnr_db is None or predicted_db is None:
+            return faults
+        is_rounding = is_float16 and sqnr_db >= predicted_db
+        return [fault for fault in faults if fault.is_scheme or not is_rounding]
     reached = sqnr_db if departure.sqnr_db is None else departure.sqnr_db
+    if reached is not None and math.isnan(reached):  # such as of masks near the end of float32
+        reached = None
     if beyond and departure.sqnr_db is not None and departure.sqnr_db >= KEPT_DB:
         return []
     return [
@@ -175,6 +184,34 @@ def advise_on_range(loss: Loss | None, departure: Departure) -> tuple[Advice, ..
     return (replace(advice, places=beyond.origin.places),)
 
 
+def advise_on_decisions(loss: Loss | None) -> tuple[Advice, ...]:
+    """Return the cause that decisions on rounded numbers are other ones, such as the index of the
+    smallest distance. It was tried: with the decisions of float32, the outputs are better."""
+    lost = loss.decided if loss else None
+    if lost is None:
+        return ()
+    places = [
+        f"{decision.name}{decision.origin.mark} ({_name_share(decision.share)})"
+        for decision in lost.decisions[:SHOWN_DECISIONS]
+    ]
+    count = len(lost.decisions) - len(places)
+    more = f" and {count} more" if count else ""
+    advice = advise(
+        f"decisions on rounded numbers: {', '.join(places)}{more} differ from those of the float32"
+        f" model. With its decisions, the outputs have {lost.kept_db:.1f} dB instead of"
+        f" {lost.reached_db:.1f}",
+        "make the decisions outside of the model, or give what they read more bits; a decision"
+        " between numbers that are nearly equal is still a different one",
+    )
+    return (replace(advice, places=lost.decisions[0].origin.places),)
+
+
+def _name_share(share: float) -> str:
+    return (
+        f"{100 * share:.0f} % of its elements" if share >= 0.01 else "less than 1 % of its elements"
+    )
+
+
 def advise_on_reciprocals(loss: Loss | None, departure: Departure) -> tuple[Advice, ...]:
     """Return the cause that a quantized program cannot hold the reciprocals of small numbers,
     unless the program was seen to be right there.
@@ -263,7 +300,9 @@ def _advise_on_logarithms(readings: Sequence[Reading], bits: int) -> Iterator[Ad
 
 
 def _advise_on_equality(loss: Loss | None) -> Iterator[Advice]:
-    if loss and loss.name.partition(" ")[0] in EQUALITIES and loss.behind_db < KEPT_DB:
+    if loss is None or loss.decided:  # named there
+        return
+    if loss.name.partition(" ")[0] in EQUALITIES and loss.behind_db < KEPT_DB:
         yield advise(
             f"a comparison: {loss.name}{loss.origin.mark} tests rounded numbers for equality, and"
             " other numbers are equal after rounding than before it",

@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +145,18 @@ SOFTMAXES = frozenset({"softmax", "_softmax", "log_softmax", "_log_softmax", "ex
 # Operators that need small steps where their operand is near zero
 LOGARITHMS = frozenset({"log", "log2", "log10", "Log"})
 RECIPROCALS = frozenset({"Reciprocal"})  # of ONNX: ExecuTorch's are right
+# Operators whose result jumps if their operand passes a limit, by torch's and ONNX's names. Casts
+# count if they make integers of floats.
+DECISIONS = frozenset(
+    {
+        *("argmax", "argmin", "argsort", "topk", "sort", "bucketize", "searchsorted"),
+        *("eq", "ne", "gt", "ge", "lt", "le", "round", "floor", "ceil", "trunc", "sign"),
+        *("ArgMax", "ArgMin", "TopK", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"),
+        *("Round", "Floor", "Ceil", "Sign"),
+    }
+)
+DECISION_DB = 3.0  # half of the noise
+MOST_DECISIONS = 8  # that are tried alone
 READERS = PHASES | SOFTMAXES | LOGARITHMS | RECIPROCALS
 
 
@@ -182,6 +194,24 @@ def make_reading(
     return Reading(operator, name, low, float(values.max()), least_kept, behind_db, origin)
 
 
+class Decision(Struct, frozen=True):
+    """An operator of DECISIONS, or a cast to integers, that reads rounded numbers. ``share`` is the
+    share of the elements of its result that rounding changes."""
+
+    name: str
+    share: float
+    origin: Origin = NOWHERE
+
+
+class LostDecisions(Struct, frozen=True):
+    """Decisions that cost a model accuracy because rounding changes them. ``reached_db`` is the
+    least SQNR of an output, and ``kept_db`` that with the decisions of the float32 model."""
+
+    decisions: tuple[Decision, ...]
+    reached_db: float
+    kept_db: float
+
+
 class Loss(Struct, frozen=True):
     """Where a model loses the most accuracy by quantization or by float16. ``name`` is an operator,
     or the range of its output, or empty if nothing is lost, and ``origin`` where the operator comes
@@ -191,7 +221,8 @@ class Loss(Struct, frozen=True):
     them (by their tensors in an .onnx file). ``largest`` is the largest magnitude that the operator
     reads, 0 if it is unknown. ``readings`` are those of the operators READERS. ``is_float16`` is
     true if results were rounded to float16 instead of being quantized. ``beyond`` are the numbers
-    of the first result that float16 cannot hold, if that costs the outputs accuracy."""
+    of the first result that float16 cannot hold, if that costs the outputs accuracy. ``decided``
+    are decisions that rounding changes, if that costs at least DECISION_DB."""
 
     name: str
     before_db: float
@@ -203,12 +234,36 @@ class Loss(Struct, frozen=True):
     readings: tuple[Reading, ...] = ()
     is_float16: bool = False
     beyond: Reading | None = None
+    decided: LostDecisions | None = None
 
     @property
     def added(self) -> float:
         """Return how much noise the operator, or the rounding of its output, adds. The noise's
         power is relative to the signal's."""
         return float(10 ** (-self.behind_db / 10) - 10 ** (-self.before_db / 10))
+
+
+def find_lost_decisions(
+    decisions: Mapping[str, Decision],
+    reached_db: float,
+    keep: Callable[[Collection[str]], float],
+) -> LostDecisions | None:
+    """Return the decisions that cost a model at least DECISION_DB because rounding changes them, or
+    None if they cost less together.
+
+    ``decisions`` are those that rounding changes, by the names of their results. ``reached_db`` is
+    the SQNR of the rounded model, and ``keep`` returns it if some of them are those of the float32
+    model. If one of them alone costs that much, those that cost less are left out.
+    """
+    kept_db = keep([*decisions]) if decisions else reached_db
+    if kept_db < reached_db + DECISION_DB:
+        return None
+    costly = [
+        decision
+        for name, decision in [*decisions.items()][:MOST_DECISIONS]
+        if keep([other for other in decisions if other != name]) <= kept_db - DECISION_DB
+    ]
+    return LostDecisions(tuple(costly or decisions.values()), reached_db, kept_db)
 
 
 def limit_db(db: float, most: float = BEST_DB) -> float:

@@ -20,14 +20,18 @@ from ci.judging.figures import measure_pooled
 from ci.models.float16_range import LOST_DB, SPLIT, RangeLoss, find_spoiling
 from ci.models.tensors import (
     BEST_DB,
+    DECISIONS,
     MOST_BYTES,
     MOST_LAYERS,
     READERS,
     RECIPROCALS,
+    Decision,
     Layer,
     Loss,
+    LostDecisions,
     Reading,
     choose_nodes,
+    find_lost_decisions,
     limit_db,
     make_reading,
 )
@@ -38,6 +42,9 @@ MOST_VALUES = 1 << 28  # elements held in memory at a time
 # Of a model for which each rounding is tried alone: their number, and the elements of its results.
 MOST_PROBES, MOST_PROBED = 96, 1 << 24
 EXPOSED = "{}/layer"
+INTEGERS = frozenset(
+    {TensorProto.INT32, TensorProto.INT64, TensorProto.UINT8, TensorProto.INT8, TensorProto.BOOL}
+)
 SPLIT_NAME = "float16/split"
 
 
@@ -82,7 +89,13 @@ def find_loss(
     ]
     readings = tuple(list_readings(makers, float32, quantized))
     greatest = max(found, key=lambda one: one.added, default=None)
-    greatest = greatest and structs.replace(greatest, readings=readings)
+    decided = find_decided(
+        lambda: onnx.load(model),
+        skip_rounding(onnx.load(model), onnx.load(plain)),
+        scratch,
+        inputs,
+    )
+    greatest = greatest and structs.replace(greatest, readings=readings, decided=decided)
     if not greatest and any(reading.operator in RECIPROCALS for reading in readings):
         # With 16 bits, the quantized model may lose nothing where QNN's program is wrong.
         return Loss("", BEST_DB, BEST_DB, weights, readings=readings)
@@ -126,7 +139,75 @@ def find_float16_loss(model: Path, scratch: Path, inputs: Arrays) -> Loss | None
     greatest = max(losses, key=lambda one: one.added, default=None)
     readings = tuple(list_readings(makers, known, rounded))
     beyond = find_beyond(graph, float32, rounded, wide)
-    return greatest and structs.replace(greatest, readings=readings, beyond=beyond)
+    decided = find_decided(
+        lambda: round_results(onnx.load(model), names, _write_half),
+        onnx.load(model),
+        scratch,
+        inputs,
+    )
+    facts = {"readings": readings, "beyond": beyond, "decided": decided}
+    return greatest and structs.replace(greatest, **facts)
+
+
+def find_decided(
+    load_rounded: Callable[[], onnx.ModelProto],
+    exact: onnx.ModelProto,
+    scratch: Path,
+    inputs: Arrays,
+) -> LostDecisions | None:
+    """Return the decisions of a rounded model that cost its outputs accuracy on a sample.
+    ``load_rounded`` returns a new copy of this model, and ``exact`` is it without rounding.
+    ``scratch`` is overwritten."""
+    makers = {name: node for node in exact.graph.node for name in node.output}
+    decided = list_decided(exact)
+    floats = list_values(exact)
+    outputs = [output.name for output in exact.graph.output if output.name in floats]
+    if not decided or not outputs:
+        return None
+    (right,) = compute_sets(exact, scratch, [inputs], [*outputs, *decided])
+    (rounded,) = compute_sets(load_rounded(), scratch, [inputs], [*outputs, *decided])
+    decisions: dict[str, Decision] = {}
+    for name in decided:
+        changed = float(np.mean(right[name] != rounded[name])) if right[name].size else 0.0
+        if changed:
+            decisions[name] = Decision(name_node(name, makers), changed)
+
+    def compare(values: Mapping[str, Any]) -> float:
+        return min(_compare(right[name], values[name]) for name in outputs)
+
+    def keep(names: Collection[str]) -> float:
+        kept = keep_values(load_rounded(), {name: right[name] for name in names})
+        (values,) = compute_sets(kept, scratch, [inputs], outputs)
+        return compare(values)
+
+    return find_lost_decisions(decisions, compare(rounded), keep)
+
+
+def list_decided(model: onnx.ModelProto) -> list[str]:
+    """Return the results of the decisions of a model, in execution order."""
+    inferred = infer(model).graph
+    known = (*inferred.input, *inferred.value_info, *inferred.output)
+    types = {value.name: value.type.tensor_type.elem_type for value in known}
+    names = []
+    for node in model.graph.node:
+        name = node.output[1 if node.op_type == "TopK" else 0]
+        reads_floats = bool(node.input) and types.get(node.input[0]) == TensorProto.FLOAT
+        is_cast = node.op_type == "Cast" and types.get(name) in INTEGERS
+        if reads_floats and (is_cast or node.op_type in DECISIONS):
+            names.append(name)
+    return names
+
+
+def keep_values(model: onnx.ModelProto, values: Mapping[str, Any]) -> onnx.ModelProto:
+    """Make constants of values that nodes of a model compute, and return the model."""
+    for node in model.graph.node:
+        for place, name in enumerate(node.output):
+            if name in values:
+                node.output[place] = f"{name}/own"
+    model.graph.initializer.extend(
+        numpy_helper.from_array(np.asarray(value), name) for name, value in values.items()
+    )
+    return model
 
 
 def find_beyond(

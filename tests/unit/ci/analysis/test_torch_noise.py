@@ -398,6 +398,56 @@ def test_a_comparison_is_the_place_where_its_result_is_lost() -> None:
     assert loss.name == "eq"
 
 
+class Choice(nn.Module):
+    """Reads rounded numbers, makes a choice by them, and looks up a table or masks by it."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        torch.manual_seed(1)
+        self.register_buffer("table", torch.randn(64, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        near = round_to(x, 0.1)
+        if self.kind == "argmin":
+            return self.table[near.argmin(-1)]
+        if self.kind == "topk":
+            return self.table[near.topk(2, -1)[1]]
+        if self.kind == "to":
+            return self.table[(near * 40 + 32).clamp(0, 63).to(torch.int64)]
+        if self.kind == "round":
+            return torch.round(near * 9.9)
+        if self.kind == "gt":
+            return (near > 0.52).float() * x
+        return near * 3  # makes no choice
+
+
+@pytest.mark.parametrize(
+    ("kind", "named"),
+    [
+        ("argmin", ["argmin"]),
+        ("topk", ["topk"]),
+        ("to", ["to"]),
+        ("round", ["round"]),
+        ("gt", ["gt"]),
+        ("", []),
+    ],
+)
+def test_decisions_on_rounded_numbers_are_found_if_they_cost_accuracy(
+    kind: str, named: list[str]
+) -> None:
+    torch.manual_seed(2)
+    given = (torch.rand(8, 64),)
+    with torch.no_grad():
+        traced = torch.export.export(Choice(kind), given, strict=True).module()
+    lost = find_loss(traced, given, (traced(*given),))
+    decided = lost.decided if lost else None
+    assert [decision.name for decision in (decided.decisions if decided else ())] == named
+    if decided:
+        assert decided.kept_db > decided.reached_db + 3
+        assert 0 < decided.decisions[0].share <= 1
+
+
 def test_a_model_without_loss_has_no_largest_loss() -> None:
     ((values,), *_) = inputs()
     plain = trace(0.0, 0.0, 0.0)

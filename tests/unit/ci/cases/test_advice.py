@@ -117,6 +117,9 @@ def test_errors_in_single_batch_rows_lead_to_the_advice_to_use_batch_1(seed: int
     assert not is_told(2)  # a sample
 
 
+LOST_SCALE = "KeyError: 'scale' [executorch/backends/qualcomm/_passes/annotate_quant_attrs.py]"
+
+
 @pytest.mark.parametrize(
     ("reason", "words"),
     [
@@ -125,6 +128,11 @@ def test_errors_in_single_batch_rows_lead_to_the_advice_to_use_batch_1(seed: int
         ("SQNR 0.6 dB\n  seen: 0.0625 (1/16) of the right values; possibly", "1 x 5"),
         ("RuntimeError: Missing out variants: {'mine::conv'}", "torch.ops.load_library"),
         ("<- KeyError: 'scale' [x/_passes/annotate_quant_attrs.py])", "query is not its key"),
+        (
+            f"refused: aten.t.default is not quantized: no rule\n{LOST_SCALE}",
+            "query is not its key",
+        ),
+        ("'NoneType' and 'Tensor' [torch/nn/utils/fusion.py]", "affine=False"),
         ("refused: something new", ""),
         ("SQNR 3.0 dB against the float32 model, 40 dB wanted", ""),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,13 @@ from ci.judging.causes import (
     FLOAT16_BITS,
     UNKNOWN,
     Departure,
+    advise_on_decisions,
     advise_on_numbers,
     advise_on_range,
     advise_on_reciprocals,
     choose_causes,
 )
-from ci.models.tensors import Layer, Loss, make_reading
+from ci.models.tensors import Decision, Layer, Loss, LostDecisions, make_reading
 
 STEPS = [Step(name, name, (), (), ()) for name in ("conv", "relu", "cumsum", "tanh")]
 
@@ -78,6 +80,7 @@ def test_a_known_fault_is_no_cause_of_a_far_larger_error() -> None:
     assert choose(known("tanh", least_db=41.0), sqnr_db=20.0)
     assert not choose(known("tanh", least_db=41.0), sqnr_db=-103.0)
     assert choose(known("tanh", least_db=-97.0), sqnr_db=-103.0)
+    assert choose(known("tanh", least_db=2.0), depart("tanh", sqnr_db=math.nan))
 
 
 @pytest.mark.parametrize(
@@ -96,6 +99,26 @@ def test_a_known_fault_is_a_cause_only_of_its_own_question(
     facts: dict[str, bool], question: Question, float16: bool, is_cause: bool
 ) -> None:
     assert choose(known("conv", **facts), question=question, is_float16=float16) is is_cause
+
+
+@pytest.mark.parametrize(
+    ("predicted_db", "is_scheme", "is_cause"),
+    [(33.0, False, False), (33.0, True, True), (60.0, False, True), (None, False, True)],
+)
+def test_a_float16_program_that_is_as_accurate_as_rounding_allows_needs_no_known_fault(
+    predicted_db: float | None, is_scheme: bool, is_cause: bool
+) -> None:
+    fault = known("tanh", is_scheme=is_scheme)
+    causes = choose_causes(
+        [fault],
+        Question.QUANTIZED,
+        STEPS,
+        UNKNOWN,
+        36.0,
+        is_float16=True,
+        predicted_db=predicted_db,
+    )
+    assert causes == [fault] * is_cause
 
 
 def tell(operator: str, numbers: Any, bits: int, behind_db: float = 10.0) -> str:
@@ -126,6 +149,8 @@ def test_a_logarithm_of_numbers_far_below_a_step_is_known_by_what_it_reads() -> 
     assert "numbers from 1e-10 to 87.7 reach log [net.py:9]" in cause
     assert "a step of 8 bits is 0.34" in cause
     assert "logarithm" in tell("Log", np.geomspace(1e-10, 87.7, 20), 16)
+    assert "logarithm" in tell("log", np.geomspace(0.04, 87.7, 20), 8)  # less than half a step
+    assert tell("log", np.geomspace(0.2, 87.7, 20), 8) == ""
     assert tell("log", np.linspace(0.5, 9, 20), 8) == ""
     assert tell("log", np.geomspace(1e-10, 87.7, 20), FLOAT16_BITS) == ""
     assert tell("log", np.geomspace(1e-10, 87.7, 20), 8, behind_db=45.0) == ""
@@ -142,6 +167,20 @@ def test_a_comparison_for_equality_is_a_cause_where_the_accuracy_is_lost() -> No
         all_advice = advise_on_numbers(Loss(name, 60.0, behind_db, 60.0, origin), 8)
         texts = [cause.text for advice in all_advice for cause in advice.causes]
         assert [f"{name} [net.py:9] tests" in text for text in texts] == [True] * is_cause
+
+
+def test_decisions_on_rounded_numbers_are_a_cause_and_equality_is_named_once() -> None:
+    origin = Origin(file="net.py", line=9)
+    decisions = tuple(Decision(name, share, origin) for name, share in (("eq", 0.2), ("gt", 1e-3)))
+    lost = Loss("eq", 60.0, 5.0, 60.0, origin, decided=LostDecisions(decisions, 5.0, 41.0))
+    (advice,) = advise_on_decisions(lost)
+    text = advice.causes[0].text
+    assert "eq [net.py:9] (20 % of" in text
+    assert "gt [net.py:9] (less than 1 %" in text
+    assert "41.0 dB instead of 5.0" in text
+    assert advice.places == origin.places
+    assert advise_on_numbers(lost, 8) == ()
+    assert advise_on_decisions(None) == advise_on_decisions(Loss("x", 9.0, 5.0, 60.0)) == ()
 
 
 def test_large_angles_are_known_by_the_numbers_that_sin_and_cos_read() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed in this environment")
 pytest.importorskip("torch", reason="torch is not installed in this environment")
-from onnx import helper, load, numpy_helper, save
+from onnx import TensorProto, helper, load, numpy_helper, save
 
 from ci.analysis.clipping import find_clipped
 from ci.graphs.onnx_file import infer
@@ -258,3 +258,40 @@ def test_numbers_of_an_onnx_model_that_float16_cannot_hold_are_found(
     ]
     lost = lose_float16(tmp_path / "m.onnx", nodes, GIVEN, constants)
     assert (lost.beyond.name if lost and lost.beyond else "") == place
+
+
+DECIDERS = {
+    "ArgMin": [make("ArgMin", ["near"], ["ids"], "pick", axis=-1, keepdims=0)],
+    "TopK": [make("TopK", ["near", "two"], ["best", "ids"], "pick")],
+    "Cast": [
+        make("Mul", ["near", "wide"], ["place"]),
+        make("Cast", ["place"], ["ids"], "pick", to=TensorProto.INT64),
+    ],
+    "": [make("ArgMin", ["x"], ["ids"], "pick", axis=-1, keepdims=0)],  # of exact numbers
+}
+
+
+@pytest.mark.parametrize("operator", DECIDERS)
+def test_decisions_of_an_onnx_model_on_rounded_numbers_are_found(
+    operator: str, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(5)
+    given = rng.random((8, 64), np.float32)
+    rounding, near = quantize("x", "step")
+    nodes = [*rounding, make("Identity", [near], ["near"]), *DECIDERS[operator]]
+    nodes += [make("Gather", ["table", "ids"], ["y"], "look")]
+    constants = [
+        *(constant("step", 0.1), constant("zero", 128, np.uint8), constant("wide", 60.0)),
+        *(constant("two", [2], np.int64), constant("table", rng.standard_normal((64, 4)))),
+    ]
+    shape = (8, 2, 4) if operator == "TopK" else (8, 64, 4) if operator == "Cast" else (8, 4)
+    model = write_model(
+        tmp_path / "m.onnx", nodes, [tensor("x", given.shape)], [tensor("y", shape)], constants
+    )
+    lost = lose(model, run(model, given), (given,))
+    decided = lost.decided if lost else None
+    names = [decision.name for decision in (decided.decisions if decided else ())]
+    assert names == [f"{operator} 'pick'"] * bool(operator)
+    if decided:
+        assert decided.kept_db > decided.reached_db + 3
+        assert 0 < decided.decisions[0].share <= 1

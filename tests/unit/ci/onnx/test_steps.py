@@ -86,6 +86,38 @@ def test_a_large_mask_is_matched_through_identity_and_cast_nodes(tmp_path: Path)
     assert match_faults((where, softmax), "fp16", "") == ()
 
 
+def test_elements_that_are_scattered_are_a_fault_of_quantized_models(tmp_path: Path) -> None:
+    make = onnx.helper.make_node
+    places = np.full((1, 4, 1), 2, np.int64)
+    path = tmp_path / "scatter.onnx"
+    for operator, found in (("ScatterElements", True), ("ScatterND", False)):
+        nodes = [
+            make("Relu", ["x"], ["a"]),
+            make("ReduceMax", ["a"], ["b"], axes=[2]),
+            make(operator, ["a", "places", "b"], ["y"]),
+        ]
+        save(path, nodes, places=places)
+        steps = describe_steps(read_file(path))
+        for scheme, is_known in (("u8", found), ("u16a8w", found), ("fp16", False)):
+            faults = [fault.fault for fault in match_faults(steps, scheme, "2.49.40")]
+            assert faults == ["scatter-elements-quantized"] * is_known
+
+
+def test_a_norm_that_onnxruntime_joins_is_a_fault_in_8_bits(tmp_path: Path) -> None:
+    make = onnx.helper.make_node
+    nodes = [
+        make("ReduceL2", ["x"], ["a"], axes=[2]),
+        make("Clip", ["a", "least"], ["b"]),
+        make("Expand", ["b", "shape"], ["c"]),
+        make("Div", ["x", "c"], ["y"]),
+    ]
+    path = tmp_path / "norm.onnx"
+    save(path, nodes, least=np.float32(1e-12), shape=np.array([1, 4, 4]))
+    steps = describe_steps(read_file(path))
+    for scheme, names in (("u8", ["lp-norm-low-in-8-bits"]), ("u16a8w", []), ("fp16", [])):
+        assert [fault.fault for fault in match_faults(steps, scheme, "2.49.40")] == names
+
+
 def save_graph(
     path: Path, nodes: list[Any], kind: int = onnx.TensorProto.FLOAT, shape: Any = (1, 16, 4, 32)
 ) -> Path:
