@@ -244,7 +244,13 @@ class Written:
             for part in recipe.parts:
                 fields = to_builtins(part)
                 parts.append({key: value for key, value in fields.items() if value})
-            lowering["parts"] = [*parts, *lowering.get("parts", [])]  # a node belongs to the first
+            # A node belongs to the first part that selects it, so an earlier one of the user's with
+            # the same selectors would have no effect.
+            selected = [name_selectors(part) for part in parts]
+            earlier_parts = [
+                part for part in lowering.get("parts", []) if name_selectors(part) not in selected
+            ]
+            lowering["parts"] = [*parts, *earlier_parts]
         return {**keys, "lowering": lowering}
 
     def apply(self, policy: Path) -> str:
@@ -310,6 +316,11 @@ class Written:
             if key in lowering:
                 yield ("models", model, "lowering"), key, lowering[key]
         yield from ((("models", model), key, value) for key, value in changed.items())
+
+
+def name_selectors(part: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of a part of a mixture that select its nodes."""
+    return {key: value for key, value in part.items() if key != "scheme"}
 
 
 def repeat_rows(tables: Mapping[str, Any], models: Mapping[str, str]) -> dict[str, Any]:

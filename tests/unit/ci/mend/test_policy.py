@@ -73,6 +73,7 @@ MENDED = f"""
 path = "mended/mended_net.py:net"
 schemes = ["8a8w"]
 {LIMITS.replace("net", "net_mended")}{OVERRIDE.replace("net", "net_mended")}"""
+MUL, ONLY_8A8W = '{ op = "mul", scheme = "fp16" }', 'schemes = ["8a8w"]\n'
 LOWERING, PARTS = "[models.net.lowering]\n", 'parts = [{ scheme = "16a8w", node = "add" }]\n'
 EDITED = {
     "the path of an entry": (
@@ -89,6 +90,11 @@ EDITED = {
         f'{LOWERING}shared_buffer = true\n\n{ENTRY}schemes = ["8a8w"]\n',
         {"8a8w": MIXED},
         f'{LOWERING}{PARTS}shared_buffer = true\n\n{ENTRY}schemes = ["8a8w"]\n',
+    ),
+    "another scheme for a node that has a part already": (
+        f'{LOWERING}parts = [{{ node = "add", scheme = "8a8w" }}, {MUL}]\n\n{ENTRY}{ONLY_8A8W}',
+        {"8a8w": MIXED},
+        f'{LOWERING}parts = [{{ scheme = "16a8w", node = "add" }}, {MUL}]\n\n{ENTRY}{ONLY_8A8W}',
     ),
     "another scheme": (
         f'{ENTRY}schemes = ["8a8w"]\n',
