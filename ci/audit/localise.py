@@ -306,7 +306,7 @@ class Localiser:
                 except ValueError as error:
                     return Trial(refused=str(error))
                 judged = judge(references, outputs, compiled.outputs, limits).outputs
-                rows = zip(cut.given, judged, compiled.outputs, strict=True)
+                rows = zip(cut.outputs, judged, compiled.outputs, strict=True)
                 trial = Trial(
                     tuple(
                         measure_departure(name, output, references, index, info)

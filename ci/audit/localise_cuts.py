@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.fx import Graph, GraphModule, Interpreter, Node
 from torch.utils._pytree import tree_leaves
 
-from ci.audit.localise_search import Cut, Mend, Operator, Row
+from ci.audit.localise_search import Cut, Mend, Operator, Row, take_values
 from ci.graphs.torch_reader import computes_node, name_operator
 from ci.judging.figures import decibels
 from ci.models.eager import copy_inputs, keep_state
@@ -178,22 +178,24 @@ class Graphs:
     def describe(self) -> list[Operator]:
         """Return the operators with the properties that the search needs."""
         values = record(self.module, self.sets, self.operators)
-        return [
-            Operator(
+        operators = []
+        for name, node in self.operators.items():
+            bounds, origin = find_range(self.results[name]), find_origin(node)
+            first_value = values[0][name]
+            operator = Operator(
                 name=name,
                 kind=name_operator(node),
                 line=str(origin) if origin.line else "",
                 module=name_module(node),
-                inputs=tuple(name for name in self._find_inputs(node) if name in self.operators),
+                inputs=tuple(read for read in self._find_inputs(node) if read in self.operators),
                 computes=computes_node(node),
-                size_bytes=values[0][name].numel() * values[0][name].element_size(),
+                size_bytes=first_value.numel() * first_value.element_size(),
                 range=bounds,
-                clipped=max(measure_clipping(value[name], bounds) for value in values),
+                clipped=max(measure_clipping(sample[name], bounds) for sample in values),
                 bias_off=find_bias_off(self.module, node),
             )
-            for name, node in self.operators.items()
-            for bounds, origin in [(find_range(self.results[name]), find_origin(node))]
-        ]
+            operators.append(operator)
+        return operators
 
     def _find_inputs(self, node: Node) -> list[str]:
         """Return the names of the operators and of the model's inputs that an operator reads."""
@@ -263,8 +265,8 @@ class Graphs:
         """Return the part of the graph that ``cut`` keeps, with the changes in ``cut.mended``, and
         its inputs per sample. These are inputs of the model and recorded results of operators
         that are not kept."""
-        outputs = [self.results[name] for name in cut.given]
-        operators, needed, inputs = set(cut.kept), set[Node](), set[Node]()
+        outputs = [self.results[name] for name in cut.outputs]
+        operators, needed, inputs = set(cut.operators), set[Node](), set[Node]()
         left = list(outputs)
         while left:
             node = left.pop()
@@ -301,7 +303,7 @@ class Graphs:
                 {operator.range: operator.clipped for operator in by_clipping if operator.clipped},
             )
         recorded = record(self.module, self.sets, names)
-        return part, [tuple(values[name] for name in names) for values in recorded]
+        return part, [take_values(values, names) for values in recorded]
 
     def write(self, cut: Cut, file: Path) -> str:
         """Write the weights and inputs of a part to ``file``, and return the Python code of the
@@ -320,9 +322,13 @@ class Graphs:
                 graph.lint()
         text = RELEASED.sub("", graph.python_code("self").src)
         file.parent.mkdir(parents=True, exist_ok=True)
-        samples = [tuple(tensor.detach().clone() for tensor in inputs) for inputs in sets]
+        samples = list(map(_copy_tensors, sets))
         torch.save({"weights": weights, "inputs": samples}, file)
         return "\n".join(f"    {line}".rstrip() for line in text.strip().splitlines())
+
+
+def _copy_tensors(inputs: Inputs) -> Inputs:
+    return tuple(tensor.detach().clone() for tensor in inputs)
 
 
 def _find_absorbed(node: Node, operators: Collection[str]) -> str:

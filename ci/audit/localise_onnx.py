@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from ci.audit.localise_search import MOST_SETS, Cut, Operator, Row
+from ci.audit.localise_search import MOST_SETS, Cut, Operator, Row, take_values
 from ci.cases.spec import CaseSpec
 from ci.graphs.onnx_file import (
     ONNX_QUANTIZERS,
@@ -122,8 +122,10 @@ class OnnxGraphs:
         (values,) = self.record(self.operators, self.sets[:1])
         float32 = onnx.load(self.plain, load_external_data=False).graph
         float_nodes = {name: node for node in float32.node for name in node.output}
-        return [
-            Operator(
+        operators = []
+        for name, node in self.operators.items():
+            origin = find_origin(node)
+            operator = Operator(
                 name=name,
                 kind=node.op_type,
                 node=name_alike(node, float_nodes.get(name_result(name))) or name,
@@ -133,9 +135,8 @@ class OnnxGraphs:
                 computes=computes_node(node) and bool(np.isfinite(values[name]).all()),
                 size_bytes=values[name].nbytes,
             )
-            for name, node in self.operators.items()
-            for origin in [find_origin(node)]
-        ]
+            operators.append(operator)
+        return operators
 
     def _find_inputs(self, node: Any) -> list[str]:
         """Return the operators whose results a node reads."""
@@ -152,13 +153,12 @@ class OnnxGraphs:
         are returned after rounding."""
         read = {name: self.results[name] for name in names if name in self.operators}
         values = self.compute(self.proto, [*dict.fromkeys(read.values())], sets)
-        return [
-            {
-                **dict(zip(self.inputs, arrays, strict=True)),
-                **{name: values_of_set[result] for name, result in read.items()},
-            }
-            for values_of_set, arrays in zip(values, sets, strict=True)
-        ]
+        recorded = []
+        for arrays, values_of_set in zip(sets, values, strict=True):
+            inputs = dict(zip(self.inputs, arrays, strict=True))
+            results = {name: values_of_set[result] for name, result in read.items()}
+            recorded.append(inputs | results)
+        return recorded
 
     def compute(
         self, model: onnx.ModelProto, names: Collection[str], sets: Sequence[Arrays]
@@ -197,8 +197,8 @@ class OnnxGraphs:
         """Write the part of the model that ``cut`` keeps to ``target``, and return it with its
         inputs. These are inputs of the model and recorded results of operators that are not
         kept."""
-        graph, operators = self.proto.graph, {*cut.kept}
-        ends = {name: self.makers[self.results[name]] for name in cut.given}
+        graph, operators = self.proto.graph, {*cut.operators}
+        ends = {name: self.makers[self.results[name]] for name in cut.outputs}
         # QNN expects a separate dequantizer for each reader of a quantizer.
         extra = {
             name: copy_node(node, EXPOSED.format(name))
@@ -206,9 +206,9 @@ class OnnxGraphs:
             if _rounds(node)
         }
         needed, inputs = set[str](), set[str]()
-        left = [
-            end for name in cut.given for end in (extra[name].input if name in extra else [name])
-        ]
+        left: list[str] = []
+        for name in cut.outputs:
+            left += extra[name].input if name in extra else [name]
         while left:
             name = left.pop()
             if name in needed or name in inputs:
@@ -227,31 +227,22 @@ class OnnxGraphs:
                 nodes[-1].CopyFrom(node)
                 free = {name: f"{name}/unused" for name in inputs}
                 nodes[-1].output[:] = [free.get(name, name) for name in node.output]
-        ports = [
-            onnx.helper.make_tensor_value_info(
-                name, onnx.helper.np_dtype_to_tensor_dtype(value.dtype), value.shape
-            )
-            for name in ordered
-            for value in [recorded[0][name]]
-        ]
+        ports, outputs = [], []
+        for name in ordered:
+            array = recorded[0][name]
+            kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+            ports.append(onnx.helper.make_tensor_value_info(name, kind, array.shape))
+        for name in cut.outputs:
+            exposed = EXPOSED.format(name) if name in extra else name
+            outputs.append(onnx.helper.make_empty_tensor_value_info(exposed))
+        weights = [initializer for initializer in graph.initializer if initializer.name in needed]
         part = onnx.ModelProto()
         part.CopyFrom(self.proto)
         part.graph.CopyFrom(
-            onnx.helper.make_graph(
-                [*nodes, *extra.values()],
-                graph.name,
-                ports,
-                [
-                    onnx.helper.make_empty_tensor_value_info(
-                        EXPOSED.format(name) if name in extra else name
-                    )
-                    for name in cut.given
-                ],
-                [initializer for initializer in graph.initializer if initializer.name in needed],
-            )
+            onnx.helper.make_graph([*nodes, *extra.values()], graph.name, ports, outputs, weights)
         )
         onnx.save(infer(part), target)
-        sets = [tuple(values[name] for name in ordered) for values in recorded]
+        sets = [take_values(values, ordered) for values in recorded]
         return Source(target, f"{cut}", tuple(sets), ())
 
 

@@ -6,10 +6,10 @@ SQNR against the part's eager model and the SQNR that is predicted from rounding
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from msgspec import Struct, structs
 
@@ -64,13 +64,18 @@ class Operator(Struct, frozen=True, kw_only=True):
 
 
 class Cut(Struct, frozen=True):
-    """A part of a graph. ``kept`` are the names of its operators, and ``given`` the names of those
-    whose results it returns. Its inputs are all other values that the kept operators read.
+    """A part of a graph. ``operators`` are the names of its operators, and ``outputs`` the names of
+    those whose results it returns. Its inputs are all other values that its operators read.
     ``mended`` lists the changes that are made to it."""
 
-    kept: tuple[str, ...]
-    given: tuple[str, ...]
+    operators: tuple[str, ...]
+    outputs: tuple[str, ...]
     mended: tuple[Mend, ...] = ()
+
+
+def take_values(values: Mapping[str, Any], names: Sequence[str]) -> tuple[Any, ...]:
+    """Return the values with these names, in order."""
+    return tuple(values[name] for name in names)
 
 
 class Departure(Struct, frozen=True):
@@ -150,7 +155,7 @@ class Laboratory:
             result = trial.refused[:90] if trial.refused else "right"
             if worst:
                 result = f"wrong: {worst.reached_db:.1f} dB, {worst.predicted_db:.1f} dB predicted"
-            size = f"{count(len(cut.kept), 'operator')}, {count(len(cut.given), 'output')}"
+            size = f"{count(len(cut.operators), 'operator')}, {count(len(cut.outputs), 'output')}"
             self.note(f"  [{len(self.tried)}/{self.limit}] {description} ({size}): {result}")
         return self.tried[cut]
 
@@ -246,7 +251,9 @@ class Search:
         """Return the operators of a part that compute and whose results it does not already
         return."""
         return [
-            name for name in cut.kept if self.operators[name].computes and name not in cut.given
+            name
+            for name in cut.operators
+            if self.operators[name].computes and name not in cut.outputs
         ]
 
     def expose(self, cut: Cut, names: Sequence[str]) -> list[Departure]:
@@ -258,7 +265,7 @@ class Search:
         is_refused = False
         size = sum(self.operators[name].size_bytes for name in names)
         if size <= MOST_BYTES and self.refused < MOST_REFUSED:
-            exposing = Cut(cut.kept, (*cut.given, *names))
+            exposing = Cut(cut.operators, (*cut.outputs, *names))
             trial = self.laboratory.measure(exposing, "all results exposed")
             is_refused = bool(trial.refused)
             self.refused = self.refused + 1 if is_refused else 0
@@ -291,7 +298,9 @@ class Search:
             if self.laboratory.measure(cone, f"up to {first}").worst:
                 return cone
         if trial.worst is None:  # wrong only if all results are returned
-            return Cut(whole_model.kept, (*whole_model.given, *self.choose_exposed(whole_model)))
+            return Cut(
+                whole_model.operators, (*whole_model.outputs, *self.choose_exposed(whole_model))
+            )
         return whole_model
 
     def find_cone(self, names: Iterable[str], allowed: Collection[str] | None = None) -> set[str]:
@@ -319,17 +328,17 @@ class Search:
             self.wanted_db = KEPT_SHARE * worst.excess_db
             self.is_wrong(start, "the part to shrink")
             minimize(
-                start.given,
-                lambda outputs: self.is_wrong(self.trim(start.kept, outputs), "fewer outputs"),
+                start.outputs,
+                lambda outputs: self.is_wrong(self.trim(start.operators, outputs), "fewer outputs"),
             )
             smallest, operators = self.smallest or start, tuple[str, ...]()
 
             def holds(left: Sequence[str]) -> bool:
                 # If other operators read the result of a removed one, it becomes an input.
-                return self.is_wrong(self.close(left, smallest.given), "fewer operators")
+                return self.is_wrong(self.close(left, smallest.outputs), "fewer operators")
 
-            while operators != smallest.kept:
-                operators = smallest.kept
+            while operators != smallest.operators:
+                operators = smallest.operators
                 minimize(operators, holds)
                 smallest = self.smallest or start
             self.located = structs.replace(self.located, sharing=self.find_sharing())
@@ -347,7 +356,7 @@ class Search:
             self.smallest = cut
             self.located = structs.replace(
                 self.located,
-                part=tuple(self.operators[name] for name in cut.kept),
+                part=tuple(self.operators[name] for name in cut.operators),
                 part_outputs=trial.outputs,
             )
         return wrong
@@ -383,7 +392,7 @@ class Search:
             Mend.RANGES: any(operator.clipped > 0 for operator in part),
         }
         for mend in [mend_kind for mend_kind, is_possible in possible.items() if is_possible]:
-            mended = Cut(cut.kept, cut.given, (mend,))
+            mended = Cut(cut.operators, cut.outputs, (mend,))
             trial = self.laboratory.measure(mended, f"other {mend.value}")
             if not trial.refused and trial.worst is None:
                 self.located = structs.replace(self.located, mended_by=(mend,))
@@ -396,18 +405,18 @@ class Search:
         located = self.located
 
         def cures(names: Sequence[str]) -> bool:
-            exposing = Cut(cut.kept, (*cut.given, *names))
+            exposing = Cut(cut.operators, (*cut.outputs, *names))
             trial = self.laboratory.measure(exposing, "exposing more")
-            part_outputs = trial.outputs[: len(cut.given)]
+            part_outputs = trial.outputs[: len(cut.outputs)]
             return not trial.refused and not any(departure.wrong for departure in part_outputs)
 
-        names = [name for name in cut.kept if name not in cut.given]
+        names = [name for name in cut.operators if name not in cut.outputs]
         if not cures(names):
             return located
         fewest = minimize(names, cures)
         readers = [
             self.operators[name]
-            for name in cut.kept
+            for name in cut.operators
             if set(fewest) <= self.find_cone([name]) - {name}
         ]
         return structs.replace(

@@ -256,21 +256,19 @@ def make_document(audit: Audit) -> Document:
     CPU, grouped by source line, with their schemes, SoCs, reasons and fixes, and the known
     faults."""
     names = name_models(case.model for case in audit.cases)
-    rows = tuple(
-        Row(
-            (
-                *(names[case.model], case.scheme, case.soc, case.status.value),
-                f"{case.count(taken=True)}/{sum(row.count for row in case.operators)}",
-                str(len(case.partitions)),
-                show_bytes(case.border_bytes if case.partitions else None),
-                show_bytes(measure_extra(case)),
-            ),
-            case.status.value,
+    rows = []
+    for case in audit.cases:
+        operators = sum(row.count for row in case.operators)
+        cells = (
+            *(names[case.model], case.scheme, case.soc, case.status.value),
+            f"{case.count(taken=True)}/{operators}",
+            str(len(case.partitions)),
+            show_bytes(case.border_bytes if case.partitions else None),
+            show_bytes(measure_extra(case)),
         )
-        for case in audit.cases
-    )
+        rows.append(Row(cells, case.status.value))
     numbers = frozenset(range(HEAD.index("on QNN"), len(HEAD)))
-    table = Table("Cases", CAPTION, HEAD, rows, HEAD.index("status"), numbers)
+    table = Table("Cases", CAPTION, HEAD, tuple(rows), HEAD.index("status"), numbers)
     cards = [
         Card(case.status.value, name_case(case, names), tuple(list_findings(case.findings)))
         for case in sorted(audit.cases, key=lambda case: case.status.value)
@@ -330,9 +328,9 @@ def group_faults(audit: Audit) -> dict[tuple[str, KnownFault], str]:
 
 def summarize(audit: Audit) -> str:
     """Return the verdict on all cases, and their number per status."""
-    counts = {status: sum(case.status is status for case in audit.cases) for status in Status}
+    counts = Counter(case.status for case in audit.cases)
     verdict = "failed" if counts[Status.FAILED] else "passed"
-    named = ", ".join(f"{number} {status.value}" for status, number in counts.items())
+    named = ", ".join(f"{counts[status]} {status.value}" for status in Status)
     return f"{verdict}, {count(len(audit.cases), 'case')}: {named}; {UNCOMPILED}"
 
 

@@ -73,16 +73,7 @@ def partition_model(model: Model, spec: CaseSpec, staging: Staging) -> Found:
     for name in varying & refusals.by_node.keys():
         refusals.by_node[name] = f"{VARIES}: {refusals.by_node[name]}"
     taken = Counter((name, find_origin(node)) for name, node in list_nodes(programs))
-    partitions = tuple(
-        Partition(
-            method,
-            sum(1 for name, *_ in list_nodes({method: [program]})),
-            measure(program.graph, program.graph_signature.user_inputs),
-            measure(program.graph, program.graph_signature.user_outputs),
-        )
-        for method, programs_of_method in programs.items()
-        for program in programs_of_method
-    )
+    partitions = tuple(_list_partitions(programs))
     if edge is None:
         accepted = refusals.operators.keys() - refusals.by_node
         judged = Counter((refusals.operators[name], refusals.origins[name]) for name in accepted)
@@ -90,14 +81,21 @@ def partition_model(model: Model, spec: CaseSpec, staging: Staging) -> Found:
         return Found(judgements, tuple(refusals.refused), partitions, failure=failure, steps=steps)
     methods = [edge.exported_program(name) for name in sorted(edge.methods)]
     left = audit_delegation([method.graph_module for method in methods], refusals).fallback_ops
-    sizes = (
-        measure(method.graph, names)
-        for method in methods
-        for signature in [method.graph_signature]
-        for names in (signature.user_inputs, signature.user_outputs)
-    )
+    sizes = []
+    for method in methods:
+        sizes.append(measure(method.graph, method.graph_signature.user_inputs))
+        sizes.append(measure(method.graph, method.graph_signature.user_outputs))
     written_back = sum(len(method.graph_signature.buffers_to_mutate) for method in methods)
     return Found(dict(taken), left, partitions, sum_bytes(sizes), failure, written_back, steps)
+
+
+def _list_partitions(programs: Mapping[str, Sequence[Any]]) -> Iterator[Partition]:
+    for method, programs_of_method in programs.items():
+        for program in programs_of_method:
+            nodes = list(list_nodes({method: [program]}))
+            inputs_bytes = measure(program.graph, program.graph_signature.user_inputs)
+            outputs_bytes = measure(program.graph, program.graph_signature.user_outputs)
+            yield Partition(method, len(nodes), inputs_bytes, outputs_bytes)
 
 
 @contextmanager

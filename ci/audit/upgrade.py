@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import isfinite
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from ci.faults.expected import Rerun, show_end
 from ci.faults.known import ENDS
@@ -30,12 +30,12 @@ ORDER = ("run", "status", "fault", "CPU", SQNR, SQNR_Q, "metric", "cycles")
 
 
 class Difference(Struct, frozen=True):
-    """A difference in one figure or text of a case, or a known fault.
-    ``change`` is the relative change of a footprint's figure, or the change of an SQNR in dB; it is
-    None for other differences, or if it is unknown."""
+    """A difference in one figure or text of a case, or a known fault. ``aspect`` is what differs,
+    such as ``status`` or ``read_bytes``. ``change`` is the relative change of a footprint's figure,
+    or the change of an SQNR in dB; it is None for other differences, or if it is unknown."""
 
     subject: str
-    what: str
+    aspect: str = field(name="what")
     before: str
     now: str
     verdict: Verdict
@@ -46,7 +46,7 @@ class Total(Struct, frozen=True):
     """A figure summed over all cases that have it in both runs. ``moved`` is the number of cases in
     which it changed."""
 
-    what: str
+    figure: str = field(name="what")
     before: int
     now: int
     moved: int
@@ -54,14 +54,14 @@ class Total(Struct, frozen=True):
 
 
 class UpgradeReport(Struct, frozen=True, kw_only=True):
-    """The changes from ``old`` to ``new``, worst first. ``same`` is the number of cases without a
-    difference."""
+    """The changes from ``old`` to ``new``, worst first. ``unchanged`` is the number of cases
+    without a difference."""
 
     old: str
     new: str
     differences: tuple[Difference, ...]
     totals: tuple[Total, ...] = ()
-    same: int = 0
+    unchanged: int = field(default=0, name="same")
     schema_version: int = 1
 
     @property
@@ -69,7 +69,7 @@ class UpgradeReport(Struct, frozen=True, kw_only=True):
         """Return whether a run or a case is missing, or whether the status of a case became
         worse."""
         grave = {"run", "status"}
-        return any(row.verdict == "worse" and row.what in grave for row in self.differences)
+        return any(row.verdict == "worse" and row.aspect in grave for row in self.differences)
 
 
 def compare_faults(before: Iterable[Rerun], now: Iterable[Rerun]) -> Iterator[Difference]:
@@ -128,9 +128,7 @@ def compare_cases(before: Case, now: Case) -> Iterator[Difference]:
             and not abs(value - was) < SEEN_DB
             and was != value
         ):
-            old, new = (
-                f"{show_decibels(db)} dB" if isfinite(db) else "exact" for db in (was, value)
-            )
+            old, new = _show_exactness(was), _show_exactness(value)
             apart = value - was if isfinite(value - was) else None
             yield Difference(subject, figure, old, new, "worse" if value < was else "better", apart)
     if comparison.metric:
@@ -142,6 +140,10 @@ def compare_cases(before: Case, now: Case) -> Iterator[Difference]:
         old, new = (_show_cycles(case) for case in (before, now))
         yield Difference(subject, "cycles", old, new, "worse" if apart > 0 else "better", apart)
     yield from _compare_figures(subject, before.footprint, now.footprint)
+
+
+def _show_exactness(sqnr_db: float) -> str:
+    return f"{show_decibels(sqnr_db)} dB" if isfinite(sqnr_db) else "exact"
 
 
 def _show_cycles(case: Case) -> str:
@@ -159,19 +161,22 @@ def _compare_operators(
     """Yield a difference in the operators on one processor. More operators on the CPU are worse."""
     if before is None or now is None:
         return
-    had, has = (
-        Counter({operator.op: int(getattr(operator, processor)) for operator in each.operators})
-        for each in (before, now)
-    )
+    had, has = _count_operators(before, processor), _count_operators(now, processor)
     moved = [op for op in {**had, **has} if had[op] != has[op]]
     if moved:
-        old, new = (", ".join(f"{op} {each[op]}" for op in moved[:NAMES]) for each in (had, has))
+        old = ", ".join(f"{op} {had[op]}" for op in moved[:NAMES])
+        new = ", ".join(f"{op} {has[op]}" for op in moved[:NAMES])
         and_more = f" and {len(moved) - NAMES} more" if len(moved) > NAMES else ""
         apart = has.total() - had.total()
         verdict: Verdict = "other"
         if place == "CPU" and apart:
             verdict = "worse" if apart > 0 else "better"
         yield Difference(subject, place, f"{old}{and_more}", f"{new}{and_more}", verdict)
+
+
+def _count_operators(footprint: Footprint, processor: str) -> Counter[str]:
+    counts = {operator.op: int(getattr(operator, processor)) for operator in footprint.operators}
+    return Counter(counts)
 
 
 def _compare_figures(
@@ -195,14 +200,15 @@ def _compare_figures(
 def add_figures(old: Report, new: Report) -> Iterator[Total]:
     """Yield each figure of the footprint that can be added, summed over the cases that have it in
     both runs."""
-    program = read_figures().program
-    for name in (name for name, row in program.items() if not row.least and name != "vtcm_mb"):
-        pairs = [
-            (was, value)
-            for before, now in pair_cases(old, new)
-            if (was := getattr(before.footprint, name, None)) is not None
-            and (value := getattr(now.footprint, name, None)) is not None
-        ]
+    for name, row in read_figures().program.items():
+        if row.least or name == "vtcm_mb":  # their sums say nothing
+            continue
+        pairs = []
+        for before, now in pair_cases(old, new):
+            was = getattr(before.footprint, name, None)
+            value = getattr(now.footprint, name, None)
+            if was is not None and value is not None:
+                pairs.append((was, value))
         if pairs:
             befores, nows = zip(*pairs, strict=True)
             moved = sum(was != value for was, value in pairs)
@@ -216,7 +222,7 @@ def rank(differences: Iterable[Difference]) -> tuple[Difference, ...]:
 
     def key(difference: Difference) -> tuple[int, int, float]:
         size = math.inf if difference.change is None else abs(difference.change)
-        return VERDICTS.index(difference.verdict), order.get(difference.what, len(order)), -size
+        return VERDICTS.index(difference.verdict), order.get(difference.aspect, len(order)), -size
 
     return tuple(sorted(differences, key=key))
 
@@ -226,57 +232,50 @@ def summarize_upgrade(report: UpgradeReport) -> str:
     difference."""
     counts = Counter[str](difference.verdict for difference in report.differences)
     named = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS)
-    return f"{report.old} -> {report.new}: {named}, {count(report.same, 'case')} unchanged"
+    return f"{report.old} -> {report.new}: {named}, {count(report.unchanged, 'case')} unchanged"
 
 
 def make_document(report: UpgradeReport) -> Document:
     """Return the table of differences and, if both versions have figures, that of the totals."""
     tones = {"worse": Status.FAILED.value, "better": Status.PASSED.value, "other": ""}
-    rows = tuple(
-        Row(
-            (
-                difference.subject,
-                difference.what,
-                difference.verdict,
-                difference.before,
-                difference.now,
-                _show_change(difference),
-            ),
-            tone,
+    rows = []
+    for difference in report.differences:
+        cells = (
+            difference.subject,
+            difference.aspect,
+            difference.verdict,
+            difference.before,
+            difference.now,
+            _show_change(difference),
         )
-        for difference in report.differences
-        for tone in [tones[difference.verdict]]
-    )
+        rows.append(Row(cells, tones[difference.verdict]))
     head = ("of", "what", "verdict", "before", "now", "change")
-    tables = [Table("Differences", "Worst first", head, rows, 2, frozenset({5}), MOST_ROWS)]
+    tables = [Table("Differences", "Worst first", head, tuple(rows), 2, frozenset({5}), MOST_ROWS)]
     if report.totals:
-        sums = tuple(
-            Row(
-                (
-                    difference.what,
-                    str(difference.cases),
-                    f"{difference.before:,}",
-                    f"{difference.now:,}",
-                    change,
-                    str(difference.moved),
-                )
-            )
-            for difference in report.totals
-            for share in [
-                100 * (difference.now / difference.before - 1) if difference.before else None
-            ]
-            for change in ["" if share is None else f"{share:+.1f} %"]
-        )
         head = ("figure", "cases", "before", "now", "change", "moved")
         title = "Sums over the cases that have the figure in both runs"
+        sums = tuple(map(_make_total_row, report.totals))
         tables.append(Table("Totals", title, head, sums, numbers=frozenset(range(1, 6))))
     return Document(f"{report.old} to {report.new}", summarize_upgrade(report), tuple(tables))
+
+
+def _make_total_row(total: Total) -> Row:
+    change = f"{100 * (total.now / total.before - 1):+.1f} %" if total.before else ""
+    cells = (
+        total.figure,
+        str(total.cases),
+        f"{total.before:,}",
+        f"{total.now:,}",
+        change,
+        str(total.moved),
+    )
+    return Row(cells)
 
 
 def _show_change(difference: Difference) -> str:
     if difference.change is None:
         return ""
-    is_sqnr = difference.what in {SQNR, SQNR_Q}
+    is_sqnr = difference.aspect in {SQNR, SQNR_Q}
     return f"{difference.change:+.1f} dB" if is_sqnr else f"{100 * difference.change:+.1f} %"
 
 
@@ -298,5 +297,9 @@ def compare(
         differences += run_differences
         totals = tuple(add_figures(before, now))
     return UpgradeReport(
-        old=names[0], new=names[1], differences=rank(differences), totals=totals, same=same_count
+        old=names[0],
+        new=names[1],
+        differences=rank(differences),
+        totals=totals,
+        unchanged=same_count,
     )

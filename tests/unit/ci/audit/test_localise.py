@@ -110,11 +110,11 @@ def search(
         right = run_eager(module, sets)
         with torch.no_grad():
             spoiled_sets = [Spoiled(module, spoils).run(*inputs) for inputs in sets]
-        reached = [measure(right, spoiled_sets, index) for index in range(len(cut.given))]
+        reached = [measure(right, spoiled_sets, index) for index in range(len(cut.outputs))]
         return Trial(
             tuple(
                 Departure(operator=name, reached_db=db, predicted_db=PREDICTED_DB, faithful=db > 50)
-                for name, db in zip(cut.given, reached, strict=True)
+                for name, db in zip(cut.outputs, reached, strict=True)
             )
         )
 
@@ -232,7 +232,7 @@ def test_a_bias_with_a_wrong_shared_scale_is_named_and_corrected() -> None:
     cut = Cut(("linear_1",), ("linear_1",))
     as_it_is, mended = (
         run_eager(*graphs.cut(trial_cut))
-        for trial_cut in (cut, Cut(cut.kept, cut.given, (Mend.BIASES,)))
+        for trial_cut in (cut, Cut(cut.operators, cut.outputs, (Mend.BIASES,)))
     )
     assert torch.allclose(as_it_is[0][0], mended[0][0], atol=2e-3)
 

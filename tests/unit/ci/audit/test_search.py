@@ -54,7 +54,7 @@ def search(
         if refuses(cut):
             return Trial(refused="QNN refuses")
         lost = loses(cut)
-        return Trial(tuple(depart(name, lost.get(name, 0.0)) for name in cut.given))
+        return Trial(tuple(depart(name, lost.get(name, 0.0)) for name in cut.outputs))
 
     laboratory = Laboratory(try_cut, limit, report)
     operators_by_name = {operator.name: operator for operator in operators}
@@ -80,7 +80,7 @@ def test_operators_are_dropped_until_no_further_round_drops_any() -> None:
         Operator(name=name, kind=name, inputs=tuple(names[:n][-1:])) for n, name in enumerate(names)
     ]
     wrong = {("a", *"bcdef"), (*"bcdef",), (*"cdef",), (*"ef",)}
-    located, _ = search(lambda cut: {"f": 30.0 * (cut.kept in wrong)}, chain, ("f",))
+    located, _ = search(lambda cut: {"f": 30.0 * (cut.operators in wrong)}, chain, ("f",))
     assert [operator.name for operator in located.part] == ["e", "f"]
 
 
@@ -92,19 +92,19 @@ def test_a_model_that_is_right_is_not_divided() -> None:
 
 def test_a_model_that_is_wrong_only_with_all_results_exposed_is_shrunk_with_them() -> None:
     def loses(cut: Cut) -> dict[str, float]:
-        return {"b": 40.0 * ({"b", "c", "d"} <= {*cut.given})}
+        return {"b": 40.0 * ({"b", "c", "d"} <= {*cut.outputs})}
 
     located, tried = search(loses)
     assert located.smallest
-    assert {"b", "c", "d"} <= {*located.smallest.given}
-    assert all(set(cut.given) <= set(cut.kept) for cut in tried)
+    assert {"b", "c", "d"} <= {*located.smallest.outputs}
+    assert all(set(cut.outputs) <= set(cut.operators) for cut in tried)
 
 
 def test_a_part_is_not_shrunk_if_most_of_the_departure_disappears() -> None:
     """c alone loses 15 dB of the 40 that b and c lose together."""
 
     def loses(cut: Cut) -> dict[str, float]:
-        lost = 40.0 if {"b", "c"} <= {*cut.kept} else 15.0 if "c" in cut.kept else 0.0
+        lost = 40.0 if {"b", "c"} <= {*cut.operators} else 15.0 if "c" in cut.operators else 0.0
         return {"d": lost, "c": lost}
 
     located, _ = search(loses)
@@ -114,12 +114,12 @@ def test_a_part_is_not_shrunk_if_most_of_the_departure_disappears() -> None:
 
 def test_a_suspected_part_is_shrunk_within_itself() -> None:
     def loses(cut: Cut) -> dict[str, float]:
-        return dict.fromkeys(("c", "d"), 40.0) if "c" in cut.kept else {}
+        return dict.fromkeys(("c", "d"), 40.0) if "c" in cut.operators else {}
 
     located, tried = search(loses, outputs=("c", "d"), suspects=[("c", "d")])
     assert [operator.name for operator in located.part] == ["c"]
-    assert [len(cut.kept) for cut in tried[:3]] == [2, 4, 4]  # the suspect, and the whole
-    assert all({"c", "d"} >= set(cut.kept) for cut in tried[3:])
+    assert [len(cut.operators) for cut in tried[:3]] == [2, 4, 4]  # the suspect, and the whole
+    assert all({"c", "d"} >= set(cut.operators) for cut in tried[3:])
     assert len(tried) > 3
 
 
@@ -127,7 +127,7 @@ def test_results_too_large_for_one_program_are_exposed_in_several_halved_program
     """These programs do not count as refused by QNN, however often they are halved."""
     large = [Operator(name=name, kind=name, size_bytes=MOST_BYTES // 2 + 1) for name in "abcdefghi"]
     located, tried = search(lambda _: {}, large, outputs=("i",))
-    assert max(len(cut.given) for cut in tried) == 2
+    assert max(len(cut.outputs) for cut in tried) == 2
     assert {departure.operator for departure in located.exposed} == {*"abcdefghi"}
 
 
@@ -139,7 +139,7 @@ def test_after_a_refusal_results_that_depend_on_a_wrong_one_are_not_exposed(
     fault."""
 
     def refuses(cut: Cut) -> bool:
-        return len(cut.given) > 3 or ("c" in cut.given and len(cut.kept) > 1)
+        return len(cut.outputs) > 3 or ("c" in cut.outputs and len(cut.operators) > 1)
 
     located, _ = search(
         lambda _: dict.fromkeys((wrong, "i"), 40.0),
@@ -155,9 +155,9 @@ def test_after_a_refusal_results_that_depend_on_a_wrong_one_are_not_exposed(
 def test_a_search_stops_exposing_results_after_three_refusals() -> None:
     operators = [Operator(name=name, kind=name) for name in "abcdefghi"]
     located, tried = search(
-        lambda _: {}, operators, outputs=("i",), refuses=lambda cut: len(cut.given) > 1
+        lambda _: {}, operators, outputs=("i",), refuses=lambda cut: len(cut.outputs) > 1
     )
-    assert [len(cut.given) - 1 for cut in tried] == [0, 8, 4, 2]
+    assert [len(cut.outputs) - 1 for cut in tried] == [0, 8, 4, 2]
     assert (located.exposed, located.first, located.ended) == ((), None, "")
     assert [output.operator for output in located.outputs] == ["i"]
 
@@ -175,7 +175,7 @@ def test_a_search_that_reaches_its_limit_reports_what_it_has_found(limit: int) -
     limit."""
 
     def loses(cut: Cut) -> dict[str, float]:
-        return dict.fromkeys(("c", "d"), 40.0 * ({"b", "c"} <= {*cut.kept}))
+        return dict.fromkeys(("c", "d"), 40.0 * ({"b", "c"} <= {*cut.operators}))
 
     complete, needed = search(loses)
     located, tried = search(loses, limit=limit)
@@ -186,12 +186,12 @@ def test_a_search_that_reaches_its_limit_reports_what_it_has_found(limit: int) -
         if limit >= len(needed)
         else f"the limit of {limit} program{'s' * (limit != 1)} (--limit) is reached"
     )
-    wrong = [cut for cut in tried if {"b", "c"} <= {*cut.kept}]
+    wrong = [cut for cut in tried if {"b", "c"} <= {*cut.operators}]
     if limit > 2:  # the whole, and with all results exposed
         assert located.first == complete.first
     if located.smallest:
         assert located.smallest in wrong
-        assert [operator.name for operator in located.part] == [*located.smallest.kept]
+        assert [operator.name for operator in located.part] == [*located.smallest.operators]
 
 
 @given(st.integers(1, 40).flatmap(lambda n: st.tuples(st.just(n), st.sets(st.integers(0, n - 1)))))
@@ -221,7 +221,7 @@ def test_only_operators_that_join_results_are_named_for_a_shared_range() -> None
         quantized("stack", range=shared, inputs=("key", "other")),
     ]
     located, _ = search(
-        lambda cut: {"key": 40.0 * ("key" in cut.kept)}, operators, ("key", "stack")
+        lambda cut: {"key": 40.0 * ("key" in cut.operators)}, operators, ("key", "stack")
     )
     assert [operator.name for operator in located.part] == ["key"]
     assert [operator.name for operator in located.sharing] == ["stack"]
@@ -263,11 +263,11 @@ def test_exposing_a_result_is_a_cure_if_it_makes_the_outputs_of_the_part_right(
     """c is wrong as long as b is computed in the same program and not returned."""
 
     def loses(cut: Cut) -> dict[str, float]:
-        fused = {"b", "c"} <= {*cut.kept} and "b" not in cut.given
-        return {"c": 40.0 * fused, "d": 40.0 * fused, "b": exposed_db if "c" in cut.kept else 0.0}
+        fused = {"b", "c"} <= {*cut.operators} and "b" not in cut.outputs
+        return {"c": 40.0 * fused, "d": 40.0 * fused, "b": exposed_db if "c" in cut.operators else 0.0}
 
     located, _ = search(
-        loses, refuses=lambda cut: refused and "b" in cut.given and len(cut.kept) < 4
+        loses, refuses=lambda cut: refused and "b" in cut.outputs and len(cut.operators) < 4
     )
     assert [operator.name for operator in located.part] == ["b", "c"]
     assert [operator.name for operator in located.cured_by] == cured
@@ -281,10 +281,10 @@ def test_a_part_is_cured_if_each_of_its_outputs_is_right() -> None:
     ]
 
     def loses(cut: Cut) -> dict[str, float]:
-        returns_both = len(cut.kept) == 4 and {"c", "d"} <= {*cut.given}
+        returns_both = len(cut.operators) == 4 and {"c", "d"} <= {*cut.outputs}
         return {
-            "c": 40.0 * (returns_both and "a" not in cut.given),
-            "d": 40.0 * (returns_both and "b" not in cut.given),
+            "c": 40.0 * (returns_both and "a" not in cut.outputs),
+            "d": 40.0 * (returns_both and "b" not in cut.outputs),
         }
 
     located, _ = search(loses, operators, ("c", "d"))

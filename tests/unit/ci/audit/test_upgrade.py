@@ -56,7 +56,7 @@ CASE = Case(
 def see(now: Case) -> list[tuple[str, str]]:
     """What differs of the case, with its verdict."""
     differences = compare_runs(make_report([CASE]), make_report([now]))
-    return [(difference.what, difference.verdict) for difference in differences]
+    return [(difference.aspect, difference.verdict) for difference in differences]
 
 
 def take(**figures: Any) -> dict[str, Any]:
@@ -115,7 +115,7 @@ def test_a_difference_has_both_figures_with_their_unit_and_the_change(
     (difference,) = compare_runs(*runs)
     assert difference.subject == "mlp 8a8w SM8650"
     assert (
-        difference.what,
+        difference.aspect,
         difference.before,
         difference.now,
         difference.verdict,
@@ -129,7 +129,7 @@ def test_cases_that_are_in_only_one_run_are_listed() -> None:
     assert [(difference.subject, difference.verdict) for difference in differences] == [
         ("resnet 8a8w SM8650", "worse")
     ]
-    assert [(difference.what, difference.before, difference.now) for difference in differences] == [
+    assert [(difference.aspect, difference.before, difference.now) for difference in differences] == [
         ("run", "judged", "missing")
     ]
     differences = list(compare_runs(make_report([CASE]), make_report([CASE, other_case])))
@@ -162,8 +162,8 @@ def test_differences_are_sorted_from_worst_to_best() -> None:
     assert [difference.subject.split()[0] for difference in compared.differences] == [
         *("gone", "transformer", "mobile", "lstm", "mlp", "resnet")
     ]
-    assert (compared.same, compared.is_worse) == (1, True)
-    (total,) = [row for row in compared.totals if row.what == "read_bytes"]
+    assert (compared.unchanged, compared.is_worse) == (1, True)
+    (total,) = [row for row in compared.totals if row.figure == "read_bytes"]
     assert (total.before, total.now, total.moved, total.cases) == (2400, 6000, 1, 6)
 
 
@@ -179,8 +179,8 @@ def test_a_figure_is_summed_over_the_cases_that_have_it_in_both_runs() -> None:
     old = make_report([*run(less=10, more=10, same=5, gone=100, unknown=None).cases, lost])
     lost = replace(lost, footprint=None)
     new = make_report([*run(less=7, more=30, same=5, fresh=100, unknown=1).cases, lost])
-    totals = {total.what: total for total in add_figures(old, new)}
-    assert totals["spill_bytes"] == Total(what="spill_bytes", before=25, now=42, moved=2, cases=3)
+    totals = {total.figure: total for total in add_figures(old, new)}
+    assert totals["spill_bytes"] == Total(figure="spill_bytes", before=25, now=42, moved=2, cases=3)
     assert totals["program_bytes"].cases == 4
     assert not {"vtcm_mb", "segment_align", "write_bytes"} & totals.keys()  # no sums, or not known
 
@@ -192,13 +192,13 @@ def make(old: Report, new: Report) -> UpgradeReport:
 def make_wide() -> UpgradeReport:
     """Differences of each verdict and unit, and totals with and without a share."""
     rows: list[dict[str, Any]] = [
-        {"what": "status", "before": "passed ", "now": f"failed {'x' * 200}"},
-        {"what": "SQNR", "before": "30.0 dB", "now": "20.0 dB", "change": -10.0},
-        {"what": "SQNR q", "before": "43.5 dB", "now": "40.0 dB", "change": -3.5},
-        {"what": "read_bytes", "before": "400 bytes", "now": "500 bytes", "change": 0.25},
+        {"aspect": "status", "before": "passed ", "now": f"failed {'x' * 200}"},
+        {"aspect": "SQNR", "before": "30.0 dB", "now": "20.0 dB", "change": -10.0},
+        {"aspect": "SQNR q", "before": "43.5 dB", "now": "40.0 dB", "change": -3.5},
+        {"aspect": "read_bytes", "before": "400 bytes", "now": "500 bytes", "change": 0.25},
     ]
-    mild = {"subject": "libQnnHtp.so", "what": "symbols", "before": "-", "now": "QnnHtp_new"}
-    better = {"subject": "lstm", "what": "metric", "before": "0.8", "now": "0.9"}
+    mild = {"subject": "libQnnHtp.so", "aspect": "symbols", "before": "-", "now": "QnnHtp_new"}
+    better = {"subject": "lstm", "aspect": "metric", "before": "0.8", "now": "0.9"}
     return UpgradeReport(
         old="a==1",
         new="a==2",
@@ -208,10 +208,10 @@ def make_wide() -> UpgradeReport:
             Difference(verdict="other", **mild),
         ),
         totals=(
-            Total(what="read_bytes", before=1400, now=1500, moved=1, cases=2),
-            Total(what="spill_bytes", before=0, now=10, moved=1, cases=1),
+            Total(figure="read_bytes", before=1400, now=1500, moved=1, cases=2),
+            Total(figure="spill_bytes", before=0, now=10, moved=1, cases=1),
         ),
-        same=2,
+        unchanged=2,
     )
 
 
@@ -298,7 +298,7 @@ def test_known_faults_with_another_outcome_are_differences() -> None:
 
     differing, refused = compare_faults(end("2.48.40"), end("2.49.40"))
     assert differing.subject == "broadcast-mul-before-norm (graph, onnx fp16)"
-    assert differing.what == refused.what == "fault"
+    assert differing.aspect == refused.aspect == "fault"
     assert (differing.before, differing.now, differing.verdict) == ("right", "wrong", "worse")
     assert (refused.before, refused.now, refused.verdict) == ("refused", "wrong", "worse")
     back = list(compare_faults(end("2.49.40"), end("2.48.40")))
