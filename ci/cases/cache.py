@@ -23,8 +23,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from itertools import groupby
-from operator import itemgetter
 from pathlib import Path
 
 import msgspec
@@ -139,9 +137,13 @@ def digest_packages(names: Iterable[str]) -> str:
     compared, too, because no program can set it. It may be up to COPYING_NS later if RECORD itself
     was copied, so that its own two times differ. Raises OSError if a file cannot be read.
     """
-    parts = [name.partition("/")[::2] for name in names]
-    grouped = groupby(sorted(parts), key=itemgetter(0))
-    rows = [row for package, group in grouped for row in _describe(package, [p for _, p in group])]
+    parts: dict[str, list[str]] = {}  # directories by package; "" is the whole package
+    for name in sorted(names):
+        package, _, part = name.partition("/")
+        parts.setdefault(package, []).append(part)
+    rows: list[str] = []
+    for package, directories in parts.items():
+        rows += _describe(package, directories)
     return hashlib.sha256("".join([sys.version, *sorted(rows)]).encode()).hexdigest()
 
 
@@ -196,12 +198,11 @@ def _walk(top: Path) -> Iterator[os.DirEntry[str]]:
 def hash_files(directory: Path) -> dict[str, str]:
     """Return the SHA-256 of every file in ``directory`` except artifact.json. The keys are relative
     paths. The hash of a special entry, such as a pipe or a broken link, is ""."""
-    paths = sorted(path for path in directory.rglob("*") if not path.is_dir())
-    return {
-        str(path.relative_to(directory)): hash_file(path) if path.is_file() else ""
-        for path in paths
-        if path.name != RECORD
-    }
+    hashes = {}
+    for path in sorted(directory.rglob("*")):
+        if not path.is_dir() and path.name != RECORD:
+            hashes[str(path.relative_to(directory))] = hash_file(path) if path.is_file() else ""
+    return hashes
 
 
 def write_artifact(directory: Path, artifact: Artifact) -> None:

@@ -886,9 +886,9 @@ def name_fallbacks(left: Sequence[Fallback]) -> tuple[str, str]:
     where = f" in {', '.join(spots)}" if spots else ""
     for pattern, words in REASONS:
         matches = [pattern.search(fallback.reason) for fallback in left]
-        values = {match[1] if match.groups() else "" for match in matches if match}
-        if all(matches) and len(values) == 1:
-            return words.format(*values), f"{operators}{where}"
+        numbers = {match.groups() for match in matches if match}
+        if all(matches) and len(numbers) == 1:
+            return words.format(*min(numbers)), f"{operators}{where}"
     return "", f"{operators}{where}"
 
 

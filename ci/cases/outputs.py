@@ -131,18 +131,16 @@ def read_outputs(directory: Path, compiled: Compiled, sets: int) -> Sets:
     Raises OSError or ValueError unless each output is a regular file of the right size with a
     single hard link, and the directory contains nothing else.
     """
-    infos = compiled.outputs
-    files = [
-        [OUTPUT.format(number, index) for index in range(len(infos))] for number in range(sets)
-    ]
-    outputs = [
-        [
-            view_tensor(_read_regular(directory / file, info.size_bytes), info, file)
-            for file, info in zip(names, infos, strict=True)
-        ]
-        for names in files
-    ]
-    extra = sorted({path.name for path in directory.iterdir()}.difference(*files))
+    expected: set[str] = set()
+    outputs = []
+    for number in range(sets):
+        arrays = []
+        for index, info in enumerate(compiled.outputs):
+            file = OUTPUT.format(number, index)
+            expected.add(file)
+            arrays.append(view_tensor(_read_regular(directory / file, info.size_bytes), info, file))
+        outputs.append(arrays)
+    extra = sorted({path.name for path in directory.iterdir()} - expected)
     if extra:
         raise ValueError(f"the runner wrote {extra[0]}, which is not an output of the program")
     return outputs

@@ -90,13 +90,16 @@ class Unsupported(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     def covers(self, model: str, scheme: str, soc: str, choices: str = "") -> bool:
         """Return whether a case matches the globs of the row."""
-        pairs = (
-            (model, self.models),
-            (scheme, self.schemes),
-            (soc, self.socs),
-            (choices, self.choices),
+        return (
+            _matches_any(model, self.models)
+            and _matches_any(scheme, self.schemes)
+            and _matches_any(soc, self.socs)
+            and _matches_any(choices, self.choices)
         )
-        return all(any(fnmatchcase(name, glob) for glob in globs) for name, globs in pairs)
+
+
+def _matches_any(name: str, globs: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, glob) for glob in globs)
 
 
 class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):

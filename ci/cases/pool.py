@@ -466,11 +466,16 @@ def read_tail(log: Path) -> str:
             stream.seek(max(log.stat().st_size - MAX_TAIL_BYTES, 0))
             text = stream.read(MAX_TAIL_BYTES).decode("utf-8", "replace")
         text = NO_FRAMES.sub("", OWN_FRAME.sub("", text))
-        lines = [line for line in text.splitlines() if line.strip() and not EMPTY_BAR.match(line)]
-        lines = [line for line in lines if not line.lstrip().startswith(CHATTER)]
-        lines = [line for line in lines if not any(phrase in line for phrase in CHATTING)]
+        lines = [line for line in text.splitlines() if line.strip() and not _is_chatter(line)]
         return "\n".join(line[:400] for line in lines[-TAIL_LINES:])
     return ""
+
+
+def _is_chatter(line: str) -> bool:
+    """Return whether successful runs print such a line, too."""
+    if EMPTY_BAR.match(line) or line.lstrip().startswith(CHATTER):
+        return True
+    return any(phrase in line for phrase in CHATTING)
 
 
 class ScratchPool:

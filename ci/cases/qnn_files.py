@@ -132,11 +132,11 @@ def read_traffic(log: str, graphs: int) -> dict[str, int]:
     summaries = [dict(FIGURE.findall(text)) for text in SUMMARY.findall(log)]
     if not graphs or len(summaries) != graphs:
         return {}
-    return {
-        figure: sum(int(summary[name]) for summary in summaries)
-        for name, figure in NAMES.items()
-        if all(name in summary for summary in summaries)
-    }
+    totals = {}
+    for name, figure in NAMES.items():
+        if all(name in summary for summary in summaries):
+            totals[figure] = sum(int(summary[name]) for summary in summaries)
+    return totals
 
 
 def make_footprint(

@@ -156,12 +156,11 @@ class ExternalProgram:
             shutil.rmtree(directory, ignore_errors=True)
         outputs.mkdir()
         write_sets(inputs, sets)
-        rows = (
-            " ".join(str(inputs / FILE.format(number, index)) for index in range(len(tensors)))
-            for number, tensors in enumerate(sets)
-        )
         listed = self.program.directory / INPUT_LIST
-        listed.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
+        with listed.open("w", encoding="utf-8") as stream:
+            for number, tensors in enumerate(sets):
+                files = [inputs / FILE.format(number, index) for index in range(len(tensors))]
+                stream.write(" ".join(map(str, files)) + "\n")
         flags: dict[str, Any] = {
             "model_path": self.program.path,
             "input_list_path": listed,

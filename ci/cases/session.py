@@ -78,14 +78,13 @@ def read_source(environ: Mapping[str, str] = os.environ) -> Source:
     For a pull request, GITHUB_SHA is GitHub's merge commit, so the commit is read from the event.
     """
     place = user_path(".")
-    commit, branch, request = (
-        next(filter(None, (environ.get(name, "") for name in names)), "")
-        for names in (
-            ("GITHUB_SHA", "CI_COMMIT_SHA", "GIT_COMMIT"),
-            ("GITHUB_HEAD_REF", "GITHUB_REF_NAME", "CI_COMMIT_REF_NAME", "BRANCH_NAME"),
-            ("CI_MERGE_REQUEST_IID", "CHANGE_ID"),
-        )
-    )
+
+    def read_first(*names: str) -> str:
+        return next((environ[name] for name in names if environ.get(name)), "")
+
+    commit = read_first("GITHUB_SHA", "CI_COMMIT_SHA", "GIT_COMMIT")
+    branch = read_first("GITHUB_HEAD_REF", "GITHUB_REF_NAME", "CI_COMMIT_REF_NAME", "BRANCH_NAME")
+    request = read_first("CI_MERGE_REQUEST_IID", "CHANGE_ID")
     if match := re.fullmatch(r"refs/pull/(\d+)/\w+", environ.get("GITHUB_REF", "")):
         request = match[1]
         with suppress(ValueError, KeyError, TypeError):

@@ -140,12 +140,15 @@ def select_cases(
             require_schemes(name, entry_of_model, lane)
     chosen_schemes = choose_schemes(schemes, lane, chosen, known_models)
     asked_socs = match_all("SoC", soc_names, socs)
-    cases = [
-        CaseSpec(name, scheme, soc, entry.make_source(scheme))
-        for name, entry in chosen.items()
-        for scheme in (chosen_schemes[name] if schemes else list_schemes(entry, lane))
-        for soc in asked_socs or match_all("SoC", entry.socs, socs) or [default_soc]
-    ]
+    cases: list[CaseSpec] = []
+    for name, entry in chosen.items():
+        model_schemes = chosen_schemes[name] if schemes else list_schemes(entry, lane)
+        model_socs = asked_socs or match_all("SoC", entry.socs, socs) or [default_soc]
+        cases += [
+            CaseSpec(name, scheme, soc, entry.make_source(scheme))
+            for scheme in model_schemes
+            for soc in model_socs
+        ]
     for case in cases:
         check_choices(case.source.choices, case.scheme, case.model)
     return list(dict.fromkeys(cases))
@@ -173,14 +176,10 @@ def choose_schemes(
                 fix=f"add --model {owners[0]}, or define the mixture for your model, too",
             )
     names = match_all("scheme", words, scheme_names)
-    selected = {
-        model: [
-            entry.find_scheme(name)
-            for name in names
-            if name in (*own_mixtures[model], *lane.schemes)
-        ]
-        for model, entry in chosen.items()
-    }
+    selected = {}
+    for model, entry in chosen.items():
+        own_names = (*own_mixtures[model], *lane.schemes)
+        selected[model] = [entry.find_scheme(name) for name in names if name in own_names]
     if words and not any(selected.values()):
         raise UsageError(f"no selected model has the scheme {words[0]!r}")
     return selected
