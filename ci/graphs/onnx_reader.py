@@ -103,12 +103,12 @@ class _Reader:
         }
         inferred = infer(model).graph
         ports = (*inferred.input, *inferred.value_info, *inferred.output)
-        self.shapes: dict[str, Shape] = {
-            port.name: tuple(size.dim_value for size in port.type.tensor_type.shape.dim)
-            for port in ports
-            if port.type.tensor_type.HasField("shape")
-            and all(size.HasField("dim_value") for size in port.type.tensor_type.shape.dim)
-        }
+        self.shapes: dict[str, Shape] = {}
+        for port in ports:
+            dims = port.type.tensor_type.shape.dim
+            is_fixed = all(dim.HasField("dim_value") for dim in dims)
+            if port.type.tensor_type.HasField("shape") and is_fixed:
+                self.shapes[port.name] = tuple(dim.dim_value for dim in dims)
         self.shapes |= {name: tuple(tensor.dims) for name, tensor in tensors.items()}
         kinds = {port.name: port.type.tensor_type.elem_type for port in ports}
         kinds |= {name: tensor.data_type for name, tensor in tensors.items()}
@@ -305,7 +305,8 @@ def _compute_all(
         if node.compute is not None:
             results = node.compute([values.get(name) for name in node.reads])
             values.update(zip(node.results, results, strict=True))
-    return [array for name in nodes[-1].results if (array := values[name]) is not None]
+    arrays = [values[name] for name in nodes[-1].results]
+    return [array for array in arrays if array is not None]
 
 
 def name_operator(proto: Any) -> str:

@@ -111,10 +111,11 @@ def is_where(fault: KnownFault, steps: Sequence[Step], departure: Departure) -> 
         return True
     places = {step.name: place for place, step in enumerate(steps)}
     wrong = find_step(departure.layer, steps)
-    chains = [
-        [places[name] for name in nodes if name in places]
-        for nodes in (fault.nodes, *fault.repeated)
-    ]
+
+    def find_places(nodes: Sequence[str]) -> list[int]:
+        return [places[name] for name in nodes if name in places]
+
+    chains = [find_places(nodes) for nodes in (fault.nodes, *fault.repeated)]
     if wrong is None or not all(chains):
         return True
     right = [find_step(layer, steps) for layer in departure.right]
@@ -219,9 +220,10 @@ def advise_on_reciprocals(loss: Loss | None, departure: Departure) -> tuple[Advi
     Measured with QNN 2.49.40 in u8 and u16a8w: if all numbers of a Reciprocal are below 1, no
     result is above 1. With a largest number of 0.6, 7.7 dB are left; with 1.05, nothing is lost."""
     right = {(layer.name, layer.origin) for layer in departure.right}
+    readings = loss.readings if loss else ()
     clipped = [
         reading
-        for reading in (loss.readings if loss else ())
+        for reading in readings
         if reading.operator in RECIPROCALS
         and reading.largest < 1
         and (reading.name, reading.origin) not in right

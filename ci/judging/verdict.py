@@ -227,11 +227,10 @@ def feed_controls(
     can have this fault.
     """
     for kind in MAKERS:
-        results = [
-            result
-            for index, info in enumerate(infos)
-            if (result := feed_control(kind, references, index, info, limits))
+        fed = [
+            feed_control(kind, references, index, info, limits) for index, info in enumerate(infos)
         ]
+        results = list(filter(None, fed))
         if results:
             rejected = all(is_rejected for is_rejected, _ in results)
             best = max((db for _, db in results if db is not None), default=None)

@@ -277,12 +277,12 @@ class ForeignJob:
                 coarse = coarse_step(methods, float32.caches, *COARSE[is_coded])
                 rounded = run_forced(Loop(interface, coarse), prompt, free.fed[len(prompt) :])
                 spans = {"prefill": slice(len(prompt)), "decode": slice(len(prompt), None)}
-                where = tuple(
-                    f"{name}: {description}"
-                    for name, span in spans.items()
-                    if free.caches[:, span].size
-                    and (description := describe_drop(free, float32, rounded, span))
-                )
+                drops = []
+                for name, span in spans.items():
+                    has_caches = free.caches[:, span].size
+                    if has_caches and (drop := describe_drop(free, float32, rounded, span)):
+                        drops.append(f"{name}: {drop}")
+                where = tuple(drops)
         return Foreign(free.tokens, after, 0.0, same_count, likeness, where, tuple(faults))
 
     def load(self, interface: Interface) -> Any:

@@ -236,10 +236,8 @@ def describe_drop(run: Generated, float32: Generated, rounded: Generated, span: 
     for layer in range(layers):
         pair = [layer, layers + layer]
         right = float32.caches[pair, span]
-        reached, expected = (
-            [fit_sqnr(*each) for each in zip(generated.caches[pair, span], right, strict=True)]
-            for generated in (run, rounded)
-        )
+        reached = list(map(fit_sqnr, run.caches[pair, span], right))  # of keys and values
+        expected = list(map(fit_sqnr, rounded.caches[pair, span], right))
         lost = np.subtract(expected, reached)
         worst = int(lost.argmax())
         if lost[worst] > MARGIN_DB:
