@@ -149,7 +149,10 @@ def search(graphs: OnnxGraphs, spoiled: str, directory: Path) -> Located:
         return Trial(
             tuple(
                 map(
-                    measure, cut.outputs, zip(*right, strict=True), zip(*program_outputs, strict=True)
+                    measure,
+                    cut.outputs,
+                    zip(*right, strict=True),
+                    zip(*program_outputs, strict=True),
                 )
             )
         )

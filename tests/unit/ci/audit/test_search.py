@@ -264,7 +264,11 @@ def test_exposing_a_result_is_a_cure_if_it_makes_the_outputs_of_the_part_right(
 
     def loses(cut: Cut) -> dict[str, float]:
         fused = {"b", "c"} <= {*cut.operators} and "b" not in cut.outputs
-        return {"c": 40.0 * fused, "d": 40.0 * fused, "b": exposed_db if "c" in cut.operators else 0.0}
+        return {
+            "c": 40.0 * fused,
+            "d": 40.0 * fused,
+            "b": exposed_db if "c" in cut.operators else 0.0,
+        }
 
     located, _ = search(
         loses, refuses=lambda cut: refused and "b" in cut.outputs and len(cut.operators) < 4

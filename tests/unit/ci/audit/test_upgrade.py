@@ -129,9 +129,9 @@ def test_cases_that_are_in_only_one_run_are_listed() -> None:
     assert [(difference.subject, difference.verdict) for difference in differences] == [
         ("resnet 8a8w SM8650", "worse")
     ]
-    assert [(difference.aspect, difference.before, difference.now) for difference in differences] == [
-        ("run", "judged", "missing")
-    ]
+    assert [
+        (difference.aspect, difference.before, difference.now) for difference in differences
+    ] == [("run", "judged", "missing")]
     differences = list(compare_runs(make_report([CASE]), make_report([CASE, other_case])))
     assert [
         (difference.before, difference.now, difference.verdict) for difference in differences
