@@ -39,8 +39,8 @@ def main(argv: list[str] | None = None) -> int:
 def begin_early(verb: str, words: Sequence[str]) -> Iterator[None]:
     """Begin what takes longest in a run on the emulator, the imports of torch, before the modules
     of its verb are imported. A call with an option of OTHERS imports something else, or nothing."""
-    others = {word.partition("=")[0] for word in words} & OTHERS
-    is_usual = verb == "test-emulator" and not others and "QNN_CI_SDK" not in os.environ
+    unusual = {word.partition("=")[0] for word in words} & OTHERS
+    is_usual = verb == "test-emulator" and not unusual and "QNN_CI_SDK" not in os.environ
     with ExitStack() as stack:
         if is_usual and find_spec("executorch"):
             from ci.cases.pool import begin_imports

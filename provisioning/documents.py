@@ -76,8 +76,8 @@ def read_bytes(path: Path, limit_bytes: int = DOCUMENT_BYTES) -> bytes:
     """
     with open_regular(path, limit_bytes) as file:
         data = file.read(os.fstat(file.fileno()).st_size)
-        while more := file.read(MORE_BYTES):
-            data += more  # the size of a file in /proc is 0, and a file may grow
+        while chunk := file.read(MORE_BYTES):
+            data += chunk  # the size of a file in /proc is 0, and a file may grow
             if why := _find_excess(len(data), limit_bytes):
                 raise OSError(errno.EINVAL, why, str(path))
     return data
@@ -138,22 +138,22 @@ def read_json(path: Path, kind: type[T], limit_bytes: int = DOCUMENT_BYTES) -> T
 
 
 def read_user_file(
-    path: Path, what: str, limit_bytes: int = CONTENT_BYTES, *, smaller: str = ""
+    path: Path, called: str, limit_bytes: int = CONTENT_BYTES, *, smaller: str = ""
 ) -> bytes:
     """Return the bytes of a file, read only once, so that all checks see the same content.
 
     Raises UsageError if the file cannot be read, is not a regular file, or is longer than
-    ``limit_bytes``. The error calls the file ``what``; ``smaller`` is its fix for a file that is
-    too long.
+    ``limit_bytes``. ``called`` is what the error calls the file, such as ``the model``, and
+    ``smaller`` is its fix for a file that is too long.
     """
     try:
         return read_bytes(path, limit_bytes)
     except OSError as error:
         why = error.strerror or str(error)
-        fix = {
+        fixes = {
             "it is longer": smaller,
             "it is a": "use a regular file",
             "No such": "correct the path",
         }
-        told = next((fix for start, fix in fix.items() if why.startswith(start)), "")
-        raise UsageError(f"cannot read {what} {path}", why=why, fix=told) from error
+        fix = next((fix for start, fix in fixes.items() if why.startswith(start)), "")
+        raise UsageError(f"cannot read {called} {path}", why=why, fix=fix) from error

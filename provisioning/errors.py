@@ -90,8 +90,8 @@ def at_key(key: str) -> Iterator[None]:
     try:
         yield
     except UsageError as error:
-        what = f"{key}: {error.what}" if key else error.what
-        raise UsageError(what, why=error.why, fix=error.fix) from error
+        message = f"{key}: {error.what}" if key else error.what
+        raise UsageError(message, why=error.why, fix=error.fix) from error
 
 
 class UnfitError(QnnCiError):

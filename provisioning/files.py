@@ -288,13 +288,13 @@ def confirm_write(error: StoreError) -> StoreError:
     place. Return the error of that process alone, which for example limited the size of its files.
     """
     place = error.place or Path(tempfile.gettempdir())
-    there = next((path for path in (place, *place.parents) if path.is_dir()), Path())
+    directory = next((path for path in (place, *place.parents) if path.is_dir()), Path())
     try:
-        with tempfile.TemporaryFile(dir=there) as file:
+        with tempfile.TemporaryFile(dir=directory) as file:
             file.write(bytes(READ_BYTES))
     except OSError:
         raise error from None
-    if free_bytes(there) < SPARE_BYTES:
+    if free_bytes(directory) < SPARE_BYTES:
         raise error
     return StoreError(
         error.what,
@@ -307,11 +307,11 @@ def explain_no_room(error: BaseException | None, place: Path | None = None) -> S
     """Return a StoreError if ``error`` or one of its causes reports a full disk or quota, else
     None. If that error names no file, it was in ``place``, by default the temporary directory.
     """
-    seen: list[BaseException] = []
-    while error and error not in seen:  # `raise error from error` is its own cause
+    visited: list[BaseException] = []
+    while error and error not in visited:  # `raise error from error` is its own cause
         if isinstance(error, QnnCiError):  # it states its reason itself
             return error if isinstance(error, StoreError) else None
-        seen.append(error)
+        visited.append(error)
         if isinstance(error, OSError) and error.errno in NO_ROOM:
             named = os.fsdecode(error.filename) if error.filename else ""
             place = Path(named or place or tempfile.gettempdir())
@@ -343,8 +343,8 @@ def explain_write(place: Path, error: OSError, fix: str) -> StoreError:
 
 def free_bytes(place: Path) -> int:
     """Return the number of free bytes on the disk of ``place``, which need not exist yet."""
-    there = next((path for path in (place, *place.parents) if path.exists()), Path())
-    return shutil.disk_usage(there).free
+    existing = next((path for path in (place, *place.parents) if path.exists()), Path())
+    return shutil.disk_usage(existing).free
 
 
 def mib(size_bytes: int) -> str:

@@ -22,8 +22,8 @@ def find_place_version(place: str) -> str:
     name of its parent directory; '' if there is none.
     """
     path = PurePosixPath(place)
-    found = DIRECTORY.fullmatch(path.name) or STORED.fullmatch(path.parent.name)
-    return found[1] if found else ""
+    version = DIRECTORY.fullmatch(path.name) or STORED.fullmatch(path.parent.name)
+    return version[1] if version else ""
 
 
 def is_version(word: str) -> bool:
@@ -40,8 +40,8 @@ def parse_version(text: str) -> Version:
     try:
         return Version(text)
     except InvalidVersion:
-        found = NUMBERS.match(text)
-        return Version(found[1] if found else "0")
+        numbers = NUMBERS.match(text)
+        return Version(numbers[1] if numbers else "0")
 
 
 def is_older(version: str, than: str) -> bool:

@@ -257,7 +257,8 @@ def find_degenerate(reference: Sequence[Sequence[Array]], policy: ReferencePolic
     """
     columns = [np.stack(arrays) for arrays in zip(*reference, strict=True)]
     faults = [_find_fault(column, index, policy) for index, column in enumerate(columns)]
-    floating = [fault for fault, one in zip(faults, columns, strict=True) if is_floating(one)]
+    pairs = zip(faults, columns, strict=True)
+    floating = [fault for fault, column in pairs if is_floating(column)]
     if floating and not any(floating):
         return ""
     return next(filter(None, floating), "") or ("" if "" in faults else faults[0])

@@ -37,23 +37,23 @@ class HeldProgram(Protocol):
         """Return the data that is passed to ``PooledRunner.note``."""
 
 
-held: list[HeldProgram] = []  # the program that is open in a worker
+open_programs: list[HeldProgram] = []  # at most one: the program that is open in a worker
 
 
 def open_held(opening: Callable[[Program], HeldProgram], program: Program) -> None:
     """Open a program with ``opening``. This worker keeps it for run_held and finish_held."""
-    held.clear()
-    held.append(opening(program))
+    open_programs.clear()
+    open_programs.append(opening(program))
 
 
 def run_held(sets: Sets) -> Sets:
     """Return the outputs, one list per sample, of the program that is open in this worker."""
-    return held[-1].run(sets)
+    return open_programs[-1].run(sets)
 
 
 def finish_held() -> Any:
     """Finish the program that is open in this worker, and release it."""
-    return held.pop().finish()
+    return open_programs.pop().finish()
 
 
 @dataclass(frozen=True)

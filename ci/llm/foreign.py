@@ -182,13 +182,13 @@ def _list_infos(count: int, describe: Any) -> tuple[TensorInfo, ...]:
 
 @dataclass(frozen=True)
 class Foreign:
-    """The result of a foreign program. ``same`` and ``likeness`` need float32 weights."""
+    """The result of a foreign program. ``same_count`` and ``likeness`` need float32 weights."""
 
     tokens: tuple[int, ...]  # the generated tokens, without the prompt
     # The first of these tokens as chosen by the decode method without prefill.
     alone: tuple[int, ...]
     step_s: float  # the mean time of a decode step in seconds
-    same: int | None = None  # how many tokens at the start equal those of the float32 model
+    same_count: int | None = None  # how many tokens at the start equal those of the float32 model
     likeness: Likeness | None = None  # of the logits for the program's text
     where: tuple[str, ...] = ()  # the first layers with wrong keys or values, in prefill and decode
     faults: tuple[str, ...] = ()  # the reasons to reject the program

@@ -36,11 +36,12 @@ class Coding(Struct, frozen=True):
         """Return the values of encoded integers as float32."""
         return (encoded.astype(np.float32) - self.zero_point) * np.float32(self.scale)
 
-    def is_like(self, other: Coding) -> bool:
-        """Return whether this coding and ``other`` decode each integer to the same value, within a
+    def is_like(self, coding: Coding) -> bool:
+        """Return whether this coding and ``coding`` decode each integer to the same value, within a
         tenth of a step."""
-        is_same = self.dtype == other.dtype and self.zero_point == other.zero_point
-        return is_same and abs(self.scale / other.scale - 1) * 2**self.bits < 0.1
+        if self.dtype != coding.dtype or self.zero_point != coding.zero_point:
+            return False
+        return abs(self.scale / coding.scale - 1) * 2**self.bits < 0.1  # at the largest integer
 
 
 Codings = tuple[Coding | None, ...]  # of all inputs or outputs; None for floats and token ids

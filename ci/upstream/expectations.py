@@ -177,8 +177,11 @@ class Expectations:
         result becomes the row's outcome. A test that passes upstream because it expects an error
         needs no row."""
         run = (self.suite, self.soc, self.qnn)
-        expectations = self.expectations
-        applying = [known for known in expectations if known.row.covers(*run, judged.test)]
+        applying = [
+            expectation
+            for expectation in self.expectations
+            if expectation.row.covers(*run, judged.test)
+        ]
         if judged.outcome is Ending.PASSED:
             flaky = next((expectation for expectation in applying if expectation.row.flaky), None)
             if flaky:

@@ -117,22 +117,22 @@ class Entry(Struct, frozen=True, kw_only=True):
 
 
 class Header(Struct, frozen=True, kw_only=True):
-    """The first line of a journal. ``every`` lists all tests of the suite, and ``tests`` lists the
-    selected tests, each of which runs ``repeat`` times. ``tools`` are the tools and their versions.
+    """The first line of a journal. ``suite_tests`` lists all tests of the suite, and ``tests`` the
+    selected ones, each of which runs ``repeat`` times. ``tools`` are the tools and their versions.
     ``identity`` is a digest of everything else that affects results."""
 
     suite: str
     soc: str
     identity: str
-    every: tuple[str, ...]
+    suite_tests: tuple[str, ...] = field(name="every")
     tests: tuple[str, ...]
     repeat: int = 1
     tools: tuple[Tool, ...] = ()
 
     @property
     def is_whole(self) -> bool:
-        """Whether all tests of the suite were selected."""
-        return set(self.every) == set(self.tests)
+        """Return whether all tests of the suite were selected."""
+        return set(self.suite_tests) == set(self.tests)
 
 
 @contextmanager
@@ -209,8 +209,8 @@ KEPT_NAME = re.compile(r"[\w.-]{1,120}-[0-9a-f]{8}")
 def remove_kept(directory: Path) -> None:
     """Remove the directories that kept_directory names, of all tests. Files of the user's next to
     them stay."""
-    kept = directory / KEPT
-    for place in kept.iterdir() if kept.is_dir() else ():
+    folder = directory / KEPT
+    for place in folder.iterdir() if folder.is_dir() else ():
         if KEPT_NAME.fullmatch(place.name) and place.is_dir() and not place.is_symlink():
             shutil.rmtree(place, ignore_errors=True)
 

@@ -465,7 +465,7 @@ def judge_program(spec: CaseSpec, foreign: Foreign, text: str, min_equal: float)
     remarks = [f"{len(foreign.tokens)} tokens"]
     if likeness:
         remarks += [
-            f"the first {foreign.same} equal those of float32",
+            f"the first {foreign.same_count} equal those of float32",
             f"top-1 {likeness.agreement:.0%} and KL {likeness.divergence:.3f} against float32",
         ]
     remarks.append(describe_speed(notes))

@@ -306,7 +306,7 @@ def run_tests(
         suite=suite.name,
         soc=soc,
         identity=hash_words(*toolchain, digest_rooms(ROOMS), *list_digested(args)),
-        every=tuple(suite_tests),
+        suite_tests=tuple(suite_tests),
         tests=tuple(tests),
         repeat=args.repeat,
         tools=tools,
@@ -360,7 +360,7 @@ def make_report(
     with phases.measure("judge"):
         judged = list(judge_entries(directory, entries))
     is_complete = header.is_whole and len(judged) == len(header.tests)
-    checked, faults = check_all(judged, expectations, header.every, is_complete=is_complete)
+    checked, faults = check_all(judged, expectations, header.suite_tests, is_complete=is_complete)
     counts = Counter(test.outcome for test in judged)
     outcomes = "; ".join(f"{counts[ending]} {ending.value}" for ending in Ending)
     rows = [make_case(test, header.soc) for test in checked]
@@ -382,7 +382,7 @@ def make_report(
         summary=summarize(cases, controls, phases.wall_s(), phases.rows),
         command=repeat_command(args),
         remarks=(
-            f"{count(len(judged), 'test')} of {len(header.every)}: {outcomes}",
+            f"{count(len(judged), 'test')} of {len(header.suite_tests)}: {outcomes}",
             *count_causes(checked),
         ),
         unjudged=len(header.tests) - len(judged),

@@ -119,7 +119,7 @@ def require_sdk(directory: Path, name: str) -> None:
         return
     fix = f"correct {name}, or leave it out"
     for pattern in ("*", "*/*", "*/*/*"):
-        roots = (found.parent for found in directory.glob(f"{pattern}/{missing[0]}"))
+        roots = (file.parent for file in directory.glob(f"{pattern}/{missing[0]}"))
         if root := min(roots, default=None):
             fix = f"use {shell_word(str(root))}"
             break

@@ -69,8 +69,9 @@ class Bar:
         if now - self._shown < interval_s:
             return
         self._shown = now
-        busy = ", ".join(task if isinstance(task, str) else task() for task in [*self._busy])
-        text, live = clean_message(self.describe(now, self._note or busy)), self.progress.live
+        busy = map(_describe_task, self._busy.copy())  # other threads change the list
+        note = self._note or ", ".join(busy)
+        text, live = clean_message(self.describe(now, note)), self.progress.live
         if live and self.columns and len(text) >= self.columns:
             text = text[: self.columns - 4] + "..."  # text in the last column would wrap
         self.progress.write(text if live else f"{text}\n")
@@ -95,6 +96,10 @@ class Bar:
         if self.unit == "B" and self.total and rate:
             words[-1] += f", {_duration(max(0.0, self.total - self.done) / rate)} left"
         return " ".join(words) + (f"  {note}" if note else "")
+
+
+def _describe_task(task: str | Callable[[], str]) -> str:
+    return task if isinstance(task, str) else task()
 
 
 def _amount(value: float, unit: str) -> str:

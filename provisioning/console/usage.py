@@ -52,8 +52,11 @@ class Usage:
 
     def measure_bytes(self) -> int:
         """Return the memory of the processes. Memory that they share counts once."""
-        rolled = [read_window(PROC / f"{pid}/smaps_rollup") for pid in self.pids]
-        shares = [int(match[1]) << 10 for text in rolled if (match := PSS.search(text))]
+        shares = []  # a process may have ended, and then has none
+        for pid in self.pids:
+            match = PSS.search(read_window(PROC / f"{pid}/smaps_rollup"))
+            if match:
+                shares.append(int(match[1]) << 10)
         return min(sum(shares), self.resident_bytes) if shares else self.resident_bytes
 
 

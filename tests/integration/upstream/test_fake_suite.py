@@ -98,7 +98,12 @@ def run(
     timeout_s: float = TIMEOUT_S,
 ) -> list[Entry]:
     header = Header(
-        suite="upstream", soc="SM8650", identity="", every=all_tests, tests=tests, repeat=repeat
+        suite="upstream",
+        soc="SM8650",
+        identity="",
+        suite_tests=all_tests,
+        tests=tests,
+        repeat=repeat,
     )
     ratchet = Ratchet(run=0, unsupported=9, timeout_s=timeout_s)
     return SuiteRun(

@@ -193,7 +193,7 @@ def test_a_right_program_gives_the_text_of_its_weights(tiny_model: Tiny, right: 
     generated = make_job().generate(tiny_model.interface, tiny_model.tokenizer, right)
     assert generated.tokens == tokens
     assert generated.alone == tokens[:5]
-    assert (generated.same, generated.step_s, generated.faults) == (len(tokens), 0.0, ())
+    assert (generated.same_count, generated.step_s, generated.faults) == (len(tokens), 0.0, ())
     assert generated.likeness is not None
     assert generated.likeness.agreement == 1
     assert generated.likeness.divergence == pytest.approx(0, abs=1e-6)
@@ -203,7 +203,7 @@ def test_a_right_program_gives_the_text_of_its_weights(tiny_model: Tiny, right: 
     )
     unknown = make_job(weights=None).generate(tiny_model.interface, tiny_model.tokenizer, right)
     assert (unknown.tokens, unknown.alone) == (generated.tokens, generated.alone)
-    assert (unknown.same, unknown.likeness, unknown.faults) == (None, None, ())
+    assert (unknown.same_count, unknown.likeness, unknown.faults) == (None, None, ())
 
 
 @pytest.mark.parametrize("weights", [None, PLACE / "weights.bin"])
@@ -243,7 +243,7 @@ def test_a_foreign_program_is_compared_with_float32_on_its_own_text(
         return [logits, *caches]
 
     generated = make_job().generate(tiny_model.interface, tiny_model.tokenizer, departing)
-    assert (generated.same, generated.tokens[3]) == (3, better)
+    assert (generated.same_count, generated.tokens[3]) == (3, better)
     assert generated.likeness is not None
     assert generated.likeness.agreement == pytest.approx(1 - 1 / len(generated.tokens))
     assert generated.likeness.divergence > 0
@@ -267,7 +267,11 @@ def test_a_text_is_as_long_as_the_context_has_room_for(tiny_model: Tiny, right: 
     assert len(generate(10).tokens) == CONTEXT - 10 - SIZE
     without_eos = replace(tiny_model.tokenizer, eos=-1)  # the text of float32 goes on, too
     generated = make_job(tokens=1000).generate(tiny_model.interface, without_eos, right)
-    assert generated.same == len(generated.tokens) == CONTEXT - len(tiny_model.runs.prompt) - SIZE
+    assert (
+        generated.same_count
+        == len(generated.tokens)
+        == CONTEXT - len(tiny_model.runs.prompt) - SIZE
+    )
     assert len(generate(CONTEXT - SIZE - 1).tokens) == 1
     with pytest.raises(UsageError, match="a prompt of 56 tokens does not fit in a context of 64"):
         generate(CONTEXT - SIZE)
@@ -346,7 +350,7 @@ def test_a_foreign_program_runs_with_the_tokens_and_sizes_that_it_declares(
     generated, text = make_job()()
     assert text == "Ben has a blue boat. The boat sails far."
     assert (generated.tokens, generated.step_s) == (tiny_model.runs.model.run.tokens, 0.25)
-    assert (generated.same, generated.faults) == (len(generated.tokens), ())
+    assert (generated.same_count, generated.faults) == (len(generated.tokens), ())
     for constant, name in (("get_bos_id", "bos"), ("get_eos_id", "eos"), ("get_vocab_size", "")):
         contradicting = declare(tiny_model, **{constant: 9})
         monkeypatch.setattr(

@@ -20,7 +20,9 @@ from ci.upstream.journal import (
 )
 from provisioning.errors import UsageError
 
-HEADER = Header(suite="upstream", soc="SM8650", identity="1", every=("a", "b"), tests=("a", "b"))
+HEADER = Header(
+    suite="upstream", soc="SM8650", identity="1", suite_tests=("a", "b"), tests=("a", "b")
+)
 FIRST = Entry(test="a", ran=Ran.PASSED, wall_s=1.5, comparisons=1)
 
 

@@ -59,7 +59,7 @@ def run(
 ) -> tuple[dict[tuple[str, int], Entry], StubPool]:
     pool: Any = StubPool(interrupted)
     header = Header(
-        suite="upstream", soc="SM8650", identity="1", every=TESTS, tests=tests, repeat=repeat
+        suite="upstream", soc="SM8650", identity="1", suite_tests=TESTS, tests=tests, repeat=repeat
     )
     suite_run = SuiteRun(
         directory=place, header=header, ratchet=RATCHET, timeout_s=7.0, resume=resume, jobs=jobs

@@ -93,7 +93,7 @@ def test_a_suite_without_options_runs_whole_for_its_soc(suite: Suite) -> None:
     (suite_run,) = suite.runs
     header = suite_run.header
     assert (header.suite, header.soc, header.repeat) == ("upstream", "SM8650", 1)
-    assert (header.every, header.tests, header.tools) == (TESTS, TESTS, TOOLS)
+    assert (header.suite_tests, header.tests, header.tools) == (TESTS, TESTS, TOOLS)
     assert (suite_run.directory, suite_run.resume) == (Path("reports/upstream").absolute(), False)
     assert suite_run.timeout_s >= suite_run.ratchet.timeout_s
     assert (suite.steps["profile"], suite.steps["offline"]) == ("emulator", False)
@@ -123,7 +123,7 @@ def test_every_option_of_test_upstream_reaches_the_suite(suite: Suite, tmp_path:
     (suite_run,) = suite.runs
     header = suite_run.header
     assert (header.soc, header.repeat) == ("SM8750", 2)
-    assert (header.every, header.tests) == (TESTS, ("C::test_b", "C::test_c"))
+    assert (header.suite_tests, header.tests) == (TESTS, ("C::test_b", "C::test_c"))
     assert (suite_run.jobs, suite_run.timeout_s, suite_run.resume) == (3, 100_000, True)
     assert suite_run.directory == tmp_path / "out" / "upstream"
     assert suite.steps["offline"]
@@ -165,7 +165,7 @@ def test_a_run_is_of_the_suite_s_own_tests_and_judged_by_the_policy_of_its_call(
     run("--policy", "own.toml", name="backend-suite")
     assert paths == [tmp_path / "own.toml"]
     (suite_run,) = suite.runs
-    assert suite_run.header.every == suite_run.header.tests == (names[0], names[2])
+    assert suite_run.header.suite_tests == suite_run.header.tests == (names[0], names[2])
 
 
 def test_tests_that_did_not_run_are_counted_and_repeats_are_one_case(suite: Suite) -> None:
