@@ -19,6 +19,8 @@ MOST_CLIPPED = 3
 
 
 class Bounds(NamedTuple):
+    """The lowest and the highest of some values."""
+
     low: float
     high: float
 
@@ -27,15 +29,14 @@ def find_clipped(program: Program, sets: Sequence[Any]) -> tuple[Clipped, ...]:
     """Return the values of a quantized model that are clipped on ``sets``, inputs of the model
     first, then those that are clipped most. Values that are infinite are left out, and so are those
     that a quantizer limits on purpose (Program.limited)."""
-    quantizers = {
-        method: [node for node in list_quantizers(graph) if node.reads[0] not in program.limited]
-        for method, graph in program.graphs.items()
-    }
-    recipes = {
-        method: Recipe(watched=[*dict.fromkeys(node.reads[0] for node in nodes)], watch=watch)
-        for method, nodes in quantizers.items()
-        if nodes
-    }
+    quantizers: dict[str, list[Node]] = {}
+    recipes = {}
+    for method, graph in program.graphs.items():
+        nodes = [node for node in list_quantizers(graph) if node.reads[0] not in program.limited]
+        if nodes:
+            quantizers[method] = nodes
+            watched = dict.fromkeys(node.reads[0] for node in nodes)  # each value once
+            recipes[method] = Recipe(watched=list(watched), watch=watch)
     if not recipes:
         return ()
     records = program.prepare(recipes).record(sets)
@@ -48,8 +49,8 @@ def find_clipped(program: Program, sets: Sequence[Any]) -> tuple[Clipped, ...]:
                 record[method].values[name] for record in records if name in record[method].values
             ]
             if extremes:
-                seen = Bounds(float(np.min(extremes)), float(np.max(extremes)))
-                clipped += describe_clipped(graph, name, find_range(node), seen)
+                actual = Bounds(float(np.min(extremes)), float(np.max(extremes)))
+                clipped += describe_clipped(graph, name, find_range(node), actual)
     clipped.sort(key=lambda pair: (not pair[1].is_input, -pair[0], pair[1].name))
     return tuple(tensor for _, tensor in clipped[:MOST_CLIPPED])
 
@@ -76,12 +77,12 @@ def find_range(quantizer: Node) -> Bounds:
 
 
 def describe_clipped(
-    graph: Graph, name: str, calibrated: Bounds, seen: Bounds
+    graph: Graph, name: str, calibrated: Bounds, actual: Bounds
 ) -> Iterator[tuple[float, Clipped]]:
     """Yield the description of a value, if it is clipped, and the share of the range by which it
     leaves the range."""
     size = calibrated.high - calibrated.low
-    beyond = max(calibrated.low - seen.low, seen.high - calibrated.high) / size
+    beyond = max(calibrated.low - actual.low, actual.high - calibrated.high) / size
     if beyond > CLIPPED and math.isfinite(beyond):
         maker = graph.list_makers().get(name)
         label = f"the result of {maker.label}{maker.place.mark}" if maker else f"input {name!r}"
@@ -90,7 +91,7 @@ def describe_clipped(
             is_input=maker is None,
             low=calibrated.low,
             high=calibrated.high,
-            seen_low=seen.low,
-            seen_high=seen.high,
+            seen_low=actual.low,
+            seen_high=actual.high,
         )
         yield beyond, clipped

@@ -74,12 +74,16 @@ def predict_noise(
     errors = []
     for index, first in enumerate(exact[0]):
         if np.asarray(first).dtype.kind == "f":
-            exact_output = np.stack([np.asarray(outputs[index]) for outputs in exact])
-            noisy_output = [np.stack([outputs[index] for outputs in sample]) for sample in noisy]
-            errors.append(np.stack([output - exact_output for output in noisy_output]))
+            exact_output = _stack_samples(exact, index)
+            noisy_outputs = [_stack_samples(outputs, index) for outputs in noisy]
+            errors.append(np.stack([output - exact_output for output in noisy_outputs]))
         else:
             errors.append(np.empty(0))
     return errors
+
+
+def _stack_samples(outputs: Sequence[Sequence[Any]], index: int) -> Array:
+    return np.stack([np.asarray(sample[index]) for sample in outputs])
 
 
 def find_errors(graph: Graph, terms: Terms) -> Changes:

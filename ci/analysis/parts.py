@@ -300,12 +300,10 @@ def find_box(mask: Array) -> OutputPart | None:
 def make_part(indices: Mapping[int, Array], shape: Shape) -> OutputPart | None:
     """Return the part of the elements with these indices, sorted, along each axis. Return None if
     it would have more than MOST_RANGES ranges."""
-    ranges = [
-        Range(axis, *bounds)
-        for axis, places in indices.items()
-        if len(places) < shape[axis]
-        for bounds in list_ranges([int(place) for place in places])
-    ]
+    ranges: list[Range] = []
+    for axis, places in indices.items():
+        if len(places) < shape[axis]:
+            ranges += [Range(axis, *bounds) for bounds in list_ranges(list(map(int, places)))]
     return OutputPart(tuple(ranges)) if 0 < len(ranges) <= MOST_RANGES else None
 
 

@@ -23,7 +23,7 @@ def find_ties(
     which are the program's for each sample, and several runs in which the operands of choices have
     errors. Floating-point outputs are returned unchanged. ``bits`` are those of an activation, 0 if
     they are unknown."""
-    low = [[np.asarray(array) for array in arrays] for arrays in outputs]
+    low = [list(map(np.asarray, arrays)) for arrays in outputs]
     high = [[*arrays] for arrays in low]
     places = [place for place, array in enumerate(low[0]) if array.dtype.kind != "f"]
     if places:

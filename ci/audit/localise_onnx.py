@@ -59,6 +59,7 @@ class OnnxGraphs:
 
     @cached_property
     def proto(self) -> onnx.ModelProto:
+        """Return the model as onnx reads it."""
         return onnx.load(self.model)
 
     @cached_property
@@ -68,10 +69,12 @@ class OnnxGraphs:
 
     @cached_property
     def makers(self) -> dict[str, Any]:
+        """Return the node that makes each result, by the result's name."""
         return {name: node for node in self.nodes for name in node.output if name}
 
     @cached_property
     def inputs(self) -> list[str]:
+        """Return the names of the model's inputs."""
         return [info.name for info in list_required_inputs(self.proto)]
 
     @cached_property

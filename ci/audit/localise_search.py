@@ -95,11 +95,12 @@ class Departure(Struct, frozen=True):
 
     @property
     def wrong(self) -> bool:
+        """Return whether the output is not faithful, and at least LEAST_DB below the prediction."""
         return not self.faithful and self.excess_db >= LEAST_DB
 
 
 class Trial(Struct, frozen=True):
-    """The outputs of a part's program, in the order of the cut's ``given``. ``refused`` is why
+    """The outputs of a part's program, in the order of the cut's ``outputs``. ``refused`` is why
     there is no program, or why it does not run; it is empty if it runs."""
 
     outputs: tuple[Departure, ...] = ()
@@ -107,6 +108,7 @@ class Trial(Struct, frozen=True):
 
     @property
     def worst(self) -> Departure | None:
+        """Return the wrong output that is the farthest below its prediction, or None."""
         return max(
             (output for output in self.outputs if output.wrong),
             key=lambda departure: departure.excess_db,
@@ -315,6 +317,7 @@ class Search:
         return cone
 
     def order(self, names: Collection[str]) -> tuple[str, ...]:
+        """Return the names in the order of the operators."""
         return tuple(name for name in self.operators if name in names)
 
     def shrink(self, located: Located, start: Cut) -> Located:

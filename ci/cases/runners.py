@@ -92,13 +92,16 @@ class PooledProgram:
 
     @property
     def used(self) -> bool:
+        """Return whether the process of the worker has run something before."""
         return self.lease.used
 
     def run(self, sets: Sets) -> Sets:
+        """Return the outputs, one list per sample. Raises RunError."""
         self.sets, self.outputs = sets, require(self.lease.call(partial(run_held, sets)))
         return self.outputs
 
     def finish(self) -> RunNotes:
+        """Finish the program, and return the notes on its runs. Raises RunError."""
         return self.runner.note(self, require(self.lease.call(finish_held)))
 
 
@@ -198,6 +201,7 @@ class ExternalProgram:
             raise RunError(str(error)) from error
 
     def finish(self) -> RunNotes:
+        """Return the mean time of a run, if the program wrote it."""
         with suppress(OSError, ValueError):
             return RunNotes(run_ms=float(read_text(self.speed)))
         return RunNotes()

@@ -113,10 +113,12 @@ def computes(operator: str) -> bool:
 
 
 def is_quantizer(operator: str) -> bool:
+    """Return whether an operator quantizes."""
     return operator.startswith("quantize")
 
 
 def is_dequantizer(operator: str) -> bool:
+    """Return whether an operator dequantizes."""
     return operator.startswith("dequantize")
 
 

@@ -146,6 +146,7 @@ class Judgement:
 
     @property
     def accepted(self) -> bool:
+        """Return whether the gate accepts all outputs."""
         return not self.findings
 
     @property

@@ -124,6 +124,14 @@ def judge_outputs(
         warnings.append(_warn_of_alike(inputs_vary, measure_outputs(references)))
     warnings += [*find_vague(references, infos, limits), *find_faint(references, infos)]
     patterns = find_patterns(judgement, references, outputs)
+    notes, element_notes = [], []
+    for index, output in enumerate(judgement.outputs):
+        if output.noted:
+            notes.append(make_note(output, output.noted, references, outputs, index))
+        if any(finding.id == ELEMENTS.id for finding in output.findings):
+            excess = output.excesses[0]
+            note = make_note(output, excess, references, outputs, index, metric=True)
+            element_notes.append(note)
     return Verdict(
         summarize_figures(judgement),
         judgement.findings,
@@ -136,16 +144,8 @@ def judge_outputs(
             if control.rejected or control.kind is not ControlKind.OTHER_INPUT
         ),
         f"the gate accepts {', '.join(faults)}: this case proves nothing" if faults else "",
-        tuple(
-            make_note(output, output.noted, references, outputs, index)
-            for index, output in enumerate(judgement.outputs)
-            if output.noted
-        ),
-        tuple(
-            make_note(output, output.excesses[0], references, outputs, index, metric=True)
-            for index, output in enumerate(judgement.outputs)
-            if any(finding.id == ELEMENTS.id for finding in output.findings)
-        ),
+        tuple(notes),
+        tuple(element_notes),
         tuple(warnings),
     )
 

@@ -39,6 +39,7 @@ class RopeScaling(Struct, frozen=True, forbid_unknown_fields=True):
         return (1 - share) * frequency / self.factor + share * frequency
 
     def apply(self, plain: Rope) -> Rope:
+        """Return the frequencies after scaling."""
         return Rope(tuple(map(self.scale, plain.frequencies)))
 
 

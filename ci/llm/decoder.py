@@ -75,6 +75,8 @@ class FeedForward(nn.Module):
 
 
 class Layer(nn.Module):
+    """A layer of a decoder: attention, then a feed-forward network, each with its norms."""
+
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
         self.attention = Attention(config)

@@ -140,6 +140,7 @@ class HuggingFaceConfig(Struct, frozen=True):
 
     @property
     def size_of_head(self) -> int:
+        """Return the number of elements of a head: its own, the family's, or an equal share."""
         return self.head_dim or self.family.head_dim or self.hidden_size // self.num_attention_heads
 
     def convert(self) -> DecoderConfig:

@@ -25,6 +25,7 @@ class Coding(Struct, frozen=True):
 
     @property
     def bits(self) -> int:
+        """Return the bits of an encoded element."""
         return int(np.iinfo(self.dtype).bits)
 
     def encode(self, values: Array) -> Array:
