@@ -80,7 +80,7 @@ class Search:
     reasons: Counter[str] = field(default_factory=Counter)
     findings: list[Finding] = field(default_factory=list)
     examined: Counter[str] = field(default_factory=Counter)  # suspects, per feature
-    known: Counter[str] = field(default_factory=Counter)
+    known_suspects: Counter[str] = field(default_factory=Counter)  # per known fault
     cells: dict[int, Cell] = field(default_factory=dict)  # per number of a graph from a block
     tried: dict[Cell, Counter[str]] = field(default_factory=dict)
     stopped: Counter[str] = field(default_factory=Counter)  # graphs that stop others, per block
@@ -142,7 +142,7 @@ class Search:
             cpu_s=round(self.cpu_s / max(graphs, 1), 4),
             ends=dict(self.ends),
             unjudged=dict((+self.reasons).most_common(12)),
-            known=dict(self.known),
+            known=dict(self.known_suspects),
             cells=self.list_cells(),
             unconfirmed=self.unconfirmed,
             unexamined=len(left),
@@ -270,7 +270,7 @@ class Search:
         """Count a suspect that needs no examination, because its graph has a known fault, or
         because it has the result and the operators of a finding. Return whether it was counted."""
         if self.uses_known and (fault := self.find_known(graph)):
-            self.known[fault] += 1
+            self.known_suspects[fault] += 1
             return True
         for index, finding in enumerate(self.findings):
             if end == finding.end and has_chain(graph, parse_graph(finding.graph)):

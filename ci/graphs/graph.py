@@ -85,8 +85,8 @@ class Graph:
         """Return the names of the inputs that a node reads or that are outputs."""
         makers = self.list_makers()
         names = [name for node in self.nodes for name in node.reads]
-        known = {*makers, *self.constants, *self.states, ""}
-        return [name for name in dict.fromkeys((*names, *self.outputs)) if name not in known]
+        provided = {*makers, *self.constants, *self.states, ""}
+        return [name for name in dict.fromkeys((*names, *self.outputs)) if name not in provided]
 
     def list_makers(self) -> dict[str, Node]:
         """Return the node that computes each value, by the value's name."""

@@ -179,14 +179,14 @@ def test_a_known_fault_is_only_counted_unless_the_table_is_off() -> None:
         assert operators_and_known == (
             [] if uses_table else [(("add", "layer_norm"), PLANTED.name)]
         )
-        assert dict(finder.known) == ({PLANTED.name: 1} if uses_table else {})
+        assert dict(finder.known_suspects) == ({PLANTED.name: 1} if uses_table else {})
         # A second suspect with these operators is counted, not shrunk.
         assert finder.examine([(8, Result(text, 0, WRONG, 2.0, 60.0))]) == []
         assert [finding.suspects for finding in finder.findings] == ([] if uses_table else [2])
     for end in (WRONG, REFUSED, CRASHED, LATE):  # however its graph ends
         finder = make_search(always(RIGHT), uses_known=True)
         assert finder.examine([(7, Result(text, 0, end))]) == []
-        assert (dict(finder.known), finder.unconfirmed) == ({PLANTED.name: 1}, 0)
+        assert (dict(finder.known_suspects), finder.unconfirmed) == ({PLANTED.name: 1}, 0)
 
 
 @pytest.mark.parametrize(
