@@ -10,61 +10,68 @@ from tests.stand_ins.lowered import Fields, Number, Vector, make_binary, make_fl
 
 CONV_2D, DENSIFY, CUSTOM = 3, 124, 32
 FLOAT32, FLOAT16, INT8 = 0, 1, 9
+UNSIGNED, TEXT, MAP, FOUR_BYTES = 2, 5, 9, 2  # of flexbuffers
 
 
 def make_flexbuffer(values: Mapping[str, int | str]) -> bytes:
     """A flexbuffer with a map of integers and texts, in elements of four bytes."""
     data = bytearray()
-    texts = {}
-    for key, value in sorted(values.items()):
-        key_at = len(data)
+    key_places, text_places = {}, {}
+    keys = sorted(values)  # readers search a key by halves
+    for key in keys:
+        key_places[key] = len(data)
         data += key.encode() + b"\0"
-        if isinstance(value, str):
-            data += struct.pack("<I", len(value))
-            texts[key] = len(data)
-            data += value.encode() + b"\0"
-        values = {**values, key: value}
-        texts.setdefault(f"key {key}", key_at)
+        if isinstance(text := values[key], str):
+            data += struct.pack("<I", len(text))
+            text_places[key] = len(data)
+            data += text.encode() + b"\0"
     data += bytes(-len(data) % 4)
-    keys = sorted(values)
     data += struct.pack("<I", len(keys))
     keys_at = len(data)
     for key in keys:
-        data += struct.pack("<I", len(data) - texts[f"key {key}"])
+        data += struct.pack("<I", len(data) - key_places[key])
     data += struct.pack("<III", len(data) - keys_at, 4, len(keys))
     values_at = len(data)
     types = bytearray()
     for key in keys:
         value = values[key]
         if isinstance(value, str):
-            data += struct.pack("<I", len(data) - texts[key])
-            types.append(5 << 2 | 2)
+            data += struct.pack("<I", len(data) - text_places[key])
+            types.append(TEXT << 2 | FOUR_BYTES)
         else:
             data += struct.pack("<I", value)
-            types.append(2 << 2 | 2)
+            types.append(UNSIGNED << 2 | FOUR_BYTES)
     data += types
-    data += bytes([len(data) - values_at, 9 << 2 | 2, 1])
+    data += bytes([len(data) - values_at, MAP << 2 | FOUR_BYTES, 1])
     return bytes(data)
 
 
 def make_tensor(
-    name: str, shape: Sequence[int], dtype: int = FLOAT32, buffer: int = 0, **more: Any
+    name: str,
+    shape: Sequence[int],
+    dtype: int = FLOAT32,
+    buffer: int = 0,
+    *,
+    scale: float = 0,
+    signature: Sequence[int] = (),
 ) -> Fields:
     """A tensor; ``scale`` quantizes it with a zero point of -3, and ``signature`` is the shape with
     -1 for an axis whose length may change."""
     fields: dict[int, Any] = {0: Vector(shape, "i"), 1: Number("b", dtype), 3: name}
     fields |= {2: Number("I", buffer)}
-    if scale := more.get("scale"):
+    if scale:
         fields[4] = {2: Vector([scale], "f"), 3: Vector([-3], "q")}
-    if signature := more.get("signature"):
+    if signature:
         fields[7] = Vector(signature, "i")
     return fields
 
 
-def make_operator(code: int, reads: Sequence[int], writes: Sequence[int], **more: Any) -> Fields:
-    """A call of the operator with this number in the model's list of operators."""
+def make_operator(
+    code: int, reads: Sequence[int], writes: Sequence[int], options: bytes | None = None
+) -> Fields:
+    """A call of the operator with this number in CODES."""
     fields: dict[int, Any] = {0: Number("I", code), 1: Vector(reads, "i"), 2: Vector(writes, "i")}
-    return fields | ({5: Vector(more["options"])} if "options" in more else {})
+    return fields if options is None else fields | {5: Vector(options)}
 
 
 CODES = (
@@ -101,10 +108,10 @@ def make_model(
 
 def make_signature(key: str, inputs: Mapping[str, int], outputs: Mapping[str, int]) -> Fields:
     """A signature of subgraph 0 that names tensors."""
-    ports = [
-        Vector([{0: name, 1: Number("I", number)} for name, number in names.items()])
-        for names in (inputs, outputs)
-    ]
+    ports = []
+    for names in (inputs, outputs):
+        rows = [{0: name, 1: Number("I", number)} for name, number in names.items()]
+        ports.append(Vector(rows))
     return {0: ports[0], 1: ports[1], 2: key, 4: Number("I", 0)}
 
 
