@@ -388,7 +388,7 @@ def _name_rounded(node: Node) -> tuple[str, ...]:
 class _Recorder(Interpreter):
     """Records the model's outputs, the results of decisions, and the floating-point tensor of each
     call and each input. With ``plain``, activations are not rounded. If there is a function
-    ``rounds``, floats are. Decisions in ``kept`` have these results instead of their own."""
+    ``rounds``, floats are. Decisions in ``kept`` have these results, not those they compute."""
 
     def __init__(
         self,
