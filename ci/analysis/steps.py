@@ -19,6 +19,7 @@ from ci.models.short_rows import find_short_row
 PASSES_ON: Final = frozenset(
     {"alias", "clone", "contiguous", "detach", "dropout", "lift_fresh_copy"}
 )
+BATCH_NORM: Final = "batch_norm"
 CASTS: Final = frozenset({"to", "type_as"})
 KEEPS_NUMBERS: Final = PASSES_ON | CASTS
 RESHAPES: Final = frozenset({"reshape", "squeeze", "unsqueeze", "view"})
@@ -101,6 +102,11 @@ def measure_step(operands: Sequence[Operand], numbers: Numbers) -> dict[str, tup
     - ``uneven``: 1 if a factor by which an operator enlarges an image is no whole number
     - ``integers``: the bits of the integers that a cast makes floats, see _measure_cast
     - ``signed``: 1 if the weights or the biases of a batch norm have a negative element
+    - ``padded``: the number of axes that an operator pads
+    - ``bare``: 1 if a batch norm has neither weights nor biases
+    - ``outer``: 1 if each of two operands that are not constant has a single element along an axis
+      where the other one has several, as a column times a row
+    - ``decided``: 1 if a cast makes integers of floats
     - ``recalled``: 1 if an earlier call of a layer reads the same bias
     - ``misplaced``: 1 if QNN's RMS norm misplaces rows of the first operand, see _is_misplaced
     - ``short``: the length of the row that a convolution reads, if QNN computes it wrongly in
@@ -129,6 +135,7 @@ def measure_step(operands: Sequence[Operand], numbers: Numbers) -> dict[str, tup
         measured["uneven"] = (1.0,)
     measured |= {**dict(_measure_norm(operands)), **dict(_measure_constants(operands))}
     measured |= dict(_measure_axis(operands, measured))
+    measured |= dict(_measure_spread(operands, measured))
     if operands and operands[0].shape:
         *rows, length = operands[0].shape
         measured |= {"rows": (float(math.prod(rows)),), "length": (float(length),)}
@@ -138,6 +145,21 @@ def measure_step(operands: Sequence[Operand], numbers: Numbers) -> dict[str, tup
         height, width = operands[0].shape[2:]
         measured |= {"height": (float(height),), "width": (float(width),)}
     return measured
+
+
+def _measure_spread(operands: Sequence[Operand], numbers: Numbers) -> Measures:
+    pads = numbers.get("pad", ())
+    if axes := sum(any(pair) for pair in zip(pads[::2], pads[1::2], strict=False)):
+        yield "padded", (float(axes),)
+    shapes = [operand.shape for operand in operands if not operand.constant]
+    if len(shapes) == 2 and _is_outer(*shapes):
+        yield "outer", (1.0,)
+
+
+def _is_outer(first: Sequence[int], second: Sequence[int]) -> bool:
+    """Return whether two shapes are those of a column and a row, in any order."""
+    pairs = [*zip(reversed(first), reversed(second), strict=False)]
+    return any(a == 1 < b for a, b in pairs) and any(b == 1 < a for a, b in pairs)
 
 
 def _measure_axis(operands: Sequence[Operand], numbers: Numbers) -> Measures:
@@ -382,6 +404,8 @@ class _Describer:
             numbers["mask"] = (self._measure_mask(node),)
         elif node.operator in CASTS:
             numbers |= dict(self._measure_cast(node))
+        elif node.operator == BATCH_NORM and len(operands) == 3:
+            numbers["bare"] = (1.0,)
         return Step(
             node.name or node.results[0],
             node.operator,
@@ -455,12 +479,14 @@ class _Describer:
         self.factors |= dict.fromkeys(node.results, factor)
 
     def _measure_cast(self, node: Node) -> Measures:
-        """Yield the bits of the integers that a cast makes floats, if QNN 2.49.40 takes them: 8 for
-        uint8, and 32 for others. An input of 64 bits is left out if only casts, and reshapes that
-        change leading ones, are between it and the cast: QNN then joins it with ExecuTorch's own
-        cast to 32 bits, and computes it rightly."""
+        """Yield whether a cast makes integers of floats, or else the bits of the integers that it
+        makes floats, if QNN 2.49.40 takes them: 8 for uint8, and 32 for others. An input of 64 bits
+        is left out if only casts, and reshapes that change leading ones, are between it and the
+        cast: QNN then joins it with ExecuTorch's own cast to 32 bits, and computes it rightly."""
         dtypes, source = self.graph.dtypes, node.reads[0]
         if dtypes.get(node.results[0]) not in FLOATS:
+            if dtypes.get(source) in FLOATS and dtypes.get(node.results[0]) in {"int32", "int64"}:
+                yield "decided", (1.0,)
             return
         if dtypes.get(source) == "uint8":
             yield "integers", (8.0,)

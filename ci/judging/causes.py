@@ -84,12 +84,26 @@ def choose_causes(
         reached = None
     if beyond and departure.sqnr_db is not None and departure.sqnr_db >= KEPT_DB:
         return []
-    return [
+    first_faults = [
         fault
         for fault in faults
-        if is_where(fault, steps, departure)
-        and (reached is None or fault.least_db is None or reached > fault.least_db - MARGIN_DB)
+        if is_where(fault, steps, departure) and _is_large_enough(fault, reached)
     ]
+    if any(_is_large_enough(fault, sqnr_db) for fault in first_faults):
+        return first_faults
+    # What starts the loss is too small for it: a larger fault behind it is the cause.
+    later_faults = [
+        fault
+        for fault in faults
+        if fault.least_db is not None
+        and _is_large_enough(fault, sqnr_db)
+        and is_behind(fault, steps, departure)
+    ]
+    return later_faults or first_faults
+
+
+def _is_large_enough(fault: KnownFault, sqnr_db: float | None) -> bool:
+    return sqnr_db is None or fault.least_db is None or sqnr_db > fault.least_db - MARGIN_DB
 
 
 def _answers(fault: KnownFault, question: Question, *, is_float16: bool) -> bool:
@@ -110,7 +124,14 @@ def is_where(fault: KnownFault, steps: Sequence[Step], departure: Departure) -> 
     if departure.layer is None:
         return True
     places = {step.name: place for place, step in enumerate(steps)}
-    wrong = find_step(departure.layer, steps)
+    layer = departure.layer
+    named = {name for nodes in (fault.nodes, *fault.repeated) for name in nodes}
+    if layer.origin.line and any(
+        step.name in named and step.origin == layer.origin and step.operator == layer.operator
+        for step in steps
+    ):
+        return True  # a call of the same line, such as the first one of a layer that is shared
+    wrong = find_step(layer, steps)
 
     def find_places(nodes: Sequence[str]) -> list[int]:
         return [places[name] for name in nodes if name in places]
@@ -122,6 +143,14 @@ def is_where(fault: KnownFault, steps: Sequence[Step], departure: Departure) -> 
     right_places = [place for place in right if place is not None and place < wrong]
     before = max(right_places, default=-1)
     return any(min(chain) <= wrong and (max(chain) > before or wrong in chain) for chain in chains)
+
+
+def is_behind(fault: KnownFault, steps: Sequence[Step], departure: Departure) -> bool:
+    """Return whether an operator of a fault is behind the first wrong layer."""
+    wrong = find_step(departure.layer, steps) if departure.layer else None
+    places = {step.name: place for place, step in enumerate(steps)}
+    nodes = [name for chain in (fault.nodes, *fault.repeated) for name in chain]
+    return wrong is not None and any(places.get(name, -1) > wrong for name in nodes)
 
 
 def find_step(layer: Layer, steps: Sequence[Step]) -> int | None:

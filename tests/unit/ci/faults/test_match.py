@@ -236,6 +236,12 @@ FILL, IN_16_BITS = torch.tensor(-65504.0), "mask-too-large-in-16-bits"
 BLOCKED = -torch.ones(6, 6).triu(1)
 
 
+def plain_norm(*weights: Tensor) -> Callable[..., Tensor]:
+    """A BatchNorm with or without weights and biases."""
+    statistics = torch.zeros(4), torch.ones(4)
+    return lambda net, x: nn.functional.batch_norm(net.parts[0](x), *statistics, *weights)
+
+
 def attend(*mask: Tensor, **keywords: Any) -> Callable[..., Tensor]:
     call = nn.functional.scaled_dot_product_attention
     return lambda net, x: call(x, x, x, *mask, **keywords)
@@ -348,6 +354,23 @@ def transpose(kernel: int, *sizes: int) -> Callable[..., Tensor]:
         (lambda net, x: x + x.argmax(1, True).float(), "8a8w", ["cast-of-integers"]),
         (lambda net, x: x.argmax(1).type_as(x) * 2, "16a8w", ["cast-of-integers"]),
         (lambda net, x: x + x.argmax(1, True).float(), "fp16", []),
+        (lambda net, x: x + x.long(), "8a8w", ["cast-to-integers"]),
+        (lambda net, x: x + x.int(), "fp16", []),
+        (lambda net, x: x + (x > 0).long(), "8a8w", []),
+        (
+            lambda net, x: nn.functional.pad(x - 0.5, (0, 1, 0, 1)),
+            "fp16",
+            ["sum-before-pad-of-two-axes"],
+        ),
+        (
+            lambda net, x: nn.functional.pad(80 + x * 50, (0, 9, 0, 2)),
+            "u8",
+            ["sum-before-pad-of-two-axes"],
+        ),
+        (lambda net, x: nn.functional.pad(x - 0.5, (0, 1)), "fp16", []),
+        (lambda net, x: nn.functional.pad(x * 0.5, (0, 1, 0, 1)), "fp16", ["pad-right-of-product"]),
+        (plain_norm(), "fp16", ["batch-norm-without-weights"]),
+        (plain_norm(torch.ones(4), torch.zeros(4)), "fp16", []),
         (lambda net, x: (x > 0).float(), "8a8w", []),
         (lambda net, x: x + torch.arange(6).float(), "8a8w", []),  # a constant
     ],

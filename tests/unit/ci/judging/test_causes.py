@@ -76,6 +76,38 @@ def test_a_known_fault_of_a_line_in_a_loop_is_a_cause_at_each_of_its_calls() -> 
     assert not choose(looped, depart("relu", "conv"))
 
 
+def test_a_larger_fault_behind_the_first_wrong_layer_is_the_cause_if_the_first_is_too_small() -> (
+    None
+):
+    small, large = known("relu", least_db=40.0), known("tanh", least_db=-20.0)
+    right = known("conv", least_db=-20.0)  # before the first wrong layer
+    for sqnr_db, causes in ((25.0, [small]), (-0.2, [large])):
+        departure = depart("relu", "conv", sqnr_db=37.7)
+        found = choose_causes(
+            [small, right, large],
+            Question.FAITHFUL,
+            STEPS,
+            departure,
+            sqnr_db,
+            is_float16=False,
+        )
+        assert found == causes
+    alone = choose_causes([small], Question.FAITHFUL, STEPS, departure, -0.2, is_float16=False)
+    assert alone == [small]
+
+
+def test_a_fault_of_a_shared_layer_is_a_cause_at_each_call_of_its_line() -> None:
+    origin = Origin(file="net.py", line=9)
+    steps = [Step(name, "conv", (), (), (), {}, origin) for name in ("conv", "conv_1")]
+    for line, is_cause in ((9, True), (10, False)):
+        layer = Layer("conv", "conv", Origin(file="net.py", line=line), "conv")
+        departure = Departure(layer, (), "", 5.0)
+        causes = choose_causes(
+            [known("conv_1")], Question.FAITHFUL, steps, departure, 5.0, is_float16=False
+        )
+        assert bool(causes) is is_cause
+
+
 def test_a_known_fault_is_no_cause_of_a_far_larger_error() -> None:
     assert choose(known("tanh", least_db=41.0), sqnr_db=20.0)
     assert not choose(known("tanh", least_db=41.0), sqnr_db=-103.0)

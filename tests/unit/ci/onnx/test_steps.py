@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 
 import numpy as np  # noqa: E402
 
-from ci.analysis.steps import Operand, Step, describe_steps, list_unread  # noqa: E402
+from ci.analysis.steps import Operand, Step, describe_steps, list_unread, measure_step  # noqa: E402
 from ci.faults.graph import parse_graph, read_operators  # noqa: E402
 from ci.faults.known import Fault, find_pattern, read_faults, rename_steps  # noqa: E402
 from ci.faults.match import match_faults  # noqa: E402
@@ -116,6 +116,31 @@ def test_a_norm_that_onnxruntime_joins_is_a_fault_in_8_bits(tmp_path: Path) -> N
     steps = describe_steps(read_file(path))
     for scheme, names in (("u8", ["lp-norm-low-in-8-bits"]), ("u16a8w", []), ("fp16", [])):
         assert [fault.fault for fault in match_faults(steps, scheme, "2.49.40")] == names
+
+
+@pytest.mark.parametrize(
+    ("shapes", "is_known"),
+    [
+        (((1, 2, 16, 1), (1, 2, 1, 16)), True),
+        (((1, 2, 1, 16), (1, 2, 16, 1)), True),
+        (((1, 2, 16, 16), (1, 2, 1, 16)), False),
+        (((1, 2, 16, 1), (1, 2, 16, 16)), False),
+        (((2, 16, 1), (2, 1, 16)), False),  # not measured
+    ],
+)
+def test_a_product_of_a_column_and_a_row_is_known(
+    shapes: tuple[tuple[int, ...], ...], is_known: bool
+) -> None:
+    operands = tuple(Operand(shape) for shape in shapes)
+    result = tuple(max(sizes) for sizes in zip(*shapes, strict=True))
+    step = Step("y", "mul", operands, ("", ""), result, measure_step(operands, {}))
+    for scheme, names in (
+        ("u8", ["column-times-row"]),
+        ("16a8w", ["column-times-row"]),
+        ("fp16", []),
+    ):
+        faults = [fault.fault for fault in match_faults((step,), scheme, "2.49.40")]
+        assert faults == names * is_known
 
 
 def save_graph(
