@@ -225,9 +225,9 @@ def advise_on_decisions(loss: Loss | None) -> tuple[Advice, ...]:
         for decision in lost.decisions[:SHOWN_DECISIONS]
     ]
     count = len(lost.decisions) - len(places)
-    more = f" and {count} more" if count else ""
+    named = ", ".join(places) + (f" and {count} more" if count else "")
     advice = advise(
-        f"decisions on rounded numbers: {', '.join(places)}{more} differ from those of the float32"
+        f"decisions on rounded numbers: {named} differ from those of the float32"
         f" model. With its decisions, the outputs have {lost.kept_db:.1f} dB instead of"
         f" {lost.reached_db:.1f}",
         "make the decisions outside of the model, or give what they read more bits; a decision"

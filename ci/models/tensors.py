@@ -258,11 +258,11 @@ def find_lost_decisions(
     kept_db = keep([*decisions]) if decisions else reached_db
     if kept_db < reached_db + DECISION_DB:
         return None
-    costly = [
-        decision
-        for name, decision in [*decisions.items()][:MOST_DECISIONS]
-        if keep([other for other in decisions if other != name]) <= kept_db - DECISION_DB
-    ]
+    costly = []
+    for name in [*decisions][:MOST_DECISIONS]:
+        others_db = keep([remaining for remaining in decisions if remaining != name])
+        if others_db <= kept_db - DECISION_DB:
+            costly.append(decisions[name])
     return LostDecisions(tuple(costly or decisions.values()), reached_db, kept_db)
 
 
