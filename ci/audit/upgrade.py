@@ -30,9 +30,10 @@ ORDER = ("run", "status", "fault", "CPU", SQNR, SQNR_Q, "metric", "cycles")
 
 
 class Difference(Struct, frozen=True):
-    """A difference in one figure or text of a case, or a known fault. ``aspect`` is what differs,
-    such as ``status`` or ``read_bytes``. ``change`` is the relative change of a footprint's figure,
-    or the change of an SQNR in dB; it is None for other differences, or if it is unknown."""
+    """A difference in one figure or text of a case, or a known fault. ``aspect``, in JSON ``what``,
+    is what differs, such as ``status`` or ``read_bytes``. ``change`` is the relative change of a
+    footprint's figure, or the change of an SQNR in dB; it is None for other differences, or if it
+    is unknown."""
 
     subject: str
     aspect: str = field(name="what")
@@ -54,8 +55,8 @@ class Total(Struct, frozen=True):
 
 
 class UpgradeReport(Struct, frozen=True, kw_only=True):
-    """The changes from ``old`` to ``new``, worst first. ``unchanged`` is the number of cases
-    without a difference."""
+    """The changes from ``old`` to ``new``, worst first. ``unchanged``, in JSON ``same``, is the
+    number of cases without a difference."""
 
     old: str
     new: str
