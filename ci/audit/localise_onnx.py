@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from ci.analysis.layers import compare_rounding
 from ci.audit.localise_search import MOST_SETS, Cut, Operator, Row, take_values
 from ci.cases.spec import CaseSpec
 from ci.graphs.onnx_file import (
@@ -22,6 +23,7 @@ from ci.graphs.onnx_file import (
     name_result,
     sort_nodes,
 )
+from ci.graphs.onnx_program import read_onnx
 from ci.graphs.onnx_reader import computes_node
 from ci.models.schemes import Scheme
 from ci.onnx.compile import load_source, write_float
@@ -29,8 +31,6 @@ from ci.onnx.layers import (
     EXPOSED,
     compute_sets,
     copy_node,
-    list_losses,
-    skip_rounding,
 )
 from ci.onnx.models import list_required_inputs
 from ci.onnx.preparation import quantize_file
@@ -181,19 +181,19 @@ class OnnxGraphs:
         operators |= {
             name: Operator(name=name, kind=f"input {name}", computes=False) for name in self.inputs
         }
-        names = [
-            name
-            for name, node in self.makers.items()
-            if name in self.operators
-            or (node.op_type == "DequantizeLinear" and self.find_source(name) in operators)
+        program = read_onnx(self.model, self.work / SCRATCH, self.plain)
+        drops = [
+            drop
+            for comparison in compare_rounding(program, self.sets[0])
+            for drop in comparison.list_drops()
         ]
-        (quantized,) = self.compute(self.proto, names, self.sets[:1])
-        unrounded = skip_rounding(onnx.load(self.model), onnx.load(self.plain))
-        (float32,) = self.compute(unrounded, names, self.sets[:1])
-        rows = [
-            Row(operators[self.find_source(name)], before, behind, before - behind, bool(origin))
-            for name, origin, before, behind in list_losses(self.proto.graph, float32, quantized)
-        ]
+        rows = []
+        for drop in drops:
+            operator = operators.get(self.find_source(drop.name))
+            if operator:
+                lost_db = drop.before_db - drop.behind_db
+                row = Row(operator, drop.before_db, drop.behind_db, lost_db, bool(drop.source))
+                rows.append(row)
         return sorted(rows, key=lambda row: row.added, reverse=True)
 
     def cut(self, cut: Cut, target: Path) -> Source:

@@ -18,10 +18,10 @@ import torch
 from msgspec import structs
 
 from ci.analysis.clipping import find_clipped
+from ci.analysis.layers import find_float16_loss, find_loss
 from ci.analysis.noise import predict_noise
 from ci.analysis.steps import Step
 from ci.analysis.ties import find_ties
-from ci.analysis.torch_layers import expose_layers, find_float16_loss, find_loss
 from ci.cases.engine import (
     FLOAT,
     INPUTS,
@@ -58,6 +58,7 @@ from ci.executorch.internals import (
     qnn_passes,
     utils,
 )
+from ci.executorch.layers import expose_layers
 from ci.executorch.quantize import (
     NO_GRID,
     check_dtypes,
@@ -235,8 +236,6 @@ class Lowering:
             check_dtypes(Path(model.name).name, model.reference[0], quantized[0])
             self.staging.write(QUANTIZED, quantized)
             self.write_bounds(QUANTIZED, exact, quantized)
-            with self.staging.notes.of("the layer at which quantization costs the most"):
-                loss = find_loss(exact, model.evaluation[0], model.reference[0])
         else:
             exact = module
         float16 = scheme.recipe.activation_bits == FLOAT16.activation_bits
@@ -245,14 +244,15 @@ class Lowering:
             noise = predict_noise(read, model.evaluation, qnn=find_qnn_version())
         self.staging.write_noise(noise)
         if scheme.quantized:
+            with self.staging.notes.of("the layer at which quantization costs the most"):
+                loss = find_loss(read, model.evaluation[0], model.reference[0])
             with self.staging.notes.of("the tensors that leave their calibrated ranges"):
                 clipped = find_clipped(read, model.evaluation)
         if float16 and not self.spec.layers:
             # The predicted noise has no error of numbers that float16 cannot hold.
             with self.staging.notes.of("the layer at which float16 costs the most"):
-                loss = find_float16_loss(exact, model.evaluation, model.reference)
-            if loss and not loss.beyond and not is_poor(noise, model.reference):
-                loss = None
+                is_lossy = is_poor(noise, model.reference)
+                loss = find_float16_loss(read, model.evaluation, is_lossy=is_lossy)
         parts: list[tuple[OutputPart, ...]] = []
         with self.staging.notes.of("the parts of the outputs"):
             # Before the lowering, after which torch.export records no lines.

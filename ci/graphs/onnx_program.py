@@ -3,7 +3,10 @@ file, so that onnxruntime runs all of them in one session."""
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Collection, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,18 +16,22 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from ci.graphs.graph import Array, Graph
+from ci.graphs.graph import Array, Graph, Node
 from ci.graphs.onnx_file import list_graphs, name_result, read_constants
 from ci.graphs.onnx_reader import parse_model
 from ci.graphs.onnx_session import open_reference, run_sets
+from ci.graphs.operators import is_dequantizer, is_quantizer
 from ci.graphs.run import Recipe, Record, Shared
 
 UNCHANGED, CHANGED = "{}/unchanged", "{}/changed"
+DEQUANTIZER = "DequantizeLinear"
 LIMITERS = frozenset({"Relu", "Clip"})  # onnxruntime's quantizer may remove these
 ROUNDS = frozenset({"QuantizeLinear", "DynamicQuantizeLinear"})
 FLOATS = frozenset({"float16", "float32", "float64", ""})
 ONNX_TYPES = {"float32": "float", "float64": "double"}  # the others have numpy's names
 SCATTER = 10368889
+# Of a model for which each rounding is tried alone: their number, and the elements of its results.
+MOST_PROBES, MOST_PROBED = 96, 1 << 24
 METHOD = "forward"  # the only one that a file has
 
 
@@ -41,8 +48,13 @@ class OnnxProgram:
     ) -> None:
         self.model, self.scratch = widen(model), scratch
         nodes = float_model.graph.node if float_model else ()
-        self.limiters = {node.output[0]: node for node in nodes if node.op_type in LIMITERS}
-        self.limits = read_constants(float_model.graph) if float_model else {}
+        limiters = [node for node in nodes if node.op_type in LIMITERS]
+        constants = read_constants(float_model.graph) if float_model else {}
+        limits = {name for node in limiters for name in node.input[1:] if name in constants}
+        # Copies, because a part of a message keeps the whole of it in memory, with its weights.
+        self.limiters = {node.output[0]: deepcopy(node) for node in limiters}
+        self.limits = {name: deepcopy(constants[name]) for name in limits}
+        self.selectable = {name for node in nodes for name in node.output}
 
     @cached_property
     def graphs(self) -> dict[str, Graph]:
@@ -63,6 +75,52 @@ class OnnxProgram:
         # What the copy needed is freed before the session is opened.
         return OnnxRun(open_reference(self.scratch), len(self.model.graph.output), recorded)
 
+    def measure_effects(self, inputs: Sequence[Array]) -> dict[tuple[str, ...], float]:
+        """Try each rounding alone, because onnxruntime has no gradients. The result is empty if
+        there are more than MOST_PROBES roundings, or results of more than MOST_PROBED elements."""
+        graph = self.graphs[METHOD]
+        readers: dict[str, list[Node]] = {}
+        for node in graph.nodes:
+            for name in filter(None, node.reads):
+                readers.setdefault(name, []).append(node)
+        roundings = {
+            quantizer.results[0]: quantizer
+            for quantizer in graph.nodes
+            if is_quantizer(quantizer.operator) and quantizer.reads[0] not in graph.constants
+        }
+        restored = {  # the results of the dequantizers of each quantized value
+            name: [
+                reader.results[0]
+                for reader in readers.get(name, ())
+                if is_dequantizer(reader.operator)
+            ]
+            for name in roundings
+        }
+        sizes = (math.prod(graph.shapes.get(name, ())) for name in graph.dtypes)
+        if len(roundings) > MOST_PROBES or sum(sizes) > MOST_PROBED:
+            return {}
+        unrounded = {*roundings, *itertools.chain(*restored.values())}
+        exact = self.prepare({METHOD: Recipe(unrounded=unrounded)}).run([inputs])[0]
+        effects: dict[tuple[str, ...], float] = {}
+        for name, quantizer in roundings.items():
+            others = unrounded - {name, *restored[name]}
+            outputs = self.prepare({METHOD: Recipe(unrounded=others)}).run([inputs])[0]
+            users = [reader for result in restored[name] for reader in readers.get(result, ())]
+            group = self._name_group(quantizer.reads[0], users)
+            noise = map(measure_noise, exact, outputs)
+            effects[group] = effects.get(group, 0.0) + sum(noise)
+        return effects
+
+    def _name_group(self, source: str, readers: Sequence[Node]) -> tuple[str, ...]:
+        """Return the results of the node that computes a rounded value, of the limiter that the
+        quantizer merged with it, and of the readers, as the float model names them: that of
+        quantizers has none."""
+        name = name_result(source)
+        limiter = self.limiters.get(name)
+        own = [name, *([limiter.input[0]] if limiter else [])]
+        names = [*own, *(name_result(reader.results[0]) for reader in readers)]
+        return tuple(name for name in names if name in self.selectable)
+
     def shake_choices(self, share: float) -> OnnxRun:
         writer = OnnxWriter(self.graphs[METHOD])
         self._save(shake_operands(self.model.graph, share, writer), writer)
@@ -74,18 +132,35 @@ class OnnxProgram:
         graph, writer = self.model.graph, OnnxWriter(self.graphs[METHOD])
         unrounded = frozenset(recipe.unrounded)
         computed = {name: node for node in graph.node for name in node.output}
-        nodes = [
-            node if unrounded.isdisjoint(node.output) else self._pass_on(node, computed, writer)
+        moved = {  # quantized values that others than dequantizers read
+            name
             for node in graph.node
-        ]
+            if node.op_type != DEQUANTIZER
+            for name in node.input
+            if name in unrounded
+        }
+        nodes = []
+        for node in graph.node:
+            source = node.input[0] if node.input else ""
+            if unrounded.isdisjoint(node.output):
+                nodes.append(node)
+            elif node.op_type == DEQUANTIZER:
+                if source in unrounded and source not in moved:
+                    source = computed[source].input[0]
+                nodes.append(self._pass_on(node, source, computed, writer))
+            elif not moved.isdisjoint(node.output):
+                nodes.append(self._pass_on(node, source, computed, writer))
+            else:  # nobody reads it any more, but without it, onnxruntime warns of an unused scale
+                nodes.append(node)
         written, recorded = write_changes(graph, recipe, writer, nodes)
         self._save(written, writer, recorded.values(), has_types=not unrounded)
         return recorded
 
-    def _pass_on(self, quantizer: Any, computed: Mapping[str, Any], writer: OnnxWriter) -> Any:
-        """Return a node instead of a quantizer or a dequantizer that passes on its operand, or
-        limits it as the quantizer does."""
-        source = quantizer.input[0]
+    def _pass_on(
+        self, quantizer: Any, source: str, computed: Mapping[str, Any], writer: OnnxWriter
+    ) -> Any:
+        """Return a node instead of a quantizer or a dequantizer that passes on the value
+        ``source``, or limits it as the quantizer does."""
         limiter = self.limiters.get(name_result(source))
         maker = computed.get(source)
         if limiter is None or maker is None or maker.op_type == limiter.op_type:
@@ -153,9 +228,17 @@ class OnnxRun:
             (arrays,) = self.run([inputs])
             by_name = dict(zip(self.names, arrays, strict=True))
             values = {name: by_name[output] for name, output in self.recorded.items()}
-            floats = {name: value for name, value in values.items() if value.dtype.kind == "f"}
-            records.append({METHOD: Record(arrays[: self.count], floats)})
+            records.append({METHOD: Record(arrays[: self.count], values)})
         return records
+
+
+def measure_noise(expected: Array, actual: Array) -> float:
+    """Return the power of the noise of a floating-point output, relative to the output's power."""
+    if expected.dtype.kind != "f":
+        return 0.0
+    right = expected.astype(np.float64)
+    signal, noise = float(np.sum(right**2)), float(np.sum((right - actual) ** 2))
+    return noise / signal if signal else 0.0
 
 
 def _widen_array(array: Array) -> Array:
@@ -201,13 +284,23 @@ def write_changes(
         first = next(iter(listed.input), "")
         operand = writer.take(first, renamed.get(first, "")) if first else None
         for place, name in enumerate(node.output):
-            if name and name in changes:
+            if name and name in recipe.fixed:
+                node.output[place] = UNCHANGED.format(name)
+                writer.add_constant(name, numpy_helper.from_array(recipe.fixed[name]))
+            elif name and name in changes:
                 change = changes[name]
                 if not writer.is_changed(name, for_floats=change.for_floats):
                     continue
                 node.output[place] = UNCHANGED.format(name)
                 value = change.compute(writer.take(name, node.output[place]), operand, writer)
                 writer.name_result(value, name)
+    return writer.nodes, _write_records(recipe, writer, computed, renamed)
+
+
+def _write_records(
+    recipe: Recipe, writer: OnnxWriter, computed: Collection[str], renamed: Mapping[str, str]
+) -> dict[str, str]:
+    """Add nodes that record values, and return the names of the records, by value."""
     recorded = {}
     for name in recipe.watched:
         if writer.is_changed(name, for_floats=True):
@@ -215,7 +308,8 @@ def write_changes(
             if value.name == name and name not in computed:  # an input cannot be an output, too
                 value = writer.call("Identity", value, shape=value.shape)
             recorded[name] = value.name
-    return writer.nodes, recorded
+    recorded |= {name: name for name in recipe.decisions if name in computed}
+    return recorded
 
 
 def shake_operands(graph: Any, share: float, writer: OnnxWriter) -> list[Any]:

@@ -84,12 +84,15 @@ def keep(value: Value, _: Tools) -> Value:
 class Recipe(NamedTuple):
     """How a method is run. ``changes`` are the values that become others. The quantizers and
     dequantizers whose results are in ``unrounded`` do not round: they pass on what they read.
-    Of each value in ``watched`` that is floating-point, what ``watch`` returns is recorded."""
+    Of each value in ``watched`` that is floating-point, what ``watch`` returns is recorded, and
+    each result in ``decisions`` as it is. The results in ``fixed`` are these arrays instead."""
 
     changes: Changes = MappingProxyType({})
     unrounded: Collection[str] = ()
     watched: Collection[str] = ()
     watch: Callable[[Value, Tools], Value] = keep
+    decisions: Collection[str] = ()
+    fixed: Mapping[str, Array] = MappingProxyType({})
 
 
 class Record(NamedTuple):
@@ -128,6 +131,13 @@ class Program(Protocol):
 
     def prepare(self, recipes: Mapping[str, Recipe]) -> Run:
         """Prepare runs with a recipe for each method. A method without one is run as it is."""
+
+    def measure_effects(self, inputs: Any) -> Mapping[tuple[str, ...], float]:
+        """Return how much noise the rounding of each result of a quantized model causes in the
+        outputs for one sample, relative to their power. The keys are the names of the operators
+        that compute and read the result, as the parts of a mixture select them: all of these need
+        more bits, or the result is rounded again. An operator may amplify the noise of others, so
+        that more bits for itself are of no use. It is empty if the engine cannot tell."""
 
     def shake_choices(self, share: float) -> Run:
         """Prepare runs in which the elements of the floating-point operands of each operator that

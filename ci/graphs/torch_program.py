@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from operator import getitem
@@ -18,6 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 from ci.graphs.graph import Array, Graph
 from ci.graphs.run import Recipe, Record, Shared
+from ci.graphs.torch_effects import measure_effects
 from ci.graphs.torch_reader import list_results, name_operator, read_graph_module
 from ci.models.eager import Disturbance, keep_state, run_eager
 from ci.models.factory import Inputs
@@ -59,6 +61,14 @@ class TorchProgram:
             name: ChangedModule(self.parts[name], recipe, tools) for name, recipe in recipes.items()
         }
         return TorchRun(self.module, join_modules(self.module, {**self.parts, **parts}), tools)
+
+    def measure_effects(self, inputs: Inputs) -> dict[tuple[str, ...], float]:
+        effects: Counter[Any] = Counter()
+        inputs_of_methods = split_inputs(self.module, inputs)
+        for name, part in self.parts.items():
+            if isinstance(part, GraphModule):
+                effects.update(measure_effects(part, inputs_of_methods[name]))
+        return dict(effects)
 
     def shake_choices(self, share: float) -> TorchRun:
         return ShakenRun(self.module, self.module, TorchTools(), share)
@@ -183,7 +193,10 @@ class _Interpreter(Interpreter):
         self.unrounded: set[Node] = set()
         self.outputs: Sequence[Array] = ()
         self.values: dict[str, Array] = {}
+        self.decisions: dict[Node, list[tuple[int, str]]] = {}
+        self.fixed = recipe.fixed
         watched, unrounded = frozenset(recipe.watched), frozenset(recipe.unrounded)
+        decisions = frozenset(recipe.decisions) | recipe.fixed.keys()
         for node in module.graph.nodes:
             results = list_results(node)
             changes_of_node = [
@@ -196,6 +209,9 @@ class _Interpreter(Interpreter):
             places = [(place, name) for place, name in enumerate(results) if name in watched]
             if places and node.op != "output":
                 self.watched[node] = places
+            kept = [(place, name) for place, name in enumerate(results) if name in decisions]
+            if kept and node.op != "output":
+                self.decisions[node] = kept
             if not unrounded.isdisjoint(results):
                 self.unrounded.add(node)
 
@@ -208,12 +224,24 @@ class _Interpreter(Interpreter):
         if n in self.changes:
             operand = self.env.get(first) if isinstance(first, Node) else first
             value = self._change(n, value, operand)
+        if n in self.decisions:
+            value = self._decide(n, value)
         values = value if isinstance(value, (list, tuple)) else [value]
         for place, name in self.watched.get(n, ()):
             tensor = values[place]
             if isinstance(tensor, Tensor) and tensor.is_floating_point():
                 self.values[name] = _to_array(self.watch(tensor, self.tools))
         return value
+
+    def _decide(self, node: Node, value: Any) -> Any:
+        """Record results, and return them with those that are fixed."""
+        values = list(value) if isinstance(value, (list, tuple)) else [value]
+        for place, name in self.decisions[node]:
+            if isinstance(values[place], Tensor):
+                self.values[name] = _to_array(values[place])
+                if name in self.fixed:
+                    values[place] = torch.from_numpy(np.array(self.fixed[name]))
+        return tuple(values) if isinstance(value, (list, tuple)) else values[0]
 
     def _change(self, node: Node, value: Any, operand: Any) -> Any:
         values = list(value) if isinstance(value, (list, tuple)) else [value]

@@ -137,24 +137,20 @@ class Layer(Struct, frozen=True):
         return f"{self.name}{self.origin.mark}"
 
 
-# Operators that need small steps where their operand is large, by torch's and ONNX's names
-PHASES = frozenset({"sin", "cos", "Sin", "Cos"})
-SOFTMAXES = frozenset({"softmax", "_softmax", "log_softmax", "_log_softmax", "exp"}) | frozenset(
-    {"Softmax", "LogSoftmax", "Exp"}
-)
+# Operators that need small steps where their operand is large
+PHASES = frozenset({"sin", "cos"})
+SOFTMAXES = frozenset({"softmax", "_softmax", "log_softmax", "_log_softmax", "exp"})
 # Operators that need small steps where their operand is near zero
-LOGARITHMS = frozenset({"log", "log2", "log10", "Log"})
-RECIPROCALS = frozenset({"Reciprocal"})  # of ONNX: ExecuTorch's are right
-# Operators whose result jumps if their operand passes a limit, by torch's and ONNX's names. Casts
-# count if they make integers of floats.
-DECISIONS = frozenset(
-    {
-        *("argmax", "argmin", "argsort", "topk", "sort", "bucketize", "searchsorted"),
-        *("eq", "ne", "gt", "ge", "lt", "le", "round", "floor", "ceil", "trunc", "sign"),
-        *("ArgMax", "ArgMin", "TopK", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"),
-        *("Round", "Floor", "Ceil", "Sign"),
-    }
-)
+LOGARITHMS = frozenset({"log", "log2", "log10"})
+RECIPROCALS = frozenset({"reciprocal"})  # of ONNX: ExecuTorch's are right
+# Operators whose result jumps if their operand passes a limit. Casts count if they make integers of
+# floats. RANKS return values and indices.
+RANKS = frozenset({"topk", "top_k", "sort"})
+CASTS = frozenset({"to", "_to_copy", "type_as", "cast"})
+DECISIONS = RANKS | {
+    *("argmax", "arg_max", "argmin", "arg_min", "argsort", "bucketize", "searchsorted"),
+    *("eq", "ne", "gt", "ge", "lt", "le", "round", "floor", "ceil", "trunc", "sign"),
+}
 DECISION_DB = 3.0  # half of the noise
 MOST_DECISIONS = 8  # that are tried alone
 READERS = PHASES | SOFTMAXES | LOGARITHMS | RECIPROCALS

@@ -22,6 +22,7 @@ import onnx
 from msgspec import structs
 
 from ci.analysis.clipping import find_clipped
+from ci.analysis.layers import find_float16_loss, find_loss
 from ci.analysis.noise import predict_noise
 from ci.analysis.parts import find_parts
 from ci.analysis.steps import Step, describe_steps, list_unread
@@ -35,7 +36,6 @@ from ci.graphs.onnx_program import read_onnx
 from ci.graphs.onnx_reader import read_file
 from ci.graphs.onnx_session import open_reference, run_sets
 from ci.judging.figures import measure_pooled
-from ci.models.float16_range import MOST_RANGED
 from ci.models.lowering_options import Part
 from ci.models.parts import Candidate
 from ci.models.rounding import find_version, is_poor
@@ -65,7 +65,7 @@ from ci.onnx.fallback import (
     read_reasons,
     stage,
 )
-from ci.onnx.layers import expose_layers, find_float16_loss, find_loss
+from ci.onnx.layers import expose_layers
 from ci.onnx.models import Shapes, external_files, read_model
 from ci.onnx.precision import find_asked, list_candidates, list_tensors, name_types
 from ci.onnx.preparation import copy_file, quantize_file, write_normal_form
@@ -152,13 +152,15 @@ def compile_source(
     staging.write_noise(noise)
     loss: Loss | None = None
     if is_float and not spec.layers:
-        loss = explain_float16(plain, disturbed, source, staging, is_poor(noise, reference))
+        with staging.notes.of("the layer at which float16 costs the most"):
+            is_lossy = is_poor(noise, reference)
+            loss = find_float16_loss(read, source.evaluation, is_lossy=is_lossy)
     clipped: tuple[Clipped, ...] = ()
     if calibrated and not spec.layers:
         with staging.notes.of("the tensors that leave their calibrated ranges"):
             clipped = find_clipped(read, source.evaluation)
         with staging.notes.of("the layer at which quantization costs the most"):
-            loss = find_loss(model, plain, disturbed, source.evaluation[0], float32)
+            loss = find_loss(read, source.evaluation[0], float32)
     staging.enter("lower")
     program = staging.directory / PROGRAM
     delegation, footprint, (types, retyped) = write_typed(
@@ -216,20 +218,13 @@ def describe_file(
     return steps, parts
 
 
-def explain_float16(
-    plain: Path, scratch: Path, source: Source, staging: Staging, is_lossy: bool
-) -> Loss | None:
-    """Return where float16 costs a float model the most, or None if that is unknown. If the model
-    is not ``is_lossy`` by its predicted noise, only numbers that float16 cannot hold are a loss.
-    They are searched in at most MOST_RANGED samples. ``scratch`` is overwritten."""
-    losses: list[Loss | None] = []
-    with staging.notes.of("the node at which float16 costs the most"):
-        for inputs in source.evaluation[:MOST_RANGED]:
-            loss = find_float16_loss(plain, scratch, inputs)
-            if loss and loss.beyond:
-                return loss
-            losses.append(loss)
-    return losses[0] if is_lossy and losses else None
+def bound_outputs(
+    model: Path, scratch: Path, sets: Sequence[Arrays], outputs: Sequence[Arrays], bits: int
+) -> Bounds:
+    """Return the result of find_ties. The file is not read if all outputs are floating-point."""
+    if all(array.dtype.kind == "f" for array in outputs[0]):
+        return list(outputs), list(outputs)
+    return find_ties(read_onnx(model, scratch), sets, outputs, bits)
 
 
 def write_references(
@@ -251,7 +246,7 @@ def write_references(
     disturbed = staging.directory.with_name("disturbed.onnx")
     bits = spec.scheme.recipe.activation_bits
     with needed("the bounds of outputs that are not floating-point"):
-        bounds = find_ties(read_onnx(plain, disturbed), source.evaluation, expected, bits)
+        bounds = bound_outputs(plain, disturbed, source.evaluation, expected, bits)
     staging.write_bounds(FLOAT, *bounds)
     if not spec.scheme.quantized:
         return model, reference, float32, {}
@@ -261,7 +256,7 @@ def write_references(
     reference = run_reference(quantized, source.evaluation)
     staging.write(QUANTIZED, reference)
     with needed("the bounds of outputs that are not floating-point"):
-        ties = find_ties(read_onnx(quantized, disturbed), source.evaluation, reference, bits)
+        ties = bound_outputs(quantized, disturbed, source.evaluation, reference, bits)
     staging.write_bounds(QUANTIZED, *ties)
     return quantized, reference, float32, owners
 

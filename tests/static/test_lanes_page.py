@@ -19,15 +19,15 @@ CODE = {
         "ci/onnx/compile.py:describe_file",
     ),
     "where quantization costs": (
-        "ci/analysis/torch_layers.py:find_loss",
-        "ci/onnx/layers.py:find_loss",
+        "ci/analysis/layers.py:find_loss",
+        "ci/analysis/layers.py:find_loss",
     ),
     "where float16 costs": (
-        "ci/analysis/torch_layers.py:find_loss",
-        "ci/onnx/layers.py:find_float16_loss",
+        "ci/analysis/layers.py:find_float16_loss",
+        "ci/analysis/layers.py:find_float16_loss",
     ),
     "results of all layers": (
-        "ci/analysis/torch_layers.py:expose_layers",
+        "ci/executorch/layers.py:expose_layers",
         "ci/onnx/layers.py:expose_layers",
     ),
     "tensors that leave": (
@@ -50,6 +50,17 @@ CODE = {
     "`fuzz`": ("ci/faults/executorch_runner.py:run_modules", "ci/faults/onnx_graphs.py:run_items"),
     "`audit`": ("ci/audit/operators_partitions.py:partition_model", ""),
     "a phone or a board": ("ci/verbs/emulate.py:check_device", ""),
+}
+# Features that are still written twice, though the question is the same, by words of the page.
+TWICE = {
+    "mixtures of schemes": "mixtures of\nschemes",
+    "`localise`": "the cuts of `localise`",
+    "`mend`: rewrites": "the rewrites and proofs of `mend`",
+}
+# Their engines differ: how a model is exported, compiled and simulated, and how results are added.
+ENGINES = {
+    *("parts of an output", "known faults", "results of all layers", "times by QNN's simulator"),
+    "`fuzz`",
 }
 COUNTERPARTS = {  # what a lane would have under these names, if it had the feature
     "`audit`": ("ci/onnx/*.py", "partition_model"),
@@ -85,6 +96,16 @@ def test_each_feature_is_in_both_lanes_or_has_a_reason() -> None:
                 assert name in list_definitions(ROOT / path), place
             else:
                 assert cell.startswith("no: "), (start, cell)
+
+
+def test_what_is_written_twice_is_named() -> None:
+    twice = {
+        feature for feature, places in CODE.items() if all(places) and len({*places}) > 1
+    } - ENGINES
+    assert twice == TWICE.keys()
+    page = PAGE.read_text("utf-8")
+    for words in TWICE.values():
+        assert words in page
 
 
 def test_what_a_lane_lacks_is_still_missing() -> None:

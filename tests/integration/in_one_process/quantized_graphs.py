@@ -27,7 +27,7 @@ with patch.dict(os.environ, QNN_SDK_ROOT="nowhere"), warnings.catch_warnings():
     from ci.executorch.delegation import Refusals, audit_delegation
     from ci.executorch.quantize import NO_GRID, find_grids, round_blocks
 
-from ci.analysis.torch_layers import measure_effects  # noqa: E402
+from ci.graphs.torch_effects import measure_effects  # noqa: E402
 from ci.models.lowering_options import NO_CHOICES, Choices, Part  # noqa: E402
 from ci.models.model import (  # noqa: E402
     Model,

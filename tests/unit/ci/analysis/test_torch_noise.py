@@ -12,9 +12,10 @@ torch = pytest.importorskip("torch", reason="torch is not installed in this envi
 from torch import Tensor, nn  # noqa: E402
 from torch.ao.quantization.fx import _decomposed  # noqa: E402
 
+from ci.analysis import layers as loss_module  # noqa: E402
 from ci.analysis import noise as noise_module  # noqa: E402
 from ci.analysis.noise import predict_noise  # noqa: E402
-from ci.analysis.torch_layers import expose_layers, find_float16_loss, find_loss  # noqa: E402
+from ci.executorch.layers import expose_layers  # noqa: E402
 from ci.graphs.torch_program import read_torch  # noqa: E402
 from ci.models.model import Methods  # noqa: E402
 from ci.models.rounding import MOVED, RELATIVE, RUNS  # noqa: E402
@@ -29,6 +30,13 @@ OPS: Any = torch.ops.quantized_decomposed
 @pytest.fixture(autouse=True)
 def terms(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(noise_module, "read_terms", lambda _: TERMS)
+
+
+def find_loss(module: Any, inputs: Any, reference: Any, *, float16: bool = False) -> Any:
+    program = read_torch(module, inputs)
+    if float16:
+        return loss_module.find_float16_loss(program, [inputs])
+    return loss_module.find_loss(program, inputs, reference)
 
 
 def predict(module: Any, sets: Any) -> list[Tensor]:
@@ -379,7 +387,7 @@ def test_numbers_that_float16_cannot_hold_are_searched_in_all_samples() -> None:
     torch.manual_seed(0)
     model, (few, many) = Squares(1.0), [(torch.randn(1, 8, 16) * size,) for size in (1, 1e3)]
     for sets, operator in (((few, few), ""), ((few, many), "matmul")):
-        loss = find_float16_loss(model, sets, [(model(*inputs),) for inputs in sets])
+        loss = loss_module.find_float16_loss(read_torch(model, sets[0]), sets)
         assert (loss.beyond.name if loss and loss.beyond else "") == operator
 
 

@@ -168,7 +168,7 @@ def test_a_mask_is_known_by_the_numbers_that_a_softmax_reads() -> None:
     cause = tell("softmax", MASKED, 16)
     assert "-1e+09 reach softmax [net.py:9]" in cause
     assert "is 1.53e+04" in cause
-    assert "a mask" in tell("Softmax", np.append(SCORES, -300.0), 8)
+    assert "a mask" in tell("softmax", np.append(SCORES, -300.0), 8)
     assert tell("softmax", np.append(SCORES, -300.0), 16) == ""
     assert tell("softmax", np.linspace(-400, 0, 99), 8) == ""  # scores of a large range
     assert tell("softmax", MASKED, FLOAT16_BITS) == ""
@@ -180,7 +180,7 @@ def test_a_logarithm_of_numbers_far_below_a_step_is_known_by_what_it_reads() -> 
     cause = tell("log", np.geomspace(1e-10, 87.7, 20), 8)
     assert "numbers from 1e-10 to 87.7 reach log [net.py:9]" in cause
     assert "a step of 8 bits is 0.34" in cause
-    assert "logarithm" in tell("Log", np.geomspace(1e-10, 87.7, 20), 16)
+    assert "logarithm" in tell("log", np.geomspace(1e-10, 87.7, 20), 16)
     assert "logarithm" in tell("log", np.geomspace(0.04, 87.7, 20), 8)  # less than half a step
     assert tell("log", np.geomspace(0.2, 87.7, 20), 8) == ""
     assert tell("log", np.linspace(0.5, 9, 20), 8) == ""
@@ -219,7 +219,7 @@ def test_large_angles_are_known_by_the_numbers_that_sin_and_cos_read() -> None:
     assert "up to 2100 reach sin [net.py:9], where a step of float16 is 2" in tell(
         "sin", np.arange(2101.0), FLOAT16_BITS
     )
-    assert "where a step of 8 bits is 0.2" in tell("Cos", np.linspace(0, 51, 9), 8)
+    assert "where a step of 8 bits is 0.2" in tell("cos", np.linspace(0, 51, 9), 8)
     assert tell("sin", np.linspace(0, 150, 9), FLOAT16_BITS) == ""
     assert tell("sin", np.linspace(0, 2100, 9), 16) == ""
     assert tell("sin", np.linspace(0, 2100, 9), 0) == ""
@@ -251,7 +251,7 @@ def test_numbers_that_float16_cannot_hold_are_a_cause_where_the_program_is_not_r
 def test_a_reciprocal_of_numbers_below_one_is_a_cause_unless_it_was_right() -> None:
     origin = Origin(file="net.py", line=7)
 
-    def advise(largest: float, *right: Layer, operator: str = "Reciprocal") -> tuple[Advice, ...]:
+    def advise(largest: float, *right: Layer, operator: str = "reciprocal") -> tuple[Advice, ...]:
         reading = make_reading(operator, "Reciprocal r", (0.2, largest), 50.0, origin)
         assert reading
         loss = Loss("r", 60.0, 50.0, 60.0, readings=(reading,))
@@ -262,7 +262,7 @@ def test_a_reciprocal_of_numbers_below_one_is_a_cause_unless_it_was_right() -> N
     assert "up to 0.6 reach Reciprocal r [net.py:7]" in advice.causes[0].text
     assert advice.places == origin.places
     assert advise(1.05) == ()
-    assert advise(0.6, operator="Log") == ()
+    assert advise(0.6, operator="log") == ()
     assert advise(0.6, Layer("Sqrt", "Sqrt", origin))
     assert advise(0.6, Layer("Reciprocal", "Reciprocal r", origin)) == ()
     assert advise_on_reciprocals(None, UNKNOWN) == ()

@@ -12,13 +12,14 @@ pytest.importorskip("onnxruntime", reason="onnxruntime is not installed in this 
 pytest.importorskip("torch", reason="torch is not installed in this environment")
 from onnx import TensorProto, helper, load, numpy_helper, save
 
+from ci.analysis import layers as loss_module
 from ci.analysis.clipping import find_clipped
+from ci.analysis.layers import find_float16_loss, find_loss
 from ci.graphs.onnx_file import infer
 from ci.graphs.onnx_program import read_onnx
 from ci.graphs.onnx_session import open_reference
 from ci.models.tensors import BEST_DB, MOST_LAYERS
-from ci.onnx import layers
-from ci.onnx.layers import expose_layers, find_float16_loss, find_loss
+from ci.onnx.layers import expose_layers
 from provisioning.errors import FailedError
 from tests.qnn_provider.models import constant, tensor, write_model
 
@@ -34,7 +35,7 @@ def list_labels(model: Path) -> list[str]:
 def lose(model: Path, reference: Any, inputs: Any = (GIVEN,), plain: Path | None = None) -> Any:
     """The loss of a model of which the quantizer removed nothing, unless ``plain`` is another."""
     scratch = model.with_name("scratch.onnx")
-    return find_loss(model, plain or model, scratch, inputs, reference)
+    return find_loss(read_onnx(model, scratch, plain or model), inputs, reference)
 
 
 def quantize(value: str, step: str) -> tuple[list[Any], str]:
@@ -99,16 +100,16 @@ def test_the_largest_loss_is_at_the_coarsest_or_clipped_onnx_range(
     assert lose(exact, [multiples], (multiples,)) is None
 
 
-def test_a_model_with_too_many_values_or_values_of_unknown_size_is_not_searched(
+def test_a_model_with_too_many_values_is_not_searched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, float_outputs: list[Any]
 ) -> None:
     model = write_chain(tmp_path / "model.onnx", (0.8, 0.01, 0.01))
-    size = 5 * 16  # three rounded values and two products
+    size = 6 * 16  # the input, three rounded values and two products
     for most, searched in ((size, True), (size - 1, False)):
-        monkeypatch.setattr(layers, "MOST_VALUES", most)
+        monkeypatch.setattr(loss_module, "MOST_VALUES", most)
         assert (lose(model, float_outputs) is not None) is searched
     free = write_chain(tmp_path / "free.onnx", (0.8, 0.01, 0.01), shape=("n", 16))
-    assert lose(free, float_outputs) is None
+    assert lose(free, float_outputs) is not None  # the sample shows the sizes
     with pytest.raises(FailedError):
         list_labels(free)
 
@@ -212,7 +213,7 @@ def test_an_onnx_model_with_exposed_nodes_returns_their_results_after_its_output
 def test_many_or_large_results_are_exposed_only_every_nth(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nodes: int, most_bytes: int, step: int
 ) -> None:
-    monkeypatch.setattr(layers, "MOST_BYTES", most_bytes)
+    monkeypatch.setattr(loss_module, "MOST_BYTES", most_bytes)
     model = write_chain(tmp_path / "model.onnx", (0,) * (nodes + 2))  # the last one is the output
     labels = [f"MatMul 'layer{n}'" for n in range(step, nodes + 1, step)]
     assert list_labels(model) == labels
@@ -222,7 +223,7 @@ def lose_float16(path: Path, nodes: list[Any], values: Any, constants: Any = ())
     model = write_model(
         path, nodes, [tensor("x", values.shape)], [tensor("y", values.shape)], constants
     )
-    return find_float16_loss(model, path.with_name("scratch.onnx"), (values,))
+    return find_float16_loss(read_onnx(model, path.with_name("scratch.onnx")), [(values,)])
 
 
 def test_float16_loses_the_most_at_the_sine_of_a_large_angle(tmp_path: Path) -> None:

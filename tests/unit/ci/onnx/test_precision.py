@@ -20,7 +20,6 @@ from ci.models.schemes import Scheme
 from ci.models.tensors import count_types, find_retyped
 from ci.onnx.compile import run_reference
 from ci.onnx.fallback import StageError
-from ci.onnx.layers import measure_effects
 from ci.onnx.precision import find_asked, list_candidates, list_tensors, name_types
 from ci.onnx.preparation import quantize_file
 from tests.qnn_provider.models import build_model, constant, tensor, write_model
@@ -209,5 +208,5 @@ def test_noise_is_attributed_to_the_rounding_not_to_what_amplifies_it(
     ends = [tensor("x", (3, 4))], [tensor("y", (3, 4))]
     plain, target = write_model(tmp_path / "net.onnx", nodes, *ends), tmp_path / "quantized.onnx"
     quantize_file(plain, target, Scheme.U8, SETS)
-    effects = measure_effects(target, plain, tmp_path / "scratch.onnx", SETS[0], {"y": 12})
+    effects = read_onnx(target, tmp_path / "scratch.onnx", plain).measure_effects(SETS[0])
     assert max(effects, key=lambda values: effects[values]) == ("b", "a", "y")

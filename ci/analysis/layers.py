@@ -1,0 +1,485 @@
+"""Finds the layer at which a model loses the most accuracy, by quantization or by float16.
+
+The model is run once with rounding and once without. A value is compared with itself in both runs,
+so each operator has an SQNR before it and behind it. The largest drop, as noise that is added, is
+the loss.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import islice
+from typing import Any, NamedTuple
+
+import numpy as np
+from msgspec import structs
+
+from ci.analysis.noise import has_inexact
+from ci.facts.finding import NOWHERE
+from ci.graphs.graph import ONNXRUNTIME, Array, Graph, Node
+from ci.graphs.operators import computes, is_dequantizer, is_quantizer
+from ci.graphs.run import Change, Changes, Program, Recipe, Record, Tools, Value
+from ci.models.float16_range import LOST_DB, MOST_RANGED, SPLIT, RangeLoss, find_spoiling
+from ci.models.rounding import FLOAT16_MAX
+from ci.models.tensors import (
+    BEST_DB,
+    CASTS,
+    DECISIONS,
+    MOST_BYTES,
+    MOST_LAYERS,
+    RANKS,
+    READERS,
+    RECIPROCALS,
+    Decision,
+    Loss,
+    LostDecisions,
+    Reading,
+    choose_nodes,
+    find_lost_decisions,
+    limit_db,
+    make_reading,
+)
+
+CONSTANT = "constant"  # an ONNX node with a number or a few, which are arguments
+MOST_VALUES = 1 << 28  # elements of known size that are held in memory at a time
+
+
+class Drop(NamedTuple):
+    """A value that is less accurate than the values from which it is computed. ``node`` is the
+    operator that loses, and ``source`` the value before it was rounded, or "" if the value is the
+    result of an operator."""
+
+    name: str
+    node: Node | None
+    source: str
+    before_db: float
+    behind_db: float
+
+
+class Comparison:
+    """The values of a method in a run with rounding, compared with those without it."""
+
+    def __init__(self, graph: Graph, exact: Record, rounded: Record, method: str) -> None:
+        self.graph, self.exact, self.rounded, self.method = graph, exact, rounded, method
+        self.makers = graph.list_makers()
+        self.reached_db = {
+            name: measure_db(exact.values[name], rounded.values[name])
+            for name in list_watched(graph)
+            if is_float(exact.values.get(name)) and is_float(rounded.values.get(name))
+        }
+
+    @cached_property
+    def readers(self) -> dict[str, list[str]]:
+        """Return the names of the values that are made from each compared value. Values that are
+        not compared, such as those of integers, are followed to the next ones."""
+        results: dict[str, list[str]] = {}
+        for node in self.graph.nodes:
+            for name in filter(None, node.reads):
+                results.setdefault(name, []).extend(node.results)
+        readers: dict[str, list[str]] = {}
+        for name in self.reached_db:
+            pending = [*dict.fromkeys(results.get(name, ()))]
+            for result in pending:  # which grows
+                if result not in self.reached_db:
+                    further = dict.fromkeys(results.get(result, ()))
+                    pending += [reader for reader in further if reader not in pending]
+            readers[name] = [result for result in pending if result in self.reached_db]
+        return readers
+
+    def list_drops(self) -> Iterator[Drop]:
+        """Yield the values that are less accurate than those before them."""
+        sources = find_rounded(self.graph)
+        for name, behind_db in self.reached_db.items():
+            source = sources.get(name, "")
+            node = self.makers.get(source or name)
+            if source:
+                before = [source]
+            elif node is None:
+                continue
+            else:
+                node = self._find_hidden(node)
+                before = [*node.reads]
+            reached = [self.reached_db[read] for read in before if read in self.reached_db]
+            loses = bool(reached) and behind_db < min(reached)
+            if loses and (source or (node and computes(node.operator))):
+                yield Drop(name, node, source, min(reached), behind_db)
+
+    def list_losses(self, weights_db: float, harmless: Collection[str] = ()) -> Iterator[Loss]:
+        """Yield the loss of each drop, except at ``harmless`` values."""
+        for drop in self.list_drops():
+            if drop.name not in harmless:
+                label = drop.node.label if drop.node else name_input(drop.source)
+                origin = drop.node.place if drop.node else NOWHERE
+                yield Loss(
+                    f"the range of {label}" if drop.source else label,
+                    drop.before_db,
+                    drop.behind_db,
+                    weights_db,
+                    origin,
+                    largest=0.0 if drop.source else self._find_largest(drop.node),
+                )
+
+    def list_readings(self) -> Iterator[Reading]:
+        """Yield what the operators READERS read."""
+        operators = READERS
+        if self.graph.front_end != ONNXRUNTIME:
+            operators = READERS - RECIPROCALS
+        for node in self.graph.nodes:
+            if node.operator in operators and node.results[0] in self.reached_db:
+                yield from self._read(node, node.reads[0], self.reached_db[node.results[0]])
+
+    def find_beyond(self, wide: Record) -> Iterator[Reading]:
+        """Yield the first value that float16 cannot hold, if that costs the outputs accuracy.
+        ``wide`` is a run with as many significant bits as float16, and the range of float32."""
+        reached_db = {
+            name: measure_db(wide.values[name], self.rounded.values[name])
+            for name in self.reached_db
+            if name in wide.values
+        }
+        least_db = [
+            find_least_db(self.exact.outputs, outputs)
+            for outputs in (self.rounded.outputs, wide.outputs)
+        ]
+        loss = RangeLoss(reached_db, self.readers, self.graph.outputs, *least_db)
+        first = loss.find_first()
+        if not first:
+            return
+        node = self.makers.get(first)
+        numbers, behind_db = self.exact.values[first], reached_db[first]
+        if node is None:
+            reading = make_reading("", name_input(first), numbers, behind_db)
+        else:
+            reading = make_reading(node.operator, node.label, numbers, behind_db, node.place)
+        if reading:
+            yield reading
+
+    def find_harmless(self) -> set[str]:
+        """Return the values that are lost without spoiling an output, such as a mask that float16
+        cannot hold: it is zero behind a softmax."""
+        lost = {name for name, db in self.reached_db.items() if db < LOST_DB}
+        return lost - find_spoiling(self.reached_db, self.readers, self.graph.outputs)
+
+    def list_changed_decisions(self) -> Iterator[tuple[str, Decision]]:
+        """Yield the decisions on floating-point values that rounding changes, by their results."""
+        for name in list_decisions(self.graph):
+            node, exact = self.makers[name], self.exact.values.get(name)
+            reads_floats = any(read in self.reached_db for read in node.reads)
+            is_decision = node.operator in DECISIONS or (
+                exact is not None and exact.dtype.kind != "f"
+            )
+            if exact is not None and exact.size and reads_floats and is_decision:
+                changed = float(np.mean(exact != self.rounded.values[name]))
+                if changed:
+                    yield name, Decision(node.label, changed, node.place)
+
+    def _read(self, node: Node, source: str, behind_db: float) -> Iterator[Reading]:
+        if source in self.exact.values:
+            numbers = self.exact.values[source]
+            reading = make_reading(node.operator, node.label, numbers, behind_db, node.place)
+            if reading:
+                yield reading
+
+    def _find_hidden(self, node: Node) -> Node:
+        """Return the node whose result ``node`` only moves or converts, if that is no compared
+        value, as that of a comparison. Otherwise return ``node``."""
+        source = node
+        while not computes(source.operator):
+            reads = [read for read in source.reads if read and read not in self.graph.constants]
+            if len(reads) != 1 or reads[0] in self.reached_db or reads[0] not in self.makers:
+                return node
+            source = self.makers[reads[0]]
+        return source
+
+    def _find_largest(self, node: Node | None) -> float:
+        """Return the largest finite magnitude among the operands of a node, or 0 if there is
+        none."""
+        values = self.exact.values
+        operands = [values[name] for name in (node.reads if node else ()) if name in values]
+        return max((find_magnitude(operand) for operand in operands), default=0.0)
+
+
+def find_loss(program: Program, inputs: Any, reference: Sequence[Any]) -> Loss | None:
+    """Return where a quantized model loses the most accuracy on one sample. Without such a place,
+    the Loss of a model with reciprocals has no name. ``reference`` are the float32 model's outputs.
+    Return None if nothing is lost or rounded, or if there are more than MOST_VALUES elements."""
+    comparisons = compare_rounding(program, inputs)
+    losses: list[Loss] = []
+    readings: list[Reading] = []
+    expected_outputs = iter(reference)  # each method takes its own outputs
+    weights_db = BEST_DB
+    decided = find_decided(program, inputs, comparisons, {})
+    for comparison in comparisons:
+        outputs = comparison.exact.outputs
+        weights_db = find_least_db(
+            [*map(np.asarray, islice(expected_outputs, len(outputs)))], outputs
+        )
+        losses += comparison.list_losses(weights_db)
+        readings += comparison.list_readings()
+    greatest = max(losses, key=lambda loss: loss.added, default=None)
+    if greatest is None:
+        if any(reading.operator in RECIPROCALS for reading in readings):
+            # With 16 bits, the quantized model may lose nothing where QNN's program is wrong.
+            return Loss("", BEST_DB, BEST_DB, weights_db, readings=tuple(readings))
+        return None
+    nodes = choose_nodes(program.measure_effects(inputs))
+    return structs.replace(greatest, nodes=nodes, readings=tuple(readings), decided=decided)
+
+
+def find_float16_loss(
+    program: Program, sets: Sequence[Any], *, is_lossy: bool = True
+) -> Loss | None:
+    """Return where a float32 model loses the most accuracy if each result is rounded to float16: in
+    the first sample with numbers that float16 cannot hold, of at most MOST_RANGED samples, or else
+    in the first one. If the model is not ``is_lossy`` by its predicted noise, only such numbers
+    are a loss."""
+    losses = []
+    for inputs in sets[:MOST_RANGED]:
+        loss = find_float16_loss_of(program, inputs)
+        if loss and loss.beyond:
+            return loss
+        losses.append(loss)
+    return losses[0] if is_lossy and losses else None
+
+
+def find_float16_loss_of(program: Program, inputs: Any) -> Loss | None:
+    """Return where a float32 model loses the most accuracy in float16 on one sample."""
+    if is_too_large(program):
+        return None
+    graphs = program.graphs
+    runs = []
+    decisions = {method: list_decisions(graph) for method, graph in graphs.items()}
+    for rounding in (None, Change(round_to_float16), Change(round_significand)):
+        recipes = {}
+        for method, graph in graphs.items():
+            changes = round_values(graph, rounding) if rounding else {}
+            recipes[method] = Recipe(
+                changes, watched=list_watched(graph), decisions=decisions[method]
+            )
+        runs.append(record(program, inputs, recipes))
+    exact, rounded, wide = runs
+    comparisons = [
+        Comparison(graph, exact[method], rounded[method], method)
+        for method, graph in graphs.items()
+    ]
+    losses: list[Loss] = []
+    readings: list[Reading] = []
+    beyond: list[Reading] = []
+    for comparison in comparisons:
+        losses += comparison.list_losses(BEST_DB, comparison.find_harmless())
+        readings += comparison.list_readings()
+        beyond += comparison.find_beyond(wide[comparison.method])
+    half = {
+        method: round_values(graph, Change(round_to_float16)) for method, graph in graphs.items()
+    }
+    greatest = max(losses, key=lambda loss: loss.added, default=None)
+    return greatest and structs.replace(
+        greatest,
+        readings=tuple(readings),
+        is_float16=True,
+        beyond=next(iter(beyond), None),
+        decided=find_decided(program, inputs, comparisons, half),
+    )
+
+
+def compare_rounding(program: Program, inputs: Any) -> list[Comparison]:
+    """Return the comparison of each method of a quantized model with itself without the rounding of
+    activations. There is none if the model rounds nothing, or is too large."""
+    graphs = program.graphs
+    unrounded = {method: list_roundings(graph) for method, graph in graphs.items()}
+    if not any(unrounded.values()) or is_too_large(program):
+        return []
+    recipes = {}
+    for name, graph in graphs.items():
+        recipes[name] = Recipe(watched=list_watched(graph), decisions=list_decisions(graph))
+    rounded = record(program, inputs, recipes)
+    recipes = {name: recipes[name]._replace(unrounded=unrounded[name]) for name in graphs}
+    exact = record(program, inputs, recipes)
+    return [Comparison(graph, exact[name], rounded[name], name) for name, graph in graphs.items()]
+
+
+def list_decisions(graph: Graph) -> list[str]:
+    """Return the results of the operators that may decide, in execution order: those of DECISIONS,
+    and casts."""
+    names = []
+    for node in graph.nodes:
+        if node.operator in DECISIONS or node.operator in CASTS:
+            is_rank = node.operator in RANKS and len(node.results) > 1
+            names.append(node.results[1] if is_rank else node.results[0])
+    return names
+
+
+def find_decided(
+    program: Program, inputs: Any, comparisons: Sequence[Comparison], changes: Mapping[str, Changes]
+) -> LostDecisions | None:
+    """Return the decisions of the first method with some that cost its outputs accuracy. The
+    rounded run had these ``changes``."""
+    for comparison in comparisons:
+        lost = find_decided_of(program, inputs, comparison, changes)
+        if lost:
+            return lost
+    return None
+
+
+def find_decided_of(
+    program: Program, inputs: Any, comparison: Comparison, changes: Mapping[str, Changes]
+) -> LostDecisions | None:
+    method, exact, rounded = comparison.method, comparison.exact, comparison.rounded
+    decisions = dict(comparison.list_changed_decisions())
+
+    def keep_right(names: Collection[str]) -> float:
+        recipes = {name: Recipe(changes.get(name, {})) for name in program.graphs}
+        fixed = {name: exact.values[name] for name in names}
+        recipes[method] = recipes[method]._replace(fixed=fixed)
+        outputs = record(program, inputs, recipes)[method].outputs
+        return find_least_db(exact.outputs, outputs)
+
+    reached_db = find_least_db(exact.outputs, rounded.outputs)
+    return find_lost_decisions(decisions, reached_db, keep_right)
+
+
+def record(program: Program, inputs: Any, recipes: Mapping[str, Recipe]) -> Mapping[str, Record]:
+    """Run a program on one sample, and return the records by method. What the run needs is freed
+    before the next one is prepared."""
+    return program.prepare(recipes).record([inputs])[0]
+
+
+def list_watched(graph: Graph) -> list[str]:
+    """Return the names of the inputs, and of the results that may be floating-point."""
+    results: list[str] = []
+    for node in graph.nodes:
+        if node.operator != CONSTANT:
+            results += filter(None, node.results)
+    return [
+        name
+        for name in dict.fromkeys((*graph.list_inputs(), *results))
+        if graph.dtypes.get(name, "float32").startswith("float") and name not in graph.constants
+    ]
+
+
+def is_too_large(program: Program) -> bool:
+    """Return whether the watched values have more than MOST_VALUES elements."""
+    sizes = (
+        math.prod(graph.shapes.get(name, ()))
+        for graph in program.graphs.values()
+        for name in list_watched(graph)
+    )
+    return sum(sizes) > MOST_VALUES
+
+
+class Exposed(NamedTuple):
+    """An operator whose result a model returns besides its outputs. ``value`` is the result, or the
+    rounded result."""
+
+    node: Node
+    value: str
+
+
+def choose_exposed(graph: Graph, sizes: Mapping[str, int]) -> list[Exposed]:
+    """Return the operators whose results a model should return besides its outputs: those that
+    compute new elements or, in a quantized model, those of them whose result is rounded. ``sizes``
+    are the numbers of elements of floating-point values. If there are more than MOST_LAYERS
+    results, or if they exceed MOST_BYTES, only every nth is chosen, but at least one."""
+    makers, rounded = graph.list_makers(), find_rounded(graph)
+    outputs = {*graph.outputs, *(rounded[name] for name in graph.outputs if name in rounded)}
+    values = {source: value for value, source in rounded.items()} or {name: name for name in sizes}
+    layers = [
+        Exposed(makers[source], value)
+        for source, value in values.items()
+        if sizes.get(value) and source in makers and source not in outputs
+    ]
+    layers = [layer for layer in layers if computes(layer.node.operator)]
+    size_bytes = sum(4 * sizes[layer.value] for layer in layers)
+    stride = max(-(-len(layers) // MOST_LAYERS), -(-size_bytes // MOST_BYTES), 1)
+    return layers[stride - 1 :: stride] or layers[-1:]
+
+
+def find_rounded(graph: Graph) -> dict[str, str]:
+    """Map each result of a dequantizer that follows a quantizer to the value before rounding."""
+    quantizers = {node.results[0]: node for node in graph.nodes if is_quantizer(node.operator)}
+    return {
+        node.results[0]: quantizers[node.reads[0]].reads[0]
+        for node in graph.nodes
+        if is_dequantizer(node.operator) and node.reads[0] in quantizers
+    }
+
+
+def list_roundings(graph: Graph) -> frozenset[str]:
+    """Return the results of the quantizers that round activations, and of the dequantizers that
+    read these, also behind operators that move elements. What is written into a buffer is an
+    activation, too."""
+    makers = graph.list_makers()
+    results: set[str] = set()
+    for node in graph.nodes:
+        if is_quantizer(node.operator) and node.reads[0] not in graph.constants:
+            results.update(node.results)
+        elif is_dequantizer(node.operator):
+            source = makers.get(node.reads[0])
+            while source and not is_quantizer(source.operator) and not computes(source.operator):
+                source = makers.get(source.reads[0]) if source.reads else None
+            if source and not results.isdisjoint(source.results):
+                results.update(node.results)
+    return frozenset(results)
+
+
+def round_values(graph: Graph, rounding: Change) -> Changes:
+    """Return the changes that round inputs, constants of several elements, and computed values. A
+    single number, such as the epsilon of a norm, is an argument of an operator, and stays."""
+    changes = dict.fromkeys(graph.list_inputs(), rounding)
+    for name, load in graph.constants.items():
+        shape = graph.shapes.get(name, ())
+        if math.prod(shape) > 1 and has_inexact(load()):
+            changes[name] = rounding
+    for node in graph.nodes:
+        if computes(node.operator) and node.operator != CONSTANT:
+            changes |= dict.fromkeys(filter(None, node.results), rounding)
+    return changes
+
+
+def round_to_float16(value: Value, _: Value, tools: Tools) -> Value:
+    return tools.round_to_half(value.clamp(-FLOAT16_MAX, FLOAT16_MAX))
+
+
+def round_significand(value: Value, _: Value, tools: Tools) -> Value:
+    """Round the significand to the bits of float16, and keep the exponent (Veltkamp's method)."""
+    scaled = value * SPLIT
+    rounded = scaled - (scaled - value)
+    is_finite = rounded.abs() * -1.0 > -math.inf
+    return tools.choose(is_finite, rounded, value)
+
+
+def name_input(name: str) -> str:
+    return f"input {name!r}"
+
+
+def find_magnitude(values: Array) -> float:
+    """Return the largest finite magnitude, or 0 if there is none."""
+    finite = np.abs(np.nan_to_num(values, nan=0, posinf=0, neginf=0))
+    return float(finite.max()) if finite.size else 0.0
+
+
+def is_float(array: Array | None) -> bool:
+    return array is not None and array.dtype.kind == "f"
+
+
+def find_least_db(expected_outputs: Sequence[Array], outputs: Sequence[Array]) -> float:
+    """Return the least SQNR of a floating-point output, BEST_DB if there is none. Outputs whose
+    shapes differ are left out."""
+    least_db = BEST_DB
+    for expected, output in zip(expected_outputs, outputs, strict=False):
+        if expected.dtype.kind == "f" and expected.shape == output.shape:
+            least_db = min(least_db, measure_db(expected, output))
+    return least_db
+
+
+def measure_db(expected: Array, actual: Array) -> float:
+    """Return the SQNR in dB, limited to the range from -BEST_DB to BEST_DB."""
+    with np.errstate(all="ignore"):
+        right = np.ravel(expected).astype(np.float64)
+        error = right - np.ravel(actual)
+        signal, noise = float(np.vdot(right, right)), float(np.vdot(error, error))
+    if not noise:
+        return BEST_DB
+    ratio = signal / noise  # NaN for infinite values
+    return limit_db(10 * math.log10(ratio)) if ratio > 0 else -BEST_DB

@@ -1,0 +1,187 @@
+"""Where models lose most by quantization or by float16, as PyTorch modules and as ONNX files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed in this environment")
+pytest.importorskip("onnxruntime", reason="onnxruntime is not installed in this environment")
+
+from onnx import parser, save  # noqa: E402
+from torch import Tensor, nn  # noqa: E402
+from torch.ao.quantization.fx import _decomposed  # noqa: E402
+
+from ci.analysis.layers import find_float16_loss, find_loss  # noqa: E402
+from ci.graphs.onnx_program import read_onnx  # noqa: E402
+from ci.graphs.torch_program import read_torch  # noqa: E402
+
+assert _decomposed  # registers the operators
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # torch.export's own
+OPS: Any = torch.ops.quantized_decomposed
+LANES = ("PyTorch", "ONNX")
+HEAD = '<ir_version: 8, opset_import: ["" : 21]> g (float[SHAPE] x) => (float[a, b] y) {'
+CONSTANTS = "zero = Constant<value: tensor = uint8 zero {128}>()\n"
+
+
+class Network(nn.Module):
+    def __init__(self, compute: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.compute = compute
+
+    def forward(self, x: Tensor) -> Any:
+        return self.compute(x)
+
+
+def make_program(lane: str, folder: Path, nodes: str, compute: Any, values: Any) -> Any:
+    """A network, given as ONNX text and as a function, and its sample."""
+    if lane == "PyTorch":
+        sample: Any = (torch.from_numpy(values),)
+        graph = torch.export.export(Network(compute), sample, strict=True)
+        return read_torch(graph.module(check_guards=False), sample), sample
+    head = HEAD.replace("SHAPE", ", ".join(map(str, values.shape)))
+    path = folder / "network.onnx"
+    save(parser.parse_model(head + nodes + "}"), path)
+    return read_onnx(path, folder / "scratch.onnx", path), (values,)
+
+
+def round_to(values: Tensor, step: float) -> Tensor:
+    limits = (step, 128, 0, 255, torch.uint8)
+    levels = OPS.quantize_per_tensor(values, *limits)
+    result: Tensor = OPS.dequantize_per_tensor(levels, *limits)
+    return result
+
+
+def write_rounding(value: str, step: float) -> str:
+    """Text of nodes that round a value."""
+    return (
+        f"{value}_step = Constant<value_float = {step}>()\n"
+        f"{value}_levels = QuantizeLinear({value}, {value}_step, zero)\n"
+        f"{value}_rounded = DequantizeLinear({value}_levels, {value}_step, zero)\n"
+    )
+
+
+@pytest.mark.parametrize("lane", LANES)
+@pytest.mark.parametrize(
+    ("steps", "places"),
+    [
+        ((0.5, 0.01, 0.01), ["the range of input 'x'"] * 2),
+        ((0.02, 0.5, 0.01), ["the range of sin", "the range of Sin 'a'"]),
+        ((0.02, 0.002, 0.01), ["the range of sin", "the range of Sin 'a'"]),
+        ((0.02, 0.01, 0.5), ["the range of add", "the range of Add 'b'"]),
+    ],
+    ids=["a coarse input", "a coarse result", "a clipped result", "a coarse end"],
+)
+def test_the_largest_loss_is_at_the_coarsest_or_clipped_range(
+    tmp_path: Path, lane: str, steps: tuple[float, ...], places: list[str]
+) -> None:
+    def compute(x: Tensor) -> Tensor:
+        a = round_to(torch.sin(round_to(x, steps[0])), steps[1])
+        return round_to(a + a, steps[2])
+
+    nodes = CONSTANTS + write_rounding("x", steps[0])
+    nodes += "a = Sin(x_rounded)\n" + write_rounding("a", steps[1])
+    nodes += "b = Add(a_rounded, a_rounded)\n" + write_rounding("b", steps[2])
+    nodes += "y = Identity(b_rounded)"
+    values = np.random.default_rng(7).uniform(-1.2, 1.2, (4, 16)).astype(np.float32)
+    program, sample = make_program(lane, tmp_path, nodes, compute, values)
+    loss = find_loss(program, sample, [2 * np.sin(values)])
+    assert loss is not None
+    assert loss.name == places[LANES.index(lane)]
+    assert loss.behind_db < 25 < loss.before_db
+    assert loss.weights_db == 60
+    assert loss.nodes
+    worse = find_loss(program, sample, [3 * np.sin(values)])
+    assert worse is not None
+    assert worse.weights_db < 10
+
+
+@pytest.mark.parametrize("lane", LANES)
+def test_a_model_that_rounds_nothing_loses_nothing(tmp_path: Path, lane: str) -> None:
+    values = np.ones((4, 16), np.float32)
+    program, sample = make_program(lane, tmp_path, "y = Sin(x)", torch.sin, values)
+    assert find_loss(program, sample, [np.sin(values)]) is None
+
+
+def normalize(factor: float) -> Callable[[Tensor], Tensor]:
+    """An RMS norm of values with a factor."""
+
+    def compute(x: Tensor) -> Tensor:
+        z = x * factor
+        return z / torch.sqrt((z * z).mean(-1, keepdim=True) + 1e-12)
+
+    return compute
+
+
+def write_norm(factor: float) -> str:
+    return f"""
+        factor = Constant<value_float = {factor}>()
+        eps = Constant<value_float = 1e-12>()
+        axes = Constant<value_ints = [-1]>()
+        z = Mul(x, factor)
+        zz = Mul(z, z)
+        mean = ReduceMean(zz, axes)
+        more = Add(mean, eps)
+        root = Sqrt(more)
+        y = Div(z, root)
+    """
+
+
+MASKED = """
+    mask = Constant<value_float = -1e9>()
+    nothing = Constant<value_float = 0.0>()
+    blocked = Less(x, nothing)
+    scores = Where(blocked, mask, x)
+    y = Softmax<axis = -1>(scores)
+"""
+
+
+@pytest.mark.parametrize("lane", LANES)
+@pytest.mark.parametrize(
+    ("nodes", "compute", "names", "beyond"),
+    [
+        (
+            "far = Constant<value_float = 2000.0>()\n angle = Mul(x, far)\n y = Sin(angle)",
+            lambda x: torch.sin(x * 2000.0),
+            ("sin", "Sin 'y'"),
+            ("", ""),
+        ),
+        (write_norm(1e3), normalize(1e3), None, ("mul", "Mul 'zz'")),
+        (write_norm(1.0), normalize(1.0), None, ("", "")),
+        (write_norm(1e-4), normalize(1e-4), None, ("mul", "Mul 'zz'")),
+        (MASKED, lambda x: torch.where(x < 0, -1e9, x).softmax(-1), None, ("", "")),
+    ],
+    ids=["large angles", "overflow", "a norm", "underflow", "a mask"],
+)
+def test_float16_loses_where_numbers_do_not_fit(
+    tmp_path: Path, lane: str, nodes: str, compute: Any, names: Any, beyond: tuple[str, str]
+) -> None:
+    values = np.linspace(-1.01, 1.0, 64, dtype=np.float32).reshape(2, 32)
+    program, sample = make_program(lane, tmp_path, nodes, compute, values)
+    loss = find_float16_loss(program, [sample])
+    place = LANES.index(lane)
+    assert (loss.beyond.name if loss and loss.beyond else "") == beyond[place]
+    if names:
+        assert loss is not None
+        assert (loss.name, loss.is_float16) == (names[place], True)
+        assert loss.behind_db < 30 < loss.before_db
+        assert 1999 < loss.largest < 2021
+        assert [reading.operator for reading in loss.readings] == ["sin"]
+    if loss and not loss.beyond:  # then the predicted noise decides whether it is told
+        assert find_float16_loss(program, [sample], is_lossy=False) is None
+
+
+@pytest.mark.parametrize("lane", LANES)
+def test_numbers_that_float16_cannot_hold_are_searched_in_all_samples(
+    tmp_path: Path, lane: str
+) -> None:
+    values = np.linspace(-1.01, 1.0, 64, dtype=np.float32).reshape(2, 32)
+    program, (few,) = make_program(lane, tmp_path, write_norm(1.0), normalize(1.0), values)
+    loss = find_float16_loss(program, [(few,), (few * 1000,)], is_lossy=False)
+    assert loss is not None
+    assert loss.beyond is not None
+    assert loss.beyond.largest > 65504
