@@ -207,10 +207,10 @@ def fill_text(text: str, values: Seen) -> str:
 
     def quote(field: re.Match[str]) -> str:
         word = shell_word(field[0].format_map(values))
-        return word.replace("{", "{{").replace("}", "}}")
+        return word.replace("{", "{{").replace("}", "}}")  # format_map below unescapes them
 
-    quoted = COMMAND.sub(lambda command: FIELD.sub(quote, command[0]), text)
-    return quoted.format_map(values)
+    partly_filled = COMMAND.sub(lambda command: FIELD.sub(quote, command[0]), text)
+    return partly_filled.format_map(values)
 
 
 class Subjects(Generic[S]):

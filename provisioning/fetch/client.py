@@ -61,9 +61,9 @@ def find_headers(url: str) -> dict[str, str]:
 def parse_tokens(text: str) -> dict[str, str]:
     """Parse ``host=token`` pairs separated by blanks or commas. Raises UnfitError."""
     tokens = {}
-    for word in re.split(r"[\s,]+", text.strip()):
-        host, equals, token = word.partition("=")
-        if word and not (host and equals and re.fullmatch(r"[!-~]+", token)):
+    for entry in re.split(r"[\s,]+", text.strip()):
+        host, equals, token = entry.partition("=")
+        if entry and not (host and equals and re.fullmatch(r"[!-~]+", token)):
             why = "an entry is not HOST=TOKEN"
             fix = "set it to HOST=TOKEN entries, separated by blanks or commas"
             raise UnfitError(f"{TOKENS_VARIABLE} is malformed", why=why, fix=fix)

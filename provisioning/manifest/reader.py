@@ -348,11 +348,13 @@ def read_profile(text: str) -> Profile:
     Raises UsageError, which lists the existing profiles or artifacts.
     """
     name, *changes = text.split("+")
-    otherwise = f"; or add a profile to manifests/profiles.toml, see {GUIDE}"
-    profile = find_row(read_profiles(), name, "profile", otherwise)
-    for change in changes:
+    other_fix = f"; or add a profile to manifests/profiles.toml, see {GUIDE}"
+    profile = find_row(read_profiles(), name, "profile", other_fix)
+    for change in changes:  # ARTIFACT@VERSION
         profile = _change_version(profile, change)
-    return msgspec.structs.replace(profile, like=profile.like or name) if changes else profile
+    if changes:  # the changed profile extends the one that it was made from
+        profile = msgspec.structs.replace(profile, like=profile.like or name)
+    return profile
 
 
 def _change_version(profile: Profile, change: str) -> Profile:

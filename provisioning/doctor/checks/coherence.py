@@ -152,11 +152,14 @@ def see_no_build(family: Family) -> Iterator[Seen]:
 @FAMILIES.check("QNN314")
 def see_unidentified_library(family: Family) -> Iterator[Seen]:
     """Report libraries without a build, if libraries of this name have one in every known QNN."""
-    usual = most_common_build(family.files)
+    usual_build = most_common_build(family.files)
+    if usual_build is None:
+        return  # there is nothing to compare with, see QNN303
     for file in family.files:
+        # Other checks report files that are not ELF or big-endian.
         is_readable = file.elf and file.elf.little_endian
-        if usual and is_readable and not file.build and _names_a_build(file):
-            yield seen(file.name, file.path, usual=usual.text)
+        if is_readable and not file.build and _names_a_build(file):
+            yield seen(file.name, file.path, usual=usual_build.text)
 
 
 def _names_a_build(file: FileFacts) -> bool:

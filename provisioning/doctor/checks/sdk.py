@@ -97,11 +97,13 @@ def see_no_library(sdk: Sdk) -> Iterator[Seen]:
     """Report missing libraries, in directories that exist. Another check reports the
     directories.
     """
-    existing = {file.relative for file in sdk.tree.files} | sdk.tree.links.keys()
-    for directory, names in sdk.case.fitness.libraries.items():
-        for name in names if directory in sdk.facts.directories else ():
-            if f"{directory}/{name}" not in existing:
-                yield seen(name, f"{sdk.facts.root}/{directory}", directory=directory)
+    existing_paths = {file.relative for file in sdk.tree.files} | sdk.tree.links.keys()
+    for directory, library_names in sdk.case.fitness.libraries.items():
+        if directory not in sdk.facts.directories:
+            continue
+        for library_name in library_names:
+            if f"{directory}/{library_name}" not in existing_paths:
+                yield seen(library_name, f"{sdk.facts.root}/{directory}", directory=directory)
 
 
 @SDK.check("QNN108")

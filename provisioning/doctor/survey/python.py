@@ -88,14 +88,14 @@ def _lacking(file: FileFacts, variables: Mapping[str, str]) -> Iterator[str]:
     """
     if file.elf is None or file.machine != EM_X86_64:
         return
-    origin, path_entries = str(file.path.parent), variables.get("LD_LIBRARY_PATH", "").split(":")
+    folder, path_entries = str(file.path.parent), variables.get("LD_LIBRARY_PATH", "").split(":")
     file_entries = [entry.replace("${ORIGIN}", "$ORIGIN") for entry in file.elf.search_path]
-    places = [
-        Path(entry.replace("$ORIGIN", origin)) for entry in [*file_entries, *path_entries] if entry
-    ]
-    system = find_libraries(file.elf.needed)
+    entries = filter(None, [*file_entries, *path_entries])
+    searched_folders = [Path(entry.replace("$ORIGIN", folder)) for entry in entries]
+    system_paths = find_libraries(file.elf.needed)  # None for a library that is not in the system
     for name in file.elf.needed:
-        if not system[name] and not any((place / name).exists() for place in places):
+        in_searched = any((searched / name).exists() for searched in searched_folders)
+        if not system_paths[name] and not in_searched:
             yield name
 
 
