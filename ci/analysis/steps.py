@@ -329,11 +329,11 @@ def describe_steps(graph: Graph) -> tuple[Step, ...]:
 
 def list_unread(graph: Graph) -> list[str]:
     """Return a sentence about the graphs inside of nodes, if there are any."""
-    names = list(dict.fromkeys(graph.bodies))
-    shown = ", ".join(names[:MOST_NAMED])
-    excess = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    origins = list(dict.fromkeys(graph.bodies))  # where the nodes with graphs inside come from
+    shown = ", ".join(origins[:MOST_NAMED])
+    excess = f" and {len(origins) - MOST_NAMED} more" if len(origins) > MOST_NAMED else ""
     text = f"known faults and parts of outputs were not searched inside of {shown}{excess}"
-    return [text] if names else []
+    return [text] if origins else []
 
 
 @dataclass

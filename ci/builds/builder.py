@@ -254,23 +254,28 @@ def find_lowering_sdk(values: Mapping[str, str]) -> str:
 
 
 def _describe_artifact(artifact: Judged, result: Result) -> dict[str, Any]:
-    published = result.plan.place.artifacts / artifact.path.name
+    published_path = result.plan.place.artifacts / artifact.path.name
+    symbols = headers_version = elf = None
+    if artifact.symbols:
+        symbols = os.fspath(published_path.with_name(artifact.symbols.name))
+    if artifact.facts:  # an ELF file that can be parsed
+        headers_version = find_headers_version(artifact.path) or None
+        elf = describe_elf(artifact.facts)
+    accepted = []
+    for finding in artifact.accepted:
+        reason = artifact.row.accept[finding.id]  # from the artifact's row in targets.toml
+        accepted.append({**_describe_finding(finding), "reason": reason})
     return {
         "name": artifact.path.name,
-        "path": os.fspath(published if result.published else artifact.path),
+        "path": os.fspath(published_path if result.published else artifact.path),
         "size_bytes": artifact.size_bytes,
-        "symbols": os.fspath(published.with_name(artifact.symbols.name))
-        if artifact.symbols
-        else None,
+        "symbols": symbols,
         "size_budget": artifact.row.size_budget or None,
-        "qnn_headers": (find_headers_version(artifact.path) or None) if artifact.facts else None,
+        "qnn_headers": headers_version,
         "sha256": artifact.sha256,
-        "elf": describe_elf(artifact.facts) if artifact.facts else None,
+        "elf": elf,
         "findings": [_describe_finding(finding) for finding in artifact.findings],
-        "accepted": [
-            {**_describe_finding(finding), "reason": artifact.row.accept[finding.id]}
-            for finding in artifact.accepted
-        ],
+        "accepted": accepted,
     }
 
 

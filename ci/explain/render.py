@@ -65,8 +65,9 @@ def _list_operators(operators: Sequence[Operator]) -> str:
     """Return operators with their lines, or "" if there are none."""
     named = []
     for operator in operators[:SHOWN_OPERATORS]:
-        last = ", the last one before" if operator.is_last else ""
-        named.append(f"{_cut(operator.name)} (line {operator.line}{last})")
+        # Such a line only says that work on the operator began: the last one before the error.
+        note = ", the last one before" if operator.is_last else ""
+        named.append(f"{_cut(operator.name)} (line {operator.line}{note})")
     if unnamed_count := len(operators) - len(named):
         named.append(f"{unnamed_count} {'other' if unnamed_count == 1 else 'others'}")
     return ", ".join(named)

@@ -138,13 +138,13 @@ def _make_time_column(
     def show(case: Case) -> str:
         if case.device is None or (time := figure(case.device)) is None:
             return NOTHING
-        off = spread(case.device)
-        return f"{time:.4g}" + (f" ±{off:.2g}" if off is not None else "")
+        deviation = spread(case.device)
+        return f"{time:.4g}" + (f" ±{deviation:.2g}" if deviation is not None else "")
 
     return Column(
         name,
         show,
-        lambda case: case.device and figure(case.device),
+        sort=lambda case: case.device and figure(case.device),
         hint=describe_timing,
     )
 

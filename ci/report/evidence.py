@@ -285,13 +285,15 @@ def find_faults(
 
 
 def _find_limit_faults(result: TestResult, find_required: RequiredLimits | None) -> Iterator[str]:
-    case, descriptor = result.find(CASE).annotations, result.find(LIMITS)
+    case = result.find(CASE).annotations  # its names, see NAMES
+    limits_descriptor = result.find(LIMITS)
+    stated_limits = limits_descriptor.annotations
     try:
-        limits = msgspec.convert(descriptor.annotations, Threshold, strict=False)
+        limits = msgspec.convert(stated_limits, Threshold, strict=False)
     except msgspec.ValidationError as error:
         yield f"the limits in the evidence cannot be read: {error}"
         return
-    if descriptor.digest != {"sha256": digest_limits(limits, descriptor.annotations)}:
+    if limits_descriptor.digest != {"sha256": digest_limits(limits, stated_limits)}:
         yield "the limits in the evidence do not match their digest"
     if not all(isinstance(case.get(name), str) for name in NAMES):
         yield "the evidence does not specify its case"
@@ -304,8 +306,8 @@ def _find_limit_faults(result: TestResult, find_required: RequiredLimits | None)
         except ValueError as error:
             yield f"the evidence names a case that this version of qnn-ci does not know: {error}"
         else:
-            for weaker in find_weaker(limits, required):
-                yield f"the limits in the evidence are weaker than the required ones: {weaker}"
+            for difference in find_weaker(limits, required):
+                yield f"the limits in the evidence are weaker than the required ones: {difference}"
 
 
 def find_weaker(limits: Threshold, required: Threshold) -> Iterator[str]:

@@ -174,14 +174,21 @@ class Groups(Index):
 
         If mutually exclusive directories have targets called ``name``, the nearest one is used.
         """
-        rows = self.cmake.get(name, ())
+        namesakes = self.cmake.get(name, ())
 
-        def rank(row: CMakeTarget) -> int:
-            pairs = zip(target.directory.split("/"), row.directory.split("/"), strict=False)
-            return sum(1 for _ in takewhile(lambda parts: parts[0] == parts[1], pairs))
+        def count_shared(namesake: CMakeTarget) -> int:
+            """Return how many folders at the start of both targets' paths are the same."""
+            folder_pairs = zip(
+                target.directory.split("/"), namesake.directory.split("/"), strict=False
+            )
+            return sum(1 for _ in takewhile(lambda folders: folders[0] == folders[1], folder_pairs))
 
-        near = max(map(rank, rows), default=0)
-        return {label for row in rows if rank(row) == near for label in self.labels_of(row)}
+        labels: set[str] = set()
+        most_shared = max(map(count_shared, namesakes), default=0)
+        for namesake in namesakes:
+            if count_shared(namesake) == most_shared:
+                labels |= self.labels_of(namesake)
+        return labels
 
     def main_label(self, labels: Iterable[str], target: CMakeTarget) -> str:
         """Return the best Buck counterpart of a CMake target among ``labels``.
