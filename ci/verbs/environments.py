@@ -19,99 +19,107 @@ from provisioning.errors import UsageError
 UPSTREAM = ("upstream", "upstream-rework", "backend-suite")  # the suites of test-upstream
 
 
-def find_group(words: Sequence[str], otherwise: str = "") -> str:
+def find_group(arguments: Sequence[str], otherwise: str = "") -> str:
     """Return the group that the first option in SHARED with an environment requires, or
     ``otherwise`` if none of these options was passed."""
-    typed = {word.partition("=")[0] for word in words}
+    typed = {argument.partition("=")[0] for argument in arguments}
     rows = ((flag, settings.get("environment", "")) for flag, (_, _, settings) in SHARED.items())
     return next((group for flag, group in rows if group and flag in typed), otherwise)
 
 
-def find_suite_verb(words: Sequence[str]) -> str:
+def find_suite_verb(arguments: Sequence[str]) -> str:
     """Return the verb that runs the test suites which arguments of test-emulator name, or ''."""
-    return "test-upstream" if {*find_values(words, "--suite")} & {*UPSTREAM} else ""
+    return "test-upstream" if {*find_values(arguments, "--suite")} & {*UPSTREAM} else ""
 
 
-def choose_emulator(words: Sequence[str]) -> str:
+def choose_emulator(arguments: Sequence[str]) -> str:
     """Return the group for test-emulator: the known faults need both engines, and the message that
     names another verb needs no packages."""
-    return CORE if find_suite_verb(words) else find_group(words, LOWERING)
+    return CORE if find_suite_verb(arguments) else find_group(arguments, LOWERING)
 
 
-def choose_onnx(words: Sequence[str]) -> str:
+def choose_onnx(arguments: Sequence[str]) -> str:
     """Return the group for test-onnx: only a model that is not an .onnx file needs torch."""
-    return find_group(words) or choose_by_models(words, ONNX_TORCH, ONNX)
+    return find_group(arguments) or choose_by_models(arguments, ONNX_TORCH, ONNX)
 
 
-def choose_mend(words: Sequence[str]) -> str:
+def choose_mend(arguments: Sequence[str]) -> str:
     """Return the group for mend: .onnx files are lowered by ONNX Runtime, and others by
     ExecuTorch."""
-    return choose_by_models(words, LOWERING, LOWERING)
+    return choose_by_models(arguments, LOWERING, LOWERING)
 
 
-def choose_by_models(words: Sequence[str], other_group: str, unknown: str) -> str:
+def choose_by_models(arguments: Sequence[str], other_group: str, unknown: str) -> str:
     """Return ONNX if all models of a command line are .onnx files, otherwise ``other_group``. If
     the policy is invalid, which the verb reports, return ``unknown``."""
     try:
-        policies = [policy_path(word) for word in find_values(words, "--policy")]
+        policies = [policy_path(value) for value in find_values(arguments, "--policy")]
         policy = choose_policy(policies[-1] if policies else None)
     except UsageError:
         return unknown
-    return ONNX if are_files([*find_values(words, "--model")], policy) else other_group
+    return ONNX if are_files([*find_values(arguments, "--model")], policy) else other_group
 
 
 def are_files(models: Sequence[str], policy: Path | None) -> bool:
     """Return whether the chosen ``models``, or else those of the policy, are all .onnx files."""
     paths_by_name = read_paths(policy)
     paths = []
-    for word in models:
+    for model in models:
         matched = [
-            path for name, path in paths_by_name.items() if fnmatchcase(name.lower(), word.lower())
+            path for name, path in paths_by_name.items() if fnmatchcase(name.lower(), model.lower())
         ]
-        paths += matched or [word]
+        paths += matched or [model]
     paths = paths or [*paths_by_name.values()]
     return bool(paths) and all(path.endswith(".onnx") for path in paths)
 
 
-def find_values(words: Sequence[str], option: str) -> Iterator[str]:
+def find_values(arguments: Sequence[str], option: str) -> Iterator[str]:
     """Yield the values of an option that takes one."""
-    yield from (after for word, after in pairwise(words) if word == option)
-    yield from (word.partition("=")[2] for word in words if word.startswith(f"{option}="))
+    yield from (after for argument, after in pairwise(arguments) if argument == option)
+    yield from (
+        argument.partition("=")[2] for argument in arguments if argument.startswith(f"{option}=")
+    )
 
 
-def choose_fuzz(words: Sequence[str]) -> str:
+def choose_fuzz(arguments: Sequence[str]) -> str:
     """Return the group for fuzz: the one of the frontend that lowers its graphs."""
-    return LOWERING if {"executorch", "--frontend=executorch"} & {*words} else ONNX_TORCH
+    return LOWERING if {"executorch", "--frontend=executorch"} & {*arguments} else ONNX_TORCH
 
 
-def choose_upgrade(words: Sequence[str]) -> str:
+def choose_upgrade(arguments: Sequence[str]) -> str:
     """Return the group for upgrade-report: comparing two reports runs nothing; an SDK is tried
     through ExecuTorch and, for the known faults, through ONNX Runtime."""
-    if any(word.startswith("onnxruntime") for word in words):
+    if any(argument.startswith("onnxruntime") for argument in arguments):
         return ONNX_TORCH
-    files = [user_path(word) for word in words if word and not word.startswith("-")]
+    files = [
+        user_path(argument) for argument in arguments if argument and not argument.startswith("-")
+    ]
     reports = [file for file in files if file.is_file() or (file / "report.json").is_file()]
     return CORE if len(reports) > 1 else EVERYTHING
 
 
-def choose_estimate(words: Sequence[str]) -> str:
+def choose_estimate(arguments: Sequence[str]) -> str:
     """Return the group for estimate: fitting reports runs nothing; otherwise, the group of what
     lowers the models."""
-    if group := find_group(words):
+    if group := find_group(arguments):
         return group
-    frontends = [*find_values(words, "--frontend")]
-    models = [*find_values(words, "--model")]
+    frontends = [*find_values(arguments, "--frontend")]
+    models = [*find_values(arguments, "--model")]
     if all(model.endswith(".onnx") for model in models) and models:
         return ONNX
     return ONNX_TORCH if "onnx" in frontends else LOWERING
 
 
-def choose_setup(words: Sequence[str]) -> str:
+def choose_setup(arguments: Sequence[str]) -> str:
     """Return the group for setup, which also checks the Python that lowers or compiles models."""
-    profiles = [word.partition("+")[0].removesuffix("-sdk") for word in words if word[:1] != "-"]
+    profiles = [
+        argument.partition("+")[0].removesuffix("-sdk")
+        for argument in arguments
+        if argument[:1] != "-"
+    ]
     return {"emulator": LOWERING, "onnx": ONNX}.get((*profiles, "emulator")[0], CORE)
 
 
-def choose_file(words: Sequence[str]) -> str:
+def choose_file(arguments: Sequence[str]) -> str:
     """Return the group for a verb that reads a file: the onnx package reads .onnx files."""
-    return ONNX if any(word.endswith(".onnx") for word in words) else CORE
+    return ONNX if any(argument.endswith(".onnx") for argument in arguments) else CORE

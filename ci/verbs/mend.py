@@ -230,15 +230,17 @@ def describe_run(
 
 def read_earlier(folder: UserFolder) -> Earlier:
     """Return what earlier runs wrote into the folder."""
-    references = folder.record.about.get("models")
-    path, top = folder.path / POLICY, folder.path.resolve()
-    if not isinstance(references, dict) or not path.is_file():
+    # The record names each entry's model by a reference relative to the folder.
+    relative_references = folder.record.about.get("models")
+    policy = folder.path / POLICY
+    if not isinstance(relative_references, dict) or not policy.is_file():
         return Earlier()
-    reference_paths = {
-        str(name): os.path.normpath(top / str(reference)) for name, reference in references.items()
-    }
+    resolved_folder = folder.path.resolve()
+    references = {}
+    for name, reference in relative_references.items():
+        references[str(name)] = os.path.normpath(resolved_folder / str(reference))
     try:
-        return Earlier(read_tables(path), reference_paths)
+        return Earlier(read_tables(policy), references)
     except DocumentError:
         return Earlier()
 

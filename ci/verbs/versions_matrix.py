@@ -33,14 +33,15 @@ SIDES = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = partial(add_option, parser, "")
-    text = (
+    add = partial(add_option, parser, "")  # "": in no group of the help
+    wheels_help = (
         "a wheel, such as onnxruntime-qnn==2.7.0; repeatable; default: all known wheels, or"
         " none with --sdk"
     )
-    add("--with QNN", text, dest="sides", **MANY)
+    add("--with QNN", wheels_help, dest="sides", **MANY)  # args.with would be a syntax error
     add("--sdk", "an SDK's directory or version; repeatable", **MANY)
     add("--fault", "the name of a fault; repeatable", **MANY)
+    # What the shared options do here: their help texts have a gap for it.
     gaps = {"--known": "print the results recorded in faults.toml", "--reports": "versions_matrix/"}
     add_options(parser, "--known", group="", gaps=gaps)
     add_options(parser, "--reports", gaps=gaps)
