@@ -245,21 +245,22 @@ def list_calls(graph: Graph) -> tuple[list[str], dict[str, str]]:
     """Return the ONNX nodes of a graph as Python calls. Also return the additional constants that
     these nodes read, as Python expressions. The keys are the constants' names."""
     builder = Builder()
-    builder.add_graph(graph, "", 0)
+    builder.add_graph(graph, prefix="", seed=0)
     calls = []
     for node in builder.nodes:
-        words = [repr(node.op_type), repr(list(node.input)), repr(list(node.output))]
+        arguments = [repr(node.op_type), repr(list(node.input)), repr(list(node.output))]
         for attribute in node.attribute:
             value = helper.get_attribute_value(attribute)
             value = value.decode() if isinstance(value, bytes) else value
-            words.append(f"{attribute.name}={value!r}")
-        calls.append(f"h.make_node({', '.join(words)})")
-    fixed = {}
+            arguments.append(f"{attribute.name}={value!r}")
+        calls.append(f"h.make_node({', '.join(arguments)})")
+    added_constants = {}
     for constant in builder.constants:
         if constant.name not in graph.tensors:
             array = numpy_helper.to_array(constant)
-            fixed[constant.name] = f"np.array({array.tolist()!r}, {array.dtype.name!r})"
-    return calls, fixed
+            expression = f"np.array({array.tolist()!r}, {array.dtype.name!r})"
+            added_constants[constant.name] = expression
+    return calls, added_constants
 
 
 def run_items(

@@ -20,22 +20,20 @@ TEMPLATES = Path(__file__).resolve().parent / "templates"
 FUNCTION = re.compile(r"^(?:(\w+) = lambda .*\n|def (\w+)\(.*\n(?:    .*\n)+)", re.MULTILINE)
 
 
-def render_found(searches: Sequence[Searched]) -> str:
+def render_searches(searches: Sequence[Searched]) -> str:
     """Return the results of searches as text: a line per search, followed by lines about known
     faults, about suspects without a result, and about each finding."""
     lines = []
     for searched in searches:
-        ends = _show_ends(searched.ends)
+        result_counts = _show_ends(searched.ends)
         lines.append(
             f"{searched.frontend} {searched.scheme} {searched.soc}, seed {searched.seed}:"
             f" {count(searched.graphs, 'graph')} in {searched.seconds:.0f} s"
             f" ({searched.per_minute:.0f} per minute, {searched.cpu_s:.3f} s of CPU time each):"
-            f" {ends or 'none'}"
+            f" {result_counts or 'none'}"
         )
-        lines += [
-            f"  known: {name}, {count(number, 'suspect')}"
-            for name, number in searched.known.items()
-        ]
+        for fault_name, suspect_count in searched.known.items():
+            lines.append(f"  known: {fault_name}, {count(suspect_count, 'suspect')}")
         if searched.unconfirmed:
             suspects = count(searched.unconfirmed, "suspect was", "suspects were")
             lines.append(
@@ -43,22 +41,31 @@ def render_found(searches: Sequence[Searched]) -> str:
             )
         if searched.unexamined:
             suspects = count(searched.unexamined, "suspect was", "suspects were")
-            ends = _show_ends(searched.unexamined_ends)
-            lines.append(f"  {suspects} not examined ({ends}): increase --minutes")
+            result_counts = _show_ends(searched.unexamined_ends)
+            lines.append(f"  {suspects} not examined ({result_counts}): increase --minutes")
         if searched.cells:
-            tried = [cells for cells in searched.cells.values() if any(cells.values())]
-            sizes = [ends for cells in searched.cells.values() for ends in cells.values()]
-            lines.append(
-                f"  tried {len(tried)} of {count(len(searched.cells), 'block')}, in"
-                f" {sum(map(bool, sizes))} of {count(len(sizes), 'size class', 'size classes')}"
-            )
+            lines.append(_describe_coverage(searched.cells))
         for finding in searched.findings:
-            right = "; ".join(finding.right[:2]) or "none"
+            right_variations = "; ".join(finding.right[:2]) or "none"
             lines.append(
                 f"  {describe_finding(finding)}, {count(finding.suspects, 'suspect')};"
-                f" variations that are right: {right}"
+                f" variations that are right: {right_variations}"
             )
     return "".join(f"{line}\n" for line in lines)
+
+
+def _describe_coverage(cells: Mapping[str, Mapping[str, Mapping[str, int]]]) -> str:
+    """Return how many of the blocks, and of their size classes, were tried. ``cells`` counts
+    results per block, size class and result."""
+    is_tried = []  # of each size class of each block
+    tried_blocks = 0
+    for sizes in cells.values():
+        is_tried += [bool(result_counts) for result_counts in sizes.values()]
+        tried_blocks += any(sizes.values())
+    return (
+        f"  tried {tried_blocks} of {count(len(cells), 'block')}, in"
+        f" {sum(is_tried)} of {count(len(is_tried), 'size class', 'size classes')}"
+    )
 
 
 def render_coverage(searches: Sequence[Searched]) -> str:

@@ -201,20 +201,20 @@ class Search:
             cells[name] = {size: dict(self.tried.get(Cell(name, size), ())) for size in sizes}
         return cells
 
-    def try_items(self, items: Sequence[Item], bundle: int, until: float) -> Iterator[Result]:
+    def try_items(self, items: Sequence[Item], bundle_size: int, until: float) -> Iterator[Result]:
         """Try graphs in parallel, with one worker per job, and return an iterator over the results.
-        All workers start at once. A worker compiles ``bundle`` graphs together, or
+        All workers start at once. A worker compiles ``bundle_size`` graphs together, or
         ci.faults.trial.BUNDLE if it is 0. Graphs without a result at the time ``until`` are
         UNTRIED."""
-        size = min(bundle or BUNDLE, -(-len(items) // self.jobs)) or 1
+        size = min(bundle_size or BUNDLE, -(-len(items) // self.jobs)) or 1
         parts = [items[start : start + size] for start in range(0, len(items), size)]
-        tried = self.threads.map(lambda part: list(self.trial.run(part, bundle, until)), parts)
+        tried = self.threads.map(lambda part: list(self.trial.run(part, bundle_size, until)), parts)
         return chain.from_iterable(tried)
 
-    def confirm(self, items: Sequence[Item], bundle: int) -> list[Result]:
-        """Try graphs of a suspect, ``bundle`` at a time, and return the results. Raises LateError
-        if a graph has no result CONFIRM_S after the deadline of the search."""
-        results = list(self.try_items(items, bundle, self.deadline + CONFIRM_S))
+    def confirm(self, items: Sequence[Item], bundle_size: int) -> list[Result]:
+        """Try graphs of a suspect, ``bundle_size`` at a time, and return the results. Raises
+        LateError if a graph has no result CONFIRM_S after the deadline of the search."""
+        results = list(self.try_items(items, bundle_size, self.deadline + CONFIRM_S))
         if any(result.end == UNTRIED for result in results):
             raise LateError
         return results
@@ -295,18 +295,18 @@ class Search:
         end = suspect.end if suspect.end in ends else min(ends, key=ORDER.index)
         seeds = [result.seed for result in alone if result.end == end]
 
-        bundle = int(suspect.stops or end == REFUSED)  # such graphs are tried alone
+        bundle_size = int(suspect.stops or end == REFUSED)  # 1: such graphs are tried alone
         shrink_until = min(until, start + (COSTLY_S if end in COSTLY else SHRINK_S))
         few = 2 * self.jobs
-        fails = partial(self.fails, end, seeds=seeds[:1], bundle=bundle)
-        small = shrink(graph, fails, few, few if bundle else CHUNK, shrink_until)
-        if small != graph and not self.fails(end, [small], bundle=1)[0]:
+        fails = partial(self.fails, end, seeds=seeds[:1], bundle_size=bundle_size)
+        small = shrink(graph, fails, few, few if bundle_size else CHUNK, shrink_until)
+        if small != graph and not self.fails(end, [small], bundle_size=1)[0]:
             small = graph  # the small graph fails only together with others
         has_time = (now := time.monotonic()) < (shrink_until if end in COSTLY else until)
-        right, also_wrong = self.try_variations(small, bundle) if has_time else ((), ())
+        right, also_wrong = self.try_variations(small, bundle_size) if has_time else ((), ())
         fit_seeds = [seed for seed in REPEATS if not find_unfit(small, seed)]
         repeats = fit_seeds if has_time else fit_seeds[:2]
-        repeated = self.confirm([Item(str(small), seed) for seed in repeats], bundle)
+        repeated = self.confirm([Item(str(small), seed) for seed in repeats], bundle_size)
         failing = [result for result in repeated if result.end == end]
         if not failing or len(failing) < (len(repeats) + 1) // 2:
             self.unconfirmed += 1
@@ -332,20 +332,22 @@ class Search:
         self.findings.append(finding)
         self.progress.step(f"{self.scheme}, {finding.seconds:.0f} s: {describe_finding(finding)}")
 
-    def try_variations(self, graph: Graph, bundle: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Try the variations of a graph with SEEDS, and return the descriptions of those that are
-        always right, and of those that are suspect with at least one seed. Raises LateError as
-        ``confirm`` does."""
-        variations = fit_variations(graph, self.frontend)
+    def try_variations(
+        self, graph: Graph, bundle_size: int
+    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Try the variations of a graph with SEEDS, ``bundle_size`` at a time, and return the
+        descriptions of those that are always right, and of those that are suspect with at least
+        one seed. Raises LateError as ``confirm`` does."""
+        variations = fit_variations(graph, self.frontend)  # with a description of each
         items = [Item(str(variation), seed) for _, variation in variations for seed in SEEDS]
-        results = self.confirm(items, bundle)
+        results = self.confirm(items, bundle_size)
         ends = {(result.text, result.seed): result.end for result in results}
-        right, also_wrong = [], []
+        right, also_wrong = [], []  # descriptions
         for description, variation in variations:
-            own_ends = {ends[str(variation), seed] for seed in SEEDS}
-            if own_ends == {RIGHT}:
+            variation_ends = {ends[str(variation), seed] for seed in SEEDS}
+            if variation_ends == {RIGHT}:
                 right.append(description)
-            elif own_ends & {*SUSPECT}:
+            elif not variation_ends.isdisjoint(SUSPECT):
                 also_wrong.append(description)
         return tuple(right), tuple(also_wrong)
 
@@ -357,12 +359,12 @@ class Search:
         return tuple(name for name, result in pairs if result.end == RIGHT)
 
     def fails(
-        self, end: str, graphs: Sequence[Graph], seeds: Sequence[int] = SEEDS, bundle: int = 0
+        self, end: str, graphs: Sequence[Graph], seeds: Sequence[int] = SEEDS, bundle_size: int = 0
     ) -> list[bool]:
         """Return for each graph whether its result is ``end`` with any of ``seeds``. Raises
         LateError as ``confirm`` does."""
         items = [Item(str(graph), seed) for graph in graphs for seed in seeds]
-        failed = [result.end == end for result in self.confirm(items, bundle)]
+        failed = [result.end == end for result in self.confirm(items, bundle_size)]
         return [any(failed[n : n + len(seeds)]) for n in range(0, len(failed), len(seeds))]
 
     def find_known(self, graph: Graph) -> str:

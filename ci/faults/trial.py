@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -80,14 +80,14 @@ class Trial:
     scratch: Path
 
     def run(
-        self, items: Iterable[Item], bundle: int = 0, deadline: float = math.inf
+        self, items: Sequence[Item], bundle_size: int = 0, deadline: float = math.inf
     ) -> Iterator[Result]:
-        """Yield the result of each graph, in order. ``bundle`` graphs are tried at a time, by
-        default BUNDLE. Graphs without a result at ``deadline`` (a time of
-        time.monotonic) are UNTRIED."""
-        left, size = list(items), bundle or BUNDLE
-        for start in range(0, len(left), size):
-            yield from self.run_bundle(left[start : start + size], deadline)
+        """Yield the result of each graph, in order. ``bundle_size`` graphs are tried at a time, or
+        BUNDLE if it is 0. Graphs without a result at ``deadline`` (a time of time.monotonic) are
+        UNTRIED."""
+        size = bundle_size or BUNDLE
+        for start in range(0, len(items), size):
+            yield from self.run_bundle(items[start : start + size], deadline)
 
     def run_bundle(self, items: Sequence[Item], deadline: float) -> list[Result]:
         """Return the results of graphs that are tried together. If their worker crashes, exceeds

@@ -14,7 +14,7 @@ import msgspec
 
 from ci.faults.graph import parse_graph
 from ci.faults.known import FRONTENDS, Frontend, read_faults
-from ci.faults.render import render_coverage, render_found, render_markdown
+from ci.faults.render import render_coverage, render_markdown, render_searches
 from ci.faults.results import Finding, Item
 from ci.faults.trial import Trial
 from ci.models.schemes import Scheme
@@ -124,7 +124,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         write_whole(directory / "coverage.md", render_coverage(searches).encode())
     fresh = [finding for finding in findings if not finding.known]
     code = ExitCode.FAILED if fresh else ExitCode.OK
-    return Outcome(render_found(searches), {"found": msgspec.to_builtins(searches)}, code)
+    return Outcome(render_searches(searches), {"found": msgspec.to_builtins(searches)}, code)
 
 
 def write_pages(

@@ -15,7 +15,7 @@ from ci.faults.blocks import Deck, read_blocks, visit_blocks
 from ci.faults.graph import parse_graph
 from ci.faults.known import FRONTENDS, RIGHT, WRONG, Frontend
 from ci.faults.onnx_graphs import write_model
-from ci.faults.render import render_coverage, render_found
+from ci.faults.render import render_coverage, render_searches
 from ci.faults.search import BLOCKS, RANDOM
 from ci.faults.shrink import has_chain
 from ci.faults.torch_graphs import compute, draw_sets
@@ -69,7 +69,7 @@ def test_a_failing_block_is_reported_by_name_and_counted_by_size() -> None:
     assert searched.cells[block][size] == {WRONG: 1}
     tried = [ends for sizes in searched.cells.values() for ends in sizes.values() if ends]
     assert len(tried) == len(read_blocks("onnx")) == len(searched.cells)
-    text = render_found([searched])
+    text = render_searches([searched])
     assert f"tried {len(tried)} of {len(tried)} blocks" in text
     assert f"in {first.block}" in text
     page = render_coverage([searched])

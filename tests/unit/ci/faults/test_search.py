@@ -17,7 +17,7 @@ from ci.cases.pool import Ended
 from ci.faults.generate import generate
 from ci.faults.graph import Graph, parse_graph
 from ci.faults.known import CRASHED, REFUSED, RIGHT, WRONG, describe, find_pattern, read_faults
-from ci.faults.render import render_found, render_markdown
+from ci.faults.render import render_markdown, render_searches
 from ci.faults.results import LATE, UNJUDGED, UNTRIED, Finding, Item, Result, Searched
 from ci.faults.search import Search
 from ci.faults.shrink import SEEDS
@@ -118,7 +118,7 @@ def test_a_planted_fault_is_found_and_shrunk() -> None:
     assert first.suspects == searched.ends[WRONG] > 1
     assert (first.end, first.sqnr_db, first.predicted_db) == (WRONG, 2.0, 60.0)
     assert first.failed == first.repeats >= 8
-    assert "10/10" in render_found([searched])
+    assert "10/10" in render_searches([searched])
     page = render_markdown(first, "2.5.0", "QNN 2.49.40")
     assert "onnxruntime" in page
     compile(page.partition("```python\n")[2].partition("```")[0], "script", "exec")
@@ -420,7 +420,7 @@ def test_a_search_report_reads_as_its_snapshot() -> None:
     for page in pages:
         compile(page.partition("```python\n")[2].partition("```")[0], "script", "exec")
     pages.append(render_markdown(refused, "2.6.0", "QNN 2.2"))
-    text = "\n".join([render_found(searches), *pages])
+    text = "\n".join([render_searches(searches), *pages])
     check_snapshot(Path(__file__).parent / "snapshots" / "results.txt", text)
 
 
