@@ -184,12 +184,14 @@ def find_failed(error: Exception) -> tuple[Place, ...]:
     return origin.places
 
 
-def find_unmade(error: Exception, text: str) -> tuple[Place, ...]:
+def find_unmade(error: Exception, log_text: str) -> tuple[Place, ...]:
     """Return the line of the first node in a log of which QNN's compiler cannot make an operator,
     if known. QNN may have joined the node with those before it."""
-    origins: dict[str, Origin] = vars(error).get(ORIGINS, {})
-    places_of_unmade = (origins[name].places for name in UNMADE.findall(text) if name in origins)
-    return next(filter(None, places_of_unmade), ())
+    origins: dict[str, Origin] = vars(error).get(ORIGINS, {})  # by the name of the node
+    for node_name in UNMADE.findall(log_text):
+        if node_name in origins and origins[node_name].places:
+            return origins[node_name].places
+    return ()
 
 
 def name_operator(node: Any) -> str:

@@ -121,19 +121,25 @@ def register_fast() -> None:
     Each decomposition registers about 6,000 kernels. For each, torch defines a function, whose
     annotations take most of the time.
     """
-    operators, key = torch._ops.OperatorBase, torch._C.DispatchKey
-    register = operators.py_impl
+    operator_class, key_class = torch._ops.OperatorBase, torch._C.DispatchKey
+    original_py_impl = operator_class.py_impl
 
-    def register_kernel(operator: Any, kind: Any) -> Any:
-        def keep(kernel: Any) -> Any:
-            operator.py_kernels[kind] = kernel
+    def py_impl(operator: Any, key: Any) -> Any:
+        """Return a decorator that registers a kernel for a dispatch key."""
+
+        def register(kernel: Any) -> Any:
+            operator.py_kernels[key] = kernel
             operator._dispatch_cache.clear()
             return kernel
 
-        usual = isinstance(kind, key) and kind != key.Python and kind not in operator.py_kernels
-        return keep if usual else register(operator, kind)
+        # A key can also be a mode, a tensor class or a transform, which have other tables. The
+        # original function also raises the errors for DispatchKey.Python and a second kernel.
+        is_plain_key = isinstance(key, key_class) and key != key_class.Python
+        if is_plain_key and key not in operator.py_kernels:
+            return register
+        return original_py_impl(operator, key)
 
-    operators.py_impl = register_kernel
+    operator_class.py_impl = py_impl
 
 
 def read_vendor() -> None:

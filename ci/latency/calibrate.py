@@ -207,12 +207,12 @@ def read_own(policy: Path | None) -> tuple[Line, ...]:
 
 
 def write_own(lines: tuple[Line, ...], policy: Path | None) -> Path:
-    """Write the user's lines, and return the file's path. Raises UsageError if there is a file of
-    this name that has no such lines."""
+    """Write the lines fitted to the user's measurements, and return the file's path. Raises
+    UsageError if there is a file of this name that has no such lines."""
     path = find_own(policy)
-    data = msgspec.json.encode(Lines(source="measured with deploy", qnn="", lines=lines))
-    whole = msgspec.json.format(data, indent=1) + b"\n"
-    write_output(path, whole, _has_lines, "move the file away, or pass another --policy")
+    compact_json = msgspec.json.encode(Lines(source="measured with deploy", qnn="", lines=lines))
+    indented_json = msgspec.json.format(compact_json, indent=1) + b"\n"
+    write_output(path, indented_json, _has_lines, "move the file away, or pass another --policy")
     return path
 
 

@@ -210,14 +210,21 @@ def rank_operators(
     yield from sorted(costs, key=lambda cost: -cost.cycles)[:MOST_COSTS]
 
 
-def convert_trace(text: bytes) -> dict[str, Any]:
+def convert_trace(profile: bytes) -> dict[str, Any]:
     """Return the traces of a profile as one trace for Perfetto, with times in microseconds. Each
     graph becomes a process."""
     events = []
-    for number, trace in enumerate(split_traces(text)):
-        clock = trace["Hextimate Configuration"]["sim_core_freq"]
+    for graph_number, trace in enumerate(split_traces(profile)):
+        clock_mhz = trace["Hextimate Configuration"]["sim_core_freq"]
         for event in trace["traceEvents"]:
-            times = {key: event[key] / clock for key in ("ts", "dur") if key in event}
-            events.append({**event, **times, "pid": number})
-    origin = {"producer": OWN_TOOL}
-    return {"traceEvents": events, "displayTimeUnit": "ns", "otherData": origin}
+            times_us = {}
+            for key in ("ts", "dur"):  # in cycles
+                if key in event:
+                    times_us[key] = event[key] / clock_mhz
+            events.append({**event, **times_us, "pid": graph_number})
+    # displayTimeUnit is how a viewer shows times, which are in microseconds in every such file.
+    return {
+        "traceEvents": events,
+        "displayTimeUnit": "ns",
+        "otherData": {"producer": OWN_TOOL},
+    }

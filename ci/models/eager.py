@@ -42,16 +42,16 @@ def compute_reference(name: str, module: nn.Module, sets: Sequence[Inputs]) -> t
         )
     for index, tensor in enumerate(outputs[0]):
         check_tensor(name, f"output {index}", tensor)
-    shapes = dict.fromkeys(map(_list_shapes, outputs))  # each one once, in order
-    if len(shapes) > 1:
-        first, second, *_ = shapes
+    distinct_shapes = [*dict.fromkeys(map(_list_shapes, outputs))]  # in the order of the samples
+    if len(distinct_shapes) > 1:
+        first, second, *_ = distinct_shapes
         raise FailedError(
             f"{name} returns outputs whose shape depends on the data",
             why=f"the shapes are {first} for one sample and {second} for another",
             fix="a program for QNN has fixed shapes: return a mask, or the first k of torch.topk",
         )
-    pairs = zip(outputs[0], repeated[0], strict=True)
-    if not all(np.array_equal(first, second, equal_nan=True) for first, second in pairs):
+    tensor_pairs = zip(outputs[0], repeated[0], strict=True)
+    if not all(np.array_equal(*tensors, equal_nan=True) for tensors in tensor_pairs):
         raise FailedError(
             f"{name} returns different outputs for the same inputs",
             why="it draws random numbers, or keeps state outside its buffers",

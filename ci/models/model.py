@@ -66,16 +66,24 @@ def load_model(reference: str, source: Source = NO_SOURCE) -> Model:
     # its output as channels-last, but QNN writes it row-major (SQNR -3 dB).
     with blame_model(Path(reference).name, " (in module.eval())"):
         module.eval().to(memory_format=torch.contiguous_format)
-    sets = (example, *calibration) if calibration else derive_inputs(example)
-    is_enough = source_sets or is_suite(reference) or len(calibration) + 1 >= MIN_SETS
-    made_calibration = "" if is_suite(reference) or calibration else SHUFFLED
-    if len(sets) < MIN_SETS:
-        sets = (*sets, *derive_inputs(example)[1:])
-    judged = source_sets or sets[:MIN_SETS]
-    made_inputs = "" if is_enough else SHUFFLED
+    calibration_sets = (example, *calibration) if calibration else derive_inputs(example)
+    if len(calibration_sets) < MIN_SETS:
+        variations = derive_inputs(example)[1:]  # without the example
+        calibration_sets = (*calibration_sets, *variations)
+    judged_sets = source_sets or calibration_sets[:MIN_SETS]
+
+    # The report says which inputs were generated, except for models of the suite.
+    made_inputs = made_calibration = ""
+    if not is_suite(reference):
+        if not source_sets and len(calibration) + 1 < MIN_SETS:
+            made_inputs = SHUFFLED
+        if not calibration:
+            made_calibration = SHUFFLED
     fix_numerics()
-    outputs = compute_reference(Path(reference).name, module, judged)
-    return Model(reference, module, judged, sets, outputs, made_inputs, made_calibration)
+    outputs = compute_reference(Path(reference).name, module, judged_sets)
+    return Model(
+        reference, module, judged_sets, calibration_sets, outputs, made_inputs, made_calibration
+    )
 
 
 def read_source(

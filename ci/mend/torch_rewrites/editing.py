@@ -68,15 +68,15 @@ class Editor:
         self.module = module
         self.graph = module.graph
         self.changes: list[Change] = []
-        self._anchor: Node | None = None
-        self._values: dict[Node, Any] = {}
+        self._anchor: Node | None = None  # new nodes are inserted before it
+        self._values: dict[Node, Any] = {}  # what nodes compute from constants, None otherwise
         for node in module.graph.find_nodes(
             op="call_function", target=aten._assert_tensor_metadata.default
         ):
             self.graph.erase_node(node)  # torch.export adds them before each change of a dtype
         _write_out_of_place(module.graph)
         self._scatter_assignments()
-        self.written = find_written(module.graph.nodes)
+        self.written = find_written(module.graph.nodes)  # nodes that an operator writes into
 
     def _scatter_assignments(self) -> None:
         """Write an assignment to a part of a computed tensor, such as ``y[:, 8:] = z``, as the

@@ -296,18 +296,23 @@ def multiply_adaptive_pool(edit: Editor, node: Node) -> None:
 @rewrites("slice-adaptive-maximum", *MAXIMA)
 def slice_adaptive_maximum(edit: Editor, node: Node) -> None:
     """Write adaptive max pools as the maximum of each window, axis by axis."""
-    users = [user for user in node.users if user.users]
-    if [user.args[1:] for user in users] != [(0,)]:
+    # The pool returns the maxima and their indices, and a getitem reads each of them.
+    getitems = [user for user in node.users if user.users]
+    if [getitem.args[1:] for getitem in getitems] != [(0,)]:
         return  # the indices are used
-    axes, operand = MAXIMA.index(node.target) + 1, node.args[0]
-    sizes, result_sizes = shape_of(operand)[-axes:], shape_of(users[0])[-axes:]
+    pooled_axes, operand = MAXIMA.index(node.target) + 1, node.args[0]
+    sizes, counts = shape_of(operand)[-pooled_axes:], shape_of(getitems[0])[-pooled_axes:]
     rank = len(shape_of(operand))
-    for axis, size, count in zip(range(rank - axes, rank), sizes, result_sizes, strict=True):
-        bounds = [(row * size // count, -(-(row + 1) * size // count)) for row in range(count)]
-        windows = [edit.slice(operand, axis, *bound) for bound in bounds]
+    axes = range(rank - pooled_axes, rank)
+    for axis, size, count in zip(axes, sizes, counts, strict=True):
+        windows = []
+        for number in range(count):
+            # Windows overlap if count does not divide size: the start is rounded down, the end up.
+            start, end = number * size // count, -(-(number + 1) * size // count)
+            windows.append(edit.slice(operand, axis, start, end))
         maxima = [edit.amax(window, [axis], True) for window in windows]
         operand = edit.cat(maxima, axis) if count > 1 else maxima[0]
-    edit.replace(users[0], operand, "torch.cat([x[..., a:b].amax(-1, True), ...], -1)")
+    edit.replace(getitems[0], operand, "torch.cat([x[..., a:b].amax(-1, True), ...], -1)")
 
 
 @rewrites("separate-maximum", aten.max.dim, aten.min.dim)
