@@ -289,6 +289,7 @@ def _find_limit_faults(result: TestResult, find_required: RequiredLimits | None)
     limits_descriptor = result.find(LIMITS)
     stated_limits = limits_descriptor.annotations
     try:
+        # Not strict: in-toto's messages are protobuf, whose Struct turns the limit 3 into 3.0.
         limits = msgspec.convert(stated_limits, Threshold, strict=False)
     except msgspec.ValidationError as error:
         yield f"the limits in the evidence cannot be read: {error}"
