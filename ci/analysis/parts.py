@@ -149,21 +149,21 @@ class _Labels:
         self, node: Node, operands: Sequence[Array | None], shapes: Sequence[Shape | None]
     ) -> Sequence[Array | None] | None:
         """Execute a node on labels."""
-        which = MOVES.get(node.operator) or CHOICES[node.operator]
+        choice = MOVES.get(node.operator) or CHOICES[node.operator]
         count = len(node.reads)
         places = {
             FIRST: [0],
             ALL: [*range(count)],
             ENDS: sorted({0, count - 1}),
             TAIL: [*range(1, count)],
-        }[which]
+        }[choice]
         moved = [operands[place] for place in places]
         if node.compute is None or any(labels is None for labels in moved):
             return None
-        known = [labels for labels in moved if labels is not None]
-        single = {int(labels.flat[0]) for labels in known if labels.size}
+        known_labels = [labels for labels in moved if labels is not None]
+        single = {int(labels.flat[0]) for labels in known_labels if labels.size}
         fills = node.operator in FILLS
-        if len(single) == 1 and all(map(is_single, known)) and not fills:
+        if len(single) == 1 and all(map(is_single, known_labels)) and not fills:
             label = np.int64(single.pop())
             return [None if shape is None else np.broadcast_to(label, shape) for shape in shapes]
         if any(math.prod(shape or ()) > MOST_ELEMENTS for shape in shapes):
@@ -171,10 +171,10 @@ class _Labels:
         if node.operator in RESHAPES or node.operator in EXPANDS:
             shape = shapes[0] or ()
             change = np.reshape if node.operator in RESHAPES else np.broadcast_to
-            return [change(known[0], shape)]
+            return [change(known_labels[0], shape)]
         # Labels become small numbers, because float32 holds integers only up to 2^24. Zero is for
         # what the node fills.
-        used = np.unique(np.concatenate([np.unique(labels) for labels in known]))
+        used = np.unique(np.concatenate([np.unique(labels) for labels in known_labels]))
         arrays: list[Array | None] = [
             None if not read or place in places else self.constants.find(read)
             for place, read in enumerate(node.reads)
@@ -184,7 +184,7 @@ class _Labels:
             for place, read in enumerate(node.reads)
         ):
             return None
-        for place, labels in zip(places, known, strict=True):
+        for place, labels in zip(places, known_labels, strict=True):
             arrays[place] = (np.searchsorted(used, labels) + 1).astype(np.float32)
         if node.fill is not None:
             fill = self.constants.find(node.reads[node.fill])
@@ -206,9 +206,9 @@ class _Labels:
             return self._label_whole(node.results[0])
         classes = np.zeros(shape, np.int64)
         for labels in varied:
-            _, own = np.unique(labels, return_inverse=True)
-            own = np.broadcast_to(own.reshape(labels.shape), shape)
-            classes = classes * (int(own.max()) + 1) + own
+            _, numbers = np.unique(labels, return_inverse=True)
+            numbers = np.broadcast_to(numbers.reshape(labels.shape), shape)
+            classes = classes * (int(numbers.max()) + 1) + numbers
             _, classes = np.unique(classes, return_inverse=True)
             classes = classes.reshape(shape)
         return self._renew(classes, np.broadcast_to(varied[0], shape))
@@ -222,13 +222,13 @@ class _Labels:
             return None if shape is None else self._renew_whole(labels, shape)
         axes = tuple(range(labels.ndim)) if axes is None else axes
         axes = tuple(axis % labels.ndim for axis in axes)
-        least, most = labels.min(axes, keepdims=True), labels.max(axes, keepdims=True)
-        if least.size == math.prod(shape):  # the axes are gone or have size 1
-            least, most = least.reshape(shape), most.reshape(shape)
-        _, first = np.unique(least, return_inverse=True)
-        _, second = np.unique(most, return_inverse=True)
-        pairs = first.reshape(least.shape) * (int(second.max()) + 1) + second.reshape(least.shape)
-        return np.broadcast_to(self._renew(pairs, least), shape)
+        lowest, highest = labels.min(axes, keepdims=True), labels.max(axes, keepdims=True)
+        if lowest.size == math.prod(shape):  # the axes are gone or have size 1
+            lowest, highest = lowest.reshape(shape), highest.reshape(shape)
+        _, first = np.unique(lowest, return_inverse=True)
+        _, second = np.unique(highest, return_inverse=True)
+        pairs = first.reshape(lowest.shape) * (int(second.max()) + 1) + second.reshape(lowest.shape)
+        return np.broadcast_to(self._renew(pairs, lowest), shape)
 
     def _renew_whole(self, labels: Array, shape: Shape) -> Array:
         number = next(self.numbers)
@@ -290,8 +290,8 @@ def find_box(mask: Array) -> OutputPart | None:
     certain indices along each axis."""
     indices = {}
     for axis in range(mask.ndim):
-        others = tuple(other for other in range(mask.ndim) if other != axis)
-        indices[axis] = np.flatnonzero(mask.any(others))
+        other_axes = tuple(another for another in range(mask.ndim) if another != axis)
+        indices[axis] = np.flatnonzero(mask.any(other_axes))
     if math.prod(map(len, indices.values())) != mask.sum():
         return None
     return make_part(indices, mask.shape)
@@ -309,9 +309,9 @@ def make_part(indices: Mapping[int, Array], shape: Shape) -> OutputPart | None:
 
 def list_ranges(places: Sequence[int]) -> Iterator[tuple[int, int, int, int]]:
     """Yield sorted indices as ranges: start, stop, period and size."""
-    known = {*places}
-    starts = [place for place in places if place - 1 not in known]
-    stops = [place + 1 for place in places if place + 1 not in known]
+    place_set = {*places}
+    starts = [place for place in places if place - 1 not in place_set]
+    stops = [place + 1 for place in places if place + 1 not in place_set]
     sizes = {stop - start for start, stop in zip(starts, stops, strict=True)}
     periods = {after - before for before, after in itertools.pairwise(starts)}
     if len(starts) > 2 and len(sizes) == len(periods) == 1:

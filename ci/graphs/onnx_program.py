@@ -103,8 +103,8 @@ class OnnxProgram:
         exact = self.prepare({METHOD: Recipe(unrounded=unrounded)}).run([inputs])[0]
         effects: dict[tuple[str, ...], float] = {}
         for name, quantizer in roundings.items():
-            others = unrounded - {name, *restored[name]}
-            outputs = self.prepare({METHOD: Recipe(unrounded=others)}).run([inputs])[0]
+            other_quantizers = unrounded - {name, *restored[name]}
+            outputs = self.prepare({METHOD: Recipe(unrounded=other_quantizers)}).run([inputs])[0]
             users = [reader for result in restored[name] for reader in readers.get(result, ())]
             group = self._name_group(quantizer.reads[0], users)
             noise = map(measure_noise, exact, outputs)
@@ -117,8 +117,8 @@ class OnnxProgram:
         quantizers has none."""
         name = name_result(source)
         limiter = self.limiters.get(name)
-        own = [name, *([limiter.input[0]] if limiter else [])]
-        names = [*own, *(name_result(reader.results[0]) for reader in readers)]
+        computed_names = [name, *([limiter.input[0]] if limiter else [])]
+        names = [*computed_names, *(name_result(reader.results[0]) for reader in readers)]
         return tuple(name for name in names if name in self.selectable)
 
     def shake_choices(self, share: float) -> OnnxRun:
@@ -187,13 +187,15 @@ class OnnxProgram:
         graph = self.model.graph
         own_nodes, infos = [*graph.node], [*graph.value_info]
         stored, ports = len(graph.initializer), len(graph.output)
-        known = {port.name for port in graph.output}
+        existing = {port.name for port in graph.output}
         try:
             del graph.node[:]
             graph.node.extend(nodes)
             graph.initializer.extend(writer.constants.values())
             graph.output.extend(
-                helper.make_empty_tensor_value_info(name) for name in outputs if name not in known
+                helper.make_empty_tensor_value_info(name)
+                for name in outputs
+                if name not in existing
             )
             if not has_types:
                 del graph.value_info[:]

@@ -93,11 +93,11 @@ class _Rounding(Interpreter):
 def _name_rounded(node: Node) -> tuple[str, ...]:
     """Return the name of the operator that computes a result, if it is no input, and the names of
     those that read it. All of them need more bits, or the result is rounded again."""
-    found, readers = ([node] if node.op == "call_function" else []), [*node.users]
+    nodes, readers = ([node] if node.op == "call_function" else []), [*node.users]
     while readers:
-        one = readers.pop(0)
-        if name_operator(one) in QUANTIZERS:
-            readers += one.users
-        elif one.op == "call_function":
-            found.append(one)
-    return tuple(dict.fromkeys(one.meta.get(ORIGIN, (one.name,))[0] for one in found))
+        reader = readers.pop(0)
+        if name_operator(reader) in QUANTIZERS:
+            readers += reader.users
+        elif reader.op == "call_function":
+            nodes.append(reader)
+    return tuple(dict.fromkeys(reader.meta.get(ORIGIN, (reader.name,))[0] for reader in nodes))

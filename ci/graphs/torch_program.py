@@ -209,9 +209,9 @@ class _Interpreter(Interpreter):
             places = [(place, name) for place, name in enumerate(results) if name in watched]
             if places and node.op != "output":
                 self.watched[node] = places
-            kept = [(place, name) for place, name in enumerate(results) if name in decisions]
-            if kept and node.op != "output":
-                self.decisions[node] = kept
+            decided = [(place, name) for place, name in enumerate(results) if name in decisions]
+            if decided and node.op != "output":
+                self.decisions[node] = decided
             if not unrounded.isdisjoint(results):
                 self.unrounded.add(node)
 

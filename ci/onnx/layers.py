@@ -67,12 +67,12 @@ def compute_sets(
 ) -> list[dict[str, Any]]:
     """Compute the values that ``names`` lists for each sample, and return them by name.
     ``scratch`` is overwritten with a model that returns them."""
-    known = {output.name for output in model.graph.output}
+    existing_outputs = {output.name for output in model.graph.output}
     model.graph.output.extend(
-        helper.make_empty_tensor_value_info(name) for name in names if name not in known
+        helper.make_empty_tensor_value_info(name) for name in names if name not in existing_outputs
     )
     onnx.save(infer(model), scratch)
     session = open_reference(scratch)
-    own = [one.name for one in session.get_inputs()]
-    made = (session.run([*names], dict(zip(own, inputs, strict=True))) for inputs in sets)
-    return [dict(zip(names, values, strict=True)) for values in made]
+    input_names = [port.name for port in session.get_inputs()]
+    runs = (session.run([*names], dict(zip(input_names, inputs, strict=True))) for inputs in sets)
+    return [dict(zip(names, values, strict=True)) for values in runs]

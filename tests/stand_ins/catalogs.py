@@ -62,7 +62,7 @@ def issue(
     *,
     key: str = "",
     path_length: int | None = None,
-    more: x509.ExtensionType | None = None,
+    extension: x509.ExtensionType | None = None,
     signs: bool | None = None,
 ) -> Holder:
     """An authority, or with ``usage`` a signer; without an issuer a root. Only an authority may
@@ -100,8 +100,8 @@ def issue(
     if usage:
         kinds = x509.ExtendedKeyUsage([x509.ObjectIdentifier(usage)])
         builder = builder.add_extension(kinds, critical=False)
-    if more:
-        builder = builder.add_extension(more, critical=False)
+    if extension:
+        builder = builder.add_extension(extension, critical=False)
     return Holder(builder.sign(issuer.key if issuer else subject_key, hashes.SHA256()), subject_key)
 
 

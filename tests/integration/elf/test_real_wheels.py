@@ -27,27 +27,27 @@ pytestmark = pytest.mark.skipif(not WHEELS, reason="QNN_CI_TEST_WHEELS names no 
 LISTED = list(read_known().items())
 
 
-def wheel_of(known: KnownBuild) -> Path:
-    path = Path(WHEELS) / known.wheel
+def wheel_of(build: KnownBuild) -> Path:
+    path = Path(WHEELS) / build.wheel
     if not path.is_file():
-        fetch_wheel(known, path.parent)
-    assert hash_file(path) == known.sha256
+        fetch_wheel(build, path.parent)
+    assert hash_file(path) == build.sha256
     return path
 
 
-def fetch_wheel(known: KnownBuild, directory: Path) -> None:
-    name, version, _, (tag,) = parse_wheel_filename(known.wheel)
+def fetch_wheel(build: KnownBuild, directory: Path) -> None:
+    name, version, _, (tag,) = parse_wheel_filename(build.wheel)
     directory.mkdir(parents=True, exist_ok=True)
-    wanted = directory / f"{known.wheel}.txt"
-    wanted.write_text(f"{name}=={version} --hash=sha256:{known.sha256}\n")
-    words = ["--require-hashes", "--dest", str(directory), "--requirement", str(wanted)]
+    requirements = directory / f"{build.wheel}.txt"
+    requirements.write_text(f"{name}=={version} --hash=sha256:{build.sha256}\n")
+    words = ["--require-hashes", "--dest", str(directory), "--requirement", str(requirements)]
     python = f"{tag.interpreter[2]}.{tag.interpreter[3:]}"
-    download_with_pip(known.wheel, [tag.platform], python, words)
+    download_with_pip(build.wheel, [tag.platform], python, words)
 
 
-@pytest.mark.parametrize(("build", "known"), LISTED, ids=[build for build, _ in LISTED])
-def test_the_list_is_what_the_wheels_hold(build: str, known: KnownBuild) -> None:
-    assert read_wheel(wheel_of(known)) == (build, known)
+@pytest.mark.parametrize(("build_id", "build"), LISTED, ids=[build for build, _ in LISTED])
+def test_the_list_is_what_the_wheels_hold(build_id: str, build: KnownBuild) -> None:
+    assert read_wheel(wheel_of(build)) == (build_id, build)
 
 
 def find_unused(data: bytes) -> set[int]:
@@ -66,10 +66,12 @@ def find_unused(data: bytes) -> set[int]:
     return positions
 
 
-@pytest.mark.parametrize(("build", "known"), LISTED, ids=[build for build, _ in LISTED])
-def test_every_catalog_is_proven_and_none_with_a_flipped_bit(build: str, known: KnownBuild) -> None:
+@pytest.mark.parametrize(("build_id", "build"), LISTED, ids=[build for build, _ in LISTED])
+def test_every_catalog_is_proven_and_none_with_a_flipped_bit(
+    build_id: str, build: KnownBuild
+) -> None:
     now, trust = datetime.now(timezone.utc), read_trust()
-    with zipfile.ZipFile(wheel_of(known)) as wheel:
+    with zipfile.ZipFile(wheel_of(build)) as wheel:
         for name in (name for name in wheel.namelist() if name.lower().endswith(".cat")):
             data = wheel.read(name)
             catalog = parse_catalog(data, trust, now)
@@ -81,9 +83,11 @@ def test_every_catalog_is_proven_and_none_with_a_flipped_bit(build: str, known: 
                     parse_catalog(bytes(flipped), trust, now)
 
 
-@pytest.mark.parametrize(("build", "known"), LISTED, ids=[build for build, _ in LISTED])
-def test_the_doctor_finds_no_fault_in_a_set(build: str, known: KnownBuild, tmp_path: Path) -> None:
-    with zipfile.ZipFile(wheel_of(known)) as wheel:
+@pytest.mark.parametrize(("build_id", "build"), LISTED, ids=[build for build, _ in LISTED])
+def test_the_doctor_finds_no_fault_in_a_set(
+    build_id: str, build: KnownBuild, tmp_path: Path
+) -> None:
+    with zipfile.ZipFile(wheel_of(build)) as wheel:
         names = [name for name in wheel.namelist() if name.endswith((".so", ".cat"))]
         if not any(name.endswith("libQnnHtp.so") for name in names):
             pytest.skip("a wheel for Windows: of ELF files it has skels alone")
@@ -92,4 +96,4 @@ def test_the_doctor_finds_no_fault_in_a_set(build: str, known: KnownBuild, tmp_p
     errors = [str(error) for error in verdict.errors if error.where.startswith(str(tmp_path))]
     assert not errors
     genuine = {Path(name).name for name in verdict.facts["trees"]["staging"]["genuine"]}
-    assert genuine >= known.skels.keys()
+    assert genuine >= build.skels.keys()

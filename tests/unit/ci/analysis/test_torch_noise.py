@@ -445,10 +445,10 @@ def test_decisions_on_rounded_numbers_are_found_if_they_cost_accuracy(
     kind: str, named: list[str]
 ) -> None:
     torch.manual_seed(2)
-    given = (torch.rand(8, 64),)
+    inputs = (torch.rand(8, 64),)
     with torch.no_grad():
-        traced = torch.export.export(Choice(kind), given, strict=True).module(check_guards=False)
-    lost = find_loss(traced, given, (traced(*given),))
+        traced = torch.export.export(Choice(kind), inputs, strict=True).module(check_guards=False)
+    lost = find_loss(traced, inputs, (traced(*inputs),))
     decided = lost.decided if lost else None
     assert [decision.name for decision in (decided.decisions if decided else ())] == named
     if decided:

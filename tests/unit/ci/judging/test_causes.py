@@ -83,7 +83,7 @@ def test_a_larger_fault_behind_the_first_wrong_layer_is_the_cause_if_the_first_i
     right = known("conv", least_db=-20.0)  # before the first wrong layer
     for sqnr_db, causes in ((25.0, [small]), (-0.2, [large])):
         departure = depart("relu", "conv", sqnr_db=37.7)
-        found = choose_causes(
+        chosen = choose_causes(
             [small, right, large],
             Question.FAITHFUL,
             STEPS,
@@ -91,7 +91,7 @@ def test_a_larger_fault_behind_the_first_wrong_layer_is_the_cause_if_the_first_i
             sqnr_db,
             is_float16=False,
         )
-        assert found == causes
+        assert chosen == causes
     alone = choose_causes([small], Question.FAITHFUL, STEPS, departure, -0.2, is_float16=False)
     assert alone == [small]
 

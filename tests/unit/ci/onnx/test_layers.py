@@ -277,7 +277,7 @@ def test_decisions_of_an_onnx_model_on_rounded_numbers_are_found(
     operator: str, tmp_path: Path
 ) -> None:
     rng = np.random.default_rng(5)
-    given = rng.random((8, 64), np.float32)
+    sample = rng.random((8, 64), np.float32)
     rounding, near = quantize("x", "step")
     nodes = [*rounding, make("Identity", [near], ["near"]), *DECIDERS[operator]]
     nodes += [make("Gather", ["table", "ids"], ["y"], "look")]
@@ -287,9 +287,9 @@ def test_decisions_of_an_onnx_model_on_rounded_numbers_are_found(
     ]
     shape = (8, 2, 4) if operator == "TopK" else (8, 64, 4) if operator == "Cast" else (8, 4)
     model = write_model(
-        tmp_path / "m.onnx", nodes, [tensor("x", given.shape)], [tensor("y", shape)], constants
+        tmp_path / "m.onnx", nodes, [tensor("x", sample.shape)], [tensor("y", shape)], constants
     )
-    lost = lose(model, run(model, given), (given,))
+    lost = lose(model, run(model, sample), (sample,))
     decided = lost.decided if lost else None
     names = [decision.name for decision in (decided.decisions if decided else ())]
     assert names == [f"{operator} 'pick'"] * bool(operator)

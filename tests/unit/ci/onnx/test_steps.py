@@ -90,7 +90,7 @@ def test_elements_that_are_scattered_are_a_fault_of_quantized_models(tmp_path: P
     make = onnx.helper.make_node
     places = np.full((1, 4, 1), 2, np.int64)
     path = tmp_path / "scatter.onnx"
-    for operator, found in (("ScatterElements", True), ("ScatterND", False)):
+    for operator, is_faulty in (("ScatterElements", True), ("ScatterND", False)):
         nodes = [
             make("Relu", ["x"], ["a"]),
             make("ReduceMax", ["a"], ["b"], axes=[2]),
@@ -98,7 +98,7 @@ def test_elements_that_are_scattered_are_a_fault_of_quantized_models(tmp_path: P
         ]
         save(path, nodes, places=places)
         steps = describe_steps(read_file(path))
-        for scheme, is_known in (("u8", found), ("u16a8w", found), ("fp16", False)):
+        for scheme, is_known in (("u8", is_faulty), ("u16a8w", is_faulty), ("fp16", False)):
             faults = [fault.fault for fault in match_faults(steps, scheme, "2.49.40")]
             assert faults == ["scatter-elements-quantized"] * is_known
 

@@ -116,11 +116,11 @@ def test_a_catalog_next_to_a_skel_proves_it(skel: Path) -> None:
         "signed": "2026-06-01T00:00:00+00:00",
         "qnn_build": BUILD,
     }
-    good, whole = skel.read_bytes(), catalog.read_bytes()
+    good, whole_catalog = skel.read_bytes(), catalog.read_bytes()
     skel.write_bytes(good + b"!")
     assert judge(skel) == ("unsigned", "not covered")
     skel.write_bytes(good)
-    catalog.write_bytes(whole[:-1])
+    catalog.write_bytes(whole_catalog[:-1])
     forged = verify_file(skel)
     assert forged.verdict is Verdict.INVALID
     assert [fault.kind for fault in forged.faults] == [Kind.CATALOG]
@@ -136,8 +136,8 @@ def test_without_a_catalog_the_list_of_genuine_skels_is_asked(
     skel: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listed = hashlib.sha256(skel.read_bytes()).hexdigest()
-    known = {BUILD: KnownBuild("some.whl", "0" * 64, {NAME: listed})}
-    monkeypatch.setattr(catalogs, "read_known", lambda: known)
+    builds = {BUILD: KnownBuild("some.whl", "0" * 64, {NAME: listed})}
+    monkeypatch.setattr(catalogs, "read_known", lambda: builds)
     skel.with_name(CATALOG).unlink()
     report = verify_file(skel)
     assert report.verdict is Verdict.GENUINE

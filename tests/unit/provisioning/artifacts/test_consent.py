@@ -365,11 +365,11 @@ def test_listed_skel_proves_its_build_and_a_changed_one_is_refused(
 ) -> None:
     path = qnn / OTHER_SKEL
     digest = hash_file(path)
-    known = {BUILD: KnownBuild("some.whl", "0" * 64, {path.name: digest})}
-    monkeypatch.setattr(catalogs, "read_known", lambda: known)
-    genuine, same, _ = prove(qnn)
+    builds = {BUILD: KnownBuild("some.whl", "0" * 64, {path.name: digest})}
+    monkeypatch.setattr(catalogs, "read_known", lambda: builds)
+    genuine, build_line, _ = prove(qnn)
     assert genuine.startswith(f"{path.name} is genuine according to skels.toml (some.whl)")
-    assert same.startswith("3 libraries")
+    assert build_line.startswith("3 libraries")
     for build, is_proven in (
         (BUILD, True),
         (f"{BUILD}_124859", True),  # the number of the vendor's job is no part of the build

@@ -269,31 +269,31 @@ def prove(directory: Path, name: str = NAME) -> tuple[Genuine, str] | None:
 
 
 def test_a_file_is_proven_by_a_catalog_next_to_it(tmp_path: Path) -> None:
-    skel, own = tmp_path / NAME, tmp_path / "libqnnhtpv73.cat"
+    skel, catalog = tmp_path / NAME, tmp_path / "libqnnhtpv73.cat"
     skel.write_bytes(BYTES)
     assert prove(tmp_path) is None
-    own.write_bytes(STAMPED)
+    catalog.write_bytes(STAMPED)
     proof = prove_file(skel, DIGEST, TRUST, LATER)
-    assert proof == Proof(Genuine.GENUINE, own.name, signed=NOW)
-    assert prove(tmp_path) == (Genuine.GENUINE, own.name)
-    other = tmp_path / "libQnnHtpV75Skel.so"
-    other.write_bytes(BYTES)
-    assert prove(tmp_path, other.name) is None
+    assert proof == Proof(Genuine.GENUINE, catalog.name, signed=NOW)
+    assert prove(tmp_path) == (Genuine.GENUINE, catalog.name)
+    skel_of_v75 = tmp_path / "libQnnHtpV75Skel.so"
+    skel_of_v75.write_bytes(BYTES)
+    assert prove(tmp_path, skel_of_v75.name) is None
     skel.write_bytes(BYTES + b"!")
-    assert prove(tmp_path) == (Genuine.NOT_COVERED, own.name)
+    assert prove(tmp_path) == (Genuine.NOT_COVERED, catalog.name)
     proof = prove_file(skel, hash_file(skel), TRUST, NOW)
     assert proof
     assert proof.listed == DIGEST
     assert (
         proof.why == f"it lists {NAME} with SHA-256 {DIGEST}, but this file has {hash_file(skel)}"
     )
-    own.write_bytes(make_catalog({"libqnnhtpv73.inf": b"i"}))
-    assert prove(tmp_path) == (Genuine.NOT_COVERED, own.name)
+    catalog.write_bytes(make_catalog({"libqnnhtpv73.inf": b"i"}))
+    assert prove(tmp_path) == (Genuine.NOT_COVERED, catalog.name)
     proof = prove_file(skel, hash_file(skel), TRUST, NOW)
     assert proof
     assert (proof.why, proof.listed) == (f"it does not list {NAME}", "")
-    own.write_bytes(STAMPED[:-1])
-    assert prove(tmp_path) == (Genuine.FORGED, own.name)
+    catalog.write_bytes(STAMPED[:-1])
+    assert prove(tmp_path) == (Genuine.FORGED, catalog.name)
     proof = prove_file(skel, hash_file(skel), TRUST, NOW)
     assert proof
     assert proof.why.startswith("it cannot be read: ")
@@ -340,18 +340,18 @@ def test_the_list_of_genuine_skels_is_asked_where_no_catalog_is_for_a_skel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_listed: bool
 ) -> None:
     build = QnnBuild("2.49.40", "260810104044", "v2.49.40.260810104044_123")
-    other = "0" * 64
-    skels = {NAME: DIGEST if is_listed else other, "libQnnHtpV75Skel.so": other}
-    known = {"v2.49.40.260810104044": manifest.KnownBuild("a.whl", "1" * 64, skels)}
+    listed_sha256 = "0" * 64
+    skels = {NAME: DIGEST if is_listed else listed_sha256, "libQnnHtpV75Skel.so": listed_sha256}
+    builds = {"v2.49.40.260810104044": manifest.KnownBuild("a.whl", "1" * 64, skels)}
     monkeypatch.setattr(manifest, "read_trust", lambda: TRUST)
-    monkeypatch.setattr(manifest, "read_known", lambda: known)
+    monkeypatch.setattr(manifest, "read_known", lambda: builds)
     path = tmp_path / NAME
     path.write_bytes(BYTES)
     source = "skels.toml (a.whl)"
-    why = f"the wheel's {NAME} has SHA-256 {other}, but this file has {DIGEST}"
+    why = f"the wheel's {NAME} has SHA-256 {listed_sha256}, but this file has {DIGEST}"
     listed = Proof(Genuine.GENUINE, source, listed=DIGEST)
     if not is_listed:
-        listed = Proof(Genuine.NOT_COVERED, source, why, listed=other)
+        listed = Proof(Genuine.NOT_COVERED, source, why, listed=listed_sha256)
     for data in (b"", make_catalog({"x": b"x"})):
         if data:
             (tmp_path / "other.cat").write_bytes(data)
@@ -369,8 +369,10 @@ def test_the_list_of_genuine_skels_is_asked_where_no_catalog_is_for_a_skel(
 
 @pytest.mark.parametrize("field", ["serial", "issuer"])
 def test_the_certificate_of_the_signer_is_the_one_that_it_names(field: str) -> None:
-    own = SIGNER.certificate
-    serial = own.serial_number.to_bytes(own.serial_number.bit_length() // 8 + 1, "big")
+    certificate = SIGNER.certificate
+    serial = certificate.serial_number.to_bytes(
+        certificate.serial_number.bit_length() // 8 + 1, "big"
+    )
     text = {"serial": serial, "issuer": b"Test CA"}[field]
     head, _, tail = PLAIN.rpartition(text)  # behind the certificates
     with pytest.raises(CatalogError, match="its signer's certificate is missing"):

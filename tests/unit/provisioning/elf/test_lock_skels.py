@@ -77,8 +77,8 @@ def test_skels_are_shown_then_written_then_known(
     assert lock(few, all_of_them, "--write") == ExitCode.OK
     assert lock(few, all_of_them) == ExitCode.OK
     assert capsys.readouterr().out.endswith("nothing changed\n")
-    known = catalogs.read_known()[OTHER]
-    assert (known.wheel, known.sha256) == ("all.whl", hash_file(all_of_them))
+    build = catalogs.read_known()[OTHER]
+    assert (build.wheel, build.sha256) == ("all.whl", hash_file(all_of_them))
     assert path.read_text().startswith(before.partition("[builds.")[0])
     skel = tmp_path / V75
     skel.write_bytes(SKELS[V75])
@@ -113,8 +113,8 @@ def test_what_is_not_genuine_is_not_listed(lock: Lock, tmp_path: Path, kind: str
 
 def test_another_wheel_under_a_listed_name_is_refused(lock: Lock, tmp_path: Path) -> None:
     assert lock(make_wheel(tmp_path / "some.whl", SKELS), "--write") == ExitCode.OK
-    again = make_wheel(tmp_path / "some.whl", {**SKELS, "more": b""})
-    assert lock(again, "--write") == ExitCode.DOWNLOAD
+    other_wheel = make_wheel(tmp_path / "some.whl", {**SKELS, "more": b""})
+    assert lock(other_wheel, "--write") == ExitCode.DOWNLOAD
 
 
 def test_a_wheel_replaces_another_only_if_it_has_all_its_skels_and_more() -> None:
