@@ -32,6 +32,8 @@ DEFINED = (
 OLDEST_OPSET = 18  # the oldest for which onnx 1.23 has all definitions
 
 
+# QNN 2.49.40 computes a ReLU directly after a tanh wrongly in 16 bits: -4.4 dB in u16a8w, and 30.3
+# dB after. Through ExecuTorch, it is right.
 @rewrites("limit-before-tanh", "Relu")
 def limit_before_tanh(graph: Graph, node: Any) -> None:
     """Exchange a tanh and the ReLU behind it: ``tanh(relu(x))`` equals ``relu(tanh(x))``."""
@@ -40,6 +42,8 @@ def limit_before_tanh(graph: Graph, node: Any) -> None:
         graph.replace([tanh, node], [result], "relu(tanh(x))", "tanh(relu(x))")
 
 
+# QNN 2.49.40 computes the sum with a quantized constant of zeros wrongly, such as the bias of an
+# untrained group norm: 18.6 dB in u8 for a U-Net, and 46.0 dB after.
 @rewrites("skip-neutral", "Add", "Sub", "Mul", "Div")
 def skip_neutral(graph: Graph, node: Any) -> None:
     """Leave out a sum or a difference with zeros, and a product or a quotient with ones."""
@@ -52,6 +56,7 @@ def skip_neutral(graph: Graph, node: Any) -> None:
         graph.replace([node], [x], f"{node.op_type}(x, {neutral:g})", "x")
 
 
+# QNN's compiler fails for a PReLU in 16 bits.
 @rewrites("split-prelu", "PRelu")
 def split_prelu(graph: Graph, node: Any) -> None:
     """Compute a PReLU as ``relu(x) - slope * relu(-x)``."""
@@ -63,6 +68,8 @@ def split_prelu(graph: Graph, node: Any) -> None:
     graph.replace([node], [result], "PRelu(x, slope)", "relu(x) - slope * relu(-x)")
 
 
+# QNN 2.49.40 computes powers of a constant wrongly in 8 and 16 bits: -7.6 dB in u8, and in u16a8w
+# the compiler is killed.
 @rewrites("exp-of-power", "Pow")
 def exponential_of_power(graph: Graph, node: Any) -> None:
     """Compute a power of a positive constant as ``exp(x * log(base))``."""
@@ -73,6 +80,8 @@ def exponential_of_power(graph: Graph, node: Any) -> None:
     graph.replace([node], [result], "Pow(base, x)", "exp(x * log(base))")
 
 
+# In float16, QNN 2.49.40 computes -4 as the square of -0.0, and refuses an RMS norm with x ** 2 and
+# the weight first.
 @rewrites("multiply-for-square", "Pow")
 def multiply_for_square(graph: Graph, node: Any) -> None:
     """Compute x ** 2 and x ** 4 as products."""
@@ -86,6 +95,8 @@ def multiply_for_square(graph: Graph, node: Any) -> None:
     graph.replace([node], [result], f"Pow(x, {exponent.item():g})", PRODUCTS[exponent.item()])
 
 
+# QNN's quantized Reciprocal returns at most 1 if all of its numbers are below 1: 7.4 dB in u8, and
+# 43.8 dB after (QNN 2.49.40). ExecuTorch's is right.
 @rewrites("divide-for-reciprocal", "Reciprocal")
 def divide_for_reciprocal(graph: Graph, node: Any) -> None:
     """Compute a reciprocal as a quotient."""
@@ -95,6 +106,8 @@ def divide_for_reciprocal(graph: Graph, node: Any) -> None:
         graph.replace([node], [quotient], "Reciprocal(x)", "1 / x")
 
 
+# In 8 bits, QNN 2.49.40 takes relu(x * s) + d for relu(x * s + d): 10.0 dB in u8, and 49.8 dB with
+# a quotient.
 @rewrites("divide-before-relu", "Mul")
 def divide_before_relu(graph: Graph, node: Any) -> None:
     """Compute a product with a number before a ReLU or a clamp as a quotient."""
@@ -108,6 +121,8 @@ def divide_before_relu(graph: Graph, node: Any) -> None:
         graph.replace([node], [result], f"x * {factor}", f"x / {1 / factor}")
 
 
+# In fp16, QNN 2.49.40 computes the sum and the product wrongly over a short last axis: 8.4 dB, and
+# 69.2 dB after.
 @rewrites("multiply-before-add", "Mul")
 def multiply_before_add(graph: Graph, node: Any) -> None:
     """Multiply a sum with constants by a number before they are added."""
@@ -130,6 +145,7 @@ def multiply_before_add(graph: Graph, node: Any) -> None:
         graph.replace(nodes, [result], "(x + c) * f", "x * f + c * f")
 
 
+# QNN 2.49.40 computes this sum wrongly in fp16: -96.3 dB, and 69.4 dB as a difference.
 @rewrites("subtract-negative", "Add")
 def subtract_negative(graph: Graph, node: Any) -> None:
     """Compute a sum with a constant of rank 5 whose elements are all equal as a difference."""
@@ -138,6 +154,8 @@ def subtract_negative(graph: Graph, node: Any) -> None:
         graph.replace([node], [graph.add("Sub", x, -value)], "x + c", "x - (-c)")
 
 
+# In fp16, QNN 2.49.40 approximates the sigmoid behind a layer: a convolution, SiLU, mean and Gemm
+# have 53.1 dB and are red, and have 69.1 dB after.
 @rewrites("silu-by-tanh", "Mul")
 def silu_of_tanh(graph: Graph, node: Any) -> None:
     """Compute SiLU as ``h * tanh(h) + h``, where h is ``0.5 * x``."""
@@ -150,6 +168,7 @@ def silu_of_tanh(graph: Graph, node: Any) -> None:
             return
 
 
+# QNN's Softplus is inexact in float16: 40.8 dB for a Mish, and 61.7 dB after (QNN 2.49.40).
 @rewrites("mish-by-sigmoid", "Mish", "Softplus")
 def mish_of_sigmoid(graph: Graph, node: Any) -> None:
     """Compute Mish as ``x * (1 - s * s) / (1 + s * s)``, where s is ``sigmoid(-x)``."""
@@ -169,6 +188,7 @@ def mish_of_sigmoid(graph: Graph, node: Any) -> None:
     graph.replace(nodes, [graph.add("Mul", x, share)], "Mish(x)", after)
 
 
+# QNN's Softplus is inexact in float16: 40.4 dB, and 63.4 dB after (QNN 2.49.40).
 @rewrites("softplus-by-log", "Softplus", "Exp")
 def softplus_of_relu(graph: Graph, node: Any) -> None:
     """Compute a softplus, also written as ``log(1 + exp(x))``, as ``relu(x) - log(sigmoid(|x|))``,
@@ -186,6 +206,7 @@ def softplus_of_relu(graph: Graph, node: Any) -> None:
         graph.replace(nodes, [result], "softplus(x)", "relu(x) - log(sigmoid(|x|))")
 
 
+# QNN's Softplus is inexact above zero, also in 8 and 16 bits (QNN 2.49.40).
 @rewrites("softplus-below-zero", "Softplus")
 def softplus_below_zero(graph: Graph, node: Any) -> None:
     """Compute a softplus as ``relu(x) + softplus(-|x|)``."""
@@ -196,6 +217,7 @@ def softplus_below_zero(graph: Graph, node: Any) -> None:
         graph.replace([node], [result], "softplus(x)", "relu(x) + softplus(-|x|)")
 
 
+# QNN's provider takes no Erf, which torch.onnx.export writes with opset 18.
 @rewrites("join-gelu", "Erf")
 def join_gelu(graph: Graph, node: Any) -> None:
     """Replace ``x * 0.5 * (1 + erf(x / sqrt(2)))`` by one Gelu of onnxruntime's own domain."""
@@ -225,6 +247,7 @@ def join_gelu(graph: Graph, node: Any) -> None:
         graph.model.opset_import.append(onnx.helper.make_opsetid(MICROSOFT, 1))
 
 
+# float16 has no number as small as the floor: 3.7 dB, and 70.5 dB after (QNN 2.49.40).
 @rewrites("scale-log-floor", "Log")
 def scale_log_floor(graph: Graph, node: Any) -> None:
     """Compute a logarithm whose floor float16 cannot hold in two parts: of small elements after
@@ -263,6 +286,8 @@ def scale_log_floor(graph: Graph, node: Any) -> None:
     )
 
 
+# QNN clips the value to the range of the input, and leaves the columns on the right unwritten: 6.9
+# dB in u8, and 46.7 dB after (QNN 2.49.40).
 @rewrites("concatenate-padding", "Pad")
 def concatenate_padding(graph: Graph, node: Any) -> None:
     """Concatenate constants instead of padding with a value other than zero, or with zeros only on

@@ -21,6 +21,8 @@ SMALL_KERNEL = 2
 FEW_CHANNELS = 8  # below it, QNN computes a depthwise kernel of 2 x 2 wrongly in 8 bits
 
 
+# QNN 2.49.40 computes these pools wrongly: in fp16, 19.4 dB with ceil_mode, -0.3 dB with a kernel
+# of 2 and counted padding, and 67.3 and 68.0 dB after.
 @rewrites("convolve-average", "AveragePool")
 def convolve_average(graph: Graph, node: Any) -> None:
     """Compute an average pool as a depthwise convolution with weights of 1 / kernel, and multiply
@@ -68,6 +70,7 @@ def convolve_average(graph: Graph, node: Any) -> None:
     graph.replace([node], [result], before, "a depthwise Conv, the edges times a constant")
 
 
+# QNN 2.49.40 computes this kernel wrongly in 8 bits: -8.4 dB in u8, and 19.9 dB after.
 @rewrites("widen-depthwise", "Conv")
 def widen_depthwise(graph: Graph, node: Any) -> None:
     """Append a row and a column of zeros to the 2 x 2 kernel of a depthwise convolution of few
@@ -101,6 +104,8 @@ def add_depthwise(
     return graph.add("Conv", x, weights, *bias, pads=pads, strides=strides, **attributes)
 
 
+# In fp16, QNN 2.49.40 is wrong if the result has the length of its row, and this is short and a
+# multiple of 8: 3.8 dB for 16 steps that are padded by 3, and 68.5 dB after.
 @rewrites("convolve-longer-row", "Conv")
 def convolve_longer_row(graph: Graph, node: Any) -> None:
     """Pad a short row by one more zero at each end before its convolution, and cut off the elements
@@ -145,6 +150,8 @@ def _find_padding(graph: Graph, name: str) -> int:
     return int(end) if begin == end and not any(counts) else 0
 
 
+# In fp16, QNN 2.49.40 refuses a stride with dilation, and computes one along a single axis wrongly:
+# -17.8 dB, and 65.6 dB after.
 @rewrites("stride-by-pool", "Conv")
 def stride_by_pool(graph: Graph, node: Any) -> None:
     """Compute a depthwise convolution with a stride that has a dilation, or one axis and a kernel
@@ -160,6 +167,7 @@ def stride_by_pool(graph: Graph, node: Any) -> None:
         graph.replace([node], [result], before, "strides 1, and a MaxPool that selects every n-th")
 
 
+# QNN takes neither: both stay on the CPU.
 @rewrites("gather-maximum", "MaxPool")
 def gather_maximum(graph: Graph, node: Any) -> None:
     """Compute a max pool with dilations or over three axes as the maximum of shifted images, one
@@ -198,6 +206,8 @@ def gather_maximum(graph: Graph, node: Any) -> None:
     graph.replace([node], [result], before, "the maximum of shifted images")
 
 
+# QNN 2.49.40 does not write the rows that no kernel reaches: -90.6 dB in fp16, and 64.5 dB after. A
+# depthwise one is wrong if its output_padding is at least its padding.
 @rewrites("reach-rows", "ConvTranspose")
 def reach_rows(graph: Graph, node: Any) -> None:
     """Append zeros to the kernel of a transposed convolution, and lower its output_padding, until
@@ -236,6 +246,8 @@ def reach_rows(graph: Graph, node: Any) -> None:
     graph.replace([node], [result], before, after)
 
 
+# If weights are quantized per channel, QNN 2.49.40 takes the scales of other channels: 11.9 dB in
+# u8_channel, and 46.8 dB with a single group.
 @rewrites("join-transposed-groups", "ConvTranspose")
 def join_transposed_groups(graph: Graph, node: Any) -> None:
     """Compute a transposed convolution of several groups as one of a single group, whose weights
@@ -254,6 +266,7 @@ def join_transposed_groups(graph: Graph, node: Any) -> None:
     graph.replace([node], [result], before, "one group, and zeros for the channels of others")
 
 
+# QNN takes rank 4, and only some kinds of rounding.
 @rewrites("resize-flat", "Resize")
 def resize_flat(graph: Graph, node: Any) -> None:
     """Resize a sequence of rank 3 as an image of height 1. If the nearest element is not rounded

@@ -18,6 +18,8 @@ RMS_NORMS = ("SimplifiedLayerNormalization", "RMSNormalization")
 AFTER_BROADCAST = ("LayerNormalization", *RMS_NORMS, "LpNormalization", "Sigmoid")
 
 
+# QNN 2.49.40 computes a separate batch norm wrongly in 8 and 16 bits: -0.8 dB in u8 and u16a8w
+# behind a ReLU, and 37.5 and 40.7 dB after.
 @rewrites("scale-batch-norm", "BatchNormalization")
 def scale_batch_norm(graph: Graph, node: Any) -> None:
     """Replace each batch norm by ``x * g + o``, except directly behind a convolution, into which it
@@ -36,6 +38,8 @@ def scale_batch_norm(graph: Graph, node: Any) -> None:
     graph.replace([node], [result], "BatchNormalization(x)", "x * g + o")
 
 
+# onnxruntime's quantizer and ONNX's converter of opsets do not know these nodes, and QNN misplaces
+# rows of some sizes: 2.5 dB in fp16 for 14 x 8 x 16, and 63.2 dB after (QNN 2.49.40).
 @rewrites("write-rms-norm", *RMS_NORMS)
 def write_rms_norm(graph: Graph, node: Any) -> None:
     """Write out an RMS norm over the last axis as ``x / sqrt(mean(x * x) + e) * g``."""
@@ -50,6 +54,9 @@ def write_rms_norm(graph: Graph, node: Any) -> None:
     graph.replace([node], [result], f"{node.op_type}(x, g)", "x / sqrt(mean(x * x) + e) * g")
 
 
+# QNN's provider makes an RMS norm of the first form, which QNN misplaces in fp16, and the
+# reciprocal is inexact in 16 bits: 11.8 and 28.0 dB for a decoder block, and 63.1 and 42.6 dB
+# after.
 @rewrites("divide-by-root", "Mul")
 def divide_by_root(graph: Graph, node: Any) -> None:
     """Compute ``x * (1 / sqrt(v))`` as ``x / sqrt(v)``."""
@@ -63,6 +70,8 @@ def divide_by_root(graph: Graph, node: Any) -> None:
         break
 
 
+# A ReduceL2 before a division becomes an LpNormalization, which QNN 2.49.40 computes wrongly in 16
+# bits: 21.7 dB for window attention in u16a8w, and 35.1 dB after.
 @rewrites("root-of-squares", "ReduceL2")
 def write_root_of_squares(graph: Graph, node: Any) -> None:
     """Compute a ReduceL2 as the square root of a sum of squares."""
@@ -77,6 +86,8 @@ def write_root_of_squares(graph: Graph, node: Any) -> None:
     graph.replace([node], [graph.add("Sqrt", total)], "ReduceL2(x)", "sqrt(sum(x * x))")
 
 
+# onnxruntime cannot give a GroupNormalization to QNN in fp16, and the mean and the variance of its
+# definition lose accuracy in 16 bits: 14.7 dB in u16a8w, and 39.1 dB after (QNN 2.49.40).
 @rewrites("group-by-instance", "GroupNormalization")
 def group_by_instance(graph: Graph, node: Any) -> None:
     """Compute a group norm as an instance norm whose channels are the groups."""
@@ -97,6 +108,7 @@ def group_by_instance(graph: Graph, node: Any) -> None:
     graph.replace([node], [result], before, f"{before}, as an instance norm")
 
 
+# QNN normalizes only over the last axis, and takes rank 4 at most.
 @rewrites("flatten-layer-norm", "LayerNormalization")
 def flatten_layer_norm(graph: Graph, node: Any) -> None:
     """Compute a layer norm over several last axes, or of rank 5, with these axes flattened to
@@ -120,6 +132,7 @@ def flatten_layer_norm(graph: Graph, node: Any) -> None:
     graph.replace([node], [result], before, f"a layer norm of {flat} over its last axis")
 
 
+# QNN's instance norm has rank 3 or 4.
 @rewrites("flatten-instance-norm", "InstanceNormalization")
 def flatten_instance_norm(graph: Graph, node: Any) -> None:
     """Compute an instance norm of rank 5 or more with its spatial axes flattened to one."""
@@ -144,6 +157,8 @@ def reshape_norm(
     return graph.reshape(norm, graph.shape(operand))
 
 
+# QNN 2.49.40 adds the constant wrongly to the rows of the batch: 5.1 dB in fp16 for positions
+# before a layer norm, and 65.8 dB after.
 @rewrites("expand-constant", "Add", "Sub", "Mul")
 def expand_constant(graph: Graph, node: Any) -> None:
     """Expand a constant that is added to or multiplied with a batch, directly before a norm or a

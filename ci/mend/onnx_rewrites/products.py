@@ -26,6 +26,7 @@ HIGHEST_RANK = 5  # of a Transpose and of a reduction in QNN
 REDUCTIONS = ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin")
 
 
+# QNN takes an alpha of 1 only, and onnxruntime's quantizer ignores both factors.
 @rewrites("fold-gemm", "Gemm")
 def fold_gemm(graph: Graph, node: Any) -> None:
     """Multiply the weights of a Gemm by its alpha, and its bias by its beta."""
@@ -44,6 +45,8 @@ def fold_gemm(graph: Graph, node: Any) -> None:
     graph.replace([node], [result], before, "Gemm, its constants multiplied")
 
 
+# QNN's compiler may not end otherwise: seen in u8_channel with layers of [1, 1] and [1, 7] (QNN
+# 2.49.40).
 @rewrites("multiply-single", "MatMul", "Gemm")
 def multiply_single(graph: Graph, node: Any) -> None:
     """Compute a linear layer of a single feature as a product of elements."""
@@ -61,6 +64,8 @@ def multiply_single(graph: Graph, node: Any) -> None:
     graph.replace([node], [result], "a linear layer of one feature", "x * weight + bias")
 
 
+# QNN 2.49.40 computes sums in 8 bits far above their range, and rounds each partial sum: -0.7 dB in
+# u8 over 2,400 steps, and 38.9 dB after.
 @rewrites("multiply-cumulative", "CumSum")
 def multiply_cumulative(graph: Graph, node: Any) -> None:
     """Compute cumulative sums as a product with a triangular matrix. A long sum is computed in
@@ -119,6 +124,7 @@ def _multiply_middle(graph: Graph, name: str, matrix: Array, sizes: Sequence[int
     return graph.add("MatMul", repeated, graph.reshape(name, [*sizes]))
 
 
+# QNN takes only some equations.
 @rewrites("multiply-einsum", "Einsum")
 def multiply_einsum(graph: Graph, node: Any) -> None:
     """Compute an Einsum of one or two operands as transposes and a MatMul."""
@@ -178,6 +184,7 @@ def transpose(graph: Graph, name: str, labels: str, result: str) -> str:
     return graph.hold(np.transpose(stored, order))
 
 
+# QNN's provider takes LSTM and GRU, but no RNN.
 @rewrites("unroll-rnn", "RNN")
 def unroll_recurrence(graph: Graph, node: Any) -> None:
     """Compute a short RNN step by step with products and tanh."""
@@ -210,6 +217,7 @@ def unroll_recurrence(graph: Graph, node: Any) -> None:
     graph.replace([node], results, f"RNN of {steps} steps", "one MatMul and Tanh per step")
 
 
+# QNN takes tensors of at most five axes: window attention (Swin) is on the CPU in fp16.
 @rewrites("lower-rank", "Transpose", *REDUCTIONS)
 def lower_rank(graph: Graph, node: Any) -> None:
     """Compute a Transpose or a reduction between two Reshapes, whose rank is above HIGHEST_RANK,
@@ -230,6 +238,8 @@ def lower_rank(graph: Graph, node: Any) -> None:
     graph.replace([before, node, after], [result], old, "Reshapes and moves of a lower rank")
 
 
+# In fp16, QNN 2.49.40 computes such sums of some numbers of rows wrongly: -3.7 dB, and 71.9 dB
+# after.
 @rewrites("reshape-single", "ReduceSum")
 def reshape_single(graph: Graph, node: Any) -> None:
     """Compute a sum over axes of size 1 as a Reshape."""

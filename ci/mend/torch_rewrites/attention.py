@@ -33,6 +33,8 @@ LARGE = 1000.0  # masks of at least this size are blocked scores
 LOW = -30.0  # exp(-30) is 1e-13
 
 
+# QNN cannot prepare the joint projection of nn.MultiheadAttention in fp16, and torch.export makes
+# torch's fused fast path of an encoder layer one operator.
 @rewrites("separate-projections", aten.linear.default)
 def separate_projections(edit: Editor, node: Node) -> None:
     """Write a linear layer whose output is cut into blocks of features, such as query, key and
@@ -99,6 +101,8 @@ def _find_block(part: Tensor, length: int) -> tuple[slice, list[int], list[int]]
     return (slice(start, stop), sizes, order) if torch.equal(rebuilt, places) else None
 
 
+# The range of masked scores extends to the mask, so that one step of 8 or 16 bits is larger than
+# the differences between scores: 1.4 dB with finfo.min (Gemma), and 27.8 dB in 8a8w after.
 @rewrites("mask-after-softmax")
 def mask_after_softmax(edit: Editor) -> None:
     """Multiply the result of a softmax by a constant mask of ones and zeros and divide it by its
@@ -181,6 +185,8 @@ def _is_low(edit: Editor, fill: Any) -> bool:
     return isinstance(highest, int | float) and highest <= -LARGE
 
 
+# This changes the function, but helps where the mask is an input: (1 - mask) * -1e4 has 8.6 dB in
+# 8a8w, and 27.7 dB after.
 @rewrites("mask-of-30", aten.scaled_dot_product_attention.default, aten.add.Tensor, *FILLS)
 def raise_mask(edit: Editor, node: Node) -> None:
     """Replace the large negative numbers that a softmax gets from a mask by -30, whose range leaves

@@ -38,6 +38,7 @@ SHORTEST_RIGHT = 32  # a last axis with which QNN multiplies a sum with a consta
 UNIFORM_RANK = 5  # with which QNN adds a constant of equal elements wrongly
 
 
+# ExecuTorch decomposes softplus with a comparison, which stays on the CPU.
 @rewrites("softplus-by-series")
 def softplus_by_series(edit: Editor) -> None:
     """Write softplus as relu(x) + 2 * atanh(u / (u + 2)), with u = exp(-|x|) and a series for
@@ -87,6 +88,8 @@ def _softplus(edit: Editor, x: Node) -> Node:
     return edit.add(edit.relu(x), total)
 
 
+# The approximation has an absolute error of 0.001 to 0.003, which small results show: 31.7 dB in
+# fp16 for a tanh behind a convolution (HiFi-GAN), and 61.8 dB after.
 @rewrites("separate-activation", *FUSED)
 def separate_activation(edit: Editor, node: Node) -> None:
     """Transpose between a layer or a sum and an activation. QNN fuses them otherwise, and
@@ -100,6 +103,8 @@ def separate_activation(edit: Editor, node: Node) -> None:
     edit.replace(node, edit.transpose(new, rank - 2, rank - 1), f"{word}(x.mT).mT")
 
 
+# QNN 2.49.40 fuses SiLU with what follows, and is wrong for images of 9 to 12 rows in 16 bits: -1.0
+# dB before a 1x1 convolution, and 82.8 dB after.
 @rewrites("silu-by-tanh", aten.silu.default, aten.mul.Tensor)
 def silu_by_tanh(edit: Editor, node: Node) -> None:
     """Write SiLU, also as x * sigmoid(x), with tanh."""
@@ -114,6 +119,7 @@ def silu_by_tanh(edit: Editor, node: Node) -> None:
     edit.replace(node, edit.mul(x, gate), "x * (0.5 * torch.tanh(0.5 * x) + 0.5)")
 
 
+# QNN has GELU, but no erf, and approximates a tanh behind a layer or a sum.
 @rewrites("name-gelu")
 def name_gelu(edit: Editor) -> None:
     """Write GELUs that are written out with erf or tanh as one operator. They are recognized by
@@ -174,6 +180,8 @@ def _evaluate(edit: Editor, value: Any, x: Node, points: Tensor) -> Any:
     return None if any(arg is None for arg in args) else source.target(*args)
 
 
+# ExecuTorch takes the slopes along the last axis instead of the channels, in all schemes, and QNN's
+# compiler fails for a PReLU in 16 bits.
 @rewrites("split-prelu", aten.prelu.default)
 def split_prelu(edit: Editor, node: Node) -> None:
     """Compute a PReLU as relu(x) - slope * relu(-x)."""
@@ -185,6 +193,8 @@ def split_prelu(edit: Editor, node: Node) -> None:
     edit.replace(node, edit.sub(edit.relu(x), below), "x.relu() - slope * (-x).relu()")
 
 
+# QNN 2.49.40 computes powers of a constant wrongly in 8 and 16 bits: -18.5 dB for 2 ** x in 8a8w,
+# and 35.6 dB after.
 @rewrites("exp-of-power", aten.pow.Scalar, aten.pow.Tensor_Tensor, aten.exp2.default)
 def exp_of_power(edit: Editor, node: Node) -> None:
     """Write a positive constant to the power of a tensor, c ** x, as exp(x * log(c))."""
@@ -198,6 +208,7 @@ def exp_of_power(edit: Editor, node: Node) -> None:
     edit.replace(node, new, f"torch.exp(x * math.log({base:g}))")
 
 
+# In float16, QNN 2.49.40 computes -4 as the square of -0.0, such as that of -relu(x).
 @rewrites(
     "multiply-for-square", aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor, aten.square.default
 )
@@ -217,6 +228,8 @@ def multiply_for_square(edit: Editor, node: Node) -> None:
     edit.replace(node, new, PRODUCTS[exponent.item()])
 
 
+# The smallest floor that float16 holds is about 6e-8. In fp16, log(clamp(x, min=1e-10)) has 3.5 dB,
+# and 61.3 dB after.
 @rewrites("raise-log-floor", aten.log.default, aten.log2.default, aten.log10.default)
 def raise_log_floor(edit: Editor, node: Node) -> None:
     """Raise the floor under a logarithm to 1e-6, which float16 can hold. This changes what is below
@@ -233,6 +246,8 @@ def raise_log_floor(edit: Editor, node: Node) -> None:
         edit.replace(node, new, "a floor of 1e-6 under the logarithm")
 
 
+# ExecuTorch lowers and quantizes these operators like those of the model, and has no program for a
+# mask of tril in fp16 and 8a8w.
 @rewrites("fold-constants")
 def fold_constants(edit: Editor) -> None:
     """Store what operators compute from constants alone, such as masks."""
@@ -244,6 +259,8 @@ def fold_constants(edit: Editor) -> None:
             edit.replace(node, edit.constant(stored), "a buffer with the computed constant")
 
 
+# ExecuTorch gives the constant the range of the layer before it: 12.6 dB in 8a8w behind a
+# convolution, and 35.5 dB after.
 @rewrites("put-constant-first", aten.cat.default)
 def put_constant_first(edit: Editor, node: Node) -> None:
     """Concatenate a constant whose elements are all equal first, and reorder the result."""
@@ -258,6 +275,8 @@ def put_constant_first(edit: Editor, node: Node) -> None:
     edit.replace(node, edit.cat(parts, axis), after)
 
 
+# QNN 2.49.40 adds the constant wrongly to the rows of a batch before a norm or a sigmoid: positions
+# before a layer norm have 5.0 dB in fp16, and 68.4 dB after.
 @rewrites("expand-constant", aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor)
 def expand_over_batch(edit: Editor, node: Node) -> None:
     """Store a constant that is added to a batch, or multiplies it, once for each row."""
@@ -273,6 +292,8 @@ def expand_over_batch(edit: Editor, node: Node) -> None:
             break
 
 
+# In 8 bits, QNN 2.49.40 takes relu(x * s) + d for relu(x * s + d): 10.0 dB, and 53.3 dB with a
+# quotient.
 @rewrites("divide-before-relu", aten.mul.Tensor)
 def divide_before_relu(edit: Editor, node: Node) -> None:
     """Write a product with a number before a ReLU or a clamp as a quotient."""
@@ -285,6 +306,8 @@ def divide_before_relu(edit: Editor, node: Node) -> None:
         edit.replace(node, new, "x / (1 / factor)")
 
 
+# In fp16, QNN 2.49.40 computes the sum and the product wrongly over a short last axis: 8.6 dB for
+# (sigmoid(x) + c) * 0.5 of [1, 4, 12, 12], and 69.0 dB after.
 @rewrites("multiply-before-add", aten.mul.Tensor)
 def multiply_before_add(edit: Editor, node: Node) -> None:
     """Multiply a sum with constants by a number before they are added."""
@@ -306,6 +329,7 @@ def multiply_before_add(edit: Editor, node: Node) -> None:
         edit.replace(node, edit.add(edit.mul(operand, factor), summand), "x * f + constant * f")
 
 
+# QNN 2.49.40 computes this sum wrongly in fp16: -96.2 dB, and 69.6 dB as a difference.
 @rewrites("subtract-negative", aten.add.Tensor)
 def subtract_negative(edit: Editor, node: Node) -> None:
     """Write a sum with a constant of rank 5 whose elements are all equal as a difference."""
@@ -315,6 +339,8 @@ def subtract_negative(edit: Editor, node: Node) -> None:
         edit.replace(node, new, "x - (-constant)")
 
 
+# QNN clips the value to the range of the input, and leaves columns on the right unwritten: 8.0 dB
+# in fp16 on the right of a ReLU, and 73.2 dB after (QNN 2.49.40).
 @rewrites("concatenate-padding", aten.pad.default, aten.constant_pad_nd.default)
 def pad_by_concatenation(edit: Editor, node: Node) -> None:
     """Write a padding with a constant as a concatenation."""

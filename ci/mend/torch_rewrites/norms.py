@@ -33,6 +33,8 @@ ABSORBING |= list_operators("conv1d.padding conv2d.padding conv3d.padding convol
 RmsNorm = tuple[Node, Node, Node | None, float, bool]
 
 
+# In fp16 and 8 bits, QNN 2.49.40 misplaces rows of RMS norms of some sizes: 3.0 dB for [1, 16, 4,
+# 32], and 68.7 dB (fp16) and 32.9 dB (8a8w) after.
 @rewrites("flatten-rms-norm")
 def flatten_rms_norm(edit: Editor) -> None:
     """Compute RMS norms that ExecuTorch makes one operator of QNN as norms of one row of
@@ -48,6 +50,7 @@ def flatten_rms_norm(edit: Editor) -> None:
         edit.replace(node, new, "norm(x.reshape(1, -1, x.shape[-1])).reshape(x.shape)")
 
 
+# QNN normalizes only over the last axis: nn.LayerNorm([4, 32]) is on the CPU.
 @rewrites("flatten-layer-norm", aten.layer_norm.default)
 def flatten_layer_norm(edit: Editor, node: Node) -> None:
     """Compute layer norms over several axes as norms over the last of [1, positions, length]."""
@@ -74,6 +77,7 @@ def _flatten(stored: Tensor | None) -> Tensor | None:
     return None if stored is None else stored.flatten()
 
 
+# ExecuTorch has no QNN builder for a variance: it stays on the CPU.
 @rewrites("write-variance", aten.var, aten.std)
 def write_variance(edit: Editor, node: Node) -> None:
     """Write a variance or a standard deviation as the mean of squares."""
@@ -92,6 +96,7 @@ def write_variance(edit: Editor, node: Node) -> None:
     edit.replace(node, new, "((x - x.mean(dim, True)) ** 2).mean(dim) * n / (n - 1)")
 
 
+# ExecuTorch decomposes them into operators without a QNN builder.
 @rewrites("write-distance", aten.cosine_similarity.default, aten.pairwise_distance.default)
 def write_distance(edit: Editor, node: Node) -> None:
     """Write a cosine similarity or a Euclidean distance with products and sums."""
@@ -114,6 +119,7 @@ def write_distance(edit: Editor, node: Node) -> None:
         edit.replace(node, edit.sqrt(total), "((x - y + eps) * (x - y + eps)).sum(-1).sqrt()")
 
 
+# ExecuTorch has no QNN builder for a reduction without axes.
 @rewrites("name-axes", aten.mean.default, aten.sum.default)
 def name_axes(edit: Editor, node: Node) -> None:
     """Write a mean or a sum over all axes with their numbers."""
@@ -123,6 +129,9 @@ def name_axes(edit: Editor, node: Node) -> None:
         edit.replace(node, reduce(node.args[0], axes), "x.mean(dim=(0, 1, ...))")
 
 
+# ExecuTorch stores a separate batch norm with wrong scales, and torchao folds one into a
+# convolution whose result others read, too: 3.3 dB in 16a8w behind a ReLU, and 47.8 dB after (QNN
+# 2.49.40).
 @rewrites("scale-batch-norm", aten.batch_norm.default)
 def scale_batch_norm(edit: Editor, node: Node) -> None:
     """Write a batch norm that no convolution or linear layer absorbs as a product and a sum."""
