@@ -86,6 +86,7 @@ class TarReader:
         while (block := self._next_header()) is not None:
             kind = block[156:157]
             size = self._number(block[124:136])
+            # Not a member: it describes the member whose header follows.
             if kind in {LONG_NAME, LONG_LINK, PAX, PAX_GLOBAL}:
                 self._read_extra(kind, size, extra)
                 continue
@@ -112,6 +113,8 @@ class TarReader:
         self._read(self.padding)
         self.padding = 0
         block = self._read(BLOCK_BYTES)
+        # tarfile accepts a missing trailer; a download that was cut between two members looks like
+        # that.
         if block == NO_BLOCK:
             if self._read(BLOCK_BYTES) != NO_BLOCK:
                 raise unsafe(self.name, "its end is marked by one empty header instead of two")
@@ -124,6 +127,7 @@ class TarReader:
         return block
 
     def _read(self, count: int) -> bytes:
+        # A decompressor may return fewer bytes than requested before the end.
         data = self.stream.read(count)
         while len(data) < count:
             block = self.stream.read(count - len(data))
@@ -137,6 +141,7 @@ class TarReader:
         count = 0
         while data := self.stream.read(COPY_BYTES):
             count += len(data)
+            # tar pads to its record size, 10 KiB by default and more with --blocking-factor.
             if count > MAX_PADDING_BYTES or data.strip(b"\0"):
                 raise unsafe(self.name, "there is data after its end")
 
@@ -145,6 +150,8 @@ class TarReader:
         negative number.
         """
         text = raw.strip(b" \0")
+        # GNU tar writes sizes of 8 GiB and more so, because eleven octal digits do not suffice.
+        # 0xff would be a negative number.
         if raw[0] == 0x80:
             number = int.from_bytes(raw[1:], "big")
         elif re.fullmatch(rb"[0-7]*", text):
@@ -156,6 +163,7 @@ class TarReader:
         return number
 
     def _read_extra(self, kind: bytes, size: int, extra: _Extra) -> None:
+        # Plus one, so that empty headers without end count, too.
         extra.seen_bytes += size + 1
         if extra.seen_bytes > MAX_HEADER_BYTES:
             raise unsafe(self.name, f"it has a header of more than {MAX_HEADER_BYTES} bytes")
@@ -178,6 +186,7 @@ class TarReader:
             at += length
             if not equals or not record.endswith(b"\n") or at > len(raw):
                 raise unsafe(self.name, "a pax header is malformed")
+            # It would give this value to every member that follows.
             if is_global and key in {b"path", b"linkpath", b"size"}:
                 raise unsafe(self.name, f"a global pax header sets {key.decode()}")
             if key == b"path":
@@ -185,6 +194,8 @@ class TarReader:
             elif key == b"linkpath":
                 extra.link = _text(value)
             elif key == b"size":
+                # Python takes quadratic time to parse a long number, and 18 digits suffice for any
+                # size.
                 extra.size = int(value) if value.isdigit() and len(value) < 19 else -2
             elif key.startswith(b"GNU.sparse."):
                 extra.is_sparse = True
@@ -199,6 +210,7 @@ class TarReader:
         kind = KINDS.get(block[156:157], "device file")
         if extra.is_sparse:
             kind = "sparse file"
+        # Before POSIX.1-1988, directories were files whose names end in a slash.
         if kind == "file" and name.endswith("/"):
             kind = "dir"
         name = name.removeprefix("./")
@@ -221,6 +233,7 @@ def _field(raw: bytes) -> str:
 
 
 def _text(raw: bytes) -> str:
+    # Not refused here, so that the message can show the member's name: check_name refuses it.
     return raw.decode("utf-8", "surrogateescape")
 
 
@@ -233,6 +246,7 @@ class XzStream:
         self.buffered = b""
 
     def _begin(self) -> lzma.LZMADecompressor:
+        # The header chooses the size of the dictionary, up to 4 GiB.
         return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=XZ_MEMORY_BYTES)
 
     def read(self, count: int, /) -> bytes:
@@ -294,6 +308,8 @@ def extract_tar(
                 break  # all files that the layout names are written
     files = {member.name: at for at, member in placed.items() if member.kind == "file"}
     aliases = {at: member.link for at, member in placed.items() if member.kind == "hardlink"}
+    # A second pass, since the stream cannot go back: the target may precede the link, and was not
+    # wanted then.
     if missing := {end: at for at, end in aliases.items() if end not in files}:
         entries |= _write_targets(path, root, missing)
         files |= missing

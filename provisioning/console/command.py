@@ -65,6 +65,7 @@ EXTRAS = {
     "cyclonedx": "device",
     **dict.fromkeys(("onnx", "onnxruntime", "onnxruntime_qnn"), "onnx"),
 }
+# Constants, because order_words and _show_traceback look for these options before argparse runs.
 QUIET, VERBOSE = ("-q", "--quiet"), ("-v", "--verbose")
 # Titles of groups in the help of verbs with many options.
 WHAT, HOW, RESULTS, TOOLS = "what to run", "how to run it", "results", "QNN and ExecuTorch"
@@ -111,6 +112,8 @@ class Outcome:
 
 def render_json(data: Mapping[str, Any]) -> str:
     """Return data as JSON that no CI runner interprets as a command."""
+    # GitHub and Azure runners execute ## commands anywhere in a line of a log. The escape is the
+    # same text for a JSON parser.
     return json.dumps(data, indent=1).replace("##", "#\\u0023") + "\n"
 
 
@@ -134,6 +137,7 @@ class Verb:
 
     def choose_environment(self, words: Sequence[str]) -> str:
         """Return the dependency group for a call with the arguments ``words``."""
+        # So that --help does not wait until torch is installed.
         if {"-h", "--help"} & {*words}:
             return "core"
         return self.environment if isinstance(self.environment, str) else self.environment(words)
@@ -157,6 +161,7 @@ class Parser(argparse.ArgumentParser):
         word = message.partition("unrecognized arguments: ")[2].partition(" ")[0]
         options = self._option_string_actions
         near = difflib.get_close_matches(word.partition("=")[0], options)
+        # It looks like a model (FILE.py:FUNCTION or a file) without --model in front of it.
         if ("." in word or ":" in word) and not word.startswith("-") and "--model" in options:
             near = [f"--model {word}"]
         hint = f"did you mean {near[0]}? " if near else ""
@@ -181,9 +186,11 @@ def run_program(
     tool, and returns a fix or ''. ``begin`` is called with the verb and its arguments before the
     verb's module is imported; the verb runs in its context.
     """
+    # First, since a file that is opened before this could get the number of a closed stream.
     open_missing_streams()
     catch_signals()
     code, text = run_command(program, verbs, argv, advise, begin)
+    # A second Ctrl-C during the last message would print a traceback.
     if code == ExitCode.INTERRUPTED:
         ignore_signals()
     try:
@@ -217,6 +224,7 @@ def run_command(
         return ExitCode.OK, describe_verbs(caller, verbs)
     if words and words[0] in {"-V", "--version"}:
         return ExitCode.OK, f"executorch-qnn-ci {read_version()}\n"
+    # A user who knows a verb only from ./nox types the name of its session.
     name = find_verb(verbs, words[0]) if words else ""
     before = CALLER.set(caller)
     try:
@@ -226,6 +234,7 @@ def run_command(
         return _report_error(caller, name, InterruptedRunError("interrupted"), as_json=as_json)
     except Exception as raised:  # noqa: BLE001 - without -v, a user never sees a traceback
         error = raised if isinstance(raised, QnnCiError) else explain_exception(raised)
+        # An error with its own fix knows more than the rules for the output of tools.
         if advise and not error.fix:
             error.fix = advise(f"{error.what}\n{error.why}")
         _show_traceback(words)
@@ -263,6 +272,7 @@ def read_version() -> str:
     """Return the version of the installed distribution, else the version in the checkout's
     pyproject.toml.
     """
+    # Imported here, because few commands need it and it takes 20 ms.
     from importlib import metadata
 
     try:
@@ -289,11 +299,14 @@ def _run_verb(caller: Caller, verbs: Mapping[str, Verb], name: str, words: list[
             caller, verbs, called, words[2 if verbs[name].session.endswith("_") else 1 :]
         )
     parser = make_parser(caller, verbs, name)
+    # nox passes the arguments after -- to every session of a call, so that each verb also gets the
+    # options that were meant for the others.
     other_parsers = [make_parser(caller, verbs, called) for called in together]
     own_words, left = (
         keep_own(words[1:], parser, other_parsers) if other_parsers else (words[1:], [])
     )
     args = parser.parse_args(own_words)
+    # A misspelled option is reported before the noxfile installs packages for the session.
     if os.environ.get(ONLY_PARSE):
         return Outcome()
     progress = Progress() if args.quiet else Progress.to_stderr()
@@ -335,9 +348,12 @@ def make_parser(caller: Caller, verbs: Mapping[str, Verb], name: str) -> Parser:
         description=verbs[name].help,
         epilog=f"examples:\n{''.join(example_lines)}" if verbs[name].examples else "",
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        # keep_own recognizes options by their whole names; an abbreviation would be refused for one
+        # verb and taken for another.
         allow_abbrev=False,
     )
     add_global_arguments(parser)
+    # Imports the verb's module, so a verb must not import heavy packages before execute.
     load_verb(verbs[name]).add_arguments(parser)
     return parser
 
@@ -386,6 +402,8 @@ def group_options(
 def explain_limit(error: BaseException) -> UnfitError | None:
     """Return the error for an exception that a limit of memory or threads caused, else None. The
     dynamic linker reports such a limit as an ImportError of the library that it cannot map."""
+    # Otherwise, a library that does not fit into the limit would be reported as one that is not
+    # installed.
     is_import = isinstance(error, ImportError) and any(text in str(error) for text in NO_MAPPING)
     if not (is_import or isinstance(error, MemoryError) or str(error) == NO_THREAD):
         return None
@@ -401,6 +419,7 @@ def explain_exception(error: Exception) -> QnnCiError:
     """Return the QnnCiError for an exception that is not a QnnCiError itself."""
     if limit := explain_limit(error):
         return limit
+    # A missing module of this project is a defect, not a package to install.
     if isinstance(error, ImportError) and (error.name or "").split(".")[0] not in OWN_PACKAGES:
         return explain_missing(error)
     if isinstance(error, OSError) and error.filename and error.errno in NAMES:
@@ -437,6 +456,7 @@ def is_refused_write(error: OSError) -> bool:
         return True
     if error.errno not in NO_LEAVE or not error.filename:
         return False
+    # EACCES is also what reading reports, and a file that may not be read is no refused write.
     path = Path(os.fsdecode(error.filename))
     exists = os.access(
         path, os.F_OK
@@ -460,6 +480,7 @@ def keep_traceback(error: Exception) -> str:
     written, return text that says how to get it.
     """
     try:
+        # delete=False: the user attaches the file to a report after this process has ended.
         with tempfile.NamedTemporaryFile(
             "w", prefix="qnn-ci-error-", suffix=".txt", delete=False, encoding="utf-8"
         ) as file:
@@ -474,6 +495,7 @@ def _report_error(
 ) -> tuple[int, str]:
     message = f"{caller.label(name)}: {caller.translate(str(error))}"
     write_message(f"{message}\n")
+    # The noxfile prints the cause again after all sessions, whose output has scrolled it away.
     keep_cause(clean_message(message))
     if not as_json:
         return error.exit_code, ""
@@ -544,8 +566,10 @@ def user_command(words: Sequence[str]) -> list[str]:
 
     Links are not resolved, since the Python of a virtual environment is a link.
     """
+    # The command may run in a directory other than the one where the user typed it.
     program = user_program(words[0])
     files = [str(user_path(word)) if word else word for word in words[1:]]
+    # PATH may contain relative directories, too.
     paths = [shutil.which(program) or program, *files]
     return [
         os.path.abspath(path) if os.path.isfile(path) else word  # noqa: PTH100, PTH113

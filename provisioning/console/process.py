@@ -116,6 +116,7 @@ def module_command(
     directory is not used. The module cannot write a file of more than ``most_bytes``, unless that
     is 0.
     """
+    # pip gets no limit from an index that sends an endless wheel, so the kernel sets it.
     limit = _LIMIT_FILES.format(most_bytes) if most_bytes else ""
     return [os.fspath(python), "-c", f"{limit}{_RUN_MODULE}", module]
 
@@ -161,12 +162,15 @@ def run_process(
     """
     limits = _Limits(timeout_s, silence_s, allowance)
     output, written = Excerpt(KEPT), 0
+    # The log is written while the process runs, so that an interrupted run leaves what was printed.
     with log.open("wb") if log else nullcontext() as sink:
 
         def note(line: str) -> None:
             nonlocal written
+            # Lines were decoded to be shown, so all that reads the log finds valid UTF-8 in it.
             raw = line.encode("utf-8", "replace")
             output.add(raw)
+            # A process that prints without end must not fill the disk.
             if sink and written < MAX_LOG:
                 sink.write(raw)
                 sink.flush()
@@ -205,6 +209,7 @@ def run_streams(
     stdout, stderr = bytearray(), Excerpt(most_messages or KEPT)
 
     def collect(part: bytes) -> None:
+        # Never more than the limit in memory: a part arrives before the limits are checked again.
         stdout.extend(part[: most_bytes - len(stdout)])
         if len(part) and len(stdout) == most_bytes:
             limits.exceeded = f"printed more than {gib(most_bytes)}"
@@ -243,12 +248,15 @@ class _Lines:
 
     def __init__(self, note: Callable[[str], None]) -> None:
         self.note, self.left = note, ""
+        # Incremental, because a read may end in the middle of a character or between CR and LF.
         plain = codecs.getincrementaldecoder("utf-8")("replace")
         self.decoder = io.IncrementalNewlineDecoder(plain, translate=True)
 
     def add(self, data: bytes, *, final: bool = False) -> None:
         *lines, self.left = (self.left + self.decoder.decode(data, final)).split("\n")
         for line in (f"{line}\n" for line in lines):
+            # A runner may print without any newline; its output has to be bounded in memory
+            # nevertheless.
             for start in range(0, len(line), MAX_LINE):
                 self.note(line[start : start + MAX_LINE])
         while len(self.left) > (0 if final else MAX_LINE):
@@ -300,6 +308,7 @@ def _run(
             with interrupts_held():
                 process = _start(words, {**popen_options, "stdin": stdin}, fix)
                 _running.add(process)
+            # After the start: a time limit does not include the wait for the guardian.
             limits.start(process.pid)
             pipes = [pipe.fileno() for pipe in (process.stdout, process.stderr) if pipe]
             if _read(process, dict(zip(pipes, readers, strict=True)), limits):
@@ -323,6 +332,8 @@ def _open_input(data: bytes | Path) -> Any:
         return open_regular(data)
     if not data:
         return nullcontext(DEVNULL)
+    # A file instead of a pipe: a process that prints before it reads all of its input cannot block
+    # both sides.
     file = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
     file.write(data)
     file.seek(0)
@@ -347,6 +358,7 @@ def _start(
             fix or f"install {Path(words[0]).name}, or put it on PATH",
             popen_options.get("cwd"),
         )
+        # Popen reports a missing working directory as ENOENT, as it does a missing program.
         if cwd and not cwd.is_dir():
             advice = f"check why {cwd} is not a directory"
         why = error.strerror or ""
@@ -374,9 +386,13 @@ def _read(
     for descriptor in readers:
         waiting.register(descriptor, select.POLLIN)
     while not limits.check():
+        # The process closed its output and goes on: nothing to wait for in poll, which would return
+        # at once.
         if not readers:
             time.sleep(GROUP_POLL_S)
         ready = waiting.poll(PIPE_POLL_S * 1000 if readers else 0)
+        # An orphan may hold the pipe for hours after the process has ended, so the end of the pipe
+        # is not awaited: PIPE_REST_S is for what is still in it.
         if ends_at == math.inf and process.poll() is not None:
             ends_at = time.monotonic() + PIPE_REST_S
             continue  # read what it wrote before it ended
@@ -419,6 +435,7 @@ def guard(name: str, *, is_over: bool = False) -> None:
     with suppress(OSError):
         pipe = _guardian[0].stdin
         if pipe:  # one write, so that threads cannot mix their lines
+            # Below PIPE_BUF (4096 bytes), a write to a pipe is not divided.
             pipe.write(f"{'-' if is_over else '+'} {name}\n".encode())
 
 
@@ -460,6 +477,8 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
         process.wait(GRACE_S)
     with suppress(ProcessLookupError, PermissionError):
         while time.monotonic() < deadline:
+            # Signal 0 only asks whether the group still has a member: its first process may have
+            # ended before the others.
             os.killpg(process.pid, 0)
             time.sleep(GROUP_POLL_S)
         os.killpg(process.pid, signal.SIGKILL)
@@ -474,9 +493,12 @@ def end_marked(mark: str) -> list[str]:
     """
     names: list[str] = []
     deadline = time.monotonic() + GRACE_S
+    # Again and again, since a process may start another one between the look and the signal.
     while (left := _find_marked(mark)) and time.monotonic() < deadline:
         for pid, name in left.items():
             with suppress(ProcessLookupError, PermissionError):
+                # No SIGTERM: the process has left the group of the case that started it, and may
+                # ignore that.
                 os.kill(pid, signal.SIGKILL)
                 names.append(name)
         time.sleep(GROUP_POLL_S)

@@ -93,6 +93,8 @@ def read_elf(path: Path) -> ElfFacts:
     try:
         with open_regular(path) as file, _only_value_errors():
             _refuse_other_formats(path, file.read(HEAD_BYTES))
+            # Mapped instead of read, so that a large library costs only the pages that are looked
+            # at.
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
                 return _Elf(mapped).facts(path)
     except OSError as error:
@@ -125,6 +127,7 @@ def parse_checksum(data: bytes) -> Checksum | None:
 def _only_value_errors() -> Iterator[None]:
     try:
         yield
+    # What pyelftools raises for malformed headers, besides its own error.
     except (ELFError, TypeError, KeyError, OverflowError) as error:
         raise ValueError(str(error)) from error
 
@@ -135,10 +138,13 @@ def _refuse_other_formats(path: Path, head: bytes) -> None:
         return
     if not head:
         defect = Defect.EMPTY
+    # A clone without git lfs has pointers in place of libraries.
     elif head.startswith(b"version https://git-lfs"):
         defect = Defect.LFS_POINTER
     elif b"<!doctype html" in text or b"<html" in text:  # after a comment, for example
         defect = Defect.HTML
+    # macOS writes these next to each file on a disk that cannot store its attributes; an archive
+    # made there contains them.
     elif head.startswith(APPLE_DOUBLE) and path.name.startswith("._"):
         defect = Defect.APPLE_DOUBLE
     else:
@@ -160,9 +166,12 @@ class _Elf:
         self.stream: Any = io.BytesIO(mapped) if isinstance(mapped, bytes) else mapped
         self.size_bytes = len(mapped)
         self.links = 0
+        # The size of an ELF64 header. No library is shorter.
         if self.size_bytes < 64:
             raise HeadersTruncatedError("an ELF header is 52 or 64 bytes long")
         self.bits, self.little_endian = _identify(self.map[:6])
+        # Some names, such as those of p_type, depend on the machine, which is in the header: so it
+        # is read with structures of its own first.
         basic = _make_structs(self.bits, self.little_endian)
         self.head = struct_parse(basic.Elf_Ehdr, self.stream, 0)
         kind = (self.head["e_type"], self.head["e_machine"], self.head["e_ident"]["EI_OSABI"])
@@ -183,6 +192,7 @@ class _Elf:
     def facts(self, path: Path) -> ElfFacts:
         self._require_segments()
         self._require_tables()
+        # A note may be 12 bytes long, so a segment may claim thousands of them.
         notes = list(islice(self._notes(), MAX_ENTRIES))
         sections = list(self._sections())
         flags = self.tags.get("DT_FLAGS", [0])[0]
@@ -253,10 +263,13 @@ class _Elf:
         entries = self.section_headers
         if not 0 < self.head["e_shstrndx"] < len(entries):
             return
+        # Section headers are last in a file, so only zeros remain of them if a download broke after
+        # its space was reserved.
         if all(entry["sh_type"] == "SHT_NULL" for entry in entries):
             raise ValueError("its section header table contains only zeros")
         table = entries[self.head["e_shstrndx"]]["sh_offset"]
         for entry in entries:
+            # .bss has a size, but no bytes in the file.
             if entry["sh_type"] not in ("SHT_NOBITS", "SHT_NULL"):
                 self._require(entry["sh_offset"], entry["sh_size"], "a section")
             name = self._string_at(table + entry["sh_name"], MAX_SECTION_NAME)
@@ -301,6 +314,8 @@ class _Elf:
         if self.bits != 32 or not 0 < self.head["e_shstrndx"] < len(entries):
             return False
         names = entries[self.head["e_shstrndx"]]
+        # Where the Hexagon linker puts them. The sum is the proof: it matches only if this guess is
+        # right.
         place = _round_up(names["sh_offset"] + names["sh_size"], 4)
         if place >= 1 << 32 or not self.little_endian:
             return False
@@ -319,6 +334,8 @@ class _Elf:
                     at = E_SHOFF - start
                     chunk = chunk[:at] + e_shoff + chunk[at + len(e_shoff) :]
                 value = zlib.crc32(chunk, value)
+            # The vendor sums what is in memory, so .bss counts as zeros. The limit MAX_MEMORY_BYTES
+            # bounds them.
             value = zlib.crc32(bytes(head.memsz - head.filesz), value)
         return value
 
@@ -334,6 +351,7 @@ class _Elf:
         dynamic = next((head for head in self.heads if head.type == PT_DYNAMIC), None)
         if dynamic is None or not dynamic.filesz:
             return tags
+        # Zeros read as DT_NULL, the end of the section: the library would seem to need nothing.
         if not any(self.map[dynamic.offset : dynamic.offset + dynamic.filesz]):
             raise ValueError("its dynamic section contains only zeros")
         for index in range(min(dynamic.filesz // step, MAX_ENTRIES)):
@@ -393,6 +411,8 @@ class _Elf:
         """
         for _ in range(count):
             self.links += 1
+            # Counted over all chains of a file, since many entries may point to the same long
+            # chain.
             if self.links > MAX_ENTRIES:
                 raise ValueError("its symbol versions have no end")
             entry = self._parse(kind, position)
@@ -451,6 +471,8 @@ def parse_notes(blob: bytes, order: Literal["little", "big"], align: int) -> Ite
     """Yield the notes in ``blob``, the content of a segment with p_align ``align``. A note that
     extends past the end of ``blob`` ends the iteration.
     """
+    # The gABI says 8 for ELF64, but toolchains align notes to 4 unless p_align is 8
+    # (NT_GNU_PROPERTY).
     step = 8 if align == 8 else 4
     at = 0
     while at + NOTE_HEADER_BYTES <= len(blob):
