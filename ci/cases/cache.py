@@ -120,6 +120,8 @@ def digest_rooms(rooms: tuple[str, ...]) -> str:
     root = Path(__file__).parents[2]
     places = (place for room in rooms for place in (root / "ci" / room).iterdir())
     return digest_sources(
+        # With the room's name: ci/onnx/session.py compiles, but is named like a module that
+        # chooses.
         *(place for place in places if f"{place.parent.name}/{place.name}" not in CHOOSING),
         *(root / place_name for place_name in MEASURING),
     )
@@ -174,6 +176,8 @@ def _read_record(package: str, parent: Path) -> tuple[dict[str, tuple[str, str]]
         text = read_text(records[-1], "replace")
     except OSError:  # it is not a file
         return {}, 0, 0
+    # From the right, because a path may contain commas, such as a shape in the name of a kernel's
+    # file.
     rows = (line.rsplit(",", 2) for line in text.splitlines())
     recorded = {row[0]: (row[1], row[2]) for row in rows if len(row) == 3 and row[1]}
     state = records[-1].stat()
@@ -201,6 +205,7 @@ def hash_files(directory: Path) -> dict[str, str]:
     hashes = {}
     for path in sorted(directory.rglob("*")):
         if not path.is_dir() and path.name != RECORD:
+            # A pipe is not opened: a lookup would wait for its writer without an end.
             hashes[str(path.relative_to(directory))] = hash_file(path) if path.is_file() else ""
     return hashes
 

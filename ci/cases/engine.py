@@ -34,6 +34,7 @@ CPU = "CPU time"
 # The stages of a case. A worker notes in the file STAGE, next to the log, which one it is in.
 STAGES = ("export", "quantize", "reference", "lower", "run", "judge")
 STAGE = "stage"
+# Each run is compared with the mean of the others, see ci.judging.noise.
 MIN_RUNS = 2  # the least number of runs for a noise prediction
 QUANTIZING = {"QuantizeLinear", "DequantizeLinear"}  # of ONNX
 LOW, HIGH = "{}_{}.low.raw", "{}_{}.high.raw"

@@ -57,6 +57,7 @@ def run_forked(function: Callable[[], R], doing: str = "") -> R:
     step = mmap.mmap(-1, STEP_BYTES)
     reading, writing = os.pipe()
     answers = os.fdopen(writing, "wb")
+    # Otherwise the fork would write what is still buffered here a second time.
     flush_stdio()
     worker = os.getpid()
     pid = os.fork()
@@ -75,6 +76,8 @@ def run_forked(function: Callable[[], R], doing: str = "") -> R:
             gc.disable()
             code = _answer(function, answers)
         finally:
+            # Seen with a model that closes its streams: the fork went on as a second process of its
+            # worker, and spoiled all later cases.
             os._exit(code)  # the fork must not return into the parent's code
     answers.close()
     with os.fdopen(reading, "rb") as stream:

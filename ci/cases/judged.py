@@ -274,6 +274,8 @@ class CaseJudge:
         """
         self.evidence.artifact = artifact
         with self.notes.of("the version of QNN that compiled the program"):
+            # Known faults belong to the build of QNN that compiled the program, so the program is
+            # asked.
             binary = directory / artifact.compiled.binary  # missing if QNN took no operator
             build = find_qnn_build(binary) if binary.is_file() else None
             self.evidence.compiler = build.text if build else ""
@@ -329,6 +331,8 @@ class CaseJudge:
             warnings += [*suggest_tighter(compiled.footprint, self.budget)]
         self.evidence.warnings = (*warnings, *nearly, *nearly_late)
         inconclusive = verdict.inconclusive
+        # Where rounding hides wrong outputs, the metric alone decides. A control that the gate
+        # accepts would otherwise fail the session, so only the rejected ones stay in the report.
         if inconclusive and self.evidence.metric and not task:
             self.evidence.controls = tuple(
                 control for control in verdict.controls if control.rejected
@@ -353,6 +357,8 @@ class CaseJudge:
             self.evidence.warnings += self.warn_of_clipping(compiled.clipped)
             self.evidence.warnings += (*self.warn_of_faults(), *find_floats(compiled, self.spec))
             return self.end(Status.PASSED, remark=run.notes.remark)
+        # Outputs that explain themselves, such as those of another sample, are not lowered again:
+        # no layer is guilty. Nor may it be what an earlier program left in the process.
         is_traceable = not verdict.is_placed and not run.used
         for finding in findings[:1]:
             findings[0] = self.explain(finding, verdict, compiled, is_traceable=is_traceable)
@@ -599,6 +605,8 @@ class CaseJudge:
         if not self.limits.full_delegation or not left:
             return []
         scheme, soc = self.spec.scheme.base.value, self.spec.soc
+        # QNN writes indices, as of topk and sort, as int32, and nodes on the CPU read them as
+        # int64.
         if compiled.delegation.garbled:  # to let the CPU compute these nodes is no remedy
             return [find_fallbacks(left).explained(CAST)]
         advice_of_nodes = (find_advice(fallback, scheme, soc, self.policy) for fallback in left)
@@ -758,6 +766,7 @@ class CaseJudge:
         return (find_factory(reference),) if reference and not self.spec.is_file else ()
 
 
+# A remedy always changes a little: roberta in u8 has 7.0 dB with its mask, and 7.1 with one of -30.
 CURED_DB = 1.0  # which the remedy of a fault gains if the fault is the cause
 COSTLY_DB = 10.0  # what a known fault may cost a passed case without a warning
 MOST_FLOAT = 0.5  # the share of a quantized program's operators that may be float
@@ -937,6 +946,7 @@ MOST_PLACES = 3  # of a known fault, besides the first
 
 def join_faults(faults: Sequence[KnownFault]) -> Iterator[Advice]:
     """Yield the advice for each known fault once, with all of its places."""
+    # A line in a loop, or a layer that is shared, has the fault at each of its calls.
     groups: dict[str, list[KnownFault]] = {}
     for fault in faults:
         groups.setdefault(fault.fault, []).append(fault)

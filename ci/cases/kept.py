@@ -104,6 +104,7 @@ def judge_case(case: Case, judging: CaseJudge, folder: Path, pulled: Path | None
     stays failed. With ``pulled``, a device's outputs are judged. If the run did not keep its
     outputs (or the program, with ``pulled``), judge_unrun judges the row."""
     judging.evidence.cached = case.cached
+    # Measuring the metric would run the user's code, and kept outputs are judged from bytes alone.
     metric, judging.metric = judging.metric, None
     if not (folder / ("artifact" if pulled else OUTPUTS)).is_dir():
         return CaseResult(judge_unrun(case, judging))

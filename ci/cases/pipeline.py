@@ -129,6 +129,7 @@ class CaseRun(CaseJudge):
 
     def _compile_and_run(self) -> CaseResult:
         ended = self.compile(self.spec, self.directory / "lower.log")
+        # The job got no CPU time. That says nothing about the model, so it is not judged.
         if ended.starved:
             raise RunError(f"lowering: {ended.failure}", lacks=CPU)
         compile_result = as_compiled(ended)
@@ -151,6 +152,8 @@ class CaseRun(CaseJudge):
             subject = "the time on a device"
             with needed(subject) if self.limits_time else self.notes.of(subject):
                 self.evidence.estimate = self.estimate()
+        # A copy: the directory of the artifact has the references, which a dishonest runner could
+        # return.
         program = self.copy_program(self.spec, directory, compiled, self.directory)
         if self.setup.device:
             result = self.end_unrun(program)
@@ -231,6 +234,8 @@ class CaseRun(CaseJudge):
             self.run_emulator(self.setup.emulator, program, sets, run)
         self.stage = "judge"
         result = self.judge_run(program, references, run)
+        # A pass needs no second run: freed memory is overwritten, so no program can see another's
+        # outputs.
         if result.case.status is Status.PASSED or not run.used:
             return result
         self.evidence = before

@@ -98,6 +98,7 @@ def serve(connection: Connection, parent: int) -> None:
     from the pipe is a tuple (job, log). The answer is the job's result or a QnnCiError, pickled,
     after its size."""
     end_with_parent(parent)
+    # Worker.end kills this group, and with it what a job left running.
     os.setpgid(0, 0)
     # Processes that a model's code leaves behind become this worker's children, see end_left.
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
@@ -204,6 +205,8 @@ class Worker:
         """Run ``job`` and return its result and "". The result is a QnnCiError if the job raised an
         exception. Return None and the reason if there is no complete answer, or if the process
         exceeds a limit or dies. After that, the worker cannot be used again."""
+        # The answer is read in parts, with the watch in between: a model's code can write to this
+        # pipe, too, and then the announced size is wrong, or the answer never ends.
         data = bytearray()
         try:
             self.connection.send((job, str(log)))
@@ -341,8 +344,12 @@ class Pool:
         with process_set(dict(os.environ), directory):
             resource_tracker.ensure_running()  # outlives the pool, so STARTER is not set
         self.start_server()
+        # multiprocessing has one fork server per process. Workers of one that something else has
+        # started would get its variables, not these.
         if find_fork_server() == before:
             raise RuntimeError("another fork server of this process is still running")
+        # By thread, because a worker has already loaded the model whose cases the thread takes in a
+        # row.
         self.idle: dict[tuple[object, int], Worker] = {}  # by kind and thread
         self.aborted, self.has_started = threading.Event(), False
         self.starting, self.again = threading.Lock(), threading.Lock()
@@ -400,6 +407,8 @@ class Pool:
         try:
             yield lease
         finally:
+            # Only a worker that answered is used again. After a failure, its process may still be
+            # writing.
             if worker and lease.reusable and not fresh and worker.size_bytes() < MAX_WORKER_BYTES:
                 self.idle[kind, threading.get_ident()] = worker
             elif worker and lease.reusable:
@@ -463,6 +472,7 @@ def read_tail(log: Path) -> str:
     traceback. The result is empty if the log cannot be read."""
     with suppress(OSError):
         with open_regular(log) as stream:
+            # A log is never read as a whole: a line without an end took gigabytes of memory.
             stream.seek(max(log.stat().st_size - MAX_TAIL_BYTES, 0))
             text = stream.read(MAX_TAIL_BYTES).decode("utf-8", "replace")
         text = NO_FRAMES.sub("", OWN_FRAME.sub("", text))

@@ -155,6 +155,7 @@ class ExternalProgram:
         leaves processes running, they are killed, and RunError is raised too.
         """
         inputs, outputs = (self.program.path.with_name(INPUTS), self.program.directory / OUTPUTS)
+        # What an earlier run wrote must not pass for this run's outputs.
         for directory in (inputs, outputs):
             shutil.rmtree(directory, ignore_errors=True)
         outputs.mkdir()
@@ -172,6 +173,7 @@ class ExternalProgram:
         }
         if self.program.spec.source.run.flags:
             flags["performance_output_path"] = self.speed
+        # Processes inherit the mark, even if they leave the runner's process group or session.
         mark, most = secrets.token_hex(), self.program.max_bytes
         memory = (most, 0) if most else share_memory()
         try:
@@ -211,6 +213,7 @@ def find_program(word: str, environment: Mapping[str, str]) -> ProgramRunner:
     """Return the runner for a user's command. Raises UsageError if the command is not a program
     that can be started."""
     try:
+        # A path is not split: it may contain spaces.
         is_path = bool(word) and user_path(word).is_file()
         words = [word] if is_path else shlex.split(word)
         why = "it is not a program that can be started"

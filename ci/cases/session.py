@@ -363,6 +363,8 @@ class CaseQueue:
         self.lock = threading.Lock()
         self.waiting: dict[str, list[CaseRun]] = {}  # of each model; the longest case is the last
         self.taken_by: dict[int, str] = {}  # the model that a thread works on
+        # Sorted, so that the longest case of a model is the last in its list, and pop() takes it
+        # first.
         for case_run in sorted(runs, key=expect_case_s):
             self.waiting.setdefault(case_run.spec.reference, []).append(case_run)
 
@@ -407,6 +409,7 @@ def run_cases(
     def show_name(spec: CaseSpec) -> str:
         return f"{names[spec.model]} {spec.scheme} {spec.soc}"
 
+    # Noted one by one, so that an interrupted run leaves the report of the cases that it judged.
     with progress.bar("cases", len(runs), "") as bar:
 
         def show(ended: tuple[CaseSpec, CaseResult]) -> None:

@@ -242,6 +242,7 @@ def find_models(word: str, known_models: Mapping[str, ModelEntry]) -> dict[str, 
     is_file = word.endswith(ONNX.suffix)
     if word.endswith(".py"):
         raise UsageError(f"{word} has no function name", fix=f"write {word}:{FACTORY}")
+    # A mistake of newcomers: without this, the path would be taken for the name of a model.
     if word.endswith(STORED) and user_path(word).is_file():
         raise UsageError(
             f"{word} is a file with a model, which this command does not read",
