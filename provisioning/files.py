@@ -38,6 +38,7 @@ def leads_out(path: str) -> bool:
     """Return whether a path from a manifest or record could point outside its tree: it is absolute,
     has a part ``..``, or contains a NUL character.
     """
+    # A quick test first, since a lock of an SDK has thousands of paths.
     is_odd = ".." in path or path[:1] == "/" or "\0" in path
     return is_odd and (path[:1] == "/" or "\0" in path or ".." in path.split("/"))
 
@@ -56,6 +57,8 @@ def write_whole(path: Path, data: bytes | str) -> None:
         raise OSError(errno.EINVAL, "it is a pipe or a device", str(path))
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    # In the same directory, since a rename works only within a file system. The process ID shows
+    # whether its writer still runs.
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         _clear_writes(path)
@@ -133,6 +136,7 @@ def hash_stream(file: Any, digest: Any) -> str:
     """Add the rest of ``file``, a stream with ``readinto``, to ``digest``, and return the digest in
     hexadecimal. Raises OSError.
     """
+    # One buffer for all reads: a new bytes object for each would be allocated and freed again.
     buffer = bytearray(READ_BYTES)
     view = memoryview(buffer)
     while count := file.readinto(buffer):
@@ -202,9 +206,12 @@ def publish_directory(staging: Path, target: Path) -> None:
         return
     library = ctypes.CDLL(None, use_errno=True)
     names = (AT_FDCWD, os.fsencode(staging), AT_FDCWD, os.fsencode(target))
+    # Python has no function for it. With an exchange, the target exists at every moment. glibc has
+    # it since 2.28.
     if hasattr(library, "renameat2") and library.renameat2(*names, RENAME_EXCHANGE) == 0:
         return
     number = ctypes.get_errno()
+    # Some file systems, and old kernels, cannot exchange.
     if number not in {0, errno.EINVAL, errno.ENOSYS}:
         raise OSError(number, os.strerror(number), str(target))
     if aside.exists():
@@ -234,6 +241,7 @@ def remove_tree(path: Path) -> None:
             if inner.is_symlink() or not inner.is_dir():
                 inner.unlink()
                 continue
+            # A directory without write permission cannot be emptied.
             inner.chmod(0o755)
             # Directories are moved to the top, so that paths stay short at any depth, without
             # recursion.
@@ -291,6 +299,7 @@ def confirm_write(error: StoreError) -> StoreError:
     directory = next((path for path in (place, *place.parents) if path.is_dir()), Path())
     try:
         with tempfile.TemporaryFile(dir=directory) as file:
+            # A whole MiB, since a few bytes may fit into the last block of a full disk.
             file.write(bytes(READ_BYTES))
     except OSError:
         raise error from None

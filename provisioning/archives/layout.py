@@ -26,10 +26,12 @@ from provisioning.store.tree import (
     find_parents,
 )
 
+# As in Linux, which follows at most 40 links (path_resolution(7)).
 MAX_LINK_HOPS = 40
 MAX_DEPTH = 100
 MAX_LINK_BYTES = 4095  # the longest target that Linux allows
 MAX_RATIO = 1100  # the highest ratio that deflate can reach is 1032:1
+# So that a short member of zeros, which compresses well, is no bomb.
 MIN_BOMB_BYTES = 1 << 20
 # More than any SDK or compiler has. Beyond this, even the list of members takes too much memory and
 # time.
@@ -188,9 +190,12 @@ def check_members(archive: str, members: Sequence[Member], limits: Limits) -> No
     for member in members:
         census.add(member)
         path = member.name.rstrip("/")
+        # A directory may be listed twice; two files with one name would depend on the order of
+        # extraction.
         if path in kinds and not (member.kind == "dir" and kinds[path] == "dir"):
             raise unsafe(archive, f"two members are named {path!r}")
         kinds[path] = member.kind
+        # On a file system that ignores case, one of the two would replace the other.
         clash = folded.setdefault(path.casefold(), path)
         if clash != path and not limits.case_collisions:
             raise unsafe(archive, f"{clash!r} and {path!r} differ only in case", key=CASE)
@@ -263,6 +268,7 @@ def check_name(archive: str, member: Member) -> None:
     parts = name.rstrip("/").split("/")
     problems = {
         "has no name": not name.strip("/"),
+        # C:/ is absolute on Windows.
         "is an absolute path": name.startswith("/") or bool(re.match(r"[A-Za-z]:", name)),
         "is outside the tree": ".." in parts,
         "has a control character or a backslash in its name": bool(_ODD.search(name)),
@@ -274,6 +280,7 @@ def check_name(archive: str, member: Member) -> None:
     for problem, is_so in problems.items():
         if is_so:
             raise unsafe(archive, problem, member=name[:200])
+    # Linux allows names of 255 bytes and paths of 4095; the rest is for the path of the store.
     if any(len(part.encode()) > 255 for part in parts) or len(name.encode()) > 2000:
         raise unsafe(archive, "has a name that is too long", member=name[:200])
     if len(member.link.encode()) > MAX_LINK_BYTES:
@@ -332,6 +339,7 @@ class LinkResolver:
             return None, 1
         end, hops = self._walk(f"{posixpath.dirname(link)}/{target}", max_hops - 1)
         if end is not None:
+            # Otherwise, links that point to each other twice would be followed exponentially often.
             self.known[link] = end, hops + 1
         return end, hops + 1
 
@@ -344,7 +352,9 @@ def write_file(
     fewer than ``size`` bytes.
     """
     count, digest = 0, hashlib.sha256()
+    # O_EXCL: a member must not write through a file or a link that an earlier one created.
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    # Private until it is complete. seal_file gives it the published mode.
     fd = os.open(root / path, flags, 0o600)
     try:
         if size > RESERVED_BYTES:  # fails early if the disk is full; keeps blocks contiguous
@@ -416,6 +426,7 @@ def make_links(
         path = dangling[0]
         raise unsafe(archive, f"link {path!r} points to {links[path]!r}, which is not in the tree")
     make_parents(root, links)
+    # Last, so that no file can be written through a link.
     for path, target in links.items():
         (root / path).symlink_to(target)
     return [TreeEntry(path, link=target) for path, target in sorted(links.items())]

@@ -48,13 +48,16 @@ def find_headers(url: str) -> dict[str, str]:
     """
     parts = urlsplit(url)
     host = parts.hostname or ""
+    # A secret that is sent over http can be read on the way.
     if parts.scheme != "https" and host not in LOOPBACK:
         return {}
     place = parts.netloc.rpartition("@")[2]
     tokens = parse_tokens(os.environ.get(TOKENS_VARIABLE, ""))
+    # An entry with the port, HOST:PORT, comes before one for the whole host.
     if token := tokens.get(place, tokens.get(host, "")):
         return {"Authorization": f"Bearer {token}"}
     helper = os.environ.get(HELPER_VARIABLE, "")
+    # Neither login nor query: the helper is another program, which may log its input.
     return _ask_helper(helper, f"{parts.scheme}://{place}{parts.path}") if helper else {}
 
 
@@ -94,6 +97,7 @@ def _read_helper(helper: str, uri: str) -> dict[str, str]:
         nonlocal characters_left
         characters_left -= len(line) + 1
         if characters_left < 0:
+            # A helper that prints without end must not fill the memory.
             raise ToolError(f"it printed more than {MAX_CHARACTERS} characters")
 
     ended = run_process(
@@ -191,6 +195,7 @@ class Client:
     def _follow(self, url: str, headers: Mapping[str, str]) -> Any:
         """Return the final response after all redirects; the bodies of redirects are not read."""
         with self._within(self.policy.connect_timeout_s + self.policy.read_timeout_s):
+            # Not left to requests, since each target is checked, and gets only its own credentials.
             for _ in range(MAX_REDIRECTS + 1):
                 response = self._ask(url, headers)
                 if response.status_code not in REDIRECTS or "Location" not in response.headers:
@@ -203,6 +208,7 @@ class Client:
         timeout = (self.policy.connect_timeout_s, self.policy.read_timeout_s)
         if _is_ending.is_set():
             raise PermanentError("the transfer was ended")
+        # Before the request, whose error would not name the bundle.
         check_bundle()
         with explain_failures(url):
             sent = {**headers, **find_headers(url)}
@@ -222,6 +228,8 @@ class Client:
             expired.set()
             self.abort()
 
+        # requests' timeout is for each read of the socket: single bytes would keep a response going
+        # for hours.
         timer = threading.Timer(seconds, expire)
         timer.daemon = True
         timer.start()
@@ -238,6 +246,7 @@ class Client:
 
     def _body(self, url: str, response: Any) -> Iterator[bytes]:
         encoding = response.headers.get("Content-Encoding", "identity")
+        # Sizes, ranges and hashes would be those of the compressed body.
         if encoding != "identity":
             raise PermanentError(f"the server sends the body compressed ({encoding})")
         window_s = self.policy.read_timeout_s
@@ -248,6 +257,8 @@ class Client:
             with self._within(2 * window_s):
                 while waited_s < window_s:
                     with explain_failures(url):
+                        # read1 returns what has arrived. read would wait for READ_BYTES, and a slow
+                        # transfer would seem to stall.
                         data = response.raw.read1(READ_BYTES)
                     if not data:
                         return

@@ -32,6 +32,7 @@ from provisioning.fetch.transfer import (
 )
 from provisioning.files import READ_BYTES, SPARE_BYTES, free_bytes
 
+# A body of up to this size may be an error page.
 PAGE_BYTES = 64 << 10
 PATIENCE_S = 2.0
 FILE_MODE = 0o644  # regardless of the umask: a store may be shared
@@ -137,6 +138,8 @@ def _fetch_from(url: str, target: Path, pin: Pin, options: _FetchOptions) -> str
                 part.restart()
                 sha256 = _fill(url, part, pin, bar, options)
         except PermanentError as error:
+            # Wrong bytes must not be resumed, and a partial file must not fill the disk for the
+            # next URL.
             if not part.size or isinstance(error, MismatchError | NoRoomError):
                 part.discard()
             raise
@@ -144,6 +147,7 @@ def _fetch_from(url: str, target: Path, pin: Pin, options: _FetchOptions) -> str
             if error.errno in {errno.ENOSPC, errno.EDQUOT}:
                 part.discard()
             raise
+    # Before it gets its name, so that another process never sees it with other permissions.
     part.path.chmod(FILE_MODE)
     part.path.replace(target)
     for leftover in target.parent.glob(f".{glob.escape(target.name)}.*.*"):
@@ -157,6 +161,7 @@ def _fill(url: str, part: PartFile, pin: Pin, bar: Bar, options: _FetchOptions) 
         scheme = urlsplit(url).scheme
     except ValueError as error:
         raise PermanentError("it is not a URL") from error
+    # requests has no adapter for files.
     if scheme in {"file", ""}:
         _read_local(url, part, pin, bar)
         try:
@@ -226,6 +231,8 @@ def _judge(part: PartFile, options: _FetchOptions, *, is_sized: bool) -> None:
         is_small, start = part.size <= PAGE_BYTES, part.start_of() if part.size else ""
         part.restart()
         why = f"the content is wrong: {error.why}; it starts with {start!r}"
+        # Servers send error pages with status 200, which a retry may avoid. A large file with a
+        # stated size would only be downloaded again in vain.
         raise (TransientError if is_small or not is_sized else PermanentError)(why) from error
 
 
@@ -237,12 +244,14 @@ def _attempt(client: Client, url: str, part: PartFile, pin: Pin, bar: Bar) -> bo
     """
     if pin.size_bytes and part.size == pin.size_bytes:
         return True
+    # The pin was changed since, or the server's file was another one.
     if part.size > pin.size_bytes > 0:
         part.restart()
     headers = {}
     if part.size and part.validator:  # without a validator, the rest could be of another file
         headers = {"Range": f"bytes={part.size}-", "If-Range": part.validator}
     with client.get(url, headers) as (head, body):
+        # The file was complete already: no byte is left to send.
         if head.status == 416 and head.total == part.size > 0:
             return True
         position = 0 if head.status == 200 else part.size
@@ -259,6 +268,7 @@ def _attempt(client: Client, url: str, part: PartFile, pin: Pin, bar: Bar) -> bo
         for data in body:
             part.append(data)
             bar.advance(len(data))
+            # The free space is only asked for again when the last answer is used up.
             if part.size > size_limit:
                 size_limit = _check_size(head, part, pin)
         check_whole(head, position, part, pin)
@@ -304,8 +314,11 @@ def _check_start(head: Head, pin: Pin) -> None:
     """Check that a response is the whole file. Raises PermanentError for a part, which was not
     requested, and MismatchError for a wrong size.
     """
+    # A range from byte 0 on is accepted; its length is checked at the end.
     if head.status == 206 and head.range_start > 0:
         raise PermanentError("the server sends a part, but the whole file was requested")
+    # A short body may be an error page, which is shown in the message and retried: so it is read
+    # first.
     if pin.size_bytes and PAGE_BYTES < head.length != pin.size_bytes:
         raise MismatchError(
             f"the server's file is {head.length} bytes long, not the pinned {pin.size_bytes}"
@@ -366,6 +379,7 @@ def mirror_urls(filename: str, sha256: str = "") -> list[str]:
     try:
         if "://" not in base:
             base = caller_path(Path(base).expanduser()).as_uri()
+            # as_uri quotes the braces of a template.
             base = base.replace("%7B", "{").replace("%7D", "}")
         if SHA256 in base and not sha256:
             return []

@@ -26,7 +26,9 @@ from provisioning.fetch.transfer import (
 Span = tuple[int, int]  # first byte, one past the last
 MERGE_GAP_BYTES = 4096
 MOST_GAP_BYTES = 4 << 20
+# So few requests are not worth a comparison with the whole file.
 FEW_SPANS = 8
+# An assumption: the speed is not known before the first large span.
 USUAL_BYTES_S = 8 << 20
 OPEN_ATTEMPTS = 2
 
@@ -61,6 +63,7 @@ def plan_spans(
     gap_bytes = min(max(round_trip_s * bytes_s, MERGE_GAP_BYTES), MOST_GAP_BYTES)
     merged = merge_spans(spans, int(gap_bytes))
     cost_s = len(merged) * round_trip_s + sum(end - start for start, end in merged) / bytes_s
+    # The whole file is preferred if it costs about the same, since it can be resumed.
     return merged if cost_s < 0.9 * size_bytes / bytes_s else [(0, size_bytes)]
 
 

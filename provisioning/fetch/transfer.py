@@ -26,6 +26,7 @@ from provisioning.errors import UnfitError
 
 T = TypeVar("T")
 RETRIED_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
+# Without a minimum, a server that sends one byte per connection would be retried without end.
 PROGRESS_BYTES = 64 << 10
 
 
@@ -88,6 +89,7 @@ class TransferPolicy:
         """Return the seconds to wait before a retry: an exponential delay with jitter, or the delay
         that the server asked for if that is longer, but at most ``longest_wait_s``.
         """
+        # Jitter, so that the jobs of a CI run do not come back to a busy server at the same moment.
         backoff = self.backoff_s * 2.0 ** (failures - 1) * random.uniform(0.5, 1.5)  # noqa: S311
         return min(max(backoff, asked_s), self.longest_wait_s)
 
@@ -130,11 +132,13 @@ def parse_head(status: int, headers: Mapping[str, str]) -> Head:
     """Return the relevant parts of a response's head. Malformed numbers are treated as missing."""
     start, total = -1, -1
     unit, _, range_and_size = headers.get("Content-Range", "").partition(" ")
+    # Ranges in other units say nothing about bytes.
     if unit == "bytes":
         span, _, size = range_and_size.partition("/")
         start = _digits(span.partition("-")[0])
         total = _digits(size)
     etag = headers.get("ETag", "")
+    # A weak ETag may stay the same if bytes change, so If-Range must not use it (RFC 9110, 13.1.5).
     is_strong = etag and not etag.startswith("W/")
     return Head(
         status,
@@ -147,6 +151,7 @@ def parse_head(status: int, headers: Mapping[str, str]) -> Head:
 
 
 def _digits(text: str) -> int:
+    # int() also accepts signs, blanks, underscores and digits of other scripts.
     return int(text) if re.fullmatch(r"[0-9]{1,18}", text) else -1
 
 
@@ -262,6 +267,8 @@ def explain_failures(url: str) -> Iterator[None]:
     try:
         yield
     except (requests.exceptions.InvalidURL, requests.exceptions.InvalidSchema) as error:
+        # requests reports a proxy with the scheme socks5, if PySocks is missing, as an invalid
+        # schema.
         if isinstance(error, requests.exceptions.InvalidProxyURL) or "SOCKS" in str(error):
             why = "HTTP_PROXY, HTTPS_PROXY or ALL_PROXY is not the URL of an HTTP proxy"
             raise PermanentError(why) from error
@@ -272,6 +279,7 @@ def explain_failures(url: str) -> Iterator[None]:
         raise PermanentError("a request header has characters that HTTP does not allow") from error
     except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
         raise _classify(error) from error
+    # Some malformed responses pass urllib3 as errors of the standard library.
     except (ValueError, http.client.HTTPException) as error:
         raise TransientError(f"the response is not HTTP ({type(error).__name__})") from error
 
@@ -287,6 +295,7 @@ def _classify(error: BaseException) -> TransientError | PermanentError:
                 f"its certificate is not trusted: {cause.verify_message} "
                 "(REQUESTS_CA_BUNDLE can point to other authorities)"
             )
+        # SSLErrors as well, but about the connection and not about the protocol.
         if isinstance(cause, ssl.SSLEOFError | ssl.SSLZeroReturnError):
             return TransientError("the server closed the connection during the TLS handshake")
     if any(isinstance(cause, ssl.SSLError) for cause in chain):
@@ -317,6 +326,7 @@ def _classify_proxy(chain: list[BaseException]) -> TransientError | PermanentErr
             return PermanentError(
                 "the proxy needs credentials (HTTP 407); set HTTPS_PROXY=http://USER:PASSWORD@HOST"
             )
+        # 4xx is the proxy's decision about the host; 5xx may be the network behind it.
         if status < 500:
             return PermanentError(f"the proxy refuses this host (HTTP {status})")
         return TransientError(f"the proxy failed (HTTP {status})")

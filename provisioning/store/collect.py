@@ -19,6 +19,7 @@ from provisioning.store.store import Store, find_published
 
 PART_NAME = re.compile(r"\..+\.([0-9a-f]{8}\.(part|json)|parts|[0-9]+)")
 STAGING_NAME = re.compile(r"\..+\.staging-.+")  # see scratch_directory and publish_directory
+# A younger one may belong to a process that still runs.
 LEFTOVER_AGE_S = 24 * 3600
 PROC = Path("/proc")
 BUILDS, ORIGIN, FETCHED = "builds", "origin.txt", "packages"
@@ -81,6 +82,7 @@ def _spare_used(
     ``noted_users`` are the IDs of running shells that the store has a record of (see find_user).
     """
     garbage_paths = [path for path, (is_garbage, _) in judged.items() if is_garbage]
+    # The notes also find a shell that has only exported the path, and runs nothing from it now.
     users = {**find_users(garbage_paths), **noted_users}
     garbage: list[Garbage] = []
     kept_paths: list[Kept] = []
@@ -136,6 +138,7 @@ def made_by_us(path: Path) -> str | None:
     if published is None:
         return None
     _, tree = published
+    # A directory of the user's may contain a copy of a tree, so its name has to agree, too.
     prefix = re.escape(f"{tree.artifact}-{tree.version}-")
     return tree.artifact if re.fullmatch(prefix + "[0-9a-f]{12}", path.name) else None
 

@@ -31,6 +31,7 @@ class HeldLock:
             with suppress(PermissionError):  # another user's file: only they can change its mode
                 os.fchmod(fd, self.mode)
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # After the lock is held: the name in it must not be another holder's.
             os.ftruncate(fd, 0)
             os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
             self.fd, fd = fd, -1

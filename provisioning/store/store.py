@@ -244,6 +244,7 @@ class Store:
         """
         self.home.mkdir(parents=True, exist_ok=True)
         mode = stat.S_IMODE(self.home.stat().st_mode)
+        # mkdir's mode is subject to the umask, which would close a shared store to its other users.
         for path in (self.trees, self.downloads, self.locks, self.pins):
             with suppress(FileExistsError):
                 path.mkdir()
@@ -261,6 +262,8 @@ class Store:
         """
         with explain_errors(self.home):
             self._make_directories()
+            # Private until it is published: nobody may change a file between its check and the
+            # rename.
             with scratch_directory(self.trees, key.artifact, 0o700) as path:
                 (path / key.artifact).mkdir()
                 yield path
@@ -271,6 +274,7 @@ class Store:
         """
         with explain_errors(self.home):
             self._make_directories()
+            # A write to a pipe would wait for its reader.
             if path.is_symlink() or is_stream(path):
                 path.unlink()
             write_whole(path, data)
@@ -319,6 +323,7 @@ class Store:
         with explain_errors(self.home):
             (staged / TREE_FILE).write_bytes(record)
             (staged / TREE_FILE).chmod(0o644)
+            # Until now, its directories have the umask's permissions.
             for directory, _, _ in os.walk(staged):
                 Path(directory).chmod(DIRECTORY_MODE)
             target = self.trees / key.directory
@@ -364,6 +369,7 @@ def link_or_copy(source: Path, target: Path) -> None:
     to another user or cannot be linked.
     """
     try:
+        # The owner of a hard-linked file could change it later.
         if source.lstat().st_uid != os.geteuid():
             raise PermissionError
         os.link(source, target, follow_symlinks=False)

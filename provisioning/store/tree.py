@@ -164,6 +164,7 @@ def remove_others(root: Path, paths: Iterable[str]) -> None:
     """
     kept_paths = set(paths)
     kept_paths |= find_parents(kept_paths)
+    # In reverse order, a directory comes after everything in it.
     for path in sorted(scan_tree(root).keys() - kept_paths, reverse=True):
         (root / path).rmdir() if path.endswith("/") else (root / path).unlink()
 
@@ -245,6 +246,8 @@ def _find_change(
         return ("is not a regular file",)
     if is_file and state.st_size != entry.size:
         return "wrong size", f"{state.st_size}, not {entry.size} bytes"
+    # Who writes to a file changes its time, unless it is set back on purpose; only hashes notice
+    # that.
     if is_file and quick and state.st_mtime != FILE_TIME_S:
         return ("was touched",)
     if (mode := stat.S_IMODE(state.st_mode)) != entry.mode >= 0:
