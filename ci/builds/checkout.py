@@ -31,6 +31,7 @@ QNN_SOURCES = "backends/qualcomm"
 QNN_NAME = re.compile(
     r"\b(?:QNN_(?:HTP|GPU|LPAI|IR|SAVER|SYSTEM)_[A-Z][A-Z0-9_]*|Qnn[A-Za-z]*_[A-Za-z0-9_]+_t)\b"
 )
+# Comments and strings also contain QNN's names.
 NO_CODE = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"", re.DOTALL)
 DIRECTIVE = re.compile(r"\s*#\s*(\w+)")
 NOT_HEXAGON = re.compile(r"\s*#\s*ifndef\s+__hexagon__\b")
@@ -48,6 +49,8 @@ def prepare_checkout(target: Target, request: BuildRequest, progress: Progress) 
     """
     soc = describe_soc(request) if target.per_soc else {}
     if request.source:
+        # This variable adopts an installation, so that --source and the variable have the same
+        # effect.
         os.environ["EXECUTORCH_ROOT"] = str(request.source)
     environment = locate_profile(target.profile, progress)
     if target.per_soc and request.dsp_type == LPAI:
@@ -57,7 +60,9 @@ def prepare_checkout(target: Target, request: BuildRequest, progress: Progress) 
     for extra in sorted(request.extras):
         components += target.needs.extras.get(extra, ())
     submodules = wanted_submodules(source, tuple(components))
+    # CMake names only the first group of missing submodules.
     check_submodules(source, submodules)
+    # CMake configures with success without the SDK's headers, and only the compiler fails.
     check_headers(environment.root(QNN_SDK))
     check_names(source, environment.root(QNN_SDK))
     check_programs(target.needs.programs)
@@ -71,6 +76,7 @@ def prepare_checkout(target: Target, request: BuildRequest, progress: Progress) 
         values |= {f"{name}_root": str(item.root), f"{name}_version": item.version}
     exported = {name: variables[name] for name in EXPORTED & variables.keys()}
     kit = Kit(find_tools(), compilers, values, exported)
+    # The adaptor's name contains only the Python, so one for another SDK would replace it.
     variant_parts = (tag, values["qnn_sdk_version"]) if target.per_python else ("",)
     variant = "\0".join([*variant_parts, *soc.values()])
     plan = make_plan(target, request, source, find_place(target.name, source, variant), kit)

@@ -67,6 +67,7 @@ def _deliver_overlay(
     proven = [  # what a proof depends on
         digest_sources(Path(__file__), PROGRAM),
         *(artifact.sha256 for artifact in result.artifacts),
+        # Its time instead of the content of its files: pip sets it when it installs another wheel.
         f"{package} {package.stat().st_mtime_ns}",
         *(f"{name}={value}" for name, value in sorted(job.variables.items())),
     ]
@@ -135,6 +136,8 @@ def install_files(target: Target, place: Place, root: Path) -> tuple[Path, ...]:
                 directory.mkdir(parents=True, exist_ok=True)
                 fresh = directory / f".{source.name}.new"
                 shutil.copy2(source, fresh)
+                # A process that has the old library mapped keeps it; writing into it would crash
+                # that process.
                 fresh.replace(directory / source.name)
             written.append(directory / source.name)
     return tuple(written)
@@ -153,6 +156,7 @@ def make_overlay(target: Target, place: Place, package: Path, parent: Path) -> N
         for row in target.installs:
             for source in sorted(place.root.glob(row.path)):
                 written = fresh / "executorch" / row.to / source.name
+                # It is a link into the installed wheel, which has to stay unchanged.
                 written.unlink(missing_ok=True)
                 shutil.copy2(source, written)
 

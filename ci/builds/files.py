@@ -80,6 +80,7 @@ def digest_snapshot(snapshot: Mapping[str, InputEntry]) -> str:
     """Return a SHA-256 over paths, executable bits and contents, but not times."""
     digest = hashlib.sha256()
     for path, entry in snapshot.items():
+        # Times differ in every clone, and the other bits of the mode depend on the umask.
         digest.update(f"{path}\0{entry.mode & 0o111:o}\0{entry.sha256}\n".encode())
     return digest.hexdigest()
 
@@ -89,6 +90,8 @@ def _walk(
 ) -> Iterator[tuple[str, os.DirEntry[str]]]:
     with os.scandir(directory) as listing:
         entries = list(listing)
+    # A build or a virtual environment in a checkout changes all the time and is no source. The root
+    # itself counts, even if somebody has configured it in place.
     if prefix and any(entry.name in marks for entry in entries):
         return
     for entry in entries:
@@ -221,6 +224,7 @@ def sync_overlay(source: Path, overlay: Path, source_files: Snapshot, copy: Copy
             if _differs(copy.files, source_files, path):
                 target = overlay / path
                 target.parent.mkdir(parents=True, exist_ok=True)
+                # It may be a link, which copy would write through.
                 target.unlink(missing_ok=True)
                 # Its time is now, so it is newer than old objects.
                 shutil.copy(source / path, target, follow_symlinks=False)

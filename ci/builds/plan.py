@@ -63,6 +63,8 @@ def find_place(target: str, source: Path, variant: str) -> Place:
     """Return the place where ``target`` is built from ``source``. Each ``variant`` has a separate
     place.
     """
+    # Per path of the sources, since flatcc writes into the tree that is built, so two builds must
+    # not share one.
     key = hashlib.sha256(f"{source.resolve()}\0{variant}".encode()).hexdigest()[:10]
     return Place(store_home() / "builds" / f"{target}-{key}")
 
@@ -223,10 +225,12 @@ def make_plan(
     }
     base = {
         "CMAKE_MAKE_PROGRAM": str(tools.ninja.path),
+        # Always set: ExecuTorch's default is Debug.
         "CMAKE_BUILD_TYPE": "Release" if request.release else target.build_type,
         "CMAKE_INSTALL_PREFIX": str(place.prefix),
         "CMAKE_EXPORT_COMPILE_COMMANDS": "ON",
         "CMAKE_COLOR_DIAGNOSTICS": "OFF",
+        # Absolute paths in RUNPATH would name this machine's directories.
         "CMAKE_BUILD_RPATH_USE_ORIGIN": "ON",
         "CMAKE_PROJECT_INCLUDE": str(STAND_INS / "every_project.cmake"),
     }
@@ -305,15 +309,18 @@ def _make_environment(kit: Kit, place: Place, values: Mapping[str, str]) -> dict
     launcher = {"CCACHE_DISABLE": "1"}  # ExecuTorch's CMake would find ccache by itself
     if tools.cache:
         launcher = dict.fromkeys(LAUNCHERS, str(tools.cache.path))
+    # Nested projects find these programs by their names.
     parents = dict.fromkeys((str(tools.cmake.path.parent), str(tools.ninja.path.parent)))
     return {
         **user_variables,
         **kit.exported,
         "PATH": os.pathsep.join([*parents, user_variables.get("PATH", os.defpath)]),
+        # The errors of compilers are recognized by their English words.
         "LC_ALL": "C.UTF-8",
         **launcher,
         "CFLAGS": flags,
         "CXXFLAGS": flags,
+        # A constant, so that equal sources result in equal bytes.
         "SOURCE_DATE_EPOCH": os.environ.get("SOURCE_DATE_EPOCH", EPOCH),
         "NINJA_STATUS": "[%f/%t] ",
         "CCACHE_BASEDIR": "",  # otherwise ccache writes relative paths into objects

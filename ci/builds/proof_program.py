@@ -22,9 +22,11 @@ def prove(overlay: Path) -> str:
     ValueError if the adaptor or the lowered program is not the expected one.
     """
     adaptor = Path(str(importlib.import_module(ADAPTOR).__file__)).resolve()
+    # PYTHONPATH may contain another executorch first.
     if overlay.resolve() not in adaptor.parents:
         raise ValueError(f"the adaptor is {adaptor}, which is not below {overlay}")
     program = lower_model()
+    # Without a partition for QNN, lowering succeeds and everything runs on the CPU.
     if DELEGATE not in program:
         raise ValueError("the lowered program contains no QNN delegate")
     load_quantized(overlay)

@@ -35,6 +35,8 @@ def run_stages(plan: BuildPlan, progress: Progress) -> dict[str, float]:
     for stage in plan.stages:
         started = time.monotonic()
         unused &= _configure(plan, stage, progress)
+        # A later stage may use the option, so only one that no CMake file mentions is refused
+        # before the first stage is compiled.
         if unused and (stage is plan.stages[-1] or not unused & _read_words(plan)):
             raise refuse_options(plan, unused)
         (stage.build / CONFIGURED).touch()
@@ -63,9 +65,12 @@ def _configure(plan: BuildPlan, stage: StagePlan, progress: Progress) -> frozens
         (stage.build / "CMakeCache.txt").unlink(missing_ok=True)
         for configuration in stage.build.glob("CMakeFiles/[0-9]*"):
             shutil.rmtree(configuration)
+    # CMake keeps the cache of a configuration that failed, and would take its values for checked
+    # ones.
     configured.unlink(missing_ok=True)
     query = stage.build / API / "query"
     query.mkdir(parents=True, exist_ok=True)
+    # The file API (cmake-file-api(7)) replies to queries that exist before the configuration.
     (query / CODE_MODEL).touch()
     label = f"{name}: configure {stage.name}"
     output = _run_step(plan, label, plan.configure_command(stage), progress)
@@ -174,6 +179,7 @@ def read_cmake_targets(build: Path) -> frozenset[str]:
     """
     reply = build / API / "reply"
     try:
+        # cmake-file-api(7): the index with the largest name is the current one.
         index: Any = read_json(max(reply.glob("index-*.json")), dict[str, Any])
         name = index["reply"][CODE_MODEL]["jsonFile"]
         model: Any = read_json(reply / name, dict[str, Any], CONTENT_BYTES)
@@ -229,6 +235,7 @@ class Output:
         # lines with errors, because the cause can be far below.
         is_error = bool(ERROR.search(line))
         room = EXCERPT_LINES + (LATER_ERRORS if is_error else 0)
+        # ninja's line FAILED: repeats the whole command of the compiler, before the error.
         follows = (self._excerpt or is_error) and not line.startswith("FAILED: ")
         if follows and line.strip() and len(self._excerpt) < room:
             self._excerpt.append(line)

@@ -74,6 +74,7 @@ def identify_compiler(path: Path) -> str:
         raise UnfitError(f"the compiler {path} {ended.describe()}", why=ended.tail)
     status = path.stat()
     first = ended.output.splitlines()[0] if ended.output else ""
+    # A compiler that was rebuilt may print the same version.
     return f"{first} [{status.st_size} bytes, {status.st_mtime_ns}]"
 
 
@@ -114,6 +115,7 @@ def resolve_linux_cross(_roots: Roots, _variables: Variables) -> Compilers:
     options = {
         "CMAKE_SYSTEM_NAME": "Linux",
         "CMAKE_SYSTEM_PROCESSOR": "aarch64",
+        # Programs in the target's sysroot cannot run on this machine.
         "CMAKE_FIND_ROOT_PATH_MODE_PROGRAM": "NEVER",
     }
     if not host and not target:
@@ -247,6 +249,8 @@ def choose_program(name: str, floor: Version) -> Program:
     Raises UnfitError if neither is suitable. The error lists the programs that were found.
     """
     unsuitable: list[str] = []
+    # The extra `build` pins cmake and ninja next to this Python; a distribution's may be too old,
+    # as Debian 12's cmake 3.25 is.
     for place in (Path(sys.executable).parent / name, name):
         if path := shutil.which(place):
             program = probe_program(Path(path))
@@ -279,6 +283,8 @@ def find_cache() -> Program | None:
         return None
     for name in (requested,) if requested else CACHES:
         path = shutil.which(name)
+        # A cache on PATH may be broken. It is optional, so that is no error unless it was
+        # requested.
         if path and (program := probe_program(Path(path))):
             return program
     if requested:

@@ -105,6 +105,7 @@ def read_choice(sdk: str = "", adaptor: str = "") -> QnnChoice:
             if name == SDK_VARIABLE:
                 require_sdk(Path(value), option if word else name)
         if value:
+            # Absolute from here on, since child processes may have another working directory.
             os.environ[name] = value
     return QnnChoice(os.environ.get(SDK_VARIABLE) or WHEEL, os.environ.get(ADAPTOR_VARIABLE, ""))
 
@@ -118,6 +119,7 @@ def require_sdk(directory: Path, name: str) -> None:
     if not missing:
         return
     fix = f"correct {name}, or leave it out"
+    # An SDK's archive has its root at qairt/VERSION/.
     for pattern in ("*", "*/*", "*/*/*"):
         roots = (file.parent for file in directory.glob(f"{pattern}/{missing[0]}"))
         if root := min(roots, default=None):
@@ -136,6 +138,7 @@ def lay_over(environment: Environment, overlay: Path, base: Mapping[str, str]) -
     variables = {
         **environment.variables,
         "PYTHONPATH": os.pathsep.join(path),
+        # First, so that the backend of the wheel is not loaded instead.
         "LD_LIBRARY_PATH": ":".join([*libraries, environment.variables["LD_LIBRARY_PATH"]]),
     }
     return replace(environment, variables=variables)

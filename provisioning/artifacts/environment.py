@@ -69,6 +69,7 @@ class Environment:
         LD_LIBRARY_PATH of ``base`` is dropped; PYTHONPATH is kept.
         """
         stale_roots = filter(None, map(base.get, ROOT_VARIABLES))
+        # With a slash, so that /sdk does not match /sdk-2.
         stale = tuple(f"{root.rstrip('/')}/" for root in stale_roots)
         variables = {name: value for name, value in base.items() if name not in DROPPED_VARIABLES}
         if "PATH" in variables:
@@ -194,6 +195,7 @@ def compose_environment(
     UnfitError if a root cannot be in a search path, ManifestError for an unknown ``{name}``.
     """
     roots = {artifact.name: str(artifact.root) for artifact in artifacts}
+    # The dynamic loader has no way to quote it.
     if split := next((root for root in roots.values() if os.pathsep in root), ""):
         raise UnfitError(
             f"{split} has {os.pathsep!r} in its path",

@@ -200,6 +200,8 @@ def plan_update(
             version = packaged
     with explain_errors(store.home):
         store.downloads.mkdir(parents=True, exist_ok=True)
+        # On the disk of the store, so that a wheel is renamed into it; gc recognizes a leftover by
+        # this prefix.
         with tempfile.TemporaryDirectory(prefix=".update-", dir=store.downloads) as directory:
             job = FillJob(request, Path(directory), store, progress)
             try:
@@ -215,6 +217,7 @@ def plan_update(
         updated = replace(request, release=new, lock=None)
         lock = _learn(updated, store, progress)
         locks += _change_lock(updated, lock, old.version)
+        # A manifest without a hash, such as of a first use, gets none: the lock has it.
         if isinstance(new, FileRelease) and old.pin:
             new = msgspec.structs.replace(new, sha256=lock.sha256, size_bytes=lock.size_bytes)
             after, _ = rewrite_release(before, request, new)

@@ -72,6 +72,8 @@ def provision_pinned(
         with trust_first_use(request, store, progress) as (pinned, staged):
             if staged is None:
                 return _fetch(pinned, store, progress)
+            # A first use unpacks everything, because the lock lists every file; the request may be
+            # for components.
             remove_others(staged / pinned.name, [entry.path for entry in pinned.locked])
             return _publish(pinned, staged, pinned.locked, store, progress)
 
@@ -139,8 +141,10 @@ def check_adopted(request: ArtifactRequest, adopted: Provisioned) -> None:
     Different modes and additional files are accepted. Raises UnfitError, which shows the first file
     that differs.
     """
+    # The lock is of another version, so nothing is known of these files.
     if not adopted.version.startswith(request.release.version):
         return
+    # The user may have unpacked it with other modes.
     locked_entries = [msgspec.structs.replace(entry, mode=-1) for entry in request.locked]
     paths = {entry.path for entry in locked_entries}
     differences = [
@@ -179,6 +183,7 @@ def _publish(
     store: Store,
     progress: Progress,
 ) -> Provisioned:
+    # Before the rename: what does not match the lock never gets its name.
     check_lock(request, entries)
     key = request.key()
     tree = Tree(key.artifact, key.version, request.release.pin, request.components, entries)
@@ -316,6 +321,8 @@ def provision_artifacts(
     if missing:
         show_outline(missing, store, progress)
         for request in missing:
+            # libQnnSystem.so needs libatomic: without it, the other artifacts would be downloaded
+            # in vain.
             if isinstance(request.release, ZigRelease):
                 provision_pinned(request, store, progress)
     several = len({request.name for request in missing}) > 1
@@ -408,6 +415,7 @@ def _require_yes(requests: Sequence[ArtifactRequest], store: Store, progress: Pr
     first_uses = [error for error in problems if isinstance(error, IntegrityError)]
     words = [_name(request) for request in requests]
     words += ["--accept-licence"] if licences else []
+    # In CI, the option has no effect.
     words += ["--trust-first-use"] if first_uses and not is_ci() else []
     fix = f"read the list above, then run `qnn-ci fetch {' '.join(dict.fromkeys(words))}`"
     if first_uses and is_ci():

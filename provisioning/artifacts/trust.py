@@ -97,6 +97,7 @@ def _unpack_whole(
             evidence = (counted, *checked, *prove_skels(request, root))
         except IntegrityError:
             if not release.sha256:
+                # Without a hash, obtain_file would take the wrong file for the right one next time.
                 download.unlink(missing_ok=True)
             raise
         size_bytes = download.stat().st_size
@@ -137,6 +138,7 @@ def check_version(request: ArtifactRequest, root: Path) -> list[str]:
         if build and build.version and build.stamp:
             builds[f"{build.version}.{build.stamp}"] += 1
     for build_text, count in builds.items():
+        # The build in a library has a longer version than the manifest: 2.37.0.250724 and a time.
         if not build_text.startswith(version):
             libraries_are = "1 library is" if count == 1 else f"{count} libraries are"
             raise contradiction(request, f"{libraries_are} from {build_text}, not {version}")

@@ -202,6 +202,7 @@ def substitute(text: str, replacements: Mapping[str, str]) -> str:
     """
     if not replacements:
         return text
+    # The longest first: an alternation takes the first that matches, and 2.37 is a part of 2.37.0.
     longest = sorted(map(re.escape, replacements), key=len, reverse=True)
     pattern = rf"(?<![\d.])(?:{'|'.join(longest)})(?!\.?\d)"
     return re.sub(pattern, lambda match: replacements[match[0]], text)

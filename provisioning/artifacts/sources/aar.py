@@ -87,6 +87,8 @@ def check_published_sha1(job: FillJob) -> None:
         job.progress.step(f"{job.request.label}: no SHA-1 is published: the server sent {shown!r}")
         return
     with open_regular(path) as file:
+        # Maven repositories publish a SHA-1 next to a file. It reveals a damaged download, not a
+        # forged one.
         sha1 = hash_stream(file, hashlib.sha1(usedforsecurity=False))
     if published_sha1 != sha1:
         path.unlink()

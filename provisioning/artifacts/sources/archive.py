@@ -64,6 +64,7 @@ def _fetch_parts(job: FillJob) -> tuple[TreeEntry, ...]:
     possible, or if the members do not match the lock.
     """
     request, release = job.request, job.request.release_as(ArchiveRelease)
+    # Without the hashes of files, only the whole archive can be checked.
     locked = request.lock is not None and request.lock.files
     is_part = bool(request.components) or job.only is not None
     download = job.store.downloads / release.filename
@@ -71,6 +72,7 @@ def _fetch_parts(job: FillJob) -> tuple[TreeEntry, ...]:
         return ()
     earlier_files = set(list_files(job.root))
     for url in archive_urls(release):
+        # A compressed tarball can only be read from its start, and a local file needs no ranges.
         if is_tarball(release.filename) or not url.startswith("http"):
             continue
         try:
@@ -81,6 +83,7 @@ def _fetch_parts(job: FillJob) -> tuple[TreeEntry, ...]:
                 f"{request.label}: cannot be fetched in parts from {redact_url(url)}: {shown}"
             )
             remove_others(job.root, earlier_files)
+            # Another URL would have the same number of parts.
             if isinstance(error, CostlyError):
                 break
     return ()

@@ -37,6 +37,7 @@ def obtain_file(job: FillJob, fetch: Callable[[Path], object], advice: str = TRY
                 f"{request.label}: the existing {target.name} does not match its pin: {problem}"
             )
             if not request.options.offline:
+                # With --offline, it stays: it may be all that the user has.
                 target.unlink()
         if request.options.offline:
             why = "it is missing in downloads/ or differs from its pin, and --offline was given"

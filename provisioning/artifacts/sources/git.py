@@ -72,6 +72,7 @@ def _copy_bare(source: Path, url: str, directory: Path) -> Path:
     for arguments in (
         ["init", "--quiet", "--bare", _object_format(commit)],
         [*BY_FILE, "fetch", "--quiet", "--depth=1", "--update-shallow", *source_and_refspec],
+        # A server may otherwise refuse a commit that is not the tip of a branch.
         ["config", "uploadpack.allowAnySHA1InWant", "true"],
         ["symbolic-ref", "HEAD", f"refs/heads/{commit}"],
     ):
@@ -110,6 +111,7 @@ def _find_access(url: str, mirrors: Sequence[str]) -> tuple[tuple[str, ...], dic
     policy = TransferPolicy.from_environment()
     limits = {"Limit": policy.slowest_bytes_s, "Time": policy.read_timeout_s}
     for name, value in limits.items():
+        # git accepts only whole numbers here.
         arguments += ("-c", f"http.lowSpeed{name}={math.ceil(value)}")
     scheme = urlsplit(url).scheme
     if scheme and bare != shown and not (mirrors and scheme == "https"):  # else it skips mirrors
@@ -241,6 +243,7 @@ class _Checkout:
         for mirrors, access, options in _list_access(url):
             local = BY_FILE if mirrors or url.startswith(("file://", "/")) else ()
             used_arguments = from_mirror if mirrors and from_mirror else arguments
+            # git does not retry a broken transfer itself.
             for _ in range(ATTEMPTS):
                 ended = self.attempt(*local, *access, *used_arguments, **options)
                 if ended.returncode == 0:
@@ -292,6 +295,7 @@ class _Checkout:
 
     def begin(self) -> None:
         """Create an empty repository and set its remote."""
+        # Without a template, which may contain hooks of the user.
         self.git("init", "--quiet", "--template=", _object_format(self.release.commit))
         self.git("remote", "add", "origin", redact_url(self.release.url))
 
@@ -308,9 +312,12 @@ class _Checkout:
         if release.tag and self.attempt("check-ref-format", name).returncode:
             problem = f"the tag of {self.job.request.label} is not a name of a tag: {release.tag}"
             raise UsageError(problem, fix="correct the tag in manifests/toolchains/")
+        # With --progress, git prints something all the time: silence_s then finds a transfer that
+        # hangs.
         arguments = ("fetch", "--progress", "--depth=1", "--no-tags", "origin")
         self.git_from_network(*arguments, name, from_mirror=[*arguments, release.commit])
         commit = read_commit(self.root, "FETCH_HEAD")
+        # A tag can be moved; only the commit identifies the content.
         if commit != release.commit:
             raise IntegrityError(
                 f"the commit fetched for {self.job.request.label} is not the pinned one",
@@ -367,6 +374,7 @@ class _Checkout:
         for path, state in scan_tree(self.root, checkout=True).items():
             if stat.S_ISREG(state.st_mode):
                 seal_file(self.root / path, 0o755 if state.st_mode & stat.S_IXUSR else 0o644)
+        # seal has changed the times of all files, so git would otherwise read each of them again.
         self.git("update-index", "-q", "--refresh")
 
 
@@ -376,6 +384,7 @@ def _list_filters(root: Path) -> list[str]:
     """
     arguments: list[str] = []
     with suppress(ToolError):  # there are none
+        # git lfs, for example, replaces files by pointers or downloads their content.
         names = ask_git(root, "config", "--name-only", "--get-regexp", r"^filter\.").decode()
         for name in names.splitlines():
             arguments += ["-c", f"{name}="]

@@ -35,6 +35,7 @@ def unpack_file(path: Path, job: FillJob) -> tuple[TreeEntry, ...]:
     request = job.request
     if is_tarball(path.name):
         job.progress.step(f"{request.label}: unpacking {path.name}")
+        # A file with a known hash is complete, so the rest need not be read.
         limits, read_all = request.limits(), not request.release.pin
         with explain_clashes(path.name):
             entries, links = extract_tar(

@@ -65,6 +65,7 @@ def find_installed(job: FillJob) -> dict[str, Path]:
         files, tags = package.files or (), package.read_text("WHEEL") or ""
     except (metadata.PackageNotFoundError, OSError):
         return {}
+    # The same version exists for several platforms, whose libraries differ.
     is_pinned = is_same(package.version, release.package_version) and release.platform in tags
     if not is_pinned or not job.locked or (job.store.downloads / release.filename).exists():
         return {}
@@ -175,6 +176,8 @@ def _download_version(job: FillJob, old: WheelRelease, version: str) -> Path:
     if job.request.options.offline:
         raise cannot_fetch(job, "--offline was given", LEAVE_OFFLINE)
     machine = re.sub(r"manylinux_2_\d+_", "", old.platform)
+    # With --platform, pip accepts only the tags that are listed, not older ones that are
+    # compatible.
     platforms = [f"manylinux_2_{minor}_{machine}" for minor in GLIBCS]
     requirement = f"{old.package}=={version}" if version else old.package
     job.progress.step(f"{job.request.name}: fetching {requirement} with pip")
@@ -229,6 +232,7 @@ def _fetch_with_pip(job: FillJob, target: Path) -> None:
         requirements = directory / "requirements.txt"
         pin = f"{release.package}=={release.package_version}"
         requirements.write_text(f"{pin} --hash=sha256:{release.sha256}\n", encoding="utf-8")
+        # pip accepts hashes only in a file of requirements.
         arguments = ["--require-hashes", "--dest", scratch, "--requirement", str(requirements)]
         with job.progress.waiting(request.label):
             most_bytes = release.size_bytes + SPARE_BYTES if release.size_bytes else 0
@@ -271,9 +275,12 @@ def download_with_pip(
             fix=f"run `{sys.executable} -m ensurepip`",
         )
     command = module_command("pip", most_bytes=most_bytes)
+    # pip requires --only-binary with --platform; it would build a source archive for this machine.
     argv = [*command, "download", "--no-deps", "--only-binary", ":all:"]
     argv += [word for platform in platforms for word in ("--platform", platform)]
+    # Not this Python's version, so that every Python gets the same wheel.
     argv += ["--python-version", python, "--implementation", "cp"]
+    # Without --no-input, pip would ask for a login, and nobody could answer.
     argv += ["--disable-pip-version-check", "--progress-bar", "off", "--no-input", *arguments]
     try:
         run_process(argv, timeout_s=3600)

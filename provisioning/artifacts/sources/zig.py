@@ -40,9 +40,12 @@ def fill(job: FillJob) -> tuple[TreeEntry, ...]:
         scratch = Path(directory)
         unpack_file(wheel, replace(job, root=scratch, only=None))
         job.progress.step(f"{job.request.label}: compiling {name}")
+        # Files are unpacked with the modes in the wheel, which may lack the executable bit.
         (scratch / "zig").chmod(0o500)
         run_process(
             [scratch / "zig", "cc", "@arguments"],
+            # Nothing of the user's environment, which may contain flags that change the library's
+            # bytes.
             env={"ZIG_GLOBAL_CACHE_DIR": directory, "ZIG_LOCAL_CACHE_DIR": directory},
             cwd=scratch,
             timeout_s=TIMEOUT_S,
