@@ -89,6 +89,7 @@ def hold(spec: CaseSpec, backend: Backend) -> Any:
 
     model, _ = load_digested(spec.reference, spec.source)
     module = quantize_model(model, spec.scheme.base, spec.soc, spec.source.choices, backend)
+    # Rounded up, so that at most MOST_SETS samples are left, spread over all of them.
     stride = -(-len(model.evaluation) // MOST_SETS)
     return make_graphs(module, model.module, model.evaluation[::stride])
 
@@ -176,6 +177,8 @@ class OnnxParts:
         from ci.onnx.compile import compile_source
 
         source = self.hold(spec).cut(cut, staging.directory.with_name("part.onnx"))
+        # The part has the quantizers of the whole model. Calibrated again, it would have other
+        # ranges.
         scheme = Scheme.ASIS if spec.scheme.quantized else spec.scheme
         part, options = replace(spec, scheme=scheme, source=NO_SOURCE), self.engine.options(spec)
         return compile_source(source, part, staging, options, embed=True, saver="")
@@ -388,6 +391,7 @@ def measure_departure(
     if figures is None:
         return Departure(name, 0.0, 0.0, faithful)
     prediction = references.predict(index, info)
+    # The gate accepts every error below the floor, so nothing better than the floor is expected.
     floor_db = decibels(prediction.rms**2, prediction.floor)
     predicted_db = min(prediction.sqnr_db, floor_db)
     reached_db = limit_db(figures.sqnr_db, LIMIT_DB)

@@ -123,6 +123,7 @@ class OnnxGraphs:
         """Return the operators with the properties that the search needs. Infinite results, such
         as those of an attention mask, have no predictable noise, and are not compared."""
         (values,) = self.record(self.operators, self.sets[:1])
+        # Only the names of nodes are read, so the weights, which may be large, stay on the disk.
         float32 = onnx.load(self.plain, load_external_data=False).graph
         float_nodes = {name: node for node in float32.node for name in node.output}
         operators = []
@@ -167,6 +168,7 @@ class OnnxGraphs:
         self, model: onnx.ModelProto, names: Collection[str], sets: Sequence[Arrays]
     ) -> list[dict[str, Any]]:
         """Return the values with these names for each sample."""
+        # compute_sets adds the values to the model's outputs, and the next call reads other ones.
         copied = onnx.ModelProto()
         copied.CopyFrom(model)
         return compute_sets(copied, self.work / SCRATCH, sets, names) if names else [{}] * len(sets)
@@ -228,6 +230,8 @@ class OnnxGraphs:
             if not needed.isdisjoint(node.output):
                 nodes.append(onnx.NodeProto())
                 nodes[-1].CopyFrom(node)
+                # A node with several results may also make a value that is an input of the part,
+                # and a graph may make each name only once.
                 free = {name: f"{name}/unused" for name in inputs}
                 nodes[-1].output[:] = [free.get(name, name) for name in node.output]
         ports, outputs = [], []

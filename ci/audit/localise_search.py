@@ -149,6 +149,8 @@ class Laboratory:
     def measure(self, cut: Cut, description: str) -> Trial:
         """Try a part, or return its earlier result. ``description`` is for messages. Raises
         Spent if the limit is reached."""
+        # The search asks for some parts again. Only new ones are lowered, and count against
+        # --limit.
         if cut not in self.tried:
             if len(self.tried) >= self.limit:
                 raise Spent(f"the limit of {count(self.limit, 'program')} (--limit) is reached")
@@ -219,6 +221,8 @@ class Search:
         the result contains only the reason."""
         whole_model, located = Cut(tuple(self.operators), self.outputs), Located()
         try:
+            # Known faults are small parts: within seconds, the user knows whether they are wrong by
+            # themselves.
             suspect = self.find_suspect()
             trial = self.laboratory.measure(whole_model, "the whole model")
             if trial.refused:
@@ -328,6 +332,8 @@ class Search:
             worst = self.laboratory.measure(start, "the part to shrink").worst
             if worst is None:
                 return located
+            # A part that keeps less has another fault: of 40 dB that two operators lose together,
+            # one alone may lose 15.
             self.wanted_db = KEPT_SHARE * worst.excess_db
             self.is_wrong(start, "the part to shrink")
             minimize(

@@ -41,6 +41,7 @@ def partition_model(model: Model, spec: CaseSpec, staging: Staging) -> Found:
     """Return which parts of a model QNN accepts. If the lowering fails, the result contains the
     error. If the partitioner fails at an operator, that operator stays on the CPU, and the others
     are still checked."""
+    # record_refusals asks for the log's size before QNN has printed anything.
     staging.log.touch()
     choices = spec.source.choices
     refusals, programs, edge = Refusals(choices), dict[str, Sequence[Any]](), None
@@ -113,6 +114,7 @@ def uncompiled() -> Iterator[dict[str, Sequence[Any]]]:
             for method, programs_of_method in programs.items()
         }
 
+    # Only the compiler is replaced, so that all other calls and options are those of a lowering.
     QnnBackend.preprocess_multimethod = staticmethod(keep)
     try:
         yield programs_found
@@ -149,6 +151,8 @@ def survive_crashes() -> Iterator[tuple[list[Fallback], set[str]]]:
             varies = f"{VARIES}, and " if node.name in varying else ""
             origin = find_origin(node)
             crashes.append(Fallback(name_operator(node), f"{varies}{reason}", origin=origin))
+            # In the form in which the partitioner logs its own reasons, from which record_refusals
+            # takes them.
             qnn_partitioner.logger.info("| %s", reason.replace("|", "/"))
             return False
 

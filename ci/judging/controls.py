@@ -16,6 +16,7 @@ from ci.judging.noise import Prediction
 from ci.models.tensors import TensorInfo
 from ci.report.schema import ControlKind, Threshold
 
+# Fixed, so that a case has the same controls in each run.
 CONTROL_SEED = 20250724
 # The gate should reject an output with the first value of a tuple. If the allowed noise hides the
 # fault, the next value is tried.
@@ -68,6 +69,7 @@ def is_rejected(
     The elements need not be multiples of the output's step. If there is a quantized model, poor
     quantization does not count, because it makes the gate reject correct outputs, too.
     """
+    # With clipped ranges, a difference could count as a poor calibration, which is no rejection.
     references = replace(references, clipped=())
     judgement = judge_output(references, index, wrong, structs.replace(info, step=0.0), limits)
     figures = judgement.float_figures

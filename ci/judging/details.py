@@ -26,6 +26,7 @@ def describe_output(references: References, index: int, output: Array) -> Output
     eager, best = references.float32[index], references.best(index)[0]
     magnitudes = is_floating(output)
     error = output.astype(np.float64) - best.values
+    # So that a NaN is the worst element, instead of none.
     finite = np.nan_to_num(np.abs(error), nan=np.inf)
     most = float(finite[np.isfinite(finite)].max(initial=0.0))
     counts, _ = np.histogram(error[np.isfinite(error)], bins=BINS, range=(-most, most))

@@ -139,6 +139,8 @@ def _see_line(reference: Array, output: Array, least_db: float) -> ErrorPattern 
 
 def _name_gain(gain: float) -> str:
     """Return text such as ``0.0625 (1/16) of``, ``1.5 times`` or ``the negative of``."""
+    # QNN's wrong scales are often simple fractions: Conv1d with kernel 5 and ReLU in 16a4w gives
+    # 1/16.
     near = Fraction(abs(gain)).limit_denominator(64)
     exact = bool(near) and abs(near / abs(gain) - 1) < 0.01
     if exact and near == 1 and gain < 0:

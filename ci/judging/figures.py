@@ -84,6 +84,7 @@ def find_nearness(pairs: Iterable[tuple[Array, Array]]) -> Nearness:
     for reference, output in pairs:
         sqnr_db = min(sqnr_db, measure(reference, output).sqnr_db)
         count += reference.size
+        # Bits, not values: a NaN equals no number, and 0.0 equals -0.0.
         bits = (np.ascontiguousarray(array).view(np.uint8) for array in (reference, output))
         first, second = (part.reshape(reference.size, -1) for part in bits)
         equal += int((first == second).all(axis=1).sum())
@@ -140,6 +141,7 @@ def fit_line(reference: Array, output: Array) -> Fit:
     finite; the reference must not be all zero."""
     right = reference.astype(np.float64).reshape(-1)
     actual = output.astype(np.float64).reshape(-1)
+    # A fork of a process with OpenMP threads waits for them without an end.
     power = float(np.sum(right**2))  # without @, because BLAS would start threads
     slope = float(np.sum(right * actual)) / power
     spread = float(right.std()) or math.inf

@@ -223,11 +223,14 @@ def _judge_magnitudes(
     excesses = prediction.find_excesses(output, limits.max_above_noise_db, accepted)
     if excesses[0].over_db > 0 and not excesses[0].matters:
         right = [references.best(number)[0].values for number in range(len(references.float32))]
+        # Outputs of another sample or place are never a small error, however similar the samples
+        # are.
         if find_exchange(right, output, index):
             excesses = prediction.find_excesses(output, limits.max_above_noise_db)
     against_float = measure(eager, output)
     judged = output if references.quantized is None else best.values
     pooled = measure_pooled(eager, judged)
+    # Over all samples, because a sample in which a detector is silent has a low SQNR by itself.
     is_short = limits.min_sqnr_db_all is not None and not pooled >= limits.min_sqnr_db_all
     is_lost = references.quantized is not None and is_short and prediction.sqnr_db < LOST_DB
     # QNN does not clip every value that the quantized model clips.
@@ -297,8 +300,11 @@ def _judge_magnitudes(
 def _off_grid(output: Array, info: TensorInfo, kind: FindingId, subject: str) -> Iterator[Finding]:
     """Yield a finding if a quantized output has values that are out of its range or not multiples
     of its step."""
+    # Without a step, the CPU computes the output, or QNN moves values of another step into it.
     if info.step and info.highest > info.lowest:
         steps = output.astype(np.float64) / info.step
+        # The tolerance grows with the number of steps: a scale that is off by a share moves large
+        # values most.
         near = GRID + SCALE * np.abs(steps)
         off = np.abs(steps - np.round(steps)) > near
         off |= (steps < info.lowest - near) | (steps > info.highest + near)

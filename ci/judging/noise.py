@@ -26,6 +26,7 @@ from ci.models.tensors import TensorInfo
 SHARED = 1.0
 # Errors below the larger of these two are always accepted. The first is in steps of the output, the
 # second is relative to the reference's RMS.
+# The second also covers the last bits of float32.
 FLOOR_STEPS, FLOOR_RELATIVE = 0.2, 2**-13
 TINY = np.finfo(np.float64).tiny  # used instead of a power of zero
 # Rounding may have a bias, which is visible as a gain or an offset. Twice the noise is allowed for
@@ -115,6 +116,7 @@ class Prediction:
 
     def _expect(self, powers: Array) -> tuple[Array, float]:
         total, count = powers.sum(0), len(powers)
+        # A run is left out of the mean that it is compared with, or few runs would seem to agree.
         others_mean = np.maximum(self._grant((total - powers) / (count - 1)), TINY)
         return self._grant(total / count), max(1.0, float((powers / others_mean).max()))
 
@@ -179,6 +181,8 @@ class Prediction:
         for name, weights, most in lines:
             measured = abs(float(np.mean(error * weights)))
             runs = np.mean(self.runs * weights, axis=tuple(range(1, self.runs.ndim)))
+            # The mean of so many independent errors: a few runs may by chance have almost no gain
+            # or offset.
             smallest = max(noise / math.sqrt(right.size), FLOOR_RELATIVE)
             predicted = max(float(np.abs(runs).max()), smallest)
             allowed = predicted * 10 ** (margin_db / 20) + min(SYSTEMATIC * noise, most)

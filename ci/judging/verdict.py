@@ -117,6 +117,8 @@ def judge_outputs(
     judgement = judge(references, outputs, infos, limits)
     controls = tuple(feed_controls(references, infos, limits))
     passing = [control.kind.value for control in controls if not control.rejected]
+    # Samples may be too similar to be told apart. That is a warning about the samples, no hole in
+    # the gate.
     faults = [name for name in passing if name != ControlKind.OTHER_INPUT.value]
     warnings = []
     # If the gate accepts other faults, too, the noise hides everything, and no samples change that.
@@ -331,10 +333,13 @@ def _advise_on_program(
     places = [_find_worst(judgement.outputs[index].excesses) for index in patterns]
     if any(tensor.dtype == "uint8" for tensor in inputs):
         return advise(fix=UINT8, proof=Proof.PROVEN)
+    # Asked of all parts near the worst one: in 15 % of draws, a channel was the worst part by
+    # chance, and the advice missed the batch.
     if any(excess.kind == ROW and excess.is_partial for excess in chain(*places)):
         return advise("some rows of the batch are correct and others are not", BATCH)
     if any(pattern and pattern.cause for pattern in patterns.values()):
         return NO_ADVICE
+    # Batch 1 is no advice for a model that already has it.
     batched = any(tensor.shape[:1] > (1,) for tensor in inputs)
     return advise(fix=f"{f'{BATCH}, or ' if batched else ''}{OTHER_FORM}")
 
@@ -382,12 +387,14 @@ def judge_metric(
     differ between samples, from measure_variation."""
     value, float32, shifted = result.value, result.float32, result.shifted
     quantized = result.quantized
+    # Named before the program: it is the quantized model that has lost the task.
     is_lost = quantized is not None and _fails(metric, quantized, float32)
     if is_lost and _fails(metric, value, float32) and not _fails(metric, float32, float32):
         yield METRIC_LOST.find(
             f"{metric.name} is {quantized:.4g} for the quantized model, {float32:.4g} for float32",
             figures=(Figure(name=metric.name, value=quantized),),
         )
+    # Negated, so that a NaN fails.
     if not float32 - value <= metric.max_drop:
         details = () if quantized is None else (f"{quantized:.4g} for the quantized model",)
         yield METRIC_DROP.find(
@@ -403,6 +410,7 @@ def judge_metric(
             details=of_model if kind is METRIC_MODEL else (),
             figures=(Figure(name=metric.name, value=value, allowed=metric.min),),
         )
+    # Tried with the outputs of other samples: a metric that accepts them would accept anything.
     if float32 - shifted <= metric.max_drop:
         yield METRIC_BLIND.find(
             f"{metric.name} also returns {shifted:.4g} for the outputs of other inputs",
@@ -476,6 +484,8 @@ def forgive(
     is not faithful always fails. If the float32 model is not good enough for its task, that finding
     comes before poor quantization.
     """
+    # SQNR does not say whether a model is useful: 8 dB may do for a classifier, and 20 dB not for
+    # boxes.
     good = metric is not None and not metric.strict
     good = good and not any(finding.question is Question.TASK for finding in findings)
     findings = [finding for finding in findings if not (keeps_task and finding.id == ELEMENTS.id)]

@@ -81,6 +81,7 @@ class PythonEnvironment:
         """
         if self.is_complete():
             return
+        # Two runs in one fresh checkout would otherwise install into the same folder at once.
         lock = self.folder.with_name(f"{self.folder.name}.lock")
         with hold_lock(lock, session.log):
             if not self.is_complete():
@@ -93,6 +94,7 @@ class PythonEnvironment:
         except OSError as error:
             problem = f"{self.folder} cannot be written ({error.strerror})"
             raise UnwritableError(f"{problem}; remove it, or {MOVE}") from error
+        # nox depends on virtualenv, so it is there before anything is installed.
         virtualenv = [sys.executable, "-m", "virtualenv", "-q"]
         session.run(*virtualenv, str(self.folder), silent=True, log=False)
         activity = f"installing {len(self.packages)} packages into {self.folder.name}"
@@ -100,6 +102,7 @@ class PythonEnvironment:
             missing = link_packages(self.folder, self.packages, list_others(self.folder))
             if missing:
                 self._install_missing(session, missing)
+        # Last, so that an environment whose installation was interrupted counts as incomplete.
         stamp.write_text(self.digest())
 
     def _install_missing(self, session: nox.Session, missing: Sequence[str]) -> None:

@@ -82,10 +82,13 @@ def link_files(package: Distribution, site: Path) -> None:
     names = dict.fromkeys([*files, *(name for name in compiled if (old_site / name).exists())])
     targets = [Path(os.path.normpath(site / name)) for name in names]
     with suppress(OSError):
+        # A package's RECORD may list files outside of its environment: these are neither linked nor
+        # removed.
         if any(new not in target.parents for target in targets):
             return
         records = [old_site / name for name in files if name.endswith(".dist-info/RECORD")]
         installed_at = max((record.stat().st_mtime for record in records), default=0.0)
+        # A link to a file that was edited in place would take the edit into this environment.
         if any(is_changed(file, old_site, installed_at) for file in package.files or ()):
             return
         # A package whose dist-info is there counts as installed.

@@ -65,6 +65,7 @@ def run_module(session: nox.Session, group: str, *words: str, executorch: str = 
     if executorch:
         # ExecuTorch 1.2 looks for its flatc on PATH.
         env["PATH"] = f"{python.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    # As Ctrl-C does, SIGTERM lets nox wait for the verb, which ends its own processes.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="qnn-ci-") as folder:
         cause = Path(folder) / "cause"
@@ -95,6 +96,8 @@ def choose_executorch(session: nox.Session) -> str:
     session of this call built, unless a QNN SDK is set (--sdk, QNN_CI_SDK) or this machine cannot
     lower with the build's SDK. An unsupported version fails the session.
     """
+    # Only the options that decide the environment: the verb, which parses all of them, is not
+    # installed yet.
     options = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     options.add_argument("--executorch", default="")
     options.add_argument("--reports", type=Path, default=Path("reports"))
@@ -105,6 +108,7 @@ def choose_executorch(session: nox.Session) -> str:
         return ""
     torch_versions, default = read_pairs()
     version: str = arguments.executorch
+    # `./nox -s build_aot test_emulator` lowers for what was just built.
     builds = [name for name in finished if name.startswith("build_")]
     if builds and not (version or arguments.sdk):
         path = arguments.reports / builds[-1] / "artifacts.json"
@@ -289,6 +293,7 @@ def fetch_library(session: nox.Session, group: str) -> None:
     if find_environment(session, group).is_complete():
         return
     try:
+        # libQnnSystem.so needs three functions of it, and some machines lack it.
         ctypes.CDLL("libatomic.so.1")
     except OSError:
         session.log("libatomic.so.1 is missing, so it is built before torch is installed")
@@ -303,6 +308,7 @@ def list_pytest_words(words: Iterable[str], *folders: str) -> list[str]:
     arguments, names_tests = [], False
     for word in words:
         path, *test = word.split("::", 1)
+        # Paths are relative to where they are typed, but pytest runs in the root.
         if "tests" in word and (caller / path).exists():
             word = "::".join([os.path.relpath(caller / path, ROOT), *test])
         names_tests |= "tests" in word and (ROOT / word.partition("::")[0]).exists()
