@@ -59,6 +59,9 @@ def mark_annotated(nodes: Iterable[Any], discarded: tuple[str, ...]) -> None:
                 if source.op == "get_attr"
             )
             quantized_bits = [bits for bits in weights if bits and bits < FLOAT_BITS]
+            # The least, because a constant input is a get_attr, too, and has the bits of
+            # activations: with the most, Swin 2, which computes a position bias from coordinates,
+            # was red in 16a8w.
             _mark(node, _count_bits(annotation.output_qspec), min(quantized_bits, default=0))
 
 
@@ -100,6 +103,7 @@ class TypeRecord:
         if request:
             node, *bits_and_size = request
             self.asked[node] = Asked(*bits_and_size)
+        # FLOAT_BITS stands for all floats, but a program stores them in 16 bits.
         size = math.ceil(tensor.numel() * min(bits, 16) / 8) if is_weight else 0
         self.tensors.append(TypedTensor(node, bits, size, find_origin(target)))
 
@@ -119,10 +123,14 @@ def record_types() -> Iterator[TypeRecord]:
         bound = parameters.bind(*args, **named)
         bound.apply_defaults()
         visitor, source, target, tensor, _, wrappers, name, index = bound.arguments.values()
+        # define_tensor returns the wrapper of an earlier call, if there is one: each tensor counts
+        # once.
         if index not in wrappers[name or source.name]:
             record.add(visitor, source, target, tensor)
         return define(*args, **named)
 
+    # ExecuTorch's partitioner defines tensors, too, to ask QNN about single nodes. Only those that
+    # are defined while a whole graph is built are compiled.
     def watch(*args: Any, **named: Any) -> Any:
         NodeVisitor.define_tensor = watched
         try:

@@ -138,13 +138,18 @@ def record_refusals(log: Path, choices: Choices = NO_CHOICES) -> Iterator[Refusa
         if name_operator(node) in BROKEN:
             refusals.by_node[node.name] = BROKEN[name_operator(node)]
             return False
+        # Before the check, because QNN may crash in it: the report names the last noted step.
         note_step(f"QNN judged {where}", origin)
         start, refusals.last = log.stat().st_size, ""
         try:
             with warnings.catch_warnings(record=True) as caught:
+                # By default, Python shows a warning only once per place, so later nodes would have
+                # no reason.
                 warnings.simplefilter("always")
                 supported = bool(original(self, submodules, node))
         except Exception as error:
+            # The partitioner may raise for a node that it does not know (pytorch/executorch#21607).
+            # The exception alone does not say where the node comes from.
             failure = RuntimeError(f"ExecuTorch fails at {where}")
             vars(failure)[FAILED_AT] = origin
             raise failure from error
@@ -245,6 +250,8 @@ def _is_on_host(node: Any) -> bool:
 
 
 # Operators whose second result are indices, and those that only move elements of their input
+# For these, the program declares int64, but QNN writes int32. argmax is right
+# (docs/findings/models.md).
 INDEXING = re.compile(r"aten\.(topk|sort)\.")
 MOVING = re.compile(
     r"aten\.((un)?squeeze|view|permute|expand|slice|select|clone|alias|reshape|transpose|t)(_copy)?\."

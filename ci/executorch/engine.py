@@ -65,6 +65,7 @@ class ExecutorchEngine:
             *self.toolchain,
             digest_rooms(ROOMS),
             digest_terms(),
+            # The last bits of the references depend on these two.
             NUMERICS,
             name_instructions(),
             msgspec.json.encode(spec.scheme.recipe).decode(),
@@ -166,6 +167,8 @@ def trace_run(program: Program, sets: Sets, judged: Sets, pool: Pool, timeout_s:
     dumped = program.spec.source.choices.dump_intermediate_outputs
     arguments = (sets[:1], DEBUG_BYTES) if dumped else (sets,)
     job = partial(run_traced, program, directory, *arguments)
+    # Fresh, because a process that has lowered can crash when it writes an ETDump through
+    # pybindings.
     ended = pool.run(job, log, timeout_s, fresh=True)
     (directory / DEBUG).unlink(missing_ok=True)  # it is always as large as the reserved memory
     if ended.failure:

@@ -177,6 +177,8 @@ class Lowering:
         if not spec.layers:  # before quantizing, which clips the model's own constants
             with self.staging.notes.of("the model's operators"):
                 steps = describe_module(model.module, model.evaluation[0], self.staging.notes)
+            # Before the compilation, so that a case whose compiler refuses the model, dies or never
+            # ends can name a known fault, too.
             self.staging.note_steps(steps)
         if spec.scheme.quantized:
             self.staging.enter("quantize")
@@ -202,6 +204,8 @@ class Lowering:
         hook = SimulatorHook(Path(os.environ["QNN_SDK_ROOT"]) / HOST_DIRECTORY / LIBRARY)
         hook.install()
         lowering = replace(self, spec=replace(spec, soc=soc))
+        # The simulator runs while this host compiles. With online_prepare, the device compiles, and
+        # Saver only records calls.
         options = {"profile_level": "optrace", "online_prepare": False, "saver": False}
         traced = structs.replace(spec.source.choices, **options)
         origins: dict[str, Origin] = {}
@@ -233,6 +237,7 @@ class Lowering:
             exact = round_blocks(module) if scheme.recipe.block else module
             with keep_state(exact):
                 quantized = run_eager(exact, model.evaluation)
+            # Without this, such a model was reported as a bug of this project.
             check_dtypes(Path(model.name).name, model.reference[0], quantized[0])
             self.staging.write(QUANTIZED, quantized)
             self.write_bounds(QUANTIZED, exact, quantized)
@@ -324,6 +329,7 @@ class Lowering:
             if origins is not None:
                 origins.update(refusals.origins)
             # Before to_executorch, which adds allocations and copies of state to these graphs.
+            # With them, a model with state fails full delegation because of copy_.default.
             graphs = [edge.exported_program(name).graph_module for name in sorted(edge.methods)]
             with needed("the delegation of the nodes"):
                 delegation = audit_delegation(graphs, refusals, self.backend)
@@ -337,6 +343,8 @@ class Lowering:
                     alloc_graph_input=False, alloc_graph_output=False
                 )
             program = sign_by_content(edge.to_executorch(config).buffer)
+        # QNN prints the DDR bandwidth summary of each graph at every log level, through C's stdio.
+        # The footprint reads it from the log.
         flush_stdio()
         footprint: Footprint | None = None
         with self.staging.notes.of("the sizes of the program"):
@@ -422,6 +430,8 @@ def find_io_dtype(node: Any) -> torch.dtype | None:
     """Return the integer dtype of a graph's input or output in the program. Return None for a node
     that is neither, and for values that are not quantized to unsigned integers."""
     attributes = node.meta.get("quant_attrs")
+    # torch.export puts these in front of the names of parameters, buffers and constants
+    # (placeholder_prefixes in torch/_export/utils.py).
     is_input = node.op == "placeholder" and not node.name.startswith(("p_", "b_", "c_"))
     if (
         not attributes

@@ -86,6 +86,7 @@ def quantize_method(
     # An exported program shares its weights with the module, and training must not change those.
     module = copy.deepcopy(model.module) if recipe.training_steps else model.module
     with torch.no_grad():
+        # Strict, because ExecuTorch documents it so: a model is lowered as in a user's script.
         program = torch.export.export(module, model.evaluation[0], strict=True)
         # With check_guards, the module would call a guard function, and ExecuTorch would mistake
         # that call for the observer of a concatenated input. If the caller is in ExecuTorch's
@@ -107,6 +108,7 @@ def quantize_method(
         prepared = prepare(exported, quantizer)
     mark_annotated(_nodes_of(prepared), choices.discard_nodes)
     buffers = [name for name, _ in model.module.named_buffers()]
+    # Only the model's own buffers are restored: the ranges of observers are buffers, too.
     with keep_state(prepared, buffers):
         if recipe.training_steps:
             train(prepared, model, recipe.training_steps)
@@ -198,6 +200,8 @@ def _find_grid(node: Any) -> Grid:
     if not name_operator(node).startswith("dequantize_per_tensor"):
         return NO_GRID
     _, scale, zero, low, high, *_ = node.args
+    # ExecuTorch does not quantize an output that only moves an input, as x.unsqueeze(0) and
+    # torch.unbind do, so its values need not be multiples of the step.
     if not _is_computed(node.args[0], (scale, zero)):
         return NO_GRID
     return float(scale), int(low) - int(zero), int(high) - int(zero)
@@ -225,6 +229,8 @@ def block_sizes(
     """
     targets = {torch.ops.aten.conv2d.default, torch.ops.aten.linear.default}
     candidates = list_candidates(graph_module.graph)
+    # ExecuTorch's quantizer refuses 16a4w_block with an output layer of another scheme, unless that
+    # layer is left out of the blocks.
     in_parts = {node.name for node in candidates if any(map(node.belongs, parts))}
     shapes = {
         node.name: node.args[1].meta["val"].shape

@@ -49,6 +49,7 @@ PACKAGE = "qti.aisw.converters.common.backend_opinfo"
 def find_on_path(variables: Mapping[str, str]) -> None:
     """Add the directories of PYTHONPATH in ``variables`` to sys.path, so that this process finds
     the same modules as its jobs."""
+    # The last one first, because each is inserted in front of the others.
     for entry in reversed(variables.get("PYTHONPATH", "").split(os.pathsep)):
         if entry and entry not in sys.path:
             sys.path.insert(0, entry)

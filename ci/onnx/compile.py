@@ -212,6 +212,8 @@ def describe_file(
         if not has_layers:
             with staging.notes.of("the model's operators"):
                 steps = describe_steps(graph)
+            # Before the compilation, so that a case whose compiler refuses the model, dies or never
+            # ends can name a known fault, too.
             staging.note_steps(steps)
         with staging.notes.of("the parts of the outputs"):
             parts = find_parts(graph)
@@ -385,6 +387,7 @@ def write_typed(
         model, program, staging.log, spec.soc, {**options, **dump}, embed=embed
     )
     if user_directory := options.get("json_qnn_graph_dir"):
+        # The user's option was replaced by ours, so the user's directory gets copies.
         for path in graphs.iterdir():
             shutil.copyfile(path, Path(user_directory, path.name))
     types: tuple[tuple[TypeShare, ...], tuple[Retyped, ...]] = (), ()
@@ -425,6 +428,7 @@ def write_context(
         }
     try:
         with output_to(log), measure_peak() as peak:
+            # At this level, the provider logs why it rejects a node (onnxruntime-qnn 2.5.0).
             session = open_session(model, options, entries, log_level="verbose")
     except Exception:
         with stage(ONNXRUNTIME):  # the cause may be its optimizer, not QNN
@@ -432,6 +436,7 @@ def write_context(
         require_no_branch(model)
         raise
     contexts: tuple[ContextBinary, ...] = ()
+    # There is no file if QNN executes no node.
     if embed is not None and target.is_file():
         contexts = list_context_binaries(memoryview(check_context(target, soc)))
         seal_context(target)

@@ -114,6 +114,7 @@ def read_model(path: Path, shapes: Shapes = ()) -> Any:
 
 def list_required_inputs(model: Any) -> list[Any]:
     """Return the inputs that have no initializer, in the model's order."""
+    # Up to IR version 3, each initializer is also listed as an input.
     constants = {initializer.name for initializer in model.graph.initializer}
     return [port for port in model.graph.input if port.name not in constants]
 
@@ -202,6 +203,7 @@ def limited_memory(size_bytes: int) -> Iterator[None]:
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    # The sixth number is the pages of data and stack, see proc(5).
     data_pages = int(read_text(Path("/proc/self/statm")).split()[5])
     new_limit = data_pages * resource.getpagesize() + size_bytes
     # RLIM_INFINITY is -1 in Python, so it would be the minimum.

@@ -216,6 +216,7 @@ def quantize_file(
         weight_type=QuantType[recipe.weights],
         per_channel=recipe.per_channel,
         init_overrides=overrides,
+        # override_parts converts types instead, see there.
         add_qtype_converts=False,
     )
     config.extra_options |= OBSERVERS[choices.observer]

@@ -32,6 +32,7 @@ class Values:
         node = self.makers.get(name)
         if node is None:
             raise FailedError(f"{name}, a scale or zero point of the model, is not a constant")
+        # onnxruntime folds scales behind Identity, Cast and Squeeze, and QNN's program is right.
         feeds = {source: self.read(source) for source in node.input if source}
         values = ReferenceEvaluator(node).run(None, feeds)
         return np.asarray(values[list(node.output).index(name)])

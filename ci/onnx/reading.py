@@ -32,6 +32,8 @@ class FileFit:
 def fit_file(source: Source, label: str, command: str, entry: str, timeout_s: float) -> FileFit:
     """Read the file of a case and check that QNN can use it. Raises UsageError if not. ``label``
     names the model in errors; ``command`` and ``entry`` are as for ci.onnx.models.check_model."""
+    # In another process: a parser in C++ that does not end, takes all memory or aborts would do the
+    # same to the verb.
     job = partial(_fit_file, source, label, command, entry)
     return run_limited(job, Path(source.reference).name, timeout_s=timeout_s, fix=SIMPLER)
 

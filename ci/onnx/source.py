@@ -211,6 +211,7 @@ def _read_tensor(file: Path) -> Array:
     data = read_user_file(file, "the input")
     try:
         return onnx.numpy_helper.to_array(onnx.TensorProto.FromString(data))
+    # Whatever protobuf or onnx raises, a damaged file is the user's to correct.
     except Exception as error:
         why = describe_exception(error)
         raise UsageError(f"{file} cannot be read", why=why, fix="write it again") from error
