@@ -140,10 +140,12 @@ def stage(
             require_plain(name)
             (fresh / FILES).mkdir(exist_ok=True)
             shutil.copyfile(path, fresh / FILES / name)
+            # copyfile copies no mode, and the runner must be executable.
             (fresh / FILES / name).chmod(0o755)
         bundle = describe(target, names, runner.name, fresh / FILES)
         for name in names if target.profile else ():
             require_fit(target, name, fresh / FILES, progress)
+        # Now rather than on the device, whose error (5005, 14001 or 30010) names no cause.
         for program in all_programs:
             require_loads(program, fresh / FILES, names)
         copy_licences(runtimes, fresh / "licences")
@@ -209,6 +211,7 @@ def find_target(elf: ElfFacts) -> Target:
     if elf.machine == EM_X86_64:
         return Target.EMULATOR
     if elf.machine == EM_AARCH64:
+        # A program may lack the note of the NDK. Its dynamic linker tells the system, too.
         is_android = elf.android or (elf.interpreter or "").startswith("/system/")
         return Target.ANDROID if is_android else Target.LINUX
     raise UnfitError(
@@ -289,6 +292,8 @@ def find_skel(name: str, runtimes: Iterable[Path]) -> Path:
             fix="pass an SDK to --runtime, or qnn-runtime-aarch64, which contains the skels V68"
             " to V81",
         )
+    # An SDK has signed and unsigned skels; the path decides among several, so that the result is
+    # always the same.
     return min(candidates, key=lambda path: ("unsigned" not in path.parts, str(path)))
 
 

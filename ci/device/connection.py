@@ -79,6 +79,7 @@ class Device:
             # adb lost the connection before the script began, for example because its server was
             # killed. So the script can be run again.
             ended = run_streams([*self.client, command], data=data, **limits)
+        # The last one counts: the script itself may print text in this form.
         marks = ENDED.findall(ended.stderr)
         message = ENDED.sub(b"", ended.stderr).decode("utf-8", "replace").strip()
         if not marks:
@@ -102,6 +103,7 @@ class Device:
     def ask(self, script: str, **options: Any) -> bytes:
         """Return the stdout of a script. ``options`` are further arguments of ``call``. Raises
         ToolError if the script fails, and the same errors as ``call``."""
+        # Without it, only the exit code of the last command would count.
         answer = self.call(f"set -e\n{script}", **options)
         if answer.code:
             raise ToolError(
@@ -119,13 +121,16 @@ class Device:
         characters, ToolError if a file does not arrive completely, and the same errors as ``ask``.
         """
         for name in files:
+            # The name is pasted into scripts and into the list for sha256sum.
             require_plain(name)
         device_digests = self.list_digests(directory)
+        # By content: the times of files on a phone depend on how they were sent.
         lacking = [name for name in files if device_digests.get(name) != digests[name]]
         sizes = {name: files[name].stat().st_size for name in lacking}
         marks = {"sums": SUMS, "damaged": DAMAGED}
         large = [[name] for name in lacking if sizes[name] > LARGE_BYTES]
         small = [name for name in lacking if sizes[name] <= LARGE_BYTES]
+        # All small files in one call, since each call opens a connection.
         for names in filter(None, [*large, small]):
             with tempfile.NamedTemporaryFile(suffix=".tar") as packed:
                 pack([(name, files[name], digests[name]) for name in names], packed.name)
@@ -156,6 +161,7 @@ class Device:
             timeout_s=10 * ANSWER_S,
         )
         rows = (line.split(None, 1) for line in text.decode("utf-8", "replace").splitlines())
+        # sha256sum puts * before the name of a file that it read in binary mode.
         return {name.lstrip("*"): digest for digest, name in rows}
 
 
@@ -197,7 +203,9 @@ def open_device(word: str, place: str = "") -> Device:
     if kind == "adb":
         client = require_client("adb", ADB_FIX)
         serial = choose_phone(client, address)
+        # -T: a terminal on the phone would change line ends, and damage binary output.
         return Device(f"adb:{serial}", (client, "-s", serial, "shell", "-T"), place or PHONE_PLACE)
+    # A host that starts with - would be an option for ssh.
     if kind != "ssh" or not address or address.startswith("-"):
         raise UsageError(
             f"--device {word} does not name a device",
@@ -233,6 +241,7 @@ def list_phones(client: str = "adb") -> dict[str, str]:
         why = ended.stderr.decode("utf-8", "replace").strip()
         raise ToolError(f"adb devices {ended.describe()}", why=why)
     lines = ended.stdout.decode("utf-8", "replace").splitlines()
+    # adb also prints messages, such as that its server starts. Only the rows of devices have a tab.
     return dict(line.split("\t", 1) for line in lines if "\t" in line)
 
 

@@ -44,6 +44,7 @@ def read_times(dump: bytes) -> tuple[float | None, tuple[float, ...]]:
     None if ``dump`` has no event for it. Return None and () if ``dump`` is not a valid ETDump."""
     loads: list[float] = []
     runs: list[float] = []
+    # A runner that was built without event tracing writes no ETDump.
     if dump[IDENTIFIER_PLACE:][:4] != IDENTIFIER:
         return None, ()
     try:
@@ -68,6 +69,7 @@ def parse_heat(text: str) -> Heat:
     for line in text.splitlines():
         kind, _, name_and_value = line.partition(" ")
         name, _, value = name_and_value.rpartition(" ")
+        # A zone may have no value, or one that this user may not read.
         if not value.lstrip("-").isdigit():
             continue
         number = int(value)
@@ -115,6 +117,7 @@ def summarize_starts(
         loads_ms=tuple(round(load, 4) for load in loads),
         peak_memory_bytes=max(memory, default=None),
         before=starts[0].before,
+        # The hottest start, since that one may have been slowed down.
         after=max(after, key=lambda heat: heat.hottest_c or 0),
         throttled=any(heat.throttled for start in starts for heat in (start.before, start.after)),
         emulated=emulated,
@@ -125,6 +128,7 @@ def list_timed(runs: Sequence[float], warm_up: int, iteration: int) -> Iterator[
     """Yield the times of the executions that are not a warm-up. The first execution is left out if
     there are others."""
     for number, run in enumerate(runs):
+        # The first execution also allocates and maps memory, so it has a figure of its own.
         if number % (warm_up + iteration) >= warm_up and (number or len(runs) == 1):
             yield run
 

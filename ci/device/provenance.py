@@ -137,6 +137,7 @@ def write_sbom(
     from cyclonedx.model.component import Component, ComponentType
     from cyclonedx.output.json import JsonV1Dot6
 
+    # Not a random number: equal bundles have equal documents.
     bom = Bom(serial_number=uuid.uuid5(NAMESPACE, digest))
     bom.metadata.timestamp = read_clock()[0]
     root = Component(name=name, version=digest, type=ComponentType.APPLICATION, bom_ref=name)

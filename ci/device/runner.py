@@ -61,6 +61,7 @@ def are_equal(first: Sets, later: Sets) -> bool:
 
 def is_gone(owner: str) -> bool:
     """Return whether ``owner`` is a process on this computer that has ended."""
+    # From the right, since the name of a host may contain hyphens.
     host, _, pid = owner.rpartition("-")[0].rpartition("-")
     return host == socket.gethostname() and pid.isdigit() and not Path(f"/proc/{pid}").exists()
 
@@ -99,6 +100,7 @@ class DeviceRunner:
     ) -> Iterator[DeviceProgram]:
         """Yield an object that runs ``program``. One program at a time has the device."""
         del fresh  # each run is a new process anyway
+        # Two programs at a time would share the DSP, and each would spoil the other's times.
         with self.turn:
             yield DeviceProgram(self, program, timeout_s)
 
@@ -195,6 +197,7 @@ class DeviceProgram:
         """How often each sample is run: the model's ``iteration``. On a real device, the default
         of 1 is replaced by RUNS."""
         run_options = self.program.spec.source.run
+        # One execution says little about the time on a device, and nothing in the emulator.
         is_default = run_options.iteration == ONE_RUN.iteration and not self.is_emulated
         return RUNS if is_default else run_options.iteration
 
@@ -274,6 +277,7 @@ class DeviceProgram:
         """Start the runner, and return the files that it wrote as a tar archive. Raises the same
         errors as ``DeviceRunner.renew`` and ``Device.ask``."""
         runner = self.runner
+        # Before each start, so that the lease lasts to its end, whatever the starts before it took.
         runner.renew(seconds=self.lease_s)
         flags = {
             **self.program.spec.source.run.flags,
@@ -305,7 +309,10 @@ class DeviceProgram:
         outputs = sum(output.size_bytes for output in self.program.compiled.outputs)
         return runner.device.ask(
             f"set -- {quote(runner.bundle.runner)} {' '.join(arguments)}\n{script}",
+            # The device ends the runner at its limit. The rest is for the archive, so that a start
+            # that was too long still returns its log.
             timeout_s=self.timeout_s + GRACE_S,
+            # A board that floods the connection must not fill this machine's memory.
             most_bytes=2 * outputs * self.program.compiled.sets + ROOM_BYTES,
         )
 
@@ -320,9 +327,11 @@ class DeviceProgram:
         shutil.rmtree(outputs, ignore_errors=True)  # of an earlier run
         outputs.mkdir()
         contents = dict[str, bytes]()
+        # r: accepts no compression, so that a small archive cannot unpack to a large one.
         with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:
             for member in tar:
                 folder, _, name = member.name.rpartition("/")
+                # A link in the archive could lead anywhere on this machine.
                 if not member.isfile() or member.size > MOST_BYTES or folder not in {"", OUTPUTS}:
                     continue
                 data = tar.extractfile(member)
@@ -331,6 +340,8 @@ class DeviceProgram:
                     (outputs / name).write_bytes(content)
                 elif not folder and name in {LOG, *KEPT, CODE}:
                     contents[name] = content
+        # qnn_executor_runner exits with 0 although it has written nothing, so that the exit code
+        # alone proves nothing; without this file, the connection broke.
         if CODE not in contents:
             raise ValueError("the archive is incomplete")
         if LOG in contents:
@@ -349,6 +360,7 @@ class DeviceProgram:
             parse_heat(contents.get(name, b"").decode("utf-8", "replace"))
             for name in (BEFORE, AFTER)
         )
+        # VmHWM only grows, so the last line is the largest.
         memory = 1024 * int(sizes[-1]) if sizes and sizes[-1].isdigit() else None
         self.speed_ms = None
         with suppress(ValueError):  # the runner wrote no number

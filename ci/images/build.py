@@ -78,10 +78,12 @@ def resolve_lock(plan: ImagePlan, progress: Progress) -> str:
         )
     progress.step(f"resolving the packages of Python {plan.base.python}")
     answer = _run_pip(
+        # Without --ignore-installed, the report would lack what is installed here.
         ["install", "--dry-run", "--ignore-installed", "--quiet", "--report", "-"],
         [*wanted_requirements(plan.checkout), *SOURCE_BUILDERS],
         python,
     )
+    # pip may print warnings before the report.
     rows = decode_json(answer[answer.index("{") :], dict[str, Any])["install"]
     return "".join(sorted(pin_lines(rows)))
 
@@ -94,6 +96,7 @@ def pin_lines(rows: Sequence[dict[str, dict[str, object]]]) -> Iterator[str]:
         name = str(row["metadata"]["name"]).lower().replace("_", "-")
         if CUDA.match(name):
             continue
+        # A local version, such as +cpu, belongs to one index.
         pin = f"{name}=={str(row['metadata']['version']).split('+')[0]}"
         hashes = row["download_info"]["archive_info"]["hashes"]  # type: ignore[index]
         yield f"{pin}\n" if name == UNHASHED else f"{pin} --hash=sha256:{hashes['sha256']}\n"
@@ -136,6 +139,7 @@ def _fetch_torch(words: Sequence[str | Path]) -> None:
     named = os.environ.get("QNN_CI_TORCH_INDEX")
     if named is None:
         try:
+            # Short, so that a machine without access to this index soon tries pip's.
             _run_pip(words, ["--index-url", CPU_INDEX, "--timeout", "5", "--retries", "0"])
             return
         except DownloadError:
@@ -223,6 +227,7 @@ def _build_one(
     base = parent.image_id if parent else plan.base_digest
     staging = store_home() / "tmp"
     staging.mkdir(parents=True, exist_ok=True)
+    # In the store and not in /tmp, which may be in memory: a saved image is large.
     with tempfile.TemporaryDirectory(dir=staging, prefix="image-") as directory:
         context = Path(directory) / "context.tar"
         with context.open("wb") as file:
@@ -277,6 +282,7 @@ def pull_base(client: DockerClient, plan: ImagePlan, progress: Progress) -> None
         events = list(client.api.pull(plan.base.image, stream=True, decode=True))
     except APIError as error:
         events = [{"error": str(error.explanation or error)}]
+    # The engine answers with status 200 before it pulls, so an error is only an event.
     if why := next((str(event["error"]) for event in events if "error" in event), ""):
         if is_full(why):
             raise explain_error(OSError(why))
@@ -336,6 +342,7 @@ def write_context(file: IO[bytes], plan: ImagePlan, wheels: list[Path]) -> None:
     with tarfile.open(fileobj=file, mode="w") as archive:
         for directory in ("locks", "wheels"):
             info = tarfile.TarInfo(directory)
+            # Both directories always exist, because COPY in a Dockerfile fails without its source.
             info.type, info.mode = tarfile.DIRTYPE, 0o755
             archive.addfile(info)
         for inside, path in sorted(members.items()):

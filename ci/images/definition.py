@@ -119,6 +119,7 @@ class ImagePlan:
         return {
             "base": self.base_digest,
             "snapshot": self.base.snapshot,
+            # Not the hash of pyproject.toml: most of its changes leave the packages as they are.
             "environments": describe_environments(self.checkout),
             **{path.name: hash_file(path) for path in files},
         }
@@ -255,8 +256,10 @@ def _read_python(client: DockerClient, reference: str, image_id: str) -> str:
     """Return the Python version of the base's distribution, which follows from its release. Raises
     UsageError if the release is unknown.
     """
+    # Created, not started: files can be read from a container that never ran.
     container = client.containers.create(image_id, ["true"])
     try:
+        # /etc/os-release is a link to this file, and get_archive returns links as they are.
         text = read_file(client, str(container.id), "/usr/lib/os-release")
     finally:
         container.remove()

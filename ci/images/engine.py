@@ -51,6 +51,8 @@ def connect_engine() -> Iterator[DockerClient]:
         client = DockerClient.from_env(timeout=CONNECT_S)
     except (DockerException, ValueError) as error:  # a ValueError means a malformed DOCKER_HOST
         raise explain_connection(error) from error
+    # A build step can be silent for long; an engine that does not answer the first request is not
+    # running.
     client.api.timeout = TIMEOUT_S
     try:
         yield client
@@ -178,6 +180,7 @@ def _rewrite_layer(
             shutil.copyfileobj(body, out)
         else:
             with (
+                # As a stream, since a layer may be larger than the memory.
                 tarfile.open(fileobj=body, mode="r|") as layer,
                 tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as fresh,
             ):

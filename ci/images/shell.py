@@ -48,7 +48,9 @@ def open_stream(client: DockerClient, container_id: str) -> socket.socket:
     """
     streams = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
     opened: Any = client.api.attach_socket(container_id, params=streams)
+    # docker may wrap the socket in a SocketIO, which has neither sendall nor shutdown.
     stream: socket.socket = getattr(opened, "_sock", opened)
+    # The client's time limit is for answers; a shell may be silent for hours.
     stream.settimeout(None)
     return stream
 
@@ -73,10 +75,12 @@ def copy_streams(stream: socket.socket, *, terminal: bool) -> None:
 def _feed(stream: socket.socket, done: threading.Event) -> None:
     with suppress(OSError, ValueError):
         while not done.is_set():
+            # A thread that is blocked in a read of stdin could not be ended.
             if not select.select([0], [], [], 0.2)[0]:
                 continue
             data = os.read(0, READ_BYTES)
             if not data:
+                # So that a command which reads its stdin to the end, ends too.
                 stream.shutdown(socket.SHUT_WR)
                 return
             stream.sendall(data)
@@ -168,6 +172,7 @@ def _caller_pipe() -> Iterator[Path]:
         path = Path(directory) / "pipe"
         os.mkfifo(path)
         path.chmod(0o666)  # for any user in the container
+        # O_RDWR: opening a pipe only for writing would wait for the reader.
         end = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             yield path
@@ -182,6 +187,7 @@ class _Waiter:
         self.code = 1
 
         def wait() -> None:
+            # Before the start, because a removed container has no exit code any more.
             answer = client.api.wait(container_id, condition="next-exit")
             self.code = int(answer["StatusCode"])
 
@@ -206,8 +212,11 @@ def _prepared(
     volumes = _own_volumes(client, request)
     config = client.api.create_host_config(
         mounts=_mounts(request, pipe, volumes),
+        # A process with the number 1 ignores signals without a handler, and does not reap orphans.
         init=True,
         auto_remove=True,
+        # Without root, Podman maps the caller to root in the container, and files would belong to
+        # other users outside.
         userns_mode="keep-id" if is_podman(client) and os.getuid() else None,
     )
     created = client.api.create_container(
@@ -232,6 +241,7 @@ def _prepared(
 
 def _variables(request: ShellRequest) -> dict[str, str]:
     umask = os.umask(0)
+    # The umask can only be read by setting it.
     os.umask(umask)
     variables = {
         "HOME": HOME,
@@ -251,6 +261,7 @@ def _mounts(request: ShellRequest, pipe: Path, volumes: dict[str, str]) -> list[
     (home / "store").mkdir(parents=True, exist_ok=True)
     frozen = [home / "store"] if request.read_only_store else []
     return [
+        # At the same paths as outside, since environments and builds contain absolute paths.
         *(bind_mount(path, path) for path in (checkout, *_outer_git(checkout), home)),
         *(bind_mount(path, path, read_only=True) for path in frozen),
         *(Mount(inside, name, type="volume") for name, inside in volumes.items()),

@@ -62,6 +62,7 @@ def read_device_serial(device: str = "") -> str:
             fix="connect one device, or select one with --device; some devices permit reading the "
             "number only after `adb root`",
         ) from error
+    # adb may print that it starts its server before the answer.
     number = re.search(r"^\s*(\d+|0x[0-9a-fA-F]+)\s*$", output, re.MULTILINE)
     if not number:
         raise UnfitError(f"{SERIAL_FILE} on the device does not contain a number")
@@ -82,6 +83,7 @@ SECRET_NAME = re.compile(
 )
 TESTSIG_FILE = re.compile(r"(testsig-)0x[0-9a-f]+", re.IGNORECASE)
 PEM_KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(-----END [A-Z ]*-----|\Z)", re.DOTALL)
+# A shorter one, such as "1" or "yes", would mask ordinary text.
 SHORTEST_SECRET = 4
 
 

@@ -249,6 +249,7 @@ def parse_hash_segment(data: memoryview) -> HashSegment:
 
 def _parse_early(data: memoryview, version: int, words: tuple[int, ...]) -> HashSegment:
     second, third, total, table, _, signature, _, chain, *metadata_sizes = words[2:]
+    # In version 3, these words are the image's source and destination addresses.
     vendor = (0, 0) if version == 3 else (second, third)
     parts = (*vendor, signature, chain)
     metadata = (0, *metadata_sizes) if metadata_sizes else (0, 0, 0)

@@ -131,6 +131,7 @@ def make_plan(request: SignRequest) -> SignPlan:
         raise UsageError("--timeout must be more than 0 seconds")
     if not request.serial or selection != Selection():
         check_selection(selection, policy)
+    # Before the inputs are read, because they are large and this is quick.
     check_target(request)
     check_sdk_version(find_sdk_version(roots.qnn_sdk), selection, policy)
     libraries = list_requested(selection, policy, roots._asdict())

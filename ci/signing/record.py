@@ -114,6 +114,7 @@ def check_record(directory: Path) -> tuple[str, ...]:
     if (version := record.schema_version) != SCHEMA_VERSION:
         return (f"{RECORD_NAME} has schema version {version}, not {SCHEMA_VERSION}",)
     ours = {RECORD_NAME, STATEMENT_NAME, LOG_NAME, user_folder.RECORD}
+    # The record contains the masked name of a test signature: the serial number is a secret.
     present = {Masker()(path.name): path for path in directory.iterdir() if path.name not in ours}
     recorded = {library.name: library for library in record.libraries}
     findings = [
@@ -129,6 +130,7 @@ def check_record(directory: Path) -> tuple[str, ...]:
         statement = read_json(directory / STATEMENT_NAME, dict[str, Any])
     except DocumentError as error:
         return (*findings, f"{STATEMENT_NAME} cannot be read: {error}")
+    # Through JSON, in which tuples are lists.
     if statement != json.loads(json.dumps(make_statement(record))):
         findings.append(f"{STATEMENT_NAME} contradicts {RECORD_NAME}")
     return tuple(findings)

@@ -172,6 +172,8 @@ def _place(
     label = row.path.format(**words, **labels)
     build = roots.get("build")
     if build and label.startswith("{build}/") and not path.is_file():
+        # The directory may be another one, but a single file of this name in the build is the one
+        # that is meant.
         built_files = list(build.rglob(path.name))
         if len(built_files) == 1:
             path = built_files[0]
@@ -255,6 +257,7 @@ def read_inputs(
         lines = wrong if entry else refused
         lines += [f"{library.path}: {fault}" for fault in faults]
     builds = [(entry.requested.path, entry.build) for entry in inputs if entry.build]
+    # Libraries of different builds do not work together: "Stub lib id mismatch" (error 1008).
     if not all(a.agrees_with(b) for _, a in builds for _, b in builds):
         must = "all libraries must be from the same version"
         wrong += [f"{path}: from QNN {build.text}; {must}" for path, build in builds]
@@ -292,6 +295,7 @@ def _read_input(library: RequestedLibrary) -> tuple[Input | None, list[str]]:
     except ValueError as error:
         faults.append(str(error))
     else:
+        # A signature would make the damage look genuine.
         if checksum and checksum.is_wrong:
             faults.append(f"damaged; {checksum.describe()}")
     return Input(library, data, image.hexagon_version, find_qnn_build(library.path)), faults

@@ -103,6 +103,8 @@ class Run:
         """Run the signer in a separate directory, move its output to ``ready``, and return the new
         path.
         """
+        # A directory for each file, so that a log or leftover of one run is not taken for the
+        # output of the next.
         area, name = self.ready / SCRATCH / str(len(self.log)), self.mask(job.name)
         source, output = area / "in" / job.name, area / "out"
         for folder in (source.parent, output):

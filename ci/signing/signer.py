@@ -35,6 +35,7 @@ ADDED = {"PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 
 PYTHON_VARIABLE = "QNN_CI_SIGNER_PYTHON"
 PATH_PYTHONS = ("python3.11", "python3.10", "python3.9")
+# Run with -W ignore: importing imp prints a DeprecationWarning, and the output is parsed.
 PROBE = "import imp, sys; print('probed', '.'.join(map(str, sys.version_info[:3])))"
 PROBE_TIMEOUT_S = 20.0
 
@@ -108,6 +109,7 @@ def _list_pythons() -> Iterator[str]:
         answer = run_process(
             [uv, "python", "find", "<3.12"], timeout_s=PROBE_TIMEOUT_S, check=False
         )
+        # uv may print messages before the path.
         yield from answer.output.splitlines()[-1:]
 
 
@@ -215,6 +217,8 @@ def run_signer(signer: Signer, argv: Sequence[str], scratch: Path, name: str, ma
     last = printed.splitlines()[-1]
     failure, fix = Failure.EXITED, ""
     why = f"the signer {ended.describe()} and printed:\n{printed}"
+    # A signer that waits for an answer looks like one that hangs; what it printed last tells them
+    # apart.
     if ended.exceeded and QUESTION.search(last):
         failure = Failure.PROMPT
         why = f"after {ended.wall_s:.0f} s the signer was still waiting for an answer to: {last}"
@@ -250,6 +254,7 @@ def find_output(scratch: Path, output: Path, source: Path, before: bytes, mask: 
             raise SignerError(Failure.INVALID, name, why=why)
         return written[0]
     elsewhere = [path for path in candidates if path not in {*written, source}]
+    # A signer that ignores {output} may have signed its input in place.
     if source.exists() and read_bytes(source, CONTENT_BYTES) != before:
         elsewhere.append(source)
     if elsewhere:

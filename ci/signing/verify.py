@@ -109,6 +109,7 @@ def list_digests(subject: str, signed: bytes) -> Iterator[tuple[str, bytes]]:
 def _judge_rsa(
     key: rsa.RSAPublicKey, signature: bytes, digests: list[tuple[str, bytes]]
 ) -> Judgement:
+    # Signers pad the field for the signature to a fixed size.
     size = (key.key_size + 7) // 8
     value = signature[:size]
     if len(value) < size or not is_padding(signature[size:]):
@@ -119,6 +120,7 @@ def _judge_rsa(
         return Judgement(fault="the signature is larger than the modulus of the leaf's key")
     payload = b""
     with suppress(InvalidSignature, ValueError):
+        # None: the payload without a DigestInfo is recovered too, as some signers omit that.
         payload = key.recover_data_from_signature(value, padding.PKCS1v15(), None)
     # Compare the whole payload: with exponent 3, anything before the digest can be forged.
     if any(payload in {digest, DIGEST_INFO[name] + digest} for name, digest in digests):
@@ -128,6 +130,8 @@ def _judge_rsa(
         with suppress(InvalidSignature, ValueError):
             key.verify(value, digest, scheme, utils.Prehashed(HASHES[name]))
             return Judgement(Scheme.PSS)
+    # The raw block tells a signature over another digest from one of another key, which have
+    # different remedies.
     block = pow(number, numbers.e, numbers.n).to_bytes(size, "big")
     if payload or any(_has_pss_padding(block, key.key_size, name) for name in HASHES):
         return Judgement(
@@ -190,6 +194,7 @@ def verify_file(
     """
     serial = read_serial(path.name)
     before = memoryview(read_user_file(original, "the library")) if original else None
+    # Read once, so that all checks see the same bytes.
     data = memoryview(read_user_file(path, "the library"))
     report = verify_bytes(data, before, serial=serial, at=at)
     if not report.signed:
@@ -245,6 +250,7 @@ def _judge_image(image: Image, report: Verification, serial: int, at: datetime |
             if segment.header.type == PT_NULL and segment.header.vendor_type:
                 report.add(Kind.LAYOUT, f"{segment.describe()} is left over from a signature")
         return
+    # It is not defined which of them a loader uses.
     if len(hash_segments) > 1:
         raise MalformedError(f"there are {len(hash_segments)} hash segments instead of one")
     data = image.bytes_of(hash_segments[0])
@@ -316,6 +322,7 @@ def _judge_hashes(
                 "the hash segment's own entry in the hash table is neither zero nor the serial "
                 "number in the file name"
             )
+        # A signer may write zeros for a segment without bytes.
         elif not segment.header.filesz and not any(entry):
             continue
         else:
@@ -323,6 +330,7 @@ def _judge_hashes(
             report.hashed_segments += 1
             if segment.is_header_placeholder:
                 fault = "the hash of the ELF header and the program headers does not match"
+        # The hashes are those of the plain bytes, which only the device can decrypt.
         if entry != expected and parsed.is_encrypted and segment.header.type != PT_NULL:
             report.hashed_segments -= 1
             report.notes.append(
