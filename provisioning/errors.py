@@ -45,6 +45,7 @@ class QnnCiError(Exception):
 
     def __init__(self, what: str, *, why: str = "", fix: str = "") -> None:
         super().__init__(what)
+        # Here and not where messages are printed: errors are also written to reports and JSON.
         self.what, self.why, self.fix = map(mask_credentials, (what, why, fix))
 
     def __str__(self) -> str:

@@ -39,6 +39,7 @@ def parse_version(text: str) -> Version:
         return Version(built[1])
     try:
         return Version(text)
+    # Versions of vendors, such as r26c, need not follow PEP 440.
     except InvalidVersion:
         numbers = NUMBERS.match(text)
         return Version(numbers[1] if numbers else "0")

@@ -79,12 +79,15 @@ def judge_unit(unit: AppUnit, socs: Sequence[str]) -> list[Finding]:
     UsageError for an unknown SoC."""
     findings = list(APPS.judge(unit))
     if unit.tree.files or unit.tree.lowered:
+        # Without an SoC, the libraries are compared with each other only.
         for soc in socs or [""]:
             pairs = [*_pair(unit, soc)]
             staged = judge_staged(unit.tree, "android", soc, find_wanted(unit))
             reported = {(finding.id, unit.show(finding.where)) for finding in staged}
             fitting = [program.shown for program, answer in pairs if soc and _is_for_soc(answer)]
             spared = TARGETS if fitting else frozenset()
+            # An app may contain a program for each of several SoCs, and chooses one at run time:
+            # those for others are no fault.
             left_out = {*REPLACED, *(["QNN323"] if fitting else [])}
             if any(("QNN324", shown) not in reported for shown in fitting):
                 left_out.add("QNN324")
@@ -146,6 +149,7 @@ def _weigh(unit: AppUnit, finding: Finding) -> Finding:
         return finding
     name = PurePath(finding.where).name
     is_of_qnn = OWN.match(name) or name in _find_dsp_names(unit)
+    # A fault of a library that is not QNN's does not keep QNN from running.
     is_others = finding.id.startswith("QNN2") and not is_of_qnn
     if is_others or (unit.kind is Kind.AAR and finding.id in OF_APP):
         return replace(finding, severity=Severity.WARNING)
@@ -161,6 +165,8 @@ def find_extraction(unit: AppUnit) -> bool | None:
     """Return whether the installer extracts the libraries, or None if that is not known."""
     manifest = unit.manifest
     stated = manifest.extracts if manifest else None
+    # In an APK, the attribute is missing if it has its default, true; before packaging, Gradle
+    # decides.
     is_known = unit.kind is Kind.APK and manifest and not manifest.fault
     return True if stated is None and is_known else stated
 
@@ -264,6 +270,7 @@ def _undeclared(unit: AppUnit) -> dict[str, list[str]]:
     for name in VENDOR:
         if name not in available:
             users[name] = [file.name for file in files if file.elf and name in file.elf.needed]
+    # QNN opens libcdsprpc.so at run time, so no file needs to name it.
     if RPC in users and not users[RPC]:
         names = [library.name for library in unit.qnn_libraries]
         users[RPC] = [name for name in names if name == "libQnnHtp.so"]

@@ -56,6 +56,7 @@ def _survey(unit: AppUnit, scratch: Path) -> AppUnit:
     for relative, file in unit.placed():
         link = root / relative
         link.parent.mkdir(parents=True, exist_ok=True)
+        # Links instead of copies, since libraries are large.
         link.symlink_to(file.path.absolute())
     tree = survey_tree(root)
     files = [

@@ -50,6 +50,7 @@ RESOURCES = {
     0x010104EA: "extractNativeLibs",
 }
 STRING, BOOLEAN = 3, 18
+# TYPE_INT_DEC and TYPE_INT_HEX of Android's Res_value; those above are its other types.
 NUMBERS = {16, 17}
 Attributes = Mapping[str, str]
 
@@ -107,6 +108,7 @@ def _gather(elements: Iterable[tuple[str, Attributes]]) -> AppManifest:
     for tag, attributes in elements:
         first_of_tag.setdefault(tag, attributes)
         if tag == "uses-native-library" and (name := attributes.get("name")):
+            # As in Android, a library is required unless the attribute says otherwise.
             libraries[name] = attributes.get("required") != "false"
     if "manifest" not in first_of_tag:
         raise _Refused("it has no manifest element")
@@ -125,6 +127,7 @@ def _gather(elements: Iterable[tuple[str, Attributes]]) -> AppManifest:
 
 
 def _number(text: str) -> int | None:
+    # A preview of Android has a letter instead of a number.
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 6 else None
 
 
@@ -151,6 +154,7 @@ def _read_compiled(data: bytes) -> list[tuple[str, Attributes]]:
     print debug messages if that had no handler.
     """
     root = logging.getLogger()
+    # A handler is enough: without one, logging.debug would install one for stderr.
     silent = logging.NullHandler()
     root.addHandler(silent)
     try:
@@ -206,6 +210,7 @@ def _read_text(data: bytes) -> list[tuple[str, Attributes]]:
 
     parser = expat.ParserCreate(namespace_separator=" ")
     parser.StartElementHandler = start
+    # Entities that refer to each other could expand to gigabytes.
     parser.StartDoctypeDeclHandler = refuse
     try:
         parser.Parse(data, True)
@@ -400,6 +405,7 @@ class ArchiveReader:
     def _take(self, source: FileSource, members: Sequence[Member]) -> list[Path]:
         """Extract the members into a new directory in the scratch directory, and return their
         paths."""
+        # At least 1, since 0 means no limit.
         check_members(source.name, members, Limits(max(self.left, 1), case_collisions=True))
         self.left -= sum(member.size for member in members)
         root = Path(tempfile.mkdtemp(dir=self.scratch))
@@ -419,12 +425,15 @@ class ArchiveReader:
                 manifest = read_manifest(path)
                 continue
             native = NATIVE.fullmatch(member.name)
+            # Android maps an uncompressed library from the APK, which needs an offset that is a
+            # multiple of the page size.
             offset = find_data_offset(source, member) if member.method == STORED else None
             file = PackedFile(
                 *(path.name, path, f"{shown}/{member.name}", member.size),
                 *(native[1] if native else "", member.compressed, offset),
             )
             (libraries if native else assets).append(file)
+        # By the content: an AAR may have been renamed to .zip.
         is_aar = any(member.name.startswith("jni/") or member.name == "R.txt" for member in members)
         kind = Kind.AAR if is_aar else Kind.APK
         return AppUnit(shown, kind, manifest, tuple(libraries), assets=tuple(assets))

@@ -162,10 +162,12 @@ def _judge_build(contexts: Contexts, runtime: Runtime | None) -> Judged:
     if not runtime.qnn:
         why = f"{runtime.name} does not state its QNN version: pass one (--runtime 2.49.40)"
         return Verdict.UNKNOWN, why
+    # A program may contain contexts of several compilers; the runtime has to load them all.
     newest = max(compilers, key=parse_version)
     why = f"compiled with QNN {newest}, and the runtime is QNN {runtime.qnn}"
     if is_loadable(newest, runtime.qnn):
         return Verdict.YES, why
+    # 2.49 as a runtime may be 2.49.0 or 2.49.40.
     if newest.startswith(f"{runtime.qnn}."):
         fix = f"pass all three parts of the runtime's version (--runtime {newest})"
         return Verdict.UNKNOWN, f"{why}: {fix}"

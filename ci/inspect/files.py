@@ -126,6 +126,8 @@ def inspect_file(path: Path, name: str = "") -> Inspected:
         return _inspect_library(path, name)
     if head.startswith(ARCHIVE):
         return _inspect_package(path, name, size)
+    # By the name, because a protobuf has no magic number. In a process of its own, since onnx's
+    # parser is C++ and may crash.
     if path.suffix == ".onnx":
         return run_limited(partial(_inspect_onnx, path, name, size), name)
     return Inspected(name, "unknown", size, describe_other(view))
@@ -280,10 +282,13 @@ def describe_runtime(files: Sequence[FileFacts], name: str, operators: Iterable[
     ]
     linked = [file for file in files if EXECUTORCH.fullmatch(file.name)]
     headers = sorted(filter(None, (find_headers_version(file.path) for file in linked)))
+    # With the NUL at its end, so that aten::add does not match aten::addmm. Kernels register
+    # themselves by name, so the name is in the library.
     texts = {b"%b\0" % name.encode(): name for name in operators}
     kernels = {texts[text] for file in files if linked for text in find_texts(file.path, texts)}
     return Runtime(
         name,
+        # The oldest, since that one decides what can be loaded.
         min(builds, key=parse_version, default=""),
         _list_versions(files, "Stub"),
         _list_versions(files, "Skel"),

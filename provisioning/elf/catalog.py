@@ -238,6 +238,8 @@ def parse_catalog(data: bytes, trust: Trust, now: datetime) -> Catalog:
         raise CatalogError(f"it is longer than {MAX_BYTES} bytes")
     try:
         signed = _parse_signed(asn1.decode_der(Content, data))
+        # Before the signature is verified: the certificates have to be valid at this time, since
+        # they may have expired later.
         time = _read_timestamp(_only_signer(signed), trust.root)
         _verify(signed, TRUST_LIST, trust, time or now)
         return Catalog(dict(_list_files(signed.content.value)), time)
@@ -290,6 +292,7 @@ def _read_timestamp(info: SignerInfo, root: x509.Certificate) -> datetime | None
     if info.unsigned is None:
         return None
     tokens = _find_values(info.unsigned, TIMESTAMP)
+    # Nothing covers unsigned attributes, so that others could hide a timestamp that does not fit.
     if len(info.unsigned.as_list()) != 1 or len(tokens) != 1:
         raise CatalogError("it has unsigned attributes other than one timestamp")
     signed = _parse_signed(tokens[0].parse(Content))
@@ -354,6 +357,8 @@ def _load_certificates(signed: SignedData) -> Iterator[x509.Certificate]:
 
 
 def _find_signer(info: SignerInfo, certificates: Sequence[x509.Certificate]) -> x509.Certificate:
+    # By issuer and serial number, as RFC 2315 names a signer: the order of certificates means
+    # nothing.
     wanted = (asn1.encode_der(info.signer.issuer), info.signer.serial_number)
     for certificate in certificates:
         if (certificate.issuer.public_bytes(), certificate.serial_number) == wanted:

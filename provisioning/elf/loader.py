@@ -36,6 +36,7 @@ def find_libraries(names: Iterable[str]) -> dict[str, str | None]:
         for text in re.findall(rb"/[\x21-\x7e]+", read_bytes(LOADER_CACHE)):
             path = text.decode()
             cached.setdefault(path.rpartition("/")[2], path)
+    # A container may have no cache, and musl's loader has none.
     directories = [form.format(machine=platform.machine()) for form in DEFAULT_DIRECTORIES]
     paths: dict[str, str | None] = {}
     for name in sorted_names:

@@ -95,7 +95,9 @@ class Table:
 
     def find(self, number: int) -> int:
         """Return the byte where field ``number`` starts, or 0 if the field has its default."""
+        # A vtable starts with two sizes of two bytes each.
         entry = WORD + 2 * number
+        # A file of an older schema has shorter vtables, without the newer fields.
         if entry + 2 > self.vtable_size:
             return 0
         offset = self.tables.read("H", self.vtable + entry)
@@ -142,6 +144,7 @@ class Table:
         """Return the first MAX_TEXT bytes of a vector of bytes."""
         self.tables.count()
         start, count = self.span(number)
+        # A vector may claim any length, and only short texts are read this way.
         return bytes(self.tables.blob[start : start + min(count, MAX_TEXT)])
 
     def list(self, number: int, form: str = "I") -> tuple[int, ...]:

@@ -84,6 +84,8 @@ def search_build(data: bytes | mmap.mmap, *, partial: bool = True) -> QnnBuild |
     if product := PRODUCT.search(data, 0, end):
         return QnnBuild(product[1].decode(), None, product.group().decode())
     for stamp in STAMP.finditer(data, 0, end):
+        # A text of its own: twelve digits inside of another text, such as a serial number, are no
+        # stamp.
         if stamp.start() and data[stamp.start() - 1] == 0:
             return QnnBuild(None, stamp[1].decode(), stamp.group()[:-1].decode())
     return None
@@ -108,4 +110,5 @@ def find_headers_version(path: Path) -> str:
     x86-64 produces. Raises OSError.
     """
     minors = {match[1][0] for match in HTP_API.finditer(read_bytes(path, CONTENT_BYTES))}
+    # Several different numbers show that the pattern also matches other code.
     return f"{QNN_MAJOR}.{minors.pop()}" if len(minors) == 1 else ""

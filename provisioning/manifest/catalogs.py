@@ -93,6 +93,7 @@ def prove_skel(path: Path, build: QnnBuild | None, at: datetime | None = None) -
         time = at or datetime.now(timezone.utc)
         if proof := prove_file(path, hash_file(path), read_trust(), time):
             return proof
+    # Without the number of the vendor's CI job, which the keys of the list do not have.
     known = read_known().get(build.text.partition("_")[0]) if build else None
     if known is None or path.name not in known.skels:
         return None

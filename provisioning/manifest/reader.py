@@ -60,6 +60,7 @@ def read_toml(
     try:
         data = read_user_file(path, "the manifest", LIMIT_BYTES)
         with decoding():
+            # Editors on Windows write a byte order mark, which TOML does not allow.
             text = data.decode("utf-8-sig")
             if prepare:
                 return convert_toml(prepare(tomllib.loads(text)), kind, text)
@@ -95,6 +96,7 @@ def convert_toml(tables: Any, kind: type[T], text: str) -> T:
         with DECODING:
             return msgspec.convert(tables, kind, strict=True)
     except msgspec.ValidationError as error:
+        # msgspec reports only the first fault, without its line.
         for place, why in find_faults(tables, kind):
             line = f"line {number}, " if (number := find_line(text, place)) else ""
             raise msgspec.ValidationError(f"{line}{show_path(place)}: {why}") from error

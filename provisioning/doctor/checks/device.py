@@ -157,6 +157,8 @@ def see_unversioned_rpc(staging: Staging) -> Iterator[Seen]:
         for file in staging.tree.files
         if file.elf and file.machine == EM_AARCH64 and {RPC, LINUX_LIBC} <= {*file.elf.needed}
     ]
+    # QNN before 2.45 needs libcdsprpc.so, and Qualcomm Linux has only libcdsprpc.so.1: meta-qcom
+    # patches DT_NEEDED.
     if affected and versioned and RPC not in names:
         users = ", ".join(sorted({file.name for file in affected}))
         where = affected[0].path if len(affected) == 1 else staging.tree.root

@@ -116,6 +116,7 @@ def judge(placed: Placed) -> list[Finding]:
     """Return the findings on a file. If the checks in TARGET find that it is for another target,
     return only these findings.
     """
+    # A library for another machine violates nearly every other rule as well, and has one fix.
     if identity := list(TARGET.judge(placed)):
         return identity
     is_unused = placed.policy.is_unused(placed.elf.path.name)

@@ -138,6 +138,7 @@ def judge_group(group: Group) -> Iterator[Finding]:
             if any(finding.id == "QNN215" for finding in findings):
                 renamed.add(file.elf.soname)
     for need in needs:
+        # The missing name is the soname of a file that QNN215 reports: one fault, one finding.
         if need.name not in renamed:
             yield from NEEDS.judge(need)
 

@@ -53,6 +53,7 @@ def see_missing_library(case: Case) -> Iterator[Seen]:
     system = case.host_policy.system if case.host_policy else ()
     needed = {
         name: file.name
+        # Reversed, so that the first file that needs a library is the one that is named.
         for file in reversed(case.sdk_files)
         if file.elf and file.machine == EM_X86_64
         for name in file.elf.needed

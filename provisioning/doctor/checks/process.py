@@ -95,7 +95,10 @@ def see_shadows(variables: Variables) -> Iterator[Seen]:
     before = list(takewhile(lambda entry: not variables.is_wanted(entry), path))
     sdk_names = {file.name for entry in path[len(before) :][:1] for file in entry.libraries}
     for entry in before:
+        # The loader skips libraries for another machine, so they cannot shadow anything (QNN406
+        # reports them).
         host = [file.name for file in entry.libraries if file.machine not in OF_DEVICES]
+        # Other toolchains bring their libc++; it matters only if the SDK has one, too.
         if names := [name for name in host if name in sdk_names or not name.startswith(LIBCXX)]:
             where = entry.directory or EMPTY_ENTRY
             yield seen(
@@ -119,6 +122,7 @@ def see_hidden_path(variables: Variables) -> Iterator[Seen]:
     """Report that DSP_LIBRARY_PATH hides another value of ADSP_LIBRARY_PATH."""
     values = variables.facts.values
     hiding, hidden = values.get("DSP_LIBRARY_PATH"), values.get("ADSP_LIBRARY_PATH")
+    # FastRPC reads ADSP_LIBRARY_PATH only if DSP_LIBRARY_PATH is not set.
     if hiding and hidden and hiding != hidden:
         yield seen("DSP_LIBRARY_PATH", hiding, wanted=hidden)
 
@@ -164,6 +168,7 @@ def find_runtimes(case: Case) -> Iterator[Runtime]:
     taken: set[str] = set()
     for entry in facts.variables.library_path if facts.variables and case.runs_on_host else ():
         for file in entry.runtimes:
+            # The loader takes the first on the path.
             if file.name not in taken and file.machine in {None, EM_X86_64}:
                 taken.add(file.name)
                 yield Runtime(entry.directory or EMPTY_ENTRY, file, needs)
@@ -193,6 +198,8 @@ RUNTIMES.when(
 
 
 ENVIRONMENT.each(
+    # FastRPC separates directories by ";": it takes a value with ":" as one name, and the skel is
+    # not found (error 4000).
     QNN412=lambda case: (
         seen(name, value, joined=value.replace(":", ";"))
         for name, value in case.values.items()

@@ -82,6 +82,7 @@ def survey_tools(
     """Find each program (name -> command) on the PATH in ``variables``, and ask for its version."""
 
     def look(name: str, program: str) -> ToolFacts:
+        # With the job's PATH, which may differ from this process's.
         path = shutil.which(program, path=variables.get("PATH", ""))
         return ask_version(name, Path(path), variables) if path else ToolFacts(name, None)
 
@@ -98,6 +99,7 @@ def ask_version(name: str, path: Path, variables: Mapping[str, str] | None = Non
     first = next(iter(ended.output.strip().splitlines()), ended.describe())
     if not ended.is_good:
         return ToolFacts(name, str(path), None, f"{ended.describe()}: {first}")
+    # In all of the output: some programs print their version on a later line.
     version = VERSION.search(ended.output)
     return ToolFacts(name, str(path), version and version[0], first)
 
@@ -137,6 +139,7 @@ def _parse_list(output: str) -> Iterator[tuple[str, str]]:
     _, _, rows = output.partition("List of devices attached")
     for row in rows.splitlines():
         columns = row.split()
+        # adb prints lines that start with * when it starts its server.
         if len(columns) >= 2 and not row.startswith("*"):
             yield columns[0], columns[1]
 
@@ -156,6 +159,7 @@ def _ask(adb: str, serial: str, variables: Mapping[str, str], directory: str) ->
         api_level=_number(answers.get("api")),
         page_bytes=_number(answers.get("page")),
         free_mb=None if free_kib is None else free_kib * 1024 // 1_000_000,
+        # adb's shell may be root itself, or able to become it with su.
         is_root="0" in (answers.get("uid"), answers.get("su")),
         directory=directory,
         libraries={PurePosixPath(path).name: build for path, _, build in libraries},
@@ -205,6 +209,8 @@ def ask_library(directory: Path) -> str | None:
     """Load the libQnnHtp.so in ``directory`` in a separate process, and return the version of its
     API, None if it cannot be found out.
     """
+    # The loader reads this variable only when a process starts, so a new one is needed. It may also
+    # crash.
     variables = {**os.environ, "LD_LIBRARY_PATH": str(directory)}
     argv = [sys.executable, qnn_probe.__file__, "api", str(directory / "libQnnHtp.so")]
     try:
@@ -269,6 +275,7 @@ def _parse_status(output: str) -> Iterator[SubmoduleFacts]:
     for line in output.splitlines():
         state = STATES.get(line[:1])
         commit, _, path_and_tag = line[1:].partition(" ")
+        # SHA-1 and SHA-256 repositories.
         if state and len(commit) in (40, 64):
             path = path_and_tag.rsplit(" (", 1)[0] if path_and_tag.endswith(")") else path_and_tag
             yield SubmoduleFacts(path, state, commit)

@@ -190,6 +190,7 @@ class _Model:
             sizes[dtype] += end - start
             shape = _read_shape(tensor)
             needed_bytes = -(-math.prod(shape) * bits // 8)
+            # Field 6 is the sparsity: such weights are shorter than their tensor by design.
             if min(shape, default=1) > 0 and needed_bytes > end - start and not tensor.find(6):
                 cause = ""
                 if self.compiled_for and "DENSIFY" in self.operators:
@@ -236,6 +237,7 @@ class _Model:
                 f"{len(self.view)}: it was cut short, or written again without its bytecode"
             )
             return None
+        # Plugins of other manufacturers write their own bytecode.
         if self.manufacturer not in {"", QUALCOMM}:
             return None
         place = (start, size)

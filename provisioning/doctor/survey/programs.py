@@ -40,6 +40,8 @@ from provisioning.errors import UsageError
 
 QNN_BACKEND, COMPILE_SPEC = "QnnBackend", "qnn_compile_spec"
 DLC = re.compile(rb"dlc\.metadata")  # a file in QNN's archives
+# The names of a ZIP's members are in its directory, at the end: searching all of a large file takes
+# long.
 DLC_TAIL = 1 << 16
 IDENTIFIER = b"ET"  # followed by two digits, at byte 4
 # BundledProgram and FlatTensor: bundled_program_schema.fbs and flat_tensor.fbs of ExecuTorch.
@@ -50,6 +52,7 @@ HEADER = struct.Struct("<IQQ")
 HEADER_MAGIC = 0x5678ABCD  # ci/executorch/lower.py describes the header
 HEADER_ROOM = 4096  # observed: the binary starts 256 bytes after the start of the header
 MAX_RANK = 16
+# By chance, the few line feeds of a small file may all follow a carriage return.
 LEAST_LINES = 8
 # The name and the size in bytes of each ScalarType.
 DTYPES = {
@@ -211,6 +214,7 @@ def parse_program(view: View, name: str) -> Program | None:
         parsed = read(view, program)
     except (struct.error, OverflowError) as error:
         parsed = replace(program, damage=f"has a flatbuffer that cannot be read: {error}")
+    # Only a damaged program is read for this, because it reads all of it.
     if parsed.damage and not parsed.contexts and read is _read_methods:
         return replace(parsed, damage=parsed.damage + _find_conversion(view))
     return parsed
@@ -286,6 +290,7 @@ def _parse(tables: Tables, program: Program) -> Program:
         if number >= len(spans):
             raise struct.error(f"a delegate refers to data {number}, but there are {len(spans)}")
         span = spans[number]
+        # Several delegates may refer to one context binary.
         if span not in contexts:
             contexts[span] = _find_context(view, *span)
         spans_with_context = [at for at, context in contexts.items() if context]
@@ -299,6 +304,7 @@ def _parse(tables: Tables, program: Program) -> Program:
         values = list(plan.list_tables(2))
         name, inputs, outputs = plan.text(0), plan.list(3, "i"), plan.list(4, "i")
         delegates = list(plan.list_tables(7))
+        # ExecuTorch lowers a constant method, such as get_max_seq_len, to a plan without inputs.
         if not inputs and not delegates:
             results = tuple(parse_constant(_pick(values, output)) for output in outputs)
             metadata[name] = results[0] if len(results) == 1 else results  # type: ignore[assignment]
@@ -364,6 +370,7 @@ def parse_constant(value: Table) -> Constant:
         return content.text(0)
     if form := {INT: "q", BOOL: "?", DOUBLE: "d"}.get(kind):
         number: int | float | bool = content.number(0, form)
+        # JSON has neither NaN nor infinity.
         return number if math.isfinite(number) else str(number)
     if form := {INTS: "q", BOOLS: "?", DOUBLES: "d"}.get(kind):
         numbers = content.list(0, form)

@@ -133,6 +133,7 @@ def try_device(
     tried before, the earlier result is returned, unless it was not final (see _try_device).
     """
     key = hashlib.sha256(backend.value.encode())
+    # By content: a rebuilt adaptor has the same path, and the probe's own changes count, too.
     for path in (adaptor, library, Path(qnn_probe.__file__)):
         key.update(hash_file(path).encode())
     cache_file = remembered / f"device-{key.hexdigest()[:32]}.txt"
@@ -154,8 +155,10 @@ def _try_device(python: Path, variables: Mapping[str, str], backend: Backend) ->
         ended = run_process(argv, env=variables, timeout_s=DEVICE_TIMEOUT_S, check=False)
     except ToolError as error:
         return str(error.why or error.what), False
+    # Not remembered: on a busy machine, the next attempt may succeed.
     if ended.exceeded:
         return f"the attempt {ended.describe()}; if the machine was busy, run this again", False
+    # The last one, since QNN's messages come before it on the same stream.
     answers = ANSWER.findall(ended.output)
     if answers and answers[-1] == "ok":
         return "", True

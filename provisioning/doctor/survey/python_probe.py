@@ -80,6 +80,7 @@ def _asked(name: str) -> list[list[str]]:
     except importlib.metadata.PackageNotFoundError:
         return []
     names = [re.split(r"[^\w.-]", line.strip(), maxsplit=1)[0] for line in requirements]
+    # zip has no argument `strict` before Python 3.10, and any interpreter may run this script.
     return [[line, _version(name) or ""] for line, name in zip(requirements, names)]  # noqa: B905
 
 
@@ -89,6 +90,7 @@ def _locate(name: str) -> str | None:
     ``backends`` is returned, else the first. Returns None if nothing is found.
     """
     try:
+        # Not imported: torch alone would take seconds.
         spec = importlib.util.find_spec(name)
     except (ImportError, ValueError):
         return None

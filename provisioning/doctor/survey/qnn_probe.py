@@ -22,6 +22,8 @@ def find_api(path: str) -> str:
     library = ctypes.CDLL(path)
     if library.QnnInterface_getProviders(ctypes.byref(providers), ctypes.byref(count)) != 0:
         raise OSError(f"{path} has no provider")
+    # The first number, padding to 8 bytes and a pointer of 8 bytes take four words; the core API's
+    # version follows.
     return ".".join(map(str, (WORD * 7).from_address(providers[0] or 0)[4:]))
 
 
@@ -49,6 +51,7 @@ def main(question: str, subject: str) -> None:
         text = find_api(subject) if question == "api" else create_device(subject)
     except Exception as error:  # noqa: BLE001 - executorch may raise anything
         text = f"{type(error).__name__}: {error}".splitlines()[0]
+    # On a new line, since QNN's last message may have no newline.
     sys.stdout.write(f"\n{question} {text}\n")
 
 

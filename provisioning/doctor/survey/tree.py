@@ -77,6 +77,7 @@ def find_min_sdk(root: Path) -> int | None:
             with suppress(OSError, UnicodeDecodeError):
                 if match := MIN_SDK.search(read_text(directory / name)):
                     return int(match[1])
+        # Not further up: a build file there belongs to another project.
         if (directory / ".git").exists():
             break
     return None
@@ -194,6 +195,8 @@ def _is_candidate(path: Path, status: os.stat_result) -> bool:
     """
     if not stat.S_ISREG(status.st_mode):
         return False
+    # By its name even if it is no ELF file, so that an HTML page or an LFS pointer in its place is
+    # reported.
     if LIBRARY.search(path.name):
         return True
     if status.st_mode & 0o111:
