@@ -14,6 +14,8 @@ from ci.graphs.run import Program, Recipe, Tools, Value
 from ci.report.schema import Clipped
 
 # A value is clipped if it leaves its range by more than this share of the range.
+# QNN does not clip all values that the quantized model clips, so the program may be nearer to
+# float32 than that model.
 CLIPPED = 0.1
 MOST_CLIPPED = 3
 

@@ -325,6 +325,8 @@ def find_decided(
 def find_decided_of(
     program: Program, inputs: Any, comparison: Comparison, changes: Mapping[str, Changes]
 ) -> LostDecisions | None:
+    """Return the decisions of a method that cost its outputs accuracy, or None. The rounded run had
+    these ``changes``."""
     method, exact, rounded = comparison.method, comparison.exact, comparison.rounded
     decisions = dict(comparison.list_changed_decisions())
 
@@ -438,6 +440,7 @@ def round_values(graph: Graph, rounding: Change) -> Changes:
 
 
 def round_to_float16(value: Value, _: Value, tools: Tools) -> Value:
+    """Round to float16. Numbers beyond its range become its largest one, as QNN computes them."""
     return tools.round_to_half(value.clamp(-FLOAT16_MAX, FLOAT16_MAX))
 
 
@@ -445,11 +448,13 @@ def round_significand(value: Value, _: Value, tools: Tools) -> Value:
     """Round the significand to the bits of float16, and keep the exponent (Veltkamp's method)."""
     scaled = value * SPLIT
     rounded = scaled - (scaled - value)
+    # Of the comparisons, values of both engines have only ``>``, see ci.graphs.run.
     is_finite = rounded.abs() * -1.0 > -math.inf
     return tools.choose(is_finite, rounded, value)
 
 
 def name_input(name: str) -> str:
+    """Return what the report calls an input, such as ``input 'x'``."""
     return f"input {name!r}"
 
 
@@ -460,6 +465,7 @@ def find_magnitude(values: Array) -> float:
 
 
 def is_float(array: Array | None) -> bool:
+    """Return whether there is an array, and it is floating-point."""
     return array is not None and array.dtype.kind == "f"
 
 

@@ -248,6 +248,7 @@ class _Labels:
 
 def is_single(labels: Array) -> bool:
     """Return whether all elements have the same label."""
+    # A stride of 0 shows a label that was broadcast, without a look at the elements.
     if not any(
         stride for stride, size in zip(labels.strides, labels.shape, strict=True) if size > 1
     ):

@@ -87,6 +87,7 @@ def lower_and_run(
             sets[0],
             compiler_spec(scheme, soc),
             convert_linear_to_conv2d=scheme.recipe.linear_as_convolution,
+            # A delegated buffer starts with arbitrary contents, see ci.executorch.lower.
             skip_mutable_buffer=True,
         )
     lowered = edge.exported_program().graph_module
@@ -104,5 +105,6 @@ def lower_and_run(
     runs = []
     for inputs in sets:
         outputs = program.run_method("forward", inputs)
+        # Copies, because the next run may write to the same memory.
         runs.append([np.array(output) for output in outputs])
     return runs, left

@@ -15,8 +15,10 @@ from ci.faults.known import Frontend
 from ci.faults.torch_graphs import apply, compute, draw
 
 BATCHES = (1, 2, 2, 3)
+# Not 0: a graph with an axis of size 0 kills the process (SIGFPE).
 LENGTHS = (1, 3, 4, 7, 8, 16, 17, 32, 33, 64)
 MOST_NODES, MOST_RANK, TRIES = 5, 5, 12
+# A reference that is all zero would look like a fault.
 MOST_VALUE, LEAST_RMS, LEAST_DIVISOR = 64.0, 0.02, 0.2
 MOST_SIZE, MIN_NORM = 1 << 13, 4
 KINDS = [*["unary"] * 5, *["binary"] * 6, *["norm", "move"] * 3, *["axis", "layer"] * 2]

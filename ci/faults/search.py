@@ -43,6 +43,7 @@ BATCH = {"onnx": 48, "executorch": 16}  # the number of graphs of a round, per j
 BLOCKS, RANDOM, BOTH = "blocks", "random", "both"
 REPEATS = tuple(range(101, 111))
 MOST_WHY = 60
+# Wrong results come first, because they raise no error.
 ORDER = (WRONG, CRASHED, LATE, REFUSED)
 SHRINK_S = 120.0  # in which a suspect is confirmed and shrunk
 COSTLY = {LATE, REFUSED}  # a suspect that takes long gets COSTLY_S instead

@@ -31,10 +31,13 @@ def draw(graph: Graph, name: str, seed: int, number: int = 0) -> Any:
     declared = graph.tensors[name]
     if declared.value is not None:
         return np.full(declared.shape, declared.value, np.float32)
+    # Not hash(), which differs between processes for a text.
     random = np.random.default_rng([seed, number, zlib.crc32(name.encode())])
     if declared.like == "positive":
         return np.asarray(random.uniform(0.5, 1.5, declared.shape), np.float32)
     if declared.like in {"causal", "window"}:
+        # Not as low as the usual -1e4: with 8-bit activations, such a mask leaves nothing of the
+        # scores.
         low: Any = np.full(declared.shape, -30, np.float32)
         return np.triu(low, 1) + (np.tril(low, -WINDOW) if declared.like == "window" else 0)
     if declared.like == "alibi":

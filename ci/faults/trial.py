@@ -20,6 +20,8 @@ from ci.models.schemes import Scheme
 MOST_TEXT = 300
 BUNDLE = 8  # the number of graphs that are compiled together
 FIRST_S, EACH_S = 60.0, 10.0  # time limits for a process and for each graph of a bundle
+# A generated graph can make ExecuTorch's lowering hang or take all memory: a worker grew to 19.8
+# GB.
 MOST_BYTES = 3 << 30  # a bundle needs less than 2 GiB
 NUMBERS = count()
 

@@ -21,6 +21,7 @@ def open_reference(model: Path, *, optimize: bool = False) -> Any:
     settings = onnxruntime.SessionOptions()
     if not optimize:
         settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    # The number of threads changes the order in which sums are computed, see ci.models.numerics.
     settings.intra_op_num_threads = settings.inter_op_num_threads = THREADS
     settings.log_severity_level = WARNINGS
     return onnxruntime.InferenceSession(str(model), sess_options=settings, providers=[CPU])

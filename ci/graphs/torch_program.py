@@ -38,6 +38,7 @@ class TorchProgram:
 
     @cached_property
     def graphs(self) -> dict[str, Graph]:
+        """Return the graph of each method that is a graph module, by the method's name."""
         return {
             name: read_graph_module(part)
             for name, part in self.parts.items()
@@ -50,6 +51,7 @@ class TorchProgram:
         return frozenset()
 
     def run(self, sets: Sequence[Inputs]) -> list[tuple[Array, ...]]:
+        """Return the outputs for each sample, without changes."""
         return TorchRun(self.module, self.module, TorchTools()).run(sets)
 
     def prepare(self, recipes: Mapping[str, Recipe], tools: TorchTools | None = None) -> TorchRun:
@@ -63,6 +65,7 @@ class TorchProgram:
         return TorchRun(self.module, join_modules(self.module, {**self.parts, **parts}), tools)
 
     def measure_effects(self, inputs: Inputs) -> dict[tuple[str, ...], float]:
+        """Return the result of Program.measure_effects, summed over the methods."""
         effects: Counter[Any] = Counter()
         inputs_of_methods = split_inputs(self.module, inputs)
         for name, part in self.parts.items():
@@ -71,6 +74,7 @@ class TorchProgram:
         return dict(effects)
 
     def shake_choices(self, share: float) -> TorchRun:
+        """Prepare runs as Program.shake_choices describes."""
         return ShakenRun(self.module, self.module, TorchTools(), share)
 
 
@@ -82,6 +86,7 @@ class TorchRun:
         self.seed = 0
 
     def run(self, sets: Sequence[Inputs]) -> list[tuple[Array, ...]]:
+        """Return the outputs for each sample. Each call draws from the next seed."""
         self.tools.restart(self.seed)
         self.seed += 1
         with keep_state(self.module):
@@ -89,6 +94,7 @@ class TorchRun:
         return [tuple(map(np.asarray, tensors)) for tensors in outputs]
 
     def record(self, sets: Sequence[Inputs]) -> list[dict[str, Record]]:
+        """Return the records for each sample, by method. Each call draws from the next seed."""
         self.tools.restart(self.seed)
         self.seed += 1
         records = []
@@ -113,6 +119,7 @@ class ShakenRun(TorchRun):
         self.share = share
 
     def run(self, sets: Sequence[Inputs]) -> list[tuple[Array, ...]]:
+        """Return the outputs for each sample. Each call draws other errors."""
         with Disturbance(self.share, self.seed):
             return super().run(sets)
 
@@ -125,9 +132,11 @@ class TorchTools:
         self.restart(0)
 
     def restart(self, seed: int) -> None:
+        """Start the sequence of random numbers of a seed."""
         self.generator.manual_seed(seed)
 
     def draw(self, like: Tensor, size: float, shared: Shared | int = Shared.NONE) -> Tensor:
+        """Return the result of Tools.draw. Axes along which elements share a number have size 1."""
         shape = tuple(like.shape)
         if isinstance(shared, int):
             own_axis = shared % max(len(shape), 1)
@@ -139,30 +148,40 @@ class TorchTools:
         return size * (2 * torch.rand(shape, generator=self.generator) - 1)
 
     def to_float(self, value: Tensor) -> Tensor:
+        """Return a value as float32."""
         return value.float()
 
     def to_type(self, value: Tensor, like: Tensor) -> Tensor:
+        """Return a value in the type of ``like``."""
         return value.to(like.dtype)
 
     def is_inexact(self, value: Tensor) -> Tensor:
+        """Return whether float16 cannot represent each element."""
         return value != value.half()
 
     def mean(self, value: Tensor) -> float:
+        """Return the mean of all elements."""
         return float(value.mean())
 
     def limit(self, value: float, lowest: float) -> float:
+        """Return the larger one of two numbers."""
         return max(value, lowest)
 
     def round_to_half(self, value: Tensor) -> Tensor:
+        """Return the elements, rounded to float16, in the type of the value."""
         return value.half().to(value.dtype)
 
     def find_extremes(self, value: Tensor) -> Tensor:
+        """Return the smallest and the largest element, as a tensor of shape [2]."""
         return torch.stack([value.min(), value.max()])
 
     def is_number(self, value: Any) -> bool:
+        """Return whether a value is a plain number, not a tensor."""
         return not isinstance(value, Tensor)
 
     def choose(self, condition: Tensor, if_true: Tensor, if_false: Tensor) -> Tensor:
+        """Return the elements of ``if_true`` where ``condition`` is true, and else those of
+        ``if_false``."""
         return torch.where(condition, if_true, if_false)
 
 
@@ -175,6 +194,7 @@ class ChangedModule(nn.Module):
         self.interpreter = _Interpreter(module, recipe, tools)
 
     def forward(self, *inputs: Tensor) -> Any:
+        """Return what the module returns, with the changes of the recipe."""
         return self.interpreter.run(*inputs)
 
     def take_record(self) -> Record:
@@ -299,5 +319,6 @@ def trace_methods(module: nn.Module, inputs: Inputs) -> dict[str, nn.Module]:
             except Exception as error:
                 raise TraceError(f"torch.export cannot trace {name}") from error
             decomposed = program.run_decompositions(get_decompositions(cells))
+            # Otherwise, torch inserts a call of a guard function into the graph.
             graphs[name] = decomposed.module(check_guards=False)
     return graphs

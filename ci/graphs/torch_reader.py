@@ -54,6 +54,8 @@ def read_program(program: Any) -> Graph:
     changed = set(signature.buffers_to_mutate.values())
     # detach_ writes no element.
     writers = [node for node in program.graph.nodes if name_operator(node) not in PASSES_ON]
+    # torch.export keeps operators that write in place since torch 2.6, and its signature names no
+    # changed buffer. A cache that is read before it is written would count as a constant.
     written = frozenset(name for node in find_written(writers) for name in list_results(node))
     stored = {
         **signature.inputs_to_parameters,
@@ -334,6 +336,7 @@ def _compute(node: fx.Node, reads: Sequence[Read], operands: Sequence[Array | No
 
 def _to_array(value: Any) -> Array:
     tensor = value.detach()
+    # NumPy has no such type.
     if tensor.dtype == torch.bfloat16:
         tensor = tensor.float()
     return np.asarray(tensor.cpu())

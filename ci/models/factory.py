@@ -17,6 +17,7 @@ from ci.models.user_data import find_lacking_axes
 from provisioning.errors import UsageError
 
 # Other dtypes, such as float64, bfloat16, complex numbers and float8, are refused.
+# With float64, QNN computes wrong values (-775 dB, docs/findings/models.md).
 DTYPES_OF_QNN = {torch.bool, torch.float16, torch.float32} | {
     getattr(torch, f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)
 }
@@ -130,6 +131,8 @@ def _read_input(name: str, place: str, value: Any) -> Tensor:
     if value.device.type != "cpu":
         why = f"{place} is on the device {value.device}"
         raise _unwanted(name, why, "move the module and its inputs with .to('cpu')")
+    # With channels-last inputs, ExecuTorch 1.5.1 declares a convolution's output as channels-last,
+    # but QNN writes it row-major (SQNR -3 dB).
     return value.detach().contiguous()
 
 

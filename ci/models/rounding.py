@@ -25,6 +25,8 @@ RUNS = 8
 MAX_BYTES = 128 << 20  # of all outputs in all runs; a model with large outputs gets fewer runs
 MIN_RUNS = 2
 # The share of elements that a quantizer after arithmetic may round to the next step.
+# With these, in the first measurements, the SQNR of programs lay -3.5 to +5.3 dB from the
+# prediction in 8a8w (20 outputs), and -3.6 to +8.4 dB in 16a8w (19 outputs).
 MOVED = {8: 0.1, 16: 1.0}
 # Layers with 4-bit or 16-bit weights: a relative error per channel, plus an error in steps of the
 # output. With 4-bit weights, the latter is the same for all elements of a channel; with 16-bit
@@ -37,6 +39,8 @@ CARRY_SHARE, CARRY_STEPS = 2**-6, 1.5 * 2**8
 # HTP also approximates recurrent layers. CELL is the absolute error of their float16 results. Gates
 # multiply the cell state of an LSTM, which is the result STATE, so its error grows with it.
 CELLS, CELL, STATE = frozenset({"lstm", "gru", "rnn"}), 2**-8, 2
+# In 18 of 23 outputs, the SQNR of programs lay -7 to +4.5 dB from the prediction. The others end in
+# a softmax or a sigmoid, which have terms for that reason.
 RELATIVE = 2**-11  # of each operator's result in float16
 FLOAT16_MAX = 65504.0
 # For ties, this share of the RMS of an operand is added to its elements or subtracted: 0.1 is an

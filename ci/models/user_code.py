@@ -137,6 +137,7 @@ def import_file(path: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise UsageError(f"{path} is not a Python file")
     loaded = importlib.util.module_from_spec(spec)
+    # torch.export and ExecuTorch look up a model's functions here.
     sys.modules[spec.name] = loaded
     spec.loader.exec_module(loaded)
     return loaded

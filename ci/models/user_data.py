@@ -51,6 +51,8 @@ def read_sets(source: str, names: Sequence[str] = ()) -> list[tuple[Any, ...]]:
         return [sample if isinstance(sample, tuple) else (sample,) for sample in returned]
     arrays = read_arrays(Path(source))
     count = count_sets(arrays.values(), shown_path(Path(source)))
+    # Row-major, because a program reads memory without regard to strides: stacked transposed images
+    # gave 0 dB in every scheme.
     ordered = [np.array(array, order="C") for array in _order_arrays(source, arrays, names)]
     samples = []
     for number in range(count):

@@ -451,6 +451,7 @@ def read_arrays(path: Path) -> dict[str, Any]:
             loaded: Any = np.load(stream, allow_pickle=False)
             if isinstance(loaded, np.ndarray):
                 return {"arr_0": loaded}
+            # A compressed file can unpack to far more than its own size.
             _check_size(path, sum(member.file_size for member in loaded.zip.infolist()))
             return {name: np.asarray(loaded[name]) for name in loaded}  # bytes if it is no array
     except UsageError:
