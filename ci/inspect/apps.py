@@ -286,10 +286,12 @@ class AppUnit:
 
     @property
     def min_sdk(self) -> int | None:
+        """The lowest API level that the manifest allows, None if it is unknown."""
         return self.manifest.min_sdk if self.manifest else None
 
     @property
     def abis(self) -> tuple[str, ...]:
+        """The ABIs of the libraries, sorted."""
         return tuple(sorted({library.abi for library in self.libraries}))
 
     @property

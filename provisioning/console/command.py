@@ -158,6 +158,7 @@ class Parser(argparse.ArgumentParser):
     """An ArgumentParser that raises UsageError."""
 
     def error(self, message: str) -> Any:
+        """Raise UsageError, with a similar option or --model as a hint."""
         word = message.partition("unrecognized arguments: ")[2].partition(" ")[0]
         options = self._option_string_actions
         near = difflib.get_close_matches(word.partition("=")[0], options)
@@ -335,6 +336,7 @@ def require_current(
 
 
 def load_verb(verb: Verb) -> VerbModule:
+    """Import and return the module of a verb."""
     return cast(VerbModule, importlib.import_module(verb.module))
 
 

@@ -226,6 +226,7 @@ class Excerpt:
         self.head, self.tail = bytearray(), bytearray()
 
     def add(self, part: bytes) -> None:
+        """Add the next bytes of the stream."""
         room = self.half - len(self.head)
         self.head += part[:room]
         self.tail += part[room:]
@@ -234,10 +235,12 @@ class Excerpt:
             self.dropped += excess
 
     def join(self) -> bytes:
+        """Return the kept bytes, with a line that says how many are left out between them."""
         left_out = f"\n[{self.dropped} bytes are left out]\n" if self.dropped else ""
         return b"".join([self.head, left_out.encode(), self.tail])
 
     def text(self) -> str:
+        """Return the kept bytes as text."""
         return self.join().decode("utf-8", "replace")
 
 

@@ -103,6 +103,7 @@ def join_commands(text: str) -> str:
 
 
 def split_commands(text: str) -> str:
+    """Return ``text`` with the spaces in its commands, which join_commands replaced."""
     return text.replace(_GLUE, " ")
 
 

@@ -16,6 +16,7 @@ LOCKED = frozenset({"store", "downloads"})
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``cache``."""
     text = "show the parts' sizes, or remove parts"
     parser.add_argument("action", choices=("info", "clean"), help=text)
     parser.add_argument("parts", nargs="*", metavar="PART", help="a part that info prints, or all")
@@ -23,6 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    """Return the sizes of the chosen parts, or remove them. Raises UsageError if no part is named
+    to remove, or for an unknown one.
+    """
     store = Store()
     parts = list_parts(store)
     chosen = choose_parts(parts, args.parts)

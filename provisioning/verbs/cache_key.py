@@ -21,6 +21,7 @@ from provisioning.store.store import Store
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``cache-key``."""
     parser.add_argument("names", nargs="*", help="profiles or artifacts, as for fetch")
     text = "include artifacts that must not be redistributed, if only licensees can read the cache"
     parser.add_argument("--private", **FLAG, help=text)

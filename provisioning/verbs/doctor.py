@@ -37,6 +37,7 @@ LEAST = 40  # columns; narrower text would break words
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``doctor``."""
     parser.add_argument("profile", nargs="?", default="emulator", help="default: emulator")
     parser.add_argument(
         "--root",
@@ -63,6 +64,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    """Examine the environment of a profile and return the verdict, with exit code 3 if it is unfit.
+    Raises UsageError for options that do not fit the profile.
+    """
     find_fitness(args.profile)
     given_roots = parse_roots(args.root)
     check_roots(args.profile, given_roots)

@@ -23,6 +23,7 @@ BUILT = "aot"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``env``."""
     parser.add_argument("profile", nargs="?", default="emulator", help="default: emulator")
     style = parser.add_mutually_exclusive_group()
     style.add_argument("--shell", **FLAG, help="print lines for eval (the default)")
@@ -32,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    """Fetch what the profile lacks, and return its variables as lines for a shell or GitHub."""
     environment = _compose(args, progress)
     for artifact in environment.artifacts:
         Store().note_use(artifact.root)

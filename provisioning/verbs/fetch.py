@@ -28,6 +28,7 @@ SUM = re.compile(r"(?m)^([0-9a-f]{64})  (.+)$")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``fetch``."""
     text = "profiles, or ARTIFACT[@VERSION][:COMPONENT,...] (default: emulator)"
     parser.add_argument("names", nargs="*", help=text)
     text = "hash the files that are already in the store, and repair those that differ"
@@ -51,6 +52,9 @@ def read_options(args: argparse.Namespace) -> Options:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    """Fetch the artifacts that are missing and return the roots of all; with --to, fill a mirror
+    instead and return its files.
+    """
     store = Store()
     requests = parse_selection(args.names, read_options(args))
     if args.to:

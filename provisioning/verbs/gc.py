@@ -19,11 +19,13 @@ from provisioning.store.store import Store, explain_errors
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``gc``."""
     parser.add_argument("--dry-run", **FLAG, help="show what would be removed")
     parser.add_argument("--downloads", **FLAG, help="remove downloaded archives, too")
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    """Remove garbage, unless --dry-run is given, and return what was removed and what is kept."""
     store = Store()
     toolchains = [read_toolchain(name) for name in list_toolchains()]
     releases = [release for toolchain in toolchains for release in toolchain.releases]

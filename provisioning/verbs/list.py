@@ -17,10 +17,14 @@ from provisioning.store.store import Store
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """``list`` has no arguments."""
     del parser
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    """Return every release of every artifact, with its pin and its trees in the store, and every
+    profile.
+    """
     del args, progress
     store = Store()
     artifacts = [

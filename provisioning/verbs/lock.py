@@ -16,6 +16,7 @@ from provisioning.verbs.fetch import add_options, read_options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``lock``."""
     parser.add_argument("names", nargs="+", help="ARTIFACT[@VERSION]")
     text = "lock this local archive; implies --trust-first-use and --offline"
     parser.add_argument("--from", dest="archive", **FILE, help=text)
@@ -29,6 +30,9 @@ def add_write_option(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    """Return how the locks of the artifacts would change, and write them with --write. Raises
+    UsageError for --from with several artifacts.
+    """
     store = Store()
     options = read_options(args)
     if args.archive:

@@ -31,12 +31,16 @@ MOST_BYTES = 4 << 30  # ten times what a wheel with QNN unpacks to
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``lock-skels``."""
     text = "an unchanged wheel that contains QNN, from `pip download`"
     parser.add_argument("wheels", nargs="+", **{**FILE, "metavar": "WHEEL"}, help=text)
     parser.add_argument("--write", **FLAG, help="write the changes of the diff")
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    """Return how the list of genuine skels would change, and write it with --write. Raises the
+    errors of read_wheel and join.
+    """
     path = manifests_root() / "policies" / "skels.toml"
     builds = dict(read_known())
     before = read_text(path) if builds else ""

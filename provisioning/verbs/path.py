@@ -15,10 +15,14 @@ from provisioning.verbs.fetch import describe
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``path``."""
     parser.add_argument("name", help="ARTIFACT[@VERSION][:COMPONENT,...]")
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    """Return the root of the artifact. Raises UsageError for several artifacts, and UnfitError if
+    it is neither installed nor in the store.
+    """
     store = Store()
     request, *other_requests = parse_selection([args.name], Options(offline=True))
     if other_requests:

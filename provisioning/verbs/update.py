@@ -24,6 +24,7 @@ LOWERED_WITH = ("qnn-runtime", "qnn-sdk")  # a new version of these changes lowe
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``update``."""
     text = (
         "VERSION is a version of the package or archive, the QNN version in a known wheel, or a git"
         " tag (default: the newest)"
@@ -46,6 +47,9 @@ def name_side(release: Release) -> str:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    """Return what would change if other versions were pinned, and pin them with --write. Raises
+    UsageError for --cooldown with an artifact that is not a wheel.
+    """
     store, plans, by_hand = Store(), {}, []
     options = replace(read_options(args), cooldown_days=args.cooldown)
     for word in args.names:

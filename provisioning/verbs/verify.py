@@ -22,6 +22,7 @@ from provisioning.verbs.fetch import add_options, read_options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``verify``."""
     text = "profiles or artifacts, as for fetch; default: everything in the store"
     parser.add_argument("names", nargs="*", help=text)
     parser.add_argument("--quick", **FLAG, help="compare sizes, modes and times only")
@@ -30,6 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    """Return the differences of each artifact, after repairing them with --repair. The exit code is
+    4 if differences are left, or if a named artifact is not in the store.
+    """
     store, options = Store(), read_options(args)
     if args.names:
         requests = [request.pinned(store) for request in parse_selection(args.names, options)]

@@ -28,6 +28,9 @@ SHA1_BYTES = 200
 
 
 def fill(job: FillJob) -> tuple[TreeEntry, ...]:
+    """Write the AAR's files, as archive.fill does. A first use is also compared with the SHA-1 in
+    the Maven repository. Raises IntegrityError if that differs.
+    """
     located = locate_job(job)
     entries = archive.fill(located)
     if not job.request.release.pin and not job.request.options.offline:
@@ -36,10 +39,14 @@ def fill(job: FillJob) -> tuple[TreeEntry, ...]:
 
 
 def mirror(job: FillJob, directory: Path) -> list[Path]:
+    """Copy the AAR to ``directory``, and return its path there."""
     return archive.mirror(locate_job(job), directory)
 
 
 def find_release(job: FillJob, version: str) -> AarRelease:
+    """Return the pinned release with another version, and without a hash. Raises UsageError if
+    ``version`` is empty.
+    """
     return archive.rename_release(job.request.release_as(AarRelease), require_version(job, version))
 
 

@@ -42,6 +42,9 @@ EXTRA_BYTES = 64  # reserved for a local header's extra field, which may be shor
 
 
 def fill(job: FillJob) -> tuple[TreeEntry, ...]:
+    """Write the archive's files: those that a published tree already has are linked, the others
+    fetched in parts or with the whole archive. Return every entry, sorted by path.
+    """
     reused = reuse_published(job)
     if reused and len(reused) == len(job.locked):
         return tuple(reused)
@@ -56,6 +59,7 @@ def fill(job: FillJob) -> tuple[TreeEntry, ...]:
 
 
 def mirror(job: FillJob, directory: Path) -> list[Path]:
+    """Copy the whole archive to ``directory``, and return its path there."""
     return [copy_to_mirror(obtain_archive(job), directory)]
 
 
@@ -90,6 +94,9 @@ def _fetch_parts(job: FillJob) -> tuple[TreeEntry, ...]:
 
 
 def find_release(job: FillJob, version: str) -> ArchiveRelease:
+    """Return the pinned release with another version, and without a hash. Raises UsageError if
+    ``version`` is empty, or if the URL does not contain the pinned version.
+    """
     old = job.request.release_as(ArchiveRelease)
     new = rename_release(old, require_version(job, version))
     if new.url == old.url != "" and new != old:

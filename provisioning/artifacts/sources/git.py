@@ -156,6 +156,9 @@ def _log_in(url: str, variable: str) -> tuple[tuple[str, ...], dict[str, str]]:
 
 
 def fill(job: FillJob) -> tuple[TreeEntry, ...]:
+    """Write a checkout of the pinned commit with the wanted submodules, and return every entry,
+    sorted by path. Of .git, only the files that control git have entries.
+    """
     with explain_errors(job.store.home):
         work = _Checkout(job)
         if not work.fetch_from_store():
@@ -175,6 +178,9 @@ def mirror(job: FillJob, directory: Path) -> list[Path]:
 
 
 def find_release(job: FillJob, version: str) -> GitRelease:
+    """Return the release with the tag of ``version``; '' means the newest tag such as v1.2. Raises
+    UsageError if there is no such tag, and DownloadError if the tags cannot be read.
+    """
     old = job.request.release_as(GitRelease)
     rows = _list_tags(job.root, old.url)
     # An annotated tag has a second row, NAME^{}, with the commit.

