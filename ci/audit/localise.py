@@ -160,12 +160,14 @@ class OnnxParts:
     work: Path
 
     def hold(self, spec: CaseSpec) -> Any:
+        """Return the graphs of a case's model, as TorchParts.hold does."""
         from ci.audit.localise_onnx import hold_file
 
         self.engine.warm_up(spec)
         return hold_file(spec, self.work)
 
     def describe(self, spec: CaseSpec) -> Description:
+        """Return the description of a case's model."""
         from ci.graphs.onnx_reader import read_file
 
         graphs = self.hold(spec)
@@ -174,6 +176,7 @@ class OnnxParts:
         return Description(*rows, describe_steps(read_file(graphs.plain)), qnn)
 
     def compile(self, spec: CaseSpec, cut: Cut, staging: Staging) -> Compiled:
+        """Compile the part ``cut`` with the quantizers of the whole model."""
         from ci.onnx.compile import compile_source
 
         source = self.hold(spec).cut(cut, staging.directory.with_name("part.onnx"))
@@ -184,6 +187,8 @@ class OnnxParts:
         return compile_source(source, part, staging, options, embed=True, saver="")
 
     def write(self, spec: CaseSpec, cut: Cut, file: Path) -> str:
+        """Write the part to ``file``, and its inputs to an .npz file next to it. Return "", because
+        no code belongs to it."""
         import numpy as np
 
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -406,6 +406,7 @@ class _Recorder(Interpreter):
         self.names, self.values = set(names), dict[str, Any]()
 
     def run_node(self, n: Node) -> Any:
+        """Return a node's result, and keep it if the node's name was requested."""
         result = super().run_node(n)
         if n.name in self.names:  # a copy, because a later operator may write to the result
             self.values[n.name] = result.clone() if isinstance(result, Tensor) else result

@@ -72,6 +72,7 @@ class PooledRunner:
     def open(
         self, program: Program, timeout_s: float, *, fresh: bool = False
     ) -> Iterator[PooledProgram]:
+        """Open a program in a worker for the block. Raises RunError."""
         fresh = fresh or self.alone
         with self.pool.lease(
             self.name, program.log, timeout_s, fresh=fresh, max_bytes=program.max_bytes
@@ -129,6 +130,7 @@ class ProgramRunner:
     def open(
         self, program: Program, timeout_s: float, *, fresh: bool = False
     ) -> Iterator[ExternalProgram]:
+        """Return the program for the block. Nothing is started before its first run."""
         del fresh  # each run has its own process
         yield ExternalProgram(self, program, timeout_s)
 

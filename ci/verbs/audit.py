@@ -59,6 +59,8 @@ class AuditJob:
         began = time.monotonic()
         self.engine.preload(self.spec)
         self.engine.warm_up(self.spec)
+        # In a fork, because the partitioner loads QNN, and a crash must not take the worker with
+        # it.
         partitioning = run_forked(self.partition, "partitioning")
         return partitioning, time.monotonic() - began
 
@@ -79,6 +81,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    """Audit the requested cases, or list the choices. The exit code is 1 if a case fails. Raises
+    UsageError, and UnfitError for a missing package or an unsuitable environment."""
     steps.check_arguments(args, SESSION)
     policy = steps.read_limits(args, EMULATOR, progress).for_backend(Backend.HTP)
     if args.list:

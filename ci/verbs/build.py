@@ -83,6 +83,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    """Build the target for each --python, or only check or print what a build needs. The exit code
+    is 1 if an artifact is not published or, with --parity strict, if Buck and CMake differ. Raises
+    UsageError and UnfitError before a compiler starts."""
     choice.read_choice(args.sdk)
     target = choose_target(args)
     requests = [make_request(args, word) for word in args.python or [""]]
@@ -90,6 +93,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if not (args.check or args.dry_run):
         check_session(path.parent, (path.name,))
         claim_reports(path.parent)
+    # All are planned before the first one runs: what is missing is reported before a compiler
+    # starts.
     jobs = [prepare_job(target, request, progress) for request in requests]
     for job in jobs:
         require_version(job, args.executorch)
@@ -115,6 +120,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
             code = ExitCode.FAILED
         rows.append(row)
         text += render_result(result, row)
+        # After each build, so that the record is there if a later build fails or is interrupted.
         write_json(path, {"schema_version": SCHEMA_VERSION, "builds": rows})
     built = Outcome(text, {"builds": rows, "report": str(path)}, code)
     outcome = add_parity(built, parity, strict=args.parity == "strict")

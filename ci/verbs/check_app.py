@@ -164,6 +164,8 @@ def warn_unreadable(progress: Progress, directory: Path) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    """Check the units of an app. The exit code is 3 if a unit only lacks files, and 1 for errors
+    or, with --strict, warnings. Raises UsageError for an unknown SoC."""
     socs = [soc.upper() for soc in args.soc]
     for soc in socs:
         find_soc(soc)

@@ -30,6 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    """Judge whether a program loads. The exit code is 1 if it does not, and 3 if that is unknown.
+    Raises UsageError for a file that is no program, and FailedError for a damaged one."""
     if not args.runtime and not args.soc:
         raise UsageError(
             "neither a runtime nor an SoC is specified",

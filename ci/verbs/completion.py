@@ -19,6 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
+    """Return the shell code, which is printed without changes."""
     # A normal call builds only the parser of the verb that it runs.
     full_parser = argparse.ArgumentParser("qnn-ci")
     full_parser.add_argument("-V", "--version", action="store_true", help="print the version")

@@ -62,6 +62,8 @@ def add_device(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    """Push a bundle to a device, or remove this project's files from it. Raises UsageError if no
+    device is chosen, and the same errors as ready_device and clean_device."""
     if not (args.device or args.any):
         raise UsageError(
             "no device is specified", fix="pass --device adb:, --device ssh:HOST or --any soc=SOC"
@@ -110,14 +112,17 @@ def ready_device(
         candidates = list_candidates(args, bundle, progress)
     else:
         candidates = [find_device(choose_word(args), args, bundle, progress)]
+    # Times on the emulator are not judged, so one start is enough there.
     usual = 1 if bundle.target is Target.EMULATOR else STARTS
     starts, folder = getattr(args, "starts", 0) or usual, f"bundles/{bundle.digest[:16]}"
     runners = [
         DeviceRunner(device, bundle, f"{device.place}/{folder}", progress, starts=starts)
         for device, _ in candidates
     ]
+    # The lease keeps other computers away while files are sent, and until the last run.
     with lease_first(runners, args.wait) as runner:
         files = {file.name: args.bundle / FILES / file.name for file in bundle.files}
+        # By these, only what the device lacks is sent: 0 instead of 23.6 MB in a second run.
         digests = {file.name: file.sha256 for file in bundle.files}
         runner.sent = runner.device.push(runner.directory, files, digests)
         progress.step(f"{runner.device.name}: sent {runner.sent:,} bytes of the bundle")

@@ -68,6 +68,7 @@ from provisioning.manifest.targets import Backend, read_backends
 
 SESSION = "test_emulator"
 WHEEL_RUNNER = "cpp"
+# Pairs of ExecuTorch, torch and QNN that were not seen together.
 UNSUPPORTED = ("QNN505",)
 FAULTS = "faults"
 
@@ -120,6 +121,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    """Run the requested cases or, with --suite, the known faults. Raises the same errors as
+    execute_cases and run_faults."""
     if args.suite:
         from ci.verbs.faults import run_faults
 
@@ -156,12 +159,15 @@ def execute_cases(args: argparse.Namespace, progress: Progress) -> Outcome:
     claim_reports(args.reports / SESSION)
     require_executorch(args.executorch)
     built = find_built(args.reports)
+    # After a build in the same call, programs are for the runner that was built.
     args.sdk = follow_build(built, args.sdk)
     comparison, loads = "", True
     if built:
         comparison, loads = compare_built(built, choice.read_choice(args.sdk, args.adaptor))
         comparison = comparison if loads else f"warning: {comparison}"
         progress.step(comparison if loads else f"{comparison}; {explain_apart(built)}")
+    # After the checks of all options: a mistake is reported before torch is installed, which takes
+    # minutes.
     steps.require_packages(("torch", "executorch"), "lowering")
     report = replace(run(specs, policy, args, progress), shard=mark)
     if comparison:

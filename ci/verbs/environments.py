@@ -22,6 +22,7 @@ UPSTREAM = ("upstream", "upstream-rework", "backend-suite")  # the suites of tes
 def find_group(arguments: Sequence[str], otherwise: str = "") -> str:
     """Return the group that the first option in SHARED with an environment requires, or
     ``otherwise`` if none of these options was passed."""
+    # Without argparse, because the parsers belong to the verbs, which import third-party packages.
     typed = {argument.partition("=")[0] for argument in arguments}
     rows = ((flag, settings.get("environment", "")) for flag, (_, _, settings) in SHARED.items())
     return next((group for flag, group in rows if group and flag in typed), otherwise)

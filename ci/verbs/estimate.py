@@ -84,6 +84,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    """Predict the time of each case, or fit a device to reports. The exit code is 1 if a case
+    cannot be simulated. Raises UsageError, and the same errors as prepare_tools."""
     check_values(args)
     if args.calibrate:
         require_effect(args, "--calibrate", "--policy")
@@ -107,6 +109,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         policy=policy, specs=specs, timeout_s=args.timeout_s, use_cache=not args.no_cache
     )
     targets = {spec: args.trace / f"{spec.slug}.json" for spec in specs if args.trace}
+    # Refused before anything is simulated.
     for target in targets.values():
         require_output(target, is_own_trace, describe_fix("--trace"))
     user_lines = read_own(args.policy)

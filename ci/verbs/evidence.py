@@ -31,6 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
+    """Compare a program with its evidence. The exit code is 1 if they do not match. Raises
+    UsageError if a file cannot be read."""
     if not args.program.is_file():
         raise UsageError(f"cannot read the program {args.program}", why="it is not a file")
     data = read_user_file(args.evidence, "the evidence", LIMIT_BYTES)

@@ -138,6 +138,7 @@ def read_parts(name: str) -> Iterator[bytes]:
         size = 0
         while part:
             size += len(part)
+            # Counted while reading: /dev/zero as standard input has no end.
             if size > MOST_BYTES:
                 raise UsageError(
                     f"{'standard input' if name == STDIN else name} is longer than {MOST_BYTES}"

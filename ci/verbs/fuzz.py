@@ -65,6 +65,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    """Search for faults, or try one graph. The exit code is 1 for a finding that is no known fault.
+    Raises UsageError, and the same errors as open_bench."""
     for name, bound in (("minutes", 0), ("jobs", 0), ("graphs", -1), ("seed", -1)):
         if not getattr(args, name) > bound:  # also refuses NaN
             raise UsageError(
@@ -112,6 +114,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
                 rewrites=bench.list_rewrites(scheme.value),
                 source=args.source,
             )
+            # Each scheme gets the same share of the time, and what one leaves goes to the next.
             deadline = start + 60 * args.minutes * number / len(runs)
             searches.append(search.run(deadline, args.graphs))
         qnn = bench.qnn

@@ -27,6 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
+    """Judge the results of a plan's jobs. The exit code is 4 if only infrastructure failed, and 1
+    for any other failure."""
     verdict = reach_verdict(args.plan, args.needs, args.results)
     document = make_document(verdict)
     text = render_markdown(document) if args.markdown else show_document(document)

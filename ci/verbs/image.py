@@ -48,6 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    """Run an action on images, with a connection to the container engine. Raises UsageError for an
+    unknown image or base, and FailedError if two clean builds differ."""
     with connect_engine() as client:
         args.base = choose_base(client, args.base or "", progress)
         outcome: Outcome = args.run(client, args, progress)

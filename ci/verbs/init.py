@@ -53,6 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    """Write the policy, an example of a model and the workflow. Raises UsageError for an invalid
+    option or an existing file, and StoreError if a file cannot be written."""
     working_directory = user_path(".").absolute()
     directory = args.directory or find_repository(working_directory / POLICY) or working_directory
     root = Path(os.path.abspath(directory))  # noqa: PTH100
@@ -149,6 +151,7 @@ def ignore_results(root: Path) -> list[str]:
         with explain_writes(root, "pass another --directory"):
             write_whole(path, missing)
         return [IGNORED]
+    # In bytes, because a .gitignore need not be UTF-8.
     newline = b"\r\n" if b"\r\n" in data else b"\n"
     end = b"" if data.endswith(b"\n") or not data else newline
     edit_file(path, data, data + end + missing.replace(b"\n", newline))

@@ -70,6 +70,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    """Describe each file. The exit code is 1 if a file is damaged. Raises UsageError for a file
+    that cannot be read."""
     inspected_files: list[Inspected] = []
     for path in args.files:
         progress.step(f"reading {path.name}")

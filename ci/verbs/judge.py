@@ -40,6 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    """Judge kept outputs, and return the new report with its exit code. Raises UsageError for a
+    directory without outputs that can be judged."""
     check_values(args)
     report = read_report(args.outputs)
     if report.session not in LANES or report.backend not in {backend.value for backend in Backend}:

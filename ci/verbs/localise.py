@@ -106,7 +106,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    """Localise the loss of each requested case. The exit code is 1 if an output is wrong, or if a
+    case has no program. Raises UsageError, and the same errors as prepare_tools."""
     check_values(args)
+    # Even an error that is too small to matter shows which operator is wrong.
     args.strict_noise = True
     specs, policy, is_onnx = choose_cases(args, progress)
     specs, tools = prepare_tools(

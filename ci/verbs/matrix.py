@@ -16,5 +16,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
+    """Return the matrix as one line of JSON. Raises UsageError if the plan cannot be read."""
     matrix = render_matrix(read_plan(args.plan).jobs)
     return Outcome(json.dumps(matrix, separators=(",", ":")) + "\n", matrix, exact=True)

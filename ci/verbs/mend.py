@@ -89,6 +89,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    """Search for rewrites of the requested cases, and write those that help. Raises UsageError,
+    StoreError if a directory cannot be written, and the same errors as prepare_tools."""
     check_arguments(args, SESSION)
     specs, policy, is_onnx = choose_cases(args, progress)
     if is_onnx:
@@ -255,6 +257,7 @@ def write_mended(
         return ""
     specs = [mended.spec for mended in mended_cases]
     folder, top = UserFolder(args.output, OUTPUT_FIX), args.output.resolve()
+    # Another run may write here at the same time. What it wrote is read under the lock, and stays.
     with lock_folder(folder.path, progress):
         earlier = read_earlier(folder)
         if not args.force:

@@ -65,6 +65,7 @@ from provisioning.quoting import shell_words
 from provisioning.versions import is_older
 
 PROFILE = "onnx"
+# onnxruntime-qnn has no wheel for Python 3.10.
 OLDEST_PYTHON = "3.11"
 SESSION = "test_onnx"
 EMBEDDED = "1"
@@ -75,6 +76,7 @@ PACKAGES = ("onnx", "onnxruntime", "onnxruntime_qnn")
 EXPORTING = ("torch", "onnxscript")  # only for models from PyTorch
 DISTRIBUTIONS = ("onnxruntime", "onnxruntime-qnn", "onnx", "numpy")
 # Packages that compute something in a compilation or, the second ones, in an export.
+# Their content is part of a program's key, since an edit in place changes no version.
 COMPILING_PACKAGES = (*PACKAGES, "ml_dtypes", "numpy", "sympy")
 EXPORTING_PACKAGES = (*EXPORTING, "onnx_ir")
 
@@ -105,8 +107,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    """Run the requested cases, or list the choices. Raises UsageError for an option that cannot be
+    used, and the same errors as run."""
     steps.check_arguments(args, SESSION)
     user_options = parse_options(args.option)
+    # QNN's CPU backend writes no context binary.
     args.direct |= find_backend(user_options) == "cpu"
     is_policy_searched = args.policy is None
     policy = steps.read_limits(args, PROFILE, progress)
@@ -129,6 +134,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     specs = list(fit_files(steps.select_asked(args, policy, ONNX), parse_shapes(args.shape)))
     for scheme, soc in dict.fromkeys((spec.scheme.base, spec.soc) for spec in specs):
         chosen = choose_options(scheme, soc, user_options)
+        # Before anything is fetched: a session would refuse them only when its case runs.
         check_sessions(chosen, args.profile, saver=args.saver, direct=args.direct)
     report = run(specs, policy, user_options, args, progress)
     return steps.publish(report, args.reports / SESSION, args, progress)
@@ -240,6 +246,8 @@ def fit_shapes(
         except UsageError as error:
             return error
 
+    # Each file is read in its own process: a parser in C++ that does not end, takes all memory or
+    # aborts would do the same to the verb.
     fits = run_tasks([partial(fit, spec) for spec in files], count_cores())
     for spec, fit_or_error in zip(files, fits, strict=True):
         if isinstance(fit_or_error, UsageError):
@@ -257,6 +265,7 @@ def fit_shapes(
                 check_float_model(source, fit_or_error.shapes, timeout_s)
         if fit_or_error.is_quantized:
             quantized.add(spec.reference)
+    # One file of several that cannot be used does not end a run of the others.
     if unusable and not (judges and len(unusable) < len({spec.source for spec in specs})):
         raise unusable[-1]
     for error in unusable:

@@ -108,6 +108,7 @@ def least(number: int) -> Callable[[str, int], None]:
     return check
 
 
+# Without it, `inf` is a number above 0: it was a time limit, or ended in a traceback.
 MOST = 1e9  # seconds or minutes; more have no end
 
 

@@ -42,6 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    """Compare Buck with CMake. The exit code is 1 if a difference fails the policy, or if a file
+    could not be read. Raises UsageError, and StoreError if a file cannot be written."""
     check_export(args.sarif, "--sarif")
     policy = read_policy("parity", ParityPolicy, args.policy)
     scope = tuple(folder and posixpath.normpath(folder.strip("/")) for folder in args.scope)

@@ -47,6 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    """Plan the sessions of a change, or record what sessions open. Raises UsageError if the
+    repository, a revision or the rules cannot be used."""
     source = Path(args.source)
     if find_git_dir(source) is None:  # a directory within a checkout
         source = find_repository(source / ".git") or source
@@ -122,6 +124,7 @@ def find_base(args: argparse.Namespace, repository: Repository, head: str) -> tu
     try:
         base = repository.find_base(args.base, head)
     except UsageError:
+        # After a forced push, the commit before it may be gone.
         if args.event != "push":
             raise
         why = f"the branch's previous commit {args.base[:12]} cannot be compared"

@@ -43,6 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    """Show a report, or rewrite its other files. The exit code is that of the report. Raises
+    UsageError for a report that cannot be read, and StoreError if a file cannot be written."""
     if args.schema:
         require_effect(args, "--schema")
         schema = make_json_schema()

@@ -43,8 +43,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    """Provision and check a profile, and export its environment to the CI system. The exit code is
+    3 if the doctor reports an error; then nothing is exported except the outputs."""
     require_output(args.report, is_verdict, describe_fix("--report"))
     provider = Provider()
+    # First, because everything that follows may print them.
     mask_secrets(provider, os.environ)
     before = {path: identify(path) for path in args.cached}
     with group(provider, progress, f"provision {args.profile}"):

@@ -68,6 +68,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    """Sign libraries and verify them, or show what would be signed. Raises UsageError, UnfitError
+    without a signer, and ToolError or FailedError if signing fails."""
     request = _read_request(args, progress)
     plan = make_plan(request)
     for note in plan.notes:
@@ -93,6 +95,7 @@ def _read_request(args: argparse.Namespace, progress: Progress) -> SignRequest:
     needed = {"qnn_sdk", "hexagon_tools"} if args.lpai_arch else set[str]()
     needed |= set() if args.signer else {"hexagon_sdk"}
     serial = args.testsig or ""
+    # A dry run needs no device.
     if serial == FROM_ADB and not args.dry_run:
         serial = read_device_serial(args.device)
     elif serial and serial != FROM_ADB:
@@ -129,6 +132,7 @@ def _render_plan(plan: SignPlan) -> Outcome:
         row = {"name": library.name, "source": library.label, "sha256": entry.sha256}
         rows.append({**row, "hexagon_version": version, "qnn_build": entry.qnn_build})
         lines.append(f"{library.name}: {version}, QNN {entry.qnn_build or 'none'}, {library.path}")
+    # A dry run prints the signer's command, which may have credentials.
     mask = Masker(list_secrets())
     if plan.request.serial:
         lines.append("plus a device's test signature")

@@ -51,6 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    """Write a bundle, and return its files. Raises UsageError for a path that cannot be used, and
+    UnfitError for a runtime that is not provisioned."""
     check_files(args.runner, args.program)
     for path in filter(None, (args.cases, args.evidence, args.signed)):
         if not path.is_dir():

@@ -82,6 +82,7 @@ def check_arguments(args: argparse.Namespace, session: str) -> None:
     wrong with the options is said even while another run writes there."""
     check_values(args)
     if not args.list:
+        # Before the run, which may take minutes, and not when its report is written.
         require_writable(args.reports / session, REPORTS_FIX)
         check_session(args.reports / session)
         if args.keep_artifacts:
@@ -162,6 +163,8 @@ def enter_environment(
     progress = phases.progress
     with open_scratch_pool(imports) as scratch:
         progress.step(f"1/4 provision profile {profile}")
+        # Only then are the artifacts known before the check of the adaptor: another QNN changes the
+        # variables with which workers start.
         if choice.is_usual:
             scratch.guess(profile)
         with phases.measure("provision"):
@@ -214,6 +217,7 @@ def read_options(
 ) -> Options:
     """Return the options of a run. ``fields`` are further ones of Options."""
     for spec in fields.get("specs", ()) if args.keep_artifacts else ():
+        # Each case replaces its directory, and a file of the user's in it must not be lost.
         require_owned(args.keep_artifacts / spec.slug, KEEP_FIX)
     return Options(
         policy=policy,

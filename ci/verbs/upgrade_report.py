@@ -62,6 +62,7 @@ FORMS = (
 )
 LIBRARIES, SDK, HTP = "lib/x86_64-linux-clang", "qnn", "libQnnHtp.so"
 QNN_LIBRARY = re.compile(r"lib(?:Qnn\w*|HtpPrepare|Genie)\.so")
+# Libraries that a wheel bundles have a hash in their names, such as libc++-71bc274c.so.1.0.
 BUNDLED = re.compile(r"(lib(?:c\+\+|c\+\+abi|unwind))-[0-9a-f]+\.so\.1\.0")
 LAST_LINES = 6
 OWN = Path(__file__).parents[2]  # where this package is found
@@ -107,6 +108,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    """Run what has no report yet, and compare the two sides. The exit code is 1 if a run or a case
+    is missing, or if a status became worse. Raises UsageError, UnfitError and DownloadError."""
     words = (args.old, args.new)
     for word in words:
         check_word(word)
@@ -266,6 +269,8 @@ def fetch_package(name: str, version: str, progress: Progress) -> Path:
         home.mkdir(parents=True, exist_ok=True)
         with scratch_directory(home, "fetching") as scratch:
             staging = scratch / target.name
+            # Without dependencies: the other version is tried in this environment, with its numpy
+            # and torch.
             words = ["--quiet", "--no-deps", "--only-binary", ":all:", "--target", str(staging)]
             try:
                 run_process([*pip, *words, f"{name}=={version}"])
@@ -311,12 +316,15 @@ def run_side(
     directory: Path = args.reports / side.slug
     report = directory / side.session / "report.json"
     check_session(report.parent)  # what is not a report is the user's
+    # A run that fails would otherwise be judged by the report of an earlier one.
     report.unlink(missing_ok=True)
     chosen = {name: getattr(args, name) for name in ("model", "scheme", "soc")}
     chosen |= {"policy": [str(args.policy or OURS)], "sdk": [side.sdk] if side.sdk else []}
     words = list_words(chosen)
     verb = side.session.replace("_", "-")
     argv = [*module_command("ci"), verb, *words, "--reports", str(directory)]
+    # PYTHONPATH, because it comes before site-packages: the version under test hides the installed
+    # one.
     paths = [*map(str, (*side.packages, OWN)), os.environ.get("PYTHONPATH", "")]
     variables = {name: text for name, text in os.environ.items() if name not in OWN_VARIABLES}
     variables["PYTHONPATH"] = os.pathsep.join(filter(None, paths))

@@ -241,6 +241,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         return publish_suite(report, directory, args, progress)
     require_packages(("torch", "executorch", "pytest"), "lowering")
     soc = args.soc or suite.soc
+    # Before the pool starts, because its processes inherit them.
     os.environ.update(name_variables(suite, soc, args.source))
     chosen = read_choice(args.sdk, args.adaptor)
     report = take_steps(
@@ -369,6 +370,7 @@ def make_report(
     emulator = read_policy()
     schemes = sorted({row.scheme for row in rows} & {scheme.value for scheme in Scheme})
     args.soc = header.soc if header.soc != SUITES[header.suite].soc else ""
+    # What was chosen by variables becomes an option of the command that repeats a test.
     vars(args).update(read_choice(args.sdk, args.adaptor).options)
     return Report(
         session=header.suite,

@@ -47,6 +47,8 @@ def find_policy(start: Path) -> Path | None:
         path = folder / NAME
         if os.path.isfile(path):  # noqa: PTH113 - false where the directory cannot be read
             return path
+        # A pipe, a directory or a link to nothing is refused: without a word, the suite would be
+        # tested instead.
         if os.path.lexists(path):
             raise UsageError(
                 f"{shown_path(path)} is not a file",

@@ -52,12 +52,15 @@ def parse_date(text: str) -> datetime:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    """Verify libraries, and the records next to them. The exit code is 1 if a library is not what
+    --expect states, or if a record does not match. Raises UsageError if there is no library."""
     accepted = ACCEPTED[args.expect]
     if args.accept_unrecognised and args.expect == "signed":
         accepted = accepted | {Verdict.UNRECOGNISED}
     signed = (file for file in args.files if (file / RECORD_NAME).is_file())
     records = {str(file): list(check_record(file)) for file in signed}
     reports: dict[Path, Verification] = {}
+    # Names of files may contain a device's serial number.
     mask = Masker()
     for path in _expand(args.files):
         progress.step(f"verifying {mask(path.name)}")

@@ -48,6 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    """Run the known faults with each QNN, or print the recorded results. The exit code is 1 if a
+    result differs from the recorded one, or if a version cannot be run. Raises UsageError."""
     faults = [fault for fault in read_faults() if not args.fault or fault.name in args.fault]
     if wrong := sorted(set(args.fault) - {fault.name for fault in faults}):
         raise UsageError(
@@ -71,6 +73,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     for word in words:
         try:
             _, side_runs = rerun_faults(find_side(word, "test_onnx", progress), faults, progress)
+        # One version that cannot be fetched or run does not end the matrix.
         except QnnCiError as error:
             failures.append(f"{word}: {error.what}")
             continue
@@ -88,4 +91,6 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 def _sort_versions(runs: Sequence[Rerun]) -> list[str]:
     """Return the versions of QNN in the results, oldest first."""
+    # By version, whatever the command's order: it decides which result is the earlier one, and so
+    # whether a change is a fix.
     return sorted({run.qnn for run in runs}, key=parse_version)
