@@ -102,6 +102,7 @@ def find_lock(name: str, release: Release, store: Store) -> Lock | None:
 
     Raises ManifestError, and IntegrityError if the lock and the manifest have different hashes.
     """
+    # A commit already identifies its content.
     if not isinstance(release, FileRelease):
         return None
     paths = (
@@ -109,6 +110,7 @@ def find_lock(name: str, release: Release, store: Store) -> Lock | None:
         machine_lock_path(store, name, release.version),
     )
     lock = next(filter(None, map(read_lock, paths)), None)
+    # Neither wins: one of the two was changed without the other.
     if lock and release.sha256 and lock.sha256 != release.sha256:
         raise IntegrityError(
             f"the lock and the manifest of {name} {release.version} have different hashes",

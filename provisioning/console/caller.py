@@ -109,6 +109,7 @@ def is_ci() -> bool:
     download.
     """
     values = (os.environ.get(name, "").lower() for name in CI_VARIABLES)
+    # CI=false and CI=0 are usual ways to say that this is no CI job.
     return any(value not in {"", "0", "false"} for value in values)
 
 
@@ -127,6 +128,8 @@ def caller_path(path: Path) -> Path:
     called (QNN_CI_CALLER_DIR), or else against the working directory. Processes with another
     working directory can use it. Links are not resolved.
     """
+    # nox changes to the directory of the noxfile, so the working directory is not where the user
+    # typed the command.
     return Path(os.environ.get(DIRECTORY_VARIABLE, ""), path).absolute()
 
 

@@ -85,6 +85,8 @@ def ask_git(root: Path, *words: str, data: bytes = b"") -> bytes:
 
 def read_commit(root: Path, revision: str = "HEAD") -> str:
     """Return the hash of the commit that ``revision`` names in ``root``. Raises ToolError."""
+    # ^{commit}: an annotated tag is followed to its commit. A revision from outside may start with
+    # a hyphen.
     words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
     return ask_git(root, *words).decode().strip()
 
@@ -100,6 +102,8 @@ def parse_submodules(text: str) -> tuple[str, ...]:
     """
     if not text.strip():
         return ()
+    # Parsed by git itself: the file has quotes, escapes and sections. An include could read any
+    # file of this machine.
     words = ("config", "--file=-", "--no-includes", "--list", "--null")
     try:
         raw = ask_git(Path("/"), *words, data=text.encode())
@@ -162,7 +166,9 @@ def _environment(root: Path) -> dict[str, str]:
         "GIT_CONFIG_COUNT": str(first + len(ALLOWED)),
         # Without this, git would treat a directory without .git as part of an enclosing repository.
         "GIT_CEILING_DIRECTORIES": str(root.resolve().parent),
+        # git would ask for a login and wait, and its terminal may be nobody's.
         "GIT_TERMINAL_PROMPT": "0",
         "GIT_LFS_SKIP_SMUDGE": "1",
+        # Its messages are parsed.
         "LC_ALL": "C",
     }

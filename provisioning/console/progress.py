@@ -20,6 +20,7 @@ BAR_WIDTH = 24
 LEAST_COLUMNS = 100  # for a graphic bar
 TERMINAL_INTERVAL_S = 0.1
 REFRESH_S = 1.0
+# A log gets one line per interval, so that a long download does not fill it.
 PLAIN_INTERVAL_S = 10.0
 CLEAR = "\r\x1b[2K"
 

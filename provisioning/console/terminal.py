@@ -59,6 +59,7 @@ def _defuse(text: str) -> str:
 
 
 def _whole_lines(text: str) -> str:
+    # A carriage return would let text overwrite the start of its line.
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
@@ -88,6 +89,7 @@ def count_columns(stream: TextIO) -> int | None:
         variable = os.environ.get("COLUMNS", "")
         if variable.isdigit():
             return int(variable)
+        # Some terminals, such as a serial line, report 0.
         return os.get_terminal_size(stream.fileno()).columns or None
     return None
 
@@ -126,6 +128,7 @@ def _fit_line(line: str, columns: int) -> str:
         columns,
         subsequent_indent=f"{indent}    ",
         replace_whitespace=False,
+        # Options and paths contain hyphens, and are copied from the output.
         break_on_hyphens=False,
         break_long_words=False,
     )
@@ -173,6 +176,8 @@ def _encodable(text: str, stream: TextIO) -> str:
     """
     encoding = getattr(stream, "encoding", None) or "utf-8"
     try:
+        # A path in bytes that are not UTF-8 has to be printed as it is, so that another program can
+        # open it.
         text.encode(encoding, "surrogateescape")
     except UnicodeEncodeError:
         return text.encode(encoding, "backslashreplace").decode(encoding)
@@ -186,5 +191,7 @@ def silence(stream: TextIO) -> None:
     with suppress(OSError, ValueError):
         descriptor = stream.fileno()
         nowhere = os.open(os.devnull, os.O_WRONLY)
+        # The descriptor itself, since the interpreter flushes the stream once more when it exits,
+        # and would print an error.
         os.dup2(nowhere, descriptor)
         os.close(nowhere)

@@ -54,6 +54,8 @@ class Usage:
         """Return the memory of the processes. Memory that they share counts once."""
         shares = []  # a process may have ended, and then has none
         for pid in self.pids:
+            # PSS divides shared pages among the processes. It takes the kernel long, so it is only
+            # read near a limit.
             match = PSS.search(read_window(PROC / f"{pid}/smaps_rollup"))
             if match:
                 shares.append(int(match[1]) << 10)
@@ -110,6 +112,7 @@ def read_stat(name: int | str) -> list[str]:
     """Return the fields of the stat file of a process from its state on, see proc(5); [] if it has
     ended. ``name`` is its ID, or ``PID/task/THREAD`` for one of its threads.
     """
+    # From the last parenthesis on: a process may have spaces and parentheses in its name.
     return read_window(PROC / f"{name}/stat").rpartition(")")[2].split()
 
 
@@ -122,6 +125,8 @@ def measure_memory() -> tuple[int, int]:
     for limit, used, statistics, key in GROUPS:
         most, now = (read_window(GROUP_ROOT / name).strip() for name in (limit, used))
         if most.isdecimal() and now.isdecimal() and int(most) < total:
+            # Cached files count as used memory of a control group, but the kernel drops them when
+            # memory is needed.
             dropped = re.search(rf"(?m)^{key} (\d+)", read_window(GROUP_ROOT / statistics))
             left = int(most) - int(now) + (int(dropped[1]) if dropped else 0)
             free, total = min(free, left), int(most)
@@ -186,6 +191,8 @@ class Watch:
         """
         now, usage, limit_s = time.monotonic(), read_usage(self.pid), self.allowance.timeout_s
         passed_s = now - self.checked
+        # Times of a process that has ended may be missing for a moment, until its parent has waited
+        # for it.
         used_s = max(usage.cpu_s - self.usage.cpu_s, 0.0)
         self.own_s += min(passed_s, used_s) if usage.is_waiting else passed_s
         self.checked, self.usage = now, usage
@@ -213,6 +220,7 @@ class Watch:
             return f"the process needs more than {gib(most)} of memory, its limit"
         if share and size_bytes > share:
             free, total = measure_memory()
+            # One job may exceed its share while the others need little.
             if free < total // RESERVE:
                 return (
                     f"the process needs {gib(size_bytes)} of memory, its share is {gib(share)},"
@@ -241,6 +249,7 @@ def end_descendants(pid: int) -> None:
     while (left := list_descendants(pid)[1:]) and time.monotonic() < deadline:
         for descendant in left:
             with suppress(ProcessLookupError, PermissionError):
+                # Killing this group would also kill the caller or the process itself.
                 if (group := os.getpgid(descendant)) in spared:
                     os.kill(descendant, signal.SIGKILL)
                 else:

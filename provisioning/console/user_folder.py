@@ -134,6 +134,7 @@ class UserFolder:
         """
         fresh = {name: hash_entry(scratch / name) for name in list_entries(scratch)}
         record, foreign = self.record, self.find_foreign(fresh, fresh)
+        # Again, since the user may have written a file after the check before the work.
         if foreign and not force:
             refuse(self.path, foreign, self.fix)
         aside = {}
@@ -147,6 +148,8 @@ class UserFolder:
             for name, digest in fresh.items():
                 # What the user wrote is not recorded: it will be moved aside.
                 previous = [present[name]] if present[name] and name not in foreign else []
+                # Both contents, until all files are renamed: a killed command leaves either, and
+                # the next one has to recognize both as ours.
                 files[name] = list(dict.fromkeys([*previous, digest]))
             if self.has_record:
                 self._write_record(Record(files, record.about))
@@ -155,10 +158,12 @@ class UserFolder:
                 if name in foreign:
                     aside[name] = move_aside(path)
                 path.parent.mkdir(parents=True, exist_ok=True)
+                # A link at this path is replaced. A write would go through it to another file.
                 (scratch / name).replace(path)
             for name in obsolete:
                 path = self.path / name
                 hashes = files.pop(name, [])
+                # The record is a file in the user's folder, so what it says is checked.
                 if not leads_out(name) and os.path.lexists(path) and hash_entry(path) in hashes:
                     path.unlink()
             if self.has_record:
@@ -169,6 +174,7 @@ class UserFolder:
     def remove_written(self) -> None:
         """Remove the files that this project wrote and that are unchanged, and the record. Other
         files stay. Raises StoreError."""
+        # The record is a file in the user's folder, so what it says is checked.
         files = {name: row for name, row in self.record.files.items() if not leads_out(name)}
         with explain_writes(self.path):
             for name, hashes in files.items():
@@ -283,6 +289,7 @@ def _take(descriptor: int) -> bool:
 
 def find_holder(state: os.stat_result) -> str:
     """Return the process that has locked a file, such as ``process 12 (qnn-ci mend)``."""
+    # As the kernel writes a file in /proc/locks.
     device = f"{os.major(state.st_dev):02x}:{os.minor(state.st_dev):02x}:{state.st_ino}"
     with suppress(OSError, DocumentError, ValueError):
         for line in read_text(PROC / "locks").splitlines():
@@ -300,6 +307,7 @@ def edit_file(path: Path, before: bytes, after: bytes, fix: str = ELSEWHERE) -> 
     StoreError if it cannot be written, with ``fix``."""
     with explain_writes(path, fix):
         require_no_link(path)
+        # An editor may have saved the file while this command ran.
         if read_bytes(path) != before:
             why = "it was changed while this command ran"
             raise UsageError(

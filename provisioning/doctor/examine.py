@@ -363,6 +363,7 @@ def settle_adaptor(
             if overlay:
                 progress.step(f"adaptor: {overlay}")
             return candidate, verdict
+        # Another adaptor would not help.
         if not {error.id for error in verdict.errors} <= OF_ADAPTOR:
             break
     return tried[0]
@@ -377,6 +378,7 @@ def require_runtime(environment: Environment, progress: Progress) -> None:
     overlay = find_laid(environment)
     if not overlay or find_backends(overlay):
         return
+    # Without PYTHONPATH, Python imports the wheel's executorch instead of the overlay's.
     variables = {name: text for name, text in environment.variables.items() if name != PYTHONPATH}
     wheel = replace(environment, variables=variables)
     verdict = examine(wheel.profile, wheel, tries_device=True, progress=progress)

@@ -37,6 +37,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
             "specify which parts of the cache to remove",
             fix="use all, or some of " + ", ".join(part.name for part in parts),
         )
+    # The locks of all artifacts, so that nothing is removed that another process is about to
+    # publish.
     is_locked = not (args.dry_run or LOCKED.isdisjoint(cache_part.name for cache_part in chosen))
     with store.lock(list_toolchains() if is_locked and store.home.is_dir() else (), progress):
         return clean_parts(store, chosen, dry_run=args.dry_run)

@@ -96,6 +96,7 @@ def _mirror(
     with store.lock((request.name, request.download), progress):
         from provisioning.artifacts.trust import trust_first_use  # slow to import
 
+        # Its hash is recorded first, since the lock goes into the mirror, too.
         with trust_first_use(request, store, progress) as (pinned, _):
             pass
         key = Key(request.name, request.release.version, "mirror")
@@ -112,6 +113,7 @@ def _write_sums(directory: Path, files: Sequence[Path]) -> None:
     """Add ``files`` to SHA256SUMS, which is sorted by name."""
     path = directory / SUMS_FILE
     text = read_text(path, "replace") if path.is_file() else ""
+    # Files of earlier calls stay listed: a mirror is filled in several calls.
     sums = {name: digest for digest, name in SUM.findall(text)}
     sums |= {file.name: hash_file(file) for file in files}
     if sums:

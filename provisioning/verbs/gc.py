@@ -32,6 +32,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     filenames = {release.filename for release in releases if isinstance(release, FileRelease)}
     requests = [request.pinned(store) for request in parse_selection([*read_profiles()], Options())]
     needed_names = {request.key().directory for request in requests}
+    # Locks are files in the store, and gc must not create a store to clean it.
     is_locked = not args.dry_run and store.home.is_dir()
     with (
         store.lock(list_toolchains() if is_locked else (), progress),

@@ -73,6 +73,8 @@ def read_wheel(wheel: Path) -> tuple[str, KnownBuild]:
             proof = prove_skel(path, build)
             if elf.checksum and elf.checksum.is_wrong:
                 raise refuse(f"{wheel.name}: {path.name} is damaged", elf.checksum.describe())
+            # A skel for which there is neither a catalog nor an entry has no proof, and is what
+            # this verb is for.
             if proof and proof.outcome is not Genuine.GENUINE:
                 raise refuse(f"{wheel.name}: {path.name} is not genuine", proof.describe())
             if not (build and build.version and build.stamp):

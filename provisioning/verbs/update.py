@@ -56,6 +56,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         name, _, version = word.partition("@")
         toolchain = read_toolchain(name)
         release = toolchain.release()
+        # pip knows when a wheel was uploaded; for other sources, no date is read.
         if args.cooldown and not isinstance(release, WheelRelease):
             why = "publication dates are read only for wheels"
             raise UsageError(

@@ -64,6 +64,7 @@ def _verify(
     row = _row(request.name, request.release.version, root)
     if published is None:
         return row
+    # A repair is decided by hashes: a file with the right time may have wrong bytes.
     differences = find_differences(request, published, quick=args.quick and not args.repair)
     if differences and store.find(key) is None:  # another process removed it meanwhile
         return _row(request.name, request.release.version, "")

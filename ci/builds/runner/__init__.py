@@ -25,6 +25,7 @@ def find_wheel_sdk() -> Path:
     """Return the root of the installed executorch package, which contains the C++ SDK. Raises
     UnfitError if the package is not installed or has no C++ SDK."""
     fix = f"{install_command('lowering')}, or only executorch==1.5.1"
+    # Found, not imported, since only its directory is needed.
     spec = importlib.util.find_spec("executorch")
     for root in map(Path, spec.submodule_search_locations or ()) if spec else ():
         if all((root / part).is_dir() for part in SDK_PARTS):
@@ -44,6 +45,7 @@ def prepare_runner(target: Target, request: BuildRequest, _: Progress) -> BuildJ
     Raises UnfitError if the wheel, cmake, ninja or a compiler is missing.
     """
     sdk = find_wheel_sdk()
+    # Per wheel: several environments may have different versions of executorch.
     place = find_place(target.name, SOURCES, str(sdk))
     values = {"wheel_root": str(sdk), "executorch_version": "unknown"}
     with suppress(PackageNotFoundError):

@@ -146,6 +146,7 @@ CHECKOUTS = Subjects(
 
 CHECKOUTS.when(
     QNN701=lambda checkout: not checkout.facts.is_directory,
+    # ExecuTorch's CMake files require this name.
     QNN702=lambda checkout: checkout.facts.root.name != "executorch",
     QNN703=lambda checkout: not checkout.facts.is_git,
     QNN704=lambda checkout: checkout.pin and checkout.commit != checkout.pin,
@@ -176,6 +177,8 @@ def see_leftovers(checkout: Checkout) -> Iterator[Seen]:
     """
     target = EM_X86_64 if checkout.case.runs_on_host else EM_AARCH64
     for path, machine in checkout.facts.leftovers:
+        # flatcc writes into the source tree, so a build for another target leaves its outputs for
+        # this one.
         expected = MACHINE_NAMES[target if path.endswith(".a") else EM_X86_64]
         if machine not in (expected, "unknown"):
             yield checkout.seen("flatcc", path, machine=machine, wanted=expected)

@@ -159,6 +159,7 @@ def parse_context_binary(part: View, offset: int = 0) -> ContextBinary:
             end = INFO_AT + struct.unpack_from("<Q", part, SIZE_AT)[0]
             fields |= _parse_info(Tables(part, INFO_AT, end))
         except (struct.error, OverflowError) as error:
+            # Not damage: QNN may load what this project cannot read.
             fields["unread"] = f"its description cannot be read: {error}"
     elif part[: len(ARCHIVE)] == ARCHIVE:
         fields["unread"] = "it is a DLC without a context binary, so the device compiles it"
@@ -174,6 +175,7 @@ def _parse_info(tables: Tables) -> dict[str, object]:
     if not outer or not info:
         return {"unread": "it has no description"}
     version = outer.number(0) or outer.number(1, "B")
+    # The format is not published, so that fields of another version could mean anything.
     if version != KNOWN_INFO:
         return {"binary_info": version, "unread": f"its description has version {version}"}
     soc_id = info.number(16)

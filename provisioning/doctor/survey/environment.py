@@ -95,6 +95,7 @@ def survey_environment(
     if staging := trees.get(STAGING):
         trees[STAGING] = replace(staging, min_sdk=find_min_sdk(staging.root))
     if sdk_name:
+        # Only directories that the profile uses: an SDK has libraries for many machines.
         choose = partial(choose_policy, policies=kinds)
         trees = {sdk_name: survey_tree(request.roots[sdk_name], choose), **trees}
     elves = [file.elf for tree in trees.values() for file in tree.files if file.elf]

@@ -268,6 +268,7 @@ def _describe_ports(
         quantization = tensor.table(4)
         scales = quantization.list(2, "f") if quantization else ()
         zero_points = quantization.list(3, "q") if quantization else ()
+        # Scales per channel do not fit into one pair.
         if len(scales) == len(zero_points) == 1 and math.isfinite(scales[0]):
             port = replace(port, scale=scales[0], zero_point=zero_points[0])
         ports.append(port)
@@ -276,6 +277,7 @@ def _describe_ports(
 
 def _read_shape(tensor: Table) -> tuple[int, ...]:
     """Return a tensor's shape; -1 is an axis whose length may change."""
+    # Field 7, shape_signature, has -1 for axes whose length may change; field 0 has 1 there.
     shape = tensor.list(7, "i") or tensor.list(0, "i")
     if len(shape) > MAX_RANK:
         raise struct.error(f"a tensor has {len(shape)} dimensions")
