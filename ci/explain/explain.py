@@ -193,7 +193,8 @@ class _Scan:
         """Match a part of a log with the rules. A line counts only for the first rule that it
         matches."""
         low = chunk.lower()
-        # Most lines differ only in numbers, and most literals are in no line.
+        # Most lines differ only in numbers, and most literals are in no line: a log of 100 MB takes
+        # five seconds of CPU.
         kinds = set(low.translate(None, _DIGITS).split(b"\n"))
         shapes = b"\n".join(kinds)
         starts = b"\n".join(kind[:LINE_CHARS] for kind in kinds)
@@ -216,6 +217,8 @@ class _Scan:
                 if start in rule_by_start or (values := rule.find(line)) is None:
                     continue
                 rule_by_start[start] = rule.id
+                # Every line is matched: when a rule was skipped after 1000 lines, its later ones
+                # were reported as errors that no rule matches.
                 if match := self.matches.get(rule.id):
                     match.count += 1
                 else:
@@ -401,6 +404,8 @@ def find_other(rule: Rule, taken: _Match, scan: _Scan) -> Rule | None:
 def _conclude(file: str, scan: _Scan) -> Explanation:
     """Sort the matched rules into causes, consequences, notes and harmless lines."""
     matched = [rule for rule in scan.rules if rule.id in scan.matches]
+    # The next rule may match such a line: error 1002 of a context binary had no cause any more when
+    # the rule for contexts on QNN's GPU backend took it.
     for rule in [rule for rule in matched if not is_in_its_log(rule, scan)]:
         matched.remove(rule)
         taken = scan.matches.pop(rule.id)

@@ -216,7 +216,8 @@ CHOOSERS: Mapping[str, Chooser] = {
 NOTHING = "nothing that the session uses has changed"
 NO_CHANGE = "nothing changed"
 UNKNOWN = "what it uses is neither recorded nor described, so every change needs it"
-# GitHub events for which changed files decide. A call on the command line has no event.
+# GitHub events for which changed files decide. A call on the command line has no event. Others,
+# such as that of a merge queue, run everything.
 PLANNED_EVENTS = frozenset({"", "push", "pull_request"})
 
 

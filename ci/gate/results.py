@@ -51,6 +51,7 @@ def read_result(folder: Path, job: PlannedJob | None) -> JobResult:
     """Return the result that one job left. If ``job`` is None, the plan has no such job, and only
     the exit code is read."""
     try:
+        # A job that runs a pull request's code can leave anything here, such as a link or a pipe.
         content = read_user_file(folder / CODE, "the exit code", LIMIT_BYTES)
     except UsageError:
         return JobResult()

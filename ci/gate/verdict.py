@@ -109,6 +109,7 @@ def judge_job(job: PlannedJob, result: JobResult, needs: str) -> tuple[JobVerdic
     if not re.fullmatch(r"\d{1,3}", code.strip(), re.ASCII):
         return JobVerdict.FAILED, f"its exit code {code.strip()[:40]!r} is not valid"
     number, cases = int(code), result.cases
+    # With a failed case, the change is to blame, whatever ended the job.
     if number in MACHINE and not result.failed:
         return JobVerdict.INFRASTRUCTURE, f"exit code {number}: {MACHINE[number]}"
     if number:

@@ -45,7 +45,8 @@ TRAFFIC = 20
 # packed attention have any such operator.
 MOST_PER_BYTE, LEAST_CYCLES = 20, 2000
 MOST_COSTS = 10
-# The predicted SoC for each Hexagon version. The simulator knows no SoC with another version.
+# The predicted SoC for each Hexagon version. The simulator knows no SoC with another version:
+# of the ids from 30 to 110, QNN 2.49.40 simulates SA8255, QCS9100, SA8797, SA8540 and AIC100.
 SIMULATED = {73: "QCS9100", 75: "QCS9100", 79: "SA8797", 81: "SA8797"}
 # A flag of an operator in the trace, and the unit of the NPU that executes it.
 UNITS = {

@@ -70,6 +70,8 @@ class LlmRun(CaseRun):
         *,
         remark: str = "",
     ) -> CaseResult:
+        """Return the result of a case, with the agreement with float32 as its metric if it was
+        measured."""
         result = super().end(status, findings, log_tail, remark=remark)
         if self.evidence.metric is None:
             return result

@@ -48,6 +48,9 @@ class Repeated:
         def step(arrays: Sequence[Array]) -> Sequence[Array]:
             return self.step(spoil(arrays, self.interface.layers) if spoil else arrays)
 
+        # In 8 bits, rounding can have as large an effect as a fault: with decode positions one too
+        # far, the verdict accepts the three steps with the largest margins, and rejects only the
+        # fourth.
         margins = self.reference.margins()[1:]
         order = np.argsort(-margins)[: int((margins > 1).sum())]
         for last in order + 1:

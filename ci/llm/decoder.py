@@ -38,6 +38,8 @@ class Attention(nn.Module):
     def forward(
         self, x: Tensor, turns: Turns | None, mask: Tensor, past: tuple[Tensor, Tensor]
     ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the result [1, n, dim] for ``x`` of the same shape, and the new keys [1, kv heads,
+        head dim, n] and values [1, kv heads, n, head dim]. ``past`` has the cached ones."""
         config, count = self.config, x.shape[1]
 
         def split(projected: Tensor, heads: int, norm: nn.Module | None = None) -> Tensor:
@@ -67,6 +69,7 @@ class FeedForward(nn.Module):
         self.w3 = nn.Linear(config.dim, config.hidden, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the result [1, n, dim] for ``x`` of the same shape."""
         gate = self.w1(x)
         activated = (
             functional.gelu(gate, approximate="tanh") if self.gelu else functional.silu(gate)
@@ -125,6 +128,7 @@ class Decoder(nn.Module):
     def forward(
         self, tokens: Tensor, mask: Tensor, positions: Tensor, *caches: Tensor
     ) -> tuple[Tensor, ...]:
+        """Return the logits, then the new keys and values of each layer, see the class."""
         turns: dict[str | None, Turns] = {
             suffix: (
                 self.get_buffer(f"freqs_cos{suffix}")[positions][0],
@@ -144,6 +148,8 @@ class Decoder(nn.Module):
             x = x + layer.post_ffn_norm(layer.feed_forward(layer.ffn_norm(x)))
             keys.append(k)
             values.append(v)
+        # One output per layer, as upstream: with the keys of stories260k in one torch.stack, the
+        # logits had 40.4 dB in 16a8w instead of 60.8 dB.
         return cap(self.output(self.norm(x)), self.config.logit_cap), *keys, *values
 
 

@@ -36,6 +36,7 @@ from provisioning.errors import UsageError
 
 # The bits of weights and caches to which the float32 model is rounded for comparison, by whether
 # the program's caches are integers. 10 bits have about the noise of a program in float16.
+# With 4 and 8 bits, keys and values are within 4 dB of those of ExecuTorch's stories260k.
 COARSE = {True: (4, 8), False: (10, 10)}
 WIDTHS = {"uint8": 8, "uint16": 16, "float32": 32}
 INTEGERS = ("uint8", "uint16")

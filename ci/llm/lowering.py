@@ -94,10 +94,13 @@ class LlmEngine:
     imports = ("ci.executorch.runtime", "ci.llm.lowering", "ci.models.model")
 
     def preload(self, spec: CaseSpec) -> None:
+        """Compute the digest of the code before a worker forks, once for all cases."""
         del spec
         digest_rooms(ROOMS)
 
     def key(self, spec: CaseSpec) -> str:
+        """Return the SHA-256 of everything that determines the program and its references. Raises
+        FailedError if the engine is for foreign programs."""
         recipes = (spec.scheme.recipe, RECIPES[spec.scheme.base])
         return hash_words(
             self.require_subject().digest(),
@@ -112,10 +115,12 @@ class LlmEngine:
         )
 
     def read_data(self, spec: CaseSpec) -> int:
+        """Return 0: a decoder is judged on its prompts, not on samples of the user's."""
         del spec
         return 0
 
     def warm_up(self, spec: CaseSpec) -> None:
+        """Load and patch ExecuTorch before the worker forks, and log which patches are disabled."""
         from ci.executorch.patches import warm_up
 
         del spec
@@ -123,6 +128,8 @@ class LlmEngine:
             logging.getLogger(__name__).warning(note)
 
     def compile(self, spec: CaseSpec, staging: Staging) -> Compiled:
+        """Write the program and its reference runs to ``staging``. Raises FailedError as
+        DecoderLowering.write does, or if the engine is for foreign programs."""
         fix_numerics()
         return DecoderLowering(self.require_subject(), spec, staging).write()
 
@@ -133,6 +140,7 @@ class LlmEngine:
         return self.subject
 
     def explain(self, error: Exception, log: Path) -> Finding:
+        """Return why a decoder was refused, from the exception of ``compile`` and QNN's log."""
         from ci.executorch.lower import describe_refusal
 
         return describe_refusal(error, log)
@@ -184,6 +192,7 @@ class DecoderLowering:
             self.staging,
             Backend.HTP,
             describe_methods(config, subject.context, subject.bos, subject.eos, borders.get(1)),
+            # Otherwise, upstream's runner fails with "Output 0 is memory planned".
             runner_io=True,
         )
         self.staging.enter("lower")

@@ -34,6 +34,8 @@ class LlmRecipe(Struct, frozen=True):
         return (Part(self.head, module="output"),) if self.head else ()
 
 
+# Of stories260k in 8a8w, the quantized model has 10.6 dB against float32 with a mask of -20, 24.1
+# dB with -30 and 24.4 dB with -40. Its output layer has 16-bit activations, as upstream's.
 RECIPES: Mapping[Scheme, LlmRecipe] = {
     Scheme.FP16: LlmRecipe(),
     Scheme.A8W8: LlmRecipe(cache_bits=8, head=Scheme.A16W8, masked=-40.0),

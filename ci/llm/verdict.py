@@ -21,7 +21,8 @@ from ci.models.tensors import BEST_DB, limit_db
 ALIKE = 4.0
 MARGIN_DB = 10.0  # an error may exceed its prediction by this, the default of max_above_noise_db
 # The same for the mean of many tokens, which varies less: in a program whose tokens and logits
-# pass, and in one that is wrong anyway.
+# pass, and in one that is wrong anyway. The means of right programs are at most 0.5 dB above it.
+# With gate and up swapped in a layer of a Qwen 3 in 8a8w, they are 4.8 to 5.7 dB above it.
 MEAN_MARGIN_DB, LOCATE_DB, MANY_TOKENS = 6.0, 3.0, 8
 
 
@@ -46,6 +47,8 @@ class Reference:
         caches = [
             np.mean((generated.caches - run.caches) ** 2, axis=(2, 3)) for generated in disturbed
         ]
+        # Without it, the first report for a right SmolLM 3 in 16a8w named the values of layer 0, of
+        # which single elements were one step off.
         rounding = np.square(steps or np.zeros(len(run.caches)))[:, None] / 12
         return cls(run, np.stack(noise), np.maximum(np.stack(caches), rounding))
 
@@ -232,6 +235,9 @@ def describe_drop(run: Generated, float32: Generated, rounded: Generated, span: 
     such layer. The likeness is the
     SQNR of the tokens in ``span`` after a fit of scale and offset, because a program that others
     lowered contains neither the scales of its caches nor its predicted noise."""
+    # The layer with the largest fall of the SQNR would be the wrong one for 10 of 20 planted
+    # faults: in stories260k, the natural fall at the values of layer 0, from 29.7 to 18.0 dB, is
+    # larger.
     layers = len(run.caches) // 2
     for layer in range(layers):
         pair = [layer, layers + layer]

@@ -164,6 +164,7 @@ def read_huggingface(directory: Path) -> tuple[DecoderConfig, Weights]:
 
 def _list_files(directory: Path) -> list[Path]:
     index = directory / INDEX
+    # Not is_file(): an index that is a pipe or a link to nothing would be left out without a word.
     if not os.path.lexists(index):
         if not (directory / TENSORS).exists():
             raise UsageError(

@@ -51,7 +51,9 @@ NET = "net"  # the function in a candidate's file
 TIME_IS_UP = "the time is up (--minutes)"
 FINISH_S = 20.0  # for the last trial of a search for mixtures
 MORE_DB = 3.0  # what a mixture must gain if the SQNR is high enough, but not for the task
-# How ranges may follow from calibration, for PyTorch models and for .onnx files.
+# How ranges may follow from calibration, for PyTorch models and for .onnx files. With an outlier
+# in one of 12 samples, 8a8w has 13.6 dB from minimum to maximum, also by histogram, and 33.3 dB by
+# moving average; u8 has 13.6 dB, and 19.0 dB by percentile.
 OBSERVERS: tuple[tuple[Observer, ...], ...] = (
     ("histogram", "moving_average"),
     ("percentile", "moving_average"),

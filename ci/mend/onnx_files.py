@@ -144,6 +144,8 @@ class OnnxFile:
         fix_shapes(original, self.shapes)
         inputs = list_inputs(original)
         sets = [*read_beside(self.path, inputs)]
+        # The path is passed because this runs in a worker: /tmp was blamed for the full disk of
+        # `target`.
         with explain_writes(target):
             onnx.save(model, target)
             if data.is_file():  # onnx lets only its owner read it

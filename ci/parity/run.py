@@ -113,6 +113,7 @@ def compare_trees(
     """Compare ``tree`` as ``compare_source`` does. ``base`` is the tree of the base revision, or
     None.
     """
+    # Before anything is read: the files of another project would be reported one by one.
     check_tree(tree, request.scope, policy.layout.project)
     compared, all_findings, allowed = compare_one(tree, request, policy)
     findings, changed, old_findings = all_findings, None, 0

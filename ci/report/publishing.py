@@ -97,6 +97,7 @@ def append_summary(document: Document, environ: Mapping[str, str] = os.environ) 
 
     Raises StoreError if the page cannot be written.
     """
+    # The limit is for the whole step: other programs may have written to its summary.
     used = 0
     with suppress(OSError):
         used = Path(environ.get(VARIABLE) or os.devnull).stat().st_size

@@ -58,6 +58,7 @@ class Capture:
         self.now = Check(
             program=program,
             float_model=source[0] if source else None,
+            # A copy, because modules such as an in-place leaky_relu change their inputs.
             inputs=tuple(tree_map(_copy, tuple(inputs))),
             is_own=is_own,
             pte_bytes=pte_bytes,

@@ -169,6 +169,7 @@ class Expectations:
 
     def __init__(self, policy: UpstreamPolicy, suite: str, soc: str, qnn: str) -> None:
         self.policy, self.suite, self.soc = policy, suite, soc
+        # The libraries also start their build with a v: rows of a version were never about a run.
         self.qnn = str(parse_version(qnn))  # QNN's libraries add a build number
         self.expectations = [Expectation(cause, row) for cause in policy.cause for row in cause.row]
 

@@ -124,6 +124,7 @@ class Header(Struct, frozen=True, kw_only=True):
     suite: str
     soc: str
     identity: str
+    # This key, too, keeps older journals readable.
     suite_tests: tuple[str, ...] = field(name="every")
     tests: tuple[str, ...]
     repeat: int = 1

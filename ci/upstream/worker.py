@@ -58,6 +58,8 @@ from provisioning.quoting import script_word
 
 ADDRESS = "QNN_CI_EMULATOR"  # the abstract socket address (unix(7)) for calls
 
+# As qnn_executor_runner: it exits with 1 for a truncated program, and with 134 if it aborts, such
+# as for a missing library.
 FAILED, DEAD = 1, 134
 LACKING = "lacking.txt"  # in a test's directory: the flags of its calls that this runner lacks
 CLIENT = Path(__file__).with_name("templates") / "client.txt"
@@ -224,6 +226,8 @@ def run_here(name: str, directory: Path) -> Entry:
     This process writes its log to the file LOG in ``directory``."""
     work = directory / "work"
     work.mkdir(parents=True, exist_ok=True)
+    # So `directory` must be absolute: comparisons were written to the work directory once, and were
+    # removed with it.
     os.chdir(work)
     client = work / RUNNER
     client.parent.mkdir(parents=True, exist_ok=True)

@@ -15,6 +15,7 @@ from provisioning.versions import parse_version
 Answer: TypeAlias = "bool | None"
 FALSE = {"", "0", "OFF", "NO", "FALSE", "N", "IGNORE", "NOTFOUND"}
 TRUE = {"1", "ON", "YES", "TRUE", "Y"}
+# Not \d: numbers of other scripts are no numbers to if().
 NONZERO = re.compile(r"-?0*[1-9][0-9]*")
 # Tests with one argument. Those in the second row depend on the computer.
 UNARY = {"TARGET", "DEFINED", "EXISTS", "COMMAND", "POLICY", "TEST"}
@@ -158,6 +159,7 @@ def _unary(word: str, token: Operand, scope: Scope) -> Answer:
 
 
 def _compare(left: Operand, word: str, right: Operand, scope: Scope) -> Answer:
+    # As in CMake, the left side of IN_LIST is the value of a variable, too, if one has its name.
     firsts = _values(left, scope)
     is_open = any(map(scope.is_open, (*left.values, *right.values)))
     if word == "IN_LIST":

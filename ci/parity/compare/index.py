@@ -135,6 +135,8 @@ class Index:
 
     def files_that_read(self, macro: str) -> set[str]:
         """Return the files that mention a macro, and those that include such files."""
+        # Kept, because it is needed again and again: with this and the edges of targets, comparing
+        # main takes 2.9 s of CPU instead of 7.5 s.
         if macro not in self._reading:
             mentioning = self.facts.macros.get(macro, ())
             readers = closure(mentioning, lambda path: self.includers.get(path, ()))

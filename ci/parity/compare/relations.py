@@ -183,6 +183,9 @@ def buck_readers(groups: Groups, target: BuckTarget, word: Word) -> Iterator[Buc
     exported_names = {
         name_of(w) for twin in twins for w in (*exported(twin), *twin.directory_defines)
     }
+    # Otherwise, every such target would be reported: ET_USE_THREADPOOL was found missing in
+    # Cadence's operators, which CMake builds without a thread pool, and this hid the define that a
+    # change took from the library.
     if not word.exported or name_of(word) in exported_names:
         return
     near = {u.target.label: u.target for path in files for u in groups.buck_uses.get(path, ())}
@@ -252,6 +255,8 @@ def _buck_only_dependency(groups: Groups, target: BuckTarget) -> Iterator[Findin
             counterparts = groups.names_of(library, "cmake")
         elif not counterparts or any(matches(name, groups.policy.implied) for name in counterparts):
             continue
+        # A program cannot be linked: nothing of CMake stands for a dependency that only programs
+        # compile.
         linkable = {name for name in counterparts if not groups.is_program(name)}
         if word.condition or counterparts & names or not linkable:
             continue

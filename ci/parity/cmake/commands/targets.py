@@ -23,7 +23,8 @@ SOURCE_WORDS = KEYWORDS | {"FILE_SET", "TYPE", "HEADERS", "CXX_MODULES", "BASE_D
 OPTION = "option"
 PYTHON_MAKERS = ("pybind11_add_module", "python_add_library")
 LINK_TYPES = {"debug", "optimized", "general"}
-# If a source has no extension, CMake tries these in this order (policy CMP0115).
+# If a source has no extension, CMake tries these in this order (policy CMP0115). List files of
+# ExecuTorch before 1.1 have such sources.
 EXTENSIONS = ("", ".c", ".cc", ".cpp", ".cxx", ".cu", ".mm", ".m", ".S", ".h")
 
 
