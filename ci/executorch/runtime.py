@@ -120,6 +120,7 @@ def overwrite_freed_memory() -> None:
 
     Small blocks are filled only if GLIBC_TUNABLES contains TUNABLES from ci.cases.pool.
     """
+    # Without the tunable, blocks of up to 1 KiB that a thread keeps for itself are not filled.
     ctypes.CDLL(None).mallopt(M_PERTURB, FILL)
 
 

@@ -105,6 +105,7 @@ class SimulatorHook:
         self.get_object = extended(functions[EXTENDED_DATA])
         self.replacement = Finalize(self.finalize)  # QNN calls it as long as this object lives
         address = base + FUNCTIONS_OFFSET + FINALIZE * sizeof(c_void_p)
+        # mprotect takes whole pages.
         page = address & -mmap.PAGESIZE
         length = c_size_t(address + sizeof(c_void_p) - page)
         if CDLL(None, use_errno=True).mprotect(c_void_p(page), length, READ_WRITE):

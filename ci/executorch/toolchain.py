@@ -70,12 +70,16 @@ def describe_toolchain(environment: Environment) -> Iterator[Tool]:
     root = Path(environment.variables["QNN_SDK_ROOT"])
     build = find_qnn_build(root / HOST_DIRECTORY / LIBRARY)
     yield Tool(name=LIBRARY, version=build.text if build else "unknown")
+    # The suffix names the Python: ExecuTorch does not find an adaptor of another one
+    # (pytorch/executorch#16310).
     suffix = importlib.machinery.EXTENSION_SUFFIXES[0]
     for path in find_adaptors(next(iter(list_places()), None)):
         if path.endswith(suffix):
             headers = find_headers_version(Path(path)) or "unknown"
             digest = hash_file(Path(path))
             yield Tool(name=ADAPTOR, version=f"QNN {headers}", sha256=digest)
+    # ExecuTorch 1.5.1 lowers some operators differently by the SDK's version, and validates with
+    # the SDK's own modules from QNN 2.41 on. So a verdict is valid for this QNN only.
     validation = find_validation(root, environment.apply(os.environ))
     yield Tool(name=VALIDATION, version=validation)
 

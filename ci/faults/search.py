@@ -299,6 +299,7 @@ class Search:
         bundle_size = int(suspect.stops or end == REFUSED)  # 1: such graphs are tried alone
         shrink_until = min(until, start + (COSTLY_S if end in COSTLY else SHRINK_S))
         few = 2 * self.jobs
+        # One seed makes shrinking fast. The result is confirmed with REPEATS.
         fails = partial(self.fails, end, seeds=seeds[:1], bundle_size=bundle_size)
         small = shrink(graph, fails, few, few if bundle_size else CHUNK, shrink_until)
         if small != graph and not self.fails(end, [small], bundle_size=1)[0]:

@@ -222,6 +222,8 @@ def _find_part_faults(part: Part, base: Scheme) -> Iterator[tuple[str, str]]:
     recipe = part.scheme.recipe
     is_onnx = bool(base.recipe.activations)
     fits = recipe.activations if is_onnx else recipe.dtype
+    # Nor float16: QNN takes almost no unquantized node in a quantized model
+    # (docs/guides/precision.md).
     if not fits or recipe.block or part.scheme is Scheme.ASIS:
         lane = "ONNX Runtime" if is_onnx else "ExecuTorch without blocks"
         why = f"a part of {base.value} needs a quantized scheme of {lane}"

@@ -28,6 +28,7 @@ def export_module(module: torch.nn.Module, inputs: Inputs, target: Path) -> None
 @functools.cache
 def warm_exporter() -> None:
     """Export a small model, because the first export in a process takes seconds."""
+    # Before the forks, which would lose tqdm's thread with a warning.
     still_tqdm()
     with TemporaryDirectory() as scratch:
         target = Path(scratch, "warm-up.onnx")

@@ -78,6 +78,7 @@ def _describe(node: Any, weights: Sequence[str]) -> Candidate:
 
 def _read_list(text: str) -> list[str]:
     try:
+        # torch.onnx.export writes a Python list, but a file can contain any text.
         value = ast.literal_eval(text or "[]")
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         return []
