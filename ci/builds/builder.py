@@ -186,6 +186,7 @@ class CacheCounts:
         """Return how much the counts have grown since ``before``. (sccache counts from the start of
         its server.)"""
         hits, misses = self.hits - before.hits, self.misses - before.misses
+        # At least 0, because the server of sccache may have been restarted in between.
         return replace(self, hits=max(hits, 0), misses=max(misses, 0))
 
 

@@ -64,6 +64,7 @@ def prepare_checkout(target: Target, request: BuildRequest, progress: Progress) 
     check_submodules(source, submodules)
     # CMake configures with success without the SDK's headers, and only the compiler fails.
     check_headers(environment.root(QNN_SDK))
+    # Otherwise, only the compiler reports such a name.
     check_names(source, environment.root(QNN_SDK))
     check_programs(target.needs.programs)
     tag, version = probe_python(target.needs, request)
@@ -199,7 +200,9 @@ def check_names(source: Path, sdk: Path) -> None:
         if path.suffix in {".h", ".cpp"}
     }
     undeclared = {name: path for path, text in texts.items() for name in list_names(text)}
+    # Names that ExecuTorch defines itself look like those of QNN.
     declared = [name for text in texts.values() for name in DEFINITION.findall(text)]
+    # All headers: names move between them from version to version.
     for path in (sdk / "include/QNN").rglob("*.h"):
         declared += QNN_NAME.findall(read_text(path, "replace"))
     for name in declared:
@@ -259,6 +262,7 @@ def probe_python(needs: Needs, request: BuildRequest) -> tuple[str, str]:
         if not request.turns_off(option)
     }
     modules = (*needs.modules, *(name for names in optional.values() for name in names))
+    # CMake runs this Python to generate code, and fails in the middle of a build without a module.
     facts = ask_python(request.python, modules if request.packages else ())
     if missing := [name for name, is_there in facts.modules.items() if not is_there]:
         packages = dict.fromkeys(PACKAGES.get(name, name) for name in missing)

@@ -304,6 +304,7 @@ def split_symbols(plan: BuildPlan) -> None:
     gdb, lldb and ndk-stack find the symbols through the debug link and the build id. Hexagon skels
     must never be stripped, because that invalidates the signature or checksum in them.
     """
+    # A file that is no longer built must not be published from an earlier build.
     shutil.rmtree(plan.place.stripped, ignore_errors=True)
     objcopy = plan.values.get("objcopy")
     for row in plan.target.artifacts:

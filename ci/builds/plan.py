@@ -232,6 +232,7 @@ def make_plan(
         "CMAKE_COLOR_DIAGNOSTICS": "OFF",
         # Absolute paths in RUNPATH would name this machine's directories.
         "CMAKE_BUILD_RPATH_USE_ORIGIN": "ON",
+        # For nested projects, too, which do not see the cache of this one.
         "CMAKE_PROJECT_INCLUDE": str(STAND_INS / "every_project.cmake"),
     }
     stages = []

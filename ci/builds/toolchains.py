@@ -99,6 +99,7 @@ def find_compiler(variable: str, names: tuple[str, ...], fix: str) -> Path:
 
 def resolve_host(_roots: Roots, _variables: Variables) -> Compilers:
     """Return the compilers in CC and CXX. If one is not set, use the distribution's compiler."""
+    # No minimum version: g++ 12.2 builds ExecuTorch 1.4.1, whose documentation asks for 13.
     fix = "install one (Debian, Ubuntu: apt-get install g++) or set CC and CXX"
     c = find_compiler("CC", ("cc", "gcc", "clang"), fix)
     cxx = find_compiler("CXX", ("c++", "g++", "clang++"), fix)

@@ -269,6 +269,8 @@ def close_over(
         if name in libraries:
             paths[name] = libraries[name].path
             todo += libraries[name].needed
+        # A device has no libc++ that fits: its absence was reported several times
+        # (pytorch/executorch#5120, #5311, #10895).
         elif name in required or name.startswith(OURS):
             raise UnfitError(
                 f"{name} is missing",

@@ -115,6 +115,7 @@ def _read_plain(root: Path, parent: Path) -> AppUnit:
         return PackedFile(path.name, path, _relative(root, path), size_bytes, abi)
 
     above = [parent.parent, *parent.parent.parents, root]
+    # The nearest one: in an unpacked app, it is next to lib/, and in a source set above jniLibs/.
     manifests = [path / MANIFEST for path in above if path.is_relative_to(root)]
     manifest_path = next((path for path in manifests if path.is_file()), None)
     manifest = read_manifest(manifest_path) if manifest_path else None
@@ -154,6 +155,7 @@ def _walk(place: Path, depth: int, skip: Callable[[Path], None]) -> Iterator[Pat
         skip(place)
         return
     for path in paths:
+        # What Gradle generates in build/ contains copies of the same libraries.
         if path.name not in NOT_SOURCES and not path.name.startswith(".") and path.is_dir():
             yield from _walk(path, depth + 1, skip)
 

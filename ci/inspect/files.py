@@ -186,6 +186,7 @@ def unpack_files(path: Path, scratch: Path) -> list[tuple[str, Path]]:
             if member.kind == "file"
             and (LIBRARY.search(member.name) or member.name.endswith(PROGRAMS))
         ]
+        # Before anything is written, since an APK comes from anywhere.
         check_members(path.name, members, Limits(MAX_UNPACKED))
         extract_members(source, scratch, [(member.name, member) for member in members])
     return [(member.name, scratch / member.name) for member in members]

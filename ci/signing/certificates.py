@@ -84,6 +84,7 @@ def parse_chain(data: bytes) -> tuple[Certificate, ...]:
     """
     chain: list[Certificate] = []
     position = 0
+    # The tag of a DER sequence; padding is 0x00 or 0xff.
     while position < len(data) and data[position] == 0x30:
         if len(chain) == MAX_CERTIFICATES:
             raise MalformedError(f"the chain has more than {MAX_CERTIFICATES} certificates")
@@ -101,6 +102,7 @@ def parse_chain(data: bytes) -> tuple[Certificate, ...]:
 
 def is_padding(data: bytes) -> bool:
     """Return whether ``data`` is padding, as signers write it: all 0x00, all 0xff, or empty."""
+    # Both are in genuine images; 0xff may follow the chain.
     return not data.strip(b"\x00") or not data.strip(b"\xff")
 
 
@@ -115,6 +117,7 @@ def measure_der(data: bytes, position: int = 0) -> int:
     if first < 0x80:
         return 2 + first
     width = first & 0x7F
+    # Three bytes suffice for 16 MiB, and DER forbids an indefinite length.
     if width not in {1, 2, 3}:
         raise MalformedError(
             "the length of a DER sequence is indefinite or takes more than 3 bytes"
@@ -192,6 +195,7 @@ def list_link_errors(chain: Sequence[Certificate]) -> list[str]:
     last = chain[path[-1]]
     if last.is_root and not last.is_issued_by(last):
         errors.append((path[-1], "is not signed by its own key"))
+    # Some genuine chains end at an intermediate authority without the root.
     if not last.is_root and (outside_path or _is_nearly_root(last)):
         errors.append((path[-1], "is not signed by any certificate after it"))
     errors += [

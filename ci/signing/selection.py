@@ -350,6 +350,7 @@ def find_sdk_version(qnn_sdk: Path | None, inputs: Sequence[Input] = ()) -> str:
     for entry in inputs:
         if entry.build and entry.build.version:
             return entry.build.version
+    # Last, because somebody may have renamed the directory.
     return read_directory_version(qnn_sdk)
 
 

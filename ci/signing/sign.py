@@ -124,10 +124,13 @@ class Run:
             memoryview(data),
             original,
             serial=int(job.serial or "0", 16),
+            # A signer that uses an expired certificate is wrongly set up. For older images, that is
+            # only a note.
             at=datetime.now(timezone.utc),
         )
         require_good(report, name, accept=self.plan.request.accept_unrecognised)
         path.chmod(0o644)
+        # The record shows the command without this machine's paths.
         argv = self.signer.argv(Path("IN") / job.name, Path("OUT"), job.serial)
         library = SignedLibrary(
             name=name,
@@ -202,6 +205,7 @@ def require_good(report: Verification, name: str, *, accept: bool) -> None:
     a signature with a key for which no scheme is published is accepted.
     """
     if report.faults:
+        # One fault causes others: in a truncated file, no hash matches either.
         kinds = {fault.kind for fault in report.faults}
         first = next((kind for kind in FAILURES if kind in kinds), None)
         failure = FAILURES[first] if first else Failure.INVALID

@@ -226,6 +226,7 @@ def find_overlays(sdk: str) -> list[tuple[Path, OverlayRecord]]:
     overlays = []
     for path in store_home().glob("builds/aot-*/overlay"):
         record = read_overlay(path)
+        # The adaptor's name contains the Python, and its code the layout of QNN's structures.
         if record and record.python == python_tag() and is_same(record.sdk, sdk):
             overlays.append((path, record))
     return sorted(overlays, key=lambda pair: pair[0].stat().st_mtime_ns, reverse=True)

@@ -71,6 +71,7 @@ class Environment:
         stale_roots = filter(None, map(base.get, ROOT_VARIABLES))
         # With a slash, so that /sdk does not match /sdk-2.
         stale = tuple(f"{root.rstrip('/')}/" for root in stale_roots)
+        # A library of another QNN on the search path would be loaded instead of the profile's.
         variables = {name: value for name, value in base.items() if name not in DROPPED_VARIABLES}
         if "PATH" in variables:
             parts = variables["PATH"].split(os.pathsep)

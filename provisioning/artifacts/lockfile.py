@@ -38,6 +38,7 @@ class Lock(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     schema_version: Literal[1] = SCHEMA_VERSION
 
     def __post_init__(self) -> None:
+        # Compared with hexdigest, which is in lower case.
         msgspec.structs.force_setattr(self, "sha256", self.sha256.lower())
 
 

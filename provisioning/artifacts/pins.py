@@ -146,6 +146,7 @@ def _change_lock(request: ArtifactRequest, lock: Lock, version: str) -> Iterator
     """
     path = project_lock_path(request.name, version)
     old = read_lock(path)
+    # Otherwise, each run on another day would change the lock.
     if old is None or msgspec.structs.replace(old, recorded=lock.recorded) != lock:
         before = encode_record(old).decode() if old else ""
         target = project_lock_path(request.name, lock.version)
@@ -266,6 +267,7 @@ def rewrite_release(text: str, request: ArtifactRequest, new: Release) -> tuple[
     starts = [match.start() for match in HEAD.finditer(text)]
     ends = [*starts[1:], len(text)]
     index = [release.version for release in request.toolchain.releases].index(old.version)
+    # The text is edited and not generated, so that comments stay.
     if len(starts) != len(request.toolchain.releases):
         raise _cannot_rewrite(name, "its releases are not [[releases]] tables")
     replacements = _changed_words(old, new)
@@ -275,6 +277,7 @@ def rewrite_release(text: str, request: ArtifactRequest, new: Release) -> tuple[
         head = rewrite_default(head, request, new.version)
     after = head + text[starts[0] : starts[index]] + block + text[ends[index] :]
     parsed = parse_toml(after, Toolchain).releases[index]
+    # The proof that replacing texts was enough, whatever else the table contains.
     if msgspec.structs.replace(parsed, write=new.write) != new:
         raise _cannot_rewrite(
             name, f"replacing values in its [[releases]] table for {old.version} is not enough"

@@ -197,6 +197,8 @@ def find_pins(requests: Sequence[ArtifactRequest], roots: Mapping[str, Path]) ->
         if not adoption.find_choice(os.environ):
             pins[request.name] = request.release.version
         if request.name == CHECKOUT:
+            # A user's checkout may be another release than the profile's, and has a pin of its own
+            # then.
             commits = {release.version: release.pin for release in request.toolchain.releases}
             root = roots.get(CHECKOUT)
             version = read_version(root, adoption) if root else ""
@@ -289,7 +291,9 @@ def judge_environment(case: Case, subjects: Iterable[Subjects[Any]] = SUBJECTS) 
     findings = [finding for subject in subjects for finding in subject.judge_all(case)]
     findings += [finding for group in find_groups(case) for finding in judge_group(group)]
     if facts.sdk:
+        # A broken library makes the device, the API version and the backend fail as well.
         findings = drop_consequences(findings, str(facts.sdk.root / HOST_DIRECTORY))
+    # A set, since a file that belongs to two families is judged twice.
     return sorted({finding.printable() for finding in findings})
 
 

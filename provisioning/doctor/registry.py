@@ -59,6 +59,7 @@ class Finding:
         not UTF-8.
         """
         names = ("subject", "what", "where", "why", "fix")
+        # JSON and a terminal in UTF-8 cannot contain lone surrogates.
         clean = {name: getattr(self, name).encode("utf-8", "backslashreplace") for name in names}
         return replace(self, **{name: text.decode() for name, text in clean.items()})
 

@@ -29,6 +29,8 @@ def render_verdict(verdict: Verdict, *, strict: bool = False, width: int = WIDTH
     ordered = faults + notes
     if faults:
         lines += ["", "Fix this first:", *_whole(ordered[0], width)]
+        # One fault in full and the others briefly: many faults often have one cause, which comes
+        # first.
         lines += _rest(ordered[1:], MAX_LINES - len(lines), width)
     else:
         lines += [f"  {line}" for line in _facts(verdict)]
@@ -93,6 +95,7 @@ def _wrap(text: str, width: int, max_lines: int) -> list[str]:
     lines = textwrap.wrap(
         text_with_whole_commands,
         width,
+        # Paths and options contain hyphens, and are copied from the output.
         break_on_hyphens=False,
         break_long_words=False,
         max_lines=max_lines,

@@ -62,6 +62,8 @@ class TransferPolicy:
     than ``slowest_bytes_s`` bytes per second during ``read_timeout_s`` has failed.
     """
 
+    # Downloads of the QNN SDK break often (resets of HTTP/2, small error bodies with status 200):
+    # for that reason, ExecuTorch's own script tries five times.
     attempts: int = 6
     backoff_s: float = 0.5
     longest_wait_s: float = 30.0

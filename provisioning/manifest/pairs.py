@@ -84,6 +84,7 @@ class Pairs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Return the pairs of an ExecuTorch version, else the first in the file with the same major
         and minor version, else None.
         """
+        # A patch release that is not listed probably needs what its minor version needs.
         exact = [row for row in self.executorch if is_same(row.version, version)]
         minor_release = parse_version(version).release[:2]
         near = [

@@ -41,6 +41,7 @@ def manifests_root() -> Path:
     if named := os.environ.get(MANIFESTS_VARIABLE):
         return Path(named)
     package = Path(__file__).resolve().parents[1]
+    # The wheel contains a copy inside of the package; a checkout has the files next to it.
     packaged = package / "manifests"
     return packaged if packaged.is_dir() else package.parent / "manifests"
 
@@ -464,6 +465,7 @@ def find_line(text: str, path: Place) -> int:
     for number, line in enumerate(text.splitlines(), 1):
         if head := _HEAD.match(line):
             table = _split(head[1])
+            # Each [[table]] starts the next row of an array, whose index is a part of the path.
             if line.lstrip().startswith("[["):
                 index = counts[head[1]] = counts.get(head[1], -1) + 1
                 table = [*table, str(index)]

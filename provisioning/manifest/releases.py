@@ -24,6 +24,7 @@ def check_paths(*paths: str) -> None:
 def check_names(*names: str) -> None:
     """Raise ValueError for a name that is not a valid file name."""
     for name in names:
+        # Names are printed, and are arguments of programs, which would take -x for an option.
         is_odd = not name.isprintable() or name.startswith("-")
         if name in {"", "."} or is_odd or "/" in name or leads_out(name):
             raise ValueError(f"{name!r} is not a valid file name")
@@ -114,6 +115,7 @@ class FileRelease(Release, frozen=True, kw_only=True):
         check_names(self.filename)
         if min(self.size_bytes, self.unpacked_bytes) < 0:
             raise ValueError("a size is negative")
+        # In lower case, as hexdigest returns it, because vendors also publish hashes in capitals.
         msgspec.structs.force_setattr(self, "sha256", _digits(self.sha256, 64))
 
 
@@ -173,6 +175,7 @@ class GitRelease(Release, frozen=True, kw_only=True, tag="git"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        # git would take it for an option.
         if self.url.startswith("-"):
             raise ValueError(f"{self.url!r} is not a URL")
         if not self.commit:

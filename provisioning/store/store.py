@@ -346,6 +346,7 @@ class Store:
 
 
 def _is_published(published: Published) -> bool:
+    # With its record: what a failed download left must not count as an artifact.
     expected_kinds = [
         (published.path, stat.S_ISDIR),
         (published.path / TREE_FILE, stat.S_ISREG),

@@ -103,6 +103,8 @@ class ArtifactRequest:
             "layout": [[rule.take, rule.put] for rule in release.layout],
             "links": release.links,
             "write": release.write,
+            # The patterns and not the names, so that a changed definition of a component is another
+            # directory.
             "components": sorted(self.patterns),
         }
         return Key(self.name, release.version, recipe)

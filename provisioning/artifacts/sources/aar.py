@@ -84,6 +84,7 @@ def check_published_sha1(job: FillJob) -> None:
             closing(Client(TransferPolicy.from_environment())) as client,
             client.get(f"{release.url}.sha1", {}) as (_, body),
         ):
+            # Only the start, since a wrong URL may send a page of any length.
             text = read_start(body, SHA1_BYTES).decode("ascii", "replace")
     except (PermanentError, TransientError) as error:
         job.progress.step(f"{job.request.label}: the published SHA-1 could not be fetched: {error}")

@@ -132,6 +132,7 @@ def reuse_published(job: FillJob) -> list[TreeEntry]:
     for published in job.store.editions(job.request.key()) if needed else ():
         tree = published.read_tree()
         if tree and tree.source_sha256 == job.request.release.pin:
+            # Hashed, since somebody may have changed the other tree.
             differing = {item.path for item in compare_tree(published.root, needed.values())}
             equal_paths = needed.keys() - reusable.keys() - differing
             reusable |= {path: published.root / path for path in equal_paths}
@@ -153,11 +154,14 @@ def _unpack_remote(url: str, job: FillJob) -> tuple[TreeEntry, ...]:
     release = job.request.release_as(ArchiveRelease)
     scratch = job.store.downloads / f".{release.filename}.parts"
     with open_remote(url, scratch, job.progress) as remote:
+        # The tail has the directory of nearly every ZIP, so one request finds all members.
         remote.open(TAIL_BYTES, release.size_bytes)
         placed = select_members(remote, job)
+        # Before anything is written: what a mirror lists need not be the pinned archive.
         _compare_listing(placed, job)
         remote.fetch(member_spans((member for _, member in placed), remote.size))
         entries = unpack_members(remote, placed, job)
+    # The hash of the whole archive cannot be checked, so every file is compared instead.
     if bad := set(entries) ^ set(job.locked):
         first = min(entry.path for entry in bad)
         raise MismatchError(f"{first!r} does not match the lock")
@@ -199,6 +203,7 @@ def obtain_archive(job: FillJob) -> Path:
     urls, pin = archive_urls(release), pin_of(release)
 
     def fetch(target: Path) -> None:
+        # A hash proves more than the checks of a file without one.
         judge = accept_any if pin.sha256 else partial(judge_archive, request=job.request)
         fetch_file(urls, target, pin, job.progress, judge=judge)
 

@@ -30,6 +30,8 @@ def obtain_file(job: FillJob, fetch: Callable[[Path], object], advice: str = TRY
     target = store.downloads / release.filename
     with explain_errors(store.home):
         if target.is_file():
+            # Each time: a corrupt ZIP that was kept without a check broke every later run
+            # (onnxruntime-qnn#624).
             problem = find_mismatch(target, pin_of(release))
             if not problem:
                 return target

@@ -61,6 +61,7 @@ def judge_archive(path: Path, request: ArtifactRequest) -> None:
             members = read_directory(source)
     check_members(name, members, limits)
     total = sum(member.size for member in members)
+    # An archive of another release, or an archived error page, has none of the files.
     if not any(place_members(members, request.layout())):
         raise unsafe(name, NOTHING, key="layout")
     if total < limits.unpacked_bytes // LEAST_SHARE:

@@ -115,10 +115,12 @@ def see_stray(newer: set[bool], family: Family) -> Iterator[Seen]:
             yield seen(file.name, file.path, build=build.text, usual=usual.text)
 
 
+# Two checks, because a libQnnSystem.so of 2.48.40 is reported to run next to libraries of 2.46.
 FAMILIES.each(QNN301=partial(see_stray, {False}), QNN316=partial(see_stray, {True}))
 
 
 def _is_newer_system(file: FileFacts, build: QnnBuild, usual: QnnBuild) -> bool:
+    # libQnnSystem.so names only the stamp from QNN 2.33 on, so the dates are compared then.
     if build.version and usual.version and not is_same(build.version, usual.version):
         is_newer = is_older(usual.version, build.version)
     else:

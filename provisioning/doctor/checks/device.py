@@ -68,6 +68,7 @@ DEVICES.when(
     QNN802=lambda device: device.soc and device.facts.soc.upper() not in {"", device.soc.upper()},
     QNN803=lambda device: _is_below(device.facts.api_level, device.case.android_api),
     QNN804=lambda device: _is_below(device.facts.free_mb, device.case.policy.device.free_mb),
+    # LPAI's skel can only be loaded as root.
     QNN805=lambda device: device.case.fitness.root_on_device and not device.facts.is_root,
     QNN807=lambda device: device.facts.page_bytes and 0 < device.align < device.facts.page_bytes,
 )
@@ -246,6 +247,7 @@ def see_newer_program(staging: Staging) -> Iterator[Seen]:
                 continue
             usual = most_common_build(neighbour for neighbour in files if neighbour is not file)
             runtime = usual.version if usual else None
+            # A newer runtime loads older programs: a program of SDK 2.37.0 ran on 2.49.40.
             if file.version and runtime and not is_loadable(file.version, runtime):
                 yield seen(file.name, file.path, compiler=file.version, runtime=runtime)
 

@@ -232,17 +232,21 @@ CONTENT.when(
     QNN222=lambda file: file.policy.android_api is not None and file.elf.android is None,
     QNN223=lambda file: file.is_newer_level and file.knows_level,
     QNN234=lambda file: file.is_newer_level and not file.knows_level,
+    # QNN's Android libraries are aligned to 4096 bytes from 2.13 to 2.28, and to 16384 from 2.31.
     QNN225=lambda file: (
         file.policy.android_api and 0 < file.elf.load_align < file.policy.load_align
     ),
     QNN226=lambda file: file.elf.textrel,
     QNN227=lambda file: file.elf.execstack,
     QNN230=lambda file: file.wrong_checksum and not file.wrong_checksum.is_stripped,
+    # llvm-strip, which Gradle runs on jniLibs, changes e_shoff and so the sum. It has a remedy of
+    # its own in Gradle, unlike damage.
     QNN236=lambda file: file.wrong_checksum and file.wrong_checksum.is_stripped,
     QNN231=lambda file: (
         file.version_without_checksum
         and not is_older(file.version_without_checksum, FIRST_CHECKSUM)
     ),
+    # No skel of 2.38 or 2.39 was examined.
     QNN235=lambda file: (
         is_older(file.version_without_checksum, FIRST_CHECKSUM)
         and not is_older(file.version_without_checksum, LAST_WITHOUT)

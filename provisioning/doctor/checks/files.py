@@ -41,6 +41,7 @@ def find_groups(case: Case) -> Iterator[Group]:
     facts, kinds = case.facts, case.kinds
     if facts.sdk and facts.sdk.is_directory:
         tree = facts.trees[facts.sdk_name]
+        # SDKs since 2.23 contain no libc++: ExecuTorch takes that of LLVM 14.0.0.
         brings = {name: facts.host.libraries.get(name) for name in case.policy.host_libraries}
         entries = facts.variables.library_path if facts.variables else ()
         path_files = [file for entry in entries for file in entry.libraries]
@@ -114,9 +115,11 @@ def judge_group(group: Group) -> Iterator[Finding]:
             if file.defect:
                 yield judge_defect(ElfError(file.path, file.defect, file.defect_why))
             continue
+        # What a library for another machine needs says nothing about this directory.
         is_other = any(TARGET.judge(Placed(file.elf, group.policy)))
         if not is_other and not group.policy.is_unused(file.name):
             fitting.append(file)
+    # By file name, as the loader searches, and not by soname.
     present = {file.name for file in group.files}
     brings = group.brings if group.kind == HOST_KIND else {}
     needs = list(find_needs(fitting, {*present, *group.policy.system, *group.nearby}, brings))

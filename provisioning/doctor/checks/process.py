@@ -299,6 +299,7 @@ PYTHON.when(
     QNN503=lambda python: python.facts.distributions.get("torch") is None,
     QNN506=lambda python: python.facts.executorch is None,
     QNN507=lambda python: not python.facts.adaptors and not python.is_hidden,  # QNN408 reports it
+    # ExecuTorch's build scripts name cpython-310 in three places (pytorch/executorch#16310).
     QNN508=lambda python: python.facts.adaptors and python.facts.adaptor is None,
     QNN512=lambda python: python.facts.adaptor and python.elf is None,
     QNN513=lambda python: python.elf and python.elf.machine != EM_X86_64,
@@ -347,6 +348,8 @@ def see_hidden_by_folder(python: Interpreter) -> Iterator[Seen]:
 
 
 PYTHON.each(
+    # ExecuTorch 1.3.1 and 1.4.1 import py-cpuinfo without requiring it, so that modules are looked
+    # for, too, and not only requirements.
     QNN510=lambda python: (
         python.seen(python.policy.modules.get(module, module), module=module)
         for module, is_there in python.facts.modules.items()
@@ -385,6 +388,7 @@ def see_newer_adaptor(python: Interpreter) -> Iterator[Seen]:
 def see_no_flatc(python: Interpreter) -> Iterator[Seen]:
     """Report that flatc is missing, if this version of ExecuTorch needs it."""
     executorch = python.facts.distributions.get("executorch")
+    # ExecuTorch 1.2.0 runs flatc, which its wheel installs into the environment's bin.
     is_old = executorch and is_older(executorch, python.policy.flatc_below)
     if is_old and python.facts.flatc is None:
         place = Path(python.facts.executable).parent

@@ -74,9 +74,12 @@ SDK.when(
     QNN102=lambda sdk: "sdk.yaml" not in sdk.facts.markers,
     QNN103=lambda sdk: sdk.facts.version is None,
     QNN105=lambda sdk: sdk.facts.version and is_older(sdk.facts.version, sdk.case.minimum[0]),
+    # ExecuTorch 1.5.1 lowers some operators differently by the SDK's version, so that a result
+    # holds for this version only.
     QNN104=lambda sdk: (
         sdk.case.pin and sdk.facts.version and not is_same(sdk.facts.version, sdk.case.pin)
     ),
+    # LD_LIBRARY_PATH has no way to quote a colon.
     QNN111=lambda sdk: ":" in str(sdk.facts.root),
     QNN109=lambda sdk: sdk.case.fitness.headers and sdk.facts.api_version is None,
 )
@@ -185,6 +188,8 @@ ADAPTOR.when(
 ENVIRONMENT.when(
     QNN904=lambda case: case.row and is_older(case.sdk_version, case.row.qnn.oldest),
     QNN905=lambda case: case.row and is_older(case.row.qnn.newest, case.sdk_version),
+    # ExecuTorch's Python code lowers for LPAI with SDK 2.39 or later; its C++ code of 1.4.1
+    # compiles with 2.37.
     QNN908=lambda case: (
         case.facts.backend
         and case.facts.backend.name.startswith("lpai")

@@ -156,6 +156,7 @@ def _may_load(python: PythonFacts, sdk: SdkFacts | None) -> bool:
     the SDK. An overlay must have been built from the version of the installed executorch.
     """
     machine = python.adaptor.machine if python.adaptor else None
+    # An attempt that is bound to fail, or to crash, has a check of its own that explains it better.
     if sdk and sdk.version and python.headers and is_older(sdk.version, python.headers):
         return False
     installed = python.distributions.get("executorch") or ""
@@ -234,7 +235,9 @@ def _survey_entry(directory: str) -> PathEntry:
     libraries: dict[str, Path] = {}
     runtimes: dict[str, Path] = {}
     try:
+        # The loader takes an empty entry for the working directory.
         for entry in os.scandir(directory or "."):
+            # Only libraries that concern QNN are read: the directory may be /usr/lib.
             kind_files = runtimes if RUNTIME.fullmatch(entry.name) else libraries
             if (kind_files is runtimes or CONCERNED.match(entry.name)) and entry.is_file():
                 kind_files[entry.name] = Path(entry.path)

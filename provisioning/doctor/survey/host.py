@@ -243,6 +243,7 @@ def survey_ndk(root: Path, host_tag: str) -> NdkFacts:
 
 
 STATES = {"-": "missing", "+": "moved", "U": "moved", " ": "ok"}
+# flatcc's build writes these into the source tree, where a build for another target finds them.
 FLATCC_OUTPUTS = ("bin/flatcc", "bin/flatcc_d", "lib/libflatccrt.a", "lib/libflatccrt_d.a")
 ARCHIVE = b"!<arch>\n"
 MAX_BYTES = 64 << 20
@@ -256,6 +257,7 @@ def survey_checkout(root: Path) -> CheckoutFacts:
     commit, status = None, ""
     with suppress(ToolError):
         commit = read_commit(root)
+        # Nested ones, too: CMake reports a missing submodule late, and only the first group.
         status = ask_git(root, "submodule", "status", "--recursive").decode("utf-8", "replace")
     outputs = [root / "third-party" / "flatcc" / path for path in FLATCC_OUTPUTS]
     return CheckoutFacts(
