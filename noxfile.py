@@ -199,6 +199,7 @@ def release(session: nox.Session) -> None:
     """Build the sdist, the wheel and the SBOM in dist/, and the documentation in build/site."""
     python = make_environment(session, "release")
     core = make_environment(session, "core")
+    # The date of the commit, so that two builds of it have the same bytes.
     when = session.run("git", "log", "-1", "--format=%ct", silent=True, external=True)
     env = {"SOURCE_DATE_EPOCH": str(when).strip()}
     session.run(str(python), "-m", "build", "--outdir", "dist", env=env)

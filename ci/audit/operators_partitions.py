@@ -71,6 +71,8 @@ def partition_model(model: Model, spec: CaseSpec, staging: Staging) -> Found:
         failure = NOT_LOWERED.find(
             lines[0], evidence="\n".join([*lines[1:], *further_lines]), places=places
         )
+    # ExecuTorch's own error does not name the shape: with topk, it is one about a constructor's
+    # arguments.
     for name in varying & refusals.by_node.keys():
         refusals.by_node[name] = f"{VARIES}: {refusals.by_node[name]}"
     taken = Counter((name, find_origin(node)) for name, node in list_nodes(programs))

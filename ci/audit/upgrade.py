@@ -126,6 +126,7 @@ def compare_cases(before: Case, now: Case) -> Iterator[Difference]:
         if (
             was is not None
             and value is not None
+            # The difference of two infinite figures is a NaN, which is below nothing.
             and not abs(value - was) < SEEN_DB
             and was != value
         ):
@@ -186,6 +187,8 @@ def _compare_figures(
     for name, row in read_figures().program.items():
         was, current = getattr(before, name, None), getattr(now, name, None)
         if was is not None and current is None and now:
+            # Such as the DDR traffic: QNN 2.50.40 and 2.51.0 print no bandwidth summary under ONNX
+            # Runtime.
             verdict: Verdict = "worse" if was else "other"  # a figure of 0 cannot be lost
             yield Difference(subject, name, f"{was:,}{row.unit}", "not known", verdict)
         if was is None or current is None or was == current:

@@ -96,6 +96,7 @@ def find_changes(figures: Case | CaseFigures, baseline: Baseline) -> Iterator[st
     for now, recorded, against in pairs:
         if recorded is not None and now is not None:
             change = now - recorded
+            # Negated, so that a NaN is a change, too.
             if not abs(change) <= MAX_CHANGE_DB:
                 yield (
                     f"SQNR {now:.1f} dB against the {against} model is {abs(change):.1f} dB"

@@ -346,6 +346,7 @@ class CaseJudge:
             *(RUNNER.find(fault) for fault in run.notes.faults),
             *self.delegation_faults(compiled),
         ]
+        # A type that was requested and not compiled fails the case, even if its outputs are good.
         lost = find_lost_types(compiled.retyped)
         if not findings and not lost:
             if unmet := self.find_unmet():
@@ -689,6 +690,7 @@ class CaseJudge:
         faults = [] if status is Status.UNSUPPORTED else self.list_faults(refused=refused)
         causes: list[KnownFault] = []
         if status is Status.FAILED and findings:
+            # Garbled indices are the cause, whatever known faults the graph has as well.
             if findings[0].id != INDICES.id:
                 causes = self.choose_causes(findings[0])
             faults = [fault for fault in faults if not fault.only_stops]

@@ -109,6 +109,7 @@ def judge_case(case: Case, judging: CaseJudge, folder: Path, pulled: Path | None
     if not (folder / ("artifact" if pulled else OUTPUTS)).is_dir():
         return CaseResult(judge_unrun(case, judging))
     try:
+        # The files may hold any bits, also those of huge numbers.
         with np.errstate(all="ignore"):
             result = judge_kept(folder, judging, pulled)
     except (*HARM, QnnCiError) as error:
@@ -141,6 +142,8 @@ def read_pulled(pulled: Path, compiled: Compiled) -> Run:
     if not pulled.is_dir():
         return Run(failure=f"the device's outputs are missing: there is no directory {pulled.name}")
     code = pulled / CODE
+    # A device farm that stops the script while it writes leaves an empty file, which is no success.
+    # Outputs that somebody copied by hand have no file.
     exit_code = read_text(code, "replace").strip() if code.is_file() else "0"
     if exit_code != "0":
         return Run(failure=f"the runner exited with code {exit_code[:9]} on the device")
@@ -205,6 +208,7 @@ def read_kept(folder: Path, spec: CaseSpec) -> Artifact:
     artifact = read_json(place / RECORD, Artifact)
     if artifact.digest != digest_record(artifact) or hash_files(place) != artifact.files:
         raise ValueError(f"{RECORD} does not match the files next to it")
+    # For a user's model, the record has the path on the machine that ran the case.
     model = artifact.model if spec.is_ours else spec.model
     if CaseName(model, artifact.scheme, artifact.soc) != spec.name:
         name = f"{artifact.model} {artifact.scheme} {artifact.soc}"

@@ -358,6 +358,7 @@ def extend_default(user_table: dict[str, Any], lane: str = EMULATOR) -> dict[str
 
     Raises UsageError for a policy that lacks a required table and does not extend another policy.
     """
+    # Policies that were written for an earlier version are accepted, with a warning.
     dropped = sorted(set(drop_limits(user_table)))
     merged = user_table
     if user_table.get("extends") == DEFAULT:
@@ -373,6 +374,7 @@ def extend_default(user_table: dict[str, Any], lane: str = EMULATOR) -> dict[str
         limits = _tables(_tables(entry).get("limits"))
         mixtures = _tables(_tables(entry).get("mixtures"))
         bases = {name: _tables(mixture).get("base", name) for name, mixture in mixtures.items()}
+        # A mixture without its own limits has those of its base, which must be merged by then.
         for scheme in sorted(limits, key=lambda name: name in bases):  # mixtures last
             base = bases.get(scheme, scheme)
             usual = limits.get(base) if scheme in bases else None

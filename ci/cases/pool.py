@@ -199,6 +199,7 @@ class Worker:
         parent = find_fork_server() if is_served else os.getpid()
         self.process = context.Process(target=serve, args=(worker_end, parent), daemon=True)
         self.process.start()
+        # While this process holds the other end, a worker that dies does not close the pipe.
         worker_end.close()
 
     def call(self, job: Job, log: Path, watch: Watch) -> tuple[Any, str]:

@@ -189,6 +189,7 @@ class ExternalProgram:
                 fix="check the program's processor, or the interpreter in its first line (#!)",
             )
         finally:
+            # Also after a failure or an interrupt: nothing that a runner started goes on.
             left = end_marked(f"{MARK}={mark}")
         if not ended.is_good:
             raise RunError(f"the runner {ended.describe()}")

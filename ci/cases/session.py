@@ -215,6 +215,8 @@ def find_baselines(options: Options, parts: Sequence[Tool]) -> tuple[Mapping[str
         run = any(spec.is_ours is is_suite for spec in options.specs)
         is_compared = run and not options.record
         if is_compared and folder and (is_suite or folder.is_dir()):
+            # A policy's model may have the name of a model of the suite, whose figures are not its
+            # own.
             models_of_policy = options.policy.models if is_suite else ()
             recorded = read_baselines(
                 list_tools(parts), options.backend.value, folder, models_of_policy

@@ -22,6 +22,7 @@ from provisioning.console.command import user_path
 from provisioning.errors import UsageError
 from provisioning.manifest.targets import Backend, read_backends, read_socs
 
+# ExecuTorch supports LPAI only with hardware v6, which SM8850 and SAR2230P have.
 LPAI_SOC = "SM8850"
 # Lowering options that QNN itself implements. They were tried only with HTP.
 OF_HTP = frozenset(

@@ -64,6 +64,7 @@ def _measure_channels(expected: Array, output: Array) -> Iterator[ChannelFigures
     for axis in channel_axes(values.ndim):
         reduced_axes = tuple(number for number in range(values.ndim) if number != axis)
         signals, noises = (np.sum(array**2, axis=reduced_axes) for array in (values, error))
+        # An exact channel has no noise to divide by.
         for index in np.argsort(signals / np.maximum(noises, 1e-300))[:CHANNELS]:
             sqnr_db = _plain(decibels(float(signals[index]), float(noises[index])))
             yield ChannelFigures(axis=axis - 1, index=int(index), sqnr_db=sqnr_db)

@@ -37,6 +37,7 @@ SYSTEMATIC, MAX_GAIN, MAX_OFFSET = 2.0, 0.004, 0.005
 # EDGES_DB.
 COARSE, BIAS, EDGES_DB = 0.04, 0.75, 6.0
 
+# So much less do elements, and gain and offset, count when a message names one place: see Excess.
 ELEMENT_DB, LINE_DB = 10.0, 100.0
 
 

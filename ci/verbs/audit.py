@@ -120,6 +120,7 @@ def run(
             job = AuditJob(ExecutorchEngine(()), spec, place, place / "log")
             memory = policy.memory_of(spec.model)
             ended = pool.run(job, job.log, args.timeout_s, max_bytes=memory)
+            # A model that fails before it is partitioned is not blamed on QNN.
             early = Found(failure=as_compiled(ended).refused) if ended.failure else None
             result, seconds = (early, 0.0) if early else ended.result
             return judge_case(spec, policy, result, seconds, qnn)

@@ -104,6 +104,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         check_delivery(job, args.install, with_proof=not args.no_proof)
     parity = None
     if args.parity == "strict" or not (args.parity == "off" or args.dry_run):
+        # All jobs build the same sources; they differ in the Python.
         parity = compare_parity(jobs[0], progress)
     if args.dry_run:
         check_jobs(jobs)

@@ -248,6 +248,7 @@ def run(
     if args.runner == WHEEL_RUNNER and chosen.adaptor not in {"", WHEEL}:
         raise refuse_overlay()
     phases, is_htp = Phases(progress), backend is Backend.HTP
+    # What a variable chose becomes an option, so that the command in the report repeats the run.
     vars(args).update(chosen.options)
     faults: dict[str, Any] = {}
     if is_htp:  # the known faults are those of HTP
@@ -298,6 +299,8 @@ def check_backend(runner: str, environment: Environment, progress: Progress) -> 
     the programs that the environment's adaptor lowers."""
     if runner == WHEEL_RUNNER and find_laid(environment):
         raise refuse_overlay()
+    # An overlay for ExecuTorch 1.5 has no backend for the Python runtime, and that of the wheel
+    # cannot create a device with each QNN.
     if runner == NAME:
         examine.require_runtime(environment, progress)
     return environment
@@ -332,6 +335,7 @@ def run_specs(
     parts = tuple(describe_toolchain(environment))
     variables = environment.apply(os.environ)
     pool = scratch.open(variables)
+    # LPAI leaves quantizing the inputs and dequantizing the outputs to kernels on the CPU.
     emulator = make_runner(pool, options.timeout_s, quantizes=options.backend.is_lpai)
     chosen_runner: Runner
     if not isinstance(runner, str):  # a device
@@ -385,6 +389,7 @@ def take_shard(
     that change results. Raises UsageError for an invalid shard.
     """
     index, count = parse_shard(text)
+    # By expected time, so that the shards take equally long.
     parts = split_cases(specs, count, lambda spec: expect_s(spec.model, spec.scheme.value))
     chosen = parts[index - 1]
     choices = [str(spec.source.choices) for spec in specs]

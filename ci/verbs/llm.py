@@ -305,6 +305,8 @@ def find_program(args: argparse.Namespace) -> ForeignJob:
     if content.kind != "program" or content.damage:
         why = f"it {content.damage}" if content.damage else "it is a context binary"
         raise UsageError(f"{args.pte} is not a complete ExecuTorch program", why=why)
+    # In a process with limits, as every parser of a user's file: it is written in C++ or Rust, and
+    # may not end or may abort.
     ask_tokenizer(partial(check_tokenizer, args.tokenizer), args.tokenizer)
     if args.weights:
         read_dimensions(args.weights, args.timeout_s)

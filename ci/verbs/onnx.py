@@ -233,6 +233,7 @@ def fit_shapes(
     fitted: dict[Source, Source] = {}
     unusable: list[UsageError] = []
     names = name_models(spec.model for spec in specs)
+    # Each file is read once. Reversed, so that its first case stands for all of them.
     files = [*{spec.source: spec for spec in reversed(specs) if spec.is_file}.values()]
 
     def fit(spec: CaseSpec) -> FileFit | UsageError:
@@ -377,6 +378,7 @@ def prepare_cases(
     ``options``, and the chosen QNN. ``judges`` is as for fit_shapes. Raises the errors of
     require_lane, fit_shapes and fit_schemes."""
     engine = OnnxEngine(toolchain=(), sdk=Path(), exports=require_lane(specs), **options)
+    # An adaptor is ExecuTorch's: ONNX Runtime calls QNN itself.
     chosen = choice.QnnChoice(choice.read_choice(args.sdk).sdk, choice.WHEEL)
     fitted, quantized = fit_shapes(
         specs, policy, progress, command, judges=judges, timeout_s=args.timeout_s

@@ -282,6 +282,7 @@ def fetch_package(name: str, version: str, progress: Progress) -> Path:
                 ) from error
             if (staging / "onnxruntime_qnn").is_dir():
                 lay_out_libraries(staging)
+            # Another process may have fetched it in the meantime.
             if not target.is_dir():
                 publish_directory(staging, target)
     return target
@@ -292,12 +293,14 @@ def lay_out_libraries(packages: Path) -> None:
     folder = packages / SDK / LIBRARIES
     folder.mkdir(parents=True)
     package = packages / "onnxruntime_qnn"
+    # libc++, libc++abi and libunwind, which QNN's libraries need.
     bundled = sorted((packages / "onnxruntime_qnn.libs").glob("lib*"))
     libraries = (path for path in package.iterdir() if QNN_LIBRARY.fullmatch(path.name))
     for path in [*bundled, *libraries]:
         os.link(path, folder / path.name)
         if usual := BUNDLED.fullmatch(path.name):
             (folder / f"{usual[1]}.so.1").symlink_to(path.name)
+    # sdk.yaml and QNN_README.txt mark a directory as an SDK.
     build = find_qnn_build(folder / HTP)
     version = (build and build.version) or "0"
     write_whole(

@@ -129,6 +129,7 @@ def make_controls(tests: Sequence[Judged], soc: str) -> list[Control]:
     for judged in tests:
         if judged.outcome is not Ending.PASSED:
             continue
+        # Zeros, because upstream's tolerance in quantized tests (atol 0.1, rtol 1) accepts them.
         control = Control(
             model=judged.test,
             scheme=judged.scheme,
@@ -316,6 +317,7 @@ def run_tests(
         directory=directory,
         header=header,
         ratchet=ratchet,
+        # Some tests take minutes on the emulator: 200 s for cdist, 120 s for those of index_put.
         timeout_s=max(args.timeout_s, ratchet.timeout_s),
         jobs=args.jobs,
         resume=args.resume,
@@ -369,6 +371,7 @@ def make_report(
     controls = make_controls(judged, header.soc)
     emulator = read_policy()
     schemes = sorted({row.scheme for row in rows} & {scheme.value for scheme in Scheme})
+    # The command that repeats a test names the SoC only if it is not the suite's.
     args.soc = header.soc if header.soc != SUITES[header.suite].soc else ""
     # What was chosen by variables becomes an option of the command that repeats a test.
     vars(args).update(read_choice(args.sdk, args.adaptor).options)
