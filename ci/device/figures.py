@@ -128,7 +128,7 @@ def list_timed(runs: Sequence[float], warm_up: int, iteration: int) -> Iterator[
     """Yield the times of the executions that are not a warm-up. The first execution is left out if
     there are others."""
     for number, run in enumerate(runs):
-        # The first execution also allocates and maps memory, so it has a figure of its own.
+        # The first execution also allocates and maps memory, so it has a separate figure.
         if number % (warm_up + iteration) >= warm_up and (number or len(runs) == 1):
             yield run
 

@@ -126,7 +126,7 @@ def inspect_file(path: Path, name: str = "") -> Inspected:
         return _inspect_library(path, name)
     if head.startswith(ARCHIVE):
         return _inspect_package(path, name, size)
-    # By the name, because a protobuf has no magic number. In a process of its own, since onnx's
+    # By the name, because a protobuf has no magic number. In a separate process, since onnx's
     # parser is C++ and may crash.
     if path.suffix == ".onnx":
         return run_limited(partial(_inspect_onnx, path, name, size), name)

@@ -197,8 +197,7 @@ def find_pins(requests: Sequence[ArtifactRequest], roots: Mapping[str, Path]) ->
         if not adoption.find_choice(os.environ):
             pins[request.name] = request.release.version
         if request.name == CHECKOUT:
-            # A user's checkout may be another release than the profile's, and has a pin of its own
-            # then.
+            # A user's checkout may be another release than the profile's, and then has its own pin.
             commits = {release.version: release.pin for release in request.toolchain.releases}
             root = roots.get(CHECKOUT)
             version = read_version(root, adoption) if root else ""

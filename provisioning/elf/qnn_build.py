@@ -84,7 +84,7 @@ def search_build(data: bytes | mmap.mmap, *, partial: bool = True) -> QnnBuild |
     if product := PRODUCT.search(data, 0, end):
         return QnnBuild(product[1].decode(), None, product.group().decode())
     for stamp in STAMP.finditer(data, 0, end):
-        # A text of its own: twelve digits inside of another text, such as a serial number, are no
+        # A separate text: twelve digits inside of another text, such as a serial number, are no
         # stamp.
         if stamp.start() and data[stamp.start() - 1] == 0:
             return QnnBuild(None, stamp[1].decode(), stamp.group()[:-1].decode())

@@ -138,7 +138,7 @@ def _refuse_other_formats(path: Path, head: bytes) -> None:
         return
     if not head:
         defect = Defect.EMPTY
-    # A clone without git lfs has pointers in place of libraries.
+    # A clone without git lfs has pointers instead of libraries.
     elif head.startswith(b"version https://git-lfs"):
         defect = Defect.LFS_POINTER
     elif b"<!doctype html" in text or b"<html" in text:  # after a comment, for example
@@ -171,7 +171,7 @@ class _Elf:
             raise HeadersTruncatedError("an ELF header is 52 or 64 bytes long")
         self.bits, self.little_endian = _identify(self.map[:6])
         # Some names, such as those of p_type, depend on the machine, which is in the header: so it
-        # is read with structures of its own first.
+        # is read with separate structures first.
         basic = _make_structs(self.bits, self.little_endian)
         self.head = struct_parse(basic.Elf_Ehdr, self.stream, 0)
         kind = (self.head["e_type"], self.head["e_machine"], self.head["e_ident"]["EI_OSABI"])

@@ -239,8 +239,8 @@ CONTENT.when(
     QNN226=lambda file: file.elf.textrel,
     QNN227=lambda file: file.elf.execstack,
     QNN230=lambda file: file.wrong_checksum and not file.wrong_checksum.is_stripped,
-    # llvm-strip, which Gradle runs on jniLibs, changes e_shoff and so the sum. It has a remedy of
-    # its own in Gradle, unlike damage.
+    # llvm-strip, which Gradle runs on jniLibs, changes e_shoff and so the sum. Unlike damage, this
+    # has a remedy in Gradle.
     QNN236=lambda file: file.wrong_checksum and file.wrong_checksum.is_stripped,
     QNN231=lambda file: (
         file.version_without_checksum

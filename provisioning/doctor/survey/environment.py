@@ -156,7 +156,7 @@ def _may_load(python: PythonFacts, sdk: SdkFacts | None) -> bool:
     the SDK. An overlay must have been built from the version of the installed executorch.
     """
     machine = python.adaptor.machine if python.adaptor else None
-    # An attempt that is bound to fail, or to crash, has a check of its own that explains it better.
+    # An attempt that is bound to fail, or to crash. A separate check explains this better.
     if sdk and sdk.version and python.headers and is_older(sdk.version, python.headers):
         return False
     installed = python.distributions.get("executorch") or ""
