@@ -40,6 +40,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, str):
         return value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")
     number = value.item() if hasattr(value, "item") else value
+    # JSON has neither NaN nor infinity.
     return None if isinstance(number, float) and not math.isfinite(number) else number
 
 

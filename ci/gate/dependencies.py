@@ -71,6 +71,7 @@ def _compare(
 ) -> Iterator[str]:
     for key in sorted(before.keys() | after.keys()):
         old, new = before.get(key), after.get(key)
+        # 1, 1.0 and true are equal in Python, but different values in TOML.
         if old == new and type(old) is type(new):
             continue
         name = f"{above}{key}"

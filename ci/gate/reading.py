@@ -240,6 +240,7 @@ def _read_known(tree: SourceTree, path: str) -> str:
 
 
 def _decode(raw: bytes) -> str:
+    # Names of files need not be UTF-8.
     return raw.decode("utf-8", "surrogateescape")
 
 
@@ -285,6 +286,8 @@ def record_sessions(
             ]
             code = run_process(argv, cwd=repository.source, check=False, fix=FIX).returncode
             paths = set(list_opened(log, repository.source)) if log.exists() else set()
+        # Keys of split files are planned one by one, so that the whole file does not count as
+        # opened.
         files = {path for path in paths & tree.files if not matches(path, rules.split)}
         groups = set()
         for path in paths:

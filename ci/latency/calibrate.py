@@ -205,6 +205,7 @@ def find_own(policy: Path | None) -> Path:
 def read_own(policy: Path | None) -> tuple[Line, ...]:
     """Return the user's lines, if there are any. Raises ManifestError if the file is invalid."""
     path = find_own(policy)
+    # Not is_file(): a pipe or a link to nothing would be left out without a word.
     return parse_lines(path) if os.path.lexists(path) else ()
 
 

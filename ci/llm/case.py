@@ -117,6 +117,7 @@ class LlmRun(CaseRun):
         free = run_free(Loop(interface, step), prompt, self.subject.tokens, (self.subject.eos,))
         generated = model.fed[len(prompt) :]
         forced = free
+        # Otherwise, the free run was fed the model's tokens, too.
         if free.tokens != model.tokens:
             forced = run_forced(Loop(interface, step), prompt, generated)
         alone = run_decode(Loop(interface, step), runs.alone.run.fed)
@@ -131,6 +132,7 @@ class LlmRun(CaseRun):
         faults += self.judge_text(interface, step, runs.perplexity)
         mean_db = LOCATE_DB if faults else MEAN_MARGIN_DB
         departed, where = locate(forced, alone, runs, self.show, mean_db)
+        # In 8a8w, tokens and logits pass even with RoPE that rotates the other half of each head.
         if departed and not faults:
             faults.append("the tokens and logits pass, but not all keys and values")
         findings = [TOKENS.find(fault, advice=Advice(where=where)) for fault in faults[:1]]

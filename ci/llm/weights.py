@@ -149,6 +149,7 @@ def read_huggingface(directory: Path) -> tuple[DecoderConfig, Weights]:
             f"{directory} contains the weight {unknown[0]}",
             why=f"a {file_config.model_type} as its {CONFIG} describes it has no such weight",
         )
+    # Only shapes are needed: on this device, no memory is allocated.
     with torch.device("meta"):
         expected = Decoder(config, 2).state_dict()
     for ours, theirs in names.items():

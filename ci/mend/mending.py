@@ -297,6 +297,7 @@ class Mending:
         """Return the verdicts on cases with recipes. None is judged twice."""
         new_pairs = [pair for pair in pairs if pair not in self.verdicts and pair[1] != Recipe()]
         if new_pairs:
+            # With the remaining time as limit, --minutes also ends what is being compiled.
             cases = self.judge([self.prepare(*pair) for pair in new_pairs], self.left_s)
             self.verdicts |= dict(zip(new_pairs, cases, strict=True))
         return [self.verdicts[pair] for pair in pairs]
@@ -443,6 +444,7 @@ def write_rewritten(spec: CaseSpec, recipe: Recipe, target: Path, timeout_s: flo
     """Write the rewritten model of a case with an .onnx file to ``target``, see OnnxFile.write, in
     a process that may take ``timeout_s`` seconds."""
     job = partial(_write_rewritten, spec.reference, spec.source.shapes, recipe.rewrites, target)
+    # A parser in C++ that does not end, takes all memory or aborts would do the same to the verb.
     run_limited(job, Path(spec.reference).name, timeout_s=timeout_s)
 
 

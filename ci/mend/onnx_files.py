@@ -121,6 +121,7 @@ class OnnxFile:
         fix_shapes(ports, shapes)
         feed = {name: np.zeros(shape, kind) for name, (kind, shape) in list_inputs(ports).items()}
         try:
+            # A batch may vary in name only: the model itself then fails for another size.
             open_reference(self.path).run(None, feed)
         except Exception:  # noqa: BLE001 - onnxruntime's errors have no common class
             return False

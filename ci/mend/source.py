@@ -30,6 +30,7 @@ from ci.mend import call_rewritten
 HERE = Path(__file__).resolve().parent
 """
 STANDALONE = Path(__file__).resolve().parent / "templates" / "standalone.txt"
+# Rewrites use these modules, too, so a standalone file contains them.
 AXES, ROWS, STATE = "ci.mend.axes", "ci.models.short_rows", "ci.graphs.torch_state"
 # Of ci.mend.rewrite.
 NEEDED = ("Change", "export_module", "require_changes", "rewrite_module", "rewrite_graph")

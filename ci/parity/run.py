@@ -282,6 +282,7 @@ def compare_one(
         policy,
         tree.files,
         request.today,
+        # If a side was not read as a whole, an entry that matches nothing may still be needed.
         is_whole=not request.scope
         and not any(row.is_broken or row.is_whole for row in compared.not_evaluated),
         is_current=not is_older(version, policy.written_for),

@@ -256,6 +256,7 @@ def split_batch(raw: bytes) -> list[bytes | None]:
     return contents
 
 
+# Older trees of ExecuTorch use TARGETS.
 BUILD_NAMES = ("BUCK", "TARGETS", "BUCK.v2", "TARGETS.v2")
 
 

@@ -86,6 +86,7 @@ def draw_sqnr(case: Case, rule: Threshold | None) -> Bar:
 
 def draw_delegation(case: Case, _rule: Threshold | None) -> Bar:
     """Return a bar for the number of nodes on the NPU and the number of those left on the CPU."""
+    # In a trend, a run that failed without a program is then a gap, and not a zero.
     if case.delegated_nodes is None:
         return Bar()
     delegated, fallback = case.delegated_nodes, case.fallback_nodes or 0

@@ -22,6 +22,7 @@ SEEN_DB = 0.05  # the smallest difference that is visible with one decimal
 
 def compare_reports(base: Report, report: Report) -> Comparison:
     """Return the differences between the cases of ``base`` and those of ``report``."""
+    # The last bits of float32 outputs depend on the processor.
     same_host = base.host.processor == report.host.processor
     before = {case.name: case for case in base.cases}
     now = {case.name: case for case in report.cases}

@@ -116,6 +116,8 @@ def write_evidence(
     for case in sorted(judged, key=lambda judged_case: judged_case.status is Status.FAILED):
         path = directory / f"{case.program[0].sha256}{SUFFIX}"
         earlier = written.get(path)
+        # Two mixtures with the same parts are one program. A statement with weaker limits proves
+        # less.
         if earlier and case.status is not Status.FAILED:
             limits, earlier_limits = report.threshold_for(case), report.threshold_for(earlier)
             if limits and earlier_limits and any(find_weaker(limits, earlier_limits)):

@@ -99,6 +99,7 @@ def show_decibels(value: float | None, max_abs: float | None = None) -> str:
     outputs, or ``-`` if nothing was compared."""
     if value is None:
         return "exact" if max_abs == 0 else "-"
+    # The sum makes 0.0 of -0.0.
     return f"{round(value, 1) + 0.0:.1f}"
 
 

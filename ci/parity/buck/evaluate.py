@@ -182,6 +182,7 @@ class Evaluator:
     ) -> tuple[sl.Module, tuple[str, ...]]:
         key = (path, unknown)
         if key not in self.parsed:
+            # Without this limit, one such file makes its whole side of the tree unknown.
             if is_too_deep(text):
                 raise NotEvaluatedError(path, "is nested too deeply")
             # The empty line stands for the header, so that errors have the same line as below.

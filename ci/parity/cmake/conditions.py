@@ -151,6 +151,7 @@ def _unary(word: str, token: Operand, scope: Scope) -> Answer:
 
     def is_set(name: str) -> bool:
         value = scope.variable(name)
+        # A platform variable that is not set has an empty value here, but is not defined.
         is_empty = value is None or (name in PLATFORM_NAMES and value == ("",))
         return not is_empty and not scope.is_open(name)
 

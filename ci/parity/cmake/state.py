@@ -42,6 +42,7 @@ PLATFORM_NAMES = (
     "MINGW", "MSVC", "UNIX", "WASM", "WIN32", "XCODE",
 )  # fmt: skip
 
+# ExecuTorch's list files choose between host and target by CMAKE_SYSTEM_PROCESSOR.
 HOST = {
     "UNIX": "1",
     "LINUX": "1",

@@ -228,8 +228,10 @@ def search(pattern: str, text: str) -> re.Match[str] | None:
     compiled = compile_regex(pattern)
     if compiled is None or is_unknown(text) or is_unknown(pattern):
         raise UnknownMatchError
+    # Many slow expressions must end together, too.
     if pattern in _slow or len(_slow) >= MOST_SLOW:
         raise UnknownMatchError
+    # Python handles signals in the main thread only.
     if threading.current_thread() is not threading.main_thread():
         return compiled.search(text)
     signal.signal(signal.SIGVTALRM, stop_match)

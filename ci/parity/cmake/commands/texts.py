@@ -139,6 +139,7 @@ def edit_string(run: Interpreter, words: list[str]) -> None:
             run.set(name, (glue.join(rest),))
         case ["REPLACE", old, new, name, *rest]:
             text = "".join(rest)
+            # Python would put ``new`` between all characters.
             run.set(name, (text.replace(old, new) if old else text,))
         case ["FIND", text, part, name] if not is_unknown(text + part):
             run.set(name, (str(text.find(part)),))

@@ -48,6 +48,7 @@ def set_variable(run: Interpreter, call: Call) -> None:
         arguments = arguments[: texts.index("CACHE")]
         if run.scope.get(name) is not None and "FORCE" not in texts:
             return
+    # As in CMake, set(NAME) and set(NAME PARENT_SCOPE) unset a variable.
     if not arguments:
         run.set(name, ("",) if "CACHE" in texts else None, parent=parent)
         return
@@ -336,6 +337,7 @@ def begin_project(run: Interpreter, call: Call) -> None:
 
 FILE_LIST_LIMIT_S = 5.0
 MODULE_OPTIONS = {"CTest": "BUILD_TESTING"}
+# ExecuTorch's list files print source lists of build_variables.bzl with a line of Python.
 FILE_LIST = re.compile(r"open\('([^']+\.bzl)'\).*join\((\w+)\)", re.DOTALL)
 
 
