@@ -41,6 +41,7 @@ def expose_layers(module: nn.Module, inputs: Inputs) -> tuple[GraphModule, tuple
     end = next(node for node in part.graph.nodes if node.op == "output")
     leaves = (*tree_leaves(end.args[0]), *(nodes[layer.value] for layer in layers))
     end.args = (leaves,)
+    # The generated forward packs its results as out_spec says.
     codegen: Any = part.graph._codegen
     codegen.pytree_info = codegen.pytree_info._replace(out_spec=tree_flatten(leaves)[1])
     part.recompile()

@@ -123,6 +123,7 @@ def visit_blocks(seed: int, frontend: Frontend) -> Iterator[tuple[Cell, Graph]]:
     often, the more forms it has and the fewer operators its graphs have."""
     order = random.Random(seed)  # noqa: S311 - repeatable
     decks = {name: Deck(name, frontend, seed) for name in read_blocks(frontend)}
+    # Times below 0, so that each block comes once before any comes again.
     queue = [(order.random() - 1, name) for name in decks]
     heapify(queue)
     while True:

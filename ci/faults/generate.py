@@ -21,6 +21,7 @@ MOST_NODES, MOST_RANK, TRIES = 5, 5, 12
 # A reference that is all zero would look like a fault.
 MOST_VALUE, LEAST_RMS, LEAST_DIVISOR = 64.0, 0.02, 0.2
 MOST_SIZE, MIN_NORM = 1 << 13, 4
+# A kind is chosen the more often, the more often it is listed.
 KINDS = [*["unary"] * 5, *["binary"] * 6, *["norm", "move"] * 3, *["axis", "layer"] * 2]
 KINDS += ["reduce", "pool", "positive"]
 Name = str

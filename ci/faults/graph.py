@@ -268,6 +268,7 @@ def _read_name(expression: ast.expr, defined: Collection[str], expected: str) ->
 def _read_tensor(
     shape: Sequence[object], options: Mapping[str, object], *, is_input: bool
 ) -> Tensor:
+    # Not isinstance, because True is an int, too.
     sizes = tuple(size for size in shape if type(size) is int and size > 0)
     if len(sizes) < len(shape) or len(shape) > MOST_RANK or math.prod(sizes) > MOST_ELEMENTS:
         raise ValueError(

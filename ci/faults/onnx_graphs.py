@@ -105,6 +105,7 @@ Reads = Sequence[str]
 
 
 def _norm(b: Builder, kind: str, name: str, reads: Reads) -> None:
+    # ONNX requires a scale, torch does not.
     scale = [] if len(reads) > 1 else [np.ones(b.shapes[reads[0]][-1])]
     b.add_with(kind, name, reads, *scale, axis=-1, epsilon=EPSILON)
 
@@ -131,6 +132,7 @@ def _linear(b: Builder, kind: str, name: str, reads: Reads) -> None:
 def _conv(b: Builder, kind: str, name: str, reads: Reads, **attributes: Any) -> None:
     kernel, pad = b.shapes[reads[1]][2:], attributes.get("pad", 0)
     sizes: dict[str, Any] = {"strides": [attributes.get("stride", 1)] * len(kernel)}
+    # ONNX lists what is added in front for all axes, then what is added behind.
     sizes["pads"] = [pad] * 2 * len(kernel) if isinstance(pad, int) else [*pad] * 2
     if attributes.get("output_pad"):
         sizes["output_padding"] = [attributes["output_pad"]] * len(kernel)
@@ -173,6 +175,7 @@ def _upsample(
     align: int | None = None,
 ) -> None:
     shape = b.shapes[reads[0]]
+    # The inputs of Resize are the image, a region (omitted), scales and sizes.
     sizes = ["", b.constant([1.0, 1.0] + [float(scale)] * len(shape[2:]))]
     if size:
         sizes = ["", "", b.constant([*shape[:2], *size])]
@@ -208,6 +211,7 @@ def _where(b: Builder, kind: str, name: str, reads: Reads) -> None:
 # the attributes.
 WRITERS: Mapping[str, Callable[..., None]] = {
     "leaky_relu": lambda *call, slope=0.1: Builder.add(*call, alpha=float(slope)),
+    # ONNX's default for alpha is 0.2.
     "hardsigmoid": lambda *call: Builder.add(*call, alpha=1 / 6, beta=0.5),
     "clip": lambda *call, low, high: Builder.add_with(*call, float(low), float(high)),
     "layer_norm": _norm,
@@ -231,6 +235,7 @@ WRITERS: Mapping[str, Callable[..., None]] = {
     "rsqrt": _rsqrt,
     "where": _where,
     "gelu": lambda *call, tanh=0: Builder.add(*call, approximate="tanh" if tanh else "none"),
+    # ONNX's default is the other order of channels, DCR.
     "pixel_shuffle": lambda *call, scale: Builder.add(*call, blocksize=scale, mode="CRD"),
     "gather": lambda *call, axis, places: Builder.add_with(*call, places, axis=axis),
     "cumsum": lambda *call, axis: Builder.add_with(*call, axis),

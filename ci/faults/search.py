@@ -142,6 +142,7 @@ class Search:
             per_minute=round(60 * graphs / self.trying_s) if self.trying_s else 0,
             cpu_s=round(self.cpu_s / max(graphs, 1), 4),
             ends=dict(self.ends),
+            # count_result counts 0 for graphs that were judged: + leaves such counts out.
             unjudged=dict((+self.reasons).most_common(12)),
             known=dict(self.known_suspects),
             cells=self.list_cells(),
@@ -209,6 +210,7 @@ class Search:
         UNTRIED."""
         size = min(bundle_size or BUNDLE, -(-len(items) // self.jobs)) or 1
         parts = [items[start : start + size] for start in range(0, len(items), size)]
+        # A list, because a generator would run only when this thread reads it.
         tried = self.threads.map(lambda part: list(self.trial.run(part, bundle_size, until)), parts)
         return chain.from_iterable(tried)
 

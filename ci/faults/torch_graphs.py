@@ -135,6 +135,7 @@ def write_forward(graph: Graph) -> str:
         else:
             copies[node] = plain.node_copy(node, copies.__getitem__)
     lines = plain.python_code("self").src.strip().splitlines()
+    # torch.fx writes ``;  x = None`` behind the last use of a value.
     return "\n".join(line.partition(";  ")[0].rstrip() for line in lines)
 
 
@@ -264,6 +265,7 @@ def _avg_pool(
 
 
 def _pad(x: Tensor, axis: int, before: int, after: int, value: float = 0.0) -> Tensor:
+    # torch lists the last axis first.
     widths = [0, 0] * (x.dim() - 1 - axis % x.dim()) + [before, after]
     return functional.pad(x, widths, value=value)
 

@@ -359,6 +359,7 @@ class Symbol:
     dtype: str = "float32"
 
     def __add__(self, operand: Symbol | float) -> Symbol:
+        # Many errors are 0, and need no node.
         return self if operand == 0 else self._call("Add", operand)
 
     __radd__ = __add__
@@ -496,6 +497,7 @@ class OnnxWriter:
         self.count += 1
         # onnxruntime's generator multiplies: from the seeds 1 and 2, the second sequence is twice
         # the first one. With these seeds, no node draws small multiples of what another draws.
+        # A seed is a float32, which holds integers only up to 2^24.
         seed = self.count * SCATTER % (1 << 24)
         return self.call(
             "RandomUniformLike",

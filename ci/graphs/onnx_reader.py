@@ -106,6 +106,8 @@ class _Reader:
         self.shapes: dict[str, Shape] = {}
         for port in ports:
             dims = port.type.tensor_type.shape.dim
+            # A shape with an unknown size is no shape: protobuf returns 0 for it, which known
+            # faults matched.
             is_fixed = all(dim.HasField("dim_value") for dim in dims)
             if port.type.tensor_type.HasField("shape") and is_fixed:
                 self.shapes[port.name] = tuple(dim.dim_value for dim in dims)
@@ -115,12 +117,15 @@ class _Reader:
         self.dtypes = {
             name: onnx.TensorProto.DataType.Name(kind).lower() for name, kind in kinds.items()
         }
+        # The other types have the same name in ONNX and numpy.
         self.dtypes |= {name: "float32" for name, kind in self.dtypes.items() if kind == "float"}
         self.dtypes |= {name: "float64" for name, kind in self.dtypes.items() if kind == "double"}
 
     def read(self, *, joins: bool) -> Graph:
         protos = [proto_node for proto_node in self.model.graph.node if proto_node.output]
         for proto in protos:
+            # The result is known where shapes are fixed. With the attributes start and end, it is a
+            # part of the shape, which onnxruntime computes.
             if proto.op_type == "Shape" and not proto.attribute and proto.input[0] in self.shapes:
                 sizes = self.shapes[proto.input[0]]
                 self.constants[proto.output[0]] = functools.partial(np.array, sizes, np.int64)
@@ -166,14 +171,17 @@ class _Reader:
         attributes = read_attributes(proto)
         operator, rank = node.operator, len(self.shapes.get(node.reads[0], ())) if node.reads else 0
         if "{}" in operator:
+            # ONNX has one Conv for all ranks, and torch conv1d, conv2d and conv3d.
             operator = operator.format(rank - 2 if rank > 2 else 2)
         if operator == "matmul" and self.known.is_known(node.reads[1]):
+            # torch calls a product with constant weights so.
             operator = "linear"
         elif operator.startswith("upsample"):
             operator = operator.replace(
                 "nearest", RESIZED.get(attributes.get("mode", b"nearest"), "nearest")
             )
         elif operator == "einsum" and len(node.reads) == 1:
+            # Without a sum, an einsum of one operand only moves elements.
             before, after = (
                 sorted(self.shapes.get(names[0], ())) for names in (node.reads, node.results)
             )
@@ -370,6 +378,7 @@ def _compute(proto: Any, model: Any, operands: Sequence[Array | None]) -> list[A
     single = helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
+    # A node that cannot be executed raises an exception, too, and its value is then unknown.
     options.log_severity_level = 4
     session = onnxruntime.InferenceSession(
         single.SerializeToString(), options, ["CPUExecutionProvider"]

@@ -61,6 +61,7 @@ class _Rounding(Interpreter):
                 scale, zero, low, high = (float(str(number)) for number in n.args[1:5])
                 rounded = (value.detach() / scale).round() + zero
                 error = (rounded.clamp(low, high) - zero) * scale - value.detach()
+                # The gradient of an output by these zeros is that by the value.
                 shift = torch.zeros_like(value, requires_grad=True)
                 self.errors.append((source, shift, error))
                 value = value + shift

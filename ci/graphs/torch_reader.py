@@ -77,6 +77,7 @@ def read_program(program: Any) -> Graph:
         for name, value in zip(names, _list_values(node), strict=True):
             if isinstance(value, Tensor):
                 dtypes[name] = str(value.dtype).removeprefix("torch.")
+                # A shape with an unknown size is no shape.
                 if all(isinstance(size, int) for size in value.shape):
                     shapes[name] = tuple(value.shape)
         if node.op == "call_function" and node.target is not operator.getitem:
@@ -232,6 +233,7 @@ def _read_call(
 def _read_node(node: fx.Node, reads: Sequence[Read], results: tuple[str, ...]) -> Node:
     name = name_operator(node)
     if name == "einsum" and len(reads) == 1:
+        # Without a sum, an einsum of one operand only moves elements.
         before, after = node.meta["val"].shape, reads[0].source.meta["val"].shape
         name = "einsum_permutation" if sorted(before) == sorted(after) else name
     origin = find_origin(node)

@@ -128,6 +128,7 @@ def import_file(path: Path) -> ModuleType:
     while (top / "__init__.py").is_file():
         packages.insert(0, top.name)
         top = top.parent
+    # Python puts a script's directory first, too, so files next to the model can be imported.
     sys.path[:0] = list(dict.fromkeys([str(path.parent), str(top)]))
     if packages:
         importlib.import_module(".".join(packages))

@@ -167,6 +167,7 @@ def compile_source(
         model, program, staging, spec, options, embed=embed, owners=owners
     )
     if saver and delegation.partitions:
+        # Absolute, because write_calls changes the working directory.
         write_calls(model.absolute(), staging, {**options, "qnn_saver_path": saver})
     if not is_float:
         cpu_operators = {operator.op for operator in footprint.operators if operator.cpu}

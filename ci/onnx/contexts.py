@@ -173,6 +173,7 @@ def _read_binary(path: Path, node: Mapping[str, Any]) -> Blob:
     try:
         with open_regular(path.parent / location) as stream:
             return mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+    # mmap raises this for an empty file.
     except ValueError as error:
         raise _broken(path, f"its context binary, {location}, is empty") from error
     except OSError as error:

@@ -47,6 +47,7 @@ def read_reasons(log: str) -> dict[str, str]:
     reasons: dict[str, str] = {}
     before, *units = UNIT.split(log)
     for unit in units:
+        # An empty line ends the list of a unit's nodes.
         head, _, after = unit.partition("\n\n")
         names = MEMBER.findall(head)
         reason_line = REASON.search(head)
@@ -58,6 +59,7 @@ def read_reasons(log: str) -> dict[str, str]:
         else:  # the unit passed this time
             for name in names:
                 reasons.pop(name, None)
+        # What QNN answers about a unit is logged before the provider's verdict on it.
         before = after
     return reasons
 

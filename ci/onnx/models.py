@@ -264,6 +264,7 @@ def find_faults(model: Any, path: Path, data_shapes: Shapes = ()) -> Iterator[Fa
             yield Fault(f"the node {label} is in domain {domain}, which {who}", fix)
     for tensor in list_external(model):
         location = find_location(tensor)
+        # In this order, because only a file that may be read is measured.
         fault = find_location_fault(location, path.parent) or _find_shortage(tensor, path.parent)
         if fault:
             yield Fault(f"the external file {location!r} of weight {tensor.name!r} {fault}")

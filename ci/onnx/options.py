@@ -75,6 +75,7 @@ class Option(Struct, frozen=True, forbid_unknown_fields=True):
         """Return whether ``value`` is allowed. This does not check paths."""
         if self.kind == "number":
             most = 2**31 if self.most is None else self.most
+            # Otherwise, \d also matches digits of other scripts.
             is_number = re.fullmatch(r"\d{1,9}", value, re.ASCII)
             return is_number is not None and self.least <= int(value) <= most
         if self.kind == "text":
@@ -195,6 +196,7 @@ def _find_value_fault(option: Option, value: str) -> str:
     if not wrong:
         return ""
     near = difflib.get_close_matches(wrong[0].lower(), option.values, n=1)
+    # The name of an SoC is what users know, but the option takes QNN's number.
     if option.name == "soc_model" and wrong[0].upper() in read_socs():
         near = [str(read_socs()[wrong[0].upper()].id)]
     return f"not valid; allowed: {option.allowed}" + (f"; did you mean {near[0]}?" if near else "")

@@ -75,6 +75,7 @@ def simulate_file(
     chosen = {name: value for name, value in options.items() if name not in OF_SOC}
     chosen["soc_model"] = str(read_socs()[soc].id)
     chosen |= profile_options("optrace", scratch / CSV)
+    # The working directory changes.
     model, log = model.absolute(), log.absolute()
     with working_directory(scratch):  # QNN writes its schematics there
         program = scratch / PROGRAM
@@ -95,6 +96,7 @@ def observe_profile(directory: Path) -> Observed:
     ]
     logs = sorted(directory.glob(LOGS))
     traces = b"\0".join(read_bytes(path, CONTENT_BYTES) for path in logs)
+    # In the order in which QNN compiled the graphs.
     schematics = sorted(directory.glob(SCHEMATIC), key=lambda path: path.stat().st_mtime_ns)
     texts = tuple(read_text(path, "replace", CONTENT_BYTES) for path in schematics)
     return Observed(*drop_repeats(events, traces), texts)

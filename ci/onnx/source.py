@@ -118,6 +118,7 @@ def from_file(
         missing = user_models.MIN_SETS - len(judged)
         judged = (*judged, *make_sets(inputs, examples, fixed, missing, SEED))
     if made_calibration:
+        # Another seed, so that no judged set is calibrated on.
         calibration = make_sets(inputs, examples, fixed, DERIVED_SETS + 1, SEED + 1)
     digest = hashlib.sha256(f"{hash_file(path)} {made_inputs}, {made_calibration}".encode())
     for file in external:
