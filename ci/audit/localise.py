@@ -62,6 +62,7 @@ class PartEngine:
 
     def key(self, spec: CaseSpec) -> str:
         this_file = Path(__file__)
+        # An edit of the code that cuts parts makes another key.
         names = ("localise_cuts.py", "localise_onnx.py")
         code = digest_sources(this_file, *(this_file.with_name(name) for name in names))
         return hash_words(self.parts.engine.key(spec), code, msgspec.json.encode(self.cut).decode())
@@ -250,6 +251,7 @@ class Localiser:
         )
         if described.failure:
             name, failure = Path(self.spec.model).name, described.failure
+            # The model is named once: some failures start with it.
             text = failure if failure.startswith(name) else f"{name}: {failure}"
             raise FailedError(text, why=skip_frames(described.log_tail))
         model: Description = described.result
@@ -302,6 +304,7 @@ class Localiser:
         references = read_references(place, compiled)
         program = run.copy_program(self.spec, place, compiled, run.directory)
         sets = read_inputs(place, compiled)
+        # Limits of single outputs are for those of the model, not for those of the part.
         limits = structs.replace(run.limits, outputs=())
         trial = Trial(refused="not run")
         for fresh in (False, True):  # a part is wrong only if it also fails in a fresh process
@@ -312,6 +315,7 @@ class Localiser:
                 try:
                     outputs = stack_outputs(ran.outputs, compiled)
                 except ValueError as error:
+                    # Outputs of another shape refuse the part, and do not end the search.
                     return Trial(refused=str(error))
                 judged = judge(references, outputs, compiled.outputs, limits).outputs
                 rows = zip(cut.outputs, judged, compiled.outputs, strict=True)

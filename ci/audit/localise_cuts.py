@@ -223,6 +223,7 @@ class Graphs:
         right = record(self.float32, self.sets, nodes.values())
         reached: dict[str, float] = {}
         rows = []
+        # The loss at an operator starts from what the model's inputs had lost.
         inputs = [
             Operator(name=node.name, kind=f"input {node.name}", computes=False)
             for node in self.module.graph.nodes
@@ -348,6 +349,8 @@ def make_graphs(module: nn.Module, float32: nn.Module, sets: Sequence[Inputs]) -
     plain: Any = program.module(check_guards=False)
     live = _find_live(plain)
     for node in plain.graph.nodes:
+        # Since 2.6, torch.export keeps operators that write in place, and its signature names no
+        # changed buffers.
         mutates = getattr(getattr(node.target, "_schema", None), "is_mutable", False)
         written = node.all_input_nodes[:1] if mutates else []
         if all(source in live for source in written):

@@ -88,6 +88,8 @@ def partition_model(model: Model, spec: CaseSpec, staging: Staging) -> Found:
     for method in methods:
         sizes.append(measure(method.graph, method.graph_signature.user_inputs))
         sizes.append(measure(method.graph, method.graph_signature.user_outputs))
+    # The CPU copies these in each inference, so the program has more calls on the CPU than
+    # operators.
     written_back = sum(len(method.graph_signature.buffers_to_mutate) for method in methods)
     return Found(dict(taken), left, partitions, sum_bytes(sizes), failure, written_back, steps)
 

@@ -283,6 +283,7 @@ class CaseJudge:
         if calls.is_file():
             self.leave(calls, calls.with_name(PARAMS))
             with self.notes.of("the operators passed to QNN"):
+                # The names in it need not be UTF-8.
                 text = read_text(calls, "replace", CONTENT_BYTES)
                 self.evidence.qnn_ops = count_operators(text)
 

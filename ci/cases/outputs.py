@@ -51,6 +51,7 @@ def read_noise(file: Path, reference: Array, info: TensorInfo) -> Prediction | N
     if not file.is_file():
         return None
     with open_regular(file) as stream:
+        # A pickle would run code that is in the file.
         runs = np.load(stream, allow_pickle=False)
     if runs.shape[1:] != reference.shape or len(runs) < MIN_RUNS or not np.isfinite(runs).all():
         raise ValueError(

@@ -160,6 +160,7 @@ class ExternalProgram:
         # What an earlier run wrote must not pass for this run's outputs.
         for directory in (inputs, outputs):
             shutil.rmtree(directory, ignore_errors=True)
+        # Without this directory, qnn_executor_runner exits with 0 and writes nothing.
         outputs.mkdir()
         write_sets(inputs, sets)
         listed = self.program.directory / INPUT_LIST
@@ -201,6 +202,8 @@ class ExternalProgram:
             )
             raise RunError(f"{text}: {', '.join(left)}", advise(fix=fix, proof=Proof.PROVEN))
         try:
+            # The exit code proves nothing: without an input list, qnn_executor_runner exits with 0,
+            # too.
             return read_outputs(outputs, self.program.compiled, len(sets))
         except (OSError, ValueError) as error:
             raise RunError(str(error)) from error

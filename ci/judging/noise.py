@@ -152,6 +152,7 @@ class Prediction:
         pairs = zip(divide(error**2, self.info), self.expected, strict=True)
         rows = [self._compare_parts(parts, *pair, margin_db) for parts, pair in pairs]
         excesses = [*(line for _, line in lines), *map(_Compared.find_worst, rows)]
+        # Only if it decides something: it divides the output five more times.
         if accepted and any(excess.over_db > 0 for excess in excesses):
             raises = zip(rows, accepted.measure_raises(output), strict=True)
             excesses = [

@@ -28,6 +28,7 @@ def execute(args: argparse.Namespace, _progress: Progress) -> Outcome:
         parser = verbs.add_parser(name, help=verb.help)
         add_global_arguments(parser)
         load_verb(verb).add_arguments(parser)
+        # argparse has no public list of a parser's options.
         for action in parser._actions:
             if action.type in {user_path, policy_path}:
                 action.complete = shtab.FILE  # type: ignore[attr-defined]

@@ -150,6 +150,8 @@ def execute_cases(args: argparse.Namespace, progress: Progress) -> Outcome:
     require_backend(specs, backend)
     if args.plan:
         specs = list_planned(args.plan)
+    # As a lowering option, it is part of a program's key: a cached program has no log of this
+    # level.
     if args.log_level:
         specs = [set_log_level(spec, args.log_level) for spec in specs]
     check_runner(specs, args.runner, backend)

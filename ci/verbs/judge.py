@@ -61,6 +61,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     policy = read_limits(args, LANES[report.session], progress).for_backend(backend)
     users = users_folder(args.policy)
     recorded = {
+        # A policy's model may have the name of a model of the suite, whose figures are not its own.
         **read_baselines(report.toolchain, backend.value, without=args.own),
         **(read_baselines(report.toolchain, backend.value, users) if users else {}),
     }

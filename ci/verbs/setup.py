@@ -66,6 +66,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     for error in verdict.errors:
         text = f"{error.id}: {error.what}. Fix: {error.fix}"
         notes.append(Annotation(Level.ERROR, text, TITLE))
+    # A shell may evaluate stdout.
     write_through(sys.stderr, provider.annotate(notes) if notes else "")
     outputs = {
         "roots": json.dumps({artifact.name: str(artifact.root) for artifact in artifacts}),

@@ -104,6 +104,7 @@ def open_bench(
     package, and the same errors as ``enter_environment``."""
     if frontend == "onnx":
         require_packages(list_packages(exports=True), ONNX_TORCH)
+        # An adaptor is ExecuTorch's: ONNX Runtime calls QNN itself.
         choice = QnnChoice(choice.sdk, WHEEL)
         profile = onnx.choose_profile(choice)
     else:

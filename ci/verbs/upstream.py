@@ -307,6 +307,7 @@ def run_tests(
     header = Header(
         suite=suite.name,
         soc=soc,
+        # A run is resumed only with the same tools, code and options.
         identity=hash_words(*toolchain, digest_rooms(ROOMS), *list_digested(args)),
         suite_tests=tuple(suite_tests),
         tests=tuple(tests),
