@@ -117,7 +117,8 @@ class LlmRun(CaseRun):
         free = run_free(Loop(interface, step), prompt, self.subject.tokens, (self.subject.eos,))
         generated = model.fed[len(prompt) :]
         forced = free
-        # Otherwise, the free run was fed the model's tokens, too.
+        # With the model's tokens as inputs, a tie between two tokens does not change everything
+        # after it. A free run with the same text was fed them already.
         if free.tokens != model.tokens:
             forced = run_forced(Loop(interface, step), prompt, generated)
         alone = run_decode(Loop(interface, step), runs.alone.run.fed)

@@ -72,6 +72,8 @@ def choose_block(size: int) -> int:
     return min(divisors, key=lambda block: abs(block - root), default=root)
 
 
+# QNN 2.49.40 does not write rows that no kernel reaches, or writes beyond them: those of which
+# output_pad - pad exceeds ceil(size / step) * step - size. Compiler or program may crash.
 def find_growth(size: int, step: int, pad: int, output_pad: int, limit: float) -> int:
     """Return how many zeros to append to the kernel of a transposed convolution, of ``size`` along
     an axis, so that it reaches all rows of the result with as much less ``output_pad``, its output

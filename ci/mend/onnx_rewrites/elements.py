@@ -139,6 +139,7 @@ def multiply_before_add(graph: Graph, node: Any) -> None:
         nodes.insert(0, plus)
         summands.insert(0, value)
     varies = any(np.ptp(summand) > 0 for summand in summands)
+    # A constant whose elements are all equal is right.
     if varies and graph.shape(node.output[0])[-1] < SHORTEST_RIGHT:
         total = sum(summand * factor for summand in summands)
         result = graph.add("Add", graph.add("Mul", x, factor), total)
@@ -299,6 +300,7 @@ def concatenate_padding(graph: Graph, node: Any) -> None:
         return
     shape = [*graph.shape(x)]
     rank = len(shape)
+    # Padding of zeros on both sides or at the bottom is right.
     is_right = rank == 4 and pads[-1] > 0 and not pads[:-1].any()
     is_constant = read(node, "mode", "constant") == "constant"
     if not is_constant or pads.min() < 0 or not pads.any() or not (value or is_right):

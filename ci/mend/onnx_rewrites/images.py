@@ -230,6 +230,7 @@ def reach_rows(graph: Graph, node: Any) -> None:
     for size, step, begin, end, output_pad in zip(
         kernel, strides, pads[:axes], pads[axes:], padding, strict=True
     ):
+        # A depthwise one is right with an output padding below its padding, and without any.
         limit = max(min(begin, end), 1) if depthwise else math.inf
         added.append(find_growth(size, step, end, output_pad, limit))
     if not any(added):

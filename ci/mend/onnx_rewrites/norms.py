@@ -169,6 +169,7 @@ def expand_constant(graph: Graph, node: Any) -> None:
         return
     x, value = operands
     shape = graph.shapes.get(x, ())
+    # A batch of one is right.
     if not graph.is_float(x) or len(shape) < 3 or shape[0] < 2:
         return
     sizes = (1,) * (len(shape) - value.ndim) + value.shape

@@ -238,6 +238,8 @@ def raise_log_floor(edit: Editor, node: Node) -> None:
     limits = {aten.clamp.default: "min", aten.clamp_min.default: "min", aten.add.Tensor: "other"}
     name = limits.get(floor.target, "")
     low = argument(floor, name) if name and not (name == "other" and floor.kwargs) else None
+    # float16 rounds such floors: 1e-7 is inexact, and 1e-10 becomes 0, whose logarithm is -7.6 on
+    # QNN.
     if isinstance(low, float) and 0 < low < 9e-7:
         changed = {name: 1e-6}
         if floor.target is aten.clamp.default:
@@ -266,6 +268,7 @@ def put_constant_first(edit: Editor, node: Node) -> None:
     """Concatenate a constant whose elements are all equal first, and reorder the result."""
     operands, axis = node.args[0], argument(node, "dim")
     stored = edit.value(operands[-1])
+    # A constant that varies or comes first is right.
     if len(operands) < 2 or stored is None or not is_uniform(stored):
         return
     size, total = stored.shape[axis], shape_of(node)[axis]
@@ -281,6 +284,7 @@ def put_constant_first(edit: Editor, node: Node) -> None:
 def expand_over_batch(edit: Editor, node: Node) -> None:
     """Store a constant that is added to a batch, or multiplies it, once for each row."""
     shape = shape_of(node)
+    # A batch of one is right.
     if len(shape) < 3 or shape[0] < 2:
         return
     for place, operand in enumerate(node.args[:2]):
@@ -324,6 +328,7 @@ def multiply_before_add(edit: Editor, node: Node) -> None:
         total = total + stored * argument(inner, "alpha")
         varies = varies or not is_uniform(stored)
         inner, reader, operand = edit.source(inner.args[0]), inner, inner.args[0]
+    # A constant whose elements are all equal is right.
     if varies:
         summand = (total * stored_factor).to(value_of(node).dtype)
         edit.replace(node, edit.add(edit.mul(operand, factor), summand), "x * f + constant * f")

@@ -57,6 +57,7 @@ def lengthen_transposed_kernel(edit: Editor, node: Node) -> None:
     for size, step, pad, output_pad in zip(
         weight.shape[2:], stride, padding, output_padding, strict=True
     ):
+        # A depthwise one is right with an output padding below its padding, and without any.
         limit = max(pad, 1) if depthwise else math.inf
         added.append(find_growth(size, step, pad, output_pad, limit))
     if any(added):
@@ -178,6 +179,7 @@ def widen_depthwise_kernel(edit: Editor, node: Node) -> None:
     if weight is None or not even or tuple(weight.shape[1:]) != (1, 2, 2):
         return
     numbers = read_numbers(node, "stride", "padding", "dilation")
+    # With a stride of 1, QNN computes the kernel right.
     if argument(node, "groups") > 1 and numbers == [[2, 2], [0, 0], [1, 1]]:
         wide = torch.nn.functional.pad(weight, [1, 0, 1, 0])
         new = edit.call_again(node, weight=wide, padding=[1, 1])
@@ -192,6 +194,7 @@ def stride_by_pool(edit: Editor, node: Node) -> None:
     1, with a stride of 1, and let a max pool of single elements select its results."""
     kernel = shape_of(node.args[1])[2:]
     stride, dilation = read_numbers(node, "stride", "dilation")
+    # In two dimensions, a stride without dilation is right.
     if is_depthwise(node) and max(stride) > 1 and (max(dilation) > 1 or kernel == (1,)):
         new = edit.call_again(node, stride=[1] * len(kernel))
         if len(kernel) == 1:  # ExecuTorch quantizes no max_pool1d

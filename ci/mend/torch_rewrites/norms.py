@@ -41,6 +41,7 @@ def flatten_rms_norm(edit: Editor) -> None:
     positions, [1, positions, length]."""
     for node, operand, weight, eps, is_refused in [*_find_rms_norms(edit)]:
         shape = shape_of(operand)
+        # In rank 2, and with a single row of positions, QNN's norm is right.
         if not is_refused and (len(shape) < 3 or math.prod(shape[:-2]) == 1):
             continue
         with edit.at(node):
@@ -138,6 +139,8 @@ def scale_batch_norm(edit: Editor, node: Node) -> None:
     operand, *parameters = node.args[:5]
     source = edit.source(operand)
     is_training, eps = node.args[5], node.args[7]
+    # A layer absorbs its batch norm; but if others read its result, too, torchao would give them
+    # normalized values.
     if is_training or (source.target in ABSORBING and edit.user(source) is node):
         return
     weight, bias, mean, variance = (edit.value(parameter) for parameter in parameters)
@@ -174,6 +177,8 @@ def _find_rms_norms(edit: Editor) -> Iterator[RmsNorm]:
         last_factors = [factor for factor in map(edit.source, last.args) if factor is not product]
         if factors == [operand] and last_factors and _is_weight(edit, last_factors[0], operand):
             yield last, operand, last_factors[0], eps, False
+        # ExecuTorch's pass RecomposeRmsNorm takes any operand of the last product for the weight:
+        # -3 dB in 16 bits or, if x is an input, no program.
         elif last_factors == [operand] and _is_weight(edit, factors[0], operand):
             yield last, operand, factors[0], eps, True
 

@@ -31,6 +31,7 @@ VIEWS = list_operators(
 )
 PERMUTATIONS = list_operators("permute transpose.int movedim.int movedim.intlist swapaxes")
 MOVES = VIEWS | PERMUTATIONS | list_operators("select.int expand")
+# In 8 bits, ExecuTorch's range of a tanh is right.
 BOUNDED = list_operators("sigmoid hardsigmoid tanh")  # tanh with 16-bit activations
 PARTS = list_operators("unbind.int chunk split.Tensor split_with_sizes")
 
