@@ -98,6 +98,7 @@ def check_delivery(job: BuildJob, where: str, *, with_proof: bool) -> None:
     if job.plan.target.installs and where == OVERLAY:
         _find_wheel(job)
         python = job.request.python
+        # Before the build, which takes minutes, and not after it.
         facts = ask_python(python, ["torch"])
         installed = facts.distributions["executorch"]
         checkout = job.plan.values["executorch_version"]

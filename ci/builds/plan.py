@@ -280,6 +280,7 @@ def _plan_stage(
             options[name] = "ON" if value else "OFF"
         else:
             options[name] = fill_placeholders(value, values)
+    # Last, so that the user's options take precedence.
     options |= request.defines
     return StagePlan(
         stage.name,

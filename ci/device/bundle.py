@@ -190,12 +190,14 @@ def read_bundle(directory: Path) -> Bundle:
     for file in bundle.files:
         require_plain(file.name)
         path = directory / FILES / file.name
+        # A changed library would be judged by the record of the old one.
         if not path.is_file() or hash_file(path) != file.sha256:
             raise UnfitError(
                 f"{path} is not the file that {BUNDLE} lists",
                 why="the file was changed or removed after staging",
                 fix="stage the bundle again",
             )
+    # The record comes from a file, and this name is a part of a shell command.
     require_plain(bundle.runner)
     if bundle.runner not in {file.name for file in bundle.files}:
         raise UnfitError(

@@ -261,6 +261,7 @@ def choose_phone(client: str, requested: str) -> str:
             else "select one with --device adb:SERIAL",
         )
     serial = requested or next(iter(phones))
+    # In any other state, adb's shell fails with a message that does not say what to do.
     if phones.get(serial) != "device":
         state = phones.get(serial, "missing")
         fixes = (fix for start, fix in STATES.items() if state.startswith(start))
@@ -318,6 +319,7 @@ def identify(device: Device) -> DeviceFacts:
         name, _, value = line.partition("=")
         if value.strip():
             values.setdefault(name, []).append(value.strip())
+    # Only now, when all missing tools are known.
     if lacks := values.get("lacks"):
         raise UnfitError(
             f"{device.name} has no {' and no '.join(lacks)}",

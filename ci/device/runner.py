@@ -234,6 +234,7 @@ class DeviceProgram:
             raise RunError(
                 f"{name} did not send the archive of a run: {error}", lacks=name
             ) from error
+        # Before the exit code, which is only that of the kill.
         if late:
             raise RunError(
                 f"the runner exceeded {self.timeout_s:.0f} s and was stopped on the device"

@@ -117,6 +117,7 @@ def fetch_wheels(plan: ImagePlan, progress: Progress) -> list[Path]:
     directory = store_home() / "downloads" / "wheels" / f"python-{plan.base.python}"
     directory.mkdir(parents=True, exist_ok=True)
     hashed = directory / "requirements.txt"
+    # torch apart, because --require-hashes refuses a list in which one line has no hash.
     hashed.write_text("".join(f"{line}\n" for line in lines if "--hash" in line), "utf-8")
     progress.step(f"fetching {len(lines)} wheels for Python {plan.base.python}")
     platforms = [word for name in PLATFORMS for word in ("--platform", name)]
@@ -126,6 +127,7 @@ def fetch_wheels(plan: ImagePlan, progress: Progress) -> list[Path]:
     _fetch_torch([*common, *(line for line in lines if "--hash" not in line)])
     pins = (line.split()[0].split("==") for line in lines)
     locked = {(canonicalize_name(name), version) for name, version in pins}
+    # The directory is shared by several locks, and keeps wheels of earlier ones.
     return sorted(path for path in directory.iterdir() if read_pin(path) in locked)
 
 
@@ -307,9 +309,11 @@ def follow_build(events: Iterable[dict[str, Any]], name: str, progress: Progress
             if match := STEP.match(line):
                 step = line
                 progress.step(f"{name}: step {match[1]} of {match[2]}: {match[3][:60]}")
+                # Only what the failed step printed explains it.
                 tail.clear()
             elif line.strip():
                 tail.append(line.rstrip())
+        # The engine sends the id in an event of its stream, and may send several.
         image_id = str((event.get("aux") or {}).get("ID", image_id))
         if "error" in event:
             error = str(event["error"])
@@ -318,6 +322,8 @@ def follow_build(events: Iterable[dict[str, Any]], name: str, progress: Progress
                 why="\n".join([*tail, error]),
                 fix="read the last lines of that step above; the image was not tagged",
             )
+            # A full disk appears in the output of the tool that could not write, and the engine
+            # only reports an exit code.
             if is_full(" ".join([error, *tail])):
                 failure = explain_error(OSError("no space left on device: " + step))
     if failure:

@@ -241,6 +241,7 @@ def plan_image(client: DockerClient, name: str, base: str = "") -> ImagePlan:
         row = images.bases[base_name]
         return ImagePlan(name, image, base_name, row, row.image, find_checkout())
     try:
+        # The id instead of the name, which may mean another image tomorrow.
         image_id = str(client.images.get(base_name).id)
     except ImageNotFound as error:
         raise UsageError(

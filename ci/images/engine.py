@@ -141,6 +141,7 @@ def normalize_image(
         text = json.dumps(_clean_config(config, digests, time_s, labels), sort_keys=True)
         name = f"{hashlib.sha256(text.encode()).hexdigest()}.json"
         add_text(out, name, text)
+        # Without tags, since an image gets its tag only once it is complete.
         rows = [{"Config": name, "RepoTags": None, "Layers": names}]
         add_text(out, "manifest.json", json.dumps(rows))
 

@@ -296,6 +296,7 @@ def _own_volumes(client: DockerClient, request: ShellRequest) -> dict[str, str]:
     existing = {str(volume.name) for volume in client.volumes.list(filters={"label": SHELL_LABEL})}
     for name in sorted(volumes.keys() - existing):
         client.volumes.create(name, labels={SHELL_LABEL: request.plan.name})
+        # A new volume belongs to root, and the shell runs as the caller.
         owner = f"{os.getuid()}:{os.getgid()}"
         config = client.api.create_host_config(
             mounts=[Mount("/volume", name, type="volume")], auto_remove=True

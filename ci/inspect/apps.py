@@ -393,9 +393,11 @@ class ArchiveReader:
                 for member in members
                 if member.name.endswith(".apk") and member.kind == "file"
             ]
+            # An APK may contain APKs among its assets, but has a manifest.
             if MANIFEST not in names and inner_apks:
                 return self.read_set(path.name, self._take(source, choose_splits(inner_apks)))
             unit = self._read_members(source, members, path.name)
+            # An unpacked and zipped part of an app may lack the manifest.
             if MANIFEST not in names and not unit.libraries:
                 raise UsageError(
                     f"{path} is a ZIP archive, but not an Android app",

@@ -122,6 +122,7 @@ def judge_compat(program: Program, runtime: Runtime | None = None, soc: str = ""
     rows = tuple(Row(axis, *judged) for axis, judged in verdicts.items())
     met = {row.verdict for row in rows}
     verdict = Verdict.YES
+    # One axis that does not fit is enough, whatever is unknown about others.
     if Verdict.NO in met:
         verdict = Verdict.NO
     elif Verdict.UNKNOWN in met:

@@ -244,6 +244,7 @@ def read_runtime(word: str, operators: Iterable[str] = ()) -> Runtime:
     is not in the store, only its version is known.
     """
     name, _, version = word.partition("@")
+    # Before the paths, since 2.49.40 is usually no file.
     if is_version(word):
         return Runtime(f"QNN {word}", word)
     if name in list_toolchains():

@@ -272,6 +272,7 @@ def _parse_late(data: memoryview, version: int, words: tuple[int, ...]) -> HashS
         faults.append(
             f"the common metadata is only {common} bytes long, shorter than {COMMON_METADATA.size}"
         )
+    # Public sources describe this metadata only for version 7.
     elif version == 7:
         major, minor, *_, algorithm, _ = COMMON_METADATA.unpack_from(data, hash_segment.header.stop)
         if (major, minor) not in COMMON_VERSIONS:

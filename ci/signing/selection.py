@@ -141,6 +141,7 @@ def list_requested(
         if not op_package:
             fault = "contains no library to sign" if selection.op_package.is_dir() else "not found"
             missing.append(f"{selection.op_package} ({fault})")
+    # All at once, so that a user need not run the command once per missing file.
     if missing:
         fix = (
             "for libraries of an SDK, run `qnn-ci fetch lpai`, or pass the directory of the "
@@ -152,6 +153,7 @@ def list_requested(
             why="\n       ".join(missing),
             fix=fix if selection.lpai_arch else "correct the path",
         )
+    # All signed files are written to one directory.
     names = [library.name for library in libraries]
     if doubles := sorted({name for name in names if names.count(name) > 1}):
         raise UsageError(

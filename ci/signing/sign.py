@@ -154,6 +154,7 @@ def sign(plan: SignPlan, signer: Signer, progress: Progress) -> Signed:
     Raises SignerError, StoreError or UsageError; the target is then unchanged.
     """
     request, roots = plan.request, plan.request.roots
+    # Before the signer runs: an invalid SOURCE_DATE_EPOCH must not be found out after it.
     created, created_from = read_clock()
     mask = Masker(list_secrets(serial=request.serial))
     jobs = []
@@ -162,6 +163,7 @@ def sign(plan: SignPlan, signer: Signer, progress: Progress) -> Signed:
         jobs.append(SignJob(library.name, library.label, entry.data))
     if serial := request.serial:
         jobs.append(SignJob(f"testsig-{serial}.so", "the signer's own", serial=serial))
+    # All or nothing: a directory with files of two runs would have the record of one.
     with stage(request.target, force=request.force) as ready:
         run = Run(plan, signer, ready, mask)
         verified = run.make_all(jobs, progress)

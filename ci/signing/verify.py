@@ -280,6 +280,7 @@ def _judge_layout(image: Image, hash_segment: Segment, report: Verification) -> 
     if not first.is_header_placeholder:
         raise MalformedError("the first program header is not the placeholder for the headers")
     size, offset = first.header.filesz, first.header.offset
+    # The hash of the headers is the only proof of the addresses to which segments are loaded.
     if (offset, size) != (0, image.headers.end):
         report.add(
             Kind.LAYOUT,

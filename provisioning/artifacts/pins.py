@@ -116,6 +116,7 @@ def take_archive(request: ArtifactRequest, file: Path, store: Store) -> None:
     pin = request.pinned(store).release.origin.sha256
     with explain_errors(store.home):
         sha256 = hash_file(file)
+        # Before the copy, so that a wrong file never is in downloads/.
         if pin and sha256 != pin:
             raise IntegrityError(
                 f"{file} is not the pinned {request.label}",
@@ -246,6 +247,7 @@ def list_by_hand(plan: Collection[Change], name: str, old: str) -> list[str]:
     )
     old_version = re.compile(rf"(?<![\d.]){re.escape(old)}(?![\d]|\.\d)")
     constraint = rf"[<>=~]={re.escape(old)}(?![\d.])"
+    # Another package may have the same version number by chance.
     other_requirement = re.compile(rf"(?<![\w.-])(?!{re.escape(name)}[<>=~])[\w.-]+{constraint}")
     lines = []
     for place in places:

@@ -162,6 +162,7 @@ def check_machines(root: Path) -> list[str]:
         expected_machine = next(
             (machine for where, machine in MACHINES if where.search(relative)), None
         )
+        # A link is judged at its target.
         if expected_machine is None or path.is_symlink():
             continue
         try:
@@ -169,6 +170,8 @@ def check_machines(root: Path) -> list[str]:
         except ElfError as error:
             why = "; ".join(filter(None, (error.what, error.why)))
             raise IntegrityError(f"{relative} is not a library", why=why, fix=error.fix) from error
+        # By the directory's name and not by the lock: this is the first download, so there is no
+        # lock yet.
         if elf.machine != expected_machine:
             names = [name_machine(number) for number in (elf.machine, expected_machine)]
             raise IntegrityError(
@@ -214,6 +217,7 @@ def prove_skels(request: ArtifactRequest, root: Path) -> list[str]:
         if proof:
             proven_build = build
             evidence.append(f"{path.name} is {proof.describe()}")
+    # A build from bytes that nothing proves cannot prove the bytes of others.
     if not (proven_build and proven_build.version):
         return [*evidence, "nothing proves the QNN build: no library is verified"]
     same_build = without_build = 0

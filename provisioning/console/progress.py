@@ -90,6 +90,7 @@ class Bar:
             words.append(f"{_amount(self.done, self.unit)} of {_amount(self.total, self.unit)},")
         elif self.done:
             words.append(f"{_amount(self.done, self.unit)},")
+        # Of what this run transferred: a resumed download starts with `done` above 0.
         rate = self._counted / max(passed_s, 1e-9)
         if self.unit == "B":
             words.append(f"{_amount(rate, self.unit)}/s,")
@@ -158,6 +159,7 @@ class Progress:
                 bar.show(interval_s)
 
         if self.stream:
+            # A daemon: it must not keep a process alive that exits in the middle of a block.
             threading.Thread(target=refresh, daemon=True).start()
         try:
             yield bar

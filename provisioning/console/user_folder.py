@@ -263,6 +263,7 @@ def lock_folder(directory: Path, progress: Progress) -> Iterator[None]:
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     is_said = False
     try:
+        # Polled, so that an interrupt also ends the wait of another thread.
         while not _take(descriptor):
             if is_ending():
                 text = f"the wait for {shown_path(directory)} was ended"

@@ -268,6 +268,7 @@ def summarize(facts: EnvironmentFacts) -> dict[str, Any]:
         "devices": facts.devices or (),
     }
     plain: dict[str, Any] = msgspec.to_builtins(summary, enc_hook=str)
+    # A list of more than a hundred flags helps nobody.
     plain["host"]["cpu_flags"] = len(facts.host.cpu_flags)
     return plain
 
@@ -412,6 +413,8 @@ def list_overlays(choice: QnnChoice, environment: Environment) -> Iterator[Path 
                 fix="use the directory that build_aot prints as overlay",
             )
         yield overlay
+    # The usual QNN is the one that the baselines were recorded with, so that no overlay may change
+    # it unasked.
     if choice.adaptor == OVERLAY or (not choice.adaptor and not choice.is_usual):
         sdk = next(
             artifact for artifact in environment.artifacts if artifact.name.startswith("qnn-")

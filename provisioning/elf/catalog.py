@@ -197,6 +197,7 @@ def prove_file(path: Path, sha256: str, trust: Trust, now: datetime) -> Proof | 
     """
     own_name = f"{path.name.lower().removesuffix('skel.so')}.cat"
     refutations = []
+    # Every catalog counts, since any of them may list this file.
     for file in sorted(path.parent.iterdir()):
         if file.suffix.lower() != ".cat":
             continue
@@ -204,6 +205,7 @@ def prove_file(path: Path, sha256: str, trust: Trust, now: datetime) -> Proof | 
         try:
             catalog = parse_catalog(_read_file(file), trust, now)
         except CatalogError as error:
+            # A catalog of another library may be damaged without any meaning for this one.
             if is_own:
                 refutations.append(Proof(Genuine.FORGED, file.name, str(error)))
             continue

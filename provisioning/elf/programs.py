@@ -213,6 +213,7 @@ def find_context_damage(blob: View) -> str:
     """Return why a context binary is incomplete, or '' if it looks complete."""
     if blob[:4] == ARCHIVE:
         try:
+            # Opening reads only the directory at the end, which a cut archive lacks.
             zipfile.ZipFile(io.BytesIO(blob)).close()
         except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
             return f"is cut short: {error}"

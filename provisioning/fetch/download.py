@@ -332,6 +332,7 @@ def check_whole(head: Head, position: int, part: PartFile, pin: Pin) -> None:
     MismatchError if the server's file does not have the pinned size.
     """
     expected = max(position + head.length if head.length >= 0 else -1, head.total)
+    # First: a body that was cut says nothing about the file.
     if 0 <= expected != part.size:
         raise TransientError(f"the body ended after {part.size} of {expected} bytes")
     if pin.size_bytes and part.size == pin.size_bytes:
@@ -339,6 +340,7 @@ def check_whole(head: Head, position: int, part: PartFile, pin: Pin) -> None:
     is_small = pin.size_bytes and part.size <= PAGE_BYTES
     is_page = head.content_type.lower().startswith(("text/html", "application/xhtml"))
     shown = part.start_of()
+    # A page may come with any content type, so that its start is looked at, too.
     if is_small or is_page or shown.lower().startswith(("<!doctype html", "<html")):
         sent = f"{part.size} bytes instead of the file, with status {head.status}"
         part.restart()

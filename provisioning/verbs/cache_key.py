@@ -46,6 +46,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
             left_out[request.name] = "no pinned hash could verify what the cache returns"
     for name, why in left_out.items():
         progress.step(f"{name} is not cached: {why}")
+    # Without the home's path, so that jobs with different homes share a cache.
     parts = [[name, path.parent.name, path.name] for name, path in sorted(cached_paths.items())]
     key = f"qnn-ci-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()}"
     paths = [str(path) for path in sorted(cached_paths.values())]
@@ -61,6 +62,7 @@ def _find_provable(request: ArtifactRequest, store: Store) -> Path | None:
     the download if it is pinned, else None.
     """
     if request.lock and request.lock.files:
+        # The tree rather than the download, which would have to be unpacked in every job.
         return store.trees / request.key().directory
     if request.download and request.release.pin:
         return store.downloads / request.download

@@ -43,6 +43,7 @@ def _describe(toolchain: Toolchain, release: Release, store: Store) -> dict[str,
     request, problem = ArtifactRequest(toolchain, release), ""
     try:
         request = request.pinned(store)
+    # A damaged lock must not hide the other artifacts.
     except ManifestError as error:
         problem = str(error)
     trees = [

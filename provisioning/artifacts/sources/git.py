@@ -365,6 +365,7 @@ class _Checkout:
                 *nested,
             )
             near = [*BY_FILE, *self.near, *arguments, "--", path]
+            # From the published tree first: it has the objects of unchanged submodules.
             if not self.near or self.attempt(*near).returncode != 0:
                 self.git_from_network(*arguments, "--", path)
 

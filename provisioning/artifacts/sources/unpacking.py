@@ -111,6 +111,7 @@ def complete_tree(
     }
     lock = job.request.lock.files if job.request.lock and job.only is not None else ()
     present = [entry.path for entry in (*entries, *lock)]
+    # If everything is taken, a dangling link is the archive's fault and an error, see make_links.
     if not layout.takes_all and (left_out := find_dangling(wanted_links, present)):
         names = ", ".join(left_out)
         message = f"{job.request.label}: skipped links to files that are not wanted: {names}"

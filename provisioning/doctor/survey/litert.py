@@ -117,6 +117,8 @@ class _Model:
         for context in self.contexts.values():
             if context.damage:
                 self.report(f"contains a context binary that {context.damage}")
+            # The stamp is text that a tool may copy from another file; the context binary itself
+            # decides what runs.
             if context.soc and self.soc and context.soc != self.soc:
                 self.report(
                     f"is stamped as compiled for {self.soc}, but contains a context binary for "
@@ -308,6 +310,7 @@ def read_flexbuffer(data: bytes) -> dict[str, int | str]:
     width = 1 << (data[-2] & 3)
     values = root_at - read(root_at, data[-1])
     count = read(values - width, width)
+    # Before the loop: a damaged count of eight bytes would run it forever.
     if count > len(data):
         raise struct.error(f"a map of {count} elements has {len(data)} bytes")
     keys = values - 3 * width - read(values - 3 * width, width)
@@ -324,6 +327,7 @@ def read_flexbuffer(data: bytes) -> dict[str, int | str]:
         if sign := INTEGERS.get(kind >> 2):
             options[key] = read(place, width, signed=sign == "signed")
         elif kind >> 2 == TEXT:
+            # Offsets in a flexbuffer count backwards.
             text_at = place - read(place, width)
             size = read(text_at - (1 << (kind & 3)), 1 << (kind & 3))
             options[key] = data[text_at : text_at + size].decode("utf-8", "replace")

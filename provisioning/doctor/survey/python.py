@@ -47,6 +47,7 @@ def survey_python(
             env=variables,
             timeout_s=TIMEOUT_S,
         )
+        # The last line, since sitecustomize or a wrapper may print something before it.
         answer: dict[str, Any] = decode_json(ended.output.splitlines()[-1], dict[str, Any])
         return _describe(answer, variables)
     except ToolError as error:
