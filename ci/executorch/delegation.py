@@ -158,16 +158,21 @@ def record_refusals(log: Path, choices: Choices = NO_CHOICES) -> Iterator[Refusa
             output = read_window(log, start)
             built = [str(warning.message).partition(BUILDER)[2] for warning in caught]
             reason = qnn_errors(output) or "; ".join(filter(None, built))
+            # ExecuTorch 1.5.1 logs "[PHASE] OPERATOR | REASON".
             reason = reason or refusals.last.rpartition("| ")[2] or "refused without a reason"
             refusals.by_node[node.name] = reason + name_call(node)
         return supported
 
+    # In the class, because ExecuTorch creates the object itself.
     support.is_node_supported = watched
     note_step("ExecuTorch's passes ran")
+    # ExecuTorch only logs why it refuses a node.
     qnn_partitioner.logger.addHandler(refusals)
     try:
         yield refusals
     except Exception as error:
+        # With the exception, because the code that explains it later gets nothing else of the
+        # lowering.
         vars(error)[LEFT] = refusals.refused
         vars(error)[ORIGINS] = refusals.origins
         raise

@@ -300,6 +300,7 @@ def annotated(
         select_parts(quantizer, choices)
     if choices.discard_nodes:
         quantizer.add_discard_nodes(choices.discard_nodes)
+        # Only an annotation function sees the graph that ExecuTorch annotates.
         functions.append(lambda module: names.extend(node.name for node in _list_calls(module)))
     if choices.annotation:
         functions.append(partial(call_annotation, choices.annotation))
@@ -308,6 +309,7 @@ def annotated(
         recipe = call_function(choices.recipe, RECIPE)
         if not isinstance(recipe, QuantRecipe):
             raise UsageError(f"{Path(choices.recipe).name} returns no recipe", fix=RECIPE)
+        # In the recipe, because QnnQuantizer.annotate reads nothing else if there is one.
         check = partial(require_matches, recipe, Path(choices.recipe).name)
         recipe.custom_quant_annotations = [*recipe.custom_quant_annotations, check]
         quantizer.set_recipe(recipe)
@@ -366,6 +368,7 @@ def select_parts(quantizer: Any, choices: Choices) -> None:
 
     quantizer.transform_for_annotation = transform_and_assign
     configs = [ModuleQConfig(**configure(part.scheme, choices.observer)) for part in choices.parts]
+    # A default, because all functions would otherwise see the last part.
     owns = [lambda node, part=part: owners.get(node.name) is part for part in choices.parts]
     quantizer.set_submodule_qconfig_list([*zip(owns, configs, strict=True)])
 
@@ -427,4 +430,5 @@ def cover_ranges(prepared: GraphModule, sets: Sequence[Inputs]) -> None:
         scale, zero = fake.calculate_qparams()
         fake.scale.copy_(scale.reshape(fake.scale.shape))
         fake.zero_point.copy_(zero.reshape(fake.zero_point.shape))
+        # Training must not move the range again.
         fake.disable_observer()

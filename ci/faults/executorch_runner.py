@@ -37,6 +37,7 @@ class NotTakenError(Exception):
 def before_forks() -> None:
     """Warm up ExecuTorch and apply the patches of the search, once before workers are forked."""
     warm_up(plain=False)
+    # A generator: without list, no patch would be applied.
     list(apply_patches(PATCHES_OF_SEARCH))
 
 

@@ -25,6 +25,7 @@ from provisioning.versions import is_same, is_version
 POLICY = "faults"
 Owner = Literal["qnn", "onnxruntime", "executorch", "quantization", "unknown"]
 Frontend = Literal["onnx", "executorch"]
+# A fault that both have is QNN's: two front ends tell whose fault it is.
 FRONTENDS: tuple[Frontend, ...] = ("onnx", "executorch")
 WRONG, RIGHT, REFUSED, CRASHED = "wrong", "right", "refused", "crashed"
 MOVES = frozenset({"reshape", "transpose", "expand", "slice", "select"})

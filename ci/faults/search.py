@@ -208,6 +208,7 @@ class Search:
         All workers start at once. A worker compiles ``bundle_size`` graphs together, or
         ci.faults.trial.BUNDLE if it is 0. Graphs without a result at the time ``until`` are
         UNTRIED."""
+        # Small enough that each worker gets a part.
         size = min(bundle_size or BUNDLE, -(-len(items) // self.jobs)) or 1
         parts = [items[start : start + size] for start in range(0, len(items), size)]
         # A list, because a generator would run only when this thread reads it.

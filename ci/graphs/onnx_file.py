@@ -11,6 +11,7 @@ from ci.facts.finding import Origin
 from ci.models.user_code import read_origin
 
 ONNX_QUANTIZERS = {"QuantizeLinear", "DequantizeLinear"}
+# QUANT_INPUT_SUFFIX of onnxruntime/quantization/quant_utils.py.
 QUANTIZED_INPUT = "_QuantizeLinear_Input"
 TRACEBACK = "pkg.torch.onnx.stack_trace"  # torch.onnx.export records it for each node
 

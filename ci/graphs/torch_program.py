@@ -278,6 +278,7 @@ def _to_array(tensor: Tensor) -> Array:
 
 
 # The graphs of each float32 model: its noise and its loss in float16 are found in the same ones.
+# They are freed with the model.
 _traced: WeakKeyDictionary[nn.Module, dict[str, nn.Module]] = WeakKeyDictionary()
 
 

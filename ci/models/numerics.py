@@ -29,6 +29,7 @@ def fix_numerics() -> None:
     # created.
     torch.backends.mkldnn.enabled = False
     if torch.get_num_threads() != THREADS:
+        # OpenMP's threads do not survive a fork, which then waits for them forever.
         torch.set_num_threads(THREADS)
 
 

@@ -396,6 +396,8 @@ def write_typed(
         described = onnx.load(model, load_external_data=False)
         tensors = [*list_tensors(described, graphs)]
         requested = find_asked(described, owners) if spec.scheme.quantized else {}
+        # A type can be lost without an error: users of AIMET report that layers in fp16 came out in
+        # 8 bits (aimet 4102).
         types = count_types(tensors), find_retyped(requested, tensors)
     return delegation, footprint, types
 
