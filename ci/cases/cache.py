@@ -228,6 +228,8 @@ def read_artifact(directory: Path) -> Artifact | None:
     try:
         artifact = read_json(directory / RECORD, Artifact)
         is_sound = artifact.digest == digest_record(artifact) and artifact.key == directory.name
+        # A hit is hashed again: its files may have been altered or cut short since they were
+        # written.
         return artifact if is_sound and hash_files(directory) == artifact.files else None
     except (OSError, DocumentError):
         return None

@@ -189,6 +189,7 @@ def is_own(error: BaseException) -> bool:
     """Return whether code of this project raised the first cause of ``error`` by mistake. A
     QnnCiError is meant, unless it is a DefectError."""
     visited: list[BaseException] = []
+    # A model's code can raise exceptions that are causes of each other.
     while error.__cause__ and error not in visited and not isinstance(error, QnnCiError):
         visited.append(error)
         error = error.__cause__

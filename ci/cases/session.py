@@ -68,6 +68,7 @@ def read_host() -> Host:
 def started_now(environ: Mapping[str, str] = os.environ) -> str:
     """Return the current time, or the time in SOURCE_DATE_EPOCH, as UTC in ISO 8601. Raises
     UsageError if SOURCE_DATE_EPOCH is invalid."""
+    # Filled, because on Linux %Y does not pad the year 5, which SOURCE_DATE_EPOCH can mean.
     return f"{read_clock(environ)[0]:%Y-%m-%dT%H:%M:%S}Z".zfill(20)
 
 
@@ -433,6 +434,7 @@ def run_cases(
                 return case_run.spec, case_run.run()
 
         try:
+            # No task is bound to a case: a free thread takes the next one from the queue.
             run_tasks([run_next] * len(runs), jobs, on_done=show, abort=abort)
         except KeyboardInterrupt:
             progress.step(f"interrupted: {len(done)} of {len(runs)} cases were judged")

@@ -495,6 +495,8 @@ def forgive(
     order = list(Question)
 
     def rank(finding: Finding) -> float:
+        # 1.5 puts a float32 model that fails its task before poor quantization, but behind an
+        # unfaithful program.
         return order.index(finding.question) - 1.5 * (finding.id in OF_MODEL)
 
     forgiven = tuple(finding.headline for finding in findings if finding not in failing)

@@ -101,6 +101,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if args.check:
         return check_jobs(jobs)
     for job in jobs:
+        # What the proof lacks is reported before the build, which takes minutes.
         check_delivery(job, args.install, with_proof=not args.no_proof)
     parity = None
     if args.parity == "strict" or not (args.parity == "off" or args.dry_run):
@@ -158,6 +159,7 @@ def choose_target(args: argparse.Namespace) -> Target:
     checkouts. --profile, or --dsp-type 0 for LPAI, selects another profile. Raises UsageError if
     the target does not support the profile or several --python."""
     target = find_target(args.target)
+    # Direct mode for LPAI needs a QNN SDK of 2.39 or later, which this profile has.
     if args.dsp_type == LPAI and target.lpai_profile and not args.profile:
         return msgspec.structs.replace(target, profile=target.lpai_profile)
     if args.source and target.with_source:
@@ -216,6 +218,7 @@ def make_request(args: argparse.Namespace, python: str) -> BuildRequest:
         soc=args.soc,
         dsp_type=args.dsp_type,
         doctor=not args.no_doctor,
+        # The noxfile runs --check before it installs torch.
         packages=not args.check,
     )
 

@@ -186,6 +186,7 @@ def list_candidates(
     for word in dict.fromkeys(words):
         try:
             device, facts = find_device(word, args, bundle, progress)
+        # One device that cannot be used leaves the others.
         except (ToolError, UnfitError, StoreError) as error:
             rejections.append(f"{word}: {error.what}")
             continue

@@ -357,7 +357,9 @@ def run_specs(
         pool=pool,
         work=scratch.scratch,
         parts=parts,
+        # The user's own runner may reach a device.
         device=read_backends()[options.backend].device if runner == NAME else "",
+        # Only the outputs of a device are compared with the emulator's.
         emulator=None if isinstance(runner, str) else emulator,
     )
     return run_session(setup, phases)

@@ -113,6 +113,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     user_options = parse_options(args.option)
     # QNN's CPU backend writes no context binary.
     args.direct |= find_backend(user_options) == "cpu"
+    # Asked first, because read_limits sets args.policy to the file that it finds.
     is_policy_searched = args.policy is None
     policy = steps.read_limits(args, PROFILE, progress)
     if args.direct and args.embed_mode != EMBEDDED:

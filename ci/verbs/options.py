@@ -76,6 +76,7 @@ class Option:
     def asks(self) -> bool:
         """Return whether the option asks for something, such as a case or a file. The others only
         choose how it is done (in parallel, without a cache) or with which tools."""
+        # argparse keeps an argument's group in this attribute.
         group = getattr(self.argument, "container", None)
         return self.digest or getattr(group, "title", "") not in {HOW, TOOLS}
 

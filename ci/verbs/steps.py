@@ -100,6 +100,7 @@ def check_arguments(args: argparse.Namespace, session: str) -> None:
 def require_packages(names: Sequence[str], extra: str) -> None:
     """Raise UnfitError if one of the packages ``names`` is not installed. ``extra`` is the extra of
     this project that installs them."""
+    # Looked for, and not imported: the imports of torch take seconds.
     missing = [name for name in names if not importlib.util.find_spec(name)]
     if missing:
         raise UnfitError(
@@ -176,6 +177,7 @@ def enter_environment(
             )
             if not (may_lack and verdict.lacks):
                 verdict.require()
+            # This process must find the same modules as its jobs, such as those of an overlay.
             find_on_path(environment.variables)
         yield environment, scratch, verdict
 

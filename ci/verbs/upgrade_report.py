@@ -123,6 +123,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if old.report and new.report:
         require_effect(args, "two reports", "--reports")
     else:
+        # Chosen here once, so that the runs of both sides have the same policy, wherever they
+        # start.
         args.policy = choose_policy(args.policy)
     if args.policy:
         progress.step(f"policy: {shown_path(args.policy)}")
