@@ -58,9 +58,11 @@ class PartEngine:
     cut: Cut
 
     def preload(self, spec: CaseSpec) -> None:
+        """Load the model and quantize it in the worker, whose parts share its graphs."""
         self.parts.hold(spec)
 
     def key(self, spec: CaseSpec) -> str:
+        """Return the SHA-256 of the model's key, of the code that cuts parts, and of the part."""
         this_file = Path(__file__)
         # An edit of the code that cuts parts makes another key.
         names = ("localise_cuts.py", "localise_onnx.py")
@@ -68,15 +70,20 @@ class PartEngine:
         return hash_words(self.parts.engine.key(spec), code, msgspec.json.encode(self.cut).decode())
 
     def read_data(self, spec: CaseSpec) -> int:
+        """Return the number of samples, as the engine of the whole model does."""
         return self.parts.engine.read_data(spec)
 
     def warm_up(self, spec: CaseSpec) -> None:
+        """Load code that ``compile`` needs, before the worker forks."""
         self.parts.engine.warm_up(spec)
 
     def compile(self, spec: CaseSpec, staging: Staging) -> Compiled:
+        """Write the part's program and references to ``staging``, and return the program's
+        description. An exception means that the part is refused."""
         return self.parts.compile(spec, self.cut, staging)
 
     def explain(self, error: Exception, log: Path) -> Finding:
+        """Return why a part was refused, as the engine of the whole model does."""
         return self.parts.engine.explain(error, log)
 
 

@@ -408,8 +408,7 @@ class Pool:
         try:
             yield lease
         finally:
-            # Only a worker that answered is used again. After a failure, its process may still be
-            # writing.
+            # Only a worker that answered is used again: after a failure, its job may still run.
             if worker and lease.reusable and not fresh and worker.size_bytes() < MAX_WORKER_BYTES:
                 self.idle[kind, threading.get_ident()] = worker
             elif worker and lease.reusable:

@@ -124,6 +124,7 @@ class ProgramRunner:
 
     @property
     def name(self) -> str:
+        """Return the file name of the external program, without its directory."""
         return Path(self.argv[0]).name
 
     @contextmanager

@@ -51,6 +51,7 @@ class PythonEnvironment:
 
     @property
     def python(self) -> Path:
+        """Return the path of the environment's Python, which need not exist."""
         return self.folder / "bin" / "python"
 
     def can_run(self) -> bool:

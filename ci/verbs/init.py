@@ -194,6 +194,7 @@ def make_policy(model: str, root: Path, notes: list[str]) -> dict[str, str]:
     else:
         files[MODEL] = read_text(TEMPLATES / "qnn_model.txt")
     quoted = toml_string(path if is_onnx else f"{path}:{factory}")
+    # Stripped once more at the end, because a long name may be cut at a dash.
     key = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(path).stem).strip("-_")[:40].rstrip("-_") or "model"
     files[POLICY] = fill_text(
         "verbs/templates/qnn.toml.j2",

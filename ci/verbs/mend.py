@@ -273,6 +273,8 @@ def write_mended(
         functions = {factory.name: factory for factory in (*earlier_functions, *factories.values())}
         mended_files = Written(entries, factories, top / SOURCE)
         policy, obsolete = folder.path / POLICY, list[str]()
+        # Written aside and renamed at the end: after a kill at any time, the same command
+        # continues.
         with folder.stage() as scratch:
             if functions:
                 code = make_source(top, functions.values(), standalone=args.standalone)

@@ -46,6 +46,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     could not be read. Raises UsageError, and StoreError if a file cannot be written."""
     check_export(args.sarif, "--sarif")
     policy = read_policy("parity", ParityPolicy, args.policy)
+    # Also ./FOLDER and FOLDER/, and . for the whole tree.
     scope = tuple(folder and posixpath.normpath(folder.strip("/")) for folder in args.scope)
     request = ParityRequest(
         source=args.source,

@@ -66,6 +66,7 @@ def read_paths(policy: Path | None) -> dict[str, str]:
     policy or it is invalid, which the verb reports."""
     try:
         with decoding():
+            # A policy may start with a byte order mark.
             text = read_bytes(policy).decode("utf-8-sig") if policy else ""
             tables: dict[str, Any] = tomllib.loads(text)
     except DocumentError:
