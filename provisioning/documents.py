@@ -52,11 +52,13 @@ def open_regular(path: Path, limit_bytes: int = 0) -> BinaryIO:
     and for a file of more than ``limit_bytes``, unless that is 0.
     """
     try:
+        # O_NONBLOCK: opening a pipe without a writer would wait for one.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         if error.errno == errno.ENXIO:
             raise OSError(errno.EINVAL, "it is a socket", str(path)) from error
         raise
+    # Of the descriptor and not of the path, which may lead to another file by now.
     state = os.fstat(descriptor)
     kind = KINDS.get(stat.S_IFMT(state.st_mode), "not a file")
     why = f"it is {kind}" if kind else _find_excess(state.st_size, limit_bytes or state.st_size)
@@ -113,12 +115,14 @@ def decoding() -> Iterator[None]:
     """Turn what the block raises for content that it cannot read or decode into a DocumentError."""
     try:
         yield
+    # DocumentError is a ValueError, and would be wrapped a second time below.
     except (QnnCiError, DocumentError):
         raise
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
         raise DocumentError(f"{place}{error.strerror or error}") from error
     except UNDECODABLE as error:
+        # The text of a RecursionError is about Python, not about the file.
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise DocumentError(reason or type(error).__name__) from error
 

@@ -201,6 +201,7 @@ def find_package(python: Path, *built: Path) -> Path:
 
 
 PROGRAM = Path(__file__).resolve().with_name("proof_program.py")
+# The first import of torch from a cold disk takes long.
 LIMIT_S = 300.0
 IMPORT = """
 import importlib.util, pathlib, sys
@@ -216,6 +217,7 @@ except Exception as error:
     print(f"{type(cause).__name__}: {cause}")
     sys.exit(1)
 """
+# Not 1, which Python returns for any other exception.
 LACKS = 3
 MISSING = "install the missing modules into the Python of the build (--python), or add --no-proof"
 OTHER_VERSION = (

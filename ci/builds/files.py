@@ -142,6 +142,7 @@ def read_record(path: Path, kind: type[T]) -> T:
     the type of the record."""
     try:
         return read_json(path, kind)
+    # Of a record that is missing or damaged, nothing is known: the build starts from scratch.
     except DocumentError:
         return kind()
 

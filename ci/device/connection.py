@@ -35,6 +35,7 @@ LARGE_BYTES = 8 << 20  # a larger file is sent alone, so that an interruption lo
 PART, SUMS, DAMAGED = ".part", ".sums", 92
 SCRIPTS = Path(__file__).with_name("scripts")
 KEY_FIX = "connect once by hand, and compare the key's fingerprint with the device's: ssh"
+# No leading hyphen or dot: an option for the tools of the device, or a hidden file.
 NAME = re.compile(r"[A-Za-z0-9_+][A-Za-z0-9_.+-]*")
 HOST = re.compile(r"(?P<user>[^@]+@)?(?:\[(?P<v6>[^\]]+)\]|(?P<v4>[^:]+))(?::(?P<port>\d+))?")
 

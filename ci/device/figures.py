@@ -54,6 +54,7 @@ def read_times(dump: bytes) -> tuple[float | None, tuple[float, ...]]:
                 if profile and (name := profile.text(NAME)) in {LOAD, EXECUTE}:
                     took = profile.number(ENDED, "Q") - profile.number(BEGAN, "Q")
                     (loads if name == LOAD else runs).append(took / NS_PER_MS)
+    # A start that was killed leaves an incomplete ETDump; only its times are lost.
     except struct.error:
         return None, ()
     return (sum(loads) if loads else None), tuple(runs)

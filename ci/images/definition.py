@@ -38,6 +38,7 @@ SCRIPTS = ("Dockerfile", "packages.sh", "environments.sh", "entry.sh")
 LOCKS = "locks/images"  # the directory with the package locks of all images
 SOURCES = ("docker", *BUILD_FILES, "manifests/images.toml", f"manifests/{LOCKS}")
 REMEMBERED = ".nox/image-base"
+# 64 bits, which suffice to tell images apart, and can be read in a list.
 TAG_DIGITS = 16
 GROUPS = ("core", "lowering")
 # The Python version of each distribution, for a user's own base.

@@ -23,6 +23,7 @@ from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, Defect
 from provisioning.errors import UsageError
 from provisioning.quoting import show_command
 
+# Deep enough for the sources of an app.
 MAX_DEPTH = 12
 BUILD_FILES = tuple(
     f"{name}.gradle{suffix}" for name in ("build", "settings") for suffix in ("", ".kts")

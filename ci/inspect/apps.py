@@ -220,6 +220,7 @@ def _read_text(data: bytes) -> list[tuple[str, Attributes]]:
 
 
 QNN_ABI = "arm64-v8a"
+# Removed ABIs, too, since old apps still have their directories.
 ABIS = frozenset({QNN_ABI, "armeabi-v7a", "armeabi", "x86_64", "x86", "riscv64", "mips", "mips64"})
 MANIFEST = "AndroidManifest.xml"
 PROGRAMS = (".pte", ".bin", ".onnx", ".dlc")

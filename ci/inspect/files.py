@@ -160,6 +160,7 @@ def _inspect_package(path: Path, name: str, size: int) -> Inspected:
             inspections = [inspect_file(file, inner) for inner, file in files]
         with closing(FileSource(path)) as source:
             names = {member.name for member in read_directory(source)}
+    # A damaged archive is a result of `inspect`, not an error of the command.
     except QnnCiError as error:
         return Inspected(name, "package", size, f"cannot be unpacked: {error.why}")
     # Most .bin files of an app do not belong to QNN.

@@ -14,6 +14,7 @@ from provisioning.errors import ToolError, UnfitError, UsageError
 SERIAL_FILE = "/sys/devices/soc0/serial_number"
 ADB_TIMEOUT_S = 30.0
 FROM_ADB = "adb"
+# The name that the Hexagon SDK's signer gives to a test signature (-t).
 TESTSIG_NAME = re.compile(r"testsig-0x([0-9a-f]{1,8})\.so", re.IGNORECASE)
 
 

@@ -34,6 +34,7 @@ DROPPED = ("PYTHONHOME", "PYTHONPATH", "PYTHONSTARTUP", "VIRTUAL_ENV", "__PYVENV
 ADDED = {"PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 
 PYTHON_VARIABLE = "QNN_CI_SIGNER_PYTHON"
+# The newest first; Python 3.12 removed imp.
 PATH_PYTHONS = ("python3.11", "python3.10", "python3.9")
 # Run with -W ignore: importing imp prints a DeprecationWarning, and the output is parsed.
 PROBE = "import imp, sys; print('probed', '.'.join(map(str, sys.version_info[:3])))"
@@ -119,6 +120,7 @@ def _probe_interpreter(path: Path) -> Interpreter | None:
         ended = run_process(
             [path, "-W", "ignore", "-c", PROBE], timeout_s=PROBE_TIMEOUT_S, check=False
         )
+    # A name on PATH may be a broken link or a wrapper; the next one is tried.
     except ToolError:
         return None
     answer = ended.output.split()

@@ -52,6 +52,7 @@ from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, PT_LOAD, PT_NULL, Genui
 from provisioning.elf.qnn_build import find_qnn_build
 from provisioning.manifest.catalogs import prove_skel
 
+# The pads of HMAC (RFC 2104), which the double hash uses in the same way.
 INNER_PAD, OUTER_PAD = 0x3636363636363636, 0x5C5C5C5C5C5C5C5C
 # DER of DigestInfo up to the digest, https://www.rfc-editor.org/rfc/rfc8017#section-9.2
 DIGEST_INFO = {

@@ -40,6 +40,7 @@ MAX_DIRECTORIES = 40_000
 MAX_NAMES = 32 << 20  # characters of all names and links together
 RESERVED_BYTES = 1 << 20
 _ODD = re.compile(r"[\x00-\x1f\x7f\\]")
+# What surrogateescape makes of bytes that are not UTF-8.
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 

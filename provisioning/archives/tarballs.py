@@ -37,7 +37,9 @@ BLOCK_BYTES = 512
 COPY_BYTES = 256 << 10
 XZ_MEMORY_BYTES = 160 << 20  # xz -9 needs 65 MiB
 MAX_HEADER_BYTES = 1 << 20
+# Base 256 can state numbers of 88 bits, which no file system can store.
 MAX_NUMBER = 1 << 62
+# A compressed file may contain zeros without end.
 MAX_PADDING_BYTES = 64 << 20
 NO_BLOCK = bytes(BLOCK_BYTES)
 KINDS = {

@@ -56,6 +56,7 @@ def read_version(root: Path, adoption: Adoption) -> str:
         return read_sdk_yaml(root).version or "unknown"
     try:
         raw = read_user_file(root / adoption.version_file, "the version", MAX_BYTES)
+    # An installation without a readable version is used nevertheless: its markers were found.
     except UsageError:
         return "unknown"
     match = re.search(adoption.version_pattern, raw.decode("utf-8", "replace"))
@@ -73,6 +74,7 @@ def check_minimum(request: ArtifactRequest, variable: str, version: str) -> None
 
 
 SDK_YAML = "sdk.yaml"
+# The variable of an installation may point anywhere, so the file may be of any size.
 MAX_BYTES = 1 << 16
 VERSION = re.compile(r"v?(\d+(?:\.\d+)+)")
 STAMP = re.compile(r"(\d{12})(?!\d)")

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+# Longer than end_group needs for a process that ignores SIGTERM.
 CLEANUP_S = 8.0
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

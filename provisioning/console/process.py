@@ -38,6 +38,7 @@ GROUP_POLL_S = 0.02
 LOOKS, LOOK_S = 20, 0.005
 PIPE_POLL_S = 0.1
 PIPE_REST_S = 1.0
+# A line of a linker may have thousands of characters.
 TAIL_LINES, TAIL_CHARS = 40, 2000
 MAX_LINE = 1 << 16  # characters; a longer line counts as several
 READ_BYTES = 1 << 16

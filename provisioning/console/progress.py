@@ -22,6 +22,7 @@ TERMINAL_INTERVAL_S = 0.1
 REFRESH_S = 1.0
 # A log gets one line per interval, so that a long download does not fill it.
 PLAIN_INTERVAL_S = 10.0
+# To the start of the line, and erase it (ECMA-48, EL).
 CLEAR = "\r\x1b[2K"
 
 

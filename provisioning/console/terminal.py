@@ -20,6 +20,7 @@ from provisioning.errors import StoreError, mask_credentials
 _CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069"
 # The same, and characters that XML 1.0 does not allow.
 _UNSAFE = re.compile(f"[{_CONTROLS}\ud800-\udfff\ufffe\uffff]")
+# ECMA-48: CSI with its parameters, OSC up to BEL or ST, and sequences of two characters.
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])")
 _CONTROL = re.compile(f"[{_CONTROLS}]")
 # GitHub and Azure runners execute these anywhere in a line of a log.

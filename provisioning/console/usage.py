@@ -19,6 +19,7 @@ from pathlib import Path
 from provisioning.documents import read_window
 
 BUSY = 10
+# So that a fork bomb is found before the machine has no process left.
 MAX_PROCESSES = 1000
 STARVED = 0.01  # a process that got less than this share of its time was not tried
 RESERVE = 16  # one part in RESERVE of the memory is left to the rest of the machine

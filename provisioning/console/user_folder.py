@@ -225,6 +225,7 @@ def hash_entry(path: Path) -> str:
     """Return the SHA-256 of a file's content, and a symbolic link's target as text; "" for anything
     else, such as a directory, a pipe, or a file that cannot be read."""
     try:
+        # A link is compared by its target's path: its content belongs to somebody else.
         return f"link:{path.readlink()}" if path.is_symlink() else hash_file(path)
     except OSError:
         return ""

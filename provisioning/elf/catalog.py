@@ -46,6 +46,7 @@ DIGESTS: Mapping[str, hashes.HashAlgorithm] = {
 # RSA with PKCS #1 v1.5, without or with a hash algorithm (RFC 8017, appendix C).
 RSA, RSA_SHA256, RSA_SHA384, RSA_SHA512 = (f"1.2.840.113549.1.1.{arc}" for arc in (1, 11, 12, 13))
 RSA_WITH = {SHA256: RSA_SHA256, SHA384: RSA_SHA384, SHA512: RSA_SHA512}
+# Genuine chains have three certificates; a forged one may be a circle.
 MAX_CHAIN = 8
 # The exceptions that cryptography, and access to missing parts, raise for malformed data.
 UNREADABLE = (

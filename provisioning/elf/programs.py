@@ -215,6 +215,7 @@ def find_context_damage(blob: View) -> str:
         try:
             # Opening reads only the directory at the end, which a cut archive lacks.
             zipfile.ZipFile(io.BytesIO(blob)).close()
+        # Of a damaged directory, zipfile also raises the other three.
         except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
             return f"is cut short: {error}"
         return ""

@@ -56,6 +56,7 @@ from provisioning.elf.facts import (
     VersionNeed,
 )
 
+# Enough to recognize a web page that starts with a comment.
 HEAD_BYTES = 512
 MAX_STRING, MAX_SECTION_NAME = 4096, 1024
 # Each string is located by a search through the segments, so the number of strings times segments
@@ -63,6 +64,7 @@ MAX_STRING, MAX_SECTION_NAME = 4096, 1024
 MAX_SEGMENTS = 256
 MAX_ENTRIES = 4096
 MAX_SECTIONS = 16384
+# The Android note, the longest that is read, has 132 bytes.
 MAX_NOTE_BYTES = 1 << 16
 DF_TEXTREL = 4
 NOTE_HEADER_BYTES = 12

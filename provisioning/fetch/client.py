@@ -37,8 +37,10 @@ from provisioning.fetch.transfer import (
 
 TOKENS_VARIABLE = "QNN_CI_BEARER_TOKENS"
 HELPER_VARIABLE = "QNN_CI_CREDENTIAL_HELPER"
+# A helper may ask a server for a token.
 HELPER_TIMEOUT_S = 60.0
 MAX_CHARACTERS = 1 << 20
+# Nobody between can read what is sent to these.
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 

@@ -180,6 +180,8 @@ def _retry_after_s(text: str) -> float:
 
     try:
         return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
+    # What parsedate_to_datetime and timestamp raise for malformed or impossible dates. The usual
+    # delay applies then.
     except (TypeError, ValueError, IndexError, OverflowError, OSError):
         return 0.0
 

@@ -44,6 +44,7 @@ APPLICATION = "executorch-qnn-ci"
 FIX = f"set {HOME_VARIABLE} to a writable directory"
 TREE_FILE = "tree.json"
 LOCK_POLL_S = 0.05
+# Group and others.
 OTHERS_WRITE = 0o022
 _announced_homes: set[Path] = set()
 

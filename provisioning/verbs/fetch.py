@@ -23,6 +23,7 @@ from provisioning.documents import read_text
 from provisioning.files import explain_writes, hash_file, write_whole
 from provisioning.store.store import Key, Store
 
+# In the format of sha256sum, so that the other machine can check the mirror with sha256sum -c.
 SUMS_FILE = "SHA256SUMS"
 SUM = re.compile(r"(?m)^([0-9a-f]{64})  (.+)$")
 

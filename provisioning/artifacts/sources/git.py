@@ -36,6 +36,7 @@ from provisioning.store.store import explain_errors
 from provisioning.store.tree import DIRECTORY_MODE, GIT, TreeEntry, find_parents, scan_tree
 from provisioning.versions import is_older, parse_version
 
+# A whole clone over a slow line takes long. silence_s ends one that hangs.
 TIMEOUT_S = 3600
 NETWORK = (
     "check the network and git's proxy, or set url.<base>.insteadOf in git's configuration to a"

@@ -44,6 +44,7 @@ from provisioning.quoting import show_command
 from provisioning.store.tree import TreeEntry
 from provisioning.versions import is_older, is_same
 
+# In a pattern that re.escape returned, so with backslashes before - and the dot.
 HASHED = re.compile(r"\\-[0-9a-f]+(?=\\\.)")
 GLIBCS = range(5, 46)  # the minor versions of manylinux tags
 ADVICE = "check pip's index and proxy (pip config list)"
@@ -66,6 +67,7 @@ def find_installed(job: FillJob) -> dict[str, Path]:
     try:
         package = metadata.distribution(release.package)
         files, tags = package.files or (), package.read_text("WHEEL") or ""
+    # An installed wheel only saves a download: without it, the wheel is fetched.
     except (metadata.PackageNotFoundError, OSError):
         return {}
     # The same version exists for several platforms, whose libraries differ.

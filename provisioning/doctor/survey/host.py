@@ -104,6 +104,7 @@ def ask_version(name: str, path: Path, variables: Mapping[str, str] | None = Non
     return ToolFacts(name, str(path), version and version[0], first)
 
 
+# adb may have to start its server first.
 LIST_TIMEOUT_S = 15.0
 SHELL_TIMEOUT_S = 60.0
 SCRIPT = Path(__file__).with_name("device.sh")
@@ -247,6 +248,7 @@ STATES = {"-": "missing", "+": "moved", "U": "moved", " ": "ok"}
 FLATCC_OUTPUTS = ("bin/flatcc", "bin/flatcc_d", "lib/libflatccrt.a", "lib/libflatccrt_d.a")
 ARCHIVE = b"!<arch>\n"
 MAX_BYTES = 64 << 20
+# A file called version.txt may contain anything.
 MAX_VERSION = 40
 
 
@@ -306,5 +308,6 @@ def _machine_of(path: Path) -> str:
             data = file.read(MAX_BYTES)
         at = data.find(b"\x7fELF") if data.startswith(ARCHIVE) else 0
         return MACHINE_NAMES.get(parse_headers(data[at:]).machine, "unknown")
+    # An unknown machine is no leftover of another build, see QNN708.
     except (OSError, ValueError):
         return "unknown"

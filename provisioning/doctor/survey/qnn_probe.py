@@ -8,6 +8,7 @@ import ctypes
 import sys
 
 WORD, POINTER = ctypes.c_uint32, ctypes.c_void_p
+# ExecuTorch supports LPAI's hardware v6 only, which SM8850 has.
 SOCS = {"htp": "SM8650", "gpu": "SM8650", "lpai": "SM8850", "lpai-arm": "SM8850"}
 
 

@@ -179,6 +179,7 @@ def _walk(root: Path, relative: str, accepts: Accepts) -> Iterator[tuple[Path, o
             why=f"{error.strerror}; so nothing is known about the files in it",
             fix="make it readable (chmod -R u+rX), or run the command as a user who can read it",
         ) from error
+    # Missing, or removed meanwhile.
     except OSError:
         return
     for entry in entries:
