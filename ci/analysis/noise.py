@@ -209,6 +209,8 @@ class Moved:
         if is_wide:
             shared_by = self.channel if self.weight_bits == 4 else Shared.NONE
             steps = steps + tools.draw(value, WEIGHT_STEPS, shared_by)
+            # Per channel, as in programs: for mlp in u16a4w, 54.6 dB are predicted and 54.7 dB
+            # measured. With an error per element, 48.7 dB were predicted.
             steps = steps + signal * tools.draw(value, WEIGHT_GAIN, self.channel)
         if self.loses_carry:
             lost = tools.draw(value, 1.0).abs() > 1 - CARRY_SHARE

@@ -235,6 +235,8 @@ def _measure_constants(operands: Sequence[Operand]) -> Measures:
         elif operand.uniform:
             yield "uniform", (1.0,)
         elif operand.constant:
+            # Only a second operand of this kind shows add-before-factor: GELU as TensorFlow writes
+            # it is right.
             yield "varied", (float(place),)
 
 
@@ -248,6 +250,7 @@ def _measure_norm(operands: Sequence[Operand]) -> Measures:
     if stored and stored[0] in lengths:
         yield "factors", (float(stored[0]),)
     elif stored and lengths == {1}:
+        # ExecuTorch recomposes x * (rsqrt(...) * weight) to an RMS norm with a wrong weight.
         yield "spread", (float(stored[0]),)
     is_batch_norm = len(operands) == 5
     if is_batch_norm and any(

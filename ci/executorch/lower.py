@@ -244,6 +244,8 @@ class Lowering:
         else:
             exact = module
         float16 = scheme.recipe.activation_bits == FLOAT16.activation_bits
+        # Without what is needed, there is no verdict. What only explains a result becomes a note
+        # instead.
         with needed("the predicted rounding noise"):
             read = read_torch(exact, model.evaluation[0])
             noise = predict_noise(read, model.evaluation, qnn=find_qnn_version())

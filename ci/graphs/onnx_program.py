@@ -122,6 +122,7 @@ class OnnxProgram:
         limiter = self.limiters.get(name)
         computed_names = [name, *([limiter.input[0]] if limiter else [])]
         names = [*computed_names, *(name_result(reader.results[0]) for reader in readers)]
+        # A suggested mixture must name tensors of the user's file.
         return tuple(name for name in names if name in self.selectable)
 
     def shake_choices(self, share: float) -> OnnxRun:

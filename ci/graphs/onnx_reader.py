@@ -260,6 +260,8 @@ def join_calls(nodes: Sequence[Node], outputs: Sequence[str]) -> list[Node]:
     joined: dict[str, Node] = {}  # by the name of the last call
     dropped: set[str] = set()
     for node in nodes:
+        # Otherwise, the known faults of these operators, such as those of an RMS norm by Sqrt and
+        # Reciprocal, would not be found in ONNX files.
         for operator, call in read_joined().items():
             operands: dict[str, str] = {}
             inner = _match_call(call, node.results[0], makers, operands)

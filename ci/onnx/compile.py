@@ -145,6 +145,8 @@ def compile_source(
             staging.write(QUANTIZED, reference)
     staging.enter("reference")
     disturbed = staging.directory.with_name("disturbed.onnx")
+    # Without what is needed, there is no verdict. What only explains a result becomes a note
+    # instead.
     with needed("the predicted rounding noise"):
         qnn = find_version(Path(options.get("backend_path", "")))
         read = read_onnx(model, disturbed, plain if calibrated else None)

@@ -137,6 +137,7 @@ class OnnxEngine:
 
 
 NAME, PROFILE = "onnxruntime", "profile"
+# Tried with a stand-in only, because the emulator does not restart.
 MAX_RESTARTS = 3
 
 

@@ -105,6 +105,7 @@ def read_model(path: Path, shapes: Shapes = ()) -> Any:
     model = parse_model(path)
     fix_shapes(model, shapes)
     check_model(model, path)
+    # HTP's limit is for a graph with its weights, wherever the file has them.
     files = [path, *external_files(model, path)]
     if sum(file.stat().st_size for file in files) > LIMIT_BYTES:
         problem = f"{path.name} and its weights are longer than {LIMIT_BYTES} bytes"
@@ -268,6 +269,8 @@ def find_faults(model: Any, path: Path, data_shapes: Shapes = ()) -> Iterator[Fa
         fault = find_location_fault(location, path.parent) or _find_shortage(tensor, path.parent)
         if fault:
             yield Fault(f"the external file {location!r} of weight {tensor.name!r} {fault}")
+    # Last, so that a model of scikit-learn is refused for its operators, and not for its batch
+    # size.
     if free := list_free(inputs):  # the only fault that an option fixes
         shapes = suggest_shapes(free)
         shapes |= {name: shape for name, shape in data_shapes if name in shapes}
