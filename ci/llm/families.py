@@ -165,8 +165,10 @@ class HuggingFaceConfig(Struct, frozen=True):
         base, scaling, rotated, local = self.read_rope()
         most = self.max_position_embeddings
         is_windowed = family.windowed or self.use_sliding_window  # distant tokens are hidden
+        # Within its window, such a model sees everything.
         if is_windowed and self.sliding_window:
             most = min(most, self.sliding_window)
+        # longrope has its short factors up to the length of the original training.
         if isinstance(scaling, RopeFactors) and self.original_max_position_embeddings:
             most = min(most, self.original_max_position_embeddings)
         return DecoderConfig(

@@ -906,6 +906,7 @@ class Report(Record, frozen=True, kw_only=True):
             return (*tried, *remarks)
         compiled = f"compiled by QNN {', '.join(builds)}"
         compilers = f"{compiled}: no QNN before {newest} can load the programs"
+        # A context binary cannot be loaded by an older QNN than the one that compiled it.
         older = [item for item in self.runtimes if not is_loadable(str(newest), item.version)]
         if not older:
             return (*tried, compilers, *remarks)

@@ -151,6 +151,7 @@ def open_journal(
 
     def add(line: Struct) -> None:
         os.write(file, msgspec.json.encode(line) + b"\n")
+        # --resume continues a run even after kill -9.
         os.fsync(file)
 
     try:

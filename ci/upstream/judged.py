@@ -77,6 +77,7 @@ def judge_comparison(
     """Return the gate's verdict on a comparison, with the limits that ``limits`` returns for its
     scheme. If ``wrong`` is given, judge ``wrong(output)`` instead of each output, to find out
     whether the gate rejects it."""
+    # Noise is judged strictly: these suites search for faults of QNN.
     rule = (
         limits(Scheme(record.scheme))
         if record.scheme

@@ -99,6 +99,7 @@ class SuiteRun:
         place = kept_directory(self.directory, test, turn)
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir(parents=True)
+        # On the emulator, cdist takes 200 s, and the tests of index_put take 120 s.
         limit_s = self.timeout_s + 2 * self.ratchet.expect_s(test)
         ended = pool.run(RunTest(test, place), place / LOG, limit_s)
         shutil.rmtree(place / WORK, ignore_errors=True)

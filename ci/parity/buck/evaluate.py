@@ -88,6 +88,8 @@ class Package:
 Parsed: TypeAlias = "tuple[tuple[sl.AstLoad, ...], sl.AstModule]"
 
 
+# Build files are programs: names that concatenations, loops and dictionaries make are right only if
+# they are evaluated.
 class Evaluator:
     """Evaluates build files in one variant. Each .bzl module is evaluated only once."""
 
@@ -235,6 +237,7 @@ class Evaluator:
             raise NotEvaluatedError(
                 path, f"load() refers to {load.module_id}, which is not in the tree"
             )
+        # Some loads are not in the tree, such as those of Meta's platform definitions.
         return self._stub_module(symbols, text, "[]" if file.vendored else "'{}'"), ()
 
     def _load_file(self, target: str, path: str) -> tuple[sl.FrozenModule, tuple[str, ...]]:
@@ -338,6 +341,8 @@ def candidates(cell: str, folder: str, layout: Layout) -> list[str]:
     """Return the folders of the tree in which a module may be, the most likely one first."""
     if cell not in layout.cells:
         return []
+    # xplat/executorch/P is the folder P of the tree, or one of a stand-in:
+    # shim_et/xplat/executorch/P.
     inner = layout.strip_root(folder)
     paths = [] if inner is None else [inner, *(f"{top}/{inner}" for top in layout.stand_ins)]
     if cell in {"", "root", layout.project}:

@@ -70,6 +70,7 @@ def read_buck(tree: SourceTree) -> BuckFacts:
     tree.read_all(paths)
     owned = PackageFiles(tree.files)
     rules = {name for path in paths for name in RULE_CALL.findall(tree.read(path) or "")}
+    # A submodule is read alike whether it is checked out or not.
     builds = [p for p in paths if not p.endswith(".bzl") and not is_inside(p, tree.submodules)]
     merger = Merger(Literals(tree), owned)
     parsed: dict[tuple[str, frozenset[str]], Parsed] = {}

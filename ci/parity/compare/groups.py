@@ -97,6 +97,7 @@ class Graph:
                     self.reached[place] |= self.reached[target]
 
 
+# One Buck target can be about twenty CMake libraries, so targets are mapped by their files.
 class Groups(Index):
     """An index with the mapping between targets of the two sides, and the dependencies that each
     target reaches.

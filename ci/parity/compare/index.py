@@ -251,6 +251,8 @@ class Index:
         """Return only HOST or only ANDROID for a target that is a variant for that platform, and
         both for any other target.
         """
+        # The variants of backends/qualcomm/runtime come from a loop over include_aot_qnn_lib, not
+        # from select(), so only their names show the platform.
         if matches(target.name, self.policy.android_only):
             return (Configuration.ANDROID,)
         if self.android_twin(target.label) or matches(target.name, self.policy.host_only):

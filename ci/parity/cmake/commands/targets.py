@@ -56,6 +56,7 @@ def add_library(run: Interpreter, call: Call) -> None:
 
 def add_sources(run: Interpreter, call: Call) -> None:
     """Evaluate target_sources(), including its file sets."""
+    # ExecuTorch creates libraries without sources, and adds these in subdirectories.
     if target := find_known(run, call):
         list_sources(run, target, [i for i in call.items[1:] if i.text not in SOURCE_WORDS])
 
