@@ -283,6 +283,7 @@ class Graphs:
         graph, copies = Graph(), dict[Node, Node]()
         for node in self.module.graph.nodes:
             if node in inputs:
+                # fx requires the inputs before all other nodes.
                 copies[node] = graph.placeholder(node.name)
                 copies[node].meta = {**node.meta}
         for node in self.module.graph.nodes:
@@ -298,6 +299,7 @@ class Graphs:
         if Mend.BIASES in cut.mended:
             mend_biases(part)
         if Mend.RANGES in cut.mended:
+            # Operators may share a range. The one that is clipped most comes last, and counts.
             by_clipping = sorted(self.describe(), key=lambda operator: operator.clipped)
             widen_ranges(
                 part,

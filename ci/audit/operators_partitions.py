@@ -77,6 +77,7 @@ def partition_model(model: Model, spec: CaseSpec, staging: Staging) -> Found:
         refusals.by_node[name] = f"{VARIES}: {refusals.by_node[name]}"
     taken = Counter((name, find_origin(node)) for name, node in list_nodes(programs))
     partitions = tuple(_list_partitions(programs))
+    # The lowering failed: what the partitioner answered until then is all that is known.
     if edge is None:
         accepted = refusals.operators.keys() - refusals.by_node
         judged = Counter((refusals.operators[name], refusals.origins[name]) for name in accepted)

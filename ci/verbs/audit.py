@@ -134,6 +134,7 @@ def run(
         tasks = [partial(audit, number, spec) for number, spec in enumerate(specs)]
         cases = tuple(run_tasks(tasks, args.jobs, on_done=show, abort=pool.close))
     progress.step("4/4 report")
+    # What a variable chose becomes an option, so that the command in the report repeats the run.
     vars(args).update(chosen.options)
     command = repeat_command(args)
     return Audit(cases=cases, toolchain=parts, started=started, command=command)

@@ -104,6 +104,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         # What the proof lacks is reported before the build, which takes minutes.
         check_delivery(job, args.install, with_proof=not args.no_proof)
     parity = None
+    # A dry run compares only if the result can fail it.
     if args.parity == "strict" or not (args.parity == "off" or args.dry_run):
         # All jobs build the same sources; they differ in the Python.
         parity = compare_parity(jobs[0], progress)

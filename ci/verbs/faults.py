@@ -57,6 +57,7 @@ def run_faults(args: argparse.Namespace, progress: Progress) -> Outcome:
     vars(args).update(choice.options)
     runs: list[Rerun] = []
     tools, remarks = [], []
+    # Both, because they tell whose fault it is: what is wrong through both is QNN's.
     for frontend in FRONTENDS:
         if not importlib.util.find_spec(NEEDS[frontend]):
             remarks.append(f"{frontend}: not run, because this Python has no {NEEDS[frontend]}")

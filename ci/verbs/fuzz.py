@@ -35,6 +35,7 @@ from provisioning.manifest.targets import find_soc
 MINUTES, SESSION = 10.0, "fuzz"
 SOURCES = ("both", "blocks", "random")
 LIMIT_BYTES, MOST_NAME = 1 << 20, 60
+# As many as a search tries with the smallest graph of a finding.
 SEEDS = tuple(range(10))
 
 
@@ -123,6 +124,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     write_whole(directory / "fuzz.json", msgspec.json.format(msgspec.json.encode(searches)))
     findings = [finding for search in searches for finding in search.findings]
     write_pages(findings, directory, args.frontend, qnn)
+    # Random graphs have no blocks that could be counted.
     if args.source != "random":
         write_whole(directory / "coverage.md", render_coverage(searches).encode())
     fresh = [finding for finding in findings if not finding.known]

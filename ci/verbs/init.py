@@ -57,6 +57,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     option or an existing file, and StoreError if a file cannot be written."""
     working_directory = user_path(".").absolute()
     directory = args.directory or find_repository(working_directory / POLICY) or working_directory
+    # Not resolved, so that links in the path stay as the user typed them.
     root = Path(os.path.abspath(directory))  # noqa: PTH100
     if not root.is_dir():
         raise UsageError(f"{root} is not a directory")

@@ -65,6 +65,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         **read_baselines(report.toolchain, backend.value, without=args.own),
         **(read_baselines(report.toolchain, backend.value, users) if users else {}),
     }
+    # Nothing is run, so there is no time to limit.
     options = Options(policy=policy, timeout_s=0, recorded=recorded)
     with TemporaryDirectory() as work:
         judged = judge_report(

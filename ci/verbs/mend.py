@@ -267,6 +267,7 @@ def write_mended(
             with suppress(FileNotFoundError):
                 progress.step(f"renamed: {shown_path(move_aside(folder.path / POLICY))}")
         earlier_functions = read_source(folder.path / SOURCE) or []
+        # Read again: the policy may have got other models since the run started.
         applied_models = read_tables(args.policy).get("models", {}) if args.apply else {}
         entries = plan_entries(mended_cases, {*args.own, *applied_models}, earlier.references)
         factories = list_factories(entries, earlier_functions)

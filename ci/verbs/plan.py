@@ -96,6 +96,7 @@ def plan_changes(args: argparse.Namespace, repository: Repository) -> Plan:
     head_name = args.head or ("HEAD" if repository.is_bare else "")
     head = repository.resolve(head_name) if head_name else ""
     if everything or args.event not in PLANNED_EVENTS:
+        # Everything runs, so there is nothing to compare.
         base = repository.resolve(head_name or "HEAD")
     else:
         repository.require_history(args.base, head_name)

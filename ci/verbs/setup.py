@@ -79,6 +79,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         stale = [name for name in DROPPED_VARIABLES if os.environ.get(name)]
         variables = {**dict.fromkeys(stale, ""), **environment.variables}
         program = Path(sys.argv[0])
+        # Later steps can call qnn-ci only if it is an installed program, and not `python -m ci`.
         programs = [program.absolute().parent] if program.name == "qnn-ci" else []
         # If the CI system cannot export the environment, a shell can evaluate what is printed.
         exported = provider.export(variables, programs, outputs)

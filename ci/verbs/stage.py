@@ -105,6 +105,7 @@ def find_runtime(word: str, progress: Progress) -> Path:
             f"{word!r} is neither a directory nor an artifact or profile",
             fix=f"pass a directory with QNN's libraries, or one of: {', '.join(artifacts)}",
         )
+    # Nothing is fetched here: what a bundle contains must be provisioned.
     requests = parse_selection([word], Options(offline=True))
     named = [request for request in requests if request.name.startswith(QNN)]
     request = (named or requests)[0]

@@ -64,6 +64,7 @@ def read_limits(args: argparse.Namespace, lane: str, progress: Progress) -> Emul
     args.own = tuple(policy.models)
     if args.policy:
         progress.step(f"policy: {shown_path(args.policy)}")
+    # A call that names a model needs no policy.
     elif getattr(args, "model", None) == [] and not (
         args.ours or user_path(".").resolve().is_relative_to(CHECKOUT)
     ):
