@@ -37,7 +37,7 @@ MOST_OPERATORS = 50  # are kept per rule
 _ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
 _DIGITS = b"0123456789"
 _NO_DIGITS = dict.fromkeys(_DIGITS)
-# Byte order marks, none of which is a part of another.
+# Byte order marks, none of which is a part of another. Windows PowerShell writes UTF-16 with one.
 _MARKED = {
     codecs.BOM_UTF8: "utf-8",
     codecs.BOM_UTF16_LE: "utf-16-le",
@@ -372,6 +372,7 @@ def _decode(log: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _clean(part: bytes) -> bytes:
+    # Logs may have a terminal's colours, and the line endings of Windows.
     return _ANSI.sub(b"", part).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
 

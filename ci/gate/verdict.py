@@ -130,6 +130,7 @@ def judge_needs(needs: Mapping[str, str], *, all_passed: bool) -> list[str]:
     if needs.get(PLAN_JOB) != "success":
         notes.append(f"GitHub's result for job {PLAN_JOB!r} is {needs.get(PLAN_JOB, 'missing')}")
     for name, result in needs.items():
+        # Good results of the jobs do not override a failure that GitHub reports.
         odd = result not in {"success", "skipped", "failure", "cancelled"}
         if name != PLAN_JOB and (odd or (all_passed and result in {"failure", "cancelled"})):
             notes.append(

@@ -223,6 +223,7 @@ def _read_bin(path: Path, data: bytes) -> Tokenizer:
     ExecuTorch's, it is the size of the vocabulary, BOS, EOS and that length."""
     longest, bos, eos = struct.unpack_from("<i", data)[0], 1, 2
     pieces = _list_pieces(data, 4)
+    # ExecuTorch's longer header can look like a short one and a piece.
     if pieces is None or max(len(piece) for piece, _ in pieces) != longest:
         count, bos, eos, longest = struct.unpack_from("<4i", data)
         pieces = _list_pieces(data, 16)
@@ -240,6 +241,7 @@ def _list_pieces(data: bytes, start: int) -> list[tuple[bytes, float]] | None:
     while start + PIECE.size <= len(data):
         score, length = PIECE.unpack_from(data, start)
         start += PIECE.size + length
+        # With a negative length, the reader might never advance.
         if length < 0 or start > len(data):
             return None
         pieces.append((data[start - length : start], score))

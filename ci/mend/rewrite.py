@@ -73,6 +73,7 @@ def export_module(module: nn.Module, inputs: Sequence[Tensor]) -> fx.GraphModule
     import torch
 
     program = torch.export.export(module.eval(), tuple(inputs), strict=False)
+    # Guards would be calls behind the inputs, which change the ranges of ExecuTorch's quantizer.
     exported = program.module(check_guards=False)
     return torch.fx.GraphModule(exported, exported.graph).eval()
 

@@ -172,6 +172,7 @@ class BuckFacts(msgspec.Struct, frozen=True):
         """The labels of the libraries outside the tree that targets depend on. The keys are
         headers: the header of ``//a:b`` is ``a/b.h``.
         """
+        # A library of another project is known only because a target depends on its label.
         words = (w.text for t in self.targets for w in (*t.deps, *t.exported_deps))
         tree_labels = {target.label for target in self.targets}
         labels = (text for text in words if text.startswith("//") and text not in tree_labels)

@@ -137,6 +137,7 @@ def render_annotations(
             "level": LEVELS[annotation.level],
             "message": render_message(f"{annotation.title}: {annotation.message}"),
             "locations": [render_location(annotation.path, annotation.line)],
+            # GitHub takes a result with another fingerprint for a new one.
             "partialFingerprints": {
                 f"{annotation.finding}/v1": fingerprint(
                     annotation.path, annotation.title, annotation.identity or annotation.message
