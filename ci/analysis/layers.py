@@ -252,6 +252,7 @@ def find_float16_loss_of(program: Program, inputs: Any) -> Loss | None:
     graphs = program.graphs
     runs = []
     decisions = {method: list_decisions(graph) for method, graph in graphs.items()}
+    # The third run tells what the range of float16 costs, apart from its precision.
     for rounding in (None, Change(round_to_float16), Change(round_significand)):
         recipes = {}
         for method, graph in graphs.items():

@@ -163,6 +163,7 @@ class _Labels:
         known_labels = [labels for labels in moved if labels is not None]
         single = {int(labels.flat[0]) for labels in known_labels if labels.size}
         fills = node.operator in FILLS
+        # A single part stays one, and needs no memory for its labels.
         if len(single) == 1 and all(map(is_single, known_labels)) and not fills:
             label = np.int64(single.pop())
             return [None if shape is None else np.broadcast_to(label, shape) for shape in shapes]
@@ -222,6 +223,7 @@ class _Labels:
             return None if shape is None else self._renew_whole(labels, shape)
         axes = tuple(range(labels.ndim)) if axes is None else axes
         axes = tuple(axis % labels.ndim for axis in axes)
+        # These two stand for all labels along the axes, which would be many more to compare.
         lowest, highest = labels.min(axes, keepdims=True), labels.max(axes, keepdims=True)
         if lowest.size == math.prod(shape):  # the axes are gone or have size 1
             lowest, highest = lowest.reshape(shape), highest.reshape(shape)

@@ -30,6 +30,7 @@ def expose_layers(module: nn.Module, inputs: Inputs) -> tuple[GraphModule, tuple
     part = copy.deepcopy(module)
     if not isinstance(part, GraphModule):
         with torch.no_grad():
+            # Without guards, as in ci.executorch.quantize.
             part = torch.export.export(part, inputs, strict=True).module(check_guards=False)
     program = TorchProgram(part, {FORWARD: part})
     graph = program.graphs[FORWARD]

@@ -484,6 +484,7 @@ def keep_initial_state(edge: Any) -> ExecutorchBackendConfig:
     """Return a configuration with which a program's mutable buffers start with their values from
     the model. By default, they would start with zeros."""
     names = []
+    # ExecuTorch's methods are a set, whose order differs between processes.
     for method in sorted(edge.methods):
         signature = edge.exported_program(method).graph_signature
         mutated = set(signature.buffers_to_mutate.values())

@@ -140,6 +140,7 @@ def _judge_output(item: Item, index: int, output: Output, good_db: float) -> Res
     place = np.unravel_index(int((error / noise).argmax()), error.shape)
     reached = decibels(float(signal[place]), float(error[place]))
     predicted = decibels(float(signal[place]), float(noise[place]))
+    # Next to zeros, any error would look like a fault.
     why = "" if signal.min() else "a row of the correct output is all zeros"
     if prediction.sqnr_db < LEAST_PREDICTED_DB:
         why = f"the predicted SQNR is below {LEAST_PREDICTED_DB:g} dB"

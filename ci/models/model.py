@@ -185,6 +185,7 @@ def _vary(tensor: Tensor, generator: torch.Generator) -> Tensor:
 def digest_model(model: Model) -> str:
     """Return the SHA-256 of the calls or the graph of each method of a model, and of the model's
     weights, inputs and reference outputs."""
+    # What is lowered also records how its inputs were generated.
     digest = hashlib.sha256(f"{model.made_inputs}, {model.made_calibration}".encode())
     inputs = split_inputs(model.module, model.evaluation[0])
     for name, module in split_module(model.module).items():

@@ -276,6 +276,7 @@ def choose_nodes(effects: Mapping[tuple[str, ...], float]) -> tuple[str, ...]:
     remaining = sum(effects.values())  # the noise of what is not chosen
     goal = (1 - MOST_SHARE) * remaining
     for names, power in sorted(effects.items(), key=lambda effect: -effect[1]):
+        # NaN is not above 0, either.
         if remaining <= goal or not power > 0 or len(chosen) >= MOST_NODES:
             break
         chosen += names

@@ -180,6 +180,7 @@ def compile_source(
                 for info, (step, low, high) in zip(infos, grids, strict=True)
             )
     files = [*program.iterdir()]
+    # In embed mode 0, the provider writes NAME_qnn.bin next to the model.
     binary = next((path.name for path in files if path.suffix == ".bin"), CONTEXT)
     return Compiled(
         program=f"{PROGRAM}/{CONTEXT}",

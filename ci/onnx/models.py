@@ -39,6 +39,7 @@ SMALLER = "split the model, or use fewer bits: HTP's limit for a graph is also 2
 MEMORY_FACTOR, MEMORY_BASE = 3, 512 << 20
 MOST_SHOWN = 8
 MISSING = "is missing"
+# ONNX Runtime uses the last one for nodes in the format that QNN's provider requests.
 DOMAINS = ("", "ai.onnx", "com.microsoft", "com.ms.internal.nhwc")
 CLASSICAL = "ai.onnx.ml"  # trees, linear classifiers and scalers, as skl2onnx writes them
 UNKNOWN_DOMAIN = {  # what is wrong and its fix, by whether the domain is CLASSICAL

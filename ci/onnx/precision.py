@@ -224,6 +224,7 @@ def list_floats(model: onnx.ModelProto) -> list[str]:
 
 
 def _override_weight(node: Any, recipe: Recipe) -> dict[str, Any]:
+    # The axes of the output channels: ONNX's transposed convolutions have them second.
     kind, axes = QuantType[recipe.weights], {"Conv": 0, "ConvTranspose": 1}
     override: dict[str, Any] = {"quant_type": kind, "symmetric": kind in SIGNED}
     if recipe.per_channel and node.op_type in axes:

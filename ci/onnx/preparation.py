@@ -240,6 +240,8 @@ def override_weights(graph: Any, recipe: Recipe) -> dict[str, list[dict[str, Any
     for node in graph.node:
         if node.op_type in OVERRIDDEN:
             for place in WEIGHTS[node.op_type]:
+                # Without an axis: QNN supports no MatMul with a scale per channel (quant_config.py
+                # of onnxruntime 1.32).
                 overrides[node.input[place]] = [{"quant_type": kind, "symmetric": symmetric}]
         if node.op_type == "LayerNormalization" and recipe.per_channel:
             overrides[node.input[1]] = [{"quant_type": QuantType.QUInt8, "symmetric": False}]

@@ -120,6 +120,7 @@ def from_file(
     if made_calibration:
         # Another seed, so that no judged set is calibrated on.
         calibration = make_sets(inputs, examples, fixed, DERIVED_SETS + 1, SEED + 1)
+    # What is compiled also records how its inputs were generated.
     digest = hashlib.sha256(f"{hash_file(path)} {made_inputs}, {made_calibration}".encode())
     for file in external:
         digest.update(hash_file(file).encode())
