@@ -132,6 +132,7 @@ def write_sbom(
 
     Needs cyclonedx-python-lib. Raises UsageError if SOURCE_DATE_EPOCH is not a valid time.
     """
+    # A format with a schema and rules is left to its library, which only this function needs.
     from cyclonedx.model import HashAlgorithm, HashType
     from cyclonedx.model.bom import Bom
     from cyclonedx.model.component import Component, ComponentType

@@ -160,6 +160,7 @@ def wanted_requirements(checkout: Path) -> list[str]:
 
 def describe_environments(checkout: Path) -> str:
     """Return one SHA-256 of the requirements and of the modules that install them."""
+    # Whole modules, since functions would have to be found by name.
     installers = [read_text(checkout / name) for name in INSTALLERS]
     text = "\n".join([*wanted_requirements(checkout), *installers])
     return hashlib.sha256(text.encode()).hexdigest()

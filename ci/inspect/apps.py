@@ -158,6 +158,8 @@ def _read_compiled(data: bytes) -> list[tuple[str, Attributes]]:
     silent = logging.NullHandler()
     root.addHandler(silent)
     try:
+        # androguard uses apkInspector, too; it needs no other package, and is one wheel for every
+        # Python. pyaxmlparser needs lxml and click, and had no release since March 2024.
         from apkInspector import axml
 
         document = axml.ManifestStruct.parse(_Metered(data))

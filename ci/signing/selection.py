@@ -253,6 +253,7 @@ def read_inputs(
     refused: list[str] = []
     wrong: list[str] = []
     for library in libraries:
+        # One after another: two readers at a time saved 0.05 s of 0.48 s for 12 libraries (142 MB).
         entry, faults = _read_input(library)
         if entry:
             inputs.append(entry)

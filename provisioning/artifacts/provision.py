@@ -64,6 +64,8 @@ def provision_pinned(
         if verify:
             return verify_published(request, published, store, progress)
         return _describe(request, published)
+    # It imports the readers of archives and ELF files: without them, a fetch that finds everything
+    # takes 90 instead of 110 ms of CPU.
     from provisioning.artifacts.trust import trust_first_use  # slow to import, needed only now
 
     with store.lock((request.name, request.download), progress):

@@ -374,6 +374,7 @@ def between(lowest: float, highest: float, kind: type[float] = float) -> Callabl
 
     def parse(text: str) -> float:
         value = kind(text)
+        # nan fails every comparison, so that this refuses it, too.
         if not lowest <= value <= highest:
             raise argparse.ArgumentTypeError(
                 f"{text[:20]} is not between {lowest:g} and {highest:g}"

@@ -35,6 +35,7 @@ from provisioning.errors import MissingToolError, ToolError
 
 GRACE_S = 2.0
 GROUP_POLL_S = 0.02
+# One look in ten missed a process that starts programs all the time.
 LOOKS, LOOK_S = 20, 0.005
 PIPE_POLL_S = 0.1
 PIPE_REST_S = 1.0

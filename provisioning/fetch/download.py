@@ -169,6 +169,7 @@ def _fill(url: str, part: PartFile, pin: Pin, bar: Bar, options: _FetchOptions) 
         except TransientError as error:  # retrying a local file does not help
             raise PermanentError(str(error)) from error
     else:
+        # One connection per file: several only helped with servers that limit each connection.
         with closing(Client(options.policy)) as client:
             try_again(
                 lambda: _judge(part, options, is_sized=_attempt(client, url, part, pin, bar)),

@@ -302,6 +302,7 @@ def _judge(part: CachePart, path: Path, strangers: Sequence[str]) -> Verdict:
     if part.name == "store":
         is_ours = path.is_dir() and made_by_us(path) is not None
         return (True, part.about) if is_ours else FOREIGN
+    # With QNN_CI_HOME=~, `cache clean all` removed the user's own ~/tmp, ~/downloads and ~/builds.
     if strangers and part.name != ENVIRONMENTS:
         return False, f"it may not be of qnn-ci, which did not create {strangers[0]} there either"
     # An environment that contains the Python that runs this, or the nox that started it.

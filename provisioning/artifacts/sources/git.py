@@ -381,6 +381,7 @@ class _Checkout:
             (directory / "description").unlink(missing_ok=True)
         for path, state in scan_tree(self.root, checkout=True).items():
             if stat.S_ISREG(state.st_mode):
+                # Only the owner's bit counts: with the umask 077, programs became 0744.
                 seal_file(self.root / path, 0o755 if state.st_mode & stat.S_IXUSR else 0o644)
         # seal has changed the times of all files, so git would otherwise read each of them again.
         self.git("update-index", "-q", "--refresh")
