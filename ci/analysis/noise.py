@@ -104,6 +104,7 @@ def find_float16(graph: Graph) -> frozenset[str]:
     halves: set[str] = set()
     direct: set[str] = set()
     results: set[str] = set()
+    # The last one first, because the readers of a value decide its type.
     for node in reversed(graph.nodes):
         results.update(node.results)
         operands = [name for name in node.reads[: node.operands] if name]

@@ -127,6 +127,7 @@ def measure_step(operands: Sequence[Operand], numbers: Numbers) -> dict[str, tup
     if 0 < floor < TINY:
         measured["floor"] = (floor,)
     output_sizes = measured.get("output_size", ())
+    # Without sizes, [-0:] would be all axes.
     sizes = zip(
         output_sizes, operands[0].shape[-len(output_sizes) :] if output_sizes else (), strict=False
     )

@@ -200,6 +200,7 @@ class _Parser:
                     self.add_call(name, call)
                 case _:
                     raise ValueError("the line does not have the form NAME = OPERATOR(...)")
+            # A line may define several tensors, because operands can be calls.
             if len(self.tensors) + len(self.nodes) >= MOST_LINES:
                 raise ValueError(f"the graph has {MOST_LINES} tensors or more")
         self.line = lines[-1].lineno
@@ -238,6 +239,7 @@ class _Parser:
                 self.add_call(operand_name, operand)
             elif isinstance(operand, ast.Constant):
                 self.require_new(operand_name)
+                # torch's functions take tensors. Only Python's operators also take a number.
                 shape = () if operator in INFIX.values() else (1,)
                 value = {"value": _read_literal(operand)}
                 self.tensors[operand_name] = _read_tensor(shape, value, is_input=False)

@@ -32,6 +32,7 @@ def read_graph(
     nodes = []
     for name, node in graph.nodes.items():
         reads = [*node.reads]
+        # Here the number is an attribute, but torch has it as an operand.
         if len(node.reads) == 1 and node.operator == "pow":
             place = int("exponent" in node.attributes)
             number = cast(float, next(iter(node.attributes.values())))

@@ -156,6 +156,7 @@ class Fault(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         rows = [tried for tried in self.tried if tried.scheme == scheme] or list(self.tried)
         ends = {row.find_end(qnn) for row in rows} - {""}
         if compiled or refused:
+            # If it was not tried with this version, the results with all others count.
             ends = ends or {end for row in rows for end in ENDS if row[end]}
         if refused:
             return self.refuses or not ends.isdisjoint({REFUSED, CRASHED})

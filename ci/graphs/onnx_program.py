@@ -296,6 +296,7 @@ def write_changes(
         operand = writer.take(first, renamed.get(first, "")) if first else None
         for place, name in enumerate(node.output):
             if name and name in recipe.fixed:
+                # The node stays, because it may have other results.
                 node.output[place] = UNCHANGED.format(name)
                 writer.add_constant(name, numpy_helper.from_array(recipe.fixed[name]))
             elif name and name in changes:

@@ -105,6 +105,7 @@ def read_graph_module(part: fx.GraphModule) -> Graph:
             if isinstance(value, Tensor) and all(isinstance(size, int) for size in value.shape):
                 shapes[name] = tuple(value.shape)
         if node.op == "get_attr":
+            # The target may be in a submodule, such as "body.weight".
             value = functools.reduce(getattr, str(node.target).split("."), part)
             if node not in written and isinstance(value, Tensor):
                 constants[node.name] = functools.partial(_to_array, value)
@@ -319,6 +320,7 @@ def _compute(node: fx.Node, reads: Sequence[Read], operands: Sequence[Array | No
 
     def find_tensor(source: fx.Node) -> Any:
         value = values[source]
+        # torch.from_numpy refuses arrays with negative strides.
         return None if value is None else torch.from_numpy(np.ascontiguousarray(value))
 
     args, kwargs = [*map_arg(node.args, find_tensor)], dict(map_arg(node.kwargs, find_tensor))

@@ -416,6 +416,7 @@ def check_data(name: str, entry: ModelEntry) -> None:
     sources = {"calibration": entry.calibration, "inputs": entry.inputs, "metric.labels": labels}
     counts = {}
     for key, source in sources.items():
+        # How many samples a function returns is known only after its call.
         if source and not is_function(source):
             with at_key(f"models.{name}.{key}"):
                 counts[key] = count_sets(

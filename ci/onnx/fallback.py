@@ -90,6 +90,7 @@ def count_nodes(
     left = [node for provider, nodes in parts if provider != PROVIDER for node in nodes]
     computing = 0
     for nodes in taken:
+        # Quantizers only convert the format of numbers.
         computing += sum(operator.rpartition(":")[2] not in QUANTIZING for _, operator in nodes)
     return Delegation(
         computing,

@@ -446,6 +446,7 @@ def find_location_fault(location: str, directory: Path) -> str:
     ONNX Runtime rejects a symbolic link that points outside the directory, but QNN's provider
     follows it.
     """
+    # A file from Windows may have backslashes, and a drive such as C: in front.
     parts = PurePosixPath(location.replace("\\", "/"))
     path = directory / location
     if not location or "\0" in location:

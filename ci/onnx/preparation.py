@@ -60,6 +60,7 @@ def write_normal_form(path: Path, target: Path, shapes: Shapes = ()) -> Path:
     executes only nodes with constant weights. Raises StageError with onnx's error as its cause, for
     example if onnx cannot convert the opset.
     """
+    # The weights are read only if something has to change.
     model = onnx.load(path, load_external_data=False)
     opsets = [entry.version for entry in model.opset_import if entry.domain in {"", "ai.onnx"}]
     opset = max(opsets, default=OLDEST_OPSET)

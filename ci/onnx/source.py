@@ -229,6 +229,7 @@ def fit_sets(place: str, sets: Sequence[Sequence[Any]], inputs: Ports) -> tuple[
             by_name = values[0]
             has_names = by_name.keys() == inputs.keys()
             values = [by_name[name] for name in inputs] if has_names else [*by_name.values()]
+        # copy() also makes an array row-major.
         row = tuple(np.asarray(value).copy() for value in values)
         if [(array.dtype, array.shape) for array in row] != list(inputs.values()):
             stacked = [(len(sets), *array.shape) for array in row]
