@@ -31,6 +31,7 @@ class Record(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 continue
             plain = _plain(value)
             if plain is not value:
+                # A Struct that is frozen can only be changed in this way.
                 msgspec.structs.force_setattr(self, name, plain)
 
 

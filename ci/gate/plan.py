@@ -118,6 +118,7 @@ def split_cases(
         range(len(cases)), key=lambda position: (-expect_s(cases[position]), position)
     ):
         shard = min(range(count), key=lambda index: (loads[index], index))
+        # Cases that take no time are spread over the shards, too.
         loads[shard] += max(expect_s(cases[position]), 1e-6)
         shards[shard].append(position)
     return tuple(tuple(map(cases.__getitem__, sorted(positions))) for positions in shards)

@@ -181,6 +181,7 @@ class Repository:
             return self.trees[commit]
         tree: SourceTree = RevisionTree(self.git_dir, commit) if commit else WorkTree(self.source)
         tree_and_facts = tree, read_facts(tree, self.rules, self.parsed)
+        # A commit does not change, a work tree may.
         if commit:
             self.trees[commit] = tree_and_facts
         return tree_and_facts

@@ -138,6 +138,7 @@ def make_line(points: Sequence[Point], device: str, precision: str, soc: str) ->
         base_ms=round(base, DIGITS),
         factor=round(factor, DIGITS),
         hmx_factor=round(hmx_factor, DIGITS),
+        # The interval contains the estimate itself, also if the fit is biased.
         low=round(min(low, 1.0), DIGITS),
         high=round(max(high, 1.0), DIGITS),
         median_error=round(float(np.median(errors)), DIGITS),

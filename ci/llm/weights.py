@@ -178,6 +178,7 @@ def _list_files(directory: Path) -> list[Path]:
         files = read_json(index, TensorIndex).weight_map.values()
     except DocumentError as error:
         raise UsageError(f"{index} cannot be read", why=str(error)) from error
+    # Only names count, so that an index cannot lead out of the directory.
     return [directory / Path(name).name for name in sorted(set(files))]
 
 
@@ -243,4 +244,5 @@ def _take(data: Any, row: TensorRow) -> Tensor:
         raise ValueError(
             f"{end - begin} bytes do not match the tensor {row.dtype} {list(row.shape)}"
         )
+    # A copy, because torch.frombuffer expects memory that can be written, and the file's cannot.
     return torch.frombuffer(bytearray(data[begin:end]), dtype=dtype).reshape(row.shape)

@@ -73,6 +73,7 @@ class Trials:
 
     def open_module(self) -> Proof:
         """Load a PyTorch model."""
+        # torch is imported for PyTorch models only; .onnx files do not need it.
         from ci.mend.proof import RewriteProof
         from ci.models.model import load_digested
 

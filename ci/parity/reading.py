@@ -76,6 +76,7 @@ def read_side(tree: RevisionTree | DirectoryTree, side: str) -> Any:
     layout = msgspec.json.encode(tree.layout).decode()
     with tempfile.TemporaryDirectory(prefix="parity-") as folder:
         answer = Path(folder) / "facts.json"
+        # The worker runs in another directory, so the path is absolute.
         words = [side, str(source.resolve()), commit, layout, str(answer)]
         argv = [sys.executable, "-m", "ci.parity.reading", *words]
         try:
@@ -99,6 +100,7 @@ def main(argv: list[str]) -> int:
     """
     gc.disable()  # this takes a tenth of the time, and the process is short
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    # A process cannot raise its hard limit.
     soft = MEMORY_BYTES if hard == resource.RLIM_INFINITY else min(MEMORY_BYTES, hard)
     resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
     side, source, commit, rules, answer = argv

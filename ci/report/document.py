@@ -191,6 +191,8 @@ def render_text(document: Document, width: int, *, colour: bool = False) -> str:
         color_system="standard" if colour else None,
         no_color=not colour,
         width=width,
+        # Texts of models and tools are shown as they are: rich must not take them for markup or
+        # emoji.
         highlight=False,
         markup=False,
         emoji=False,

@@ -123,6 +123,7 @@ def _environment() -> Environment:
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
+        # Markup is a subclass of str: this project made it, so it stays as it is.
         finalize=lambda value: clean(value) if type(value) is str else value,
         trim_blocks=True,
         lstrip_blocks=True,

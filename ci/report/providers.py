@@ -136,5 +136,6 @@ def find_secrets(environ: Mapping[str, str]) -> list[str]:
         url = urlsplit(environ.get(MIRROR_VARIABLE, ""))
         raw = [value for pair in url.query.split("&") for value in pair.split("=", 1)[1:]]
         raw = [url.password or "", *raw]
+        # A log may show a secret as the URL has it, or unquoted.
         tokens = [*tokens, *raw, *map(unquote, raw)]
     return [secret for secret in dict.fromkeys(tokens) if len(secret) >= SHORTEST_SECRET]

@@ -137,6 +137,7 @@ class _Stub(type):
     stands_for: str
 
     def __getattr__(cls, name: str) -> Any:
+        # Python asks for such names itself, and takes an answer for a feature of the object.
         if name.startswith("__"):
             raise AttributeError(name)
         return make_stub(f"{cls.__module__}.{cls.__qualname__}", name)

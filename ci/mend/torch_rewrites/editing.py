@@ -108,6 +108,7 @@ class Editor:
         are omitted if an operator writes into them or their inputs. New nodes are inserted before
         the yielded one."""
         operators = {*targets}
+        # A copy, because nodes are inserted and replaced between two yields.
         for node in [*self.graph.nodes]:
             if node.op != "call_function" or not node.users or not list_tensors(node):
                 continue
