@@ -45,6 +45,7 @@ def shell_word(text: str) -> str:
         elif char.isprintable() and char != "`":
             quoted.append(char)
         else:
+            # Byte by byte, since a name need not be UTF-8.
             quoted += [f"\\x{byte:02x}" for byte in os.fsencode(char)]
     return f"$'{''.join(quoted)}'"
 

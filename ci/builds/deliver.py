@@ -166,6 +166,8 @@ def _link_tree(package: Path, target: Path, below: Path, opened: set[Path]) -> N
     """Fill ``target`` with links into ``package``, except for the wheel's own adaptor. The
     directories in ``opened`` are created as real directories.
     """
+    # Links to directories instead of to files where possible: an overlay has few entries, and a new
+    # file of the wheel appears in it.
     (target / below).mkdir(parents=True, exist_ok=True)
     for entry in sorted((package / below).iterdir()):
         path = below / entry.name
@@ -185,6 +187,7 @@ def find_package(python: Path, *built: Path) -> Path:
     ``built`` are directories with the checkout or with earlier overlays, which PYTHONPATH may
     contain. Raises UnfitError if there is no such package.
     """
+    # An overlay of an overlay would contain its own links.
     python_path = []
     for entry in filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)):
         path = Path(entry, "executorch").resolve()

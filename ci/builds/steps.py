@@ -105,6 +105,7 @@ def _read_words(plan: BuildPlan) -> frozenset[str]:
 
 def _run_step(plan: BuildPlan, label: str, command: Sequence[str], progress: Progress) -> Output:
     provider = Provider()
+    # A file for each step, so that the rules of known errors see only the step that failed.
     log = plan.place.root / "step.log"
     name_sources = map_paths(plan)
     with group(provider, progress, label), progress.bar(label, unit="") as bar:
@@ -142,6 +143,7 @@ def map_paths(plan: BuildPlan) -> Callable[[str], str]:
         if path.is_relative_to(plan.overlay):
             source = plan.source / path.relative_to(plan.overlay)
             return str(source if source.exists() else path)
+        # Text that only looks like such a path stays as it is.
         return str(path) if path.exists() else match[0]
 
     return partial(pattern.sub, replace)

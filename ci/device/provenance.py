@@ -57,6 +57,7 @@ def write_by_hand(bundle: Path, runner: str, kept_cases: Path | None, *, android
             copy_case(artifact, bundle / CASES / artifact.parent.name)
         script = read_text(SCRIPTS / RUN_CASES).replace("@runner@", runner)
         (bundle / RUN_CASES).write_text(script, encoding="utf-8")
+        # write_text keeps no executable bit.
         (bundle / RUN_CASES).chmod(0o755)
     (bundle / BY_HAND).write_text(text, encoding="utf-8")
 

@@ -149,6 +149,7 @@ def wanted_requirements(checkout: Path) -> list[str]:
     if nox_version is None:
         raise UnfitError(f"{checkout / 'nox'} does not contain the version of nox")
     requirements, waiting = {f"nox=={nox_version[1]}"}, list(GROUPS)
+    # The list grows while it is read: groups include other groups.
     for name in waiting:
         for row in groups[name]:
             if not isinstance(row, dict):

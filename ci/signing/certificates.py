@@ -21,6 +21,7 @@ from ci.signing.mbn import MalformedError
 from provisioning.elf.catalog import is_issued_by
 
 # Enough for a leaf, its authorities, and the roots that a device may choose from.
+# Images seen so far have three certificates.
 MAX_CERTIFICATES = 20
 UNREADABLE = (
     *(ValueError, TypeError, UnsupportedAlgorithm),

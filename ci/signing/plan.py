@@ -129,6 +129,7 @@ def make_plan(request: SignRequest) -> SignPlan:
     selection, roots = request.selection, request.roots
     if not request.timeout_s > 0:
         raise UsageError("--timeout must be more than 0 seconds")
+    # A test signature needs no library.
     if not request.serial or selection != Selection():
         check_selection(selection, policy)
     # Before the inputs are read, because they are large and this is quick.
@@ -191,6 +192,7 @@ def list_version_notes(htp_arch: str, roots: Roots) -> Iterator[str]:
     sdk = ("Hexagon SDK", roots.hexagon_sdk, row.sdk)
     for product, root, first_known in (sdk, ("Hexagon tools", roots.hexagon_tools, row.tools)):
         version = read_directory_version(root)
+        # A note and no error, since an earlier version may work, too.
         if version and first_known and is_older(version, first_known):
             yield (
                 f"{product} {version}: the first version known to work with {htp_arch} is"

@@ -164,6 +164,7 @@ class Signer:
 
     def list_arguments(self, argv: Sequence[str]) -> tuple[str, ...]:
         """Return ``argv`` without the program files of the command, and with secrets masked."""
+        # The record lists these files apart, with their hashes.
         programs = {self.words[0], *(word for word in self.words if os.path.isfile(word))}  # noqa: PTH113
         return tuple(mask_arguments([word for word in argv if word not in programs]))
 
@@ -201,6 +202,7 @@ def run_signer(signer: Signer, argv: Sequence[str], scratch: Path, name: str, ma
 
     Raises SignerError if it cannot be started, fails or times out.
     """
+    # The rest stays: signers read keys and servers from variables.
     environment = {key: value for key, value in os.environ.items() if key not in DROPPED}
     try:
         ended = run_process(

@@ -121,6 +121,7 @@ class Verification:
         if not self.signed:
             is_genuine = self.proof and self.proof.outcome is Genuine.GENUINE
             return Verdict.GENUINE if is_genuine else Verdict.UNSIGNED
+        # Its hashes are those of the plain bytes, so that the content stays unproven.
         if self.encrypted:
             return Verdict.ENCRYPTED
         if any(signer.scheme is Scheme.UNKNOWN for signer in self.signers):
@@ -144,6 +145,7 @@ class Verification:
             "catalog": _describe_proof(self.proof, self.build) if self.proof else None,
             "uncovered_ranges": self.uncovered,
             "signature_ranges": self.signature_ranges,
+            # Part of each report, so that nobody takes a proven file for one that a device accepts.
             "not_judged": list(NOT_JUDGED) if self.signed else [],
         }
 
@@ -155,6 +157,7 @@ def render_reports(reports: Mapping[Path, Verification]) -> str:
     """
     name = "signing/templates/reports.txt.j2"
     not_judged = NOT_JUDGED if any(report.signed for report in reports.values()) else ()
+    # File names of test signatures contain the serial number of a device, which is a secret.
     return fill_text(name, reports=reports, mask=Masker(), not_judged=not_judged)
 
 

@@ -162,6 +162,7 @@ def _judge_ecdsa(
     key: ec.EllipticCurvePublicKey, signature: bytes, digests: list[tuple[str, bytes]]
 ) -> Judgement:
     try:
+        # A DER signature states its own length, and padding follows it.
         size = measure_der(signature)
         utils.decode_dss_signature(signature[:size])
     except (MalformedError, ValueError):
@@ -409,6 +410,7 @@ def list_uncovered(image: Image) -> list[tuple[int, int]]:
         (segment.header.offset, segment.end) for segment in image.segments if segment.header.filesz
     ]
     gaps, position = [], image.headers.end
+    # The end of the file counts as a last segment, so that what follows the others is found, too.
     for start, end in [*sorted(taken), (len(image.data), len(image.data))]:
         if start > position:
             gaps.append((position, start))

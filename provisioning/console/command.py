@@ -191,7 +191,7 @@ def run_program(
     open_missing_streams()
     catch_signals()
     code, text = run_command(program, verbs, argv, advise, begin)
-    # A second Ctrl-C during the last message would print a traceback.
+    # A signal that arrives while Python shuts down still belongs to the same interrupt.
     if code == ExitCode.INTERRUPTED:
         ignore_signals()
     try:

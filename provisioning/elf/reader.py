@@ -56,7 +56,7 @@ from provisioning.elf.facts import (
     VersionNeed,
 )
 
-# Enough to recognize a web page that starts with a comment.
+# A web page may start with a byte order mark, a comment or an XML declaration.
 HEAD_BYTES = 512
 MAX_STRING, MAX_SECTION_NAME = 4096, 1024
 # Each string is located by a search through the segments, so the number of strings times segments

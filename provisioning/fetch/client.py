@@ -125,6 +125,7 @@ def _read_helper(helper: str, uri: str) -> dict[str, str]:
 
 MAX_REDIRECTS = 10
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
+# More memory would be mapped and unmapped for every piece.
 READ_BYTES = 512 << 10
 USER_AGENT = "executorch-qnn-ci"
 

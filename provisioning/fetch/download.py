@@ -108,6 +108,8 @@ def fetch_file(
 
 def _summarise(target: Path, failures: Sequence[tuple[str, PermanentError]]) -> Exception:
     reasons = "; ".join(f"{url}: {error}" for url, error in failures) or "there is no URL for it"
+    # The gravest reason decides the kind of error: wrong content may be an attack, a missing file
+    # is none.
     if any(isinstance(error, MismatchError) for _, error in failures):
         return IntegrityError(
             f"{target.name} does not match its pin",
@@ -304,6 +306,7 @@ def _find_mix(head: Head, part: PartFile, pin: Pin) -> str:
         return "HTTP 416: the server's file is shorter than the part downloaded so far"
     if head.range_start != part.size:
         return f"the server resumed at byte {head.range_start}, not at {part.size}"
+    # If-Range asks the server for this check; not every server honours it.
     if head.validator and head.validator != part.validator:
         return "the file changed during the download (another ETag or date)"
     if pin.size_bytes and head.total not in {-1, pin.size_bytes}:
@@ -395,4 +398,5 @@ def mirror_urls(filename: str, sha256: str = "") -> list[str]:
         raise UnfitError(
             "QNN_CI_MIRROR is neither a directory nor a URL", why=str(error), fix=fix
         ) from error
+    # The query stays at the end, because a signed URL needs it there.
     return [urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/{name}"))]

@@ -116,6 +116,7 @@ def _judge_build(path: Path) -> Verdict:
     if not source.is_dir():
         return True, f"its sources are gone: {source}"
     links = (path / "overlay" / "executorch").glob("*")
+    # An overlay consists of links into the installed package.
     if any(link.is_symlink() and not link.exists() for link in links):
         return True, "the executorch package that its overlay is based on is gone"
     return False, "its sources exist"
@@ -190,6 +191,7 @@ def find_users(directories: Iterable[Path]) -> dict[Path, int]:
     needles = {path: os.fsencode(str(path.resolve())) for path in directories}
     users: dict[Path, int] = {}
     for entry in PROC.iterdir() if needles and PROC.is_dir() else []:
+        # This process has the path among its arguments or variables itself.
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
         texts, links = _look_into(entry)

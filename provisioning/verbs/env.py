@@ -60,6 +60,7 @@ def _compose(args: argparse.Namespace, progress: Progress) -> Environment:
     profile = chosen.profile if is_emulator else args.profile
     environment = provision_profile(profile, progress, options=read_options(args))
     if is_emulator and not chosen.is_usual:
+        # Imported only now, since the usual QNN needs no doctor.
         from provisioning.doctor.examine import settle_adaptor
 
         environment, verdict = settle_adaptor(chosen, environment, progress)

@@ -112,6 +112,7 @@ def join(old: KnownBuild, new: KnownBuild) -> KnownBuild:
 
     Raises IntegrityError if both name the same wheel but its content differs.
     """
+    # An index may serve another file under the same name, or a proxy may have changed it.
     if old.wheel == new.wheel and old != new:
         raise refuse(
             f"{new.wheel} differs from the listed wheel of that name",

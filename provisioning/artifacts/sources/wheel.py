@@ -141,6 +141,7 @@ def describe_wheel(old: WheelRelease, wheel: Path) -> WheelRelease:
         old,
         package_version=str(version),
         filename=wheel.name,
+        # A file name may have several platform tags, separated by dots; pip accepts any of them.
         platform=wheel.stem.rpartition("-")[2].partition(".")[0],
         size_bytes=wheel.stat().st_size,
         sha256=hash_file(wheel),
@@ -201,6 +202,7 @@ def _download_version(job: FillJob, old: WheelRelease, version: str) -> Path:
         fix = f"name a version of {of} ({newest} shows what the newest one contains)"
         fix += ", or lower --cooldown" if days else ""
         raise DownloadError(error.what, why=error.why, fix=f"{fix}; {error.fix}") from error
+    # Exactly one, because of --no-deps.
     (wheel,) = job.root.glob("*.whl")
     return wheel
 

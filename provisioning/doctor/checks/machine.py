@@ -176,6 +176,7 @@ def see_leftovers(checkout: Checkout) -> Iterator[Seen]:
     library, which is linked into the target.
     """
     target = EM_X86_64 if checkout.case.runs_on_host else EM_AARCH64
+    # The compiler runs on the host, so only the runtime library has to be the target's.
     for path, machine in checkout.facts.leftovers:
         # flatcc writes into the source tree, so a build for another target leaves its outputs for
         # this one.

@@ -132,6 +132,7 @@ def scan_context_binaries(blob: View, offset: int = 0) -> Iterator[ContextBinary
     for start in (match.start() for match in BINARY.finditer(blob)):
         if start + CONTEXT.size <= len(view):
             end = start + sum(CONTEXT.unpack_from(view, start))
+            # The magic number also occurs in other data, whose sizes then do not fit into the file.
             if start + INFO_AT < end <= len(view):
                 yield parse_context_binary(view[start:end], offset + start)
 

@@ -390,6 +390,7 @@ def _parse_tensor(value: Table, name: str) -> TensorSpec:
     if not tensor:
         return TensorSpec(name, "not a tensor", ())
     sizes = tensor.list(2, "i")
+    # A damaged rank could claim millions of dimensions.
     if len(sizes) > MAX_RANK:
         raise struct.error(f"a tensor has {len(sizes)} dimensions")
     return TensorSpec(name, DTYPES.get(tensor.number(0, "b"), ("unknown", 0))[0], sizes)
@@ -439,6 +440,7 @@ def _parse_partition(delegate: Table, context: int | None) -> Partition:
     backend = delegate.text(0)
     specs = {table.text(0): table.span(1) for table in delegate.list_tables(2)}
     start, size = specs.get(COMPILE_SPEC, (0, 0))
+    # The options of other backends have other schemas.
     if backend != QNN_BACKEND or not size:
         return Partition(backend, context)
     options = Tables(delegate.tables.blob, start, start + size).root()
