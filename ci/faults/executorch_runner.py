@@ -58,6 +58,7 @@ def run_modules(
     if edit and items[0].rewrite:
         module = edit(items[0].rewrite, module, sets)
     if scheme.quantized:
+        # Calibrated on the judged samples, so that no value leaves its range.
         model = Model("graphs", module, sets, sets)
         module = quantize_method(model, scheme, NO_CHOICES, make_quantizer(soc))
     right = run_eager(module, sets)

@@ -291,6 +291,7 @@ def run_items(
             path = edit(items[0].rewrite, path, sets)
         if scheme.quantized:
             quantized = Path(directory, "quantized.onnx")
+            # Calibrated on the judged samples, so that no value leaves its range.
             quantize_file(path, quantized, scheme, sets)
             path = quantized
         reference = open_reference(path)

@@ -48,6 +48,7 @@ def draw(graph: Graph, name: str, seed: int, number: int = 0) -> Any:
     factor = 16.0 if declared.like == "large" else 1.0
     drawn: Any = np.clip(random.standard_normal(declared.shape), -3, 3) * factor
     if not declared.is_input and _is_weight(graph, name):
+        # The results of a layer then have about the magnitude of its inputs.
         drawn = drawn / np.sqrt(np.prod(declared.shape[1:]))
     return np.asarray(drawn, np.float32)  # a number if the shape is ()
 

@@ -25,6 +25,7 @@ def infer(model: onnx.ModelProto) -> onnx.ModelProto:
         if node.domain == "com.microsoft" and node.op_type in ONNX_QUANTIZERS:
             node.domain = ""
     inferred = onnx.shape_inference.infer_shapes(plain, data_prop=True).graph
+    # Only these are replaced, so that the nodes keep the domain of ONNX Runtime's quantizers.
     del model.graph.value_info[:], model.graph.output[:]
     model.graph.value_info.extend(inferred.value_info)
     model.graph.output.extend(inferred.output)

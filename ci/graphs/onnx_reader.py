@@ -90,6 +90,7 @@ class _Reader:
 
     def __init__(self, model: Any, directory: Path) -> None:
         listed = [*model.graph.node]
+        # ONNX Runtime accepts nodes in any order.
         ordered = sort_nodes(listed)
         if any(before is not after for before, after in zip(listed, ordered, strict=True)):
             del model.graph.node[:]  # shapes are inferred in the order of the file
@@ -348,6 +349,7 @@ def _list_axes(
     elif operator == "instance_norm":
         yield from range(2, rank)
     elif operator in REDUCED or operator == "cumsum":
+        # An attribute, or an input: since opset 13 for ReduceSum, and since 18 for the others.
         axes = attributes.get("axes")
         if axes is None and len(proto.input) > 1:
             axes = constants.find(proto.input[1])

@@ -65,6 +65,7 @@ class OnnxEngine:
     def options(self, spec: CaseSpec) -> dict[str, str]:
         """Return all provider options of a case."""
         options = choose_options(spec.scheme.base, spec.soc, self.user_options)
+        # find_library turns both into a path.
         for name in BACKEND:
             options.pop(name, None)
         library = find_library(self.sdk, self.user_options)
@@ -83,6 +84,8 @@ class OnnxEngine:
         it."""
         from ci.onnx.compile import load_source
 
+        # Without the path of the SDK's backend, which does not matter: its digest is part of the
+        # toolchain.
         options = choose_options(spec.scheme.base, spec.soc, self.user_options)
         return hash_words(
             load_source(spec).digest,
