@@ -202,7 +202,7 @@ def check_names(source: Path, sdk: Path) -> None:
     undeclared = {name: path for path, text in texts.items() for name in list_names(text)}
     # Names that ExecuTorch defines itself look like those of QNN.
     declared = [name for text in texts.values() for name in DEFINITION.findall(text)]
-    # All headers: names move between them from version to version.
+    # All headers, since a name may be in any of them.
     for path in (sdk / "include/QNN").rglob("*.h"):
         declared += QNN_NAME.findall(read_text(path, "replace"))
     for name in declared:

@@ -284,7 +284,7 @@ def find_cache() -> Program | None:
         return None
     for name in (requested,) if requested else CACHES:
         path = shutil.which(name)
-        # A cache on PATH may be broken. It is optional, so that is no error unless it was
+        # A cache on PATH may be broken. It is optional, so this is no error unless it was
         # requested.
         if path and (program := probe_program(Path(path))):
             return program

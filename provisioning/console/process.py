@@ -118,7 +118,7 @@ def module_command(
     directory is not used. The module cannot write a file of more than ``most_bytes``, unless that
     is 0.
     """
-    # pip gets no limit from an index that sends an endless wheel, so the kernel sets it.
+    # pip does not limit what an index sends, so the kernel does.
     limit = _LIMIT_FILES.format(most_bytes) if most_bytes else ""
     return [os.fspath(python), "-c", f"{limit}{_RUN_MODULE}", module]
 

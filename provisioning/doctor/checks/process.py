@@ -299,7 +299,7 @@ PYTHON.when(
     QNN503=lambda python: python.facts.distributions.get("torch") is None,
     QNN506=lambda python: python.facts.executorch is None,
     QNN507=lambda python: not python.facts.adaptors and not python.is_hidden,  # QNN408 reports it
-    # ExecuTorch's build scripts name cpython-310 in three places (pytorch/executorch#16310).
+    # Three scripts of ExecuTorch name cpython-310, whatever the Python (pytorch/executorch#16310).
     QNN508=lambda python: python.facts.adaptors and python.facts.adaptor is None,
     QNN512=lambda python: python.facts.adaptor and python.elf is None,
     QNN513=lambda python: python.elf and python.elf.machine != EM_X86_64,

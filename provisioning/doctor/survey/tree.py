@@ -134,8 +134,8 @@ def _read_lowered(relative: str, path: Path, size_bytes: int) -> FileFacts | Non
 
 def read_files(files: Mapping[str, Path]) -> tuple[FileFacts, ...]:
     """Return facts about each file, in the order of relative paths, which are the keys."""
-    # By one process and without a cache: 372 libraries of 4.8 GB, more than any SDK has, take 1.8
-    # s.
+    # By one process and without a cache, which takes 1.8 s for 372 libraries of 4.8 GB, more than
+    # any SDK has.
     return tuple(read_file(relative, path) for relative, path in sorted(files.items()))
 
 
