@@ -117,7 +117,7 @@ def judge_outputs(
     judgement = judge(references, outputs, infos, limits)
     controls = tuple(feed_controls(references, infos, limits))
     passing = [control.kind.value for control in controls if not control.rejected]
-    # Samples may be too similar to be told apart. That is a warning about the samples, no hole in
+    # Samples may be too similar to distinguish. That is a warning about the samples, no hole in
     # the gate.
     faults = [name for name in passing if name != ControlKind.OTHER_INPUT.value]
     warnings = []
