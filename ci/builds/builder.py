@@ -255,10 +255,11 @@ def find_lowering_sdk(values: Mapping[str, str]) -> str:
 
 
 def _describe_artifact(artifact: Judged, result: Result) -> dict[str, Any]:
-    published_path = result.plan.place.artifacts / artifact.path.name
     symbols = headers_version = elf = None
+    # A build with faults is not published: its files stay where they were built.
+    folder = result.plan.place.artifacts if result.published else artifact.path.parent
     if artifact.symbols:
-        symbols = os.fspath(published_path.with_name(artifact.symbols.name))
+        symbols = os.fspath(folder / artifact.symbols.name)
     if artifact.facts:  # an ELF file that can be parsed
         headers_version = find_headers_version(artifact.path) or None
         elf = describe_elf(artifact.facts)
@@ -268,7 +269,7 @@ def _describe_artifact(artifact: Judged, result: Result) -> dict[str, Any]:
         accepted.append({**_describe_finding(finding), "reason": reason})
     return {
         "name": artifact.path.name,
-        "path": os.fspath(published_path if result.published else artifact.path),
+        "path": os.fspath(folder / artifact.path.name),
         "size_bytes": artifact.size_bytes,
         "symbols": symbols,
         "size_budget": artifact.row.size_budget or None,

@@ -78,7 +78,9 @@ def test_the_record_of_a_build_reads_as_its_snapshot_as_data_and_text(
     assert len(data["settings_sha256"]) == 64
     unpublished = describe_result(replace(result, published=False, cache=None))
     changed = {name: value for name, value in unpublished.items() if value != data[name]}
-    changed["artifacts"] = [artifact["path"] for artifact in changed["artifacts"]]
+    changed["artifacts"] = [
+        (artifact["path"], artifact["symbols"]) for artifact in changed["artifacts"]
+    ]
     shown = {
         "as data": json.dumps({**data, "settings_sha256": "settings"}, indent=1),
         "not published, as data": json.dumps(changed, indent=1),
