@@ -48,6 +48,8 @@ from ci.models.rounding import (
 FUSED_THROUGH = frozenset({"view", "_unsafe_view", "reshape", "cat", "clone", "alias", "flatten"})
 FACTORS = frozenset({"mul", "div"})
 NARROW, FEW, MANY = 2**9, 2**5, 2**9  # numbers of levels
+LEVELS_OF_8_BITS = 2**8 - 1
+BLOCKED = "dequantize_affine"  # torchao's, of weights with a scale per block
 
 
 def predict_noise(
@@ -306,8 +308,8 @@ class _Errors:
         activations, for which the error is the same. The number is 0 for activations, for other
         nodes and for weights that are not quantized.
 
-        Block-quantized weights are treated as 8-bit weights, because their only error is the
-        rounding of the scales, which is known.
+        Block-quantized weights count as weights of 8 bits, however few they have, because their
+        only error is the rounding of the scales, which is known.
         """
         if not is_layer(source.operator) or len(source.reads) < 2:
             return 0, False
@@ -320,6 +322,8 @@ class _Errors:
             stored = quantizer.reads[0]  # as AIMET writes weights
         if stored not in self.graph.constants:
             return 0, True
+        if maker.operator == BLOCKED:
+            return LEVELS_OF_8_BITS, False
         low, high = (maker.numbers[name][0] for name in ("quant_min", "quant_max"))
         return high - low, low == 0 and high - low < MANY
 

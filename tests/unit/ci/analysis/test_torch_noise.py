@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed in this envi
 
 from torch import Tensor, nn  # noqa: E402
 from torch.ao.quantization.fx import _decomposed  # noqa: E402
+from torchao.quantization.quant_primitives import dequantize_affine  # noqa: E402
 
 from ci.analysis import layers as loss_module  # noqa: E402
 from ci.analysis import noise as noise_module  # noqa: E402
@@ -197,6 +198,27 @@ def test_the_predicted_noise_of_a_layer_depends_on_the_bits_of_its_weights(
     steps = np.asarray(noise) / 1e-3
     assert rms(steps) == pytest.approx(total, rel=0.15)
     assert rms(steps - steps.mean(-2, keepdims=True)) == pytest.approx(within, rel=0.2)
+
+
+class Blocks(Coarse):
+    """A linear layer whose weights have 4 bits and a scale for each block of eight."""
+
+    def __init__(self) -> None:
+        super().__init__(4)
+        self.register_buffer("block_scales", self.scales.float().reshape(32, 1).repeat(1, 2))
+
+    def forward(self, values: Tensor) -> Tensor:
+        scales, (low, high, kind) = self.block_scales, self.range
+        zeros = torch.zeros_like(scales, dtype=torch.int32)
+        weights = dequantize_affine(self.levels, (1, 8), scales, zeros, kind, low, high)
+        return round_to(nn.functional.linear(values, weights), 1e-3, 16)
+
+
+def test_weights_with_a_scale_for_each_block_have_the_noise_of_8_bits() -> None:
+    """QNN computes with them as exactly. The noise of 4 bits is that of a scale per channel."""
+    module = torch.export.export(Blocks(), inputs()[0], strict=True).module()
+    (noise,) = predict(module, inputs())
+    assert rms(np.asarray(noise) / 1e-3) == pytest.approx(1, rel=0.15)
 
 
 def test_constants_that_float16_represents_exactly_add_no_noise() -> None:
