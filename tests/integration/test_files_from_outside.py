@@ -13,6 +13,9 @@ from tests.stand_ins.forks import Forks, start_forks
 
 ROOT = Path(__file__).parents[2]
 ELF = ROOT / "tests" / "artifacts" / "elf" / "libhexagon.so"
+# Importing torch 2.13.0 and ExecuTorch 1.5.1 takes 930 MB with the build of torch for CUDA, which
+# is what pip finds for Python 3.13, and 350 MB with the one for CPUs (measured).
+MOST_BYTES = 1200 << 20
 # {} is the path in question, {file} a regular file.
 COMMANDS = (
     "report {}",
@@ -92,4 +95,4 @@ def test_a_command_ends_soon_with_a_pipe_device_huge_or_binary_file(
     text = ended.stdout + ended.stderr
     assert ended.returncode in {1, 2, 3}, text
     assert "Traceback" not in text
-    assert forks.peak_bytes < 700 << 20
+    assert forks.peak_bytes < MOST_BYTES
