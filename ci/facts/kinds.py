@@ -116,7 +116,7 @@ def _add_kind(name: str, lead: str | None = None) -> FindingId:
     return _KINDS.setdefault(name, FindingId(name, lead))
 
 
-# Texts are read only where they are shown; everything else needs only the ids.
+# The texts are loaded only when they are printed; judging needs only the ids.
 @functools.cache
 def read_kinds() -> tuple[Kind, ...]:
     """Return all kinds with their texts, in the order of their ids. Raises ManifestError."""

@@ -155,7 +155,7 @@ class OnnxProgram:
                 nodes.append(self._pass_on(node, source, computed, writer))
             elif not moved.isdisjoint(node.output):
                 nodes.append(self._pass_on(node, source, computed, writer))
-            else:  # nobody reads it any more, but without it, onnxruntime warns of an unused scale
+            else:  # it has no reader left, but without it, onnxruntime warns of an unused scale
                 nodes.append(node)
         written, recorded = write_changes(graph, recipe, writer, nodes)
         self._save(written, writer, recorded.values(), has_types=not unrounded)

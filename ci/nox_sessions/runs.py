@@ -308,7 +308,7 @@ def list_pytest_words(words: Iterable[str], *folders: str) -> list[str]:
     arguments, names_tests = [], False
     for word in words:
         path, *test = word.split("::", 1)
-        # Paths are relative to where they are typed, but pytest runs in the root.
+        # Users' paths are relative to the directory of the call, but pytest runs in the root.
         if "tests" in word and (caller / path).exists():
             word = "::".join([os.path.relpath(caller / path, ROOT), *test])
         names_tests |= "tests" in word and (ROOT / word.partition("::")[0]).exists()

@@ -145,7 +145,7 @@ class Verification:
             "catalog": _describe_proof(self.proof, self.build) if self.proof else None,
             "uncovered_ranges": self.uncovered,
             "signature_ranges": self.signature_ranges,
-            # Part of each report, so that nobody takes a proven file for one that a device accepts.
+            # Part of each report: a proven file is not yet one that a device accepts.
             "not_judged": list(NOT_JUDGED) if self.signed else [],
         }
 

@@ -23,7 +23,7 @@ def require_trust(request: ArtifactRequest) -> None:
     """
     if request.release.pin or not request.release.can_lock:
         return
-    # Nobody would see what a CI job trusts.
+    # In a CI job, no user reads what is trusted.
     if is_ci():
         why = "its vendor publishes no hash, and CI never trusts a first download"
     elif not request.options.trust_first_use:
@@ -79,7 +79,7 @@ def _ask(request: ArtifactRequest, progress: Progress) -> str:
     named = os.environ.get(ACCEPT_VARIABLE, "").replace(",", " ").split()
     if request.name in named or "all" in named:
         return f"{ACCEPT_VARIABLE}={' '.join(named)}"
-    # Some CI services give a job a terminal, at which nobody answers.
+    # Some CI services give a job a terminal, although no user can answer there.
     if sys.stdin.isatty() and not is_ci():
         progress.step(f"{request.label} is licensed under: {licence.name}\n  text: {licence.text}")
         progress.step("Do you accept it? [y/N]")

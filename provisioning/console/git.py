@@ -166,7 +166,7 @@ def _environment(root: Path) -> dict[str, str]:
         "GIT_CONFIG_COUNT": str(first + len(ALLOWED)),
         # Without this, git would treat a directory without .git as part of an enclosing repository.
         "GIT_CEILING_DIRECTORIES": str(root.resolve().parent),
-        # git would ask for a login and wait, and its terminal may be nobody's.
+        # git would ask for a login and wait, also if no user is at its terminal.
         "GIT_TERMINAL_PROMPT": "0",
         "GIT_LFS_SKIP_SMUDGE": "1",
         # Its messages are parsed.

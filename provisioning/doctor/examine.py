@@ -268,7 +268,7 @@ def summarize(facts: EnvironmentFacts) -> dict[str, Any]:
         "devices": facts.devices or (),
     }
     plain: dict[str, Any] = msgspec.to_builtins(summary, enc_hook=str)
-    # A list of more than a hundred flags helps nobody.
+    # A list of more than a hundred flags is too long to read.
     plain["host"]["cpu_flags"] = len(facts.host.cpu_flags)
     return plain
 

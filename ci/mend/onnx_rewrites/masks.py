@@ -74,7 +74,7 @@ def split_mask(graph: Graph, node: onnx.NodeProto) -> tuple[str, Array | None]:
         scores, mask = graph.operands(node) or ("", np.zeros(0))
         return scores, mask == 0 if blocks(mask, -1.0) else None
     condition = graph.constant(node.input[0])
-    # A Where fills where its condition is true (operand 1), or where it is false (operand 2).
+    # A Where selects operand 1 if its condition is true, else operand 2. Either may be the fill.
     for place, allowed_value in ((1, False), (2, True)):
         fill = graph.constant(node.input[place])
         if condition is not None and fill is not None and fill.size and (fill <= -LARGE).all():

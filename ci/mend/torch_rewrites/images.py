@@ -384,7 +384,7 @@ def select_nearest(edit: Editor, node: Node) -> None:
     sizes = shape_of(operand)[2:]
     if all(count % size == 0 for size, count in zip(sizes, result_sizes, strict=True)):
         return
-    # An image of its own places shows which ones torch selects.
+    # Interpolating an image that contains its own indices gives the indices that torch selects.
     numbers = torch.arange(math.prod(sizes)).reshape(1, 1, *sizes).double()
     places: Tensor = node.target(numbers, *node.args[1:], **node.kwargs)[0, 0].long()
     for axis, (size, count) in enumerate(zip(sizes, result_sizes, strict=True)):

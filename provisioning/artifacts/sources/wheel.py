@@ -288,7 +288,7 @@ def download_with_pip(
     argv += [word for platform in platforms for word in ("--platform", platform)]
     # Not this Python's version, so that every Python gets the same wheel.
     argv += ["--python-version", python, "--implementation", "cp"]
-    # Without --no-input, pip would ask for a login, and nobody could answer.
+    # Without --no-input, pip would ask for a login and wait for the answer.
     argv += ["--disable-pip-version-check", "--progress-bar", "off", "--no-input", *arguments]
     try:
         run_process(argv, timeout_s=3600)

@@ -90,7 +90,7 @@ def most_common_build(files: Iterable[FileFacts]) -> QnnBuild | None:
     """
     builds = (file.build for file in files)
     counted = Counter(build for build in builds if build and build.version and build.stamp)
-    # Of two builds, the rarer one is the stray: nobody replaces most of an SDK's libraries.
+    # Of two builds, the rarer one is the stray: users replace single libraries of an SDK.
     return counted.most_common(1)[0][0] if counted else None
 
 

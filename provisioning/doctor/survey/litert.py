@@ -40,8 +40,8 @@ HEADER_AT, HEADER_END_AT = 32, 24
 
 @dataclass(frozen=True)
 class Section:
-    """A section of a bundle: what it contains, where it is, its items, such as ``model_type``, and
-    the model in it. The places in a model are counted from the section's start."""
+    """A section of a bundle: its content, place and items, such as ``model_type``, and the model in
+    it. The places in a model are counted from the section's start."""
 
     content: str
     offset: int
