@@ -43,7 +43,7 @@ from ci.models.tensors import (
 )
 
 CONSTANT = "constant"  # an ONNX node with a number or a few, which are arguments
-MOST_VALUES = 1 << 28  # elements of known size that are held in memory at a time
+MOST_VALUES = 1 << 28  # elements that a run records; their sizes are known
 
 
 class Drop(NamedTuple):
