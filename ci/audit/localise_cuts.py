@@ -17,7 +17,8 @@ from torch.fx import Graph, GraphModule, Interpreter, Node
 from torch.utils._pytree import tree_leaves
 
 from ci.audit.localise_search import Cut, Mend, Operator, Row, take_values
-from ci.graphs.torch_reader import computes_node, name_operator
+from ci.graphs.torch_calls import name_operator
+from ci.graphs.torch_reader import computes_node
 from ci.judging.figures import decibels
 from ci.models.eager import copy_inputs, keep_state
 from ci.models.factory import Inputs

@@ -13,8 +13,8 @@ from torch.utils._pytree import tree_flatten, tree_leaves
 from ci.analysis.layers import choose_exposed, list_watched
 from ci.graphs.graph import Node
 from ci.graphs.run import Recipe
+from ci.graphs.torch_calls import list_results
 from ci.graphs.torch_program import TorchProgram
-from ci.graphs.torch_reader import list_results
 from ci.models.factory import Inputs
 from ci.models.model import FORWARD
 from ci.models.parts import ORIGIN

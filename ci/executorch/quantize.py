@@ -25,7 +25,8 @@ from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e, 
 
 from ci.executorch.compiled_types import mark_annotated, mark_parts
 from ci.executorch.internals import ModuleQConfig, QnnQuantizer, QuantDtype, QuantRecipe, qc_schema
-from ci.graphs.torch_reader import computes_node, name_operator
+from ci.graphs.torch_calls import name_operator
+from ci.graphs.torch_reader import computes_node
 from ci.models.eager import copy_inputs, flatten_outputs, keep_state, run_eager
 from ci.models.factory import Inputs
 from ci.models.lowering_options import NO_CHOICES, Choices, Part

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Interpreter, Node
 from torch.utils._pytree import tree_leaves
 
-from ci.graphs.torch_reader import name_operator
+from ci.graphs.torch_calls import name_operator
 from ci.graphs.torch_state import is_state
 from ci.models.eager import copy_inputs, keep_state
 from ci.models.factory import Inputs

@@ -19,8 +19,9 @@ from torch.utils._pytree import tree_leaves
 
 from ci.graphs.graph import Array, Graph
 from ci.graphs.run import Recipe, Record, Shared
+from ci.graphs.torch_calls import list_results, name_operator
 from ci.graphs.torch_effects import measure_effects
-from ci.graphs.torch_reader import list_results, name_operator, read_graph_module
+from ci.graphs.torch_reader import read_graph_module
 from ci.models.eager import Disturbance, keep_state, run_eager
 from ci.models.factory import Inputs
 from ci.models.model import join_modules, split_inputs, split_module

@@ -347,7 +347,7 @@ def find_border(module: Any) -> Border:
 def read_coding(node: Any) -> Coding | None:
     """Return the coding of a node that quantizes to unsigned integers or dequantizes them, or None
     for other nodes."""
-    from ci.graphs.torch_reader import name_operator
+    from ci.graphs.torch_calls import name_operator
 
     if not name_operator(node).endswith("quantize_per_tensor"):
         return None

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from ci.graphs.torch_reader import name_operator
+from ci.graphs.torch_calls import name_operator
 
 TESTS = "executorch.backends.qualcomm.tests"
 Tensors = Sequence[torch.Tensor]

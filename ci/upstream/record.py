@@ -21,8 +21,9 @@ from ci.analysis.ties import find_ties
 from ci.cases.engine import Notes
 from ci.executorch.quantize import NO_GRID, find_grids, round_blocks
 from ci.executorch.toolchain import find_qnn_version
+from ci.graphs.torch_calls import name_operator
 from ci.graphs.torch_program import TorchProgram, read_torch
-from ci.graphs.torch_reader import name_operator, read_module
+from ci.graphs.torch_reader import read_module
 from ci.models.eager import keep_state, run_eager
 from ci.models.model import split_module
 from ci.models.schemes import Scheme

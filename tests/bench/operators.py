@@ -222,7 +222,8 @@ def name_operators(module: Any, inputs: Any, count: int) -> list[str]:
     from torch.utils._pytree import tree_leaves
 
     from ci.graphs.operators import is_quantizer
-    from ci.graphs.torch_reader import computes_node, name_operator
+    from ci.graphs.torch_calls import name_operator
+    from ci.graphs.torch_reader import computes_node
 
     if not hasattr(module, "graph"):
         module = torch.export.export(module, inputs, strict=True).module()

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.fx import Node
+from torch import Tensor, fx
 
 from ci.mend.torch_rewrites.editing import (
     Editor,
@@ -36,7 +35,7 @@ LOW = -30.0  # exp(-30) is 1e-13
 # QNN cannot prepare the joint projection of nn.MultiheadAttention in fp16, and torch.export makes
 # torch's fused fast path of an encoder layer one operator.
 @rewrites("separate-projections", aten.linear.default)
-def separate_projections(edit: Editor, node: Node) -> None:
+def separate_projections(edit: Editor, node: fx.Node) -> None:
     """Write a linear layer whose output is cut into blocks of features, such as query, key and
     value, as one layer for each block."""
     operand, *parameters = node.args
@@ -59,11 +58,11 @@ def separate_projections(edit: Editor, node: Node) -> None:
         edit.replace(end, new, SEPARATE)
 
 
-def _find_parts(edit: Editor, node: Node, places: Tensor) -> list[tuple[Node, Tensor]]:
+def _find_parts(edit: Editor, node: fx.Node, places: Tensor) -> list[tuple[fx.Node, Tensor]]:
     """Return the nodes that select parts of a node, behind views and permutations, and the places
     of their elements in it. ``places`` are those of the node's own elements. Return [] if an
     operator uses the whole."""
-    parts: list[tuple[Node, Tensor]] = []
+    parts: list[tuple[fx.Node, Tensor]] = []
     for user in node.users:
         ends = []
         if user.target in PARTS:
@@ -79,7 +78,7 @@ def _find_parts(edit: Editor, node: Node, places: Tensor) -> list[tuple[Node, Te
     return [(end, part) for end, part in parts if end.users]
 
 
-def _run(node: Node, tensor: Tensor) -> Any:
+def _run(node: fx.Node, tensor: Tensor) -> Any:
     """Compute a view, a permutation or a selection of another tensor."""
     return node.target(tensor, *node.args[1:], **node.kwargs)
 
@@ -129,7 +128,7 @@ def mask_after_softmax(edit: Editor) -> None:
         edit.replace(node, new, f"attention with {MASK_LATE}")
 
 
-def _normalize(edit: Editor, scores: Node, axis: int, allowed: Tensor) -> Node:
+def _normalize(edit: Editor, scores: fx.Node, axis: int, allowed: Tensor) -> fx.Node:
     """Compute a softmax of the allowed scores, see MASK_LATE."""
     factor = allowed.to(value_of(scores).dtype)
     share = (1 - factor) * factor.shape[axis] / factor.sum(axis, keepdim=True)
@@ -143,7 +142,7 @@ def _normalize(edit: Editor, scores: Node, axis: int, allowed: Tensor) -> Node:
 def _split_mask(edit: Editor, node: Any) -> tuple[Any, Tensor | None]:
     """Return the scores that a node masks, and which of them are allowed, or None if it does not
     mask by a constant."""
-    if not isinstance(node, Node) or len(node.args) < 2 or not edit.is_used_once(node):
+    if not isinstance(node, fx.Node) or len(node.args) < 2 or not edit.is_used_once(node):
         return None, None
     scores, mask, *fill = node.args
     if node.target is aten.add.Tensor and not node.kwargs:
@@ -157,11 +156,11 @@ def _split_mask(edit: Editor, node: Any) -> tuple[Any, Tensor | None]:
         allowed = edit.value(condition)
     else:
         return None, None
-    is_same = isinstance(scores, Node) and shape_of(scores) == shape_of(node)
+    is_same = isinstance(scores, fx.Node) and shape_of(scores) == shape_of(node)
     return scores, allowed if is_same else None
 
 
-def _find_allowed(edit: Editor, node: Node) -> Tensor | None:
+def _find_allowed(edit: Editor, node: fx.Node) -> Tensor | None:
     """Return which scores of an attention its constant mask allows."""
     mask = argument(node, "attn_mask")
     if argument(node, "is_causal"):
@@ -188,7 +187,7 @@ def _is_low(edit: Editor, fill: Any) -> bool:
 # This changes the function, but helps where the mask is an input: (1 - mask) * -1e4 has 8.6 dB in
 # 8a8w, and 27.7 dB after.
 @rewrites("mask-of-30", aten.scaled_dot_product_attention.default, aten.add.Tensor, *FILLS)
-def raise_mask(edit: Editor, node: Node) -> None:
+def raise_mask(edit: Editor, node: fx.Node) -> None:
     """Replace the large negative numbers that a softmax gets from a mask by -30, whose range leaves
     steps for the scores. A blocked score then counts e ** -30 instead of 0."""
     places: Sequence[int] = (0, 1) if node.target is aten.add.Tensor else (1, 2)
@@ -200,7 +199,7 @@ def raise_mask(edit: Editor, node: Node) -> None:
         edit.replace(node, new, f"a mask of {LOW:g}")
 
 
-def _raise_argument(edit: Editor, node: Node, places: Sequence[int]) -> Node | None:
+def _raise_argument(edit: Editor, node: fx.Node, places: Sequence[int]) -> fx.Node | None:
     """Return a call like ``node`` with a raised mask as one of its arguments, or None."""
     for place in places:
         raised = _raise(edit, node.args[place]) if place < len(node.args) else None
@@ -217,7 +216,7 @@ def _raise(edit: Editor, mask: Any) -> Any:
     if stored is not None:
         has_blocked = stored.is_floating_point() and (stored <= -LARGE).any()
         return torch.where(stored <= -LARGE, LOW, stored) if has_blocked else None
-    if not isinstance(mask, Node) or not edit.is_used_once(mask):
+    if not isinstance(mask, fx.Node) or not edit.is_used_once(mask):
         return None
     if mask.target in VIEWS or mask.target is aten.expand.default or is_idle(mask):
         return _raise_argument(edit, mask, (0,))
@@ -226,7 +225,7 @@ def _raise(edit: Editor, mask: Any) -> Any:
     return None
 
 
-def _reaches_softmax(edit: Editor, node: Node) -> bool:
+def _reaches_softmax(edit: Editor, node: fx.Node) -> bool:
     """Return whether a softmax is the only use of a node, directly or behind views and clamps."""
     user = edit.user(node)
     while user is not None and user.target in {*VIEWS, aten.clamp.default, aten.maximum.default}:

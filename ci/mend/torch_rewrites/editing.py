@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.fx import Graph, GraphModule, Node
+from torch import Tensor, fx
 from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -64,12 +63,12 @@ class Editor:
     source and its module. ``edit.mul(x, 0.5)`` inserts a call of the operator ``mul``.
     """
 
-    def __init__(self, module: GraphModule) -> None:
+    def __init__(self, module: fx.GraphModule) -> None:
         self.module = module
         self.graph = module.graph
         self.changes: list[Change] = []
-        self._anchor: Node | None = None  # new nodes are inserted before it
-        self._values: dict[Node, Any] = {}  # what nodes compute from constants, None otherwise
+        self._anchor: fx.Node | None = None  # new nodes are inserted before it
+        self._values: dict[fx.Node, Any] = {}  # what nodes compute from constants, None otherwise
         for node in module.graph.find_nodes(
             op="call_function", target=aten._assert_tensor_metadata.default
         ):
@@ -82,7 +81,7 @@ class Editor:
         """Write an assignment to a part of a computed tensor, such as ``y[:, 8:] = z``, as the
         operator that makes a tensor with another part, if no view of the tensor is read later."""
         for node in self.graph.find_nodes(op="call_function", target=aten.copy_.default):
-            parts: list[Node] = []  # from the inside: the last one is a part of the whole tensor
+            parts: list[fx.Node] = []  # from the inside: the last one is a part of the whole tensor
             base, reader = node.args[0], node
             while base.target in SCATTERS and [*base.users] == [reader]:
                 parts.append(base)
@@ -103,7 +102,7 @@ class Editor:
             node.replace_all_uses_with(written)
             self.graph.erase_node(node)
 
-    def find(self, *targets: Any) -> Iterator[Node]:
+    def find(self, *targets: Any) -> Iterator[fx.Node]:
         """Yield the nodes that call one of the operators and have a fixed shape, in order. Nodes
         are omitted if an operator writes into them or their inputs. New nodes are inserted before
         the yielded one."""
@@ -121,7 +120,7 @@ class Editor:
                     yield node
 
     @contextmanager
-    def at(self, node: Node) -> Iterator[None]:
+    def at(self, node: fx.Node) -> Iterator[None]:
         """Insert new nodes before ``node``."""
         outer_anchor, self._anchor = self._anchor, node
         try:
@@ -130,11 +129,11 @@ class Editor:
         finally:
             self._anchor = outer_anchor
 
-    def __getattr__(self, name: str) -> Callable[..., Node]:
+    def __getattr__(self, name: str) -> Callable[..., fx.Node]:
         target = getattr(getattr(aten, name), OVERLOADS.get(name, "default"))
         return functools.partial(self.call, target)
 
-    def call(self, target: Any, *args: Any, **kwargs: Any) -> Node:
+    def call(self, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
         """Insert a call of an operator, and return its node. Tensors become constants."""
         args = tree_map(self._store, args)
         node = self.graph.call_function(target, args, kwargs)
@@ -148,7 +147,7 @@ class Editor:
         """Return a node that reads a tensor, and any other argument as it is."""
         return self.constant(arg) if isinstance(arg, Tensor) else arg
 
-    def call_again(self, node: Node, *operands: Any, **changed: Any) -> Node:
+    def call_again(self, node: fx.Node, *operands: Any, **changed: Any) -> fx.Node:
         """Insert a call like ``node`` with its first operands and some of its arguments changed."""
         names = [parameter.name for parameter in node.target._schema.arguments]
         args = [*operands, *node.args[len(operands) :]]
@@ -161,7 +160,7 @@ class Editor:
         kwargs = {name: value for name, value in node.kwargs.items() if name not in positional}
         return self.call(node.target, *args, **kwargs)
 
-    def constant(self, value: Tensor) -> Node:
+    def constant(self, value: Tensor) -> fx.Node:
         """Store a tensor in the module, and return a node that reads it."""
         taken = {name for name, _ in self.module.named_buffers()}
         names = (f"mended_{number}" for number in range(len(taken) + 1))
@@ -181,7 +180,7 @@ class Editor:
     def value(self, operand: Any) -> Tensor | None:
         """Return the tensor that a node reads from the module or computes from constants, or None
         if it depends on the input, or if the model changes it."""
-        if not isinstance(operand, Node) or operand in self.written:
+        if not isinstance(operand, fx.Node) or operand in self.written:
             return None
         if operand.op == "get_attr":
             stored = functools.reduce(getattr, str(operand.target).split("."), self.module)
@@ -191,7 +190,7 @@ class Editor:
         computed = self._values[operand]
         return computed if isinstance(computed, Tensor) else None
 
-    def _compute(self, node: Node) -> Any:
+    def _compute(self, node: fx.Node) -> Any:
         """Return what an operator computes if all its inputs are constants, else None."""
         target = node.target
         is_pure = target is operator.getitem or (
@@ -219,11 +218,11 @@ class Editor:
         """Return the node whose value reaches ``operand`` through operators that compute
         nothing."""
         node = operand
-        while isinstance(node, Node) and is_idle(node) and node.args[0] not in self.written:
+        while isinstance(node, fx.Node) and is_idle(node) and node.args[0] not in self.written:
             node = node.args[0]
         return node
 
-    def user(self, node: Node) -> Node | None:
+    def user(self, node: fx.Node) -> fx.Node | None:
         """Return the only node that uses a node's value, behind operators that compute nothing, or
         None if there are more, or if an operator writes into the value."""
         while len(node.users) == 1 and node not in self.written:
@@ -233,11 +232,11 @@ class Editor:
             node = user
         return None
 
-    def is_used_once(self, node: Node) -> bool:
+    def is_used_once(self, node: fx.Node) -> bool:
         """Return whether one node uses this one, and no operator writes into it."""
         return len(node.users) == 1 and node not in self.written
 
-    def replace(self, node: Node, new: Node, after: str) -> None:
+    def replace(self, node: fx.Node, new: fx.Node, after: str) -> None:
         """Let the users of ``node`` use ``new``. ``after`` is what the user could write instead.
 
         Raises ValueError if shape or type would change.
@@ -249,14 +248,14 @@ class Editor:
         node.replace_all_uses_with(new)
         self.note(node, after)
 
-    def note(self, node: Node, after: str) -> None:
+    def note(self, node: fx.Node, after: str) -> None:
         """Record a change at ``node``, with the user's source line, or the operator's name."""
         frames = FRAME.findall(node.meta.get("stack_trace") or "")
         lines = [line.strip() for file, line in frames if not is_installed(file)]
         before = lines[-1] if lines else f"{node.target}"
         self.changes.append(Change((node.name,), find_place(node), before, after))
 
-    def _mark(self, node: Node) -> Node:
+    def _mark(self, node: fx.Node) -> fx.Node:
         """Give a new node the place in the source and the module of the node that it is for."""
         if self._anchor is not None:
             node.meta |= {key: self._anchor.meta[key] for key in KEPT if key in self._anchor.meta}
@@ -276,7 +275,7 @@ def rewrites(name: str, *targets: Any) -> Callable[[Callable[..., None]], TorchR
 
     def register(edit: Callable[..., None]) -> TorchRewrite:
         @functools.wraps(edit)
-        def rewrite(module: GraphModule) -> tuple[Change, ...]:
+        def rewrite(module: fx.GraphModule) -> tuple[Change, ...]:
             editor = Editor(module)
             if targets:
                 for node in editor.find(*targets):
@@ -293,7 +292,7 @@ def rewrites(name: str, *targets: Any) -> Callable[[Callable[..., None]], TorchR
 
 def value_of(operand: Any) -> Any:
     """Return the fake tensor of a node, or anything else as it is."""
-    return operand.meta["val"] if isinstance(operand, Node) else operand
+    return operand.meta["val"] if isinstance(operand, fx.Node) else operand
 
 
 def is_fake(value: Any) -> bool:
@@ -301,22 +300,22 @@ def is_fake(value: Any) -> bool:
     return hasattr(value, "fake_mode")
 
 
-def list_tensors(node: Node) -> list[Tensor]:
+def list_tensors(node: fx.Node) -> list[Tensor]:
     """Return the fake tensors that a node has as its value."""
     return [value for value in tree_leaves(node.meta.get("val")) if isinstance(value, Tensor)]
 
 
-def is_fixed(node: Node) -> bool:
+def is_fixed(node: fx.Node) -> bool:
     """Return whether the shapes of a node's tensors do not depend on the input."""
     return all(isinstance(size, int) for tensor in list_tensors(node) for size in tensor.shape)
 
 
-def shape_of(node: Node) -> tuple[int, ...]:
+def shape_of(node: fx.Node) -> tuple[int, ...]:
     """Return the shape of a node's tensor."""
     return tuple(node.meta["val"].shape)
 
 
-def argument(node: Node, name: str) -> Any:
+def argument(node: fx.Node, name: str) -> Any:
     """Return an argument of a call, or its default. Return None if the operator has no argument
     with this name."""
     for place, parameter in enumerate(node.target._schema.arguments):
@@ -326,7 +325,7 @@ def argument(node: Node, name: str) -> Any:
     return None
 
 
-def is_idle(node: Node) -> bool:
+def is_idle(node: fx.Node) -> bool:
     """Return whether a node's value is that of its first input."""
     if node.target in IDLE:
         return True
@@ -341,14 +340,14 @@ def normal_axes(axes: int | Sequence[int], rank: int) -> tuple[int, ...]:
     return tuple(sorted(axis % rank for axis in all_axes))
 
 
-def _write_out_of_place(graph: Graph) -> None:
+def _write_out_of_place(graph: fx.Graph) -> None:
     """Replace operators that write into their first operand, such as ``relu_``, by those that do
     not, where the operand is computed and no view shares its memory."""
     for node in [*graph.nodes]:
         name = getattr(getattr(node.target, "_schema", None), "name", "").removeprefix("aten::")
         pure = getattr(aten, name.removesuffix("_"), None) if name.endswith("_") else None
         changed = node.args[0] if node.args else None
-        if pure is None or not isinstance(changed, Node) or changed.op != "call_function":
+        if pure is None or not isinstance(changed, fx.Node) or changed.op != "call_function":
             continue
         involved = (changed, *(user for user in changed.users if user is not node))
         if any(map(is_view, involved)) or node.target._overloadname not in pure.overloads():

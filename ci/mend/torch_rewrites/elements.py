@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.fx import Node
+from torch import Tensor, fx
 
 from ci.mend.torch_rewrites.editing import (
     Editor,
@@ -46,7 +45,7 @@ def softplus_by_series(edit: Editor) -> None:
     is wrong in 16 bits."""
     for node in edit.find(aten.log1p.default, aten.log.default):
         power = _find_power(edit, node)
-        if isinstance(power, Node) and power.target is aten.exp.default:
+        if isinstance(power, fx.Node) and power.target is aten.exp.default:
             edit.replace(node, edit.softplus(power.args[0]), "F.softplus(x)")
     for node in edit.find(aten.softplus.default, aten.log_sigmoid.default, aten.mish.default):
         x, factor = node.args[0], 1.0
@@ -66,7 +65,7 @@ def softplus_by_series(edit: Editor) -> None:
         edit.replace(node, new, after)
 
 
-def _find_power(edit: Editor, node: Node) -> Any:
+def _find_power(edit: Editor, node: fx.Node) -> Any:
     """Return y of log1p(y) or log(1 + y), or None."""
     operand = edit.source(node.args[0])
     if node.target is aten.log1p.default:
@@ -76,7 +75,7 @@ def _find_power(edit: Editor, node: Node) -> Any:
     return next((arg for arg in map(edit.source, operand.args) if arg != 1), None)
 
 
-def _softplus(edit: Editor, x: Node) -> Node:
+def _softplus(edit: Editor, x: fx.Node) -> fx.Node:
     """Compute a softplus as softplus_by_series describes."""
     u = edit.exp(edit.neg(edit.abs(x)))
     z = edit.div(u, edit.add(u, 2.0))
@@ -91,7 +90,7 @@ def _softplus(edit: Editor, x: Node) -> Node:
 # The approximation has an absolute error of 0.001 to 0.003, which small results show: 31.7 dB in
 # fp16 for a tanh behind a convolution (HiFi-GAN), and 61.8 dB after.
 @rewrites("separate-activation", *FUSED)
-def separate_activation(edit: Editor, node: Node) -> None:
+def separate_activation(edit: Editor, node: fx.Node) -> None:
     """Transpose between a layer or a sum and an activation. QNN fuses them otherwise, and
     approximates the activation."""
     source = edit.source(node.args[0])
@@ -106,7 +105,7 @@ def separate_activation(edit: Editor, node: Node) -> None:
 # QNN 2.49.40 fuses SiLU with what follows, and is wrong for images of 9 to 12 rows in 16 bits: -1.0
 # dB before a 1x1 convolution, and 82.8 dB after.
 @rewrites("silu-by-tanh", aten.silu.default, aten.mul.Tensor)
-def silu_by_tanh(edit: Editor, node: Node) -> None:
+def silu_by_tanh(edit: Editor, node: fx.Node) -> None:
     """Write SiLU, also as x * sigmoid(x), with tanh."""
     x = node.args[0]
     if node.target is aten.mul.Tensor:
@@ -141,11 +140,11 @@ def name_gelu(edit: Editor) -> None:
                 break
 
 
-def _list_neighbours(edit: Editor, node: Node) -> tuple[list[Any], list[Node]]:
+def _list_neighbours(edit: Editor, node: fx.Node) -> tuple[list[Any], list[fx.Node]]:
     """Return the values from which a node may be computed, and the nodes that may be the result of
     a GELU of which it is a part, the nearest first."""
     operands: dict[Any, None] = {edit.source(node.args[0]): None}  # a set in order
-    ends: list[Node] = []
+    ends: list[fx.Node] = []
     for _ in range(DEEPEST):
         elementwise = [operand for operand in operands if operand.target in ELEMENTWISE]
         for operand in elementwise:
@@ -163,13 +162,13 @@ def _match_form(values: Tensor, exact_values: Mapping[str, Tensor]) -> str:
     return ""
 
 
-def _evaluate(edit: Editor, value: Any, x: Node, points: Tensor) -> Any:
+def _evaluate(edit: Editor, value: Any, x: fx.Node, points: Tensor) -> Any:
     """Return what operators on single elements make of ``points`` as the value of ``x``, or None if
     the result depends on other tensors, too."""
     source = edit.source(value)
     if source is x:
         return points
-    if not isinstance(source, Node):
+    if not isinstance(source, fx.Node):
         return source
     stored = edit.value(source)
     if stored is not None:
@@ -183,7 +182,7 @@ def _evaluate(edit: Editor, value: Any, x: Node, points: Tensor) -> Any:
 # ExecuTorch takes the slopes along the last axis instead of the channels, in all schemes, and QNN's
 # compiler fails for a PReLU in 16 bits.
 @rewrites("split-prelu", aten.prelu.default)
-def split_prelu(edit: Editor, node: Node) -> None:
+def split_prelu(edit: Editor, node: fx.Node) -> None:
     """Compute a PReLU as relu(x) - slope * relu(-x)."""
     x, slope = node.args[0], edit.value(node.args[1])
     if slope is None:
@@ -196,13 +195,13 @@ def split_prelu(edit: Editor, node: Node) -> None:
 # QNN 2.49.40 computes powers of a constant wrongly in 8 and 16 bits: -18.5 dB for 2 ** x in 8a8w,
 # and 35.6 dB after.
 @rewrites("exp-of-power", aten.pow.Scalar, aten.pow.Tensor_Tensor, aten.exp2.default)
-def exp_of_power(edit: Editor, node: Node) -> None:
+def exp_of_power(edit: Editor, node: fx.Node) -> None:
     """Write a positive constant to the power of a tensor, c ** x, as exp(x * log(c))."""
     stored = edit.value(node.args[0]) if node.target is aten.pow.Tensor_Tensor else None
     base = 2.0 if node.target is aten.exp2.default else node.args[0]
     base = stored.item() if stored is not None and stored.numel() == 1 else base
     exponent = node.args[-1]
-    if isinstance(base, Node) or base <= 0 or value_of(exponent).shape != value_of(node).shape:
+    if isinstance(base, fx.Node) or base <= 0 or value_of(exponent).shape != value_of(node).shape:
         return
     new = edit.exp(edit.mul(exponent, math.log(base)))
     edit.replace(node, new, f"torch.exp(x * math.log({base:g}))")
@@ -212,7 +211,7 @@ def exp_of_power(edit: Editor, node: Node) -> None:
 @rewrites(
     "multiply-for-square", aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor, aten.square.default
 )
-def multiply_for_square(edit: Editor, node: Node) -> None:
+def multiply_for_square(edit: Editor, node: fx.Node) -> None:
     """Write x ** 2 and x ** 4 as products."""
     x = node.args[0]
     if node.target is aten.square.default:
@@ -231,7 +230,7 @@ def multiply_for_square(edit: Editor, node: Node) -> None:
 # The smallest floor that float16 holds is about 6e-8. In fp16, log(clamp(x, min=1e-10)) has 3.5 dB,
 # and 61.3 dB after.
 @rewrites("raise-log-floor", aten.log.default, aten.log2.default, aten.log10.default)
-def raise_log_floor(edit: Editor, node: Node) -> None:
+def raise_log_floor(edit: Editor, node: fx.Node) -> None:
     """Raise the floor under a logarithm to 1e-6, which float16 can hold. This changes what is below
     the floor."""
     floor = edit.source(node.args[0])
@@ -264,7 +263,7 @@ def fold_constants(edit: Editor) -> None:
 # ExecuTorch gives the constant the range of the layer before it: 12.6 dB in 8a8w behind a
 # convolution, and 35.5 dB after.
 @rewrites("put-constant-first", aten.cat.default)
-def put_constant_first(edit: Editor, node: Node) -> None:
+def put_constant_first(edit: Editor, node: fx.Node) -> None:
     """Concatenate a constant whose elements are all equal first, and reorder the result."""
     operands, axis = node.args[0], argument(node, "dim")
     stored = edit.value(operands[-1])
@@ -281,7 +280,7 @@ def put_constant_first(edit: Editor, node: Node) -> None:
 # QNN 2.49.40 adds the constant wrongly to the rows of a batch before a norm or a sigmoid: positions
 # before a layer norm have 5.0 dB in fp16, and 68.4 dB after.
 @rewrites("expand-constant", aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor)
-def expand_over_batch(edit: Editor, node: Node) -> None:
+def expand_over_batch(edit: Editor, node: fx.Node) -> None:
     """Store a constant that is added to a batch, or multiplies it, once for each row."""
     shape = shape_of(node)
     # A batch of one is right.
@@ -289,7 +288,7 @@ def expand_over_batch(edit: Editor, node: Node) -> None:
         return
     for place, operand in enumerate(node.args[:2]):
         stored, batch = edit.value(operand), node.args[1 - place]
-        is_batch = isinstance(batch, Node) and shape_of(batch) == shape
+        is_batch = isinstance(batch, fx.Node) and shape_of(batch) == shape
         if is_batch and stored is not None and stored.shape in {shape[1:], (1, *shape[1:])}:
             new = edit.call_again(node, *node.args[:place], stored.expand(shape))
             edit.replace(node, new, "constant.expand(x.shape[0], ...), stored as a whole constant")
@@ -299,21 +298,21 @@ def expand_over_batch(edit: Editor, node: Node) -> None:
 # In 8 bits, QNN 2.49.40 takes relu(x * s) + d for relu(x * s + d): 10.0 dB, and 53.3 dB with a
 # quotient.
 @rewrites("divide-before-relu", aten.mul.Tensor)
-def divide_before_relu(edit: Editor, node: Node) -> None:
+def divide_before_relu(edit: Editor, node: fx.Node) -> None:
     """Write a product with a number before a ReLU or a clamp as a quotient."""
     limits = {aten.relu, aten.relu6, aten.clamp, aten.clamp_min, aten.hardtanh}
     if limits.isdisjoint(getattr(user.target, "overloadpacket", None) for user in node.users):
         return
     if product := find_factor(edit, node):
         operand, factor, stored = product
-        new = edit.div(operand, 1 / (stored if isinstance(factor, Node) else factor))
+        new = edit.div(operand, 1 / (stored if isinstance(factor, fx.Node) else factor))
         edit.replace(node, new, "x / (1 / factor)")
 
 
 # In fp16, QNN 2.49.40 computes the sum and the product wrongly over a short last axis: 8.6 dB for
 # (sigmoid(x) + c) * 0.5 of [1, 4, 12, 12], and 69.0 dB after.
 @rewrites("multiply-before-add", aten.mul.Tensor)
-def multiply_before_add(edit: Editor, node: Node) -> None:
+def multiply_before_add(edit: Editor, node: fx.Node) -> None:
     """Multiply a sum with constants by a number before they are added."""
     product = find_factor(edit, node)
     if product is None or shape_of(node)[-1] >= SHORTEST_RIGHT:
@@ -336,7 +335,7 @@ def multiply_before_add(edit: Editor, node: Node) -> None:
 
 # QNN 2.49.40 computes this sum wrongly in fp16: -96.2 dB, and 69.6 dB as a difference.
 @rewrites("subtract-negative", aten.add.Tensor)
-def subtract_negative(edit: Editor, node: Node) -> None:
+def subtract_negative(edit: Editor, node: fx.Node) -> None:
     """Write a sum with a constant of rank 5 whose elements are all equal as a difference."""
     stored = edit.value(node.args[1])
     if stored is not None and stored.ndim == UNIFORM_RANK and is_uniform(stored):
@@ -347,7 +346,7 @@ def subtract_negative(edit: Editor, node: Node) -> None:
 # QNN clips the value to the range of the input, and leaves columns on the right unwritten: 8.0 dB
 # in fp16 on the right of a ReLU, and 73.2 dB after (QNN 2.49.40).
 @rewrites("concatenate-padding", aten.pad.default, aten.constant_pad_nd.default)
-def pad_by_concatenation(edit: Editor, node: Node) -> None:
+def pad_by_concatenation(edit: Editor, node: fx.Node) -> None:
     """Write a padding with a constant as a concatenation."""
     operand, counts = node.args[0], node.args[1]
     mode, value = argument(node, "mode"), argument(node, "value") or 0.0
@@ -357,13 +356,13 @@ def pad_by_concatenation(edit: Editor, node: Node) -> None:
 
 
 def surround(
-    edit: Editor, operand: Node, before: Sequence[int], after: Sequence[int], value: float = 0.0
-) -> Node:
+    edit: Editor, operand: fx.Node, before: Sequence[int], after: Sequence[int], value: float = 0.0
+) -> fx.Node:
     """Concatenate constants around the last axes of a node, the first of these axes first. With
     the last one first, QNN makes a padding of them again, with the faults of that."""
     for axis, counts in enumerate(zip(before, after, strict=True), -len(before)):
         shape = [*shape_of(operand)]
-        blocks: dict[int, list[Node]] = {0: []}  # both ends share a constant of the same size
+        blocks: dict[int, list[fx.Node]] = {0: []}  # both ends share a constant of the same size
         for count in {*counts} - {0}:
             shape[axis] = count
             blocks[count] = [edit.constant(torch.full(shape, value, dtype=value_of(operand).dtype))]
@@ -372,7 +371,7 @@ def surround(
     return operand
 
 
-def find_factor(edit: Editor, node: Node) -> tuple[Any, Any, Tensor] | None:
+def find_factor(edit: Editor, node: fx.Node) -> tuple[Any, Any, Tensor] | None:
     """Return the operand of a product with a number that is not 0, the number as the graph has it,
     and as a tensor."""
     for operand, factor in (node.args, node.args[::-1]):
@@ -384,7 +383,7 @@ def find_factor(edit: Editor, node: Node) -> tuple[Any, Any, Tensor] | None:
 
 def as_tensor(edit: Editor, operand: Any) -> Tensor | None:
     """Return a number, or a constant of the model, as a tensor, or None for another node."""
-    return edit.value(operand) if isinstance(operand, Node) else torch.tensor(operand)
+    return edit.value(operand) if isinstance(operand, fx.Node) else torch.tensor(operand)
 
 
 def is_uniform(stored: Tensor) -> bool:

@@ -10,8 +10,7 @@ import operator
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
-from torch.fx import Node
+from torch import Tensor, fx
 
 from ci.mend.axes import choose_block, find_growth
 from ci.mend.torch_rewrites.editing import (
@@ -42,7 +41,7 @@ MAXIMA = [getattr(aten, f"adaptive_max_pool{axes}d").default for axes in (1, 2, 
 # output_padding of 2, 10.9 dB in fp16, and 69.4 dB after. A depthwise one is wrong if its
 # output_padding is at least its padding.
 @rewrites("reach-rows", *TRANSPOSED)
-def lengthen_transposed_kernel(edit: Editor, node: Node) -> None:
+def lengthen_transposed_kernel(edit: Editor, node: fx.Node) -> None:
     """Append zeros to the kernel of a transposed convolution and lower its output_padding, until
     a kernel reaches all rows. If it is depthwise with one output per input, lower it below the
     padding, or to 0."""
@@ -71,7 +70,7 @@ def lengthen_transposed_kernel(edit: Editor, node: Node) -> None:
 # QNN 2.49.40 computes a transposed convolution over one axis with dilation wrongly in 16 bits: -6.9
 # dB in 16a8w, and 45.7 dB with zeros in the kernel.
 @rewrites("spread-kernel", *TRANSPOSED)
-def spread_kernel(edit: Editor, node: Node) -> None:
+def spread_kernel(edit: Editor, node: fx.Node) -> None:
     """Write a transposed convolution with dilation with zeros between the rows of the kernel."""
     weight, kernel = edit.value(node.args[1]), shape_of(node.args[1])[2:]
     (dilation,) = read_numbers(node, "dilation")
@@ -88,7 +87,7 @@ def spread_kernel(edit: Editor, node: Node) -> None:
 # If weights are quantized per channel, QNN 2.49.40 takes the scales of other channels, or its
 # compiler fails: 12.4 dB in 16a4w, and 53.5 dB with a single group.
 @rewrites("join-transposed-groups", *TRANSPOSED)
-def join_transposed_groups(edit: Editor, node: Node) -> None:
+def join_transposed_groups(edit: Editor, node: fx.Node) -> None:
     """Write a transposed convolution of several groups as one of a single group, whose weights
     between the channels of different groups are zeros."""
     weight, groups = edit.value(node.args[1]), argument(node, "groups")
@@ -105,7 +104,7 @@ def join_transposed_groups(edit: Editor, node: Node) -> None:
 # In fp16, QNN 2.49.40 computes the border wrongly if the padding is as long as the kernel: -23.8 dB
 # for Conv2d(8, 8, 3, padding=3), and 69.1 dB after.
 @rewrites("surround-kernel", *CONVOLUTIONS)
-def surround_kernel(edit: Editor, node: Node) -> None:
+def surround_kernel(edit: Editor, node: fx.Node) -> None:
     """Surround the kernel of a convolution by zeros until it is longer than the padding."""
     weight, kernel = edit.value(node.args[1]), shape_of(node.args[1])[2:]
     padding, dilation = read_numbers(node, "padding", "dilation")
@@ -125,7 +124,7 @@ def surround_kernel(edit: Editor, node: Node) -> None:
 # In fp16, QNN 2.49.40 is wrong if the result has the length of its row, and this is short and a
 # multiple of 8: 3.8 dB for 16 steps that are padded by 3, and 68.5 dB after.
 @rewrites("convolve-longer-row", *CONVOLUTIONS, *SAME_CONVOLUTIONS)
-def convolve_longer_row(edit: Editor, node: Node) -> None:
+def convolve_longer_row(edit: Editor, node: fx.Node) -> None:
     """Pad a short row by one more zero at each end before its convolution, and cut off the elements
     that this adds. A padding before the convolution is left alone: QNN joins it with this one."""
     stride, dilation = read_numbers(node, "stride", "dilation")
@@ -148,7 +147,7 @@ def convolve_longer_row(edit: Editor, node: Node) -> None:
     edit.replace(node, new, f"the same with padding={padding}, and y[..., 1:-1]")
 
 
-def _find_padding_before(edit: Editor, operand: Node) -> int:
+def _find_padding_before(edit: Editor, operand: fx.Node) -> int:
     """Return by how many zeros a padding that computes a value extends its last axis at both ends,
     or 0 if it is another node or another padding."""
     pad = edit.source(operand)
@@ -172,7 +171,7 @@ def find_same_padding(kernel: Sequence[int], dilation: Sequence[int]) -> list[in
 # QNN 2.49.40 computes this kernel wrongly in 8 bits: -9.9 dB for 4 channels of 8 x 8, and 37.7 dB
 # after.
 @rewrites("widen-depthwise", aten.conv2d.default)
-def widen_depthwise_kernel(edit: Editor, node: Node) -> None:
+def widen_depthwise_kernel(edit: Editor, node: fx.Node) -> None:
     """Write a depthwise convolution with a kernel and a stride of 2 with a kernel of 3, whose first
     row and column are zeros."""
     weight, even = edit.value(node.args[1]), not any(n % 2 for n in shape_of(node.args[0])[-2:])
@@ -189,7 +188,7 @@ def widen_depthwise_kernel(edit: Editor, node: Node) -> None:
 # In fp16, QNN 2.49.40 refuses a stride with dilation, and computes one along a single axis wrongly:
 # -10.5 dB, and 71.5 dB after.
 @rewrites("stride-by-pool", aten.conv1d, aten.conv2d)
-def stride_by_pool(edit: Editor, node: Node) -> None:
+def stride_by_pool(edit: Editor, node: fx.Node) -> None:
     """Write a depthwise convolution with a stride that has a dilation, or one axis and a kernel of
     1, with a stride of 1, and let a max pool of single elements select its results."""
     kernel = shape_of(node.args[1])[2:]
@@ -215,7 +214,7 @@ def copy_shared_bias(edit: Editor) -> None:
     used_biases = set()
     for node in edit.find(*ABSORBING):
         bias = argument(node, "bias")
-        if not isinstance(bias, Node) or bias.op != "get_attr" or len(node.args) < 3:
+        if not isinstance(bias, fx.Node) or bias.op != "get_attr" or len(node.args) < 3:
             continue
         if bias.target in used_biases:
             new = edit.call_again(node, bias=edit.value(bias))
@@ -225,7 +224,7 @@ def copy_shared_bias(edit: Editor) -> None:
 
 # QNN's compiler may not end otherwise: seen in u8_channel with QNN 2.49.40.
 @rewrites("multiply-single", aten.linear.default)
-def multiply_single(edit: Editor, node: Node) -> None:
+def multiply_single(edit: Editor, node: fx.Node) -> None:
     """Write a linear layer of a single feature as a product and a sum."""
     operand, weight, bias = node.args[0], edit.value(node.args[1]), argument(node, "bias")
     if weight is not None and weight.shape[1] == 1:
@@ -234,14 +233,14 @@ def multiply_single(edit: Editor, node: Node) -> None:
         edit.replace(node, new, "x * weight + bias")
 
 
-def is_depthwise(node: Node) -> bool:
+def is_depthwise(node: fx.Node) -> bool:
     """Return whether a convolution, transposed or not, has a group for each of several inputs."""
     groups: int = argument(node, "groups")
     channels = shape_of(node.args[1])[0 if node.target in TRANSPOSED else 1]
     return groups > 1 and channels == (groups if node.target in TRANSPOSED else 1)
 
 
-def read_numbers(node: Node, *names: str) -> list[list[int]]:
+def read_numbers(node: fx.Node, *names: str) -> list[list[int]]:
     """Return arguments of a convolution that have a number for each axis of the image."""
     axes = len(shape_of(node.args[1])) - 2
     return [per_axis(argument(node, name), axes) for name in names]
@@ -250,7 +249,7 @@ def read_numbers(node: Node, *names: str) -> list[list[int]]:
 # QNN divides windows beyond the edge by the wrong number. So does ExecuTorch 1.5.1 for padding in
 # 3D: torch.export omits count_include_pad if it is true, and op_avg_pool3d.py then assumes false.
 @rewrites("pad-before-pool", *AVERAGES)
-def pad_before_pool(edit: Editor, node: Node) -> None:
+def pad_before_pool(edit: Editor, node: fx.Node) -> None:
     """Write the padding of average pools out, and that of windows beyond the edge. The border is
     multiplied by the factor that the other number of counted elements makes."""
     axes, operand = AVERAGES.index(node.target) + 1, node.args[0]
@@ -281,7 +280,7 @@ def pad_before_pool(edit: Editor, node: Node) -> None:
 # ExecuTorch passes the stride of the call to QNN, and none if the call states none: F.max_pool2d(x,
 # 2) is refused in fp16, 8a8w and 16a8w.
 @rewrites("state-stride", aten.max_pool2d, aten.max_pool2d_with_indices, aten.avg_pool3d)
-def state_stride(edit: Editor, node: Node) -> None:
+def state_stride(edit: Editor, node: fx.Node) -> None:
     """State the stride of pools, which is the kernel by default."""
     if not argument(node, "stride"):
         kernel = node.args[1]
@@ -291,7 +290,7 @@ def state_stride(edit: Editor, node: Node) -> None:
 
 # ExecuTorch makes a reshape before a max_pool1d, does not quantize it, and leaves it to the CPU.
 @rewrites("widen-max-pool", aten.max_pool1d)
-def widen_max_pool(edit: Editor, node: Node) -> None:
+def widen_max_pool(edit: Editor, node: fx.Node) -> None:
     """Write max pools over one axis as pools of images with one row."""
     kernel = per_axis(node.args[1], 1)
     # The numbers of the axis with one row, then those of the pool: only the stride may be empty.
@@ -305,7 +304,7 @@ def widen_max_pool(edit: Editor, node: Node) -> None:
 
 # ExecuTorch lowers only sizes that divide the input.
 @rewrites("multiply-adaptive-pool", *MEANS)
-def multiply_adaptive_pool(edit: Editor, node: Node) -> None:
+def multiply_adaptive_pool(edit: Editor, node: fx.Node) -> None:
     """Write adaptive average pools of sizes that do not divide as products with constant matrices,
     one per axis."""
     axes, operand = MEANS.index(node.target) + 1, node.args[0]
@@ -323,7 +322,7 @@ def multiply_adaptive_pool(edit: Editor, node: Node) -> None:
 # ExecuTorch makes it a max pool of windows of one size: 21.0 dB in all schemes for 17 x 22 to 3 x
 # 3, and 71.2 dB in fp16 after.
 @rewrites("slice-adaptive-maximum", *MAXIMA)
-def slice_adaptive_maximum(edit: Editor, node: Node) -> None:
+def slice_adaptive_maximum(edit: Editor, node: fx.Node) -> None:
     """Write adaptive max pools as the maximum of each window, axis by axis."""
     # The pool returns the maxima and their indices, and a getitem reads each of them.
     getitems = [user for user in node.users if user.users]
@@ -346,7 +345,7 @@ def slice_adaptive_maximum(edit: Editor, node: Node) -> None:
 
 # ExecuTorch leaves an operator with two results on the CPU.
 @rewrites("separate-maximum", aten.max.dim, aten.min.dim)
-def separate_maximum(edit: Editor, node: Node) -> None:
+def separate_maximum(edit: Editor, node: fx.Node) -> None:
     """Compute a maximum or minimum along an axis, and its place, with an operator each."""
     end = "max" if node.target is aten.max.dim else "min"
     axis, keep = node.args[1] % len(shape_of(node.args[0])), argument(node, "keepdim")
@@ -358,7 +357,7 @@ def separate_maximum(edit: Editor, node: Node) -> None:
 # The program would read them as int64: 9.5 dB in fp16 for neighbours by torch.topk and gather, and
 # 56.5 dB after (QNN 2.49.40).
 @rewrites("narrow-indices", aten.topk.default, aten.sort.default, aten.sort.stable)
-def narrow_indices(edit: Editor, node: Node) -> None:
+def narrow_indices(edit: Editor, node: fx.Node) -> None:
     """Cast indices to int32, as which QNN writes them, and back to int64."""
     items = [user for user in node.users if user.users]  # values and indices
     readers = {reader for item in items if item.args[1] == 1 for reader in item.users}
@@ -377,7 +376,7 @@ def narrow_indices(edit: Editor, node: Node) -> None:
 @rewrites(
     "select-nearest", aten.upsample_nearest1d, aten.upsample_nearest2d, aten.upsample_nearest3d
 )
-def select_nearest(edit: Editor, node: Node) -> None:
+def select_nearest(edit: Editor, node: fx.Node) -> None:
     """Write a resize with mode nearest to sizes that are no multiples as a selection of places,
     axis by axis."""
     operand, result_sizes = node.args[0], shape_of(node)[2:]
@@ -439,7 +438,7 @@ def slice_windows(edit: Editor) -> None:
 # QNN 2.49.40 averages tall images wrongly: 2.8 dB in fp16 for a kernel of 2 on 16 x 8, and 67.7 dB
 # after.
 @rewrites("convolve-average", aten.avg_pool2d)
-def convolve_tall_pool(edit: Editor, node: Node) -> None:
+def convolve_tall_pool(edit: Editor, node: fx.Node) -> None:
     """Write average pools of tall images with a stride of 1 as depthwise convolutions."""
     kernel = per_axis(node.args[1], 2)
     stride = per_axis(argument(node, "stride") or kernel, 2)
@@ -456,7 +455,7 @@ def convolve_tall_pool(edit: Editor, node: Node) -> None:
 # QNN 2.49.40 computes sums in 8 bits far above their range, and rounds each partial sum: over 2,400
 # steps, 39.8 dB in fp16 and -0.7 dB in 8a8w, and 65.4 and 39.0 dB after.
 @rewrites("multiply-cumulative", aten.cumsum.default)
-def sum_by_triangle(edit: Editor, node: Node) -> None:
+def sum_by_triangle(edit: Editor, node: fx.Node) -> None:
     """Write a cumulative sum as a linear layer whose weights are a triangle of ones. A long sum is
     written in blocks: the sums within each block, plus the sum of all blocks before it."""
     operand, axis = node.args[:2]
@@ -486,7 +485,7 @@ def sum_by_triangle(edit: Editor, node: Node) -> None:
     edit.replace(node, new, after)
 
 
-def _multiply_axis(edit: Editor, operand: Node, axis: int, matrix: Tensor) -> Node:
+def _multiply_axis(edit: Editor, operand: fx.Node, axis: int, matrix: Tensor) -> fx.Node:
     """Multiply a matrix [rows, size] by an axis, a number below zero, of a tensor."""
     stored = edit.constant(matrix.to(value_of(operand).dtype))
     if axis == -1:

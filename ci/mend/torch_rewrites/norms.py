@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.fx import Node
+from torch import Tensor, fx
 
 from ci.mend.torch_rewrites.editing import (
     Editor,
@@ -30,7 +29,7 @@ ABSORBING |= list_operators("conv1d.padding conv2d.padding conv3d.padding convol
 
 # Its result, operand, weight or None and epsilon, and whether it is written as
 # x * (rsqrt(...) * weight), which ExecuTorch refuses.
-RmsNorm = tuple[Node, Node, Node | None, float, bool]
+RmsNorm = tuple[fx.Node, fx.Node, fx.Node | None, float, bool]
 
 
 # In fp16 and 8 bits, QNN 2.49.40 misplaces rows of RMS norms of some sizes: 3.0 dB for [1, 16, 4,
@@ -53,7 +52,7 @@ def flatten_rms_norm(edit: Editor) -> None:
 
 # QNN normalizes only over the last axis: nn.LayerNorm([4, 32]) is on the CPU.
 @rewrites("flatten-layer-norm", aten.layer_norm.default)
-def flatten_layer_norm(edit: Editor, node: Node) -> None:
+def flatten_layer_norm(edit: Editor, node: fx.Node) -> None:
     """Compute layer norms over several axes as norms over the last of [1, positions, length]."""
     length, shape = math.prod(node.args[1]), shape_of(node)
     parameters = argument(node, "weight"), argument(node, "bias")
@@ -80,7 +79,7 @@ def _flatten(stored: Tensor | None) -> Tensor | None:
 
 # ExecuTorch has no QNN builder for a variance: it stays on the CPU.
 @rewrites("write-variance", aten.var, aten.std)
-def write_variance(edit: Editor, node: Node) -> None:
+def write_variance(edit: Editor, node: fx.Node) -> None:
     """Write a variance or a standard deviation as the mean of squares."""
     operand, shape = node.args[0], shape_of(node.args[0])
     axes = normal_axes(argument(node, "dim") or range(len(shape)), len(shape))
@@ -99,7 +98,7 @@ def write_variance(edit: Editor, node: Node) -> None:
 
 # ExecuTorch decomposes them into operators without a QNN builder.
 @rewrites("write-distance", aten.cosine_similarity.default, aten.pairwise_distance.default)
-def write_distance(edit: Editor, node: Node) -> None:
+def write_distance(edit: Editor, node: fx.Node) -> None:
     """Write a cosine similarity or a Euclidean distance with products and sums."""
     first, second, *_ = node.args
     eps = argument(node, "eps")
@@ -122,7 +121,7 @@ def write_distance(edit: Editor, node: Node) -> None:
 
 # ExecuTorch has no QNN builder for a reduction without axes.
 @rewrites("name-axes", aten.mean.default, aten.sum.default)
-def name_axes(edit: Editor, node: Node) -> None:
+def name_axes(edit: Editor, node: fx.Node) -> None:
     """Write a mean or a sum over all axes with their numbers."""
     reduce = edit.mean if node.target is aten.mean.default else edit.sum
     axes = [*range(len(shape_of(node.args[0])))]
@@ -134,7 +133,7 @@ def name_axes(edit: Editor, node: Node) -> None:
 # convolution whose result others read, too: 3.3 dB in 16a8w behind a ReLU, and 47.8 dB after (QNN
 # 2.49.40).
 @rewrites("scale-batch-norm", aten.batch_norm.default)
-def scale_batch_norm(edit: Editor, node: Node) -> None:
+def scale_batch_norm(edit: Editor, node: fx.Node) -> None:
     """Write a batch norm that no convolution or linear layer absorbs as a product and a sum."""
     operand, *parameters = node.args[:5]
     source = edit.source(operand)
@@ -183,17 +182,21 @@ def _find_rms_norms(edit: Editor) -> Iterator[RmsNorm]:
             yield last, operand, factors[0], eps, True
 
 
-def _match_mean_of_squares(edit: Editor, value: Any) -> tuple[Node, float] | None:
+def _match_mean_of_squares(edit: Editor, value: Any) -> tuple[fx.Node, float] | None:
     """Return x and eps of ``mean(x ** 2, -1, keepdim=True) + eps``."""
     add = edit.source(value)
-    if not isinstance(add, Node) or add.target is not aten.add.Tensor or add.kwargs:
+    if not isinstance(add, fx.Node) or add.target is not aten.add.Tensor or add.kwargs:
         return None
     mean, eps = map(edit.source, add.args)
-    if isinstance(eps, Node):
+    if isinstance(eps, fx.Node):
         mean, eps = eps, mean
     stored = edit.value(eps)
     eps = stored.item() if stored is not None and stored.numel() == 1 else eps
-    if not isinstance(mean, Node) or mean.target is not aten.mean.dim or isinstance(eps, Node):
+    if (
+        not isinstance(mean, fx.Node)
+        or mean.target is not aten.mean.dim
+        or isinstance(eps, fx.Node)
+    ):
         return None
     square = edit.source(mean.args[0])
     rank = len(shape_of(square))
@@ -207,7 +210,7 @@ def _match_mean_of_squares(edit: Editor, value: Any) -> tuple[Node, float] | Non
     return (operand, float(eps)) if is_square else None
 
 
-def _is_weight(edit: Editor, factor: Any, operand: Node) -> bool:
+def _is_weight(edit: Editor, factor: Any, operand: fx.Node) -> bool:
     """Return whether a value is stored with the model, a number per position of the last axis."""
     stored: Tensor | None = edit.value(factor)
     return stored is not None and tuple(stored.shape) == shape_of(operand)[-1:]

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.fx import Node
+from torch import Tensor, fx
 
 from ci.mend.axes import merge_axes, merge_sizes, plan_product, read_equation, split_order
 from ci.mend.torch_rewrites.editing import (
@@ -41,7 +40,7 @@ PARTS = list_operators("unbind.int chunk split.Tensor split_with_sizes")
 def lower_rank(edit: Editor) -> None:
     """Compute tensors of six or more axes, which only views, permutations, selections and
     expansions make, as tensors of at most four with the same elements in the same order."""
-    lowered: dict[Node, Node] = {}  # what replaces each node of six or more axes
+    lowered: dict[fx.Node, fx.Node] = {}  # what replaces each node of six or more axes
     nodes = [node for node in edit.graph.nodes if node.op == "call_function" and node.users]
     for node in nodes:
         source = node.args[0] if node.target is operator.getitem else node
@@ -85,7 +84,7 @@ def repeat_by_expand(edit: Editor) -> None:
 
 # ExecuTorch leaves the operator on the CPU, such as x.repeat(2, 1, 1) of [4, 16].
 @rewrites("repeat-by-concatenation", aten.repeat.default, aten.tile.default)
-def repeat_by_concatenation(edit: Editor, node: Node) -> None:
+def repeat_by_concatenation(edit: Editor, node: fx.Node) -> None:
     """Write Tensor.repeat and torch.tile as concatenations of the tensor with itself, or as an
     expansion of an axis of size 1."""
     operand, times = node.args[0], [*node.args[1]]
@@ -159,7 +158,7 @@ def _is_bounded(edit: Editor, operand: Any) -> bool:
 
 # ExecuTorch leaves an index by several constants on the CPU (DLRM).
 @rewrites("select-places", aten.index.Tensor)
-def select_places(edit: Editor, node: Node) -> None:
+def select_places(edit: Editor, node: fx.Node) -> None:
     """Write an index of one or more neighbouring axes by constants as a selection of rows."""
     operand, indices = node.args  # an axis that is not indexed has None
     axes = [axis for axis, index in enumerate(indices) if index is not None]
@@ -183,7 +182,7 @@ def select_places(edit: Editor, node: Node) -> None:
     edit.replace(node, new, "x.flatten(...).index_select(dim, places)")
 
 
-def _repeat(edit: Editor, operand: Node, times: int, axis: int) -> Node:
+def _repeat(edit: Editor, operand: fx.Node, times: int, axis: int) -> fx.Node:
     """Repeat each element of an axis."""
     shape = shape_of(operand)
     before, count, after = math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
@@ -194,7 +193,7 @@ def _repeat(edit: Editor, operand: Node, times: int, axis: int) -> Node:
 
 def _is_tensor(operand: object) -> bool:
     """Return whether an operand is a node with a single tensor as its value."""
-    return isinstance(operand, Node) and isinstance(operand.meta.get("val"), Tensor)
+    return isinstance(operand, fx.Node) and isinstance(operand.meta.get("val"), Tensor)
 
 
 def _is_high(operand: Any) -> bool:
@@ -202,7 +201,7 @@ def _is_high(operand: Any) -> bool:
     return _is_tensor(operand) and len(shape_of(operand)) > MOST_AXES
 
 
-def _is_movable(edit: Editor, node: Node) -> bool:
+def _is_movable(edit: Editor, node: fx.Node) -> bool:
     """Return whether ``_order`` can compute a node: back to tensors of at most five axes."""
     if node in edit.written or not is_fixed(node):
         return False
@@ -214,7 +213,7 @@ def _is_movable(edit: Editor, node: Node) -> bool:
     return not _is_high(operand) or _is_movable(edit, operand)
 
 
-def _order(edit: Editor, node: Node, lowered: dict[Node, Node]) -> Node:
+def _order(edit: Editor, node: fx.Node, lowered: dict[fx.Node, fx.Node]) -> fx.Node:
     """Return a node of at most five axes with the elements of ``node`` in the same order.
     ``lowered`` are those of earlier calls."""
     if node in lowered:
@@ -238,7 +237,9 @@ def _order(edit: Editor, node: Node, lowered: dict[Node, Node]) -> Node:
     return result
 
 
-def _expand(edit: Editor, source: Node, shape: Sequence[int], expanded: Sequence[int]) -> Node:
+def _expand(
+    edit: Editor, source: fx.Node, shape: Sequence[int], expanded: Sequence[int]
+) -> fx.Node:
     """Expand a tensor, seen as ``shape``, to another shape, axis by axis. The result has the
     elements in the right order, but perhaps another shape."""
     sizes = [1] * (len(expanded) - len(shape)) + [*shape]
@@ -251,7 +252,7 @@ def _expand(edit: Editor, source: Node, shape: Sequence[int], expanded: Sequence
     return source
 
 
-def find_order(node: Node) -> list[int]:
+def find_order(node: fx.Node) -> list[int]:
     """Return the order of the operand's axes in the result of a permutation."""
     sizes = range(2, 2 + len(shape_of(node)))  # no two of them are equal
     moved = node.target(torch.empty(*sizes, device="meta"), *node.args[1:], **node.kwargs)
@@ -261,7 +262,7 @@ def find_order(node: Node) -> list[int]:
 # In fp16, QNN 2.49.40 computes such sums of some numbers of rows wrongly: -2.3 dB for [33, 1], and
 # 75.0 dB after.
 @rewrites("reshape-single", aten.sum.dim_IntList)
-def reshape_single(edit: Editor, node: Node) -> None:
+def reshape_single(edit: Editor, node: fx.Node) -> None:
     """Write a sum over axes of size 1 as a reshape."""
     operand, axes = node.args[:2]
     shape = shape_of(operand)
@@ -273,7 +274,7 @@ def reshape_single(edit: Editor, node: Node) -> None:
 # PyTorch writes some equations with tensors of six axes: the einsum of a graph convolution left 11
 # nodes on the CPU.
 @rewrites("multiply-einsum", aten.einsum.default)
-def multiply_einsum(edit: Editor, node: Node) -> None:
+def multiply_einsum(edit: Editor, node: fx.Node) -> None:
     """Write an einsum of two tensors as permutations and one matrix product of at most three
     axes."""
     equation, operands = node.args[:2]
@@ -301,8 +302,8 @@ def multiply_einsum(edit: Editor, node: Node) -> None:
 
 
 def _arrange(
-    edit: Editor, operand: Node, labels: str, groups: Sequence[list[str]], sizes: dict[str, int]
-) -> Node:
+    edit: Editor, operand: fx.Node, labels: str, groups: Sequence[list[str]], sizes: dict[str, int]
+) -> fx.Node:
     """Return an operand of an einsum with one axis for each of the groups of labels. An empty first
     group has none."""
     order = [labels.index(label) for group in groups for label in group]
@@ -314,7 +315,7 @@ def _arrange(
     return edit.reshape(_permute(edit, operand, [sizes[label] for label in labels], order), shape)
 
 
-def find_part(node: Node) -> tuple[int, int, int]:
+def find_part(node: fx.Node) -> tuple[int, int, int]:
     """Return axis, start and size of the part that a node selects."""
     if node.target is aten.select.int:
         axis, start = node.args[1:3]
@@ -328,7 +329,7 @@ def find_part(node: Node) -> tuple[int, int, int]:
     return axis % len(shape_of(source.args[0])), sum(sizes[:place]), sizes[place]
 
 
-def _permute(edit: Editor, source: Node, shape: Sequence[int], order: Sequence[int]) -> Node:
+def _permute(edit: Editor, source: fx.Node, shape: Sequence[int], order: Sequence[int]) -> fx.Node:
     """Permute the axes of ``shape``, with at most four axes at a time. The result has the elements
     in the right order, but perhaps another shape."""
     for sizes, places in split_order(*merge_axes(shape, order), most=4):

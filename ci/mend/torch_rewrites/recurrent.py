@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch.fx import Node
+from torch import fx
 
 from ci.mend.torch_rewrites.editing import Editor, aten, rewrites, shape_of
 
@@ -47,7 +47,7 @@ def unroll_recurrent(edit: Editor) -> None:
             edit.replace(node, state[0], AFTER)
 
 
-def _replace_parts(edit: Editor, node: Node, parts: Sequence[Any]) -> None:
+def _replace_parts(edit: Editor, node: fx.Node, parts: Sequence[Any]) -> None:
     """Replace the results of a node, which is removed: torch regards layers with a dropout as
     random, so that they are not removed as unused."""
     for user in [*node.users]:
@@ -56,7 +56,7 @@ def _replace_parts(edit: Editor, node: Node, parts: Sequence[Any]) -> None:
     edit.graph.erase_node(node)
 
 
-def _unroll(edit: Editor, node: Node) -> tuple[list[Node], list[State], int]:
+def _unroll(edit: Editor, node: fx.Node) -> tuple[list[fx.Node], list[State], int]:
     """Return the hidden states of the last layer, the last state of each layer, and the axis of
     time. Return no states for a layer without a batch, in training, with weights that are computed,
     or with a projection of the hidden state."""
@@ -69,7 +69,7 @@ def _unroll(edit: Editor, node: Node) -> tuple[list[Node], list[State], int]:
     if not is_known or not is_plain or (train and dropout):
         return [], [], 0
     time = 1 if batch_first else 0
-    steps: list[Node] = []  # of the layer before
+    steps: list[fx.Node] = []  # of the layer before
     ends: list[State] = []
     for first in range(0, layers * ways, ways):
         outputs_by_way = []
@@ -102,10 +102,10 @@ class _Layer:
 
     edit: Editor
     kind: Any
-    into: Node
-    hidden: Node
-    bias: Node | None = None
-    late: Node | None = None
+    into: fx.Node
+    hidden: fx.Node
+    bias: fx.Node | None = None
+    late: fx.Node | None = None
 
     def __post_init__(self) -> None:
         self.size = shape_of(self.hidden)[1]
@@ -120,11 +120,11 @@ class _Layer:
             gates[2 * self.size :] = 0
         self.bias = self.edit.constant(input_bias + gates)
 
-    def read(self, features: Node) -> Node:
+    def read(self, features: fx.Node) -> fx.Node:
         """Return what the input's layer makes of a step [batch, features] or of all of them."""
         return self.edit.linear(features, self.into, self.bias)
 
-    def step(self, part: Node, state: State) -> State:
+    def step(self, part: fx.Node, state: State) -> State:
         """Return the state after a step. ``part`` is what the input's layer makes of the step."""
         edit = self.edit
         past = state[0] and edit.linear(state[0], self.hidden)
@@ -138,7 +138,7 @@ class _Layer:
         cell = self._add(new, state[1] and edit.mul(keep, state[1]))
         return edit.mul(leave, edit.tanh(cell)), cell
 
-    def _step_gru(self, part: Node, past: Any, hidden: Any) -> Any:
+    def _step_gru(self, part: fx.Node, past: Any, hidden: Any) -> Any:
         """Return the hidden state of a GRU after a step. ``past`` is what the hidden state's layer
         makes of the state before, ``hidden``."""
         edit = self.edit
@@ -151,7 +151,7 @@ class _Layer:
         kept_state = hidden and edit.mul(update, hidden)
         return self._add(edit.mul(edit.rsub(update, 1.0), new), kept_state)
 
-    def _take(self, features: Node, gate: int, count: int = 1) -> Node:
+    def _take(self, features: fx.Node, gate: int, count: int = 1) -> fx.Node:
         """Return the features of ``count`` gates, from ``gate`` on."""
         bounds = gate * self.size, (gate + count) * self.size
         return self.edit.slice(features, -1, *bounds)
@@ -163,13 +163,13 @@ class _Layer:
         return self.edit.add(first, second)
 
 
-def _start(edit: Editor, states: Node, number: int) -> Node | None:
+def _start(edit: Editor, states: fx.Node, number: int) -> fx.Node | None:
     """Return the initial state of a layer, or None for zeros."""
     stored = edit.value(states)
     has_state = stored is None or stored.any()
     return edit.select(states, 0, number) if has_state else None
 
 
-def _stack(edit: Editor, nodes: Sequence[Node], axis: int) -> Node:
+def _stack(edit: Editor, nodes: Sequence[fx.Node], axis: int) -> fx.Node:
     """Join nodes along a new axis."""
     return edit.cat([edit.unsqueeze(node, axis) for node in nodes], axis)
