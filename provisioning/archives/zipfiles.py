@@ -2,6 +2,12 @@
 hashing their bytes.
 
 The format follows PKWARE's APPNOTE.TXT 6.3; offsets are from the start of the file.
+
+Python's zipfile is not used, because it accepts archives that tests/unit/provisioning/archives
+shows to be refused here: split over several files, with another number of members than declared,
+with a comment that is cut short, or without the ZIP64 record that they announce. It also reads a
+directory of any size into memory, guesses the encoding of names, and refuses a comment that looks
+like the end of an archive.
 """
 
 from __future__ import annotations
