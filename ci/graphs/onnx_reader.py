@@ -48,9 +48,20 @@ class Spelling(Struct, frozen=True, forbid_unknown_fields=True):
     fill: int | None = None
 
 
+class Written(Struct, frozen=True, forbid_unknown_fields=True):
+    """How an operator of torch is written. onnx-spellings.toml explains the fields."""
+
+    operator: str
+    arguments: dict[str, str] = {}
+    inputs: dict[str, int] = {}
+    attributes: dict[str, int] = {}
+    domain: str = ""
+
+
 class _Spellings(Struct, frozen=True, forbid_unknown_fields=True):
     spelling: dict[str, Spelling]
     joined: dict[str, str]
+    written: dict[str, Written]
 
 
 @functools.cache
@@ -61,6 +72,11 @@ def _read_table() -> _Spellings:
 def read_spellings() -> Mapping[str, Spelling]:
     """Return the operators of ONNX whose names differ from torch's, or that have arguments."""
     return _read_table().spelling
+
+
+def read_written() -> Mapping[str, Written]:
+    """Return the operators of torch that are written with other names or arguments."""
+    return _read_table().written
 
 
 @functools.cache
@@ -78,17 +94,19 @@ def read_file(path: Path) -> Graph:
     return parse_model(model, path.parent)
 
 
-def parse_model(model: onnx.ModelProto, directory: Path, *, joins: bool = True) -> Graph:
-    """Return the graph of a parsed model without functions, whose shapes are inferred. Its weights
-    may be in files in ``directory``. If it ``joins``, calls that torch has as one operator are one
-    node."""
-    return _Reader(model, directory).read(joins=joins)
+def parse_model(
+    model: onnx.ModelProto, directory: Path, *, joins: bool = True, infers: bool = True
+) -> Graph:
+    """Return the graph of a parsed model without functions. Its weights may be in files in
+    ``directory``. If it ``joins``, calls that torch has as one operator are one node. Unless it
+    ``infers``, the shapes of the model are inferred already."""
+    return _Reader(model, directory, infers=infers).read(joins=joins)
 
 
 class _Reader:
     """Reads a parsed model. Its weights may be in files in ``directory``."""
 
-    def __init__(self, model: Any, directory: Path) -> None:
+    def __init__(self, model: Any, directory: Path, *, infers: bool) -> None:
         listed = [*model.graph.node]
         # ONNX Runtime accepts nodes in any order.
         ordered = sort_nodes(listed)
@@ -102,7 +120,7 @@ class _Reader:
             name: functools.partial(numpy_helper.to_array, tensor, str(directory))
             for name, tensor in tensors.items()
         }
-        inferred = infer(model).graph
+        inferred = (infer(model) if infers else model).graph
         ports = (*inferred.input, *inferred.value_info, *inferred.output)
         self.shapes: dict[str, Shape] = {}
         for port in ports:

@@ -127,6 +127,25 @@ def list_reads(node: fx.Node) -> list[Read]:
     return reads
 
 
+def fill_reads(node: fx.Node, values: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+    """Return the arguments of a call with ``values`` instead of what it reads, in the order of
+    ``list_reads``."""
+    reads, pending = {read.name for read in list_reads(node)}, iter(values)
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    for place, (argument, value) in enumerate(_list_arguments(node)):
+        filled = value
+        if isinstance(value, (list, tuple)):
+            filled = [next(pending) if isinstance(leaf, fx.Node) else leaf for leaf in value]
+        elif isinstance(value, fx.Node) or f"{node.name}.{argument.name}" in reads:
+            filled = next(pending)
+        if place < len(node.args):
+            args.append(filled)
+        elif argument.name in node.kwargs:
+            kwargs[argument.name] = filled
+    return args, kwargs
+
+
 def read_call(
     node: fx.Node,
     names: tuple[str, ...],

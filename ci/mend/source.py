@@ -30,8 +30,18 @@ from ci.mend import call_rewritten
 HERE = Path(__file__).resolve().parent
 """
 STANDALONE = Path(__file__).resolve().parent / "templates" / "standalone.txt"
+# Rewrites of both lanes, and what applies them to modules of PyTorch.
+SHARED, APPLIES = "ci.mend.graph_rewrites", "ci.mend.torch_rewrites.both_lanes"
 # Rewrites use these modules, too, so a standalone file contains them.
-AXES, ROWS, STATE = "ci.mend.axes", "ci.models.short_rows", "ci.graphs.torch_state"
+USED = (
+    "ci.graphs.edit",
+    "ci.graphs.graph",
+    "ci.graphs.torch_calls",
+    "ci.graphs.torch_edit",
+    "ci.graphs.torch_state",
+    "ci.mend.axes",
+    "ci.models.short_rows",
+)
 # Of ci.mend.rewrite.
 NEEDED = ("Change", "export_module", "require_changes", "rewrite_module", "rewrite_graph")
 FUNCTION = """
@@ -112,21 +122,25 @@ def make_source(directory: Path, factories: Iterable[Factory], *, standalone: bo
 
 
 def copy_rewrites(names: Sequence[str]) -> str:
-    """Return the source code of rewrites and of everything that they use. No two modules of
-    ci.mend.torch_rewrites define the same name, so they can be joined."""
+    """Return the source code of rewrites and of everything that they use. No two modules of them
+    define the same name, so they can be joined."""
     modules: dict[str, ModuleType] = {}
     rewrites = importlib.import_module(TORCH).REWRITES
+    shared = importlib.import_module(SHARED).DEFINITIONS
     for name in names:
         if name in rewrites:
-            _add_modules(rewrites[name].__module__, modules)
+            _add_modules((shared if name in shared else rewrites)[name].__module__, modules)
+    if not shared.keys().isdisjoint(names):
+        _add_modules(APPLIES, modules)
     parts = [_copy_definitions(importlib.import_module("ci.mend.rewrite"), NEEDED)]
     parts += map(_copy_definitions, modules.values())
     return "\n\n\n".join(["", *itertools.chain(*parts), ""])
 
 
 def _add_modules(name: str, modules: dict[str, ModuleType]) -> None:
-    """Add a module of rewrites, AXES, ROWS or STATE to ``modules``, after those that it imports."""
-    if name in modules or not name.startswith((f"{TORCH}.", AXES, ROWS, STATE)):
+    """Add a module of rewrites or one of USED to ``modules``, after those that it imports."""
+    is_rewrites = name.startswith((f"{TORCH}.", f"{SHARED}."))
+    if name in modules or not (is_rewrites or name in USED):
         return
     module = importlib.import_module(name)
     for node in ast.walk(ast.parse(inspect.getsource(module))):

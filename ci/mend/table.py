@@ -1,5 +1,5 @@
 """Reads the rewrites, which are data in manifests/policies/rewrites.toml. Each row names a function
-in ci.mend.torch_rewrites or ci.mend.onnx_rewrites."""
+in ci.mend.graph_rewrites, ci.mend.torch_rewrites or ci.mend.onnx_rewrites."""
 
 from __future__ import annotations
 

@@ -68,18 +68,6 @@ def split_prelu(graph: Graph, node: Any) -> None:
     graph.replace([node], [result], "PRelu(x, slope)", "relu(x) - slope * relu(-x)")
 
 
-# QNN 2.49.40 computes powers of a constant wrongly in 8 and 16 bits: -7.6 dB in u8, and in u16a8w
-# the compiler is killed.
-@rewrites("exp-of-power", "Pow")
-def exponential_of_power(graph: Graph, node: Any) -> None:
-    """Compute a power of a positive constant as ``exp(x * log(base))``."""
-    base, x = graph.constant(node.input[0]), node.input[1]
-    if base is None or not graph.is_float(*node.input) or not (base > 0).all():
-        return
-    result = graph.add("Exp", graph.add("Mul", x, np.log(base.astype(np.float64))))
-    graph.replace([node], [result], "Pow(base, x)", "exp(x * log(base))")
-
-
 # In float16, QNN 2.49.40 computes -4 as the square of -0.0, and refuses an RMS norm with x ** 2 and
 # the weight first.
 @rewrites("multiply-for-square", "Pow")
@@ -104,21 +92,6 @@ def divide_for_reciprocal(graph: Graph, node: Any) -> None:
     if graph.is_float(x) and graph.shape(x):
         quotient = graph.add("Div", np.ones(1), x)
         graph.replace([node], [quotient], "Reciprocal(x)", "1 / x")
-
-
-# In 8 bits, QNN 2.49.40 takes relu(x * s) + d for relu(x * s + d): 10.0 dB in u8, and 49.8 dB with
-# a quotient.
-@rewrites("divide-before-relu", "Mul")
-def divide_before_relu(graph: Graph, node: Any) -> None:
-    """Compute a product with a number before a ReLU or a clamp as a quotient."""
-    readers = graph.readers.get(node.output[0], [])
-    operands = graph.operands(node)
-    if not operands or operands[1].size != 1 or not operands[1].any():
-        return
-    x, factor = operands
-    if any(reader.op_type in {"Relu", "Clip"} for reader in readers):
-        result = graph.add("Div", x, 1 / factor)
-        graph.replace([node], [result], f"x * {factor}", f"x / {1 / factor}")
 
 
 # In fp16, QNN 2.49.40 computes the sum and the product wrongly over a short last axis: 8.4 dB, and

@@ -4,7 +4,6 @@ right."""
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -192,21 +191,6 @@ def split_prelu(edit: Editor, node: fx.Node) -> None:
     edit.replace(node, edit.sub(edit.relu(x), below), "x.relu() - slope * (-x).relu()")
 
 
-# QNN 2.49.40 computes powers of a constant wrongly in 8 and 16 bits: -18.5 dB for 2 ** x in 8a8w,
-# and 35.6 dB after.
-@rewrites("exp-of-power", aten.pow.Scalar, aten.pow.Tensor_Tensor, aten.exp2.default)
-def exp_of_power(edit: Editor, node: fx.Node) -> None:
-    """Write a positive constant to the power of a tensor, c ** x, as exp(x * log(c))."""
-    stored = edit.value(node.args[0]) if node.target is aten.pow.Tensor_Tensor else None
-    base = 2.0 if node.target is aten.exp2.default else node.args[0]
-    base = stored.item() if stored is not None and stored.numel() == 1 else base
-    exponent = node.args[-1]
-    if isinstance(base, fx.Node) or base <= 0 or value_of(exponent).shape != value_of(node).shape:
-        return
-    new = edit.exp(edit.mul(exponent, math.log(base)))
-    edit.replace(node, new, f"torch.exp(x * math.log({base:g}))")
-
-
 # In float16, QNN 2.49.40 computes -4 as the square of -0.0, such as that of -relu(x).
 @rewrites(
     "multiply-for-square", aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor, aten.square.default
@@ -293,20 +277,6 @@ def expand_over_batch(edit: Editor, node: fx.Node) -> None:
             new = edit.call_again(node, *node.args[:place], stored.expand(shape))
             edit.replace(node, new, "constant.expand(x.shape[0], ...), stored as a whole constant")
             break
-
-
-# In 8 bits, QNN 2.49.40 takes relu(x * s) + d for relu(x * s + d): 10.0 dB, and 53.3 dB with a
-# quotient.
-@rewrites("divide-before-relu", aten.mul.Tensor)
-def divide_before_relu(edit: Editor, node: fx.Node) -> None:
-    """Write a product with a number before a ReLU or a clamp as a quotient."""
-    limits = {aten.relu, aten.relu6, aten.clamp, aten.clamp_min, aten.hardtanh}
-    if limits.isdisjoint(getattr(user.target, "overloadpacket", None) for user in node.users):
-        return
-    if product := find_factor(edit, node):
-        operand, factor, stored = product
-        new = edit.div(operand, 1 / (stored if isinstance(factor, fx.Node) else factor))
-        edit.replace(node, new, "x / (1 / factor)")
 
 
 # In fp16, QNN 2.49.40 computes the sum and the product wrongly over a short last axis: 8.6 dB for

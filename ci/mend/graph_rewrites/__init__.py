@@ -1,0 +1,8 @@
+"""Rewrites of both lanes, each the same function in operators that QNN computes right.
+manifests/policies/rewrites.toml says where each of them helps. Nothing here imports torch or
+onnx."""
+
+from ci.mend.graph_rewrites import elements
+from ci.mend.graph_rewrites.definition import DEFINITIONS
+
+__all__ = ["DEFINITIONS", "elements"]
