@@ -84,30 +84,36 @@ def choose_causes(
         # without it.
         is_rounding = is_float16 and sqnr_db >= predicted_db
         return [fault for fault in faults if fault.is_scheme or not is_rounding]
-    reached = sqnr_db if departure.sqnr_db is None else departure.sqnr_db
-    # No comparison with NaN is true, so that softcap in u8 once excluded every fault with a
-    # recorded SQNR.
-    if reached is not None and math.isnan(reached):  # such as of masks near the end of float32
-        reached = None
+    # Numbers that are not finite, as of a softmax of a mask near the end of float32, have an SQNR
+    # of NaN or minus infinity. Neither is the size of an error: softcap in u8 once excluded every
+    # fault with a recorded SQNR by it.
+    sqnr_db = _keep_finite(sqnr_db)
+    reached = sqnr_db if departure.sqnr_db is None else _keep_finite(departure.sqnr_db)
     # The first wrong layer is nearly right, so the overflow behind it is the cause.
     if beyond and departure.sqnr_db is not None and departure.sqnr_db >= KEPT_DB:
         return []
     first_faults = [
         fault
         for fault in faults
-        if is_where(fault, steps, departure) and _is_large_enough(fault, reached)
+        if is_where(fault, steps, departure)
+        and _is_large_enough(fault, reached)
+        and _is_large_enough(fault, sqnr_db)
     ]
-    if any(_is_large_enough(fault, sqnr_db) for fault in first_faults):
+    if first_faults:
         return first_faults
-    # What starts the loss is too small for it: a larger fault behind it is the cause.
-    later_faults = [
+    # What starts the loss is too small for it: a larger fault behind it is the cause. If there is
+    # none, no cause is known: softplus (41 dB) was once named for outputs of -0.2 dB.
+    return [
         fault
         for fault in faults
         if fault.least_db is not None
         and _is_large_enough(fault, sqnr_db)
         and is_behind(fault, steps, departure)
     ]
-    return later_faults or first_faults
+
+
+def _keep_finite(sqnr_db: float | None) -> float | None:
+    return sqnr_db if sqnr_db is not None and math.isfinite(sqnr_db) else None
 
 
 def _is_large_enough(fault: KnownFault, sqnr_db: float | None) -> bool:
