@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from msgspec import structs
 
+from ci.analysis.mixtures import choose_nodes
 from ci.analysis.noise import has_inexact
 from ci.facts.finding import NOWHERE
 from ci.graphs.graph import ONNXRUNTIME, Array, Graph, Node
@@ -36,7 +37,6 @@ from ci.models.tensors import (
     Loss,
     LostDecisions,
     Reading,
-    choose_nodes,
     find_lost_decisions,
     limit_db,
     make_reading,

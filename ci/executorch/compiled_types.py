@@ -17,9 +17,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torchao.quantization.pt2e.quantizer import QuantizationSpec
 
 from ci.executorch.internals import NodeVisitor, QnnBackend
+from ci.graphs.torch_candidates import ORIGIN
 from ci.graphs.torch_reader import computes_node
 from ci.models.lowering_options import Part
-from ci.models.parts import ORIGIN
 from ci.models.tensors import FLOAT_BITS, Asked, TypedTensor
 from ci.models.user_code import find_origin
 

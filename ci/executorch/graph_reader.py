@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import torch
 from torch import nn
 
 from ci.analysis.parts import find_parts
 from ci.analysis.steps import Step, describe_steps, list_unread
+from ci.graphs.candidates import Candidate
+from ci.graphs.torch_candidates import list_candidates
 from ci.graphs.torch_reader import read_module
 from ci.models.factory import Inputs
-from ci.models.model import split_inputs, split_module
+from ci.models.model import read_source, split_inputs, split_module
 from ci.models.tensors import OutputPart
+from ci.models.user_code import blame_model
+from ci.models.user_models import Source
 
 
 def describe_module(
@@ -35,3 +42,18 @@ def find_module_parts(module: nn.Module, inputs: Inputs) -> list[tuple[OutputPar
     for name, method in split_module(module).items():
         parts += find_parts(read_module(method, inputs_of[name]))
     return parts
+
+
+def list_model_candidates(reference: str, source: Source) -> list[Candidate]:
+    """Return the calls in the graphs of a model's methods that parts can select. Raises UsageError
+    or FailedError as load_model does."""
+    module, example, _, _ = read_source(reference, source)
+    module.eval()
+    with torch.no_grad(), blame_model(Path(reference).name, " (in torch.export)"):
+        inputs = split_inputs(module, example)
+        candidates = []
+        for name, method in split_module(module).items():
+            # As in ci.executorch.quantize, whose nodes the parts select.
+            program = torch.export.export(method, inputs[name], strict=True)
+            candidates += list_candidates(program.graph)
+    return candidates

@@ -14,10 +14,10 @@ from ci.analysis.layers import choose_exposed, list_watched
 from ci.graphs.graph import Node
 from ci.graphs.run import Recipe
 from ci.graphs.torch_calls import list_results
+from ci.graphs.torch_candidates import ORIGIN
 from ci.graphs.torch_program import TorchProgram
 from ci.models.factory import Inputs
 from ci.models.model import FORWARD
-from ci.models.parts import ORIGIN
 from ci.models.tensors import Layer
 
 

@@ -23,15 +23,16 @@ from torchao.quantization.pt2e import (
 )
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e, prepare_qat_pt2e
 
+from ci.analysis.mixtures import assign_parts, belongs
 from ci.executorch.compiled_types import mark_annotated, mark_parts
 from ci.executorch.internals import ModuleQConfig, QnnQuantizer, QuantDtype, QuantRecipe, qc_schema
 from ci.graphs.torch_calls import name_operator
+from ci.graphs.torch_candidates import list_candidates, mark_origins
 from ci.graphs.torch_reader import computes_node
 from ci.models.eager import copy_inputs, flatten_outputs, keep_state, run_eager
 from ci.models.factory import Inputs
 from ci.models.lowering_options import NO_CHOICES, Choices, Part
 from ci.models.model import Model, join_modules, split_model, split_module
-from ci.models.parts import assign_parts, list_candidates, mark_origins
 from ci.models.schemes import Scheme
 from ci.models.user_code import call_function
 from ci.report.text import name_some
@@ -232,7 +233,11 @@ def block_sizes(
     candidates = list_candidates(graph_module.graph)
     # ExecuTorch's quantizer refuses 16a4w_block with an output layer of another scheme, unless that
     # layer is left out of the blocks.
-    in_parts = {node.name for node in candidates if any(map(node.belongs, parts))}
+    in_parts = {
+        candidate.name
+        for candidate in candidates
+        if any(belongs(candidate, part) for part in parts)
+    }
     shapes = {
         node.name: node.args[1].meta["val"].shape
         for node in graph_module.graph.nodes

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import onnx
 
 from ci.facts.finding import Origin
+from ci.graphs.candidates import Candidate
 from ci.models.user_code import read_origin
 
 ONNX_QUANTIZERS = {"QuantizeLinear", "DequantizeLinear"}
 # QUANT_INPUT_SUFFIX of onnxruntime/quantization/quant_utils.py.
 QUANTIZED_INPUT = "_QuantizeLinear_Input"
-TRACEBACK = "pkg.torch.onnx.stack_trace"  # torch.onnx.export records it for each node
+TORCH = "pkg.torch.onnx."  # in front of the names of metadata that torch.onnx.export writes
+TRACEBACK = f"{TORCH}stack_trace"
 
 
 def infer(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -111,3 +114,40 @@ def sort_nodes(protos: Sequence[Any]) -> list[Any]:
             raise ValueError(f"the node {name!r} reads its own result, through others")
         waiting = later
     return ordered
+
+
+def list_candidates(model: onnx.ModelProto) -> list[Candidate]:
+    """Return the nodes of a model that parts can select. Modules, types and lines are known only in
+    files of torch.onnx.export."""
+    constants = read_constants(model.graph)
+    candidates = []
+    for node in model.graph.node:
+        if node.op_type != "Constant":
+            weights = [name for name in node.input if name in constants]
+            candidates.append(_describe_node(node, weights))
+    return candidates
+
+
+def _describe_node(node: Any, weights: Sequence[str]) -> Candidate:
+    metadata = {prop.key.removeprefix(TORCH): prop.value for prop in node.metadata_props}
+    origin = find_origin(node)
+    # The last entry is the node itself.
+    modules = _read_list(metadata.get("name_scopes", ""))[:-1]
+    types = _read_list(metadata.get("class_hierarchy", ""))[:-1]
+    return Candidate(
+        node=(node.name or node.output[0],),
+        op=(node.op_type,),
+        module=tuple(filter(None, modules)),
+        type=tuple(type_.rpartition(".")[2] for type_ in types),
+        line=(str(origin),) if origin.line else (),
+        tensor=(*filter(None, node.output), *weights),
+    )
+
+
+def _read_list(text: str) -> list[str]:
+    try:
+        # torch.onnx.export writes a Python list, but a file can contain any text.
+        value = ast.literal_eval(text or "[]")
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return []
+    return [*map(str, value)] if isinstance(value, (list, tuple)) else []

@@ -12,10 +12,10 @@ from torch.fx import GraphModule, Interpreter, Node
 from torch.utils._pytree import tree_leaves
 
 from ci.graphs.torch_calls import name_operator
+from ci.graphs.torch_candidates import ORIGIN
 from ci.graphs.torch_state import is_state
 from ci.models.eager import copy_inputs, keep_state
 from ci.models.factory import Inputs
-from ci.models.parts import ORIGIN
 
 PROJECTIONS = 8
 TINY = 1e-12

@@ -248,7 +248,7 @@ class FaultTrials(Rewritten):
 
             return describe_steps(read_file(self.path)), [], None
         from ci.executorch.graph_reader import describe_module
-        from ci.models.parts import list_candidates
+        from ci.graphs.torch_candidates import list_candidates
 
         model = self.load()
         nodes = list_candidates(export_strictly(model).graph)
@@ -291,8 +291,8 @@ def export_strictly(model: Model) -> Any:
 def list_units(model: Model, soc: str, scheme: Scheme) -> list[Unit]:
     """Return the units of a model, in the graph that ExecuTorch's quantizer annotates."""
     from ci.executorch.quantize import configure, make_quantizer
+    from ci.graphs.torch_candidates import list_candidates, mark_origins
     from ci.graphs.torch_reader import computes_node
-    from ci.models.parts import list_candidates, mark_origins
 
     exported = export_strictly(model)
     mark_origins(exported.graph)

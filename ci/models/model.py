@@ -20,7 +20,6 @@ from ci.models.eager import compute_reference, flatten_outputs, keep_state
 from ci.models.factory import Inputs, fit_sets, unpack
 from ci.models.lowering_options import Choices
 from ci.models.numerics import fix_numerics
-from ci.models.parts import Candidate, list_candidates
 from ci.models.user_code import blame_model, call_function, find_origin
 from ci.models.user_data import read_judged, read_sets
 from ci.models.user_models import (
@@ -116,21 +115,6 @@ def count_judged(reference: str, source: Source) -> int:
     UsageError or FailedError as load_model does."""
     *_, judged = read_source(reference, source)
     return len(judged) or MIN_SETS
-
-
-def list_model_candidates(reference: str, source: Source) -> list[Candidate]:
-    """Return the calls in the graphs of a model's methods that parts can select. Raises UsageError
-    or FailedError as load_model does."""
-    module, example, _, _ = read_source(reference, source)
-    module.eval()
-    with torch.no_grad(), blame_model(Path(reference).name, " (in torch.export)"):
-        inputs = split_inputs(module, example)
-        candidates = []
-        for name, method in split_module(module).items():
-            # As in ci.executorch.quantize, whose nodes the parts select.
-            program = torch.export.export(method, inputs[name], strict=True)
-            candidates += list_candidates(program.graph)
-    return candidates
 
 
 def make_model(reference: str, choices: Choices) -> Made:

@@ -18,7 +18,6 @@ from ci.report.schema import TypeShare
 from provisioning.documents import open_regular
 
 FILE = "{}_{}.raw"  # <sample>_<index>
-MOST_SHARE, MOST_NODES = 0.8, 8
 BEST_DB = 60.0  # above this SQNR, a layer is treated as equal to float32
 MOST_LAYERS, MOST_BYTES = 48, 16 << 20  # the limits for the layers' outputs of one sample
 
@@ -266,22 +265,6 @@ def limit_db(db: float, most: float = BEST_DB) -> float:
     """Return an SQNR in dB, limited to the range from ``-most`` to ``most``. NaN becomes the lowest
     value."""
     return -most if math.isnan(db) else max(-most, min(most, db))
-
-
-def choose_nodes(effects: Mapping[tuple[str, ...], float]) -> tuple[str, ...]:
-    """Return the operators that compute and read the results whose rounding causes MOST_SHARE of
-    all noise, or at most about MOST_NODES of them. ``effects`` is the power of the noise that the
-    rounding of a result causes, by the operators that compute and read it."""
-    chosen: list[str] = []
-    remaining = sum(effects.values())  # the noise of what is not chosen
-    goal = (1 - MOST_SHARE) * remaining
-    for names, power in sorted(effects.items(), key=lambda effect: -effect[1]):
-        # NaN is not above 0, either.
-        if remaining <= goal or not power > 0 or len(chosen) >= MOST_NODES:
-            break
-        chosen += names
-        remaining -= power
-    return tuple(dict.fromkeys(chosen))
 
 
 def describe_tensor(tensor: Any, parts: tuple[OutputPart, ...] = ()) -> TensorInfo:

@@ -31,13 +31,13 @@ from ci.cases.engine import FLOAT, INPUTS, QUANTIZED, Compiled, Delegation, Stag
 from ci.cases.forked import redirected
 from ci.cases.qnn_files import make_footprint, measure_peak
 from ci.cases.spec import CaseSpec
-from ci.graphs.onnx_file import list_graphs, read_constants
+from ci.graphs.candidates import Candidate
+from ci.graphs.onnx_file import list_candidates, list_graphs, read_constants
 from ci.graphs.onnx_program import read_onnx
 from ci.graphs.onnx_reader import read_file
 from ci.graphs.onnx_session import open_reference, run_sets
 from ci.judging.figures import measure_pooled
 from ci.models.lowering_options import Part
-from ci.models.parts import Candidate
 from ci.models.rounding import find_version, is_poor
 from ci.models.schemes import Scheme
 from ci.models.tensors import (
@@ -67,7 +67,7 @@ from ci.onnx.fallback import (
 )
 from ci.onnx.layers import expose_layers
 from ci.onnx.models import Shapes, external_files, read_model
-from ci.onnx.precision import find_asked, list_candidates, list_tensors, name_types
+from ci.onnx.precision import find_asked, list_tensors, name_types
 from ci.onnx.preparation import copy_file, quantize_file, write_normal_form
 from ci.onnx.quantizers import find_grids
 from ci.onnx.session import RECORD_ASSIGNMENT, open_session

@@ -3,7 +3,6 @@ and the types that QNN got for the tensors of a quantized model."""
 
 from __future__ import annotations
 
-import ast
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,21 +13,19 @@ import msgspec
 import onnx
 from onnxruntime.quantization import QuantType
 
+from ci.analysis.mixtures import assign_parts
 from ci.analysis.noise import find_float16
 from ci.facts.finding import NOWHERE
-from ci.graphs.onnx_file import find_origin, name_result, read_constants
+from ci.graphs.onnx_file import find_origin, list_candidates, name_result, read_constants
 from ci.graphs.onnx_reader import parse_model
 from ci.models.lowering_options import Part
-from ci.models.parts import Candidate, assign_parts
 from ci.models.schemes import Recipe
 from ci.models.tensors import FLOAT_BITS, Asked, TypedTensor
-from ci.models.user_code import read_origin
 from ci.onnx.quantizers import Values
 from provisioning.doctor.survey.context_binaries import DTYPES
 from provisioning.documents import read_json
 from provisioning.errors import UsageError
 
-TORCH = "pkg.torch.onnx."  # in front of the names of metadata that torch.onnx.export writes
 # The inputs that are weights, by operator.
 WEIGHTS = {
     "Conv": (1,),
@@ -46,43 +43,6 @@ HALF = 16  # bits of a float in a program
 STATIC = 4  # Qnn_TensorType_t of a constant
 LEAST_DIMS = 2  # of weights, unlike biases
 WIDTH = re.compile(r"(\d+)$")
-
-
-def list_candidates(model: onnx.ModelProto) -> list[Candidate]:
-    """Return the nodes of a model that parts can select. Modules, types and lines are known only in
-    files of torch.onnx.export."""
-    constants = read_constants(model.graph)
-    candidates = []
-    for node in model.graph.node:
-        if node.op_type != "Constant":
-            weights = [name for name in node.input if name in constants]
-            candidates.append(_describe(node, weights))
-    return candidates
-
-
-def _describe(node: Any, weights: Sequence[str]) -> Candidate:
-    metadata = {prop.key.removeprefix(TORCH): prop.value for prop in node.metadata_props}
-    origin = read_origin(metadata.get("stack_trace", ""))
-    # The last entry is the node itself.
-    modules = _read_list(metadata.get("name_scopes", ""))[:-1]
-    types = _read_list(metadata.get("class_hierarchy", ""))[:-1]
-    return Candidate(
-        node=(node.name or node.output[0],),
-        op=(node.op_type,),
-        module=tuple(filter(None, modules)),
-        type=tuple(type_.rpartition(".")[2] for type_ in types),
-        line=(str(origin),) if origin.line else (),
-        tensor=(*filter(None, node.output), *weights),
-    )
-
-
-def _read_list(text: str) -> list[str]:
-    try:
-        # torch.onnx.export writes a Python list, but a file can contain any text.
-        value = ast.literal_eval(text or "[]")
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return []
-    return [*map(str, value)] if isinstance(value, (list, tuple)) else []
 
 
 def name_types(path: Path) -> dict[str, str]:

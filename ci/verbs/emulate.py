@@ -31,9 +31,9 @@ from ci.facts.kinds import LACKING
 from ci.faults.match import match_faults
 from ci.gate.plan import parse_shard, split_cases
 from ci.gate.results import read_plan
+from ci.graphs.candidates import Candidate
 from ci.mend.remedies import make_torch_trial
 from ci.mend.table import suggest_mending
-from ci.models.parts import Candidate
 from ci.models.schemes import EXECUTORCH, Scheme
 from ci.models.suite import expect_s
 from ci.report.claim import claim_reports
@@ -184,7 +184,7 @@ def execute_cases(args: argparse.Namespace, progress: Progress) -> Outcome:
 def find_candidates(spec: CaseSpec) -> list[Candidate]:
     """Return the nodes of a model that parts can select."""
     steps.require_packages(("torch",), "lowering")
-    from ci.models.model import list_model_candidates
+    from ci.executorch.graph_reader import list_model_candidates
 
     return list_model_candidates(spec.reference, spec.source)
 

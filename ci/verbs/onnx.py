@@ -26,9 +26,9 @@ from ci.cases.runners import PooledRunner
 from ci.cases.session import Phases, list_parts, run_session
 from ci.cases.spec import CaseSpec
 from ci.faults.match import match_faults
+from ci.graphs.candidates import Candidate
 from ci.mend.remedies import make_onnx_trial
 from ci.mend.table import suggest_mending
-from ci.models.parts import Candidate
 from ci.models.schemes import ONNX, Mixture, Scheme
 from ci.models.user_models import Source
 from ci.onnx.engine import OnnxEngine, make_runner

@@ -13,6 +13,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from ci.analysis.mixtures import list_parts
 from ci.cases.baselines import name_figures, record_baselines, suite_folder, users_folder
 from ci.cases.cache import hash_words
 from ci.cases.judged import Options
@@ -23,8 +24,8 @@ from ci.cases.pool import ScratchPool, open_scratch_pool
 from ci.cases.session import Phases, started_now
 from ci.cases.spec import CaseSpec, list_schemes, select_cases
 from ci.executorch.toolchain import find_on_path
+from ci.graphs.candidates import Candidate
 from ci.latency.calibrate import read_own
-from ci.models.parts import Candidate, list_parts
 from ci.models.schemes import Lane
 from ci.models.suite import DEFAULT_SOC, SUITE
 from ci.models.user_models import check_data

@@ -36,8 +36,8 @@ CODE = {
     ),
     "integers and booleans": ("ci/analysis/ties.py:find_ties", "ci/analysis/ties.py:find_ties"),
     "mixtures of schemes": (
-        "ci/models/parts.py:list_candidates",
-        "ci/onnx/precision.py:list_candidates",
+        "ci/analysis/mixtures.py:assign_parts",
+        "ci/analysis/mixtures.py:assign_parts",
     ),
     "`localise`": ("ci/audit/localise.py:TorchParts", "ci/audit/localise.py:OnnxParts"),
     "`mend`: rewrites": ("ci/mend/proof.py:", "ci/mend/onnx_proof.py:"),
@@ -53,7 +53,6 @@ CODE = {
 }
 # Features that are still written twice, though the question is the same, by words of the page.
 TWICE = {
-    "mixtures of schemes": "mixtures of\nschemes",
     "`localise`": "the cuts of `localise`",
     "`mend`: rewrites": "the rewrites and proofs of `mend`",
 }

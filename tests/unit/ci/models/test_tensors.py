@@ -14,7 +14,6 @@ from ci.models.rounding import FLOAT16, NO_TERM, list_files, read_terms, take_te
 from ci.models.tensors import (
     Asked,
     TypedTensor,
-    choose_nodes,
     count_types,
     digest_sets,
     find_retyped,
@@ -78,13 +77,6 @@ def test_a_tensor_with_fewer_bits_than_requested_is_found(
     requests: dict[str, Asked], descriptions: list[str]
 ) -> None:
     assert [str(retyped) for retyped in find_retyped(requests, TENSORS)] == descriptions
-
-
-def test_the_operators_that_cause_most_of_the_noise_are_chosen_with_their_neighbours() -> None:
-    effects = {("a", "b"): 6.0, ("b", "c"): 3.0, ("d",): 1.0, ("e",): 0.0}
-    assert choose_nodes(effects) == ("a", "b", "c")
-    assert choose_nodes({("a",): 9.0, ("d",): 1.0}) == ("a",)
-    assert choose_nodes({("a",): 0.0}) == choose_nodes({}) == ()
 
 
 def test_operators_and_bytes_of_weights_are_counted_by_type() -> None:

@@ -14,13 +14,14 @@ from onnx import NodeProto, TensorProto, load
 from onnx.helper import make_node
 
 from ci.analysis.noise import predict_noise
+from ci.graphs.onnx_file import list_candidates
 from ci.graphs.onnx_program import read_onnx
 from ci.models.lowering_options import Choices, Part
 from ci.models.schemes import Scheme
 from ci.models.tensors import count_types, find_retyped
 from ci.onnx.compile import run_reference
 from ci.onnx.fallback import StageError
-from ci.onnx.precision import find_asked, list_candidates, list_tensors, name_types
+from ci.onnx.precision import find_asked, list_tensors, name_types
 from ci.onnx.preparation import quantize_file
 from tests.qnn_provider.models import build_model, constant, tensor, write_model
 

@@ -1,14 +1,12 @@
-"""Assigns the nodes of a model to the parts of a mixture."""
+"""The parts of a mixture: to which of them a node belongs, and which operators a
+suggested mixture contains."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
-from msgspec import Struct
-
+from ci.graphs.candidates import Candidate
 from ci.models.lowering_options import Part
-from ci.models.user_code import find_origin
 from provisioning.errors import UsageError
 
 MOST_NAMES = 12
@@ -20,68 +18,18 @@ KINDS = {
     "line": "lines",
     "tensor": "tensors",
 }
+# Of the operators that a mixture is suggested for: the share of the noise that their roundings
+# cause, and their number.
+MOST_SHARE, MOST_NODES = 0.8, 8
 
 
-# Where a node of torch keeps the name and the operator that it had when the model was exported.
-ORIGIN = "qnn_ci_origin"
-
-
-class Candidate(Struct, frozen=True):
-    """What a part can select in a model: a node, with the values to which each selector of Part is
-    compared. A compiler may rewrite an operator, so a node may have several names."""
-
-    node: tuple[str, ...]  # the current name first
-    op: tuple[str, ...]
-    module: tuple[str, ...] = ()  # the paths of the modules that call it, the outermost first
-    type: tuple[str, ...] = ()  # their classes
-    line: tuple[str, ...] = ()  # empty if it is unknown
-    tensor: tuple[str, ...] = ()
-    result_type: str = ""  # the type of its result, in a file that is already quantized
-
-    @property
-    def name(self) -> str:
-        """Return the current name of the node."""
-        return self.node[0]
-
-    def belongs(self, part: Part) -> bool:
-        """Return whether a part selects this node."""
-        for selector, pattern in part.selectors.items():
-            values = getattr(self, selector)
-            if not any(_is_match(selector, pattern, value) for value in values):
-                return False
-        return True
-
-
-def mark_origins(graph: Any) -> None:
-    """Record the name and the operator of each node of a torch graph, for compilers that rewrite
-    it."""
-    for node in graph.nodes:
-        node.meta[ORIGIN] = (node.name, name_operator(node))
-
-
-def list_candidates(graph: Any) -> list[Candidate]:
-    """Return the calls in a torch graph that parts can select."""
-    return [_describe(node) for node in graph.nodes if node.op == "call_function"]
-
-
-def _describe(node: Any) -> Candidate:
-    stack = [*(node.meta.get("nn_module_stack") or {}).values()]
-    origin = find_origin(node)
-    name, operator = node.meta.get(ORIGIN) or (node.name, name_operator(node))
-    return Candidate(
-        node=tuple(dict.fromkeys((node.name, name))),
-        op=tuple(dict.fromkeys((operator, name_operator(node)))),
-        module=tuple(str(path) for path, *_ in stack if path),
-        type=tuple(
-            str(getattr(kind, "__name__", kind)).rpartition(".")[2] for _, kind, *_ in stack
-        ),
-        line=(str(origin),) if origin.line else (),
-    )
-
-
-def name_operator(node: Any) -> str:
-    """Return a torch node's operator without its overload, such as ``softmax``."""
-    return str(getattr(node.target, "__name__", node.target)).partition(".")[0].strip("_")
+def belongs(candidate: Candidate, part: Part) -> bool:
+    """Return whether a part selects a node."""
+    for selector, pattern in part.selectors.items():
+        values = getattr(candidate, selector)
+        if not any(_is_match(selector, pattern, value) for value in values):
+            return False
+    return True
 
 
 def _is_match(selector: str, pattern: str, value: str) -> bool:
@@ -103,7 +51,7 @@ def assign_parts(candidates: Iterable[Candidate], parts: Sequence[Part]) -> dict
     all_nodes = [*candidates]
     owners: dict[str, Part] = {}
     for part in parts:
-        selected = [candidate for candidate in all_nodes if candidate.belongs(part)]
+        selected = [candidate for candidate in all_nodes if belongs(candidate, part)]
         left = [candidate for candidate in selected if candidate.name not in owners]
         if not selected:
             raise _lacks(part, all_nodes)
@@ -162,3 +110,19 @@ def list_parts(
             }
         )
     return rows
+
+
+def choose_nodes(effects: Mapping[tuple[str, ...], float]) -> tuple[str, ...]:
+    """Return the operators that compute and read the results whose rounding causes MOST_SHARE of
+    all noise, or at most about MOST_NODES of them. ``effects`` is the power of the noise that the
+    rounding of a result causes, by the operators that compute and read it."""
+    chosen: list[str] = []
+    remaining = sum(effects.values())  # the noise of what is not chosen
+    goal = (1 - MOST_SHARE) * remaining
+    for names, power in sorted(effects.items(), key=lambda effect: -effect[1]):
+        # NaN is not above 0, either.
+        if remaining <= goal or not power > 0 or len(chosen) >= MOST_NODES:
+            break
+        chosen += names
+        remaining -= power
+    return tuple(dict.fromkeys(chosen))
