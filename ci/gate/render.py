@@ -1,11 +1,10 @@
-"""Make documents from plans and verdicts, and render recorded runs as text."""
+"""Make documents from plans and verdicts."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 
-from ci.gate.schema import Plan, RecordedRun
+from ci.gate.schema import Plan
 from ci.gate.verdict import GateVerdict, JobVerdict
 from ci.report.document import Card, Document, Row, Table
 from ci.report.text import count, name_some
@@ -34,26 +33,7 @@ def make_plan_document(plan: Plan) -> Document:
     text = f"{span}: {count(len(plan.changes), 'file')} changed, {count(len(plan.jobs), 'job')}"
     if plan.everything:
         text += f"; everything runs: {plan.everything}"
-    models = Counter(case.model for case in plan.cases)
-    shown = ", ".join(f"{model} {number}" for model, number in models.items())
-    socs = ", ".join(dict.fromkeys(case.soc for case in plan.cases))
-    notes = (f"cases: {len(plan.cases)} ({shown}) on {socs}",) if plan.cases else ()
-    return Document("Plan", text, (table,), notes)
-
-
-def render_runs(runs: Sequence[RecordedRun]) -> str:
-    """Return one line per recorded run, each followed by the files that it opened although a change
-    to them would not plan the session."""
-    rows = []
-    for run in runs:
-        ended = f" (exit code {run.code})" if run.code else ""
-        rows.append(f"{run.name}: opened {count(run.count, 'file')}{ended}")
-        rows += [f"  not planned: {path}" for path in run.unplanned]
-        if run.failed:
-            rows.append("  it failed, so it may use more; fix it, and record it again")
-    if any(run.unplanned for run in runs):
-        rows.append("fix: write the record anew with --out, and replace the record of the rules")
-    return "\n".join([*rows, ""])
+    return Document("Plan", text, (table,))
 
 
 AGAIN = "Only the infrastructure failed: run the failed jobs again."

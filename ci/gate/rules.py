@@ -1,24 +1,23 @@
-"""Read manifests/policies/gate.toml: how CI runs each session, and dependencies that cannot be
-derived from the tree."""
+"""Read manifests/policies/gate.toml: how CI runs each session, and which paths need which
+sessions."""
 
 from __future__ import annotations
 
-from functools import cached_property
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 
-from ci.parity.policy import matches
-from provisioning.manifest.reader import read_policy, read_toml
+from provisioning.manifest.reader import read_policy
 
 ALL = "*"
 
 
 class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Says that a change to ``files`` requires ``sessions``, because of ``reason``. ``files`` are
-    globs of paths, or of parts of files such as ``FILE#KEY``. With ``alone``, derived dependencies
-    on these files are ignored."""
+    globs of paths, or of parts of files such as ``FILE#KEY``. With ``alone``, sessions with
+    ``whole`` do not need these files."""
 
     files: tuple[str, ...]
     sessions: tuple[str, ...]
@@ -26,109 +25,96 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     alone: bool = False
 
 
-class Recorded(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
-    """What the recorded run of a session opened: the dependency ``groups`` of its environments, and
-    ``files`` of the tree as paths and globs."""
-
-    groups: tuple[str, ...] = ()
-    files: tuple[str, ...] = ()
-
-    @cached_property
-    def _split(self) -> tuple[frozenset[str], tuple[str, ...]]:
-        globs = tuple(file for file in self.files if "*" in file)
-        return frozenset(self.files) - {*globs}, globs
-
-    def joined(self, run: Recorded) -> Recorded:
-        """Return what either of two runs opened."""
-        groups, files = ({*a, *b} for a, b in ((self.groups, run.groups), (self.files, run.files)))
-        return Recorded(tuple(sorted(groups)), tuple(sorted(files)))
-
-    def covers(self, path: str) -> bool:
-        """Return whether the run opened the file, according to the paths and globs."""
-        paths, globs = self._split
-        return path in paths or matches(path, globs)
-
-
 class SessionRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How CI runs a session. ``by_hand`` is the reason if CI cannot run it.
 
     ``always``: every change needs the session. ``whole``: every change does that is not in a rule
-    with ``alone``. ``roots``: globs of files that the session runs first, if nothing is recorded of
-    it. ``record``: the arguments of its recorded run, by default ``--help`` if CI cannot run it, or
-    false if it cannot be recorded. ``pythons``: versions of Python, with one job
-    for each. ``report``: the file in reports/SESSION/ that shows how many cases ran. ``policy``:
-    the name of the file in manifests/policies/ with the suite that the session judges.
+    with ``alone``. ``pythons``: versions of Python, with one job for each. ``report``: the file in
+    reports/SESSION/ that shows how many cases ran. ``policy``: the name of the file in
+    manifests/policies/ with the suite that the session judges. ``shards``: the number of jobs among
+    which the cases of this suite are divided. ``roots`` is a rule of earlier releases, see
+    read_rules, and ``record`` no longer has an effect.
     """
 
     by_hand: str = ""
     always: bool = False
     whole: bool = False
-    record: tuple[str, ...] | Literal[False] | None = None
-    roots: tuple[str, ...] = ()
     pythons: tuple[str, ...] = ()
     timeout_minutes: int = 30
     report: str = ""
     policy: str = ""
-
-
-class CaseRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The ``session`` for which single cases are planned, the seconds that a shard may take, and
-    the maximum number of shards.
-
-    ``probe`` is the model to run on an SoC if the SoC's row in manifests/socs.toml has changed.
-    """
-
-    session: str
-    probe: str
-    shard_s: float
-    max_shards: int
+    shards: Annotated[int, msgspec.Meta(ge=1)] = 1
+    roots: tuple[str, ...] = ()
+    record: Any = None
 
 
 class GateRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The contents of gate.toml. ``branch``: the branch to compare with by default. ``package``:
-    the prefix that imports put before the tree's paths. ``command`` runs a session, whose name and
-    arguments are appended. ``recorded`` is the content of ``record``, a file next to the rules.
-    ``every_nth``, ``workflows``, ``jobs``, ``words`` and ``unread`` no longer have an effect.
-    """
+    """The contents of gate.toml. ``branch``: the branch to compare with by default. The fields in
+    ``OUTDATED`` no longer have an effect."""
 
     branch: str
     sessions: dict[str, SessionRule]
     rule: tuple[Rule, ...] = ()
-    cases: CaseRule | None = None
     python: str = "3.11"
-    package: str = ""
-    workflows: tuple[str, ...] = ()
-    jobs: tuple[str, ...] = ()
-    command: tuple[str, ...] = ()
-    record: str = ""
-    recorded: dict[str, Recorded] = {}
-    every_nth: int = 0
-    words: bool = True
-    unread: tuple[dict[str, Any], ...] = ()
+    cases: Any = None
+    command: Any = None
+    every_nth: Any = None
+    jobs: Any = None
+    package: Any = None
+    record: Any = None
+    unread: Any = None
+    words: Any = None
+    workflows: Any = None
 
     @property
-    def planned(self) -> str:
-        """The session for which single cases are planned, or an empty string if there is none."""
-        return self.cases.session if self.cases else ""
-
-    @property
-    def split(self) -> tuple[str, ...]:
-        """The files whose changed keys are planned one by one, because a rule names one of them."""
-        return tuple(
-            file.partition("#")[0] for rule in self.rule for file in rule.files if "#" in file
-        )
+    def session_names(self) -> tuple[str, ...]:
+        """The sessions that the rules describe or name."""
+        named = (name for rule in self.rule for name in rule.sessions if name != ALL)
+        return tuple(dict.fromkeys((*self.sessions, *named)))
 
     def session_rule(self, name: str) -> SessionRule:
-        """Return how CI runs a session, or the defaults if the rules do not name it."""
+        """Return how CI runs a session, or the defaults if the rules do not describe it."""
         return self.sessions.get(name, SessionRule())
 
 
+# Keys of earlier releases, with what to use instead.
+OUTDATED = {
+    "cases": "set shards = N in [sessions.NAME]",
+    "command": "nothing is recorded any more",
+    "every_nth": "",
+    "jobs": "",
+    "package": "list the files that a session imports in [[rule]]",
+    "record": "list the files that a session uses in [[rule]]",
+    "unread": "",
+    "words": "",
+    "workflows": "",
+}
+OUTDATED_OF_SESSIONS = {
+    "record": "nothing is recorded any more",
+    "roots": "imports are no longer followed: list files in [[rule]]",
+}
+
+
+def list_outdated(rules: GateRules) -> Iterator[str]:
+    """Yield a warning for each key that an earlier release used."""
+    for name, instead in OUTDATED.items():
+        if getattr(rules, name) is not None:
+            yield f"{name} in the rules no longer has an effect{instead and f'; {instead}'}"
+    for session, rule in rules.sessions.items():
+        if rule.record is not None:
+            instead = OUTDATED_OF_SESSIONS["record"]
+            yield f"record in [sessions.{session}] no longer has an effect; {instead}"
+        if rule.roots:
+            yield f"roots in [sessions.{session}]: {OUTDATED_OF_SESSIONS['roots']}"
+
+
 def read_rules(path: Path | None = None) -> GateRules:
-    """Return the rules in manifests/policies/gate.toml, or in the user's file at ``path``, with
-    their record. Raises ManifestError if a file is missing or invalid."""
+    """Return the rules in manifests/policies/gate.toml, or in the user's file at ``path``. The
+    ``roots`` of a session become a rule. Raises ManifestError if the file is missing or invalid."""
     rules = read_policy("gate", GateRules, path)
-    if not rules.record:
-        return rules
-    place = (rules.record, path.parent) if path else (f"policies/{rules.record}", None)
-    recorded = read_toml(place[0], dict[str, Recorded], place[1])
-    return msgspec.structs.replace(rules, recorded=recorded)
+    roots = [
+        Rule(session.roots, (name,), "the session uses it")
+        for name, session in rules.sessions.items()
+        if session.roots
+    ]
+    return msgspec.structs.replace(rules, rule=(*rules.rule, *roots)) if roots else rules

@@ -11,8 +11,6 @@ from typing import Final, Literal
 import msgspec
 from msgspec import Struct
 
-from ci.gate.dependencies import Reach, SessionInputs
-from ci.gate.rules import Recorded
 from ci.report.schema import CaseName
 
 
@@ -47,31 +45,14 @@ def parse_name_status(text: str) -> tuple[Change, ...]:
 
 
 @dataclass(frozen=True)
-class TreeFacts:
-    """Facts of one tree. ``sessions`` maps each session to its inputs. ``suite`` maps the models of
-    the emulator policy to their schemes, and ``suites`` does the same for each session with a
-    policy. ``models`` maps each model to the files on which its module depends."""
-
-    sessions: Mapping[str, SessionInputs] = field(default_factory=dict)
-    suite: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    suites: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
-    models: Mapping[str, Reach] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class Difference:
     """The differences between two trees. ``keys`` maps each changed TOML file or Markdown page to
-    its changed parts."""
+    its changed parts. ``suites`` maps each session with a policy to its suite in the new tree: the
+    schemes of each model."""
 
-    base: TreeFacts
-    head: TreeFacts
     changes: tuple[Change, ...]
     keys: Mapping[str, frozenset[str]] = field(default_factory=dict)
-
-    @property
-    def trees(self) -> tuple[TreeFacts, TreeFacts]:
-        """Both trees: a deleted file has dependents only in the old one."""
-        return self.base, self.head
+    suites: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
 
 
 SCHEMA_VERSION: Final = 1
@@ -107,8 +88,9 @@ class PlannedJob(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Plan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The sessions, cases and jobs that the changes between two trees need. ``base`` and ``head``
-    are commits, or the work tree. ``everything`` is the reason if all sessions run."""
+    """The sessions and jobs that the changes between two trees need. ``base`` and ``head`` are
+    commits, or the work tree. ``everything`` is the reason if all sessions run. ``cases`` are those
+    of the sessions with shards."""
 
     base: str
     head: str
@@ -119,16 +101,3 @@ class Plan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     cases: tuple[CaseName, ...] = ()
     jobs: tuple[PlannedJob, ...] = ()
     schema_version: Literal[1] = SCHEMA_VERSION
-
-
-class RecordedRun(Struct, frozen=True, kw_only=True):
-    """A recorded run of a session: what it opened, the number of these files, and those whose
-    change would not plan the session. It ``failed`` if a session that CI runs did not end with exit
-    code 0."""
-
-    name: str
-    code: int
-    count: int
-    opened: Recorded
-    unplanned: tuple[str, ...] = ()
-    failed: bool = False

@@ -149,6 +149,9 @@ def execute_cases(args: argparse.Namespace, progress: Progress) -> Outcome:
     specs = steps.select_asked(args, policy, lane, default_soc(backend))
     require_backend(specs, backend)
     if args.plan:
+        progress.step(
+            "warning: --plan will be removed; the jobs of a plan run all cases, with --shard"
+        )
         specs = list_planned(args.plan)
     # As a lowering option, it is part of a program's key: a cached program has no log of this
     # level.

@@ -51,13 +51,17 @@ def reach_verdict(plan_file: Path, needs_file: Path, directory: Path) -> GateVer
 
 
 def judge_shards(directory: Path, plan: Plan) -> list[str]:
-    """Return the faults that concern the shards of a plan together, such as a case in two shards.
-    If the report of a shard is missing or unreadable, return an empty list, because the verdict of
-    that shard's job reports it."""
-    jobs = [job for job in plan.jobs if job.shard and job.report]
-    places = [directory / f"{PREFIX}{job.id}" / "reports" / job.session for job in jobs]
-    try:
-        reports = [read_report(place / job.report) for place, job in zip(places, jobs, strict=True)]
-    except UsageError:
-        return []
-    return find_faults(reports, plan.cases) if jobs else []
+    """Return the faults that concern the shards of a session together, such as a case in two
+    shards. If the report of a shard is missing or unreadable, those of its session are left out,
+    because the verdict of that shard's job reports it."""
+    faults = []
+    sharded = [job for job in plan.jobs if job.shard and job.report]
+    for session in dict.fromkeys(job.session for job in sharded):
+        jobs = [job for job in sharded if job.session == session]
+        files = [directory / f"{PREFIX}{job.id}/reports/{session}/{job.report}" for job in jobs]
+        try:
+            reports = [read_report(file) for file in files]
+        except UsageError:
+            continue
+        faults += find_faults(reports, [case for job in jobs for case in job.cases])
+    return faults

@@ -1,4 +1,4 @@
-"""``plan``: list the sessions, cases and jobs that the changed files need, and why."""
+"""``plan``: list the sessions and jobs that the changed files need, and why."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 
 from ci.gate.plan import PLANNED_EVENTS, make_plan
-from ci.gate.reading import Repository, is_record, record_sessions, render_record
-from ci.gate.render import make_plan_document, render_runs
-from ci.gate.rules import read_rules
+from ci.gate.reading import Repository
+from ci.gate.render import make_plan_document
+from ci.gate.rules import list_outdated, read_rules
 from ci.gate.schema import WORK_TREE, Plan
 from ci.models.source_lines import find_repository
 from ci.parity.trees import find_git_dir
@@ -19,9 +19,13 @@ from ci.report.export import describe_fix, is_plan
 from provisioning.console.command import FILE, FLAG, Outcome, group_options, user_path
 from provisioning.console.progress import Progress
 from provisioning.console.user_folder import require_output, write_output
-from provisioning.errors import ExitCode, UsageError
+from provisioning.errors import UsageError
 
 GATE = "manifests/policies/gate.toml"
+NOT_RECORDED = (
+    "warning: plan no longer records what sessions open, and --record will be removed: list the"
+    " files that a session uses in [[rule]] of the rules"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,60 +37,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         " sessions run"
     )
     add("--event", text, default="")
-    add("--everything", "plan all sessions and cases, whatever changed", **FLAG)
+    add("--everything", "plan all sessions, whatever changed", **FLAG)
     text = "a checkout, a directory in it, or a git directory"
     add("--source", text, type=user_path, default=".")
     add("--rules", "your own rules, in the format of gate.toml", **FILE)
     add("--out", "also write the plan to FILE, in the format of plan.json", **FILE)
-    text = (
-        "run sessions (by default all of them) with strace, and report files that they open"
-        " without being planned for them; --out writes the record"
-    )
-    add("--record SESSION", text, nargs="*")
+    add("--record SESSION", "no longer has an effect", nargs="*")
     add("--markdown", "print Markdown for a job's summary", **FLAG)
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
-    """Plan the sessions of a change, or record what sessions open. Raises UsageError if the
-    repository, a revision or the rules cannot be used."""
+    """Plan the sessions of a change. Raises UsageError if the repository, a revision or the rules
+    cannot be used."""
+    if args.record is not None:
+        progress.step(NOT_RECORDED)
+        return Outcome()
     source = Path(args.source)
     if find_git_dir(source) is None:  # a directory within a checkout
         source = find_repository(source / ".git") or source
     repository = Repository(source, read_rules(args.rules))
+    for warning in list_outdated(repository.rules):
+        progress.step(f"warning: {warning}")
     if not (args.rules or repository.is_bare or (source / GATE).is_file()):
         progress.step(
             f"{source} has no {GATE}, so these are the sessions of executorch-qnn-ci itself; for"
             " another repository, pass --rules"
         )
     if args.out:
-        recognise = is_plan if args.record is None else is_record
-        require_output(args.out, recognise, describe_fix("--out"))
-    if args.record is not None:
-        return record(args, repository, progress)
+        require_output(args.out, is_plan, describe_fix("--out"))
     plan = plan_changes(args, repository)
     if args.out:
         write_output(args.out, msgspec.json.encode(plan) + b"\n", is_plan, describe_fix("--out"))
     document = make_plan_document(plan)
     text = render_markdown(document) if args.markdown else show_document(document)
     return Outcome(text, msgspec.to_builtins(plan), exact=True)
-
-
-def record(args: argparse.Namespace, repository: Repository, progress: Progress) -> Outcome:
-    """Run sessions, and report what they opened. The exit code is 1 if a session opened a file
-    whose change would not plan it, or if its run failed."""
-    runs = [*record_sessions(repository, args.record, progress)]
-    if args.out:
-        fresh = dict(repository.rules.recorded)
-        for run in runs:  # a failed run may have ended early, so it takes nothing away
-            recorded = fresh.get(run.name) if run.failed else None
-            fresh[run.name] = run.opened.joined(recorded) if recorded else run.opened
-        write_output(args.out, render_record(fresh).encode(), is_record, describe_fix("--out"))
-    rows = [
-        {"name": run.name, "exit_code": run.code, "files": run.count, "unplanned": run.unplanned}
-        for run in runs
-    ]
-    bad = any(run.unplanned or run.failed for run in runs)
-    return Outcome(render_runs(runs), {"sessions": rows}, ExitCode.FAILED if bad else ExitCode.OK)
 
 
 def plan_changes(args: argparse.Namespace, repository: Repository) -> Plan:

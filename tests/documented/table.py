@@ -161,7 +161,7 @@ ROWS = (
     Row("test_(emulator|onnx) -- --list$", "models (default schemes) ... mlp ... SM8650"),
     Row("test_emulator -- --backend gpu$", "TuningMode must be enabled", 3),
     Row("test_emulator -- --backend lpai$", "QNN909", 3),
-    Row("--plan plan.json", "passed", before=PLAN),
+    Row("test_emulator -- --shard 1/2", "passed"),
     Row(
         "^nox -s test_emulator .*lost.py:positions",
         "not faithful: the error is 47.8 dB above the predicted noise",
@@ -344,7 +344,6 @@ ROWS = (
         before=(*SIGNER, "./nox -s sign_skel -- --lpai-arch v6"),
     ),
     # -- plans and reports --
-    Row("plan --record", "files of the repository", needs=("strace",), slow=60),
     Row("-s plan", "", before=(readers.change,)),
     Row("-ci plan", "", before=(readers.change,), daily_in=CONTRIBUTING),
     Row("qnn-ci matrix", "include", before=PLAN),

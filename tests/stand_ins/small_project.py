@@ -1,16 +1,14 @@
-"""A project like this one, small enough to know by heart: what depends on what is plain to see."""
+"""A project like this one, small enough to know by heart."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 
-from msgspec.structs import replace
-
-from ci.gate.reading import compare_keys, read_facts
-from ci.gate.rules import GateRules, Recorded, read_rules
-from ci.gate.schema import Change, Difference, Kind, TreeFacts
-from ci.parity.policy import Layout
+from ci.gate.reading import compare_keys, read_suite
+from ci.gate.rules import read_rules
+from ci.gate.schema import Change, Difference, Kind
+from ci.parity.trees import SourceTree
 
 NOXFILE = "import nox\n" + "".join(
     f"@nox.session(default=False)\ndef {name}(session): ...\n"
@@ -122,57 +120,17 @@ FILES: Mapping[str, str] = {
 }
 
 
-# What a recorded run of each session opened; imports of these files are found in the tree.
-RECORD = {
-    "test_emulator": Recorded(
-        ("lowering",),
-        (
-            *("ci/__main__.py", "ci/verbs/emulate.py", "ci/models/suite/*.py", "ci/models/cell.py"),
-            *("ci/report/templates/**", "manifests/policies/emulator.toml", "manifests/socs.toml"),
-            *("manifests/baselines/one.toml", "manifests/profiles.toml"),
-            *("manifests/toolchains/qnn-runtime.toml", "manifests/locks/qnn-runtime-2.49.json"),
-        ),
-    ),
-    "unit": Recorded(
-        ("unit",), ("tests/conftest.py", "tests/unit/**", "docs/schemas/*", "manifests/**")
-    ),
-    "build_android": Recorded(
-        ("core", "lowering"),
-        ("ci/__main__.py", "ci/verbs/build.py", "ci/builds/*.cmake", "manifests/targets.toml"),
-    ),
-    "sign_skel": Recorded(("core",), ("ci/__main__.py", "ci/verbs/sign.py")),
-    "docker_build": Recorded(("core",), ("ci/__main__.py", "ci/verbs/image.py", "docker/**")),
-    "bench": Recorded(("lowering",), ("tests/bench/**",)),
-    "lint": Recorded(("lint",)),
-    "tests": Recorded(("test",)),
-}
-OWN = read_rules()
-SESSIONS = {name: replace(rule, roots=()) for name, rule in OWN.sessions.items()}
-RULES = replace(OWN, recorded=RECORD, sessions=SESSIONS)
+RULES = read_rules()
 
 
 @dataclass
-class MemoryTree:
-    """A tree of texts, as ci.parity.trees has them of directories and revisions."""
+class MemoryTree(SourceTree):
+    """A tree of texts."""
 
     texts: Mapping[str, str]
-    links: Mapping[str, str] = field(default_factory=dict)
-    layout: Layout = field(default_factory=Layout)
-    name: str = "memory"
-    submodules: tuple[str, ...] = ()
-
-    @property
-    def files(self) -> frozenset[str]:
-        return frozenset(self.texts)
 
     def read(self, path: str) -> str | None:
         return self.texts.get(path)
-
-    def read_all(self, paths: Iterable[str]) -> None:
-        """All of it is here."""
-
-    def digest(self, path: str) -> str:
-        return self.texts.get(path, "")
 
 
 Edits = Mapping[str, "str | None"]
@@ -199,28 +157,9 @@ def list_differences(before: Mapping[str, str], after: Mapping[str, str]) -> tup
     )
 
 
-PARSED: dict[str, set[str]] = {}
-_BASES: list[tuple[GateRules, TreeFacts]] = []
-
-
-def read_base(rules: GateRules) -> TreeFacts:
-    """The facts of the small project, once for each set of rules."""
-    for known_rules, facts in _BASES:
-        if known_rules is rules:
-            return facts
-    _BASES.append((rules, read_facts(MemoryTree(FILES), rules, PARSED)))
-    return _BASES[-1][1]
-
-
-def compare(
-    after: Mapping[str, str], rules: GateRules, before: Mapping[str, str] = FILES
-) -> Difference:
+def compare(after: Mapping[str, str], before: Mapping[str, str] = FILES) -> Difference:
     """The difference between two small projects."""
     old, new = MemoryTree(before), MemoryTree(after)
     changes = list_differences(before, after)
-    return Difference(
-        read_base(rules) if before is FILES else read_facts(old, rules, PARSED),
-        read_facts(new, rules, PARSED),
-        changes,
-        compare_keys(old, new, changes),
-    )
+    suites = {"test_emulator": read_suite(new, "manifests/policies/emulator.toml")}
+    return Difference(changes, compare_keys(old, new, changes), suites)

@@ -9,9 +9,6 @@ from typing import Any
 
 import pytest
 
-from ci.gate.plan import make_plan
-from ci.gate.reading import Repository
-from ci.gate.rules import read_rules
 from ci.verbs.registry import VERBS
 from provisioning.console.command import run_command
 from tests.stand_ins.repository import Checkout, make_checkout
@@ -63,18 +60,6 @@ def test_a_clean_checkout_plans_no_session(checkout: Checkout) -> None:
     assert data["head"] == "work tree"
 
 
-def test_a_plan_without_changes_parses_no_file_and_one_with_changes_does(
-    checkout: Checkout,
-) -> None:
-    repository = Repository(checkout.root, read_rules())
-    head = repository.resolve("HEAD")
-    assert make_plan(repository.compare(head, ""), repository.rules).jobs == ()
-    assert repository.parsed == {}  # parsing takes most of the time of a plan
-    checkout.write({"ci/models/suite/mlp.py": "import torch\n"})
-    assert make_plan(repository.compare(head, ""), repository.rules).jobs
-    assert repository.parsed
-
-
 def test_untracked_files_count_as_changes_and_ignored_ones_do_not(checkout: Checkout) -> None:
     checkout.write({"README.md": "new\n", "docs/untracked.md": "new\n", ".gitignore": "*.tmp\n"})
     checkout.write({"ci/ignored.tmp": "x"})
@@ -95,7 +80,7 @@ def test_a_renamed_file_counts_as_one_deleted_and_one_added(checkout: Checkout) 
         ("ci/cases/policy.py", "deleted"),
         ("ci/cases/limits.py", "added"),
     }
-    assert len(data["cases"]) == 3
+    assert len(data["cases"]) == 3  # of the suite, which the shards of test_emulator divide
 
 
 def test_a_file_deleted_in_the_work_tree_plans_its_sessions(checkout: Checkout) -> None:
@@ -117,9 +102,6 @@ def test_changes_of_mode_type_and_link_target_are_changes(checkout: Checkout) ->
         ("docker/packages/link.txt", "added"),
         ("LICENSE", "type"),
     }
-    checkout.commit({"provisioning/files.py": "x = 1\n"})
-    through = plan(checkout, "--base", "HEAD~1", "--head", "HEAD")
-    assert "docker_build" in running(through)
 
 
 def test_a_changed_submodule_is_a_change(checkout: Checkout, tmp_path: Path) -> None:
@@ -165,11 +147,10 @@ def test_an_unknown_revision_is_refused(checkout: Checkout, word: str) -> None:
 def test_rules_option_replaces_the_built_in_gate_rules(checkout: Checkout, tmp_path: Path) -> None:
     rules = tmp_path / "rules.toml"
     rules.write_text(
-        'branch = "main"\nevery_nth = 5\nwords = false\n'
-        '[sessions.qnn]\nroots = ["ci/cases/**"]\n'
+        'branch = "main"\n[sessions.qnn]\n'
+        '[[rule]]\nfiles = ["ci/**"]\nsessions = ["qnn"]\nreason = "it is built"\n'
         '[[rule]]\nfiles = ["**.md"]\nsessions = []\nreason = "prose"\n'
     )
-    checkout.commit({"noxfile.py": None})
     checkout.commit({"ci/report/write.py": "x = 1\n", "README.md": "x\n"})
     checkout.commit({"README.md": "y\n"})
     words = ["--rules", str(rules), "--head", "HEAD~1", "--base"]

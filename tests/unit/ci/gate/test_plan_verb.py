@@ -45,3 +45,9 @@ def test_a_plan_of_a_repository_without_rules_says_whose_sessions_it_lists(
         assert main(["plan", "--source", str(tmp_path), "--base", "HEAD"]) == 0
         notes.append("sessions of executorch-qnn-ci itself" in capsys.readouterr().err)
     assert notes == [True, False]
+
+
+def test_record_is_accepted_with_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--record", "unit", "--out", "opened.toml"]) == 0
+    assert "--record will be removed" in capsys.readouterr().err
+    assert not Path("opened.toml").exists()

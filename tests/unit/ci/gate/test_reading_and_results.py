@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import os
 import subprocess
@@ -14,19 +13,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from ci.gate.plan import (
-    POLICY,
-    SOCS,
-    PlannedJob,
-    choose_cases,
-    list_cases,
-    list_jobs,
-    render_matrix,
-)
-from ci.gate.reading import Repository, WorkTree
+from ci.gate.plan import list_cases, list_jobs, render_matrix
+from ci.gate.reading import Repository
 from ci.gate.results import read_junit, read_needs, read_plan, read_result, read_results
-from ci.gate.rules import CaseRule, SessionRule, read_rules
-from ci.gate.schema import Difference, Plan, PlannedSession, TreeFacts
+from ci.gate.rules import GateRules, SessionRule, list_outdated, read_rules
+from ci.gate.schema import Plan, PlannedJob, PlannedSession
 from ci.gate.verdict import JobResult
 from ci.report.schema import CaseName
 from ci.report.write import write_report
@@ -96,76 +87,53 @@ def test_the_base_is_the_merge_base_with_the_main_branch(git: Git) -> None:
         git.repository.resolve("gone")
 
 
-def test_the_work_tree_has_the_files_that_git_would_commit(git: Git) -> None:
-    git.commit(a="1", b="2")
-    (git.root / "b").unlink()
-    (git.root / "new").write_text("é", encoding="utf-8")
-    (git.root / "link").symlink_to("a")
-    (git.root / "link_to_nothing").symlink_to("gone")
-    (git.root / "made").write_text("x", encoding="utf-8")
-    (git.root / ".git/info/exclude").write_text("made\n", encoding="utf-8")
-    tree = WorkTree(git.root)
-    assert tree.files == {"a", "new", "link", "link_to_nothing"}
-    assert tree.links == {"link": "a", "link_to_nothing": "gone"}
-    blob = hashlib.sha1(b"blob 2\0" + "é".encode()).hexdigest()  # noqa: S324 - git's name
-    assert tree.digest("new") == blob == git("hash-object", "new")
-    assert tree.digest("b") == ""
-    (git.root / "empty").touch()
-    assert tree.digest("empty") == git("hash-object", "empty")
+# -- the rules -------------------------------------------------------------------------------------
+
+OUTDATED = """branch = "main"
+package = "executorch"
+command = ["make"]
+record = "opened.toml"
+every_nth = 5
+words = false
+[cases]
+session = "test_emulator"
+probe = "mlp"
+[sessions.build]
+roots = ["src/**"]
+record = ["--help"]
+"""
 
 
-# -- cases and jobs --------------------------------------------------------------------------------
+def test_outdated_keys_are_accepted_with_a_warning_and_roots_become_a_rule(tmp_path: Path) -> None:
+    file = tmp_path / "rules.toml"
+    file.write_text(OUTDATED)
+    rules = read_rules(file)
+    assert [(rule.files, rule.sessions) for rule in rules.rule] == [(("src/**",), ("build",))]
+    warnings = [*list_outdated(rules)]
+    for key in ("package", "command", "record in the rules", "every_nth", "words", "cases"):
+        assert any(warning.startswith(key) for warning in warnings), key
+    assert sum("[sessions.build]" in warning for warning in warnings) == 2
+    assert [*list_outdated(RULES)] == []
+
+
+# -- jobs ------------------------------------------------------------------------------------------
 
 SUITE = {"mlp": ("fp16", "8a8w"), "net": ("fp16",)}
-TREE = TreeFacts(suite=SUITE)
 CASES = tuple(CaseName(m, s, "SM8650") for m, schemes in SUITE.items() for s in schemes)
-RULE = CaseRule(session="test_emulator", probe="net", shard_s=10.0, max_shards=2)
-
-
-BASELINES = "manifests/baselines/x.toml"
-
-
-@pytest.mark.parametrize(
-    ("path", "keys", "cases"),
-    [
-        (POLICY, ["suite.mlp"], CASES[:2]),
-        (POLICY, ["schemes.fp16"], (CASES[0], CASES[2])),
-        (POLICY, ["schemes"], CASES),
-        (POLICY, ["reference.min_rms"], CASES),
-        (POLICY, ["suite.net", "schemes.8a8w"], CASES[1:]),
-        (POLICY, [], None),  # no row of it has changed
-        (BASELINES, [f"cases.{CASES[1]}"], (CASES[1],)),
-        (BASELINES, ["cases"], CASES),
-        (BASELINES, ["tools.torch"], CASES),
-        (SOCS, ["SM8650.id"], CASES),
-        (SOCS, ["?"], CASES),
-        (SOCS, ["SM8750.id"], (CaseName("net", "fp16", "SM8750"),)),
-        ("notes.txt", [], None),
-        ("other.toml", ["a"], None),
-    ],
-)
-def test_the_keys_of_a_manifest_choose_the_cases(
-    path: str, keys: list[str], cases: tuple[CaseName, ...] | None
-) -> None:
-    changed = Difference(TREE, TREE, (), {path: frozenset(keys)} if keys else {})
-    chosen = choose_cases(path, changed, RULE)
-    assert chosen is cases is None or {*chosen} == {*cases}
-    assert list_cases(SUITE) == CASES
 
 
 def plan_jobs(*sessions: PlannedSession, **suites: tuple[CaseName, ...]) -> list[PlannedJob]:
-    rules = replace(
-        RULES,
-        cases=RULE,
+    rules = GateRules(
+        branch="main",
         python="3.12",
         sessions={
             "lint": SessionRule(timeout_minutes=7),
             "tests": SessionRule(pythons=("3.10", "3.13"), report="junit.xml"),
-            "test_emulator": SessionRule(report="report.json", policy="emulator"),
+            "test_emulator": SessionRule(report="report.json", policy="emulator", shards=2),
             "test_onnx": SessionRule(report="report.json", policy="onnx"),
         },
     )
-    return [*list_jobs(sessions, CASES, rules, suites)]
+    return [*list_jobs(sessions, rules, suites)]
 
 
 def run(name: str, **fields: Any) -> PlannedSession:
@@ -179,13 +147,22 @@ def test_sessions_that_run_become_jobs() -> None:
         PlannedSession(name="bench", run=False, reason=""),
         run("deploy", by_hand="a device"),
         run("test_onnx"),
+        run("test_emulator"),
         test_onnx=CASES[:1],
+        test_emulator=CASES,
     )
     plain = PlannedJob(id="lint", session="lint", python="3.12", timeout_minutes=7)
     junit = PlannedJob(id="tests-3.10", session="tests", python="3.10", report="junit.xml")
     assert jobs[:3] == [plain, junit, replace(junit, id="tests-3.13", python="3.13")]
-    (onnx,) = jobs[3:]
+    onnx, *shards = jobs[3:]
     assert (onnx.id, onnx.policy, onnx.cases, onnx.words) == ("test_onnx", "onnx", CASES[:1], ())
+    assert [(job.id, job.words, job.shard) for job in shards] == [
+        (f"test_emulator-{index}-of-2", ("--shard", f"{index}/2"), f"{index}/2") for index in (1, 2)
+    ]
+    assert sorted(case for job in shards for case in job.cases) == sorted(CASES)
+    (single,) = plan_jobs(run("test_emulator"), test_emulator=CASES[:1])
+    assert (single.id, single.shard) == ("test_emulator", "")  # no shard is empty
+    assert list_cases(SUITE) == CASES
     row = {"job": "lint", "session": "lint", "python": "3.12", "timeout_minutes": 7}
     sharded = replace(plain, words=("--shard", "1/2"))
     assert render_matrix([plain, sharded]) == {

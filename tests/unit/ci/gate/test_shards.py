@@ -12,7 +12,9 @@ from msgspec.structs import replace
 
 from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import CaseSpec, select_cases
-from ci.gate.plan import count_shards, parse_shard, split_cases
+from ci.gate.plan import list_cases, list_jobs, parse_shard, split_cases
+from ci.gate.rules import read_rules
+from ci.gate.schema import PlannedSession
 from ci.models.schemes import Scheme
 from ci.verbs.emulate import list_planned, take_shard
 from provisioning.errors import UsageError
@@ -56,21 +58,16 @@ def test_shards_are_balanced_and_more_shards_than_cases_are_refused() -> None:
         split_cases("ab", 3, lambda _: 1.0)
 
 
-@pytest.mark.parametrize(
-    ("durations_s", "count"),
-    [
-        ([1.0], 1),
-        ([60.0, 60.0], 1),
-        ([60.0, 61.0], 2),
-        ([100.0] * 9, 4),
-        ([500.0], 1),
-        ([9.0] * 3, 1),
-        ([], 0),
-        ([0.0], 1),
-    ],
-)
-def test_number_of_shards_keeps_each_within_its_time(durations_s: list[float], count: int) -> None:
-    assert count_shards(durations_s, 120.0, 4) == count
+def test_a_planned_shard_has_the_cases_that_the_session_runs() -> None:
+    suite = {model: tuple(map(str, schemes)) for model, schemes in POLICY.suite.items()}
+    session = PlannedSession(name="test_emulator", run=True, reason="")
+    jobs = list_jobs([session], read_rules(), {"test_emulator": list_cases(suite)})
+    assert len(jobs) > 1
+    for job in jobs:
+        specs, _ = take_shard(SPECS, job.shard, POLICY, "python")
+        assert [(case.model, case.scheme, case.soc) for case in job.cases] == [
+            (spec.model, spec.scheme.value, spec.soc) for spec in specs
+        ]
 
 
 def test_shard_marks_record_positions_and_a_digest_of_the_policy() -> None:

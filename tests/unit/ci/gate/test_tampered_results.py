@@ -30,7 +30,7 @@ from ci.gate.verdict import GateVerdict, JobVerdict
 from ci.models.schemes import ONNX as LANE
 from ci.report.schema import SCHEMA_VERSION, CaseName
 from ci.report.write import write_report
-from ci.verbs.emulate import list_planned, take_shard
+from ci.verbs.emulate import take_shard
 from ci.verbs.gate import judge_shards, reach_verdict
 from provisioning.errors import ExitCode
 from tests.stand_ins.reports import make_judged, say
@@ -56,10 +56,11 @@ class Results:
         emulator, onnx = read_emulator_policy(), read_emulator_policy(lane="onnx")
         specs = select_cases(emulator.suite, ["SM8650"])
         onnx_specs = select_cases(onnx.suite, ["SM8650"], lane=LANE)
-        cases, suites = name_cases(specs), {ONNX: name_cases(onnx_specs)}
+        cases = name_cases(specs)
+        suites = {"test_emulator": cases, ONNX: name_cases(onnx_specs)}
         sessions = [PlannedSession(name=name, run=True, reason="") for name in SESSIONS]
-        rules = replace(RULES, cases=RULES.cases and replace(RULES.cases, max_shards=2))
-        plan = Plan(base="a", head="b", cases=cases, jobs=list_jobs(sessions, cases, rules, suites))
+        jobs = list_jobs(sessions, RULES, suites)
+        plan = Plan(base="a", head="b", cases=cases, jobs=jobs)
         (self.folder / "plan.json").write_bytes(msgspec.json.encode(plan))
         needs = {"plan": {"result": "success"}, "run": {"result": "success"}}
         (self.folder / "needs.json").write_text(json.dumps(needs))
@@ -73,8 +74,7 @@ class Results:
                 text = JUNIT.format("".join(map(PASSED.format, "xy")))
                 (reports / "junit.xml").write_text(text)
             elif job.shard:
-                words = list_planned(self.folder / "plan.json"), job.shard, emulator, "python"
-                part, mark = take_shard(*words)
+                part, mark = take_shard(specs, job.shard, emulator, "python")
                 report = make_judged(job.session, part, emulator.describe_limits(part))
                 write_report(replace(report, shard=mark), reports)
             elif job.report:
@@ -361,9 +361,8 @@ def test_a_planned_case_that_no_shard_ran_is_named(results: Results) -> None:
     plan = read_plan(results.folder / "plan.json")
     assert judge_shards(results.folder / "results", plan) == []
     planned_only = CaseName("planned", "fp16", "SM8650")
-    (fault,) = judge_shards(
-        results.folder / "results", replace(plan, cases=(*plan.cases, planned_only))
-    )
+    jobs = [replace(job, cases=(*job.cases, planned_only)) for job in plan.jobs]
+    (fault,) = judge_shards(results.folder / "results", replace(plan, jobs=tuple(jobs)))
     assert str(planned_only) in fault
 
 

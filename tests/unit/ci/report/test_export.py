@@ -9,7 +9,6 @@ import msgspec
 import pytest
 
 from ci.__main__ import main
-from ci.gate.reading import is_record, render_record
 from ci.gate.schema import Plan
 from ci.latency.simulation import convert_trace
 from ci.report.export import is_own_trace, is_plan, is_result_file, is_verdict
@@ -74,7 +73,6 @@ VERDICT = {"schema_version": 1, "profile": "onnx", "fit": True, "findings": []}
 TRACE = json.dumps(convert_trace(b"")).encode()
 NAMED = [
     (is_plan, "plan.json", msgspec.json.encode(Plan(base="a", head="b")), b'{"base": "a"}'),
-    (is_record, "opened.toml", render_record({}).encode(), b"[tests]\n"),
     (is_verdict, "doctor.json", json.dumps(VERDICT).encode(), b'{"profile": "onnx"}'),
     (is_own_trace, "net.json", TRACE, b'{"traceEvents": []}'),
     (is_result_file, "audit.json", b'{"schema_version": 1}', b"{}"),
