@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from ci.models.lowering_options import NO_CHOICES, ONE_RUN, check_choices
-from ci.models.schemes import EXECUTORCH, ONNX, AnyScheme, Lane, Scheme
+from ci.models.schemes import EXECUTORCH, ONNX, AnyScheme, Scheme, SchemeSet
 from ci.models.source_lines import name_argument
 from ci.models.suite import DEFAULT_SOC, SUITE
 from ci.models.user_models import FACTORY, IN_COMMAND, NO_SOURCE, ModelEntry, Source, resolve_file
@@ -97,7 +97,7 @@ def select_cases(
     models: Sequence[str] = (),
     schemes: Sequence[str] = (),
     soc_names: Sequence[str] = (),
-    lane: Lane = EXECUTORCH,
+    lane: SchemeSet = EXECUTORCH,
     default_soc: str = DEFAULT_SOC,
 ) -> list[CaseSpec]:
     """Return the requested cases without duplicates, in the order of ``models``, or else of
@@ -157,7 +157,7 @@ def select_cases(
 
 def choose_schemes(
     words: Sequence[str],
-    lane: Lane,
+    lane: SchemeSet,
     chosen: Mapping[str, ModelEntry],
     known_models: Mapping[str, ModelEntry],
 ) -> dict[str, list[AnyScheme]]:
@@ -186,7 +186,7 @@ def choose_schemes(
     return selected
 
 
-def require_schemes(name: str, entry: ModelEntry, lane: Lane) -> None:
+def require_schemes(name: str, entry: ModelEntry, lane: SchemeSet) -> None:
     """Raise UsageError if the entry of a model asks for a scheme that the lane lacks, or has a
     mixture of such a scheme and lists no schemes. The suite's models may have schemes for which
     the policy has no limits on the lane's backend, if they have another one, too."""
@@ -216,12 +216,12 @@ def require_schemes(name: str, entry: ModelEntry, lane: Lane) -> None:
     )
 
 
-def list_mixtures(entry: ModelEntry, lane: Lane) -> list[str]:
+def list_mixtures(entry: ModelEntry, lane: SchemeSet) -> list[str]:
     """Return the names of an entry's mixtures that the lane supports."""
     return [name for name, mixture in entry.mixtures.items() if mixture.base in lane.schemes]
 
 
-def list_schemes(entry: ModelEntry, lane: Lane) -> list[AnyScheme]:
+def list_schemes(entry: ModelEntry, lane: SchemeSet) -> list[AnyScheme]:
     """Return the schemes and mixtures with which a model is tested if none is requested."""
     listed = [entry.find_scheme(name) for name in entry.schemes]
     mixtures = [entry.find_scheme(name) for name in list_mixtures(entry, lane)]
@@ -276,8 +276,8 @@ def match_names(kind: str, word: str, names: Iterable[str]) -> list[str]:
 
 
 def choose_lane(
-    lane: Lane, backend: Backend, judged: Iterable[Scheme], words: Sequence[str]
-) -> Lane:
+    lane: SchemeSet, backend: Backend, judged: Iterable[Scheme], words: Sequence[str]
+) -> SchemeSet:
     """Return the lane with the schemes that can be judged on ``backend``. For HTP, the lane is
     unchanged. For another backend, it keeps only the schemes in ``judged``, for which the policy
     has limits. Raises UsageError if a glob in ``words`` matches only schemes without limits."""
@@ -293,7 +293,7 @@ def choose_lane(
                 fix=f"use one of these schemes, or add [backends.{backend.value}.{word}] to the"
                 " policy",
             )
-    return Lane(schemes, schemes)
+    return SchemeSet(schemes, schemes)
 
 
 def default_soc(backend: Backend) -> str:

@@ -109,6 +109,7 @@ class ExecutorchEngine:
         return describe_refusal(error, log)
 
 
+PACKAGES = ("torch", "executorch")  # that cases import
 NAME = "python"
 # The limit for intermediate outputs of one sample, including padding.
 DEBUG_BYTES = 256 << 20

@@ -6,12 +6,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from msgspec import structs
 
 from ci.cases.engine import Program, RunError, RunNotes
-from ci.cases.judged import CaseResult, Run, find_lost_types
+from ci.cases.judged import CaseResult, Evidence, Run, find_lost_types, make_case
 from ci.cases.pipeline import CaseRun, Setup
 from ci.cases.pool import read_tail
 from ci.cases.spec import CaseSpec
@@ -20,7 +21,9 @@ from ci.facts.kinds import INCONCLUSIVE, INVALID, NO_OUTPUTS, QUANTIZED_BADLY, T
 from ci.judging.figures import measure_pooled
 from ci.judging.verdict import CaseFigures, ControlResult
 from ci.llm.controls import MAKERS, Repeated, judge_control
+from ci.llm.foreign import Foreign
 from ci.llm.generation import (
+    NAME,
     Generated,
     Loop,
     Step,
@@ -44,6 +47,7 @@ from ci.llm.verdict import (
 from ci.models.user_models import MetricResult
 from ci.report.schema import ControlKind, Status
 from ci.report.text import count
+from provisioning.errors import DefectError, UsageError
 
 AGREEMENT = "top-1 agreement with float32"
 LEAST_DECIDED = 0.9
@@ -289,3 +293,62 @@ def describe_speed(notes: RunNotes) -> str:
     """Return a text with the decoding speed on the emulator, or "" if it was not measured. This
     does not predict the speed on a phone."""
     return f"{1000 / notes.run_ms:.1f} tokens/s on the emulator" if notes.run_ms else ""
+
+
+class ForeignRun(CaseRun):
+    """The case of a program that was lowered elsewhere. ``job`` runs it."""
+
+    def __init__(self, spec: CaseSpec, setup: Setup, job: Callable[[], Any]) -> None:
+        super().__init__(spec, setup)
+        self.job = job
+
+    def run(self) -> CaseResult:
+        """Run and judge the program. Raises UsageError if program, tokenizer and weights do not
+        match."""
+        self.stage = "run"
+        log = self.setup.work / "run.log"
+        ended = self.setup.pool.run(
+            self.job, log, self.options.timeout_s, max_bytes=self.memory_bytes
+        )
+        if isinstance(ended.error, UsageError):
+            raise ended.error
+        if ended.failure:
+            self.evidence.is_defect = isinstance(ended.error, DefectError)
+            return self.end(Status.FAILED, [ended.find(NO_OUTPUTS)], ended.log_tail)
+        foreign, text = ended.result
+        return judge_program(self.spec, foreign, text, self.limits.min_equal or 0.0)
+
+
+def judge_program(spec: CaseSpec, foreign: Foreign, text: str, min_equal: float) -> CaseResult:
+    """Return the result of a foreign program. ``min_equal`` is the share of steps at which its
+    token must equal the float32 model's after the same text."""
+    likeness, faults = foreign.likeness, list(foreign.faults)
+    if likeness and likeness.agreement < min_equal:
+        share = f"{likeness.agreement:.0%} of the program's tokens equal the float32 model's"
+        faults.append(f"{share}, but at least {min_equal:.0%} are required")
+    notes = RunNotes(run_ms=foreign.step_s * 1000)
+    # A layer that departs is no fault of a program whose tokens are right.
+    warnings = () if faults else foreign.where
+    where = foreign.where
+    if not likeness:
+        warnings = ("without --weights, only obvious faults in the tokens and logits are detected",)
+    elif not where:
+        where = ("no keys or values are far worse than those of float32 with coarse rounding",)
+    evidence = Evidence(
+        figures=CaseFigures(equal=likeness.agreement if likeness else None),
+        run=Run(notes=notes),
+        warnings=warnings,
+    )
+    status = Status.FAILED if faults else Status.PASSED
+    advice = Advice(where=where)  # one is enough
+    findings = [TOKENS.find(fault, advice=advice) for fault in faults[:1]]
+    findings += map(TOKENS.find, faults[1:])
+    case = make_case(spec, evidence, status=status, findings=findings, runner=NAME)
+    remarks = [f"{len(foreign.tokens)} tokens"]
+    if likeness:
+        remarks += [
+            f"the first {foreign.same_count} equal those of float32",
+            f"top-1 {likeness.agreement:.0%} and KL {likeness.divergence:.3f} against float32",
+        ]
+    remarks.append(describe_speed(notes))
+    return CaseResult(case, noted=f"{text!r} ({'; '.join(remarks)})")

@@ -148,21 +148,20 @@ AnyScheme: TypeAlias = Scheme | Mixture
 
 
 @dataclass(frozen=True)
-class Lane:
-    """The schemes of a lane (ExecuTorch or ONNX Runtime). A model that specifies no schemes is
-    tested with those in ``default``. ``suffix`` is the suffix of the model files that the lane
-    accepts, or "" if it accepts none."""
+class SchemeSet:
+    """The schemes of a lane. A model that specifies no schemes is tested with those in ``default``.
+    ``suffix`` is the suffix of the model files that the lane accepts, or "" if it accepts none."""
 
     schemes: tuple[Scheme, ...]
     default: tuple[Scheme, ...]
     suffix: str = ""
 
 
-EXECUTORCH = Lane(
+EXECUTORCH = SchemeSet(
     tuple(scheme for scheme in Scheme if not scheme.recipe.activations),
     (Scheme.FP16, Scheme.A8W8, Scheme.A16W8),
 )
-ONNX = Lane(
+ONNX = SchemeSet(
     tuple(scheme for scheme in Scheme if not scheme.recipe.dtype),
     (Scheme.FP16, Scheme.U8, Scheme.U16A8W),
     ".onnx",

@@ -16,12 +16,12 @@ from ci.audit.operators import Audit, Audited, Found, judge_case, make_annotatio
 from ci.cases.cache import as_compiled
 from ci.cases.engine import Staging
 from ci.cases.forked import run_forked
-from ci.cases.policy import EMULATOR, EmulatorPolicy
+from ci.cases.policy import EmulatorPolicy
+from ci.cases.request import Request
 from ci.cases.session import Phases, check_functions, started_now
 from ci.cases.spec import CaseSpec
 from ci.executorch.engine import ExecutorchEngine
 from ci.executorch.toolchain import LIBRARY, describe_toolchain
-from ci.models.schemes import EXECUTORCH
 from ci.report.claim import claim_reports
 from ci.report.document import show_document
 from ci.report.export import check_session
@@ -30,15 +30,14 @@ from ci.report.publishing import show_in_ci
 from ci.report.text import count, name_case, name_models
 from ci.verbs import steps
 from ci.verbs.built import require_executorch
-from ci.verbs.emulate import find_candidates
-from ci.verbs.options import PARALLEL, RUN, SELECTION, add_options, repeat_command
-from provisioning.artifacts import choice
+from ci.verbs.lanes.emulator import LANE, EmulatorRequest
+from ci.verbs.options import PARALLEL, RUN, SELECTION, add_options
+from ci.verbs.requests import check_arguments, make_request
 from provisioning.console.command import Outcome
 from provisioning.console.process import run_tasks
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode
 from provisioning.files import write_json
-from provisioning.manifest.targets import Backend
 
 SESSION = "audit"
 
@@ -83,34 +82,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     """Audit the requested cases, or list the choices. The exit code is 1 if a case fails. Raises
     UsageError, and UnfitError for a missing package or an unsuitable environment."""
-    steps.check_arguments(args, SESSION)
-    policy = steps.read_limits(args, EMULATOR, progress).for_backend(Backend.HTP)
-    if args.list:
-        return steps.list_asked(args, policy, EXECUTORCH, find_candidates)
-    specs = steps.select_asked(args, policy, EXECUTORCH)
-    check_session(args.reports / SESSION, ("audit.json", PAGE))
-    claim_reports(args.reports / SESSION)
-    steps.require_packages(("torch", "executorch"), "lowering")
-    audit = run(specs, policy, args, progress)
-    return publish(audit, args.reports / SESSION, progress)
+    check_arguments(args, SESSION)
+    request = make_request(EmulatorRequest, args, SESSION)
+    policy, schemes = LANE.read_policy(request, progress)
+    if request.lists:
+        return steps.list_asked(request, policy, schemes, LANE.list_nodes)
+    specs = steps.select_asked(request, policy, schemes)
+    check_session(request.directory, ("audit.json", PAGE))
+    claim_reports(request.directory)
+    LANE.require_packages(specs)
+    audit = run(specs, policy, request, progress)
+    return publish(audit, request.directory, progress)
 
 
 def run(
-    specs: Sequence[CaseSpec], policy: EmulatorPolicy, args: argparse.Namespace, progress: Progress
+    specs: Sequence[CaseSpec], policy: EmulatorPolicy, request: Request, progress: Progress
 ) -> Audit:
     """Provision, check the environment, then ask ExecuTorch's partitioner about each case."""
-    require_executorch(args.executorch)
-    chosen, started = choice.read_choice(args.sdk, args.adaptor), started_now()
+    require_executorch(request.executorch)
+    chosen, started = request.choice, started_now()
     with steps.enter_environment(
         chosen.profile,
         Phases(progress),
-        offline=args.offline,
+        offline=request.offline,
         imports=ExecutorchEngine.imports,
         choice=chosen,
     ) as (environment, scratch, _):
-        progress.step(f"3/4 audit {count(len(specs), 'case')}, {args.jobs} at a time")
+        progress.step(f"3/4 audit {count(len(specs), 'case')}, {request.jobs} at a time")
         pool = scratch.open(environment.apply(os.environ))
-        check_functions(specs, pool, scratch.scratch / "functions.log", args.timeout_s)
+        check_functions(specs, pool, scratch.scratch / "functions.log", request.timeout_s)
         parts = tuple(describe_toolchain(environment))
         qnn = next((part.version for part in parts if part.name == LIBRARY), "")
 
@@ -119,7 +119,7 @@ def run(
             place.mkdir()
             job = AuditJob(ExecutorchEngine(()), spec, place, place / "log")
             memory = policy.memory_of(spec.model)
-            ended = pool.run(job, job.log, args.timeout_s, max_bytes=memory)
+            ended = pool.run(job, job.log, request.timeout_s, max_bytes=memory)
             # A model that fails before it is partitioned is not blamed on QNN.
             early = Found(failure=as_compiled(ended).refused) if ended.failure else None
             result, seconds = (early, 0.0) if early else ended.result
@@ -132,12 +132,9 @@ def run(
             progress.step(line.rstrip())
 
         tasks = [partial(audit, number, spec) for number, spec in enumerate(specs)]
-        cases = tuple(run_tasks(tasks, args.jobs, on_done=show, abort=pool.close))
+        cases = tuple(run_tasks(tasks, request.jobs, on_done=show, abort=pool.close))
     progress.step("4/4 report")
-    # What a variable chose becomes an option, so that the command in the report repeats the run.
-    vars(args).update(chosen.options)
-    command = repeat_command(args)
-    return Audit(cases=cases, toolchain=parts, started=started, command=command)
+    return Audit(cases=cases, toolchain=parts, started=started, command=request.command)
 
 
 def publish(audit: Audit, directory: Path, progress: Progress) -> Outcome:

@@ -6,8 +6,9 @@ import argparse
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 
 from ci.device.bundle import FILES, Bundle, Target, read_bundle
 from ci.device.connection import (
@@ -29,6 +30,33 @@ from provisioning.manifest.targets import read_socs
 ROOM = 64 << 20  # bytes needed in addition to the bundle, for programs, inputs and outputs
 
 DEVICE, ON_DEVICE = "on a device", "--device or --any"  # the title of its options, what they need
+
+
+@dataclass(frozen=True)
+class DeviceChoice:
+    """The options that choose a device and a bundle. ``names`` are the values of --device,
+    ``any_soc`` is that of --any, and ``starts`` is how often each program is started to measure
+    times, or 0 for the default."""
+
+    names: tuple[str, ...]
+    any_soc: str
+    bundle: Path | None
+    place: str = ""
+    wait_s: float = 0.0
+    starts: int = 0
+
+    @property
+    def name(self) -> str:
+        """Return the only value of --device. Raises UsageError if it is missing, if it is repeated,
+        or if --any is also passed."""
+        if len(self.names) != 1 or self.any_soc:
+            raise UsageError(
+                "--clean needs a --device"
+                if self.any_soc
+                else f"{len(self.names)} devices are given",
+                fix="pass one --device; without --clean, --any soc=SOC chooses from several",
+            )
+        return self.names[0]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,14 +92,15 @@ def add_device(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     """Push a bundle to a device, or remove this project's files from it. Raises UsageError if no
     device is chosen, and the same errors as ready_device and clean_device."""
-    if not (args.device or args.any):
+    choice = read_device(args)
+    if not choice:
         raise UsageError(
             "no device is specified", fix="pass --device adb:, --device ssh:HOST or --any soc=SOC"
         )
     if args.clean:
-        return clean_device(open_device(choose_word(args), args.place))
+        return clean_device(open_device(choice.name, choice.place))
     began = time.monotonic()
-    with ready_device(args, progress) as (runner, facts):
+    with ready_device(choice, progress) as (runner, facts):
         sent = runner.sent
     bundle, wall_s = runner.bundle, time.monotonic() - began
     device = runner.device
@@ -82,6 +111,16 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     )
     data = {"device": device.name, "facts": asdict(facts), "directory": runner.directory}
     return Outcome(text, {**data, "sent_bytes": sent, "bundle": bundle.digest})
+
+
+def read_device(args: argparse.Namespace) -> DeviceChoice | None:
+    """Return the device that the options choose, or None if they choose none."""
+    if not (args.device or args.any):
+        return None
+    starts = getattr(args, "starts", 0)  # deploy itself starts no program
+    return DeviceChoice(
+        tuple(args.device), args.any, args.bundle, args.place, args.wait, starts=starts
+    )
 
 
 def clean_device(device: Device) -> Outcome:
@@ -102,26 +141,27 @@ def clean_device(device: Device) -> Outcome:
 
 @contextmanager
 def ready_device(
-    args: argparse.Namespace, progress: Progress
+    choice: DeviceChoice, progress: Progress
 ) -> Iterator[tuple[DeviceRunner, DeviceFacts]]:
     """Lease the device that the options select, push the bundle to it, and yield a runner and the
     facts about the device. The lease ends with the block. Raises UsageError, UnfitError, ToolError
     or StoreError."""
-    bundle = require_bundle(args)
-    if args.any:
-        candidates = list_candidates(args, bundle, progress)
+    bundle = require_bundle(choice)
+    if choice.any_soc:
+        candidates = list_candidates(choice, bundle, progress)
     else:
-        candidates = [find_device(choose_word(args), args, bundle, progress)]
+        candidates = [find_device(choice.name, choice, bundle, progress)]
     # Times on the emulator are not judged, so one start is enough there.
     usual = 1 if bundle.target is Target.EMULATOR else STARTS
-    starts, folder = getattr(args, "starts", 0) or usual, f"bundles/{bundle.digest[:16]}"
+    starts, folder = choice.starts or usual, f"bundles/{bundle.digest[:16]}"
     runners = [
         DeviceRunner(device, bundle, f"{device.place}/{folder}", progress, starts=starts)
         for device, _ in candidates
     ]
     # The lease keeps other computers away while files are sent, and until the last run.
-    with lease_first(runners, args.wait) as runner:
-        files = {file.name: args.bundle / FILES / file.name for file in bundle.files}
+    with lease_first(runners, choice.wait_s) as runner:
+        root = choice.bundle or Path()
+        files = {file.name: root / FILES / file.name for file in bundle.files}
         # By these, only what the device lacks is sent: 0 instead of 23.6 MB in a second run.
         digests = {file.name: file.sha256 for file in bundle.files}
         runner.sent = runner.device.push(runner.directory, files, digests)
@@ -129,33 +169,22 @@ def ready_device(
         yield runner, candidates[runners.index(runner)][1]
 
 
-def require_bundle(args: argparse.Namespace) -> Bundle:
+def require_bundle(choice: DeviceChoice) -> Bundle:
     """Return the bundle in --bundle. Raises UsageError if it is missing or invalid."""
-    if not args.bundle:
+    if not choice.bundle:
         raise UsageError(
             "--bundle is missing",
             fix="create a bundle with `stage`, as docs/guides/device.md shows, and pass its path",
         )
-    return read_bundle(args.bundle)
-
-
-def choose_word(args: argparse.Namespace) -> str:
-    """Return the value of --device. Raises UsageError if it is missing, if it is repeated, or if
-    --any is also passed."""
-    if len(args.device) != 1 or args.any:
-        raise UsageError(
-            "--clean needs a --device" if args.any else f"{len(args.device)} devices are given",
-            fix="pass one --device; without --clean, --any soc=SOC chooses from several",
-        )
-    return str(args.device[0])
+    return read_bundle(choice.bundle)
 
 
 def find_device(
-    word: str, args: argparse.Namespace, bundle: Bundle, progress: Progress
+    word: str, choice: DeviceChoice, bundle: Bundle, progress: Progress
 ) -> tuple[Device, DeviceFacts]:
     """Return a device that matches a bundle, and its facts. Raises the same errors as
     ``open_device``, ``identify`` and ``require_match``."""
-    device = open_device(word, args.place)
+    device = open_device(word, choice.place)
     facts = identify(device)
     progress.step(f"{device.name}: {facts.describe()}")
     require_match(device, facts, bundle)
@@ -163,29 +192,29 @@ def find_device(
 
 
 def list_candidates(
-    args: argparse.Namespace, bundle: Bundle, progress: Progress
+    choice: DeviceChoice, bundle: Bundle, progress: Progress
 ) -> list[tuple[Device, DeviceFacts]]:
     """Return the reachable devices with the wanted SoC. For a bundle that runs on the emulator, any
     host is suitable. Raises UsageError or UnfitError."""
-    key, _, soc = args.any.partition("=")
+    key, _, soc = choice.any_soc.partition("=")
     soc = soc.upper()
     if key != "soc" or soc not in read_socs():
         raise UsageError(
-            f"--any {args.any} does not specify a known SoC",
+            f"--any {choice.any_soc} does not specify a known SoC",
             fix="pass, for example, --any soc=SM8750",
         )
     if soc not in bundle.socs:
         raise UnfitError(
-            f"--any {args.any}: the bundle is for {', '.join(bundle.socs)}",
+            f"--any {choice.any_soc}: the bundle is for {', '.join(bundle.socs)}",
             fix=f"stage a bundle with --soc {soc}",
         )
-    words = args.device or [
+    words = [*choice.names] or [
         f"adb:{serial}" for serial, state in list_phones().items() if state == "device"
     ]
     candidates, rejections = [], []
     for word in dict.fromkeys(words):
         try:
-            device, facts = find_device(word, args, bundle, progress)
+            device, facts = find_device(word, choice, bundle, progress)
         # One device that cannot be used leaves the others.
         except (ToolError, UnfitError, StoreError) as error:
             rejections.append(f"{word}: {error.what}")

@@ -6,30 +6,31 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from ci.cases.cache import CompileResult, as_compiled
 from ci.cases.judged import Options
-from ci.cases.policy import EMULATOR
 from ci.cases.spec import CaseSpec, match_all
 from ci.facts.kinds import NOT_LOWERED
 from ci.latency.calibrate import OWN_LINES, calibrate, describe_line, read_own, write_own
 from ci.latency.estimate import Device, Line, estimate_times, explain_unsimulated, find_device
 from ci.latency.simulation import TRACE, choose_simulated, convert_trace
-from ci.models.schemes import EXECUTORCH, ONNX
+from ci.models.schemes import ONNX
 from ci.report.export import describe_fix, is_own_trace
 from ci.report.filled import fill_text
 from ci.report.schema import CaseName, Estimate
 from ci.report.write import read_report
-from ci.verbs import onnx
+from ci.verbs.lanes import emulator, onnx
+from ci.verbs.lanes.lane import Lane, Plan
 from ci.verbs.options import RUN, add_option, add_options, check_values, require_effect
-from ci.verbs.steps import read_limits, select_asked
-from ci.verbs.trials import Tools, open_setup, prepare_tools
+from ci.verbs.requests import make_request
+from ci.verbs.trials import open_setup
 from provisioning.console.caller import shown_path
 from provisioning.console.command import DIR, RESULTS, WHAT, Outcome
 from provisioning.console.progress import Progress
@@ -39,6 +40,7 @@ from provisioning.errors import ExitCode, UsageError
 from provisioning.files import require_writable
 from provisioning.manifest.targets import read_socs
 
+SESSION = "estimate"
 NOTE = (
     "The times are from a fit to AI Hub's measurements of other models, made with other converters"
     " and QNN 2.50. Nothing was measured on a device."
@@ -98,25 +100,53 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     device = find_device(args.device) if args.device else None
     if args.trace:
         require_writable(args.trace)
-    files = [word for word in args.model if word.endswith(ONNX.suffix)]
-    is_onnx = args.frontend == "onnx" if args.frontend else bool(files)
-    lane, profile = (ONNX, onnx.PROFILE) if is_onnx else (EXECUTORCH, EMULATOR)
-    policy = read_limits(args, profile, progress)
-    args = choose_soc(args, device)
-    specs = select_asked(args, policy, lane)
-    specs, tools = prepare_tools(args, specs, policy, progress, is_onnx=is_onnx)
-    options = Options(
-        policy=policy, specs=specs, timeout_s=args.timeout_s, use_cache=not args.no_cache
-    )
-    targets = {spec: args.trace / f"{spec.slug}.json" for spec in specs if args.trace}
+    lane, request = read_request(args, device)
+    policy, schemes = lane.read_policy(request, progress)
+    specs = lane.select(request, policy, schemes, progress)
+    with lane.prepare(request, policy, specs, progress) as plan:
+        options = Options(
+            policy=policy,
+            specs=plan.specs,
+            timeout_s=request.timeout_s,
+            use_cache=request.use_cache,
+            own_lines=read_own(request.policy),
+        )
+        results = simulate(options, plan, progress, offline=request.offline)
+        return estimate_cases(results, options, device, args.trace)
+
+
+def read_request(
+    args: argparse.Namespace, device: Device | None
+) -> tuple[Lane[Any], emulator.EmulatorRequest | onnx.OnnxRequest]:
+    """Return the lane that lowers the requested models, and the request of a call. Raises
+    UsageError as choose_socs does."""
+    is_onnx = any(word.endswith(ONNX.suffix) for word in args.model)
+    if args.frontend:
+        is_onnx = args.frontend == "onnx"
+    lane: Lane[Any] = onnx.LANE if is_onnx else emulator.LANE
+    socs = choose_socs(args.soc, device)
+    return lane, make_request(lane.request, args, SESSION, socs=socs)
+
+
+def estimate_cases(
+    results: Iterable[tuple[CaseSpec, CompileResult]],
+    options: Options,
+    device: Device | None,
+    trace_folder: Path | None,
+) -> Outcome:
+    """Predict the time of each case from the result of its simulation, and write their traces to a
+    folder, if there is one. Raises StoreError if the folder has another file under the name of a
+    trace."""
+    targets: dict[CaseSpec, Path] = {}
+    if trace_folder:
+        targets = {spec: trace_folder / f"{spec.slug}.json" for spec in options.specs}
     # Refused before anything is simulated.
     for target in targets.values():
         require_output(target, is_own_trace, describe_fix("--trace"))
-    user_lines = read_own(args.policy)
     cases = []
-    for spec, result in simulate(options, tools, progress, offline=args.offline):
-        estimated = judge_result(spec, result, device, user_lines)
-        if args.trace and estimated.estimate.simulation:
+    for spec, result in results:
+        estimated = judge_result(spec, result, device, options.own_lines)
+        if targets and estimated.estimate.simulation:
             target = targets[spec]
             timeline = read_bytes(Path(result.directory) / TRACE, CONTENT_BYTES)
             trace = json.dumps(convert_trace(gzip.decompress(timeline))).encode()
@@ -128,19 +158,19 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     return Outcome(render_estimates(cases), data, ExitCode.FAILED if failed else ExitCode.OK)
 
 
-def choose_soc(args: argparse.Namespace, device: Device | None) -> argparse.Namespace:
-    """Return the arguments with the SoC of a device as --soc or, if socs.toml lacks that, with an
-    SoC with the same Hexagon. Raises UsageError if --soc matches another SoC."""
+def choose_socs(names: Sequence[str], device: Device | None) -> tuple[str, ...]:
+    """Return the values of --soc or, without it, the SoC of a device. If socs.toml lacks that, it
+    is a SoC with the same Hexagon. Raises UsageError if a value matches another SoC."""
     if not device:
-        return args
+        return tuple(names)
     socs = read_socs()
     alike = [name for name, soc in socs.items() if soc.hexagon == device.hexagon]
     device_socs = [device.soc] if device.soc else alike
-    if other_socs := sorted({*match_all("SoC", args.soc, sorted(socs))} - {*device_socs}):
+    if other_socs := sorted({*match_all("SoC", names, sorted(socs))} - {*device_socs}):
         has = device.soc or f"Hexagon V{device.hexagon}"
         problem = f"{device.device} has {has}, and not {other_socs[0]}"
         raise UsageError(problem, fix="pass either --device or --soc")
-    return argparse.Namespace(**{**vars(args), "soc": args.soc or device_socs[:1]})
+    return tuple(names or device_socs[:1])
 
 
 def judge_result(
@@ -161,11 +191,11 @@ def judge_result(
 
 
 def simulate(
-    options: Options, tools: Tools, progress: Progress, *, offline: bool
+    options: Options, plan: Plan, progress: Progress, *, offline: bool
 ) -> Iterator[tuple[CaseSpec, CompileResult]]:
     """Provision, check the environment, and simulate one case after the other. Yield each case with
     its result. A case that cannot be simulated is refused with the reason."""
-    with open_setup(tools, options, progress, offline=offline) as setup:
+    with open_setup(plan, options, progress, offline=offline) as setup:
         for number, spec in enumerate(options.specs):
             progress.step(f"3/4 simulate {Path(spec.model).name} {spec.scheme} {spec.soc}")
             if not choose_simulated(spec.soc):

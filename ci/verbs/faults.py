@@ -18,7 +18,8 @@ from ci.report.claim import claim_reports
 from ci.report.schema import Case, Report, Status, Tool, summarize
 from ci.verbs.built import require_executorch
 from ci.verbs.options import repeat_command, require_effect
-from ci.verbs.steps import check_arguments, require_packages
+from ci.verbs.requests import check_arguments
+from ci.verbs.steps import require_packages
 from ci.verbs.trials import open_bench
 from ci.verbs.upstream import publish_suite
 from ci.verbs.user_policy import OURS
@@ -38,7 +39,7 @@ def run_faults(args: argparse.Namespace, progress: Progress) -> Outcome:
     """Run the known faults that --filter selects, and report each fault whose result differs from
     the one recorded in faults.toml. Raises UsageError if --filter matches no fault, and for options
     that do not apply to faults."""
-    args.policy = None if args.policy == OURS else args.policy  # it is never searched for
+    policy = None if args.policy == OURS else args.policy  # it is never searched for
     require_executorch(args.executorch)
     require_effect(args, f"--suite {SUITE}", *USES, hints=dict.fromkeys(SELECTING, INSTEAD))
     check_arguments(args, SUITE)
@@ -46,7 +47,7 @@ def run_faults(args: argparse.Namespace, progress: Progress) -> Outcome:
         raise UsageError("--suite accepts only one --soc", fix="run the suite once per SoC")
     # The name of a case starts with that of its fault.
     globs = [glob.split(" ")[0] for glob in args.filter or ["*"]]
-    all_faults = read_faults(args.policy)
+    all_faults = read_faults(policy)
     faults = [fault for fault in all_faults if matches_any(fault.name, globs)]
     if not faults:
         raise UsageError(f"--filter {args.filter[0]} matches no fault")
@@ -54,7 +55,8 @@ def run_faults(args: argparse.Namespace, progress: Progress) -> Outcome:
     find_soc(soc)
     claim_reports(args.reports / SUITE)
     phases, choice = Phases(progress), read_choice(args.sdk, args.adaptor)
-    vars(args).update(choice.options)
+    # What a variable chose becomes an option, so that the command repeats the run.
+    command = repeat_command(args, policy=policy, **choice.options)
     runs: list[Rerun] = []
     tools, remarks = [], []
     # Both, because they tell whose fault it is: what is wrong through both is QNN's.
@@ -85,7 +87,7 @@ def run_faults(args: argparse.Namespace, progress: Progress) -> Outcome:
         cases=cases,
         controls=(),
         summary=summarize(cases, (), phases.wall_s(), phases.rows),
-        command=" ".join([repeat_command(args), *(["--soc", soc] if args.soc else [])]),
+        command=f"{command} --soc {soc}" if args.soc else command,
         remarks=(*remarks, remark),
     )
     return publish_suite(report, args.reports / SUITE, args, progress)

@@ -10,9 +10,11 @@ from ci.cases.baselines import read_baselines, users_folder
 from ci.cases.judged import Options
 from ci.cases.kept import judge_report
 from ci.cases.policy import LANES
+from ci.cases.request import Request
 from ci.report.claim import claim_reports
 from ci.report.write import read_report
 from ci.verbs.options import add_option, add_options, check_values
+from ci.verbs.requests import make_request
 from ci.verbs.steps import publish, read_limits
 from provisioning.console.command import DIR, Outcome, user_path
 from provisioning.console.progress import Progress
@@ -55,14 +57,15 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
             f"{args.pulled} contains no CASE/outputs directory",
             fix="pass the directory `results` that the bundle's run-cases.sh wrote on the device",
         )
-    claim_reports(args.reports / report.session)
+    request = make_request(Request, args, report.session)
+    claim_reports(request.directory)
 
     backend = Backend(report.backend)
-    policy = read_limits(args, LANES[report.session], progress).for_backend(backend)
-    users = users_folder(args.policy)
+    policy = read_limits(request, LANES[report.session], progress).for_backend(backend)
+    users = users_folder(request.policy)
     recorded = {
         # A policy's model may have the name of a model of the suite, whose figures are not its own.
-        **read_baselines(report.toolchain, backend.value, without=args.own),
+        **read_baselines(report.toolchain, backend.value, without=policy.models),
         **(read_baselines(report.toolchain, backend.value, users) if users else {}),
     }
     # Nothing is run, so there is no time to limit.
@@ -71,4 +74,4 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         judged = judge_report(
             report, args.outputs, options, work=Path(work), pulled=args.pulled, by=args.by
         )
-    return publish(judged, args.reports / report.session, args, progress)
+    return publish(judged, request, policy.models, progress)

@@ -22,27 +22,30 @@ from ci.audit.localise import (
 )
 from ci.audit.localise_search import LEAST_OFF
 from ci.cases.judged import Options
-from ci.cases.policy import EMULATOR, EmulatorPolicy
+from ci.cases.pipeline import Setup
+from ci.cases.policy import EmulatorPolicy
+from ci.cases.request import Request
 from ci.cases.spec import CaseSpec
 from ci.executorch.engine import ExecutorchEngine
-from ci.models.schemes import EXECUTORCH, ONNX
+from ci.models.schemes import ONNX
 from ci.onnx.engine import OnnxEngine
 from ci.report.filled import fill_text
 from ci.report.text import name_models
-from ci.verbs import onnx
 from ci.verbs.environments import are_files
+from ci.verbs.lanes import emulator, onnx
+from ci.verbs.lanes.lane import Lane
 from ci.verbs.options import RUN, add_option, add_options, check_values, least
-from ci.verbs.steps import read_limits, select_asked
-from ci.verbs.trials import Tools, open_setup, prepare_tools
+from ci.verbs.requests import make_request
+from ci.verbs.trials import open_setup
 from ci.verbs.user_policy import choose_policy
 from provisioning.console.caller import shown_path
 from provisioning.console.command import WHAT, Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, UsageError
 from provisioning.files import require_writable
-from provisioning.manifest.targets import Backend
 from provisioning.quoting import shell_word, shell_words
 
+SESSION = "localise"
 LIMIT = 60
 SHOWN = 8
 LEAST_LOST_DB = 0.1
@@ -107,38 +110,54 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     """Localise the loss of each requested case. The exit code is 1 if an output is wrong, or if a
-    case has no program. Raises UsageError, and the same errors as prepare_tools."""
+    case has no program. Raises UsageError, and the same errors as choose_cases and
+    open_setup."""
     check_values(args)
     # Even an error that is too small to matter shows which operator is wrong.
-    args.strict_noise = True
-    specs, policy, is_onnx = choose_cases(args, progress)
-    specs, tools = prepare_tools(
-        args, specs, policy, progress, is_onnx=is_onnx, command="qnn-ci localise"
-    )
-    if args.reproducer:
-        check_reproducer(args.reproducer, len(specs), ONNX.suffix if is_onnx else ".py")
-    options = Options(
-        policy=policy, specs=specs, timeout_s=args.timeout_s, use_cache=not args.no_cache
-    )
-    cases = localise(options, tools, args, progress)
+    lane, request = read_request(args, SESSION, strict_noise=True)
+    specs, policy = choose_cases(lane, request, progress)
+    with lane.prepare(request, policy, specs, progress) as plan:
+        if args.reproducer:
+            suffix = ".py" if lane is emulator.LANE else ONNX.suffix
+            check_reproducer(args.reproducer, len(plan.specs), suffix)
+        options = Options(
+            policy=policy,
+            specs=plan.specs,
+            timeout_s=request.timeout_s,
+            use_cache=request.use_cache,
+        )
+        with open_setup(plan, options, progress, offline=request.offline) as setup:
+            cases = localise(setup, args.limit, args.reproducer, progress)
+    progress.step("4/4 report")
     return Outcome(render_cases(cases), data_of(cases), choose_exit(cases))
 
 
+def read_request(
+    args: argparse.Namespace, session: str, **values: Any
+) -> tuple[Lane[Any], Request]:
+    """Return the lane of the requested models, and the request of a call. ``values`` are as for
+    make_request. Raises UsageError for shapes if no model is an .onnx file."""
+    shapes = onnx.parse_shapes(args.shape)
+    if are_files(args.model, choose_policy(args.policy)):
+        kind = onnx.OnnxRequest
+        return onnx.LANE, make_request(kind, args, session, shapes=shapes, **values)
+    if shapes:
+        raise onnx.refuse_shapes()
+    return emulator.LANE, make_request(emulator.EmulatorRequest, args, session, **values)
+
+
 def choose_cases(
-    args: argparse.Namespace, progress: Progress
-) -> tuple[list[CaseSpec], EmulatorPolicy, bool]:
-    """Return the requested cases, their policy, and whether their models are .onnx files. Raises
-    UsageError for a model with other methods than forward, and the same errors as read_limits and
-    select_asked."""
-    is_onnx = are_files(args.model, choose_policy(args.policy))
-    lane, limits = (ONNX, onnx.PROFILE) if is_onnx else (EXECUTORCH, EMULATOR)
-    policy = read_limits(args, limits, progress).for_backend(Backend.HTP)
-    specs = [*onnx.fit_files(select_asked(args, policy, lane), onnx.parse_shapes(args.shape))]
+    lane: Lane[Any], request: Request, progress: Progress
+) -> tuple[list[CaseSpec], EmulatorPolicy]:
+    """Return the requested cases and their policy. Raises UsageError for a model with other methods
+    than forward, and the same errors as the lane's ``select``."""
+    policy, schemes = lane.read_policy(request, progress)
+    specs = lane.select(request, policy, schemes, progress)
     if several := [spec.model for spec in specs if spec.source.choices.methods]:
         raise UsageError(
             f"{several[0]} has several methods", fix="select a model whose only method is forward"
         )
-    return specs, policy, is_onnx
+    return specs, policy
 
 
 def check_reproducer(file: Path, cases: int, suffix: str) -> None:
@@ -161,25 +180,21 @@ def check_reproducer(file: Path, cases: int, suffix: str) -> None:
 
 
 def localise(
-    options: Options, tools: Tools, args: argparse.Namespace, progress: Progress
+    shared: Setup, limit: int, reproducer: Path | None, progress: Progress
 ) -> list[Localised]:
-    """Provision, check the environment, and localise one case after the other."""
+    """Localise one case after the other, each with at most ``limit`` programs."""
     localised_cases = []
-    with open_setup(tools, options, progress, offline=args.offline) as shared:
-        names = name_models(spec.model for spec in options.specs)
-        for number, spec in enumerate(options.specs):
-            progress.step(
-                f"3/4 localise {names[spec.model]} {spec.scheme} {spec.soc}, at most"
-                f" {args.limit} programs"
-            )
-            setup = replace(shared, work=shared.work / f"localise-{number}")
-            parts = (
-                OnnxParts(setup.engine, setup.work / "model")
-                if isinstance(setup.engine, OnnxEngine)
-                else TorchParts(cast(ExecutorchEngine, setup.engine))
-            )
-            localised_cases.append(
-                Localiser(spec, setup, parts, progress).run(args.limit, args.reproducer)
-            )
-    progress.step("4/4 report")
+    specs = shared.options.specs
+    names = name_models(spec.model for spec in specs)
+    for number, spec in enumerate(specs):
+        progress.step(
+            f"3/4 localise {names[spec.model]} {spec.scheme} {spec.soc}, at most {limit} programs"
+        )
+        setup = replace(shared, work=shared.work / f"localise-{number}")
+        parts = (
+            OnnxParts(setup.engine, setup.work / "model")
+            if isinstance(setup.engine, OnnxEngine)
+            else TorchParts(cast(ExecutorchEngine, setup.engine))
+        )
+        localised_cases.append(Localiser(spec, setup, parts, progress).run(limit, reproducer))
     return localised_cases

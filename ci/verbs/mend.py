@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -38,10 +38,12 @@ from ci.report.claim import claim_reports
 from ci.report.document import show_document
 from ci.report.export import check_session
 from ci.report.html import PAGE, write_page
-from ci.verbs.localise import choose_cases
+from ci.verbs.lanes import emulator
+from ci.verbs.localise import choose_cases, read_request
 from ci.verbs.options import MODELS, PARALLEL, RUN, add_option, add_options, positive
-from ci.verbs.steps import check_arguments, read_options
-from ci.verbs.trials import open_setup, prepare_tools
+from ci.verbs.requests import check_arguments
+from ci.verbs.steps import read_options
+from ci.verbs.trials import open_setup
 from provisioning.console.caller import shown_path
 from provisioning.console.command import DIR, FLAG, HOW, RESULTS, Outcome
 from provisioning.console.progress import Progress
@@ -88,41 +90,66 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, "--sdk", "--adaptor")
 
 
+@dataclass(frozen=True)
+class Output:
+    """Where and how the results are written: the options of mend besides those of a Request.
+    ``policy`` is the user's policy, and ``own`` are the names of its models."""
+
+    directory: Path
+    policy: Path | None = None
+    own: tuple[str, ...] = ()
+    applies: bool = False  # whether the policy is edited, too
+    standalone: bool = False
+    force: bool = False
+    timeout_s: float = 300.0
+
+
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     """Search for rewrites of the requested cases, and write those that help. Raises UsageError,
-    StoreError if a directory cannot be written, and the same errors as prepare_tools."""
+    StoreError if a directory cannot be written, and the same errors as choose_cases and
+    open_setup."""
     check_arguments(args, SESSION)
-    specs, policy, is_onnx = choose_cases(args, progress)
-    if is_onnx:
-        require_torch(args)
-    check_output(args, specs)
-    check_session(args.reports / SESSION, (f"{SESSION}.json", PAGE))
-    claim_reports(args.reports / SESSION)
-    specs, tools = prepare_tools(
-        args, specs, policy, progress, is_onnx=is_onnx, command="qnn-ci mend"
+    lane, request = read_request(args, SESSION)
+    specs, policy = choose_cases(lane, request, progress)
+    output = Output(
+        directory=args.output,
+        policy=request.policy,
+        own=tuple(policy.models),
+        applies=args.apply,
+        standalone=args.standalone,
+        force=args.force,
+        timeout_s=args.timeout_s,
     )
-    deadline = time.monotonic() + 60 * args.minutes
-    options = read_options(args, SESSION, policy, specs=specs, find_faults=match_faults)
-    options = replace(options, files_directory=None)
-    with open_setup(tools, options, progress, offline=args.offline) as setup:
-        progress.step("3/4 mend")
-        mended_cases = Mending(setup, progress, deadline, args.allow_approximate).run(specs)
+    if lane is not emulator.LANE:
+        require_torch(output)
+    check_output(output, specs)
+    check_session(request.directory, (f"{SESSION}.json", PAGE))
+    claim_reports(request.directory)
+    with lane.prepare(request, policy, specs, progress) as plan:
+        deadline = time.monotonic() + 60 * args.minutes
+        options = read_options(
+            request, policy, plan.specs, find_faults=match_faults, files_directory=None
+        )
+        with open_setup(plan, options, progress, offline=request.offline) as setup:
+            progress.step("3/4 mend")
+            mending = Mending(setup, progress, deadline, args.allow_approximate)
+            mended_cases = mending.run(plan.specs)
     progress.step("4/4 report")
-    written = write_mended(mended_cases, args, progress)
+    written = write_mended(mended_cases, output, progress)
     cases = [describe_case(mended) for mended in mended_cases]
     data = msgspec.to_builtins(Mends(cases=tuple(cases), policy=written))
-    write_json(args.reports / SESSION / f"{SESSION}.json", data)
+    write_json(request.directory / f"{SESSION}.json", data)
     document = make_document(cases)
-    write_page(document, args.reports / SESSION, progress)
+    write_page(document, request.directory, progress)
     text = show_document(document)
     if written:
         text += f"\njudge it again: {show_command(name_verb(specs), '--policy', written)}\n"
     return Outcome(text, data, choose_exit(mended_cases), exact=True)
 
 
-def require_torch(args: argparse.Namespace) -> None:
+def require_torch(output: Output) -> None:
     """Raise UsageError for an option that has an effect only if a model is a PyTorch model."""
-    if args.standalone:
+    if output.standalone:
         raise UsageError(
             "--standalone cannot be used with .onnx files",
             why=f"their rewrites are in new .onnx files, and no {SOURCE} is written",
@@ -135,10 +162,10 @@ def name_verb(specs: Sequence[CaseSpec]) -> str:
     return "test-onnx" if all(spec.is_file for spec in specs) else "test-emulator"
 
 
-def check_output(args: argparse.Namespace, specs: Sequence[CaseSpec]) -> None:
+def check_output(output: Output, specs: Sequence[CaseSpec]) -> None:
     """Raise UsageError if the run would overwrite or change a file of the user's, or has no policy
     that can be edited, and StoreError if a directory is not writable."""
-    directory: Path = args.output
+    directory = output.directory
     files = [Path(spec.reference).resolve().parent for spec in specs if spec.is_file]
     if directory.resolve() in files:
         raise UsageError(
@@ -146,38 +173,38 @@ def check_output(args: argparse.Namespace, specs: Sequence[CaseSpec]) -> None:
             fix="pass another directory to --output",
         )
     require_unicode([directory.absolute(), *(Path(find_reference(spec)) for spec in specs)])
-    if args.apply:
-        check_apply(args, specs)
+    if output.applies:
+        check_apply(output, specs)
     require_writable(directory)
     folder = UserFolder(directory, OUTPUT_FIX)
     names = [POLICY] if files else [POLICY, SOURCE]
     for spec in specs:
         if spec.is_file:
-            own_name = spec.model if spec.model in args.own else name_entry(spec.model)
+            own_name = spec.model if spec.model in output.own else name_entry(spec.model)
             names += name_files(name_onnx(own_name))
-    if not args.force:
+    if not output.force:
         folder.require_ours(dict.fromkeys(names))
-        require_same_run(folder, args, specs)
+        require_same_run(folder, output, specs)
 
 
-def check_apply(args: argparse.Namespace, specs: Sequence[CaseSpec]) -> None:
+def check_apply(output: Output, specs: Sequence[CaseSpec]) -> None:
     """Raise UsageError if --apply cannot edit the policy, and StoreError if it is not writable."""
-    if not args.policy:
+    if not output.policy:
         raise UsageError(
             "--apply needs a policy to edit",
             why="there is no qnn.toml here or above",
             fix="pass --policy, or leave out --apply",
         )
-    if args.policy.resolve() == (args.output / POLICY).resolve():
+    if output.policy.resolve() == (output.directory / POLICY).resolve():
         raise UsageError(
-            f"--apply would edit {shown_path(args.policy)}, which is also what --output writes",
+            f"--apply would edit {shown_path(output.policy)}, which is also what --output writes",
             fix="pass another directory to --output, or leave out --apply",
         )
-    require_writable(args.policy.parent)
+    require_writable(output.policy.parent)
     socs: dict[str, dict[str, None]] = {}
     for spec in specs:
         socs.setdefault(spec.model, {})[spec.soc] = None
-    check_editable(args.policy, {model: [*judged] for model, judged in socs.items()})
+    check_editable(output.policy, {model: [*judged] for model, judged in socs.items()})
 
 
 def require_unicode(paths: Sequence[Path]) -> None:
@@ -196,18 +223,16 @@ def name_files(target: str) -> list[str]:
     return [target, f"{target}{EXTERNAL}", f"{Path(target).with_suffix(SAMPLES)}"]
 
 
-def is_other_run(folder: UserFolder, args: argparse.Namespace, specs: Sequence[CaseSpec]) -> bool:
+def is_other_run(folder: UserFolder, output: Output, specs: Sequence[CaseSpec]) -> bool:
     """Return whether the folder has results for another policy or for the other kind of models."""
-    about, context = folder.record.about, describe_run(folder, args, specs)
+    about, context = folder.record.about, describe_run(folder, output, specs)
     return any(about.get(key, value) != value for key, value in context.items())
 
 
-def require_same_run(
-    folder: UserFolder, args: argparse.Namespace, specs: Sequence[CaseSpec]
-) -> None:
+def require_same_run(folder: UserFolder, output: Output, specs: Sequence[CaseSpec]) -> None:
     """Raise UsageError if the folder has results that cannot be in one policy with this run's."""
-    if is_other_run(folder, args, specs):
-        old, new = folder.record.about, describe_run(folder, args, specs)
+    if is_other_run(folder, output, specs):
+        old, new = folder.record.about, describe_run(folder, output, specs)
         raise UsageError(
             f"{shown_path(folder.path)} has results for {show_run(old)}, but this run is for"
             f" {show_run(new)}",
@@ -222,11 +247,9 @@ def show_run(about: Mapping[str, str]) -> str:
     return f"{about.get('command')} with {f'the policy {policy}' if policy else 'no policy'}"
 
 
-def describe_run(
-    folder: UserFolder, args: argparse.Namespace, specs: Sequence[CaseSpec]
-) -> dict[str, str]:
+def describe_run(folder: UserFolder, output: Output, specs: Sequence[CaseSpec]) -> dict[str, str]:
     """Return what all runs that write into one folder must have in common."""
-    base = make_relative(str(args.policy.absolute()), folder.path) if args.policy else ""
+    base = make_relative(str(output.policy.absolute()), folder.path) if output.policy else ""
     return {"policy": base, "command": name_verb(specs)}
 
 
@@ -247,29 +270,28 @@ def read_earlier(folder: UserFolder) -> Earlier:
         return Earlier()
 
 
-def write_mended(
-    mended_cases: Sequence[Mended], args: argparse.Namespace, progress: Progress
-) -> str:
+def write_mended(mended_cases: Sequence[Mended], output: Output, progress: Progress) -> str:
     """Write the policy, and the module or the .onnx files with the recipes of all cases, and return
     the policy's path, or "" if no case has a recipe. What earlier runs wrote about other models
     stays, also what another run wrote in the meantime."""
     if all(mended.recipe == Recipe() for mended in mended_cases):
         return ""
     specs = [mended.spec for mended in mended_cases]
-    folder, top = UserFolder(args.output, OUTPUT_FIX), args.output.resolve()
+    folder, top = UserFolder(output.directory, OUTPUT_FIX), output.directory.resolve()
     # Another run may write here at the same time. What it wrote is read under the lock, and stays.
     with lock_folder(folder.path, progress):
         earlier = read_earlier(folder)
-        if not args.force:
-            require_same_run(folder, args, specs)
-        elif is_other_run(folder, args, specs):
+        if not output.force:
+            require_same_run(folder, output, specs)
+        elif is_other_run(folder, output, specs):
             earlier = Earlier()
             with suppress(FileNotFoundError):
                 progress.step(f"renamed: {shown_path(move_aside(folder.path / POLICY))}")
         earlier_functions = read_source(folder.path / SOURCE) or []
         # Read again: the policy may have got other models since the run started.
-        applied_models = read_tables(args.policy).get("models", {}) if args.apply else {}
-        entries = plan_entries(mended_cases, {*args.own, *applied_models}, earlier.references)
+        edited = output.policy if output.applies else None
+        applied_models = read_tables(edited).get("models", {}) if edited else {}
+        entries = plan_entries(mended_cases, {*output.own, *applied_models}, earlier.references)
         factories = list_factories(entries, earlier_functions)
         functions = {factory.name: factory for factory in (*earlier_functions, *factories.values())}
         mended_files = Written(entries, factories, top / SOURCE)
@@ -278,34 +300,34 @@ def write_mended(
         # continues.
         with folder.stage() as scratch:
             if functions:
-                code = make_source(top, functions.values(), standalone=args.standalone)
+                code = make_source(top, functions.values(), standalone=output.standalone)
                 write_whole(scratch / SOURCE, code)
             for entry, (first, *_) in entries.items():
                 if first.spec.is_file and first.recipe.rewrites:
                     target = scratch / mended_files.name_file(entry).name
-                    write_rewritten(first.spec, first.recipe, target, args.timeout_s)
+                    write_rewritten(first.spec, first.recipe, target, output.timeout_s)
                     names = name_files(target.name)
                     obsolete += [name for name in names if not (scratch / name).exists()]
             command = show_command(name_verb(specs), "--policy", shown_path(policy))
-            text = write_toml(mended_files.make_policy(args.policy, earlier))
+            text = write_toml(mended_files.make_policy(output.policy, earlier))
             write_whole(scratch / POLICY, HEAD.format(command=command) + text)
             references = earlier.list_others([*mended_files.references.values()])
             references |= mended_files.references
             about = {
-                **describe_run(folder, args, specs),
+                **describe_run(folder, output, specs),
                 "models": {
                     name: make_relative(reference, top) for name, reference in references.items()
                 },
             }
-            published = folder.publish(scratch, force=args.force, about=about, obsolete=obsolete)
+            published = folder.publish(scratch, force=output.force, about=about, obsolete=obsolete)
     published.say_aside(progress)
     paths = [folder.path / name for name in published.names]
-    if args.apply:
-        with lock_folder(args.policy.parent, progress):
-            before = read_bytes(args.policy)
-            after = mended_files.apply(args.policy).encode()
+    if edited:
+        with lock_folder(edited.parent, progress):
+            before = read_bytes(edited)
+            after = mended_files.apply(edited).encode()
             if after != before:
-                edit_file(args.policy, before, after)
-        paths.append(args.policy)
+                edit_file(edited, before, after)
+        paths.append(edited)
     progress.step(f"written: {', '.join(map(shown_path, paths))}")
     return shown_path(policy)

@@ -80,15 +80,16 @@ class Option:
         group = getattr(self.argument, "container", None)
         return self.digest or getattr(group, "title", "") not in {HOW, TOOLS}
 
-    def is_given(self, args: argparse.Namespace) -> bool:
-        """Return whether the option has a value, and another one than its default."""
-        value = getattr(args, self.argument.dest)
+    def is_given(self, values: Mapping[str, Any]) -> bool:
+        """Return whether the option has a value in the values of a parser's options, and another
+        one than its default."""
+        value = values[self.argument.dest]
         return bool(value) and value != self.argument.default
 
-    def repeat(self, args: argparse.Namespace) -> list[str]:
+    def repeat(self, values: Mapping[str, Any]) -> list[str]:
         """Return the words that repeat the option in a command."""
-        value = getattr(args, self.argument.dest)
-        if not (self.again and (self.always or self.is_given(args))):
+        value = values[self.argument.dest]
+        if not (self.again and (self.always or self.is_given(values))):
             return []
         if value is True:
             return [self.flag]
@@ -279,7 +280,7 @@ CASES = (  # of a verb that judges cases
     *("--keep-artifacts", "--log-level", "--no-cache", "--strict-noise", "--estimate", "--record"),
     *("--base", "--sarif"),
 )
-# The values of options that a verb does not have; read_limits replaces ours and own.
+# The values of options that a verb does not have
 ABSENT: Settings = {
     "list": False,
     "record": False,
@@ -288,8 +289,6 @@ ABSENT: Settings = {
     "keep_artifacts": None,
     "sarif": None,
     "adaptor": "",
-    "ours": False,
-    "own": (),
 }
 LAZY = {"text", "choices", "default"}
 MEANINGS = {field.name for field in fields(Option)}
@@ -363,7 +362,7 @@ def require_effect(
 
 def list_given(args: argparse.Namespace) -> list[Option]:
     """Return the options that have other values than their defaults."""
-    return [option for option in args.options if option.is_given(args)]
+    return [option for option in args.options if option.is_given(vars(args))]
 
 
 def list_digested(args: argparse.Namespace) -> list[str]:
@@ -375,24 +374,26 @@ def list_digested(args: argparse.Namespace) -> list[str]:
     return words
 
 
-def repeat_policy(args: argparse.Namespace) -> list[str]:
-    """Return the words that repeat the choice of the policy, after read_limits has made it."""
-    if args.ours:
+def repeat_policy(policy: Path | None) -> list[str]:
+    """Return the words that repeat the choice of a policy: OURS, a file, or None for no choice."""
+    if policy == OURS:
         return ["--policy", str(OURS)]
-    return ["--policy", name_path(args.policy)] if args.policy else []
+    return ["--policy", name_path(policy)] if policy else []
 
 
-def repeat_command(args: argparse.Namespace) -> str:
+def repeat_command(args: argparse.Namespace, **values: Any) -> str:
     """Return the command line of this call without the options that select cases, as typed at the
-    root of a repository."""
-    words = [word for option in args.options for word in option.repeat(args)]
-    return " ".join([args.program, *map(shell_word, [*repeat_policy(args), *words])])
+    root of a repository. ``values`` replace those that were parsed."""
+    parsed = {**vars(args), **values}
+    words = [word for option in args.options for word in option.repeat(parsed)]
+    return " ".join([args.program, *map(shell_word, [*repeat_policy(parsed["policy"]), *words])])
 
 
-def name_mending(args: argparse.Namespace) -> str:
-    """Return the start of the command that mends a case of this call."""
+def name_mending(args: argparse.Namespace, policy: Path | None) -> str:
+    """Return the start of the command that mends a case of this call. ``policy`` is as for
+    repeat_policy."""
     shapes: list[str] = []
     for option in args.options:
         if option.flag == "--shape":
-            shapes = option.repeat(args)
-    return " ".join(["mend", *map(shell_word, [*repeat_policy(args), *shapes])])
+            shapes = option.repeat(vars(args))
+    return " ".join(["mend", *map(shell_word, [*repeat_policy(policy), *shapes])])

@@ -1,9 +1,8 @@
-"""Code shared by the verbs that judge cases: options, the list of choices, the steps, the
-report."""
+"""Code shared by the verbs that judge cases: the policy, the cases, the list of choices, the steps,
+the report."""
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,21 +20,20 @@ from ci.cases.limited import run_limited
 from ci.cases.pipeline import KEEP_FIX
 from ci.cases.policy import LANES, EmulatorPolicy, read_emulator_policy
 from ci.cases.pool import ScratchPool, open_scratch_pool
+from ci.cases.request import Request
 from ci.cases.session import Phases, started_now
 from ci.cases.spec import CaseSpec, list_schemes, select_cases
 from ci.executorch.toolchain import find_on_path
 from ci.graphs.candidates import Candidate
 from ci.latency.calibrate import read_own
-from ci.models.schemes import Lane
+from ci.models.schemes import SchemeSet
 from ci.models.suite import DEFAULT_SOC, SUITE
 from ci.models.user_models import check_data
 from ci.report import evidence, publishing
-from ci.report.export import check_export, check_session
 from ci.report.schema import Report
 from ci.report.text import align_rows
-from ci.report.write import REPORTS_FIX, encode_report, report_data
-from ci.verbs.options import check_values, require_effect
-from ci.verbs.user_policy import NAME, OURS, choose_policy
+from ci.report.write import encode_report, report_data
+from ci.verbs.user_policy import NAME
 from provisioning.artifacts.choice import QnnChoice
 from provisioning.artifacts.environment import Environment, provision_profile
 from provisioning.console.caller import CHECKOUT, install_command, shown_path
@@ -44,30 +42,24 @@ from provisioning.console.progress import Progress
 from provisioning.console.user_folder import UserFolder, require_owned
 from provisioning.doctor.examine import Verdict, settle_adaptor
 from provisioning.doctor.registry import Finding
-from provisioning.errors import StoreError, UnfitError, UsageError, at_key
-from provisioning.files import hash_file, require_writable, write_whole
+from provisioning.errors import UnfitError, UsageError, at_key
+from provisioning.files import hash_file, write_whole
 from provisioning.manifest.reader import manifests_root
 from provisioning.manifest.targets import Backend, read_socs
 
 USUAL = QnnChoice()
 
 
-def read_limits(args: argparse.Namespace, lane: str, progress: Progress) -> EmulatorPolicy:
-    """Return a lane's policy, show which file it is, and warn about limits that have no effect.
-
-    ``args.policy`` becomes the file that is used, or None for this project's own policy. If the
-    user asked for that one, ``args.ours`` becomes true. ``args.own`` becomes the names of the
-    policy's models. ``args.strict_noise`` overrides the policy. Raises
-    ManifestError if the policy is missing or invalid, and UsageError as choose_policy does.
-    """
-    args.ours, args.policy = args.policy == OURS, choose_policy(args.policy)
-    policy = read_emulator_policy(args.policy, lane)
-    args.own = tuple(policy.models)
-    if args.policy:
-        progress.step(f"policy: {shown_path(args.policy)}")
+def read_limits(request: Request, section: str, progress: Progress) -> EmulatorPolicy:
+    """Return the policy of a request, show which file it is, and warn about limits that have no
+    effect. ``section`` names this project's own policy, which the user's file extends. Raises
+    ManifestError if the policy is missing or invalid."""
+    policy = read_emulator_policy(request.policy, section)
+    if request.policy:
+        progress.step(f"policy: {shown_path(request.policy)}")
     # A call that names a model needs no policy.
-    elif getattr(args, "model", None) == [] and not (
-        args.ours or user_path(".").resolve().is_relative_to(CHECKOUT)
+    elif request.models == () and not (
+        request.is_own_policy_typed or user_path(".").resolve().is_relative_to(CHECKOUT)
     ):
         reason = f"there is no {NAME} here or above, so this project's own suite is tested"
         progress.step(f"note: {reason}")
@@ -75,28 +67,7 @@ def read_limits(args: argparse.Namespace, lane: str, progress: Progress) -> Emul
         progress.step(
             f"warning: {name} in the policy has no effect any more: max_above_noise_db covers it"
         )
-    return replace(policy, strict_noise=True) if args.strict_noise else policy
-
-
-def check_arguments(args: argparse.Namespace, session: str) -> None:
-    """Raise UsageError for a value that no run can use, and StoreError if a directory that the run
-    will write to is not writable. The reports are claimed later, before the work begins: what is
-    wrong with the options is said even while another run writes there."""
-    check_values(args)
-    if not args.list:
-        # Before the run, which may take minutes, and not when its report is written.
-        require_writable(args.reports / session, REPORTS_FIX)
-        check_session(args.reports / session)
-        if args.keep_artifacts:
-            require_writable(args.keep_artifacts)
-        if args.sarif and args.sarif.is_dir():
-            why, fix = "it is a directory", "pass a file to --sarif"
-            raise StoreError(f"{args.sarif} cannot be written", why=why, fix=fix)
-        if args.sarif and not args.sarif.exists():
-            require_writable(args.sarif.parent)
-        check_export(args.sarif, "--sarif")
-        if args.keep_artifacts:
-            check_export(args.keep_artifacts / "report.json", "--keep-artifacts")
+    return replace(policy, strict_noise=True) if request.strict_noise else policy
 
 
 def require_packages(names: Sequence[str], extra: str) -> None:
@@ -185,7 +156,7 @@ def enter_environment(
 
 
 def select_asked(
-    args: argparse.Namespace, policy: EmulatorPolicy, lane: Lane, soc: str = DEFAULT_SOC
+    request: Request, policy: EmulatorPolicy, schemes: SchemeSet, soc: str = DEFAULT_SOC
 ) -> list[CaseSpec]:
     """Return the requested cases. ``soc`` is the SoC if none is requested.
 
@@ -196,14 +167,14 @@ def select_asked(
         policy.suite,
         sorted(read_socs()),
         entries=policy.models,
-        models=args.model,
-        schemes=args.scheme,
-        soc_names=args.soc,
-        lane=lane,
+        models=request.models or (),
+        schemes=request.schemes,
+        soc_names=request.socs,
+        lane=schemes,
         default_soc=soc,
     )
     unnamed = [spec.model for spec in specs if spec.model not in {*SUITE, *policy.models}]
-    if args.record and unnamed:
+    if request.record and unnamed:
         raise UsageError(
             f"--record cannot be used with --model {unnamed[0]}",
             why="the baselines of a model are recorded next to the policy that lists it",
@@ -217,43 +188,50 @@ def select_asked(
 
 
 def read_options(
-    args: argparse.Namespace, session: str, policy: EmulatorPolicy, **fields: Any
+    request: Request, policy: EmulatorPolicy, specs: Sequence[CaseSpec], **fields: Any
 ) -> Options:
-    """Return the options of a run. ``fields`` are further ones of Options."""
-    for spec in fields.get("specs", ()) if args.keep_artifacts else ():
+    """Return the options of a run of cases. ``fields`` are further ones of Options. Raises
+    StoreError if --keep-artifacts would replace a file of the user's."""
+    for spec in specs if request.keep else ():
         # Each case replaces its directory, and a file of the user's in it must not be lost.
-        require_owned(args.keep_artifacts / spec.slug, KEEP_FIX)
-    return Options(
-        policy=policy,
-        session=session,
-        started=started_now(),
-        jobs=args.jobs,
-        timeout_s=args.timeout_s,
-        use_cache=not args.no_cache,
-        keep=args.keep_artifacts,
-        files_directory=args.reports / session / "qnn",
-        record=args.record,
-        estimate=args.estimate,
-        own_lines=read_own(args.policy),
-        baselines=users_folder(args.policy),
+        require_owned((request.keep or Path()) / spec.slug, KEEP_FIX)
+    options: dict[str, Any] = {
+        "policy": policy,
+        "specs": specs,
+        "session": request.session,
+        "started": started_now(),
+        "jobs": request.jobs,
+        "timeout_s": request.timeout_s,
+        "use_cache": request.use_cache,
+        "keep": request.keep,
+        "files_directory": request.directory / "qnn",
+        "record": request.record,
+        "estimate": request.estimate,
+        "own_lines": read_own(request.policy),
+        "baselines": users_folder(request.policy),
+        "command": request.command,
         **fields,
-    )
+    }
+    return Options(**options)
 
 
 def publish(
-    report: Report, directory: Path, args: argparse.Namespace, progress: Progress
+    report: Report, request: Request, models: Collection[str], progress: Progress
 ) -> Outcome:
-    """Write the report and its evidence, publish it on the CI system, and return its table."""
+    """Write the report and its evidence, publish it on the CI system, and return its table.
+    ``models`` are those of the user's policy, whose figures can be recorded."""
     # These import rich and an HTTP client: the workers are started 0.1 s earlier without them.
     from ci.report.document import show_document
     from ci.report.overview import make_document
 
-    report = publishing.publish_run(report, directory, progress, base=args.base, sarif=args.sarif)
-    keep_evidence(report, directory / "evidence", args.policy, progress)
-    if args.keep_artifacts:
-        write_whole(args.keep_artifacts / "report.json", encode_report(report))
-    if args.record and report.summary.passed:
-        for path in record_baselines(report, users_folder(args.policy), args.own):
+    report = publishing.publish_run(
+        report, request.directory, progress, base=request.base, sarif=request.sarif
+    )
+    keep_evidence(report, request.directory / "evidence", request.policy, progress)
+    if request.keep:
+        write_whole(request.keep / "report.json", encode_report(report))
+    if request.record and report.summary.passed:
+        for path in record_baselines(report, users_folder(request.policy), models):
             progress.step(f"recorded: {shown_path(path)}")
     text = show_document(make_document(report))
     return Outcome(text, report_data(report), report.exit_code, exact=True)
@@ -283,30 +261,26 @@ def keep_evidence(report: Report, directory: Path, policy: Path | None, progress
 
 
 def list_asked(
-    args: argparse.Namespace,
+    request: Request,
     policy: EmulatorPolicy,
-    lane: Lane,
-    find_candidates: Callable[[CaseSpec], Sequence[Candidate]],
+    schemes: SchemeSet,
+    list_nodes: Callable[[CaseSpec], Sequence[Candidate]],
 ) -> Outcome:
     """Return what --list prints: with --model, the nodes of the models with the scheme and the part
     that each mixture assigns to them; otherwise, the choices.
 
-    ``find_candidates`` runs in a process with limits, because it runs the user's code. Raises
-    UsageError for a part that has no own nodes.
+    ``list_nodes`` runs in a process with limits, because it runs the user's code. Raises UsageError
+    for a part that has no own nodes.
     """
-    require_effect(
-        args, "--list", *LISTING, *(("--model", "--scheme", "--soc") if args.model else ())
-    )
-    if not args.model:
-        return list_choices(policy, lane)
-    specs = select_asked(args, policy, lane)
+    if not request.models:
+        return list_choices(policy, schemes)
+    specs = select_asked(request, policy, schemes)
     mixed = [spec for spec in specs if spec.source.choices.parts]
     chosen = {(spec.model, spec.scheme.value if mixed else ""): spec for spec in mixed or specs}
     texts, listed = [], []
     for (model, scheme), spec in chosen.items():
         with at_key(f"{model} {scheme}".strip()):
-            listing = partial(find_candidates, spec)
-            candidates = run_limited(listing, model, timeout_s=args.timeout_s)
+            candidates = run_limited(partial(list_nodes, spec), model, timeout_s=request.timeout_s)
             parts, base = spec.source.choices.parts, spec.scheme.base.value if scheme else ""
             rows = list_parts(candidates, parts, base)
         listed.append({"model": model, "scheme": scheme, "nodes": rows})
@@ -315,7 +289,6 @@ def list_asked(
     return Outcome("\n\n".join(texts) + "\n", {"assigned": listed})
 
 
-LISTING = ("--policy", "--shape", "--backend", "--runner", "--option")
 COLUMNS = ("node", "op", "line", "scheme", "part")
 
 
@@ -329,20 +302,20 @@ def show_nodes(rows: Sequence[Mapping[str, str]]) -> list[str]:
     return align_rows([*zip(*columns, strict=True)])
 
 
-def list_choices(policy: EmulatorPolicy, lane: Lane) -> Outcome:
+def list_choices(policy: EmulatorPolicy, scheme_set: SchemeSet) -> Outcome:
     """Return lists of the models (with descriptions and default schemes), the schemes and the
     SoCs."""
     socs = sorted(read_socs())
-    schemes = [scheme.value for scheme in lane.schemes]
+    schemes = [scheme.value for scheme in scheme_set.schemes]
     about = {name: entry.path for name, entry in policy.models.items()}
     for name, text in SUITE.items():
         about.setdefault(name, text)  # a user's model may have the name of one of the suite
     models, rows, width = {}, [], max(map(len, about))
     for name, text in about.items():
-        chosen = list_schemes(policy.models[name], lane) if name in policy.models else []
+        chosen = list_schemes(policy.models[name], scheme_set) if name in policy.models else []
         if not chosen:
             suite_schemes = policy.suite.get(name, ())
-            chosen = [scheme for scheme in suite_schemes if scheme in lane.schemes]
+            chosen = [scheme for scheme in suite_schemes if scheme in scheme_set.schemes]
         names = [scheme.value for scheme in chosen]
         models[name] = {"about": text, "schemes": names}
         rows.append(f"  {name:<{width}}  {text} ({', '.join(names)})")

@@ -3,23 +3,16 @@ Runtime."""
 
 from __future__ import annotations
 
-import argparse
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
-from ci.cases.engine import Engine, Runner
 from ci.cases.judged import Options
 from ci.cases.pipeline import Setup
-from ci.cases.policy import EmulatorPolicy
 from ci.cases.pool import Pool
 from ci.cases.session import Phases, check_functions
-from ci.cases.spec import CaseSpec
-from ci.executorch.engine import ExecutorchEngine, make_runner
-from ci.executorch.toolchain import describe_toolchain, name_toolchain
+from ci.executorch.engine import PACKAGES
 from ci.faults.expected import Rerun, rerun
 from ci.faults.known import Fault, Frontend
 from ci.faults.trial import Trial, TrialJob
@@ -27,12 +20,12 @@ from ci.mend.table import read_rewrites
 from ci.mend.trials import mend_file, mend_module
 from ci.models.schemes import EXECUTORCH, ONNX, Scheme
 from ci.onnx.options import HTP, choose_options, find_library
-from ci.verbs import onnx
-from ci.verbs.onnx import RUNTIMES, list_packages
+from ci.verbs.lanes import lane, onnx
+from ci.verbs.lanes.lane import Plan
+from ci.verbs.lanes.onnx import RUNTIMES, list_packages
 from ci.verbs.options import LOWERING, ONNX_TORCH
 from ci.verbs.steps import enter_environment, require_packages
-from provisioning.artifacts.choice import WHEEL, QnnChoice, read_choice
-from provisioning.artifacts.environment import Environment
+from provisioning.artifacts.choice import WHEEL, QnnChoice
 from provisioning.console.progress import Progress
 from provisioning.elf.qnn_build import find_qnn_build
 from provisioning.errors import UsageError
@@ -108,7 +101,7 @@ def open_bench(
         choice = QnnChoice(choice.sdk, WHEEL)
         profile = onnx.choose_profile(choice)
     else:
-        require_packages(("torch", "executorch"), LOWERING)
+        require_packages(PACKAGES, LOWERING)
         profile = choice.profile
     with enter_environment(
         profile, Phases(progress), offline=offline, imports=IMPORTS[frontend], choice=choice
@@ -139,54 +132,17 @@ def choose_schemes(frontend: Frontend, names: list[str]) -> list[Scheme]:
     return [schemes[name] for name in dict.fromkeys(names) or USUAL[frontend]]
 
 
-@dataclass(frozen=True)
-class Tools:
-    """What judges the cases of a lane: a profile to provision, the modules that workers import, and
-    a function that returns the engine and the runner."""
-
-    profile: str
-    imports: Sequence[str]
-    choice: QnnChoice
-    open: Callable[[Environment, Pool], tuple[Engine, Runner]]
-
-
-def prepare_tools(
-    args: argparse.Namespace,
-    specs: list[CaseSpec],
-    policy: EmulatorPolicy,
-    progress: Progress,
-    *,
-    is_onnx: bool,
-    command: str = "",
-) -> tuple[list[CaseSpec], Tools]:
-    """Return the cases, those of .onnx files with fixed shapes, and what judges them. ``command``
-    is as for fit_shapes. Raises UnfitError for a missing package, and the same errors as
-    require_lane, fit_shapes and fit_schemes."""
-    if is_onnx:
-        cases, engine, chosen = onnx.prepare_cases(args, specs, policy, progress, command)
-        start = partial(onnx.prepare_runner, engine)
-        return cases, Tools(onnx.choose_profile(chosen), engine.imports, chosen, start)
-    require_packages(("torch", "executorch"), LOWERING)
-    chosen = read_choice(args.sdk, args.adaptor)
-
-    def start_torch(environment: Environment, pool: Pool) -> tuple[Engine, Runner]:
-        parts = tuple(describe_toolchain(environment))
-        engine = ExecutorchEngine(name_toolchain(parts, environment))
-        return engine, make_runner(pool, args.timeout_s)
-
-    return specs, Tools(chosen.profile, ExecutorchEngine.imports, chosen, start_torch)
-
-
 @contextmanager
 def open_setup(
-    tools: Tools, options: Options, progress: Progress, *, offline: bool
+    plan: Plan, options: Options, progress: Progress, *, offline: bool
 ) -> Iterator[Setup]:
     """Provision, check the environment and the users' functions, and start workers. Yield what the
-    cases share. Raises the same errors as ``enter_environment`` and ``check_functions``."""
+    cases of a plan share. Raises the same errors as ``enter_environment`` and
+    ``check_functions``."""
     with enter_environment(
-        tools.profile, Phases(progress), offline=offline, imports=tools.imports, choice=tools.choice
+        plan.profile, Phases(progress), offline=offline, imports=plan.imports, choice=plan.choice
     ) as (environment, scratch, _):
-        pool, work = scratch.open(environment.apply(os.environ)), scratch.scratch
-        check_functions(options.specs, pool, work / "functions.log", options.timeout_s)
-        engine, runner = tools.open(environment, pool)
-        yield Setup(options=options, engine=engine, runner=runner, pool=pool, work=work)
+        setup = lane.open_setup(plan, options, environment, scratch)
+        functions_log = setup.work / "functions.log"
+        check_functions(options.specs, setup.pool, functions_log, options.timeout_s)
+        yield setup

@@ -27,7 +27,7 @@ from ci.report.schema import Report
 from ci.report.write import read_report
 from ci.verbs.built import installed_executorch
 from ci.verbs.environments import choose_onnx
-from ci.verbs.onnx import list_packages
+from ci.verbs.lanes.onnx import list_packages
 from ci.verbs.options import LOWERING, ONNX_TORCH, add_option, add_options, require_effect
 from ci.verbs.steps import require_packages
 from ci.verbs.trials import open_bench

@@ -48,7 +48,8 @@ from ci.verbs.options import (
     repeat_command,
     require_effect,
 )
-from ci.verbs.steps import check_arguments, require_packages, take_steps
+from ci.verbs.requests import check_arguments
+from ci.verbs.steps import require_packages, take_steps
 from provisioning.artifacts.choice import read_choice
 from provisioning.artifacts.environment import Environment
 from provisioning.console.command import DIR, FLAG, HOW, RESULTS, WHAT, Outcome, user_path

@@ -22,7 +22,7 @@ from ci.gate.schema import Plan
 from ci.models.schemes import ONNX
 from ci.report.schema import Case, DeviceFigures, Estimate, Footprint, Simulation, Status
 from ci.report.write import write_report
-from ci.verbs.emulate import list_planned, take_shard
+from ci.verbs.lanes.emulator import list_planned, take_shard
 from tests.documented.pages import ROOT
 from tests.documented.place import CACHE, Place
 from tests.stand_ins import (

@@ -18,7 +18,7 @@ from ci.device import runner
 from ci.device.connection import Answer, Device
 from ci.device.runner import DeviceProgram
 from ci.models.tensors import TensorInfo
-from ci.verbs.deploy import add_arguments, ready_device
+from ci.verbs.deploy import add_arguments, read_device, ready_device
 from provisioning.console.progress import Progress
 from tests.stand_ins.lanes import SPEC
 
@@ -55,7 +55,9 @@ def main(folder: Path, limit_s: float, words: list[str]) -> None:
     add_arguments(parser)
     (folder / "p").write_bytes(b"program")
     program = Program(SPEC, folder / "p", COMPILED, folder, folder / "log")
-    with ready_device(parser.parse_args(words), Progress.to_stderr()) as (ready, _):
+    choice = read_device(parser.parse_args(words))
+    assert choice
+    with ready_device(choice, Progress.to_stderr()) as (ready, _):
         outputs = DeviceProgram(ready, program, limit_s).run(SETS)
     say(str([output[0].tolist() for output in outputs]))
 

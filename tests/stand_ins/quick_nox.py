@@ -26,7 +26,7 @@ from ci.cases.spec import CaseSpec, select_cases
 from ci.models.schemes import ONNX, Scheme
 from ci.report.schema import Status
 from ci.report.write import write_report as write
-from ci.verbs.emulate import list_planned, take_shard
+from ci.verbs.lanes.emulator import list_planned, take_shard
 from tests.stand_ins.reports import make_judged
 
 VERBS = {

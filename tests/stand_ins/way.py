@@ -1,19 +1,16 @@
-"""The modules of ci that a case is passed through, and what notes them in a run."""
+"""The files of ci that a case is passed through, and what notes them in a run."""
 
-WAY = {
-    *("verbs/emulate.py", "verbs/options.py", "verbs/steps.py", "cases/policy.py"),
-    *("models/user_models.py", "cases/spec.py", "cases/session.py", "cases/pipeline.py"),
-    *("cases/pool.py", "cases/cache.py", "executorch/engine.py", "models/model.py"),
-    *("cases/runners.py", "cases/judged.py", "mend/table.py", "report/schema.py"),
-    *("report/columns.py", "report/bars.py"),
-}
-OTHER_DOCUMENTS = {"report/evidence.py", "report/junit.py", "report/overview.py"}
+WAY = (
+    *("verbs/emulate.py", "verbs/lanes/lane.py", "verbs/lanes/emulator.py"),
+    *("cases/session.py", "cases/pipeline.py", "cases/cache.py", "executorch/engine.py"),
+    *("cases/runners.py", "cases/judged.py", "report/columns.py"),
+)
 # Loaded by each Python process: notes the modules of ci with a function that gets a case, its
 # options or its row.
 TRACER = """
 import os, sys, threading
-FORMS = set("Namespace Options Setup ModelEntry Source CaseSpec CaseRun CompileJob CompileResult"
-            " Artifact Program Evidence CaseResult Case".split())
+FORMS = set("Namespace Request EmulatorRequest Options Setup ModelEntry Source CaseSpec CaseRun"
+            " CompileJob CompileResult Artifact Program Evidence CaseResult Case".split())
 seen = set()
 def note(frame, event, _):
     name, code = str(frame.f_globals.get("__name__")), frame.f_code

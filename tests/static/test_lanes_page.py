@@ -49,7 +49,7 @@ CODE = {
     ),
     "`fuzz`": ("ci/faults/executorch_runner.py:run_modules", "ci/faults/onnx_graphs.py:run_items"),
     "`audit`": ("ci/audit/operators_partitions.py:partition_model", ""),
-    "a phone or a board": ("ci/verbs/emulate.py:check_device", ""),
+    "a phone or a board": ("ci/verbs/emulate.py:choose_socs", ""),
 }
 # Features that are still written twice, though the question is the same, by words of the page.
 TWICE = {
@@ -63,7 +63,7 @@ ENGINES = {
 }
 COUNTERPARTS = {  # what a lane would have under these names, if it had the feature
     "`audit`": ("ci/onnx/*.py", "partition_model"),
-    "a phone or a board": ("ci/verbs/onnx.py", "check_device"),
+    "a phone or a board": ("ci/verbs/onnx.py", "choose_socs"),
 }
 
 

@@ -15,7 +15,7 @@ from ci.cases.engine import Program, RunError
 from ci.device.runner import DeviceProgram
 from ci.explain.explain import find_known
 from ci.explain.rules import read_rules
-from ci.verbs.deploy import add_arguments, ready_device
+from ci.verbs.deploy import add_arguments, read_device, ready_device
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, QnnCiError
 from tests.integration.device.conftest import Lab, tool
@@ -117,8 +117,10 @@ def any_lab(request: pytest.FixtureRequest) -> Lab:
 def call(args: argparse.Namespace, program: Program) -> tuple[ExitCode, str]:
     """Deploy and run; return the exit code of a lane that does, and what it says."""
     program.log.unlink(missing_ok=True)
+    choice = read_device(args)
+    assert choice
     try:
-        with ready_device(args, Progress()) as (runner, _):
+        with ready_device(choice, Progress()) as (runner, _):
             outputs = DeviceProgram(runner, program, 1).run(SETS)
     except RunError as error:
         log = program.log.read_text() if program.log.exists() else ""

@@ -11,7 +11,7 @@ from ci.__main__ import main
 from ci.facts.kinds import TOKENS
 from ci.llm import tiny
 from ci.llm.lowering import LlmEngine
-from ci.verbs import llm
+from ci.verbs.lanes import llm
 from provisioning.errors import ExitCode
 from tests.integration.llm.test_families import write_trained
 

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from ci.__main__ import main
+from ci.llm import case as module
 from ci.llm import tiny
 from ci.llm.tokenizers import PIECE, read_tokenizer
-from ci.verbs import llm as verb
 from provisioning.errors import ExitCode
 
 pytest.importorskip("executorch", reason="ExecuTorch is not installed in this environment")
@@ -63,13 +63,13 @@ def tell_foreign(tell: Test, program: Path, *words: str) -> tuple[str, dict[str,
 def generated(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     """Returns the tokens after the prompt, of each program that is run in our loop."""
     token_lists: list[tuple[int, ...]] = []
-    judge = verb.judge_program
+    judge = module.judge_program
 
     def note(spec: Any, foreign: Any, *words: Any) -> Any:
         token_lists.append(foreign.tokens)
         return judge(spec, foreign, *words)
 
-    monkeypatch.setattr(verb, "judge_program", note)
+    monkeypatch.setattr(module, "judge_program", note)
     return token_lists
 
 

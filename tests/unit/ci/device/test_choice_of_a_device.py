@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import tarfile
-from argparse import Namespace
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -119,8 +118,8 @@ def test_any_considers_all_devices_with_the_wanted_soc(
         return Device(word, (), "/p"), FOUND[word]
 
     def list_names(bundle: Bundle) -> list[str]:
-        args = Namespace(any=soc, device=list(names))
-        rows = deploy.list_candidates(args, bundle, Progress())
+        choice = deploy.DeviceChoice(names, soc, None)
+        rows = deploy.list_candidates(choice, bundle, Progress())
         assert all(facts is FOUND[device.name] for device, facts in rows)
         return [device.name for device, _ in rows]
 

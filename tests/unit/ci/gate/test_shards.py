@@ -16,7 +16,7 @@ from ci.gate.plan import list_cases, list_jobs, parse_shard, split_cases
 from ci.gate.rules import read_rules
 from ci.gate.schema import PlannedSession
 from ci.models.schemes import Scheme
-from ci.verbs.emulate import list_planned, take_shard
+from ci.verbs.lanes.emulator import list_planned, take_shard
 from provisioning.errors import UsageError
 
 POLICY = read_emulator_policy()

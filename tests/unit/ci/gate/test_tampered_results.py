@@ -30,8 +30,8 @@ from ci.gate.verdict import GateVerdict, JobVerdict
 from ci.models.schemes import ONNX as LANE
 from ci.report.schema import SCHEMA_VERSION, CaseName
 from ci.report.write import write_report
-from ci.verbs.emulate import take_shard
 from ci.verbs.gate import judge_shards, reach_verdict
+from ci.verbs.lanes.emulator import take_shard
 from provisioning.errors import ExitCode
 from tests.stand_ins.reports import make_judged, say
 

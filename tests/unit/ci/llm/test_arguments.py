@@ -14,16 +14,21 @@ import pytest
 import torch
 
 from ci.__main__ import main
+from ci.cases.pipeline import Setup
 from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import CaseSpec
 from ci.llm.decoder import Decoder
 from ci.llm.families import HuggingFaceConfig
 from ci.llm.tokenizers import TextAnswer, Tokenizer
 from ci.models.schemes import Scheme
+from ci.report.schema import Report
 from ci.verbs import llm
+from ci.verbs.lanes import llm as lane
+from ci.verbs.requests import make_request
 from provisioning.artifacts.choice import read_choice
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode
+from tests.stand_ins.reports import make_report
 from tests.stand_ins.safetensors import write_safetensors
 from tests.stand_ins.snapshots import check_snapshot
 from tests.unit.ci.llm.decoders import PLACE, SIZES
@@ -78,7 +83,7 @@ def test_a_token_that_the_model_lacks_is_refused(
 ) -> None:
     """The tokenizer has one piece more than the 100 tokens of the model, and the prompt contains
     it."""
-    monkeypatch.setattr(llm.steps, "take_steps", None)
+    monkeypatch.setattr("ci.verbs.steps.take_steps", None)
     config = {**LLAMA, "vocab_size": 100}
     (tmp_path / "config.json").write_text(json.dumps(config))
     hf_config = msgspec.convert(config, HuggingFaceConfig)
@@ -102,7 +107,7 @@ def test_wrong_llm_options_are_refused_before_anything_is_fetched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(llm.steps, "take_steps", None)
+    monkeypatch.setattr("ci.verbs.steps.take_steps", None)
     Path("m.pte").write_bytes(PTE)
     Path("cut.pte").write_bytes(b"\x10\0\0\0ET12")
     Path("empty.txt").write_text("")
@@ -137,7 +142,7 @@ def test_options_that_no_run_can_use_are_refused_before_torch_is_needed(
     """So the session refuses them before it installs torch, which takes minutes."""
     monkeypatch.chdir(tmp_path)
     Path("t.bin").touch()
-    monkeypatch.setattr(llm.steps, "require_packages", None)
+    monkeypatch.setattr("ci.verbs.steps.require_packages", None)
     assert main(["test-llm", *words.split()]) == ExitCode.USAGE
 
 
@@ -164,13 +169,12 @@ def make_tokenizer(bos: int) -> Tokenizer:
 def test_a_text_is_measured_in_windows_that_follow_each_other(
     text: str, bos: int, context: int, windows: list[str]
 ) -> None:
-    args = Namespace(text=Path("text"), context=context)
     answer = TextAnswer(bos, -1, (), make_tokenizer(bos).prompt(text))
     expected_windows = []
     for window in windows:
         ids = [int(mark) if mark.isdigit() else ord(mark) for mark in window]
         expected_windows.append(tuple(ids))
-    assert llm.find_windows(args, answer) == tuple(expected_windows)
+    assert lane.find_windows(Path("text"), context, answer) == tuple(expected_windows)
 
 
 def parse(*words: str) -> Namespace:
@@ -197,14 +201,16 @@ def test_prompts_and_tokens_of_a_model_fit_in_its_context(
     monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
     Path("text").write_text("Ben has")
     decoders = {"story": SimpleNamespace(prompts=("Tom",))}
-    monkeypatch.setattr(llm, "read_decoders", lambda: decoders)
+    for module in (llm, lane):
+        monkeypatch.setattr(module, "read_decoders", lambda: decoders)
     files = {("story", True): (Path(WEIGHTS), Path(TOKENIZER))}
-    monkeypatch.setattr(llm, "find_files", lambda name, _, offline: files[name, offline])
+    monkeypatch.setattr(lane, "find_files", lambda name, _, offline: files[name, offline])
     lines = []
     for words in SUBJECTS:
         for model in (["--model", "tiny"], BOTH, ["--model", "story"]):
             args = parse(*model, *words.split(), "--offline")
-            subject, show = llm.find_subject(args, Progress())
+            request = make_request(lane.LlmRequest, args, "test_llm", decoder=args.model)
+            subject, show = lane.find_subject(request, Progress())
             lines.append(
                 f"{' '.join(model)} {words}\n  {show(subject.prompts[0][1:])}: {subject}\n"
             )
@@ -259,43 +265,44 @@ def test_each_option_reaches_the_cases_and_the_command_that_repeats_them(
     (tmp_path / "limits.toml").write_text('extends = "default"\n[schemes.fp16]\nmin_cosine = 0.5\n')
     for name in ("text.txt", "m.pte"):
         (tmp_path / name).touch()
-    ran: list[Any] = []
     step_arguments: dict[str, Any] = {}
 
     def take(profile: str, work: str, run: Any, phases: Any, **keywords: Any) -> Any:
         step_arguments.update(keywords, profile=profile, work=work, phases=phases)
-        return run("environment", "scratch")
+        environment = SimpleNamespace(apply=lambda variables: variables)
+        return run(environment, SimpleNamespace(open=lambda _: "pool", scratch=tmp_path))
 
-    def note(*words: Any, **keywords: Any) -> str:
-        assert keywords.pop("phases") is step_arguments["phases"]
-        ran.append((words, keywords))
-        return "report"
+    sessions: list[Any] = []
 
-    monkeypatch.setattr(llm.steps, "take_steps", take)
-    monkeypatch.setattr(llm, "run_specs", note)
-    monkeypatch.setattr(llm, "run_program", note)
-    monkeypatch.setattr(llm, "find_program", lambda args: f"job of {args.pte.name}")
-    monkeypatch.setattr(llm, "find_subject", lambda *_: ("subject", "show"))
-    monkeypatch.setattr(llm.steps, "publish", lambda *words: words)
-    parser = ArgumentParser("test-llm")
-    llm.add_arguments(parser)
-    args = parser.parse_args([*words, "--jobs", "3", "--offline", "--reports", "out"])
-    report, directory, returned_args, _ = llm.execute(args, Progress())  # type: ignore[misc]
-    assert (report, directory, returned_args) == ("report", tmp_path / "out" / "test_llm", args)
-    ((*run_arguments, options), run_keywords) = ran[0]
-    specs = options.specs
+    def run_session(setup: Setup, phases: Any, make_run: Any) -> Report:
+        assert phases is step_arguments["phases"]
+        sessions.append(setup)
+        runs.extend(make_run(spec, setup) for spec in setup.options.specs)
+        return make_report([])
+
+    runs: list[Any] = []
+    monkeypatch.setattr("ci.verbs.steps.take_steps", take)
+    monkeypatch.setattr("ci.verbs.lanes.lane.run_session", run_session)
+    monkeypatch.setattr(lane, "describe_toolchain", lambda _: [])
+    monkeypatch.setattr(lane, "name_toolchain", lambda *_: ("tools",))
+    monkeypatch.setattr(lane, "find_program", lambda _, program: f"job of {program.name}")
+    monkeypatch.setattr(lane, "find_subject", lambda *_: ("subject", "show"))
+    monkeypatch.setattr("ci.verbs.steps.publish", lambda _, request, *__: request)
+    args = parse(*words, "--jobs", "3", "--offline", "--reports", "out")
+    request: Any = llm.execute(args, Progress())
+    assert request.directory == tmp_path / "out" / "test_llm"
+    (setup,) = sessions
+    options, specs = setup.options, setup.options.specs
     assert specs == [CaseSpec(model, scheme, soc) for scheme in schemes for soc in socs]
-    rooms = {"environment": "environment", "scratch": "scratch"}
+    assert step_arguments["work"].endswith(
+        f"{len(specs)} case{'s' * (len(specs) > 1)}, 3 at a time"
+    )
     if args.pte:
-        assert (run_arguments, run_keywords) == (["job of m.pte"], rooms)
-        assert step_arguments["work"] == "run m.pte"
+        assert [case_run.job for case_run in runs] == ["job of m.pte"]
+        assert setup.engine.subject is None
     else:
-        assert (run_arguments, run_keywords) == (
-            ["subject", "show"],
-            {"plain": args.plain, **rooms},
-        )
-        count_of_cases = f"{len(specs)} case{'s' * (len(specs) > 1)}, 3 at a time"
-        assert step_arguments["work"] == f"lower, run and judge {count_of_cases}"
+        assert {(case_run.subject, case_run.show) for case_run in runs} == {("subject", "show")}
+        assert (setup.engine.subject, setup.engine.plain) == ("subject", args.plain)
     assert [argument for argument in command if argument not in options.command] == []
     assert bool(command) is bool(options.command)
     assert options.baselines is None
@@ -304,6 +311,6 @@ def test_each_option_reaches_the_cases_and_the_command_that_repeats_them(
     assert step_arguments["profile"] == choice.profile
     assert (step_arguments["offline"], step_arguments["imports"], step_arguments["choice"]) == (
         True,
-        llm.IMPORTS,
+        lane.IMPORTS,
         choice,
     )

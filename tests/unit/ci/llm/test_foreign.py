@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,9 +12,10 @@ import pytest
 from msgspec import structs
 
 from ci.cases.pool import Ended
-from ci.cases.session import Phases
+from ci.cases.session import Phases, run_session
 from ci.cases.spec import CaseSpec
 from ci.llm import foreign, tiny
+from ci.llm.case import ForeignRun, judge_program
 from ci.llm.decoder import make_decoder
 from ci.llm.foreign import (
     Declared,
@@ -27,15 +27,14 @@ from ci.llm.foreign import (
 )
 from ci.llm.generation import Loop, Step, code_step
 from ci.llm.interface import DECODE, PREFILL
+from ci.llm.lowering import LlmEngine
 from ci.llm.verdict import Likeness
 from ci.models.schemes import Scheme
 from ci.models.tensors import TensorInfo
 from ci.report.schema import Report, Status, Tool
-from ci.verbs import llm as verb
-from ci.verbs.llm import judge_program
 from provisioning.console.progress import Progress
 from provisioning.errors import DefectError, ExitCode, UsageError
-from tests.build.setups import make_options
+from tests.build.setups import make_options, make_setup
 from tests.unit.ci.llm.decoders import CONTEXT, PLACE, Tiny, example_inputs
 from tests.unit.ci.llm.decoders import PREFILL as SIZE
 
@@ -384,45 +383,31 @@ def test_an_exception_in_our_code_is_a_defect_not_a_fault_of_the_program(
 TOOL = Tool(name="QNN", version="2.49")
 
 
-@pytest.fixture
-def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What a session is given, with a pool that is known by the environment of its processes."""
-    monkeypatch.setattr(verb, "describe_toolchain", lambda _: iter([TOOL]))
-    monkeypatch.setattr(verb, "name_toolchain", lambda parts, _: tuple(part.name for part in parts))
-    pool = SimpleNamespace(variables=None, calls=[])
-
-    def open_pool(variables: Any) -> Any:
-        pool.variables = variables
-        return pool
-
-    return {
-        "environment": SimpleNamespace(apply=lambda base: {"ours": "1", "path": base["PATH"]}),
-        "phases": Phases(Progress()),
-        "scratch": SimpleNamespace(open=open_pool, scratch=tmp_path, pool=pool),
-    }
-
-
-def run_foreign(session: dict[str, Any], ended: Ended, scheme: Scheme = Scheme.ASIS) -> Report:
-    pool = session["scratch"].pool
+def run_foreign(tmp_path: Path, ended: Ended, scheme: Scheme = Scheme.ASIS) -> Report:
+    """The report of a session whose only worker gives this result."""
+    calls = []
 
     def run(job: Any, log: Path, timeout_s: float, *, max_bytes: int = 0) -> Ended:
         assert max_bytes == 0
-        pool.calls.append((job, log.name, timeout_s))
+        calls.append((job, log.name, timeout_s))
         return ended
 
-    pool.run = run
     spec = CaseSpec("m.pte", scheme, "SM8750")
     options = make_options("llm", session="test_llm", specs=[spec])
+    pool: Any = SimpleNamespace(run=run, memory=None, close=lambda: None)
+    runner: Any = SimpleNamespace(name="python")
+    setup = make_setup(tmp_path, LlmEngine(()), runner, pool, options=options, parts=(TOOL,))
     job: Any = "job"
-    report = verb.run_program(job, options, **session)
-    assert pool.calls == [("job", "run.log", 9.0)]
-    assert pool.variables == {"ours": "1", "path": os.environ["PATH"]}
+    report = run_session(
+        setup, Phases(Progress()), lambda spec, setup: ForeignRun(spec, setup, job)
+    )
+    assert calls == [("job", "run.log", 9.0)]
     return report
 
 
-def test_a_foreign_program_gets_a_report_with_its_verdict(session: dict[str, Any]) -> None:
+def test_a_foreign_program_gets_a_report_with_its_verdict(tmp_path: Path) -> None:
     generated = Foreign((1, 2), (1,), 0.1, 2, Likeness(0.99, 0.1))
-    report = run_foreign(session, Ended((generated, "a story"), "", ""))
+    report = run_foreign(tmp_path, Ended((generated, "a story"), "", ""))
     (case,) = report.cases
     assert (report.session, case.status, case.equal) == ("test_llm", Status.PASSED, 0.99)
     assert case.runner == "python"
@@ -430,28 +415,26 @@ def test_a_foreign_program_gets_a_report_with_its_verdict(session: dict[str, Any
     assert [phase.name for phase in report.summary.phases] == ["cases"]
     assert report.remarks[0].startswith(f"{case.name}: 'a story' (2 tokens; the first 2 equal")
     poor = replace(generated, likeness=Likeness(0.1, 3.0))
-    session["scratch"].pool.calls.clear()
-    (case,) = run_foreign(session, Ended((poor, "a story"), "", "")).cases
+    (case,) = run_foreign(tmp_path, Ended((poor, "a story"), "", "")).cases
     assert case.status is Status.FAILED
     assert "10% of the program's tokens equal the float32 model's" in case.headline
-    session["scratch"].pool.calls.clear()
-    (case,) = run_foreign(session, Ended((poor, "a story"), "", ""), Scheme.FP16).cases
+    (case,) = run_foreign(tmp_path, Ended((poor, "a story"), "", ""), Scheme.FP16).cases
     assert case.status is Status.PASSED  # the policy has no limit for this scheme
 
 
-def test_a_program_that_dies_is_a_case_that_failed(session: dict[str, Any]) -> None:
-    report = run_foreign(session, Ended(None, "was killed by SIGSEGV", "the last words"))
+def test_a_program_that_dies_is_a_case_that_failed(tmp_path: Path) -> None:
+    report = run_foreign(tmp_path, Ended(None, "was killed by SIGSEGV", "the last words"))
     (case,) = report.cases
     assert (case.status, case.headline) == (Status.FAILED, "run: was killed by SIGSEGV")
     assert (case.log_tail, case.runner, report.session) == ("the last words", "python", "test_llm")
 
 
-def test_a_usage_error_in_the_worker_is_a_usage_error_of_the_call(session: dict[str, Any]) -> None:
+def test_a_usage_error_in_the_worker_is_a_usage_error_of_the_call(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
-        run_foreign(session, Ended(None, "no program", "", error=UsageError("no program")))
+        run_foreign(tmp_path, Ended(None, "no program", "", error=UsageError("no program")))
     assert caught.value.what == "no program"
 
 
-def test_a_defect_of_our_code_exits_with_70(session: dict[str, Any]) -> None:
-    report = run_foreign(session, Ended(None, "ours", "", error=DefectError("ours")))
+def test_a_defect_of_our_code_exits_with_70(tmp_path: Path) -> None:
+    report = run_foreign(tmp_path, Ended(None, "ours", "", error=DefectError("ours")))
     assert report.exit_code is ExitCode.DEFECT

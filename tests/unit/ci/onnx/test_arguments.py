@@ -22,9 +22,8 @@ from onnx import helper
 from ci.__main__ import main
 from ci.cases.pipeline import Setup
 from ci.cases.policy import read_emulator_policy
-from ci.cases.session import Phases
 from ci.report.schema import Case, Report, Status
-from ci.verbs import onnx as verb
+from ci.verbs.lanes import onnx as lane
 from ci.verbs.steps import require_packages
 from provisioning.artifacts.choice import SDK_VARIABLE
 from provisioning.artifacts.environment import Environment
@@ -54,7 +53,7 @@ class Steps:
         report: Report = run(Environment(profile, provisioned, {}), scratch)
         return report
 
-    def run_session(self, setup: Setup, _: Phases) -> Report:
+    def run_session(self, setup: Setup, *_: Any) -> Report:
         self.session = vars(setup)
         return self.report
 
@@ -67,11 +66,11 @@ def steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Steps:
     recorder = Steps(tmp_path)
     monkeypatch.setattr("ci.verbs.steps.record_baselines", lambda *_: [])
     monkeypatch.setattr("ci.report.html.render_html", lambda _: "")  # the slowest part
-    monkeypatch.setattr(verb.steps, "take_steps", recorder.take)
-    monkeypatch.setattr(verb.steps, "require_packages", lambda *_: None)
-    monkeypatch.setattr(verb, "name_toolchain", lambda parts, exports: tuple(map(str, parts)))
-    monkeypatch.setattr(verb, "run_session", recorder.run_session)
-    monkeypatch.setattr(verb, "make_runner", lambda *arguments: arguments)
+    monkeypatch.setattr("ci.verbs.steps.take_steps", recorder.take)
+    monkeypatch.setattr("ci.verbs.steps.require_packages", lambda *_: None)
+    monkeypatch.setattr("ci.verbs.lanes.lane.run_session", recorder.run_session)
+    monkeypatch.setattr(lane, "name_toolchain", lambda parts, exports: tuple(map(str, parts)))
+    monkeypatch.setattr(lane, "make_runner", lambda *arguments: arguments)
     return recorder
 
 
@@ -84,7 +83,7 @@ def test_a_missing_library_or_package_is_named_before_a_case_runs(
 ) -> None:
     assert run("--option", "backend_type=gpu") == ExitCode.ENVIRONMENT
     assert "libQnnGpu.so" in capsys.readouterr().err
-    monkeypatch.setattr(verb.steps, "require_packages", require_packages)
+    monkeypatch.setattr("ci.verbs.steps.require_packages", require_packages)
     needed = ("torch", "onnx", "onnxruntime", "onnxruntime_qnn", "onnxscript")
     for missing in needed:
         monkeypatch.setattr(
@@ -117,7 +116,7 @@ def test_every_option_of_test_onnx_reaches_the_run(steps: Steps) -> None:
     assert steps.step_arguments["choice"].sdk == str(root / "an sdk")
     repeated = shlex.split(options.command)
     assert "--direct" in repeated
-    for pair in (*pairwise(pairs[:2]), ("--log-level", "debug"), ("--sdk", "an sdk")):
+    for pair in (*pairwise(pairs[:2]), ("--log-level", "debug"), ("--sdk", str(root / "an sdk"))):
         assert pair in pairwise(repeated)
 
 

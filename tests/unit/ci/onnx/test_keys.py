@@ -17,7 +17,7 @@ from ci.cases.spec import CaseSpec
 from ci.models.schemes import Scheme
 from ci.models.user_models import Source
 from ci.onnx.engine import OnnxEngine
-from ci.verbs import onnx as lane
+from ci.verbs.lanes import onnx as lane
 from tests.qnn_provider.models import write_relu
 
 ROOM = Path(__file__).parents[4] / "ci" / "onnx"

@@ -28,7 +28,7 @@ from ci.onnx.models import (
     parse_model,
     read_model,
 )
-from ci.verbs.onnx import parse_shapes
+from ci.verbs.lanes.onnx import parse_shapes
 from provisioning.errors import UsageError
 from tests.qnn_provider.models import build_model, tensor
 from tests.stand_ins.snapshots import check_results

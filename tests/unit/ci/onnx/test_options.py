@@ -18,7 +18,7 @@ from ci.onnx.options import (
     parse_options,
     read_options,
 )
-from ci.verbs.onnx import check_sessions
+from ci.verbs.lanes.onnx import check_sessions
 from provisioning.errors import UsageError
 from provisioning.files import hash_file
 from tests.stand_ins.snapshots import check_results, check_snapshot, try_call

@@ -11,10 +11,9 @@ import pytest
 from ci.__main__ import main
 from ci.gate.schema import Plan
 from ci.latency.simulation import convert_trace
-from ci.report.export import is_own_trace, is_plan, is_result_file, is_verdict
+from ci.report.export import check_session, is_own_trace, is_plan, is_result_file, is_verdict
 from ci.report.schema import Report
 from ci.report.write import render_files, write_report
-from ci.verbs.steps import check_session
 from provisioning.console.user_folder import Recognise, require_output, write_output
 from provisioning.errors import ExitCode, UsageError
 

@@ -13,12 +13,15 @@ import pytest
 from msgspec.structs import replace
 
 from ci.__main__ import main
+from ci.cases.request import Request
 from ci.report import evidence
 from ci.report.schema import Case, Status
 from ci.report.write import read_report, report_data, write_report
 from ci.verbs import steps
 from ci.verbs.options import CASES, add_option, add_options, repeat_command
-from ci.verbs.steps import check_arguments, keep_evidence, publish
+from ci.verbs.requests import check_arguments, make_request
+from ci.verbs.steps import keep_evidence, publish
+from ci.verbs.user_policy import OURS
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, StoreError
 from tests.stand_ins.reports import make_report
@@ -93,9 +96,11 @@ def test_a_policy_is_found_upwards_in_its_repository(
             path.write_text('extends = "default"')
     (tmp_path / "link").symlink_to("a ü/b")
     monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path / start))
-    args, terminal = argparse.Namespace(policy=None, model=[], strict_noise=False), io.StringIO()
-    steps.read_limits(args, "emulator", Progress(terminal))
-    assert args.policy == (tmp_path / policy_file if policy_file else None)
+    parser, terminal = argparse.ArgumentParser(exit_on_error=False), io.StringIO()
+    add_options(parser, *CASES)
+    request = make_request(Request, parser.parse_args([]), "a_session")
+    steps.read_limits(request, "emulator", Progress(terminal))
+    assert request.policy == (tmp_path / policy_file if policy_file else None)
     assert terminal.getvalue().splitlines()[0].endswith(policy_file or "own suite is tested")
 
 
@@ -107,15 +112,13 @@ def test_the_command_that_repeats_a_case_is_quoted_for_a_shell(
     add_option(parser, "", "--runner", "", default="python", again=str)
 
     def repeat(*words: str, **further: Any) -> list[str]:
-        args = parser.parse_args(words)
-        vars(args).update(further)
-        return shlex.split(repeat_command(args))
+        return shlex.split(repeat_command(parser.parse_args(words), **further))
 
     command = repeat("--policy", str(tmp_path / "a b.toml"), "--plain", "--runner", "sh 'x'")
     assert command == ["run", "--policy", "a b.toml", "--plain", "--runner", "sh 'x'"]
     several = ["--soc", "a", "--soc", "b"]
     assert repeat("--no-cache", "--runner", "python", *several) == ["run"]
-    assert repeat(ours=True) == ["run", "--policy", "default"]
+    assert repeat(policy=OURS) == ["run", "--policy", "default"]
     for name in (".git", "below"):
         (tmp_path / name).mkdir()
     monkeypatch.chdir(tmp_path / "below")
@@ -151,19 +154,6 @@ def test_a_sarif_file_that_cannot_be_written_is_refused_before_the_run(tmp_path:
         assert caught.value.fix
 
 
-def args_of(**changes: Any) -> argparse.Namespace:
-    """What a call without options gives what publishes its report."""
-    usual = {
-        "base": None,
-        "policy": None,
-        "keep_artifacts": None,
-        "record": False,
-        "sarif": None,
-        "own": (),
-    }
-    return argparse.Namespace(**{**usual, **changes})
-
-
 @pytest.mark.parametrize(
     ("ends", "record", "recorded"),
     [
@@ -181,8 +171,11 @@ def test_figures_of_a_run_that_passed_are_recorded_on_request(
     report = make_report(
         [replace(user_case, soc=f"S{n}", status=status) for n, status in enumerate(ends)]
     )
-    args, terminal = args_of(record=record, policy=tmp_path / "own.toml"), io.StringIO()
-    outcome = publish(report, tmp_path / "reports", args, Progress(terminal))
+    request = Request(
+        session="reports", reports=tmp_path, record=record, policy=tmp_path / "own.toml"
+    )
+    terminal = io.StringIO()
+    outcome = publish(report, request, (), Progress(terminal))
     assert outcome.exit_code == report.exit_code
     assert len([*(tmp_path / "own-baselines").glob("*")]) == recorded
     assert terminal.getvalue().count("recorded: own-baselines/") == recorded
@@ -193,8 +186,14 @@ def test_a_report_is_written_where_reports_and_kept_files_are(tmp_path: Path) ->
     report = make_report([CASE])
     write_report(make_report([replace(CASE, sqnr_db=60.0)]), tmp_path / "base")
     kept_folder = tmp_path / "kept"
-    args = args_of(keep_artifacts=kept_folder, base=tmp_path / "base", sarif=tmp_path / "a.json")
-    outcome = publish(report, tmp_path / "base", args, Progress())
+    request = Request(
+        session="base",
+        reports=tmp_path,
+        keep=kept_folder,
+        base=tmp_path / "base",
+        sarif=tmp_path / "a.json",
+    )
+    outcome = publish(report, request, (), Progress())
     written = read_report(tmp_path / "base")
     assert written == read_report(kept_folder)
     assert written.comparison

@@ -9,7 +9,6 @@ import argparse
 import json
 import re
 import shlex
-from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,14 +22,17 @@ from msgspec.structs import replace
 
 from ci.__main__ import main
 from ci.cases.judged import Options
+from ci.cases.pipeline import Setup
 from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import CaseSpec
+from ci.executorch.engine import NAME
 from ci.facts.finding import Place
 from ci.faults.match import match_faults
 from ci.models.schemes import Scheme
 from ci.report.schema import Case, Report, Status
 from ci.report.write import read_report, write_report
 from ci.verbs import built, deploy, emulate
+from ci.verbs.lanes import emulator
 from ci.verbs.options import list_digested
 from provisioning.artifacts.choice import ADAPTOR_VARIABLE, SDK_VARIABLE
 from provisioning.artifacts.environment import Environment
@@ -53,12 +55,12 @@ class Steps:
 
     def take(self, profile: str, _work: str, run: Any, phases: Any, **arguments: Any) -> Report:
         self.step_arguments = {"profile": profile, "phases": phases, **arguments}
-        report: Report = run(self.environment, "the scratch pool")
+        scratch = SimpleNamespace(open=lambda _: "a pool", scratch=Path("work"))
+        report: Report = run(self.environment, scratch)
         return report
 
-    def run(self, environment: Any, runner: Any, options: Any, **arguments: Any) -> Report:
-        session = {"environment": environment, "runner": runner, "options": options}
-        self.ran = {**session, **arguments}
+    def run_session(self, setup: Setup, *_: Any) -> Report:
+        self.ran = vars(setup)
         return self.report
 
     @property
@@ -76,9 +78,13 @@ def steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Steps:
     recorder = Steps()
     monkeypatch.setattr("ci.verbs.steps.record_baselines", lambda *_: [])
     monkeypatch.setattr("ci.report.html.render_html", lambda _: "")  # the slowest part
-    monkeypatch.setattr(emulate.steps, "take_steps", recorder.take)
-    monkeypatch.setattr(emulate.steps, "require_packages", lambda *_: None)
-    monkeypatch.setattr(emulate, "run_specs", recorder.run)
+    monkeypatch.setattr("ci.verbs.steps.take_steps", recorder.take)
+    monkeypatch.setattr("ci.verbs.steps.require_packages", lambda *_: None)
+    monkeypatch.setattr("ci.verbs.lanes.lane.run_session", recorder.run_session)
+    monkeypatch.setattr(emulator, "describe_toolchain", lambda _: [])
+    monkeypatch.setattr(emulator, "name_toolchain", lambda *_: ())
+    monkeypatch.setattr(emulator, "find_program", lambda name, _: name)
+    monkeypatch.setattr("ci.builds.runner.ensure_wheel_runner", lambda _: Path("the wheel's"))
     monkeypatch.setattr(examine, "require_runtime", lambda *_: None)
     monkeypatch.setattr(built, "version", {"executorch": "1.5.1"}.__getitem__)
     return recorder
@@ -104,7 +110,7 @@ def test_every_option_of_test_emulator_reaches_the_run(steps: Steps, tmp_path: P
     assert options.baselines == tmp_path / "qnn-baselines"
     policy = read_emulator_policy(tmp_path / "qnn.toml")
     assert options.policy == policy.for_backend(Backend.HTP)
-    assert (steps.ran["runner"], steps.ran["plain"]) == ("./a runner", True)
+    assert (steps.ran["runner"], steps.ran["engine"].plain) == ("./a runner", True)
     assert {spec.source.choices.log_level for spec in steps.options.specs} == {"debug"}
     assert (step_arguments["offline"], step_arguments["tolerated"]) == (True, ("QNN505",))
     assert step_arguments["choice"].sdk == str(tmp_path / "an sdk")
@@ -254,7 +260,7 @@ def test_shards_of_one_run_have_the_same_options_limits_and_runner(tmp_path: Pat
     (tmp_path / "own.toml").write_text('extends = "default"\n[schemes.fp16]\nmin_cosine = 0.5\n')
     policies = [read_emulator_policy(path) for path in (None, tmp_path / "own.toml", None)]
     spec = CaseSpec("mlp", Scheme.FP16, "SM8650")
-    debug_spec = emulate.set_log_level(spec, "debug")
+    debug_spec = emulator.set_log_level(spec, "debug")
     rows = [(policy, [spec], "") for policy in policies]
     rows += [
         (policies[0], two, "") for two in ([debug_spec], [spec, debug_spec], [debug_spec, spec])
@@ -274,7 +280,7 @@ def test_shards_of_one_run_have_the_same_options_limits_and_runner(tmp_path: Pat
     emulate.add_arguments(parser)
     options = [list_digested(parser.parse_args(row[2].split())) for row in rows]
     digests = [
-        emulate.take_shard(specs, "1/1", policy, digested)[1].policy
+        emulator.take_shard(specs, "1/1", policy, digested)[1].policy
         for (policy, specs, _), digested in zip(rows, options, strict=True)
     ]
     assert {digests[at] for at in (2, *range(-len(undigested), 0))} == {digests[0]}
@@ -354,7 +360,7 @@ def test_a_device_s_bundle_chooses_the_soc_if_the_call_does_not(
     monkeypatch.setattr(deploy, "read_bundle", lambda _: bundle)
     monkeypatch.setattr(deploy, "ready_device", ready)
     monkeypatch.setattr(deploy, "describe_device", lambda *arguments: f"on {arguments[1]}")
-    monkeypatch.setattr(emulate, "check_backend", lambda *_: pytest.fail("the host's own"))
+    monkeypatch.setattr(emulator, "check_backend", lambda *_: pytest.fail("the host's own"))
     assert run("--bundle", "a bundle", *words) == ExitCode.OK
     assert {spec.soc for spec in steps.options.specs} == {soc or "SM8650"}
     assert steps.ran["runner"] == "the device's runner"
@@ -383,26 +389,26 @@ def test_the_wheel_s_runner_runs_no_program_of_an_overlay(
 @pytest.mark.parametrize(
     ("words", "socs", "message"),
     [
-        ({}, ["SM8550"], ""),
-        ({"any": "soc=sm8650"}, ["SM8650"], ""),
-        ({"any": "soc=SM8750"}, ["SM8550"], ""),  # choosing a device refuses it
-        ({"soc": ["SM8650"], "any": "soc=SM8550"}, ["SM8650"], ""),
-        ({"soc": ["sm8550", "SM8650"]}, ["sm8550", "SM8650"], ""),
-        ({"soc": ["SM8550", "SM1", "SM2"]}, [], "--soc SM1, SM2: the bundle is for SM8550, SM8650"),
-        ({"runner": "onnx"}, [], "--runner cannot be used"),
-        ({"bundle": None}, [], "--bundle is missing"),
+        ({}, ("SM8550",), ""),
+        ({"any": "soc=sm8650"}, ("SM8650",), ""),
+        ({"any": "soc=SM8750"}, ("SM8550",), ""),  # choosing a device refuses it
+        ({"soc": ["SM8650"], "any": "soc=SM8550"}, ("SM8650",), ""),
+        ({"soc": ["sm8550", "SM8650"]}, ("sm8550", "SM8650"), ""),
+        ({"soc": ["SM8550", "SM1", "SM2"]}, (), "--soc SM1, SM2: the bundle is for SM8550, SM8650"),
+        ({"runner": "onnx"}, (), "--runner cannot be used"),
+        ({"bundle": None}, (), "--bundle is missing"),
     ],
 )
 def test_a_run_on_a_device_is_for_socs_of_its_bundle(
-    monkeypatch: pytest.MonkeyPatch, words: dict[str, Any], socs: list[str], message: str
+    monkeypatch: pytest.MonkeyPatch, words: dict[str, Any], socs: tuple[str, ...], message: str
 ) -> None:
     bundle = SimpleNamespace(socs=("SM8550", "SM8650"))
     monkeypatch.setattr(deploy, "read_bundle", lambda _: bundle)
-    usual = {"runner": emulate.NAME, "bundle": Path("b"), "soc": [], "any": ""}
-    args = Namespace(**{**usual, **words})
+    usual = {"runner": NAME, "bundle": Path("b"), "soc": [], "any": ""}
+    values = {**usual, **words}
+    choice = deploy.DeviceChoice(("adb:",), values["any"], values["bundle"])
     if message:
         with pytest.raises(UsageError, match=message):
-            emulate.check_device(args)
+            emulate.choose_socs(choice, values["soc"], values["runner"])
         return
-    emulate.check_device(args)
-    assert args.soc == socs
+    assert emulate.choose_socs(choice, values["soc"], values["runner"]) == socs

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 from ci.__main__ import main
 from ci.mend.mending import Mended
 from ci.mend.search import Recipe
-from ci.verbs.mend import write_mended
+from ci.verbs.mend import Output, write_mended
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode
 from tests.stand_ins.kills import read_tree, run_until
@@ -83,17 +82,8 @@ def test_init_continues_after_a_kill(
     assert files.get("qnn.toml.old") == (USERS["qnn.toml"] if force else None)
 
 
-def make_arguments(top: Path) -> argparse.Namespace:
-    policy = top / "qnn.toml"
-    return argparse.Namespace(
-        output=top / "mended",
-        policy=policy,
-        apply=True,
-        own=("net",),
-        standalone=False,
-        force=False,
-        timeout_s=60.0,
-    )
+def make_output(top: Path, *, applies: bool = True) -> Output:
+    return Output(top / "mended", top / "qnn.toml", ("net",), applies=applies, timeout_s=60.0)
 
 
 @STEPS
@@ -106,16 +96,15 @@ def test_mend_of_pytorch_models_continues_after_a_kill(
         (top / "mended" / "mine.txt").write_text("the user's")
         (top / "net.py").touch()
         (top / "qnn.toml").write_bytes(POLICY.format("net.py:factory", "8a8w").encode())
-        args = argparse.Namespace(**{**vars(make_arguments(top)), "apply": False})
         (top / "other").mkdir()
         (top / "other" / "net.py").touch()
         earlier = mended(top / "other", "other/net.py:factory", "8a8w", Recipe(rewrites=("r",)))
-        write_mended([earlier], args, Progress())
+        write_mended([earlier], make_output(top, applies=False), Progress())
 
     def run(top: Path) -> None:
         monkeypatch.chdir(top)
         case = mended(top, "net", "8a8w", Recipe(rewrites=("r",)))
-        write_mended([case], make_arguments(top), Progress())
+        write_mended([case], make_output(top), Progress())
 
     files = kill_at_each_instant(tmp_path, prepare, run, step=step)
     assert files["mended/mine.txt"] == b"the user's"
@@ -153,7 +142,7 @@ def test_mend_of_onnx_files_continues_after_a_kill(
             CaseSpec("net", Scheme.U8, "SM8650", source), judged("net", "u8", Status.FAILED)
         )
         case.recipe = Recipe(rewrites=("convolve-average",))
-        write_mended([case], make_arguments(top), Progress())
+        write_mended([case], make_output(top), Progress())
 
     files = kill_at_each_instant(tmp_path, prepare, run, step=step)
     assert {"mended/net.onnx", "mended/net.npz", "mended/qnn.toml"} < files.keys()

@@ -20,8 +20,9 @@ from ci.executorch.engine import ExecutorchEngine
 from ci.models.schemes import Scheme
 from ci.onnx.engine import OnnxEngine
 from ci.verbs import localise as verb
-from ci.verbs import onnx, steps, trials
-from ci.verbs.trials import Tools
+from ci.verbs import steps
+from ci.verbs.lanes import onnx
+from ci.verbs.lanes.lane import Plan
 from provisioning.artifacts.choice import ADAPTOR_VARIABLE, SDK_VARIABLE, QnnChoice
 from provisioning.errors import ExitCode
 from provisioning.manifest.targets import Backend
@@ -48,16 +49,15 @@ def searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Namespace]
             return done[-1]
 
     @contextmanager
-    def enter(tools: Tools, options: Options, _: Any, *, offline: bool) -> Iterator[Setup]:
-        entered.append((tools, offline))
-        engine = ENGINES[tools.profile.partition("-")[0]]
+    def enter(plan: Plan, options: Options, _: Any, *, offline: bool) -> Iterator[Setup]:
+        entered.append((plan, offline))
+        engine = ENGINES[plan.profile.partition("-")[0]]
         yield make_setup(tmp_path, engine, "the runner", "pool", options=options)
 
     entered.clear()
     monkeypatch.setattr(verb, "open_setup", enter)
     monkeypatch.setattr(verb, "Localiser", Localiser)
-    for module in (trials, steps):
-        monkeypatch.setattr(module, "require_packages", lambda *_: None)
+    monkeypatch.setattr(steps, "require_packages", lambda *_: None)
     monkeypatch.setattr(onnx, "fit_shapes", lambda specs, *_, **__: (specs, set()))
     monkeypatch.setattr(verb, "render_cases", lambda cases: f"{len(cases)} cases")
     monkeypatch.setattr(verb, "data_of", lambda _: {})
@@ -65,7 +65,7 @@ def searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Namespace]
     return done
 
 
-entered: list[tuple[Tools, bool]] = []
+entered: list[tuple[Plan, bool]] = []
 ENGINES = {"emulator": ExecutorchEngine(()), "onnx": OnnxEngine(toolchain=(), sdk=Path())}
 
 

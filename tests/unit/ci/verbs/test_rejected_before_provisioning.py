@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from ci.__main__ import main
-from ci.verbs import onnx, steps
+from ci.verbs import steps
+from ci.verbs.lanes import onnx
 from provisioning.documents import CONTENT_BYTES
 from provisioning.errors import ExitCode, UnfitError
 
@@ -126,7 +127,7 @@ LOWERING = ("torch", "executorch")
     [
         ("steps", ["test-emulator", "--model", "mlp"], LOWERING),
         ("steps", ["audit", "--model", "mlp"], LOWERING),
-        ("trials", ["localise", "--model", "mlp", "--scheme", "fp16"], LOWERING),
+        ("steps", ["localise", "--model", "mlp", "--scheme", "fp16"], LOWERING),
         ("steps", ["test-llm"], LOWERING),
         ("steps", ["test-llm", "--project", "."], LOWERING),
         ("upstream", ["test-upstream"], (*LOWERING, "pytest")),

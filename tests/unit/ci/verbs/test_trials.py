@@ -16,7 +16,7 @@ from ci.faults.known import read_faults
 from ci.models.schemes import Scheme
 from ci.onnx.options import HTP
 from ci.verbs import trials
-from ci.verbs.onnx import RUNTIMES
+from ci.verbs.lanes.onnx import RUNTIMES
 from provisioning.artifacts.choice import QnnChoice
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, UsageError

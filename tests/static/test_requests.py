@@ -1,0 +1,86 @@
+"""What is asked of a call is read from the command line once, at the border, and never changed."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+NAMESPACE = "Namespace"
+# The command line of both programs: what parses it, and what hands the result to a verb.
+PARSING = {"ci/__main__.py", "provisioning/__main__.py", "provisioning/console/command.py"}
+# A module below the verbs, or a lane, gets a Request.
+VERBS = {path for room in ("ci", "provisioning") for path in (ROOT / room / "verbs").glob("*.py")}
+
+
+def list_uses(tree: ast.AST) -> Iterator[str]:
+    """Where a module names argparse's Namespace."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr == NAMESPACE:
+            yield ast.unparse(node)
+        elif isinstance(node, ast.alias) and node.name == NAMESPACE:
+            yield node.name
+
+
+def list_writes(tree: ast.AST) -> Iterator[str]:
+    """The statements that change the arguments of a function: ``args.x = 1``, ``vars(args)``
+    with a changed value, ``setattr(args, ...)``, or a new Namespace."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            if ast.unparse(node.value) == "args":
+                yield ast.unparse(node)
+        elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+            if ast.unparse(node.value) == "vars(args)":
+                yield ast.unparse(node)
+        elif isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            first = ast.unparse(node.args[0]) if node.args else ""
+            if (
+                called == "vars(args).update"
+                or called.endswith(NAMESPACE)
+                or (called in {"setattr", "delattr"} and first == "args")
+            ):
+                yield ast.unparse(node)
+
+
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_bytes(), str(path))
+
+
+def test_no_module_below_the_verbs_takes_a_namespace() -> None:
+    modules = {path for room in ("ci", "provisioning") for path in (ROOT / room).rglob("*.py")}
+    users = {str(path.relative_to(ROOT)) for path in modules - VERBS if any(list_uses(parse(path)))}
+    assert users - PARSING == set()
+
+
+# These are to be changed, too.
+LATER = {"ci/verbs/image.py", "ci/verbs/upgrade_report.py", "ci/verbs/upstream.py"}
+
+
+def test_no_verb_writes_into_its_arguments() -> None:
+    writes = {str(path.relative_to(ROOT)): [*list_writes(parse(path))] for path in VERBS}
+    assert {name for name, changes in writes.items() if changes} - LATER == set()
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "args.policy = 1",
+        "args.direct |= True",
+        "vars(args).update(a=1)",
+        "vars(args)['a'] = 1",
+        "setattr(args, 'a', 1)",
+        "argparse.Namespace(**vars(args))",
+    ],
+)
+def test_each_way_to_write_into_arguments_is_noticed(code: str) -> None:
+    assert [*list_writes(ast.parse(code))]
+    assert not [*list_writes(ast.parse("directory = args.reports / 'a'; x.policy = args.policy"))]
+
+
+def test_each_way_to_take_a_namespace_is_noticed() -> None:
+    for code in ("def run(args: argparse.Namespace): ...", "from argparse import Namespace"):
+        assert [*list_uses(ast.parse(code))]
