@@ -216,7 +216,7 @@ class GraphEditor:
         return node.operator in SAME
 
     @staticmethod
-    def argument(node: Node, name: str, default: float | None = None) -> float | None:
+    def argument(node: Node, name: str, default: float | None = None) -> Any:
         """Return a numeric argument of a call, or ``default`` if it has none."""
         return next(iter(node.numbers.get(name, ())), default)
 

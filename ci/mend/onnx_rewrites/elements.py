@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -13,14 +12,11 @@ import numpy as np
 import onnx
 from onnx import helper, inliner, version_converter
 
-from ci.mend.onnx_rewrites.graph import REWRITES, Array, Graph, read, rewrites
+from ci.mend.onnx_rewrites.graph import REWRITES, Graph, rewrites
 from ci.mend.rewrite import Change
 
 LEAST_FLOAT16 = 2.0**-14  # the smallest normal number
-PRODUCTS = {2: "x * x", 4: "(x * x) * (x * x)"}  # by the exponent of a power
 LEAST_FLOOR = 2.0**-40  # of a logarithm whose parts float16 can hold
-SHORTEST_RIGHT = 32  # a last axis with which QNN multiplies a sum with a constant right
-UNIFORM_RANK = 5  # with which QNN adds a constant of equal elements wrongly
 MICROSOFT = "com.microsoft"  # the domain of onnxruntime's own operators
 FLOOR_BITS, TOP_BITS = -12, 12  # of a scaled floor, and of the largest scaled element
 # Operators with a definition in ONNX's schemas that QNN's provider does not take. The last ones are
@@ -56,33 +52,6 @@ def skip_neutral(graph: Graph, node: Any) -> None:
         graph.replace([node], [x], f"{node.op_type}(x, {neutral:g})", "x")
 
 
-# QNN's compiler fails for a PReLU in 16 bits.
-@rewrites("split-prelu", "PRelu")
-def split_prelu(graph: Graph, node: Any) -> None:
-    """Compute a PReLU as ``relu(x) - slope * relu(-x)``."""
-    x, slope = node.input
-    if not graph.is_float(x):
-        return
-    below = graph.add("Mul", graph.add("Relu", graph.add("Neg", x)), slope)
-    result = graph.add("Sub", graph.add("Relu", x), below)
-    graph.replace([node], [result], "PRelu(x, slope)", "relu(x) - slope * relu(-x)")
-
-
-# In float16, QNN 2.49.40 computes -4 as the square of -0.0, and refuses an RMS norm with x ** 2 and
-# the weight first.
-@rewrites("multiply-for-square", "Pow")
-def multiply_for_square(graph: Graph, node: Any) -> None:
-    """Compute x ** 2 and x ** 4 as products."""
-    x, exponent = node.input[0], graph.constant(node.input[1])
-    is_even = exponent is not None and exponent.size == 1 and exponent.item() in PRODUCTS
-    if exponent is None or not is_even or not graph.is_float(x):
-        return
-    result = graph.add("Mul", x, x)
-    if exponent.item() == max(PRODUCTS):
-        result = graph.add("Mul", result, result)
-    graph.replace([node], [result], f"Pow(x, {exponent.item():g})", PRODUCTS[exponent.item()])
-
-
 # QNN's quantized Reciprocal returns at most 1 if all of its numbers are below 1: 7.4 dB in u8, and
 # 43.8 dB after (QNN 2.49.40). ExecuTorch's is right.
 @rewrites("divide-for-reciprocal", "Reciprocal")
@@ -92,54 +61,6 @@ def divide_for_reciprocal(graph: Graph, node: Any) -> None:
     if graph.is_float(x) and graph.shape(x):
         quotient = graph.add("Div", np.ones(1), x)
         graph.replace([node], [quotient], "Reciprocal(x)", "1 / x")
-
-
-# In fp16, QNN 2.49.40 computes the sum and the product wrongly over a short last axis: 8.4 dB, and
-# 69.2 dB after.
-@rewrites("multiply-before-add", "Mul")
-def multiply_before_add(graph: Graph, node: Any) -> None:
-    """Multiply a sum with constants by a number before they are added."""
-    operands = graph.operands(node)
-    if not operands or operands[1].size != 1 or not graph.is_float(node.output[0]):
-        return
-    x, factor = operands
-    nodes, summands = [node], list[Array]()
-    while plus := graph.maker(x, "Add"):
-        value = graph.constant(plus.input[1])
-        if value is None or not value.size:
-            break
-        x = plus.input[0]
-        nodes.insert(0, plus)
-        summands.insert(0, value)
-    varies = any(np.ptp(summand) > 0 for summand in summands)
-    # A constant whose elements are all equal is right.
-    if varies and graph.shape(node.output[0])[-1] < SHORTEST_RIGHT:
-        total = sum(summand * factor for summand in summands)
-        result = graph.add("Add", graph.add("Mul", x, factor), total)
-        graph.replace(nodes, [result], "(x + c) * f", "x * f + c * f")
-
-
-# QNN 2.49.40 computes this sum wrongly in fp16: -96.3 dB, and 69.4 dB as a difference.
-@rewrites("subtract-negative", "Add")
-def subtract_negative(graph: Graph, node: Any) -> None:
-    """Compute a sum with a constant of rank 5 whose elements are all equal as a difference."""
-    x, value = node.input[0], graph.constant(node.input[1])
-    if value is not None and value.ndim == UNIFORM_RANK and value.size and not np.ptp(value):
-        graph.replace([node], [graph.add("Sub", x, -value)], "x + c", "x - (-c)")
-
-
-# In fp16, QNN 2.49.40 approximates the sigmoid behind a layer: a convolution, SiLU, mean and Gemm
-# have 53.1 dB and are red, and have 69.1 dB after.
-@rewrites("silu-by-tanh", "Mul")
-def silu_of_tanh(graph: Graph, node: Any) -> None:
-    """Compute SiLU as ``h * tanh(h) + h``, where h is ``0.5 * x``."""
-    for x, gate in (node.input, reversed(node.input)):
-        sigmoid = graph.maker(gate, "Sigmoid")
-        if sigmoid and sigmoid.input[0] == x and graph.is_float(x):
-            half = graph.add("Mul", x, 0.5)
-            result = graph.add("Add", graph.add("Mul", half, graph.add("Tanh", half)), half)
-            graph.replace([sigmoid, node], [result], "x * sigmoid(x)", "h * tanh(h) + h, h = x / 2")
-            return
 
 
 # QNN's Softplus is inexact in float16: 40.8 dB for a Mish, and 61.7 dB after (QNN 2.49.40).
@@ -258,44 +179,6 @@ def scale_log_floor(graph: Graph, node: Any) -> None:
     graph.replace(
         [limiter, node], [result], f"log with a floor of {floor:g}", f"{after} {shift:+.4g}"
     )
-
-
-# QNN clips the value to the range of the input, and leaves the columns on the right unwritten: 6.9
-# dB in u8, and 46.7 dB after (QNN 2.49.40).
-@rewrites("concatenate-padding", "Pad")
-def concatenate_padding(graph: Graph, node: Any) -> None:
-    """Concatenate constants instead of padding with a value other than zero, or with zeros only on
-    the right side of an image."""
-    x, pads_name, value_name = (*node.input, "", "")[:3]  # before opset 11, there is only x
-    pads = graph.constant(pads_name)
-    value = graph.number(value_name) if value_name else 0.0
-    if pads is None or value is None or not graph.is_float(x) or any(node.input[3:]):
-        return
-    shape = [*graph.shape(x)]
-    rank = len(shape)
-    # Padding of zeros on both sides or at the bottom is right.
-    is_right = rank == 4 and pads[-1] > 0 and not pads[:-1].any()
-    is_constant = read(node, "mode", "constant") == "constant"
-    if not is_constant or pads.min() < 0 or not pads.any() or not (value or is_right):
-        return
-    result = x
-    for axis in range(rank):
-        begin, end = int(pads[axis]), int(pads[rank + axis])
-        if begin or end:
-            blocks: list[Any] = [result]
-            if begin:
-                blocks.insert(0, _make_block(shape, axis, begin, value))
-            if end:
-                blocks.append(_make_block(shape, axis, end, value))
-            result = graph.add("Concat", *blocks, axis=axis)
-            shape[axis] += begin + end
-    before = f"Pad {[*map(int, pads)]} with {value:g}"
-    graph.replace([node], [result], before, f"Concat with constants of {value:g}")
-
-
-def _make_block(shape: Sequence[int], axis: int, size: int, value: float) -> Array:
-    """Return a constant of equal elements for one end of an axis of a value with this ``shape``."""
-    return np.full([*shape[:axis], size, *shape[axis + 1 :]], value, np.float32)
 
 
 def inline_functions(model: onnx.ModelProto) -> tuple[Change, ...]:

@@ -10,32 +10,8 @@ import numpy as np
 from ci.graphs.onnx_file import read_attributes
 from ci.mend.onnx_rewrites.graph import SUM_AXES_OPSET, Graph, read, rewrites
 
-# onnxruntime's preparation merges a batch norm into these, if nothing else reads their result.
-ABSORB = ("Conv", "ConvTranspose", "Gemm")
 HIGHEST_RANK = 4  # of norms in QNN
 RMS_NORMS = ("SimplifiedLayerNormalization", "RMSNormalization")
-# Directly before these, QNN adds or multiplies a constant without a batch wrongly.
-AFTER_BROADCAST = ("LayerNormalization", *RMS_NORMS, "LpNormalization", "Sigmoid")
-
-
-# QNN 2.49.40 computes a separate batch norm wrongly in 8 and 16 bits: -0.8 dB in u8 and u16a8w
-# behind a ReLU, and 37.5 and 40.7 dB after.
-@rewrites("scale-batch-norm", "BatchNormalization")
-def scale_batch_norm(graph: Graph, node: Any) -> None:
-    """Replace each batch norm by ``x * g + o``, except directly behind a convolution, into which it
-    is merged anyway."""
-    x, *names = node.input
-    parameters = [graph.constant(name) for name in names]
-    is_known = graph.is_float(x) and not any(array is None for array in parameters)
-    is_training = any(node.output[1:]) or read(node, "training_mode", 0)
-    if not is_known or is_training or graph.maker(x, *ABSORB):
-        return
-    gain, bias, mean, variance = (np.asarray(array, np.float64) for array in parameters)
-    gain = gain / np.sqrt(variance + read(node, "epsilon", 1e-5))
-    shape = (1, -1, *[1] * (len(graph.shape(x)) - 2))
-    product = graph.add("Mul", x, gain.reshape(shape))
-    result = graph.add("Add", product, (bias - mean * gain).reshape(shape))
-    graph.replace([node], [result], "BatchNormalization(x)", "x * g + o")
 
 
 # onnxruntime's quantizer and ONNX's converter of opsets do not know these nodes, and QNN misplaces
@@ -108,30 +84,6 @@ def group_by_instance(graph: Graph, node: Any) -> None:
     graph.replace([node], [result], before, f"{before}, as an instance norm")
 
 
-# QNN normalizes only over the last axis, and takes rank 4 at most.
-@rewrites("flatten-layer-norm", "LayerNormalization")
-def flatten_layer_norm(graph: Graph, node: Any) -> None:
-    """Compute a layer norm over several last axes, or of rank 5, with these axes flattened to
-    one and the axes before them to another."""
-    x = node.input[0]
-    if not graph.is_float(x) or any(node.output[1:]):
-        return
-    shape = graph.shape(x)
-    axis = read(node, "axis", -1) % len(shape)
-    inner = shape[axis:]
-    parameters = [graph.constant(name) for name in node.input[1:] if name]
-    is_taken = len(inner) == 1 and len(shape) <= HIGHEST_RANK
-    if is_taken or any(array is None for array in parameters):
-        return
-    flat = [1, math.prod(shape[:axis]), math.prod(inner)]
-    flat_parameters = [
-        np.broadcast_to(np.asarray(array), inner).reshape(-1) for array in parameters
-    ]
-    result = reshape_norm(graph, node, flat, *flat_parameters, axis=-1)
-    before = f"a layer norm of {list(shape)} over its last {len(inner)} axes"
-    graph.replace([node], [result], before, f"a layer norm of {flat} over its last axis")
-
-
 # QNN's instance norm has rank 3 or 4.
 @rewrites("flatten-instance-norm", "InstanceNormalization")
 def flatten_instance_norm(graph: Graph, node: Any) -> None:
@@ -155,28 +107,3 @@ def reshape_norm(
     reshaped, epsilon = graph.reshape(operand, shape), read(node, "epsilon", 1e-5)
     norm = graph.add(kind or node.op_type, reshaped, *parameters, epsilon=epsilon, **attributes)
     return graph.reshape(norm, graph.shape(operand))
-
-
-# QNN 2.49.40 adds the constant wrongly to the rows of the batch: 5.1 dB in fp16 for positions
-# before a layer norm, and 65.8 dB after.
-@rewrites("expand-constant", "Add", "Sub", "Mul")
-def expand_constant(graph: Graph, node: Any) -> None:
-    """Expand a constant that is added to or multiplied with a batch, directly before a norm or a
-    sigmoid, to the batch."""
-    operands = graph.operands(node)
-    readers = graph.readers.get(node.output[0], [])
-    if operands is None or not any(reader.op_type in AFTER_BROADCAST for reader in readers):
-        return
-    x, value = operands
-    shape = graph.shapes.get(x, ())
-    # A batch of one is right.
-    if not graph.is_float(x) or len(shape) < 3 or shape[0] < 2:
-        return
-    sizes = (1,) * (len(shape) - value.ndim) + value.shape
-    # A constant of the last axis alone is computed right.
-    if value.ndim > len(shape) or sizes[0] != 1 or not any(size > 1 for size in sizes[1:-1]):
-        return
-    expanded = np.broadcast_to(value, (shape[0], *sizes[1:]))
-    result = graph.add(node.op_type, *([x, expanded] if node.input[0] == x else [expanded, x]))
-    before = f"a constant {list(value.shape)} in {node.op_type} with {list(shape)}"
-    graph.replace([node], [result], before, f"the constant expanded to {[shape[0], *sizes[1:]]}")

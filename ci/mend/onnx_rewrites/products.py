@@ -238,17 +238,6 @@ def lower_rank(graph: Graph, node: Any) -> None:
     graph.replace([before, node, after], [result], old, "Reshapes and moves of a lower rank")
 
 
-# In fp16, QNN 2.49.40 computes such sums of some numbers of rows wrongly: -3.7 dB, and 71.9 dB
-# after.
-@rewrites("reshape-single", "ReduceSum")
-def reshape_single(graph: Graph, node: Any) -> None:
-    """Compute a sum over axes of size 1 as a Reshape."""
-    x, y, axes = node.input[0], node.output[0], read_axes(graph, node)
-    if axes and graph.is_float(x, y) and all(graph.shape(x)[axis] == 1 for axis in axes):
-        result = graph.reshape(x, graph.shape(y))
-        graph.replace([node], [result], f"ReduceSum of axes {axes}", "a Reshape")
-
-
 def lower_transpose(graph: Graph, node: Any, value: str, shape: Sequence[int]) -> str:
     """Add the nodes of a Transpose of ``value``, seen as ``shape``, and return their result."""
     order = read(node, "perm", [*range(len(shape))][::-1])

@@ -24,7 +24,6 @@ from ci.mend.torch_rewrites.norms import ABSORBING
 # log(1 + u) = 2 * atanh(u / (2 + u)): the factors of this series, of odd powers from 1 to 13
 ATANH = [1 / 13, 1 / 11, 1 / 9, 1 / 7, 1 / 5, 1 / 3, 1.0]
 LEAST_THRESHOLD = 15.0
-PRODUCTS = {2: "x * x", 4: "(x * x) * (x * x)"}  # by the exponent of a power
 # Activations that QNN approximates in float16 behind a layer or one of SUMS.
 FUSED = list_operators("tanh sigmoid gelu silu")
 DEEPEST = 5  # operators of a GELU before and after its erf or tanh
@@ -32,8 +31,6 @@ ELEMENTWISE = list_operators(
     "add.Tensor sub.Tensor mul.Tensor div.Tensor pow.Tensor_Scalar square erf tanh"
 )
 SUMS = list_operators("add.Tensor cat")
-SHORTEST_RIGHT = 32  # a last axis with which QNN multiplies a sum with a constant right
-UNIFORM_RANK = 5  # with which QNN adds a constant of equal elements wrongly
 
 
 # ExecuTorch decomposes softplus with a comparison, which stays on the CPU.
@@ -101,22 +98,6 @@ def separate_activation(edit: Editor, node: fx.Node) -> None:
     edit.replace(node, edit.transpose(new, rank - 2, rank - 1), f"{word}(x.mT).mT")
 
 
-# QNN 2.49.40 fuses SiLU with what follows, and is wrong for images of 9 to 12 rows in 16 bits: -1.0
-# dB before a 1x1 convolution, and 82.8 dB after.
-@rewrites("silu-by-tanh", aten.silu.default, aten.mul.Tensor)
-def silu_by_tanh(edit: Editor, node: fx.Node) -> None:
-    """Write SiLU, also as x * sigmoid(x), with tanh."""
-    x = node.args[0]
-    if node.target is aten.mul.Tensor:
-        sigmoids = [arg for arg in node.all_input_nodes if arg.target is aten.sigmoid.default]
-        x = next((gate.args[0] for gate in sigmoids if {*node.args} == {gate, gate.args[0]}), None)
-    if x is None:
-        return
-    half = edit.tanh(edit.mul(x, 0.5))
-    gate = edit.add(edit.mul(half, 0.5), 0.5)
-    edit.replace(node, edit.mul(x, gate), "x * (0.5 * torch.tanh(0.5 * x) + 0.5)")
-
-
 # QNN has GELU, but no erf, and approximates a tanh behind a layer or a sum.
 @rewrites("name-gelu")
 def name_gelu(edit: Editor) -> None:
@@ -178,39 +159,6 @@ def _evaluate(edit: Editor, value: Any, x: fx.Node, points: Tensor) -> Any:
     return None if any(arg is None for arg in args) else source.target(*args)
 
 
-# ExecuTorch takes the slopes along the last axis instead of the channels, in all schemes, and QNN's
-# compiler fails for a PReLU in 16 bits.
-@rewrites("split-prelu", aten.prelu.default)
-def split_prelu(edit: Editor, node: fx.Node) -> None:
-    """Compute a PReLU as relu(x) - slope * relu(-x)."""
-    x, slope = node.args[0], edit.value(node.args[1])
-    if slope is None:
-        return
-    factor = edit.constant(slope.reshape(-1, *[1] * max(len(shape_of(x)) - 2, 0)))
-    below = edit.mul(edit.relu(edit.neg(x)), factor)
-    edit.replace(node, edit.sub(edit.relu(x), below), "x.relu() - slope * (-x).relu()")
-
-
-# In float16, QNN 2.49.40 computes -4 as the square of -0.0, such as that of -relu(x).
-@rewrites(
-    "multiply-for-square", aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor, aten.square.default
-)
-def multiply_for_square(edit: Editor, node: fx.Node) -> None:
-    """Write x ** 2 and x ** 4 as products."""
-    x = node.args[0]
-    if node.target is aten.square.default:
-        exponent: Tensor | None = torch.tensor(2)
-    else:
-        exponent = as_tensor(edit, node.args[1])
-    is_even = exponent is not None and exponent.numel() == 1 and exponent.item() in PRODUCTS
-    if exponent is None or not is_even or value_of(x).shape != value_of(node).shape:
-        return
-    new = edit.mul(x, x)
-    if exponent.item() == max(PRODUCTS):
-        new = edit.mul(new, new)
-    edit.replace(node, new, PRODUCTS[exponent.item()])
-
-
 # The smallest floor that float16 holds is about 6e-8. In fp16, log(clamp(x, min=1e-10)) has 3.5 dB,
 # and 61.3 dB after.
 @rewrites("raise-log-floor", aten.log.default, aten.log2.default, aten.log10.default)
@@ -252,77 +200,13 @@ def put_constant_first(edit: Editor, node: fx.Node) -> None:
     operands, axis = node.args[0], argument(node, "dim")
     stored = edit.value(operands[-1])
     # A constant that varies or comes first is right.
-    if len(operands) < 2 or stored is None or not is_uniform(stored):
+    if len(operands) < 2 or stored is None or not _is_uniform(stored):
         return
     size, total = stored.shape[axis], shape_of(node)[axis]
     reordered = edit.cat([operands[-1], *operands[:-1]], axis)
     parts = [edit.slice(reordered, axis, *bounds) for bounds in ((size, total), (0, size))]
     after = "torch.cat([constant, x], dim), and the parts in their order again"
     edit.replace(node, edit.cat(parts, axis), after)
-
-
-# QNN 2.49.40 adds the constant wrongly to the rows of a batch before a norm or a sigmoid: positions
-# before a layer norm have 5.0 dB in fp16, and 68.4 dB after.
-@rewrites("expand-constant", aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor)
-def expand_over_batch(edit: Editor, node: fx.Node) -> None:
-    """Store a constant that is added to a batch, or multiplies it, once for each row."""
-    shape = shape_of(node)
-    # A batch of one is right.
-    if len(shape) < 3 or shape[0] < 2:
-        return
-    for place, operand in enumerate(node.args[:2]):
-        stored, batch = edit.value(operand), node.args[1 - place]
-        is_batch = isinstance(batch, fx.Node) and shape_of(batch) == shape
-        if is_batch and stored is not None and stored.shape in {shape[1:], (1, *shape[1:])}:
-            new = edit.call_again(node, *node.args[:place], stored.expand(shape))
-            edit.replace(node, new, "constant.expand(x.shape[0], ...), stored as a whole constant")
-            break
-
-
-# In fp16, QNN 2.49.40 computes the sum and the product wrongly over a short last axis: 8.6 dB for
-# (sigmoid(x) + c) * 0.5 of [1, 4, 12, 12], and 69.0 dB after.
-@rewrites("multiply-before-add", aten.mul.Tensor)
-def multiply_before_add(edit: Editor, node: fx.Node) -> None:
-    """Multiply a sum with constants by a number before they are added."""
-    product = find_factor(edit, node)
-    if product is None or shape_of(node)[-1] >= SHORTEST_RIGHT:
-        return
-    operand, factor, stored_factor = product
-    total, varies = torch.zeros(()), False
-    inner, reader = edit.source(operand), node
-    while inner.target is aten.add.Tensor and edit.user(inner) is reader:
-        stored = as_tensor(edit, inner.args[1])
-        if stored is None or not edit.written.isdisjoint(inner.all_input_nodes):
-            break
-        total = total + stored * argument(inner, "alpha")
-        varies = varies or not is_uniform(stored)
-        inner, reader, operand = edit.source(inner.args[0]), inner, inner.args[0]
-    # A constant whose elements are all equal is right.
-    if varies:
-        summand = (total * stored_factor).to(value_of(node).dtype)
-        edit.replace(node, edit.add(edit.mul(operand, factor), summand), "x * f + constant * f")
-
-
-# QNN 2.49.40 computes this sum wrongly in fp16: -96.2 dB, and 69.6 dB as a difference.
-@rewrites("subtract-negative", aten.add.Tensor)
-def subtract_negative(edit: Editor, node: fx.Node) -> None:
-    """Write a sum with a constant of rank 5 whose elements are all equal as a difference."""
-    stored = edit.value(node.args[1])
-    if stored is not None and stored.ndim == UNIFORM_RANK and is_uniform(stored):
-        new = edit.sub(node.args[0], -stored.to(value_of(node).dtype), **node.kwargs)
-        edit.replace(node, new, "x - (-constant)")
-
-
-# QNN clips the value to the range of the input, and leaves columns on the right unwritten: 8.0 dB
-# in fp16 on the right of a ReLU, and 73.2 dB after (QNN 2.49.40).
-@rewrites("concatenate-padding", aten.pad.default, aten.constant_pad_nd.default)
-def pad_by_concatenation(edit: Editor, node: fx.Node) -> None:
-    """Write a padding with a constant as a concatenation."""
-    operand, counts = node.args[0], node.args[1]
-    mode, value = argument(node, "mode"), argument(node, "value") or 0.0
-    if mode in {None, "constant"} and min(counts) >= 0 and any(counts):
-        new = surround(edit, operand, counts[-2::-2], counts[::-2], value)
-        edit.replace(node, new, "torch.cat([constant, x, constant], dim)")
 
 
 def surround(
@@ -341,21 +225,6 @@ def surround(
     return operand
 
 
-def find_factor(edit: Editor, node: fx.Node) -> tuple[Any, Any, Tensor] | None:
-    """Return the operand of a product with a number that is not 0, the number as the graph has it,
-    and as a tensor."""
-    for operand, factor in (node.args, node.args[::-1]):
-        stored = as_tensor(edit, factor)
-        if stored is not None and stored.numel() == 1 and stored.item():
-            return operand, factor, stored
-    return None
-
-
-def as_tensor(edit: Editor, operand: Any) -> Tensor | None:
-    """Return a number, or a constant of the model, as a tensor, or None for another node."""
-    return edit.value(operand) if isinstance(operand, fx.Node) else torch.tensor(operand)
-
-
-def is_uniform(stored: Tensor) -> bool:
+def _is_uniform(stored: Tensor) -> bool:
     """Return whether all elements of a tensor are equal."""
     return bool(stored.numel()) and bool((stored == stored.flatten()[0]).all())

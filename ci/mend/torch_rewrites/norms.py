@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -48,33 +48,6 @@ def flatten_rms_norm(edit: Editor) -> None:
             normalized = edit.rms_norm(flat, [shape[-1]], weight, eps)
             new = edit.reshape(normalized, [*shape])
         edit.replace(node, new, "norm(x.reshape(1, -1, x.shape[-1])).reshape(x.shape)")
-
-
-# QNN normalizes only over the last axis: nn.LayerNorm([4, 32]) is on the CPU.
-@rewrites("flatten-layer-norm", aten.layer_norm.default)
-def flatten_layer_norm(edit: Editor, node: fx.Node) -> None:
-    """Compute layer norms over several axes as norms over the last of [1, positions, length]."""
-    length, shape = math.prod(node.args[1]), shape_of(node)
-    parameters = argument(node, "weight"), argument(node, "bias")
-    stored = [edit.value(parameter) for parameter in parameters]
-    if len(node.args[1]) < 2 or not _are_stored(parameters, stored):
-        return
-    flat = edit.reshape(node.args[0], [1, -1, length])
-    factors = map(_flatten, stored)
-    normalized = edit.layer_norm(flat, [length], *factors, argument(node, "eps"))
-    new = edit.reshape(normalized, [*shape])
-    edit.replace(node, new, f"nn.LayerNorm({length}) of a flattened x")
-
-
-def _are_stored(parameters: Sequence[Any], stored: Sequence[Tensor | None]) -> bool:
-    """Return whether each parameter is stored with the model, or None in the call."""
-    pairs = zip(parameters, stored, strict=True)
-    return all((parameter is None) == (value is None) for parameter, value in pairs)
-
-
-def _flatten(stored: Tensor | None) -> Tensor | None:
-    """Return a parameter with one axis, or None if there is none."""
-    return None if stored is None else stored.flatten()
 
 
 # ExecuTorch has no QNN builder for a variance: it stays on the CPU.
@@ -127,33 +100,6 @@ def name_axes(edit: Editor, node: fx.Node) -> None:
     axes = [*range(len(shape_of(node.args[0])))]
     if axes and argument(node, "dtype") is None:
         edit.replace(node, reduce(node.args[0], axes), "x.mean(dim=(0, 1, ...))")
-
-
-# ExecuTorch stores a separate batch norm with wrong scales, and torchao folds one into a
-# convolution whose result others read, too: 3.3 dB in 16a8w behind a ReLU, and 47.8 dB after (QNN
-# 2.49.40).
-@rewrites("scale-batch-norm", aten.batch_norm.default)
-def scale_batch_norm(edit: Editor, node: fx.Node) -> None:
-    """Write a batch norm that no convolution or linear layer absorbs as a product and a sum."""
-    operand, *parameters = node.args[:5]
-    source = edit.source(operand)
-    is_training, eps = node.args[5], node.args[7]
-    # A layer absorbs its batch norm; but if others read its result, too, torchao would give them
-    # normalized values.
-    if is_training or (source.target in ABSORBING and edit.user(source) is node):
-        return
-    weight, bias, mean, variance = (edit.value(parameter) for parameter in parameters)
-    if mean is None or variance is None or not _are_stored(parameters[:2], (weight, bias)):
-        return
-    gain = torch.rsqrt(variance.double() + eps)
-    gain = gain if weight is None else gain * weight
-    offset = -mean * gain if bias is None else bias - mean * gain
-    sizes = [-1, *[1] * (len(shape_of(node)) - 2)]
-    dtype = value_of(node).dtype
-    stored_gain = edit.constant(gain.reshape(sizes).to(dtype))
-    stored_offset = edit.constant(offset.reshape(sizes).to(dtype))
-    after = "x * g + o, with g = weight / (running_var + eps).sqrt(), o = bias - running_mean * g"
-    edit.replace(node, edit.add(edit.mul(operand, stored_gain), stored_offset), after)
 
 
 def _find_rms_norms(edit: Editor) -> Iterator[RmsNorm]:

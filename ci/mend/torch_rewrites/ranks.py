@@ -20,7 +20,6 @@ from ci.mend.torch_rewrites.editing import (
     list_operators,
     rewrites,
     shape_of,
-    value_of,
 )
 
 MOST_AXES = 5  # that QNN takes
@@ -257,18 +256,6 @@ def find_order(node: fx.Node) -> list[int]:
     sizes = range(2, 2 + len(shape_of(node)))  # no two of them are equal
     moved = node.target(torch.empty(*sizes, device="meta"), *node.args[1:], **node.kwargs)
     return [sizes.index(size) for size in moved.shape]
-
-
-# In fp16, QNN 2.49.40 computes such sums of some numbers of rows wrongly: -2.3 dB for [33, 1], and
-# 75.0 dB after.
-@rewrites("reshape-single", aten.sum.dim_IntList)
-def reshape_single(edit: Editor, node: fx.Node) -> None:
-    """Write a sum over axes of size 1 as a reshape."""
-    operand, axes = node.args[:2]
-    shape = shape_of(operand)
-    is_same = value_of(operand).dtype == value_of(node).dtype
-    if axes and is_same and all(shape[axis] == 1 for axis in axes):
-        edit.replace(node, edit.reshape(operand, [*shape_of(node)]), "x.reshape(...)")
 
 
 # PyTorch writes some equations with tensors of six axes: the einsum of a graph convolution left 11
