@@ -89,6 +89,7 @@ class GraphEditor:
         self.inserts: dict[str, Insert] = {}  # by the name of the new node
         self.replacements: list[Replacement] = []
         self.redirected: dict[str, str] = {}  # the value that replaces each replaced one
+        self.changed: set[str] = set()  # computed constants that depend on a replaced one
         self.nodes = {node.name: node for node in graph.nodes}  # without inserted ones
         self.makers = graph.list_makers()
         self.readers: dict[str, dict[str, None]] = {}  # names of nodes, in order, by value
@@ -145,7 +146,7 @@ class GraphEditor:
             return self.arrays[name]
         if name in self.numbers:
             return np.asarray(self.numbers[name])
-        if not name or name in self.graph.written:
+        if not name or name in self.graph.written or name in self.changed:
             return None
         size = math.prod(self.shapes.get(name, (MOST_FOLDED + 1,)))
         is_stored = name in self.graph.constants
@@ -324,6 +325,11 @@ class GraphEditor:
 
     def _redirect(self, old: str, new: str) -> None:
         self.redirected[old] = new
+        pending = [old] if self.known.is_known(old) else []
+        while pending:
+            for reader in self.list_readers(pending.pop()):
+                pending += [result for result in reader.results if result not in self.changed]
+                self.changed.update(reader.results)
         for name in [*self.readers.pop(old, ())]:
             node = self._node(name)
             reads = tuple(new if read == old else read for read in node.reads)

@@ -32,7 +32,8 @@ from provisioning.manifest.reader import read_policy
 
 NORMALIZED = frozenset({"layer_norm", "rms_norm"})
 REDUCED = frozenset({"amax", "amin", "mean", "prod", "sum", "norm", "logsumexp"})
-DOMAINS = frozenset({"", "ai.onnx", "com.microsoft"})  # whose operators have spellings
+DOMAINS = ("", "ai.onnx", "com.microsoft")  # whose operators have spellings
+SINGLE_AXIS_OPSET = 13  # before it, a softmax is over all axes from its axis on
 COMMUTATIVE = frozenset({"add", "mul"})
 RANDOM = ("Random", "Bernoulli", "Multinomial")
 RESIZED = {b"linear": "bilinear", b"cubic": "bicubic"}
@@ -115,6 +116,8 @@ class _Reader:
             model.graph.node.extend(ordered)
         self.model = model
         self.outputs = [output.name for output in model.graph.output]
+        opsets = [opset.version for opset in model.opset_import if opset.domain in DOMAINS[:2]]
+        self.opset = max(opsets, default=1)
         tensors = read_constants(model.graph)
         self.constants: dict[str, Callable[[], Array]] = {
             name: functools.partial(numpy_helper.to_array, tensor, str(directory))
@@ -206,6 +209,8 @@ class _Reader:
             )
             operator = "einsum_permutation" if before == after else operator
         axes = tuple(_list_axes(proto, operator, self.shapes, self.known)) or None
+        if operator in {"softmax", "log_softmax"} and self.opset < SINGLE_AXIS_OPSET:
+            axes = tuple(range(attributes.get("axis", 1) % max(rank, 1), rank))
         numbers = dict(self._list_numbers(proto, operator, attributes, rank))
         return node._replace(operator=operator, axes=axes, numbers=numbers)
 

@@ -209,8 +209,13 @@ class TorchLane:
     def _arrange(self, insert: Insert, operands: Sequence[Any]) -> tuple[Any, list[Any], Any]:
         """Return the operator of a call, and its arguments with these operands."""
         if insert.repeats:
-            call = self.calls[insert.repeats]
-            return call.target, *fill_reads(call, operands)
+            call, filled = self.calls[insert.repeats], []
+            for read, operand in zip(list_reads(call), operands, strict=True):
+                # A number instead of a tensor, which some overloads require.
+                is_tensor = isinstance(read.source, fx.Node) and isinstance(operand, (int, float))
+                dtype = value_of(read.source).dtype if is_tensor else None
+                filled.append(torch.tensor(operand, dtype=dtype) if is_tensor else operand)
+            return call.target, *fill_reads(call, filled)
         name = insert.node.operator
         target = getattr(getattr(aten, name), OVERLOADS.get(name, "default"))
         return target, *arrange_arguments(target, operands, insert.arguments)

@@ -2,7 +2,7 @@
 manifests/policies/rewrites.toml says where each of them helps. Nothing here imports torch or
 onnx."""
 
-from ci.mend.graph_rewrites import elements, norms
+from ci.mend.graph_rewrites import elements, masks, norms, products
 from ci.mend.graph_rewrites.definition import DEFINITIONS
 
-__all__ = ["DEFINITIONS", "elements", "norms"]
+__all__ = ["DEFINITIONS", "elements", "masks", "norms", "products"]

@@ -8,7 +8,6 @@ import numpy as np
 
 from ci.graphs.edit import GraphEditor
 from ci.graphs.graph import ONNXRUNTIME, Node
-from ci.graphs.operators import is_layer
 from ci.mend.graph_rewrites.definition import defines
 
 HIGHEST_RANK = 4  # of norms in QNN
@@ -46,7 +45,8 @@ def _absorbs(edit: GraphEditor, layer: Node) -> bool:
     """Return whether a front end folds a batch norm into a layer: onnxruntime does so for a Gemm,
     but not for a MatMul."""
     is_product = edit.graph.front_end == ONNXRUNTIME and layer.label.startswith("MatMul")
-    return is_layer(layer.operator) and not is_product
+    is_layer = layer.operator == "linear" or layer.operator.startswith("conv")
+    return is_layer and not is_product
 
 
 # QNN normalizes only over the last axis, and takes rank 4 at most: nn.LayerNorm([4, 32]) is on the

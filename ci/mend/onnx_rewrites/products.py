@@ -45,25 +45,6 @@ def fold_gemm(graph: Graph, node: Any) -> None:
     graph.replace([node], [result], before, "Gemm, its constants multiplied")
 
 
-# QNN's compiler may not end otherwise: seen in u8_channel with layers of [1, 1] and [1, 7] (QNN
-# 2.49.40).
-@rewrites("multiply-single", "MatMul", "Gemm")
-def multiply_single(graph: Graph, node: Any) -> None:
-    """Compute a linear layer of a single feature as a product of elements."""
-    x, weight_name, *bias = node.input
-    weights = graph.constant(weight_name)
-    transposed = read(node, "transB", 0)
-    if weights is None or weights.ndim != 2 or not graph.is_float(x):
-        return
-    row = weights.T if transposed else weights
-    is_plain = (read(node, "alpha", 1.0), read(node, "beta", 1.0)) == (1.0, 1.0)
-    if len(row) != 1 or len(graph.shape(x)) < 2 or read(node, "transA", 0) or not is_plain:
-        return
-    result = graph.add("Mul", x, row)
-    result = graph.add("Add", result, bias[0]) if any(bias) else result
-    graph.replace([node], [result], "a linear layer of one feature", "x * weight + bias")
-
-
 # QNN 2.49.40 computes sums in 8 bits far above their range, and rounds each partial sum: -0.7 dB in
 # u8 over 2,400 steps, and 38.9 dB after.
 @rewrites("multiply-cumulative", "CumSum")

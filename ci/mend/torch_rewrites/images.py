@@ -222,17 +222,6 @@ def copy_shared_bias(edit: Editor) -> None:
         used_biases.add(bias.target)
 
 
-# QNN's compiler may not end otherwise: seen in u8_channel with QNN 2.49.40.
-@rewrites("multiply-single", aten.linear.default)
-def multiply_single(edit: Editor, node: fx.Node) -> None:
-    """Write a linear layer of a single feature as a product and a sum."""
-    operand, weight, bias = node.args[0], edit.value(node.args[1]), argument(node, "bias")
-    if weight is not None and weight.shape[1] == 1:
-        new = edit.mul(operand, weight.flatten())
-        new = new if bias is None else edit.add(new, bias)
-        edit.replace(node, new, "x * weight + bias")
-
-
 def is_depthwise(node: fx.Node) -> bool:
     """Return whether a convolution, transposed or not, has a group for each of several inputs."""
     groups: int = argument(node, "groups")
