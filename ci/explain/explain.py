@@ -323,8 +323,8 @@ def explain_text(text: str, rules: Sequence[Rule]) -> Explanation:
 def find_known(text: str, rules: Sequence[Rule]) -> Finding | None:
     """Return the first cause in the text of a failure, otherwise the first hint.
 
-    Returns None if the text matches no rule, or only rules for symptoms or harmless lines, or if it
-    ends with an error of this project that names its fix.
+    Returns None if the text matches no rule, or only rules for symptoms, components or harmless
+    lines, or if it ends with an error of this project that names its fix.
     """
     if text.rstrip().rpartition("\n")[2].startswith(OWN_FIX):
         return None
@@ -332,7 +332,7 @@ def find_known(text: str, rules: Sequence[Rule]) -> Finding | None:
     causes = (
         cause
         for cause in (*explanation.causes, *explanation.notes)
-        if cause.role is not Role.SYMPTOM
+        if cause.role not in (Role.SYMPTOM, Role.COMPONENT)
     )
     return next(causes, None)
 
@@ -402,8 +402,9 @@ def find_other(rule: Rule, taken: _Match, scan: _Scan) -> Rule | None:
     return None
 
 
-def _conclude(file: str, scan: _Scan) -> Explanation:
-    """Sort the matched rules into causes, consequences, notes and harmless lines."""
+def _list_matched(scan: _Scan) -> list[Rule]:
+    """Return the rules that apply to the log, in the order of their first lines. Lines of others
+    become errors that match no rule."""
     matched = [rule for rule in scan.rules if rule.id in scan.matches]
     # The next rule may match such a line: error 1002 of a context binary had no cause any more when
     # the rule for contexts on QNN's GPU backend took it.
@@ -412,12 +413,22 @@ def _conclude(file: str, scan: _Scan) -> Explanation:
         taken = scan.matches.pop(rule.id)
         next_rule = find_other(rule, taken, scan)
         if not next_rule:
-            scan.unknown.append(Unknown(taken.line, taken.text))
-            scan.unknown_count += taken.count
+            _keep_unknown(taken, scan)
         elif next_rule not in matched:
             matched.append(next_rule)
+    if any(rule.role in (Role.CAUSE, Role.SYMPTOM) for rule in matched):
+        # A component is no consequence of a cause just because both are in the log.
+        for rule in [rule for rule in matched if rule.role is Role.COMPONENT]:
+            matched.remove(rule)
+            _keep_unknown(scan.matches.pop(rule.id), scan)
     scan.unknown.sort(key=lambda line: line.line)
     matched.sort(key=lambda rule: scan.matches[rule.id].line)
+    return matched
+
+
+def _conclude(file: str, scan: _Scan) -> Explanation:
+    """Sort the matched rules into causes, consequences, notes and harmless lines."""
+    matched = _list_matched(scan)
     ids = {rule.id for rule in matched}
     follows = {}  # rule: the matched rule that is its cause
     for rule in matched:
@@ -441,6 +452,7 @@ def _conclude(file: str, scan: _Scan) -> Explanation:
     causes = [rule for rule in matched if rule.id in first]
     notes = [hint for hint in pick(Role.HINT) if hint not in causes]
     if not causes:
+        symptoms = symptoms or pick(Role.COMPONENT)
         causes, symptoms = symptoms[:1], symptoms[1:]
     later_causes = [rule for rule in pick(Role.CAUSE) if rule not in causes]
     consequences = sorted(later_causes + symptoms, key=lambda rule: scan.matches[rule.id].line)
@@ -459,6 +471,12 @@ def _conclude(file: str, scan: _Scan) -> Explanation:
         unknown_count=scan.unknown_count,
         operators=_list_operators(scan, causes),
     )
+
+
+def _keep_unknown(taken: _Match, scan: _Scan) -> None:
+    """Count the lines of a rule that does not apply after all as errors that match no rule."""
+    scan.unknown.append(Unknown(taken.line, taken.text))
+    scan.unknown_count += taken.count
 
 
 def _list_operators(scan: _Scan, causes: Sequence[Rule]) -> tuple[Operator, ...]:

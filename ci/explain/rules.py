@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from enum import Enum
+from fnmatch import fnmatchcase
 
 import msgspec
 from msgspec import Struct
@@ -143,12 +144,15 @@ class Role(Enum):
     A ``cause`` explains a failure. A ``symptom`` can follow from any cause; the first one counts as
     the cause if the log has no other. A ``hint`` is not a failure by itself: it counts as a cause
     only if there is no other and there is a symptom of the same area, or if a matched cause is its
-    consequence. A ``harmless`` line appears in logs of successful runs.
+    consequence. A rule for a ``component`` only knows which part of a program wrote an error line:
+    it counts as the cause if there is neither a cause nor a symptom, otherwise its lines are errors
+    that match no rule. A ``harmless`` line appears in logs of successful runs.
     """
 
     CAUSE = "cause"
     HINT = "hint"
     SYMPTOM = "symptom"
+    COMPONENT = "component"
     HARMLESS = "harmless"
 
 
@@ -182,6 +186,17 @@ _STATUSES = re.compile(
 )
 
 
+# The source file that a logger of LiteRT, Abseil, ExecuTorch or onnxruntime names, and the message.
+_SOURCE_LINE = re.compile(
+    r"(?<![\w.-])(?P<file>[\w-]+\.(?:cc|cpp|h|c)):\d+(?: [^\]\n]{1,120}\])?[\]: ]*"
+    r"(?P<reason>[^\n]{0,200})"
+)
+# What stands before it in an error line.
+_ERROR_LEVEL = re.compile(
+    r"\bERROR:|(?:^|\s)[EF](?:[/ ]|\d{4} )|\[[EF]:onnxruntime|\[ONNXRuntimeError\]|\[ERROR\]"
+)
+
+
 class Variant(Struct, frozen=True, forbid_unknown_fields=True):
     """What is different about a rule if the log was made at one kind of place. Empty texts are
     those of the rule."""
@@ -202,7 +217,9 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
     set, lines only count in a log that contains one of these texts, which are in lower case, and
     none of those in ``unless``. The
     texts of a rule with ``errno`` are those of errno, which do not count in lines of FastRPC,
-    binder, dlopen or QNN: there they are a detail of that layer's own error.
+    binder, dlopen or QNN: there they are a detail of that layer's own error. A rule with ``files``
+    matches error lines that name one of these source files of the program that wrote them; a ``*``
+    in a name stands for any text, and ``{reason}`` for the message.
 
     ``number`` is that of its id, such as QNN1203, and never changes. ``headline`` has at most
     HEADLINE_CHARS characters; ``detail`` continues it. ``proof`` is the file with the tried remedy,
@@ -235,13 +252,14 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
     log: tuple[str, ...] = ()
     unless: tuple[str, ...] = ()
     errno: bool = False
+    files: tuple[str, ...] = ()
     versions: str = ""
     role: Role = Role.CAUSE
     consequence_of: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if not (self.text or self.pattern or self.code or self.family):
-            raise ValueError(f"{self.id}: the rule has no text, pattern, code or family")
+        if not (self.text or self.pattern or self.code or self.family or self.files):
+            raise ValueError(f"{self.id}: the rule has no text, pattern, code, family or files")
         if any(len(text.strip()) < 3 for text in self.text):
             raise ValueError(
                 f"{self.id}: a text of fewer than three characters matches nearly every log"
@@ -259,7 +277,9 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
         rule that has only a pattern has no literals."""
         spelled = [code.removeprefix("0x") for code in spell_code(self.code)] if self.code else ()
         family = read_families()[self.family].text if self.family else ()
-        return tuple(text.lower().encode() for text in (*self.text, *spelled, *self.names, *family))
+        files = [max(name.split("*"), key=len) for name in self.files]
+        texts = (*self.text, *spelled, *self.names, *family, *files)
+        return tuple(text.lower().encode() for text in texts)
 
     def find(self, line: str) -> Mapping[str, str] | None:
         """Return the values of the texts' braces for a line that contains one of ``literals``, or
@@ -275,10 +295,24 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
             if (matched := re.search(self.pattern, line)) is None:
                 return None
             groups = {name: text or "" for name, text in matched.groupdict().items()}
+        if self.files:
+            if not (reason := self._find_reason(line)):
+                return None
+            groups = {**groups, **reason}
         if not self.family:
             return groups
         values = read_families()[self.family].find(line, self.codes)
         return None if values is None else {**groups, **values}
+
+    def _find_reason(self, line: str) -> Mapping[str, str]:
+        """Return the message of an error line that names one of ``files``, or nothing."""
+        low = line.lower()
+        is_named = not self.text or any(text.lower() in low for text in self.text)
+        for source in _SOURCE_LINE.finditer(line) if is_named else ():
+            is_ours = any(fnmatchcase(source["file"], name) for name in self.files)
+            if is_ours and _ERROR_LEVEL.search(line, 0, source.start()):
+                return {"reason": source["reason"].strip()}
+        return {}
 
     def _has_code(self, line: str) -> bool:
         """Return whether ``line`` contains the rule's error number, or its name."""
@@ -333,8 +367,8 @@ def read_namings() -> tuple[Naming, ...]:
 
 @functools.cache
 def read_rules() -> tuple[Rule, ...]:
-    """Return the rules of manifests/policies/errors.toml, symptoms last. Raises ManifestError if
-    the file is invalid."""
+    """Return the rules of manifests/policies/errors.toml, symptoms after causes, and components
+    last. Raises ManifestError if the file is invalid."""
     rules = read_policy("errors", _File).rule
     ids = {rule.id for rule in rules}
     named = {name for rule in rules for name in rule.consequence_of}
@@ -345,7 +379,8 @@ def read_rules() -> tuple[Rule, ...]:
             why=f"consequence_of names unknown ids: {unknown}" if unknown else "an id occurs twice",
             fix="give each rule a unique id, and use only existing ids in consequence_of",
         )
-    return tuple(sorted(rules, key=lambda rule: rule.role is Role.SYMPTOM))
+    late = (Role.SYMPTOM, Role.COMPONENT)
+    return tuple(sorted(rules, key=lambda rule: rule.role in late and late.index(rule.role) + 1))
 
 
 def spell_code(code: int) -> tuple[str, ...]:

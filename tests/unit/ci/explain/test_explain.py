@@ -141,6 +141,17 @@ def test_in_a_chain_of_consequences_only_the_first_is_the_cause() -> None:
     ]
 
 
+def test_the_component_that_reports_an_error_counts_only_if_nothing_else_is_known() -> None:
+    line = "ERROR: [tensor_buffer.cc:300] Failed to lock"
+    alone = say(line, line)
+    assert [(cause.rule, cause.count) for cause in alone.causes] == [("at-litert-buffer", 2)]
+    assert alone.unknown == ()
+    known = say(line, STUB)
+    assert (names(known.causes), known.consequences) == (["stub-mismatch"], ())
+    assert [unknown.text for unknown in known.unknown] == [line]
+    assert find_known(line, read_rules()) is None
+
+
 def test_unknown_error_lines_are_listed_and_not_guessed() -> None:
     explanation = say(
         "  frobnicator: fatal error 77 ", "all 3 tests passed, 0 errors", *["E: failed"] * 30
@@ -175,7 +186,7 @@ def test_a_failure_is_identified_by_its_cause_or_else_by_a_hint(
         *("error: x", "a fatal flaw", "failed", "a failure", "an exception", "unable to run"),
         *("abort", "aborted", "aborting", "cannot run", "can't run", "KeyError: 'x'"),
         *("RuntimeException", "SIGSEGV", "got SIGABRT", "[QNN] <E> x"),
-        *("2026-01-01 [E:onnxruntime:, a.cc:1] x", "E/qnn ( 12): x", "1-1 0:0 12 13 E qnn : x"),
+        *("2026-01-01 [E:runtime:, a.cc:1] x", "E/qnn ( 12): x", "1-1 0:0 12 13 E qnn : x"),
     ],
 )
 def test_each_form_of_an_error_line_is_listed_as_unknown_without_a_rule(line: str) -> None:

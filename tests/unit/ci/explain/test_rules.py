@@ -100,6 +100,8 @@ def test_a_rule_matches_its_line_alone_and_names_what_is_known(rule: Rule) -> No
         ("qnn", "<E> Failed to get context binary size with err 0x138b", "NOT_FINALIZED", ""),
         ("qnn", "Error: QNN_COMMON_ERROR_RESOURCE_UNAVAILABLE: no session", "RESOURCE", ""),
         ("qnn", "E litert : [compiled_model.cc:90] Failed to build graph: 1002", "", ""),
+        ("qnn", "E litert: [qnn_manager.cc:615] Failed to create QNN context: 1009", "1009", ""),
+        ("litert", "[litert_dispatch_x.cc:9] Failed to register, QNN error code: 7", "", ""),
         ("qnn", "the graph was written, 6004 bytes", "", ""),
         ("qnn", "error 6004 of the database", "", ""),
         ("fastrpc", "ggml-hex: dspqueue_read failed: 0x0000002e", "AEE_EINTERRUPTED", ""),
@@ -132,6 +134,30 @@ def test_a_number_in_a_log_is_named_by_its_error_code_family(
 def test_a_code_matches_in_every_spelling(code: int, line: str) -> None:
     rule = next(coded for coded in RULES if coded.code == code)
     assert is_matched(rule, line)
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("ERROR: [kv_cache.cc:12] no room", "no room"),
+        ("E litert  : [kv_cache.cc:12] no room", "no room"),
+        ("E/litert  (4711): [runtime/kv_cache.cc:12] no room", "no room"),
+        ("E0000 00:00:1781.123456    4711 kv_cache.cc:12] no room", "no room"),
+        ("x: INTERNAL: ERROR: [runtime/executor/kv_cache.cc:12]", ""),
+        ("E 00:00:01.1 executorch:kv_cache.cc:12] no room", "no room"),
+        ("2026-06-01 [E:onnxruntime:, kv_cache.cc:12 onnxruntime::F] no room", "no room"),
+        ("INFO: [kv_cache.cc:12] no room", None),
+        ("W litert  : [kv_cache.cc:12] no room", None),
+        ("ERROR: [my_kv_cache.cc:12] no room", None),
+        ("ERROR: kv_cache.cc is missing", None),
+    ],
+)
+def test_an_error_line_names_its_source_file_in_the_form_of_each_logger(
+    line: str, reason: str | None
+) -> None:
+    rule = make_rule(files=("kv_cache.cc", "sampler*.cc"), detail="{reason}")
+    finding = find_all(line, [rule]).get("x")
+    assert (finding and finding.detail) == reason
 
 
 @pytest.mark.parametrize(
@@ -192,8 +218,9 @@ def test_rules_that_contradict_each_other_are_refused(
     with pytest.raises(ManifestError, match=r"errors\.toml") as caught:
         read_rules.__wrapped__()
     assert "consequence_of" in caught.value.fix
-    last = [rule.role is Role.SYMPTOM for rule in RULES]
-    assert last == sorted(last)
+    late = [Role.SYMPTOM, Role.COMPONENT]
+    ranks = [late.index(rule.role) + 1 if rule.role in late else 0 for rule in RULES]
+    assert ranks == sorted(ranks)
 
 
 @pytest.mark.parametrize("naming", read_namings(), ids=lambda naming: naming.name)
