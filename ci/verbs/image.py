@@ -51,8 +51,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     """Run an action on images, with a connection to the container engine. Raises UsageError for an
     unknown image or base, and FailedError if two clean builds differ."""
     with connect_engine() as client:
-        args.base = choose_base(client, args.base or "", progress)
-        outcome: Outcome = args.run(client, args, progress)
+        base = choose_base(client, args.base or "", progress)
+        outcome: Outcome = args.run(client, args, base, progress)
         return outcome
 
 
@@ -72,20 +72,22 @@ def choose_base(client: DockerClient, requested: str, progress: Progress) -> str
     return recalled
 
 
-def build(client: DockerClient, name: str, args: argparse.Namespace, progress: Progress) -> Built:
+def build(client: DockerClient, name: str, base: str, progress: Progress) -> Built:
     """Build an image, and remember its base if the user chose one."""
-    built = build_image(client, name, progress, base=args.base)
-    if args.base:
-        remember_base(find_checkout(), args.base)
+    built = build_image(client, name, progress, base=base)
+    if base:
+        remember_base(find_checkout(), base)
     return built
 
 
-def _build(client: DockerClient, args: argparse.Namespace, progress: Progress) -> Outcome:
+def _build(
+    client: DockerClient, args: argparse.Namespace, base: str, progress: Progress
+) -> Outcome:
     rows = []
     names = list(dict.fromkeys(args.words)) or [DEFAULT]
     for name in names:
         if args.check:
-            build_clean = partial(build_image, client, name, progress, base=args.base, fresh=True)
+            build_clean = partial(build_image, client, name, progress, base=base, fresh=True)
             first, second = build_clean(), build_clean()
             if first.image_id != second.image_id:
                 raise FailedError(
@@ -93,8 +95,8 @@ def _build(client: DockerClient, args: argparse.Namespace, progress: Progress) -
                     why=f"their ids are {first.image_id} and {second.image_id}",
                     fix="compare the files of both, for example with diffoci",
                 )
-        built = build(client, name, args, progress)
-        plan = plan_image(client, name, args.base)
+        built = build(client, name, base, progress)
+        plan = plan_image(client, name, base)
         rows.append(_row(name, built, plan.image.budget_mb))
     over = [row for row in rows if row["size_mb"] > row["budget_mb"]]
     code = ExitCode.FAILED if over else ExitCode.OK
@@ -124,28 +126,32 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _shell(client: DockerClient, args: argparse.Namespace, progress: Progress) -> Outcome:
+def _shell(
+    client: DockerClient, args: argparse.Namespace, base: str, progress: Progress
+) -> Outcome:
     images = read_images().images
     named = args.words[:1] if args.words and args.words[0] in images else []
     name = named[0] if named else DEFAULT
-    plan = plan_image(client, name, args.base)
-    built = build(client, name, args, progress)
+    plan = plan_image(client, name, base)
+    built = build(client, name, base, progress)
     words = tuple(args.words[len(named) :])
     request = ShellRequest(plan, built, words, args.read_only_store)
     return Outcome(exit_code=run_shell(client, request))
 
 
-def _list(client: DockerClient, args: argparse.Namespace, _progress: Progress) -> Outcome:
+def _list(
+    client: DockerClient, _args: argparse.Namespace, base: str, _progress: Progress
+) -> Outcome:
     rows = []
     for name, image in read_images().images.items():
-        existing = find_built(client, plan_image(client, name, args.base))
+        existing = find_built(client, plan_image(client, name, base))
         rows.append(_row(name, existing or Built("", "", 0, fresh=False), image.budget_mb))
     return Outcome(_table(rows), {"images": rows})
 
 
-def _lock(client: DockerClient, args: argparse.Namespace, progress: Progress) -> Outcome:
+def _lock(client: DockerClient, args: argparse.Namespace, base: str, progress: Progress) -> Outcome:
     diffs = {
-        name: write_locks(client, name, progress, base=args.base, write=args.write)
+        name: write_locks(client, name, progress, base=base, write=args.write)
         for name in args.words or [DEFAULT]
     }
     text = "".join(diffs.values()) or "the locks are up to date\n"

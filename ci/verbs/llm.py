@@ -20,8 +20,10 @@ from ci.verbs.lanes.llm import (
     LANE,
     TINY,
     LlmRequest,
+    check_request,
     choose_schemes,
     require_context,
+    require_files,
 )
 from ci.verbs.options import (
     PARALLEL,
@@ -32,7 +34,6 @@ from ci.verbs.options import (
     require_effect,
 )
 from ci.verbs.requests import check_arguments, make_request
-from provisioning.console.caller import shown_path
 from provisioning.console.command import FILE, WHAT, Outcome, Settings, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
@@ -90,7 +91,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     file that cannot be used, and the same errors as run_lane."""
     if args.project:
         require_effect(args, "--project", "--scheme", "--context")
-        require_files(args)
+        require_files({"--project": args.project})
         LANE.require_packages([])
         return project_model(args.project, choose_schemes(args.scheme, LANE.schemes), args.context)
     return run_lane(LANE, read_request(args), progress)
@@ -101,73 +102,12 @@ def read_request(args: argparse.Namespace) -> LlmRequest:
     and the same errors as check_arguments."""
     if args.pte:
         require_effect(args, "--program", *WITH_PROGRAM)
-    if args.weights and args.model != TINY:
-        raise UsageError(
-            f"--model {args.model} cannot be used with --weights",
-            why="both name the model to run",
-            fix="pass one of them",
-        )
-    (check_program_options if args.pte else check_model_options)(args)
-    require_files(args)
-    check_arguments(args, LANE.session)
     request = make_request(LlmRequest, args, LANE.session, decoder=args.model, judges=True)
+    check_request(request)
+    check_arguments(args, LANE.session)
     # No command repeats a case with the user's own files: it would need --model, which cannot name
     # them.
-    return replace(request, command="") if args.pte or args.weights else request
-
-
-def require_files(args: argparse.Namespace) -> None:
-    """Raise UsageError for an option whose file or directory does not exist."""
-    for option, path in (
-        ("--project", args.project),
-        ("--program", args.pte),
-        ("--weights", args.weights),
-        ("--tokenizer", args.tokenizer),
-        ("--text", args.text),
-    ):
-        if path and not path.exists():
-            raise UsageError(
-                f"{option} {shown_path(path)} does not exist",
-                fix="correct the path; it is relative to the directory from which you ran the"
-                " command",
-            )
-
-
-def check_program_options(args: argparse.Namespace) -> None:
-    """Raise UsageError for options that do not work with --program."""
-    if args.scheme or len(args.soc) > 1:
-        raise UsageError(
-            "--program cannot be used with --scheme, or with several --soc",
-            why="the program is already lowered",
-            fix="leave out --scheme, and pass at most one --soc",
-        )
-    if args.text or args.max_perplexity is not None:
-        option = "--text" if args.text else "--max-perplexity"
-        raise UsageError(
-            f"{option} cannot be used with --program",
-            why="perplexity needs a model that is lowered here",
-        )
-    if not args.tokenizer:
-        raise UsageError(
-            "--program needs --tokenizer", fix="pass the tokenizer of the program's model"
-        )
-
-
-def check_model_options(args: argparse.Namespace) -> None:
-    """Raise UsageError for options that do not work together if a model is lowered."""
-    if args.max_perplexity is not None and not (args.text and args.max_perplexity >= 1):
-        text = f"--max-perplexity {args.max_perplexity:g}" + (
-            " is below 1" if args.text else " needs --text"
-        )
-        fix = "pass 1 or more" if args.text else "pass the text to measure with --text"
-        raise UsageError(text, fix=fix)
-    if bool(args.weights) != bool(args.tokenizer):
-        raise UsageError("--weights and --tokenizer belong together", fix="pass both or neither")
-    if args.prefill < 2 or args.context < 2 * args.prefill or args.context % args.prefill:
-        raise UsageError(
-            f"--prefill {args.prefill} does not work with --context {args.context}",
-            why="--prefill must be at least 2, and --context must be a larger multiple of it",
-        )
+    return replace(request, command="") if request.pte or request.weights else request
 
 
 def project_model(path: Path, schemes: Sequence[Scheme], context: int) -> Outcome:
