@@ -1,29 +1,34 @@
 """Show progress on stderr: bars on a terminal, plain lines in CI, or nothing.
 
-A bar shows the elapsed time, even if nothing else happens.
+A bar shows the elapsed time, even if nothing else happens. On a terminal, rich draws the bars that
+are shown at the same time below the messages.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO, cast
 
 from provisioning.console.caller import is_ci, translate_commands
 from provisioning.console.terminal import clean_message, count_columns, fit_lines, write_through
 
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.live import Live
+
 BAR_WIDTH = 24
 LEAST_COLUMNS = 100  # for a graphic bar
-TERMINAL_INTERVAL_S = 0.1
-REFRESH_S = 1.0
+REFRESHES_PER_S = 5
 # A log gets one line per interval, so that a long download does not fill it.
 PLAIN_INTERVAL_S = 10.0
-# To the start of the line, and erase it (ECMA-48, EL).
-CLEAR = "\r\x1b[2K"
+# Values of TERM for terminals that cannot move their cursor.
+PLAIN_TERMINALS = {"dumb", "unknown"}
 
 
 @dataclass
@@ -47,13 +52,13 @@ class Bar:
     _shown: float = field(default_factory=time.monotonic)
 
     def advance(self, amount: float, note: str = "") -> None:
-        """Add ``amount`` to the count. If it is time to redraw the bar, do so, with ``note`` after
-        it.
+        """Add ``amount`` to the count, and show ``note`` after it. In a log, this writes a line if
+        it is time for one.
         """
         self.done += amount
         self._counted += amount
         self._note = note
-        self.show(TERMINAL_INTERVAL_S if self.progress.live else PLAIN_INTERVAL_S)
+        self.log()
 
     @contextmanager
     def busy(self, name: str | Callable[[], str]) -> Iterator[None]:
@@ -65,18 +70,21 @@ class Bar:
         finally:
             self._busy.remove(name)
 
-    def show(self, interval_s: float) -> None:
-        """Write the line again if ``interval_s`` seconds have passed since it was last written."""
+    def log(self) -> None:
+        """Write a line into a log if PLAIN_INTERVAL_S passed since the last one."""
         now = time.monotonic()
-        if now - self._shown < interval_s:
+        if self.progress.live or now - self._shown < PLAIN_INTERVAL_S:
             return
         self._shown = now
+        self.progress.write(f"{self.line()}\n")
+
+    def line(self) -> str:
+        """Return the line to show now, no wider than the terminal."""
         busy = map(_describe_task, self._busy.copy())  # other threads change the list
-        note = self._note or ", ".join(busy)
-        text, live = clean_message(self.describe(now, note)), self.progress.live
-        if live and self.columns and len(text) >= self.columns:
+        text = clean_message(self.describe(time.monotonic(), self._note or ", ".join(busy)))
+        if self.progress.live and self.columns and len(text) >= self.columns:
             text = text[: self.columns - 4] + "..."  # text in the last column would wrap
-        self.progress.write(text if live else f"{text}\n")
+        return text
 
     def describe(self, now: float, note: str = "") -> str:
         """Return the line to show at time ``now`` (seconds of time.monotonic)."""
@@ -120,20 +128,45 @@ def _duration(seconds: float) -> str:
     return f"{minutes} min {seconds_left} s" if minutes else f"{seconds_left} s"
 
 
+class SafeStream:
+    """A stream for rich, which draws in a thread of its own: if the stream cannot be written, for
+    example because its terminal was closed, nothing is drawn any more.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+        self.encoding = getattr(stream, "encoding", None) or "utf-8"
+
+    def write(self, text: str) -> int:
+        """Write ``text``, and return its length."""
+        write_through(self.stream, text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Do nothing, because ``write`` flushes."""
+
+    def isatty(self) -> bool:
+        """Return True."""
+        return True
+
+
 class Progress:
     """Reports the progress of a verb on ``stream``; if ``stream`` is None, nothing is printed."""
 
     def __init__(self, stream: TextIO | None = None, *, live: bool = False) -> None:
         self.stream = stream
         self.live = live
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
+        self.bars: list[Bar] = []  # those that are shown now
+        self.display: Live | None = None
 
     @classmethod
     def to_stderr(cls) -> Progress:
         """Return a Progress for stderr: with live bars on a terminal outside CI, else with plain
         lines.
         """
-        return cls(sys.stderr, live=sys.stderr.isatty() and not is_ci())
+        can_draw = sys.stderr.isatty() and os.environ.get("TERM") not in PLAIN_TERMINALS
+        return cls(sys.stderr, live=can_draw and not is_ci())
 
     def step(self, message: str) -> None:
         """Print one message on its own line."""
@@ -142,35 +175,93 @@ class Progress:
             self.write(fit_lines(line, count_columns(self.stream)))
 
     def write(self, text: str) -> None:
-        """Write ``text`` unchanged, on a terminal over the line of a bar."""
-        if self.stream:
-            with self.lock:
-                write_through(self.stream, f"{CLEAR}{text}" if self.live else text)
+        """Write ``text`` unchanged, on a terminal above the bars."""
+        if not self.stream:
+            return
+        with self.lock:
+            if self.display:
+                self.display.console.out(text, end="", highlight=False)
+            else:
+                write_through(self.stream, text)
 
     @contextmanager
     def bar(self, label: str, total: float = 0, unit: str = "B") -> Iterator[Bar]:
         """Show a bar during the block, and update it even if nothing advances."""
         columns = count_columns(self.stream) if self.stream else None
         bar = Bar(label, total, unit, self, columns)
-        ended = threading.Event()
-        interval_s = REFRESH_S if self.live else PLAIN_INTERVAL_S
-
-        def refresh() -> None:
-            while not ended.wait(interval_s / 2):
-                bar.show(interval_s)
-
-        if self.stream:
-            # A daemon: it must not keep a process alive that exits in the middle of a block.
-            threading.Thread(target=refresh, daemon=True).start()
-        try:
+        if not self.stream:
             yield bar
+            return
+        shown: AbstractContextManager[None]
+        shown = self._draw(bar, self.stream) if self.live else _log_regularly(bar)
+        with shown:
+            yield bar
+
+    @contextmanager
+    def _draw(self, bar: Bar, stream: TextIO) -> Iterator[None]:
+        """Draw a bar below the messages during the block."""
+        with self.lock:
+            self.bars.append(bar)
+            if self.display is None:
+                self.display = self._start_display(stream, bar.columns)
+        try:
+            yield
         finally:
-            ended.set()
-            if self.live:
-                self.write("")
+            with self.lock:
+                self.bars.remove(bar)
+                ended = None if self.bars else self.display
+                if ended:
+                    self.display = None
+            if ended:
+                ended.stop()
+
+    def _start_display(self, stream: TextIO, columns: int | None) -> Live:
+        # Only where bars are drawn: importing rich takes 40 ms.
+        from rich.console import Console
+        from rich.live import Live
+
+        console = Console(
+            file=cast("TextIO", SafeStream(stream)),
+            force_terminal=True,
+            width=columns,
+            color_system=None,
+        )
+        display = Live(
+            console=console,
+            get_renderable=self._render,
+            refresh_per_second=REFRESHES_PER_S,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        display.start()
+        return display
+
+    def _render(self) -> RenderableType:
+        from rich.text import Text
+
+        lines = "\n".join(bar.line() for bar in self.bars.copy())
+        return Text(lines, no_wrap=True, overflow="crop")
 
     @contextmanager
     def waiting(self, reason: str) -> Iterator[None]:
         """Show during the block what the program is waiting for, and for how long."""
         with self.bar(f"{reason}:", unit=""):
             yield
+
+
+@contextmanager
+def _log_regularly(bar: Bar) -> Iterator[None]:
+    """Write lines into a log during the block, even if nothing advances."""
+    ended = threading.Event()
+
+    def refresh() -> None:
+        while not ended.wait(PLAIN_INTERVAL_S / 2):
+            bar.log()
+
+    # A daemon: it must not keep a process alive that exits in the middle of a block.
+    threading.Thread(target=refresh, daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import re
+import select
 import struct
 import sys
 import termios
@@ -12,7 +14,7 @@ import threading
 import time
 from collections.abc import Iterator
 from io import StringIO
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 import pytest
 
@@ -38,19 +40,49 @@ def screen(monkeypatch: pytest.MonkeyPatch) -> Screen:
     return Screen()
 
 
+class Terminal(NamedTuple):
+    """A pseudo-terminal of 132 columns: ``stream`` is written to, ``master`` shows it."""
+
+    stream: TextIO
+    master: int
+
+    def read(self) -> str:
+        """Return what was written since the last call."""
+        text = ""
+        while select.select([self.master], [], [], 0)[0]:
+            text += os.read(self.master, 1 << 16).decode()
+        return text
+
+
 @pytest.fixture
-def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[TextIO]:
-    """A real one, of 132 columns."""
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
     monkeypatch.delenv("COLUMNS", raising=False)
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 132, 0, 0))
     with os.fdopen(slave, "w") as stream:
-        yield stream
+        yield Terminal(stream, master)
     os.close(master)
 
 
+def show(text: str) -> list[str]:
+    """Return the lines that a terminal shows after ``text``. It knows the codes that rich uses:
+    start of the line, next line, ECMA-48's EL (erase the line) and CUU (up)."""
+    lines, at = [""], 0
+    for part in re.findall(r"\x1b\[[0-?]*[@-~]|\r|\n|[^\x1b\r\n]+", text):
+        if part == "\n":
+            at += 1
+            lines += [""] * (at == len(lines))
+        elif part == "\x1b[2K":
+            lines[at] = ""
+        elif part == "\x1b[1A":
+            at -= 1
+        elif not part.startswith(("\x1b", "\r")):
+            lines[at] = part
+    return [line.rstrip() for line in lines if line.strip()]
+
+
 def lines_of(screen: StringIO) -> list[str]:
-    text = screen.getvalue().replace("\x1b[2K", "")
+    text = re.sub(r"\x1b\[[0-?]*[@-~]", "", screen.getvalue())
     return [line for part in text.split("\n") for line in part.split("\r") if line]
 
 
@@ -74,21 +106,49 @@ def test_a_progress_bar_shows_the_known_figures(
     assert bar.describe(bar._started + 10) == line
 
 
-def test_progress_bar_names_running_tasks(screen: Screen, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "REFRESH_S", 0.02)
-    progress = Progress(screen, live=True)
-    with progress.bar("cases", 3, "") as bar, bar.busy("mlp fp16"), bar.busy(lambda: "lstm 8a8w"):
-        time.sleep(0.2)
-    assert "  cases   0% 0 of 3, 0 s  mlp fp16, lstm 8a8w" in lines_of(screen)
-
-
-@pytest.mark.parametrize(("ci", "live"), [("", True), ("true", False)])
-def test_bars_are_live_on_a_terminal_outside_ci(
-    screen: Screen, monkeypatch: pytest.MonkeyPatch, ci: str, live: bool
+def test_bars_that_are_shown_at_the_same_time_are_drawn_below_the_messages(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in CI_VARIABLES:
+    monkeypatch.setattr(module, "REFRESHES_PER_S", 50)
+    progress = Progress(terminal.stream, live=True)
+    with progress.bar("cases", 3, "") as bar, bar.busy("mlp fp16"), bar.busy(lambda: "lstm 8a8w"):
+        with progress.waiting("another run is provisioning"):
+            time.sleep(0.2)
+            progress.step("  mlp passed")
+            time.sleep(0.2)
+        text = terminal.read()
+    bars = ["  cases [........................]   0% 0 of 3, 0 s  mlp fp16, lstm 8a8w"]
+    bars += ["  another run is provisioning: 0 s"]
+    assert show(text) == ["  mlp passed", *bars]
+    assert show(text + terminal.read()) == ["  mlp passed"]
+
+
+def test_a_terminal_that_was_closed_ends_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "REFRESHES_PER_S", 50)
+    master, slave = pty.openpty()
+    with os.fdopen(slave, "w") as stream:
+        progress = Progress(stream, live=True)
+        with progress.bar("cases", 3, "") as bar:
+            time.sleep(0.1)
+            os.close(master)
+            time.sleep(0.1)
+            progress.step("  mlp passed")
+            bar.advance(1)
+        assert bar.done == 1
+
+
+@pytest.mark.parametrize(
+    ("ci", "kind", "live"),
+    [("", "xterm", True), ("", None, True), ("", "dumb", False), ("true", "xterm", False)],
+)
+def test_bars_are_live_on_a_terminal_outside_ci(
+    screen: Screen, monkeypatch: pytest.MonkeyPatch, ci: str, kind: str | None, live: bool
+) -> None:
+    for name in (*CI_VARIABLES, "TERM"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("CI", ci)
+    if kind:
+        monkeypatch.setenv("TERM", kind)
     monkeypatch.setattr(sys, "stderr", screen)
     assert (Progress.to_stderr().stream, Progress.to_stderr().live) == (screen, live)
     monkeypatch.setattr(sys, "stderr", StringIO())
@@ -129,8 +189,8 @@ def test_a_command_is_not_broken_over_lines(columns: int) -> None:
     assert " ".join(" ".join(lines).split()) == text
 
 
-def test_the_width_of_a_real_terminal_is_read(terminal: TextIO) -> None:
-    assert count_columns(terminal) == 132
+def test_the_width_of_a_real_terminal_is_read(terminal: Terminal) -> None:
+    assert count_columns(terminal.stream) == 132
 
 
 def test_the_thread_of_a_bar_ends_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
