@@ -129,7 +129,7 @@ def _duration(seconds: float) -> str:
 
 
 class SafeStream:
-    """A stream for rich, which draws in a thread of its own: if the stream cannot be written, for
+    """A stream for rich, which draws in a thread: if the stream cannot be written, for
     example because its terminal was closed, nothing is drawn any more.
     """
 
