@@ -189,7 +189,7 @@ _STATUSES = re.compile(
 # The source file that a logger of LiteRT, Abseil, ExecuTorch or onnxruntime names, and the message.
 _SOURCE_LINE = re.compile(
     r"(?<![\w.-])(?P<file>[\w-]+\.(?:cc|cpp|h|c)):\d+(?: [^\]\n]{1,120}\])?[\]: ]*"
-    r"(?P<reason>[^\n]{0,200})"
+    r"(?=(?P<reason>[^\n]{0,200}))"  # may name another file
 )
 # What stands before it in an error line.
 _ERROR_LEVEL = re.compile(
@@ -310,8 +310,11 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
         is_named = not self.text or any(text.lower() in low for text in self.text)
         for source in _SOURCE_LINE.finditer(line) if is_named else ():
             is_ours = any(fnmatchcase(source["file"], name) for name in self.files)
-            if is_ours and _ERROR_LEVEL.search(line, 0, source.start()):
-                return {"reason": source["reason"].strip()}
+            reason = source["reason"].strip()
+            # A trace of LiteRT is paths without messages. A name alone heads lines of a message.
+            is_said = reason or line[: source.start()].endswith("/")
+            if is_ours and is_said and _ERROR_LEVEL.search(line, 0, source.start()):
+                return {"reason": reason}
         return {}
 
     def _has_code(self, line: str) -> bool:
