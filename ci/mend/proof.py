@@ -1,213 +1,224 @@
-"""Proves that a rewritten module computes the same function as the original one, in float32.
+"""Proves that a rewritten model computes the same function as the original one, in float32 on the
+CPU, whichever lane it is of.
 
 Both run on the user's inputs and on others of the same shapes and dtypes. They also run with other
 values between their operators, because inside of a model, inputs alone seldom reach small values or
-zeros, at which a lost epsilon or a wrong sign shows.
+zeros, at which a lost epsilon or a wrong sign shows. Importing this module imports neither torch
+nor onnx: torch_form and onnx_form run the models.
 """
 
 from __future__ import annotations
 
-import copy
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from operator import itemgetter
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
 
-import torch
-from numpy.typing import NDArray
-from torch import Tensor, fx, nn
-from torch.fx import Interpreter, Node
-from torch.utils._pytree import tree_leaves
+import numpy as np
 
+from ci.graphs.graph import ONNXRUNTIME, Array, Graph, Node
 from ci.mend.different import DRAWN, Different, compare_arrays, thin_out
-from ci.mend.rewrite import Change, export_module, rewrite_graph
-from ci.models.eager import copy_inputs, flatten_outputs, keep_state, run_eager
-from ci.models.factory import Inputs
+from ci.mend.rewrite import Change
 
+Arrays: TypeAlias = Sequence[Array]
+
+GIVEN = "the given inputs"
 # The values that replace inputs or results. All keep the signs and the order of magnitude or less,
 # because a model may compute only for such values, such as a logarithm of a positive number.
-SCALES: tuple[Callable[[Tensor], Tensor], ...] = (
-    lambda value: value * 1e-3,
-    torch.zeros_like,
-    lambda value: value.flatten().flip(0).reshape(value.shape),
+SCALES: tuple[Callable[[Array], Array], ...] = (
+    lambda value: (value * 1e-3).astype(value.dtype),
+    np.zeros_like,
+    lambda value: np.ascontiguousarray(value.reshape(-1)[::-1].reshape(value.shape)),
 )
 
 
+class Form(Protocol):
+    """A model in one form: as the user has it, or rewritten."""
+
+    @property
+    def graph(self) -> Graph:
+        """The graph of the model."""
+
+    def label(self, node: Node) -> str:
+        """Return the name of a call, as a Change has it."""
+
+    def list_ports(self, kind: str) -> Any:
+        """Return the names of the inputs or outputs, and what else must not change about them:
+        ``kind`` is ``input`` or ``output``."""
+
+    def run(self, inputs: Arrays, fixed: Mapping[str, Array]) -> list[Array]:
+        """Return the outputs for one sample, if the values in ``fixed`` are these, followed by the
+        state that the run changed, if nothing is fixed."""
+
+    def read_values(self, inputs: Arrays, names: Sequence[str]) -> Mapping[str, Array]:
+        """Return values inside of the model for one sample."""
+
+
+class Subject(Protocol):
+    """A model that rewrites are applied to."""
+
+    @property
+    def sets(self) -> Sequence[Arrays]:
+        """The judged samples."""
+
+    @property
+    def original(self) -> Form:
+        """The model as the user has it."""
+
+    def rewrite(self, names: Sequence[str]) -> tuple[Any, list[tuple[Change, ...]]]:
+        """Return the rewritten model, and what each rewrite changed."""
+
+    def open(self, rewritten: Any) -> Form:
+        """Return a rewritten model as a Form."""
+
+    def enlarge_batch(self, rewritten: Any) -> Arrays | None:
+        """Return inputs with a larger batch, or None if the batch of the model cannot vary."""
+
+
 class RewriteProof:
-    """Compares rewritten forms of a module with the module itself, on the judged samples
-    ``sets`` and on others."""
+    """Compares rewritten forms of a model with the model itself, on the judged samples and on
+    others."""
 
-    def __init__(self, module: nn.Module, sets: Sequence[Inputs]) -> None:
-        self.module, self.sets = module, sets
-        self.original = copy_graph(export_module(module, sets[0]))
-        self.original_outputs = [run_once(module, inputs) for inputs in sets]
+    def __init__(self, subject: Subject) -> None:
+        self.subject, self.sets, self.original = subject, subject.sets, subject.original
+        self.labelled_inputs = [*self.list_inputs()]
+        self.original_outputs = [
+            self.original.run(inputs, {}) for _, inputs in self.labelled_inputs
+        ]
 
-    def rewrite(self, names: Sequence[str]) -> tuple[fx.GraphModule, list[tuple[Change, ...]]]:
-        """Return the rewritten module, and what each rewrite changed."""
-        return rewrite_graph(copy_graph(self.original), names)
+    def rewrite(self, names: Sequence[str]) -> tuple[Any, list[tuple[Change, ...]]]:
+        """Return the rewritten model, and what each rewrite changed."""
+        return self.subject.rewrite(names)
 
-    def measure(self, rewritten: fx.GraphModule, bound: float, replaced: Sequence[str]) -> float:
-        """Return the largest difference between the outputs of the module and those of its
-        rewritten form, relative to the range of an output. ``replaced`` are the names of the nodes
-        that were replaced.
+    def measure(self, rewritten: Any, bound: float, replaced: Sequence[str]) -> float:
+        """Return the largest difference between the outputs of the model and those of its rewritten
+        form, relative to the range of an output. ``replaced`` are the names of the nodes that were
+        replaced.
 
-        Raises Different if a difference exceeds ``bound``, if outputs have other names, shapes or
-        dtypes, if other elements are NaN or infinite, if the state differs, or if the rewritten
-        module draws random numbers.
+        Raises Different if a difference exceeds ``bound``, if inputs or outputs have other names,
+        shapes or dtypes, if other elements are NaN or infinite, if the state differs, or if the
+        rewritten model draws random numbers.
         """
-        compare_form(self.original, rewritten)
+        form = self.subject.open(rewritten)
+        compare_forms(self.original, form)
+        larger = self.subject.enlarge_batch(rewritten)
         differences = []
-        for inputs, originals, outputs in self.run_both(rewritten, replaced):
-            differences.append(compare(originals, outputs, bound, inputs))
+        for label, originals, outputs in self.run_both(form, larger, replaced):
+            differences.append(compare_arrays(originals, outputs, bound, label))
         return max(differences)
 
     def run_both(
-        self, rewritten: fx.GraphModule, replaced: Sequence[str]
-    ) -> Iterator[tuple[str, Inputs, Inputs]]:
-        """Yield what the module and its rewritten form are run on, and the outputs of both. Random
-        inputs within the ranges of the given sets and other values are left out if they make
-        infinite outputs."""
-        for inputs, originals in zip(self.sets, self.original_outputs, strict=True):
-            yield "the given inputs", originals, run_once(rewritten, inputs)
-        for inputs in self.make_inputs():
-            originals = run_once(self.original, inputs)
-            if all(map(is_finite, originals)):
-                yield "random inputs", originals, run_once(rewritten, inputs)
-        for name in choose_cuts(self.original, rewritten, replaced):
+        self, form: Form, larger: Arrays | None, replaced: Sequence[str]
+    ) -> Iterator[tuple[str, list[Array], list[Array]]]:
+        """Yield what the model and its rewritten form are run on, and the outputs of both. Inputs
+        of our own and other values are left out if they make infinite outputs."""
+        for (label, inputs), originals in zip(
+            self.labelled_inputs, self.original_outputs, strict=True
+        ):
+            if label == GIVEN or all(map(is_finite, originals)):
+                yield label, originals, form.run(inputs, {})
+        if larger is not None:
+            yield "a larger batch", self.original.run(larger, {}), form.run(larger, {})
+        cuts = choose_cuts(self.original, form, replaced)
+        for name, value in self.original.read_values(self.sets[0], cuts).items():
             for change in SCALES:
-                originals = run_changed(self.original, self.sets[0], name, change)
+                fixed = {name: change(value)}
+                originals = self.original.run(self.sets[0], fixed)
                 if all(map(is_finite, originals)):
-                    outputs = run_changed(rewritten, self.sets[0], name, change)
-                    yield f"other values of {name}", originals, outputs
+                    yield f"other values of {name}", originals, form.run(self.sets[0], fixed)
 
-    def make_inputs(self) -> Iterator[Inputs]:
-        """Yield random inputs within the ranges of the given sets, then variations of the first
-        set."""
-        generator = torch.Generator().manual_seed(0)
-        columns = [*zip(*self.sets, strict=True)]  # all samples of an input
+    def list_inputs(self) -> Iterator[tuple[str, Arrays]]:
+        """Yield the given inputs, then random ones within their ranges and variations of the first
+        set, with what they are."""
+        for inputs in self.sets:
+            yield GIVEN, inputs
+        generator = np.random.default_rng(0)
         for _ in range(DRAWN):
-            yield tuple(draw(column, generator) for column in columns)
+            columns = zip(*self.sets, strict=True)  # all samples of an input
+            yield "random inputs", tuple(draw(column, generator) for column in columns)
         for change in SCALES:
-            yield tuple(change_float(tensor, change) for tensor in self.sets[0])
+            yield "random inputs", tuple(change_float(array, change) for array in self.sets[0])
 
 
-def change_float(tensor: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
-    """Return a changed floating-point tensor, and another one as it is."""
-    return change(tensor) if tensor.is_floating_point() else tensor
-
-
-def copy_graph(graph: fx.GraphModule) -> fx.GraphModule:
-    """Return a copy that shares no tensor, because a rewrite may write to parameters."""
-    with warnings.catch_warnings():  # torch 2.13 warns about its own LeafSpec
-        warnings.simplefilter("ignore", FutureWarning)
-        return copy.deepcopy(graph)
-
-
-def compare_form(original: fx.GraphModule, rewritten: fx.GraphModule) -> None:
-    """Raise Different if the structure of the inputs or outputs differs, or if the rewritten graph
-    draws random numbers."""
-    for name in ("in_spec", "out_spec"):
-        if getattr(original, f"_{name}") != getattr(rewritten, f"_{name}"):
-            raise Different(f"the names or the number of its {name.partition('_')[0]}puts differ")
+def compare_forms(original: Form, rewritten: Form) -> None:
+    """Raise Different if the names, the types or the number of the inputs or outputs differ, or if
+    the rewritten model draws random numbers."""
+    for kind in ("input", "output"):
+        if original.list_ports(kind) != rewritten.list_ports(kind):
+            raise Different(f"the names, the types or the number of its {kind}s differ")
+    dtypes, new_dtypes = (
+        [form.graph.dtypes.get(name) for name in form.graph.outputs]
+        for form in (original, rewritten)
+    )
+    if None not in (*dtypes, *new_dtypes) and dtypes != new_dtypes:
+        raise Different(f"the outputs have the dtypes {new_dtypes} instead of {dtypes}")
     # Not all of them: dropout in eval mode draws nothing, and was in the original.
-    added = list_random(rewritten) - list_random(original)
+    added = list_random(rewritten.graph) - list_random(original.graph)
     if added:
         raise Different(f"{min(added)} draws random numbers")
 
 
-def list_random(graph: fx.GraphModule) -> set[str]:
+def list_random(graph: Graph) -> set[str]:
     """Return the calls of operators that draw random numbers, or would in training, with their
     options: their operands may be rewritten."""
-    calls = set()
-    for node in graph.graph.nodes:
-        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
-            options = [arg for arg in tree_leaves(node.args) if not isinstance(arg, Node)]
-            calls.add(f"{node.name}{options}")
-    return calls
+    return {f"{node.name} {sorted(node.numbers.items())}" for node in graph.nodes if node.is_random}
 
 
-def run_once(module: nn.Module, inputs: Inputs) -> Inputs:
-    """Return a module's outputs for one sample, followed by the buffers that the run changed."""
-    before = {name: buffer.clone() for name, buffer in module.named_buffers()}
-    with keep_state(module):
-        (outputs,) = run_eager(module, [inputs])
-        changed = []
-        for name, buffer in sorted(module.named_buffers(), key=itemgetter(0)):
-            if not torch.equal(before[name], buffer):
-                changed.append(buffer.clone())
-    return (*outputs, *changed)
-
-
-def run_changed(
-    graph: fx.GraphModule, inputs: Inputs, name: str, change: Callable[[Tensor], Tensor]
-) -> Inputs:
-    """Return a graph's outputs if ``change`` replaces the result of the node ``name``."""
-
-    class Changing(Interpreter):
-        def run_node(self, n: Node) -> object:
-            result = super().run_node(n)
-            return change(result) if n.name == name else result
-
-    with torch.no_grad(), keep_state(graph):
-        return flatten_outputs(Changing(graph).run(*copy_inputs(inputs)))
-
-
-def draw(column: Sequence[Tensor], generator: torch.Generator) -> Tensor:
-    """Return a random tensor with the shape, the dtype and the range of the tensors of a
-    column."""
-    first = column[0]
-    shape = first.shape
-    if first.dtype is torch.bool:
-        return torch.randint(0, 2, shape, generator=generator).bool()
-    samples = torch.stack(list(column))
-    low, high = float(samples.amin()), float(samples.amax())
-    if first.is_floating_point():
-        return (torch.rand(shape, generator=generator) * (high - low) + low).to(first.dtype)
-    return torch.randint(int(low), int(high) + 1, shape, generator=generator).to(first.dtype)
-
-
-def choose_cuts(
-    original: fx.GraphModule, rewritten: fx.GraphModule, replaced: Sequence[str]
-) -> list[str]:
-    """Return the names of floating-point results that depend on an input, that both graphs have and
-    that nodes of ``replaced`` or, if there are none, removed nodes read. These results determine
-    what the replaced nodes compute."""
-    remaining = {node.name: node.target for node in rewritten.graph.nodes}
+def choose_cuts(original: Form, rewritten: Form, replaced: Sequence[str]) -> list[str]:
+    """Return the names of floating-point values that depend on an input, that both forms have and
+    that nodes of ``replaced`` or removed nodes read. These values determine what the replaced nodes
+    compute."""
+    graph = original.graph
+    remaining = {node.name for node in rewritten.graph.nodes}
+    gone = {node.name for node in graph.nodes if original.label(node) in replaced}
+    shared = list_shared(graph, rewritten.graph, gone)
+    varying = {*graph.list_inputs()}
     cuts: dict[str, None] = {}  # a set in order
-    varying: set[Node] = set()
-    for node in original.graph.nodes:
-        if node.op == "placeholder" or not varying.isdisjoint(node.all_input_nodes):
-            varying.add(node)
-        if node.name not in replaced and node.name in remaining:
+    for node in graph.nodes:
+        if not varying.isdisjoint(node.reads):
+            varying.update(node.results)
+        if node.name in remaining and node.name not in gone:
             continue
-        for operand in node.all_input_nodes:
-            value = operand.meta.get("val")
-            is_float = isinstance(value, Tensor) and value.is_floating_point()
-            # A rewrite may change a node's operator in place, such as relu_ to relu.
-            is_same = remaining.get(operand.name) == operand.target
-            if operand in varying and is_float and is_same and operand.name not in replaced:
-                cuts[operand.name] = None
+        for name in node.reads:
+            if name in varying & shared and "float" in graph.dtypes.get(name, ""):
+                cuts[name] = None
     return thin_out(cuts)
 
 
-def is_finite(tensor: Tensor) -> bool:
-    """Return whether a tensor has neither NaN nor infinite elements."""
-    return not tensor.is_floating_point() or bool(torch.isfinite(tensor).all())
+def list_shared(original: Graph, rewritten: Graph, gone: Collection[str]) -> set[str]:
+    """Return the names that mean the same value in both graphs. ``gone`` are replaced calls."""
+    shared = {*original.list_inputs()} & {*rewritten.list_inputs()}
+    makers = rewritten.list_makers()
+    for name, maker in original.list_makers().items():
+        new_maker = makers.get(name)
+        if new_maker is None or maker.name in gone:
+            continue
+        # torch.fx gives free names to other nodes, and a rewrite may change the operator of a node
+        # in place, such as relu_ to relu. In an ONNX model, what replaces a value has its name.
+        if maker.operator == new_maker.operator or original.front_end == ONNXRUNTIME:
+            shared.add(name)
+    return shared
 
 
-def compare(originals: Inputs, outputs: Inputs, bound: float, inputs: str) -> float:
-    """Compare two lists of outputs, see compare_arrays."""
-    original_dtypes = [str(tensor.dtype) for tensor in originals]
-    dtypes = [str(tensor.dtype) for tensor in outputs]
-    if dtypes != original_dtypes:
-        raise Different(f"the outputs have the dtypes {dtypes} instead of {original_dtypes}")
-    return compare_arrays(list_arrays(originals), list_arrays(outputs), bound, inputs)
+def draw(column: Sequence[Array], generator: np.random.Generator) -> Array:
+    """Return a random array with the shape, the dtype and the range of the arrays of a column."""
+    first, samples = column[0], np.stack(column)
+    if first.dtype.kind == "b":
+        return generator.integers(0, 2, first.shape).astype(bool)
+    low, high = samples.min(), samples.max()
+    if is_float(first):
+        return generator.uniform(float(low), float(high), first.shape).astype(first.dtype)
+    return generator.integers(int(low), int(high), first.shape, endpoint=True).astype(first.dtype)
 
 
-def list_arrays(tensors: Inputs) -> list[NDArray[Any]]:
-    """Return tensors as arrays. NumPy has no bfloat16: such tensors become float32."""
-    arrays = []
-    for tensor in tensors:
-        widened = tensor.float() if tensor.dtype is torch.bfloat16 else tensor
-        arrays.append(widened.numpy())
-    return arrays
+def change_float(array: Array, change: Callable[[Array], Array]) -> Array:
+    """Return a changed floating-point array, and another one as it is."""
+    return change(array) if is_float(array) else array
+
+
+def is_float(array: Array) -> bool:
+    """Return whether an array has floating-point elements."""
+    return bool(array.dtype.kind == "f")
+
+
+def is_finite(array: Array) -> bool:
+    """Return whether an array has neither NaN nor infinite elements."""
+    return not is_float(array) or bool(np.isfinite(array).all())

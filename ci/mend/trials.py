@@ -6,28 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec import Struct
 
 from ci.facts.finding import Place
 from ci.mend.different import Different
-from ci.mend.rewrite import Change
+from ci.mend.proof import RewriteProof
 from ci.mend.table import Rewrite, RewriteLane, read_rewrites
 from ci.models.schemes import ONNX
 from ci.models.user_models import Source
 from provisioning.errors import describe_exception
-
-
-class Proof(Protocol):
-    """Applies rewrites to a model and compares the results with the original: of torch or ONNX."""
-
-    def rewrite(self, names: Sequence[str]) -> tuple[Any, list[tuple[Change, ...]]]:
-        """Return the rewritten model, and what each rewrite changed."""
-
-    def measure(self, rewritten: Any, bound: float, replaced: Sequence[str]) -> float:
-        """Return the largest difference between the outputs of both models. Raises Different if it
-        exceeds ``bound``. ``replaced`` are the names of the nodes that were replaced."""
 
 
 class AppliedChange(Struct, frozen=True, kw_only=True):
@@ -71,47 +60,47 @@ class Trials:
                 attempts.append(try_recipe(proof, recipe))
         return attempts
 
-    def open_module(self) -> Proof:
+    def open_module(self) -> RewriteProof:
         """Load a PyTorch model."""
         # torch is imported for PyTorch models only; .onnx files do not need it.
-        from ci.mend.proof import RewriteProof
+        from ci.mend.torch_form import TorchSubject
         from ci.models.model import load_digested
 
         model, _ = load_digested(self.reference, self.source)
-        return RewriteProof(model.module, model.evaluation)
+        return RewriteProof(TorchSubject(model.module, model.evaluation))
 
-    def open_file(self, scratch: Path) -> Proof:
+    def open_file(self, scratch: Path) -> RewriteProof:
         """Load an .onnx file. Rewritten models are written to ``scratch``."""
         from ci.mend.onnx_files import OnnxFile
-        from ci.mend.onnx_proof import OnnxProof
+        from ci.mend.onnx_form import OnnxSubject
         from ci.onnx.models import external_files, read_model
         from ci.onnx.source import from_file
 
         path, shapes = Path(self.reference), self.source.shapes
         model = read_model(path, shapes)
         source = from_file(path, model, external_files(model, path), self.source)
-        return OnnxProof(OnnxFile(path, shapes), source.evaluation, scratch)
+        return RewriteProof(OnnxSubject(OnnxFile(path, shapes), source.evaluation, scratch))
 
 
 def mend_module(name: str, module: Any, sets: Sequence[Any]) -> Any:
     """Return a small PyTorch module with one rewrite, see ci.faults.trial.Edit. Raises ValueError
     as ``mend_alone`` does."""
-    from ci.mend.proof import RewriteProof
+    from ci.mend.torch_form import TorchSubject
 
-    return mend_alone(RewriteProof(module, sets), name, "torch")
+    return mend_alone(RewriteProof(TorchSubject(module, sets)), name, "torch")
 
 
 def mend_file(name: str, path: Path, sets: Sequence[Any]) -> Path:
     """Write a small .onnx model with one rewrite next to it, and return its path, see
     ci.faults.trial.Edit. Raises ValueError as ``mend_alone`` does."""
     from ci.mend.onnx_files import OnnxFile
-    from ci.mend.onnx_proof import OnnxProof, save
+    from ci.mend.onnx_form import OnnxSubject, save
 
-    proof = OnnxProof(OnnxFile(path, ()), sets, path.parent)
+    proof = RewriteProof(OnnxSubject(OnnxFile(path, ()), sets, path.parent))
     return save(mend_alone(proof, name, "onnx"), path.with_name("mended.onnx"))
 
 
-def mend_alone(proof: Proof, name: str, lane: RewriteLane) -> Any:
+def mend_alone(proof: RewriteProof, name: str, lane: RewriteLane) -> Any:
     """Return a model with one rewrite. Raises ValueError if it finds nothing to change, or if the
     proof fails."""
     rows = [rewrite for rewrite in read_rewrites(lane) if rewrite.name == name]
@@ -121,7 +110,7 @@ def mend_alone(proof: Proof, name: str, lane: RewriteLane) -> Any:
     return proof.rewrite([name])[0]
 
 
-def try_recipe(proof: Proof, rows: Sequence[Rewrite]) -> Attempt:
+def try_recipe(proof: RewriteProof, rows: Sequence[Rewrite]) -> Attempt:
     """Apply rewrites one after the other, and compare the result with the original model, unless
     one of them is approximate. A rewrite that raises an exception cannot be used."""
     names = tuple(row.name for row in rows)

@@ -40,7 +40,7 @@ CODE = {
         "ci/analysis/mixtures.py:assign_parts",
     ),
     "`localise`": ("ci/audit/localise.py:TorchParts", "ci/audit/localise.py:OnnxParts"),
-    "`mend`: rewrites": ("ci/mend/proof.py:", "ci/mend/onnx_proof.py:"),
+    "`mend`: rewrites": ("ci/mend/proof.py:RewriteProof", "ci/mend/proof.py:RewriteProof"),
     "`mend`: a search": ("ci/mend/precision.py:MixTrials", ""),
     "evidence": ("ci/report/evidence.py:parse_statement", "ci/report/evidence.py:parse_statement"),
     "times by QNN's simulator": (
@@ -54,7 +54,6 @@ CODE = {
 # Features that are still written twice, though the question is the same, by words of the page.
 TWICE = {
     "`localise`": "the cuts of `localise`",
-    "`mend`: rewrites": "the rewrites and proofs of `mend`",
 }
 # Their engines differ: how a model is exported, compiled and simulated, and how results are added.
 ENGINES = {

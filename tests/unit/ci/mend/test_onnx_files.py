@@ -15,7 +15,8 @@ from onnx import numpy_helper, parser
 from ci.graphs.onnx_session import open_reference
 from ci.mend.different import Different
 from ci.mend.onnx_files import OnnxFile
-from ci.mend.onnx_proof import OnnxProof
+from ci.mend.onnx_form import OnnxSubject
+from ci.mend.proof import RewriteProof
 from ci.mend.trials import Trials
 from ci.models.user_models import Source
 from ci.onnx.models import describe_shape
@@ -101,7 +102,8 @@ def prove(tmp_path: Path, wrong: Any, replaced: str) -> float:
     path = tmp_path / "net.onnx"
     dice = map(np.random.default_rng, (1, 2))
     sets = [(random.standard_normal((1, 6, 6), np.float32),) for random in dice]
-    return OnnxProof(OnnxFile(path, ()), sets, tmp_path).measure(wrong, 1e-5, [replaced])
+    proof = RewriteProof(OnnxSubject(OnnxFile(path, ()), sets, tmp_path))
+    return proof.measure(wrong, 1e-5, [replaced])
 
 
 @pytest.mark.parametrize(("line", "wrong"), MISTAKES, ids=lambda line: line)

@@ -22,9 +22,11 @@ from ci.mend.different import Different  # noqa: E402
 from ci.mend.proof import RewriteProof  # noqa: E402
 from ci.mend.rewrite import export_module  # noqa: E402
 from ci.mend.source import Factory, make_source  # noqa: E402
+from ci.mend.torch_form import TorchSubject  # noqa: E402
 from ci.mend.torch_rewrites import REWRITES  # noqa: E402
 
 aten: Any = torch.ops.aten
+INPUTS = (torch.zeros(2, 6, 8),)
 
 
 class Block(nn.Module):
@@ -146,19 +148,19 @@ WRONG = {
 @pytest.fixture(scope="module")
 def proof() -> RewriteProof:
     torch.manual_seed(1)
-    return RewriteProof(Block().eval(), [(torch.randn(2, 6, 8),) for _ in range(2)])
+    return RewriteProof(TorchSubject(Block().eval(), [(torch.randn(2, 6, 8),) for _ in range(2)]))
 
 
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_rewrite_is_rejected(proof: RewriteProof, name: str) -> None:
-    graph = export_module(Block(), proof.sets[0])
+    graph = export_module(Block(), INPUTS)
     replaced = WRONG[name](graph)
     with pytest.raises(Different):
         proof.measure(graph, 1e-5, replaced)
 
 
 def test_an_unchanged_graph_and_an_equal_one_are_accepted(proof: RewriteProof) -> None:
-    assert proof.measure(export_module(Block(), proof.sets[0]), 0.0, ()) == 0
+    assert proof.measure(export_module(Block(), INPUTS), 0.0, ()) == 0
     graph, (changes,) = proof.rewrite(["scale-batch-norm"])
     assert [change.nodes for change in changes] == [("batch_norm",)]
     assert proof.measure(graph, 1e-5, ["batch_norm"]) == 0  # up to rounding
@@ -167,7 +169,7 @@ def test_an_unchanged_graph_and_an_equal_one_are_accepted(proof: RewriteProof) -
 @pytest.mark.filterwarnings("ignore:The tensor attributes:UserWarning")
 def test_operands_of_a_layer_with_a_dropout_may_be_rewritten() -> None:
     """The initial state of an LSTM is a constant."""
-    proof = RewriteProof(nn.LSTM(4, 6).eval(), [(torch.randn(3, 1, 4),)])
+    proof = RewriteProof(TorchSubject(nn.LSTM(4, 6).eval(), [(torch.randn(3, 1, 4),)]))
     graph, (changes,) = proof.rewrite(["fold-constants"])
     assert changes
     assert proof.measure(graph, 0.0, ()) == 0
@@ -182,7 +184,7 @@ class Alibi(nn.Module):
 
 
 def test_constants_keep_their_values_while_a_rewrite_is_proven() -> None:
-    proof = RewriteProof(Alibi(), [(torch.randn(2, 4, 4),)])
+    proof = RewriteProof(TorchSubject(Alibi(), [(torch.randn(2, 4, 4),)]))
     graph, (changes,) = proof.rewrite(["mask-after-softmax"])
     assert proof.measure(graph, 1e-5, [name for change in changes for name in change.nodes]) < 1e-6
 

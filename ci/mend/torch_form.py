@@ -1,0 +1,120 @@
+"""Runs modules for the proof of rewrites, see ci.mend.proof."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from operator import itemgetter
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.fx import Interpreter
+
+from ci.graphs.graph import Array, Graph, Node
+from ci.graphs.torch_calls import name_result, to_array
+from ci.graphs.torch_reader import read_graph_module
+from ci.mend.proof import Arrays
+from ci.mend.rewrite import Change, export_module, rewrite_graph
+from ci.models.eager import copy_inputs, flatten_outputs, keep_state, run_eager
+from ci.models.factory import Inputs
+
+
+class TorchSubject:
+    """A module that rewrites are applied to, on the judged samples ``sets``."""
+
+    def __init__(self, module: nn.Module, sets: Sequence[Inputs]) -> None:
+        exported = copy_graph(export_module(module, sets[0]))
+        self.dtypes = [tensor.dtype for tensor in sets[0]]
+        self.sets = [tuple(map(to_array, tensors)) for tensors in sets]
+        self.original = TorchForm(exported, module, self.dtypes)
+
+    def rewrite(self, names: Sequence[str]) -> tuple[fx.GraphModule, list[tuple[Change, ...]]]:
+        """Return the rewritten module, and what each rewrite changed."""
+        return rewrite_graph(copy_graph(self.original.exported), names)
+
+    def open(self, rewritten: fx.GraphModule) -> TorchForm:
+        """Return a rewritten module as a Form."""
+        return TorchForm(rewritten, rewritten, self.dtypes)
+
+    def enlarge_batch(self, _rewritten: Any) -> None:
+        """Return nothing: an exported program has fixed shapes."""
+
+
+class TorchForm:
+    """A module in one form. Its graph is ``exported``, and its inputs have these ``dtypes``."""
+
+    def __init__(
+        self, exported: fx.GraphModule, module: nn.Module, dtypes: Sequence[torch.dtype]
+    ) -> None:
+        self.exported, self.module, self.dtypes = exported, module, dtypes
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The graph of the module."""
+        return read_graph_module(self.exported)
+
+    def label(self, node: Node) -> str:
+        """Return the name of a call."""
+        return node.name
+
+    def list_ports(self, kind: str) -> Any:
+        """Return the structure of the inputs or outputs."""
+        return getattr(self.exported, "_in_spec" if kind == "input" else "_out_spec")
+
+    def run(self, inputs: Arrays, fixed: Mapping[str, Array]) -> list[Array]:
+        """Return the outputs for one sample, followed by the buffers that the run changed."""
+        tensors = self._make_tensors(inputs)
+        if fixed:
+            changing = _Changing(self.exported, fixed)
+            with torch.no_grad(), keep_state(self.exported):
+                outputs = flatten_outputs(changing.run(*copy_inputs(tensors)))
+            return [*map(to_array, outputs)]
+        before = {name: buffer.clone() for name, buffer in self.module.named_buffers()}
+        with keep_state(self.module):
+            (outputs,) = run_eager(self.module, [tensors])
+            changed = []
+            for name, buffer in sorted(self.module.named_buffers(), key=itemgetter(0)):
+                if not torch.equal(before[name], buffer):
+                    changed.append(buffer.clone())
+        return [*map(to_array, (*outputs, *changed))]
+
+    def read_values(self, inputs: Arrays, names: Sequence[str]) -> dict[str, Array]:
+        """Return values inside of the module for one sample."""
+        reading = _Changing(self.exported, {}, names)
+        with torch.no_grad(), keep_state(self.exported):
+            reading.run(*copy_inputs(self._make_tensors(inputs)))
+        return {name: reading.values[name] for name in names if name in reading.values}
+
+    def _make_tensors(self, inputs: Arrays) -> tuple[Tensor, ...]:
+        pairs = zip(inputs, self.dtypes, strict=True)
+        return tuple(torch.tensor(array).to(dtype) for array, dtype in pairs)
+
+
+class _Changing(Interpreter):
+    """Runs a graph with the values in ``fixed`` instead of its own, and reads others."""
+
+    def __init__(
+        self, exported: fx.GraphModule, fixed: Mapping[str, Array], names: Sequence[str] = ()
+    ) -> None:
+        super().__init__(exported)
+        self.fixed, self.names = fixed, {*names}
+        self.values: dict[str, Array] = {}
+
+    def run_node(self, n: fx.Node) -> Any:
+        result = super().run_node(n)
+        name = name_result(n)
+        if n.op != "output" and name in self.fixed and isinstance(result, Tensor):
+            return torch.tensor(self.fixed[name]).to(result.dtype)
+        if n.op != "output" and name in self.names and isinstance(result, Tensor):
+            self.values[name] = to_array(result.clone())
+        return result
+
+
+def copy_graph(graph: fx.GraphModule) -> fx.GraphModule:
+    """Return a copy that shares no tensor, because a rewrite may write to parameters."""
+    with warnings.catch_warnings():  # torch 2.13 warns about its own LeafSpec
+        warnings.simplefilter("ignore", FutureWarning)
+        return copy.deepcopy(graph)
