@@ -54,8 +54,9 @@ RECORD = "artifact.json"
 CHOOSING = frozenset(
     {
         *("cases/baselines.py", "cases/judged.py", "cases/kept.py", "cases/pipeline.py"),
-        *("cases/policy.py", "cases/session.py", "cases/spec.py"),
+        *("cases/policy.py", "cases/request.py", "cases/session.py", "cases/spec.py"),
         *("models/schemes.py", "models/suite", "upstream/judged.py"),
+        *("onnx/fitting.py", "llm/request.py", "llm/subject.py"),
     }
 )
 # These measure the programs and models, and an artifact's record contains the results.

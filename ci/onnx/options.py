@@ -17,6 +17,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from ci.cases.qnn_files import PROFILE_CSV
 from ci.models.schemes import Scheme
 from ci.report.text import count
 from provisioning.errors import UnfitError, UsageError
@@ -365,3 +366,26 @@ def hash_option_files(options: Mapping[str, str]) -> list[str]:
 def profile_options(level: str, path: Path) -> dict[str, str]:
     """Return options that make QNN write its profile to ``path``; none if ``level`` is empty."""
     return {"profiling_level": level, "profiling_file_path": str(path)} if level else {}
+
+
+COMPILING = {"ep.context_enable": "1"}
+
+
+def check_sessions(
+    chosen: Mapping[str, str], profile: str, *, saver: bool, direct: bool = False
+) -> None:
+    """Check the provider options of all ONNX Runtime sessions of a case: the sessions that run the
+    model, compile it, or record it with Saver.
+
+    Raises UsageError for the first session with invalid options. The error lists all of them.
+    """
+    profiling = profile_options(profile, Path(PROFILE_CSV))
+    if twice := sorted(profiling.keys() & chosen.keys()):
+        raise UsageError(
+            f"--profile and --option {twice[0]} exclude each other", fix="pass only one of them"
+        )
+    check_options({**chosen, **profiling})
+    if not direct:
+        check_options(chosen, COMPILING)
+    if saver:
+        check_options({**chosen, "qnn_saver_path": Path(SAVER_LIBRARY).name})

@@ -13,18 +13,11 @@ import msgspec
 from ci.cases.limited import run_limited
 from ci.llm.families import read_config
 from ci.llm.projection import Projection, project, render_projection
+from ci.llm.request import TINY, LlmRequest, check_request, require_files
+from ci.llm.subject import require_context
 from ci.models.schemes import Scheme
 from ci.verbs.lanes.lane import run_lane
-from ci.verbs.lanes.llm import (
-    DEFAULT_SOC,
-    LANE,
-    TINY,
-    LlmRequest,
-    check_request,
-    choose_schemes,
-    require_context,
-    require_files,
-)
+from ci.verbs.lanes.llm import DEFAULT_SOC, LANE, choose_schemes
 from ci.verbs.options import (
     PARALLEL,
     add_option,

@@ -29,6 +29,7 @@ from ci.cases.spec import CaseSpec
 from ci.executorch.engine import ExecutorchEngine
 from ci.models.schemes import ONNX
 from ci.onnx.engine import OnnxEngine
+from ci.onnx.fitting import parse_shapes, refuse_shapes
 from ci.report.filled import fill_text
 from ci.report.text import name_models
 from ci.verbs.environments import are_files
@@ -137,12 +138,12 @@ def read_request(
 ) -> tuple[Lane[Any], Request]:
     """Return the lane of the requested models, and the request of a call. ``values`` are as for
     make_request. Raises UsageError for shapes if no model is an .onnx file."""
-    shapes = onnx.parse_shapes(args.shape)
+    shapes = parse_shapes(args.shape)
     if are_files(args.model, choose_policy(args.policy)):
         kind = onnx.OnnxRequest
         return onnx.LANE, make_request(kind, args, session, shapes=shapes, **values)
     if shapes:
-        raise onnx.refuse_shapes()
+        raise refuse_shapes()
     return emulator.LANE, make_request(emulator.EmulatorRequest, args, session, **values)
 
 

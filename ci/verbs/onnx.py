@@ -6,9 +6,10 @@ from __future__ import annotations
 import argparse
 from functools import partial
 
+from ci.onnx.fitting import parse_shapes
 from ci.onnx.options import find_backend, parse_options
 from ci.verbs.lanes.lane import run_lane
-from ci.verbs.lanes.onnx import LANE, OnnxRequest, parse_shapes
+from ci.verbs.lanes.onnx import LANE, OnnxRequest
 from ci.verbs.options import CASES, add_option, add_options
 from ci.verbs.requests import check_arguments, make_request
 from provisioning.console.command import FLAG, HOW, MANY, RESULTS, Outcome

@@ -20,9 +20,9 @@ from ci.mend.table import read_rewrites
 from ci.mend.trials import mend_file, mend_module
 from ci.models.schemes import EXECUTORCH, ONNX, Scheme
 from ci.onnx.options import HTP, choose_options, find_library
-from ci.verbs.lanes import lane, onnx
+from ci.onnx.toolchain import RUNTIMES, choose_profile, list_packages
+from ci.verbs.lanes import lane
 from ci.verbs.lanes.lane import Plan
-from ci.verbs.lanes.onnx import RUNTIMES, list_packages
 from ci.verbs.options import LOWERING, ONNX_TORCH
 from ci.verbs.steps import enter_environment, require_packages
 from provisioning.artifacts.choice import WHEEL, QnnChoice
@@ -99,7 +99,7 @@ def open_bench(
         require_packages(list_packages(exports=True), ONNX_TORCH)
         # An adaptor is ExecuTorch's: ONNX Runtime calls QNN itself.
         choice = QnnChoice(choice.sdk, WHEEL)
-        profile = onnx.choose_profile(choice)
+        profile = choose_profile(choice)
     else:
         require_packages(PACKAGES, LOWERING)
         profile = choice.profile

@@ -19,6 +19,7 @@ from ci.faults.expected import Rerun, list_tried
 from ci.faults.known import FRONTENDS, Fault, read_faults
 from ci.models import schemes
 from ci.models.suite import DEFAULT_SOC
+from ci.onnx.toolchain import list_packages
 from ci.report.claim import claim_reports
 from ci.report.document import show_document
 from ci.report.export import check_session
@@ -27,7 +28,6 @@ from ci.report.schema import Report
 from ci.report.write import read_report
 from ci.verbs.built import installed_executorch
 from ci.verbs.environments import choose_onnx
-from ci.verbs.lanes.onnx import list_packages
 from ci.verbs.options import LOWERING, ONNX_TORCH, add_option, add_options, require_effect
 from ci.verbs.steps import require_packages
 from ci.verbs.trials import open_bench

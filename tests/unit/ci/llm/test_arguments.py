@@ -17,8 +17,10 @@ from ci.__main__ import main
 from ci.cases.pipeline import Setup
 from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import CaseSpec
+from ci.llm import subject
 from ci.llm.decoder import Decoder
 from ci.llm.families import HuggingFaceConfig
+from ci.llm.request import LlmRequest
 from ci.llm.tokenizers import TextAnswer, Tokenizer
 from ci.models.schemes import Scheme
 from ci.report.schema import Report
@@ -174,7 +176,7 @@ def test_a_text_is_measured_in_windows_that_follow_each_other(
     for window in windows:
         ids = [int(mark) if mark.isdigit() else ord(mark) for mark in window]
         expected_windows.append(tuple(ids))
-    assert lane.find_windows(Path("text"), context, answer) == tuple(expected_windows)
+    assert subject.find_windows(Path("text"), context, answer) == tuple(expected_windows)
 
 
 def parse(*words: str) -> Namespace:
@@ -201,18 +203,18 @@ def test_prompts_and_tokens_of_a_model_fit_in_its_context(
     monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
     Path("text").write_text("Ben has")
     decoders = {"story": SimpleNamespace(prompts=("Tom",))}
-    for module in (llm, lane):
+    for module in (llm, subject):
         monkeypatch.setattr(module, "read_decoders", lambda: decoders)
     files = {("story", True): (Path(WEIGHTS), Path(TOKENIZER))}
-    monkeypatch.setattr(lane, "find_files", lambda name, _, offline: files[name, offline])
+    monkeypatch.setattr(subject, "find_files", lambda name, _, offline: files[name, offline])
     lines = []
     for words in SUBJECTS:
         for model in (["--model", "tiny"], BOTH, ["--model", "story"]):
             args = parse(*model, *words.split(), "--offline")
-            request = make_request(lane.LlmRequest, args, "test_llm", decoder=args.model)
-            subject, show = lane.find_subject(request, Progress())
+            request = make_request(LlmRequest, args, "test_llm", decoder=args.model)
+            decoder, show = subject.find_subject(request, Progress())
             lines.append(
-                f"{' '.join(model)} {words}\n  {show(subject.prompts[0][1:])}: {subject}\n"
+                f"{' '.join(model)} {words}\n  {show(decoder.prompts[0][1:])}: {decoder}\n"
             )
     text = "".join(lines).replace(str(PLACE), "TINY")
     check_snapshot(SNAPSHOTS / "subjects.txt", text)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from ci.verbs.lanes import llm as known
-from ci.verbs.lanes.llm import find_files
+from ci.llm import subject as known
+from ci.llm.subject import find_files
 from provisioning.console.progress import Progress
 from provisioning.errors import DownloadError, IntegrityError
 from provisioning.manifest.targets import KnownDecoder, PinnedFile

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
+from ci.llm import subject as known
 from ci.llm.foreign import read_interface
 from ci.llm.interface import DECODE, PREFILL
+from ci.llm.subject import find_files
 from ci.llm.tokenizers import read_tokenizer
 from ci.llm.weights import HEADER, read_weights
 from ci.models.tensors import TensorInfo
-from ci.verbs.lanes import llm as known
-from ci.verbs.lanes.llm import find_files
 from provisioning.console.progress import Progress
 from provisioning.documents import POINTER
 from provisioning.errors import QnnCiError

@@ -16,8 +16,8 @@ pytest.importorskip("torch", reason="torch is not installed")
 from ci.cases.spec import CaseSpec
 from ci.models.schemes import Scheme
 from ci.models.user_models import Source
+from ci.onnx import toolchain as lane
 from ci.onnx.engine import OnnxEngine
-from ci.verbs.lanes import onnx as lane
 from tests.qnn_provider.models import write_relu
 
 ROOM = Path(__file__).parents[4] / "ci" / "onnx"

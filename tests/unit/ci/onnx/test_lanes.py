@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ci.verbs.lanes.onnx import require_python
+from ci.onnx.toolchain import require_python
 from provisioning.errors import UnfitError
 
 

@@ -19,6 +19,7 @@ pytest.importorskip("onnx", reason="onnx is not installed")
 from onnx import ModelProto, TensorProto, helper
 
 from ci.onnx import models
+from ci.onnx.fitting import parse_shapes
 from ci.onnx.models import (
     LIMIT_BYTES,
     MOST_SHOWN,
@@ -28,7 +29,6 @@ from ci.onnx.models import (
     parse_model,
     read_model,
 )
-from ci.verbs.lanes.onnx import parse_shapes
 from provisioning.errors import UsageError
 from tests.qnn_provider.models import build_model, tensor
 from tests.stand_ins.snapshots import check_results

@@ -11,6 +11,7 @@ from ci.models.schemes import Scheme
 from ci.onnx.options import (
     Option,
     check_options,
+    check_sessions,
     choose_options,
     find_backend,
     find_conflicts,
@@ -18,7 +19,6 @@ from ci.onnx.options import (
     parse_options,
     read_options,
 )
-from ci.verbs.lanes.onnx import check_sessions
 from provisioning.errors import UsageError
 from provisioning.files import hash_file
 from tests.stand_ins.snapshots import check_results, check_snapshot, try_call

@@ -19,7 +19,7 @@ from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import CaseSpec
 from ci.models.schemes import Scheme
 from ci.models.user_models import ModelEntry, Source
-from ci.verbs.lanes.onnx import fit_files, fit_schemes, fit_shapes
+from ci.onnx.fitting import fit_files, fit_schemes, fit_shapes
 from provisioning.console.progress import Progress
 from provisioning.errors import ManifestError, UsageError
 from tests.qnn_provider.models import constant, tensor, write_model, write_relu

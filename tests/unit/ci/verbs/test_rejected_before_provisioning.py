@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from ci.__main__ import main
+from ci.onnx.toolchain import EXPORTING, PACKAGES
 from ci.verbs import steps
-from ci.verbs.lanes import onnx
 from provisioning.documents import CONTENT_BYTES
 from provisioning.errors import ExitCode, UnfitError
 
@@ -131,7 +131,7 @@ LOWERING = ("torch", "executorch")
         ("steps", ["test-llm"], LOWERING),
         ("steps", ["test-llm", "--project", "."], LOWERING),
         ("upstream", ["test-upstream"], (*LOWERING, "pytest")),
-        ("steps", ["test-onnx", "--model", "mlp"], (*onnx.PACKAGES, *onnx.EXPORTING)),
+        ("steps", ["test-onnx", "--model", "mlp"], (*PACKAGES, *EXPORTING)),
         ("trials", ["fuzz", "--frontend", "executorch"], LOWERING),
         ("versions_matrix", ["versions-matrix"], ("torch", "onnx")),
     ],

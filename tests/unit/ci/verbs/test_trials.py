@@ -15,8 +15,8 @@ from ci.__main__ import main
 from ci.faults.known import read_faults
 from ci.models.schemes import Scheme
 from ci.onnx.options import HTP
+from ci.onnx.toolchain import RUNTIMES
 from ci.verbs import trials
-from ci.verbs.lanes.onnx import RUNTIMES
 from provisioning.artifacts.choice import QnnChoice
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, UsageError
