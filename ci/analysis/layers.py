@@ -17,17 +17,18 @@ import numpy as np
 from msgspec import structs
 
 from ci.analysis.mixtures import choose_nodes
-from ci.analysis.noise import has_inexact
+from ci.analysis.noise import find_fused, has_inexact
 from ci.facts.finding import NOWHERE
 from ci.graphs.graph import ONNXRUNTIME, Array, Graph, Node
 from ci.graphs.operators import computes, is_dequantizer, is_quantizer
 from ci.graphs.run import Change, Changes, Program, Recipe, Record, Tools, Value
 from ci.models.float16_range import LOST_DB, MOST_RANGED, SPLIT, RangeLoss, find_spoiling
-from ci.models.rounding import FLOAT16_MAX
+from ci.models.rounding import FLOAT16_MAX, read_terms
 from ci.models.tensors import (
     BEST_DB,
     CASTS,
     DECISIONS,
+    FUSION_DB,
     MOST_BYTES,
     MOST_LAYERS,
     RANKS,
@@ -36,6 +37,8 @@ from ci.models.tensors import (
     Decision,
     Loss,
     LostDecisions,
+    LostFusions,
+    Place,
     Reading,
     find_lost_decisions,
     limit_db,
@@ -277,13 +280,42 @@ def find_float16_loss_of(program: Program, inputs: Any) -> Loss | None:
         method: round_values(graph, Change(round_to_float16)) for method, graph in graphs.items()
     }
     greatest = max(losses, key=lambda loss: loss.added, default=None)
+    fused = find_lost_fusions(program, inputs, comparisons, half)
+    if greatest is None and fused:  # rounding alone would lose nothing
+        greatest = Loss("", BEST_DB, BEST_DB, BEST_DB)
     return greatest and structs.replace(
         greatest,
         readings=tuple(readings),
         is_float16=True,
         beyond=next(iter(beyond), None),
         decided=find_decided(program, inputs, comparisons, half),
+        fused=fused,
     )
+
+
+def find_lost_fusions(
+    program: Program, inputs: Any, comparisons: Sequence[Comparison], changes: Mapping[str, Changes]
+) -> LostFusions | None:
+    """Return the activations of a float32 model that HTP fuses with what is before them, if their
+    errors cost an output at least FUSION_DB. The rounded run of the comparisons had these
+    ``changes``."""
+    terms = read_terms("")
+    fused = {method: find_fused(graph, terms) for method, graph in program.graphs.items()}
+    recipes = {}
+    for method, activations in fused.items():
+        errors = {name: change for name, (_, change) in activations.items()}
+        recipes[method] = Recipe({**changes.get(method, {}), **errors})
+    if not any(fused.values()):
+        return None
+    records = record(program, inputs, recipes)
+    for comparison in comparisons:
+        exact, method = comparison.exact, comparison.method
+        apart_db = find_least_db(exact.outputs, comparison.rounded.outputs)
+        reached_db = find_least_db(exact.outputs, records[method].outputs)
+        if reached_db <= apart_db - FUSION_DB:
+            places = {Place(node.label, node.place): None for node, _ in fused[method].values()}
+            return LostFusions(tuple(places), reached_db, apart_db)
+    return None
 
 
 def compare_rounding(program: Program, inputs: Any) -> list[Comparison]:

@@ -96,6 +96,13 @@ def find_errors(graph: Graph, terms: Terms) -> Changes:
     return dict([*errors.list_given(), *errors.list_computed()])
 
 
+def find_fused(graph: Graph, terms: Terms) -> dict[str, tuple[Node, Change]]:
+    """Return the results of the activations that HTP computes together with the layer or the sum
+    before them in float16, with their nodes and the changes that add their errors."""
+    errors = _Errors(graph, terms)
+    return {name: (node, change) for name, node, change in errors.list_fused()}
+
+
 def find_float16(graph: Graph) -> frozenset[str]:
     """Return the values that QNN computes in float16: all of a graph without quantizers; or else
     those that are not quantized next, results of recurrent layers, the dequantized values from
@@ -272,6 +279,17 @@ class _Errors:
                 for place, name in enumerate(node.results):
                     if name in self.float16:
                         yield name, Change(self._find_rounded(node, name, place).add)
+
+    def list_fused(self) -> Iterator[tuple[str, Node, Change]]:
+        """Yield the result of each fused activation, its node, and the change that adds its
+        error."""
+        for node in self.graph.nodes:
+            if not computes(node.operator) or is_layer(node.operator):
+                continue
+            for place, name in enumerate(node.results):
+                rounded = self._find_rounded(node, name, place)
+                if rounded.term.after and name in self.float16:
+                    yield name, node, Change(rounded.add)
 
     def _find_rounded(self, node: Node, name: str, place: int) -> Rounded:
         # HTP fuses sigmoid, tanh and GELU with a layer or a sum in front of them. The result then

@@ -96,6 +96,7 @@ def measure_step(operands: Sequence[Operand], numbers: Numbers) -> dict[str, tup
     - ``mask``: the largest magnitude that an attention's mask adds to the scores, see _measure_mask
     - ``uniform_last``: for a concatenation of two tensors whose second one is a constant with equal
       elements other than 0, the number of axes before and behind the axis that is concatenated
+    - ``uniform_end``: the same if they are 0, too
     - ``factors``: the number of elements of a stored constant with one axis, if an operand that is
       not constant has as many along its last axis
     - ``spread``: the same number if the last axis of each operand that is not constant has size 1
@@ -170,9 +171,12 @@ def _measure_axis(operands: Sequence[Operand], numbers: Numbers) -> Measures:
         axis = int(dims[0]) % len(shape)
         yield "along", (float(shape[axis]),)
         yield "behind", (float(len(shape) - 1 - axis),)
-    if dims and len(operands) == 2 and operands[1].uniform and operands[1].magnitude:
+    if dims and len(operands) == 2 and operands[1].uniform:
         rank = len(operands[1].shape)
-        yield "uniform_last", (dims[0] % rank, rank - 1 - dims[0] % rank)
+        axes = (dims[0] % rank, rank - 1 - dims[0] % rank)
+        yield "uniform_end", axes
+        if operands[1].magnitude:
+            yield "uniform_last", axes
 
 
 def _measure_convolution(operands: Sequence[Operand], numbers: Numbers) -> Measures:

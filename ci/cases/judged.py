@@ -72,10 +72,12 @@ from ci.judging.causes import (
     UNKNOWN,
     Departure,
     advise_on_decisions,
+    advise_on_fusions,
     advise_on_numbers,
     advise_on_range,
     advise_on_reciprocals,
     choose_causes,
+    find_clipped_reciprocals,
     join,
 )
 from ci.judging.details import describe_outputs
@@ -424,7 +426,7 @@ class CaseJudge:
         bits = scheme.base.recipe.activation_bits
         bits = FLOAT16_BITS if not scheme.quantized else bits if bits in MASKS else 0
         causes = advise_on_numbers(loss, bits, [fault.fault for fault in faults])
-        return (*decisions, *causes)
+        return (*decisions, *causes, *advise_on_fusions(loss))
 
     def find_garbled(self, compiled: Compiled, question: Question) -> Finding | None:
         """Return the finding that nodes on the CPU read the indices of another operator with the
@@ -476,10 +478,15 @@ class CaseJudge:
         return cured is None or cured >= reached + CURED_DB
 
     def find_beyond(self) -> Reading | None:
-        """Return the numbers of the case that float16 cannot hold, if they cost accuracy."""
+        """Return the numbers of the case that its program cannot hold, if they cost accuracy:
+        those beyond float16, or reciprocals that a quantized program limits."""
         artifact = self.evidence.artifact
         loss = artifact.compiled.loss if artifact else None
-        return loss.beyond if loss else None
+        if loss and loss.beyond:
+            return loss.beyond
+        is_quantized = self.spec.scheme.quantized
+        clipped = find_clipped_reciprocals(loss, self.departure) if is_quantized else []
+        return next(iter(clipped), None)
 
     def warn_of_loss(self, loss: Loss | None) -> tuple[str, ...]:
         """Return where a quantized model that is just above its limit loses its accuracy, as a

@@ -24,6 +24,9 @@ from ci.models.tensors import (
 # How much lower the SQNR may be than the lowest one with which a fault was seen: the constants and
 # the inputs of a model differ from those of the fault's graph.
 MARGIN_DB = 30.0
+# The same for a fault behind the place where the loss starts: only its size speaks for it.
+# F.normalize (31.5 dB) was once named for 5.2 dB, of which the reciprocals behind it are the cause.
+BEHIND_DB = 10.0
 KEPT_DB = 30.0  # an operator whose result is at least as accurate is not the cause
 SHOWN_DECISIONS = 3
 EQUALITIES = frozenset({"eq", "ne", "Equal"})
@@ -72,7 +75,7 @@ def choose_causes(
     one only a program that is not faithful; in float16, there is a single model, so both are
     possible. The fault must be where the loss starts, if that is known, and its error must not be
     far smaller than the failure's. ``sqnr_db`` is that of the outputs. ``beyond`` are numbers that
-    float16 cannot hold, if they cost accuracy: then a fault that loses little is not the cause.
+    the program cannot hold, if they cost accuracy: then a fault that loses little is not the cause.
     ``predicted_db`` is the SQNR that rounding leaves: a float16 program that reaches it needs no
     other cause.
     """
@@ -89,9 +92,6 @@ def choose_causes(
     # fault with a recorded SQNR by it.
     sqnr_db = _keep_finite(sqnr_db)
     reached = sqnr_db if departure.sqnr_db is None else _keep_finite(departure.sqnr_db)
-    # The first wrong layer is nearly right, so the overflow behind it is the cause.
-    if beyond and departure.sqnr_db is not None and departure.sqnr_db >= KEPT_DB:
-        return []
     first_faults = [
         fault
         for fault in faults
@@ -99,7 +99,9 @@ def choose_causes(
         and _is_large_enough(fault, reached)
         and _is_large_enough(fault, sqnr_db)
     ]
-    if first_faults:
+    # If the first wrong layer is nearly right, the numbers behind it that do not fit are the cause.
+    is_beyond = beyond and departure.sqnr_db is not None and departure.sqnr_db >= KEPT_DB
+    if first_faults and not is_beyond:
         return first_faults
     # What starts the loss is too small for it: a larger fault behind it is the cause. If there is
     # none, no cause is known: softplus (41 dB) was once named for outputs of -0.2 dB.
@@ -107,7 +109,7 @@ def choose_causes(
         fault
         for fault in faults
         if fault.least_db is not None
-        and _is_large_enough(fault, sqnr_db)
+        and _is_large_enough(fault, sqnr_db, BEHIND_DB)
         and is_behind(fault, steps, departure)
     ]
 
@@ -116,8 +118,10 @@ def _keep_finite(sqnr_db: float | None) -> float | None:
     return sqnr_db if sqnr_db is not None and math.isfinite(sqnr_db) else None
 
 
-def _is_large_enough(fault: KnownFault, sqnr_db: float | None) -> bool:
-    return sqnr_db is None or fault.least_db is None or sqnr_db > fault.least_db - MARGIN_DB
+def _is_large_enough(
+    fault: KnownFault, sqnr_db: float | None, margin_db: float = MARGIN_DB
+) -> bool:
+    return sqnr_db is None or fault.least_db is None or sqnr_db > fault.least_db - margin_db
 
 
 def _answers(fault: KnownFault, question: Question, *, is_float16: bool) -> bool:
@@ -251,6 +255,28 @@ def advise_on_decisions(loss: Loss | None) -> tuple[Advice, ...]:
     return (replace(advice, places=lost.decisions[0].origin.places),)
 
 
+def advise_on_fusions(loss: Loss | None) -> tuple[Advice, ...]:
+    """Return the cause that HTP computes activations less accurately together with the layer or the
+    sum before them. It was tried: without their errors, the outputs are better.
+
+    Measured with QNN 2.49.40 behind a convolution: sigmoid 47.3 dB, tanh 42.1 dB; behind a slice or
+    a split between both, 66.8 and 68.1 dB; behind a transposition, as without it."""
+    lost = loss.fused if loss else None
+    if lost is None:
+        return ()
+    marks = [*dict.fromkeys(f"{place.name}{place.origin.mark}" for place in lost.activations)]
+    count = len(marks) - SHOWN_DECISIONS
+    named = ", ".join(marks[:SHOWN_DECISIONS]) + (f" and {count} more" if count > 0 else "")
+    advice = advise(
+        f"fused activations: in float16, HTP computes {named} together with the layer or the sum"
+        f" before them, and approximates them. This leaves about {lost.reached_db:.1f} dB, and"
+        f" rounding alone {lost.apart_db:.1f}",
+        "keep them apart with a slice between the layer and the activation, as y[:, :5] and y[:,"
+        " 5:] that are joined behind it; or choose a 16-bit quantized scheme",
+    )
+    return (replace(advice, places=lost.activations[0].origin.places),)
+
+
 def _name_share(share: float) -> str:
     return (
         f"{100 * share:.0f} % of its elements" if share >= 0.01 else "less than 1 % of its elements"
@@ -263,15 +289,7 @@ def advise_on_reciprocals(loss: Loss | None, departure: Departure) -> tuple[Advi
 
     Measured with QNN 2.49.40 in u8 and u16a8w: if all numbers of a Reciprocal are below 1, no
     result is above 1. With a largest number of 0.6, 7.7 dB are left; with 1.05, nothing is lost."""
-    right = {(layer.name, layer.origin) for layer in departure.right}
-    readings = loss.readings if loss else ()
-    clipped = [
-        reading
-        for reading in readings
-        if reading.operator in RECIPROCALS
-        and reading.largest < 1
-        and (reading.name, reading.origin) not in right
-    ]
+    clipped = find_clipped_reciprocals(loss, departure)
     if not clipped:
         return ()
     lowest = min(clipped, key=lambda reading: reading.largest)
@@ -283,6 +301,19 @@ def advise_on_reciprocals(loss: Loss | None, departure: Departure) -> tuple[Advi
         " .onnx file",
     )
     return (replace(advice, places=lowest.origin.places),)
+
+
+def find_clipped_reciprocals(loss: Loss | None, departure: Departure) -> list[Reading]:
+    """Return what the reciprocals of a quantized program read whose results it cannot hold, see
+    advise_on_reciprocals."""
+    right = {(layer.name, layer.origin) for layer in departure.right}
+    return [
+        reading
+        for reading in (loss.readings if loss else ())
+        if reading.operator in RECIPROCALS
+        and reading.largest < 1
+        and (reading.name, reading.origin) not in right
+    ]
 
 
 def _advise_on_masks(readings: Sequence[Reading], bits: int) -> Iterator[Advice]:

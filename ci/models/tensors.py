@@ -152,6 +152,7 @@ DECISIONS = RANKS | {
 }
 DECISION_DB = 3.0  # half of the noise
 MOST_DECISIONS = 8  # that are tried alone
+FUSION_DB = 6.0  # then most of the noise is that of fused activations
 READERS = PHASES | SOFTMAXES | LOGARITHMS | RECIPROCALS
 
 
@@ -207,6 +208,23 @@ class LostDecisions(Struct, frozen=True):
     kept_db: float
 
 
+class Place(Struct, frozen=True):
+    """An operator in a message, and where it comes from."""
+
+    name: str
+    origin: Origin = NOWHERE
+
+
+class LostFusions(Struct, frozen=True):
+    """Activations that HTP computes together with the layer or the sum before them, and less
+    accurately, if that costs a model accuracy in float16. ``reached_db`` is the least SQNR of an
+    output, and ``apart_db`` that without these errors."""
+
+    activations: tuple[Place, ...]
+    reached_db: float
+    apart_db: float
+
+
 class Loss(Struct, frozen=True):
     """Where a model loses the most accuracy by quantization or by float16. ``name`` is an operator,
     or the range of its output, or empty if nothing is lost, and ``origin`` where the operator comes
@@ -217,7 +235,8 @@ class Loss(Struct, frozen=True):
     reads, 0 if it is unknown. ``readings`` are those of the operators READERS. ``is_float16`` is
     true if results were rounded to float16 instead of being quantized. ``beyond`` are the numbers
     of the first result that float16 cannot hold, if that costs the outputs accuracy. ``decided``
-    are decisions that rounding changes, if that costs at least DECISION_DB."""
+    are decisions that rounding changes, if that costs at least DECISION_DB, and ``fused`` are
+    activations that lose accuracy behind a layer, if that costs at least FUSION_DB."""
 
     name: str
     before_db: float
@@ -230,6 +249,7 @@ class Loss(Struct, frozen=True):
     is_float16: bool = False
     beyond: Reading | None = None
     decided: LostDecisions | None = None
+    fused: LostFusions | None = None
 
     @property
     def added(self) -> float:

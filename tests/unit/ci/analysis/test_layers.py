@@ -185,3 +185,29 @@ def test_numbers_that_float16_cannot_hold_are_searched_in_all_samples(
     assert loss is not None
     assert loss.beyond is not None
     assert loss.beyond.largest > 65504
+
+
+@pytest.mark.parametrize("lane", LANES)
+@pytest.mark.parametrize("is_apart", [False, True])
+def test_activations_behind_a_layer_lose_accuracy_in_float16_unless_a_slice_is_between(
+    tmp_path: Path, lane: str, is_apart: bool
+) -> None:
+    def compute(x: Tensor) -> Tensor:
+        product = x @ x.transpose(0, 1)
+        return torch.tanh(product[1:] if is_apart else product)
+
+    nodes = "t = Transpose<perm = [1, 0]>(x)\np = MatMul(x, t)\n"
+    if is_apart:
+        nodes += "from = Constant<value_ints = [1]>()\nto = Constant<value_ints = [9]>()\n"
+        nodes += "axis = Constant<value_ints = [0]>()\nq = Slice(p, from, to, axis)\ny = Tanh(q)"
+    else:
+        nodes += "y = Tanh(p)"
+    values = np.random.default_rng(5).uniform(-0.2, 0.2, (4, 4)).astype(np.float32)
+    program, sample = make_program(lane, tmp_path, nodes, compute, values)
+    loss = find_float16_loss(program, [sample])
+    fused = loss.fused if loss else None
+    assert (fused is None) is is_apart
+    if fused:
+        names = [place.name for place in fused.activations]
+        assert names == [("tanh", "Tanh 'y'")[LANES.index(lane)]]
+        assert fused.reached_db < 40 < fused.apart_db - 10

@@ -261,6 +261,8 @@ def transpose_groups(outputs: int) -> Callable[..., Tensor]:
     return lambda net, x: nn.functional.conv_transpose2d(x, weight, groups=2)
 
 
+SCATTERED = "activation-of-one-scattered"
+BEFORE_CONV, FLAT = "uniform-channel-before-conv", torch.full((2, 1, 6, 6), 0.7)
 LIMITED, IN_ONNX = "relu-between-product-and-sum", "relu-between-product-and-sum-in-onnx"
 UNLIKE = torch.arange(4.0).reshape(1, 4, 1, 1)
 HALVES = torch.full((4, 1, 1), 0.5)
@@ -305,6 +307,32 @@ def transpose(kernel: int, *sizes: int) -> Callable[..., Tensor]:
         (join(1, torch.sigmoid), "8a8w", []),
         (lambda net, x: torch.cat([K, net.parts[0](x)], 1), "8a8w", []),  # the constant is first
         (lambda net, x: torch.cat([net.parts[0](x), K * 0], 1), "8a8w", []),
+        (lambda net, x: net.parts[0](torch.cat([x[:, :3], FLAT * 0], 1)), "8a8w", [BEFORE_CONV]),
+        (
+            lambda net, x: net.parts[0](torch.cat([x[:, :3], FLAT], 1).relu()),
+            "16a8w",
+            [BEFORE_CONV],
+        ),
+        (lambda net, x: net.parts[0](torch.cat([x[:, :3], FLAT], 1)), "fp16", []),
+        (lambda net, x: net.parts[0](torch.cat([FLAT, x[:, :3]], 1)), "8a8w", []),
+        (lambda net, x: net.parts[0](torch.cat([x[:, :2], x[:, :1], FLAT], 1)), "8a8w", []),
+        (lambda net, x: torch.cat([x[:, :3], FLAT], 1).relu(), "8a8w", []),
+        (
+            lambda net, x: net.parts[0](torch.cat([x[:, 1:2], torch.cat([x[:, :2], FLAT], 1)], 1)),
+            "8a8w",
+            [BEFORE_CONV],
+        ),
+        (
+            lambda net, x: net.parts[0](nn.functional.pad(x[:, 1:], (0, 0, 0, 0, 0, 1))),
+            "8a8w",
+            ["channels-padded-before-conv"],
+        ),
+        (lambda net, x: net.parts[0](nn.functional.pad(x[:, 1:], (0, 0, 0, 0, 1, 0))), "8a8w", []),
+        (lambda net, x: x.select_scatter(x[..., :1].tanh()[..., 0], 3, 2), "8a8w", [SCATTERED]),
+        (lambda net, x: x.select_scatter(x[..., :1].tanh()[..., 0], 3, 2), "fp16", []),
+        (lambda net, x: x.select_scatter(x[..., 0].tanh(), 3, 2), "8a8w", []),
+        (lambda net, x: x.select_scatter(x.tanh()[..., 0], 3, 2), "8a8w", []),
+        (lambda net, x: x.slice_scatter(x[..., :1].tanh(), 3, 2, 3), "8a8w", []),
         (transpose(3, 3, 1, 2), "8a8w", ["conv-transpose-unreached"]),
         (transpose(3, 3, 1, 1), "8a8w", []),
         (transpose(2, 2, 0, 1), "fp16", ["conv-transpose-unreached"]),

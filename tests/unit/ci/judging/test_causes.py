@@ -16,12 +16,21 @@ from ci.judging.causes import (
     UNKNOWN,
     Departure,
     advise_on_decisions,
+    advise_on_fusions,
     advise_on_numbers,
     advise_on_range,
     advise_on_reciprocals,
     choose_causes,
 )
-from ci.models.tensors import Decision, Layer, Loss, LostDecisions, make_reading
+from ci.models.tensors import (
+    Decision,
+    Layer,
+    Loss,
+    LostDecisions,
+    LostFusions,
+    Place,
+    make_reading,
+)
 
 STEPS = [Step(name, name, (), (), ()) for name in ("conv", "relu", "cumsum", "tanh")]
 
@@ -67,6 +76,32 @@ def test_a_known_fault_that_loses_little_is_no_cause_next_to_an_overflow() -> No
         )
         assert causes == [fault] * is_cause
         assert choose(fault, departure, is_float16=True)
+
+
+def test_a_fault_behind_the_first_wrong_layer_must_be_as_large_as_the_error() -> None:
+    beyond = make_reading("reciprocal", "reciprocal", (0.05, 0.1), -1.0)
+    near, far = known("tanh", least_db=31.5), known("tanh", least_db=-25.0)
+    departure = depart("cumsum", "conv", sqnr_db=34.0)
+    for fault, is_cause in ((near, False), (far, True)):
+        causes = choose_causes(
+            [fault, known("cumsum", least_db=31.5)],
+            Question.FAITHFUL,
+            STEPS,
+            departure,
+            5.2,
+            is_float16=False,
+            beyond=beyond,
+        )
+        assert causes == [fault] * is_cause
+
+
+def test_activations_that_are_fused_are_a_cause_with_their_figures() -> None:
+    places = tuple(Place("tanh", Origin(file="net.py", line=line)) for line in (3, 3, 4, 5, 6))
+    loss = Loss("", 60.0, 60.0, 60.0, fused=LostFusions(places, 38.5, 60.0))
+    (advice,) = advise_on_fusions(loss)
+    assert "tanh [net.py:3], tanh [net.py:4], tanh [net.py:5] and 1 more" in advice.causes[0].text
+    assert "38.5 dB" in advice.causes[0].text
+    assert advise_on_fusions(Loss("", 60.0, 60.0, 60.0)) == advise_on_fusions(None) == ()
 
 
 def test_a_known_fault_of_a_line_in_a_loop_is_a_cause_at_each_of_its_calls() -> None:

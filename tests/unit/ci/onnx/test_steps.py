@@ -90,11 +90,16 @@ def test_elements_that_are_scattered_are_a_fault_of_quantized_models(tmp_path: P
     make = onnx.helper.make_node
     places = np.full((1, 4, 1), 2, np.int64)
     path = tmp_path / "scatter.onnx"
-    for operator, is_faulty in (("ScatterElements", True), ("ScatterND", False)):
+    for operator, indices, is_faulty in (
+        ("ScatterElements", "places", True),
+        ("ScatterElements", "best", True),
+        ("ScatterND", "places", False),
+    ):
         nodes = [
             make("Relu", ["x"], ["a"]),
             make("ReduceMax", ["a"], ["b"], axes=[2]),
-            make(operator, ["a", "places", "b"], ["y"]),
+            make("ArgMax", ["a"], ["best"], axis=2),
+            make(operator, ["a", indices, "b"], ["y"]),
         ]
         save(path, nodes, places=places)
         steps = describe_steps(read_file(path))
@@ -116,6 +121,22 @@ def test_a_norm_that_onnxruntime_joins_is_a_fault_in_8_bits(tmp_path: Path) -> N
     steps = describe_steps(read_file(path))
     for scheme, names in (("u8", ["lp-norm-low-in-8-bits"]), ("u16a8w", []), ("fp16", [])):
         assert [fault.fault for fault in match_faults(steps, scheme, "2.49.40")] == names
+
+
+def test_a_relu_behind_a_product_and_a_bias_is_a_fault_in_8_bits(tmp_path: Path) -> None:
+    make = onnx.helper.make_node
+    path = tmp_path / "relu.onnx"
+    for activation, is_known in (("Relu", True), ("Tanh", False)):
+        nodes = [
+            make("MatMul", ["x", "w"], ["a"]),
+            make("Add", ["a", "b"], ["c"]),
+            make(activation, ["c"], ["y"]),
+        ]
+        save(path, nodes, w=np.ones((4, 4), np.float32), b=np.ones(4, np.float32))
+        steps = describe_steps(read_file(path))
+        for scheme, names in (("u8", ["relu-of-biased-product"]), ("u16a8w", []), ("fp16", [])):
+            faults = [fault.fault for fault in match_faults(steps, scheme, "2.49.40")]
+            assert faults == names * is_known
 
 
 @pytest.mark.parametrize(
