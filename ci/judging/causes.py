@@ -164,11 +164,14 @@ def is_where(fault: KnownFault, steps: Sequence[Step], departure: Departure) -> 
 
 
 def is_behind(fault: KnownFault, steps: Sequence[Step], departure: Departure) -> bool:
-    """Return whether an operator of a fault is behind the first wrong layer."""
+    """Return whether an operator of a fault is behind the first wrong layer, or may be, as for a
+    layer of a function that the file contains."""
     wrong = find_step(departure.layer, steps) if departure.layer else None
+    if wrong is None:
+        return True
     places = {step.name: place for place, step in enumerate(steps)}
     nodes = [name for chain in (fault.nodes, *fault.repeated) for name in chain]
-    return wrong is not None and any(places.get(name, -1) > wrong for name in nodes)
+    return any(places.get(name, -1) > wrong for name in nodes)
 
 
 def find_step(layer: Layer, steps: Sequence[Step]) -> int | None:

@@ -81,18 +81,19 @@ def test_a_known_fault_that_loses_little_is_no_cause_next_to_an_overflow() -> No
 def test_a_fault_behind_the_first_wrong_layer_must_be_as_large_as_the_error() -> None:
     beyond = make_reading("reciprocal", "reciprocal", (0.05, 0.1), -1.0)
     near, far = known("tanh", least_db=31.5), known("tanh", least_db=-25.0)
-    departure = depart("cumsum", "conv", sqnr_db=34.0)
-    for fault, is_cause in ((near, False), (far, True)):
-        causes = choose_causes(
-            [fault, known("cumsum", least_db=31.5)],
-            Question.FAITHFUL,
-            STEPS,
-            departure,
-            5.2,
-            is_float16=False,
-            beyond=beyond,
-        )
-        assert causes == [fault] * is_cause
+    for place in ("cumsum", "unknown"):
+        departure = depart(place, "conv", sqnr_db=34.0)
+        for fault, is_cause in ((near, False), (far, True)):
+            causes = choose_causes(
+                [fault, known("cumsum", least_db=31.5)],
+                Question.FAITHFUL,
+                STEPS,
+                departure,
+                5.2,
+                is_float16=False,
+                beyond=beyond,
+            )
+            assert causes == [fault] * is_cause
 
 
 def test_activations_that_are_fused_are_a_cause_with_their_figures() -> None:
