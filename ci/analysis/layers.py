@@ -205,16 +205,22 @@ class Comparison:
         return max((find_magnitude(operand) for operand in operands), default=0.0)
 
 
-def find_loss(program: Program, inputs: Any, reference: Sequence[Any]) -> Loss | None:
+def find_loss(
+    program: Program, inputs: Any, reference: Sequence[Any], further: Sequence[Any] = ()
+) -> Loss | None:
     """Return where a quantized model loses the most accuracy on one sample. Without such a place,
-    the Loss of a model with reciprocals has no name. ``reference`` are the float32 model's outputs.
-    Return None if nothing is lost or rounded, or if there are more than MOST_VALUES elements."""
+    the Loss of a model with reciprocals or lost decisions has no name. ``reference`` are the
+    float32 model's outputs. Decisions that the sample does not lose are searched in the first of
+    ``further`` samples, too. Return None if nothing is lost or rounded, or if there are more than
+    MOST_VALUES elements."""
     comparisons = compare_rounding(program, inputs)
     losses: list[Loss] = []
     readings: list[Reading] = []
     expected_outputs = iter(reference)  # each method takes its own outputs
     weights_db = BEST_DB
     decided = find_decided(program, inputs, comparisons, {})
+    if comparisons and not decided and any(map(list_decisions, program.graphs.values())):
+        decided = find_decided_further(program, further[: MOST_RANGED - 1])
     for comparison in comparisons:
         outputs = comparison.exact.outputs
         weights_db = find_least_db(
@@ -224,12 +230,23 @@ def find_loss(program: Program, inputs: Any, reference: Sequence[Any]) -> Loss |
         readings += comparison.list_readings()
     greatest = max(losses, key=lambda loss: loss.added, default=None)
     if greatest is None:
-        if any(reading.operator in RECIPROCALS for reading in readings):
+        if decided or any(reading.operator in RECIPROCALS for reading in readings):
             # With 16 bits, the quantized model may lose nothing where QNN's program is wrong.
-            return Loss("", BEST_DB, BEST_DB, weights_db, readings=tuple(readings))
+            nowhere = Loss("", BEST_DB, BEST_DB, weights_db)
+            return structs.replace(nowhere, readings=tuple(readings), decided=decided)
         return None
     nodes = choose_nodes(program.measure_effects(inputs))
     return structs.replace(greatest, nodes=nodes, readings=tuple(readings), decided=decided)
+
+
+def find_decided_further(program: Program, sets: Sequence[Any]) -> LostDecisions | None:
+    """Return the decisions that cost a quantized model accuracy in the first of these samples that
+    loses some: a single one near its limit may differ in one sample only."""
+    for inputs in sets:
+        decided = find_decided(program, inputs, compare_rounding(program, inputs), {})
+        if decided:
+            return decided
+    return None
 
 
 def find_float16_loss(

@@ -252,7 +252,8 @@ class Lowering:
         self.staging.write_noise(noise)
         if scheme.quantized:
             with self.staging.notes.of("the layer at which quantization costs the most"):
-                loss = find_loss(read, model.evaluation[0], model.reference[0])
+                first, *further = model.evaluation
+                loss = find_loss(read, first, model.reference[0], further)
             with self.staging.notes.of("the tensors that leave their calibrated ranges"):
                 clipped = find_clipped(read, model.evaluation)
         if float16 and not self.spec.layers:

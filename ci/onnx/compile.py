@@ -162,7 +162,8 @@ def compile_source(
         with staging.notes.of("the tensors that leave their calibrated ranges"):
             clipped = find_clipped(read, source.evaluation)
         with staging.notes.of("the layer at which quantization costs the most"):
-            loss = find_loss(read, source.evaluation[0], float32)
+            first, *further = source.evaluation
+            loss = find_loss(read, first, float32, further)
     staging.enter("lower")
     program = staging.directory / PROGRAM
     delegation, footprint, (types, retyped) = write_typed(

@@ -211,3 +211,22 @@ def test_activations_behind_a_layer_lose_accuracy_in_float16_unless_a_slice_is_b
         names = [place.name for place in fused.activations]
         assert names == [("tanh", "Tanh 'y'")[LANES.index(lane)]]
         assert fused.reached_db < 40 < fused.apart_db - 10
+
+
+@pytest.mark.parametrize("lane", LANES)
+def test_decisions_are_searched_in_further_samples(tmp_path: Path, lane: str) -> None:
+    def compute(x: Tensor) -> Tensor:
+        return (round_to(x, 0.1) > 0.52).float() * x
+
+    nodes = CONSTANTS + write_rounding("x", 0.1) + "limit = Constant<value_float = 0.52>()\n"
+    nodes += "b = Greater(x_rounded, limit)\nc = Cast<to = 1>(b)\ny = Mul(c, x)"
+    draws = np.random.default_rng(3).uniform(0, 1, (2, 8, 16)).astype(np.float32)
+    exact = np.round(draws[0], 1)  # all of it are steps, so no decision differs
+    program, sample = make_program(lane, tmp_path, nodes, compute, exact)
+    further = (torch.from_numpy(draws[1]),) if lane == "PyTorch" else (draws[1],)
+    reference = [(exact > 0.52) * exact]
+    for samples, is_lost in (([], False), ([sample], False), ([sample, further], True)):
+        loss = find_loss(program, sample, reference, samples)
+        decided = loss.decided if loss else None
+        names = [decision.name for decision in (decided.decisions if decided else ())]
+        assert names == [("gt", "Greater 'b'")[LANES.index(lane)]] * is_lost
