@@ -76,6 +76,7 @@ from ci.judging.causes import (
     advise_on_numbers,
     advise_on_range,
     advise_on_reciprocals,
+    advise_on_softmax,
     choose_causes,
     find_clipped_reciprocals,
     join,
@@ -417,7 +418,9 @@ class CaseJudge:
         if is_accuracy and not faults and (range_ := advise_on_range(loss, self.departure)):
             return range_
         if question is Question.FAITHFUL and scheme.quantized:
-            return advise_on_reciprocals(loss, self.departure)
+            gain, bits = self.evidence.figures.gain, scheme.base.recipe.activation_bits
+            softmax = advise_on_softmax(self.read_steps(), self.departure, gain, bits)
+            return (*advise_on_reciprocals(loss, self.departure), *(() if faults else softmax))
         decisions = advise_on_decisions(loss)
         if question is Question.PROOF:  # the decisions make the gate vague
             return decisions

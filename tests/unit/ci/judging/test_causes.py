@@ -20,6 +20,7 @@ from ci.judging.causes import (
     advise_on_numbers,
     advise_on_range,
     advise_on_reciprocals,
+    advise_on_softmax,
     choose_causes,
 )
 from ci.models.tensors import (
@@ -308,3 +309,25 @@ def test_a_reciprocal_of_numbers_below_one_is_a_cause_unless_it_was_right() -> N
     assert advise(0.6, Layer("Sqrt", "Sqrt", origin))
     assert advise(0.6, Layer("Reciprocal", "Reciprocal r", origin)) == ()
     assert advise_on_reciprocals(None, UNKNOWN) == ()
+
+
+@pytest.mark.parametrize(
+    ("departure", "gain", "bits", "is_cause"),
+    [
+        (depart("softmax", "mul"), 1.0076, 8, True),
+        (depart("matmul", "mul"), 1.019, 8, True),
+        (depart("tanh", "mul", "matmul"), 1.019, 8, False),  # the softmax was right
+        (depart("matmul"), 1.019, 8, False),  # no layer is known to be right
+        (depart("softmax", "mul"), 1.003, 8, False),
+        (depart("softmax", "mul"), 0.98, 8, False),
+        (depart("softmax", "mul"), 1.0076, 16, False),
+        (UNKNOWN, 1.0076, 8, False),
+    ],
+)
+def test_a_softmax_is_the_cause_of_a_gain_if_the_loss_starts_there(
+    departure: Departure, gain: float, bits: int, is_cause: bool
+) -> None:
+    names = ("mul", "softmax", "matmul", "tanh")
+    for front_end, is_known in (("executorch", is_cause), ("onnx", False)):
+        steps = [Step(name, name, (), (), (), front_end=front_end) for name in names]
+        assert bool(advise_on_softmax(steps, departure, gain, bits)) is is_known
