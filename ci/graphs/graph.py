@@ -39,6 +39,7 @@ class Node(NamedTuple):
       that of a padding; None if it reads none.
     - ``place`` is where the call comes from, as in ``origin``.
     - ``is_random`` is true if the call draws random numbers.
+    - ``texts`` are the arguments that are texts, such as an equation, under torch's names.
     """
 
     operator: str
@@ -53,6 +54,7 @@ class Node(NamedTuple):
     fill: int | None = None
     place: Origin = NOWHERE
     is_random: bool = False
+    texts: Mapping[str, str] = MappingProxyType({})
 
     @property
     def label(self) -> str:

@@ -212,7 +212,8 @@ class _Reader:
         if operator in {"softmax", "log_softmax"} and self.opset < SINGLE_AXIS_OPSET:
             axes = tuple(range(attributes.get("axis", 1) % max(rank, 1), rank))
         numbers = dict(self._list_numbers(proto, operator, attributes, rank))
-        return node._replace(operator=operator, axes=axes, numbers=numbers)
+        texts = dict(_list_texts(proto, attributes))
+        return node._replace(operator=operator, axes=axes, numbers=numbers, texts=texts)
 
     def _list_numbers(
         self, proto: Any, operator: str, attributes: Mapping[str, Any], rank: int
@@ -269,6 +270,8 @@ class _Reader:
         are none."""
         if not place.startswith("#"):
             value = attributes.get(place)
+            if isinstance(value, bytes):
+                return None
             return value if value is None or isinstance(value, (list, tuple)) else [value]
         index = int(place[1:])
         name = proto.input[index] if index < len(proto.input) else ""
@@ -359,6 +362,14 @@ def name_operator(proto: Any) -> str:
 def computes_node(proto: Any) -> bool:
     """Return whether a node computes new elements, instead of moving or selecting some."""
     return computes(name_operator(proto).format(2))
+
+
+def _list_texts(proto: Any, attributes: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the arguments of a node that are texts, under torch's names."""
+    spelling = read_spellings().get(proto.op_type) if proto.domain in DOMAINS else None
+    for name, places in spelling.arguments.items() if spelling else ():
+        values = [attributes.get(place) for place in places if isinstance(place, str)]
+        yield from ((name, value.decode()) for value in values if isinstance(value, bytes))
 
 
 def _list_axes(

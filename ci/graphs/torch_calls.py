@@ -183,6 +183,11 @@ def _read_node(node: fx.Node, reads: Sequence[Read], results: tuple[str, ...]) -
         fill=fills[0] if fills else None,
         place=origin,
         is_random=torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()),
+        texts={
+            argument.name: value
+            for argument, value in _list_arguments(node)
+            if isinstance(value, str)
+        },
     )
 
 

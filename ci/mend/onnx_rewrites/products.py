@@ -4,23 +4,18 @@ rank that QNN does not take, as moves of a lower rank."""
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from ci.mend.axes import (
-    choose_block,
     merge_axes,
     merge_sizes,
-    plan_product,
-    read_equation,
     split_order,
 )
-from ci.mend.onnx_rewrites.graph import Array, Graph, read, read_axes, rewrites
+from ci.mend.onnx_rewrites.graph import Graph, read, read_axes, rewrites
 
-MOST_ELEMENTS = 1 << 22  # of a triangular matrix, repeated for each slice
 MOST_STEPS = 64  # of a recurrence that is unrolled
 HIGHEST_RANK = 5  # of a Transpose and of a reduction in QNN
 REDUCTIONS = ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin")
@@ -43,126 +38,6 @@ def fold_gemm(graph: Graph, node: Any) -> None:
     result = graph.add("Gemm", node.input[0], *multiplied, **attributes)
     before = f"Gemm, alpha {factors[0]:g}, beta {factors[1]:g}"
     graph.replace([node], [result], before, "Gemm, its constants multiplied")
-
-
-# QNN 2.49.40 computes sums in 8 bits far above their range, and rounds each partial sum: -0.7 dB in
-# u8 over 2,400 steps, and 38.9 dB after.
-@rewrites("multiply-cumulative", "CumSum")
-def multiply_cumulative(graph: Graph, node: Any) -> None:
-    """Compute cumulative sums as a product with a triangular matrix. A long sum is computed in
-    blocks: the sums within each block, plus the sum of all blocks before it."""
-    x, axis = node.input[0], graph.number(node.input[1])
-    if axis is None or not graph.is_float(x):
-        return
-    shape = graph.shape(x)
-    place = int(axis) % len(shape)
-    outer, size, inner = math.prod(shape[:place]), shape[place], math.prod(shape[place + 1 :])
-    block = choose_block(size)
-    count = -(-size // block)
-    if inner > 1 and outer * count * block * block > MOST_ELEMENTS:
-        return
-    is_reverse, is_exclusive = read(node, "reverse", 0), read(node, "exclusive", 0)
-
-    def add_up(name: str, sizes: Sequence[int], *, excludes: bool) -> str:
-        matrix = np.tri(sizes[1], k=-1 if excludes else 0, dtype=np.float32)
-        return _multiply_middle(graph, name, matrix[::-1, ::-1] if is_reverse else matrix, sizes)
-
-    if count == 1:
-        result = add_up(x, [outer, size, inner], excludes=is_exclusive)
-        after = "a product with a triangular matrix"
-    else:
-        rows, missing = x, count * block - size
-        if missing:
-            zeros = np.zeros((outer, missing, inner), np.float32)
-            rows = graph.add("Concat", graph.reshape(x, [outer, size, inner]), zeros, axis=1)
-        ones = np.ones((block, block), np.float32)
-        if inner == 1:
-            rows = graph.reshape(rows, [outer, count, block])
-            triangle = np.tri(block, k=-1 if is_exclusive else 0, dtype=np.float32)
-            within = graph.add("MatMul", rows, triangle if is_reverse else triangle.T)
-            blocks_before = add_up(rows, [outer, count, block], excludes=True)
-            sum_before = graph.add("MatMul", blocks_before, ones)
-        else:
-            flat = [outer * count, block, inner]
-            within = add_up(rows, flat, excludes=is_exclusive)
-            blocks_before = add_up(rows, [outer, count, block * inner], excludes=True)
-            sum_before = _multiply_middle(graph, blocks_before, ones, flat)
-        result = graph.add("Add", within, sum_before)
-        if missing:
-            result = graph.reshape(result, [outer, count * block, inner])
-            result = graph.slice(result, 1, size)
-        after = f"sums within {count} blocks of {block} and of the blocks before, as products"
-    graph.replace([node], [graph.reshape(result, shape)], f"CumSum of {size}", after)
-
-
-def _multiply_middle(graph: Graph, name: str, matrix: Array, sizes: Sequence[int]) -> str:
-    """Multiply a matrix [rows, size] by the middle axis of a value with ``sizes`` [outer, size,
-    inner], and return the name of the result, which has the axes [outer, rows] if inner is 1."""
-    outer, size, inner = sizes
-    if inner == 1:
-        return graph.add("MatMul", graph.reshape(name, [outer, size]), matrix.T)
-    repeated = np.broadcast_to(matrix, (outer, *matrix.shape))
-    return graph.add("MatMul", repeated, graph.reshape(name, [*sizes]))
-
-
-# QNN takes only some equations.
-@rewrites("multiply-einsum", "Einsum")
-def multiply_einsum(graph: Graph, node: Any) -> None:
-    """Compute an Einsum of one or two operands as transposes and a MatMul."""
-    equation, names = str(read(node, "equation", "")).replace(" ", ""), [*node.input]
-    labels, result = read_equation(equation) or ([], "")
-    if not len(labels) == len(names) <= 2 or not graph.is_float(*names):
-        return
-    sizes: dict[str, int] = {}
-    for operand_labels, name in zip(labels, names, strict=True):
-        sizes |= zip(operand_labels, graph.shape(name), strict=True)
-    product = _multiply(graph, names, labels, result, sizes)
-    if product:
-        graph.replace([node], [product], f"Einsum {equation}", "Transpose and MatMul")
-    graph.pending.clear()
-
-
-def _multiply(
-    graph: Graph, names: Sequence[str], labels: Sequence[str], result: str, sizes: dict[str, int]
-) -> str:
-    """Add the nodes of an Einsum without repeated or summed labels, and return the name of the
-    value; empty if there are such labels. ``sizes`` are the sizes of the labels."""
-    if len(names) == 1:
-        is_permutation = {*labels[0]} == {*result}
-        return transpose(graph, names[0], labels[0], result) if is_permutation else ""
-    first, second = labels
-    groups = plan_product(first, second, result)
-    if groups is None:
-        return ""
-    batch, summed, left, right = groups
-
-    def flatten(name: str, operand_labels: str, parts: Sequence[Sequence[str]]) -> str:
-        moved = transpose(graph, name, operand_labels, "".join(map("".join, parts)))
-        flat = merge_sizes(sizes, parts)
-        stored = graph.constant(moved)
-        return graph.reshape(moved, flat) if stored is None else graph.hold(stored.reshape(flat))
-
-    # A product with weights has no axis for the batch. Otherwise an empty batch has the size 1.
-    is_weight = graph.constant(names[1]) is not None and not batch
-    heads = [] if is_weight else [batch]
-    left_matrix = flatten(names[0], first, [*heads, left, summed])
-    right_matrix = flatten(names[1], second, [*heads, summed, right])
-    product = graph.add("MatMul", left_matrix, right_matrix)
-    order = [*batch, *left, *right]
-    unflattened = graph.reshape(product, [sizes[label] for label in order])
-    return transpose(graph, unflattened, "".join(order), result)
-
-
-def transpose(graph: Graph, name: str, labels: str, result: str) -> str:
-    """Return the name of a value with its axes, which have ``labels``, in the order ``result``. A
-    constant is transposed itself."""
-    order = [labels.index(label) for label in result]
-    if order == [*range(len(order))]:
-        return name
-    stored = graph.constant(name)
-    if stored is None:
-        return graph.add("Transpose", name, perm=order)
-    return graph.hold(np.transpose(stored, order))
 
 
 # QNN's provider takes LSTM and GRU, but no RNN.

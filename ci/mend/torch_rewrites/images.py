@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, fx
 
-from ci.mend.axes import choose_block, find_growth
+from ci.mend.axes import find_growth
 from ci.mend.torch_rewrites.editing import (
     CASTS,
     Editor,
@@ -441,37 +441,10 @@ def convolve_tall_pool(edit: Editor, node: fx.Node) -> None:
     edit.replace(node, new, "F.conv2d(x, weight, groups=channels), each weight 1 / kernel ** 2")
 
 
-# QNN 2.49.40 computes sums in 8 bits far above their range, and rounds each partial sum: over 2,400
-# steps, 39.8 dB in fp16 and -0.7 dB in 8a8w, and 65.4 and 39.0 dB after.
-@rewrites("multiply-cumulative", aten.cumsum.default)
-def sum_by_triangle(edit: Editor, node: fx.Node) -> None:
-    """Write a cumulative sum as a linear layer whose weights are a triangle of ones. A long sum is
-    written in blocks: the sums within each block, plus the sum of all blocks before it."""
-    operand, axis = node.args[:2]
-    shape, dtype = shape_of(operand), value_of(node).dtype
-    if not shape or not dtype.is_floating_point or value_of(operand).dtype != dtype:
-        return
-    axis = axis % len(shape) - len(shape)
-    block = choose_block(shape[axis])
-    if block == shape[axis]:
-        new = _multiply_axis(edit, operand, axis, torch.ones(block, block).tril())
-        edit.replace(node, new, "F.linear(x, torch.ones(n, n).tril())")
-        return
-    rows = edit.transpose(operand, axis, -1) if axis != -1 else operand
-    *outer, length = shape_of(rows)
-    count, width = -(-length // block), math.prod(outer)
-    if missing := count * block - length:
-        rows = edit.cat([rows, edit.constant(torch.zeros(*outer, missing, dtype=dtype))], -1)
-    blocks = edit.reshape(rows, [width, count, block])
-    within = _multiply_axis(edit, blocks, -1, torch.ones(block, block).tril())
-    # Two products instead of a slice, a product and a broadcast, which QNN computes wrongly in fp16
-    before = _multiply_axis(edit, blocks, -2, torch.ones(count, count).tril(-1))
-    new = edit.add(within, _multiply_axis(edit, before, -1, torch.ones(block, block)))
-    new = edit.reshape(new, [*outer, count * block])
-    new = edit.slice(new, len(outer), 0, length) if missing else new
-    new = edit.transpose(new, axis, -1) if axis != -1 else new
-    after = f"sums within {count} blocks of {block} and of all blocks before, by F.linear"
-    edit.replace(node, new, after)
+def per_axis(number: int | Sequence[int], axes: int) -> list[int]:
+    """Return a number per axis, of a list with one per axis or of one for all axes."""
+    numbers = [number] if isinstance(number, int) else [*number]
+    return numbers * axes if len(numbers) == 1 else numbers
 
 
 def _multiply_axis(edit: Editor, operand: fx.Node, axis: int, matrix: Tensor) -> fx.Node:
@@ -480,9 +453,3 @@ def _multiply_axis(edit: Editor, operand: fx.Node, axis: int, matrix: Tensor) ->
     if axis == -1:
         return edit.linear(operand, stored)
     return edit.transpose(edit.linear(edit.transpose(operand, axis, -1), stored), axis, -1)
-
-
-def per_axis(number: int | Sequence[int], axes: int) -> list[int]:
-    """Return a number per axis, of a list with one per axis or of one for all axes."""
-    numbers = [number] if isinstance(number, int) else [*number]
-    return numbers * axes if len(numbers) == 1 else numbers

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from ci.mend.axes import merge_axes, merge_sizes, plan_product, read_equation, split_order
+from ci.mend.axes import merge_axes, split_order
 from ci.mend.torch_rewrites.editing import (
     Editor,
     argument,
@@ -256,50 +256,6 @@ def find_order(node: fx.Node) -> list[int]:
     sizes = range(2, 2 + len(shape_of(node)))  # no two of them are equal
     moved = node.target(torch.empty(*sizes, device="meta"), *node.args[1:], **node.kwargs)
     return [sizes.index(size) for size in moved.shape]
-
-
-# PyTorch writes some equations with tensors of six axes: the einsum of a graph convolution left 11
-# nodes on the CPU.
-@rewrites("multiply-einsum", aten.einsum.default)
-def multiply_einsum(edit: Editor, node: fx.Node) -> None:
-    """Write an einsum of two tensors as permutations and one matrix product of at most three
-    axes."""
-    equation, operands = node.args[:2]
-    labels, result = read_equation(equation) or ([], "")
-    if len(labels) != 2:
-        return
-    left_labels, right_labels = labels
-    left_sizes = dict(zip(left_labels, shape_of(operands[0]), strict=True))
-    right_sizes = dict(zip(right_labels, shape_of(operands[1]), strict=True))
-    shared = {*left_sizes} & {*right_sizes}
-    groups = plan_product(left_labels, right_labels, result)
-    # A size of 1 may be broadcast, which a product does not do along the summed axes.
-    if groups is None or any(left_sizes[label] != right_sizes[label] for label in shared):
-        return
-    batch, summed, left, right = groups
-    sizes = left_sizes | right_sizes
-    left_matrix = _arrange(edit, operands[0], left_labels, (batch, left, summed), sizes)
-    right_matrix = _arrange(edit, operands[1], right_labels, (batch, summed, right), sizes)
-    product = edit.matmul(left_matrix, right_matrix)
-    order = [*batch, *left, *right]
-    places = [order.index(label) for label in result]
-    permuted = _permute(edit, product, [sizes[label] for label in order], places)
-    new = edit.reshape(permuted, [*shape_of(node)])
-    edit.replace(node, new, "permutations and one matrix product")
-
-
-def _arrange(
-    edit: Editor, operand: fx.Node, labels: str, groups: Sequence[list[str]], sizes: dict[str, int]
-) -> fx.Node:
-    """Return an operand of an einsum with one axis for each of the groups of labels. An empty first
-    group has none."""
-    order = [labels.index(label) for group in groups for label in group]
-    shape = merge_sizes(sizes, groups)
-    shape = shape if groups[0] else shape[1:]
-    stored = edit.value(operand)
-    if stored is not None:
-        return edit.constant(stored.permute(order).reshape(shape))
-    return edit.reshape(_permute(edit, operand, [sizes[label] for label in labels], order), shape)
 
 
 def find_part(node: fx.Node) -> tuple[int, int, int]:

@@ -342,7 +342,7 @@ ROWS: dict[str, list[Row]] = {
         (0, [(2, 3), (3, 4)], lambda x, y: torch.einsum("ab,bc->a", x, y)),
         (0, [(2, 3), (1, 4)], lambda x, y: torch.einsum("ab,ac->bc", x, y)),
         (0, [(2, 3, 4), (3, 4)], lambda x, y: torch.einsum("...b,...b->...", x, y)),
-        (0, (2, 3), lambda x: torch.einsum("ab->ba", x)),
+        (1, (2, 3), lambda x: torch.einsum("ab->ba", x)),
     ],
     "select-places": [
         (1, (2, 4, 5), lambda x: x[:, torch.tensor([1, 0, -1]), torch.tensor([4, 0, 2])]),
