@@ -22,6 +22,7 @@ MOST_FOLDED = 1 << 24  # elements of a constant that is computed
 SAME = frozenset({"alias", "clone", "contiguous", "detach", "lift_fresh_copy"})
 CASTING = frozenset({"to", "_to_copy", "type_as"})
 DROPPING = frozenset({"dropout", "feature_dropout", "alpha_dropout"})
+STORED = {"bfloat16": "float32"}  # types that numpy lacks
 # What a call operates on: the name of a value, a number or an array, or None if it is omitted.
 Operand: TypeAlias = "str | float | Array | None"
 
@@ -285,7 +286,7 @@ class GraphEditor:
         array = np.asarray(constant)
         if array.dtype.kind == "f":
             dtype = dtype if "float" in dtype else "float32"
-            array = array.astype("float32" if dtype == "bfloat16" else dtype)
+            array = array.astype(STORED.get(dtype, dtype))
         elif isinstance(constant, np.ndarray):
             dtype = array.dtype.name
         if not array.shape:
@@ -307,6 +308,10 @@ class GraphEditor:
         for old, new in zip(node.results, new_results, strict=False):
             if not old or not new:
                 continue
+            if new in self.numbers:  # what reads the result may take no number
+                number = self.numbers.pop(new)
+                dtype = self.dtypes[new]
+                self.arrays[new] = np.asarray(number, STORED.get(dtype, dtype))
             forms = [(self.shapes.get(value), self.dtypes.get(value)) for value in (new, old)]
             if new in self.shapes and old in self.shapes and forms[0] != forms[1]:
                 raise ValueError(f"{node.name}: {' for '.join(map(str, forms))}")
@@ -351,10 +356,11 @@ class GraphEditor:
     def _remove_unread(self, node: Node) -> list[Node]:
         """Remove a call whose results nothing reads, with those that only it needed, and return
         those of them that were in the graph before the edit."""
-        removed, pending = [], [node]
+        removed, pending, replaced = [], [node], node
         while pending:
             node = pending.pop()
-            is_effect = node.is_random or not self.graph.written.isdisjoint(node.results)
+            is_random = node.is_random and node.name != replaced.name
+            is_effect = is_random or not self.graph.written.isdisjoint(node.results)
             is_present = node.name in self.inserts or node.name in self.nodes
             if is_effect or not is_present or any(map(self.is_read, node.results)):
                 continue

@@ -33,6 +33,8 @@ from provisioning.manifest.reader import read_policy
 NORMALIZED = frozenset({"layer_norm", "rms_norm"})
 REDUCED = frozenset({"amax", "amin", "mean", "prod", "sum", "norm", "logsumexp"})
 DOMAINS = ("", "ai.onnx", "com.microsoft")  # whose operators have spellings
+# Operators of onnxruntime, unknown to onnx, with results that have the shape of the first operand.
+SAME_SHAPE = ("BiasGelu", "FastGelu", "Gelu", "QuickGelu", "SimplifiedLayerNormalization")
 SINGLE_AXIS_OPSET = 13  # before it, a softmax is over all axes from its axis on
 COMMUTATIVE = frozenset({"add", "mul"})
 RANDOM = ("Random", "Bernoulli", "Multinomial")
@@ -142,6 +144,11 @@ class _Reader:
         # The other types have the same name in ONNX and numpy.
         self.dtypes |= {name: "float32" for name, kind in self.dtypes.items() if kind == "float"}
         self.dtypes |= {name: "float64" for name, kind in self.dtypes.items() if kind == "double"}
+        for proto in model.graph.node:
+            source = proto.input[0] if proto.input else ""
+            if proto.op_type in SAME_SHAPE and source in self.shapes:
+                self.shapes.setdefault(proto.output[0], self.shapes[source])
+                self.dtypes.setdefault(proto.output[0], self.dtypes[source])
 
     def read(self, *, joins: bool) -> Graph:
         protos = [proto_node for proto_node in self.model.graph.node if proto_node.output]

@@ -256,14 +256,23 @@ class TorchLane:
             with self.module.at(self.calls[insert.before]):
                 operands = []
                 for name in insert.node.reads:
-                    if name in edit.arrays and name not in sources:
-                        array = np.ascontiguousarray(edit.arrays[name])
-                        tensor = torch.from_numpy(array).to(getattr(torch, edit.dtypes[name]))
-                        sources[name] = self.module.constant(tensor)
+                    self._write_constant(name, edit, sources)
                     operands.append(edit.numbers.get(name, sources.get(name)))
                 target, args, kwargs = self._arrange(insert, operands)
                 sources[insert.node.results[0]] = self.module.call(target, *args, **kwargs)
+        makers = self.graph.list_makers()
+        for old, new in edit.redirected.items():
+            if old in makers:
+                with self.module.at(self.calls[makers[old].name]):
+                    self._write_constant(new, edit, sources)
         return sources
+
+    def _write_constant(self, name: str, edit: GraphEditor, sources: dict[str, Any]) -> None:
+        """Store the array of a new constant, if the name is that of one which is not stored yet."""
+        if name in edit.arrays and name not in sources:
+            array = np.array(edit.arrays[name])  # a copy, which torch may write into
+            tensor = torch.from_numpy(array).to(getattr(torch, edit.dtypes[name]))
+            sources[name] = self.module.constant(tensor)
 
 
 def arrange_arguments(
@@ -285,8 +294,9 @@ def arrange_arguments(
             value, pending = pending, []
         elif pending and kind in {"Tensor", "Optional[Tensor]", "number", "Optional[number]"}:
             value = pending.pop(0)
-            # A number that is the first operand, such as 1 in 1 - x.
-            if kind == "Tensor" and not args and isinstance(value, (int, float)):
+            # Only arithmetic takes numbers, and not as the first operand, such as 1 in 1 - x.
+            is_taken = bool(args) and target._overloadname in {"Tensor", "self"}
+            if kind == "Tensor" and not is_taken and isinstance(value, (int, float)):
                 value = torch.tensor(value)
         else:
             is_default = True

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +16,24 @@ from ci.mend.graph_rewrites.definition import defines
 LIMITS = frozenset({"relu", "relu6", "clamp", "clamp_min", "hardtanh"})
 PRODUCTS: dict[float, str] = {2: "x * x", 4: "(x * x) * (x * x)"}  # by the exponent of a power
 SHORTEST_RIGHT = 32  # a last axis with which QNN multiplies a sum with a constant right
+LEAST_THRESHOLD = 15.0  # from which on torch's softplus is x, within float32
+# log(1 + u) = 2 * atanh(u / (2 + u)): the factors of this series, of odd powers from 1 to 13
+ATANH = [1 / 13, 1 / 11, 1 / 9, 1 / 7, 1 / 5, 1 / 3, 1.0]
+DEEPEST = 5  # operators of a GELU before and after its erf or tanh
+# What a GELU may be written with.
+COMPUTES: Mapping[str, Callable[..., Any]] = {
+    "add": np.add,
+    "div": np.divide,
+    "erf": np.vectorize(math.erf),
+    "mul": np.multiply,
+    "pow": np.power,
+    "square": np.square,
+    "sub": np.subtract,
+    "tanh": np.tanh,
+}
+LEAST_FLOAT16 = 2.0**-14  # the smallest normal number
+LEAST_FLOOR = 2.0**-40  # of a logarithm whose parts float16 can hold
+FLOOR_BITS, TOP_BITS = -12, 12  # of a scaled floor, and of the largest scaled element
 UNIFORM_RANK = 5  # with which QNN adds a constant of equal elements wrongly
 
 
@@ -184,3 +205,354 @@ def surround_by(
 def is_uniform(array: Array) -> bool:
     """Return whether all elements of an array are equal."""
     return bool(array.size) and bool((array == array.reshape(-1)[0]).all())
+
+
+# QNN 2.49.40 computes a ReLU directly after a tanh wrongly in 16 bits: -4.4 dB in u16a8w, and 30.3
+# dB after. Through ExecuTorch, it is right.
+@defines("limit-before-tanh", "relu")
+def limit_before_tanh(edit: GraphEditor, node: Node) -> None:
+    """Exchange a tanh and the ReLU behind it: tanh(relu(x)) equals relu(tanh(x))."""
+    if tanh := edit.maker(node.reads[0], "tanh"):
+        new = edit.tanh(edit.relu(tanh.reads[0]))
+        edit.replace(node, new, "tanh(relu(x))", "relu(tanh(x))")
+
+
+# QNN 2.49.40 computes the sum with a quantized constant of zeros wrongly, such as the bias of an
+# untrained group norm: 18.6 dB in u8 for a U-Net, and 46.0 dB after.
+@defines("skip-neutral", "add", "sub", "mul", "div")
+def skip_neutral(edit: GraphEditor, node: Node) -> None:
+    """Leave out a sum or a difference with zeros, and a product or a quotient with ones."""
+    operands, (result,) = edit.operands(node), node.results
+    neutral = float(node.operator in {"mul", "div"})
+    if not operands or not edit.is_float(operands[0], result):
+        return
+    x, constant = operands
+    is_second = node.reads[0] == x or node.operator in {"add", "mul"}
+    if is_second and (constant == neutral).all() and edit.shape(x) == edit.shape(result):
+        edit.replace(node, x, "x", f"{node.operator} of x and {neutral:g}")
+
+
+# QNN's quantized Reciprocal returns at most 1 if all of its numbers are below 1: 7.4 dB in u8, and
+# 43.8 dB after (QNN 2.49.40). ExecuTorch's is right.
+@defines("divide-for-reciprocal", "reciprocal")
+def divide_for_reciprocal(edit: GraphEditor, node: Node) -> None:
+    """Compute a reciprocal as a quotient."""
+    (x,) = node.reads
+    if edit.is_float(x) and edit.shape(x):
+        edit.replace(node, edit.div(np.ones(1), x), "1 / x", "x.reciprocal()")
+
+
+# QNN's Softplus is inexact in float16: 40.8 dB for a Mish, and 61.7 dB after (QNN 2.49.40).
+@defines("mish-by-sigmoid", "mish", "softplus")
+def mish_by_sigmoid(edit: GraphEditor, node: Node) -> None:
+    """Compute Mish as x * (1 - s * s) / (1 + s * s), where s is sigmoid(-x)."""
+    x, last = node.reads[0], node
+    if node.operator == "softplus":
+        tanh = edit.reader(node.results[0], "tanh")
+        product = edit.reader(tanh.results[0], "mul") if tanh else None
+        if not product or x not in product.reads or not is_plain_softplus(edit, node):
+            return
+        last = product
+    if not edit.is_float(x):
+        return
+    sigmoid = edit.sigmoid(edit.neg(x))
+    square = edit.mul(sigmoid, sigmoid)
+    share = edit.div(edit.sub(1.0, square), edit.add(square, 1.0))
+    after = "x * (1 - s * s) / (1 + s * s), with s = torch.sigmoid(-x)"
+    edit.replace(last, edit.mul(x, share), after, "F.mish(x)")
+
+
+# QNN's Softplus is inexact in float16: 40.4 dB, and 63.4 dB after (QNN 2.49.40).
+@defines("softplus-by-log", "softplus", "exp")
+def softplus_by_log(edit: GraphEditor, node: Node) -> None:
+    """Compute a softplus, also written as log(1 + exp(x)), as relu(x) - log(sigmoid(|x|)), which
+    neither overflows nor cancels."""
+    x, last = node.reads[0], node
+    if node.operator == "exp":
+        plus = edit.reader(node.results[0], "add")
+        logarithm = edit.reader(plus.results[0], "log") if plus else None
+        if not plus or not logarithm or 1.0 not in map(edit.number, plus.reads):
+            return
+        last = logarithm
+    elif not is_plain_softplus(edit, node):
+        return
+    if edit.is_float(x):
+        log = edit.log(edit.sigmoid(edit.abs(x)))
+        new = edit.sub(edit.relu(x), log)
+        edit.replace(last, new, "F.relu(x) - torch.sigmoid(x.abs()).log()", "F.softplus(x)")
+
+
+# QNN's Softplus is inexact above zero, also in 8 and 16 bits (QNN 2.49.40).
+@defines("softplus-below-zero", "softplus")
+def softplus_below_zero(edit: GraphEditor, node: Node) -> None:
+    """Compute a softplus as relu(x) + softplus(-|x|)."""
+    x = node.reads[0]
+    if edit.is_float(x) and is_plain_softplus(edit, node) and not _is_below_zero(edit, x):
+        low = edit.softplus(edit.neg(edit.abs(x)))
+        new = edit.add(edit.relu(x), low)
+        edit.replace(node, new, "F.relu(x) + F.softplus(-x.abs())", "F.softplus(x)")
+
+
+def _is_below_zero(edit: GraphEditor, x: str) -> bool:
+    """Return whether a value is written as -|y|, as this rewrite leaves it."""
+    negative = edit.makers.get(x)
+    if negative is None or negative.operator != "neg":
+        return False
+    positive = edit.makers.get(negative.reads[0])
+    return positive is not None and positive.operator == "abs"
+
+
+def is_plain_softplus(edit: GraphEditor, node: Node) -> bool:
+    """Return whether a softplus has torch's defaults, or others that compute the same."""
+    is_smooth = edit.argument(node, "threshold", 20.0) >= LEAST_THRESHOLD
+    return edit.argument(node, "beta", 1.0) == 1.0 and is_smooth
+
+
+# float16 has no number as small as the floor: 3.7 dB, and 70.5 dB after (QNN 2.49.40).
+@defines("scale-log-floor", "log")
+def scale_log_floor(edit: GraphEditor, node: Node) -> None:
+    """Compute a logarithm whose floor float16 cannot hold in two parts: of small elements after
+    multiplication with a power of two, and of the others. The floor is that of a maximum, a clamp
+    or a sum directly before it."""
+    limiter = edit.maker(node.reads[0], "maximum", "clamp", "clamp_min", "add")
+    limits = _read_limits(edit, limiter) if limiter else None
+    if limiter is None or limits is None:
+        return
+    x, floor, limit = limits
+    if not LEAST_FLOOR <= floor < LEAST_FLOAT16 or not edit.is_float(x):
+        return
+    x = edit.minimum(x, limit) if limit is not None else x
+    bits = math.ceil(FLOOR_BITS - math.log2(floor))
+    top = 2.0 ** (TOP_BITS - bits)
+    small = edit.minimum(x, top)
+    for part in (bits // 2, bits - bits // 2):  # float16 cannot hold the whole factor
+        small = edit.mul(small, 2.0**part)
+    scaled_floor = floor * 2.0**bits
+    raised = (
+        edit.add(small, scaled_floor)
+        if limiter.operator == "add"
+        else edit.maximum(small, scaled_floor)
+    )
+    low, high = edit.log(raised), edit.log(edit.maximum(x, top))
+    shift = -TOP_BITS * math.log(2.0)
+    after = f"log(max(min(x, {top:g}) * 2**{bits}, {scaled_floor:.3g})) + log(max(x, {top:g}))"
+    new = edit.add(edit.add(low, high), shift)
+    edit.replace(node, new, f"{after} {shift:+.4g}", f"log with a floor of {floor:g}")
+
+
+def _read_limits(edit: GraphEditor, limiter: Node) -> tuple[str, float, float | None] | None:
+    """Return what a call limits, its lower limit and its upper limit or None, or None if it has no
+    constant lower limit."""
+    if limiter.operator.startswith("clamp"):
+        floor, limit = edit.argument(limiter, "min"), edit.argument(limiter, "max")
+        is_known = floor is not None and (limit is not None or not any(limiter.reads[2:]))
+        return (limiter.reads[0], floor, limit) if is_known else None
+    operands = edit.operands(limiter) if len(limiter.reads) == 2 else None
+    if operands is None or operands[1].size != 1 or edit.argument(limiter, "alpha", 1.0) != 1.0:
+        return None
+    return operands[0], float(operands[1].reshape(-1)[0]), None
+
+
+# ExecuTorch gives the constant the range of the layer before it: 12.6 dB in 8a8w behind a
+# convolution, and 35.5 dB after.
+@defines("put-constant-first", "cat")
+def put_constant_first(edit: GraphEditor, node: Node) -> None:
+    """Concatenate a constant whose elements are all equal first, and reorder the result."""
+    *operands, last = node.reads
+    stored = edit.value(last)
+    # A constant that varies or comes first is right.
+    if not operands or stored is None or not is_uniform(stored) or not edit.is_float(*node.reads):
+        return
+    axis = int(edit.argument(node, "dim", 0)) % stored.ndim
+    size, total = stored.shape[axis], edit.shape(node.results[0])[axis]
+    reordered = edit.cat([last, *operands], dim=axis)
+    parts = [
+        edit.slice(reordered, dim=axis, start=start, end=end)
+        for start, end in ((size, total), (0, size))
+    ]
+    after = "torch.cat([constant, x], dim), and the parts in their order again"
+    edit.replace(node, edit.cat(parts, dim=axis), after, "torch.cat([x, constant], dim)")
+
+
+# The smallest floor that float16 holds is about 6e-8. In fp16, log(clamp(x, min=1e-10)) has 3.5 dB,
+# and 61.3 dB after.
+@defines("raise-log-floor", "log", "log2", "log10")
+def raise_log_floor(edit: GraphEditor, node: Node) -> None:
+    """Raise the floor under a logarithm to 1e-6, which float16 can hold. This changes what is below
+    the floor."""
+    limiter = edit.makers.get(edit.source(node.reads[0]))
+    if limiter is None or limiter.operator not in {"clamp", "clamp_min", "maximum", "add"}:
+        return
+    limits = _read_limits(edit, limiter)
+    # float16 rounds such floors: 1e-7 is inexact, and 1e-10 becomes 0, whose logarithm is -7.6 on
+    # QNN.
+    if limits is None or not 0 < limits[1] < 9e-7:
+        return
+    x, _, limit = limits
+    if limiter.operator == "add":
+        raised = edit.add(x, 1e-6)
+    elif limit is None:
+        raised = edit.clamp(x, min=1e-6)
+    else:
+        raised = edit.clamp(x, min=1e-6, max=limit)
+    after = "a floor of 1e-6 under the logarithm"
+    edit.replace(node, edit.call_again(node, raised), after, f"log with a floor of {limits[1]:g}")
+
+
+# ExecuTorch decomposes softplus with a comparison, which stays on the CPU, and QNN's logarithm is
+# wrong in 16 bits.
+@defines("softplus-by-series", "log1p", "log", "softplus", "log_sigmoid", "mish")
+def softplus_by_series(edit: GraphEditor, node: Node) -> None:
+    """Write softplus as relu(x) + 2 * atanh(u / (u + 2)), with u = exp(-|x|) and a series for
+    atanh, whose relative error is below 1e-6, and log_sigmoid and mish by softplus."""
+    x, factor = node.reads[0], 1.0
+    if node.operator in {"log1p", "log"}:
+        power = _find_power(edit, node)
+        if power is None:
+            return
+        x = power
+    elif node.operator == "softplus":
+        factor = edit.argument(node, "beta", 1.0)
+        if edit.argument(node, "threshold", 20.0) < LEAST_THRESHOLD or factor <= 0:
+            return  # torch returns x above the threshold, where softplus is not yet x
+    elif node.operator == "log_sigmoid":
+        factor = -1.0
+    if not edit.is_float(x):
+        return
+    scaled = x if factor == 1 else edit.mul(x, factor)
+    new = _write_softplus(edit, scaled)
+    if node.operator == "mish":
+        new = edit.mul(x, edit.tanh(new))
+    elif factor != 1:
+        new = edit.mul(new, 1 / factor)
+    after = "F.relu(x) + 2 * atanh(u / (u + 2)), with u = torch.exp(-x.abs()), for softplus"
+    edit.replace(node, new, after, node.operator)
+
+
+def _find_power(edit: GraphEditor, node: Node) -> str | None:
+    """Return x of log1p(exp(x)) or log(1 + exp(x)), or None."""
+    power = edit.source(node.reads[0])
+    if node.operator == "log":
+        plus = edit.makers.get(power)
+        operands = edit.operands(plus) if plus and plus.operator == "add" else None
+        if plus is None or operands is None or edit.argument(plus, "alpha", 1.0) != 1.0:
+            return None
+        if operands[1].size != 1 or operands[1].item() != 1:
+            return None
+        power = edit.source(operands[0])
+    exponential = edit.makers.get(power)
+    return exponential.reads[0] if exponential and exponential.operator == "exp" else None
+
+
+def _write_softplus(edit: GraphEditor, x: str) -> str:
+    u = edit.exp(edit.neg(edit.abs(x)))
+    z = edit.div(u, edit.add(u, 2.0))
+    square = edit.mul(z, z)
+    total = edit.mul(square, 2 * ATANH[0])
+    for factor in ATANH[1:-1]:
+        total = edit.mul(edit.add(total, 2 * factor), square)
+    total = edit.mul(edit.add(total, 2.0), z)
+    return edit.add(edit.relu(x), total)
+
+
+# The approximation has an absolute error of 0.001 to 0.003, which small results show: 31.7 dB in
+# fp16 for a tanh behind a convolution (HiFi-GAN), and 61.8 dB after.
+@defines("separate-activation", "tanh", "sigmoid", "gelu", "silu")
+def separate_activation(edit: GraphEditor, node: Node) -> None:
+    """Transpose between a layer or a sum and an activation. QNN fuses them otherwise, and
+    approximates the activation."""
+    (x, *_), rank = node.reads, len(edit.shape(node.results[0]))
+    source = edit.makers.get(edit.source(x))
+    if rank < 2 or source is None or not edit.is_float(x):
+        return
+    if source.operator in {"add", "cat", "linear"} or source.operator.startswith("conv"):
+        order = [*range(rank - 2), rank - 1, rank - 2]
+        new = edit.call_again(node, edit.permute(x, dims=order))
+        after = f"{node.operator}(x.mT).mT"
+        edit.replace(node, edit.permute(new, dims=order), after, f"{node.operator}(x)")
+
+
+# QNN has GELU, but its provider takes no Erf, which torch.onnx.export writes with opset 18, and QNN
+# approximates a tanh behind a layer or a sum.
+@defines("join-gelu", "erf", "tanh")
+@defines("name-gelu", "erf", "tanh")
+def name_gelu(edit: GraphEditor, node: Node) -> None:
+    """Write a GELU that is written out with erf or tanh as one operator. It is recognized by its
+    values."""
+    points = np.linspace(-8, 8, 257)
+    cube = points + 0.044715 * points**3
+    exact_values = {
+        "none": points * 0.5 * (1 + COMPUTES["erf"](points / math.sqrt(2))),
+        "tanh": points * 0.5 * (1 + np.tanh(math.sqrt(2 / math.pi) * cube)),
+    }
+    operands, ends = _list_neighbours(edit, node)
+    for x, end in itertools.product(operands, ends):
+        values = _evaluate(edit, end.results[0], x, points)
+        if values is None or values.shape != points.shape or not edit.is_float(x):
+            continue
+        for form, exact in exact_values.items():
+            # onnxruntime's Gelu has no approximation.
+            is_written = form == "none" or edit.graph.front_end == EXECUTORCH
+            if is_written and np.allclose(values, exact, atol=1e-5):
+                with edit.at(end):
+                    new = edit.gelu(x, approximate=form)
+                before = "x * 0.5 * (1 + erf(x / sqrt(2)))"
+                edit.replace(end, new, f"F.gelu(x, approximate={form!r})", before)
+                return
+
+
+def _list_neighbours(edit: GraphEditor, node: Node) -> tuple[list[str], list[Node]]:
+    """Return the values from which a node may be computed, and the nodes that may be the result of
+    a GELU of which it is a part, the nearest first."""
+    operands: dict[str, None] = {edit.source(node.reads[0]): None}  # a set in order
+    ends: list[Node] = []
+    for _ in range(DEEPEST):
+        makers = (edit.makers.get(operand) for operand in operands)
+        for maker in [maker for maker in makers if maker and maker.operator in COMPUTES]:
+            operands |= dict.fromkeys(map(edit.source, maker.reads))
+        if end := edit.reader((ends[-1] if ends else node).results[0]):
+            ends.append(end)
+    return [operand for operand in operands if edit.value(operand) is None], ends
+
+
+def _evaluate(edit: GraphEditor, value: str, x: str, points: Array) -> Array | None:
+    """Return what operators on single elements make of ``points`` as the value of ``x``, or None if
+    the result depends on other values, too."""
+    source = edit.source(value)
+    if source == x:
+        return points
+    stored = edit.value(source)
+    if stored is not None:
+        return stored.reshape(()).astype(np.float64) if stored.size == 1 else None
+    maker = edit.makers.get(source)
+    if maker is None or maker.operator not in COMPUTES:
+        return None
+    operands = [_evaluate(edit, read, x, points) for read in maker.reads]
+    if maker.operator == "pow" and len(operands) == 1:
+        operands.append(np.asarray(edit.argument(maker, "exponent")))
+    is_plain = edit.argument(maker, "alpha", 1.0) == 1.0 and not maker.texts
+    if not is_plain or any(operand is None for operand in operands):
+        return None
+    with np.errstate(all="ignore"):
+        return np.asarray(COMPUTES[maker.operator](*operands))
+
+
+# ExecuTorch lowers and quantizes these operators like those of the model, and has no program for a
+# mask of tril in fp16 and 8a8w.
+@defines("fold-constants")
+def fold_constants(edit: GraphEditor) -> None:
+    """Store what operators compute from constants alone, such as masks."""
+    for node in [*edit.nodes.values()]:
+        stored = [edit.value(result) for result in node.results if edit.is_read(result)]
+        if node.name not in edit.nodes or not stored or any(array is None for array in stored):
+            continue
+        readers = [reader for result in node.results for reader in edit.list_readers(result)]
+        results = [result for reader in readers for result in reader.results]
+        if readers and all(edit.value(result) is not None for result in results):
+            continue  # it is a part of a larger one
+        with edit.at(node):
+            constants = []
+            for result in node.results:
+                array = edit.value(result) if edit.is_read(result) else None
+                constants.append("" if array is None else edit.hold(array, edit.dtypes[result]))
+            edit.replace(node, constants, "a buffer with the computed constant")

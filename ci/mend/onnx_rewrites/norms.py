@@ -11,39 +11,6 @@ from ci.graphs.onnx_file import read_attributes
 from ci.mend.onnx_rewrites.graph import SUM_AXES_OPSET, Graph, read, rewrites
 
 HIGHEST_RANK = 4  # of norms in QNN
-RMS_NORMS = ("SimplifiedLayerNormalization", "RMSNormalization")
-
-
-# onnxruntime's quantizer and ONNX's converter of opsets do not know these nodes, and QNN misplaces
-# rows of some sizes: 2.5 dB in fp16 for 14 x 8 x 16, and 63.2 dB after (QNN 2.49.40).
-@rewrites("write-rms-norm", *RMS_NORMS)
-def write_rms_norm(graph: Graph, node: Any) -> None:
-    """Write out an RMS norm over the last axis as ``x / sqrt(mean(x * x) + e) * g``."""
-    x, scale = node.input
-    rank = len(graph.shapes.get(x, ()))
-    is_last = read(node, "axis", -1) in (-1, rank - 1)
-    if not graph.is_float(x, scale) or any(node.output[1:]) or not is_last:
-        return
-    mean = graph.reduce("ReduceMean", graph.add("Mul", x, x), -1)
-    root = graph.add("Sqrt", graph.add("Add", mean, read(node, "epsilon", 1e-5)))
-    result = graph.add("Mul", graph.add("Div", x, root), scale)
-    graph.replace([node], [result], f"{node.op_type}(x, g)", "x / sqrt(mean(x * x) + e) * g")
-
-
-# QNN's provider makes an RMS norm of the first form, which QNN misplaces in fp16, and the
-# reciprocal is inexact in 16 bits: 11.8 and 28.0 dB for a decoder block, and 63.1 and 42.6 dB
-# after.
-@rewrites("divide-by-root", "Mul")
-def divide_by_root(graph: Graph, node: Any) -> None:
-    """Compute ``x * (1 / sqrt(v))`` as ``x / sqrt(v)``."""
-    for place in (0, 1):
-        inverse = graph.maker(node.input[place], "Reciprocal")
-        root = graph.maker(inverse.input[0], "Sqrt") if inverse else None
-        if root is None or not graph.is_float(node.input[1 - place], root.input[0]):
-            continue
-        quotient = graph.add("Div", node.input[1 - place], graph.add("Sqrt", root.input[0]))
-        graph.replace([root, inverse, node], [quotient], "x * (1 / sqrt(v))", "x / sqrt(v)")
-        break
 
 
 # A ReduceL2 before a division becomes an LpNormalization, which QNN 2.49.40 computes wrongly in 16

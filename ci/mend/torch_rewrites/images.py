@@ -22,7 +22,6 @@ from ci.mend.torch_rewrites.editing import (
     shape_of,
     value_of,
 )
-from ci.mend.torch_rewrites.elements import surround
 from ci.mend.torch_rewrites.norms import ABSORBING, CONVOLUTIONS, TRANSPOSED
 from ci.models.short_rows import find_short_row
 
@@ -453,3 +452,19 @@ def _multiply_axis(edit: Editor, operand: fx.Node, axis: int, matrix: Tensor) ->
     if axis == -1:
         return edit.linear(operand, stored)
     return edit.transpose(edit.linear(edit.transpose(operand, axis, -1), stored), axis, -1)
+
+
+def surround(
+    edit: Editor, operand: fx.Node, before: Sequence[int], after: Sequence[int], value: float = 0.0
+) -> fx.Node:
+    """Concatenate constants around the last axes of a node, the first of these axes first. With
+    the last one first, QNN makes a padding of them again, with the faults of that."""
+    for axis, counts in enumerate(zip(before, after, strict=True), -len(before)):
+        shape = [*shape_of(operand)]
+        blocks: dict[int, list[fx.Node]] = {0: []}  # both ends share a constant of the same size
+        for count in {*counts} - {0}:
+            shape[axis] = count
+            blocks[count] = [edit.constant(torch.full(shape, value, dtype=value_of(operand).dtype))]
+        if any(counts):
+            operand = edit.cat([*blocks[counts[0]], operand, *blocks[counts[1]]], axis)
+    return operand
