@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from ci.graphs.edit import Form, GraphEditor, Insert
 from ci.graphs.graph import Node
-from ci.graphs.torch_calls import fill_reads, list_reads, read_calls
+from ci.graphs.torch_calls import fill_reads, list_reads, name_result, read_calls
 from ci.graphs.torch_state import find_written, is_view
 from ci.models.source_lines import is_installed
 
@@ -172,13 +172,12 @@ class TorchLane:
     def __init__(self, module: TorchModule) -> None:
         self.module = module
         self.graph = read_calls(module.module, find_written(module.graph.nodes))
+        self.calls = {call.name: call for call in module.graph.nodes}
         # What torch.fx has as the value of each name: a node, or a number.
-        self.sources: dict[str, Any] = {}
-        self.calls: dict[str, fx.Node] = {}
-        for call in module.graph.nodes:
-            self.calls[call.name] = self.sources[call.name] = call
-            for read in list_reads(call):
-                self.sources.setdefault(read.name, read.source)
+        self.sources: dict[str, Any] = {name_result(call): call for call in module.graph.nodes}
+        for name, load in self.graph.constants.items():
+            if name not in self.sources:
+                self.sources[name] = load().item()
         self.fakes: dict[str, Any] = {}  # of new values
         self.count = 0
 

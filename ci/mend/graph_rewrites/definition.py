@@ -10,6 +10,7 @@ from ci.graphs.edit import GraphEditor
 
 Definition: TypeAlias = "Callable[[GraphEditor], None]"
 DEFINITIONS: dict[str, Definition] = {}
+OPERATORS: dict[str, frozenset[str]] = {}  # those of each rewrite that is applied to some only
 
 
 def defines(name: str, *operators: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -24,6 +25,7 @@ def defines(name: str, *operators: str) -> Callable[[Callable[..., None]], Calla
                 rewrite(edit, node)
 
         DEFINITIONS[name] = apply if operators else rewrite
+        OPERATORS[name] = frozenset(operators)
         return rewrite
 
     return register
