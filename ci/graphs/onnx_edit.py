@@ -80,7 +80,9 @@ class OnnxLane:
             return proto
         row = spell(insert.node.operator)
         inputs, attributes = [*insert.node.reads], dict(row.attributes)
-        schema = onnx.defs.get_schema(row.operator, self.opset if not row.domain else 1, row.domain)
+        kinds = {}
+        if not row.domain:  # onnx does not know onnxruntime's own operators
+            kinds = onnx.defs.get_schema(row.operator, self.opset).attributes
         for name, place in row.arguments.items():
             value = insert.arguments.get(name)
             if name == "normalized_shape" and value is not None:
@@ -91,8 +93,8 @@ class OnnxLane:
             elif value is not None and is_input:
                 inputs.append(self._hold_argument(value, insert, edit))
             elif value is not None:
-                kind = schema.attributes[place].type
-                attributes[place] = as_attribute(value, str(kind).rpartition(".")[2])
+                kind = str(kinds[place].type).rpartition(".")[2] if place in kinds else ""
+                attributes[place] = as_attribute(value, kind)
         while inputs and not inputs[-1]:
             inputs.pop()
         return helper.make_node(

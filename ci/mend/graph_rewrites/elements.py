@@ -108,13 +108,18 @@ def multiply_for_square(edit: GraphEditor, node: Node) -> None:
 # layer: a convolution, SiLU, mean and Gemm have 53.1 dB and are red, and have 69.1 dB after.
 @defines("silu-by-tanh", "silu", "mul")
 def silu_by_tanh(edit: GraphEditor, node: Node) -> None:
-    """Write SiLU, also as x * sigmoid(x), as h * tanh(h) + h, where h is x / 2."""
+    """Write SiLU, also as x * sigmoid(x), with tanh."""
     x = node.reads[0] if node.operator == "silu" else _find_gated(edit, node)
     if x is None or not edit.is_float(x):
         return
     half = edit.mul(x, 0.5)
-    new = edit.add(edit.mul(half, edit.tanh(half)), half)
-    edit.replace(node, new, "h * torch.tanh(h) + h, with h = 0.5 * x", "x * sigmoid(x)")
+    tanh = edit.tanh(half)
+    if edit.graph.front_end == EXECUTORCH:  # each form was measured in one lane
+        new = edit.mul(x, edit.add(edit.mul(tanh, 0.5), 0.5))
+        after = "x * (0.5 * torch.tanh(0.5 * x) + 0.5)"
+    else:
+        new, after = edit.add(edit.mul(half, tanh), half), "h * tanh(h) + h, with h = 0.5 * x"
+    edit.replace(node, new, after, "x * sigmoid(x)")
 
 
 def _find_gated(edit: GraphEditor, node: Node) -> str | None:
