@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from msgspec import Struct, structs
 
 from ci.analysis.steps import Step, describe_steps
+from ci.audit.localise_graph import Division
 from ci.audit.localise_reproducer import write_reproducer
 from ci.audit.localise_search import (
     MOST_SETS,
@@ -65,7 +65,7 @@ class PartEngine:
         """Return the SHA-256 of the model's key, of the code that cuts parts, and of the part."""
         this_file = Path(__file__)
         # An edit of the code that cuts parts makes another key.
-        names = ("localise_cuts.py", "localise_onnx.py")
+        names = ("localise_graph.py", "localise_torch.py", "localise_onnx.py")
         code = digest_sources(this_file, *(this_file.with_name(name) for name in names))
         return hash_words(self.parts.engine.key(spec), code, msgspec.json.encode(self.cut).decode())
 
@@ -88,10 +88,10 @@ class PartEngine:
 
 
 @cache
-def hold(spec: CaseSpec, backend: Backend) -> Any:
-    """Return the graphs of a case's model, with at most MOST_SETS of its samples. They are made
-    once per process."""
-    from ci.audit.localise_cuts import make_graphs
+def hold(spec: CaseSpec, backend: Backend) -> Division:
+    """Return the division of a case's model, with at most MOST_SETS of its samples. It is made once
+    per process."""
+    from ci.audit.localise_torch import divide_module
     from ci.executorch.quantize import quantize_model
     from ci.models.model import load_digested
 
@@ -99,7 +99,7 @@ def hold(spec: CaseSpec, backend: Backend) -> Any:
     module = quantize_model(model, spec.scheme.base, spec.soc, spec.source.choices, backend)
     # Rounded up, so that at most MOST_SETS samples are left, spread over all of them.
     stride = -(-len(model.evaluation) // MOST_SETS)
-    return make_graphs(module, model.module, model.evaluation[::stride])
+    return divide_module(module, model.module, model.evaluation[::stride])
 
 
 class Description(Struct, frozen=True):
@@ -118,36 +118,33 @@ class Description(Struct, frozen=True):
 @dataclass(frozen=True)
 class TorchParts:
     """Divides PyTorch models, which ExecuTorch lowers. All methods run in a worker process, which
-    keeps the model's graphs in memory for the next parts, and is leased for this case only."""
+    keeps the model in memory for the next parts, and is leased for this case only."""
 
     engine: ExecutorchEngine
 
-    def hold(self, spec: CaseSpec) -> Any:
-        """Load a case's model and quantize it, once per process, and return its graphs. The process
-        is warmed up first."""
+    def hold(self, spec: CaseSpec) -> Division:
+        """Load a case's model and quantize it, once per process. The process is warmed up first."""
         self.engine.warm_up(spec)
         return hold(spec, self.engine.backend)
 
-    def describe(self, spec: CaseSpec) -> Description:
-        """Return the description of a case's model."""
+    def read_steps(self, spec: CaseSpec) -> tuple[tuple[Step, ...], str]:
+        """Return the steps of the float32 model, and QNN's version."""
         from ci.executorch.graph_reader import describe_module
         from ci.executorch.toolchain import find_qnn_version
         from ci.models.model import load_digested
 
-        graphs = self.hold(spec)
         model, _ = load_digested(spec.reference, spec.source)
-        steps = describe_module(model.module, model.evaluation[0])
-        rows = graphs.describe(), graphs.outputs, graphs.rank_losses()
-        return Description(*rows, steps, find_qnn_version())
+        return describe_module(model.module, model.evaluation[0]), find_qnn_version()
 
     def compile(self, spec: CaseSpec, cut: Cut, staging: Staging) -> Compiled:
         """Compile a part of a case's model, as an engine does."""
+        from ci.audit.localise_torch import write_module
         from ci.executorch.lower import Lowering
         from ci.models.eager import run_eager
         from ci.models.model import load_digested
 
         model, _ = load_digested(spec.reference, spec.source)
-        module, sets = self.hold(spec).cut(cut)
+        module, sets = write_module(self.hold(spec), cut)
         outputs = tuple(run_eager(module, sets))
         part = replace(model, module=module, evaluation=tuple(sets), reference=outputs)
         return Lowering(part, spec, staging, self.engine.backend).write_program(module)
@@ -155,8 +152,9 @@ class TorchParts:
     def write(self, spec: CaseSpec, cut: Cut, file: Path) -> str:
         """Write what a reproducer needs next to ``file``, or the whole reproducer. Return the
         Python code of the part's ``forward`` method, or "" if no more has to be written."""
-        code: str = self.hold(spec).write(cut, file.with_suffix(".pt"))
-        return code
+        from ci.audit.localise_torch import write_code
+
+        return write_code(self.hold(spec), cut, file.with_suffix(".pt"))
 
 
 @dataclass(frozen=True)
@@ -167,27 +165,29 @@ class OnnxParts:
     engine: OnnxEngine
     work: Path
 
-    def hold(self, spec: CaseSpec) -> Any:
-        """Return the graphs of a case's model, as TorchParts.hold does."""
-        from ci.audit.localise_onnx import hold_file
+    def hold(self, spec: CaseSpec) -> Division:
+        """Load a case's model and quantize it, as TorchParts.hold does."""
+        from ci.audit.localise_onnx import divide_file
 
         self.engine.warm_up(spec)
-        return hold_file(spec, self.work)
+        return divide_file(spec, self.work)
 
-    def describe(self, spec: CaseSpec) -> Description:
-        """Return the description of a case's model."""
+    def read_steps(self, spec: CaseSpec) -> tuple[tuple[Step, ...], str]:
+        """Return the steps of the float model, and QNN's version."""
+        from ci.audit.localise_onnx import FLOAT
         from ci.graphs.onnx_reader import read_file
+        from ci.onnx.compile import load_source, write_float
 
-        graphs = self.hold(spec)
+        plain = write_float(load_source(spec), self.work / FLOAT, spec.source.shapes)
         qnn = find_version(Path(self.engine.options(spec)["backend_path"]))
-        rows = graphs.describe(), graphs.outputs, graphs.rank_losses()
-        return Description(*rows, describe_steps(read_file(graphs.plain)), qnn)
+        return describe_steps(read_file(plain)), qnn
 
     def compile(self, spec: CaseSpec, cut: Cut, staging: Staging) -> Compiled:
         """Compile the part ``cut`` with the quantizers of the whole model."""
+        from ci.audit.localise_onnx import write_file
         from ci.onnx.compile import compile_source
 
-        source = self.hold(spec).cut(cut, staging.directory.with_name("part.onnx"))
+        source = write_file(self.hold(spec), cut, staging.directory.with_name("part.onnx"))
         # The part has the quantizers of the whole model. Calibrated again, it would have other
         # ranges.
         scheme = Scheme.ASIS if spec.scheme.quantized else spec.scheme
@@ -199,14 +199,25 @@ class OnnxParts:
         no code belongs to it."""
         import numpy as np
 
+        from ci.audit.localise_onnx import write_file
+
         file.parent.mkdir(parents=True, exist_ok=True)
-        source = self.hold(spec).cut(cut, file)
+        source = write_file(self.hold(spec), cut, file)
         arrays = map(np.stack, zip(*source.evaluation, strict=True))
         np.savez(file.with_suffix(".npz"), *arrays)
         return ""
 
 
 Parts = TorchParts | OnnxParts
+
+
+def describe(parts: Parts, spec: CaseSpec) -> Description:
+    """Return the description of a case's model, in a worker process."""
+    division = parts.hold(spec)
+    rows = division.describe(), division.outputs, division.rank_losses()
+    return Description(*rows, *parts.read_steps(spec))
+
+
 LIMIT_DB = 120.0  # SQNR is clipped to this, and to its negative, because JSON has no infinity
 
 
@@ -254,7 +265,7 @@ class Localiser:
         not None, write the smallest wrong part to that file. Raises FailedError if the model cannot
         be loaded, exported or quantized, or if the part's tensors cannot be written."""
         described = self.call(
-            partial(self.parts.describe, self.spec), self.setup.work / "model.log"
+            partial(describe, self.parts, self.spec), self.setup.work / "model.log"
         )
         if described.failure:
             name, failure = Path(self.spec.model).name, described.failure

@@ -21,7 +21,7 @@ MARGIN_DB = 6.0
 
 def write_reproducer(file: Path, forward: str, spec: CaseSpec, located: Located) -> None:
     """Write the Python file for the smallest part that is wrong. ``forward`` is the code of its
-    ``forward`` method, as returned by Graphs.write."""
+    ``forward`` method, as returned by write_code."""
     worst = max(located.part_outputs, key=lambda output: output.excess_db)
     rows = [docstring_text(f"    {operator.name}: {operator}") for operator in located.part]
     text = Template(read_text(TEMPLATE)).substitute(

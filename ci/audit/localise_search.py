@@ -6,10 +6,10 @@ SQNR against the part's eager model and the SQNR that is predicted from rounding
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from msgspec import Struct, structs
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 # this share of the dB by which the part to shrink was below its own.
 KEPT_SHARE, LEAST_DB = 0.5, 6.0
 LEAST_OFF = 1e-4  # a smaller relative difference of a bias's scale is ignored
-JOINS = ("cat", "stack")
+JOINS = ("cat", "stack", "Concat")
 MOST_REFUSED = 3  # in a row; then no more programs with additional outputs are tried
 MOST_SETS = 4  # only a few samples are used, because many programs run them
 MOST_BYTES = 64 << 20  # additional outputs of one program, per sample
@@ -71,11 +71,6 @@ class Cut(Struct, frozen=True):
     operators: tuple[str, ...]
     outputs: tuple[str, ...]
     mended: tuple[Mend, ...] = ()
-
-
-def take_values(values: Mapping[str, Any], names: Sequence[str]) -> tuple[Any, ...]:
-    """Return the values with these names, in order."""
-    return tuple(values[name] for name in names)
 
 
 class Departure(Struct, frozen=True):

@@ -37,16 +37,22 @@ METHOD = "forward"  # the only one that a file has
 
 class OnnxProgram:
     """A file, of which float16 is widened to float32: the CPU rounds each result to float16, so an
-    error that is added to one would be lost. ``scratch`` is overwritten with changed copies.
+    error that is added to one would be lost. Unless it ``widens``, its types stay, and only what
+    changes no value can be done. ``scratch`` is overwritten with changed copies.
 
     ``float_model`` is what onnxruntime's quantizer read. The quantizer removes a Relu or Clip
     directly before a quantizer whose range has the same effect. Where a value is not rounded, this
     operator is used again."""
 
     def __init__(
-        self, model: onnx.ModelProto, scratch: Path, float_model: onnx.ModelProto | None = None
+        self,
+        model: onnx.ModelProto,
+        scratch: Path,
+        float_model: onnx.ModelProto | None = None,
+        *,
+        widens: bool = True,
     ) -> None:
-        self.model, self.scratch = widen(model), scratch
+        self.model, self.scratch, self.widens = widen(model) if widens else model, scratch, widens
         nodes = float_model.graph.node if float_model else ()
         limiters = [node for node in nodes if node.op_type in LIMITERS]
         constants = read_constants(float_model.graph) if float_model else {}
@@ -76,7 +82,11 @@ class OnnxProgram:
         # All changes are in one session: a session per node was 1.6 to 4.8 times slower.
         recorded = self._save_recipe(recipes.get(METHOD, Recipe()))
         # What the copy needed is freed before the session is opened.
-        return OnnxRun(open_reference(self.scratch), len(self.model.graph.output), recorded)
+        return self._open(recorded)
+
+    def _open(self, recorded: Mapping[str, str]) -> OnnxRun:
+        count = len(self.model.graph.output)
+        return OnnxRun(open_reference(self.scratch), count, recorded, widens=self.widens)
 
     def measure_effects(self, inputs: Sequence[Array]) -> dict[tuple[str, ...], float]:
         """Try each rounding alone, because onnxruntime has no gradients. The result is empty if
@@ -129,7 +139,7 @@ class OnnxProgram:
         """Prepare runs as Program.shake_choices describes."""
         writer = OnnxWriter(self.graphs[METHOD])
         self._save(shake_operands(self.model.graph, share, writer), writer)
-        return OnnxRun(open_reference(self.scratch), len(self.model.graph.output), {})
+        return self._open({})
 
     def _save_recipe(self, recipe: Recipe) -> dict[str, str]:
         """Write a copy that is changed as the recipe says to ``scratch``. Return the outputs of the
@@ -224,13 +234,18 @@ class OnnxRun:
     """Runs a session, of which the first ``count`` outputs are the model's. ``recorded`` are the
     outputs that are records of values, by the names of these."""
 
-    def __init__(self, session: Any, count: int, recorded: Mapping[str, str]) -> None:
+    def __init__(
+        self, session: Any, count: int, recorded: Mapping[str, str], *, widens: bool
+    ) -> None:
         self.session, self.count, self.recorded = session, count, recorded
+        self.widens = widens
         self.names = [port.name for port in session.get_outputs()]
 
     def run(self, sets: Sequence[Sequence[Array]]) -> list[tuple[Array, ...]]:
-        """Return the outputs for each sample. float16 inputs are widened, as the model is."""
-        return run_sets(self.session, [tuple(map(_widen_array, arrays)) for arrays in sets])
+        """Return the outputs for each sample. float16 inputs are widened if the model is."""
+        if self.widens:
+            sets = [tuple(map(_widen_array, arrays)) for arrays in sets]
+        return run_sets(self.session, sets)
 
     def record(self, sets: Sequence[Sequence[Array]]) -> list[dict[str, Record]]:
         """Return the outputs and the recorded values for each sample."""
@@ -320,7 +335,12 @@ def _write_records(
             if value.name == name and name not in computed:  # an input cannot be an output, too
                 value = writer.call("Identity", value, shape=value.shape)
             recorded[name] = value.name
-    recorded |= {name: name for name in recipe.decisions if name in computed}
+    inputs = {*writer.graph.list_inputs()}
+    for name in recipe.decisions:
+        if name in computed:
+            recorded[name] = name
+        elif name in inputs:
+            recorded[name] = writer.call("Identity", writer.take(name), shape=None).name
     return recorded
 
 

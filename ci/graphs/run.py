@@ -85,7 +85,8 @@ class Recipe(NamedTuple):
     """How a method is run. ``changes`` are the values that become others. The quantizers and
     dequantizers whose results are in ``unrounded`` do not round: they pass on what they read.
     Of each value in ``watched`` that is floating-point, what ``watch`` returns is recorded, and
-    each result in ``decisions`` as it is. The results in ``fixed`` are these arrays instead."""
+    each input and result in ``decisions`` as it is. The results in ``fixed`` are these arrays
+    instead."""
 
     changes: Changes = MappingProxyType({})
     unrounded: Collection[str] = ()

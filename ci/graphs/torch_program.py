@@ -259,7 +259,8 @@ class _Interpreter(Interpreter):
         values = list(value) if isinstance(value, (list, tuple)) else [value]
         for place, name in self.decisions[node]:
             if isinstance(values[place], Tensor):
-                self.values[name] = _to_array(values[place])
+                # A copy, because a later operator may write to the result.
+                self.values[name] = _to_array(values[place]).copy()
                 if name in self.fixed:
                     values[place] = torch.from_numpy(np.array(self.fixed[name]))
         return tuple(values) if isinstance(value, (list, tuple)) else values[0]

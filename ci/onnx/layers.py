@@ -12,13 +12,12 @@ from onnx import helper
 
 from ci.analysis.layers import choose_exposed
 from ci.graphs.onnx_file import infer
+from ci.graphs.onnx_part import EXPOSED, copy_node
 from ci.graphs.onnx_reader import parse_model
 from ci.graphs.onnx_session import open_reference
 from ci.models.tensors import Layer
 from ci.onnx.source import Arrays
 from provisioning.errors import FailedError
-
-EXPOSED = "{}/layer"
 
 
 def expose_layers(model: Path, target: Path) -> tuple[Layer, ...]:
@@ -52,14 +51,6 @@ def expose_layers(model: Path, target: Path) -> tuple[Layer, ...]:
         for layer in layers
         for name in [next(filter(None, layer.node.results))]
     )
-
-
-def copy_node(node: Any, output: str) -> Any:
-    """Return a copy of a node with a single output of this name."""
-    copied = onnx.NodeProto()
-    copied.CopyFrom(node)
-    copied.name, copied.output[:] = output, [output]
-    return copied
 
 
 def compute_sets(

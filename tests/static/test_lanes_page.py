@@ -39,7 +39,7 @@ CODE = {
         "ci/analysis/mixtures.py:assign_parts",
         "ci/analysis/mixtures.py:assign_parts",
     ),
-    "`localise`": ("ci/audit/localise.py:TorchParts", "ci/audit/localise.py:OnnxParts"),
+    "`localise`": ("ci/audit/localise_graph.py:Division", "ci/audit/localise_graph.py:Division"),
     "`mend`: rewrites": ("ci/mend/proof.py:RewriteProof", "ci/mend/proof.py:RewriteProof"),
     "`mend`: a search": ("ci/mend/precision.py:MixTrials", ""),
     "evidence": ("ci/report/evidence.py:parse_statement", "ci/report/evidence.py:parse_statement"),
@@ -52,9 +52,7 @@ CODE = {
     "a phone or a board": ("ci/verbs/emulate.py:choose_socs", ""),
 }
 # Features that are still written twice, though the question is the same, by words of the page.
-TWICE = {
-    "`localise`": "the cuts of `localise`",
-}
+TWICE: dict[str, str] = {}
 # Their engines differ: how a model is exported, compiled and simulated, and how results are added.
 ENGINES = {
     *("parts of an output", "known faults", "results of all layers", "times by QNN's simulator"),

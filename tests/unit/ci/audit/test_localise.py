@@ -27,13 +27,7 @@ from ci.audit.localise import (  # noqa: E402
     measure_departure,
     name_cause,
 )
-from ci.audit.localise_cuts import (  # noqa: E402  # noqa: E402
-    Graphs,
-    find_bias_off,
-    find_range,
-    make_graphs,
-    record,
-)
+from ci.audit.localise_graph import Division  # noqa: E402
 from ci.audit.localise_search import (  # noqa: E402
     Cut,
     Departure,
@@ -45,6 +39,11 @@ from ci.audit.localise_search import (  # noqa: E402
     Search,
     Trial,
     rank_departures,
+)
+from ci.audit.localise_torch import (  # noqa: E402
+    divide_module,
+    make_division,
+    write_module,
 )
 from ci.cases.engine import Delegation  # noqa: E402
 from ci.cases.pool import Ended  # noqa: E402
@@ -103,10 +102,10 @@ def measure(right: Sequence[Any], program_sets: Sequence[Any], index: int) -> fl
 
 
 def search(
-    graphs: Graphs, spoils: Spoils, limit: int = 200, suspects: Sequence[Sequence[str]] = ()
+    graphs: Division, spoils: Spoils, limit: int = 200, suspects: Sequence[Sequence[str]] = ()
 ) -> tuple[Located, Laboratory]:
     def try_cut(cut: Cut) -> Trial:
-        module, sets = graphs.cut(cut)
+        module, sets = write_module(graphs, cut)
         right = run_eager(module, sets)
         with torch.no_grad():
             spoiled_sets = [Spoiled(module, spoils).run(*inputs) for inputs in sets]
@@ -123,9 +122,9 @@ def search(
     return Search(operators, graphs.outputs, laboratory, suspects).run(), laboratory
 
 
-def open_suite(name: str) -> Graphs:
+def open_suite(name: str) -> Division:
     model = load_model(name)
-    return make_graphs(model.module, model.module, model.evaluation[:2])
+    return divide_module(model.module, model.module, model.evaluation[:2])
 
 
 @pytest.mark.parametrize(
@@ -155,10 +154,10 @@ class Pair(nn.Module):
         return torch.stack([left, right]).exp(), x.abs() + 1
 
 
-def open_pair() -> Graphs:
+def open_pair() -> Division:
     torch.manual_seed(0)
     sets = [(torch.randn(2, 4), torch.randn(2, 4)) for _ in range(2)]
-    return make_graphs(Pair(), Pair(), sets)
+    return divide_module(Pair(), Pair(), sets)
 
 
 def test_operators_that_are_right_only_when_exposed_are_named_with_their_reader() -> None:
@@ -216,14 +215,19 @@ class Twice(nn.Module):
         return quantize(first, 1e-3, 32768), quantize(second, 1e-3, 32768)
 
 
+def find_bias_off(part: Any, name: str) -> float:
+    division = make_division(part, part, ())
+    return division.find_bias_off(name) if name in division.operators else 0.0
+
+
 def test_a_bias_with_a_wrong_shared_scale_is_named_and_corrected() -> None:
     pytest.importorskip("torchao.quantization.pt2e.quantize_pt2e")
     torch.manual_seed(0)
     sets = [(torch.randn(2, 8), 3 * torch.randn(2, 8)) for _ in range(2)]
     with torch.no_grad():
         module = torch.export.export(Twice(), sets[0], strict=True).module(check_guards=False)
-    graphs = Graphs(module, module, sets)
-    located, _ = search(graphs, lambda part, node: find_bias_off(part, node) > 0.1)
+    graphs = make_division(module, module, sets)
+    located, _ = search(graphs, lambda part, node: find_bias_off(part, node.name) > 0.1)
     (wrong,) = located.part
     assert wrong.name == "linear_1"
     assert wrong.bias_off == pytest.approx(0.75)
@@ -231,7 +235,7 @@ def test_a_bias_with_a_wrong_shared_scale_is_named_and_corrected() -> None:
     assert located.first == wrong
     cut = Cut(("linear_1",), ("linear_1",))
     as_it_is, mended = (
-        run_eager(*graphs.cut(trial_cut))
+        run_eager(*write_module(graphs, trial_cut))
         for trial_cut in (cut, Cut(cut.operators, cut.outputs, (Mend.BIASES,)))
     )
     assert torch.allclose(as_it_is[0][0], mended[0][0], atol=2e-3)
@@ -249,7 +253,7 @@ def test_the_tensors_and_the_code_of_a_part_compute_what_the_part_does(
     sets = [(torch.randn(shape),) * (1 + quantized) for _ in range(2)]
     with torch.no_grad():
         module = torch.export.export(model, sets[0], strict=True).module(check_guards=False)
-    graphs, cut = Graphs(module, module, sets), Cut(names, names)
+    graphs, cut = make_division(module, module, sets), Cut(names, names)
     file = tmp_path / "new" / "part.pt"
     opened: list[Any] = []
     monkeypatch.setattr(localise, "hold", lambda *arguments: opened.append(arguments) or graphs)
@@ -259,7 +263,7 @@ def test_the_tensors_and_the_code_of_a_part_compute_what_the_part_does(
     assert "= None" not in code
     saved = torch.load(file, weights_only=True)
     assert len(saved["weights"]) == (5 if quantized else 2 * len(names))
-    part, inputs = graphs.cut(cut)
+    part, inputs = write_module(graphs, cut)
     for saved_arrays, arrays in zip(saved["inputs"], inputs, strict=True):
         assert [array.tolist() for array in saved_arrays] == [array.tolist() for array in arrays]
     space: dict[str, Any] = {"torch": torch, "device": torch.device}
@@ -285,17 +289,15 @@ def test_a_quantization_range_that_clips_is_named_and_widened() -> None:
     sets = [(torch.linspace(-1, most, 16).reshape(1, 16),) for most in (0.5, 2.0)]
     with torch.no_grad():
         module = torch.export.export(Clipping(), sets[0], strict=True).module(check_guards=False)
-    graphs = Graphs(module, module, sets)
+    graphs = make_division(module, module, sets)
     assert graphs.outputs == ("cat", "stack")
-    _, (first, second) = graphs.cut(Cut(("cat",), ("cat",)))
+    _, (first, second) = write_module(graphs, Cut(("cat",), ("cat",)))
     assert [tensor.max() for tensor in (*first, *second)] == pytest.approx([1.0, 3.2767], abs=1e-3)
 
     def clips(part: Any, node: Node) -> bool:
-        narrow = [
-            candidate
-            for candidate in part.graph.nodes
-            if (find_range(candidate) or (0, 9))[1] < 3.3
-        ]
+        division = make_division(part, part, ())
+        ranges = [division.find_range(candidate.name) for candidate in part.graph.nodes]
+        narrow = [bounds for bounds in ranges if bounds and bounds[1] < 3.3]
         return node.name == "cat" and len(narrow) > 2
 
     located, _ = search(graphs, clips)
@@ -321,7 +323,7 @@ class Wide(nn.Module):
         return quantize(quantize(self.second(x), 1e-1, 32768).tanh(), 1e-4, 32768)
 
 
-def export_wide() -> Graphs:
+def export_wide() -> Division:
     """The graphs of both forms of Wide, without lines of the source."""
     pytest.importorskip("torchao.quantization.pt2e.quantize_pt2e")
     sets = [(torch.randn(4, 8),)]
@@ -333,7 +335,7 @@ def export_wide() -> Graphs:
     for module in (graph, plain):
         for node in module.graph.nodes:
             node.meta.pop("stack_trace", None)
-    return Graphs(graph, plain, sets)
+    return make_division(graph, plain, sets)
 
 
 def test_the_range_that_loses_most_is_the_first_row() -> None:
@@ -347,9 +349,12 @@ def test_the_range_that_loses_most_is_the_first_row() -> None:
 def test_an_operator_is_compared_only_with_one_of_the_same_line() -> None:
     graphs = export_wide()
     assert "linear_1" in {row.operator.name for row in graphs.rank_losses()}
-    for line, module in ((3, graphs.module), (4, graphs.float32)):
-        (node,) = (candidate for candidate in module.graph.nodes if candidate.name == "linear_1")
+    programs: Any = graphs.program, graphs.float32
+    for line, program in zip((3, 4), programs, strict=True):
+        nodes = program.module.graph.nodes
+        (node,) = (candidate for candidate in nodes if candidate.name == "linear_1")
         node.meta["stack_trace"] = f'File "/home/me/net.py", line {line}, in forward'
+    graphs = make_division(*(program.module for program in programs), graphs.sets)
     rows = {(row.operator.name, row.is_range): row for row in graphs.rank_losses()}
     assert not {("linear_1", False), ("linear_1", True)} & rows.keys()
     # An operator that reads it starts with the loss of its input.
@@ -367,7 +372,7 @@ def test_a_model_that_changes_its_buffers_is_refused() -> None:
             return x + self.seen
 
     with pytest.raises(UsageError, match="changes its buffers"):
-        make_graphs(Counter(), Counter(), [(torch.ones(4),)])
+        divide_module(Counter(), Counter(), [(torch.ones(4),)])
 
 
 def rank_rounded(kind: Any, *inputs: Tensor) -> list[Any]:
@@ -381,7 +386,8 @@ def rank_rounded(kind: Any, *inputs: Tensor) -> list[Any]:
     for module in (graph, plain):
         for node in module.graph.nodes:
             node.meta.pop("stack_trace", None)
-    return sorted(Graphs(graph, plain, [inputs]).rank_losses(), key=lambda row: -row.behind_db)
+    rows = make_division(graph, plain, [inputs]).rank_losses()
+    return sorted(rows, key=lambda row: -row.behind_db)
 
 
 class Folding(nn.Module):
@@ -415,8 +421,8 @@ def test_a_result_is_recorded_before_a_later_operator_writes_to_it() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return x.exp().add_(5)
 
-    graphs = make_graphs(Shift(), Shift(), [(torch.zeros(2),)])
-    ((recorded),) = record(graphs.module, graphs.sets, ["exp", "add_"])
+    graphs = divide_module(Shift(), Shift(), [(torch.zeros(2),)])
+    (recorded,) = graphs.record(["exp", "add_"])
     assert {name: value.tolist() for name, value in recorded.items()} == {
         "exp": [1.0, 1.0],
         "add_": [6.0, 6.0],
@@ -442,7 +448,7 @@ class Outer(nn.Module):
 
 def test_an_operator_is_described_with_its_module_its_inputs_and_its_size() -> None:
     """A node that depends on no input is not an operator."""
-    operators = make_graphs(Outer(), Outer(), [(torch.ones(4),)]).describe()
+    operators = divide_module(Outer(), Outer(), [(torch.ones(4),)]).describe()
     assert all("test_localise.py:" in operator.line for operator in operators)
     rows = [msgspec.structs.replace(operator, line="") for operator in operators]
     assert rows == [

@@ -1,0 +1,115 @@
+"""Writes a part of an ONNX model as a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from ci.graphs.graph import Array
+from ci.graphs.onnx_file import ONNX_QUANTIZERS, infer, list_reads, sort_nodes
+
+EXPOSED = "{}/layer"  # what is returned instead of a value that quantizers of the model read
+
+
+def copy_node(node: Any, output: str) -> Any:
+    """Return a copy of a node with a single output of this name."""
+    copied = onnx.NodeProto()
+    copied.CopyFrom(node)
+    copied.name, copied.output[:] = output, [output]
+    return copied
+
+
+def cut_model(
+    model: onnx.ModelProto,
+    inputs: Mapping[str, Array],
+    outputs: Mapping[str, str],
+    known: Mapping[str, Callable[[], Array]],
+) -> onnx.ModelProto:
+    """Return the part of a model that computes values from the values ``inputs``. These have the
+    types and shapes of the arrays. ``outputs`` are the values to return, by the names of the
+    results of operators: the result itself, or what a quantizer makes of it. Results of nodes
+    that are ``known``, such as shapes, become constants."""
+    ordered = sort_nodes(model.graph.node)
+    makers = {name: node for node in ordered for name in node.output if name}
+    # QNN expects a separate dequantizer for each reader of a quantizer.
+    extra = {
+        name: copy_node(makers[value], EXPOSED.format(name))
+        for name, value in outputs.items()
+        if makers[value].op_type in ONNX_QUANTIZERS
+    }
+    needed: set[str] = set()
+    pending: list[str] = []
+    for name in outputs:
+        pending += extra[name].input if name in extra else [name]
+    while pending:
+        name = pending.pop()
+        if name not in needed and name not in inputs:
+            needed.add(name)
+            pending += list_reads(makers[name]) if name in makers and name not in known else []
+    nodes = []
+    for node in ordered:
+        if not needed.isdisjoint({*node.output} - known.keys()):
+            nodes.append(onnx.NodeProto())
+            nodes[-1].CopyFrom(node)
+            # A node with several results may also make a value that is an input of the part, and a
+            # graph may make each name only once.
+            free = {name: f"{name}/unused" for name in inputs}
+            nodes[-1].output[:] = [free.get(name, name) for name in node.output]
+    ports = [
+        helper.make_tensor_value_info(
+            name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
+        )
+        for name, array in inputs.items()
+    ]
+    ends = [
+        helper.make_empty_tensor_value_info(EXPOSED.format(name) if name in extra else name)
+        for name in outputs
+    ]
+    weights = [tensor for tensor in model.graph.initializer if tensor.name in needed]
+    folded = needed & makers.keys() & known.keys()
+    weights += [numpy_helper.from_array(known[name](), name) for name in folded]
+    part = onnx.ModelProto()
+    part.CopyFrom(model)
+    part.graph.CopyFrom(
+        helper.make_graph([*nodes, *extra.values()], model.graph.name, ports, ends, weights)
+    )
+    return infer(part)
+
+
+def change_scales(
+    model: onnx.ModelProto, factors: Mapping[str, float], biases: Mapping[str, Array]
+) -> None:
+    """Multiply the scales of quantizers and dequantizers by ``factors``, and give each layer in
+    ``biases`` a separate bias with this scale per channel. The keys are the names of results."""
+    constants = {tensor.name: tensor for tensor in model.graph.initializer}
+    makers = {name: node for node in model.graph.node for name in node.output if name}
+    added = []
+
+    def add_constant(value: Array, name: str) -> str:
+        model.graph.initializer.append(numpy_helper.from_array(value, name))
+        return name
+
+    for node in model.graph.node:
+        name = node.output[0]
+        if name in factors and node.input[1] in constants:
+            scale = numpy_helper.to_array(constants[node.input[1]])
+            wider = (scale * factors[name]).astype(scale.dtype)
+            node.input[1] = add_constant(wider, f"{name}/scale")
+        elif name in biases and len(node.input) > 2 and node.input[2] in makers:
+            dequantizer = copy_node(makers[node.input[2]], f"{name}/bias")
+            integers, old_scale = (
+                numpy_helper.to_array(constants[read]) for read in dequantizer.input[:2]
+            )
+            steps = np.round(integers * (old_scale.astype(np.float64) / biases[name]))
+            dequantizer.input[0] = add_constant(steps.astype(integers.dtype), f"{name}/steps")
+            scale = np.asarray(biases[name]).astype(old_scale.dtype)
+            dequantizer.input[1] = add_constant(scale.reshape(old_scale.shape), f"{name}/scale")
+            node.input[2] = dequantizer.output[0]
+            added.append(dequantizer)
+    nodes = sort_nodes([*added, *model.graph.node])
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)

@@ -1,0 +1,79 @@
+"""Writes a part of a torch graph as a graph module."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.fx import Graph, GraphModule, Node
+
+from ci.graphs.graph import Array
+from ci.graphs.torch_calls import name_result
+
+BIAS = 2  # the place of a layer's bias among its arguments
+
+
+def cut_module(module: GraphModule, inputs: Sequence[str], outputs: Sequence[str]) -> GraphModule:
+    """Return the part of a graph that computes the values ``outputs`` from the values
+    ``inputs``, which are in the order in which it reads them."""
+    nodes = {name_result(node): node for node in module.graph.nodes}
+    graph = Graph()
+    placeholders = {}
+    for name in inputs:  # fx requires the inputs before all other nodes
+        placeholders[name] = graph.placeholder(nodes[name].name)
+        placeholders[name].meta = {**nodes[name].meta}
+    needed: set[Node] = set()
+    pending = [nodes[name] for name in outputs]
+    while pending:
+        node = pending.pop()
+        if node not in needed and name_result(node) not in placeholders:
+            needed.add(node)
+            pending += node.all_input_nodes
+    copies: dict[Node, Node] = {}
+    for node in module.graph.nodes:
+        if name_result(node) in placeholders:
+            copies[node] = placeholders[name_result(node)]
+        elif node in needed:
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+    graph.output(tuple(copies[nodes[name]] for name in outputs))
+    return GraphModule(module, graph)
+
+
+def change_scales(
+    module: GraphModule, factors: Mapping[str, float], biases: Mapping[str, Array]
+) -> None:
+    """Multiply the scales of quantizers and dequantizers by ``factors``, and give each layer in
+    ``biases`` a separate bias with this scale per channel. The keys are the names of results."""
+    for node in [*module.graph.nodes]:
+        if node.name in factors:
+            scale: Any = node.args[1]
+            node.update_arg(1, scale * factors[node.name])
+        elif node.name in biases:
+            _rescale_bias(module, node, torch.from_numpy(np.array(biases[node.name])))
+    module.recompile()
+
+
+def _rescale_bias(module: GraphModule, node: Node, scale: Tensor) -> None:
+    dequantizer: Any = node.args[BIAS]
+    integers, old_scale = (read_constant(module, value) for value in dequantizer.args[:2])
+    steps = (integers * old_scale.double() / scale).round().to(integers.dtype)
+    values = {"bias": steps, "scale": scale.to(old_scale.dtype)}
+    with module.graph.inserting_before(node):
+        constants = []
+        for kind, value in values.items():
+            module.register_buffer(f"{node.name}_{kind}", value)
+            constants.append(module.graph.get_attr(f"{node.name}_{kind}"))
+        arguments = (*constants, *dequantizer.args[2:])
+        rescaled = module.graph.call_function(dequantizer.target, arguments)
+    node.update_arg(BIAS, rescaled)
+
+
+def read_constant(module: GraphModule, value: Any) -> Any:
+    """Return the tensor to which a get_attr node refers. Any other value is returned unchanged."""
+    if not isinstance(value, Node):
+        return value
+    owner, _, name = str(value.target).rpartition(".")
+    return getattr(module.get_submodule(owner), name)
