@@ -17,7 +17,7 @@ from ci.facts.finding import NOWHERE, Origin
 Array = NDArray[Any]
 Shape = tuple[int, ...]
 Numbers = Mapping[str, tuple[float, ...]]
-EXECUTORCH, ONNXRUNTIME = "executorch", "onnx"  # front ends
+EXECUTORCH, ONNXRUNTIME, LITERT = "executorch", "onnx", "litert"  # front ends
 
 
 class Node(NamedTuple):

@@ -18,6 +18,17 @@ SUITE: dict[str, str] = {
     "superres": "super-resolution with pixel shuffle",
     "lstm": "recurrent net",
 }
+# The models of test_litert are .tflite files that ci.litert.suite writes.
+LITERT_SUITE: dict[str, str] = {
+    "dense": "linear layers in float",
+    "convolution": "convolutions in float, with a mean over the image",
+    "convolution_int8": "the same, quantized to int8",
+    "dense_int16": "linear layers with activations of int16",
+    "signatures": "two signatures: an encoder and a decoder",
+    "cpu_middle": "an operator between layers that stays on the CPU",
+    "transformer": "encoder block: attention, norms as their arithmetic, tanh GELU",
+}
+OWN_MODELS = {**SUITE, **LITERT_SUITE}
 
 # Seconds to lower a quantized model on two cores. The longest cases start first.
 LOWER_S = {

@@ -1,0 +1,302 @@
+"""LiteRT models (.tflite) as the flatbuffer classes of ai_edge_litert have them: what their tensors
+and operators are, and models that are cut from them.
+
+The classes are generated from LiteRT's schema and check nothing, so a file must have been read by
+provisioning.doctor.survey.litert before, which does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from copy import copy
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import flatbuffers
+import numpy as np
+from ai_edge_litert import schema_py_generated
+
+from ci.graphs.graph import Array
+
+schema: Any = schema_py_generated  # the name that LiteRT's own files have for it
+FILE_ID = b"TFL3"
+CUSTOM = schema.BuiltinOperator.CUSTOM
+NONE = schema.ActivationFunctionType.NONE
+# The numbers of schema.TensorType, by numpy's names. Numbers of 4 bits are unpacked to 8.
+DTYPES = {
+    "FLOAT32": "float32",
+    "FLOAT16": "float16",
+    "FLOAT64": "float64",
+    "INT32": "int32",
+    "UINT8": "uint8",
+    "INT64": "int64",
+    "BOOL": "bool",
+    "INT16": "int16",
+    "INT8": "int8",
+    "UINT64": "uint64",
+    "UINT32": "uint32",
+    "UINT16": "uint16",
+    "INT4": "int8",
+}
+ACTIVATIONS = {"RELU": "RELU", "RELU6": "RELU6", "RELU_N1_TO_1": "RELU_N1_TO_1", "TANH": "TANH"}
+CONTROL = frozenset({"IF", "WHILE", "CALL", "CALL_ONCE", "STABLEHLO_COMPOSITE"})
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A subgraph that is run: that of a signature or, without one, the first. ``inputs`` and
+    ``outputs`` are the numbers of its tensors, which the signature calls ``input_names`` and
+    ``output_names``."""
+
+    key: str
+    subgraph: int
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    input_names: tuple[str, ...]
+    output_names: tuple[str, ...]
+
+
+def read_model(data: bytes) -> Any:
+    """Return a file as a ModelT. What lies behind the flatbuffer is not copied."""
+    return schema.ModelT.InitFromPackedBuf(data, 0)
+
+
+def pack_model(model: Any) -> bytes:
+    """Return a ModelT as a file."""
+    builder = flatbuffers.Builder(1024)
+    builder.Finish(model.Pack(builder), FILE_ID)
+    return bytes(builder.Output())
+
+
+@cache
+def name_numbers(enum: str) -> dict[int, str]:
+    """Return the names of an enum of the schema by their numbers."""
+    members = vars(getattr(schema, enum)).items()
+    return {number: name for name, number in members if isinstance(number, int)}
+
+
+def name_operator(model: Any, operator: Any) -> str:
+    """Return an operator's name, such as CONV_2D; of a custom operator, the name that it has."""
+    code = model.operatorCodes[operator.opcodeIndex]
+    # Old files have only the field of one byte, and newer ones both.
+    number = max(code.builtinCode, code.deprecatedBuiltinCode)
+    if number == CUSTOM:
+        return (code.customCode or b"").decode("utf-8", "replace")
+    return name_numbers("BuiltinOperator").get(number, f"operator {number}")
+
+
+def is_custom(model: Any, operator: Any) -> bool:
+    """Return whether an operator is none of LiteRT's own."""
+    code = model.operatorCodes[operator.opcodeIndex]
+    return max(code.builtinCode, code.deprecatedBuiltinCode) == CUSTOM
+
+
+def list_entries(model: Any) -> list[Entry]:
+    """Return what a model offers to be run: a subgraph for each of its signatures, or else the
+    first."""
+    entries = []
+    for signature in model.signatureDefs or ():
+        names = [
+            {int(port.tensorIndex): port.name.decode("utf-8", "replace") for port in ports or ()}
+            for ports in (signature.inputs, signature.outputs)
+        ]
+        key = (signature.signatureKey or b"").decode("utf-8", "replace")
+        entries.append(_make_entry(model, key, int(signature.subgraphIndex), *names))
+    return entries or [_make_entry(model, "", 0, {}, {})]
+
+
+def _make_entry(
+    model: Any, key: str, number: int, inputs: dict[int, str], outputs: dict[int, str]
+) -> Entry:
+    subgraph = model.subgraphs[number]
+    reads, results = list_numbers(subgraph.inputs), list_numbers(subgraph.outputs)
+    return Entry(
+        key,
+        number,
+        reads,
+        results,
+        tuple(inputs.get(tensor) or name_tensor(subgraph, tensor) for tensor in reads),
+        tuple(outputs.get(tensor) or name_tensor(subgraph, tensor) for tensor in results),
+    )
+
+
+def list_numbers(numbers: Any) -> tuple[int, ...]:
+    """Return a vector of the flatbuffer, which may be missing, as integers."""
+    return () if numbers is None else tuple(int(number) for number in numbers)
+
+
+def name_tensor(subgraph: Any, number: int) -> str:
+    """Return the name of a tensor, or its number if it has none."""
+    name: bytes = subgraph.tensors[number].name or b""
+    return name.decode("utf-8", "replace") or f"tensor {number}"
+
+
+def read_shape(tensor: Any) -> tuple[int, ...]:
+    """Return a tensor's shape; an axis whose length may change has the length 1."""
+    return list_numbers(tensor.shape)
+
+
+def read_dtype(tensor: Any) -> str:
+    """Return numpy's name of a tensor's type, or "" if numpy has none."""
+    return DTYPES.get(name_numbers("TensorType").get(tensor.type, ""), "")
+
+
+@dataclass(frozen=True)
+class Levels:
+    """How the integers of a tensor stand for numbers: ``(integer - zero_points) * scales``. There
+    is one of each, or one for each index along ``axis``."""
+
+    scales: Array
+    zero_points: Array
+    axis: int
+
+    def restore(self, integers: Array) -> Array:
+        """Return the numbers that integers stand for, as float32."""
+        scales, zero_points = self.scales, self.zero_points
+        if scales.size > 1:
+            shape = [1] * integers.ndim
+            shape[self.axis] = -1
+            scales, zero_points = scales.reshape(shape), zero_points.reshape(shape)
+        real = (integers.astype(np.float64) - zero_points) * scales
+        return real.astype(np.float32)
+
+
+def read_levels(tensor: Any) -> Levels | None:
+    """Return the scales of a quantized tensor, or None if it is not quantized."""
+    quantization = tensor.quantization
+    if quantization is None or quantization.scale is None or not len(quantization.scale):
+        return None
+    if not read_dtype(tensor).lstrip("u").startswith("int"):
+        return None
+    scales = np.asarray(quantization.scale, np.float64)
+    zero_points = np.zeros_like(scales)
+    if quantization.zeroPoint is not None and len(quantization.zeroPoint):
+        zero_points = np.broadcast_to(np.asarray(quantization.zeroPoint, np.float64), scales.shape)
+    return Levels(scales, zero_points, int(quantization.quantizedDimension))
+
+
+def has_data(model: Any, tensor: Any) -> bool:
+    """Return whether a tensor is a constant."""
+    buffer = model.buffers[tensor.buffer]
+    return bool(buffer.offset > 1 or (buffer.data is not None and len(buffer.data)))
+
+
+def read_constant(model: Any, tensor: Any, data: bytes = b"") -> Array:
+    """Return the values of a constant tensor. ``data`` is the file, in which values may be behind
+    the flatbuffer. Raises ValueError if they do not fit the tensor's shape."""
+    buffer, shape = model.buffers[tensor.buffer], read_shape(tensor)
+    values = buffer.data
+    if buffer.offset > 1:
+        values = np.frombuffer(data, np.uint8, buffer.size, buffer.offset)
+    values = np.asarray(values, np.uint8)
+    if name_numbers("TensorType").get(tensor.type) == "INT4":
+        pairs = np.stack([values << 4, values & 0xF0], -1).view(np.int8) >> 4
+        return pairs.reshape(-1)[: int(np.prod(shape, dtype=np.int64))].reshape(shape)
+    return np.ascontiguousarray(values).view(read_dtype(tensor)).reshape(shape)
+
+
+def split_activations(model: Any) -> None:
+    """Make an operator of each activation that another operator contains. The numbers stay the
+    same: a quantized result is clamped in either case, with the same scale."""
+    codes: dict[str, int] = {}
+    names = name_numbers("ActivationFunctionType")
+    for subgraph in model.subgraphs:
+        operators = []
+        for operator in subgraph.operators or ():
+            options = operator.builtinOptions
+            activation = names.get(getattr(options, "fusedActivationFunction", NONE), "")
+            splits = activation in ACTIVATIONS and len(operator.outputs) == 1
+            if not splits or "LSTM" in name_operator(model, operator):
+                operators.append(operator)
+                continue
+            if activation not in codes:
+                codes[activation] = len(model.operatorCodes)
+                model.operatorCodes.append(make_code(ACTIVATIONS[activation]))
+            result = subgraph.tensors[operator.outputs[0]]
+            inner = copy(result)
+            inner.name = (result.name or b"") + b"/before_activation"
+            after = schema.OperatorT()
+            after.opcodeIndex = codes[activation]
+            after.inputs = np.array([len(subgraph.tensors)], np.int32)
+            after.outputs = operator.outputs
+            subgraph.tensors.append(inner)
+            before = copy(operator)
+            before.builtinOptions = copy(options)
+            before.builtinOptions.fusedActivationFunction = NONE
+            before.outputs = after.inputs
+            operators += [before, after]
+        subgraph.operators = operators
+
+
+def make_code(name: str) -> Any:
+    """Return the code of one of LiteRT's own operators."""
+    code = schema.OperatorCodeT()
+    code.builtinCode = getattr(schema.BuiltinOperator, name)
+    code.deprecatedBuiltinCode, code.version = min(code.builtinCode, 127), 1
+    return code
+
+
+def cut_model(
+    model: Any,
+    subgraph: int,
+    operators: Sequence[int],
+    reads: Sequence[int],
+    results: Sequence[int],
+    *,
+    as_float: bool = False,
+) -> bytes:
+    """Return a model of some operators of a subgraph, which reads the tensors ``reads`` and returns
+    the tensors ``results``. ``as_float`` makes its quantized tensors float32, without their values
+    if they are constants."""
+    source = model.subgraphs[subgraph]
+    part = copy(source)
+    part.operators = [source.operators[number] for number in operators]
+    part.inputs, part.outputs = np.array(reads, np.int32), np.array(results, np.int32)
+    used = {*reads, *results, *list_tensors(part.operators)}
+    part.tensors = [*source.tensors]
+    if as_float:
+        for number in used:
+            tensor = part.tensors[number]
+            if read_levels(tensor):
+                tensor = copy(tensor)
+                tensor.type, tensor.quantization = schema.TensorType.FLOAT32, None
+                part.tensors[number] = tensor
+    names = {name_operator(model, operator) for operator in part.operators}
+    piece = copy(model)
+    piece.signatureDefs = piece.metadata = piece.metadataBuffer = None
+    if names & CONTROL:  # it calls other subgraphs by their numbers
+        piece.subgraphs = [part, *model.subgraphs[1:]] if subgraph == 0 else None
+        if piece.subgraphs is None:
+            raise ValueError("control flow outside of the first subgraph")
+        return pack_model(piece)
+    # The unused tensors go, because each would be packed and allocated.
+    kept = sorted(used)
+    places = {number: place for place, number in enumerate(kept)}
+    buffers, moved = [model.buffers[0]], {0: 0}
+    part.tensors = [copy(part.tensors[number]) for number in kept]
+    for tensor in part.tensors:
+        if tensor.buffer not in moved:
+            moved[tensor.buffer] = len(buffers)
+            buffers.append(model.buffers[tensor.buffer])
+        tensor.buffer = moved[tensor.buffer]
+    part.operators = [copy(operator) for operator in part.operators]
+    for operator in part.operators:
+        operator.inputs = _renumber(operator.inputs, places)
+        operator.outputs = _renumber(operator.outputs, places)
+        operator.intermediates = None
+    part.inputs, part.outputs = _renumber(part.inputs, places), _renumber(part.outputs, places)
+    piece.subgraphs, piece.buffers = [part], buffers
+    return pack_model(piece)
+
+
+def _renumber(numbers: Any, places: dict[int, int]) -> Array:
+    return np.array([places.get(number, -1) for number in list_numbers(numbers)], np.int32)
+
+
+def list_tensors(operators: Collection[Any]) -> Iterator[int]:
+    """Yield the numbers of the tensors that operators read and write."""
+    for operator in operators:
+        for number in (*list_numbers(operator.inputs), *list_numbers(operator.outputs)):
+            if number >= 0:
+                yield number

@@ -1,0 +1,126 @@
+"""Runs LiteRT models, and single operators of them, on LiteRT's CPU interpreter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from ai_edge_litert.interpreter import Interpreter, OpResolverType
+
+from ci.graphs.graph import Array
+from ci.graphs.litert_file import (
+    Entry,
+    cut_model,
+    has_data,
+    list_numbers,
+    read_levels,
+)
+
+# With XNNPACK, LiteRT's default delegate, an operator alone gives other bytes than in its model.
+PLAIN = OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
+
+
+def open_interpreter(content: bytes, *, keeps_tensors: bool = False) -> Any:
+    """Return an interpreter of a model, ready to run. Raises ValueError or RuntimeError, with
+    LiteRT's reason, if it cannot run the model."""
+    interpreter = Interpreter(
+        model_content=content,
+        num_threads=1,  # the number of threads changes the order in which sums are computed
+        experimental_op_resolver_type=PLAIN,
+        experimental_preserve_all_tensors=keeps_tensors,
+    )
+    interpreter.allocate_tensors()
+    return interpreter
+
+
+def run_interpreter(interpreter: Any, inputs: Sequence[Array]) -> list[Array]:
+    """Return the outputs for inputs in the order of the model."""
+    for port, array in zip(interpreter.get_input_details(), inputs, strict=True):
+        interpreter.set_tensor(port["index"], np.ascontiguousarray(array))
+    interpreter.invoke()
+    return [
+        np.asarray(interpreter.get_tensor(port["index"])).copy()
+        for port in interpreter.get_output_details()
+    ]
+
+
+class Reference:
+    """A model on the CPU interpreter. Its inputs are those of all entries, one after another, and
+    so are its outputs, in which quantized numbers are restored."""
+
+    def __init__(self, content: bytes, model: Any, entries: Sequence[Entry]) -> None:
+        self.model, self.entries = model, entries
+        self.interpreter = open_interpreter(content)
+
+    def run(self, sets: Sequence[Sequence[Array]]) -> list[tuple[Array, ...]]:
+        """Return the outputs for each sample."""
+        return [self._run_sample(inputs) for inputs in sets]
+
+    def _run_sample(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        outputs, place = [], 0
+        for entry in self.entries:
+            own_inputs = inputs[place : place + len(entry.inputs)]
+            place += len(entry.inputs)
+            if entry.key:
+                runner = self.interpreter.get_signature_runner(entry.key)
+                results = runner(**dict(zip(entry.input_names, own_inputs, strict=True)))
+                arrays = [np.asarray(results[name]) for name in entry.output_names]
+            else:
+                arrays = run_interpreter(self.interpreter, own_inputs)
+            tensors = self.model.subgraphs[entry.subgraph].tensors
+            for number, array in zip(entry.outputs, arrays, strict=True):
+                levels = read_levels(tensors[number])
+                outputs.append(levels.restore(array) if levels else array.copy())
+        return tuple(outputs)
+
+
+class Pieces:
+    """Executes single operators of a subgraph. An operator's interpreter is kept. ``inputs`` are
+    the constants that are passed to it like inputs, because they change."""
+
+    def __init__(self, model: Any, subgraph: int) -> None:
+        self.model, self.subgraph = model, subgraph
+        self.tensors = model.subgraphs[subgraph].tensors
+        self.operators = model.subgraphs[subgraph].operators
+        self.opened: dict[tuple[int, frozenset[int], bool], Any] = {}
+
+    def list_reads(self, number: int, inputs: frozenset[int] = frozenset()) -> list[int]:
+        """Return the tensors that an operator's interpreter reads, each once."""
+        reads = list_numbers(self.operators[number].inputs)
+        return [
+            tensor
+            for tensor in dict.fromkeys(reads)
+            if tensor >= 0 and (tensor in inputs or not has_data(self.model, self.tensors[tensor]))
+        ]
+
+    def run(
+        self,
+        number: int,
+        arrays: Sequence[Array],
+        inputs: frozenset[int] = frozenset(),
+        *,
+        as_float: bool = False,
+    ) -> list[Array]:
+        """Return the results of an operator. ``arrays`` are in the order of ``list_reads``.
+        ``as_float`` runs an operator that only moves elements on float32, although the model's are
+        quantized."""
+        key = (number, inputs, as_float)
+        if key not in self.opened:
+            self.opened[key] = self._open(number, inputs, as_float=as_float)
+        return run_interpreter(self.opened[key], arrays)
+
+    def _open(self, number: int, inputs: frozenset[int], *, as_float: bool) -> Any:
+        reads = self.list_reads(number, inputs)
+        buffers = {tensor: self.tensors[tensor].buffer for tensor in inputs}
+        try:
+            for tensor in inputs:
+                self.tensors[tensor].buffer = 0  # the empty one, which makes it an input
+            results = list_numbers(self.operators[number].outputs)
+            content = cut_model(
+                self.model, self.subgraph, [number], reads, results, as_float=as_float
+            )
+        finally:
+            for tensor, buffer in buffers.items():
+                self.tensors[tensor].buffer = buffer
+        return open_interpreter(content)

@@ -1,0 +1,192 @@
+"""LiteRT models as graphs: the operators under torch's names, and runs with changed values."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed in this environment")
+
+from ci.analysis.noise import predict_noise
+from ci.analysis.steps import describe_steps
+from ci.analysis.ties import find_ties
+from ci.faults.match import match_faults
+from ci.graphs.channels_first import put_channels_first
+from ci.graphs.graph import Array, Graph
+from ci.graphs.litert_file import read_dtype, read_model, read_shape
+from ci.graphs.litert_program import LitertProgram
+from ci.graphs.litert_session import Reference
+from ci.graphs.run import Change, Recipe
+from ci.litert.suite import SUITE, Net, make_model, quantize
+from ci.models.suite import LITERT_SUITE
+
+LEAST_DB = {"convolution_int8": 40.0, "dense_int16": 55.0, "cpu_middle": 30.0}
+OPERATORS = {
+    "dense": {"linear": 2, "relu": 1},
+    "convolution": {"conv2d": 2, "relu": 2, "mean": 1, "linear": 1},
+    "cpu_middle": {"linear": 2, "add": 1, "remainder": 1, "sub": 1},
+}
+
+
+def draw_sets(program: LitertProgram, count: int = 2) -> list[list[Array]]:
+    random = np.random.default_rng(1)
+    sets = []
+    for _ in range(count):
+        arrays = []
+        for entry in program.entries:
+            for number in entry.inputs:
+                tensor = program.model.subgraphs[entry.subgraph].tensors[number]
+                dtype, shape = np.dtype(read_dtype(tensor)), read_shape(tensor)
+                if dtype.kind == "f":
+                    arrays.append(random.standard_normal(shape).astype(dtype))
+                else:
+                    arrays.append(random.integers(-100, 100, shape).astype(dtype))
+        sets.append(arrays)
+    return sets
+
+
+def run_reference(data: bytes, sets: list[list[Array]]) -> list[tuple[Array, ...]]:
+    model = read_model(data)
+    return Reference(data, model, LitertProgram(data).entries).run(sets)
+
+
+def test_the_suite_has_a_description_of_each_model() -> None:
+    assert [*SUITE] == [*LITERT_SUITE]
+
+
+@pytest.mark.parametrize("name", SUITE)
+def test_operator_after_operator_gives_the_numbers_of_the_whole_model(name: str) -> None:
+    data = make_model(name)
+    program = LitertProgram(data)
+    sets = draw_sets(program)
+    for whole, single in zip(run_reference(data, sets), program.run(sets), strict=True):
+        for expected, array in zip(whole, single, strict=True):
+            np.testing.assert_array_equal(array, expected)
+            assert array.dtype == np.float32  # what quantized numbers stand for
+
+
+@pytest.mark.parametrize("name", SUITE)
+def test_a_right_program_is_predicted_to_be_near_its_model(name: str) -> None:
+    program = LitertProgram(make_model(name))
+    sets = draw_sets(program)
+    outputs = program.run(sets)
+    for index, errors in enumerate(predict_noise(program, sets, outputs)):
+        power = np.mean(np.square([output[index] for output in outputs]))
+        noise_db = 10 * np.log10(power / np.mean(np.square(errors)))
+        assert LEAST_DB.get(name, 50.0) < noise_db < 90.0
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_operators_have_torchs_names(name: str) -> None:
+    (graph,) = LitertProgram(make_model(name)).graphs.values()
+    assert Counter(node.operator for node in graph.nodes) == OPERATORS[name]
+
+
+def test_each_signature_is_a_method() -> None:
+    assert [*LitertProgram(make_model("signatures")).graphs] == ["encode", "decode"]
+
+
+def find_node(graph: Graph, operator: str) -> Any:
+    return next(node for node in graph.nodes if node.operator == operator)
+
+
+def test_an_operator_of_integers_reads_and_returns_what_they_stand_for() -> None:
+    (graph,) = LitertProgram(make_model("convolution_int8")).graphs.values()
+    convolution = find_node(graph, "conv2d")
+    image, weights, _ = convolution.reads
+    makers = graph.list_makers()
+    assert makers[image].operator == makers[weights].operator == "dequantize"
+    assert len(makers[weights].numbers["scale"]) == graph.shapes[weights][0]
+    quantizer = next(node for node in graph.nodes if node.reads == convolution.results)
+    assert quantizer.operator == "quantize"
+    assert quantizer.numbers["quant_min"] == (-128.0,)
+    assert convolution.numbers["stride"] == (2.0, 2.0)
+    assert convolution.numbers["padding"] == (0.0, 0.0)  # one row at the end of an even image
+    assert makers[graph.outputs[0]].operator == "dequantize"
+
+
+def test_values_are_changed_recorded_and_fixed() -> None:
+    program = LitertProgram(make_model("dense"))
+    (graph,) = program.graphs.values()
+    sets, hidden = draw_sets(program, 1), find_node(graph, "relu").results[0]
+    double = Change(lambda value, _operand, _tools: value * 2)
+    recipes = {
+        "plain": Recipe(watched=[hidden]),
+        "doubled": Recipe(changes={hidden: double}, watched=[hidden]),
+        "fixed": Recipe(fixed={hidden: np.zeros((4, 128), np.float32)}, watched=[hidden]),
+    }
+    recorded = {}
+    for name, recipe in recipes.items():
+        (record,) = program.prepare({"serve": recipe}).record(sets)
+        recorded[name] = record["serve"].values[hidden]
+    np.testing.assert_array_equal(recorded["doubled"], 2 * recorded["plain"])
+    assert not recorded["fixed"].any()
+
+
+def test_an_error_of_a_weight_reaches_the_output() -> None:
+    program = LitertProgram(make_model("dense"))
+    (graph,) = program.graphs.values()
+    weights = find_node(graph, "linear").reads[1]
+    changes = {weights: Change(lambda value, _operand, _tools: value * 0)}
+    sets = draw_sets(program, 1)
+    (changed,) = program.prepare({"serve": Recipe(changes=changes)}).run(sets)
+    (plain,) = program.run(sets)
+    assert not np.array_equal(changed[0], plain[0])
+
+
+def test_a_run_without_rounding_is_refused() -> None:
+    program = LitertProgram(make_model("convolution_int8"))
+    with pytest.raises(ValueError, match="without rounding"):
+        program.prepare({"serve": Recipe(unrounded=["x"])})
+
+
+@pytest.mark.parametrize("bits", [0, 8])
+def test_an_index_may_be_another_where_numbers_are_nearly_equal(bits: int) -> None:
+    net = Net()
+    source = net.add_tensor((1, 4), "x")
+    layer = net.add_linear(source, (1, 4), 4)
+    axis = net.add_constant(np.array(1, np.int32))
+    if bits:
+        quantize(net_of(net, source, layer), bits)
+    largest = net.call("ARG_MAX", (layer, axis), (1,), "ArgMaxOptions", outputType=2)
+    net.tensors[largest].type = 2  # INT32
+    net.ports.clear()
+    net.spans.clear()
+    net.end([source], [largest])
+    program = LitertProgram(net.pack())
+    sets = draw_sets(program, 8)
+    outputs = program.run(sets)
+    low, high = find_ties(program, sets, outputs, bits)
+    assert all((a[0] <= b[0]).all() for a, b in zip(low, outputs, strict=True))
+    assert all((a[0] >= b[0]).all() for a, b in zip(high, outputs, strict=True))
+
+
+def test_images_and_weights_get_the_shapes_that_torch_has() -> None:
+    (graph,) = LitertProgram(make_model("convolution_int8")).graphs.values()
+    steps = describe_steps(put_channels_first(graph))
+    convolution = next(step for step in steps if step.operator == "conv2d")
+    shapes = [operand.shape for operand in convolution.operands]
+    assert shapes == [(1, 3, 16, 16), (16, 3, 3, 3), (16,)]
+    assert convolution.shape == (1, 16, 8, 8)
+    mean = find_node(put_channels_first(graph), "mean")
+    assert mean.axes == (2, 3)
+
+
+@pytest.mark.parametrize(("batch", "is_faulty"), [(2, True), (1, False)])
+def test_a_known_fault_is_found(batch: int, *, is_faulty: bool) -> None:
+    net = Net()
+    source = net.add_tensor((batch, 16, 64), "x")
+    positions = net.draw(16, 64)
+    added = net.call("ADD", (source, positions), (batch, 16, 64), "AddOptions")
+    net.end([source], [net.call("LOGISTIC", (added,), (batch, 16, 64))])
+    (graph,) = LitertProgram(net.pack()).graphs.values()
+    faults = match_faults(describe_steps(put_channels_first(graph)), "fp16", "2.51.0")
+    assert bool(faults) == is_faulty
+
+
+def net_of(net: Net, source: int, result: int) -> Net:
+    net.end([source], [result])
+    return net
