@@ -55,6 +55,8 @@ SESSIONS = {
     "too.",
     "test_onnx": "Compile ONNX models with ONNX Runtime, run them on the emulator, and judge their "
     "outputs.",
+    "test_litert": "Compile .tflite models with LiteRT's plugin for Qualcomm, run them on the "
+    "emulator, and judge their outputs.",
     "audit": "Report which operators of models QNN supports and which stay on the CPU, without "
     "lowering.",
     "mend": "Make red models green by rewriting them, with proof that they compute the same.",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, structs
 
-from ci.models.suite import SUITE
+from ci.models.suite import OWN_MODELS
 from ci.report.schema import Case, Decibels, Footprint, Report, Status, Tool
 from provisioning.files import explain_writes, write_whole
 from provisioning.manifest.reader import manifests_root, read_toml
@@ -120,7 +120,7 @@ def record_baselines(
             str(case): _round(case)
             for case in report.cases
             if case.status is Status.PASSED and case.sqnr_db is not None
-            if (case.model in SUITE and case.model not in models_of_policy) is is_suite
+            if (case.model in OWN_MODELS and case.model not in models_of_policy) is is_suite
         }
         if place and passed:
             rows = {**read_baselines(report.toolchain, report.backend, place), **passed}

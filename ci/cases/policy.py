@@ -23,7 +23,7 @@ from ci.explain.rules import Role, check_pattern, read_rules, require_match
 from ci.facts.finding import NO_ADVICE, Advice, Cause, Certainty, Finding, Proof, advise
 from ci.facts.kinds import NOT_LOWERED
 from ci.models.schemes import AnyScheme, Scheme
-from ci.models.suite import SUITE
+from ci.models.suite import OWN_MODELS
 from ci.models.user_models import (
     Limits,
     Metric,
@@ -51,7 +51,12 @@ if TYPE_CHECKING:  # it imports numpy, which ci.gate does not need
     from ci.cases.engine import Fallback
 
 DEFAULT, EMULATOR = "default", "emulator"
-LANES = {"test_emulator": EMULATOR, "test_onnx": "onnx", "test_llm": "llm"}  # policies by session
+LANES = {  # policies by session
+    "test_emulator": EMULATOR,
+    "test_onnx": "onnx",
+    "test_llm": "llm",
+    "test_litert": "litert",
+}
 NO_ENTRY = ModelEntry("none")
 
 
@@ -330,12 +335,12 @@ def check_tables(policy: EmulatorPolicy, overrides: Sequence[Override]) -> None:
                 why="it is for the models of this project's suite",
                 fix=f"move its limits to [models.{row.model}.limits.{row.scheme}]",
             )
-        if row.model not in SUITE and "/" not in row.model and ":" not in row.model:
-            near = difflib.get_close_matches(row.model, SUITE, n=1)
+        if row.model not in OWN_MODELS and "/" not in row.model and ":" not in row.model:
+            near = difflib.get_close_matches(row.model, OWN_MODELS, n=1)
             raise UsageError(
                 f"[[override]] of {row.model} has no effect",
                 why=f"the nearest model of the suite is {near[0]}" if near else "",
-                fix=f"use one of: {', '.join(SUITE)}",
+                fix=f"use one of: {', '.join(OWN_MODELS)}",
             )
 
 
@@ -343,7 +348,7 @@ def check_suite(policy: EmulatorPolicy) -> None:
     """Raise UsageError if ``suite`` lists a model that does not exist, or one whose name another
     model has."""
     for name in policy.suite:
-        match_names("model", name, SUITE)
+        match_names("model", name, OWN_MODELS)
         if name in policy.models:
             raise UsageError(
                 f"suite.{name} and models.{name} have the same name",

@@ -12,9 +12,16 @@ from pathlib import Path
 from types import MappingProxyType
 
 from ci.models.lowering_options import NO_CHOICES, ONE_RUN, check_choices
-from ci.models.schemes import EXECUTORCH, ONNX, AnyScheme, Scheme, SchemeSet
+from ci.models.schemes import (
+    EXECUTORCH,
+    LANES_OF_FILES,
+    MODEL_FILES,
+    AnyScheme,
+    Scheme,
+    SchemeSet,
+)
 from ci.models.source_lines import name_argument
-from ci.models.suite import DEFAULT_SOC, SUITE
+from ci.models.suite import DEFAULT_SOC, OWN_MODELS
 from ci.models.user_models import FACTORY, IN_COMMAND, NO_SOURCE, ModelEntry, Source, resolve_file
 from ci.report.schema import CaseName
 from ci.report.text import ELLIPSIS, NAME_CHARS, cut_middle
@@ -38,7 +45,8 @@ OF_HTP = frozenset(
 )
 
 # What torch and others store models in, none of which is lowered.
-STORED = (".pt2", ".pt", ".pth", ".pte", ".ckpt", ".safetensors", ".tflite")
+STORED = (".pt2", ".pt", ".pth", ".pte", ".ckpt", ".safetensors")
+FILE_VERBS = {".onnx": "test-onnx", ".tflite": "test-litert"}  # which run a file
 
 
 @dataclass(frozen=True)
@@ -62,26 +70,26 @@ class CaseSpec:
 
     @property
     def reference(self) -> str:
-        """The reference from which the model is loaded: ``file.py:factory``, an ONNX file, or the
-        name of a model of the suite."""
+        """The reference from which the model is loaded: ``file.py:factory``, an ONNX or a
+        LiteRT file, or the name of a model of the suite."""
         return self.source.reference or self.model
 
     @property
     def is_file(self) -> bool:
-        """Whether the model is an ONNX file, not the result of a Python function."""
-        return self.reference.endswith(ONNX.suffix)
+        """Whether the model is an ONNX or a LiteRT file, not the result of a Python function."""
+        return self.reference.endswith(MODEL_FILES)
 
     @property
     def is_ours(self) -> bool:
         """Whether the model is one of the suite, and not a user's model, which may have the same
         name."""
-        return self.model in SUITE and not self.source.reference
+        return self.model in OWN_MODELS and not self.source.reference
 
     @property
     def slug(self) -> str:
         """A unique file name for the case."""
         name = self.model
-        if name not in SUITE:
+        if name not in OWN_MODELS:
             digest = hashlib.sha256(name.encode()).hexdigest()[:8]
             end = "-".join(Path(name).parts[-2:]).replace(".py:", "-").strip("/-")
             short = cut_middle(end, NAME_CHARS).replace(ELLIPSIS, "_")
@@ -110,7 +118,7 @@ def select_cases(
     or the scheme does not support.
     """
     known_models = {
-        **{name: ModelEntry("", tuple(suite.get(name, ()))) for name in SUITE},
+        **{name: ModelEntry("", tuple(suite.get(name, ()))) for name in lane.suite},
         **entries,
     }
     chosen: dict[str, ModelEntry] = {}
@@ -126,16 +134,7 @@ def select_cases(
                 f"models.{name}.{key} has options that only ExecuTorch supports",
                 fix="test this model with `qnn-ci test-emulator`",
             )
-    foreign = [
-        name for name, entry_of_model in chosen.items() if entry_of_model.path.endswith(ONNX.suffix)
-    ]
-    if foreign and not lane.suffix:
-        raise UsageError(
-            f"{foreign[0]} is an .onnx file, which this command does not run",
-            fix="run `qnn-ci test-onnx`. If a policy also has PyTorch models, put the .onnx files"
-            " into another one (`qnn-ci test-onnx --policy onnx.toml`), or choose models with"
-            " --model",
-        )
+    require_files(chosen, lane)
     if not schemes:
         for name, entry_of_model in chosen.items():
             require_schemes(name, entry_of_model, lane)
@@ -153,6 +152,21 @@ def select_cases(
     for case in cases:
         check_choices(case.source.choices, case.scheme, case.model)
     return list(dict.fromkeys(cases))
+
+
+def require_files(chosen: Mapping[str, ModelEntry], lane: SchemeSet) -> None:
+    """Raise UsageError for a model whose file another lane compiles."""
+    for name, entry in chosen.items():
+        suffix = Path(entry.path).suffix
+        if suffix in MODEL_FILES and suffix != lane.suffix:
+            verb, kind = FILE_VERBS[suffix], suffix.removeprefix(".")
+            raise UsageError(
+                f"{name} is {'an' if kind == 'onnx' else 'a'} {suffix} file, which this command"
+                " does not run",
+                fix=f"run `qnn-ci {verb}`. If a policy also has other models, put the {suffix}"
+                f" files into another one (`qnn-ci {verb} --policy {kind}.toml`), or choose models"
+                " with --model",
+            )
 
 
 def choose_schemes(
@@ -190,7 +204,7 @@ def require_schemes(name: str, entry: ModelEntry, lane: SchemeSet) -> None:
     """Raise UsageError if the entry of a model asks for a scheme that the lane lacks, or has a
     mixture of such a scheme and lists no schemes. The suite's models may have schemes for which
     the policy has no limits on the lane's backend, if they have another one, too."""
-    engine = ONNX if lane.suffix else EXECUTORCH
+    engine = next((own for own in LANES_OF_FILES if own.suffix == lane.suffix), EXECUTORCH)
     if not entry.path and any(scheme in lane.schemes for scheme in entry.schemes):
         lane = engine
     required = entry.schemes or tuple(entry.mixtures)
@@ -202,7 +216,7 @@ def require_schemes(name: str, entry: ModelEntry, lane: SchemeSet) -> None:
     if not refused:
         return
     scheme, base = next(iter(refused.items()))
-    only = f"{'ONNX Runtime' if lane.suffix else 'ExecuTorch'} has"
+    only = f"{engine.title} has"
     if base in engine.schemes:
         only = "on this backend, the policy has limits only for"
     key = f"models.{name}.schemes" if entry.schemes else f"models.{name}.mixtures"
@@ -238,9 +252,9 @@ def match_all(kind: str, words: Iterable[str], names: Iterable[str]) -> list[str
 
 def find_models(word: str, known_models: Mapping[str, ModelEntry]) -> dict[str, ModelEntry]:
     """Return the entries of the models that ``word`` selects. The keys are the models' names in
-    reports. ``word`` is a name or glob, a user's ``file.py:factory``, or an ONNX file. Raises
-    UsageError if there is no such model."""
-    is_file = word.endswith(ONNX.suffix)
+    reports. ``word`` is a name or glob, a user's ``file.py:factory``, or an ONNX or LiteRT file.
+    Raises UsageError if there is no such model."""
+    is_file = word.endswith(MODEL_FILES)
     if word.endswith(".py"):
         raise UsageError(f"{word} has no function name", fix=f"write {word}:{FACTORY}")
     # A mistake of newcomers: without this, the path would be taken for the name of a model.

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
 from typing import TypeAlias
 
 from msgspec import Struct
 
+from ci.models.suite import LITERT_SUITE, SUITE
 from provisioning.manifest.reader import read_policy
 
 
@@ -149,12 +150,16 @@ AnyScheme: TypeAlias = Scheme | Mixture
 
 @dataclass(frozen=True)
 class SchemeSet:
-    """The schemes of a lane. A model that specifies no schemes is tested with those in ``default``.
-    ``suffix`` is the suffix of the model files that the lane accepts, or "" if it accepts none."""
+    """The schemes of a lane (ExecuTorch, ONNX Runtime or LiteRT). A model that specifies no schemes
+    is tested with those in ``default``. ``suffix`` is the suffix of the model files that the lane
+    accepts, or "" if it accepts none, ``title`` what its compiler is called, and ``suite`` this
+    project's models with their descriptions."""
 
     schemes: tuple[Scheme, ...]
     default: tuple[Scheme, ...]
     suffix: str = ""
+    title: str = "ExecuTorch"
+    suite: Mapping[str, str] = field(default_factory=lambda: SUITE)
 
 
 EXECUTORCH = SchemeSet(
@@ -165,4 +170,9 @@ ONNX = SchemeSet(
     tuple(scheme for scheme in Scheme if not scheme.recipe.dtype),
     (Scheme.FP16, Scheme.U8, Scheme.U16A8W),
     ".onnx",
+    "ONNX Runtime",
 )
+# A file is compiled as it is: in float16, or with the integers that it has.
+LITERT = SchemeSet((Scheme.ASIS, Scheme.FP16), (Scheme.ASIS,), ".tflite", "LiteRT", LITERT_SUITE)
+LANES_OF_FILES = (ONNX, LITERT)
+MODEL_FILES = tuple(lane.suffix for lane in LANES_OF_FILES)

@@ -23,7 +23,7 @@ from ci.models.lowering_options import (
     RunOptions,
     check_choices,
 )
-from ci.models.schemes import ONNX, AnyScheme, Mixture, Scheme
+from ci.models.schemes import MODEL_FILES, ONNX, AnyScheme, Mixture, Scheme
 from ci.models.suite import SUITE
 from ci.report.schema import MOST_NUMBER, AccuracyLimits, Budget, Count, Number
 from provisioning.console.caller import shown_path
@@ -194,8 +194,10 @@ def resolve_entry(name: str, entry: ModelEntry, folder: Path) -> ModelEntry:
         ("shapes", entry.shapes, "a factory's inputs already have their shapes"),
         ("float_model", entry.float_model, "a factory already returns the float model"),
     ):
-        if value and not entry.path.endswith(ONNX.suffix):
-            problem = f"models.{name}.{key} is only for an .onnx file"
+        suffixes = MODEL_FILES if key == "float_model" else ONNX.suffix
+        if value and not entry.path.endswith(suffixes):
+            kinds = "an .onnx or .tflite file" if key == "float_model" else "an .onnx file"
+            problem = f"models.{name}.{key} is only for {kinds}"
             raise UsageError(problem, fix=f"remove this key: {fix}")
 
     def resolve(key: str, word: str, kind: str = "") -> str:
@@ -288,7 +290,7 @@ def resolve_file(
     word: str, kind: str = "", fix: str = IN_POLICY, folder: Path | None = None
 ) -> str:
     """Return ``file.py:function`` with an absolute path. Without ``kind``, ``word`` may also be a
-    data file; with FACTORY, it may also be an ONNX file.
+    data file; with FACTORY, it may also be a model's file.
 
     Raises UsageError if the file or its function does not exist; ``fix`` is the advice for a
     missing file. If ``folder``, that of the policy, is not None, the user writes paths relative to
@@ -296,7 +298,7 @@ def resolve_file(
     """
     file, _, function = word.rpartition(":")
     has_function = is_function(word)
-    is_model = kind == FACTORY and word.endswith(ONNX.suffix)
+    is_model = kind == FACTORY and word.endswith(MODEL_FILES)
     problem = f"no {'model' if kind == FACTORY else kind or 'file'} {word!r}"
     if word.endswith((".py", ".py:")):
         written = show_file(Path(word.rstrip(":")), folder)

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -99,6 +99,37 @@ def from_file(
     exception.
     """
     inputs = list_inputs(model)
+    judged, calibration, made_inputs, made_calibration = gather_sets(
+        path, inputs, data, lambda: find_rates(path, model, inputs)
+    )
+    # What is compiled also records how its inputs were generated.
+    digest = hashlib.sha256(f"{hash_file(path)} {made_inputs}, {made_calibration}".encode())
+    for file in external:
+        digest.update(hash_file(file).encode())
+    for sets in (judged, calibration):
+        digest.update(digest_sets(sets).encode())
+    return Source(path, digest.hexdigest(), judged, calibration, (), made_inputs, made_calibration)
+
+
+class GatheredSets(NamedTuple):
+    """The samples of a file: those that are judged, and those for calibration. The texts describe
+    samples that were generated, and are empty if none were."""
+
+    judged: tuple[Arrays, ...]
+    calibration: tuple[Arrays, ...]
+    made_inputs: str
+    made_calibration: str
+
+
+def gather_sets(
+    path: Path,
+    inputs: Ports,
+    data: user_models.Source,
+    find_fixed: Callable[[], Mapping[str, int]],
+) -> GatheredSets:
+    """Return the samples for a file with these ``inputs``: the policy's ``data``, or else the sets
+    next to the file, completed by generated ones. ``find_fixed`` returns inputs that need certain
+    values. Raises the errors of from_file."""
     has_all_data = data.calibration and data.inputs
     beside = () if has_all_data else tuple(read_beside(path, inputs))
     judged = beside[: user_models.MIN_SETS]
@@ -113,20 +144,14 @@ def from_file(
     kind = SHUFFLED if examples else RANDOM
     made_inputs = kind if len(judged) < user_models.MIN_SETS else ""
     made_calibration = "" if calibration else kind
-    fixed = {} if examples else find_rates(path, model, inputs)
+    fixed = {} if examples else find_fixed()
     if made_inputs:
         missing = user_models.MIN_SETS - len(judged)
         judged = (*judged, *make_sets(inputs, examples, fixed, missing, SEED))
     if made_calibration:
         # Another seed, so that no judged set is calibrated on.
         calibration = make_sets(inputs, examples, fixed, DERIVED_SETS + 1, SEED + 1)
-    # What is compiled also records how its inputs were generated.
-    digest = hashlib.sha256(f"{hash_file(path)} {made_inputs}, {made_calibration}".encode())
-    for file in external:
-        digest.update(hash_file(file).encode())
-    for sets in (judged, calibration):
-        digest.update(digest_sets(sets).encode())
-    return Source(path, digest.hexdigest(), judged, calibration, (), made_inputs, made_calibration)
+    return GatheredSets(judged, calibration, made_inputs, made_calibration)
 
 
 def _contains(sets: Sequence[Arrays], arrays: Arrays) -> bool:

@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from itertools import pairwise
 from pathlib import Path
 
-from ci.verbs.options import CORE, EVERYTHING, LOWERING, ONNX, ONNX_TORCH, SHARED
+from ci.verbs.options import CORE, EVERYTHING, LITERT, LOWERING, ONNX, ONNX_TORCH, SHARED
 from ci.verbs.user_policy import choose_policy, policy_path, read_paths
 from provisioning.console.command import user_path
 from provisioning.errors import UsageError
@@ -42,6 +42,11 @@ def choose_emulator(arguments: Sequence[str]) -> str:
 def choose_onnx(arguments: Sequence[str]) -> str:
     """Return the group for test-onnx: only a model that is not an .onnx file needs torch."""
     return find_group(arguments) or choose_by_models(arguments, ONNX_TORCH, ONNX)
+
+
+def choose_litert(arguments: Sequence[str]) -> str:
+    """Return the group for test-litert."""
+    return find_group(arguments, LITERT)
 
 
 def choose_mend(arguments: Sequence[str]) -> str:
@@ -118,7 +123,9 @@ def choose_setup(arguments: Sequence[str]) -> str:
         for argument in arguments
         if argument[:1] != "-"
     ]
-    return {"emulator": LOWERING, "onnx": ONNX}.get((*profiles, "emulator")[0], CORE)
+    return {"emulator": LOWERING, "onnx": ONNX, "litert": LITERT}.get(
+        (*profiles, "emulator")[0], CORE
+    )
 
 
 def choose_file(arguments: Sequence[str]) -> str:

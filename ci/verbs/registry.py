@@ -15,6 +15,7 @@ from ci.verbs.environments import (
     choose_estimate,
     choose_file,
     choose_fuzz,
+    choose_litert,
     choose_mend,
     choose_onnx,
     choose_setup,
@@ -57,6 +58,13 @@ VERBS: dict[str, Verb] = {
         "test_onnx",
         environment=choose_onnx,
         examples=("--model net.onnx --scheme u8", "--model net.onnx --shape x=1,3,224,224"),
+    ),
+    "test-litert": Verb(
+        "ci.verbs.litert",
+        "compile .tflite files with LiteRT's plugin, and run them on the emulator",
+        "test_litert",
+        environment=choose_litert,
+        examples=("--model net.tflite", "--model dense --soc SM8750"),
     ),
     "audit": Verb(
         "ci.verbs.audit",

@@ -27,7 +27,7 @@ from ci.executorch.toolchain import find_on_path
 from ci.graphs.candidates import Candidate
 from ci.latency.calibrate import read_own
 from ci.models.schemes import SchemeSet
-from ci.models.suite import DEFAULT_SOC, SUITE
+from ci.models.suite import DEFAULT_SOC, OWN_MODELS
 from ci.models.user_models import check_data
 from ci.report import evidence, publishing
 from ci.report.schema import Report
@@ -173,7 +173,7 @@ def select_asked(
         lane=schemes,
         default_soc=soc,
     )
-    unnamed = [spec.model for spec in specs if spec.model not in {*SUITE, *policy.models}]
+    unnamed = [spec.model for spec in specs if spec.model not in {*OWN_MODELS, *policy.models}]
     if request.record and unnamed:
         raise UsageError(
             f"--record cannot be used with --model {unnamed[0]}",
@@ -308,7 +308,7 @@ def list_choices(policy: EmulatorPolicy, scheme_set: SchemeSet) -> Outcome:
     socs = sorted(read_socs())
     schemes = [scheme.value for scheme in scheme_set.schemes]
     about = {name: entry.path for name, entry in policy.models.items()}
-    for name, text in SUITE.items():
+    for name, text in scheme_set.suite.items():
         about.setdefault(name, text)  # a user's model may have the name of one of the suite
     models, rows, width = {}, [], max(map(len, about))
     for name, text in about.items():

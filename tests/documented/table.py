@@ -189,6 +189,9 @@ ROWS = (
     # -- other lanes --
     Row("test_onnx -- --model net.onnx", PASSED, before=(readers.onnx_net,), daily_in=JOURNEYS),
     Row("nox -s test_onnx", "passed ... 0 failed", slow=30),
+    Row("test_litert -- --list$", "models (default schemes) ... dense ... SM8650"),
+    Row("test_litert -- --model dense", PASSED),
+    Row("nox -s test_litert$", "passed ... 0 failed", slow=30),
     Row("test_llm -- --project", "projected, not measured", before=(readers.llama_files,)),
     Row("nox -s test_llm", "controls: ... passed ... 0 failed", slow=20),
     Row(

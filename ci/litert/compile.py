@@ -1,0 +1,313 @@
+"""Compiles a LiteRT model with the plugin for Qualcomm, and writes the references.
+
+The artifact contains:
+
+- program/compiled.tflite, which the plugin wrote
+- program/source.tflite, the model itself, or its partitions if the interpreter does not know all of
+  its operators
+- the files that ci.cases.cache describes
+"""
+
+from __future__ import annotations
+
+import resource
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from msgspec import structs
+
+from ci.analysis.layers import find_float16_loss
+from ci.analysis.noise import predict_noise
+from ci.analysis.parts import find_parts
+from ci.analysis.steps import Step, describe_steps, list_unread
+from ci.analysis.ties import find_ties
+from ci.cases.engine import (
+    FLOAT,
+    INPUTS,
+    QUANTIZED,
+    Compiled,
+    Delegation,
+    Fallback,
+    Staging,
+    needed,
+)
+from ci.cases.qnn_files import Peak, make_footprint
+from ci.cases.spec import CaseSpec
+from ci.graphs.channels_first import put_channels_first
+from ci.graphs.graph import Array
+from ci.graphs.litert_file import (
+    Entry,
+    is_custom,
+    list_entries,
+    list_numbers,
+    name_operator,
+    name_tensor,
+    read_dtype,
+    read_levels,
+    read_model,
+)
+from ci.graphs.litert_program import LitertProgram
+from ci.graphs.litert_session import Reference
+from ci.litert.compiled import DISPATCH, CompiledModel, check_target
+from ci.litert.plugin import PluginResult, run_plugin
+from ci.litert.source import LitertSource
+from ci.litert.split import SplitInputs, list_unknown, split_at_partitions
+from ci.models.rounding import find_version, is_poor
+from ci.models.tensors import Loss, TensorInfo, add_parts, describe_tensor
+from ci.report.schema import Footprint, OperatorCount
+from ci.report.text import count, name_some
+
+PROGRAM, COMPILED, SOURCE, SPLIT = "program", "compiled.tflite", "source.tflite", "split"
+TRANSLATES_NOT = "LiteRT's plugin cannot translate it for QNN"
+OWN_OPERATOR = "it is a custom operator, of which LiteRT's plugin translates none"
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The model whose outputs are judged: the source, or its partitions if ``is_split``."""
+
+    data: bytes
+    model: Any
+    entries: Sequence[Entry]
+    sets: Sequence[Sequence[Array]]
+    is_split: bool = False
+
+
+def compile_litert(
+    source: LitertSource,
+    spec: CaseSpec,
+    staging: Staging,
+    *,
+    library: Path,
+    timeout_s: float,
+) -> Compiled:
+    """Compile the model of a case and write all files. ``library`` is QNN's backend. Raises
+    FailedError if LiteRT does not load the model, or if the plugin refuses it."""
+    # First, because the plugin compiles weights that are too short without a word.
+    unknown = list_unknown(source.data, source.model)
+    program = staging.directory / PROGRAM
+    program.mkdir()
+    (program / SOURCE).write_bytes(source.data)
+    staging.enter("lower")
+    result = run_plugin(
+        program / SOURCE,
+        staging.directory.with_name(COMPILED),
+        spec.soc,
+        library_folder=library.parent,
+        log=staging.log,
+        timeout_s=timeout_s,
+    )
+    staging.directory.with_name(COMPILED).rename(program / COMPILED)
+    compiled = CompiledModel(program / COMPILED)
+    contexts = check_target(compiled, spec.soc)
+    delegation, operators = count_operators(source.model, compiled, result)
+    footprint = make_footprint(
+        program_bytes=(program / COMPILED).stat().st_size,
+        partitions=delegation.partitions,
+        contexts=contexts,
+        log="",
+        operators=operators,
+        peak=Peak(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10),
+    )
+    judged = choose_judged(source, compiled, unknown, staging)
+    if judged.is_split:
+        (program / SOURCE).write_bytes(judged.data)
+        (program / SPLIT).touch()
+    return judge_program(
+        source,
+        judged,
+        spec,
+        staging,
+        library=library,
+        delegation=delegation,
+        footprint=footprint,
+    )
+
+
+def choose_judged(
+    source: LitertSource, compiled: CompiledModel, unknown: Sequence[str], staging: Staging
+) -> Judged:
+    """Return the source, or its partitions if the interpreter does not know some operators."""
+    if not unknown:
+        return Judged(source.data, source.model, source.entries, source.evaluation)
+    data = split_at_partitions(source.model, compiled)
+    model = read_model(data)
+    inputs = SplitInputs(data, model, source.entries[0].input_names)
+    sets = [inputs.make(arrays) for arrays in source.evaluation]
+    random = inputs.list_random()
+    fed = f"; random numbers stand for {name_some(random, 3)}, which they compute" if random else ""
+    parts = count(len(inputs.entries), "partition")
+    staging.notes.append(
+        f"LiteRT's interpreter does not know {name_some(unknown, 4)}, so there is no reference for"
+        f" the whole: each of the {parts} is judged alone{fed}"
+    )
+    return Judged(data, model, inputs.entries, sets, is_split=True)
+
+
+def judge_program(
+    source: LitertSource,
+    judged: Judged,
+    spec: CaseSpec,
+    staging: Staging,
+    *,
+    library: Path,
+    delegation: Delegation,
+    footprint: Footprint,
+) -> Compiled:
+    """Write the references of a compiled model, and return its description."""
+    staging.enter("reference")
+    staging.write(INPUTS, judged.sets)
+    reference = Reference(judged.data, judged.model, judged.entries).run(judged.sets)
+    expected = run_float_model(source, judged) if source.float_data else reference
+    staging.write_float(expected, source.made_inputs)
+    program = LitertProgram(judged.data)
+    bits = spec.scheme.recipe.activation_bits
+    with needed("the bounds of outputs that are not floating-point"):
+        ties = find_ties(program, judged.sets, reference, bits)
+        staging.write_bounds(FLOAT, *(ties if expected is reference else (expected, expected)))
+        if spec.scheme.quantized:
+            staging.write(QUANTIZED, reference)
+            staging.write_bounds(QUANTIZED, *ties)
+    with needed("the predicted rounding noise"):
+        noise = predict_noise(program, judged.sets, reference, qnn=find_version(library))
+    staging.write_noise(noise)
+    loss: Loss | None = None
+    if not spec.scheme.quantized:
+        with staging.notes.of("the layer at which float16 costs the most"):
+            is_lossy = is_poor(noise, reference)
+            loss = find_float16_loss(program, judged.sets, is_lossy=is_lossy)
+    steps, infos = describe_model(program, judged, reference[0], staging)
+    return Compiled(
+        program=f"{PROGRAM}/{COMPILED}",
+        binary=f"{PROGRAM}/{COMPILED}",
+        size_bytes=(staging.directory / PROGRAM / COMPILED).stat().st_size,
+        sets=len(judged.sets),
+        inputs=tuple(map(describe_tensor, judged.sets[0])),
+        outputs=infos,
+        delegation=delegation,
+        footprint=footprint,
+        loss=loss,
+        made_inputs=source.made_inputs,
+        steps=steps,
+    )
+
+
+def run_float_model(source: LitertSource, judged: Judged) -> list[tuple[Array, ...]]:
+    """Return the outputs of the float model, for inputs that stand for the same numbers."""
+    model = read_model(source.float_data)
+    entries = list_entries(model)
+    tensors = [
+        judged.model.subgraphs[entry.subgraph].tensors[number]
+        for entry in judged.entries
+        for number in entry.inputs
+    ]
+    float_tensors = [
+        model.subgraphs[entry.subgraph].tensors[number]
+        for entry in entries
+        for number in entry.inputs
+    ]
+    sets = []
+    for arrays in judged.sets:
+        restored = []
+        for tensor, float_tensor, array in zip(tensors, float_tensors, arrays, strict=True):
+            levels = None if read_levels(float_tensor) else read_levels(tensor)
+            restored.append(levels.restore(array) if levels else array)
+        sets.append(restored)
+    return Reference(source.float_data, model, entries).run(sets)
+
+
+def describe_model(
+    program: LitertProgram, judged: Judged, outputs: Sequence[Array], staging: Staging
+) -> tuple[tuple[Step, ...], tuple[TensorInfo, ...]]:
+    """Return the operators of a model, and its outputs with their parts and their steps. What
+    cannot be read or computed is empty, and is noted."""
+    steps: list[Step] = []
+    with staging.notes.of("the model's operators"):
+        for graph in program.graphs.values():
+            # The patterns of known faults have the channels of an image first, LiteRT last.
+            torch_graph = put_channels_first(graph)
+            staging.notes.extend(list_unread(torch_graph))
+            steps += describe_steps(torch_graph)
+        staging.note_steps(steps)
+    with needed("the description of the outputs"):
+        infos = tuple(map(describe_tensor, outputs))
+    with staging.notes.of("the parts of the outputs"):
+        parts = [part for graph in program.graphs.values() for part in find_parts(graph)]
+        infos = add_parts(infos, parts)
+    with needed("the quantization steps of the outputs"):
+        grids = list_grids(judged.model, judged.entries)
+        infos = tuple(
+            structs.replace(info, step=step, lowest=lowest, highest=highest)
+            for info, (step, lowest, highest) in zip(infos, grids, strict=True)
+        )
+    return tuple(steps), infos
+
+
+def list_grids(model: Any, entries: Sequence[Entry]) -> Iterator[tuple[float, int, int]]:
+    """Yield for each output its step and the lowest and highest multiple of it, or zeros if it is
+    not quantized."""
+    for entry in entries:
+        for number in entry.outputs:
+            tensor = model.subgraphs[entry.subgraph].tensors[number]
+            levels = read_levels(tensor)
+            if levels is None or levels.scales.size > 1:
+                yield 0.0, 0, 0
+                continue
+            limits, zero = np.iinfo(read_dtype(tensor)), int(levels.zero_points[0])
+            yield float(levels.scales[0]), int(limits.min) - zero, int(limits.max) - zero
+
+
+def count_operators(
+    model: Any, compiled: CompiledModel, result: PluginResult
+) -> tuple[Delegation, list[OperatorCount]]:
+    """Return which operators of the source ``model`` QNN takes, and how many of each kind. All
+    subgraphs count, because the branches of an IF have partitions, too."""
+    places: dict[tuple[int, str], int] = {}  # of operators, by subgraph and result
+    totals, kept = Counter[str](), Counter[str]()
+    for number, subgraph in enumerate(model.subgraphs):
+        for place, operator in enumerate(subgraph.operators or ()):
+            totals[name_operator(model, operator)] += 1
+            for tensor in list_numbers(operator.outputs):
+                places[number, name_tensor(subgraph, tensor)] = place
+    fallbacks, partitions = [], 0
+    for number, subgraph in enumerate(compiled.model.subgraphs):
+        for operator in subgraph.operators or ():
+            kind = name_operator(compiled.model, operator)
+            if kind == DISPATCH:
+                partitions += 1
+                continue
+            kept[kind] += 1
+            result_name = name_result(subgraph, operator)
+            place = places.get((number, result_name), -1)
+            fallbacks.append(
+                Fallback(
+                    kind,
+                    find_reason(compiled.model, operator, result.refused, (number, place)),
+                    name=result_name,
+                )
+            )
+    counts = [
+        OperatorCount(op=kind, npu=max(total - kept[kind], 0), cpu=kept[kind])
+        for kind, total in totals.items()
+    ]
+    taken = sum(row.npu for row in counts)
+    return Delegation(taken, len(fallbacks), partitions, tuple(fallbacks)), counts
+
+
+def name_result(subgraph: Any, operator: Any) -> str:
+    """Return the name of an operator's first result, "" if it has none."""
+    results = list_numbers(operator.outputs)
+    return name_tensor(subgraph, results[0]) if results else ""
+
+
+def find_reason(
+    model: Any, operator: Any, refused: Mapping[tuple[int, int], str], place: tuple[int, int]
+) -> str:
+    """Return why an operator stays on the CPU."""
+    if is_custom(model, operator):
+        return OWN_OPERATOR
+    return refused.get(place) or TRANSLATES_NOT

@@ -1,0 +1,188 @@
+"""A file that LiteRT's plugin compiled: its partitions, each a context binary of QNN, and the
+operators that stay on the CPU."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flatbuffers import flexbuffers
+
+from ci.graphs.litert_file import CONTROL, list_numbers, name_operator, name_tensor, read_model
+from provisioning.doctor.survey import litert
+from provisioning.doctor.survey.context_binaries import ContextBinary, parse_context_binary
+from provisioning.doctor.survey.programs import Program
+from provisioning.documents import MAPPED_BYTES, read_bytes
+from provisioning.errors import FailedError, UnfitError
+from provisioning.manifest.targets import find_soc, read_socs
+
+DISPATCH = "DISPATCH_OP"
+OTHER_CHARACTERS = re.compile(r"[^A-Za-z0-9_]")
+
+
+@dataclass(frozen=True)
+class PartitionStep:
+    """An operator that runs a graph of a context binary. ``span`` is where in the file the binary
+    is; ``name`` is the graph's, and ``inputs`` and ``outputs`` are the numbers of its tensors."""
+
+    span: tuple[int, int]
+    name: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class CpuStep:
+    """Operators that follow each other and stay on the CPU, by their places in the subgraph.
+    ``control`` is the name of a single one that runs other subgraphs, or ""."""
+
+    operators: tuple[int, ...]
+    control: str = ""
+
+
+Step = PartitionStep | CpuStep
+
+
+class CompiledModel:
+    """A compiled file, read and checked. Raises FailedError if it is damaged."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.data = path, read_bytes(path, MAPPED_BYTES)
+        self.program = survey_model(self.data, path.name)
+        if self.program.damage and not is_compilers_damage(self.program):
+            raise FailedError(f"{path.name} {self.program.damage}", fix="compile the model again")
+        self.model = read_model(self.data)
+
+    def list_steps(self, subgraph: int) -> list[Step]:
+        """Return how a subgraph is executed."""
+        steps: list[Step] = []
+        waiting: list[int] = []
+
+        def flush() -> None:
+            if waiting:
+                steps.append(CpuStep(tuple(waiting)))
+                waiting.clear()
+
+        for place, operator in enumerate(self.model.subgraphs[subgraph].operators or ()):
+            kind = name_operator(self.model, operator)
+            if kind == DISPATCH:
+                flush()
+                steps.append(read_partition(operator))
+            elif kind in CONTROL:
+                flush()
+                steps.append(CpuStep((place,), kind))
+            else:
+                waiting.append(place)
+        flush()
+        return steps
+
+    def list_partitions(self) -> Iterator[tuple[int, PartitionStep]]:
+        """Yield the partitions of all subgraphs, each with the number of its subgraph."""
+        for number in range(len(self.model.subgraphs)):
+            for step in self.list_steps(number):
+                if isinstance(step, PartitionStep):
+                    yield number, step
+
+    def take_context(self, step: PartitionStep) -> bytes:
+        """Return the context binary of a partition."""
+        start, size = step.span
+        return self.data[start : start + size]
+
+    def name_tensors(self, subgraph: int, numbers: Sequence[int]) -> list[str]:
+        """Return the names of tensors as the context binary has them."""
+        tensors = self.model.subgraphs[subgraph]
+        return [clean_name(name_tensor(tensors, number)) for number in numbers]
+
+
+def survey_model(data: bytes, name: str) -> Program:
+    """Return what a file holds. No part of it is trusted while it is read."""
+    return litert.parse_model(memoryview(data), name)
+
+
+def is_compilers_damage(program: Program) -> bool:
+    """Return whether the damage of a compiled file is that its CPU operators do not load: the
+    plugin drops what says that weights are sparse. The partitions can still be run."""
+    return bool(program.compiled_for) and "weights that are too short" in program.damage
+
+
+def read_partition(operator: Any) -> PartitionStep:
+    """Return the partition that an operator DISPATCH_OP runs."""
+    options = flexbuffers.Loads(bytes(operator.customOptions))
+    return PartitionStep(
+        (int(options["bytecode_offset"]), int(options["bytecode_size"])),
+        str(options["name"]),
+        list_numbers(operator.inputs),
+        list_numbers(operator.outputs),
+    )
+
+
+def clean_name(name: str) -> str:
+    """Return the name that the plugin gives to a tensor in a context binary. With other names,
+    onnxruntime binds tensors by their order, without a word."""
+    return OTHER_CHARACTERS.sub("_", name)
+
+
+def check_target(compiled: CompiledModel, soc: str) -> tuple[ContextBinary, ...]:
+    """Return the context binaries of a compiled file, after checking that each is for ``soc`` and
+    has the graphs and the tensors that its operators name.
+
+    Raises UnfitError for another SoC: the emulator runs it nevertheless. Raises FailedError if a
+    context is damaged or belongs to another model.
+    """
+    required = find_soc(soc)
+    contexts: dict[tuple[int, int], ContextBinary] = {}
+    for number, step in compiled.list_partitions():
+        if step.span not in contexts:
+            data = memoryview(compiled.take_context(step))
+            contexts[step.span] = parse_context_binary(data, step.span[0])
+        context = contexts[step.span]
+        if context.damage:
+            raise FailedError(
+                f"the context binary of {step.name} {context.damage}", fix="compile the model again"
+            )
+        names = {target.soc for target in context.targets} | ({context.soc} - {""})
+        known = {name: read_socs()[name].id for name in names if name in read_socs()}
+        numbers = {*known.values(), *([context.soc_id] if context.soc_id else [])}
+        if numbers and required.id not in numbers:
+            made_for = " and ".join(sorted(known)) or f"the SoC number {context.soc_id}"
+            raise UnfitError(
+                f"{step.name} of {compiled.path.name} is compiled for {made_for}, not for {soc}",
+                why="the emulator runs it nevertheless, but a device of another SoC refuses it",
+                fix=f"compile the model for {soc}",
+            )
+        if problem := find_strange_tensors(compiled, number, step, context):
+            raise FailedError(
+                f"the context binary of {step.name} belongs to another model",
+                why=problem,
+                fix="compile the model again",
+            )
+    stamped = compiled.program.compiled_for.rpartition(" ")[2]
+    if stamped and stamped.upper() != soc.upper():
+        raise UnfitError(
+            f"{compiled.path.name} says that it is compiled for {stamped}, not for {soc}",
+            fix=f"compile the model for {soc}",
+        )
+    return tuple(contexts.values())
+
+
+def find_strange_tensors(
+    compiled: CompiledModel, subgraph: int, step: PartitionStep, context: ContextBinary
+) -> str:
+    """Return what shows that a context is not that of its operator; empty if nothing does, or if
+    its graphs cannot be listed."""
+    if not context.graphs:
+        return ""
+    graph = next((graph for graph in context.graphs if graph.name == step.name), None)
+    if graph is None:
+        listed = ", ".join(graph.name for graph in context.graphs)
+        return f"it has no graph {step.name}, but {listed}"
+    for numbers, specs in ((step.inputs, graph.inputs), (step.outputs, graph.outputs)):
+        own_names = compiled.name_tensors(subgraph, numbers)
+        names = [clean_name(spec.name) for spec in specs]
+        # The plugin writes both in the same order (seen in 46 of 46 partitions).
+        if own_names != names:
+            return f"its tensors are {', '.join(names)}, but the file's are {', '.join(own_names)}"
+    return ""

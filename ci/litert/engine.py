@@ -1,0 +1,175 @@
+"""The LiteRT engine and runner for the session and its workers. Only the process that runs a case
+imports LiteRT and onnxruntime."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ci.cases.cache import digest_rooms, hash_words
+from ci.cases.engine import Compiled, Program, RunNotes, Sets, Staging
+from ci.cases.pool import Pool
+from ci.cases.runners import PooledProgram, PooledRunner
+from ci.cases.spec import CaseSpec
+from ci.facts.finding import Finding
+from ci.models.numerics import NUMERICS
+from ci.models.rounding import digest_terms
+from ci.onnx.fallback import describe_refusal
+from ci.onnx.options import choose_options, find_library
+from ci.report.text import count
+from provisioning.documents import CONTENT_BYTES, read_bytes
+from provisioning.errors import UsageError
+
+ROOMS = ("analysis", "graphs", "models", "cases", "onnx", "litert")
+NAME = "litert"
+PLUGIN_SHARE = 0.8  # of a case's time: the plugin is ended before its worker is
+
+
+@dataclass(frozen=True, kw_only=True)
+class LitertEngine:
+    """Compiles .tflite files with LiteRT's plugin for Qualcomm. ``sdk`` is the root of QNN's
+    libraries. ``timeout_s`` is the time that a case may take."""
+
+    toolchain: tuple[str, ...]
+    sdk: Path
+    timeout_s: float
+
+    @property
+    def imports(self) -> tuple[str, ...]:
+        """Return the modules to import before workers are forked."""
+        return ("ci.litert.compile", "ci.litert.execution")
+
+    @property
+    def library(self) -> Path:
+        """Return QNN's backend."""
+        return find_library(self.sdk, {})
+
+    def preload(self, spec: CaseSpec) -> None:
+        """Hash the rooms once, before workers are forked."""
+        del spec
+        digest_rooms(ROOMS)
+
+    def key(self, spec: CaseSpec) -> str:
+        """Return the key of a case's artifact in the cache: a hash of everything that determines
+        it."""
+        from ci.litert.source import load_litert
+
+        return hash_words(
+            load_litert(spec).digest,
+            *self.toolchain,
+            digest_rooms(ROOMS),
+            digest_terms(),
+            NUMERICS,
+            spec.scheme.value,
+            spec.soc,
+        )
+
+    def read_data(self, spec: CaseSpec) -> int:
+        """Read the user's inputs, and return the number of samples for judging."""
+        from ci.litert.source import load_litert
+
+        return len(load_litert(spec).evaluation)
+
+    def warm_up(self, spec: CaseSpec) -> None:
+        """Nothing is slow when it is first used."""
+
+    def compile(self, spec: CaseSpec, staging: Staging) -> Compiled:
+        """Compile a case. Raises the errors of compile_litert, and UsageError for a request that
+        this lane cannot fulfil."""
+        from ci.litert.compile import compile_litert
+        from ci.litert.source import load_litert
+
+        if spec.simulated or spec.layers:
+            raise UsageError("LiteRT models are not compiled with their layers, or for estimates")
+        return compile_litert(
+            load_litert(spec),
+            spec,
+            staging,
+            library=self.library,
+            timeout_s=self.timeout_s * PLUGIN_SHARE,
+        )
+
+    def explain(self, error: Exception, log: Path) -> Finding:
+        """Return why a case failed."""
+        return describe_refusal(error, log)
+
+
+class Executed(NamedTuple):
+    """What a run of a compiled file showed: why operators on the CPU do not load."""
+
+    problems: tuple[str, ...]
+
+
+class CompiledProgram:
+    """A compiled file that is open in a worker."""
+
+    def __init__(self, program: Program, engine: LitertEngine) -> None:
+        from ci.graphs.litert_file import list_entries, read_model
+        from ci.litert.compile import SOURCE, SPLIT
+        from ci.litert.compiled import CompiledModel, check_target
+        from ci.litert.execution import Execution
+
+        soc = program.spec.soc
+        compiled = CompiledModel(program.path)
+        check_target(compiled, soc)
+        options = choose_options(program.spec.scheme.base, soc, {})
+        options = {"backend_path": str(engine.library), **options}
+        source = read_model(read_bytes(program.path.with_name(SOURCE), CONTENT_BYTES))
+        is_split = program.path.with_name(SPLIT).exists()
+        folder = program.directory / "partitions"
+        folder.mkdir(exist_ok=True)
+        self.execution = Execution(compiled, source, folder, options, partitions_only=is_split)
+        entries = list_entries(source if is_split else compiled.model)
+        opened = self.execution
+        self.calls = opened.list_alone() if is_split else opened.list_calls(entries)
+
+    def run(self, sets: Sets) -> Sets:
+        """Return the outputs, one list per sample."""
+        outputs = []
+        for arrays in sets:
+            results: list[Any] = []
+            place = 0
+            for call in self.calls:
+                results += call.run(arrays[place : place + call.inputs])
+                place += call.inputs
+            outputs.append(results)
+        return outputs
+
+    def finish(self) -> Executed:
+        """Return what the run showed."""
+        return Executed(tuple(dict.fromkeys(self.execution.problems)))
+
+
+def open_program(program: Program, engine: LitertEngine) -> CompiledProgram:
+    """Open a program of ``engine`` in a worker. Raises UnfitError if it is for another SoC, because
+    the emulator would run it anyway."""
+    return CompiledProgram(program, engine)
+
+
+def make_runner(engine: LitertEngine, pool: Pool) -> PooledRunner:
+    """Return a runner for programs of ``engine``. Each program runs in a separate process, because
+    QNN's libraries keep the device of a process's first session."""
+    return PooledRunner(
+        NAME, pool, partial(open_program, engine=engine), note_execution, alone=True
+    )
+
+
+def note_execution(opened: PooledProgram, executed: Executed) -> RunNotes:
+    """Return notes on a run: a file whose operators on the CPU do not load is no program."""
+    del opened
+    return RunNotes(faults=tuple(describe_problems(executed.problems)))
+
+
+def describe_problems(problems: Sequence[str]) -> list[str]:
+    """Return why a compiled file loads on no phone, or nothing if it loads."""
+    if not problems:
+        return []
+    more = f", and {count(len(problems) - 1, 'other reason')}" if len(problems) > 1 else ""
+    problem = (
+        "the compiled file loads on no phone: LiteRT does not load the operators that stay on the"
+        f" CPU ({problems[0]}{more}); the figures are of these operators in the source file"
+    )
+    return [problem]

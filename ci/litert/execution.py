@@ -1,0 +1,355 @@
+"""Runs a compiled LiteRT file as it is: its partitions on QNN's emulator, and the operators that
+stayed on the CPU by LiteRT's interpreter, one after another.
+
+A partition becomes an EPContext node of an ONNX file, with which onnxruntime-qnn runs a context
+binary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from ci.graphs.graph import Array
+from ci.graphs.litert_file import (
+    Entry,
+    cut_model,
+    has_data,
+    list_numbers,
+    name_operator,
+    name_tensor,
+    read_constant,
+    read_dtype,
+    read_levels,
+    read_shape,
+)
+from ci.graphs.litert_session import open_interpreter, run_interpreter
+from ci.litert.compiled import CompiledModel, CpuStep, PartitionStep, Step
+from ci.onnx.session import open_session
+from provisioning.errors import FailedError
+
+CONTEXT, NODE = "context_{}.bin", "partition_{}.onnx"
+OPSET, IR_VERSION = 17, 10
+IF, WHILE = "IF", "WHILE"
+MOST_LOOPS = 1 << 16
+
+
+class Partition:
+    """A partition that is open on the emulator."""
+
+    def __init__(
+        self,
+        compiled: CompiledModel,
+        subgraph: int,
+        step: PartitionStep,
+        *,
+        folder: Path,
+        number: int,
+        options: Mapping[str, str],
+    ) -> None:
+        self.step = step
+        tensors = compiled.model.subgraphs[subgraph].tensors
+        self.shapes = [read_shape(tensors[tensor]) for tensor in step.outputs]
+        self.names = compiled.name_tensors(subgraph, step.inputs)
+        self.results = compiled.name_tensors(subgraph, step.outputs)
+        context = folder / CONTEXT.format(step.span[0])
+        if not context.exists():  # several partitions may share it
+            context.write_bytes(compiled.take_context(step))
+        node = helper.make_node(
+            "EPContext",
+            self.names,
+            self.results,
+            domain="com.microsoft",
+            name=step.name,
+            embed_mode=0,
+            ep_cache_context=context.name,
+            source="QNN",
+            main_context=1,
+            partition_name=step.name,
+        )
+        ports = []
+        for names, numbers in ((self.names, step.inputs), (self.results, step.outputs)):
+            described = [
+                _describe_port(name, tensors[tensor])
+                for name, tensor in zip(names, numbers, strict=True)
+            ]
+            ports.append(described)
+        graph = helper.make_graph([node], "partition", *ports)
+        opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("com.microsoft", 1)]
+        model = helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION)
+        path = folder / NODE.format(number)
+        onnx.save(model, path)
+        self.session = open_session(path, options, {})
+
+    def run(self, arrays: Sequence[Array]) -> list[Array]:
+        """Return the outputs for inputs in the order of the operator."""
+        feed = {}
+        for name, port, array in zip(self.names, self._ports(), arrays, strict=True):
+            feed[name] = np.ascontiguousarray(array).reshape(port.shape)
+        outputs = self.session.run(self.results, feed)
+        return [array.reshape(shape) for array, shape in zip(outputs, self.shapes, strict=True)]
+
+    def _ports(self) -> list[Any]:
+        ports = {port.name: port for port in self.session.get_inputs()}
+        return [ports[name] for name in self.names]
+
+
+def _describe_port(name: str, tensor: Any) -> Any:
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(read_dtype(tensor)))
+    return helper.make_tensor_value_info(name, kind, read_shape(tensor) or (1,))
+
+
+class CpuPart:
+    """Operators on the CPU that are open in LiteRT's interpreter. ``reads`` and ``results`` are the
+    numbers of tensors of the compiled file. ``problem`` is why the compiled file's own operators do
+    not load; those of the source are then used."""
+
+    def __init__(
+        self,
+        compiled: CompiledModel,
+        source: Any,
+        subgraph: int,
+        step: CpuStep,
+        needed: frozenset[int],
+    ) -> None:
+        model = compiled.model
+        operators = model.subgraphs[subgraph].operators
+        own = [operators[place] for place in step.operators]
+        self.reads, self.results = find_ports(model, subgraph, own, needed)
+        self.problem = ""
+        content = cut_model(model, subgraph, step.operators, self.reads, self.results)
+        try:
+            self.interpreter = open_interpreter(content)
+        except (RuntimeError, ValueError) as error:
+            self.problem = " ".join(str(error).split())
+            ports = {"reads": self.reads, "results": self.results}
+            content = cut_source(source, model, subgraph, own, **ports)
+            self.interpreter = open_interpreter(content)
+
+    def run(self, values: Mapping[int, Array]) -> dict[int, Array]:
+        """Return the results by the numbers of their tensors."""
+        arrays = run_interpreter(self.interpreter, [values[number] for number in self.reads])
+        return dict(zip(self.results, arrays, strict=True))
+
+
+def find_ports(
+    model: Any, subgraph: int, operators: Sequence[Any], needed: frozenset[int]
+) -> tuple[list[int], list[int]]:
+    """Return the tensors that operators read from others, and those of their results that others
+    need."""
+    tensors = model.subgraphs[subgraph].tensors
+    computed = {number for operator in operators for number in list_numbers(operator.outputs)}
+    reads: list[int] = []
+    for operator in operators:
+        for number in list_numbers(operator.inputs):
+            is_read = number >= 0 and number not in computed and number not in reads
+            if is_read and not has_data(model, tensors[number]):
+                reads.append(number)
+    results = [
+        number
+        for operator in operators
+        for number in list_numbers(operator.outputs)
+        if number in needed
+    ]
+    return reads, results
+
+
+def cut_source(
+    source: Any,
+    model: Any,
+    subgraph: int,
+    operators: Sequence[Any],
+    *,
+    reads: Sequence[int],
+    results: Sequence[int],
+) -> bytes:
+    """Return the operators of the source file that compute the same tensors, by their names."""
+    own_subgraph, subgraph_of_source = model.subgraphs[subgraph], source.subgraphs[subgraph]
+    numbers: dict[str, int] = {}
+    for number in range(len(subgraph_of_source.tensors)):
+        numbers.setdefault(name_tensor(subgraph_of_source, number), number)
+    wanted = {
+        name_tensor(own_subgraph, number)
+        for operator in operators
+        for number in list_numbers(operator.outputs)
+    }
+    places = []
+    for place, operator in enumerate(subgraph_of_source.operators):
+        names = {
+            name_tensor(subgraph_of_source, number) for number in list_numbers(operator.outputs)
+        }
+        if names & wanted:
+            places.append(place)
+    ports = []
+    for own_numbers in (reads, results):
+        names_of_ports = [name_tensor(own_subgraph, number) for number in own_numbers]
+        if missing := [name for name in names_of_ports if name not in numbers]:
+            raise FailedError(f"the source has no tensor {missing[0]}")
+        ports.append([numbers[name] for name in names_of_ports])
+    return cut_model(source, subgraph, places, *ports)
+
+
+class Call(NamedTuple):
+    """Something to run that takes ``inputs`` arrays."""
+
+    inputs: int
+    run: Callable[[Sequence[Array]], list[Array]]
+
+
+class Execution:
+    """A compiled file that is open. ``problems`` say which operators on the CPU do not load. With
+    ``partitions_only``, they are not opened."""
+
+    def __init__(
+        self,
+        compiled: CompiledModel,
+        source: Any,
+        folder: Path,
+        options: Mapping[str, str],
+        *,
+        partitions_only: bool = False,
+    ) -> None:
+        self.compiled, self.model = compiled, compiled.model
+        self.parts: dict[tuple[int, int], Partition | CpuPart] = {}
+        self.steps: dict[int, list[Step]] = {}
+        self.problems: list[str] = []
+        for subgraph in range(len(self.model.subgraphs)):
+            steps = compiled.list_steps(subgraph)
+            self.steps[subgraph] = steps
+            for place, step in enumerate(steps):
+                key = (subgraph, place)
+                if isinstance(step, PartitionStep):
+                    number = len(self.parts)
+                    self.parts[key] = Partition(
+                        compiled, subgraph, step, folder=folder, number=number, options=options
+                    )
+                elif not step.control and not partitions_only:
+                    needed = self._find_needed(subgraph, place)
+                    part = CpuPart(compiled, source, subgraph, step, needed)
+                    self.parts[key] = part
+                    if part.problem:
+                        self.problems.append(part.problem)
+
+    def _find_needed(self, subgraph: int, own_place: int) -> frozenset[int]:
+        """Return the tensors that other steps of a subgraph read, and its outputs."""
+        graph = self.model.subgraphs[subgraph]
+        needed = set(list_numbers(graph.outputs))
+        for place, step in enumerate(self.steps[subgraph]):
+            if place == own_place:
+                continue
+            if isinstance(step, PartitionStep):
+                needed.update(step.inputs)
+            else:
+                for operator in step.operators:
+                    needed.update(list_numbers(graph.operators[operator].inputs))
+        return frozenset(needed)
+
+    def list_calls(self, entries: Sequence[Entry]) -> list[Call]:
+        """Return the calls of the subgraphs of entries. Quantized outputs are restored."""
+        calls = []
+        for entry in entries:
+            graph = self.model.subgraphs[entry.subgraph]
+            run = partial(self.run_subgraph, entry.subgraph)
+            calls.append(Call(len(entry.inputs), partial(_restore, graph, entry.outputs, run)))
+        return calls
+
+    def list_alone(self) -> list[Call]:
+        """Return the calls of the partitions of the first subgraph, each alone. Quantized outputs
+        are restored."""
+        calls = []
+        graph = self.model.subgraphs[0]
+        for place, step in enumerate(self.steps[0]):
+            part = self.parts.get((0, place))
+            if isinstance(step, PartitionStep) and isinstance(part, Partition):
+                reads = [
+                    tensor
+                    for tensor in step.inputs
+                    if not has_data(self.model, graph.tensors[tensor])
+                ]
+                run = partial(self._run_alone, part, reads)
+                calls.append(Call(len(reads), partial(_restore, graph, step.outputs, run)))
+        return calls
+
+    def _run_alone(
+        self, part: Partition, reads: Sequence[int], arrays: Sequence[Array]
+    ) -> list[Array]:
+        values = dict(zip(reads, arrays, strict=True))
+        graph = self.model.subgraphs[0]
+        return part.run([self.find(graph, tensor, values) for tensor in part.step.inputs])
+
+    def run_subgraph(self, number: int, inputs: Sequence[Array]) -> list[Array]:
+        """Return the outputs of a subgraph. Raises FailedError for control flow that is not
+        supported."""
+        graph = self.model.subgraphs[number]
+        values: dict[int, Array] = dict(zip(list_numbers(graph.inputs), inputs, strict=True))
+        for place, step in enumerate(self.steps[number]):
+            part = self.parts.get((number, place))
+            if isinstance(step, PartitionStep) and isinstance(part, Partition):
+                arrays = [self.find(graph, tensor, values) for tensor in step.inputs]
+                values.update(zip(step.outputs, part.run(arrays), strict=True))
+            elif isinstance(part, CpuPart):
+                values.update(part.run(_Known(self, graph, values)))
+            else:
+                (operator,) = step.operators  # type: ignore[union-attr]
+                values.update(self._run_control(graph, graph.operators[operator], values))
+        return [self.find(graph, tensor, values) for tensor in list_numbers(graph.outputs)]
+
+    def _run_control(
+        self, graph: Any, operator: Any, values: dict[int, Array]
+    ) -> Iterator[tuple[int, Array]]:
+        kind, options = name_operator(self.model, operator), operator.builtinOptions
+        inputs = [self.find(graph, tensor, values) for tensor in list_numbers(operator.inputs)]
+        if kind == IF:
+            branch = options.thenSubgraphIndex if inputs[0].all() else options.elseSubgraphIndex
+            results = self.run_subgraph(int(branch), inputs[1:])
+        elif kind == WHILE:
+            results = inputs
+            for _ in range(MOST_LOOPS):
+                if not self.run_subgraph(int(options.condSubgraphIndex), results)[0].all():
+                    break
+                results = self.run_subgraph(int(options.bodySubgraphIndex), results)
+            else:
+                raise FailedError(f"a WHILE did not end within {MOST_LOOPS} rounds")
+        else:
+            raise FailedError(f"a model with {kind} cannot be run here")
+        yield from zip(list_numbers(operator.outputs), results, strict=True)
+
+    def find(self, graph: Any, number: int, values: Mapping[int, Array]) -> Array:
+        """Return the value of a tensor, which may be a constant."""
+        if number in values:
+            return values[number]
+        tensor = graph.tensors[number]
+        if has_data(self.model, tensor):
+            return read_constant(self.model, tensor, self.compiled.data)
+        raise FailedError(f"nothing computes the tensor {name_tensor(graph, number)}")
+
+
+def _restore(
+    graph: Any,
+    numbers: Sequence[int],
+    run: Callable[[Sequence[Array]], list[Array]],
+    arrays: Sequence[Array],
+) -> list[Array]:
+    """Return what ``run`` returns, with the numbers for which quantized ones stand."""
+    outputs = []
+    for number, array in zip(numbers, run(arrays), strict=True):
+        levels = read_levels(graph.tensors[number])
+        outputs.append(levels.restore(array) if levels else array)
+    return outputs
+
+
+class _Known(dict[int, Array]):
+    """The values of a subgraph, with its constants."""
+
+    def __init__(self, execution: Execution, graph: Any, values: Mapping[int, Array]) -> None:
+        super().__init__(values)
+        self.execution, self.graph = execution, graph
+
+    def __missing__(self, number: int) -> Array:
+        return self.execution.find(self.graph, number, self)

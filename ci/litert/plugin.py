@@ -1,0 +1,191 @@
+"""Runs LiteRT's compiler plugin for Qualcomm in a process with limits, and reads its messages.
+
+The plugin can die (signal 11 for a file that was cut in the middle) or never end (a linear layer of
+one number in int8), so it gets limits of time and memory. Lines were seen with ai-edge-litert
+2.3.0: stderr has LiteRT's, which name the operators that stay on the CPU, and stdout has QNN's,
+which say why.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ci.litert.empty_library import make_empty_library
+from provisioning.console.caller import install_command
+from provisioning.console.process import Completed, run_streams
+from provisioning.console.usage import Allowance, share_memory
+from provisioning.errors import FailedError, UnfitError
+
+PACKAGE, PROGRAM = "ai_edge_litert", "tools/apply_plugin_main"
+PLUGINS = "vendors/qualcomm/compiler"
+UNUSED_LIBRARY = "libQnnLpai.so"
+# It names the operator and the place in its subgraph. A custom operator is named by no line.
+REFUSED = re.compile(r"LiteRT Op #(\d+) '[^']*' \(code=\d+\) is not supported in")
+PARTITIONED = re.compile(
+    r"Partitioned subgraph<(\d+)>, selected (\d+) ops, from a total of (\d+) ops"
+)
+# QNN checks an operator; its reasons come before the line that says that it failed.
+QNN_ERROR = re.compile(r"\[ ERROR \]\s+<E> (.*)")
+QNN_REFUSED = re.compile(r"Failed to validate op (\S+) with error")
+NOISE = re.compile(r"QnnBackend_validateOpConfig failed|^\[\d+\] has incorrect")
+MISMATCH = re.compile(r".*(?:is mismatched|minimum supported version).*")
+ERROR_LINE = re.compile(r"^(?:\[[^]]*\] )?ERROR: (?:\[[^]]*\] ?)?(.*)$", re.MULTILINE)
+UNSAID = "QNN refuses it, and gives no reason"
+NOTHING_TAKEN, LOST_IN_PREPARE = 1, 6
+MOST_BYTES = 256 << 20  # of messages; QNN prints 1 MB for 300 operators
+
+
+@dataclass(frozen=True)
+class PluginResult:
+    """What the plugin did. ``refused`` are the operators that stay on the CPU, each by the number
+    of its subgraph and its place there, with the reason, or "" if no line has one. ``selected`` are
+    the numbers of operators that QNN takes, by subgraph."""
+
+    refused: Mapping[tuple[int, int], str] = field(default_factory=dict)
+    selected: Mapping[int, int] = field(default_factory=dict)
+
+
+def read_messages(stderr: str, stdout: str) -> PluginResult:
+    """Return what the plugin's messages say."""
+    refused: dict[tuple[int, int], str] = {}
+    selected: dict[int, int] = {}
+    places: list[int] = []
+    for line in stderr.splitlines():
+        if found := REFUSED.search(line):
+            places.append(int(found[1]))
+        elif found := PARTITIONED.search(line):
+            number = int(found[1])
+            selected[number] = int(found[2])
+            refused |= {(number, place): "" for place in places}
+            places = []
+    reasons = list_qnn_reasons(stdout)
+    # QNN is not asked about an operator that the plugin cannot translate, so that the reasons of
+    # the others could be those of any.
+    if len(reasons) == len(refused):
+        refused = dict(zip(refused, reasons, strict=True))
+    return PluginResult(refused, selected)
+
+
+def list_qnn_reasons(stdout: str) -> list[str]:
+    """Return why QNN refused operators, in the order in which it was asked."""
+    reasons: list[str] = []
+    said: list[str] = []
+    for line in stdout.splitlines():
+        found = QNN_ERROR.search(line)
+        if found and QNN_REFUSED.search(found[1]):
+            reasons.append(said[0] if said else UNSAID)
+            said = []
+        elif found and "has incorrect Rank" in found[1]:
+            rank = found[1].rpartition(" ")[2].rstrip(".")
+            said.append(f"QNN takes no tensor with {rank} axes here")
+        elif found and not NOISE.search(found[1]):
+            said.append(" ".join(found[1].split()))
+    return reasons
+
+
+def find_package() -> Path:
+    """Return the folder of ai-edge-litert. Raises UnfitError if it is not installed."""
+    spec = importlib.util.find_spec(PACKAGE)
+    if spec is None or not spec.origin:
+        raise UnfitError(
+            f"this Python has no {PACKAGE}",
+            why="its compiler plugin compiles .tflite files",
+            fix=f"{install_command('litert')}, which installs the tested versions",
+        )
+    return Path(spec.origin).parent
+
+
+def run_plugin(
+    source: Path,
+    target: Path,
+    soc: str,
+    *,
+    library_folder: Path,
+    log: Path,
+    timeout_s: float,
+    max_bytes: int = 0,
+) -> PluginResult:
+    """Compile ``source`` for an SoC and write the result to ``target``. QNN's libraries are in
+    ``library_folder``. Both streams are written next to ``log``.
+
+    Raises FailedError if the plugin takes no operator, refuses the file, dies or exceeds a limit.
+    """
+    package = find_package()
+    scratch = target.with_name("libraries")
+    scratch.mkdir(exist_ok=True)
+    (scratch / UNUSED_LIBRARY).write_bytes(make_empty_library(UNUSED_LIBRARY))
+    known = os.environ.get("LD_LIBRARY_PATH", "")
+    folders = [str(library_folder), *filter(None, [known]), str(scratch)]
+    memory = (max_bytes, 0) if max_bytes else share_memory()
+    ended = run_streams(
+        [
+            package / PROGRAM,
+            "--cmd=apply",
+            f"--model={source}",
+            f"--o={target}",
+            "--soc_manufacturer=Qualcomm",
+            f"--soc_model={soc}",
+            "--err=--",
+            f"--libs={package / PLUGINS}",
+        ],
+        env={**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(folders)},
+        allowance=Allowance(timeout_s, *memory),
+        most_bytes=MOST_BYTES,
+        most_messages=MOST_BYTES,
+    )
+    stdout = ended.stdout.decode("utf-8", "replace")
+    log.with_name("plugin.stderr.log").write_bytes(ended.stderr)
+    log.with_name("plugin.stdout.log").write_bytes(ended.stdout)
+    result = read_messages(ended.output, stdout)
+    # A failure leaves an empty target.
+    if ended.is_good and target.is_file() and target.stat().st_size:
+        return result
+    raise describe_failure(ended, result)
+
+
+def describe_failure(ended: Completed, result: PluginResult) -> FailedError:
+    """Return why the plugin compiled nothing."""
+    code, stderr, end = ended.returncode, ended.output, ended.describe()
+    stdout = ended.stdout.decode("utf-8", "replace")
+    if ended.exceeded:
+        excess = ended.exceeded.removeprefix("the process ")
+        return FailedError(
+            f"LiteRT's plugin for Qualcomm was ended: it {excess}",
+            why="it does not end for some models, such as a linear layer of one number in int8",
+            fix="change the model, or raise --timeout-s",
+        )
+    if code < 0:
+        return FailedError(
+            f"LiteRT's plugin for Qualcomm {end}",
+            why="it does so for files that are cut or damaged, and for a dimension of 0",
+            fix="write the file again",
+        )
+    if version := MISMATCH.search(stderr):
+        return FailedError(
+            "LiteRT's plugin does not work with this QNN",
+            why=" ".join(version[0].split()),
+            fix="use the QNN that the profile litert pins",
+        )
+    if code == NOTHING_TAKEN and result.selected and not any(result.selected.values()):
+        reason = next(filter(None, result.refused.values()), "")
+        return FailedError(
+            "QNN takes no operator of the model",
+            why=reason or "LiteRT's plugin cannot translate any",
+            fix="plugin.stdout.log has QNN's reasons; quantize the model or use another SoC",
+        )
+    if code == LOST_IN_PREPARE:
+        reasons = [" ".join(line.split()) for line in QNN_ERROR.findall(stdout)]
+        return FailedError(
+            "QNN took operators of the model, and then could not prepare its graph",
+            why=reasons[-1] if reasons else "",
+            fix="plugin.stdout.log has QNN's messages",
+        )
+    lines = [line.strip() for line in ERROR_LINE.findall(stderr) if line.strip()]
+    return FailedError(
+        f"LiteRT's plugin {end}", why=lines[-1] if lines else "", fix="see plugin.stderr.log"
+    )

@@ -1,0 +1,49 @@
+"""What the verb needs of a .tflite file, read in a process with limits (see ci.cases.limited). This
+module does not import LiteRT, so that the verb does not either."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from ci.cases.limited import run_limited
+from ci.cases.spec import CaseSpec
+from provisioning.errors import FailedError, UsageError
+
+SIMPLER = "use a smaller model, or raise --timeout-s"
+
+
+@dataclass(frozen=True)
+class LitertFit:
+    """How a file can be used. ``free`` are the inputs with axes whose length may change, as text,
+    and ``is_quantized`` is true if it computes with integers that stand for other numbers."""
+
+    is_quantized: bool
+    free: tuple[str, ...] = ()
+
+
+def fit_litert(spec: CaseSpec, label: str, timeout_s: float) -> LitertFit:
+    """Read the file of a case and check that LiteRT can use it. Raises UsageError if not. ``label``
+    names the model in errors."""
+    # In another process: LiteRT's reader is written in C++, and may crash or never end.
+    return run_limited(partial(_fit, spec), label, timeout_s=timeout_s, fix=SIMPLER)
+
+
+def _fit(spec: CaseSpec) -> LitertFit:
+    from pathlib import Path
+
+    from ci.graphs.litert_file import read_model
+    from ci.litert.source import find_free_axes, is_quantized, load_litert, read_litert
+    from ci.litert.split import list_unknown
+
+    if spec.is_file:
+        # LiteRT's verifier comes before the generated classes, which check nothing.
+        data = read_litert(Path(spec.reference))
+        try:
+            list_unknown(data, read_model(data))
+        except FailedError as error:
+            raise UsageError(error.what, why=error.why, fix=error.fix) from error
+    source = load_litert(spec)
+    free = find_free_axes(source.model)
+    listed = tuple(f"{name} {[*shape]}" for name, shape in free.items())
+    return LitertFit(is_quantized(source.model), listed)

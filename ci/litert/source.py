@@ -1,0 +1,189 @@
+"""A LiteRT model to compile, from a file or from the suite, with its inputs.
+
+The inputs of a .tflite file are next to it, in an .npz file of the same name, with one array of
+shape [sample, *shape] per input. A policy can specify other files. Missing inputs are generated,
+and the report shows this.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from ci.cases.spec import CaseSpec
+from ci.graphs.litert_file import (
+    Entry,
+    has_data,
+    list_entries,
+    read_dtype,
+    read_levels,
+    read_model,
+    read_shape,
+)
+from ci.litert.compiled import survey_model
+from ci.litert.split import draw_integers
+from ci.models import user_models
+from ci.models.tensors import digest_sets
+from ci.models.user_models import MIN_SETS, NO_SOURCE, RANDOM
+from ci.onnx.source import SEED, Arrays, Ports, gather_sets, make_sets
+from provisioning.documents import read_user_file
+from provisioning.errors import UsageError
+
+
+@dataclass(frozen=True)
+class LitertSource:
+    """A model and its inputs. ``digest`` is a hash of everything that determines both.
+    ``evaluation`` has for each sample the inputs of all entries, one after another."""
+
+    name: str
+    data: bytes
+    model: Any
+    entries: tuple[Entry, ...]
+    digest: str
+    evaluation: tuple[Arrays, ...]
+    made_inputs: str = ""
+    float_data: bytes = b""
+
+
+def load_litert(spec: CaseSpec) -> LitertSource:
+    """Return the model and the inputs of a case. Raises UsageError if the file cannot be used."""
+    if not spec.is_file:
+        from ci.litert.suite import make_model
+
+        return make_source(f"{spec.model}.tflite", make_model(spec.model), NO_SOURCE)
+    path = Path(spec.reference)
+    float_model = spec.source.float_model
+    return make_source(
+        path.name,
+        read_litert(path),
+        spec.source,
+        path=path,
+        float_data=read_litert(Path(float_model)) if float_model else b"",
+    )
+
+
+def read_litert(path: Path) -> bytes:
+    """Return the bytes of a .tflite file. Raises UsageError if it is none, or is damaged, compiled
+    already or empty."""
+    data = read_user_file(path, "the model")
+    check_litert(data, path.name)
+    return data
+
+
+def check_litert(data: bytes, name: str) -> None:
+    """Raise UsageError for bytes that cannot be compiled. They are not trusted while they are
+    read."""
+    if data[4:8] != b"TFL3":
+        kind = "a ZIP archive" if data[:2] == b"PK" else "none of LiteRT's"
+        raise UsageError(
+            f"{name} is not a .tflite file",
+            why=f"its content is {kind}: bytes 4 to 8 of a LiteRT model are TFL3",
+            fix="pass the model itself; a bundle or an archive has to be unpacked first",
+        )
+    program = survey_model(data, name)
+    if program.damage:
+        raise UsageError(f"{name} {program.damage}", fix="write the file again")
+    if program.compiled_for or any(method.partitions for method in program.methods):
+        target = f" for {program.compiled_for}" if program.compiled_for else ""
+        raise UsageError(
+            f"{name} is compiled already{target}",
+            why="LiteRT's plugin compiles only models that are not",
+            fix=f"pass the model from which it was compiled; `qnn-ci inspect {name}` describes it",
+        )
+
+
+def make_source(
+    name: str,
+    data: bytes,
+    own_data: user_models.Source,
+    *,
+    path: Path | None = None,
+    float_data: bytes = b"",
+) -> LitertSource:
+    """Return the source of a model that was checked. ``own_data`` are the policy's files with
+    inputs, and ``path`` is the model's file, next to which samples may be."""
+    model = read_model(data)
+    entries = tuple(list_entries(model))
+    ports = list_ports(model, entries)
+    quantized = [
+        place
+        for place, (entry, number) in enumerate(_list_inputs(entries))
+        if read_levels(model.subgraphs[entry.subgraph].tensors[number])
+    ]
+    if path:
+        gathered = gather_sets(path, ports, own_data, lambda: MappingProxyType({}))
+        judged, made_inputs = gathered.judged, gathered.made_inputs
+    else:
+        judged, made_inputs = make_sets(ports, (), {}, MIN_SETS, SEED), ""
+    if quantized and (made_inputs == RANDOM or not path):
+        judged = tuple(
+            _draw_quantized(model, entries, arrays, quantized, seed)
+            for seed, arrays in enumerate(judged, SEED)
+        )
+    digest = hashlib.sha256(data)
+    digest.update(f"{made_inputs} {digest_sets(judged)}".encode())
+    digest.update(hashlib.sha256(float_data).digest())
+    return LitertSource(
+        name, data, model, entries, digest.hexdigest(), judged, made_inputs, float_data
+    )
+
+
+def _draw_quantized(
+    model: Any, entries: tuple[Entry, ...], arrays: Arrays, quantized: list[int], seed: int
+) -> Arrays:
+    random = np.random.default_rng(seed)
+    drawn = [*arrays]
+    for place, (entry, number) in enumerate(_list_inputs(entries)):
+        if place in quantized:
+            drawn[place] = draw_integers(random, model.subgraphs[entry.subgraph].tensors[number])
+    return tuple(drawn)
+
+
+def _list_inputs(entries: tuple[Entry, ...]) -> list[tuple[Entry, int]]:
+    return [(entry, number) for entry in entries for number in entry.inputs]
+
+
+def list_ports(model: Any, entries: tuple[Entry, ...]) -> Ports:
+    """Return the dtype and the shape of each input, by its name. With several signatures, the name
+    of the signature is in front of it."""
+    ports: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
+    for entry in entries:
+        for number, input_name in zip(entry.inputs, entry.input_names, strict=True):
+            tensor = model.subgraphs[entry.subgraph].tensors[number]
+            dtype = read_dtype(tensor)
+            if not dtype:
+                raise UsageError(
+                    f"the input {input_name} has a type that cannot be passed to a model here",
+                    why="only numbers and booleans can",
+                )
+            name = f"{entry.key}/{input_name}" if len(entries) > 1 else input_name
+            ports[name] = np.dtype(dtype), read_shape(tensor)
+    return ports
+
+
+def is_quantized(model: Any) -> bool:
+    """Return whether a model computes with integers that stand for other numbers. Weights alone do
+    not count: the rest is then computed in float16."""
+    return any(
+        read_levels(tensor) is not None and not has_data(model, tensor)
+        for subgraph in model.subgraphs
+        for tensor in subgraph.tensors
+    )
+
+
+def find_free_axes(model: Any) -> Mapping[str, tuple[int, ...]]:
+    """Return the inputs with axes whose length may change, by name, with -1 for each such axis."""
+    free = {}
+    for entry in list_entries(model):
+        for number, name in zip(entry.inputs, entry.input_names, strict=True):
+            signature = model.subgraphs[entry.subgraph].tensors[number].shapeSignature
+            shape = () if signature is None else tuple(int(length) for length in signature)
+            if -1 in shape:
+                free[name] = shape
+    return free

@@ -1,0 +1,215 @@
+"""Models with operators that LiteRT's interpreter does not know, split at the partitions.
+
+Nothing can compute the whole of such a model on the CPU. Each partition then is a signature of a
+new model, which has the partition's operators from the source file. Its inputs are what the source
+computes, as far as it can be computed, and otherwise random numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from copy import copy
+from typing import Any
+
+import numpy as np
+
+from ci.graphs.graph import Array
+from ci.graphs.litert_file import (
+    Entry,
+    has_data,
+    is_custom,
+    list_entries,
+    list_numbers,
+    name_operator,
+    name_tensor,
+    pack_model,
+    read_dtype,
+    read_levels,
+    read_shape,
+    schema,
+)
+from ci.graphs.litert_session import open_interpreter
+from ci.litert.compiled import CompiledModel, PartitionStep
+from ci.onnx.source import RANDOM_IDS
+from provisioning.errors import FailedError
+
+# The interpreter's own message for an operator that it does not know.
+UNKNOWN = "unresolved custom op"
+MAIN = 0
+
+
+def list_unknown(content: bytes, model: Any) -> list[str]:
+    """Return the names of the operators that the interpreter of this package does not know. Raises
+    FailedError if it refuses the model for another reason."""
+    names = [
+        name_operator(model, operator)
+        for subgraph in model.subgraphs
+        for operator in subgraph.operators or ()
+        if is_custom(model, operator)
+    ]
+    try:
+        open_interpreter(content)
+    except (RuntimeError, ValueError) as error:
+        if names and UNKNOWN in str(error):
+            return list(dict.fromkeys(names))
+        raise FailedError(
+            "LiteRT does not load the model",
+            why=" ".join(str(error).split()),
+            fix="write the file again, with the version of LiteRT that runs it on the phone",
+        ) from error
+    return []
+
+
+def split_at_partitions(model: Any, compiled: CompiledModel) -> bytes:
+    """Return a model with a signature for each partition of the first subgraph, which has the
+    partition's operators from the source ``model``. Raises FailedError if the names of tensors do
+    not show which these are."""
+    source = model.subgraphs[MAIN]
+    numbers: dict[str, int] = {}
+    for number in range(len(source.tensors)):
+        numbers.setdefault(name_tensor(source, number), number)
+    subgraphs: list[Any] = []
+    signatures: list[Any] = []
+    for step in list_main_partitions(compiled):
+        names = [
+            [name_tensor(compiled.model.subgraphs[MAIN], tensor) for tensor in tensors]
+            for tensors in (step.inputs, step.outputs)
+        ]
+        if missing := [name for name in (*names[0], *names[1]) if name not in numbers]:
+            raise FailedError(
+                f"the operators of {step.name} are unknown",
+                why=f"the source has no tensor {missing[0]}",
+            )
+        reads, results = ([numbers[name] for name in ports] for ports in names)
+        reads = [number for number in reads if not has_data(model, source.tensors[number])]
+        part = copy(source)
+        places = find_operators(source, reads, results)
+        part.operators = [source.operators[place] for place in places]
+        part.name = step.name.encode()
+        part.inputs, part.outputs = np.array(reads, np.int32), np.array(results, np.int32)
+        _drop_unused(part)
+        signatures.append(_make_signature(step.name, len(subgraphs), part))
+        subgraphs.append(part)
+    whole = copy(model)
+    whole.subgraphs, whole.signatureDefs = subgraphs, signatures
+    whole.metadata = whole.metadataBuffer = None
+    return pack_model(whole)
+
+
+def list_main_partitions(compiled: CompiledModel) -> Iterator[PartitionStep]:
+    """Yield the partitions of the first subgraph."""
+    for step in compiled.list_steps(MAIN):
+        if isinstance(step, PartitionStep):
+            yield step
+
+
+def find_operators(subgraph: Any, reads: Sequence[int], results: Sequence[int]) -> list[int]:
+    """Return the places of the operators that compute ``results`` from ``reads``."""
+    makers = {
+        number: place
+        for place, operator in enumerate(subgraph.operators)
+        for number in list_numbers(operator.outputs)
+    }
+    wanted, places = [number for number in results if number not in reads], set[int]()
+    while wanted:
+        number = wanted.pop()
+        place = makers.get(number)
+        if place is None or place in places:
+            continue
+        places.add(place)
+        wanted += [
+            read
+            for read in list_numbers(subgraph.operators[place].inputs)
+            if read >= 0 and read not in reads
+        ]
+    return sorted(places)
+
+
+def _drop_unused(subgraph: Any) -> None:
+    """Remove the tensors that no operator and no port of a subgraph uses."""
+    ports = (*list_numbers(subgraph.inputs), *list_numbers(subgraph.outputs))
+    used = {*ports}
+    for operator in subgraph.operators:
+        used.update(list_numbers(operator.inputs))
+        used.update(list_numbers(operator.outputs))
+    kept = sorted(used - {-1})
+    places = {number: place for place, number in enumerate(kept)} | {-1: -1}
+
+    def renumber(numbers: Any) -> Array:
+        return np.array([places[number] for number in list_numbers(numbers)], np.int32)
+
+    subgraph.tensors = [subgraph.tensors[number] for number in kept]
+    operators = [copy(operator) for operator in subgraph.operators]
+    for operator in operators:
+        operator.inputs, operator.outputs = renumber(operator.inputs), renumber(operator.outputs)
+        operator.intermediates = None
+    subgraph.operators = operators
+    subgraph.inputs, subgraph.outputs = renumber(subgraph.inputs), renumber(subgraph.outputs)
+
+
+def _make_signature(key: str, number: int, subgraph: Any) -> Any:
+    signature = schema.SignatureDefT()
+    signature.signatureKey, signature.subgraphIndex = key.encode(), number
+    signature.inputs, signature.outputs = [], []
+    for ports, numbers in (
+        (signature.inputs, list_numbers(subgraph.inputs)),
+        (signature.outputs, list_numbers(subgraph.outputs)),
+    ):
+        for tensor in numbers:
+            port = schema.TensorMapT()
+            port.name, port.tensorIndex = name_tensor(subgraph, tensor).encode(), tensor
+            ports.append(port)
+    return signature
+
+
+class SplitInputs:
+    """Computes the inputs of the partitions of a split model from samples of the source's."""
+
+    def __init__(self, content: bytes, model: Any, names: Sequence[str]) -> None:
+        self.model, self.names = model, names  # of the source's inputs
+        self.entries = list_entries(model)
+        self.interpreter = open_interpreter(content)
+        self.random = np.random.default_rng(0)
+
+    def make(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        """Return the inputs of all partitions, one after another, for a sample of the source's
+        inputs."""
+        values = dict(zip(self.names, inputs, strict=True))
+        made: list[Array] = []
+        for entry in self.entries:
+            arrays = [
+                values[name] if name in values else self._draw(entry, number)
+                for name, number in zip(entry.input_names, entry.inputs, strict=True)
+            ]
+            made += arrays
+            runner = self.interpreter.get_signature_runner(entry.key)
+            results = runner(**dict(zip(entry.input_names, arrays, strict=True)))
+            values |= {name: np.asarray(results[name]) for name in entry.output_names}
+        return tuple(made)
+
+    def list_random(self) -> list[str]:
+        """Return the names of the inputs that only unknown operators compute."""
+        known, random = {*self.names}, []
+        for entry in self.entries:
+            random += [name for name in entry.input_names if name not in known]
+            known.update((*entry.input_names, *entry.output_names))
+        return list(dict.fromkeys(random))
+
+    def _draw(self, entry: Entry, number: int) -> Array:
+        tensor = self.model.subgraphs[entry.subgraph].tensors[number]
+        shape, dtype = read_shape(tensor), np.dtype(read_dtype(tensor))
+        if dtype.kind == "f":
+            return self.random.standard_normal(shape).astype(dtype)
+        if dtype.kind == "b":
+            return self.random.random(shape) > 0.5
+        return draw_integers(self.random, tensor)
+
+
+def draw_integers(random: np.random.Generator, tensor: Any) -> Array:
+    """Return random integers for a tensor: of a quantized one any that its type has, and otherwise
+    small ones, which may be indices."""
+    shape, dtype = read_shape(tensor), np.dtype(read_dtype(tensor))
+    if read_levels(tensor):
+        limits = np.iinfo(dtype)
+        return random.integers(limits.min, limits.max + 1, shape).astype(dtype)
+    return random.integers(0, RANDOM_IDS, shape).astype(dtype)

@@ -1,0 +1,170 @@
+"""The lane of test-litert: LiteRT's plugin for Qualcomm compiles .tflite files, and QNN's emulator
+runs them."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import platform
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from ci.cases.cache import digest_packages
+from ci.cases.policy import EmulatorPolicy
+from ci.cases.pool import Pool
+from ci.cases.request import Request
+from ci.cases.session import list_parts
+from ci.cases.spec import CaseSpec
+from ci.faults.match import match_faults
+from ci.litert.engine import LitertEngine, make_runner
+from ci.litert.reading import LitertFit, fit_litert
+from ci.models.schemes import LITERT, Scheme, SchemeSet
+from ci.report.schema import Tool
+from ci.report.text import name_models
+from ci.verbs import options, steps
+from ci.verbs.lanes.lane import Lane, Plan, Tools
+from provisioning.artifacts import choice
+from provisioning.artifacts.environment import Environment
+from provisioning.console.process import run_tasks
+from provisioning.console.progress import Progress
+from provisioning.errors import UnfitError, UsageError
+from provisioning.versions import is_older
+
+PROFILE = "litert"
+# onnxruntime-qnn has no wheel for Python 3.10.
+OLDEST_PYTHON = "3.11"
+PACKAGES = ("ai_edge_litert", "flatbuffers", "onnx", "onnxruntime", "onnxruntime_qnn")
+DISTRIBUTIONS = ("ai-edge-litert", "onnxruntime", "onnxruntime-qnn", "onnx", "numpy")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LitertRequest(Request):
+    """A request of test-litert, which adds no options."""
+
+
+def select(
+    request: LitertRequest, policy: EmulatorPolicy, schemes: SchemeSet, progress: Progress
+) -> list[CaseSpec]:
+    """Return the requested cases. Raises UsageError for a model that is no .tflite file."""
+    del progress
+    specs = steps.select_asked(request, policy, schemes)
+    for spec in specs:
+        if not spec.is_file and not spec.is_ours:
+            raise UsageError(
+                f"{spec.model} is not a .tflite file",
+                why="this command compiles only .tflite files",
+                fix="write one from the module with litert-torch; docs/guides/litert.md shows how",
+            )
+    return specs
+
+
+@contextlib.contextmanager
+def prepare(
+    request: LitertRequest, policy: EmulatorPolicy, specs: list[CaseSpec], progress: Progress
+) -> Iterator[Plan]:
+    """Yield the plan of a run. Raises UnfitError for a Python without wheels, and the same errors
+    as require_packages and fit_cases."""
+    del policy
+    require_python(platform.python_version())
+    LANE.require_packages(specs)
+    fitted = fit_cases(specs, request, progress)
+    engine = LitertEngine(toolchain=(), sdk=Path(), timeout_s=request.timeout_s)
+    yield Plan(
+        specs=fitted,
+        profile=PROFILE,
+        imports=engine.imports,
+        # An adaptor is ExecuTorch's: LiteRT calls QNN itself.
+        choice=choice.QnnChoice(choice.WHEEL, choice.WHEEL),
+        open=partial(open_tools, engine),
+        options={"find_faults": match_faults},
+        work="compile, run and judge",
+        mendable=(),  # mend writes no .tflite files
+    )
+
+
+def require_python(version: str) -> None:
+    """Raise UnfitError for a Python that the pinned wheels do not support."""
+    if is_older(version, OLDEST_PYTHON):
+        raise UnfitError(
+            f"this is Python {version}, and the LiteRT lane needs {OLDEST_PYTHON} or later",
+            why="onnxruntime-qnn has no wheel for this version of Python",
+            fix=f"run nox with Python {OLDEST_PYTHON} or later",
+        )
+
+
+def fit_cases(
+    specs: Sequence[CaseSpec], request: LitertRequest, progress: Progress
+) -> list[CaseSpec]:
+    """Read the files of cases, each in a process with limits. Return the cases with the scheme that
+    each file has: asis if it is quantized, and fp16 if it is not.
+
+    Raises UsageError if a file cannot be used. If only some of several files cannot be used, the
+    reason is shown instead, and their cases fail later.
+    """
+    names = name_models(spec.model for spec in specs)
+    by_reference = {spec.reference: spec for spec in reversed(specs)}
+
+    def fit(spec: CaseSpec) -> LitertFit | UsageError:
+        try:
+            return fit_litert(spec, names[spec.model], request.timeout_s)
+        except UsageError as error:
+            return error
+
+    tasks = [partial(fit, spec) for spec in by_reference.values()]
+    fits = dict(zip(by_reference, run_tasks(tasks, options.count_cores()), strict=True))
+    unusable = [fit for fit in fits.values() if isinstance(fit, UsageError)]
+    if unusable and len(unusable) == len(fits):
+        raise unusable[-1]
+    for reference, fit_or_error in fits.items():
+        name = names[by_reference[reference].model]
+        if isinstance(fit_or_error, UsageError):
+            progress.step(f"{name}: {fit_or_error}")
+        elif fit_or_error.free:
+            free = ", ".join(fit_or_error.free)
+            progress.step(
+                f"{name}: sizes that may change ({free}) are compiled as 1: LiteRT's plugin does so"
+                " without a message"
+            )
+    return list(dict.fromkeys(_choose_scheme(spec, fits[spec.reference]) for spec in specs))
+
+
+def _choose_scheme(spec: CaseSpec, fit: LitertFit | UsageError) -> CaseSpec:
+    if isinstance(fit, UsageError):
+        return spec
+    if fit.is_quantized and spec.scheme is Scheme.FP16:
+        raise UsageError(
+            f"{spec.model} is quantized, and fp16 is for models that are not",
+            fix="leave out --scheme: a file is compiled as it is",
+        )
+    return replace(spec, scheme=Scheme.ASIS if fit.is_quantized else Scheme.FP16)
+
+
+def choose_packages(specs: Sequence[CaseSpec]) -> tuple[Sequence[str], str]:
+    """Return the packages that cases import, and the extra that installs them."""
+    del specs
+    return PACKAGES, PROFILE
+
+
+def open_tools(engine: LitertEngine, environment: Environment, pool: Pool) -> Tools:
+    """Return the engine for a provisioned environment, and a runner of its programs."""
+    versions = {name: importlib.metadata.version(name) for name in DISTRIBUTIONS}
+    packages = (Tool(name=name, version=version) for name, version in versions.items())
+    parts = (*list_parts(environment), *packages)
+    (sdk,) = (
+        artifact.root for artifact in environment.artifacts if artifact.name == choice.WHEEL_RUNTIME
+    )
+    ready = replace(engine, toolchain=(*map(str, parts), digest_packages(PACKAGES)), sdk=sdk)
+    return Tools(engine=ready, runner=make_runner(ready, pool), parts=parts)
+
+
+LANE = Lane(
+    session="test_litert",
+    schemes=LITERT,
+    request=LitertRequest,
+    packages=choose_packages,
+    profile=lambda _: PROFILE,
+    select=select,
+    prepare=prepare,
+)

@@ -1,0 +1,28 @@
+"""``test-litert``: compile .tflite files with LiteRT's plugin for Qualcomm, run them on the
+emulator and judge their outputs."""
+
+from __future__ import annotations
+
+import argparse
+
+from ci.verbs.lanes.lane import run_lane
+from ci.verbs.lanes.litert import LANE, LitertRequest
+from ci.verbs.options import CASES, add_options
+from ci.verbs.requests import check_arguments, make_request
+from provisioning.console.command import Outcome
+from provisioning.console.progress import Progress
+
+# The emulator is not timed, and QNN's simulator has no model of LiteRT's programs yet.
+OPTIONS = [flag for flag in CASES if flag not in {"--estimate", "--log-level"}]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    gaps = {"--model": "file.tflite", "--reports": f"{LANE.session}/"}
+    add_options(parser, *OPTIONS, gaps=gaps)
+
+
+def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    """Run the requested cases, or list the choices. Raises the same errors as check_arguments and
+    run_lane."""
+    check_arguments(args, LANE.session)
+    return run_lane(LANE, make_request(LitertRequest, args, LANE.session, judges=True), progress)

@@ -1,0 +1,67 @@
+"""What is checked of a file that LiteRT's plugin compiled, before the emulator runs it: the
+emulator also runs programs for another SoC, and those of other models."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed in this environment")
+
+from ci.litert.compiled import CompiledModel, check_target, clean_name
+from ci.litert.engine import describe_problems
+from provisioning.errors import QnnCiError
+from tests.stand_ins.litert import make_compiled
+from tests.stand_ins.lowered import make_binary
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """A file that is no program for SM8650, and what the error says."""
+
+    data: bytes
+    what: str
+
+
+WRONG = {
+    "a context for another SoC": Wrong(
+        make_compiled(binary=make_binary(soc=("SM8750", 69, 79)), stamp=b"Qualcomm\0SM8750"),
+        "is compiled for SM8750, not for SM8650",
+    ),
+    "a stamp of another SoC": Wrong(
+        make_compiled(binary=make_binary(soc=("SM8750", 69, 79))),
+        "is stamped as compiled for SM8650",
+    ),
+    "a cut context": Wrong(make_compiled()[:-1], "was cut short"),
+    "no context": Wrong(make_compiled(binary=b"\1" * 99), "contains a context binary that"),
+    "the graph of another model": Wrong(make_compiled(), "belongs to another model"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_program_is_refused_with_its_cause(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "compiled.tflite"
+    path.write_bytes(WRONG[name].data)
+    with pytest.raises(QnnCiError) as raised:
+        check_target(CompiledModel(path), "SM8650")
+    assert WRONG[name].what in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "cleaned"),
+    [
+        ("x", "x"),
+        ("model/conv;relu:0", "model_conv_relu_0"),
+        ("serving_default_x", "serving_default_x"),
+    ],
+)
+def test_tensors_have_the_names_that_the_plugin_gives_them(name: str, cleaned: str) -> None:
+    assert clean_name(name) == cleaned
+
+
+def test_a_file_whose_operators_on_the_cpu_do_not_load_is_no_program() -> None:
+    assert describe_problems(()) == []
+    (problem,) = describe_problems(("required_bytes <= bytes", "another"))
+    assert "required_bytes <= bytes, and 1 other reason" in problem
