@@ -85,7 +85,8 @@ class Partition:
         model = helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION)
         path = folder / NODE.format(number)
         onnx.save(model, path)
-        self.session = open_session(path, options, {})
+        # At level warn, the provider writes two lines about features that it lacks, per partition.
+        self.session = open_session(path, options, {}, log_level="error")
 
     def run(self, arrays: Sequence[Array]) -> list[Array]:
         """Return the outputs for inputs in the order of the operator."""
