@@ -108,8 +108,8 @@ class RewriteProof:
     def run_both(
         self, form: Form, larger: Arrays | None, replaced: Sequence[str]
     ) -> Iterator[tuple[str, list[Array], list[Array]]]:
-        """Yield what the model and its rewritten form are run on, and the outputs of both. Inputs
-        of our own and other values are left out if they make infinite outputs."""
+        """Yield what the model and its rewritten form are run on, and the outputs of both. Random
+        inputs and other values are left out if they make infinite outputs."""
         for (label, inputs), originals in zip(
             self.labelled_inputs, self.original_outputs, strict=True
         ):
