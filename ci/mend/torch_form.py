@@ -94,7 +94,7 @@ class TorchForm:
 
 
 class _Changing(Interpreter):
-    """Runs a graph with the values in ``fixed`` instead of those that it computes, and reads others."""
+    """Runs a graph with the values in ``fixed`` instead of the computed ones, and reads others."""
 
     def __init__(
         self, exported: fx.GraphModule, fixed: Mapping[str, Array], names: Sequence[str] = ()
