@@ -237,11 +237,12 @@ class GraphEditor:
             )
         return self._insert(operator, flat, arguments)
 
-    def call_again(self, node: Node, *operands: Operand) -> str:
-        """Insert a call like ``node`` with its first operands replaced, and return the name of its
-        result."""
+    def call_again(self, node: Node, *operands: Operand, **arguments: Any) -> str:
+        """Insert a call like ``node`` with its first operands replaced and some arguments changed,
+        and return the name of its result. A changed ``padding`` has a number per axis, or one for
+        each beginning and then one for each end."""
         kept_operands = node.reads[len(operands) :]
-        return self._insert(node.operator, [*operands, *kept_operands], {}, node)
+        return self._insert(node.operator, [*operands, *kept_operands], arguments, node)
 
     def _insert(
         self,
@@ -256,7 +257,10 @@ class GraphEditor:
             (operand or "") if isinstance(operand, (str, type(None))) else self.hold(operand, dtype)
             for operand in operands
         )
-        numbers = dict(repeated.numbers) if repeated else _list_arguments_as_numbers(arguments)
+        numbers = {
+            **(repeated.numbers if repeated else {}),
+            **_list_arguments_as_numbers(arguments),
+        }
         result = self.lane.name_result(operator, self._anchor)
         anchor = self.nodes[self._anchor]
         node = Node(

@@ -4,7 +4,7 @@ manifests/policies/onnx-spellings.toml says how torch's operators are written.""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,9 @@ from onnx import AttributeProto, helper, numpy_helper
 from ci.graphs.edit import Form, GraphEditor, Insert
 from ci.graphs.graph import Node
 from ci.graphs.onnx_file import list_bodies, list_graphs, list_reads
-from ci.graphs.onnx_reader import Written, parse_model, read_written
+from ci.graphs.onnx_reader import Written, parse_model, read_spellings, read_written
 
+WEIGHTED = ("Conv", "ConvTranspose")
 DOMAIN = "com.microsoft"  # of onnxruntime's own operators
 
 
@@ -77,6 +78,7 @@ class OnnxLane:
             proto.CopyFrom(self.protos[insert.repeats])
             proto.input[:], proto.output[:] = insert.node.reads[: len(proto.input)], [result]
             proto.name = result
+            change_attributes(proto, insert.arguments, len(edit.shapes[insert.node.reads[0]]) - 2)
             return proto
         row = spell(insert.node.operator)
         inputs, attributes = [*insert.node.reads], dict(row.attributes)
@@ -208,6 +210,21 @@ def as_attribute(value: Any, kind: str) -> Any:
     if kind == AttributeProto.AttributeType.Name(AttributeProto.INT):
         return int(value)
     return value
+
+
+def change_attributes(proto: Any, arguments: Mapping[str, Any], axes: int) -> None:
+    """Write changed arguments of a call on images with this many axes into the attributes of its
+    node. The sizes of a kernel are those of the weights."""
+    changed = {}
+    for name, value in arguments.items():
+        place = str(read_spellings()[proto.op_type].arguments[name][0])
+        is_both_ends = name == "padding" and len(value) == axes
+        changed[place] = [*value, *value] if is_both_ends else value
+    dropped = {*changed, *(("kernel_shape",) if proto.op_type in WEIGHTED else ())}
+    kept = [attribute for attribute in proto.attribute if attribute.name not in dropped]
+    added = [helper.make_attribute(place, value) for place, value in changed.items()]
+    del proto.attribute[:]
+    proto.attribute.extend([*kept, *added])
 
 
 def name_proto(proto: Any) -> str:

@@ -136,6 +136,9 @@ class _Reader:
             if port.type.tensor_type.HasField("shape") and is_fixed:
                 self.shapes[port.name] = tuple(dim.dim_value for dim in dims)
         self.shapes |= {name: tuple(tensor.dims) for name, tensor in tensors.items()}
+        for proto in model.graph.node:  # onnx 1.23 infers no shape of it
+            if proto.op_type == "GroupNormalization" and proto.input[0] in self.shapes:
+                self.shapes.setdefault(proto.output[0], self.shapes[proto.input[0]])
         kinds = {port.name: port.type.tensor_type.elem_type for port in ports}
         kinds |= {name: tensor.data_type for name, tensor in tensors.items()}
         self.dtypes = {
@@ -219,6 +222,8 @@ class _Reader:
         if operator in {"softmax", "log_softmax"} and self.opset < SINGLE_AXIS_OPSET:
             axes = tuple(range(attributes.get("axis", 1) % max(rank, 1), rank))
         numbers = dict(self._list_numbers(proto, operator, attributes, rank))
+        if attributes.get("auto_pad", b"NOTSET") != b"NOTSET":
+            numbers["auto_pad"] = (1.0,)  # the padding is not what the attribute pads says
         texts = dict(_list_texts(proto, attributes))
         return node._replace(operator=operator, axes=axes, numbers=numbers, texts=texts)
 
@@ -241,12 +246,9 @@ class _Reader:
             if numbers is None or (name == "output_padding" and "output_shape" in attributes):
                 continue
             if name == "padding" and "pads" in attributes:
-                half = len(numbers) // 2
-                ends = zip(numbers[:half], numbers[half:], strict=True)
-                # What a transposed convolution cuts off at the end decides whether it is complete.
-                is_transposed = operator.startswith("conv_transpose")
-                numbers = [after if is_transposed else max(before, after) for before, after in ends]
-            elif name == "pad":  # torch lists the last axis first
+                yield from _list_padding(numbers, operator)
+                continue
+            if name == "pad":  # torch lists the last axis first
                 half = len(numbers) // 2
                 ends = zip(reversed(numbers[:half]), reversed(numbers[half:]), strict=True)
                 numbers = [size for pair in ends for size in pair]
@@ -284,6 +286,19 @@ class _Reader:
         name = proto.input[index] if index < len(proto.input) else ""
         array = self.known.find(name) if name else None
         return None if array is None or not array.size else array.reshape(-1).tolist()
+
+
+def _list_padding(pads: Sequence[float], operator: str) -> Iterator[tuple[str, tuple[float, ...]]]:
+    """Yield the padding of each axis under torch's name, which has one for both ends: the larger
+    one, and also those at the beginnings and at the ends if they differ."""
+    half = len(pads) // 2
+    ends = [*zip(pads[:half], pads[half:], strict=True)]
+    # What a transposed convolution cuts off at the end decides whether it is complete.
+    is_transposed = operator.startswith("conv_transpose")
+    yield "padding", tuple(float(end if is_transposed else max(begin, end)) for begin, end in ends)
+    if any(begin != end for begin, end in ends):
+        yield "padding_before", tuple(float(begin) for begin, _ in ends)
+        yield "padding_after", tuple(float(end) for _, end in ends)
 
 
 def join_calls(nodes: Sequence[Node], outputs: Sequence[str]) -> list[Node]:

@@ -214,7 +214,8 @@ class TorchLane:
                 is_tensor = isinstance(read.source, fx.Node) and isinstance(operand, (int, float))
                 dtype = value_of(read.source).dtype if is_tensor else None
                 filled.append(torch.tensor(operand, dtype=dtype) if is_tensor else operand)
-            return call.target, *fill_reads(call, filled)
+            args, kwargs = fill_reads(call, filled)
+            return call.target, *change_arguments(call.target, args, kwargs, insert.arguments)
         name = insert.node.operator
         target = getattr(getattr(aten, name), OVERLOADS.get(name, "default"))
         return target, *arrange_arguments(target, operands, insert.arguments)
@@ -305,6 +306,22 @@ def arrange_arguments(
         args.append(value)
         count = count if is_default else len(args)
     return args[:count], kwargs
+
+
+def change_arguments(
+    target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], changed: Mapping[str, Any]
+) -> tuple[list[Any], dict[str, Any]]:
+    """Return the arguments of a call with those in ``changed`` replaced. They become positional,
+    with everything before them."""
+    parameters = target._schema.arguments
+    names = [parameter.name for parameter in parameters]
+    new_args, new_kwargs = [*args], dict(kwargs)
+    for name, value in changed.items():
+        place = names.index(name)
+        missing = parameters[len(new_args) : place + 1]
+        new_args += [new_kwargs.pop(other.name, other.default_value) for other in missing]
+        new_args[place] = value
+    return new_args, new_kwargs
 
 
 def value_of(operand: Any) -> Any:

@@ -27,7 +27,8 @@ class Rewrite(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     expressions that match the message of a finding. An ``approximate`` rewrite changes the
     function. ``bound`` is the largest difference from the original outputs, relative to their
     range. ``proof`` states how it was measured that the rewrite helps, and ``reason`` why it
-    does."""
+    does. ``needless`` is empty if the rewrite works in both lanes, and otherwise says what the
+    other lane was seen to do instead, so that it needs none."""
 
     name: str
     title: str
@@ -35,6 +36,7 @@ class Rewrite(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     cures: tuple[str, ...]
     proof: str
     reason: str
+    needless: str = ""
     schemes: tuple[Scheme, ...] = ()
     approximate: bool = False
     bound: float = 1e-5

@@ -2,7 +2,24 @@
 manifests/policies/rewrites.toml says where each of them helps. Nothing here imports torch or
 onnx."""
 
-from ci.mend.graph_rewrites import elements, masks, norms, products
+from ci.mend.graph_rewrites import (
+    convolutions,
+    elements,
+    images,
+    instance_norms,
+    masks,
+    norms,
+    products,
+)
 from ci.mend.graph_rewrites.definition import DEFINITIONS
 
-__all__ = ["DEFINITIONS", "elements", "masks", "norms", "products"]
+__all__ = [
+    "DEFINITIONS",
+    "convolutions",
+    "elements",
+    "images",
+    "instance_norms",
+    "masks",
+    "norms",
+    "products",
+]

@@ -12,8 +12,6 @@ from onnx import helper, inliner, version_converter
 from ci.mend.onnx_rewrites.graph import REWRITES, Graph
 from ci.mend.rewrite import Change
 
-LEAST_FLOAT16 = 2.0**-14  # the smallest normal number
-FLOOR_BITS, TOP_BITS = -12, 12  # of a scaled floor, and of the largest scaled element
 # Operators with a definition in ONNX's schemas that QNN's provider does not take. The last ones are
 # newer than the opset that the lane converts models to.
 DEFINED = (

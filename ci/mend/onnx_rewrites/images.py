@@ -12,7 +12,6 @@ import numpy as np
 
 from ci.analysis.steps import Operand, find_short
 from ci.graphs.onnx_file import read_attributes
-from ci.mend.axes import find_growth
 from ci.mend.onnx_rewrites.graph import Graph, read, rewrites
 
 # Images whose average QNN computes wrongly with a stride of 1: see avg-pool-of-tall-picture.
@@ -148,123 +147,6 @@ def _find_padding(graph: Graph, name: str) -> int:
     *counts, end = pads.tolist()
     begin = counts.pop(len(counts) // 2)
     return int(end) if begin == end and not any(counts) else 0
-
-
-# In fp16, QNN 2.49.40 refuses a stride with dilation, and computes one along a single axis wrongly:
-# -17.8 dB, and 65.6 dB after.
-@rewrites("stride-by-pool", "Conv")
-def stride_by_pool(graph: Graph, node: Any) -> None:
-    """Compute a depthwise convolution with a stride that has a dilation, or one axis and a kernel
-    of 1, with a stride of 1, and let a max pool of single elements select its results."""
-    shape, strides = graph.shapes.get(node.input[1], ()), read(node, "strides", [1])
-    depthwise = len(shape) in (3, 4) and shape[1] == 1 and read(node, "group", 1) > 1
-    faulty = max(read(node, "dilations", [1])) > 1 or shape[2:] == (1,)
-    if depthwise and faulty and max(strides) > 1 and "SAME" not in read(node, "auto_pad", ""):
-        ones = [1] * len(strides)
-        dense = graph.add("Conv", *node.input, **read_attributes(node) | {"strides": ones})
-        result = graph.add("MaxPool", dense, kernel_shape=ones, strides=strides)
-        before = f"a depthwise Conv with strides {[*strides]}"
-        graph.replace([node], [result], before, "strides 1, and a MaxPool that selects every n-th")
-
-
-# QNN takes neither: both stay on the CPU.
-@rewrites("gather-maximum", "MaxPool")
-def gather_maximum(graph: Graph, node: Any) -> None:
-    """Compute a max pool with dilations or over three axes as the maximum of shifted images, one
-    axis after the other."""
-    x, y = node.input[0], node.output[0]
-    if not graph.is_float(x, y) or read(node, "auto_pad", "NOTSET") != "NOTSET":
-        return
-    shape, result_shape = [*graph.shape(x)], graph.shape(y)
-    axes = len(shape) - 2
-    dilations = read(node, "dilations", [1] * axes)
-    if (axes < 3 and {*dilations} == {1}) or any(node.output[1:]):
-        return
-    kernel, strides = read(node, "kernel_shape", None), read(node, "strides", [1] * axes)
-    pads = read(node, "pads", [0] * 2 * axes)
-    result = x
-    for place in range(axes):
-        size, count = shape[place + 2], result_shape[place + 2]
-        starts = np.arange(count) * strides[place] - pads[place]
-        taps = starts + np.arange(kernel[place])[:, None] * dilations[place]  # [kernel, count]
-        is_inside = (taps >= 0) & (taps < size)
-        if not is_inside.any(0).all():  # a window has only padding
-            graph.pending.clear()
-            return
-        # A row in the padding is replaced by one of its window, which does not change the maximum.
-        first_inside = np.take_along_axis(taps, is_inside.argmax(0)[None], 0)
-        rows = np.where(is_inside, taps, first_inside).astype(np.int64)
-        outer, inner = math.prod(shape[: place + 2]), math.prod(shape[place + 3 :])
-        result = graph.reshape(result, [outer, size, inner])
-        shifted = [graph.add("Gather", result, places, axis=1) for places in rows]
-        result = shifted[0]
-        for image in shifted[1:]:
-            result = graph.add("Max", result, image)
-        shape[place + 2] = count
-    result = graph.reshape(result, shape)
-    before = f"MaxPool, kernel {[*kernel]}, dilations {[*dilations]}"
-    graph.replace([node], [result], before, "the maximum of shifted images")
-
-
-# QNN 2.49.40 does not write the rows that no kernel reaches: -90.6 dB in fp16, and 64.5 dB after. A
-# depthwise one is wrong if its output_padding is at least its padding.
-@rewrites("reach-rows", "ConvTranspose")
-def reach_rows(graph: Graph, node: Any) -> None:
-    """Append zeros to the kernel of a transposed convolution, and lower its output_padding, until
-    the kernel reaches all rows of the result. If it is depthwise with one output per input, lower
-    it below the padding, or to 0."""
-    weights = graph.constant(node.input[1])
-    padding = [*read(node, "output_padding", [])]
-    is_plain = (
-        read(node, "auto_pad", "NOTSET") == "NOTSET"
-        and read(node, "output_shape", None) is None
-        and {*read(node, "dilations", [1])} == {1}
-    )
-    if weights is None or not any(padding) or not is_plain:
-        return
-    axes = weights.ndim - 2
-    strides, pads = read(node, "strides", [1] * axes), read(node, "pads", [0] * 2 * axes)
-    kernel = [*weights.shape[2:]]
-    depthwise = read(node, "group", 1) == len(weights) > 1 == weights.shape[1]
-    added = []  # rows of zeros, along each axis
-    for size, step, begin, end, output_pad in zip(
-        kernel, strides, pads[:axes], pads[axes:], padding, strict=True
-    ):
-        # A depthwise one is right with an output padding below its padding, and without any.
-        limit = max(min(begin, end), 1) if depthwise else math.inf
-        added.append(find_growth(size, step, end, output_pad, limit))
-    if not any(added):
-        return
-    longer_kernel = [size + count for size, count in zip(kernel, added, strict=True)]
-    less_padding = [pad - count for pad, count in zip(padding, added, strict=True)]
-    attributes: dict[str, Any] = {"strides": strides, "pads": pads}
-    attributes |= {"group": read(node, "group", 1)}
-    attributes |= {"kernel_shape": longer_kernel, "output_padding": less_padding}
-    longer = np.pad(weights, [(0, 0)] * 2 + [(0, count) for count in added])
-    result = graph.add("ConvTranspose", node.input[0], longer, *node.input[2:], **attributes)
-    before = f"ConvTranspose, kernel {kernel}, output_padding {padding}"
-    after = f"kernel {longer_kernel}, output_padding {less_padding}"
-    graph.replace([node], [result], before, after)
-
-
-# If weights are quantized per channel, QNN 2.49.40 takes the scales of other channels: 11.9 dB in
-# u8_channel, and 46.8 dB with a single group.
-@rewrites("join-transposed-groups", "ConvTranspose")
-def join_transposed_groups(graph: Graph, node: Any) -> None:
-    """Compute a transposed convolution of several groups as one of a single group, whose weights
-    between the channels of different groups are zeros."""
-    weights, groups = graph.constant(node.input[1]), read(node, "group", 1)
-    if weights is None or groups < 2:
-        return
-    attributes = read_attributes(node) | {"group": 1}
-    size, count, *kernel = weights.shape  # the inputs, and the outputs of a group
-    blocks = np.zeros((groups, size // groups, groups, count, *kernel), weights.dtype)
-    for group, part in enumerate(np.split(weights, groups)):
-        blocks[group, :, group] = part
-    joined = blocks.reshape(size, groups * count, *kernel)
-    result = graph.add("ConvTranspose", node.input[0], joined, *node.input[2:], **attributes)
-    before = f"ConvTranspose of {groups} groups"
-    graph.replace([node], [result], before, "one group, and zeros for the channels of others")
 
 
 # QNN takes rank 4, and only some kinds of rounding.

@@ -16,7 +16,6 @@ from ci.mend.axes import (
 )
 from ci.mend.onnx_rewrites.graph import Graph, read, read_axes, rewrites
 
-MOST_STEPS = 64  # of a recurrence that is unrolled
 HIGHEST_RANK = 5  # of a Transpose and of a reduction in QNN
 REDUCTIONS = ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin")
 
@@ -38,39 +37,6 @@ def fold_gemm(graph: Graph, node: Any) -> None:
     result = graph.add("Gemm", node.input[0], *multiplied, **attributes)
     before = f"Gemm, alpha {factors[0]:g}, beta {factors[1]:g}"
     graph.replace([node], [result], before, "Gemm, its constants multiplied")
-
-
-# QNN's provider takes LSTM and GRU, but no RNN.
-@rewrites("unroll-rnn", "RNN")
-def unroll_recurrence(graph: Graph, node: Any) -> None:
-    """Compute a short RNN step by step with products and tanh."""
-    parameters = [array for array in map(graph.constant, node.input[1:4]) if array is not None]
-    steps, batch, _ = graph.shapes.get(node.input[0], (0, 0, 0))
-    is_plain = (
-        read(node, "direction", "forward") == "forward"
-        and read(node, "activations", None) in (None, [b"Tanh"], ["Tanh"])
-        and not read(node, "layout", 0)
-        and not read(node, "clip", 0)
-        and not any(node.input[4:])
-    )
-    if not is_plain or not 0 < steps <= MOST_STEPS or len(parameters) < 3:
-        return
-    # ONNX stores a direction first, and both biases in one row. The first state is zero.
-    input_weights, state_weights = parameters[0][0], parameters[1][0]
-    bias = parameters[2][0].reshape(2, -1).sum(0)
-    size = len(state_weights)
-    projected = graph.add("Add", graph.add("MatMul", node.input[0], input_weights.T), bias)
-    state, states = "", []
-    for step in range(steps):
-        total = graph.add("Gather", projected, np.array(step), axis=0)
-        if state:
-            total = graph.add("Add", total, graph.add("MatMul", state, state_weights.T))
-        state = graph.add("Tanh", total)
-        states.append(graph.reshape(state, [1, 1, batch, size]))
-    all_states = graph.add("Concat", *states, axis=0)
-    last_state = graph.reshape(state, [1, batch, size])
-    results = [all_states, last_state][: len(node.output)]
-    graph.replace([node], results, f"RNN of {steps} steps", "one MatMul and Tanh per step")
 
 
 # QNN takes tensors of at most five axes: window attention (Swin) is on the CPU in fp16.

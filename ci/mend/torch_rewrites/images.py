@@ -12,7 +12,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, fx
 
-from ci.mend.axes import find_growth
 from ci.mend.torch_rewrites.editing import (
     CASTS,
     Editor,
@@ -22,7 +21,7 @@ from ci.mend.torch_rewrites.editing import (
     shape_of,
     value_of,
 )
-from ci.mend.torch_rewrites.norms import ABSORBING, CONVOLUTIONS, TRANSPOSED
+from ci.mend.torch_rewrites.norms import ABSORBING, CONVOLUTIONS
 from ci.models.short_rows import find_short_row
 
 # The overloads whose padding is a word, such as "same", and those with numbers
@@ -33,91 +32,9 @@ PADS = [aten.pad.default, aten.constant_pad_nd.default]
 # The operators that pool 1, 2 or 3 axes
 AVERAGES = [aten.avg_pool1d.default, aten.avg_pool2d.default, aten.avg_pool3d.default]
 MEANS = [getattr(aten, f"adaptive_avg_pool{axes}d").default for axes in (1, 2, 3)]
+NEAREST = [getattr(aten, f"upsample_nearest{axes}d") for axes in (1, 2, 3)]
+EXACT = [getattr(aten, f"_upsample_nearest_exact{axes}d") for axes in (1, 2, 3)]
 MAXIMA = [getattr(aten, f"adaptive_max_pool{axes}d").default for axes in (1, 2, 3)]
-
-
-# QNN 2.49.40 does not write the rows that no kernel reaches: with a kernel and a stride of 3 and an
-# output_padding of 2, 10.9 dB in fp16, and 69.4 dB after. A depthwise one is wrong if its
-# output_padding is at least its padding.
-@rewrites("reach-rows", *TRANSPOSED)
-def lengthen_transposed_kernel(edit: Editor, node: fx.Node) -> None:
-    """Append zeros to the kernel of a transposed convolution and lower its output_padding, until
-    a kernel reaches all rows. If it is depthwise with one output per input, lower it below the
-    padding, or to 0."""
-    weight = edit.value(node.args[1])
-    stride, padding, output_padding, dilation = read_numbers(
-        node, "stride", "padding", "output_padding", "dilation"
-    )
-    if weight is None or any(step != 1 for step in dilation):
-        return
-    depthwise = is_depthwise(node) and shape_of(node.args[1])[1] == 1
-    added = []  # rows of zeros, along each axis
-    for size, step, pad, output_pad in zip(
-        weight.shape[2:], stride, padding, output_padding, strict=True
-    ):
-        # A depthwise one is right with an output padding below its padding, and without any.
-        limit = max(pad, 1) if depthwise else math.inf
-        added.append(find_growth(size, step, pad, output_pad, limit))
-    if any(added):
-        counts = [count for zeros in reversed(added) for count in (0, zeros)]  # the last axis first
-        less_padding = [pad - zeros for pad, zeros in zip(output_padding, added, strict=True)]
-        longer = torch.nn.functional.pad(weight, counts)
-        new = edit.call_again(node, weight=longer, output_padding=less_padding)
-        edit.replace(node, new, "zeros appended to the kernel, and less output_padding")
-
-
-# QNN 2.49.40 computes a transposed convolution over one axis with dilation wrongly in 16 bits: -6.9
-# dB in 16a8w, and 45.7 dB with zeros in the kernel.
-@rewrites("spread-kernel", *TRANSPOSED)
-def spread_kernel(edit: Editor, node: fx.Node) -> None:
-    """Write a transposed convolution with dilation with zeros between the rows of the kernel."""
-    weight, kernel = edit.value(node.args[1]), shape_of(node.args[1])[2:]
-    (dilation,) = read_numbers(node, "dilation")
-    if weight is None or all(step == 1 for step in dilation):
-        return
-    sizes = [(size - 1) * step + 1 for size, step in zip(kernel, dilation, strict=True)]
-    spread = weight.new_zeros(*weight.shape[:2], *sizes)
-    places = tuple(slice(None, None, step) for step in (1, 1, *dilation))
-    spread[places] = weight
-    new = edit.call_again(node, weight=spread, dilation=[1] * len(kernel))
-    edit.replace(node, new, "zeros between the rows of the kernel, without dilation")
-
-
-# If weights are quantized per channel, QNN 2.49.40 takes the scales of other channels, or its
-# compiler fails: 12.4 dB in 16a4w, and 53.5 dB with a single group.
-@rewrites("join-transposed-groups", *TRANSPOSED)
-def join_transposed_groups(edit: Editor, node: fx.Node) -> None:
-    """Write a transposed convolution of several groups as one of a single group, whose weights
-    between the channels of different groups are zeros."""
-    weight, groups = edit.value(node.args[1]), argument(node, "groups")
-    if weight is None or groups < 2:
-        return
-    size, count, *kernel = weight.shape
-    joined = weight.new_zeros(groups, size // groups, groups, count, *kernel)
-    for group, part in enumerate(weight.chunk(groups)):
-        joined[group, :, group] = part
-    new = edit.call_again(node, weight=joined.reshape(size, groups * count, *kernel), groups=1)
-    edit.replace(node, new, "groups=1, and zeros for the channels of other groups")
-
-
-# In fp16, QNN 2.49.40 computes the border wrongly if the padding is as long as the kernel: -23.8 dB
-# for Conv2d(8, 8, 3, padding=3), and 69.1 dB after.
-@rewrites("surround-kernel", *CONVOLUTIONS)
-def surround_kernel(edit: Editor, node: fx.Node) -> None:
-    """Surround the kernel of a convolution by zeros until it is longer than the padding."""
-    weight, kernel = edit.value(node.args[1]), shape_of(node.args[1])[2:]
-    padding, dilation = read_numbers(node, "padding", "dilation")
-    rings = [
-        max(math.ceil(pad / step) - (size - 1), 0)
-        for size, pad, step in zip(kernel, padding, dilation, strict=True)
-    ]
-    if weight is None or not any(rings):
-        return
-    counts = [count for ring in reversed(rings) for count in (ring, ring)]
-    steps = zip(padding, rings, dilation, strict=True)
-    padding = [pad + count * step for pad, count, step in steps]
-    new = edit.call_again(node, weight=torch.nn.functional.pad(weight, counts), padding=padding)
-    edit.replace(node, new, "zeros around the kernel, and as much more padding")
 
 
 # In fp16, QNN 2.49.40 is wrong if the result has the length of its row, and this is short and a
@@ -184,26 +101,6 @@ def widen_depthwise_kernel(edit: Editor, node: fx.Node) -> None:
         edit.replace(node, new, "a kernel of 3 that starts with zeros, and padding=1")
 
 
-# In fp16, QNN 2.49.40 refuses a stride with dilation, and computes one along a single axis wrongly:
-# -10.5 dB, and 71.5 dB after.
-@rewrites("stride-by-pool", aten.conv1d, aten.conv2d)
-def stride_by_pool(edit: Editor, node: fx.Node) -> None:
-    """Write a depthwise convolution with a stride that has a dilation, or one axis and a kernel of
-    1, with a stride of 1, and let a max pool of single elements select its results."""
-    kernel = shape_of(node.args[1])[2:]
-    stride, dilation = read_numbers(node, "stride", "dilation")
-    # In two dimensions, a stride without dilation is right.
-    if is_depthwise(node) and max(stride) > 1 and (max(dilation) > 1 or kernel == (1,)):
-        new = edit.call_again(node, stride=[1] * len(kernel))
-        if len(kernel) == 1:  # ExecuTorch quantizes no max_pool1d
-            new = edit.unsqueeze(new, -2)
-            new = edit.max_pool2d(new, [1, 1], [1, *stride])
-            new = edit.squeeze(new, -2)
-        else:
-            new = edit.max_pool2d(new, [1, 1], stride)
-        edit.replace(node, new, f"the same with stride=1, and a max pool of 1 with stride={stride}")
-
-
 # Seen in CBAM, whose two convolutions are called twice: 7.6 dB in 8a8w and 16a8w, and 33.0 and 47.6
 # dB after (QNN 2.49.40).
 @rewrites("copy-shared-bias")
@@ -221,48 +118,10 @@ def copy_shared_bias(edit: Editor) -> None:
         used_biases.add(bias.target)
 
 
-def is_depthwise(node: fx.Node) -> bool:
-    """Return whether a convolution, transposed or not, has a group for each of several inputs."""
-    groups: int = argument(node, "groups")
-    channels = shape_of(node.args[1])[0 if node.target in TRANSPOSED else 1]
-    return groups > 1 and channels == (groups if node.target in TRANSPOSED else 1)
-
-
 def read_numbers(node: fx.Node, *names: str) -> list[list[int]]:
     """Return arguments of a convolution that have a number for each axis of the image."""
     axes = len(shape_of(node.args[1])) - 2
     return [per_axis(argument(node, name), axes) for name in names]
-
-
-# QNN divides windows beyond the edge by the wrong number. So does ExecuTorch 1.5.1 for padding in
-# 3D: torch.export omits count_include_pad if it is true, and op_avg_pool3d.py then assumes false.
-@rewrites("pad-before-pool", *AVERAGES)
-def pad_before_pool(edit: Editor, node: fx.Node) -> None:
-    """Write the padding of average pools out, and that of windows beyond the edge. The border is
-    multiplied by the factor that the other number of counted elements makes."""
-    axes, operand = AVERAGES.index(node.target) + 1, node.args[0]
-    kernel = per_axis(node.args[1], axes)
-    stride = per_axis(argument(node, "stride") or kernel, axes)
-    padding = per_axis(argument(node, "padding"), axes)
-    sizes, result_sizes = shape_of(operand)[-axes:], shape_of(node)[-axes:]
-    ends = []  # how far the last window reaches beyond the image
-    for size, count, window, step, pad in zip(
-        sizes, result_sizes, kernel, stride, padding, strict=True
-    ):
-        beyond = (count - 1) * step + window - size - pad
-        ends.append(max(beyond, 0))  # a negative number: elements that no window reaches
-    if not any(padding) and not any(ends):
-        return
-    ones = torch.ones(1, 1, *sizes, dtype=value_of(node).dtype)
-    counts = []  # as F.pad takes them: the last axis first
-    for begin, end in zip(reversed(padding), reversed(ends), strict=True):
-        counts += [begin, end]
-    padded = torch.nn.functional.pad(ones, counts)
-    factor = node.target(ones, *node.args[1:], **node.kwargs) / node.target(padded, kernel, stride)
-    new = edit.call(node.target, surround(edit, operand, padding, ends), kernel, stride)
-    if not bool((factor == 1).all()):
-        new = edit.mul(new, factor[0, 0])
-    edit.replace(node, new, "pad with zeros, pool without padding, multiply by a constant factor")
 
 
 # ExecuTorch passes the stride of the call to QNN, and none if the call states none: F.max_pool2d(x,
@@ -305,6 +164,19 @@ def multiply_adaptive_pool(edit: Editor, node: fx.Node) -> None:
             averages = torch.nn.functional.adaptive_avg_pool1d(single, count)[0].T
             operand = _multiply_axis(edit, operand, axis, averages)
     edit.replace(node, operand, "rows @ x @ columns.T, with constant matrices of averages")
+
+
+# ExecuTorch decomposes a linear resize over one axis with an index, which stays on the CPU.
+@rewrites("resize-flat", aten.upsample_linear1d.vec)
+def resize_flat(edit: Editor, node: fx.Node) -> None:
+    """Resize a sequence as an image with one row."""
+    operand, size, align, scales = node.args
+    image_size = None if size is None else [1, *size]
+    image_scales = None if scales is None else [1.0, *scales]
+    image = edit.unsqueeze(operand, -2)
+    new = edit.call(aten.upsample_bilinear2d.vec, image, image_size, align, image_scales)
+    after = 'F.interpolate(x.unsqueeze(-2), (1, size), mode="bilinear").squeeze(-2)'
+    edit.replace(node, edit.squeeze(new, -2), after)
 
 
 # ExecuTorch makes it a max pool of windows of one size: 21.0 dB in all schemes for 17 x 22 to 3 x
@@ -360,16 +232,19 @@ def narrow_indices(edit: Editor, node: fx.Node) -> None:
 
 
 # ExecuTorch lowers it with half-pixel centres, which read other pixels than torch: 0.1 dB in fp16,
-# 8a8w and 16a8w for sizes that are no multiples.
-@rewrites(
-    "select-nearest", aten.upsample_nearest1d, aten.upsample_nearest2d, aten.upsample_nearest3d
-)
+# 8a8w and 16a8w for sizes that are no multiples. It leaves an exact one on the CPU.
+@rewrites("select-nearest", *NEAREST, *EXACT)
 def select_nearest(edit: Editor, node: fx.Node) -> None:
-    """Write a resize with mode nearest to sizes that are no multiples as a selection of places,
-    axis by axis."""
+    """Write a resize with mode nearest to sizes that are no multiples, and one with mode
+    nearest-exact, as a selection of places, axis by axis."""
     operand, result_sizes = node.args[0], shape_of(node)[2:]
     sizes = shape_of(operand)[2:]
     if all(count % size == 0 for size, count in zip(sizes, result_sizes, strict=True)):
+        if node.target.overloadpacket in EXACT:  # both modes select the same elements
+            nearest = NEAREST[EXACT.index(node.target.overloadpacket)]
+            target = getattr(nearest, node.target._overloadname)
+            new = edit.call(target, *node.args, **node.kwargs)
+            edit.replace(node, new, 'F.interpolate(..., mode="nearest")')
         return
     # Interpolating an image that contains its own indices gives the indices that torch selects.
     numbers = torch.arange(math.prod(sizes)).reshape(1, 1, *sizes).double()

@@ -270,7 +270,42 @@ ROWS: dict[str, list[Row]] = {
         (1, (2, 3, 10), lambda x: F.interpolate(x, 7)),
         (1, (1, 2, 3, 4, 5), lambda x: F.interpolate(x, (3, 5, 4))),
         (0, (2, 3, 6, 6), lambda x: F.interpolate(x, (12, 6))),
+        (1, (2, 3, 6, 6), lambda x: F.interpolate(x, scale_factor=2, mode="nearest-exact")),
+        (1, (2, 3, 10), lambda x: F.interpolate(x, 7, mode="nearest-exact")),
         (0, (2, 3, 6, 6), lambda x: F.interpolate(x, (7, 7), mode="bilinear")),
+    ],
+    "resize-flat": [
+        (1, (2, 3, 6), lambda x: F.interpolate(x, scale_factor=1.7, mode="linear")),
+        (1, (2, 3, 6), lambda x: F.interpolate(x, 9, mode="linear", align_corners=True)),
+        (0, (2, 3, 6), lambda x: F.interpolate(x, 9)),
+    ],
+    "gather-maximum": [
+        (1, (1, 2, 9, 9), lambda x: F.max_pool2d(x, (3, 2), 1, 1, (2, 1))),
+        (1, (2, 9, 8), lambda x: F.max_pool2d(x, 2, padding=1, dilation=2, ceil_mode=True)),
+        (1, (1, 2, 4, 5, 6), lambda x: F.max_pool3d(x, 3, 2, 1)),
+        (0, (1, 2, 9, 9), lambda x: F.max_pool2d(x, 2)),
+        (0, (1, 2, 4, 5, 6), lambda x: F.max_pool3d(x, 2, return_indices=True)[0]),
+    ],
+    "group-by-instance": [
+        (1, (2, 8, 5), norm(nn.GroupNorm, 4, num_channels=8, eps=0.1)),
+        (1, (2, 8), nn.GroupNorm(2, 8, affine=False)),
+        (0, (2, 8, 3, 4), nn.GroupNorm(2, 8)),
+    ],
+    "flatten-instance-norm": [
+        (1, (2, 3, 2, 4, 5), nn.InstanceNorm3d(3, affine=True)),
+        (0, (2, 3, 4, 5), nn.InstanceNorm2d(3)),
+    ],
+    "inline-functions": [
+        (2, (64,), lambda x: F.celu(x) + F.celu(x, 0.5)),
+        (1, (64,), lambda x: F.softshrink(x, 0.3)),
+        (0, (64,), F.elu),
+    ],
+    "scale-log-floor": [
+        (1, (64,), lambda x: (x.relu() ** 4).clamp(min=1e-10).log()),
+        (1, (64,), lambda x: (x.relu() ** 4).clamp(1e-9, 0.5).log()),
+        (1, (64,), lambda x: (x.relu() ** 4 + 1e-9).log()),
+        (0, (64,), lambda x: x.abs().clamp(min=1e-3).log()),
+        (0, (64,), lambda x: (x.abs() + x.abs()).clamp(max=1e-9).log()),
     ],
     "write-variance": [
         (1, (2, 3, 8), lambda x: x.std(2)),

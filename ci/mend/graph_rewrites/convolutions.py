@@ -1,0 +1,172 @@
+"""Convolutions in forms that QNN takes and computes right: with zeros in the kernel, and with less
+of an argument instead."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from ci.graphs.edit import GraphEditor
+from ci.graphs.graph import Array, Node
+from ci.mend.axes import find_growth
+from ci.mend.graph_rewrites.definition import defines
+from ci.mend.graph_rewrites.images import read_per_axis
+
+CONVOLVE = ("conv1d", "conv2d", "conv3d")
+TRANSPOSE = ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+
+
+class Convolution(NamedTuple):
+    """The constant weights of a convolution, transposed or not, and its arguments: the numbers of
+    groups, and a number per axis. ``before`` and ``after`` are the padding at both ends."""
+
+    weights: Array
+    groups: int
+    stride: list[int]
+    dilation: list[int]
+    before: list[int]
+    after: list[int]
+
+    @property
+    def kernel(self) -> list[int]:
+        return [*self.weights.shape[2:]]
+
+    def extend(self, begins: list[int], ends: list[int]) -> Array:
+        """Return the weights with zeros at the beginnings and ends of the kernel."""
+        counts = [*zip(begins, ends, strict=True)]
+        return np.pad(self.weights, [(0, 0), (0, 0), *counts])
+
+
+def read_convolution(edit: GraphEditor, node: Node) -> Convolution | None:
+    """Return the weights and arguments of a convolution, or None if its weights are no constant, or
+    if its padding is not known as numbers."""
+    weights = edit.value(node.reads[1])
+    if weights is None or "auto_pad" in node.numbers or "padding" not in node.numbers:
+        return None
+    axes = weights.ndim - 2
+    stride, dilation, padding = (
+        read_per_axis(node, name, axes) for name in ("stride", "dilation", "padding")
+    )
+    before = read_per_axis(node, "padding_before", axes) or padding
+    after = read_per_axis(node, "padding_after", axes) or padding
+    groups = int(edit.argument(node, "groups", 1) or 1)
+    return Convolution(weights, groups, stride, dilation, before, after)
+
+
+# QNN 2.49.40 does not write the rows that no kernel reaches: -90.6 dB in fp16, and 64.5 dB after. A
+# depthwise one is wrong if its output_padding is at least its padding.
+@defines("reach-rows", *TRANSPOSE)
+def reach_rows(edit: GraphEditor, node: Node) -> None:
+    """Append zeros to the kernel of a transposed convolution and lower its output_padding, until
+    a kernel reaches all rows. If it is depthwise with one output per input, lower it below the
+    padding, or to 0."""
+    layer = read_convolution(edit, node)
+    if layer is None or {*layer.dilation} != {1} or "output_padding" not in node.numbers:
+        return
+    output_padding = read_per_axis(node, "output_padding", len(layer.kernel))
+    is_depthwise = layer.groups == len(layer.weights) > 1 == layer.weights.shape[1]
+    added = []  # rows of zeros, along each axis
+    for size, step, begin, end, output_pad in zip(
+        layer.kernel, layer.stride, layer.before, layer.after, output_padding, strict=True
+    ):
+        # A depthwise one is right with an output padding below its padding, and without any.
+        limit = max(min(begin, end), 1) if is_depthwise else math.inf
+        added.append(find_growth(size, step, end, output_pad, limit))
+    if any(added):
+        less = [pad - count for pad, count in zip(output_padding, added, strict=True)]
+        longer = layer.extend([0] * len(added), added)
+        new = edit.call_again(node, node.reads[0], longer, output_padding=less)
+        before = f"a transposed convolution, kernel {layer.kernel}, output_padding {output_padding}"
+        after = f"{added} zeros appended to the kernel, and output_padding {less}"
+        edit.replace(node, new, after, before)
+
+
+# QNN 2.49.40 computes a transposed convolution over one axis with dilation wrongly in 16 bits: -6.9
+# dB in 16a8w, and 45.7 dB with zeros in the kernel.
+@defines("spread-kernel", *TRANSPOSE)
+def spread_kernel(edit: GraphEditor, node: Node) -> None:
+    """Write a transposed convolution with dilation with zeros between the rows of the kernel."""
+    layer = read_convolution(edit, node)
+    if layer is None or {*layer.dilation} == {1}:
+        return
+    sizes = [(size - 1) * step + 1 for size, step in zip(layer.kernel, layer.dilation, strict=True)]
+    spread = np.zeros((*layer.weights.shape[:2], *sizes), layer.weights.dtype)
+    places = tuple(slice(None, None, step) for step in (1, 1, *layer.dilation))
+    spread[places] = layer.weights
+    new = edit.call_again(node, node.reads[0], spread, dilation=[1] * len(sizes))
+    after = "zeros between the rows of the kernel, without dilation"
+    edit.replace(node, new, after, f"a transposed convolution with dilation {layer.dilation}")
+
+
+# If weights are quantized per channel, QNN 2.49.40 takes the scales of other channels, or its
+# compiler fails: 12.4 dB in 16a4w, and 53.5 dB with a single group; 11.9 dB in u8_channel, and 46.8
+# dB.
+@defines("join-transposed-groups", *TRANSPOSE)
+def join_transposed_groups(edit: GraphEditor, node: Node) -> None:
+    """Write a transposed convolution of several groups as one of a single group, whose weights
+    between the channels of different groups are zeros."""
+    weights, groups = edit.value(node.reads[1]), int(edit.argument(node, "groups", 1) or 1)
+    if weights is None or groups < 2:
+        return
+    size, count, *kernel = weights.shape  # the inputs, and the outputs of a group
+    blocks = np.zeros((groups, size // groups, groups, count, *kernel), weights.dtype)
+    for group, part in enumerate(np.split(weights, groups)):
+        blocks[group, :, group] = part
+    joined = blocks.reshape(size, groups * count, *kernel)
+    new = edit.call_again(node, node.reads[0], joined, groups=1)
+    after = "groups=1, and zeros for the channels of other groups"
+    edit.replace(node, new, after, f"a transposed convolution of {groups} groups")
+
+
+# In fp16, QNN 2.49.40 computes the border wrongly if the padding is as long as the kernel: -23.8 dB
+# for Conv2d(8, 8, 3, padding=3), and 69.1 dB after.
+@defines("surround-kernel", *CONVOLVE)
+def surround_kernel(edit: GraphEditor, node: Node) -> None:
+    """Surround the kernel of a convolution by zeros until it is longer than the padding."""
+    layer = read_convolution(edit, node)
+    if layer is None:
+        return
+    rings = []  # rows of zeros at both ends of the kernel, along each axis
+    for size, step, begin, end in zip(
+        layer.kernel, layer.dilation, layer.before, layer.after, strict=True
+    ):
+        rings.append(max(math.ceil(max(begin, end) / step) - (size - 1), 0))
+    if any(rings):
+        added = [count * step for count, step in zip(rings, layer.dilation, strict=True)] * 2
+        pads = [*layer.before, *layer.after]
+        padding = [pad + count for pad, count in zip(pads, added, strict=True)]
+        is_symmetric = layer.before == layer.after
+        padding = padding[: len(rings)] if is_symmetric else padding
+        new = edit.call_again(node, node.reads[0], layer.extend(rings, rings), padding=padding)
+        after = f"zeros around the kernel, and padding {padding}"
+        edit.replace(node, new, after, f"a convolution, kernel {layer.kernel}, padding {pads}")
+
+
+# In fp16, QNN 2.49.40 refuses a stride with dilation, and computes one along a single axis wrongly:
+# -10.5 dB (PyTorch) and -17.8 dB (ONNX), and 71.5 and 65.6 dB after.
+@defines("stride-by-pool", *CONVOLVE[:2])
+def stride_by_pool(edit: GraphEditor, node: Node) -> None:
+    """Compute a depthwise convolution with a stride that has a dilation, or one axis and a kernel
+    of 1, with a stride of 1, and let a max pool of single elements select its results."""
+    shape, groups = edit.shape(node.reads[1]), edit.argument(node, "groups", 1) or 1
+    axes = len(shape) - 2
+    stride, dilation = (read_per_axis(node, name, axes) for name in ("stride", "dilation"))
+    is_depthwise = shape[1] == 1 and groups > 1
+    # In two dimensions, a stride without dilation is right.
+    is_faulty = max(dilation) > 1 or shape[2:] == (1,)
+    # With another stride, the padding of auto_pad="SAME_UPPER" would be another one.
+    is_padded = "auto_pad" in node.numbers and max(shape[2:]) > 1
+    if not is_depthwise or not is_faulty or max(stride) == 1 or is_padded:
+        return
+    new = edit.call_again(node, node.reads[0], stride=[1] * axes)
+    result_shape = edit.shape(node.results[0])
+    if axes == 1:  # ExecuTorch quantizes no max_pool1d
+        new = edit.unsqueeze(new, dim=-2)
+        new = edit.max_pool2d(new, kernel_size=[1, 1], stride=[1, *stride])
+        new = edit.reshape(new, shape=[*result_shape])
+    else:
+        new = edit.max_pool2d(new, kernel_size=[1, 1], stride=stride)
+    after = f"the same with stride=1, and a max pool of 1 with stride={stride}"
+    edit.replace(node, new, after, f"a depthwise convolution with stride {stride}")
