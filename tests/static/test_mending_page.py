@@ -1,0 +1,78 @@
+"""docs/findings/mending.md lists the rewrites of manifests/policies/rewrites.toml. Each works in
+both lanes, or its row says why the other lane needs none.
+
+``python -m tests.static.test_mending_page`` writes the list.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from msgspec import structs
+
+from ci.mend.table import Rewrite, RewriteLane, read_rewrites
+
+PAGE = Path(__file__).parents[2] / "docs" / "findings" / "mending.md"
+HINT = "run `python -m tests.static.test_mending_page`"
+LANES: tuple[RewriteLane, ...] = get_args(RewriteLane)
+TABLE = re.compile(r"(<!-- rewrites -->\n\n)(?:\|.*\n)*")
+HEAD = "| rewrite | replaces | PyTorch | ONNX |\n|---|---|---|---|\n"
+
+
+def read_all_rewrites() -> list[Rewrite]:
+    """The rewrites of all lanes by name, each once."""
+    rows = {row.name: row for lane in LANES for row in read_rewrites(lane)}
+    return [rows[name] for name in sorted(rows)]
+
+
+def find_unexplained(rows: Sequence[Rewrite]) -> list[str]:
+    """The rewrites that a lane lacks without a reason, and those with a reason that lack none."""
+    return [row.name for row in rows if (len(row.lanes) == len(LANES)) == bool(row.needless)]
+
+
+def render_page(page: str, rows: Sequence[Rewrite]) -> str:
+    """``page`` with the list of these rewrites."""
+    lines = [HEAD]
+    for row in rows:
+        cells = ["yes" if lane in row.lanes else f"no: {row.needless}" for lane in LANES]
+        lines.append(f"| {' | '.join(map(escape, [f'`{row.name}`', row.title, *cells]))} |\n")
+    return TABLE.sub(lambda match: match[1] + "".join(lines), page)
+
+
+def escape(cell: str) -> str:
+    """A text as a cell of a table in Markdown has it."""
+    return re.sub(r"([|*_<])", r"\\\1", cell) if "`" not in cell else cell
+
+
+def test_each_rewrite_works_in_both_lanes_or_the_other_lane_needs_none() -> None:
+    assert find_unexplained(read_all_rewrites()) == []
+
+
+@pytest.mark.parametrize(
+    ("lanes", "needless", "is_explained"),
+    [
+        (("torch", "onnx"), "", True),
+        (("torch", "onnx"), "ONNX has no such operator", False),
+        (("onnx",), "ExecuTorch decomposes the operator", True),
+        (("onnx",), "", False),
+    ],
+)
+def test_a_rewrite_of_one_lane_without_a_reason_is_found(
+    lanes: tuple[RewriteLane, ...], needless: str, is_explained: bool
+) -> None:
+    row = structs.replace(read_all_rewrites()[0], lanes=lanes, needless=needless)
+    assert find_unexplained([row]) == ([] if is_explained else [row.name])
+
+
+def test_the_page_lists_all_rewrites() -> None:
+    page = PAGE.read_text("utf-8")
+    assert TABLE.search(page)
+    assert render_page(page, read_all_rewrites()) == page, HINT
+
+
+if __name__ == "__main__":
+    PAGE.write_text(render_page(PAGE.read_text("utf-8"), read_all_rewrites()), "utf-8")
