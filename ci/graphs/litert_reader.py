@@ -160,6 +160,11 @@ class _LitertReader:
             self._note(results[0])
             self._append_quantizer(self._read_real(inputs[0]), results[0], label)
             return
+        if kind == "DENSIFY" and has_data(self.model, self.tensors[inputs[0]]):
+            # The constant itself is sparse: its values do not have the shape of its tensor.
+            self.constants.pop(self.names[inputs[0]], None)
+            self.constants[self._note(results[0])] = functools.partial(self._densify, number)
+            return
         if kind == "DEQUANTIZE" and inputs[0] in self.levels:
             real = self._read_real(inputs[0])
             self.nodes.append(self._alias(real, self._note(results[0]), label))
@@ -176,6 +181,10 @@ class _LitertReader:
         for result, inner in zip(results, computed, strict=True):
             if result in self.levels:
                 self._append_quantizer(inner, result, label)
+
+    def _densify(self, number: int) -> Array:
+        """Return the values of a sparse constant in the shape of its tensor."""
+        return self.pieces.run(number, [])[0]
 
     def _alias(self, source: str, result: str, label: str) -> Node:
         """Return a node whose result is its operand."""

@@ -124,7 +124,7 @@ class CompiledProgram:
         self.execution = Execution(compiled, source, folder, options, partitions_only=is_split)
         entries = list_entries(source if is_split else compiled.model)
         opened = self.execution
-        self.calls = opened.list_alone() if is_split else opened.list_calls(entries)
+        self.calls = opened.list_alone(entries) if is_split else opened.list_calls(entries)
 
     def run(self, sets: Sets) -> Sets:
         """Return the outputs, one list per sample."""

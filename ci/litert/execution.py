@@ -260,9 +260,10 @@ class Execution:
             calls.append(Call(len(entry.inputs), partial(_restore, graph, entry.outputs, run)))
         return calls
 
-    def list_alone(self) -> list[Call]:
-        """Return the calls of the partitions of the first subgraph, each alone. Quantized outputs
-        are restored."""
+    def list_alone(self, entries: Sequence[Entry]) -> list[Call]:
+        """Return the calls of the partitions of the first subgraph, each alone, with the outputs
+        that the ``entries`` of the same names have. Quantized outputs are restored."""
+        judged = {entry.key: {*entry.output_names} for entry in entries}
         calls = []
         graph = self.model.subgraphs[0]
         for place, step in enumerate(self.steps[0]):
@@ -273,16 +274,27 @@ class Execution:
                     for tensor in step.inputs
                     if not has_data(self.model, graph.tensors[tensor])
                 ]
-                run = partial(self._run_alone, part, reads)
-                calls.append(Call(len(reads), partial(_restore, graph, step.outputs, run)))
+                outputs = [
+                    tensor
+                    for tensor in step.outputs
+                    if name_tensor(graph, tensor) in judged[step.name]
+                ]
+                run = partial(self._run_alone, part, reads, outputs)
+                calls.append(Call(len(reads), partial(_restore, graph, outputs, run)))
         return calls
 
     def _run_alone(
-        self, part: Partition, reads: Sequence[int], arrays: Sequence[Array]
+        self,
+        part: Partition,
+        reads: Sequence[int],
+        outputs: Sequence[int],
+        arrays: Sequence[Array],
     ) -> list[Array]:
         values = dict(zip(reads, arrays, strict=True))
         graph = self.model.subgraphs[0]
-        return part.run([self.find(graph, tensor, values) for tensor in part.step.inputs])
+        results = part.run([self.find(graph, tensor, values) for tensor in part.step.inputs])
+        by_number = dict(zip(part.step.outputs, results, strict=True))
+        return [by_number[tensor] for tensor in outputs]
 
     def run_subgraph(self, number: int, inputs: Sequence[Array]) -> list[Array]:
         """Return the outputs of a subgraph. Raises FailedError for control flow that is not

@@ -82,6 +82,8 @@ def split_at_partitions(model: Any, compiled: CompiledModel) -> bytes:
             )
         reads, results = ([numbers[name] for name in ports] for ports in names)
         reads = [number for number in reads if not has_data(model, source.tensors[number])]
+        # A constant that an unknown operator reads is a result, too, with nothing to judge.
+        results = [number for number in results if _is_computed(source, reads, number)]
         part = copy(source)
         places = find_operators(source, reads, results)
         part.operators = [source.operators[place] for place in places]
@@ -123,6 +125,13 @@ def find_operators(subgraph: Any, reads: Sequence[int], results: Sequence[int]) 
             if read >= 0 and read not in reads
         ]
     return sorted(places)
+
+
+def _is_computed(subgraph: Any, reads: Sequence[int], number: int) -> bool:
+    """Return whether a tensor depends on one of ``reads``."""
+    places = find_operators(subgraph, reads, [number])
+    used = {tensor for place in places for tensor in list_numbers(subgraph.operators[place].inputs)}
+    return not used.isdisjoint(reads)
 
 
 def _drop_unused(subgraph: Any) -> None:

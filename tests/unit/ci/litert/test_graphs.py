@@ -20,6 +20,7 @@ from ci.graphs.litert_file import read_dtype, read_model, read_shape
 from ci.graphs.litert_program import LitertProgram
 from ci.graphs.litert_session import Reference
 from ci.graphs.run import Change, Recipe
+from ci.litert.split import find_operators
 from ci.litert.suite import SUITE, Net, make_model, quantize
 from ci.models.suite import LITERT_SUITE
 
@@ -185,6 +186,16 @@ def test_a_known_fault_is_found(batch: int, *, is_faulty: bool) -> None:
     (graph,) = LitertProgram(net.pack()).graphs.values()
     faults = match_faults(describe_steps(put_channels_first(graph)), "fp16", "2.51.0")
     assert bool(faults) == is_faulty
+
+
+def test_a_part_has_the_operators_between_its_inputs_and_outputs() -> None:
+    data = read_model(make_model("dense"))
+    (subgraph,) = data.subgraphs
+    last = len(subgraph.operators) - 1
+    (result,) = subgraph.operators[last].outputs
+    assert find_operators(subgraph, [int(subgraph.inputs[0])], [int(result)]) == [0, 1]
+    hidden = int(subgraph.operators[last].inputs[0])
+    assert find_operators(subgraph, [hidden], [int(result)]) == [last]
 
 
 def net_of(net: Net, source: int, result: int) -> Net:
