@@ -15,12 +15,13 @@ HELP = {
     "lock-skels": "show as a diff which genuine skels (QNN's DSP libraries) in wheels are not"
     " listed yet; --write adds them to manifests/policies/skels.toml",
     "update": "show as a diff what would change if another version were pinned; --write pins it",
-    "gc": "remove leftovers from the store, and trees that no profile needs and no process uses",
-    "cache": "show the size of each cache, or remove caches",
-    "cache-key": "print the key and the paths for a CI system's cache",
+    "cache": "show the size of each cache, remove caches or what no profile needs, or print the key"
+    " and the paths for a CI system's cache",
     "env": "print the environment variables of a profile",
     "doctor": "check an environment, and print faults with their fixes",
 }
+# Verbs of an earlier release, with the arguments that replace them.
+RENAMED = {"cache-key": "cache key", "gc": "cache gc"}
 SESSIONS = {"fetch": "provision", "doctor": "validate"}
 VERBS = {
     name: Verb(f"provisioning.verbs.{name.replace('-', '_')}", text, SESSIONS.get(name, ""))
@@ -33,7 +34,7 @@ def main(argv: list[str] | None = None) -> int:
     ExitCode of provisioning.errors.
     """
     words = sys.argv[1:] if argv is None else argv
-    return run_program("python -m provisioning", VERBS, words)
+    return run_program("python -m provisioning", VERBS, words, renamed=RENAMED)
 
 
 if __name__ == "__main__":

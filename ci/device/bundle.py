@@ -347,7 +347,7 @@ def require_loads(program: Path, directory: Path, socs: Sequence[str]) -> None:
             raise UnfitError(
                 f"{program.name} does not load on {soc} (failed check: {row.axis.value})",
                 why=row.why,
-                fix=f"{show_command('compat', str(program), '--soc', soc)} shows every check",
+                fix=f"{show_command('inspect', str(program), '--soc', soc)} shows every check",
             )
 
 

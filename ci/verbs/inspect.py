@@ -1,5 +1,5 @@
 """``inspect FILE...``: show what programs, context binaries, LiteRT models, libraries, APKs and
-AARs contain."""
+AARs contain, and whether a program or an app can load."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from collections.abc import Iterable
 
 import msgspec
 
+from ci.inspect.app_verdicts import check_app
 from ci.inspect.files import Inspected, Inspection, Library, inspect_file
+from ci.inspect.loading import judge_program
 from ci.onnx.reading import seal_file
 from ci.report.filled import fill_text
 from ci.report.text import name_some, show_row
-from provisioning.console.command import FILE, FLAG, Outcome
+from provisioning.console.command import FILE, FLAG, MANY, Outcome, nonempty_word
 from provisioning.console.progress import Progress
-from provisioning.errors import ExitCode
+from provisioning.errors import ExitCode, UsageError
+from provisioning.manifest.targets import find_soc
 
 KINDS = {
     "program": "ExecuTorch program",
@@ -59,19 +62,38 @@ def _describe_library(library: Library) -> str:
     return ", ".join(filter(None, parts))
 
 
+# Suffixes of apps and their parts, which are judged as a whole.
+APPS = (".apk", ".apks", ".xapk", ".aar")
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = (
-        "a .pte, a context binary, an ONNX context model, a .tflite, a .litertlm, a library, an APK"
-        " or an AAR"
+        "a .pte, a context binary, an ONNX context model, a .tflite, a .litertlm, a library, an"
+        " APK, a set of APKs (.apks, .xapk), an AAR, or the directory of an unpacked app"
     )
     parser.add_argument("files", nargs="+", **FILE, help=text)
     text = "write the SHA-256 of an ONNX context model's binary into the model"
     parser.add_argument("--seal", **FLAG, help=text)
+    text = (
+        "judge one file: whether a program loads (with --runtime, --soc or both), or whether an app"
+        " can run QNN. The options below imply it, and so does a directory"
+    )
+    parser.add_argument("--load", **FLAG, help=text)
+    text = (
+        "of a program: a directory with QNN's libraries, an APK or AAR, ARTIFACT@VERSION, or a QNN"
+        " version"
+    )
+    parser.add_argument("--runtime", type=nonempty_word, metavar="RUNTIME", help=text)
+    text = "the SoC to run on, such as SM8750; repeatable for an app"
+    parser.add_argument("--soc", metavar="SOC", **MANY, help=text)
+    parser.add_argument("--strict", **FLAG, help="of an app: treat warnings as errors")
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
-    """Describe each file. The exit code is 1 if a file is damaged. Raises UsageError for a file
-    that cannot be read."""
+    """Describe each file, or judge whether one can load. The exit code is 1 if a file is damaged or
+    does not load, and 3 if that is unknown. Raises UsageError for a file that cannot be read."""
+    if args.load or args.runtime or args.soc or args.strict or args.files[0].is_dir():
+        return judge_file(args, progress)
     inspected_files: list[Inspected] = []
     for path in args.files:
         progress.step(f"reading {path.name}")
@@ -84,3 +106,25 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     return Outcome(
         render_files(inspected_files), msgspec.to_builtins(Inspection(tuple(inspected_files))), code
     )
+
+
+def judge_file(args: argparse.Namespace, progress: Progress) -> Outcome:
+    """Judge whether a program can load or an app can run QNN, by what the file is. Raises
+    UsageError for several files, and for options that the file cannot use."""
+    path, *others = args.files
+    socs = [soc.upper() for soc in args.soc]
+    for soc in socs:
+        find_soc(soc)
+    if others or args.seal:
+        raise UsageError("only one file can be judged, and --seal judges none")
+    progress.step(f"reading {path.name}")
+    is_program = path.is_file() and not path.name.lower().endswith(APPS)
+    inspected = inspect_file(path) if is_program else None
+    if inspected is None or inspected.kind == "package":
+        if args.runtime:
+            raise UsageError("--runtime is for a program, and this is an app", fix="leave it out")
+        return check_app(path, progress, socs, strict=args.strict)
+    if args.strict or len(socs) > 1:
+        option = "--strict" if args.strict else "more than one --soc"
+        raise UsageError(f"{option} is for an app, and {path.name} is none", fix="leave it out")
+    return judge_program(inspected, args.runtime or "", "".join(socs))

@@ -24,7 +24,7 @@ from ci.verbs.environments import (
     find_suite_verb,
 )
 from ci.verbs.options import DEVICE, EVERYTHING, LOWERING, ONNX_TORCH
-from provisioning.console.command import Verb, find_verb, order_words
+from provisioning.console.command import Verb, find_verb, order_words, replace_renamed
 
 VERBS: dict[str, Verb] = {
     **provisioning.__main__.VERBS,
@@ -148,14 +148,9 @@ VERBS: dict[str, Verb] = {
     "sign": Verb("ci.verbs.sign", "sign and verify the libraries that the DSP loads", "sign_skel"),
     "inspect": Verb(
         "ci.verbs.inspect",
-        "show what a program, library, APK or AAR contains",
+        "show what a program, library or app contains, and whether it can load",
         environment=choose_file,
-    ),
-    "check-app": Verb("ci.verbs.check_app", "check whether an Android app can run QNN"),
-    "compat": Verb(
-        "ci.verbs.compat",
-        "show whether a runtime can load a program and, if not, why",
-        environment=choose_file,
+        examples=("net.pte --soc SM8750", "app.apk --soc SM8650 --strict"),
     ),
     "explain": Verb(
         "ci.verbs.explain", "name the causes of a failure in a log, with their fixes and sources"
@@ -172,15 +167,21 @@ VERBS: dict[str, Verb] = {
         environment=choose_upgrade,
     ),
     "verify-evidence": Verb("ci.verbs.evidence", "check the evidence that a program passed"),
-    "verify-signature": Verb(
-        "ci.verbs.verify_signature", "verify the signature of a Hexagon library, without a device"
-    ),
+}
+
+
+# Verbs of an earlier release, with the arguments that replace them.
+RENAMED = {
+    **provisioning.__main__.RENAMED,
+    "check-app": "inspect --load",
+    "compat": "inspect --load",
+    "verify-signature": "sign --verify",
 }
 
 
 def choose_environment(words: Sequence[str]) -> str:
     """Return the dependency group for a call with the arguments ``words``. An unknown verb explains
     itself in any group."""
-    words = order_words(words)
+    words = replace_renamed(order_words(words), RENAMED)
     name = find_verb(VERBS, words[0])
     return VERBS[name].choose_environment(words[1:]) if name else "core"

@@ -1,5 +1,5 @@
 """``sign``: sign the libraries that a device's DSP loads, and publish them only if all of them
-verify."""
+verify; with --verify, only verify libraries."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from ci.signing.record import RECORD_NAME, STATEMENT_NAME
 from ci.signing.selection import Selection, SigningPolicy
 from ci.signing.sign import sign
 from ci.signing.verdict import render_reports
+from ci.signing.verification import ACCEPTED, parse_date, verify_files
 from ci.verbs.options import MOST
 from provisioning.console.command import (
     DIR,
@@ -35,14 +36,14 @@ from provisioning.console.command import (
     user_path,
 )
 from provisioning.console.progress import Progress
-from provisioning.errors import UnfitError
+from provisioning.errors import UnfitError, UsageError
 from provisioning.manifest.reader import read_policy
 from provisioning.quoting import shell_words
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_subject = group_options(parser, "what to sign")
-    add_subject("files", "Hexagon libraries", nargs="*", **FILE)
+    add_subject("files", "Hexagon libraries; of --verify also directories", nargs="*", **FILE)
     add_subject("--lpai-arch vN", "sign the LPAI libraries of this version, such as v6", default="")
     add_subject("--direct-mode", "sign the libraries for direct mode", **FLAG)
     add_subject("--htp-arch vNN", "the Hexagon version for direct mode, such as v81", default="")
@@ -65,11 +66,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how("--dry-run", "check everything, but sign nothing", **FLAG)
     text = "accept a signature that no known scheme can verify, even though it may be wrong"
     how("--accept-unrecognised", text, **FLAG)
+    check = group_options(parser, "verify")
+    check("--verify", "sign nothing: verify libraries from their bytes, without a device", **FLAG)
+    text = (
+        "the unsigned library, or a directory with unsigned libraries of the same names: every"
+        " loadable segment must have the same bytes"
+    )
+    check("--input PATH", text, type=user_path)
+    text = (
+        "what every library must be; genuine means unsigned, but listed in a catalog next to it or"
+        " among the genuine skels; default: signed"
+    )
+    check("--expect", text, choices=sorted(ACCEPTED))
+    text = (
+        "fail if a certificate is not valid at this date or time in UTC, such as 2026-11-20 or"
+        " 2026-11-20T12:00:00; default: only note certificates that are not valid today"
+    )
+    check("--at DATE", text, type=parse_date)
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     """Sign libraries and verify them, or show what would be signed. Raises UsageError, UnfitError
     without a signer, and ToolError or FailedError if signing fails."""
+    if args.verify:
+        return _verify(args, progress)
+    for name in ("input", "expect", "at"):
+        if getattr(args, name):
+            raise UsageError(f"--{name} has no effect without --verify")
     request = _read_request(args, progress)
     plan = make_plan(request)
     for note in plan.notes:
@@ -88,6 +111,24 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         "reports": {name: report.as_data() for name, report in signed.reports.items()},
     }
     return Outcome(text, data)
+
+
+def _verify(args: argparse.Namespace, progress: Progress) -> Outcome:
+    """Verify libraries, and refuse options that only signing uses."""
+    signing = ("lpai_arch", "direct_mode", "htp_arch", "op_package_dir", "testsig", "device")
+    for name in (*signing, *VARIABLES, "out", "signer", "signer_python", "force", "dry_run"):
+        if getattr(args, name):
+            raise UsageError(f"--{name.replace('_', '-')} cannot be used with --verify")
+    if not args.files:
+        raise UsageError("no library to verify", fix="pass files, or a directory of them")
+    return verify_files(
+        args.files,
+        progress,
+        original=args.input,
+        expect=args.expect or "signed",
+        accept_unrecognised=args.accept_unrecognised,
+        at=args.at,
+    )
 
 
 def _read_request(args: argparse.Namespace, progress: Progress) -> SignRequest:

@@ -22,6 +22,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol, cast
 
 from provisioning.console.caller import (
@@ -81,6 +82,9 @@ REFUSALS = {
     errno.ENOMEM: "give the command more memory, or run fewer jobs at a time",
     errno.EPERM: "run the command as a user with this permission, or choose another path",
 }
+
+
+NOTHING_RENAMED: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -180,17 +184,20 @@ def run_program(
     argv: Sequence[str],
     advise: Callable[[str], str] | None = None,
     begin: Begin | None = None,
+    *,
+    renamed: Mapping[str, str] = NOTHING_RENAMED,
 ) -> int:
     """Run ``program VERB ...``, write its output to stdout, and return the exit code.
 
     For an error without a fix, ``advise`` is called with its text, such as the output of a failed
     tool, and returns a fix or ''. ``begin`` is called with the verb and its arguments before the
-    verb's module is imported; the verb runs in its context.
+    verb's module is imported; the verb runs in its context. ``renamed`` maps verbs of an earlier
+    release to the arguments that replace them.
     """
     # First, since a file that is opened before this could get the number of a closed stream.
     open_missing_streams()
     catch_signals()
-    code, text = run_command(program, verbs, argv, advise, begin)
+    code, text = run_command(program, verbs, argv, advise, begin, renamed=renamed)
     # A signal that arrives while Python shuts down still belongs to the same interrupt.
     if code == ExitCode.INTERRUPTED:
         ignore_signals()
@@ -210,6 +217,8 @@ def run_command(
     argv: Sequence[str],
     advise: Callable[[str], str] | None = None,
     begin: Begin | None = None,
+    *,
+    renamed: Mapping[str, str] = NOTHING_RENAMED,
 ) -> tuple[int, str]:
     """Run ``program VERB ...`` and return the exit code and the text for stdout.
 
@@ -217,6 +226,10 @@ def run_command(
     stdout.
     """
     words = order_words(argv)
+    if words and words[0] in renamed:
+        text = f"warning: {words[0]} will be removed in the next release; use {renamed[words[0]]}"
+        write_message(f"{program}: {text}\n")
+        words = replace_renamed(words, renamed)
     sessions = {name: verb.session for name, verb in verbs.items()}
     nox, session = (os.environ.get(name, "") for name in (NOX_VARIABLE, SESSION_VARIABLE))
     caller = Caller(program, sessions, tuple(words), nox, session)
@@ -245,6 +258,15 @@ def run_command(
     if outcome.exit_code:
         keep_cause("\n".join(clean_output(outcome.text).strip().splitlines()[-1:]))
     return outcome.exit_code, caller.translate(outcome.render(as_json=as_json))
+
+
+def replace_renamed(words: Sequence[str], renamed: Mapping[str, str]) -> list[str]:
+    """Return the arguments of a call with a verb of an earlier release replaced. ``words`` are
+    ordered as order_words returns them."""
+    if not words or words[0] not in renamed:
+        return list(words)
+    verb, *arguments = renamed[words[0]].split()
+    return order_words([verb, *arguments, *words[1:]])
 
 
 def order_words(argv: Sequence[str]) -> list[str]:

@@ -342,7 +342,7 @@ class Store:
             raise StoreError(
                 f"not enough space for {purpose} in {self.home}",
                 why=f"it needs {mib(needed_bytes + SPARE_BYTES)}, but only {mib(free)} are free",
-                fix=f"free some space, run `qnn-ci gc`, or set {HOME_VARIABLE}",
+                fix=f"free some space, run `qnn-ci cache gc`, or set {HOME_VARIABLE}",
             )
 
 

@@ -1,9 +1,12 @@
-"""``cache info|clean``: show the size of caches that are kept between runs, or remove them."""
+"""``cache info|clean|gc|key``: show the size of caches that are kept between runs, remove them or
+what no profile needs, or print the key and the paths of a CI system's cache."""
 
 from __future__ import annotations
 
 import argparse
 
+from provisioning.artifacts.cache_key import print_key
+from provisioning.artifacts.garbage import collect_garbage
 from provisioning.console.command import FLAG, Outcome
 from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
@@ -15,21 +18,51 @@ from provisioning.store.store import Store, explain_errors
 LOCKED = frozenset({"store", "downloads"})
 
 
+# The options of each action.
+OPTIONS = {
+    "info": (),
+    "clean": ("dry_run",),
+    "gc": ("dry_run", "downloads"),
+    "key": ("private", "github"),
+}
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``cache``."""
-    text = "show the parts' sizes, or remove parts"
-    parser.add_argument("action", choices=("info", "clean"), help=text)
-    parser.add_argument("parts", nargs="*", metavar="PART", help="a part that info prints, or all")
-    parser.add_argument("--dry-run", **FLAG, help="only show what would be removed")
+    text = (
+        "info: show the parts' sizes; clean: remove parts; gc: remove leftovers, and trees that no"
+        " profile needs and no process uses; key: print the key and the paths for a CI system's"
+        " cache"
+    )
+    parser.add_argument("action", choices=tuple(OPTIONS), help=text)
+    text = "of info and clean: a part that info prints, or all; of key: a profile or an artifact"
+    parser.add_argument("names", nargs="*", metavar="NAME", help=text)
+    text = "of clean and gc: only show what would be removed"
+    parser.add_argument("--dry-run", **FLAG, help=text)
+    text = "of gc: remove downloaded archives, too"
+    parser.add_argument("--downloads", **FLAG, help=text)
+    text = "of key: include artifacts that must not be redistributed, if only licensees can read"
+    parser.add_argument("--private", **FLAG, help=f"{text} the cache")
+    parser.add_argument("--github", **FLAG, help='of key: print lines for >> "$GITHUB_OUTPUT"')
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
-    """Return the sizes of the chosen parts, or remove them. Raises UsageError if no part is named
-    to remove, or for an unknown one.
+    """Run the action. Raises UsageError for an option of another action, if no part is named to
+    remove, or for an unknown one.
     """
+    options = {name for names in OPTIONS.values() for name in names}
+    for name in sorted(options - {*OPTIONS[args.action]}):
+        if getattr(args, name):
+            raise UsageError(f"--{name.replace('_', '-')} cannot be used with cache {args.action}")
+    if args.action == "gc" and args.names:
+        raise UsageError("cache gc takes no names", fix="use cache clean to remove parts")
+    if args.action == "gc":
+        return collect_garbage(progress, dry_run=args.dry_run, downloads=args.downloads)
+    if args.action == "key":
+        return print_key(args.names, progress, private=args.private, github=args.github)
     store = Store()
     parts = list_parts(store)
-    chosen = choose_parts(parts, args.parts)
+    chosen = choose_parts(parts, args.names)
     if args.action == "info":
         return describe_parts(store, chosen or parts)
     if not chosen:

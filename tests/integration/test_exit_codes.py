@@ -41,7 +41,7 @@ class Case:
 
 CASES = (
     Case("fine", ExitCode.OK, "provisioning list"),
-    Case("an unsigned library", ExitCode.FAILED, "ci verify-signature {elf}/libhexagon.so"),
+    Case("an unsigned library", ExitCode.FAILED, "ci sign --verify {elf}/libhexagon.so"),
     Case("no such artifact", ExitCode.USAGE, "provisioning fetch nonsense"),
     Case("no such policy", ExitCode.USAGE, "ci parity --source {tmp} --policy {tmp}/none.toml"),
     Case("nothing is provisioned", ExitCode.ENVIRONMENT, "provisioning doctor emulator"),

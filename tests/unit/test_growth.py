@@ -96,7 +96,7 @@ def write_app(place: Path, size: int) -> list[str]:
     android_apps.write_apk(
         place / "a.apk", {**android_apps.make_set(), **libraries}, other_files=assets
     )
-    return ["check-app", "a.apk"]
+    return ["inspect", "--load", "a.apk"]
 
 
 @pytest.mark.nightly  # it measures time, which other tests at its side disturb

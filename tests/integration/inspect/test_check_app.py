@@ -38,7 +38,7 @@ def check(capsys: pytest.CaptureFixture[str]) -> Check:
     validator = Draft202012Validator(schemas["app"], registry=Registry().with_resources(pairs))
 
     def run(path: Path, *options: str) -> tuple[int, dict[str, object]]:
-        code = main(["check-app", str(path), *options, "--json"])
+        code = main(["inspect", "--load", str(path), *options, "--json"])
         data = json.loads(capsys.readouterr().out)
         if "error" not in data:
             validator.validate(data)
@@ -63,7 +63,7 @@ def test_check_app_passes_a_complete_app_and_fails_an_undeclared_library(
     assert (code, data["fit"], ids(data)) == (ExitCode.OK, True, set())
     wrong = write_apk(tmp_path / "wrong.apk", SET, manifest="undeclared")
     assert check(wrong)[0] == ExitCode.FAILED
-    assert main(["check-app", str(wrong)]) == ExitCode.FAILED
+    assert main(["inspect", "--load", str(wrong)]) == ExitCode.FAILED
     shown = capsys.readouterr().out
     assert "QNN860" in shown
     assert "QNN, HTP skels" in shown

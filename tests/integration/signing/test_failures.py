@@ -71,19 +71,19 @@ def test_unrecognised_signature_fails_unless_it_is_accepted(
     assert Failure.UNRECOGNISED.value in ended.stderr
     assert not (tmp_path / "signed").exists()
     assert verb.run(*words, "--accept-unrecognised", STAND_IN_KEYS=keys).returncode == 0
-    assert verb.run("verify-signature", "signed").returncode == 1
-    assert verb.run("verify-signature", "--accept-unrecognised", "signed").returncode == 0
+    assert verb.run("sign", "--verify", "signed").returncode == 1
+    assert verb.run("sign", "--verify", "--accept-unrecognised", "signed").returncode == 0
     unsigned = ("--expect", "unsigned", "--accept-unrecognised")
-    assert verb.run("verify-signature", *unsigned, "signed").returncode == 1
+    assert verb.run("sign", "--verify", *unsigned, "signed").returncode == 1
 
 
 def test_verify_signature_at_a_date_judges_certificates_at_that_date(verb, libraries) -> None:
     assert verb.run("sign", "--out", "signed", *libraries).returncode == 0
-    assert verb.run("verify-signature", "signed").returncode == 0
+    assert verb.run("sign", "--verify", "signed").returncode == 0
     today = dt.datetime.now(dt.timezone.utc)
     for date, code in ((today.date(), 0), ("2020-01-01", 1), ("2020-01-01T00:00:00+02:00", 1)):
-        assert verb.run("verify-signature", "--at", str(date), "signed").returncode == code
-    wrong = verb.run("verify-signature", "--at", "yesterday", "signed")
+        assert verb.run("sign", "--verify", "--at", str(date), "signed").returncode == code
+    wrong = verb.run("sign", "--verify", "--at", "yesterday", "signed")
     assert wrong.returncode == 2
     assert "'yesterday' is not a date such as 2026-11-20" in wrong.stderr
 
@@ -92,12 +92,12 @@ def test_one_bad_file_of_two_fails_the_verification(verb, libraries, tmp_path: P
     """A good file and an unsigned one, and a record that does not match."""
     assert verb.run("sign", "--out", "signed", *libraries).returncode == 0
     first, second = sorted((tmp_path / "signed").glob("*.so"))
-    assert verb.run("verify-signature", first, second).returncode == 0
-    assert verb.run("verify-signature", first, libraries[0]).returncode == 1
-    unsigned = ("verify-signature", "--expect", "unsigned", "--accept-unrecognised")
+    assert verb.run("sign", "--verify", first, second).returncode == 0
+    assert verb.run("sign", "--verify", first, libraries[0]).returncode == 1
+    unsigned = ("sign", "--verify", "--expect", "unsigned", "--accept-unrecognised")
     assert verb.run(*unsigned, *libraries).returncode == 0
     assert verb.run(*unsigned, first).returncode == 1
     (tmp_path / "signed" / "more.so").write_bytes(first.read_bytes())
-    ended = verb.run("verify-signature", "signed")
+    ended = verb.run("sign", "--verify", "signed")
     assert ended.returncode == 1
     assert "wrong: more.so is not in signing.json" in ended.stdout

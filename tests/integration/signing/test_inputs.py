@@ -39,7 +39,7 @@ def test_direct_mode_signs_six_libraries_and_the_op_package(
         ),
     ]
     assert (record["qnn_sdk"], record["hexagon_sdk"]) == ("2.49.40", "6.4.0.2")
-    assert verb.run("verify-signature", "signed").returncode == 0
+    assert verb.run("sign", "--verify", "signed").returncode == 0
 
 
 def test_damaged_skel_is_not_signed(verb, skels, tmp_path: Path) -> None:

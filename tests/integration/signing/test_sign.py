@@ -31,13 +31,13 @@ def test_skels_of_every_version_are_signed_and_proven(verb, skels, tmp_path: Pat
     assert versions == ["V68", "V69", "V73", "V75", "V79", "V81"]
     assert {report["verdict"] for report in data["reports"].values()} == {"proven"}
     assert data["record"]["qnn_sdk"] == "2.49.40"
-    verified = verb.run("verify-signature", "--input", folder, "signed")
+    verified = verb.run("sign", "--verify", "--input", folder, "signed")
     assert verified.returncode == 0, verified.stdout
     assert "matches" in verified.stdout
     assert check_record(tmp_path / "signed") == ()
-    unsigned = verb.run("verify-signature", "--expect", "unsigned", folder)
+    unsigned = verb.run("sign", "--verify", "--expect", "unsigned", folder)
     assert (unsigned.returncode, unsigned.stdout.count(": genuine\n")) == (0, 6)
-    assert verb.run("verify-signature", folder).returncode == 1
+    assert verb.run("sign", "--verify", folder).returncode == 1
 
 
 def test_source_date_makes_output_and_record_reproducible(

@@ -46,7 +46,7 @@ def test_a_test_signature_is_made_and_its_serial_not_shown(
     # The stand-in prints both, so there was something to mask.
     assert "Signing for device *** with token ***" in (out / "signer.log").read_text()
     assert check_record(out) == ()
-    verified = verb.run("verify-signature", "signed")
+    verified = verb.run("sign", "--verify", "signed")
     assert verified.returncode == 0
     assert_nothing_shown(verified.stdout + verified.stderr)
 

@@ -184,10 +184,10 @@ def test_gc_keeps_trees_that_a_living_shell_exported(world: World, run: Run) -> 
         assert shell.stdout.readline() == "set\n"
         profiles = world.manifests / "profiles.toml"
         profiles.write_text(made.PROFILES)
-        output = run("gc").stdout
+        output = run("cache", "gc").stdout
         assert f"process {shell.pid} uses it" in output
         assert len(list((world.home / "store").iterdir())) == 2
     finally:
         shell.communicate("done\n")
-    run("gc")
+    run("cache", "gc")
     assert not list((world.home / "store").iterdir())

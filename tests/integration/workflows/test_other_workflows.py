@@ -215,14 +215,14 @@ def test_a_manual_sign_run_signs_verifies_and_keeps_only_the_record(
     document = read_workflow("sign")
     document.data["jobs"]["inputs"]["steps"] = [{"run": "true"}]  # has its own test
     project.end_with(
-        {"sign_skel": {"code": 0, "writes": SIGNED}, "qnn_ci verify-signature": {"code": 0}}
+        {"sign_skel": {"code": 0, "writes": SIGNED}, "qnn_ci sign --verify": {"code": 0}}
     )
     project.github.github = {"event_name": "workflow_dispatch"}
     results = project.github.run_document(
         document, inputs=inputs, change={"vars": vars_, "secrets": {"SKEL_SIGNER_TOKEN": "t"}}
     )
     assert list_results(results) == {"inputs": "success", "sign": "success"}, collect_log(results)
-    assert project.ran == [f"sign_skel {words}", "qnn_ci verify-signature signed"]
+    assert project.ran == [f"sign_skel {words}", "qnn_ci sign --verify signed"]
     record = project.github.services.artifacts["signing-record"]
     assert not list(record.rglob("*.so"))  # the libraries are Qualcomm's
 

@@ -450,7 +450,7 @@ def test_a_bundle_includes_programs_signed_libraries_and_evidence(
     twin.write_bytes(make_program())
     with pytest.raises(UsageError, match=re.escape(f"{program} and {twin} have the same")):
         stage(["SM8650"], runner, [runtime], out, programs=[program, twin], progress=Progress())
-    assert f"compat {artifact / 'model.pte'} --soc SM8750" in caught.value.fix
+    assert f"inspect {artifact / 'model.pte'} --soc SM8750" in caught.value.fix
 
 
 @pytest.mark.parametrize(

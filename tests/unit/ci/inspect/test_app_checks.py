@@ -257,9 +257,9 @@ def test_check_app_of_a_directory_with_git_lfs_pointers_exits_with_3_not_1(
 ) -> None:
     names = {f"{ABI}/{name}": data for name, data in SET.items()}
     root = write_files(tmp_path, names | {f"{ABI}/libQnnHtp.so": POINTER})
-    assert main(["check-app", str(root)]) == ExitCode.ENVIRONMENT
+    assert main(["inspect", "--load", str(root)]) == ExitCode.ENVIRONMENT
     (root / ABI / "libQnnHtp.so").write_bytes(SET["libQnnHtp.so"])
-    assert main(["check-app", str(root)]) == ExitCode.OK
+    assert main(["inspect", "--load", str(root)]) == ExitCode.OK
     capsys.readouterr()
 
 
@@ -395,8 +395,8 @@ def test_check_app_prints_text_or_json(
     app = str(apk(manifest="inside", stored=True)(tmp_path))
     shown = ""
     for words in ([], ["--soc", "sm8750", "--strict"], ["--soc", "SM1"], ["--json"]):
-        code = main(["check-app", app, *words])
+        code = main(["inspect", "--load", app, *words])
         text = capsys.readouterr()
         out = json.dumps(json.loads(text.out), indent=1) + "\n" if "--json" in words else text.out
-        shown += f"$ check-app app.apk {' '.join(words)}\n{out}exit code {code:d}\n"
+        shown += f"$ inspect --load app.apk {' '.join(words)}\n{out}exit code {code:d}\n"
     check_snapshot(SNAPSHOTS / "check_app.txt", shown.replace(str(tmp_path), "TMP"))

@@ -220,11 +220,11 @@ def test_compat_prints_a_row_for_each_axis_and_the_answer(
             for options in ([], ["--soc", "sm1"], ["--soc", "sm1", "--runtime", "2.49"])
         ),
     ):
-        code = main(["compat", *words])
+        code = main(["inspect", "--load", *words])
         text = capsys.readouterr()
-        shown += f"$ compat {' '.join(words)}\n{text.out}{text.err}exit code {code:d}\n"
+        shown += f"$ inspect --load {' '.join(words)}\n{text.out}{text.err}exit code {code:d}\n"
         if code != ExitCode.USAGE:
-            assert main(["compat", *words, "--json"]) == code
+            assert main(["inspect", "--load", *words, "--json"]) == code
             data = json.loads(capsys.readouterr().out)
             jsonschema.validate(data, json.loads(SCHEMA.read_text()))
             assert f": {data['verdict']}" in text.out
@@ -236,7 +236,7 @@ def test_damaged_onnx_file_fails_and_needs_the_onnx_package(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "cut.onnx").write_bytes(b"no model")
-    code = main(["compat", str(tmp_path / "cut.onnx"), "--soc", "SM8650"])
+    code = main(["inspect", "--load", str(tmp_path / "cut.onnx"), "--soc", "SM8650"])
     if importlib.util.find_spec("onnx"):
         assert code == ExitCode.FAILED
     else:

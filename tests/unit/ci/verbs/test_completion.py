@@ -44,7 +44,7 @@ def bash(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
 
 def test_bash_completes_verbs_options_and_choices(bash: Path) -> None:
     assert complete(bash, "''") >= set(VERBS)
-    assert complete(bash, "veri") == {"verify", "verify-evidence", "verify-signature"}
+    assert complete(bash, "veri") == {"verify", "verify-evidence"}
     assert "--trust-first-use" in complete(bash, "fetch", "--t")
     assert complete(bash, "cache", "cl") == {"clean"}
 

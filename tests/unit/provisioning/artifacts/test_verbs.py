@@ -110,20 +110,20 @@ def test_fetch_checks_files_only_with_verify(sdk: Workspace) -> None:
 
 def test_cache_and_gc_remove_what_qnn_ci_made(sdk: Workspace) -> None:
     shown = Transcript(sdk.root)
-    for words in (("cache", "clean", "store", "downloads"), ("gc", "--downloads")):
+    for words in (("cache", "clean", "store", "downloads"), ("cache", "gc", "--downloads")):
         shown.run(*words, "--json")
     assert not sdk.store.home.exists()
     whole_tree, part = sdk.provision().root.parent, sdk.provision("headers").root.parent
     write(part / "sdk/more", bytes(3 << 20))
     (sdk.store.trees / "mine").write_text("kept")
-    shown.run("gc", "--dry-run")
-    shown.run("gc", "--json")
+    shown.run("cache", "gc", "--dry-run")
+    shown.run("cache", "gc", "--json")
     assert (whole_tree.exists(), part.exists()) == (True, False)
     add_older_release(sdk)
     for name in ("old.zip", "mine.zip"):
         write(sdk.store.downloads / name, name)
-    shown.run("gc", "--downloads", "--dry-run")
-    assert run_verb("gc", "--downloads").code == 0
+    shown.run("cache", "gc", "--downloads", "--dry-run")
+    assert run_verb("cache", "gc", "--downloads").code == 0
     assert names_below(sdk.store.downloads) == ["mine.zip"]
     for words in (("store",), ("downloads", "store"), ("store", "x")):
         shown.run("cache", "info", *words, "--json" if "x" not in words else "--dry-run")
@@ -142,12 +142,12 @@ def test_cache_key_covers_pinned_artifacts_that_may_be_shared(
     sdk: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def ask(*words: str) -> dict[str, Any]:
-        data: dict[str, Any] = run_verb("cache-key", *words, "--json").data
+        data: dict[str, Any] = run_verb("cache", "key", *words, "--json").data
         return data
 
     shown = Transcript(sdk.root)
-    shown.run("cache-key", "sdk", "--json")
-    shown.run("cache-key", "sdk", "--private", "--json")
+    shown.run("cache", "key", "sdk", "--json")
+    shown.run("cache", "key", "sdk", "--private", "--json")
     pinned = ask("sdk", "--private")
     sdk.edit("[licence]", "[licence]\nredistribute = true")
     assert ask("sdk") == pinned
@@ -155,7 +155,7 @@ def test_cache_key_covers_pinned_artifacts_that_may_be_shared(
     assert ask("sdk") == pinned
     sdk.lock()
     shown.note("each file is locked")
-    shown.run("cache-key", "sdk", "--github")
+    shown.run("cache", "key", "sdk", "--github")
     parts = ask("sdk:headers", "sdk:libraries")
     assert ask("sdk:libraries", "sdk:headers") == parts
     assert len(parts["paths"]) == 2
@@ -166,7 +166,7 @@ def test_cache_key_covers_pinned_artifacts_that_may_be_shared(
     assert (changed_key["paths"], changed_key["key"] == pinned["key"]) == (pinned["paths"], False)
     sdk.describe(pinned=False)
     shown.note("no hash")
-    shown.run("cache-key", "sdk", "--private")
+    shown.run("cache", "key", "sdk", "--private")
     check_snapshot(SNAPSHOTS / "verb_cache_key.txt", shown.text)
     monkeypatch.delenv("QNN_CI_MANIFESTS")
     checkout = ask("executorch", "--private")

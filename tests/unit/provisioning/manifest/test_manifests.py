@@ -352,7 +352,7 @@ def test_a_public_cache_leaves_out_artifacts_whose_licence_forbids_sharing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("QNN_CI_HOME", str(tmp_path))
-    assert main(["cache-key", "--json", *list_toolchains()]) == 0
+    assert main(["cache", "key", "--json", *list_toolchains()]) == 0
     left_out = json.loads(capsys.readouterr().out)["left_out"]
     restricted = {name for name, why in left_out.items() if "licence does not allow" in why}
     assert restricted >= {

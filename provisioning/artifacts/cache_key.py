@@ -1,4 +1,4 @@
-"""``cache-key``: print the key and the paths of a CI system's cache for artifacts or profiles.
+"""``cache key``: print the key and the paths of a CI system's cache for artifacts or profiles.
 
 A cache contains only files that the project's pins can verify: an artifact's tree if all of its
 files are locked, else the downloaded file. So whatever a cache returns is hashed before it is used,
@@ -8,37 +8,29 @@ allows redistribution.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from provisioning.artifacts.environment import github_line, parse_selection
 from provisioning.artifacts.sources import ArtifactRequest, Options
-from provisioning.console.command import FLAG, Outcome
+from provisioning.console.command import Outcome
 from provisioning.console.progress import Progress
 from provisioning.store.store import Store
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``cache-key``."""
-    parser.add_argument("names", nargs="*", help="profiles or artifacts, as for fetch")
-    text = "include artifacts that must not be redistributed, if only licensees can read the cache"
-    parser.add_argument("--private", **FLAG, help=text)
-    parser.add_argument("--github", **FLAG, help='print lines for >> "$GITHUB_OUTPUT"')
-
-
-def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+def print_key(names: Sequence[str], progress: Progress, *, private: bool, github: bool) -> Outcome:
     """Return the ``paths`` to cache, the ``key`` that identifies their content, and ``left_out``,
     which maps each artifact that is not cached to the reason.
     """
     store = Store()
     cached_paths: dict[str, Path] = {}
     left_out: dict[str, str] = {}
-    for selected in parse_selection(args.names, Options(offline=True)):
+    for selected in parse_selection(names, Options(offline=True)):
         request = selected.pinned(store)
         licence = request.toolchain.licence
-        if not (licence.redistribute or args.private):
+        if not (licence.redistribute or private):
             left_out[request.name] = f"its licence does not allow redistribution: {licence.name}"
         elif path := _find_provable(request, store):
             cached_paths[request.key().directory] = path
@@ -50,7 +42,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     parts = [[name, path.parent.name, path.name] for name, path in sorted(cached_paths.items())]
     key = f"qnn-ci-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()}"
     paths = [str(path) for path in sorted(cached_paths.values())]
-    if args.github:
+    if github:
         lines = github_line("key", key) + github_line("paths", "\n".join(paths))
         return Outcome(lines, exact=True)
     text = "".join(f"{line}\n" for line in (key, *paths))

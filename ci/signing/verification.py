@@ -1,8 +1,9 @@
-"""``verify-signature FILE...``: verify signed Hexagon libraries from their bytes."""
+"""``sign --verify FILE...``: verify signed Hexagon libraries from their bytes."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from ci.signing.masking import Masker
 from ci.signing.record import RECORD_NAME, check_record
 from ci.signing.verdict import Verdict, Verification, render_reports
 from ci.signing.verify import verify_file
-from provisioning.console.command import FILE, FLAG, Outcome, user_path
+from provisioning.console.command import Outcome
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, UsageError
 
@@ -19,27 +20,6 @@ ACCEPTED = {
     "unsigned": {Verdict.UNSIGNED, Verdict.GENUINE},
     "genuine": {Verdict.GENUINE},
 }
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("files", nargs="+", **FILE, help="a library, or a directory of them")
-    text = (
-        "the unsigned library, or a directory with unsigned libraries of the same names: every"
-        " loadable segment must have the same bytes"
-    )
-    parser.add_argument("--input", type=user_path, metavar="PATH", help=text)
-    text = (
-        "what every library must be; genuine means unsigned, but listed in a catalog next to it or"
-        " among the genuine skels; default: %(default)s"
-    )
-    parser.add_argument("--expect", choices=sorted(ACCEPTED), default="signed", help=text)
-    text = "accept a signature that no known scheme can verify, even though it may be wrong"
-    parser.add_argument("--accept-unrecognised", **FLAG, help=text)
-    text = (
-        "fail if a certificate is not valid at this date or time in UTC, such as 2026-11-20 or"
-        " 2026-11-20T12:00:00; default: only note certificates that are not valid today"
-    )
-    parser.add_argument("--at", type=parse_date, metavar="DATE", help=text)
 
 
 def parse_date(text: str) -> datetime:
@@ -51,21 +31,30 @@ def parse_date(text: str) -> datetime:
     return date if date.tzinfo else date.replace(tzinfo=timezone.utc)
 
 
-def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
-    """Verify libraries, and the records next to them. The exit code is 1 if a library is not what
-    --expect states, or if a record does not match. Raises UsageError if there is no library."""
-    accepted = ACCEPTED[args.expect]
-    if args.accept_unrecognised and args.expect == "signed":
+def verify_files(
+    files: Sequence[Path],
+    progress: Progress,
+    *,
+    original: Path | None,
+    expect: str,
+    accept_unrecognised: bool,
+    at: datetime | None,
+) -> Outcome:
+    """Verify libraries, and the records next to them. ``original`` is the unsigned library, or a
+    directory of them. The exit code is 1 if a library is not what ``expect`` states, or if a record
+    does not match. Raises UsageError if there is no library."""
+    accepted = ACCEPTED[expect]
+    if accept_unrecognised and expect == "signed":
         accepted = accepted | {Verdict.UNRECOGNISED}
-    signed = (file for file in args.files if (file / RECORD_NAME).is_file())
+    signed = (file for file in files if (file / RECORD_NAME).is_file())
     records = {str(file): list(check_record(file)) for file in signed}
     reports: dict[Path, Verification] = {}
     # Names of files may contain a device's serial number.
     mask = Masker()
-    for path in _expand(args.files):
+    for path in _expand(files):
         progress.step(f"verifying {mask(path.name)}")
-        original = args.input / path.name if args.input and args.input.is_dir() else args.input
-        reports[path] = verify_file(path, original, at=args.at)
+        unsigned = original / path.name if original and original.is_dir() else original
+        reports[path] = verify_file(path, unsigned, at=at)
     refused = [report for report in reports.values() if report.verdict not in accepted]
     lines = []
     for directory, messages in records.items():
@@ -75,7 +64,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     return Outcome(
         "".join([render_reports(reports), *lines]),
         {
-            "expected": args.expect,
+            "expected": expect,
             "files": [
                 {"path": mask(str(path)), **report.as_data()} for path, report in reports.items()
             ],
@@ -85,7 +74,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     )
 
 
-def _expand(paths: list[Path]) -> list[Path]:
+def _expand(paths: Sequence[Path]) -> list[Path]:
     """Return the files, and the libraries in the directories. Raises UsageError if there are
     none."""
     files = []

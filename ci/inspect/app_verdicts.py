@@ -1,8 +1,7 @@
-"""``check-app APP``: check whether an Android app can run QNN, without a device."""
+"""Checks whether an Android app can run QNN, without a device."""
 
 from __future__ import annotations
 
-import argparse
 import re
 import shutil
 import tempfile
@@ -17,7 +16,7 @@ import msgspec
 from ci.inspect.app_checks import find_extraction, judge_unit, lacks_only_files
 from ci.inspect.app_trees import read_app
 from ci.inspect.apps import QNN_ABI, AppUnit, Kind
-from provisioning.console.command import FLAG, MANY, Outcome, user_path
+from provisioning.console.command import Outcome
 from provisioning.console.progress import Progress
 from provisioning.doctor.examine import Verdict
 from provisioning.doctor.registry import Finding
@@ -150,33 +149,23 @@ def _unit_data(checked_unit: CheckedUnit) -> dict[str, Any]:
 LEAST = 40  # columns
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    text = "an APK, a set of APKs (.apks, .xapk), an AAR, or one of these unpacked"
-    parser.add_argument("app", type=user_path, metavar="APK|AAR|DIR", help=text)
-    text = "an SoC that the app must run on, such as SM8650; repeatable"
-    parser.add_argument("--soc", metavar="SOC", **MANY, help=text)
-    parser.add_argument("--strict", **FLAG, help="treat warnings as errors")
-
-
 def warn_unreadable(progress: Progress, directory: Path) -> None:
     """Show that a directory of the app was skipped."""
     progress.step(f"warning: {directory} cannot be read, so nothing in it was checked")
 
 
-def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+def check_app(app: Path, progress: Progress, socs: Sequence[str], *, strict: bool) -> Outcome:
     """Check the units of an app. The exit code is 3 if a unit only lacks files, and 1 for errors
-    or, with --strict, warnings. Raises UsageError for an unknown SoC."""
-    socs = [soc.upper() for soc in args.soc]
+    or, if ``strict`` is true, warnings. Raises UsageError for an unknown SoC."""
     for soc in socs:
         find_soc(soc)
-    progress.step(f"reading {args.app.name}")
     with scratch_directory(Path(tempfile.gettempdir()), "qnn-ci-app") as scratch:
-        units = read_app(args.app, scratch, partial(warn_unreadable, progress))
+        units = read_app(app, scratch, partial(warn_unreadable, progress))
         progress.step("judging")
         checked = [CheckedUnit(unit, tuple(judge_unit(unit, socs))) for unit in units]
         columns = min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns)
         return Outcome(
-            render_units(checked, strict=args.strict, width=max(LEAST, columns)),
-            data_of(args.app.name, checked, socs, strict=args.strict),
-            choose_exit(checked, strict=args.strict),
+            render_units(checked, strict=strict, width=max(LEAST, columns)),
+            data_of(app.name, checked, socs, strict=strict),
+            choose_exit(checked, strict=strict),
         )

@@ -1,16 +1,13 @@
-"""``compat FILE --runtime ... --soc ...``: show whether a program will load and, if not, why."""
+"""Shows whether a program will load and, if not, why."""
 
 from __future__ import annotations
-
-import argparse
 
 import msgspec
 
 from ci.inspect.compat import Answer, Verdict, judge_compat
-from ci.inspect.files import inspect_file, read_runtime
+from ci.inspect.files import Inspected, read_runtime
 from ci.report.text import show_row
-from provisioning.console.command import FILE, Outcome, nonempty_word
-from provisioning.console.progress import Progress
+from provisioning.console.command import Outcome
 from provisioning.errors import ExitCode, FailedError, UsageError
 from provisioning.manifest.targets import find_soc
 
@@ -21,26 +18,17 @@ CODES = {
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", **FILE, help="a .pte, a context binary or an ONNX context model")
-    text = "a directory with QNN's libraries, an APK or AAR, ARTIFACT@VERSION, or a QNN version"
-    parser.add_argument("--runtime", type=nonempty_word, metavar="RUNTIME", help=text)
-    text = "the SoC to run on, such as SM8750"
-    parser.add_argument("--soc", default="", type=str.upper, metavar="SOC", help=text)
-
-
-def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
-    """Judge whether a program loads. The exit code is 1 if it does not, and 3 if that is unknown.
-    Raises UsageError for a file that is no program, and FailedError for a damaged one."""
-    if not args.runtime and not args.soc:
+def judge_program(inspected: Inspected, runtime_name: str, soc: str) -> Outcome:
+    """Judge whether a program loads into a runtime, on an SoC, or both. The exit code is 1 if it
+    does not, and 3 if that is unknown. Raises UsageError for a file that is no program or if there
+    is neither a runtime nor an SoC, and FailedError for a damaged file."""
+    if not runtime_name and not soc:
         raise UsageError(
             "neither a runtime nor an SoC is specified",
             fix="add --runtime, --soc or both",
         )
-    if args.soc:
-        find_soc(args.soc)
-    progress.step(f"reading {args.file.name}")
-    inspected = inspect_file(args.file)
+    if soc:
+        find_soc(soc)
     if inspected.program is None:
         if inspected.kind == "onnx":
             raise FailedError(f"{inspected.file} cannot be checked", why=f"it {inspected.damage}")
@@ -52,8 +40,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     operators = {
         operator for method in inspected.program.methods for operator in method.cpu_operators
     }
-    runtime = read_runtime(args.runtime, operators) if args.runtime else None
-    answer = judge_compat(inspected.program, runtime, args.soc)
+    runtime = read_runtime(runtime_name, operators) if runtime_name else None
+    answer = judge_compat(inspected.program, runtime, soc)
     return Outcome(_render(answer), msgspec.to_builtins(answer), CODES[answer.verdict])
 
 
