@@ -145,7 +145,12 @@ VERBS: dict[str, Verb] = {
     "deploy": Verb(
         "ci.verbs.deploy", "push a bundle to a phone or a board", "deploy", environment=DEVICE
     ),
-    "sign": Verb("ci.verbs.sign", "sign and verify the libraries that the DSP loads", "sign_skel"),
+    "sign": Verb(
+        "ci.verbs.sign",
+        "sign and verify the libraries that the DSP loads",
+        "sign_skel",
+        examples=("--lpai-arch v6", "--verify signed"),
+    ),
     "inspect": Verb(
         "ci.verbs.inspect",
         "show what a program, library or app contains, and whether it can load",

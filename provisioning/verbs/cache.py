@@ -20,7 +20,7 @@ LOCKED = frozenset({"store", "downloads"})
 
 # The options of each action.
 OPTIONS = {
-    "info": (),
+    "info": ("dry_run",),  # has no effect, and was always accepted
     "clean": ("dry_run",),
     "gc": ("dry_run", "downloads"),
     "key": ("private", "github"),
