@@ -6,6 +6,7 @@ import functools
 import operator
 import warnings
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -90,10 +91,11 @@ def read_program(program: Any) -> Graph:
 
 
 def read_graph_module(part: fx.GraphModule) -> Graph:
-    """Return the graph of a module that torch.export or a quantizer made, see ``read_calls``."""
+    """Return the graph of a module that torch.export or a quantizer made, see ``read_calls``. It
+    has no types: a run records what is floating-point."""
     # detach_ writes no element.
     writers = (node for node in part.graph.nodes if name_operator(node) not in PASSES_ON)
-    return read_calls(part, find_written(writers))
+    return replace(read_calls(part, find_written(writers)), dtypes={})
 
 
 def _list_outputs(end: fx.Node, returned: Collection[str]) -> Iterator[str]:

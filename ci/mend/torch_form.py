@@ -14,8 +14,8 @@ from torch import Tensor, fx, nn
 from torch.fx import Interpreter
 
 from ci.graphs.graph import Array, Graph, Node
-from ci.graphs.torch_calls import name_result, to_array
-from ci.graphs.torch_reader import read_graph_module
+from ci.graphs.torch_calls import name_result, read_calls, to_array
+from ci.graphs.torch_state import find_written
 from ci.mend.proof import Arrays
 from ci.mend.rewrite import Change, export_module, rewrite_graph
 from ci.models.eager import copy_inputs, flatten_outputs, keep_state, run_eager
@@ -54,7 +54,7 @@ class TorchForm:
     @cached_property
     def graph(self) -> Graph:
         """The graph of the module."""
-        return read_graph_module(self.exported)
+        return read_calls(self.exported, find_written(self.exported.graph.nodes))
 
     def label(self, node: Node) -> str:
         """Return the name of a call."""
