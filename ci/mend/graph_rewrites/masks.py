@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from ci.graphs.edit import GraphEditor
-from ci.graphs.graph import Array, Node
+from ci.graphs.graph import EXECUTORCH, Array, Node
 from ci.mend.graph_rewrites.definition import defines
 
 LARGE = 1000.0  # the smallest magnitude of an element that blocks a score
@@ -53,7 +53,11 @@ def lower_mask(edit: GraphEditor, node: Node) -> None:
         return
     for place in MASKS[node.operator]:
         mask = edit.value(node.reads[place]) if place < len(node.reads) else None
-        if mask is None or mask.dtype.kind != "f" or not _blocks(mask, sign):
+        if mask is None or mask.dtype.kind != "f":
+            continue
+        # In a graph of torch, the constant may contain a bias, such as that of ALiBi.
+        may_vary = edit.graph.front_end == EXECUTORCH
+        if not _blocks(mask, sign, may_vary=may_vary):
             continue
         lowered = np.where(sign * mask >= LARGE, sign * LOW, mask)
         new = edit.call_again(node, *node.reads[:place], lowered)
@@ -62,11 +66,12 @@ def lower_mask(edit: GraphEditor, node: Node) -> None:
         break
 
 
-def _blocks(mask: Array, sign: float) -> bool:
+def _blocks(mask: Array, sign: float, *, may_vary: bool = False) -> bool:
     """Return whether the elements of a constant are zero, or block a position: at least LARGE,
-    after multiplication by ``sign``."""
+    after multiplication by ``sign``. If it ``may_vary``, the others need not be zero."""
     is_large = sign * mask >= LARGE
-    return bool(mask.size and is_large.any() and (is_large | (mask == 0)).all())
+    is_mask = bool(mask.size and is_large.any())
+    return is_mask and (may_vary or bool((is_large | (mask == 0)).all()))
 
 
 def _is_subtracted(edit: GraphEditor, value: str) -> bool:
