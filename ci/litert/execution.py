@@ -37,7 +37,7 @@ from provisioning.errors import FailedError
 CONTEXT, NODE = "context_{}.bin", "partition_{}.onnx"
 OPSET, IR_VERSION = 17, 10
 IF, WHILE = "IF", "WHILE"
-MOST_LOOPS = 1 << 16
+MOST_LOOPS, MOST_CHARS = 1 << 16, 160
 
 
 class Partition:
@@ -128,7 +128,8 @@ class CpuPart:
         try:
             self.interpreter = open_interpreter(content)
         except (RuntimeError, ValueError) as error:
-            self.problem = " ".join(str(error).split())
+            # LiteRT lists each tensor; the first says enough.
+            self.problem = " ".join(str(error).splitlines()[0].split())[:MOST_CHARS]
             ports = {"reads": self.reads, "results": self.results}
             content = cut_source(source, model, subgraph, own, **ports)
             self.interpreter = open_interpreter(content)
