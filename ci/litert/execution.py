@@ -129,7 +129,7 @@ class CpuPart:
             self.interpreter = open_interpreter(content)
         except (RuntimeError, ValueError) as error:
             # LiteRT lists each tensor; the first says enough.
-            self.problem = " ".join(str(error).splitlines()[0].split())[:MOST_CHARS]
+            self.problem = " ".join(str(error).partition("\n")[0].split())[:MOST_CHARS]
             ports = {"reads": self.reads, "results": self.results}
             content = cut_source(source, model, subgraph, own, **ports)
             self.interpreter = open_interpreter(content)
