@@ -1,41 +1,31 @@
-"""Combines upstream's verdict on a test with this project's verdict on the same outputs."""
+"""Judges what an upstream test compared by this project's gate, and makes the report's case of
+upstream's result and ours."""
 
 from __future__ import annotations
 
-from collections import Counter
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from enum import Enum
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from msgspec import structs
+from msgspec import Struct, structs
 
 from ci.facts.finding import Finding
-from ci.facts.kinds import INCONCLUSIVE
+from ci.facts.kinds import INCONCLUSIVE, UNRECORDED
 from ci.judging.figures import Array
 from ci.judging.gate import Expected, References, judge
 from ci.judging.noise import Prediction
 from ci.judging.verdict import CaseFigures, summarize_figures
 from ci.models.schemes import Scheme
 from ci.models.tensors import TensorInfo
-from ci.report.schema import Threshold
-from ci.upstream.journal import Arrays, Comparison, Entry, Member, Ran
+from ci.report.schema import Case, Control, ControlKind, Status, Threshold
+from ci.upstream.comparison import Arrays, Comparison, Member
 
 MIXED = "mixed"
 Limits = Callable[[Scheme], Threshold]
-Wrong = Callable[[Array], Array]
-
-
-class Ending(str, Enum):
-    """The result of a test. ``ONE_SIDED`` means that the test passed upstream, but not here: this
-    project's gate rejects the outputs, would accept zeros instead of them, or has nothing to judge
-    because the test compares no outputs."""
-
-    PASSED = "passed by both"
-    ONE_SIDED = "passed by theirs, failed by ours"
-    FAILED = "failed"
-    UNSUPPORTED = "unsupported"
-    LATE = "timed out"
+# The outcomes that the report shows.
+BOTH, THEIRS, FAILED, UNSUPPORTED = "both", "theirs only", "failed", "unsupported"
 
 
 @dataclass(frozen=True)
@@ -52,31 +42,16 @@ class Ours:
     lacks: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Judged:
-    """The result of a test. If ``outcome`` is not PASSED, ``reason`` is upstream's message, or the
-    comparison that this project's gate rejects with ``findings``. ``ours`` holds the gate's verdict
-    on each comparison, and ``entry`` is upstream's result."""
+class Result(Struct, frozen=True, kw_only=True):
+    """The case of a test and, if the test passed both verdicts, the control with zeros."""
 
-    test: str
-    outcome: Ending
-    reason: str = ""
-    findings: tuple[Finding, ...] = ()
-    ours: tuple[Ours, ...] = ()
-    entry: Entry | None = None
-
-    @property
-    def scheme(self) -> str:
-        """The scheme of the first comparison, or ``-`` if the test made none."""
-        return self.ours[0].scheme if self.ours else "-"
+    case: Case
+    control: Control | None = None
 
 
-def judge_comparison(
-    record: Comparison, arrays: Arrays, limits: Limits, wrong: Wrong | None = None
-) -> Ours:
+def judge_comparison(record: Comparison, arrays: Arrays, limits: Limits) -> Ours:
     """Return the gate's verdict on a comparison, with the limits that ``limits`` returns for its
-    scheme. If ``wrong`` is given, judge ``wrong(output)`` instead of each output, to find out
-    whether the gate rejects it."""
+    scheme."""
     # Noise is judged strictly: these suites search for faults of QNN.
     rule = (
         limits(Scheme(record.scheme))
@@ -91,8 +66,7 @@ def judge_comparison(
     references = make_references(record, arrays, infos)
     # Upstream's tolerance for quantized operators (atol 0.1, rtol 1) accepts zeros.
     zeros = judge(references, [np.zeros_like(output) for output in outputs], infos, rule)
-    judged_outputs = [wrong(output) for output in outputs] if wrong else outputs
-    judgement = judge(references, judged_outputs, infos, rule)
+    judgement = judge(references, outputs, infos, rule)
     findings = [
         structs.replace(finding, details=(*finding.details, *record.lacks))
         for finding in judgement.findings
@@ -150,55 +124,64 @@ def stack(arrays: Sequence[Array], infos: Sequence[TensorInfo]) -> list[Array]:
     return samples
 
 
-def judge_test(
-    entry: Entry,
-    comparisons: Sequence[tuple[Comparison, Arrays]],
-    limits: Limits,
-    wrong: Wrong | None = None,
-) -> Judged:
-    """Return the result of one run of a test, from its journal entry and its comparisons."""
-    with np.errstate(all="ignore"):
-        ours = tuple(judge_comparison(*comparison, limits, wrong) for comparison in comparisons)
+def make_result(test: str, soc: str, ran: str, message: str, ours: Sequence[Ours]) -> Result:
+    """Return the case of a test. ``ran`` is upstream's result: ``passed``, ``failed``, ``skipped``,
+    or ``lacking`` a package or a flag of the runner. ``message`` is the reason if the test did not
+    pass. A test passes if upstream and this project's gate accept what it compared."""
     rejected = [our for our in ours if our.findings]
-    ending, reason = find_ending(entry, accepted=bool(ours) and not rejected)
-    findings: tuple[Finding, ...] = ()
-    if ending is Ending.PASSED and not ours:
-        ending = Ending.ONE_SIDED
-        findings = (INCONCLUSIVE.find("upstream compares no outputs: the test proves nothing"),)
-    elif ending is Ending.PASSED and rejected:
-        ending, findings = Ending.ONE_SIDED, rejected[0].findings
-        reason = f"comparison {ours.index(rejected[0])}" if len(ours) > 1 else ""
-    return Judged(entry.test, ending, reason, findings, ours, entry)
-
-
-def find_ending(entry: Entry, *, accepted: bool) -> tuple[Ending, str]:
-    """Return the result of a test according to upstream, and upstream's message if it did not pass.
-    ``accepted`` states whether this project's gate accepts the outputs."""
-    message = entry.message.strip() or "no reason was given"
-    if entry.ran is Ran.LATE:
-        return Ending.LATE, message
-    if entry.ran is Ran.SKIPPED or entry.refusal:
-        return Ending.UNSUPPORTED, entry.refusal or f"skipped by upstream: {message}"
-    if entry.ran is Ran.LACKING:
-        return Ending.UNSUPPORTED, message
-    if entry.ran is Ran.PASSED:
-        return Ending.PASSED, ""
-    if entry.ran is Ran.DIED:
-        return Ending.FAILED, " ".join(message.split())
-    return Ending.FAILED, f"our gate accepts the outputs; {message}" if accepted else message
-
-
-def merge_repeats(repeats: Sequence[Judged]) -> Judged:
-    """Return one result for several runs of a test with the same inputs: the first if all have the
-    same outcome. If the outcomes differ, the test is flaky, and the result is FAILED."""
-    first = repeats[0]
-    outcomes = Counter(judged.outcome for judged in repeats)
-    if len(outcomes) == 1:
-        return first
-    counts = "; ".join(
-        f"{outcome.value} in {number} of {len(repeats)} runs"
-        for outcome, number in outcomes.items()
+    status, outcome, findings = Status.PASSED, BOTH, tuple[Finding, ...]()
+    message = message.strip() or "no reason was given"
+    if ran in {"skipped", "lacking"}:
+        status, outcome = Status.UNSUPPORTED, UNSUPPORTED
+        findings = (UNRECORDED.find(message),)
+    elif ran != "passed":
+        accepted = "our gate accepts the outputs; " if ours and not rejected else ""
+        status, outcome = Status.FAILED, FAILED
+        findings = (UNRECORDED.find(f"{accepted}{message}"),)
+    elif not ours:
+        text = "upstream compares no outputs: the test proves nothing"
+        status, outcome, findings = Status.FAILED, THEIRS, (INCONCLUSIVE.find(text),)
+    elif rejected:
+        status, outcome, findings = Status.FAILED, THEIRS, rejected[0].findings
+        if len(ours) > 1:
+            details = (*findings[0].details, f"comparison {[*ours].index(rejected[0])}")
+            findings = (structs.replace(findings[0], details=details), *findings[1:])
+    scheme = ours[0].scheme if ours else "-"
+    lacks = tuple(dict.fromkeys(lack for verdict in ours for lack in verdict.lacks))
+    case = Case(
+        model=test,
+        scheme=scheme,
+        soc=soc,
+        status=status,
+        outcome=outcome,
+        findings=findings,
+        **worst_figures(ours),
+        warnings=lacks if outcome == BOTH else (),
+        inputs=len(ours),
     )
-    worst = next(judged for judged in repeats if judged.outcome is not Ending.PASSED)
-    reason = "; ".join(filter(None, (f"flaky: {counts}", worst.reason)))
-    return replace(worst, outcome=Ending.FAILED, reason=reason)
+    control = None
+    if outcome == BOTH:
+        # Zeros, because upstream's tolerance in quantized tests (atol 0.1, rtol 1) accepts them.
+        control = Control(
+            model=test,
+            scheme=scheme,
+            soc=soc,
+            kind=ControlKind.ZEROS,
+            rejected=not any(verdict.accepts_zeros for verdict in ours),
+        )
+    return Result(case=case, control=control)
+
+
+def worst_figures(ours: Sequence[Ours]) -> dict[str, Any]:
+    """Return the figures of the comparison whose error exceeds its prediction by the most. If there
+    is no prediction, return those with the lowest SQNR; if there is no comparison, return an empty
+    dict."""
+    if not ours:
+        return {}
+
+    def rank(figures: CaseFigures) -> tuple[float, float]:
+        excess_db = -math.inf if figures.above_noise_db is None else figures.above_noise_db
+        loss_db = math.inf if figures.sqnr_db is None else -figures.sqnr_db
+        return excess_db, loss_db
+
+    return vars(max((verdict.figures for verdict in ours), key=rank))

@@ -4,11 +4,9 @@ only that process has the modules."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from msgspec import structs
 from torch import nn
@@ -29,7 +27,7 @@ from ci.models.model import split_module
 from ci.models.schemes import Scheme
 from ci.models.tensors import OutputPart, TensorInfo, add_parts, describe_tensor
 from ci.upstream.capture import Check, Tensors
-from ci.upstream.journal import Comparison, Member, write_comparison
+from ci.upstream.comparison import Arrays, Comparison, Member
 
 # The keys are the bits of activations and the bits of weights. 0 means that the activations are
 # float16, or that the graph has no weights.
@@ -81,14 +79,6 @@ def _count_bits(node: Node) -> int:
     return next((bits for bits in WIDTHS if high - low < 2**bits), 0)
 
 
-def write_checks(directory: Path, checks: Sequence[Check]) -> None:
-    """Write the comparisons of a test to ``directory``, as 0.npz, 0.json, 1.npz and so on."""
-    directory.mkdir(parents=True, exist_ok=True)
-    for number, check in enumerate(checks):
-        record, arrays = work_out(check)
-        write_comparison(directory / str(number), record, arrays)
-
-
 class Flat(nn.Module):
     """Wraps a module with nested inputs. The wrapper takes only the tensors in them, as a flat
     list. Other values in ``inputs`` are constants: ``fixed`` has them, and the class for a
@@ -113,10 +103,10 @@ class Flat(nn.Module):
         return self.module(*tree_unflatten(leaves, self.spec))
 
 
-def work_out(check: Check) -> tuple[Comparison, dict[Member, Tensors]]:
+def work_out(check: Check) -> tuple[Comparison, Arrays]:
     """Return the record and the arrays of a comparison. Arrays that cannot be computed are left
     out, and the record's ``lacks`` states the reason."""
-    began, lacks = time.monotonic(), Notes()
+    lacks = Notes()
     scheme = find_scheme(check.program)
     is_float = scheme is Scheme.FP16
     leaves = tree_flatten(check.inputs)[0]
@@ -129,7 +119,6 @@ def work_out(check: Check) -> tuple[Comparison, dict[Member, Tensors]]:
             return run_eager(module, [flat])[0]
 
     arrays: dict[Member, Tensors] = {
-        Member.INPUT: flat,
         Member.OUTPUT: check.outputs,
         Member.UPSTREAM: check.expected,
     }
@@ -156,12 +145,11 @@ def work_out(check: Check) -> tuple[Comparison, dict[Member, Tensors]]:
     record = Comparison(
         scheme=scheme.value if scheme else "",
         outputs=describe_outputs(check, exact, unnested, flat, lacks),
-        inputs=tuple(map(describe_tensor, flat)),
         lacks=tuple(lacks),
-        pte_bytes=check.pte_bytes,
-        predict_s=round(time.monotonic() - began, 3),
     )
-    return record, arrays
+    return record, {
+        member: [np.asarray(array) for array in values] for member, values in arrays.items()
+    }
 
 
 def describe_outputs(

@@ -7,7 +7,6 @@ object of such a package, it fails with a MissingPackageError that names the pac
 
 from __future__ import annotations
 
-import difflib
 import importlib.machinery
 import importlib.util
 import sys
@@ -20,11 +19,9 @@ from typing import Any
 
 from ci.executorch.toolchain import list_places
 from ci.models.suite import DEFAULT_SOC
-from provisioning.errors import UnfitError, UsageError
+from provisioning.errors import UnfitError
 
-# Environment variables for the fork server: the suite to collect, and the directory that replaces
-# the installed executorch package, if there is one.
-SUITE, SOURCE = "QNN_CI_SUITE", "QNN_CI_SUITE_SOURCE"
+SUITE = "QNN_CI_SUITE"  # the environment variable that names the suite for the plugin
 QUALCOMM = "backends/qualcomm/tests"
 
 
@@ -43,7 +40,7 @@ class Suite:
 
     def includes(self, test: str) -> bool:
         """Return whether a test of ``places`` belongs to the suite."""
-        return any(match(test, glob) for glob in self.names)
+        return any(fnmatchcase(test, glob) for glob in self.names)
 
 
 SUITES: Mapping[str, Suite] = {
@@ -62,38 +59,6 @@ SUITES: Mapping[str, Suite] = {
         ),
     )
 }
-
-
-def match(name: str, glob: str) -> bool:
-    """Return whether ``name`` matches ``glob`` or equals it. Equality is checked separately because
-    a test's name may contain brackets, which have a special meaning in a glob."""
-    return name == glob or fnmatchcase(name, glob)
-
-
-def choose_tests(suite: Suite, tests: Sequence[str], globs: Sequence[str]) -> list[str]:
-    """Return the suite's tests whose whole name, or the part after the last ``::``, matches one of
-    ``globs``. Without globs, return all tests. Raises UsageError if a glob matches no test."""
-    suite_tests = [test for test in tests if suite.includes(test)]
-    if not globs:
-        return suite_tests
-    chosen = set[str]()
-    for glob in globs:
-        matching = [test for test in suite_tests if _fits(test, glob)]
-        if not matching:
-            names = [test.rpartition("::")[2] for test in suite_tests]
-            near = difflib.get_close_matches(glob, names, n=1)
-            examples = ", ".join(suite_tests[:2])
-            raise UsageError(
-                f"--filter {glob} matches none of the {len(names)} tests in suite {suite.name}",
-                why=f"the most similar name is {near[0]}" if near else "",
-                fix=f"pass a glob for names such as {examples}" if examples else "",
-            )
-        chosen.update(matching)
-    return [test for test in suite_tests if test in chosen]
-
-
-def _fits(test: str, glob: str) -> bool:
-    return match(test, glob) or match(test.rpartition("::")[2], glob)
 
 
 def find_executorch() -> Path:

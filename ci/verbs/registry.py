@@ -50,7 +50,7 @@ VERBS: dict[str, Verb] = {
         "run ExecuTorch's own QNN tests on the emulator, and judge their outputs",
         "test_upstream",
         environment=EVERYTHING,
-        examples=("--filter '*relu*'", "--suite upstream-rework --resume"),
+        examples=("--filter '*relu*'", "--suite upstream-rework --last-failed"),
     ),
     "test-onnx": Verb(
         "ci.verbs.onnx",

@@ -23,7 +23,7 @@ with patch.dict(os.environ, QNN_SDK_ROOT="nowhere"), warnings.catch_warnings():
     from ci.executorch import runtime
     from ci.executorch.quantize import quantize_model, round_blocks
     from ci.upstream.capture import Check
-    from ci.upstream.journal import Member
+    from ci.upstream.comparison import Member
     from ci.upstream.record import work_out
 
 from ci.models.lowering_options import RunOptions  # noqa: E402

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +19,7 @@ from torch import nn
 from ci.models.eager import keep_state
 from ci.models.schemes import Scheme
 from ci.upstream.capture import Check
-from ci.upstream.journal import Member, read_comparisons
+from ci.upstream.comparison import Member
 
 QUANTIZE = torch.ops.quantized_decomposed.quantize_per_tensor.default
 DEQUANTIZE = torch.ops.quantized_decomposed.dequantize_per_tensor.default
@@ -163,10 +162,8 @@ def test_references_are_recomputed_only_if_upstream_compares_with_another_model(
     plain: list[float],
 ) -> None:
     row, arrays = record.work_out(see(program(), is_own=is_own))
-    assert (row.scheme, row.pte_bytes, row.lacks) == (scheme, 7, ())
-    assert row.predict_s >= 0
+    assert (row.scheme, row.lacks) == (scheme, ())
     for member, values in (
-        (Member.INPUT, X[0].tolist()),
         (Member.OUTPUT, (X + 10)[0].tolist()),
         (Member.UPSTREAM, GIVEN),
         (Member.QUANTIZED, quantized),
@@ -184,7 +181,6 @@ def test_references_are_recomputed_only_if_upstream_compares_with_another_model(
         *((1, 4), "float32"),
         *GRID,
     )
-    assert [(info.shape, info.dtype) for info in row.inputs] == [((1, 4), "float32")]
 
 
 def test_references_that_cannot_be_computed_are_omitted_and_named(record: Any) -> None:
@@ -223,11 +219,3 @@ def test_an_integer_output_gets_lower_and_upper_bounds(record: Any, is_own: bool
     for member, value in ((Member.LOW, False), (Member.HIGH, True)):
         (bound,) = arrays[member]
         assert [bound[0][n].item() for n in (0, 1, 2, 3)] == [False, value, True, True]
-
-
-def test_the_comparisons_of_a_test_are_written_in_their_order(record: Any, tmp_path: Path) -> None:
-    checks = [see(Plain(), outputs=(X + number,)) for number in range(11)]
-    (tmp_path / "kept").mkdir()  # the worker's scratch directory is in it
-    record.write_checks(tmp_path / "kept", checks)
-    comparisons = read_comparisons(tmp_path / "kept")
-    assert [arrays[Member.OUTPUT][0][0][0] for _, arrays in comparisons] == list(range(1, 12))

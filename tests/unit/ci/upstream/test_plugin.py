@@ -1,4 +1,4 @@
-"""What a worker tells of a test, and how it runs a program instead of qnn_executor_runner."""
+"""What the plugin tells of a test, and how a program runs instead of in qnn_executor_runner."""
 
 from __future__ import annotations
 
@@ -17,15 +17,11 @@ pytest.importorskip("torch", reason="torch is not installed in this environment"
 
 import torch
 
-from ci.upstream.journal import Ran
 from ci.upstream.suites import MissingPackageError
 from provisioning.errors import FailedError
 
 # Modules that load ExecuTorch, which takes seconds.
 STAND_INS: dict[str, Any] = {
-    "ci.executorch.lower": {
-        "list_refusals": lambda error, log: ["QNN refused", f"{error!r} in {log}"]
-    },
     "ci.executorch.patches": {"warm_up": None},
     "ci.executorch.internals": {},
     "ci.executorch.runtime": {
@@ -33,13 +29,22 @@ STAND_INS: dict[str, Any] = {
         "convert_input": lambda array, meta: torch.from_numpy(array).reshape(meta.shape),
         "overwrite_freed_memory": lambda: None,
     },
-    "ci.upstream.record": {"write_checks": None},
+    "ci.upstream.record": {"work_out": None},
 }
 
 
 @pytest.fixture(scope="module")
 def worker() -> Iterator[Any]:
-    name = "ci.upstream.worker"
+    yield from load("ci.upstream.plugin")
+
+
+@pytest.fixture(scope="module")
+def programs() -> Iterator[Any]:
+    yield from load("ci.upstream.programs")
+
+
+def load(name: str) -> Iterator[Any]:
+    """Import a module without ExecuTorch."""
     with pytest.MonkeyPatch.context() as patched:
         for replaced, values in STAND_INS.items():
             patched.setitem(sys.modules, replaced, SimpleNamespace(**values))
@@ -54,6 +59,7 @@ def report(word: str, text: str = "", **fields: Any) -> Any:
         skipped=word == "skipped",
         passed=word == "passed",
         longrepr=text,
+        sections=[],
         nodeid=f"{word}.py",
         **fields,
     )
@@ -84,7 +90,7 @@ SKIP = pytest.skip.Exception("no phone")
         ("failed", AssertionError(), None, ("failed", "AssertionError: assert a")),
         ("failed", None, None, ("failed", "x" * 2000)),
         ("failed", chained(RuntimeError("x"), LACKED), None, ("lacking", str(LACKED))),
-        ("skipped", SKIP, None, ("skipped", "no phone")),
+        ("skipped", SKIP, None, ("skipped", "skipped by upstream: no phone")),
         ("expected", ValueError("x"), None, ("skipped", "upstream expects it to fail: later")),
         ("failed", WHOLE, Summary("SUCCESS", None), ("failed", "RuntimeError: Test failure.")),
         (
@@ -97,7 +103,7 @@ SKIP = pytest.skip.Exception("no phone")
             "failed",
             WHOLE,
             Summary("LOWER_FAIL", ValueError("x")),
-            ("failed", "lower: QNN refused\nValueError('x') in ../log.txt"),
+            ("failed", "lower: ValueError: x"),
         ),
         (
             "skipped",
@@ -152,14 +158,17 @@ LONG = "start" + "x" * 2000
     ],
 )
 def test_an_upstream_test_ends_like_its_worst_part(worker: Any, ends: Any, end: Any) -> None:
-    assert worker.choose_end([(Ran(ran), text) for ran, text in ends]) == end
+    assert worker.choose_end(ends) == end
 
 
-def test_a_file_that_cannot_be_collected_is_an_error(worker: Any) -> None:
-    listener = worker.Listener()
-    for collect_report in (report("passed"), report("failed", LONG), report("skipped")):
-        listener.pytest_collectreport(collect_report)
-    assert listener.errors == [f"failed.py: {'x' * 2000}"]
+def test_a_flag_that_the_runner_lacks_is_no_failure(worker: Any) -> None:
+    error = AssertionError("E this runner has no --etdump_path x")
+    raised = SimpleNamespace(value=error, traceback=[])
+    assert worker.describe_end(SimpleNamespace(), report("failed"), raised)[0] == "lacking"
+    printed = report("failed")
+    printed.sections = [("Captured stdout call", "E this runner has no --x")]
+    raised = SimpleNamespace(value=AssertionError("1 != 0"), traceback=[])
+    assert worker.describe_end(SimpleNamespace(), printed, raised)[0] == "lacking"
 
 
 def is_refused(word: str, rank: int, error: BaseException) -> bool:
@@ -223,11 +232,11 @@ class Method:
 
 
 @pytest.fixture
-def place(worker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def place(programs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     pybindings = SimpleNamespace(_load_program=Runtime)
     internals = SimpleNamespace(pybindings=pybindings, quantized_kernels=None)
-    monkeypatch.setattr(worker, "internals", internals)
-    monkeypatch.setattr(worker, "overwrite_freed_memory", (tmp_path / "clean").touch)
+    monkeypatch.setattr(programs, "internals", internals)
+    monkeypatch.setattr(programs, "overwrite_freed_memory", (tmp_path / "clean").touch)
     (tmp_path / "in").mkdir()
     (tmp_path / "out").mkdir()
     (tmp_path / "m.pte").write_bytes(b"the program")
@@ -237,35 +246,33 @@ def place(worker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def call(worker: Any, place: Path, lines: str, *words: str) -> str:
+def call(programs: Any, place: Path, lines: str, *words: str) -> str:
     (place / "in/list.txt").write_text(lines)
     options = ["--model_path", "m.pte", "--input_list_path", "in/list.txt", "--output_folder_path"]
-    message: str = worker.run_call(place, [*options, "out", *words], place / "kept/0.pte")
+    message: str = programs.run_call(place, [*options, "out", *words])
     return message
 
 
-def test_each_input_set_writes_its_outputs_in_memory_order(worker: Any, place: Path) -> None:
-    assert call(worker, place, "0\n\n \n2\n") == "2 samples were run"
+def test_each_input_set_writes_its_outputs_in_memory_order(programs: Any, place: Path) -> None:
+    assert call(programs, place, "0\n\n \n2\n") == "2 samples were run"
     outputs = {path.name: np.fromfile(path, np.float32) for path in (place / "out").iterdir()}
     assert {name: values.tolist() for name, values in outputs.items()} == {
         "output_0_0.raw": [0, 4, 2, 6],
         "output_1_0.raw": [16, 20, 18, 22],
     }
-    assert (place / "kept/0.pte").read_bytes() == b"the program"
     assert (place / "clean").exists(), "nothing of an earlier program is in the memory"
 
 
-def test_the_requested_method_gets_inputs_of_its_types(worker: Any, place: Path) -> None:
-    assert call(worker, place, "1 whole\n", "--method_index", "1") == "1 samples were run"
+def test_the_requested_method_gets_inputs_of_its_types(programs: Any, place: Path) -> None:
+    assert call(programs, place, "1 whole\n", "--method_index", "1") == "1 samples were run"
     assert np.fromfile(place / "out/output_0_0.raw", np.float32).tolist() == [8, 12, 10, 14]
     assert np.fromfile(place / "out/output_0_1.raw", np.int32).tolist() == [0, 4, 2, 6]
 
 
-def test_stand_in_runner_refuses_what_upstreams_runner_refuses(worker: Any, place: Path) -> None:
+def test_stand_in_runner_refuses_what_upstreams_runner_refuses(programs: Any, place: Path) -> None:
     with pytest.raises(FailedError, match="sample 1 has the wrong number of inputs: 2 instead"):
-        call(worker, place, "0\n1 2\n")
+        call(programs, place, "0\n1 2\n")
     with pytest.raises(FailedError, match="sample 0 has the wrong number of inputs: 0 instead"):
-        call(worker, place, "\n")
-    with pytest.raises(FailedError, match="this runner has no --etdump_path x") as caught:
-        call(worker, place, "0\n", "--etdump_path", "x")
-    assert (place / "kept/lacking.txt").read_text() == str(caught.value)
+        call(programs, place, "\n")
+    with pytest.raises(FailedError, match="this runner has no --etdump_path x"):
+        call(programs, place, "0\n", "--etdump_path", "x")
