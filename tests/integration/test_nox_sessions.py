@@ -51,9 +51,9 @@ def test_nox_list_does_not_wait_for_an_environment_that_is_being_made(bare: Plac
 
 
 def test_every_verb_is_also_a_nox_session(bare: Place) -> None:
-    ended = run(bare, "./nox -s cache_key parity completion -- --help")
+    ended = run(bare, "./nox -s list parity completion -- --help")
     assert ended.code == 0, ended.text
-    for name in ("cache_key", "completion"):
+    for name in ("list", "completion"):
         assert f"usage: ./nox -s {name} -- " in ended.text, ended.text
     assert run(bare, "./nox -s locolise").code == 2
 

@@ -22,7 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 HELD = (
     *(f"ci.verbs.{name}" for name in ("gate", "matrix", "plan", "report", "setup")),
-    *(f"provisioning.verbs.{name}" for name in ("cache_key", "doctor", "fetch")),
+    *(f"provisioning.verbs.{name}" for name in ("cache", "doctor", "fetch")),
     *(f"tests.stand_ins.{name}" for name in ("quick_nox", "quick_run", "reports")),
 )
 PROGRAM = """#!{python} -IS
