@@ -10,6 +10,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ from ci.facts.finding import (
     NO_ADVICE,
     Advice,
     Certainty,
+    Figure,
     Finding,
     Place,
     Proof,
@@ -84,7 +86,7 @@ from ci.judging.causes import (
 from ci.judging.details import describe_outputs
 from ci.judging.error_patterns import blames_runner
 from ci.judging.figures import Array, Nearness, find_nearness, measure_variation
-from ci.judging.gate import References
+from ci.judging.gate import References, find_drowned
 from ci.judging.verdict import (
     CALIBRATE,
     MODEL,
@@ -350,24 +352,31 @@ class CaseJudge:
             *(RUNNER.find(fault) for fault in run.notes.faults),
             *self.delegation_faults(compiled),
         ]
+        if not findings:
+            findings += self.find_drowned(references, outputs)
         # A type that was requested and not compiled fails the case, even if its outputs are good.
         lost = find_lost_types(compiled.retyped)
         if not findings and not lost:
-            if unmet := self.find_unmet():
-                return self.end(Status.FAILED, [unmet], log_tail, remark=run.notes.remark)
-            if notes := self.evidence.notes:
-                with self.notes.of("the operators that cause errors above the predicted noise"):
-                    self.evidence.notes = self.name_operators(notes)
-            self.evidence.warnings += self.warn_of_loss(compiled.loss)
-            self.evidence.warnings += self.warn_of_clipping(compiled.clipped)
-            self.evidence.warnings += (*self.warn_of_faults(), *find_floats(compiled, self.spec))
-            return self.end(Status.PASSED, remark=run.notes.remark)
+            return self.end_passed(compiled, log_tail)
         # Outputs that explain themselves, such as those of another sample, are not lowered again:
         # no layer is guilty. Nor may it be what an earlier program left in the process.
         is_traceable = not verdict.is_placed and not run.used
         for finding in findings[:1]:
             findings[0] = self.explain(finding, verdict, compiled, is_traceable=is_traceable)
         return self.end(Status.FAILED, [*lost, *findings], log_tail, remark=run.notes.remark)
+
+    def end_passed(self, compiled: Compiled, log_tail: str) -> CaseResult:
+        """End a case whose outputs are good, unless something that it requires is not proven."""
+        remark = self.evidence.run.notes.remark if self.evidence.run else ""
+        if unmet := self.find_unmet():
+            return self.end(Status.FAILED, [unmet], log_tail, remark=remark)
+        if notes := self.evidence.notes:
+            with self.notes.of("the operators that cause errors above the predicted noise"):
+                self.evidence.notes = self.name_operators(notes)
+        self.evidence.warnings += self.warn_of_loss(compiled.loss)
+        self.evidence.warnings += self.warn_of_clipping(compiled.clipped)
+        self.evidence.warnings += (*self.warn_of_faults(), *find_floats(compiled, self.spec))
+        return self.end(Status.PASSED, remark=remark)
 
     def explain(
         self, finding: Finding, verdict: Verdict, compiled: Compiled, *, is_traceable: bool
@@ -532,6 +541,41 @@ class CaseJudge:
         also = f" (also clipped: {', '.join(tensor.name for tensor in further)})" if further else ""
         return (f"{first}{also}; {CALIBRATE}",)
 
+    @cached_property
+    def costs_of_model(self) -> tuple[str, ...]:
+        """What known faults cost the quantized model, measured with their remedies; empty if that
+        is less than COSTLY_DB."""
+        faults = [fault for fault in self.list_faults() if fault.is_scheme]
+        reached = self.evidence.figures.sqnr_db_scheme
+        if not faults or reached is None or not math.isfinite(reached):
+            return ()
+        with self.notes.of("the cost of the known faults"):
+            cured = self.measure_remedy(faults)
+            if cured is not None and cured - reached >= COSTLY_DB:
+                cost = describe_cost(faults, "the quantized model", reached, cured, "measured")
+                return (cost,)
+        return ()
+
+    def find_drowned(self, references: References, outputs: Sequence[Array]) -> Iterator[Finding]:
+        """Yield the channel that loses most to a known fault of the quantized model, if its errors
+        are larger than its values, unless a metric judges the model. Without the fault, the scheme
+        is known to do better."""
+        if self.metric or not self.costs_of_model:
+            return
+        channels = [
+            (db, name, f"output {index}" if len(outputs) > 1 else "")
+            for index, pair in enumerate(zip(references.float32, outputs, strict=True))
+            for name, db in find_drowned(pair[0].values, pair[1])
+        ]
+        if channels:
+            db, name, subject = min(channels)
+            yield PART.find(
+                f"SQNR {db:.1f} dB in {name}: zeros would be nearer",
+                subject=subject,
+                details=list(self.costs_of_model),
+                figures=(Figure(name="sqnr_all", value=db, unit="dB", allowed=0.0),),
+            )
+
     def warn_of_faults(self) -> Iterator[str]:
         """Yield what a known fault costs a passed case, if that is COSTLY_DB or more: compared with
         the predicted rounding or, if the quantized model itself is wrong, with the quantized model
@@ -546,13 +590,7 @@ class CaseJudge:
             yield describe_cost(
                 of_program, "the program", reached or 0.0, predicted or 0.0, "predicted"
             )
-        of_model = [fault for fault in faults if fault.is_scheme]
-        reached = figures.sqnr_db_scheme
-        if of_model and reached is not None and math.isfinite(reached):
-            with self.notes.of("the cost of the known faults"):
-                cured = self.measure_remedy(of_model)
-                if cured is not None and cured - reached >= COSTLY_DB:
-                    yield describe_cost(of_model, "the quantized model", reached, cured, "measured")
+        yield from self.costs_of_model
 
     def measure_remedy(
         self, faults: Sequence[KnownFault], *, approximate: bool = False

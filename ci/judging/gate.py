@@ -17,7 +17,7 @@ from functools import partial
 
 import numpy as np
 
-from ci.analysis.parts import find_quiet, has_range
+from ci.analysis.parts import MOST_CHANNELS, find_quiet, has_range
 from ci.facts.finding import Figure, Finding, Question
 from ci.facts.kinds import (
     CLIPPED,
@@ -347,6 +347,21 @@ def _find_lost(
             if not reached >= limit_db:
                 lost.append(part)
                 yield part, reached
+
+
+def find_drowned(eager: Array, judged: Array) -> Iterator[tuple[str, float]]:
+    """Yield the channels of an output, [sample, *shape], with errors larger than their values, so
+    that zeros would be nearer, and their SQNR in dB against the float32 model. Of right programs
+    with few bits, some channels are like that; so it counts only with another reason."""
+    if not is_floating(judged):
+        return
+    largest = float(np.abs(eager).max(initial=0.0))
+    for axis, size in enumerate(eager.shape[1:]):
+        for channel in range(size if 2 <= size <= MOST_CHANNELS else 0):
+            values = eager.take([channel], axis + 1)
+            db = measure_pooled(values, judged.take([channel], axis + 1))
+            if db < 0 and has_range(values, largest):
+                yield f"channel {channel} along axis {axis}", db
 
 
 def _describe_lost(part: OutputPart, db: float, eager: Array, info: TensorInfo) -> tuple[str, str]:

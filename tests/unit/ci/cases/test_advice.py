@@ -199,6 +199,33 @@ def test_a_passed_case_warns_of_what_a_known_fault_costs(
 
 
 @pytest.mark.parametrize(
+    ("cured_db", "error", "lost"),
+    [
+        (40.1, 2.0, "in channel 1 along axis 0"),
+        (40.1, 0.5, ""),  # the channel is bad, but not lost
+        (25.0, 2.0, ""),  # without the fault, the model is hardly better
+        (None, 2.0, ""),
+    ],
+)
+def test_a_channel_that_a_known_fault_drowns_fails_the_case(
+    cured_db: float | None, error: float, lost: str, tmp_path: Path
+) -> None:
+    fault = KnownFault(
+        fault="norm", title="", seen="", fix="", calls="", nodes=(), operators=(), file="net.py",
+        line=3, is_scheme=True,
+    )  # fmt: skip
+    options = make_options(policy=read_emulator_policy(), find_faults=lambda *_, **__: (fault,))
+    judge_case = CaseJudge(CaseSpec("mlp", Scheme.A8W8, "SM8650"), options, tmp_path, "x")
+    judge_case.evidence.figures = CaseFigures(sqnr_db=19.4, sqnr_db_scheme=19.5)
+    judge_case.measure_remedy = lambda *_, **__: cured_db  # type: ignore[method-assign]
+    classes = np.array([1.0, 0.1, -0.7]) * RANDOM.uniform(0.9, 1.1, (8, 3))
+    output = classes + np.array([0.0, 0.1 * error, 0.0])
+    findings = [*judge_case.find_drowned(make_references(classes), [output])]
+    assert [finding.id for finding in findings] == [PART.id] * bool(lost)
+    assert all(lost in finding.headline for finding in findings)
+
+
+@pytest.mark.parametrize(
     ("cured_db", "causes"),
     [
         ({}, ["mask", "norm"]),  # their remedies cannot be measured
