@@ -139,7 +139,7 @@ class Judge:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: Any) -> Generator[None, Any, Any]:
-        """Run a test in a directory of its own, with upstream's seed."""
+        """Run a test in a separate directory, with upstream's seed."""
         capture.checks.clear()
         capture.now = None
         capture.sources.clear()

@@ -26,7 +26,8 @@ PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 ANSWER_S, GONE = 20.0, {404, 410}
 # Vendors, and the projects that a page names.
 HOSTS = {
-    "developer.android.com", "docs.github.com", "docs.qualcomm.com", "download.pytorch.org",
+    "ai.google.dev", "developer.android.com", "docs.github.com", "docs.oracle.com",
+    "docs.qualcomm.com", "download.pytorch.org",
     "github.com", "in-toto.io", "jumpstarter.dev", "man7.org", "mutmut.readthedocs.io",
     "onnxruntime.ai", "pip.pypa.io", "review.coreboot.org", "source.android.com",
     "www.qualcomm.com",
