@@ -4,8 +4,10 @@ supports them. This module does not import torch."""
 from __future__ import annotations
 
 import difflib
+import glob
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -122,7 +124,8 @@ def select_cases(
         **entries,
     }
     chosen: dict[str, ModelEntry] = {}
-    for word in models or [*entries, *suite]:
+    words = expand_files(models, known_models, lane.suffix) if models else [*entries, *suite]
+    for word in words:
         for name, entry in find_models(word, known_models).items():
             alike = chosen.get(name, entry).make_source() != entry.make_source()
             chosen[entry.path if alike else name] = entry
@@ -248,6 +251,53 @@ def match_all(kind: str, words: Iterable[str], names: Iterable[str]) -> list[str
     UsageError if a glob matches none."""
     all_names = list(names)
     return [name for word in words for name in match_names(kind, word, all_names)]
+
+
+def expand_files(words: Sequence[str], names: Iterable[str], suffix: str) -> Iterator[str]:
+    """Yield ``words`` with the files that they select instead of a folder or a glob of files with a
+    model. ``names`` are those of models, which come before folders, and ``suffix`` is that of the
+    lane's files, "" if it has none. Raises UsageError for a folder or a glob without such a file.
+    """
+    all_names = [name.lower() for name in names]
+    for word in words:
+        is_name = any(fnmatchcase(name, word.lower()) for name in all_names)
+        # Not with methods of Path, which raise OSError for a name that is too long.
+        if suffix and word and not is_name and os.path.isdir(user_path(word)):  # noqa: PTH112
+            yield from _list_folder(word, user_path(word), suffix)
+        elif (
+            word.endswith(MODEL_FILES)
+            and glob.has_magic(word)
+            and not os.path.exists(user_path(word))  # noqa: PTH110
+        ):
+            # The caller's directory is no part of the pattern: it may contain brackets.
+            pattern = str(Path(word).expanduser())
+            files = sorted(glob.glob(pattern, root_dir=user_path("."), recursive=True))  # noqa: PTH207
+            if not files:
+                raise UsageError(
+                    f"no file matches {word!r}",
+                    fix="correct the path; it is relative to the directory from which you ran the"
+                    " command",
+                )
+            yield from files
+        else:
+            yield word
+
+
+def _list_folder(word: str, folder: Path, suffix: str) -> list[str]:
+    try:
+        entries = sorted(folder.iterdir())
+    except OSError as error:
+        raise UsageError(f"the folder {word} cannot be read", why=str(error)) from error
+    if files := [str(entry) for entry in entries if entry.suffix == suffix]:
+        return files
+    other_suffixes = sorted({entry.suffix for entry in entries} & {*MODEL_FILES})
+    fix = f"pass the folder with the files, or a glob: '{word.rstrip('/')}/**/*{suffix}'"
+    if other_suffixes:
+        verbs = " and ".join(f"`qnn-ci {FILE_VERBS[other]}`" for other in other_suffixes)
+        fix = f"run {verbs} for its {' and '.join(other_suffixes)} files"
+    raise UsageError(
+        f"the folder {word} has no {suffix} file", why="folders in it are not searched", fix=fix
+    )
 
 
 def find_models(word: str, known_models: Mapping[str, ModelEntry]) -> dict[str, ModelEntry]:

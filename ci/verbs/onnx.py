@@ -20,7 +20,10 @@ EMBEDDED = "1"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    gaps = {"--model": "file.onnx, or file.py:factory", "--reports": f"{LANE.session}/"}
+    gaps = {
+        "--model": "file.onnx, a folder of such files, or file.py:factory",
+        "--reports": f"{LANE.session}/",
+    }
     add_options(parser, *CASES, gaps=gaps)
     add = partial(add_option, parser)
     add(HOW, "--option KEY=VALUE", "an option of QNN's execution provider", **MANY, again=str)

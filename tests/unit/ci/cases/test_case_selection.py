@@ -13,7 +13,7 @@ import pytest
 from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import CaseSpec, default_soc, find_models, require_backend, select_cases
 from ci.models.lowering_options import Choices, RunOptions
-from ci.models.schemes import EXECUTORCH, ONNX, Scheme
+from ci.models.schemes import EXECUTORCH, LITERT, ONNX, Scheme, SchemeSet
 from ci.models.user_models import ModelEntry, Source
 from provisioning.errors import ManifestError, UsageError
 from provisioning.manifest.targets import Backend
@@ -136,6 +136,59 @@ def test_an_onnx_file_is_taken_by_its_path(tmp_path: Path, monkeypatch: pytest.M
         assert find_models(str(word), {}) == {
             path.relative_to(tmp_path).as_posix(): ModelEntry(str(path))
         }
+
+
+@pytest.mark.parametrize(
+    ("words", "selected"),
+    [
+        (["nets"], ["nets/a.onnx", "nets/b.onnx"]),
+        (["nets/"], ["nets/a.onnx", "nets/b.onnx"]),
+        (["nets/b*.onnx"], ["nets/b.onnx"]),
+        (["nets/**/*.onnx"], ["nets/a.onnx", "nets/b.onnx", "nets/deep/[c].onnx"]),
+        (["nets/deep/[c].onnx"], ["nets/deep/[c].onnx"]),  # a file of this name is no glob
+        (["nets", "nets/a.onnx"], ["nets/a.onnx", "nets/b.onnx"]),
+        (["mlp"], ["mlp"]),  # a model's name comes before a folder's
+    ],
+)
+def test_a_folder_or_a_glob_selects_the_files_of_the_lane(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], selected: list[str]
+) -> None:
+    make_folders(tmp_path, monkeypatch)
+    cases = select_cases(SUITE_SCHEMES, SOCS, models=words, schemes=["fp16"], lane=ONNX)
+    assert [case.model for case in cases] == selected
+
+
+@pytest.mark.parametrize(
+    ("word", "lane", "what", "fix"),
+    [
+        ("nets/*.tflite", LITERT, "no file matches", "correct the path"),
+        ("nets", LITERT, "the folder nets has no .tflite file", "`qnn-ci test-onnx`"),
+        ("mlp", LITERT, "the folder mlp has no .tflite file", "'mlp/**/*.tflite'"),
+        ("nets/*.onnx", LITERT, "is an .onnx file", "`qnn-ci test-onnx`"),
+        ("nets", EXECUTORCH, "no model 'nets'", "use one of"),
+    ],
+)
+def test_a_folder_or_a_glob_without_files_of_the_lane_is_refused(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    word: str,
+    lane: SchemeSet,
+    what: str,
+    fix: str,
+) -> None:
+    make_folders(tmp_path, monkeypatch)
+    with pytest.raises(UsageError) as raised:
+        select_cases({}, SOCS, models=[word], lane=lane)
+    assert what in raised.value.what
+    assert fix in raised.value.fix
+
+
+def make_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
+    for name in ("nets/a.onnx", "nets/b.onnx", "nets/a.npz", "nets/deep/[c].onnx", "mlp/a.npz"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
 
 
 def test_a_case_has_a_reference_and_a_name_for_its_files() -> None:
