@@ -89,6 +89,8 @@ class OnnxLane:
             value = insert.arguments.get(name)
             if name == "normalized_shape" and value is not None:
                 value = -len(value)  # ONNX has the first of these axes
+            elif name == "padding" and value is not None:
+                value = list_ends(value, len(edit.shapes[insert.node.reads[0]]) - 2)
             is_input = place in row.inputs and self.opset >= row.inputs[place]
             if value is None and is_input:
                 inputs.append("")
@@ -218,13 +220,17 @@ def change_attributes(proto: Any, arguments: Mapping[str, Any], axes: int) -> No
     changed = {}
     for name, value in arguments.items():
         place = str(read_spellings()[proto.op_type].arguments[name][0])
-        is_both_ends = name == "padding" and len(value) == axes
-        changed[place] = [*value, *value] if is_both_ends else value
+        changed[place] = list_ends(value, axes) if name == "padding" else value
     dropped = {*changed, *(("kernel_shape",) if proto.op_type in WEIGHTED else ())}
     kept = [attribute for attribute in proto.attribute if attribute.name not in dropped]
     added = [helper.make_attribute(place, value) for place, value in changed.items()]
     del proto.attribute[:]
     proto.attribute.extend([*kept, *added])
+
+
+def list_ends(padding: Sequence[int], axes: int) -> Sequence[int]:
+    """Return a padding, which may have a number per axis, with those of all beginnings and ends."""
+    return [*padding, *padding] if len(padding) == axes else padding
 
 
 def name_proto(proto: Any) -> str:

@@ -4,13 +4,33 @@ from __future__ import annotations
 
 import functools
 import math
+from typing import NamedTuple
 
 import numpy as np
 
 from ci.graphs.edit import GraphEditor
-from ci.graphs.graph import Node
+from ci.graphs.graph import Array, Node
 from ci.mend.graph_rewrites.definition import defines
 from ci.mend.graph_rewrites.elements import surround_by
+
+
+class Windows(NamedTuple):
+    """The windows of an average pool, with a number per axis. ``begins`` and ``stated_ends`` are
+    the padding. ``ends`` is how far the last window reaches beyond the image, below 0 if it ends
+    before. ``factors`` is the number of elements by that of the counted ones, for each window along
+    an axis."""
+
+    kernel: list[int]
+    stride: list[int]
+    begins: list[int]
+    stated_ends: list[int]
+    counts_padding: bool
+    ends: list[int]
+    factors: list[Array]
+
+    def multiply_factors(self) -> Array:
+        """Return the factor of each window."""
+        return np.asarray(functools.reduce(np.multiply.outer, self.factors))
 
 
 # QNN's provider takes neither, and both stay on the CPU. ExecuTorch leaves the dilated one there,
@@ -60,36 +80,47 @@ def gather_maximum(edit: GraphEditor, node: Node) -> None:
 def pad_before_pool(edit: GraphEditor, node: Node) -> None:
     """Write the padding of average pools out, and that of windows beyond the edge. The border is
     multiplied by the factor that the other number of counted elements makes."""
+    windows = read_windows(edit, node)
+    if windows is None:
+        return
+    ends = [max(end, 0) for end in windows.ends]
+    if not any(windows.begins) and not any(ends):
+        return
+    padded = surround_by(edit, node.reads[0], windows.begins, ends)
+    new = edit.call_again(node, padded, padding=[0] * len(ends), ceil_mode=False)
+    factor = windows.multiply_factors()
+    if "divisor_override" not in node.numbers and not np.allclose(factor, 1.0):
+        new = edit.mul(new, factor)
+    after = "pad with zeros, pool without padding, multiply by a constant factor"
+    edit.replace(node, new, after, "an average pool with padding or ceil_mode")
+
+
+def read_windows(edit: GraphEditor, node: Node) -> Windows | None:
+    """Return the windows of an average pool, or None if its padding is not known as numbers, or if
+    its windows have gaps."""
     operand, axes = node.reads[0], int(node.operator[-2])
     if "auto_pad" in node.numbers or "padding" not in node.numbers or not edit.is_float(operand):
-        return
-    kernel, stride, padding = (
-        read_per_axis(node, name, axes) for name in ("kernel_size", "stride", "padding")
+        return None
+    kernel, stride, padding, dilation = (
+        read_per_axis(node, name, axes) for name in ("kernel_size", "stride", "padding", "dilation")
     )
+    if {*dilation} - {1}:
+        return None
     stride = stride or kernel
     begins = read_per_axis(node, "padding_before", axes) or padding
     stated_ends = read_per_axis(node, "padding_after", axes) or padding
-    counts_padding = edit.argument(node, "count_include_pad", 1)
-    ends, factors = [], []  # how far the last window reaches beyond the image
+    counts_padding = bool(edit.argument(node, "count_include_pad", 1))
+    ends, factors = [], []
     for size, count, window, step, begin, stated in zip(
         edit.shape(operand)[-axes:], edit.shape(node.results[0])[-axes:], kernel, stride, begins,
         stated_ends, strict=True,
     ):  # fmt: skip
         starts = np.arange(count) * step - begin
-        ends.append(max(int(starts[-1]) + window - size, 0))
+        ends.append(int(starts[-1]) + window - size)
         low, high = (-begin, size + stated) if counts_padding else (0, size)
         counted = np.minimum(starts + window, high) - np.maximum(starts, low)
         factors.append(window / counted)
-    if not any(begins) and not any(ends):
-        return
-    padded = surround_by(edit, operand, begins, ends)
-    numbers = {"padding": [0] * axes, "ceil_mode": False}
-    new = edit.call_again(node, padded, **numbers)
-    factor = functools.reduce(np.multiply.outer, factors)
-    if "divisor_override" not in node.numbers and not np.allclose(factor, 1.0):
-        new = edit.mul(new, factor)
-    after = "pad with zeros, pool without padding, multiply by a constant factor"
-    edit.replace(node, new, after, "an average pool with padding or ceil_mode")
+    return Windows(kernel, stride, begins, stated_ends, counts_padding, ends, factors)
 
 
 def read_per_axis(node: Node, name: str, axes: int) -> list[int]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import math
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -14,59 +12,8 @@ from ci.analysis.steps import Operand, find_short
 from ci.graphs.onnx_file import read_attributes
 from ci.mend.onnx_rewrites.graph import Graph, read, rewrites
 
-# Images whose average QNN computes wrongly with a stride of 1: see avg-pool-of-tall-picture.
-TALL, NARROW = 14, 10
 SMALL_KERNEL = 2
 FEW_CHANNELS = 8  # below it, QNN computes a depthwise kernel of 2 x 2 wrongly in 8 bits
-
-
-# QNN 2.49.40 computes these pools wrongly: in fp16, 19.4 dB with ceil_mode, -0.3 dB with a kernel
-# of 2 and counted padding, and 67.3 and 68.0 dB after.
-@rewrites("convolve-average", "AveragePool")
-def convolve_average(graph: Graph, node: Any) -> None:
-    """Compute an average pool as a depthwise convolution with weights of 1 / kernel, and multiply
-    the elements at the edges by the missing factor.
-
-    This is done for a pool whose last window extends beyond the edge, that counts its padding or
-    has a kernel of 2 with it, or that has a stride of 1 on a tall image.
-    """
-    x, y = node.input[0], node.output[0]
-    if not graph.is_float(x, y) or read(node, "auto_pad", "NOTSET") != "NOTSET":
-        return
-    sizes, result_sizes = graph.shape(x)[2:], graph.shape(y)[2:]
-    axes = len(sizes)
-    kernel = read(node, "kernel_shape", None)
-    strides = read(node, "strides", [1] * axes)
-    pads = read(node, "pads", [0] * 2 * axes)
-    if axes not in (1, 2) or set(read(node, "dilations", [1])) != {1}:
-        return
-    # How far the last window reaches, and by how much that is beyond the image
-    windows = zip(result_sizes, strides, kernel, strict=True)
-    reach = [(count - 1) * step + length for count, step, length in windows]
-    ends = [far - size - begin for far, size, begin in zip(reach, sizes, pads, strict=False)]
-    is_beyond = any(end > stated for end, stated in zip(ends, pads[axes:], strict=True))
-    counts_padding = read(node, "count_include_pad", 0)
-    is_padded = any(pads) and (counts_padding or SMALL_KERNEL in kernel)
-    is_tall = {*strides} == {1} and sizes[0] >= TALL and sizes[-1] <= NARROW
-    if not (is_beyond or is_padded or is_tall):
-        return
-    factors = []  # along each axis: the kernel's length by the number of counted elements
-    for size, count, length, step, begin, end in zip(
-        sizes, result_sizes, kernel, strides, pads, pads[axes:], strict=False
-    ):
-        low, high = (-begin, size + end) if counts_padding else (0, size)
-        starts = np.arange(count) * step - begin
-        counted = np.minimum(starts + length, high) - np.maximum(starts, low)
-        factors.append(length / counted)
-    weights = np.full((graph.shape(x)[1], 1, *kernel), 1 / math.prod(kernel))
-    pads_of_sums = [*pads[:axes], *(max(end, 0) for end in ends)]
-    result = add_depthwise(graph, [x, weights], pads_of_sums, strides)
-    factor = functools.reduce(np.multiply.outer, factors)
-    if not np.allclose(factor, 1.0):
-        result = graph.add("Mul", result, factor[None, None])
-    ceil = read(node, "ceil_mode", 0)
-    before = f"AveragePool, kernel {[*kernel]}, pads {[*pads]}, ceil_mode {ceil}"
-    graph.replace([node], [result], before, "a depthwise Conv, the edges times a constant")
 
 
 # QNN 2.49.40 computes this kernel wrongly in 8 bits: -8.4 dB in u8, and 19.9 dB after.

@@ -30,7 +30,6 @@ SAME_CONVOLUTIONS = {
 }
 PADS = [aten.pad.default, aten.constant_pad_nd.default]
 # The operators that pool 1, 2 or 3 axes
-AVERAGES = [aten.avg_pool1d.default, aten.avg_pool2d.default, aten.avg_pool3d.default]
 MEANS = [getattr(aten, f"adaptive_avg_pool{axes}d").default for axes in (1, 2, 3)]
 NEAREST = [getattr(aten, f"upsample_nearest{axes}d") for axes in (1, 2, 3)]
 EXACT = [getattr(aten, f"_upsample_nearest_exact{axes}d") for axes in (1, 2, 3)]
@@ -296,23 +295,6 @@ def slice_windows(edit: Editor) -> None:
         new = edit.cat(parts, 2) if len(parts) > 1 else parts[0]
         new = edit.reshape(new, [*shape_of(node)])
         edit.replace(node, new, "torch.cat([x[:, :, i:m:s, j:n:t].reshape(b, c, 1, -1), ...], 2)")
-
-
-# QNN 2.49.40 averages tall images wrongly: 2.8 dB in fp16 for a kernel of 2 on 16 x 8, and 67.7 dB
-# after.
-@rewrites("convolve-average", aten.avg_pool2d)
-def convolve_tall_pool(edit: Editor, node: fx.Node) -> None:
-    """Write average pools of tall images with a stride of 1 as depthwise convolutions."""
-    kernel = per_axis(node.args[1], 2)
-    stride = per_axis(argument(node, "stride") or kernel, 2)
-    padding = per_axis(argument(node, "padding"), 2)
-    shape = shape_of(node.args[0])
-    divisor = argument(node, "divisor_override") or math.prod(kernel)
-    if stride != [1, 1] or any(padding) or len(shape) != 4:
-        return
-    weight = torch.full((shape[1], 1, *kernel), 1 / divisor, dtype=value_of(node).dtype)
-    new = edit.conv2d(node.args[0], weight, None, [1, 1], [0, 0], [1, 1], shape[1])
-    edit.replace(node, new, "F.conv2d(x, weight, groups=channels), each weight 1 / kernel ** 2")
 
 
 def per_axis(number: int | Sequence[int], axes: int) -> list[int]:
