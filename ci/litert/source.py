@@ -33,7 +33,7 @@ from ci.models.tensors import digest_sets
 from ci.models.user_models import MIN_SETS, NO_SOURCE, RANDOM
 from ci.onnx.source import SEED, Arrays, Ports, gather_sets, make_sets
 from provisioning.documents import read_user_file
-from provisioning.errors import UsageError
+from provisioning.errors import UsageError, at_key
 
 
 @dataclass(frozen=True)
@@ -58,14 +58,56 @@ def load_litert(spec: CaseSpec) -> LitertSource:
 
         return make_source(f"{spec.model}.tflite", make_model(spec.model), NO_SOURCE)
     path = Path(spec.reference)
-    float_model = spec.source.float_model
-    return make_source(
-        path.name,
-        read_litert(path),
-        spec.source,
-        path=path,
-        float_data=read_litert(Path(float_model)) if float_model else b"",
-    )
+    data, float_data = read_litert(path), b""
+    if spec.source.float_model:
+        with at_key("float_model"):
+            float_path = Path(spec.source.float_model)
+            float_data = read_litert(float_path)
+            check_float_model(float_path.name, read_model(float_data), read_model(data))
+    return make_source(path.name, data, spec.source, path=path, float_data=float_data)
+
+
+def check_float_model(name: str, model: Any, quantized: Any) -> None:
+    """Check that a ``quantized`` model could have been made from the float model in the file
+    ``name``. Raises UsageError if the float model is itself quantized, if ``quantized`` is not, or
+    if their inputs or outputs differ in number, shape or order."""
+    if not is_quantized(quantized):
+        raise UsageError(
+            "this key is only for a model that is already quantized",
+            why="the model in `path` is itself a float model",
+            fix="remove this key",
+        )
+    if is_quantized(model):
+        raise UsageError(f"{name} is itself quantized", fix="specify the float model")
+    for kind in ("inputs", "outputs"):
+        ports, quantized_ports = (_list_shapes(each, kind) for each in (model, quantized))
+        names, quantized_names = ([port[0] for port in each] for each in (ports, quantized_ports))
+        # Quantizers may change names, but not exchange them.
+        is_reordered = names != quantized_names and sorted(names) == sorted(quantized_names)
+        shapes = [port[1] for port in ports]
+        if is_reordered or shapes != [port[1] for port in quantized_ports]:
+            raise UsageError(
+                f"{name} does not match the quantized model",
+                why=f"its {kind} are {_describe_ports(ports)}, but the quantized model's are"
+                f" {_describe_ports(quantized_ports)}",
+                fix="specify the file from which the quantized model was made",
+            )
+
+
+def _list_shapes(model: Any, kind: str) -> list[tuple[str, tuple[int, ...]]]:
+    """Return the name and the shape of each input or output of all entries."""
+    shapes = []
+    for entry in list_entries(model):
+        numbers = entry.inputs if kind == "inputs" else entry.outputs
+        names = entry.input_names if kind == "inputs" else entry.output_names
+        tensors = model.subgraphs[entry.subgraph].tensors
+        for name, number in zip(names, numbers, strict=True):
+            shapes.append((name, tuple(read_shape(tensors[number]))))
+    return shapes
+
+
+def _describe_ports(ports: list[tuple[str, tuple[int, ...]]]) -> str:
+    return ", ".join(f"{name} {[*shape]}" for name, shape in ports)
 
 
 def read_litert(path: Path) -> bytes:
@@ -117,7 +159,9 @@ def make_source(
         if read_levels(model.subgraphs[entry.subgraph].tensors[number])
     ]
     if path:
-        gathered = gather_sets(path, ports, own_data, lambda: MappingProxyType({}))
+        gathered = gather_sets(
+            path, ports, own_data, lambda: MappingProxyType({}), calibrates=False
+        )
         judged, made_inputs = gathered.judged, gathered.made_inputs
     else:
         judged, made_inputs = make_sets(ports, (), {}, MIN_SETS, SEED), ""

@@ -126,13 +126,16 @@ def gather_sets(
     inputs: Ports,
     data: user_models.Source,
     find_fixed: Callable[[], Mapping[str, int]],
+    *,
+    calibrates: bool = True,
 ) -> GatheredSets:
     """Return the samples for a file with these ``inputs``: the policy's ``data``, or else the sets
     next to the file, completed by generated ones. ``find_fixed`` returns inputs that need certain
-    values. Raises the errors of from_file."""
+    values. A lane that ``calibrates`` nothing judges all sets next to the file. Raises the errors
+    of from_file."""
     has_all_data = data.calibration and data.inputs
     beside = () if has_all_data else tuple(read_beside(path, inputs))
-    judged = beside[: user_models.MIN_SETS]
+    judged = beside[: user_models.MIN_SETS] if calibrates else beside
     if data.inputs:
         with at_key("inputs"):
             judged = fit_sets(data.inputs, read_judged(data.inputs, [*inputs]), inputs)
