@@ -95,6 +95,8 @@ def choose_fuzz(arguments: Sequence[str]) -> str:
 def choose_upgrade(arguments: Sequence[str]) -> str:
     """Return the group for upgrade-report: comparing two reports runs nothing; an SDK is tried
     through ExecuTorch and, for the known faults, through ONNX Runtime."""
+    if "--matrix" in arguments:
+        return find_group(arguments, otherwise=ONNX_TORCH)
     if any(argument.startswith("onnxruntime") for argument in arguments):
         return ONNX_TORCH
     files = [

@@ -7,7 +7,6 @@ packages.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 import provisioning.__main__
 from ci.verbs.environments import (
@@ -20,10 +19,9 @@ from ci.verbs.environments import (
     choose_onnx,
     choose_setup,
     choose_upgrade,
-    find_group,
     find_suite_verb,
 )
-from ci.verbs.options import DEVICE, EVERYTHING, LOWERING, ONNX_TORCH
+from ci.verbs.options import DEVICE, EVERYTHING, LOWERING
 from provisioning.console.command import Verb, find_verb, order_words, replace_renamed
 
 VERBS: dict[str, Verb] = {
@@ -161,15 +159,11 @@ VERBS: dict[str, Verb] = {
         "ci.verbs.explain", "name the causes of a failure in a log, with their fixes and sources"
     ),
     "completion": Verb("ci.verbs.completion", "print completions for bash or zsh"),
-    "versions-matrix": Verb(
-        "ci.verbs.versions_matrix",
-        "test several QNN versions for known compiler faults",
-        environment=partial(find_group, otherwise=ONNX_TORCH),
-    ),
     "upgrade-report": Verb(
         "ci.verbs.upgrade_report",
         "show what changes with another version of QNN or ExecuTorch",
         environment=choose_upgrade,
+        examples=("onnxruntime-qnn==2.5.0 onnxruntime-qnn==2.7.0 --model mlp", "--matrix --known"),
     ),
     "verify-evidence": Verb("ci.verbs.evidence", "check the evidence that a program passed"),
 }
@@ -181,6 +175,7 @@ RENAMED = {
     "check-app": "inspect --load",
     "compat": "inspect --load",
     "verify-signature": "sign --verify",
+    "versions-matrix": "upgrade-report --matrix",
 }
 
 

@@ -37,7 +37,7 @@ from ci.judging.noise import Prediction
 from ci.models.schemes import Scheme
 from ci.models.tensors import TensorInfo
 from ci.report.schema import Threshold
-from ci.verbs.upgrade_report import find_side
+from ci.verbs.sides import find_side
 from provisioning.artifacts.environment import provision_profile
 from provisioning.console.process import run_process
 from provisioning.console.progress import Progress

@@ -28,7 +28,7 @@ from ci.report.document import render_text
 from ci.report.html import render_document
 from ci.report.schema import Case, Footprint, OperatorCount, Report, Status
 from ci.report.write import write_report
-from ci.verbs.upgrade_report import check_word
+from ci.verbs.sides import check_word
 from provisioning.errors import FailedError, UsageError
 from tests.stand_ins.reports import make_report, say
 from tests.stand_ins.snapshots import check_snapshot
@@ -249,7 +249,7 @@ def test_an_argument_that_is_no_version_is_refused_before_any_run(word: str, why
 
 
 def test_an_executorch_that_needs_another_torch_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ci.verbs.upgrade_report.installed_executorch", lambda: "1.5.1")
+    monkeypatch.setattr("ci.verbs.sides.installed_executorch", lambda: "1.5.1")
     check_word("executorch==1.4.1")
     check_word("onnxruntime-qnn==2.3.0+onnxruntime==1.26.0")
     with pytest.raises(UsageError, match=r"needs torch 2\.12\.0") as caught:

@@ -1,4 +1,4 @@
-"""What fuzz, versions-matrix and the suite of faults exit with, on a provider that stands in."""
+"""What fuzz, the matrix and the suite of faults exit with, on a provider that stands in."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from ci.faults.results import Item, Result
 from ci.models.schemes import Scheme
 from ci.report.schema import Status
 from ci.report.write import read_report
-from ci.verbs import faults, fuzz, upgrade_report, versions_matrix
+from ci.verbs import faults, fuzz, sides, upgrade_matrix, upgrade_report
 from ci.verbs.faults import make_case
+from ci.verbs.sides import Side
 from ci.verbs.trials import Bench
-from ci.verbs.upgrade_report import Side
 from provisioning.artifacts.choice import QnnChoice
 from provisioning.console.command import Outcome
 from provisioning.console.progress import Progress
@@ -127,10 +127,12 @@ def test_a_matrix_fails_if_a_graph_ends_otherwise_or_a_version_is_missing(
             raise DownloadError("pip could not fetch it")
         return Side(word)
 
-    monkeypatch.setattr(upgrade_report, "open_bench", open_stand_in(is_wrong))
-    monkeypatch.setattr(versions_matrix, "find_side", find_side)
+    monkeypatch.setattr(sides, "open_bench", open_stand_in(is_wrong))
+    monkeypatch.setattr(upgrade_matrix, "find_side", find_side)
     pins = [word for two in ("2.5.0", "2.6.0") for word in ("--with", f"onnxruntime-qnn=={two}")]
-    outcome = call(versions_matrix, *pins, "--fault", PLANTED.name, "--reports", str(tmp_path))
+    outcome = call(
+        upgrade_report, "--matrix", *pins, "--fault", PLANTED.name, "--reports", str(tmp_path)
+    )
     assert outcome.exit_code == code
     not_run = "not run: onnxruntime-qnn==2.6.0: pip could not fetch it"
     assert (not_run in outcome.text) == (not fetched)
@@ -208,11 +210,11 @@ def test_a_matrix_is_ordered_by_version_whatever_the_order_of_the_command(
         end = WRONG if side.name == "2.10.0" else RIGHT
         return side.name, [structs.replace(run(GRAPH, end, ""), qnn=side.name)]
 
-    monkeypatch.setattr(versions_matrix, "find_side", lambda word, *_: Side(word))
-    monkeypatch.setattr(versions_matrix, "check_word", lambda _: None)
-    monkeypatch.setattr(versions_matrix, "rerun_faults", rerun)
-    sides = [word for version in words for word in ("--sdk", version)]
-    call(versions_matrix, *sides, "--reports", str(tmp_path))
+    monkeypatch.setattr(upgrade_matrix, "find_side", lambda word, *_: Side(word))
+    monkeypatch.setattr(upgrade_matrix, "check_word", lambda _: None)
+    monkeypatch.setattr(upgrade_matrix, "rerun_faults", rerun)
+    options = [word for version in words for word in ("--sdk", version)]
+    call(upgrade_report, "--matrix", *options, "--reports", str(tmp_path))
     matrix = json.loads((tmp_path / "versions_matrix/matrix.json").read_bytes())
     assert matrix["versions"] == [version for version in ("2.9.40", "2.10.0") if version in words]
     assert (len(matrix["regressions"]), matrix["fixes"]) == (len(set(words)) - 1, [])
@@ -221,11 +223,11 @@ def test_a_matrix_is_ordered_by_version_whatever_the_order_of_the_command(
 def test_no_version_is_run_unless_all_versions_can_be_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(versions_matrix, "find_side", None)
+    monkeypatch.setattr(upgrade_matrix, "find_side", None)
     for wrong in (["--with", "onnxruntime-qnn==latest"], ["--sdk", "nowhere"]):
         words = ["--with", "onnxruntime-qnn==2.7.0", *wrong]
         with pytest.raises(UsageError, match=wrong[1]):
-            call(versions_matrix, *words, "--reports", str(tmp_path / "out"))
+            call(upgrade_report, "--matrix", *words, "--reports", str(tmp_path / "out"))
     assert not (tmp_path / "out").exists()
 
 

@@ -133,7 +133,7 @@ LOWERING = ("torch", "executorch")
         ("upstream", ["test-upstream"], (*LOWERING, "pytest")),
         ("steps", ["test-onnx", "--model", "mlp"], (*PACKAGES, *EXPORTING)),
         ("trials", ["fuzz", "--frontend", "executorch"], LOWERING),
-        ("versions_matrix", ["versions-matrix"], ("torch", "onnx")),
+        ("upgrade_matrix", ["upgrade-report", "--matrix"], ("torch", "onnx")),
     ],
 )
 def test_packages_that_a_verb_needs_are_checked_before_provisioning(
@@ -150,7 +150,7 @@ def test_packages_that_a_verb_needs_are_checked_before_provisioning(
         raise UnfitError("it is missing")
 
     monkeypatch.setattr(f"ci.verbs.{module}.require_packages", refuse)
-    has_offline = "--project" not in words and words[0] != "versions-matrix"
+    has_offline = "--project" not in words and words[0] != "upgrade-report"
     assert main([*words, *(["--offline"] if has_offline else [])]) == ExitCode.ENVIRONMENT
     assert required == [names]
 

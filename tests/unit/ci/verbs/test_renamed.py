@@ -14,7 +14,8 @@ from provisioning.console.command import describe_verbs, replace_renamed
 def test_an_old_verb_runs_its_successor_with_a_warning(
     old: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    verb = RENAMED[old].split()[0]
+    words = RENAMED[old].split()
+    verb = words[0]
     assert verb in VERBS
     assert old not in VERBS
     with pytest.raises(SystemExit):
@@ -24,7 +25,7 @@ def test_an_old_verb_runs_its_successor_with_a_warning(
     with pytest.raises(SystemExit):
         main([verb, "--help"])
     assert capsys.readouterr().out == texts.out
-    assert choose_environment([old, "net.onnx"]) == choose_environment([verb, "net.onnx"])
+    assert choose_environment([old, "net.onnx"]) == choose_environment([*words, "net.onnx"])
 
 
 def test_options_before_and_after_an_old_verb_are_kept() -> None:

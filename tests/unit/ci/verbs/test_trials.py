@@ -102,16 +102,17 @@ def test_the_schemes_of_a_trial_depend_on_the_front_end(
             trials.choose_schemes("onnx", ["u8", word])
 
 
-def test_versions_matrix_with_known_shows_recorded_results_and_runs_nothing(
+def test_a_matrix_with_known_shows_recorded_results_and_runs_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     fault = read_faults()[0].name
-    assert main(["versions-matrix", "--known", "--fault", fault, "--json"]) == ExitCode.OK
+    matrix = ["upgrade-report", "--matrix"]
+    assert main([*matrix, "--known", "--fault", fault, "--json"]) == ExitCode.OK
     text = capsys.readouterr().out
     assert fault in text
     assert not any(other_fault.name in text for other_fault in read_faults()[1:])
     assert json.loads(text)
-    assert main(["versions-matrix", "--fault", fault, "--fault", "no-such"]) == ExitCode.USAGE
+    assert main([*matrix, "--fault", fault, "--fault", "no-such"]) == ExitCode.USAGE
     assert "no-such" in capsys.readouterr().err
     assert not [*tmp_path.iterdir()]

@@ -12,8 +12,8 @@ import pytest
 from ci.audit.upgrade import Difference
 from ci.report.schema import Case, Status, Tool
 from ci.report.write import write_report
-from ci.verbs import upgrade_report
-from ci.verbs.upgrade_report import (
+from ci.verbs import sides, upgrade_report
+from ci.verbs.sides import (
     EMULATOR,
     HTP,
     LIBRARIES,
@@ -21,11 +21,10 @@ from ci.verbs.upgrade_report import (
     SDK,
     Side,
     fetch_package,
-    find_qnn,
     find_side,
     lay_out_libraries,
-    run_side,
 )
+from ci.verbs.upgrade_report import UpgradeRequest, find_qnn, run_side
 from provisioning.artifacts.choice import python_tag
 from provisioning.console.progress import Progress
 from provisioning.errors import (
@@ -81,7 +80,7 @@ def test_all_packages_of_an_argument_are_fetched_and_the_first_sdk_in_them_is_th
         (target / SDK if name == "onnxruntime-qnn" else target).mkdir(parents=True)
         return target
 
-    monkeypatch.setattr(upgrade_report, "fetch_package", fetch)
+    monkeypatch.setattr(sides, "fetch_package", fetch)
     pins = ["onnxruntime==1.2", "onnxruntime-qnn==2.7"][::order]
     side = find("+".join(pins))
     tree = place / "onnxruntime-qnn-2.7" / SDK
@@ -106,7 +105,7 @@ class Runs:
         return SimpleNamespace(describe=lambda: "exited with 3", output=" one\n\n  two \n")
 
 
-NONE = Namespace(model=[], scheme=[], soc=[], policy=None, reports=Path("out"))
+NONE = UpgradeRequest(("old", "new"), EMULATOR, (), (), (), None, Path("out"))
 
 
 def test_a_run_without_a_report_is_a_difference_that_names_its_log(
@@ -154,7 +153,7 @@ def test_a_package_that_cannot_be_fetched_leaves_nothing(
     def fail(_: list[str]) -> None:
         raise ToolError("pip failed", why="no such version")
 
-    monkeypatch.setattr(upgrade_report, "run_process", Runs(fail))
+    monkeypatch.setattr(sides, "run_process", Runs(fail))
     with pytest.raises(DownloadError) as caught:
         fetch_package("executorch", "9.9", Progress())
     assert (caught.value.why, bool(caught.value.fix)) == ("no such version", True)
@@ -173,7 +172,7 @@ def test_the_libraries_of_a_wheel_are_laid_out_like_an_sdk(
         for name in ("libc++-0a1b.so.1.0", "libother-0a1b.so.1.0", "x"):
             write(target / "onnxruntime_qnn.libs" / name, b"")
 
-    monkeypatch.setattr(upgrade_report, "run_process", Runs(leave))
+    monkeypatch.setattr(sides, "run_process", Runs(leave))
     tree = fetch_package("onnxruntime-qnn", "2.5.0", Progress()) / SDK
     names = {path.name for path in (tree / LIBRARIES).iterdir()}
     linked = {"libc++-0a1b.so.1.0", "libother-0a1b.so.1.0", HTP, "libGenie.so"}
@@ -202,7 +201,7 @@ def test_a_package_that_another_process_fetched_meanwhile_is_used(
         write(theirs / "theirs", b"")
         write(Path(argv[-2]) / "ours", b"")
 
-    monkeypatch.setattr(upgrade_report, "run_process", Runs(leave))
+    monkeypatch.setattr(sides, "run_process", Runs(leave))
     assert fetch_package("executorch", "1.4.1", Progress()) == theirs
     assert [path.name for path in theirs.iterdir()] == ["theirs"]
 
@@ -256,7 +255,7 @@ def test_two_versions_are_compared_by_their_cases_and_known_faults(
 
 def args_of(old: str, new: str, **changes: Any) -> Namespace:
     usual: dict[str, Any] = {"session": EMULATOR, "policy": None, "reports": Path("out")}
-    usual |= {"model": [], "scheme": [], "soc": [], "options": ()}
+    usual |= {"model": [], "scheme": [], "soc": [], "options": (), "matrix": False}
     return Namespace(old=old, new=new, **{**usual, **changes})
 
 
@@ -306,7 +305,7 @@ def test_required_packages_are_checked_before_anything_is_fetched(
     write_report(make_report([CASES[0]]), place / "report")
     (place / "net.onnx").touch()
     monkeypatch.setattr(upgrade_report, "require_packages", refuse)
-    monkeypatch.setattr(upgrade_report, "fetch_package", None)
+    monkeypatch.setattr(sides, "fetch_package", None)
     with pytest.raises(UnfitError) as caught:
         upgrade_report.execute(args_of(*words, model=models), Progress())
     assert caught.value.what == " ".join(needed)

@@ -8,7 +8,7 @@ import sys
 # These lower, run or judge models, or run programs on a device.
 NEED_NUMPY = {
     *("audit", "deploy", "estimate", "fuzz", "judge", "localise", "mend", "test-emulator"),
-    *("test-litert", "test-llm", "test-onnx", "test-upstream", "upgrade-report", "versions-matrix"),
+    *("test-litert", "test-llm", "test-onnx", "test-upstream", "upgrade-report"),
 }
 LOAD = """
 import sys

@@ -111,7 +111,10 @@ def test_a_scheme_of_the_command_line_replaces_those_of_the_policy(repository: P
         ("report --trend . --sarif x.sarif", "--sarif"),
         ("report . --annotate --summary", "--annotate"),
         ("judge . --by phone", "--by"),
-        ("versions-matrix --known --sdk 2.49.40", "--sdk"),
+        ("upgrade-report --matrix --known --sdk 2.49.40", "--sdk"),
+        ("upgrade-report --matrix --model mlp", "--model"),
+        ("upgrade-report --matrix 2.49.40 2.50.40", "2.49.40"),
+        ("upgrade-report 2.49.40 --fault broadcast-add-before-norm 2.50.40", "--fault"),
         (f"init --policy-only --uses a/b@{'0' * 40}", "--uses"),
     ],
 )

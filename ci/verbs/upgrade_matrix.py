@@ -1,21 +1,22 @@
-"""``versions-matrix``: run the known faults through onnxruntime with several versions of QNN."""
+"""``upgrade-report --matrix``: run the known faults through onnxruntime with several versions of
+QNN."""
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
-from functools import partial
+from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 
 from ci.faults.expected import Rerun, list_tried, make_matrix, render_matrix
-from ci.faults.known import read_faults
+from ci.faults.known import Fault, read_faults
 from ci.report.claim import claim_reports
 from ci.report.export import check_session
-from ci.verbs.options import ONNX_TORCH, add_option, add_options, require_effect
+from ci.verbs.options import ONNX_TORCH
+from ci.verbs.sides import check_word, find_side, rerun_faults
 from ci.verbs.steps import require_packages
-from ci.verbs.upgrade_report import check_word, find_side, rerun_faults
-from provisioning.console.command import MANY, Outcome
+from provisioning.console.command import Outcome
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, QnnCiError, UsageError
 from provisioning.files import write_whole
@@ -32,39 +33,42 @@ SIDES = (
 )
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = partial(add_option, parser, "")  # "": in no group of the help
-    wheels_help = (
-        "a wheel, such as onnxruntime-qnn==2.7.0; repeatable; default: all known wheels, or"
-        " none with --sdk"
-    )
-    add("--with QNN", wheels_help, dest="sides", **MANY)  # args.with would be a syntax error
-    add("--sdk", "an SDK's directory or version; repeatable", **MANY)
-    add("--fault", "the name of a fault; repeatable", **MANY)
-    # What the shared options do here: their help texts have a gap for it.
-    gaps = {"--known": "print the results recorded in faults.toml", "--reports": "versions_matrix/"}
-    add_options(parser, "--known", group="", gaps=gaps)
-    add_options(parser, "--reports", gaps=gaps)
+@dataclass(frozen=True)
+class MatrixRequest:
+    """The versions of QNN, as ``wheels`` and ``sdks``, and the faults to run with each. Without a
+    version, the faults run with SIDES."""
+
+    wheels: tuple[str, ...]
+    sdks: tuple[str, ...]
+    faults: tuple[Fault, ...]
+    reports: Path
 
 
-def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
-    """Run the known faults with each QNN, or print the recorded results. The exit code is 1 if a
-    result differs from the recorded one, or if a version cannot be run. Raises UsageError."""
-    faults = [fault for fault in read_faults() if not args.fault or fault.name in args.fault]
-    if wrong := sorted(set(args.fault) - {fault.name for fault in faults}):
+def find_faults(names: Sequence[str]) -> tuple[Fault, ...]:
+    """Return the known faults with these names, or all without a name. Raises UsageError."""
+    known_faults = read_faults()
+    if unknown_names := sorted({*names} - {fault.name for fault in known_faults}):
         raise UsageError(
-            f"--fault {wrong[0]} is not a known fault",
+            f"--fault {unknown_names[0]} is not a known fault",
             fix="pass a name from manifests/policies/faults.toml",
         )
-    if args.known:
-        require_effect(args, "--known", "--fault")
-        tried = list(list_tried(faults, "onnx"))
-        recorded = make_matrix(_sort_versions(tried), tried)
-        return Outcome(render_matrix(recorded), msgspec.to_builtins(recorded))
-    words = [*(args.sides or (() if args.sdk else SIDES)), *args.sdk]
+    return tuple(fault for fault in known_faults if not names or fault.name in names)
+
+
+def show_recorded(faults: Sequence[Fault]) -> Outcome:
+    """Return the matrix of the recorded results."""
+    tried = list(list_tried(faults, "onnx"))
+    recorded = make_matrix(_sort_versions(tried), tried)
+    return Outcome(render_matrix(recorded), msgspec.to_builtins(recorded))
+
+
+def run_matrix(request: MatrixRequest, progress: Progress) -> Outcome:
+    """Run the known faults with each QNN. The exit code is 1 if a result differs from the recorded
+    one, or if a version cannot be run. Raises UsageError."""
+    words = [*request.wheels, *request.sdks] or SIDES
     for word in words:
         check_word(word)
-    directory = args.reports / "versions_matrix"
+    directory = request.reports / "versions_matrix"
     require_packages(("torch", "onnx"), ONNX_TORCH)  # the wheels bring onnxruntime
     check_session(directory, ("matrix.json", "matrix.md"))
     claim_reports(directory)
@@ -72,7 +76,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     failures = []
     for word in words:
         try:
-            _, side_runs = rerun_faults(find_side(word, "test_onnx", progress), faults, progress)
+            side = find_side(word, "test_onnx", progress)
+            _, side_runs = rerun_faults(side, request.faults, progress)
         # One version that cannot be fetched or run does not end the matrix.
         except QnnCiError as error:
             failures.append(f"{word}: {error.what}")
