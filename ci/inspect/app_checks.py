@@ -19,12 +19,14 @@ from functools import partial
 from pathlib import PurePath
 from typing import NamedTuple
 
-from ci.inspect.apps import QNN_ABI, AppUnit, Kind, PackedFile
+from ci.inspect.apps import QNN_ABI, AppUnit, Kind, PackedFile, find_texts
 from ci.inspect.compat import Answer, Axis, Verdict, judge_compat
 from ci.inspect.files import describe_runtime, inspect_file
 from ci.report.text import name_some
 from provisioning.doctor.examine import judge_staged
 from provisioning.doctor.registry import Finding, Seen, Severity, Subjects, seen
+from provisioning.doctor.survey.programs import Program
+from provisioning.doctor.survey.tree import LITERT
 from provisioning.elf.facts import EM_AARCH64, EM_QDSP6
 from provisioning.errors import UnfitError, UsageError
 from provisioning.files import hash_file
@@ -35,11 +37,26 @@ WIDE = frozenset({"arm64-v8a", "x86_64"})  # ABIs whose devices may have pages o
 MOST_NAMED = 8
 RPC = "libcdsprpc.so"
 VENDOR = (RPC, "libadsprpc.so", "libsdsprpc.so", "libOpenCL.so")
-OWN = re.compile(r"lib(Qnn|qnn|Genie|Htp|Snpe|SNPE|executorch|onnxruntime|c[+][+])")
-RUNTIME = re.compile(r"lib(qnn_)?executorch.*|libonnxruntime.*")
+OWN = re.compile(r"lib(Qnn|qnn|Genie|Htp|Snpe|SNPE|executorch|onnxruntime|LiteRt|c[+][+])")
+# LiteRT's libraries: the one that runs models, and those of Qualcomm's NPU, which run compiled
+# models and compile models on the device.
+LITERT_NAME = "libLiteRt.so"
+DISPATCH, PLUGIN = "libLiteRtDispatch_Qualcomm.so", "libLiteRtCompilerPlugin_Qualcomm.so"
+PREPARE = "libQnnHtpPrepare.so"
+RUNTIME = re.compile(
+    rf"lib(qnn_)?executorch.*|libonnxruntime.*|{re.escape(DISPATCH)}|{re.escape(PLUGIN)}"
+)
+# A message of litert/runtime/dispatch/litert_dispatch.cc: it is in each library that contains
+# LiteRT, such as LiteRT-LM's. The prefix of the names that it searches is in none as one text.
+OPENS_DISPATCH = b"No dispatch library found"
+OTHER_DISPATCH = re.compile(r"libLiteRtDispatch(?!_Qualcomm\.so$).*")
+# A directory of an AI pack that Google Play delivers to one group of devices, as LiteRT's AOT tools
+# name it (litert/python/aot/ai_pack/export_lib.py).
+DEVICE_GROUP = re.compile(r".*#group_Qualcomm_(\w+)/")
 # Checks for files that may be missing from an incomplete copy or from a part of an app.
 ABSENCES = frozenset({"QNN216", "QNN304", "QNN310", "QNN311", "QNN312", "QNN317"})
 ABSENCES |= {"QNN870", "QNN309", "QNN850", "QNN851", "QNN852", "QNN864"}
+ABSENCES |= {"QNN873", "QNN874", "QNN876"}
 # The app that uses a library decides what these check.
 OF_APP = frozenset({"QNN856", "QNN860"})
 # Checks of the doctor that other checks replace for apps.
@@ -106,8 +123,9 @@ def _pair(unit: AppUnit, soc: str) -> Iterator[tuple[PackedFile, Answer]]:
     out: the doctor reports them (QNN322)."""
     for asset in unit.assets:
         with suppress(UnfitError, UsageError):  # no onnx package, or an unreadable file
-            program = inspect_file(asset.path).program
-            if program and not program.damage:
+            for program in inspect_file(asset.path, asset.name).programs:
+                if program.damage:
+                    continue
                 operators = {name for method in program.methods for name in method.cpu_operators}
                 runtime = describe_runtime(unit.tree.files, unit.name, operators)
                 yield asset, judge_compat(program, runtime, soc)
@@ -311,6 +329,76 @@ def see_missing_for_program(unit: AppUnit) -> Iterator[Seen]:
         for needed in asset.find_needs() if names else ():
             if not names.intersection(needed.split("|")):
                 yield seen(needed.replace("|", " or "), asset.shown, program=asset.name)
+
+
+@APPS.check("QNN873")
+def see_no_dispatch(unit: AppUnit) -> Iterator[Seen]:
+    """Report that LiteRT's dispatch library is missing for compiled models, all in one finding."""
+    names = {library.name for library in unit.qnn_libraries}
+    compiled = [asset for asset, _ in unit.list_compiled()]
+    if compiled and names and DISPATCH not in names:
+        models = compiled[0].name + _count_others(compiled)
+        yield seen(DISPATCH, compiled[0].shown, models=models)
+
+
+@APPS.check("QNN874")
+def see_no_litert(unit: AppUnit) -> Iterator[Seen]:
+    """Report a dispatch library or a compiler plugin in an app without LiteRT."""
+    of_vendor = [file for file in unit.qnn_libraries if file.name in {DISPATCH, PLUGIN}]
+    others = [file for file in unit.qnn_libraries if file not in of_vendor]
+    if (
+        of_vendor
+        and LITERT_NAME not in {file.name for file in others}
+        and not any(find_texts(file.path, [OPENS_DISPATCH]) for file in others)
+    ):
+        yield seen(of_vendor[0].name, of_vendor[0].shown)
+
+
+@APPS.check("QNN875")
+def see_no_plugin(unit: AppUnit) -> Iterator[Seen]:
+    """Report LiteRT models that no one compiles for the NPU, in an app with a dispatch library."""
+    names = {library.name for library in unit.qnn_libraries}
+    if DISPATCH not in names or PLUGIN in names:
+        return
+    plain = []
+    for asset in unit.assets:
+        if asset.path.suffix in LITERT:
+            with suppress(UnfitError, UsageError):
+                models = inspect_file(asset.path, asset.name).programs
+                # A model that is compiled for any manufacturer has partitions.
+                if models and not any(map(_has_partitions, models)):
+                    plain.append(asset)
+    if plain:
+        yield seen(plain[0].name + _count_others(plain), plain[0].shown)
+
+
+def _has_partitions(model: Program) -> bool:
+    return any(method.partitions for method in model.methods)
+
+
+@APPS.check("QNN876")
+def see_no_preparation(unit: AppUnit) -> Iterator[Seen]:
+    """Report that a compiler plugin lacks the library that prepares graphs on the device."""
+    files = {library.name: library for library in unit.qnn_libraries}
+    if PLUGIN in files and PREPARE not in files:
+        yield seen(PREPARE, files[PLUGIN].shown)
+
+
+@APPS.check("QNN877")
+def see_other_dispatch(unit: AppUnit) -> Iterator[Seen]:
+    """Report dispatch libraries of other manufacturers next to Qualcomm's."""
+    others = [file for file in unit.qnn_libraries if OTHER_DISPATCH.fullmatch(file.name)]
+    if others and DISPATCH in {file.name for file in unit.qnn_libraries}:
+        yield seen(others[0].name, others[0].shown, others=_count_others(others))
+
+
+@APPS.check("QNN878")
+def see_wrong_device_group(unit: AppUnit) -> Iterator[Seen]:
+    """Report compiled models in an AI pack's directory for devices with another SoC."""
+    for asset, facts in unit.list_compiled():
+        names = {target.soc for target in facts.targets}
+        if (group := DEVICE_GROUP.match(asset.shown)) and names and group[1] not in names:
+            yield seen(asset.name, asset.shown, made=", ".join(sorted(names)), group=group[1])
 
 
 @PAIRINGS.check("QNN870")

@@ -35,8 +35,9 @@ COMPONENTS = {
     "SNPE": r"lib(Snpe|SNPE).*",
     "ExecuTorch": r"lib(qnn_)?executorch.*|libfbjni\.so",
     "ONNX Runtime": r"libonnxruntime.*",
+    "LiteRT": r"libLiteRt.*|liblitert.*|libtensorflowlite.*",
     "C++ runtime": r"libc\+\+.*",
-    "programs": r".*\.(pte|bin|onnx|dlc)",
+    "programs": r".*\.(pte|bin|onnx|dlc|tflite|litertlm)",
 }
 
 

@@ -33,7 +33,8 @@ from provisioning.archives.zipfiles import (
     find_data_offset,
     read_directory,
 )
-from provisioning.doctor.facts import TreeFacts
+from provisioning.doctor.facts import FileFacts, TreeFacts
+from provisioning.doctor.survey.tree import LITERT
 from provisioning.documents import POINTER, open_regular
 from provisioning.errors import IntegrityError, UnfitError, UsageError
 
@@ -225,7 +226,7 @@ QNN_ABI = "arm64-v8a"
 # Removed ABIs, too, since old apps still have their directories.
 ABIS = frozenset({QNN_ABI, "armeabi-v7a", "armeabi", "x86_64", "x86", "riscv64", "mips", "mips64"})
 MANIFEST = "AndroidManifest.xml"
-PROGRAMS = (".pte", ".bin", ".onnx", ".dlc")
+PROGRAMS = (".pte", ".bin", ".onnx", ".dlc", *LITERT)
 # The id of ExecuTorch's QNN backend, the name of a member of QNN's DLC archives, and the operator
 # of a compiled ONNX model.
 QNN_BACKEND, DLC, EP_CONTEXT = MARKS = b"QnnBackend", b"dlc.metadata", b"EPContext"
@@ -323,6 +324,14 @@ class AppUnit:
             yield f"lib/{library.abi}/{library.name}", library
         for index, asset in enumerate(self.assets):
             yield f"assets/{index}/{asset.name}", asset
+
+    def list_compiled(self) -> Iterator[tuple[PackedFile, FileFacts]]:
+        """Yield each LiteRT model that is compiled for Qualcomm's NPU, or bundle with such models,
+        and its facts. Damaged ones are left out."""
+        files = dict(self.placed())
+        for facts in self.tree.lowered:
+            if facts.path.suffix in LITERT and not facts.defect:
+                yield files[facts.relative], facts
 
 
 def find_texts(path: Path, texts: Iterable[bytes]) -> set[bytes]:

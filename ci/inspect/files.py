@@ -91,6 +91,13 @@ class Inspected:
     bundle: Bundle | None = None
 
     @property
+    def programs(self) -> tuple[Program, ...]:
+        """The program that the file is, or the models of a bundle of LiteRT-LM."""
+        sections = self.bundle.sections if self.bundle else ()
+        models = (self.program, *(section.model for section in sections))
+        return tuple(model for model in models if model)
+
+    @property
     def why_no_program(self) -> str:
         """Why a file that is no program is none."""
         return f"it {self.damage}" if self.damage else f"its kind is {self.kind}"

@@ -71,6 +71,19 @@ def is_bundle(view: View) -> bool:
     return bytes(view[: len(BUNDLE)]) == BUNDLE
 
 
+def list_models(view: View, name: str) -> tuple[tuple[Program, ...], str]:
+    """Return the models of a .tflite or .litertlm file called ``name``, and the reason why the file
+    cannot be loaded, such as ``has no section``. Of another file, there are none, and no reason."""
+    if is_model(view):
+        model = parse_model(view, name)
+        return (model,), model.damage
+    if is_bundle(view):
+        bundle = parse_bundle(view)
+        models = (section.model for section in bundle.sections)
+        return tuple(model for model in models if model), bundle.damage
+    return (), ""
+
+
 def parse_model(view: View, name: str) -> Program:
     """Return the content of a .tflite file called ``name``: a method for each subgraph. If a
     compiler plugin compiled it, ``cpu_operators`` are those that stayed on the CPU, else all."""

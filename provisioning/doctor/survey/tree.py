@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from provisioning.doctor.facts import FileFacts, TreeFacts
 from provisioning.documents import open_regular, read_text
 from provisioning.elf.facts import EM_QDSP6, Defect, ElfError, ElfFacts, Proof
-from provisioning.errors import UnfitError
+from provisioning.errors import UnfitError, UsageError
+from provisioning.versions import parse_version
 
 if TYPE_CHECKING:
     from provisioning.elf.qnn_build import QnnBuild
@@ -25,6 +26,8 @@ BUILD_FILES = ("build.gradle.kts", "build.gradle")
 # minSdk = 31 in Kotlin; minSdk 31, minSdkVersion 31 or minSdkVersion(31) in Groovy.
 MIN_SDK = re.compile(r"^[^\S\n]*minSdk(?:Version)?[\s=(]+(\d+)", re.MULTILINE)
 MAGIC, LOWERED, CONTEXT = b"\x7fELF", ".pte", ".bin"
+LITERT = (".tflite", ".litertlm")
+PROGRAMS = {LOWERED, CONTEXT, *LITERT}
 Accepts = Callable[[str], object]
 
 
@@ -47,10 +50,11 @@ def survey_tree(root: Path, accepts: Accepts = lambda _: True) -> TreeFacts:
             if not path.exists():
                 dangling.add(relative)
             status = _status_outside(path, root) or status
-        if path.suffix in {LOWERED, CONTEXT} and path.name.startswith("._"):
+        if path.suffix in PROGRAMS and path.name.startswith("._"):
             continue  # a file of macOS
-        if path.suffix in {LOWERED, CONTEXT} and stat.S_ISREG(status.st_mode):
-            if program := _read_lowered(relative, path, status.st_size):
+        if path.suffix in PROGRAMS and stat.S_ISREG(status.st_mode):
+            read = _read_litert if path.suffix in LITERT else _read_lowered
+            if program := read(relative, path, status.st_size):
                 lowered.append(program)
         elif _is_candidate(path, status):
             libraries[relative] = path
@@ -129,6 +133,44 @@ def _read_lowered(relative: str, path: Path, size_bytes: int) -> FileFacts | Non
         defect_why=damage,
         targets=targets,
         misplaced=misplaced,
+    )
+
+
+def _read_litert(relative: str, path: Path, size_bytes: int) -> FileFacts | None:
+    """Return facts about a LiteRT model that is damaged or compiled for Qualcomm's NPU, or a bundle
+    with such models; None for any other file: an app may encrypt its models.
+    """
+    from provisioning.doctor.survey.litert import list_models
+    from provisioning.doctor.survey.programs import map_file
+    from provisioning.elf.programs import NO_SOC, Target
+    from provisioning.elf.qnn_build import search_whole
+
+    try:
+        models, damage = list_models(map_file(path), path.name)
+    except UsageError:
+        return None
+    contexts = [context for model in models for context in model.contexts]
+    if not contexts and not damage:
+        return None
+    targets = {
+        Target(context.soc or NO_SOC, context.hexagon, context.vtcm_mb)
+        for context in contexts
+        if context.hexagon
+    }
+    # The newest one, since the runtime has to load all of them.
+    newest = max(
+        (context for context in contexts if context.qnn),
+        key=lambda context: parse_version(context.qnn),
+        default=None,
+    )
+    return FileFacts(
+        relative,
+        path,
+        size_bytes,
+        build=search_whole(newest.build.encode(), 0, len(newest.build)) if newest else None,
+        defect=Defect.TRUNCATED if damage else None,
+        defect_why=damage,
+        targets=tuple(sorted(targets)),
     )
 
 

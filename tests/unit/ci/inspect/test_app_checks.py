@@ -33,6 +33,7 @@ from tests.build.apps import (
     write_files,
 )
 from tests.stand_ins.android_apps import ABI, OLDER, library, make_set, skel, write_apk
+from tests.stand_ins.litert import make_bundle, make_compiled, make_plain
 from tests.stand_ins.lowered import Vector, make_binary, make_flatbuffer, make_program
 from tests.stand_ins.snapshots import check_snapshot
 
@@ -134,6 +135,24 @@ def with_splits(libraries: Mapping[str, bytes]) -> Make:
     return make
 
 
+DISPATCH, PLUGIN = "libLiteRtDispatch_Qualcomm.so", "libLiteRtCompilerPlugin_Qualcomm.so"
+DISPATCH_OF_MEDIATEK, PREPARE = "libLiteRtDispatch_MediaTek.so", "libQnnHtpPrepare.so"
+COMPILED, PLAIN_MODEL = {"assets/m.tflite": make_compiled()}, {"assets/p.tflite": make_plain()}
+OPENS = b"No dispatch library found in %s\0"
+GROUP = "assets/model#group_Qualcomm_"
+MODEL = 3  # the section type of a .litertlm's models
+NEWER_MODEL = make_compiled(binary=make_binary(build="v2.51.0.261010101010"))
+TO_SM8750 = make_binary(soc=("SM8750", 69, 79))
+FOR_SM8750 = {"assets/n.tflite": make_compiled(stamp=b"Qualcomm\0SM8750", binary=TO_SM8750)}
+
+
+def with_litert(*names: str, litert: str = "libLiteRt.so") -> dict[str, bytes]:
+    """QNN's libraries, LiteRT and its dispatch library, and others."""
+    # The plugin's name is longer than the one in the library that is edited.
+    others = {name: library(name if name != PLUGIN else "") for name in (DISPATCH, *names)}
+    return SET | others | {litert: library(litert) + OPENS}
+
+
 PAIRS: dict[str, tuple[Make, Make]] = {
     "QNN850": (apk({}), apk()),
     "QNN851": (apk(abi="x86_64"), apk()),
@@ -159,6 +178,33 @@ PAIRS: dict[str, tuple[Make, Make]] = {
         ),
     ),
     "QNN872": (apk(manifest=""), unpacked),
+    "QNN873": (
+        apk(SET | {"libLiteRt.so": library("libLiteRt.so")}, other_files=COMPILED),
+        apk(with_litert(), other_files=COMPILED),
+    ),
+    "QNN874": (
+        apk(SET | {DISPATCH: library(DISPATCH)}),
+        apk(with_litert(litert="liblitertlm_jni.so")),
+    ),
+    "QNN875": (
+        apk(with_litert(), other_files=PLAIN_MODEL | COMPILED),
+        apk(with_litert(PLUGIN), other_files=PLAIN_MODEL),
+    ),
+    "QNN876": (apk(with_litert(PLUGIN)), apk(with_litert(PLUGIN, PREPARE))),
+    "QNN877": (
+        apk(with_litert(DISPATCH_OF_MEDIATEK)),
+        apk(SET | {DISPATCH_OF_MEDIATEK: library(DISPATCH_OF_MEDIATEK)}),
+    ),
+    "QNN878": (
+        apk(with_litert(), other_files={f"{GROUP}SM8750/m.tflite": make_compiled()}),
+        apk(
+            with_litert(),
+            other_files={
+                f"{GROUP}SM8650/m.tflite": make_compiled(),
+                "assets/model#group_other/m.tflite": make_plain(),
+            },
+        ),
+    ),
 }  # fmt: skip
 
 
@@ -246,6 +292,51 @@ APPS_AND_SOCS: dict[str, tuple[Make, str]] = {
     "and one for no SoC": (
         apk(OLD_TWO, other_files={**ODD, "assets/u.bin": context("", 0, 69)}),
         "SM8450",
+    ),
+    "a LiteRT model": (apk(with_litert(), other_files=COMPILED), "SM8650"),
+    "a LiteRT model for another SoC": (apk(with_litert(), other_files=COMPILED), "SM8750"),
+    "a LiteRT model per SoC": (
+        apk(
+            with_litert() | TWO,
+            other_files=COMPILED | FOR_SM8750,
+        ),
+        "SM8650 SM8750",
+    ),
+    "a LiteRT model of a newer QNN": (
+        apk(
+            with_litert(),
+            other_files={"assets/m.tflite": NEWER_MODEL},
+        ),
+        "",
+    ),
+    "a bundle of LiteRT-LM with such a model": (
+        apk(
+            with_litert(),
+            other_files={
+                "assets/m.litertlm": make_bundle(
+                    [(MODEL, make_plain(), {}), (MODEL, NEWER_MODEL, {"model_type": "decode"})]
+                )
+            },
+        ),
+        "",
+    ),
+    "a LiteRT model without its bytecode": (
+        apk(with_litert(), other_files={"assets/m.tflite": make_compiled(size=1 << 30)}),
+        "SM8650",
+    ),
+    "LiteRT models for other NPUs, and an encrypted one": (
+        apk(
+            with_litert(),
+            other_files={
+                "assets/m.tflite": make_compiled(stamp=b"MediaTek\0MT6989"),
+                "assets/x.tflite": b"no model" * 9,
+            },
+        ),
+        "SM8650",
+    ),
+    "LiteRT without libQnnSystem.so": (
+        apk({name: data for name, data in with_litert().items() if "System" not in name}),
+        "",
     ),
     "a program without a context, another SoC": (apk(TWO, other_files=PLAIN_PROGRAM), "SM8750"),
     "a program without a context, its SoC": (apk(TWO, other_files=PLAIN_PROGRAM), "SM8650"),
