@@ -215,7 +215,10 @@ class TorchLane:
                 dtype = value_of(read.source).dtype if is_tensor else None
                 filled.append(torch.tensor(operand, dtype=dtype) if is_tensor else operand)
             args, kwargs = fill_reads(call, filled)
-            return call.target, *change_arguments(call.target, args, kwargs, insert.arguments)
+            target = call.target
+            if target._overloadname == "padding" and "padding" in insert.arguments:
+                target = target.overloadpacket.default  # whose padding is numbers, and no text
+            return target, *change_arguments(target, args, kwargs, insert.arguments)
         name = insert.node.operator
         target = getattr(getattr(aten, name), OVERLOADS.get(name, "default"))
         return target, *arrange_arguments(target, operands, insert.arguments)

@@ -21,83 +21,13 @@ from ci.mend.torch_rewrites.editing import (
     shape_of,
     value_of,
 )
-from ci.mend.torch_rewrites.norms import ABSORBING, CONVOLUTIONS
-from ci.models.short_rows import find_short_row
+from ci.mend.torch_rewrites.norms import ABSORBING
 
-# The overloads whose padding is a word, such as "same", and those with numbers
-SAME_CONVOLUTIONS = {
-    getattr(aten, name).padding: getattr(aten, name).default for name in ("conv1d", "conv2d")
-}
-PADS = [aten.pad.default, aten.constant_pad_nd.default]
 # The operators that pool 1, 2 or 3 axes
 MEANS = [getattr(aten, f"adaptive_avg_pool{axes}d").default for axes in (1, 2, 3)]
 NEAREST = [getattr(aten, f"upsample_nearest{axes}d") for axes in (1, 2, 3)]
 EXACT = [getattr(aten, f"_upsample_nearest_exact{axes}d") for axes in (1, 2, 3)]
 MAXIMA = [getattr(aten, f"adaptive_max_pool{axes}d").default for axes in (1, 2, 3)]
-
-
-# In fp16, QNN 2.49.40 is wrong if the result has the length of its row, and this is short and a
-# multiple of 8: 3.8 dB for 16 steps that are padded by 3, and 68.5 dB after.
-@rewrites("convolve-longer-row", *CONVOLUTIONS, *SAME_CONVOLUTIONS)
-def convolve_longer_row(edit: Editor, node: fx.Node) -> None:
-    """Pad a short row by one more zero at each end before its convolution, and cut off the elements
-    that this adds. A padding before the convolution is left alone: QNN joins it with this one."""
-    stride, dilation = read_numbers(node, "stride", "dilation")
-    shape, weight_shape = (shape_of(operand) for operand in node.args[:2])
-    padding = argument(node, "padding")
-    if isinstance(padding, str):
-        padding = find_same_padding(weight_shape[2:], dilation) if padding == "same" else [0]
-    padding = per_axis(padding, len(dilation))
-    apart = _find_padding_before(edit, node.args[0])
-    counts = {"padding": padding[-1], "stride": stride[-1], "dilation": dilation[-1]}
-    short = find_short_row(shape, weight_shape, **counts)
-    if not (short or find_short_row(shape, weight_shape, **counts, apart=apart)):
-        return
-    padding[-1] += 1
-    target = SAME_CONVOLUTIONS.get(node.target, node.target)
-    weight, bias, groups = node.args[1], argument(node, "bias"), argument(node, "groups")
-    longer = edit.call(target, node.args[0], weight, bias, stride, padding, dilation, groups)
-    length = shape_of(node)[-1]
-    new = edit.slice(longer, len(shape_of(node)) - 1, 1, length + 1)
-    edit.replace(node, new, f"the same with padding={padding}, and y[..., 1:-1]")
-
-
-def _find_padding_before(edit: Editor, operand: fx.Node) -> int:
-    """Return by how many zeros a padding that computes a value extends its last axis at both ends,
-    or 0 if it is another node or another padding."""
-    pad = edit.source(operand)
-    if pad.target not in PADS or argument(pad, "mode") not in {None, "constant"}:
-        return 0
-    begin, end, *other_axes = pad.args[1]
-    is_zero = not argument(pad, "value")
-    return int(begin) if begin == end and is_zero and not any(other_axes) else 0
-
-
-def find_same_padding(kernel: Sequence[int], dilation: Sequence[int]) -> list[int]:
-    """Return the padding of a convolution with padding="same" per axis, or 0 along an axis whose
-    ends differ."""
-    padding = []
-    for size, step in zip(kernel, dilation, strict=True):
-        total = (size - 1) * step  # torch pads the end by one more if it is odd
-        padding.append(0 if total % 2 else total // 2)
-    return padding
-
-
-# QNN 2.49.40 computes this kernel wrongly in 8 bits: -9.9 dB for 4 channels of 8 x 8, and 37.7 dB
-# after.
-@rewrites("widen-depthwise", aten.conv2d.default)
-def widen_depthwise_kernel(edit: Editor, node: fx.Node) -> None:
-    """Write a depthwise convolution with a kernel and a stride of 2 with a kernel of 3, whose first
-    row and column are zeros."""
-    weight, even = edit.value(node.args[1]), not any(n % 2 for n in shape_of(node.args[0])[-2:])
-    if weight is None or not even or tuple(weight.shape[1:]) != (1, 2, 2):
-        return
-    numbers = read_numbers(node, "stride", "padding", "dilation")
-    # With a stride of 1, QNN computes the kernel right.
-    if argument(node, "groups") > 1 and numbers == [[2, 2], [0, 0], [1, 1]]:
-        wide = torch.nn.functional.pad(weight, [1, 0, 1, 0])
-        new = edit.call_again(node, weight=wide, padding=[1, 1])
-        edit.replace(node, new, "a kernel of 3 that starts with zeros, and padding=1")
 
 
 # Seen in CBAM, whose two convolutions are called twice: 7.6 dB in 8a8w and 16a8w, and 33.0 and 47.6
@@ -115,12 +45,6 @@ def copy_shared_bias(edit: Editor) -> None:
             new = edit.call_again(node, bias=edit.value(bias))
             edit.replace(node, new, "a layer with the same weights and its own bias for each call")
         used_biases.add(bias.target)
-
-
-def read_numbers(node: fx.Node, *names: str) -> list[list[int]]:
-    """Return arguments of a convolution that have a number for each axis of the image."""
-    axes = len(shape_of(node.args[1])) - 2
-    return [per_axis(argument(node, name), axes) for name in names]
 
 
 # ExecuTorch passes the stride of the call to QNN, and none if the call states none: F.max_pool2d(x,
