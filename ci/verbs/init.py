@@ -9,8 +9,8 @@ import os
 import re
 from pathlib import Path
 
-from ci.cases.spec import find_models
-from ci.models.schemes import ONNX
+from ci.cases.spec import FILE_VERBS, find_models
+from ci.models.schemes import MODEL_FILES, ONNX
 from ci.models.source_lines import find_repository
 from ci.onnx.reading import suggest_shapes_line
 from ci.report.filled import fill_text
@@ -30,6 +30,7 @@ POLICY, WORKFLOW, MODEL = "qnn.toml", ".github/workflows/qnn.yml", "qnn_model.py
 IGNORED = ".gitignore"
 # What the commands on our pages write into a repository.
 RESULTS = (b"reports/\n", b"/before/\n", b"/kept/\n")
+EMULATOR = "test-emulator"  # runs modules of PyTorch
 USES = re.compile(r"[A-Za-z0-9-]+/[A-Za-z0-9._-]+@[0-9a-f]{40}")
 
 # What the user has to fill in, because this program cannot know it.
@@ -41,7 +42,11 @@ REPLACED = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = group_options(parser)
-    add("--model", "file.py:factory or file.onnx; by default, an example is created", default="")
+    add(
+        "--model",
+        "file.py:factory, file.onnx or file.tflite; by default, an example is created",
+        default="",
+    )
     text = "the repository and commit of executorch-qnn-ci with the workflow to call"
     add("--uses OWNER/REPOSITORY@COMMIT", text, default="")
     only = parser.add_mutually_exclusive_group().add_argument
@@ -73,14 +78,14 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         )
     if args.uses and args.policy_only:
         raise UsageError("--uses is for a workflow, which --policy-only does not write")
-    is_onnx, notes = args.model.endswith(ONNX.suffix), list[str]()
+    verb, notes = find_verb(args.model), list[str]()
     files: dict[str, str] = {}
     if args.workflow_only:
-        is_onnx = choose_lane(args, root, uses)
+        verb = choose_verb(args, root, uses)
     else:
         files = make_policy(args.model, root, notes)
     if uses and not args.policy_only:
-        files[workflow] = make_workflow(uses, policy, is_onnx=is_onnx)
+        files[workflow] = make_workflow(uses, policy, verb)
     elif not args.policy_only:
         words = ["--workflow-only", "--uses", "OWNER/REPOSITORY@COMMIT"]
         words += ["--directory", shown_path(root)] if args.directory else []
@@ -104,7 +109,6 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     published.say_aside(progress)
     shown_names = [shown_path(root / name) for name in written]
     unchanged = [shown_path(root / name) for name in names.values() if name not in written]
-    verb = "test-onnx" if is_onnx else "test-emulator"
     shown = shown_path(root / POLICY)
     return Outcome(
         "".join(f"wrote {name}\n" for name in shown_names)
@@ -159,9 +163,14 @@ def ignore_results(root: Path) -> list[str]:
     return [IGNORED]
 
 
-def choose_lane(args: argparse.Namespace, root: Path, uses: str) -> bool:
-    """Return whether the workflow for an existing policy tests .onnx files. Raises UsageError if
-    --workflow-only cannot write it."""
+def find_verb(path: str) -> str:
+    """Return the verb that tests a model with this path."""
+    return FILE_VERBS.get(Path(path).suffix, EMULATOR)
+
+
+def choose_verb(args: argparse.Namespace, root: Path, uses: str) -> str:
+    """Return the verb for the workflow of an existing policy. Raises UsageError if --workflow-only
+    cannot write it."""
     if not uses:
         raise UsageError(
             "it is not known which workflow to call",
@@ -175,8 +184,8 @@ def choose_lane(args: argparse.Namespace, root: Path, uses: str) -> bool:
             why="the workflow uses it",
             fix="leave out --workflow-only",
         )
-    paths = read_paths(root / POLICY).values()
-    return bool(paths) and all(path.endswith(ONNX.suffix) for path in paths)
+    verbs = {find_verb(path) for path in read_paths(root / POLICY).values()}
+    return verbs.pop() if len(verbs) == 1 else EMULATOR
 
 
 def make_policy(model: str, root: Path, notes: list[str]) -> dict[str, str]:
@@ -184,17 +193,17 @@ def make_policy(model: str, root: Path, notes: list[str]) -> dict[str, str]:
     below ``root``. Remarks for the user are added to ``notes``. Raises UsageError if the model does
     not exist, is not below ``root``, or is not an ONNX model although its name ends in .onnx."""
     path, factory, files, shapes = MODEL, "factory", {}, ""
-    is_onnx = model.endswith(ONNX.suffix)
+    is_file = model.endswith(MODEL_FILES)
     if model:
         (entry,) = find_models(model, {}).values()
-        file, _, factory = (entry.path, "", "") if is_onnx else entry.path.rpartition(":")
+        file, _, factory = (entry.path, "", "") if is_file else entry.path.rpartition(":")
         if not Path(file).is_relative_to(root):
             raise UsageError(f"{file} is not in {root}", fix="pass --directory, or another model")
         path = Path(file).relative_to(root).as_posix()
-        shapes = write_shapes(Path(file), notes) if is_onnx else ""
+        shapes = write_shapes(Path(file), notes) if model.endswith(ONNX.suffix) else ""
     else:
         files[MODEL] = read_text(TEMPLATES / "qnn_model.txt")
-    quoted = toml_string(path if is_onnx else f"{path}:{factory}")
+    quoted = toml_string(path if is_file else f"{path}:{factory}")
     # Stripped once more at the end, because a long name may be cut at a dash.
     key = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(path).stem).strip("-_")[:40].rstrip("-_") or "model"
     files[POLICY] = fill_text(
@@ -203,8 +212,7 @@ def make_policy(model: str, root: Path, notes: list[str]) -> dict[str, str]:
         path=quoted,
         factory=factory,
         shapes=shapes,
-        is_onnx=is_onnx,
-        verb="test-onnx" if is_onnx else "test-emulator",
+        verb=find_verb(model),
     )
     return files
 
@@ -227,11 +235,13 @@ def write_shapes(path: Path, notes: list[str]) -> str:
     return f"\n{line.text} # the sizes that you use in practice"
 
 
-def make_workflow(uses: str, policy: str, *, is_onnx: bool) -> str:
-    """Return the text of the workflow, which calls the one of ``uses`` with the path ``policy``."""
+def make_workflow(uses: str, policy: str, verb: str = EMULATOR) -> str:
+    """Return the text of the workflow, which calls the one of ``uses`` with the path ``policy`` and
+    the lane of ``verb``."""
     owner, _, commit = uses.partition("@")
     words = {"OWNER/REPOSITORY": owner, "COMMIT": commit, "VERSION": f"v{read_version()}"}
     path = policy if policy == POLICY else json.dumps(policy, ensure_ascii=False)
-    words["policy: qnn.toml"] = f"policy: {path}{', lane: onnx' if is_onnx else ''}"
+    lane = "" if verb == EMULATOR else f", lane: {verb.removeprefix('test-')}"
+    words["policy: qnn.toml"] = f"policy: {path}{lane}"
     text = read_text(TEMPLATES / "qnn.yml")  # with GitHub's own expressions in braces
     return re.sub("|".join(map(re.escape, words)), lambda match: words[match[0]], text)

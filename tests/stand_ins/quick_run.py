@@ -9,7 +9,7 @@ from pathlib import Path
 
 import ci.__main__
 
-LANES = ("test-emulator", "test-onnx", "build")
+LANES = ("test-emulator", "test-onnx", "test-litert", "build")
 
 
 def main() -> int:

@@ -16,7 +16,7 @@ USES = "example/executorch-qnn-ci@" + "0a" * 20
 def test_the_workflow_that_init_writes_passes_zizmor_and_its_schema(tmp_path: Path) -> None:
     path = tmp_path / WORKFLOW
     path.parent.mkdir(parents=True)
-    text = make_workflow(USES, "a folder/qnn.toml", is_onnx=False)
+    text = make_workflow(USES, "a folder/qnn.toml")
     path.write_text(text)
     words = ("zizmor", "--offline", "--quiet", "--persona=auditor")
     assert check_schema("vendor.github-workflows", [path]) == []

@@ -251,13 +251,15 @@ def test_another_repository_tests_its_models_with_one_workflow_call(caller: GitH
     assert caller.services.caches == []
 
 
-@pytest.mark.parametrize(("lane", "result"), [("onnx", "success"), ("llama", "failure")])
-def test_the_lane_input_selects_the_onnx_session(caller: GitHub, lane: str, result: str) -> None:
+@pytest.mark.parametrize(
+    ("lane", "result"), [("onnx", "success"), ("litert", "success"), ("llama", "failure")]
+)
+def test_the_lane_input_selects_the_session(caller: GitHub, lane: str, result: str) -> None:
     results = caller.run(CALLER.replace("policy: qnn.toml", f"policy: qnn.toml, lane: {lane}"))
     assert list_results(results) == {"models": result}, collect_log(results)
     artifact = caller.services.artifacts.get("qnn-ci")
     names = [path.parent.name for path in artifact.rglob("words.json")] if artifact else []
-    assert names == (["test_onnx"] if result == "success" else [])
+    assert names == ([f"test_{lane}"] if result == "success" else [])
 
 
 def test_a_pull_request_is_compared_with_the_last_green_run_of_the_default_branch(

@@ -121,13 +121,17 @@ def test_init_for_an_onnx_file_writes_an_onnx_policy_and_workflow(
 
 @pytest.mark.parametrize(
     ("model", "lane", "key", "scheme"),
-    [("qnn_model.py:factory", "emulator", "qnn_model", "8a8w"), ("net.onnx", "onnx", "net", "u8")],
+    [
+        ("qnn_model.py:factory", "emulator", "qnn_model", "8a8w"),
+        ("net.onnx", "onnx", "net", "u8"),
+        ("net.tflite", "litert", "net", "asis"),
+    ],
 )
 def test_every_commented_key_of_the_policy_from_init_is_valid(
     root: Path, model: str, lane: str, key: str, scheme: str
 ) -> None:
     names = ("data/calibration.npz", "data/evaluation.npz", "data/labels.npy", "metrics.py")
-    for name in (*names, "net.onnx", "float.onnx", "qnn_model.py"):
+    for name in (*names, "net.onnx", "float.onnx", "net.tflite", "float.tflite", "qnn_model.py"):
         (root / name).parent.mkdir(exist_ok=True)
         (root / name).write_bytes(EMPTY_GRAPH)
     main(["init", "--uses", USES, "--model", f"../{model}"])
@@ -135,9 +139,10 @@ def test_every_commented_key_of_the_policy_from_init_is_valid(
     (root / "all.toml").write_text(re.sub(r"(?m)^# (?=\[|\w+ = )", "", text))
     entry = read_emulator_policy(root / "all.toml", lane).models[key]
     assert entry.metric
-    assert (entry.metric.name, [*entry.limits], bool(entry.calibration)) == ("top1", [scheme], True)
-    assert scheme in entry.schemes
-    assert bool(entry.float_model) is (lane == "onnx")
+    assert (entry.metric.name, [*entry.limits], bool(entry.inputs)) == ("top1", [scheme], True)
+    assert bool(entry.calibration) is (lane != "litert")  # which calibrates nothing
+    assert scheme in entry.schemes or lane == "litert"
+    assert bool(entry.float_model) is (lane != "emulator")
 
 
 @pytest.mark.parametrize("name", WRITTEN)
@@ -219,7 +224,12 @@ def test_init_names_the_file_that_cannot_be_written(
 
 
 @pytest.mark.parametrize(
-    ("model", "lane"), [("qnn_model.py:factory", {}), ("net.onnx", {"lane": "onnx"})]
+    ("model", "lane"),
+    [
+        ("qnn_model.py:factory", {}),
+        ("net.onnx", {"lane": "onnx"}),
+        ("net.tflite", {"lane": "litert"}),
+    ],
 )
 def test_a_workflow_whose_repository_is_not_known_is_written_later(
     root: Path,
@@ -231,6 +241,7 @@ def test_a_workflow_whose_repository_is_not_known_is_written_later(
     monkeypatch.setattr(ci.verbs.init, "find_workflow", lambda: "")
     (root / "qnn_model.py").write_text("def factory(): ...")
     (root / "net.onnx").write_bytes(EMPTY_GRAPH)
+    (root / "net.tflite").touch()
     assert main(["init", "--model", f"../{model}", "--json"]) == ExitCode.OK
     (note_of_uses,) = (
         note for note in json.loads(capsys.readouterr().out)["notes"] if "--uses" in note
