@@ -142,7 +142,7 @@ def lacks_only_files(unit: AppUnit, findings: Iterable[Finding]) -> bool:
     """Return whether there are errors, and all of them are about Git LFS pointers in a
     directory."""
     errors = {finding.id for finding in findings if finding.severity is Severity.ERROR}
-    return unit.kind is Kind.DIRECTORY and errors == {"QNN854"}
+    return unit.kind in {Kind.DIRECTORY, Kind.FILES} and errors == {"QNN854"}
 
 
 def find_wanted(unit: AppUnit) -> tuple[str, ...]:
@@ -195,7 +195,7 @@ APPS.when(
     QNN852=lambda unit: (
         not any(re.match(r"lib(Qnn|SNPE)", file.name) for file in (*unit.libraries, *unit.assets))
     ),
-    QNN855=lambda unit: not unit.manifest or unit.manifest.fault,
+    QNN855=lambda unit: unit.kind is not Kind.FILES and (not unit.manifest or unit.manifest.fault),
     # Any other archive than an AAR is installed as it is.
     QNN872=lambda unit: (
         unit.kind is Kind.APK and not unit.name.endswith(".aar") and not unit.manifest

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from ci.inspect.apps import (
     ABIS,
     MANIFEST,
     PROGRAMS,
+    QNN_ABI,
     AppUnit,
     ArchiveReader,
     Kind,
@@ -18,13 +20,15 @@ from ci.inspect.apps import (
     read_manifest,
 )
 from provisioning.console.caller import shown_path
-from provisioning.doctor.survey.tree import survey_tree
+from provisioning.doctor.survey.tree import read_file, survey_tree
+from provisioning.documents import open_regular
 from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, Defect
 from provisioning.errors import UsageError
 from provisioning.quoting import show_command
 
 # Deep enough for the sources of an app.
 MAX_DEPTH = 12
+LINUX_LIBC = "libc.so.6"
 BUILD_FILES = tuple(
     f"{name}.gradle{suffix}" for name in ("build", "settings") for suffix in ("", ".kts")
 )
@@ -80,8 +84,8 @@ def _read_directory(
     root: Path, archives: ArchiveReader, skip: Callable[[Path], None]
 ) -> Iterator[AppUnit]:
     """Yield the apps in a directory. They are read from the first of these that exists:
-    directories named after ABIs, the APKs of one app, or a manifest alone. Raises UsageError if
-    none of these exists, or for sources with Gradle's build files."""
+    directories named after ABIs, the APKs of one app, a manifest alone, or libraries to push to a
+    device. Raises UsageError if none of these exists, or for sources with Gradle's build files."""
     if any((root / name).is_file() for name in BUILD_FILES):
         raise UsageError(
             f"{root} contains sources, so nothing was checked",
@@ -98,11 +102,13 @@ def _read_directory(
     elif (root / MANIFEST).is_file():
         manifest = read_manifest(root / MANIFEST)
         yield AppUnit(root.name, Kind.DIRECTORY, manifest)
+    elif any(_is_for_android(path) for path in sorted(root.glob("lib*.so"))):
+        yield _read_files(root, places)
     else:
         raise UsageError(
             f"{root} contains no Android app",
             why="it has no directory named after an ABI such as arm64-v8a, "
-            f"no {MANIFEST} and no APK",
+            f"no {MANIFEST}, no APK and no library for Android",
             fix="build the APK and pass it; for libraries laid out as on a device, use "
             f"{show_command('doctor', 'staged', '--root', f'staging={shown_path(root)}')}",
         )
@@ -140,6 +146,52 @@ def _read_plain(root: Path, parent: Path) -> AppUnit:
             if path.suffix in {*PROGRAMS, ".so"} and path.is_file()
         ),
     )
+
+
+def _is_for_android(path: Path) -> bool:
+    """Return whether a file is a library for the CPU of Android devices."""
+    elf = read_file(path.name, path).elf
+    # Linux on the same CPU has the libraries' versions in their names: libc.so.6.
+    return elf is not None and elf.machine == EM_AARCH64 and LINUX_LIBC not in elf.needed
+
+
+def _read_files(root: Path, places: Iterable[Path]) -> AppUnit:
+    """Return the libraries, executables and programs in ``places`` below ``root``. Of files with
+    the same name, the first one counts, since a push puts all of them into one directory."""
+    libraries: dict[str, list[PackedFile]] = {}
+    assets = []
+    for place in places:
+        if place.is_symlink() and place != root:
+            continue
+        paths: list[Path] = []
+        with suppress(PermissionError):  # _walk has reported it
+            paths = sorted(place.iterdir())
+        for path in paths:
+            if not path.is_file():
+                continue
+            is_library = path.suffix == ".so" or (not path.suffix and _is_elf(path))
+            file = PackedFile(
+                *(path.name, path, _relative(root, path), path.stat().st_size),
+                abi=QNN_ABI if is_library else "",
+            )
+            if is_library:
+                libraries.setdefault(path.name, []).append(file)
+            elif path.suffix in PROGRAMS:
+                assets.append(file)
+    return AppUnit(
+        root.name,
+        Kind.FILES,
+        None,
+        libraries=tuple(files[0] for _, files in sorted(libraries.items())),
+        duplicates=tuple(tuple(files) for files in libraries.values() if files[1:]),
+        assets=tuple(assets),
+    )
+
+
+def _is_elf(path: Path) -> bool:
+    with suppress(OSError), open_regular(path) as file:
+        return file.read(4) == b"\x7fELF"
+    return False
 
 
 def _walk(place: Path, depth: int, skip: Callable[[Path], None]) -> Iterator[Path]:

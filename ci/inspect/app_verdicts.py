@@ -83,7 +83,7 @@ def render_units(checked: Sequence[CheckedUnit], *, strict: bool, width: int) ->
             f"  ABIs: {', '.join(unit.abis) or 'none'}; QNN: {qnn}",
         ]
         for name, (count, size, packed) in measure(unit).items():
-            is_packed = packed and unit.kind is not Kind.DIRECTORY
+            is_packed = packed and unit.kind in {Kind.APK, Kind.AAR}
             within = f", {packed / 1e6:.1f} MB in the archive" if is_packed else ""
             files = f"{count:>4} file{'s' if count > 1 else ' '}"
             lines.append(f"  {name:<24} {files} {size / 1e6:>8.1f} MB{within}")

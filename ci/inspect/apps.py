@@ -238,6 +238,7 @@ class Kind(str, Enum):
     APK = "APK"
     AAR = "AAR"
     DIRECTORY = "directory"
+    FILES = "files to push"  # to one directory of a device, with adb
 
 
 @dataclass(frozen=True)
@@ -313,9 +314,11 @@ class AppUnit:
         know."""
         for relative, file in self.placed():
             text = text.replace(str(self.tree.root / relative), file.shown)
-        place = "jni" if self.kind is Kind.AAR else "lib"
+        place = f"{'jni' if self.kind is Kind.AAR else 'lib'}/{QNN_ABI} of {self.name}"
+        if self.kind is Kind.FILES:
+            place = self.name
         for path in (self.tree.root / "lib" / QNN_ABI, self.tree.root):
-            text = text.replace(str(path), f"{place}/{QNN_ABI} of {self.name}")
+            text = text.replace(str(path), place)
         return text
 
     def placed(self) -> Iterator[tuple[str, PackedFile]]:

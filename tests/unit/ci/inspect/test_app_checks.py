@@ -153,6 +153,11 @@ def with_litert(*names: str, litert: str = "libLiteRt.so") -> dict[str, bytes]:
     return SET | others | {litert: library(litert) + OPENS}
 
 
+def push(files: Mapping[str, bytes]) -> Make:
+    """A directory whose files are pushed to a device."""
+    return lambda place: write_files(place / "push", files)
+
+
 PAIRS: dict[str, tuple[Make, Make]] = {
     "QNN850": (apk({}), apk()),
     "QNN851": (apk(abi="x86_64"), apk()),
@@ -336,6 +341,22 @@ APPS_AND_SOCS: dict[str, tuple[Make, str]] = {
     ),
     "LiteRT without libQnnSystem.so": (
         apk({name: data for name, data in with_litert().items() if "System" not in name}),
+        "",
+    ),
+    "files to push": (
+        push(with_litert() | {"models/m.tflite": make_compiled(), "run_model": library("")}),
+        "SM8650",
+    ),
+    "files to push, for another SoC, without LiteRT and with a stub twice": (
+        push(SET | {"m.tflite": make_compiled(), f"old/{STUB}": library(STUB, OLDER)}),
+        "SM8750",
+    ),
+    "files to push, LiteRT in an executable": (
+        push(
+            CPU
+            | {DISPATCH: library(DISPATCH), "run_model": library("") + OPENS}
+            | {f"hexagon-v75/{SKELS[0]}": SET[SKELS[0]]}
+        ),
         "",
     ),
     "a program without a context, another SoC": (apk(TWO, other_files=PLAIN_PROGRAM), "SM8750"),

@@ -149,6 +149,21 @@ def test_only_libraries_for_a_phone_are_examined_in_assets(tmp_path: Path) -> No
     assert unit.pointers == ("assets/a.so",)
 
 
+def test_libraries_for_linux_are_no_files_to_push_to_android(tmp_path: Path) -> None:
+    data = (ELF / "libaarch64.so").read_bytes()
+    for name, is_android in (("libc.so.6", False), ("libc.so", True)):
+        place = tmp_path / name
+        write_files(
+            place, {"liba.so": data.replace(b"libneeded.so", name.encode().ljust(12, b"\0"))}
+        )
+        if is_android:
+            (unit,) = read(place, tmp_path / "scratch")
+            assert (unit.kind, [file.name for file in unit.libraries]) == (Kind.FILES, ["liba.so"])
+        else:
+            with pytest.raises(UsageError, match="contains no Android app"):
+                read(place, tmp_path / "scratch")
+
+
 # -- manifests ------------------------------------------------------------------------------------
 
 
