@@ -10,6 +10,7 @@ from ci.mend.graph_rewrites import (
     masks,
     norms,
     products,
+    windows,
 )
 from ci.mend.graph_rewrites.definition import DEFINITIONS
 
@@ -22,4 +23,5 @@ __all__ = [
     "masks",
     "norms",
     "products",
+    "windows",
 ]

@@ -10,7 +10,7 @@ from ci.graphs.edit import GraphEditor
 from ci.graphs.graph import EXECUTORCH, Node
 from ci.mend.graph_rewrites.definition import defines
 
-HIGHEST_RANK = 4  # of an instance norm in QNN
+INSTANCE_NORM_RANK = 4  # of an instance norm in QNN
 WRONG_RANK = 3  # up to which QNN computes a group norm of ExecuTorch wrongly
 
 
@@ -20,7 +20,7 @@ def flatten_instance_norm(edit: GraphEditor, node: Node) -> None:
     """Compute an instance norm of rank 5 with its spatial axes flattened to one."""
     operand = node.reads[0]
     shape = edit.shape(operand)
-    if len(shape) > HIGHEST_RANK:
+    if len(shape) > INSTANCE_NORM_RANK:
         norm = edit.call_again(node, edit.reshape(operand, shape=[*shape[:2], -1]))
         new = edit.reshape(norm, shape=[*shape])
         edit.replace(node, new, "norm(x.flatten(2)).reshape(x.shape)", "norm(x)")

@@ -19,7 +19,7 @@ from ci.mend.axes import (
 )
 from ci.mend.graph_rewrites.definition import defines
 
-HIGHEST_RANK = 4  # of a permutation
+MOST_PERMUTED_AXES = 4  # of a permutation
 
 
 # QNN's compiler may not end otherwise: seen in u8_channel with layers of [1, 1] and [1, 7] (QNN
@@ -169,9 +169,9 @@ def move_axes(edit: GraphEditor, value: str, order: Sequence[int]) -> str:
     shape = edit.shape(value)
     if [*order] == sorted(order):
         return value
-    if len(order) <= HIGHEST_RANK:
+    if len(order) <= MOST_PERMUTED_AXES:
         return edit.permute(value, dims=[*order])
-    for sizes, places in split_order(*merge_axes(shape, order), HIGHEST_RANK):
+    for sizes, places in split_order(*merge_axes(shape, order), MOST_PERMUTED_AXES):
         value = edit.permute(reshape_to(edit, value, sizes), dims=places)
     return reshape_to(edit, value, [shape[axis] for axis in order])
 

@@ -4,7 +4,6 @@ constant matrices."""
 
 from __future__ import annotations
 
-import itertools
 import math
 import operator
 from collections.abc import Sequence
@@ -24,7 +23,6 @@ from ci.mend.torch_rewrites.editing import (
 from ci.mend.torch_rewrites.norms import ABSORBING
 
 # The operators that pool 1, 2 or 3 axes
-MEANS = [getattr(aten, f"adaptive_avg_pool{axes}d").default for axes in (1, 2, 3)]
 NEAREST = [getattr(aten, f"upsample_nearest{axes}d") for axes in (1, 2, 3)]
 EXACT = [getattr(aten, f"_upsample_nearest_exact{axes}d") for axes in (1, 2, 3)]
 MAXIMA = [getattr(aten, f"adaptive_max_pool{axes}d").default for axes in (1, 2, 3)]
@@ -70,23 +68,6 @@ def widen_max_pool(edit: Editor, node: fx.Node) -> None:
     numbers = [1, *kernel], stride, padding, dilation, argument(node, "ceil_mode")
     new = edit.squeeze(edit.max_pool2d(edit.unsqueeze(node.args[0], -2), *numbers), -2)
     edit.replace(node, new, "F.max_pool2d(x.unsqueeze(-2), (1, k), (1, s)).squeeze(-2)")
-
-
-# ExecuTorch lowers only sizes that divide the input.
-@rewrites("multiply-adaptive-pool", *MEANS)
-def multiply_adaptive_pool(edit: Editor, node: fx.Node) -> None:
-    """Write adaptive average pools of sizes that do not divide as products with constant matrices,
-    one per axis."""
-    axes, operand = MEANS.index(node.target) + 1, node.args[0]
-    sizes, result_sizes = shape_of(operand)[-axes:], shape_of(node)[-axes:]
-    if all(size % count == 0 for size, count in zip(sizes, result_sizes, strict=True)):
-        return
-    for axis, size, count in zip(range(-axes, 0), sizes, result_sizes, strict=True):
-        if size != count:
-            single = torch.eye(size, dtype=torch.float64)[None]
-            averages = torch.nn.functional.adaptive_avg_pool1d(single, count)[0].T
-            operand = _multiply_axis(edit, operand, axis, averages)
-    edit.replace(node, operand, "rows @ x @ columns.T, with constant matrices of averages")
 
 
 # ExecuTorch decomposes a linear resize over one axis with an index, which stays on the CPU.
@@ -180,72 +161,7 @@ def select_nearest(edit: Editor, node: fx.Node) -> None:
     edit.replace(node, operand, "x.index_select(dim, places) for each axis")
 
 
-# ExecuTorch takes only windows that do not overlap.
-@rewrites("slice-windows")
-def slice_windows(edit: Editor) -> None:
-    """Write F.unfold as a concatenation of one slice of the image per position of the window, and
-    x.unfold as a selection of places."""
-    for node in edit.find(aten.unfold.default):
-        operand, axis, size, step = node.args
-        rank = len(shape_of(operand))
-        axis, count = axis % rank, shape_of(node)[axis % rank]
-        places = torch.arange(count)[:, None] * step + torch.arange(size)
-        rows = edit.constant(places.flatten())
-        turns = [axis, rank - 1] if axis < rank - 1 else []
-        new = edit.transpose(operand, *turns) if turns else operand
-        new = edit.index_select(new, rank - 1, rows)
-        new = edit.reshape(new, [*shape_of(new)[:-1], count, size])
-        new = edit.transpose(new, *turns) if turns else new
-        edit.replace(node, new, "x.index_select(dim, places).unflatten(dim, (-1, size))")
-    for node in edit.find(aten.im2col.default):
-        operand, *numbers = node.args
-        kernel, dilation, padding, stride = (per_axis(number, 2) for number in numbers)
-        if len(shape_of(operand)) != 4:
-            continue
-        operand = surround(edit, operand, padding, padding)
-        batch, channels, *sizes = shape_of(operand)
-        # The rows that one position of the window may have, along each axis
-        reach = [
-            size - (count - 1) * step
-            for size, count, step in zip(sizes, kernel, dilation, strict=True)
-        ]
-        parts = []
-        for position in itertools.product(*map(range, kernel)):
-            part = operand
-            for axis, place in enumerate(position):
-                start = place * dilation[axis]
-                part = edit.slice(part, axis + 2, start, start + reach[axis], stride[axis])
-            parts.append(edit.reshape(part, [batch, channels, 1, -1]))
-        new = edit.cat(parts, 2) if len(parts) > 1 else parts[0]
-        new = edit.reshape(new, [*shape_of(node)])
-        edit.replace(node, new, "torch.cat([x[:, :, i:m:s, j:n:t].reshape(b, c, 1, -1), ...], 2)")
-
-
 def per_axis(number: int | Sequence[int], axes: int) -> list[int]:
     """Return a number per axis, of a list with one per axis or of one for all axes."""
     numbers = [number] if isinstance(number, int) else [*number]
     return numbers * axes if len(numbers) == 1 else numbers
-
-
-def _multiply_axis(edit: Editor, operand: fx.Node, axis: int, matrix: Tensor) -> fx.Node:
-    """Multiply a matrix [rows, size] by an axis, a number below zero, of a tensor."""
-    stored = edit.constant(matrix.to(value_of(operand).dtype))
-    if axis == -1:
-        return edit.linear(operand, stored)
-    return edit.transpose(edit.linear(edit.transpose(operand, axis, -1), stored), axis, -1)
-
-
-def surround(
-    edit: Editor, operand: fx.Node, before: Sequence[int], after: Sequence[int], value: float = 0.0
-) -> fx.Node:
-    """Concatenate constants around the last axes of a node, the first of these axes first. With
-    the last one first, QNN makes a padding of them again, with the faults of that."""
-    for axis, counts in enumerate(zip(before, after, strict=True), -len(before)):
-        shape = [*shape_of(operand)]
-        blocks: dict[int, list[fx.Node]] = {0: []}  # both ends share a constant of the same size
-        for count in {*counts} - {0}:
-            shape[axis] = count
-            blocks[count] = [edit.constant(torch.full(shape, value, dtype=value_of(operand).dtype))]
-        if any(counts):
-            operand = edit.cat([*blocks[counts[0]], operand, *blocks[counts[1]]], axis)
-    return operand

@@ -232,7 +232,14 @@ def test_a_standalone_file_contains_every_rewrite_and_needs_nothing_of_this_proj
     exec(code, namespace)  # noqa: S102 - our own text
     assert list_globals(code) - namespace.keys() - {*dir(builtins), "__annotations__"} == set()
     defined = [statement.name for statement in ast.parse(text).body if hasattr(statement, "name")]
-    assert len(defined) == len(set(defined))
+    assigned = [
+        target.id
+        for statement in ast.parse(text).body
+        if isinstance(statement, ast.Assign)
+        for target in statement.targets
+        if isinstance(target, ast.Name)
+    ]
+    assert len([*defined, *assigned]) == len({*defined, *assigned})
     assert "import ci" not in text
     assert "from ci" not in text
     module, x = namespace["net"]()
