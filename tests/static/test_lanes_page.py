@@ -1,55 +1,100 @@
-"""docs/reference/lanes.md says which features both lanes have, and why one lacks the others."""
+"""docs/reference/lanes.md says which features the lanes have, and why one lacks the others."""
 
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reference" / "lanes.md"
-# For each feature, what implements it: for PyTorch, and for ONNX; "" if nothing does.
+# For each feature, what implements it: for PyTorch, for ONNX and for LiteRT; "" if nothing does.
 CODE = {
-    "predicted noise": ("ci/analysis/noise.py:predict_noise", "ci/analysis/noise.py:predict_noise"),
+    "predicted noise": (
+        "ci/analysis/noise.py:predict_noise",
+        "ci/analysis/noise.py:predict_noise",
+        "ci/analysis/noise.py:predict_noise",
+    ),
     "parts of an output": (
         "ci/executorch/graph_reader.py:find_module_parts",
         "ci/onnx/compile.py:describe_file",
+        "ci/litert/compile.py:describe_model",
     ),
     "known faults": (
         "ci/executorch/graph_reader.py:describe_module",
         "ci/onnx/compile.py:describe_file",
+        "ci/litert/compile.py:describe_model",
     ),
     "where quantization costs": (
         "ci/analysis/layers.py:find_loss",
         "ci/analysis/layers.py:find_loss",
+        "",
     ),
     "where float16 costs": (
+        "ci/analysis/layers.py:find_float16_loss",
         "ci/analysis/layers.py:find_float16_loss",
         "ci/analysis/layers.py:find_float16_loss",
     ),
     "results of all layers": (
         "ci/executorch/layers.py:expose_layers",
         "ci/onnx/layers.py:expose_layers",
+        "",
     ),
     "tensors that leave": (
         "ci/analysis/clipping.py:find_clipped",
         "ci/analysis/clipping.py:find_clipped",
+        "",
     ),
-    "integers and booleans": ("ci/analysis/ties.py:find_ties", "ci/analysis/ties.py:find_ties"),
+    "integers and booleans": (
+        "ci/analysis/ties.py:find_ties",
+        "ci/analysis/ties.py:find_ties",
+        "ci/analysis/ties.py:find_ties",
+    ),
     "mixtures of schemes": (
         "ci/analysis/mixtures.py:assign_parts",
         "ci/analysis/mixtures.py:assign_parts",
+        "",
     ),
-    "`localise`": ("ci/audit/localise_graph.py:Division", "ci/audit/localise_graph.py:Division"),
-    "`mend`: rewrites": ("ci/mend/proof.py:RewriteProof", "ci/mend/proof.py:RewriteProof"),
-    "`mend`: a search": ("ci/mend/precision.py:MixTrials", ""),
-    "evidence": ("ci/report/evidence.py:parse_statement", "ci/report/evidence.py:parse_statement"),
+    "`localise`": (
+        "ci/audit/localise_graph.py:Division",
+        "ci/audit/localise_graph.py:Division",
+        "",
+    ),
+    "`mend`: rewrites": (
+        "ci/mend/proof.py:RewriteProof",
+        "ci/mend/proof.py:RewriteProof",
+        "",
+    ),
+    "`mend`: a search": (
+        "ci/mend/precision.py:MixTrials",
+        "",
+        "",
+    ),
+    "evidence": (
+        "ci/report/evidence.py:parse_statement",
+        "ci/report/evidence.py:parse_statement",
+        "ci/report/evidence.py:parse_statement",
+    ),
     "times by QNN's simulator": (
         "ci/executorch/simulator.py:SimulatorHook",
         "ci/onnx/simulate.py:simulate_source",
+        "",
     ),
-    "`fuzz`": ("ci/faults/executorch_runner.py:run_modules", "ci/faults/onnx_graphs.py:run_items"),
-    "`audit`": ("ci/audit/operators_partitions.py:partition_model", ""),
-    "a phone or a board": ("ci/verbs/emulate.py:choose_socs", ""),
+    "`fuzz`": (
+        "ci/faults/executorch_runner.py:run_modules",
+        "ci/faults/onnx_graphs.py:run_items",
+        "",
+    ),
+    "`audit`": (
+        "ci/audit/operators_partitions.py:partition_model",
+        "",
+        "",
+    ),
+    "a phone or a board": (
+        "ci/verbs/emulate.py:choose_socs",
+        "",
+        "",
+    ),
 }
 # Features that are still written twice, though the question is the same, by words of the page.
 TWICE: dict[str, str] = {}
@@ -59,8 +104,16 @@ ENGINES = {
     "`fuzz`",
 }
 COUNTERPARTS = {  # what a lane would have under these names, if it had the feature
-    "`audit`": ("ci/onnx/*.py", "partition_model"),
-    "a phone or a board": ("ci/verbs/onnx.py", "choose_socs"),
+    "`audit`": (("ci/onnx/*.py", "ci/litert/*.py"), "partition_model"),
+    "a phone or a board": (("ci/verbs/onnx.py", "ci/verbs/litert.py"), "choose_socs"),
+}
+# What the package of LiteRT's lane would use, if the lane had the feature.
+UNUSED = {
+    "where quantization costs": "find_loss",
+    "results of all layers": "expose_layers",
+    "tensors that leave": "find_clipped",
+    "mixtures of schemes": "assign_parts",
+    "times by QNN's simulator": "simulate_source",
 }
 
 
@@ -80,7 +133,7 @@ def read_rows() -> dict[str, list[str]]:
     return lanes_by_feature
 
 
-def test_each_feature_is_in_both_lanes_or_has_a_reason() -> None:
+def test_each_feature_is_in_all_lanes_or_has_a_reason() -> None:
     rows = read_rows()
     assert len(rows) == len(CODE)
     for start, implementations in CODE.items():
@@ -96,7 +149,7 @@ def test_each_feature_is_in_both_lanes_or_has_a_reason() -> None:
 
 def test_what_is_written_twice_is_named() -> None:
     twice = {
-        feature for feature, places in CODE.items() if all(places) and len({*places}) > 1
+        feature for feature, places in CODE.items() if len({*filter(None, places)}) > 1
     } - ENGINES
     assert twice == TWICE.keys()
     page = PAGE.read_text("utf-8")
@@ -105,8 +158,13 @@ def test_what_is_written_twice_is_named() -> None:
 
 
 def test_what_a_lane_lacks_is_still_missing() -> None:
-    for feature, (pattern, name) in COUNTERPARTS.items():
-        defined = {
-            definition for path in ROOT.glob(pattern) for definition in list_definitions(path)
-        }
+    for feature, (patterns, name) in COUNTERPARTS.items():
+        paths = [path for pattern in patterns for path in ROOT.glob(pattern)]
+        defined = {definition for path in paths for definition in list_definitions(path)}
         assert name not in defined, f"{feature}: the page says that this lane lacks it"
+    texts = [path.read_text("utf-8") for path in ROOT.glob("ci/litert/*.py")]
+    used = {word for text in texts for word in re.findall(r"\w+", text)}
+    assert "find_float16_loss" in used
+    for feature, name in UNUSED.items():
+        assert CODE[feature][-1] == ""
+        assert name not in used, f"{feature}: the page says that LiteRT's lane lacks it"
