@@ -21,7 +21,7 @@ from ci.graphs.litert_file import (
     split_activations,
 )
 from ci.graphs.litert_reader import LitertGraph, read_litert_graph
-from ci.graphs.run import Change, Recipe, Record, Shared
+from ci.graphs.run import Change, Recipe, Record, Shared, share_axes
 
 METHOD = "forward"  # of a file without signatures
 
@@ -288,14 +288,7 @@ class ArrayTools:
         a number have size 1."""
         if not size:
             return 0.0
-        shape = tuple(np.shape(like))
-        if isinstance(shared, int):
-            own_axis = shared % max(len(shape), 1)
-            shape = tuple(length if axis == own_axis else 1 for axis, length in enumerate(shape))
-        elif shared is Shared.ROW:
-            shape = (*shape[:-1], 1) if shape else ()
-        elif shared is Shared.ALL:
-            shape = (1,) * len(shape)
+        shape = share_axes(tuple(np.shape(like)), shared)
         drawn = self.random.random(shape, np.float32)
         return self.wrap(np.float32(size) * (2 * drawn - 1))
 

@@ -15,7 +15,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
-from ci.graphs.graph import Array, Graph
+from ci.graphs.graph import Array, Graph, Shape
 
 Value = Any  # a torch.Tensor, or an onnx_program.Symbol
 
@@ -26,6 +26,17 @@ class Shared(Enum):
     NONE = "each has its own"
     ROW = "those along the last axis"
     ALL = "all"
+
+
+def share_axes(shape: Shape, shared: Shared | int) -> Shape:
+    """Return the shape of the numbers that elements of a tensor of this ``shape`` share: 1 along
+    each axis along which they share one."""
+    if isinstance(shared, int):
+        own_axis = shared % max(len(shape), 1)
+        return tuple(length if axis == own_axis else 1 for axis, length in enumerate(shape))
+    if shared is Shared.ROW:
+        return (*shape[:-1], 1) if shape else ()
+    return (1,) * len(shape) if shared is Shared.ALL else shape
 
 
 class Tools(Protocol):

@@ -36,12 +36,7 @@ def read_calls(part: fx.GraphModule, written: Collection[fx.Node]) -> Graph:
     outputs: list[str] = []
     for node in part.graph.nodes:
         names = list_results(node)
-        for name, value in zip(names, list_values(node), strict=True):
-            if isinstance(value, Tensor):
-                dtypes[name] = str(value.dtype).removeprefix("torch.")
-                # A shape with an unknown size is no shape.
-                if all(isinstance(size, int) for size in value.shape):
-                    shapes[name] = tuple(value.shape)
+        note_types(node, names, shapes, dtypes)
         if node.op == "get_attr":
             # The target may be in a submodule, such as "body.weight".
             value = functools.reduce(getattr, str(node.target).split("."), part)
@@ -78,6 +73,18 @@ def list_values(node: fx.Node) -> list[Any]:
     """Return the fake tensors of a node's results."""
     value = node.meta.get("val")
     return [*value] if isinstance(value, (list, tuple)) else [value]
+
+
+def note_types(
+    node: fx.Node, names: Sequence[str], shapes: dict[str, Shape], dtypes: dict[str, str]
+) -> None:
+    """Add the shapes and dtypes of a node's results, which have these ``names``."""
+    for name, value in zip(names, list_values(node), strict=True):
+        if isinstance(value, Tensor):
+            dtypes[name] = str(value.dtype).removeprefix("torch.")
+            # A shape with an unknown size is no shape.
+            if all(isinstance(size, int) for size in value.shape):
+                shapes[name] = tuple(value.shape)
 
 
 def list_results(node: fx.Node) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from torch.fx import GraphModule, Interpreter, Node
 from torch.utils._pytree import tree_leaves
 
 from ci.graphs.graph import Array, Graph
-from ci.graphs.run import Recipe, Record, Shared
+from ci.graphs.run import Recipe, Record, Shared, share_axes
 from ci.graphs.torch_calls import list_results, name_operator
 from ci.graphs.torch_effects import measure_effects
 from ci.graphs.torch_reader import read_graph_module
@@ -138,14 +138,7 @@ class TorchTools:
 
     def draw(self, like: Tensor, size: float, shared: Shared | int = Shared.NONE) -> Tensor:
         """Return the result of Tools.draw. Axes along which elements share a number have size 1."""
-        shape = tuple(like.shape)
-        if isinstance(shared, int):
-            own_axis = shared % max(len(shape), 1)
-            shape = tuple(length if axis == own_axis else 1 for axis, length in enumerate(shape))
-        elif shared is Shared.ROW:
-            shape = (*shape[:-1], 1) if shape else ()
-        elif shared is Shared.ALL:
-            shape = (1,) * len(shape)
+        shape = share_axes(tuple(like.shape), shared)
         return size * (2 * torch.rand(shape, generator=self.generator) - 1)
 
     def to_float(self, value: Tensor) -> Tensor:

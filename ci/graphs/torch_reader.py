@@ -18,9 +18,9 @@ from ci.graphs.graph import EXECUTORCH, Array, Graph, Node, Shape
 from ci.graphs.operators import ELEMENTWISE, PASSES_ON, computes, is_quantizer
 from ci.graphs.torch_calls import (
     list_results,
-    list_values,
     name_operator,
     name_result,
+    note_types,
     read_call,
     read_calls,
     to_array,
@@ -75,12 +75,7 @@ def read_program(program: Any) -> Graph:
     bodies: list[str] = []
     for node in program.graph.nodes:
         names = list_results(node)
-        for name, value in zip(names, list_values(node), strict=True):
-            if isinstance(value, Tensor):
-                dtypes[name] = str(value.dtype).removeprefix("torch.")
-                # A shape with an unknown size is no shape.
-                if all(isinstance(size, int) for size in value.shape):
-                    shapes[name] = tuple(value.shape)
+        note_types(node, names, shapes, dtypes)
         if node.op == "call_function" and node.target is not operator.getitem:
             nodes.append(read_call(node, names, shapes, constants))
             if isinstance(node.target, HigherOrderOperator):

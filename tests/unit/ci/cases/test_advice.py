@@ -164,6 +164,16 @@ def test_the_log_of_a_failed_case_adds_its_remedy_to_the_reason(
     assert "quantize" not in judge_case.end(Status.PASSED, log_tail=log).case.reason
 
 
+def judge_norm(directory: Path, *, is_scheme: bool) -> CaseJudge:
+    """Return a judge for a case whose model has the known fault "norm"."""
+    fault = KnownFault(
+        fault="norm", title="", seen="", fix="", calls="", nodes=(), operators=(), file="net.py",
+        line=3, is_scheme=is_scheme,
+    )  # fmt: skip
+    options = make_options(policy=read_emulator_policy(), find_faults=lambda *_, **__: (fault,))
+    return CaseJudge(CaseSpec("mlp", Scheme.A8W8, "SM8650"), options, directory, "x")
+
+
 @pytest.mark.parametrize(
     ("is_scheme", "cured_db", "predicted_db", "figures"),
     [
@@ -181,12 +191,7 @@ def test_a_passed_case_warns_of_what_a_known_fault_costs(
     figures: tuple[str, ...],
     tmp_path: Path,
 ) -> None:
-    fault = KnownFault(
-        fault="norm", title="", seen="", fix="", calls="", nodes=(), operators=(), file="net.py",
-        line=3, is_scheme=is_scheme,
-    )  # fmt: skip
-    options = make_options(policy=read_emulator_policy(), find_faults=lambda *_, **__: (fault,))
-    judge_case = CaseJudge(CaseSpec("mlp", Scheme.A8W8, "SM8650"), options, tmp_path, "x")
+    judge_case = judge_norm(tmp_path, is_scheme=is_scheme)
     judge_case.evidence.figures = CaseFigures(
         sqnr_db=19.4, sqnr_db_quantized=38.0, predicted_sqnr_db=predicted_db, sqnr_db_scheme=19.5
     )
@@ -210,12 +215,7 @@ def test_a_passed_case_warns_of_what_a_known_fault_costs(
 def test_a_channel_that_a_known_fault_drowns_fails_the_case(
     cured_db: float | None, error: float, lost: str, tmp_path: Path
 ) -> None:
-    fault = KnownFault(
-        fault="norm", title="", seen="", fix="", calls="", nodes=(), operators=(), file="net.py",
-        line=3, is_scheme=True,
-    )  # fmt: skip
-    options = make_options(policy=read_emulator_policy(), find_faults=lambda *_, **__: (fault,))
-    judge_case = CaseJudge(CaseSpec("mlp", Scheme.A8W8, "SM8650"), options, tmp_path, "x")
+    judge_case = judge_norm(tmp_path, is_scheme=True)
     judge_case.evidence.figures = CaseFigures(sqnr_db=19.4, sqnr_db_scheme=19.5)
     judge_case.measure_remedy = lambda *_, **__: cured_db  # type: ignore[method-assign]
     classes = np.array([1.0, 0.1, -0.7]) * RANDOM.uniform(0.9, 1.1, (8, 3))
