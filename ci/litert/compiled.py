@@ -11,7 +11,14 @@ from typing import Any
 
 from flatbuffers import flexbuffers
 
-from ci.graphs.litert_file import CONTROL, list_numbers, name_operator, name_tensor, read_model
+from ci.graphs.litert_file import (
+    CONTROL,
+    list_entries,
+    list_numbers,
+    name_operator,
+    name_tensor,
+    read_model,
+)
 from provisioning.doctor.survey import litert
 from provisioning.doctor.survey.context_binaries import ContextBinary, parse_context_binary
 from provisioning.doctor.survey.programs import Program
@@ -166,6 +173,29 @@ def check_target(compiled: CompiledModel, soc: str) -> tuple[ContextBinary, ...]
             fix=f"compile the model for {soc}",
         )
     return tuple(contexts.values())
+
+
+def check_order(name: str, model: Any, source: Any) -> None:
+    """Raise FailedError if the compiled file ``name`` has the signatures, inputs or outputs of its
+    ``source`` in another order. An application passes them by their places."""
+    ports, source_ports = (
+        [
+            [f"signature {entry.key}" for entry in entries],
+            *(
+                [f"{entry.key}/{port}" if entry.key else port for port in names]
+                for entry in sorted(entries, key=lambda entry: entry.key)
+                for names in (entry.input_names, entry.output_names)
+            ),
+        ]
+        for entries in (list_entries(model), list_entries(source))
+    )
+    for names, source_names in zip(ports, source_ports, strict=False):
+        if names != source_names and sorted(names) == sorted(source_names):
+            raise FailedError(
+                f"{name} has its inputs, outputs or signatures in another order than the model",
+                why=f"it has {', '.join(names)}, but the model has {', '.join(source_names)}",
+                fix="compile the model again",
+            )
 
 
 def find_strange_tensors(

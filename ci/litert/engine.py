@@ -109,7 +109,7 @@ class CompiledProgram:
     def __init__(self, program: Program, engine: LitertEngine) -> None:
         from ci.graphs.litert_file import list_entries, read_model
         from ci.litert.compile import SOURCE, SPLIT
-        from ci.litert.compiled import CompiledModel, check_target
+        from ci.litert.compiled import CompiledModel, check_order, check_target
         from ci.litert.execution import Execution
 
         soc = program.spec.soc
@@ -119,6 +119,8 @@ class CompiledProgram:
         options = {"backend_path": str(engine.library), **options}
         source = read_model(read_bytes(program.path.with_name(SOURCE), CONTENT_BYTES))
         is_split = program.path.with_name(SPLIT).exists()
+        if not is_split:  # the source of a split file has a signature for each partition
+            check_order(program.path.name, compiled.model, source)
         folder = program.directory / "partitions"
         folder.mkdir(exist_ok=True)
         self.execution = Execution(compiled, source, folder, options, partitions_only=is_split)

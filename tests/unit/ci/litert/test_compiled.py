@@ -5,14 +5,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed in this environment")
 
-from ci.litert.compiled import CompiledModel, check_target, clean_name
+from ci.graphs.litert_file import read_model
+from ci.litert.compiled import CompiledModel, check_order, check_target, clean_name
 from ci.litert.engine import describe_problems
-from provisioning.errors import QnnCiError
+from ci.litert.suite import Net
+from provisioning.errors import FailedError, QnnCiError
 from tests.stand_ins.litert import make_compiled
 from tests.stand_ins.lowered import make_binary
 
@@ -47,6 +50,36 @@ def test_a_wrong_program_is_refused_with_its_cause(name: str, tmp_path: Path) ->
     with pytest.raises(QnnCiError) as raised:
         check_target(CompiledModel(path), "SM8650")
     assert WRONG[name].what in str(raised.value)
+
+
+def make_ports(**ports: tuple[str, str]) -> Any:
+    """A model with two inputs and two outputs per signature, in this order."""
+    net = Net()
+    for key, (inputs, outputs) in ports.items():
+        numbers = {name: net.add_tensor((2, 4), name) for name in inputs}
+        for name, source in zip("yz", sorted(inputs), strict=True):
+            numbers[name] = net.call("TANH", (numbers[source],), (2, 4))
+            net.tensors[numbers[name]].name = name.encode()
+        net.end([numbers[name] for name in inputs], [numbers[name] for name in outputs], key)
+    return read_model(net.pack())
+
+
+ORDER: dict[str, tuple[str, str]] = {"encode": ("ab", "yz"), "decode": ("ab", "yz")}
+REORDERED: dict[str, tuple[dict[str, tuple[str, str]], str]] = {
+    "inputs": ({**ORDER, "decode": ("ba", "yz")}, "decode/b, decode/a"),
+    "outputs": ({**ORDER, "encode": ("ab", "zy")}, "encode/z, encode/y"),
+    "signatures": (dict(reversed(ORDER.items())), "signature decode, signature encode"),
+}
+
+
+@pytest.mark.parametrize("name", REORDERED)
+def test_a_compiled_file_with_ports_in_another_order_is_refused_with_its_cause(name: str) -> None:
+    ports, listed = REORDERED[name]
+    source = make_ports(**ORDER)
+    check_order("compiled.tflite", make_ports(**ORDER), source)
+    with pytest.raises(FailedError, match="in another order than the model") as raised:
+        check_order("compiled.tflite", make_ports(**ports), source)
+    assert listed in raised.value.why
 
 
 @pytest.mark.parametrize(
