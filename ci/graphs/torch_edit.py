@@ -33,6 +33,7 @@ OVERLOADS = {
     "where": "self",
     "rsub": "Scalar",
     "to": "dtype",
+    "upsample_bilinear2d": "vec",
 }
 
 

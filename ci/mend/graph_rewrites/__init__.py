@@ -10,6 +10,7 @@ from ci.mend.graph_rewrites import (
     masks,
     norms,
     products,
+    resizes,
     windows,
 )
 from ci.mend.graph_rewrites.definition import DEFINITIONS
@@ -23,5 +24,6 @@ __all__ = [
     "masks",
     "norms",
     "products",
+    "resizes",
     "windows",
 ]

@@ -70,19 +70,6 @@ def widen_max_pool(edit: Editor, node: fx.Node) -> None:
     edit.replace(node, new, "F.max_pool2d(x.unsqueeze(-2), (1, k), (1, s)).squeeze(-2)")
 
 
-# ExecuTorch decomposes a linear resize over one axis with an index, which stays on the CPU.
-@rewrites("resize-flat", aten.upsample_linear1d.vec)
-def resize_flat(edit: Editor, node: fx.Node) -> None:
-    """Resize a sequence as an image with one row."""
-    operand, size, align, scales = node.args
-    image_size = None if size is None else [1, *size]
-    image_scales = None if scales is None else [1.0, *scales]
-    image = edit.unsqueeze(operand, -2)
-    new = edit.call(aten.upsample_bilinear2d.vec, image, image_size, align, image_scales)
-    after = 'F.interpolate(x.unsqueeze(-2), (1, size), mode="bilinear").squeeze(-2)'
-    edit.replace(node, edit.squeeze(new, -2), after)
-
-
 # ExecuTorch makes it a max pool of windows of one size: 21.0 dB in all schemes for 17 x 22 to 3 x
 # 3, and 71.2 dB in fp16 after.
 @rewrites("slice-adaptive-maximum", *MAXIMA)
