@@ -23,13 +23,16 @@ from ci.inspect.apps import QNN_ABI, AppUnit, Kind, PackedFile, find_texts
 from ci.inspect.compat import Answer, Axis, Verdict, judge_compat
 from ci.inspect.files import describe_runtime, inspect_file
 from ci.report.text import name_some
+from provisioning.doctor.checks.elf import FIRST_CHECKSUM
 from provisioning.doctor.examine import judge_staged
 from provisioning.doctor.registry import Finding, Seen, Severity, Subjects, seen
 from provisioning.doctor.survey.programs import Program
 from provisioning.doctor.survey.tree import LITERT
 from provisioning.elf.facts import EM_AARCH64, EM_QDSP6
+from provisioning.elf.programs import is_loadable
 from provisioning.errors import UnfitError, UsageError
 from provisioning.files import hash_file
+from provisioning.versions import is_older
 
 PAGE, LARGE_PAGE = 4096, 16384
 DECLARED_FROM = 31  # API level
@@ -59,6 +62,10 @@ ABSENCES |= {"QNN870", "QNN309", "QNN850", "QNN851", "QNN852", "QNN864"}
 ABSENCES |= {"QNN873", "QNN874", "QNN876"}
 # The app that uses a library decides what these check.
 OF_APP = frozenset({"QNN856", "QNN860"})
+# Gradle changes what these check when it builds the app, or what is checked.
+OF_BUILD = frozenset({"QNN228"})
+NOT_EXTRACTED_FROM = 23  # minSdk: from it on, Gradle sets extractNativeLibs to false
+QNN_PACKAGE = re.compile(r"com\.qualcomm\.qti:qnn-runtime:(\d+\.\d+\.\d+)")
 # Checks of the doctor that other checks replace for apps.
 REPLACED = frozenset({"QNN203", "QNN308", "QNN309", "QNN320", "QNN321", "QNN325"})
 
@@ -115,7 +122,8 @@ def judge_unit(unit: AppUnit, socs: Sequence[str]) -> list[Finding]:
         replace(finding, where=unit.show(finding.where), fix=unit.show(finding.fix))
         for finding in findings
     )
-    return sorted({_weigh(unit, text) for text in texts})
+    is_built = unit.kind is not Kind.SOURCES
+    return sorted({_weigh(unit, text) for text in texts if is_built or text.id not in OF_BUILD})
 
 
 def _pair(unit: AppUnit, soc: str) -> Iterator[tuple[PackedFile, Answer]]:
@@ -169,7 +177,10 @@ def _weigh(unit: AppUnit, finding: Finding) -> Finding:
     is_of_qnn = OWN.match(name) or name in _find_dsp_names(unit)
     # A fault of a library that is not QNN's does not keep QNN from running.
     is_others = finding.id.startswith("QNN2") and not is_of_qnn
-    if is_others or (unit.kind is Kind.AAR and finding.id in OF_APP):
+    # An AAR that a dependency brings may add to the manifest of sources.
+    is_of_app = unit.kind is Kind.AAR and finding.id in OF_APP
+    is_of_app |= unit.kind is Kind.SOURCES and finding.id == "QNN860"
+    if is_others or is_of_app:
         return replace(finding, severity=Severity.WARNING)
     return finding
 
@@ -181,8 +192,14 @@ def _find_dsp_names(unit: AppUnit) -> set[str]:
 
 def find_extraction(unit: AppUnit) -> bool | None:
     """Return whether the installer extracts the libraries, or None if that is not known."""
-    manifest = unit.manifest
+    manifest, gradle = unit.manifest, unit.gradle
     stated = manifest.extracts if manifest else None
+    if gradle:
+        if gradle.is_computed or gradle.legacy is not None:
+            return gradle.legacy
+        # Without a minSdk in these files, nothing is known.
+        is_default = stated is None and unit.min_sdk is not None
+        return (unit.min_sdk or 0) < NOT_EXTRACTED_FROM if is_default else stated
     # In an APK, the attribute is missing if it has its default, true; before packaging, Gradle
     # decides.
     is_known = unit.kind is Kind.APK and manifest and not manifest.fault
@@ -220,7 +237,62 @@ def see_skels_inside(unit: AppUnit) -> Iterator[Seen]:
     dsp = _find_dsp_names(unit) | skel_names
     skels = [file for file in unit.qnn_libraries if file.name in dsp]
     if skels and find_extraction(unit) is False:
-        yield seen(skels[0].name, skels[0].shown, others=_count_others(skels))
+        cause = 'extractNativeLibs is "false"'
+        if unit.gradle:
+            cause = f"{unit.gradle.file} does not set useLegacyPackaging to true"
+        yield seen(skels[0].name, skels[0].shown, others=_count_others(skels), cause=cause)
+
+
+@APPS.check("QNN879")
+def see_skels_to_strip(unit: AppUnit) -> Iterator[Seen]:
+    """Report the skels with a checksum that Gradle will strip, all in one finding."""
+    if not unit.gradle:
+        return
+    stripped = []
+    for file in unit.tree.files:
+        has_checksum = not file.version or not is_older(file.version, FIRST_CHECKSUM)
+        is_packed = file.relative.startswith("lib/") and file.qnn_name.is_htp_skel
+        if is_packed and has_checksum and not unit.gradle.keeps(file.relative):
+            stripped.append(file.name)
+    if stripped:
+        others = _count_others(stripped)
+        yield seen(stripped[0], f"{unit.name}: {unit.gradle.file}", others=others)
+
+
+@APPS.check("QNN880")
+def see_filtered_abi(unit: AppUnit) -> Iterator[Seen]:
+    """Report abiFilters without QNN's ABI."""
+    if unit.gradle and unit.gradle.abis and QNN_ABI not in unit.gradle.abis:
+        where = f"{unit.name}: {unit.gradle.file}"
+        yield seen(unit.name, where, filters=", ".join(unit.gradle.abis))
+
+
+@APPS.check("QNN881")
+def see_newer_than_package(unit: AppUnit) -> Iterator[Seen]:
+    """Report programs that were compiled with a newer QNN than the one that Gradle downloads."""
+    files = dict(unit.placed())
+    for package in unit.gradle.packages if unit.gradle else ():
+        pinned = QNN_PACKAGE.fullmatch(package)
+        for facts in unit.tree.lowered if pinned else ():
+            if pinned and facts.version and not is_loadable(facts.version, pinned[1]):
+                where = files[facts.relative].shown
+                yield seen(facts.name, where, compiler=facts.version, package=package)
+
+
+@APPS.check("QNN882")
+def see_packages(unit: AppUnit) -> Iterator[Seen]:
+    """Report packages whose libraries are not in the sources."""
+    if unit.gradle and unit.gradle.packages:
+        names = name_some(unit.gradle.packages, MOST_NAMED)
+        yield seen(names, f"{unit.name}: {unit.gradle.file}")
+
+
+@APPS.check("QNN883")
+def see_computed_packaging(unit: AppUnit) -> Iterator[Seen]:
+    """Report a build file that computes useLegacyPackaging, in a module with skels."""
+    skels = [file for file in unit.tree.files if file.qnn_name.is_htp_skel]
+    if unit.gradle and unit.gradle.is_computed and skels:
+        yield seen(unit.gradle.file, f"{unit.name}: {unit.gradle.file}")
 
 
 def _is_off(file: PackedFile, page_bytes: int) -> bool:

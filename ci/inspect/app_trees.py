@@ -19,6 +19,7 @@ from ci.inspect.apps import (
     PackedFile,
     read_manifest,
 )
+from ci.inspect.gradle import read_build, read_catalog
 from provisioning.console.caller import shown_path
 from provisioning.doctor.survey.tree import read_file, survey_tree
 from provisioning.documents import open_regular
@@ -29,7 +30,7 @@ from provisioning.quoting import show_command
 # Deep enough for the sources of an app.
 MAX_DEPTH = 12
 LINUX_LIBC = "libc.so.6"
-BUILD_FILES = tuple(
+SOURCE_FILES = tuple(
     f"{name}.gradle{suffix}" for name in ("build", "settings") for suffix in ("", ".kts")
 )
 NOT_SOURCES = frozenset({"build", "node_modules", "Pods", "third_party", "third-party"})
@@ -85,14 +86,12 @@ def _read_directory(
 ) -> Iterator[AppUnit]:
     """Yield the apps in a directory. They are read from the first of these that exists:
     directories named after ABIs, the APKs of one app, a manifest alone, or libraries to push to a
-    device. Raises UsageError if none of these exists, or for sources with Gradle's build files."""
-    if any((root / name).is_file() for name in BUILD_FILES):
-        raise UsageError(
-            f"{root} contains sources, so nothing was checked",
-            why="Gradle decides what it packages, strips and compresses",
-            fix="build the APK or the AAR and pass it; for the libraries alone, pass jniLibs",
-        )
+    device. In sources with Gradle's build files, each module is read. Raises UsageError if none of
+    these exists."""
     places = list(_walk(root, 0, skip))
+    if any((root / name).is_file() for name in SOURCE_FILES):
+        yield from _read_sources(root, places)
+        return
     parents = sorted({place.parent for place in places if place.name in ABIS})
     if parents:
         for parent in parents:
@@ -146,6 +145,35 @@ def _read_plain(root: Path, parent: Path) -> AppUnit:
             if path.suffix in {*PROGRAMS, ".so"} and path.is_file()
         ),
     )
+
+
+def _read_sources(root: Path, places: Iterable[Path]) -> Iterator[AppUnit]:
+    """Yield each module that builds an app or has libraries in jniLibs, with the files of its
+    source set main."""
+    catalog = read_catalog(root.parent) | read_catalog(root)
+    count = 0
+    for module in places:
+        libraries = module / "src" / "main" / "jniLibs"
+        gradle = None if module.is_symlink() else read_build(module, catalog)
+        if gradle and (gradle.is_app or libraries.is_dir()):
+            unit = _read_plain(root, libraries)
+            manifest = unit.manifest
+            if manifest:
+                manifest = replace(
+                    manifest,
+                    min_sdk=gradle.min_sdk or manifest.min_sdk,
+                    target_sdk=gradle.target_sdk or manifest.target_sdk,
+                )
+            name = _relative(root, module) or root.name
+            yield replace(unit, name=name, kind=Kind.SOURCES, manifest=manifest, gradle=gradle)
+            count += 1
+    if not count:
+        raise UsageError(
+            f"{root} contains no Android app, so nothing was checked",
+            why="no Gradle build file in it applies com.android.application, and no module has "
+            "libraries in src/main/jniLibs",
+            fix="build the APK or the AAR and pass it; for libraries alone, pass their directory",
+        )
 
 
 def _is_for_android(path: Path) -> bool:

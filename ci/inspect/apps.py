@@ -25,6 +25,7 @@ from enum import Enum
 from pathlib import Path
 from shlex import quote
 
+from ci.inspect.gradle import Gradle
 from provisioning.archives.layout import Limits, Member, check_members
 from provisioning.archives.zipfiles import (
     STORED,
@@ -239,6 +240,7 @@ class Kind(str, Enum):
     AAR = "AAR"
     DIRECTORY = "directory"
     FILES = "files to push"  # to one directory of a device, with adb
+    SOURCES = "sources"  # a module with a Gradle build file
 
 
 @dataclass(frozen=True)
@@ -286,6 +288,7 @@ class AppUnit:
     duplicates: tuple[tuple[PackedFile, ...], ...] = ()
     assets: tuple[PackedFile, ...] = ()
     pointers: tuple[str, ...] = ()  # files that are only Git LFS pointers
+    gradle: Gradle | None = None  # the build file of sources
     # The facts of the assets and of the libraries for QNN's ABI.
     tree: TreeFacts = field(default_factory=lambda: TreeFacts(Path(), ()))
 
@@ -307,7 +310,7 @@ class AppUnit:
     @property
     def is_complete(self) -> bool:
         """Return whether all files that will be packaged were read."""
-        return not self.pointers and self.kind is not Kind.AAR
+        return not self.pointers and self.kind not in {Kind.AAR, Kind.SOURCES}
 
     def show(self, text: str) -> str:
         """Return ``text`` with paths in the scratch directory replaced by the locations that users

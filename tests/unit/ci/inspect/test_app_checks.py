@@ -32,7 +32,7 @@ from tests.build.apps import (
     unpacked,
     write_files,
 )
-from tests.stand_ins.android_apps import ABI, OLDER, library, make_set, skel, write_apk
+from tests.stand_ins.android_apps import ABI, MANIFESTS, OLDER, library, make_set, skel, write_apk
 from tests.stand_ins.litert import make_bundle, make_compiled, make_plain
 from tests.stand_ins.lowered import Vector, make_binary, make_flatbuffer, make_program
 from tests.stand_ins.snapshots import check_snapshot
@@ -158,6 +158,30 @@ def push(files: Mapping[str, bytes]) -> Make:
     return lambda place: write_files(place / "push", files)
 
 
+KEEPS = """packaging { jniLibs { keepDebugSymbols += "**/*Skel.so" } }"""
+CATALOG = b"""[versions]
+qnn = "2.37.1"
+[libraries]
+qnn-runtime = { group = "com.qualcomm.qti", name = "qnn-runtime", version.ref = "qnn" }
+"""
+LEGACY = "packaging { jniLibs { useLegacyPackaging = true } }"
+DECLARES = (MANIFESTS / "declared.xml").read_text().replace(' android:extractNativeLibs="true"', "")
+
+
+def sources(*lines: str, libraries: Mapping[str, bytes] = SET, **models: bytes) -> Make:
+    """A Gradle project with one module, whose build file has these lines."""
+    main = "app/src/main"
+    build = "\n".join(["plugins { id 'com.android.application' }", "minSdk 30", *lines])
+    files: dict[str, str | bytes] = {
+        "settings.gradle": "include ':app'",
+        "app/build.gradle": build,
+        f"{main}/AndroidManifest.xml": DECLARES,
+        **{f"{main}/jniLibs/{ABI}/{name}": data for name, data in libraries.items()},
+        **{f"{main}/{name}": data for name, data in models.items()},
+    }
+    return lambda place: write_files(place / "project", files)
+
+
 PAIRS: dict[str, tuple[Make, Make]] = {
     "QNN850": (apk({}), apk()),
     "QNN851": (apk(abi="x86_64"), apk()),
@@ -199,6 +223,17 @@ PAIRS: dict[str, tuple[Make, Make]] = {
     "QNN877": (
         apk(with_litert(DISPATCH_OF_MEDIATEK)),
         apk(SET | {DISPATCH_OF_MEDIATEK: library(DISPATCH_OF_MEDIATEK)}),
+    ),
+    "QNN879": (sources(), sources(KEEPS)),
+    "QNN880": (sources("abiFilters 'x86', 'x86_64'"), sources("abiFilters 'x86', 'arm64-v8a'")),
+    "QNN881": (
+        sources("implementation 'com.qualcomm.qti:qnn-runtime:2.37.1'", **COMPILED),
+        sources("implementation 'com.qualcomm.qti:qnn-runtime:2.49.40'", **COMPILED),
+    ),
+    "QNN882": (sources("'com.microsoft.onnxruntime:onnxruntime-android-qnn:1.24.1'"), sources()),
+    "QNN883": (
+        sources("jniLibs { useLegacyPackaging = isLegacy() }"),
+        sources("jniLibs { useLegacyPackaging = true }"),
     ),
     "QNN878": (
         apk(with_litert(), other_files={f"{GROUP}SM8750/m.tflite": make_compiled()}),
@@ -342,6 +377,17 @@ APPS_AND_SOCS: dict[str, tuple[Make, str]] = {
     "LiteRT without libQnnSystem.so": (
         apk({name: data for name, data in with_litert().items() if "System" not in name}),
         "",
+    ),
+    "sources": (sources(), ""),
+    "sources whose skels are extracted and kept": (sources(LEGACY, KEEPS), "SM8650"),
+    "sources with a program for another SoC, and QNN from Maven": (
+        sources(
+            "implementation(libs.qnn.runtime)",
+            libraries={},
+            **COMPILED,
+            **{"../../../gradle/libs.versions.toml": CATALOG},
+        ),
+        "SM8750",
     ),
     "files to push": (
         push(with_litert() | {"models/m.tflite": make_compiled(), "run_model": library("")}),

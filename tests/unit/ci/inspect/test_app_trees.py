@@ -127,11 +127,11 @@ def test_files_next_to_the_given_directory_do_not_belong_to_the_app(tmp_path: Pa
 
 
 @pytest.mark.parametrize("name", ["build.gradle", "build.gradle.kts", "settings.gradle.kts"])
-def test_sources_are_refused_because_gradle_decides_what_is_packaged(
+def test_sources_without_a_module_that_gradle_packages_are_refused(
     tmp_path: Path, name: str
 ) -> None:
     root = write_files(tmp_path / "ROOT", {name: "", f"app/src/main/jniLibs/{ABI}/liba.so": ""})
-    with pytest.raises(UsageError, match="contains sources, so nothing was checked"):
+    with pytest.raises(UsageError, match="contains no Android app"):
         read(root, tmp_path / "scratch")
     (unit,) = read(root / "app/src/main/jniLibs", tmp_path / "scratch")
     assert [library.name for library in unit.libraries] == ["liba.so"]

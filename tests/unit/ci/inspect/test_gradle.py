@@ -1,0 +1,117 @@
+"""Build files of Gradle in Groovy and Kotlin, and version catalogs, which are read as text."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from ci.inspect.gradle import MAX_BYTES, Gradle, parse_gradle, read_build, read_catalog
+
+SKEL = "lib/arm64-v8a/libQnnHtpV75Skel.so"
+
+
+def parse(text: str) -> Gradle:
+    return parse_gradle("build.gradle", text, {"litert.npu": "com.google.ai.edge.litert:litert:2"})
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "value"),
+    [
+        ("packaging { jniLibs { useLegacyPackaging = true } }", "legacy", True),
+        ("packagingOptions { jniLibs { useLegacyPackaging false } }", "legacy", False),
+        ("packaging.jniLibs.useLegacyPackaging = true", "legacy", True),
+        ("packaging { dex { useLegacyPackaging = true } }", "legacy", None),
+        ("// jniLibs { useLegacyPackaging = true }", "legacy", None),
+        ("jniLibs { useLegacyPackaging enabled.toBoolean() }", "is_computed", True),
+        ("minSdkVersion 29 // minSdk 1", "min_sdk", 29),
+        ("minSdk = libs.versions.min.get().toInt()", "min_sdk", None),
+        ("targetSdk = 35", "target_sdk", 35),
+        ("ndk { abiFilters.addAll(listOf('arm64-v8a', 'x86')) }", "abis", ("arm64-v8a", "x86")),
+        ("abiFilters 'x86'; abiFilters 'arm', 'x86'", "abis", ("x86", "arm")),
+        ("id('com.android.application') version '8.13' apply false", "is_app", False),
+        ("apply plugin: 'com.android.application'", "is_app", True),
+        ("alias(libs.plugins.android.application)", "is_app", True),
+        (
+            "'org.pytorch:executorch-android:1.0.0'",
+            "packages",
+            ("org.pytorch:executorch-android:1.0.0",),
+        ),
+        ("implementation(libs.litert.npu)", "packages", ("com.google.ai.edge.litert:litert:2",)),
+        ("'com.google:guava:1'; implementation(libs.guava)", "packages", ()),
+    ],
+)
+def test_literal_values_are_read(text: str, field: str, value: object) -> None:
+    assert getattr(parse(text), field) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ('keepDebugSymbols += "**/libQnnHtpV*Skel.so"', True),
+        ("keepDebugSymbols += ['**/*Skel.so',\n '**/x.so']", True),
+        ('doNotStrip "*/arm64-v8a/*.so"', True),
+        ('doNotStrip "/x86/*.so"', False),
+        ('// keepDebugSymbols += "**/*.so"', False),
+    ],
+)
+def test_kept_symbols_are_patterns_of_paths(text: str, kept: bool) -> None:
+    assert parse(text).keeps(SKEL) is kept
+
+
+@pytest.mark.parametrize(
+    ("text", "packages"),
+    [
+        (
+            '[libraries]\na-b = "com.qualcomm.qti:qnn-runtime:2.37.1"',
+            ["com.qualcomm.qti:qnn-runtime:2.37.1"],
+        ),
+        (
+            '[versions]\nq = "1"\n[libraries]\na = {module = "x:qnn", version.ref = "q"}',
+            ["x:qnn:1"],
+        ),
+        ('[libraries]\na = {group = "x", name = "litert"}', ["x:litert"]),
+        (
+            '[versions]\nq = {prefer = 1}\n[libraries]\na = {module = "x:qnn", version.ref = "q"}',
+            ["x:qnn"],
+        ),
+        ("libraries = 3\nversions = []", []),
+        ("[libraries", []),
+        ("a = " + "[" * 90_000, []),
+        ("#".ljust(MAX_BYTES + 1), []),
+    ],
+)
+def test_version_catalog_names_packages(tmp_path: Path, text: str, packages: list[str]) -> None:
+    (tmp_path / "gradle").mkdir()
+    (tmp_path / "gradle" / "libs.versions.toml").write_text(text)
+    assert list(read_catalog(tmp_path).values()) == packages
+
+
+def test_build_file_that_is_too_large_or_none_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "build.gradle"
+    for text, is_read in (("minSdk 30".ljust(MAX_BYTES), True), (" ".ljust(MAX_BYTES + 1), False)):
+        path.write_text(text)
+        assert bool(read_build(tmp_path, {})) is is_read
+    path.unlink()
+    path.mkdir()
+    assert read_build(tmp_path, {}) is None
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        'keepDebugSymbols += "a", ',
+        "keepDebugSymbols  ",
+        "abiFilters.aa",
+        '"\\',
+        "/*",
+        "jniLibs {",
+        "qnn:",
+    ],
+)
+def test_hostile_build_file_takes_little_time(part: str) -> None:
+    started = time.process_time()
+    parse(part * (MAX_BYTES // len(part)))
+    parse(part[:20] + part[-1] * (MAX_BYTES - 20))
+    assert time.process_time() - started < 5
