@@ -86,22 +86,15 @@ def find_owners(
     if not parts:
         return {}
     node_owners = assign_parts(list_candidates(source), parts)
-    computed = {name for node in prepared.graph.node for name in node.output}
-    folded = read_constants(prepared.graph).keys()
-    readers: dict[str, list[Any]] = {}
-    for node in source.graph.node:
-        for name in node.input:
-            readers.setdefault(name, []).append(node)
     owners: dict[str, Part] = {}
-    for node in source.graph.node:
-        part = node_owners.get(node.name or (node.output[0] if node.output else ""))
-        if part is None or not folded.isdisjoint(node.output):
-            continue
-        for name in node.output:
-            result = _follow(name, computed, readers)
-            # A node that still exists takes precedence over one that was merged into it.
-            if result and (result == name or result not in owners):
-                owners[result] = part
+    for name, (node, result) in find_results(source, prepared).items():
+        part = node_owners.get(node)
+        # A node that still exists takes precedence over one that was merged into it.
+        if part and (result == name or result not in owners):
+            owners[result] = part
+    for name, result in find_added(source, prepared).items():
+        if result in owners:
+            owners[name] = owners[result]
     for part in parts:
         if part not in owners.values():
             names = ", ".join(name for name, owner in node_owners.items() if owner == part)
@@ -111,6 +104,47 @@ def find_owners(
                 fix="select the node behind them, which is in the prepared model",
             )
     return owners
+
+
+def find_results(source: onnx.ModelProto, prepared: onnx.ModelProto) -> dict[str, tuple[str, str]]:
+    """Return the node that computes each result of ``source``, and the tensor of ``prepared`` that
+    has it: itself, or the first one behind it if onnxruntime's preprocessing merged its node. What
+    the preprocessing folds or removes is left out. The keys are the results' names."""
+    computed = {name for node in prepared.graph.node for name in node.output}
+    folded = read_constants(prepared.graph).keys()
+    readers: dict[str, list[Any]] = {}
+    for node in source.graph.node:
+        for name in node.input:
+            readers.setdefault(name, []).append(node)
+    results = {}
+    for node in source.graph.node:
+        if not folded.isdisjoint(node.output):
+            continue
+        for name in filter(None, node.output):
+            result = _follow(name, computed, readers)
+            if result:
+                results[name] = node.name or node.output[0], result
+    return results
+
+
+def find_added(source: onnx.ModelProto, prepared: onnx.ModelProto) -> dict[str, str]:
+    """Return the results that onnxruntime's preprocessing adds, and for each the result of
+    ``source`` for which alone it is computed. If it turns a product of three axes and a sum into a
+    Gemm, for example, the file has the last of three results: of a Reshape, of the Gemm and of a
+    Reshape."""
+    known = {name for node in source.graph.node for name in (*node.input, *node.output)}
+    readers: dict[str, set[str]] = {}  # the results that are computed from each
+    added: dict[str, str] = {}
+    for node in reversed(prepared.graph.node):
+        result = node.output[0]
+        for name in node.output:
+            if name and name not in known:
+                targets = {added.get(reader, reader) for reader in readers.get(name, ())}
+                if len(targets) == 1:
+                    added[name] = targets.pop()
+        for name in node.input:
+            readers.setdefault(name, set()).add(result)
+    return {name: result for name, result in added.items() if result in known}
 
 
 def _follow(name: str, computed: set[str], readers: Mapping[str, Sequence[Any]]) -> str:

@@ -64,6 +64,24 @@ def test_the_nodes_of_a_part_have_its_types(
     assert [*types_by_node.values()] == [f"uint{bits}" for bits in types.split()]
 
 
+def test_a_result_that_the_preprocessing_adds_has_the_part_of_its_node(tmp_path: Path) -> None:
+    """A product of three axes and a sum become a Gemm between two Reshapes."""
+    nodes = [
+        make_node("MatMul", ["x", "w"], ["a"], "product"),
+        make_node("Add", ["a", "b"], ["c"], "sum"),
+        make_node("Sigmoid", ["c"], ["y"], "gate"),
+    ]
+    weights = [constant("w", MATRIX), constant("b", MATRIX[0])]
+    ends = [tensor("x", (2, 3, 4))], [tensor("y", (2, 3, 4))]
+    source, target = write_model(tmp_path / "net.onnx", nodes, *ends, weights), tmp_path / "q.onnx"
+    sets = [(np.stack([*SETS[0], *SETS[1]]),)]
+    choices = Choices(parts=(Part(Scheme.U16A8W, node="product"),))
+    quantize_file(source, target, Scheme.U8, sets, choices)
+    operators = {node.name: node.op_type for node in load(target).graph.node}
+    types = {operators[name]: kind for name, kind in name_types(target).items()}
+    assert (types["Gemm"], types["Sigmoid"]) == ("uint16", "uint8")
+
+
 @pytest.mark.parametrize(
     ("parts", "reason"),
     [
