@@ -13,11 +13,12 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from types import MappingProxyType
 
-from ci.models.lowering_options import NO_CHOICES, ONE_RUN, check_choices
+from ci.models.lowering_options import OF_ONNX, ONE_RUN, check_choices
 from ci.models.schemes import (
     EXECUTORCH,
     LANES_OF_FILES,
     MODEL_FILES,
+    ONNX,
     AnyScheme,
     Scheme,
     SchemeSet,
@@ -131,7 +132,8 @@ def select_cases(
             chosen[entry.path if alike else name] = entry
     for name, entry_of_model in chosen.items() if lane.suffix else ():
         key = "run" if entry_of_model.run != ONE_RUN else ""
-        key = "lowering" if entry_of_model.lowering != NO_CHOICES else key
+        chosen_options = {name for name, _ in entry_of_model.lowering.chosen()}
+        key = "lowering" if chosen_options - (OF_ONNX if lane is ONNX else set()) else key
         if key:
             raise UsageError(
                 f"models.{name}.{key} has options that only ExecuTorch supports",

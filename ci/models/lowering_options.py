@@ -96,6 +96,7 @@ class Quantizing(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 QUANTIZING = Quantizing.__struct_fields__
+OF_ONNX = frozenset({"parts", "observer"})  # onnxruntime's quantizer has these
 
 
 class MixtureEntry(Quantizing, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -207,7 +208,7 @@ def _find_misfits(choices: Choices, base: Scheme) -> Iterator[tuple[str, str]]:
         yield f"block_size cannot be used with {base.value}", "it is only for 16a4w_block"
     if base is Scheme.ASIS and quantizing:
         yield f"{quantizing[0]} cannot be used with asis", "the file is already quantized"
-    elif base.recipe.activations and (foreign := set(quantizing) - {"parts", "observer"}):
+    elif base.recipe.activations and (foreign := set(quantizing) - OF_ONNX):
         yield f"{min(foreign)} cannot be used with {base.value}", "only ExecuTorch supports it"
     elif choices.observer and base.quantized and base.recipe.training_steps:
         yield f"observer cannot be used with {base.value}", "its ranges are trained"

@@ -12,7 +12,7 @@ import pytest
 
 from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import CaseSpec, default_soc, find_models, require_backend, select_cases
-from ci.models.lowering_options import Choices, RunOptions
+from ci.models.lowering_options import Choices, Part, RunOptions
 from ci.models.schemes import EXECUTORCH, LITERT, ONNX, Scheme, SchemeSet
 from ci.models.user_models import ModelEntry, Source
 from provisioning.errors import ManifestError, UsageError
@@ -262,16 +262,27 @@ def test_options_that_a_lane_or_a_scheme_does_not_have_are_refused() -> None:
     blocks = ModelEntry("mlp", (Scheme.FP16,), lowering=Choices(block_size=32))
     saver = ModelEntry("net.onnx", lowering=Choices(saver=True))
     runs = ModelEntry("net.onnx", run=RunOptions(warm_up=1))
+    averaged = ModelEntry("net.onnx", (Scheme.FP16,), lowering=Choices(observer="moving_average"))
+    other_lane = ModelEntry("net.tflite", lowering=Choices(observer="moving_average"))
     for entry, lane, words in (
         (blocks, EXECUTORCH, r"models\.own\.lowering: block_size .* fp16"),
         (saver, ONNX, r"models\.own\.lowering has options.*`qnn-ci test-emulator`"),
+        (averaged, ONNX, r"models\.own\.lowering: observer cannot be used with fp16"),
+        (other_lane, LITERT, r"models\.own\.lowering has options"),
         (runs, ONNX, r"models\.own\.run has options.*`qnn-ci test-emulator`"),
         (plain, EXECUTORCH, r"own is an .onnx file.*`qnn-ci test-onnx`"),
     ):
-        good = plain if lane is ONNX else ModelEntry("mlp", (Scheme.FP16,))
+        good = ModelEntry("mlp", (Scheme.FP16,)) if lane is EXECUTORCH else plain
         with pytest.raises(UsageError) as caught:
             select_cases({}, SOCS, entries={"good": good, "own": entry}, lane=lane)
         assert re.search(words, str(caught.value), re.DOTALL)
+
+
+def test_test_onnx_accepts_the_options_that_mend_writes_for_a_file() -> None:
+    choices = Choices(parts=(Part(Scheme.U16A8W, tensor="y"),), observer="moving_average")
+    entries = {"own": ModelEntry("net.onnx", (Scheme.U8,), lowering=choices)}
+    (case,) = select_cases({}, SOCS, entries=entries, lane=ONNX)
+    assert (case.source.choices, case.scheme) == (choices, Scheme.U8)
 
 
 def test_the_command_line_overrides_the_policy_entry_which_overrides_the_default() -> None:
