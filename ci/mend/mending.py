@@ -145,8 +145,7 @@ class Mending:
         quantization = scheme.recipe
         # Other observers may help if the range decides, only with 8 bits.
         is_coarse = quantization.activation_bits == 8 and not quantization.training_steps
-        # The precision of parts can be chosen with ExecuTorch, but not in blocks.
-        has_parts = bool(quantization.dtype) and not quantization.block
+        has_parts = not quantization.block  # ExecuTorch mixes no blocks
         alternatives = find_alternatives(scheme)
         on_cpu = is_on_cpu(mended.before)
         hopeless = list_hopeless(spec, cases) if on_cpu else set[str]()
@@ -271,19 +270,19 @@ class Mending:
         spec, limit_s, scheme = mended.spec, self.left_s, mended.spec.scheme.base
         model = spec.reference, spec.source, question.rewrites, scheme
         alternatives = find_alternatives(scheme)
+        path = None
+        if spec.is_file:
+            path = Path(self.prepare(spec, Recipe(rewrites=question.rewrites)).reference)
         job: FaultTrials | MixTrials
         if question.faulty:
-            path = Path(self.prepare(spec, Recipe(rewrites=question.rewrites)).reference)
             lines = tuple(f"{place.file}:{place.line}" for place in best.findings[0].places)
-            job = FaultTrials(*model, alternatives.around, lines, path if spec.is_file else None)
+            job = FaultTrials(*model, alternatives.around, lines, path)
         else:
-            target_db, reached_db = self.find_floor(spec), best.sqnr_db or 0.0
-            if reached_db >= target_db:
-                target_db = reached_db + MORE_DB
+            target_db = self.find_target(spec, best.sqnr_db or 0.0)
             finer = alternatives.finer or scheme
             self.progress.step(f"  {best.name}: find operators for {finer.value}")
             search_s = max(self.left_s - FINISH_S, 0)
-            job = MixTrials(*model, finer, spec.soc, target_db, search_s, question.observer)
+            job = MixTrials(*model, finer, spec.soc, target_db, search_s, question.observer, path)
         log = self.setup.work / f"mix-{self.rounds}-{spec.slug}.log"
         memory = self.setup.options.policy.memory_of(spec.model)
         ended = self.setup.pool.run(job, log, limit_s, fresh=True, max_bytes=memory)
@@ -292,6 +291,13 @@ class Mending:
     def find_floor(self, spec: CaseSpec) -> float:
         """Return the least SQNR in dB that the policy wants, or 0."""
         return self.setup.options.policy.limits_of(spec.model, spec.scheme).min_sqnr_db or 0.0
+
+    def find_target(self, spec: CaseSpec, reached_db: float) -> float:
+        """Return the SQNR in dB that a mixture should have: what the policy wants of the worst
+        sample and of all together or, if that is reached, somewhat more."""
+        limits = self.setup.options.policy.limits_of(spec.model, spec.scheme)
+        target_db = max(limits.min_sqnr_db or 0.0, limits.min_sqnr_db_all or 0.0)
+        return target_db if reached_db < target_db else reached_db + MORE_DB
 
     def judge_recipes(self, pairs: Sequence[tuple[CaseSpec, Recipe]]) -> list[Case]:
         """Return the verdicts on cases with recipes. None is judged twice."""

@@ -3,18 +3,16 @@ with the rewrites that cure them. Neither QNN nor a program is involved."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from ci.cases.spec import CaseSpec
 from ci.facts.known_fault import KnownFault
-from ci.judging.figures import is_floating, measure_pooled
-from ci.mend.precision import Rewritten, measure_sqnr
+from ci.mend.mixture_search import measure_sqnr
+from ci.mend.precision import Rewritten
 from ci.mend.table import RewriteLane, read_rewrites
 
 if TYPE_CHECKING:
@@ -42,13 +40,15 @@ class TorchRemedyTrial(Rewritten):
 
     def __call__(self) -> float:
         from ci.executorch.quantize import make_quantizer, quantize_method
+        from ci.mend.torch_mixtures import to_arrays
         from ci.models.eager import keep_state, run_eager
 
         model = self.load()
         choices = self.source.choices
         quantized = quantize_method(model, self.scheme, choices, make_quantizer(self.soc))
         with keep_state(quantized):
-            return measure_sqnr(model.reference, run_eager(quantized, model.evaluation))
+            outputs = run_eager(quantized, model.evaluation)
+        return measure_sqnr(to_arrays(model.reference), to_arrays(outputs))
 
 
 @dataclass(frozen=True)
@@ -75,12 +75,7 @@ class OnnxRemedyTrial:
             onnx.save(rewritten, cured)
             write_quantized(source, cured, quantized, self.spec)
             quantized_outputs = run_reference(quantized, source.evaluation)
-
-        sqnrs_db = []
-        for exact, rounded in zip(chain(*exact_outputs), chain(*quantized_outputs), strict=True):
-            if is_floating(exact) and exact.any():
-                sqnrs_db.append(measure_pooled(exact, rounded))
-        return min(sqnrs_db, default=math.inf)
+        return measure_sqnr(exact_outputs, quantized_outputs)
 
 
 NO_REMEDY = "no remedy applies to the model"

@@ -190,7 +190,8 @@ def _explain(case: MendedCase) -> Iterator[tuple[str, str]]:
     if case.changes:
         differ = f"differ by at most {case.difference:.1g} of their range"
         yield "", f"float32 outputs {differ if case.difference else 'are equal up to rounding'}"
-    yield from ((part.node or part.module, part.scheme.value) for part in case.parts)
+    for part in case.parts:
+        yield " ".join(part.selectors.values()), part.scheme.value
     if case.after.scheme:
         failed = [step.scheme for step in case.steps if step.scheme and not step.kept]
         other_schemes = [name for name in dict.fromkeys(failed) if name != case.after.scheme]

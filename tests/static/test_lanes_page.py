@@ -66,8 +66,8 @@ CODE = {
         "",
     ),
     "`mend`: a search": (
-        "ci/mend/precision.py:MixTrials",
-        "",
+        "ci/mend/mixture_search.py:choose_mixtures",
+        "ci/mend/mixture_search.py:choose_mixtures",
         "",
     ),
     "evidence": (

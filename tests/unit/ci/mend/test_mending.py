@@ -15,7 +15,8 @@ from ci.cases.spec import CaseSpec
 from ci.facts.finding import Finding
 from ci.facts.kinds import NOISE, ON_CPU, QUANTIZED_BADLY
 from ci.mend.mending import Mended, Mending
-from ci.mend.precision import FaultTrials, MixTrials, Unit
+from ci.mend.mixture_search import Unit
+from ci.mend.precision import FaultTrials, MixTrials
 from ci.mend.search import Recipe, Search
 from ci.mend.trials import Attempt
 from ci.models.schemes import Scheme
@@ -25,7 +26,9 @@ from ci.report.schema import Case, Status
 REWRITTEN = Recipe(rewrites=("r",))
 OTHER = Recipe(scheme="16a8w")
 BOTH = Recipe(rewrites=("r",), scheme="16a8w")
-LIMITS = SimpleNamespace(limits_of=lambda *_: SimpleNamespace(min_sqnr_db=15.0))
+LIMITS = SimpleNamespace(
+    limits_of=lambda *_: SimpleNamespace(min_sqnr_db=15.0, min_sqnr_db_all=20.0)
+)
 
 
 def mended(scheme: str, sqnr_db: float, recipe: Recipe | None = None) -> Mended:
@@ -135,9 +138,17 @@ def test_a_node_on_the_cpu_gets_no_precision_that_cannot_cure_it(
     assert (search.faults, [*search.schemes]) == (mixes, schemes)
 
 
+@pytest.mark.parametrize(("reached_db", "target_db"), [(5, 20), (17, 20), (21, 24)])
+def test_a_mixture_should_reach_all_limits_or_more_than_before(
+    tmp_path: Path, reached_db: float, target_db: float
+) -> None:
+    run = mending(tmp_path, [], 0, "")
+    assert run.find_target(mended("8a8w", reached_db).spec, reached_db) == target_db
+
+
 def test_a_node_of_several_operators_is_one_part_of_a_mixture() -> None:
     trials = MixTrials("n.py:f", Source("n.py:f"), (), Scheme.A8W8, Scheme.A16W8, "SM8650", 30, 9)
-    parts = trials.make_parts([Unit(("add", "mul")), Unit(("mul", "relu"))])
+    parts = trials.make_parts([Unit(("add", "mul")), Unit(("mul", "relu"))], "node")
     assert [part.node for part in parts] == ["add", "mul", "relu"]
 
 
@@ -155,6 +166,27 @@ def test_a_part_whose_node_the_quantizer_does_not_have_is_left_out(
     trials = FaultTrials("n.py:f", Source("n.py:f"), ("r",), Scheme.A8W8, (Scheme.FP16,), ())
     monkeypatch.setattr(FaultTrials, "describe", lambda _: (steps, [], selectable))
     assert [part.node for parts in trials() for part in parts if part.node != "softmax"] == nodes
+
+
+@pytest.mark.parametrize(
+    ("reference", "scheme", "mixes"),
+    [
+        ("net.py:factory", "8a8w", True),
+        ("net.py:factory", "16a4w_block", False),
+        ("net.onnx", "u8", True),
+        ("net.onnx", "u16a8w_channel", False),
+        ("net.onnx", "fp16", False),
+    ],
+)
+def test_a_scheme_with_a_finer_one_may_be_mixed_with_it(
+    tmp_path: Path, reference: str, scheme: str, mixes: bool
+) -> None:
+    run = mending(tmp_path, [], 0, "")
+    options: Any = run.setup.options
+    options.policy = SimpleNamespace(**vars(LIMITS), models={}, schemes=[])
+    case = mended(scheme, 10)
+    case.spec = replace(case.spec, source=Source(reference))
+    assert run.start(case).mixes == mixes
 
 
 def test_a_search_ends_if_the_first_judgement_is_interrupted(

@@ -306,6 +306,10 @@ def test_mended_cases_are_shown_with_their_result_and_changes(tmp_path: Path) ->
     shown = render_text(make_document(many), 100)
     assert "a.py:1, a.py:2, a.py:3 and 3 more: r, 7 times" in shown
     assert shown.count("F.silu(x)") == 1
+    named = (Part(Scheme.U16A8W, tensor="scores"), Part(Scheme.A16W8, node="add"))
+    mixed = render_text(make_document([structs.replace(cases[0], parts=named)]), 100)
+    assert "scores: u16a8w" in mixed
+    assert "add: 16a8w" in mixed
     page = render_document(make_document(cases))
     assert page.count("<circle") == 3  # before, after, and the ring around the chosen one
     assert "r: 40.0 dB, 39.1 KiB" in page

@@ -10,7 +10,7 @@ import pytest
 
 from ci.facts.finding import Finding
 from ci.facts.kinds import NOISE, QUANTIZED_BADLY
-from ci.mend.precision import MOST_TRIALS, Unit, choose_mixtures
+from ci.mend.mixture_search import MOST_TRIALS, Unit, choose_mixtures
 from ci.mend.search import Judge, Mix, Recipe, Search, Survey, advance
 from ci.mend.table import Rewrite
 from ci.mend.trials import Attempt
