@@ -17,7 +17,7 @@ from ci.report.annotation import Annotation, safe_line
 from provisioning.artifacts.environment import github_line
 from provisioning.console.progress import Progress
 from provisioning.console.terminal import write_through
-from provisioning.fetch.client import TOKENS_VARIABLE, parse_tokens
+from provisioning.fetch.credentials import TOKENS_VARIABLE, parse_tokens
 from provisioning.files import explain_writes
 
 MIRROR_VARIABLE = "QNN_CI_MIRROR"

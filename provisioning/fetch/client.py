@@ -1,29 +1,21 @@
 """An HTTP client for one download. It checks each redirect, and limits the time without a response
-or new data. Credentials are a bearer token per host, or the output of a credential helper.
-requests itself handles ``~/.netrc``. A secret is sent only to its own host, and only over https
-(except to loopback).
+or new data. requests reads the credentials of each host from ``~/.netrc``, or from the file in
+``NETRC``.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import re
 import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from functools import lru_cache
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 from weakref import WeakSet
 
-from msgspec import Struct, field
-
-from provisioning.console.process import run_process
-from provisioning.documents import DocumentError, decode_json
-from provisioning.errors import ToolError, UnfitError
+from provisioning.console.progress import Progress
+from provisioning.fetch.credentials import find_headers
 from provisioning.fetch.transfer import (
     Head,
     PermanentError,
@@ -35,99 +27,12 @@ from provisioning.fetch.transfer import (
     parse_head,
 )
 
-TOKENS_VARIABLE = "QNN_CI_BEARER_TOKENS"
-HELPER_VARIABLE = "QNN_CI_CREDENTIAL_HELPER"
-# A helper may ask a server for a token.
-HELPER_TIMEOUT_S = 60.0
-MAX_CHARACTERS = 1 << 20
-# Nobody between can read what is sent to these.
-LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
-
-
-def find_headers(url: str) -> dict[str, str]:
-    """Return the headers with credentials for a URL, empty if there are none. Raises UnfitError if
-    the variable with tokens is malformed or the helper fails.
-    """
-    parts = urlsplit(url)
-    host = parts.hostname or ""
-    # A secret that is sent over http can be read on the way.
-    if parts.scheme != "https" and host not in LOOPBACK:
-        return {}
-    place = parts.netloc.rpartition("@")[2]
-    tokens = parse_tokens(os.environ.get(TOKENS_VARIABLE, ""))
-    # An entry with the port, HOST:PORT, comes before one for the whole host.
-    if token := tokens.get(place, tokens.get(host, "")):
-        return {"Authorization": f"Bearer {token}"}
-    helper = os.environ.get(HELPER_VARIABLE, "")
-    # Neither login nor query: the helper is another program, which may log its input.
-    return _ask_helper(helper, f"{parts.scheme}://{place}{parts.path}") if helper else {}
-
-
-def parse_tokens(text: str) -> dict[str, str]:
-    """Parse ``host=token`` pairs separated by blanks or commas. Raises UnfitError."""
-    tokens = {}
-    for entry in re.split(r"[\s,]+", text.strip()):
-        host, equals, token = entry.partition("=")
-        if entry and not (host and equals and re.fullmatch(r"[!-~]+", token)):
-            why = "an entry is not HOST=TOKEN"
-            fix = "set it to HOST=TOKEN entries, separated by blanks or commas"
-            raise UnfitError(f"{TOKENS_VARIABLE} is malformed", why=why, fix=fix)
-        tokens[host] = token
-    return tokens
-
-
-class HelperAnswer(Struct, frozen=True):
-    """What a credential helper prints."""
-
-    headers: dict[str, list[str]] = field(default_factory=dict)
-
-
-@lru_cache(maxsize=64)
-def _ask_helper(helper: str, uri: str) -> dict[str, str]:
-    """Return the headers that ``HELPER get`` prints for ``{"uri": ...}`` (Bazel's protocol)."""
-    try:
-        return _read_helper(helper, uri)
-    except ToolError as error:
-        fix = f"check what `{helper} get` prints for {uri}, or unset {HELPER_VARIABLE}"
-        raise UnfitError("the credential helper failed", why=error.what, fix=fix) from error
-
-
-def _read_helper(helper: str, uri: str) -> dict[str, str]:
-    characters_left = MAX_CHARACTERS
-
-    def count(line: str) -> None:
-        nonlocal characters_left
-        characters_left -= len(line) + 1
-        if characters_left < 0:
-            # A helper that prints without end must not fill the memory.
-            raise ToolError(f"it printed more than {MAX_CHARACTERS} characters")
-
-    ended = run_process(
-        [helper, "get"],
-        input_text=json.dumps({"uri": uri}),
-        timeout_s=HELPER_TIMEOUT_S,
-        on_line=count,
-        check=False,  # an error of run_process would contain the output, which may be secret
-        merged=False,
-    )
-    if not ended.is_good:
-        raise ToolError(f"{helper} {ended.describe()}")
-    try:
-        headers = decode_json(ended.output, HelperAnswer).headers
-    except DocumentError as error:
-        why = 'it printed something other than {"headers": {NAME: [VALUE]}}'
-        raise ToolError(why) from error
-    joined_headers = {name: ", ".join(values) for name, values in headers.items()}
-    if any(re.search(r"[^ -~]", word) for pair in joined_headers.items() for word in pair):
-        raise ToolError("one of its headers has characters that HTTP does not allow")
-    return joined_headers
-
-
 MAX_REDIRECTS = 10
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 # More memory would be mapped and unmapped for every piece.
 READ_BYTES = 512 << 10
 USER_AGENT = "executorch-qnn-ci"
+UNKNOWN_HOST = "https://unknown.invalid/"  # no machine has this name (RFC 6761)
 
 
 _open_clients: WeakSet[Client] = WeakSet()
@@ -149,8 +54,9 @@ def end_transfers() -> Iterator[None]:
 class Client:
     """A requests session with connections that another thread can end."""
 
-    def __init__(self, policy: TransferPolicy) -> None:
+    def __init__(self, policy: TransferPolicy, progress: Progress | None = None) -> None:
         self.policy = policy
+        self.progress = progress or Progress()
         self.sockets: list[socket.socket] = []
         self.session = _open_session(self.sockets)
         _open_clients.add(self)
@@ -199,25 +105,29 @@ class Client:
         """Return the final response after all redirects; the bodies of redirects are not read."""
         with self._within(self.policy.connect_timeout_s + self.policy.read_timeout_s):
             # Not left to requests, since each target is checked, and gets only its own credentials.
+            first_host = urlsplit(url).hostname
             for _ in range(MAX_REDIRECTS + 1):
-                response = self._ask(url, headers)
+                has_moved = urlsplit(url).hostname != first_host
+                response = self._ask(url, headers, has_moved=has_moved)
                 if response.status_code not in REDIRECTS or "Location" not in response.headers:
                     return response
                 self._close(response, is_read=response.raw.length_remaining == 0)
                 url = judge_redirect(url, response.headers["Location"])
         raise PermanentError(f"the server sends more than {MAX_REDIRECTS} redirects")
 
-    def _ask(self, url: str, headers: Mapping[str, str]) -> Any:
+    def _ask(self, url: str, headers: Mapping[str, str], *, has_moved: bool) -> Any:
         timeout = (self.policy.connect_timeout_s, self.policy.read_timeout_s)
         if _is_ending.is_set():
             raise PermanentError("the transfer was ended")
         # Before the request, whose error would not name the bundle.
         check_bundle()
         with explain_failures(url):
-            sent = {**headers, **find_headers(url)}
-            # Without an ``auth``, requests would replace our Authorization header from ~/.netrc.
+            sent = {**headers, **find_headers(url, self.progress)}
             has_own = "authorization" in map(str.lower, sent)
-            auth = (lambda request: request) if has_own else None
+            # Without an ``auth``, requests would replace our Authorization header from ~/.netrc,
+            # and send the login of its entry ``default`` to any host that a server redirects to.
+            no_netrc = has_own or (has_moved and is_default_login(url))
+            auth = (lambda request: request) if no_netrc else None
             return self.session.get(url, headers=sent, stream=True, timeout=timeout, auth=auth)
 
     @contextmanager
@@ -270,6 +180,14 @@ class Client:
                     waited_s = time.monotonic() - since
             if count < self.policy.slowest_bytes_s * waited_s:
                 raise TransientError(f"the transfer stalled: {count} bytes in {waited_s:.0f} s")
+
+
+def is_default_login(url: str) -> bool:
+    """Return whether ~/.netrc has a login for a URL only in its entry ``default``."""
+    from requests.utils import get_netrc_auth
+
+    login = get_netrc_auth(url)
+    return login is not None and login == get_netrc_auth(UNKNOWN_HOST)
 
 
 def judge_redirect(url: str, location: str) -> str:

@@ -172,7 +172,7 @@ def _fill(url: str, part: PartFile, pin: Pin, bar: Bar, options: _FetchOptions) 
             raise PermanentError(str(error)) from error
     else:
         # One connection per file: several only helped with servers that limit each connection.
-        with closing(Client(options.policy)) as client:
+        with closing(Client(options.policy, options.progress)) as client:
             try_again(
                 lambda: _judge(part, options, is_sized=_attempt(client, url, part, pin, bar)),
                 lambda: part.size,

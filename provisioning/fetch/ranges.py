@@ -77,7 +77,7 @@ class RemoteFile:
     def __init__(self, url: str, scratch: Path, progress: Progress, policy: TransferPolicy) -> None:
         self.url, self.progress, self.policy = url, progress, policy
         self.scratch, self.name = scratch, scratch.name.strip(".")
-        self.client = Client(policy)
+        self.client = Client(policy, progress)
         self.validator = ""
         self.size = 0
         self.spans: list[Span] = []

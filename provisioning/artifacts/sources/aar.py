@@ -81,7 +81,7 @@ def check_published_sha1(job: FillJob) -> None:
     path = job.store.downloads / release.filename
     try:
         with (
-            closing(Client(TransferPolicy.from_environment())) as client,
+            closing(Client(TransferPolicy.from_environment(), job.progress)) as client,
             client.get(f"{release.url}.sha1", {}) as (_, body),
         ):
             # Only the start, since a wrong URL may send a page of any length.

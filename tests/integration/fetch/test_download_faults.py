@@ -167,6 +167,62 @@ def test_credentials_are_used_and_never_shown(
     assert "secret" not in messages
 
 
+LOGIN = "Basic bWU6czNjcmV0"  # me:s3cret
+OTHER = "Basic eW91OncwcmQ="  # you:w0rd
+OF_REDIRECT = "Basic MTI3LjAuMC4xOg=="  # 127.0.0.1: in the URL of the redirect
+
+
+@pytest.mark.parametrize(
+    ("netrc", "login_of_other"),
+    [
+        ("machine 127.0.0.1 login me password s3cret\n", OF_REDIRECT),
+        ("default login me password s3cret\n", ""),
+        ("machine localhost login you password w0rd\ndefault login me password s3cret\n", OTHER),
+    ],
+)
+def test_a_login_of_netrc_goes_to_its_host_alone_and_to_no_other_process(
+    server: BadServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    netrc: str,
+    login_of_other: str,
+) -> None:
+    (tmp_path / "netrc").write_text(netrc)
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    logins: list[tuple[str, str]] = []
+    arguments: list[bytes] = []
+
+    def note_login(handler: bad.Handler) -> None:
+        host = handler.headers["Host"].partition(":")[0]
+        logins.append((host, handler.headers.get("Authorization", "")))
+
+    def serve(handler: bad.Handler, _: bytes) -> None:
+        note_login(handler)
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):  # the process has ended
+                arguments.append(path.read_bytes())
+        bad.whole(DATA)(handler, DATA)
+
+    def move(handler: bad.Handler, data: bytes) -> None:
+        note_login(handler)
+        # Versions of requests before 2.32.4 took the name before the second colon for the host.
+        other_host = server.url("b.zip").replace("//127.0.0.1", "//127.0.0.1:@localhost")
+        bad.redirect(other_host)(handler, data)
+
+    target = tmp_path / "out"
+    target.mkdir()
+    server.faults = {"a.zip": [serve], "moved.zip": [move], "b.zip": [serve]}
+    for name in ("a.zip", "moved.zip"):
+        ended, messages = fetch(server.url(name), target, policy=PATIENT)
+        assert ended == "ok", messages
+        assert "s3cret" not in messages
+        (target / "a.zip").unlink()
+    own = ("127.0.0.1", LOGIN)
+    assert logins == [own, own, ("localhost", login_of_other)]
+    assert arguments
+    assert not any(secret in text for text in arguments for secret in (b"s3cret", LOGIN.encode()))
+
+
 def test_an_interrupted_download_resumes_its_part_file(server: BadServer, tmp_path: Path) -> None:
     class Tired(Progress):
         @contextlib.contextmanager

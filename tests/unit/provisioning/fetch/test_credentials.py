@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError
-from provisioning.fetch import client
-from provisioning.fetch.client import find_headers, parse_tokens
+from provisioning.fetch import credentials
+from provisioning.fetch.credentials import parse_tokens
 from tests.build.fetch import outcome
 
 
@@ -18,6 +20,10 @@ from tests.build.fetch import outcome
 def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("QNN_CI_BEARER_TOKENS", "QNN_CI_CREDENTIAL_HELPER"):
         monkeypatch.delenv(name, raising=False)
+
+
+def find_headers(url: str) -> dict[str, str]:
+    return credentials.find_headers(url, Progress())
 
 
 TOKENS = (
@@ -62,6 +68,27 @@ def test_malformed_bearer_token_entry_is_refused(text: str, tokens: dict[str, st
     with pytest.raises(UnfitError, match="QNN_CI_BEARER_TOKENS is malformed") as caught:
         parse_tokens(text)
     assert caught.value.why == "an entry is not HOST=TOKEN"
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("QNN_CI_BEARER_TOKENS", "host=s3cret"), ("QNN_CI_CREDENTIAL_HELPER", "/s3cret/helper")],
+)
+def test_each_variable_is_used_with_one_warning_that_names_netrc(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    monkeypatch.setattr(credentials, "_ask_helper", lambda *_: {"X-One": "a"})
+    monkeypatch.setattr(credentials, "_reported_variables", set())
+    monkeypatch.setenv(variable, value)
+    stream = io.StringIO()
+    assert credentials.find_headers("http://host/a", Progress(stream)) == {}
+    assert stream.getvalue() == ""
+    for _ in range(2):
+        assert credentials.find_headers("https://host/a", Progress(stream))
+    message = " ".join(stream.getvalue().split())
+    assert message.count(f"warning: {variable} ") == 1
+    assert "~/.netrc" in message
+    assert "s3cret" not in message
 
 
 Make = Callable[[str], Path]
@@ -122,9 +149,9 @@ CHARACTERS = "one of its headers has characters that HTTP does not allow"
 def test_a_failing_credential_helper_is_an_error_with_the_reason(
     helper: Make, monkeypatch: pytest.MonkeyPatch, script: str, why: str
 ) -> None:
-    monkeypatch.setattr(client, "MAX_CHARACTERS", 4096)
+    monkeypatch.setattr(credentials, "MAX_CHARACTERS", 4096)
     if "sleep" in script:
-        monkeypatch.setattr(client, "HELPER_TIMEOUT_S", 0.2)
+        monkeypatch.setattr(credentials, "HELPER_TIMEOUT_S", 0.2)
     path = helper(script)
     lines = str(outcome(lambda: find_headers("https://host/a"))).splitlines()
     assert lines[0] == "UnfitError: the credential helper failed"
