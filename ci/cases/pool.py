@@ -28,6 +28,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from ci.cases.forked import OWN_DESCRIPTORS, answer_job, flush_stdio
 from ci.facts.finding import NO_ADVICE, Advice, Finding, describe_error
 from ci.facts.kinds import FindingId
@@ -44,7 +46,7 @@ from provisioning.console.process import (
 )
 from provisioning.console.progress import Progress
 from provisioning.console.usage import Allowance, Watch, end_descendants, has_ended, share_memory
-from provisioning.documents import open_regular, read_text
+from provisioning.documents import open_regular
 from provisioning.errors import QnnCiError, StoreError, UnfitError
 from provisioning.files import confirm_write, remove_tree, scratch_directory
 
@@ -234,9 +236,8 @@ class Worker:
 
     def size_bytes(self) -> int:
         """Return the resident memory of the process in bytes, or 0 if the process has exited."""
-        with suppress(OSError, IndexError):
-            pages = read_text(Path(f"/proc/{self.process.pid}/statm")).split()[1]
-            return int(pages) * os.sysconf("SC_PAGE_SIZE")
+        with suppress(psutil.NoSuchProcess):
+            return int(psutil.Process(self.process.pid).memory_info().rss)
         return 0
 
     def close(self) -> None:

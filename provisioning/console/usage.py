@@ -16,6 +16,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
+
 from provisioning.documents import read_window
 
 BUSY = 10
@@ -24,8 +26,6 @@ MAX_PROCESSES = 1000
 STARVED = 0.01  # a process that got less than this share of its time was not tried
 RESERVE = 16  # one part in RESERVE of the memory is left to the rest of the machine
 PROC = Path("/proc")
-PSS = re.compile(r"(?m)^Pss:\s+(\d+) kB")
-PAGE, TICKS = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
 # The hierarchies of control groups, versions 2 and 1: limit, use, statistics and their key for
 # files that the kernel can drop.
 GROUPS = (
@@ -57,50 +57,33 @@ class Usage:
         for pid in self.pids:
             # PSS divides shared pages among the processes. It takes the kernel long, so it is only
             # read near a limit.
-            match = PSS.search(read_window(PROC / f"{pid}/smaps_rollup"))
-            if match:
-                shares.append(int(match[1]) << 10)
+            with suppress(psutil.Error):
+                shares.append(psutil.Process(pid).memory_full_info().pss)
         return min(sum(shares), self.resident_bytes) if shares else self.resident_bytes
 
 
-def list_descendants(pid: int) -> list[int]:
-    """Return a process and its descendants. Orphans are included if the process is a subreaper."""
-    processes, children = [pid], _map_children()
-    for process in processes:
-        if children is not None:
-            processes += children.get(process, [])
-            continue
-        with suppress(OSError):
-            for thread in PROC.joinpath(str(process), "task").iterdir():
-                processes += map(int, read_window(thread / "children").split())
-    return processes
-
-
-def _map_children() -> dict[int, list[int]] | None:
-    """Return the children of each process, or None if the kernel lists them in the process's own
-    directory (CONFIG_PROC_CHILDREN).
-    """
-    if PROC.joinpath("self/task", str(os.getpid()), "children").exists():
-        return None
-    children: dict[int, list[int]] = {}
-    for name in os.listdir(PROC):  # noqa: PTH208 - faster, and this runs several times per second
-        if name.isdecimal() and (row := read_stat(name)):
-            children.setdefault(int(row[1]), []).append(int(name))
-    return children
+def list_descendants(pid: int) -> list[psutil.Process]:
+    """Return a process and its descendants, [] if it has ended. Orphans are included if the process
+    is a subreaper."""
+    with suppress(psutil.Error):
+        process = psutil.Process(pid)
+        return [process, *process.children(recursive=True)]
+    return []
 
 
 def read_usage(pid: int) -> Usage:
     """Return what a process and its descendants use."""
-    pids = list_descendants(pid)
-    states = [state for process_id in pids for state in _read_states(process_id)]
-    pages = [(read_window(PROC / f"{process_id}/statm").split() or "00")[1] for process_id in pids]
-    times = [read_stat(process_id)[11:15] for process_id in pids]
-    return Usage(
-        tuple(pids),
-        sum(map(int, pages)) * PAGE,
-        sum(int(ticks) for row in times for ticks in row) / TICKS,
-        not {"R", "D"}.isdisjoint(states),
-    )
+    processes = list_descendants(pid)
+    resident_bytes, cpu_s, states = 0, 0.0, set[str]()
+    for process in processes:
+        # psutil knows the state of the main thread only.
+        states.update(_read_states(process.pid))
+        with suppress(psutil.Error), process.oneshot():
+            resident_bytes += process.memory_info().rss
+            times = process.cpu_times()
+            cpu_s += times.user + times.system + times.children_user + times.children_system
+    pids = tuple(process.pid for process in processes)
+    return Usage(pids, resident_bytes, cpu_s, is_waiting=not {"R", "D"}.isdisjoint(states))
 
 
 def _read_states(pid: int) -> Iterator[str]:
@@ -119,11 +102,13 @@ def read_stat(name: int | str) -> list[str]:
 
 def measure_memory() -> tuple[int, int]:
     """Return the memory that is available now, and the memory of the machine or control group, in
-    bytes.
+    bytes; 0 if they are unknown.
     """
-    fields = dict(re.findall(r"(?m)^(\w+):\s+(\d+) kB", read_window(PROC / "meminfo")))
-    free, total = (int(fields.get(name, 0)) << 10 for name in ("MemAvailable", "MemTotal"))
-    for limit, used, statistics, key in GROUPS:
+    free, total = 0, 0
+    with suppress(OSError):  # without /proc/meminfo
+        memory = psutil.virtual_memory()
+        free, total = memory.available, memory.total
+    for limit, used, statistics, key in GROUPS:  # psutil knows no control groups
         most, now = (read_window(GROUP_ROOT / name).strip() for name in (limit, used))
         if most.isdecimal() and now.isdecimal() and int(most) < total:
             # Cached files count as used memory of a control group, but the kernel drops them when
@@ -237,7 +222,10 @@ def gib(size_bytes: float) -> str:
 
 def has_ended(pid: int) -> bool:
     """Return whether a process has ended, even if its parent does not know yet."""
-    return read_stat(pid)[:1] in ([], ["Z"])
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
 
 
 def end_descendants(pid: int) -> None:
@@ -249,11 +237,11 @@ def end_descendants(pid: int) -> None:
         spared.add(os.getpgid(pid))
     while (left := list_descendants(pid)[1:]) and time.monotonic() < deadline:
         for descendant in left:
-            with suppress(ProcessLookupError, PermissionError):
+            with suppress(ProcessLookupError, PermissionError, psutil.Error):
                 # Killing this group would also kill the caller or the process itself.
-                if (group := os.getpgid(descendant)) in spared:
-                    os.kill(descendant, signal.SIGKILL)
+                if (group := os.getpgid(descendant.pid)) in spared:
+                    descendant.kill()
                 else:
                     os.killpg(group, signal.SIGKILL)
-        if all(map(has_ended, left)):
+        if all(has_ended(descendant.pid) for descendant in left):
             return

@@ -11,6 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from provisioning.artifacts.choice import OverlayRecord, write_overlay
@@ -82,6 +83,7 @@ def test_a_machine_is_asked_for_its_tools_and_libraries(
         str(tmp_path),
     )
     files.clear()
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path))
     monkeypatch.setattr(usage, "read_window", lambda _: "")
     monkeypatch.setattr(host.platform, "libc_ver", lambda: ("musl", "1.2"))
     bare = survey_host(tmp_path, {}, (), variables)
