@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from provisioning.documents import read_text
+from provisioning.documents import DocumentError, decoding, read_text
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -110,7 +110,7 @@ def _list_strings(pattern: re.Pattern[str], text: str) -> tuple[str, ...]:
 def read_catalog(root: Path) -> dict[str, str]:
     """Return the packages with QNN, ExecuTorch or LiteRT in the version catalog of a Gradle
     project, by the names that build files use, such as ``qnn.runtime``."""
-    with suppress(OSError, ValueError, RecursionError):  # tomllib's errors are ValueErrors
+    with suppress(DocumentError), decoding():
         text = read_text(root / "gradle" / "libs.versions.toml", "replace", MAX_BYTES)
         return dict(_list_packages(tomllib.loads(text)))
     return {}

@@ -50,6 +50,7 @@ ONNX_OPENS = (
     "ci/graphs/onnx_session.py",
     "ci/audit/localise_onnx.py",
     "ci/mend/onnx_files.py",
+    "ci/mend/onnx_mixtures.py",
 )
 ONNX_OPENERS = {"onnx.load", "onnxruntime.InferenceSession"}
 OPENERS = ONNX_OPENERS | {
