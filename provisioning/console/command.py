@@ -18,7 +18,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
@@ -306,6 +306,16 @@ def read_version() -> str:
         return match[1] if match else "of an unknown version"
 
 
+def _parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Namespace:
+    """Return the parsed arguments. Names may stand before and behind options, as in
+    `cache key --json emulator`, which argparse refuses by default."""
+    unread = parser.parse_known_args(words)[1]
+    if unread and not any(word.startswith("-") for word in unread):
+        with suppress(TypeError):  # of a parser whose words another one reads, such as image's
+            return parser.parse_intermixed_args(words)
+    return parser.parse_args(words)
+
+
 def _run_verb(caller: Caller, verbs: Mapping[str, Verb], name: str, words: list[str]) -> Outcome:
     if not words or words[0] in GLOBAL:
         write_message(describe_verbs(caller, verbs))
@@ -328,7 +338,7 @@ def _run_verb(caller: Caller, verbs: Mapping[str, Verb], name: str, words: list[
     own_words, left = (
         keep_own(words[1:], parser, other_parsers) if other_parsers else (words[1:], [])
     )
-    args = parser.parse_args(own_words)
+    args = _parse(parser, own_words)
     # A misspelled option is reported before the noxfile installs packages for the session.
     if os.environ.get(ONLY_PARSE):
         return Outcome()

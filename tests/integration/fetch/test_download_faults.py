@@ -179,6 +179,8 @@ OF_REDIRECT = "Basic MTI3LjAuMC4xOg=="  # 127.0.0.1: in the URL of the redirect
         ("default login me password s3cret\n", ""),
         ("machine localhost login you password w0rd\ndefault login me password s3cret\n", OTHER),
     ],
+    # Without passwords: pytest-xdist names its processes after the test that runs.
+    ids=("machine", "default", "both"),
 )
 def test_a_login_of_netrc_goes_to_its_host_alone_and_to_no_other_process(
     server: BadServer,

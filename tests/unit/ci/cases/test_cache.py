@@ -30,7 +30,7 @@ from ci.models.tensors import TensorInfo
 from ci.models.user_models import Source
 
 ROOT = Path(__file__).parents[4]
-LOWERING = {"models", "cases", "executorch", "onnx", "llm", "upstream"}
+LOWERING = {"models", "cases", "executorch", "onnx", "llm", "litert"}
 KEY = "0123abcd"
 PROGRAM = "program.pte"
 ARTIFACT = Artifact(
@@ -240,7 +240,7 @@ def test_every_source_file_that_affects_a_program_is_in_its_cache_key(
         ("executorch", "ci/executorch/engine.py"),
         ("onnx", "ci/onnx/engine.py"),
         ("llm", "ci/llm/lowering.py"),
-        ("upstream", "ci/verbs/upstream.py"),
+        ("litert", "ci/litert/engine.py"),
     ],
 )
 def test_the_key_of_a_program_covers_the_rooms_that_its_lowering_imports(

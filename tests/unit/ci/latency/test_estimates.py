@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -47,7 +46,7 @@ from ci.report.schema import (
     Status,
 )
 from ci.report.write import encode_report
-from ci.verbs.estimate import EstimatedCase, choose_soc, render_estimates
+from ci.verbs.estimate import EstimatedCase, choose_socs, render_estimates
 from provisioning.errors import ExitCode, ManifestError, UsageError
 from tests.bench.latency import PROGRAMS, SimulatedProgram, fit_lines
 from tests.stand_ins.reports import make_report
@@ -257,12 +256,12 @@ def test_a_device_name_must_match_exactly_one_device(text: str, count: str) -> N
 def test_a_device_chooses_the_soc_and_contradicts_others(
     name: str, given_socs: list[str], chosen: list[str] | str
 ) -> None:
-    args, device = Namespace(soc=given_socs), find_device(name)
+    device = find_device(name)
     if isinstance(chosen, list):
-        assert choose_soc(args, device).soc == chosen
+        assert choose_socs(given_socs, device) == tuple(chosen)
         return
     with pytest.raises(UsageError, match=chosen):
-        choose_soc(args, device)
+        choose_socs(given_socs, device)
 
 
 @given(
