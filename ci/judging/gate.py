@@ -350,9 +350,9 @@ def _find_lost(
 
 
 def find_drowned(eager: Array, judged: Array) -> Iterator[tuple[str, float]]:
-    """Yield the channels of an output, [sample, *shape], with errors larger than their values, so
-    that zeros would be nearer, and their SQNR in dB against the float32 model. Of right programs
-    with few bits, some channels are like that; so it counts only with another reason."""
+    """Yield the channels of an output, [sample, *shape], whose errors are larger than their values,
+    with their SQNR in dB against the float32 model, which is below 0. Small channels of right
+    programs can have such errors, too, so this alone does not fail a case."""
     if not is_floating(judged):
         return
     largest = float(np.abs(eager).max(initial=0.0))

@@ -100,9 +100,9 @@ def join_selections(edit: GraphEditor, node: Node) -> None:
 # ExecuTorch lowers only sizes that divide the input. In an .onnx file, the others stay on the CPU.
 @defines("multiply-adaptive-pool", "mean", *MEANS_OF_WINDOWS)
 def multiply_adaptive_pool(edit: GraphEditor, node: Node) -> None:
-    """Write an adaptive average pool of a size that does not divide as products with constant
-    matrices, one per axis; in an .onnx file, where it is a mean of selections of rank 6, as one
-    product."""
+    """Write an adaptive average pool, whose size does not divide that of the input, as products
+    with constant matrices, one per axis. An .onnx file has the pool as a mean of selections with
+    six axes, which becomes a single product."""
     if node.operator in MEANS_OF_WINDOWS:
         multiply_axes(edit, node)
     # Only torch.onnx.export writes the pool so.

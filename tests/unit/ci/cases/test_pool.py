@@ -75,6 +75,7 @@ def test_a_worker_over_its_memory_or_time_limit_is_not_reused(
     lease = Lease(late, tmp_path / "log", Allowance(0.05))
     assert lease.call(rest).failure.startswith(f"{LATE} 0.05 s: it used")
     assert not lease.reusable
+    late.end()  # else it holds the pipe for which the end of the tests waits
 
 
 def test_jobs_of_a_kind_share_a_process_unless_they_ask_for_a_fresh_one(
