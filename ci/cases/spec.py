@@ -209,7 +209,7 @@ def require_schemes(name: str, entry: ModelEntry, lane: SchemeSet) -> None:
     """Raise UsageError if the entry of a model asks for a scheme that the lane lacks, or has a
     mixture of such a scheme and lists no schemes. The suite's models may have schemes for which
     the policy has no limits on the lane's backend, if they have another one, too."""
-    engine = next((own for own in LANES_OF_FILES if own.suffix == lane.suffix), EXECUTORCH)
+    engine = next((files for files in LANES_OF_FILES if files.suffix == lane.suffix), EXECUTORCH)
     if not entry.path and any(scheme in lane.schemes for scheme in entry.schemes):
         lane = engine
     required = entry.schemes or tuple(entry.mixtures)
@@ -295,7 +295,7 @@ def _list_folder(word: str, folder: Path, suffix: str) -> list[str]:
     other_suffixes = sorted({entry.suffix for entry in entries} & {*MODEL_FILES})
     fix = f"pass the folder with the files, or a glob: '{word.rstrip('/')}/**/*{suffix}'"
     if other_suffixes:
-        verbs = " and ".join(f"`qnn-ci {FILE_VERBS[other]}`" for other in other_suffixes)
+        verbs = " and ".join(f"`qnn-ci {FILE_VERBS[ending]}`" for ending in other_suffixes)
         fix = f"run {verbs} for its {' and '.join(other_suffixes)} files"
     raise UsageError(
         f"the folder {word} has no {suffix} file", why="folders in it are not searched", fix=fix

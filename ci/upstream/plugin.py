@@ -116,7 +116,7 @@ class Judge:
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[Any]) -> None:
         """Deselect tests that are not in the suite, or that no --filter matches."""
         globs = os.environ.get(FILTERS, "").split("\n") if os.environ.get(FILTERS) else []
-        chosen, others = list[Any](), list[Any]()
+        selected, deselected = list[Any](), list[Any]()
         for item in items:
             name = name_test(item.nodeid)
             short = name.rpartition("::")[2]
@@ -124,10 +124,10 @@ class Judge:
                 glob in {name, short} or fnmatchcase(name, glob) or fnmatchcase(short, glob)
                 for glob in globs
             )
-            (chosen if fits and self.suite.includes(name) else others).append(item)
-        if others:
-            config.hook.pytest_deselected(items=others)
-            items[:] = chosen
+            (selected if fits and self.suite.includes(name) else deselected).append(item)
+        if deselected:
+            config.hook.pytest_deselected(items=deselected)
+            items[:] = selected
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Prepare for tests: record comparisons, and start what runs programs, before anything

@@ -93,11 +93,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 @dataclass(frozen=True)
 class Output:
     """Where and how the results are written: the options of mend besides those of a Request.
-    ``policy`` is the user's policy, and ``own`` are the names of its models."""
+    ``policy`` is the user's policy, and ``policy_models`` are the names of its models."""
 
     directory: Path
     policy: Path | None = None
-    own: tuple[str, ...] = ()
+    policy_models: tuple[str, ...] = ()
     applies: bool = False  # whether the policy is edited, too
     standalone: bool = False
     force: bool = False
@@ -114,7 +114,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     output = Output(
         directory=args.output,
         policy=request.policy,
-        own=tuple(policy.models),
+        policy_models=tuple(policy.models),
         applies=args.apply,
         standalone=args.standalone,
         force=args.force,
@@ -180,8 +180,9 @@ def check_output(output: Output, specs: Sequence[CaseSpec]) -> None:
     names = [POLICY] if files else [POLICY, SOURCE]
     for spec in specs:
         if spec.is_file:
-            own_name = spec.model if spec.model in output.own else name_entry(spec.model)
-            names += name_files(name_onnx(own_name))
+            is_listed = spec.model in output.policy_models
+            entry = spec.model if is_listed else name_entry(spec.model)
+            names += name_files(name_onnx(entry))
     if not output.force:
         folder.require_ours(dict.fromkeys(names))
         require_same_run(folder, output, specs)
@@ -291,7 +292,8 @@ def write_mended(mended_cases: Sequence[Mended], output: Output, progress: Progr
         # Read again: the policy may have got other models since the run started.
         edited = output.policy if output.applies else None
         applied_models = read_tables(edited).get("models", {}) if edited else {}
-        entries = plan_entries(mended_cases, {*output.own, *applied_models}, earlier.references)
+        listed_models = {*output.policy_models, *applied_models}
+        entries = plan_entries(mended_cases, listed_models, earlier.references)
         factories = list_factories(entries, earlier_functions)
         functions = {factory.name: factory for factory in (*earlier_functions, *factories.values())}
         mended_files = Written(entries, factories, top / SOURCE)

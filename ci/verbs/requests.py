@@ -83,14 +83,14 @@ def make_request(
     repeated_policy = OURS if typed_policy == OURS else policy
     repeated = {**parsed, **choice.options, "policy": repeated_policy}
     names = {field.name for field in fields(kind)}
-    found: dict[str, Any] = {}
+    request_fields: dict[str, Any] = {}
     for option, value in options.items():
         name = FIELDS.get(option, option)
         if name in names:
-            found[name] = tuple(value) if isinstance(value, list) else value
+            request_fields[name] = tuple(value) if isinstance(value, list) else value
     if not isinstance(options.get("model"), list):
-        found["models"] = None
-    found |= {
+        request_fields["models"] = None
+    request_fields |= {
         "session": session,
         "policy": policy,
         "is_policy_typed": typed_policy is not None,
@@ -102,4 +102,4 @@ def make_request(
         "shared_words": tuple(list_digested(args)),
         **values,
     }
-    return kind(**found)
+    return kind(**request_fields)

@@ -66,8 +66,8 @@ def select(
     del progress
     if request.judges and not request.is_policy_typed and not request.models:
         require_files(policy, request.policy)
-    asked = steps.select_asked(request, policy, schemes)
-    specs = list(fit_files(asked, request.shapes))
+    requested_specs = steps.select_asked(request, policy, schemes)
+    specs = list(fit_files(requested_specs, request.shapes))
     for scheme, soc in dict.fromkeys((spec.scheme.base, spec.soc) for spec in specs):
         chosen = choose_options(scheme, soc, request.user_options)
         # Before anything is fetched: a session would refuse them only when its case runs.

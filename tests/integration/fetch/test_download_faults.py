@@ -219,8 +219,8 @@ def test_a_login_of_netrc_goes_to_its_host_alone_and_to_no_other_process(
         assert ended == "ok", messages
         assert "s3cret" not in messages
         (target / "a.zip").unlink()
-    own = ("127.0.0.1", LOGIN)
-    assert logins == [own, own, ("localhost", login_of_other)]
+    first_login = ("127.0.0.1", LOGIN)
+    assert logins == [first_login, first_login, ("localhost", login_of_other)]
     assert arguments
     assert not any(secret in text for text in arguments for secret in (b"s3cret", LOGIN.encode()))
 

@@ -46,5 +46,5 @@ def test_a_fake_suite_has_every_outcome_and_the_failed_ones_run_again(tmp_path: 
     assert "--etdump_path" in cases["runner"].reason
     (control,) = report.controls
     assert (control.model, control.rejected) == (cases["right"].model, True)
-    again = run(tmp_path, "--last-failed", "--filter", "*_zeros", "--filter", "*_right")
-    assert {*by_name(again)} == {"zeros"}
+    rerun = run(tmp_path, "--last-failed", "--filter", "*_zeros", "--filter", "*_right")
+    assert {*by_name(rerun)} == {"zeros"}

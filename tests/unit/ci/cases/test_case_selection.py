@@ -159,7 +159,7 @@ def test_a_folder_or_a_glob_selects_the_files_of_the_lane(
 
 
 @pytest.mark.parametrize(
-    ("word", "lane", "what", "fix"),
+    ("word", "lane", "problem", "fix"),
     [
         ("nets/*.tflite", LITERT, "no file matches", "correct the path"),
         ("nets", LITERT, "the folder nets has no .tflite file", "`qnn-ci test-onnx`"),
@@ -173,13 +173,13 @@ def test_a_folder_or_a_glob_without_files_of_the_lane_is_refused(
     monkeypatch: pytest.MonkeyPatch,
     word: str,
     lane: SchemeSet,
-    what: str,
+    problem: str,
     fix: str,
 ) -> None:
     make_folders(tmp_path, monkeypatch)
     with pytest.raises(UsageError) as raised:
         select_cases({}, SOCS, models=[word], lane=lane)
-    assert what in raised.value.what
+    assert problem in raised.value.what
     assert fix in raised.value.fix
 
 

@@ -146,9 +146,9 @@ def test_the_component_that_reports_an_error_counts_only_if_nothing_else_is_know
     alone = say(line, line)
     assert [(cause.rule, cause.count) for cause in alone.causes] == [("at-litert-buffer", 2)]
     assert alone.unknown == ()
-    known = say(line, STUB)
-    assert (names(known.causes), known.consequences) == (["stub-mismatch"], ())
-    assert [unknown.text for unknown in known.unknown] == [line]
+    beside_cause = say(line, STUB)
+    assert (names(beside_cause.causes), beside_cause.consequences) == (["stub-mismatch"], ())
+    assert [unknown.text for unknown in beside_cause.unknown] == [line]
     assert find_known(line, read_rules()) is None
 
 
