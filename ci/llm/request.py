@@ -1,4 +1,4 @@
-"""What is asked of test-llm."""
+"""The request of test-llm, and the checks of its options."""
 
 from __future__ import annotations
 

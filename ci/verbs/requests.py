@@ -39,8 +39,8 @@ LISTING = ("--policy", "--shape", "--backend", "--runner", "--option")
 
 def check_arguments(args: argparse.Namespace, session: str) -> None:
     """Raise UsageError for a value that no run can use, and StoreError if a directory that the run
-    will write to is not writable. The reports are claimed later, before the work begins: what is
-    wrong with the options is said even while another run writes there."""
+    will write to is not writable. The reports are claimed later, before the work begins, so that
+    wrong options are reported even while another run writes there."""
     check_values(args)
     if not args.list:
         # Before the run, which may take minutes, and not when its report is written.

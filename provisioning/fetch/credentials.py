@@ -24,7 +24,7 @@ HELPER_VARIABLE = "QNN_CI_CREDENTIAL_HELPER"
 HELPER_TIMEOUT_S = 60.0
 MAX_CHARACTERS = 1 << 20
 _reported_variables: set[str] = set()
-# Nobody between can read what is sent to these.
+# Requests to these hosts do not leave this machine.
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
