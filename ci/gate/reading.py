@@ -7,7 +7,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ci.gate.parts import list_changed_parts, parse_table
+import msgspec
+
+from ci.gate.parts import list_changed_parts
 from ci.gate.rules import GateRules
 from ci.gate.schema import Change, Difference, Kind, parse_name_status
 from ci.parity.trees import (
@@ -19,6 +21,7 @@ from ci.parity.trees import (
     show_path,
 )
 from provisioning.console.git import ask_git
+from provisioning.documents import DocumentError, decoding
 from provisioning.errors import MissingToolError, ToolError, UsageError
 
 POLICIES = "manifests/policies/{}.toml"
@@ -127,11 +130,20 @@ class Repository:
         return RevisionTree(self.git_dir, commit) if commit else DirectoryTree(self.source)
 
 
+class PolicySuite(msgspec.Struct, frozen=True):
+    """The part of a policy that a plan reads: the schemes of each model of its suite."""
+
+    suite: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
+
+
 def read_suite(tree: SourceTree, path: str) -> dict[str, tuple[str, ...]]:
     """Return the schemes of each model in the policy at ``path``, or an empty mapping if the file
     is missing or invalid, which the session itself reports."""
-    table = parse_table(tree.read(path) or "") or {}
-    return {model: tuple(schemes) for model, schemes in table.get("suite", {}).items()}
+    try:
+        with decoding():
+            return msgspec.toml.decode(tree.read(path) or "", type=PolicySuite).suite
+    except DocumentError:
+        return {}
 
 
 def compare_keys(

@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from ci.gate.plan import list_cases, list_jobs, render_matrix
-from ci.gate.reading import Repository
+from ci.gate.reading import POLICIES, Repository
 from ci.gate.results import read_junit, read_needs, read_plan, read_result, read_results
 from ci.gate.rules import GateRules, SessionRule, list_outdated, read_rules
 from ci.gate.schema import Plan, PlannedJob, PlannedSession
@@ -85,6 +85,19 @@ def test_the_base_is_the_merge_base_with_the_main_branch(git: Git) -> None:
     assert "--base" in caught.value.fix
     with pytest.raises(UsageError):
         git.repository.resolve("gone")
+
+
+@pytest.mark.parametrize(
+    "policy",
+    ["suite = 3", "suite = 'mlp'", "[suite]\nmlp = 3", "[suite]\nmlp = [1]", "suite = ["],
+)
+def test_an_invalid_suite_is_left_to_its_session(git: Git, policy: str) -> None:
+    path = git.root / POLICIES.format("emulator")
+    path.parent.mkdir(parents=True)
+    path.write_text(policy, encoding="utf-8")
+    commit = git.commit()
+    suites = git.repository.compare(commit, commit).suites
+    assert suites["test_emulator"] == {}
 
 
 # -- the rules -------------------------------------------------------------------------------------
