@@ -89,10 +89,6 @@ OUTDATED = {
     "words": "",
     "workflows": "",
 }
-OUTDATED_OF_SESSIONS = {
-    "record": "nothing is recorded any more",
-    "roots": "imports are no longer followed: list files in [[rule]]",
-}
 
 
 def list_outdated(rules: GateRules) -> Iterator[str]:
@@ -102,10 +98,11 @@ def list_outdated(rules: GateRules) -> Iterator[str]:
             yield f"{name} in the rules no longer has an effect{instead and f'; {instead}'}"
     for session, rule in rules.sessions.items():
         if rule.record is not None:
-            instead = OUTDATED_OF_SESSIONS["record"]
+            instead = "nothing is recorded any more"
             yield f"record in [sessions.{session}] no longer has an effect; {instead}"
         if rule.roots:
-            yield f"roots in [sessions.{session}]: {OUTDATED_OF_SESSIONS['roots']}"
+            instead = "imports are no longer followed: list files in [[rule]]"
+            yield f"roots in [sessions.{session}]: {instead}"
 
 
 def read_rules(path: Path | None = None) -> GateRules:

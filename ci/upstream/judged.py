@@ -144,7 +144,7 @@ def make_result(test: str, soc: str, ran: str, message: str, ours: Sequence[Ours
     elif rejected:
         status, outcome, findings = Status.FAILED, THEIRS, rejected[0].findings
         if len(ours) > 1:
-            details = (*findings[0].details, f"comparison {[*ours].index(rejected[0])}")
+            details = (*findings[0].details, f"comparison {ours.index(rejected[0])}")
             findings = (structs.replace(findings[0], details=details), *findings[1:])
     scheme = ours[0].scheme if ours else "-"
     lacks = tuple(dict.fromkeys(lack for verdict in ours for lack in verdict.lacks))
