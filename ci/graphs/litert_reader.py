@@ -270,8 +270,8 @@ class _LitertReader:
         if spelling.window or spelling.operator.startswith("upsample"):
             return IMAGE_AXES
         if isinstance(spelling.axes, str):
-            found = self._find_argument(operator, spelling.axes) if spelling.axes else None
-            return tuple(map(int, found)) if found else None
+            numbers = self._find_argument(operator, spelling.axes) if spelling.axes else None
+            return tuple(map(int, numbers)) if numbers else None
         return spelling.axes
 
     def _list_numbers(

@@ -255,8 +255,8 @@ def see_skels_to_strip(unit: AppUnit) -> Iterator[Seen]:
         if is_packed and has_checksum and not unit.gradle.keeps(file.relative):
             stripped.append(file.name)
     if stripped:
-        others = _count_others(stripped)
-        yield seen(stripped[0], f"{unit.name}: {unit.gradle.file}", others=others)
+        where = f"{unit.name}: {unit.gradle.file}"
+        yield seen(stripped[0], where, others=_count_others(stripped))
 
 
 @APPS.check("QNN880")
@@ -417,11 +417,11 @@ def see_no_dispatch(unit: AppUnit) -> Iterator[Seen]:
 def see_no_litert(unit: AppUnit) -> Iterator[Seen]:
     """Report a dispatch library or a compiler plugin in an app without LiteRT."""
     of_vendor = [file for file in unit.qnn_libraries if file.name in {DISPATCH, PLUGIN}]
-    others = [file for file in unit.qnn_libraries if file not in of_vendor]
+    callers = [file for file in unit.qnn_libraries if file not in of_vendor]
     if (
         of_vendor
-        and LITERT_NAME not in {file.name for file in others}
-        and not any(find_texts(file.path, [OPENS_DISPATCH]) for file in others)
+        and LITERT_NAME not in {file.name for file in callers}
+        and not any(find_texts(file.path, [OPENS_DISPATCH]) for file in callers)
     ):
         yield seen(of_vendor[0].name, of_vendor[0].shown)
 
@@ -459,9 +459,9 @@ def see_no_preparation(unit: AppUnit) -> Iterator[Seen]:
 @APPS.check("QNN877")
 def see_other_dispatch(unit: AppUnit) -> Iterator[Seen]:
     """Report dispatch libraries of other manufacturers next to Qualcomm's."""
-    others = [file for file in unit.qnn_libraries if OTHER_DISPATCH.fullmatch(file.name)]
-    if others and DISPATCH in {file.name for file in unit.qnn_libraries}:
-        yield seen(others[0].name, others[0].shown, others=_count_others(others))
+    foreign = [file for file in unit.qnn_libraries if OTHER_DISPATCH.fullmatch(file.name)]
+    if foreign and DISPATCH in {file.name for file in unit.qnn_libraries}:
+        yield seen(foreign[0].name, foreign[0].shown, others=_count_others(foreign))
 
 
 @APPS.check("QNN878")

@@ -50,7 +50,7 @@ ACCESSOR = re.compile(r"\blibs\.([\w.]+)")
 @dataclass(frozen=True)
 class Gradle:
     """A module's build file. ``legacy`` is the value of useLegacyPackaging, None if it is not set
-    or ``is_computed``. ``abis`` are those of abiFilters, and ``kept`` the patterns of
+    or ``is_computed``. ``abis`` are those of abiFilters, and ``symbols`` the patterns of
     keepDebugSymbols. ``packages`` are the Maven packages with QNN, ExecuTorch or LiteRT, such as
     ``com.qualcomm.qti:qnn-runtime:2.37.1``."""
 
@@ -61,14 +61,14 @@ class Gradle:
     min_sdk: int | None = None
     target_sdk: int | None = None
     abis: tuple[str, ...] = ()
-    kept: tuple[str, ...] = ()
+    symbols: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
 
     def keeps(self, path: str) -> bool:
         """Return whether Gradle keeps the symbols of ``lib/ABI/NAME``."""
         return any(
             fnmatchcase(name, pattern.replace("**/", "*").lstrip("/"))
-            for pattern in self.kept
+            for pattern in self.symbols
             for name in (path, path.partition("/")[2])
         )
 
@@ -98,7 +98,7 @@ def parse_gradle(file: str, text: str, catalog: Mapping[str, str]) -> Gradle:
         min_sdk=levels.get("min"),
         target_sdk=levels.get("target"),
         abis=_list_strings(ABIS, text),
-        kept=_list_strings(KEPT, text),
+        symbols=_list_strings(KEPT, text),
         packages=tuple(dict.fromkeys(packages)),
     )
 

@@ -267,7 +267,7 @@ def count_operators(
     """Return which operators of the source ``model`` QNN takes, and how many of each kind. All
     subgraphs count, because the branches of an IF have partitions, too."""
     places: dict[tuple[int, str], int] = {}  # of operators, by subgraph and result
-    totals, kept = Counter[str](), Counter[str]()
+    totals, on_cpu = Counter[str](), Counter[str]()
     for number, subgraph in enumerate(model.subgraphs):
         for place, operator in enumerate(subgraph.operators or ()):
             totals[name_operator(model, operator)] += 1
@@ -280,7 +280,7 @@ def count_operators(
             if kind == DISPATCH:
                 partitions += 1
                 continue
-            kept[kind] += 1
+            on_cpu[kind] += 1
             result_name = name_result(subgraph, operator)
             place = places.get((number, result_name), -1)
             fallbacks.append(
@@ -291,7 +291,7 @@ def count_operators(
                 )
             )
     counts = [
-        OperatorCount(op=kind, npu=max(total - kept[kind], 0), cpu=kept[kind])
+        OperatorCount(op=kind, npu=max(total - on_cpu[kind], 0), cpu=on_cpu[kind])
         for kind, total in totals.items()
     ]
     taken = sum(row.npu for row in counts)

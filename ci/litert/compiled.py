@@ -151,10 +151,10 @@ def check_target(compiled: CompiledModel, soc: str) -> tuple[ContextBinary, ...]
                 f"the context binary of {step.name} {context.damage}", fix="compile the model again"
             )
         names = {target.soc for target in context.targets} | ({context.soc} - {""})
-        known = {name: read_socs()[name].id for name in names if name in read_socs()}
-        numbers = {*known.values(), *([context.soc_id] if context.soc_id else [])}
+        ids = {name: read_socs()[name].id for name in names if name in read_socs()}
+        numbers = {*ids.values(), *([context.soc_id] if context.soc_id else [])}
         if numbers and required.id not in numbers:
-            made_for = " and ".join(sorted(known)) or f"the SoC number {context.soc_id}"
+            made_for = " and ".join(sorted(ids)) or f"the SoC number {context.soc_id}"
             raise UnfitError(
                 f"{step.name} of {compiled.path.name} is compiled for {made_for}, not for {soc}",
                 why="the emulator runs it nevertheless, but a device of another SoC refuses it",

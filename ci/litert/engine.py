@@ -169,9 +169,11 @@ def describe_problems(problems: Sequence[str]) -> list[str]:
     """Return why a compiled file loads on no phone, or nothing if it loads."""
     if not problems:
         return []
-    more = f", and {count(len(problems) - 1, 'other reason')}" if len(problems) > 1 else ""
+    first = problems[0]
+    if len(problems) > 1:
+        first += f", and {count(len(problems) - 1, 'other reason')}"
     problem = (
         "the compiled file loads on no phone: LiteRT does not load the operators that stay on the"
-        f" CPU ({problems[0]}{more}); the figures are of these operators in the source file"
+        f" CPU ({first}); the figures are of these operators in the source file"
     )
     return [problem]

@@ -121,8 +121,8 @@ class CpuPart:
     ) -> None:
         model = compiled.model
         operators = model.subgraphs[subgraph].operators
-        own = [operators[place] for place in step.operators]
-        self.reads, self.results = find_ports(model, subgraph, own, needed)
+        step_operators = [operators[place] for place in step.operators]
+        self.reads, self.results = find_ports(model, subgraph, step_operators, needed)
         self.problem = ""
         content = cut_model(model, subgraph, step.operators, self.reads, self.results)
         try:
@@ -131,7 +131,7 @@ class CpuPart:
             # LiteRT lists each tensor; the first says enough.
             self.problem = " ".join(str(error).partition("\n")[0].split())[:MOST_CHARS]
             ports = {"reads": self.reads, "results": self.results}
-            content = cut_source(source, model, subgraph, own, **ports)
+            content = cut_source(source, model, subgraph, step_operators, **ports)
             self.interpreter = open_interpreter(content)
 
     def run(self, values: Mapping[int, Array]) -> dict[int, Array]:
@@ -176,7 +176,7 @@ def cut_source(
     numbers: dict[str, int] = {}
     for number in range(len(subgraph_of_source.tensors)):
         numbers.setdefault(name_tensor(subgraph_of_source, number), number)
-    wanted = {
+    result_names = {
         name_tensor(own_subgraph, number)
         for operator in operators
         for number in list_numbers(operator.outputs)
@@ -186,7 +186,7 @@ def cut_source(
         names = {
             name_tensor(subgraph_of_source, number) for number in list_numbers(operator.outputs)
         }
-        if names & wanted:
+        if names & result_names:
             places.append(place)
     ports = []
     for own_numbers in (reads, results):

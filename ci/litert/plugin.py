@@ -56,11 +56,11 @@ def read_messages(stderr: str, stdout: str) -> PluginResult:
     selected: dict[int, int] = {}
     places: list[int] = []
     for line in stderr.splitlines():
-        if found := REFUSED.search(line):
-            places.append(int(found[1]))
-        elif found := PARTITIONED.search(line):
-            number = int(found[1])
-            selected[number] = int(found[2])
+        if refusal := REFUSED.search(line):
+            places.append(int(refusal[1]))
+        elif partitioning := PARTITIONED.search(line):
+            number = int(partitioning[1])
+            selected[number] = int(partitioning[2])
             refused |= {(number, place): "" for place in places}
             places = []
     reasons = list_qnn_reasons(stdout)
@@ -74,17 +74,17 @@ def read_messages(stderr: str, stdout: str) -> PluginResult:
 def list_qnn_reasons(stdout: str) -> list[str]:
     """Return why QNN refused operators, in the order in which it was asked."""
     reasons: list[str] = []
-    said: list[str] = []
-    for line in stdout.splitlines():
-        found = QNN_ERROR.search(line)
-        if found and QNN_REFUSED.search(found[1]):
-            reasons.append(said[0] if said else UNSAID)
-            said = []
-        elif found and "has incorrect Rank" in found[1]:
-            rank = found[1].rpartition(" ")[2].rstrip(".")
-            said.append(f"QNN takes no tensor with {rank} axes here")
-        elif found and not NOISE.search(found[1]):
-            said.append(" ".join(found[1].split()))
+    messages: list[str] = []  # about the operator that QNN checks
+    for error in filter(None, map(QNN_ERROR.search, stdout.splitlines())):
+        message = error[1]
+        if QNN_REFUSED.search(message):
+            reasons.append(messages[0] if messages else UNSAID)
+            messages = []
+        elif "has incorrect Rank" in message:
+            rank = message.rpartition(" ")[2].rstrip(".")
+            messages.append(f"QNN takes no tensor with {rank} axes here")
+        elif not NOISE.search(message):
+            messages.append(" ".join(message.split()))
     return reasons
 
 
@@ -119,8 +119,8 @@ def run_plugin(
     scratch = target.with_name("libraries")
     scratch.mkdir(exist_ok=True)
     (scratch / UNUSED_LIBRARY).write_bytes(make_empty_library(UNUSED_LIBRARY))
-    known = os.environ.get("LD_LIBRARY_PATH", "")
-    folders = [str(library_folder), *filter(None, [known]), str(scratch)]
+    inherited = os.environ.get("LD_LIBRARY_PATH", "")
+    folders = [str(library_folder), *filter(None, [inherited]), str(scratch)]
     memory = (max_bytes, 0) if max_bytes else share_memory()
     ended = run_streams(
         [

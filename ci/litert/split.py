@@ -92,10 +92,10 @@ def split_at_partitions(model: Any, compiled: CompiledModel) -> bytes:
         _drop_unused(part)
         signatures.append(_make_signature(step.name, len(subgraphs), part))
         subgraphs.append(part)
-    whole = copy(model)
-    whole.subgraphs, whole.signatureDefs = subgraphs, signatures
-    whole.metadata = whole.metadataBuffer = None
-    return pack_model(whole)
+    partitions = copy(model)
+    partitions.subgraphs, partitions.signatureDefs = subgraphs, signatures
+    partitions.metadata = partitions.metadataBuffer = None
+    return pack_model(partitions)
 
 
 def list_main_partitions(compiled: CompiledModel) -> Iterator[PartitionStep]:
@@ -112,14 +112,14 @@ def find_operators(subgraph: Any, reads: Sequence[int], results: Sequence[int]) 
         for place, operator in enumerate(subgraph.operators)
         for number in list_numbers(operator.outputs)
     }
-    wanted, places = [number for number in results if number not in reads], set[int]()
-    while wanted:
-        number = wanted.pop()
+    pending, places = [number for number in results if number not in reads], set[int]()
+    while pending:
+        number = pending.pop()
         place = makers.get(number)
         if place is None or place in places:
             continue
         places.add(place)
-        wanted += [
+        pending += [
             read
             for read in list_numbers(subgraph.operators[place].inputs)
             if read >= 0 and read not in reads
@@ -184,24 +184,24 @@ class SplitInputs:
         """Return the inputs of all partitions, one after another, for a sample of the source's
         inputs."""
         values = dict(zip(self.names, inputs, strict=True))
-        made: list[Array] = []
+        all_inputs: list[Array] = []
         for entry in self.entries:
             arrays = [
                 values[name] if name in values else self._draw(entry, number)
                 for name, number in zip(entry.input_names, entry.inputs, strict=True)
             ]
-            made += arrays
+            all_inputs += arrays
             runner = self.interpreter.get_signature_runner(entry.key)
             results = runner(**dict(zip(entry.input_names, arrays, strict=True)))
             values |= {name: np.asarray(results[name]) for name in entry.output_names}
-        return tuple(made)
+        return tuple(all_inputs)
 
     def list_random(self) -> list[str]:
         """Return the names of the inputs that only unknown operators compute."""
-        known, random = {*self.names}, []
+        computed, random = {*self.names}, []
         for entry in self.entries:
-            random += [name for name in entry.input_names if name not in known]
-            known.update((*entry.input_names, *entry.output_names))
+            random += [name for name in entry.input_names if name not in computed]
+            computed.update((*entry.input_names, *entry.output_names))
         return list(dict.fromkeys(random))
 
     def _draw(self, entry: Entry, number: int) -> Array:

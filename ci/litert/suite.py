@@ -225,8 +225,8 @@ def make_cpu_middle() -> bytes:
     # No value comes near a multiple of 64, where a small error would become a large one.
     raised = net.call("ADD", (hidden, net.add_number(32.0)), (4, 64), "AddOptions")
     divisor = net.add_number(64.0)
-    rest = net.call("FLOOR_MOD", (raised, divisor), (4, 64), "FloorModOptions")
-    lowered = net.call("SUB", (rest, net.add_number(32.0)), (4, 64), "SubOptions")
+    remainder = net.call("FLOOR_MOD", (raised, divisor), (4, 64), "FloorModOptions")
+    lowered = net.call("SUB", (remainder, net.add_number(32.0)), (4, 64), "SubOptions")
     net.end([source], [net.add_linear(lowered, (4, 64), 16)])
     return net.pack()
 

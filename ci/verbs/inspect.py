@@ -111,11 +111,11 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 def judge_file(args: argparse.Namespace, progress: Progress) -> Outcome:
     """Judge whether a program can load or an app can run QNN, by what the file is. Raises
     UsageError for several files, and for options that the file cannot use."""
-    path, *others = args.files
+    path, *extra_paths = args.files
     socs = [soc.upper() for soc in args.soc]
     for soc in socs:
         find_soc(soc)
-    if others or args.seal:
+    if extra_paths or args.seal:
         raise UsageError("only one file can be judged, and --seal judges none")
     progress.step(f"reading {path.name}")
     is_program = path.is_file() and not path.name.lower().endswith(APPS)

@@ -149,8 +149,8 @@ FOR_SM8750 = {"assets/n.tflite": make_compiled(stamp=b"Qualcomm\0SM8750", binary
 def with_litert(*names: str, litert: str = "libLiteRt.so") -> dict[str, bytes]:
     """QNN's libraries, LiteRT and its dispatch library, and others."""
     # The plugin's name is longer than the one in the library that is edited.
-    others = {name: library(name if name != PLUGIN else "") for name in (DISPATCH, *names)}
-    return SET | others | {litert: library(litert) + OPENS}
+    of_vendor = {name: library(name if name != PLUGIN else "") for name in (DISPATCH, *names)}
+    return SET | of_vendor | {litert: library(litert) + OPENS}
 
 
 def push(files: Mapping[str, bytes]) -> Make:

@@ -47,7 +47,7 @@ def test_literal_values_are_read(text: str, field: str, value: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "kept"),
+    ("text", "is_kept"),
     [
         ('keepDebugSymbols += "**/libQnnHtpV*Skel.so"', True),
         ("keepDebugSymbols += ['**/*Skel.so',\n '**/x.so']", True),
@@ -56,8 +56,8 @@ def test_literal_values_are_read(text: str, field: str, value: object) -> None:
         ('// keepDebugSymbols += "**/*.so"', False),
     ],
 )
-def test_kept_symbols_are_patterns_of_paths(text: str, kept: bool) -> None:
-    assert parse(text).keeps(SKEL) is kept
+def test_kept_symbols_are_patterns_of_paths(text: str, is_kept: bool) -> None:
+    assert parse(text).keeps(SKEL) is is_kept
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ class Wrong:
     """A file that is no program for SM8650, and what the error says."""
 
     data: bytes
-    what: str
+    message: str
 
 
 WRONG = {
@@ -49,7 +49,7 @@ def test_a_wrong_program_is_refused_with_its_cause(name: str, tmp_path: Path) ->
     path.write_bytes(WRONG[name].data)
     with pytest.raises(QnnCiError) as raised:
         check_target(CompiledModel(path), "SM8650")
-    assert WRONG[name].what in str(raised.value)
+    assert WRONG[name].message in str(raised.value)
 
 
 def make_ports(**ports: tuple[str, str]) -> Any:

@@ -63,8 +63,8 @@ def test_operator_after_operator_gives_the_numbers_of_the_whole_model(name: str)
     data = make_model(name)
     program = LitertProgram(data)
     sets = draw_sets(program)
-    for whole, single in zip(run_reference(data, sets), program.run(sets), strict=True):
-        for expected, array in zip(whole, single, strict=True):
+    for reference, outputs in zip(run_reference(data, sets), program.run(sets), strict=True):
+        for expected, array in zip(reference, outputs, strict=True):
             np.testing.assert_array_equal(array, expected)
             assert array.dtype == np.float32  # what quantized numbers stand for
 

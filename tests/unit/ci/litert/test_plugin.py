@@ -87,7 +87,7 @@ class Failure:
     """A script that stands for the plugin, and what the error says."""
 
     script: str
-    what: str
+    message: str
     why: str = ""
 
 
@@ -133,7 +133,7 @@ def test_a_plugin_that_compiles_nothing_is_an_error_with_its_cause(
     install(tmp_path, failure.script, monkeypatch)
     with pytest.raises(FailedError) as raised:
         compile_with(tmp_path)
-    assert failure.what in raised.value.what
+    assert failure.message in raised.value.what
     assert failure.why in raised.value.why
 
 
