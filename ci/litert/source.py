@@ -31,7 +31,15 @@ from ci.litert.split import draw_integers
 from ci.models import user_models
 from ci.models.tensors import digest_sets
 from ci.models.user_models import MIN_SETS, NO_SOURCE, RANDOM
-from ci.onnx.source import SEED, Arrays, Ports, gather_sets, make_sets
+from ci.onnx.source import (
+    SEED,
+    Arrays,
+    Ports,
+    check_pair,
+    describe_mismatch,
+    gather_sets,
+    make_sets,
+)
 from provisioning.documents import read_user_file
 from provisioning.errors import UsageError, at_key
 
@@ -71,14 +79,7 @@ def check_float_model(name: str, model: Any, quantized: Any) -> None:
     """Check that a ``quantized`` model could have been made from the float model in the file
     ``name``. Raises UsageError if the float model is itself quantized, if ``quantized`` is not, or
     if their inputs or outputs differ in number, shape or order."""
-    if not is_quantized(quantized):
-        raise UsageError(
-            "this key is only for a model that is already quantized",
-            why="the model in `path` is itself a float model",
-            fix="remove this key",
-        )
-    if is_quantized(model):
-        raise UsageError(f"{name} is itself quantized", fix="specify the float model")
+    check_pair(name, is_quantized(model), is_quantized(quantized))
     for kind in ("inputs", "outputs"):
         ports, quantized_ports = (_list_shapes(each, kind) for each in (model, quantized))
         names, quantized_names = ([port[0] for port in each] for each in (ports, quantized_ports))
@@ -86,11 +87,10 @@ def check_float_model(name: str, model: Any, quantized: Any) -> None:
         is_reordered = names != quantized_names and sorted(names) == sorted(quantized_names)
         shapes = [port[1] for port in ports]
         if is_reordered or shapes != [port[1] for port in quantized_ports]:
-            raise UsageError(
-                f"{name} does not match the quantized model",
-                why=f"its {kind} are {_describe_ports(ports)}, but the quantized model's are"
+            raise describe_mismatch(
+                name,
+                f"its {kind} are {_describe_ports(ports)}, but the quantized model's are"
                 f" {_describe_ports(quantized_ports)}",
-                fix="specify the file from which the quantized model was made",
             )
 
 

@@ -169,14 +169,7 @@ def read_float(path: Path, quantized: onnx.ModelProto, shapes: Shapes = ()) -> N
     if ``quantized`` is not, or if the inputs or outputs of the two models differ.
     """
     model = read_model(path, shapes)
-    if not is_quantized(quantized):
-        raise UsageError(
-            "this key is only for a model that is already quantized",
-            why="the model in `path` is itself a float model",
-            fix="remove this key",
-        )
-    if is_quantized(model):
-        raise UsageError(f"{path.name} is itself quantized", fix="specify the float model")
+    check_pair(path.name, is_quantized(model), is_quantized(quantized))
     inputs, quantized_inputs = list_inputs(model), list_inputs(quantized)
     same_inputs = list(inputs.items()) == list(quantized_inputs.items())
     if not same_inputs or _list_output_types(model) != _list_output_types(quantized):
@@ -184,11 +177,29 @@ def read_float(path: Path, quantized: onnx.ModelProto, shapes: Shapes = ()) -> N
         why = "their inputs are the same, but the number or the types of their outputs differ"
         if float_text != quantized_text:
             why = f"its inputs are {float_text}, but the quantized model's are {quantized_text}"
+        raise describe_mismatch(path.name, why)
+
+
+def check_pair(name: str, float_is_quantized: bool, file_is_quantized: bool) -> None:
+    """Raise UsageError if the float model in the file ``name`` is itself quantized, or if the file
+    to which it belongs is not."""
+    if not file_is_quantized:
         raise UsageError(
-            f"{path.name} does not match the quantized model",
-            why=why,
-            fix="specify the file from which the quantized model was made",
+            "this key is only for a model that is already quantized",
+            why="the model in `path` is itself a float model",
+            fix="remove this key",
         )
+    if float_is_quantized:
+        raise UsageError(f"{name} is itself quantized", fix="specify the float model")
+
+
+def describe_mismatch(name: str, why: str) -> UsageError:
+    """Return the error for a float model, in the file ``name``, of another model."""
+    return UsageError(
+        f"{name} does not match the quantized model",
+        why=why,
+        fix="specify the file from which the quantized model was made",
+    )
 
 
 def _list_output_types(model: onnx.ModelProto) -> list[int]:
