@@ -132,6 +132,14 @@ def name_tensor(subgraph: Any, number: int) -> str:
     return name.decode("utf-8", "replace") or f"tensor {number}"
 
 
+def number_tensors(subgraph: Any) -> dict[str, int]:
+    """Return the numbers of tensors by their names; of equal names, the first one counts."""
+    numbers: dict[str, int] = {}
+    for number in range(len(subgraph.tensors)):
+        numbers.setdefault(name_tensor(subgraph, number), number)
+    return numbers
+
+
 def read_shape(tensor: Any) -> tuple[int, ...]:
     """Return a tensor's shape; an axis whose length may change has the length 1."""
     return list_numbers(tensor.shape)
@@ -229,6 +237,23 @@ def split_activations(model: Any) -> None:
         subgraph.operators = operators
 
 
+def make_signature(key: str, number: int, subgraph: Any) -> Any:
+    """Return a signature of a subgraph, which has this number. Its inputs and outputs have the
+    names of their tensors."""
+    signature = schema.SignatureDefT()
+    signature.signatureKey, signature.subgraphIndex = key.encode(), number
+    signature.inputs, signature.outputs = [], []
+    for ports, numbers in (
+        (signature.inputs, list_numbers(subgraph.inputs)),
+        (signature.outputs, list_numbers(subgraph.outputs)),
+    ):
+        for tensor in numbers:
+            port = schema.TensorMapT()
+            port.name, port.tensorIndex = name_tensor(subgraph, tensor).encode(), tensor
+            ports.append(port)
+    return signature
+
+
 def make_code(name: str) -> Any:
     """Return the code of one of LiteRT's own operators."""
     code = schema.OperatorCodeT()
@@ -270,24 +295,32 @@ def cut_model(
         if piece.subgraphs is None:
             raise ValueError("control flow outside of the first subgraph")
         return pack_model(piece)
-    # The unused tensors go, because each would be packed and allocated.
-    kept = sorted(used)
-    places = {number: place for place, number in enumerate(kept)}
+    drop_unused(part)
     buffers, moved = [model.buffers[0]], {0: 0}
-    part.tensors = [copy(part.tensors[number]) for number in kept]
+    part.tensors = [copy(tensor) for tensor in part.tensors]
     for tensor in part.tensors:
         if tensor.buffer not in moved:
             moved[tensor.buffer] = len(buffers)
             buffers.append(model.buffers[tensor.buffer])
         tensor.buffer = moved[tensor.buffer]
-    part.operators = [copy(operator) for operator in part.operators]
-    for operator in part.operators:
+    piece.subgraphs, piece.buffers = [part], buffers
+    return pack_model(piece)
+
+
+def drop_unused(subgraph: Any) -> None:
+    """Remove the tensors that no operator and no port of a subgraph uses, because each would be
+    packed and allocated. The operators are replaced, and not changed."""
+    ports = (*list_numbers(subgraph.inputs), *list_numbers(subgraph.outputs))
+    used = sorted({*ports, *list_tensors(subgraph.operators)})
+    places = {number: place for place, number in enumerate(used)}
+    subgraph.tensors = [subgraph.tensors[number] for number in used]
+    subgraph.operators = [copy(operator) for operator in subgraph.operators]
+    for operator in subgraph.operators:
         operator.inputs = _renumber(operator.inputs, places)
         operator.outputs = _renumber(operator.outputs, places)
         operator.intermediates = None
-    part.inputs, part.outputs = _renumber(part.inputs, places), _renumber(part.outputs, places)
-    piece.subgraphs, piece.buffers = [part], buffers
-    return pack_model(piece)
+    subgraph.inputs = _renumber(subgraph.inputs, places)
+    subgraph.outputs = _renumber(subgraph.outputs, places)
 
 
 def _renumber(numbers: Any, places: dict[int, int]) -> Array:

@@ -24,6 +24,7 @@ from ci.graphs.litert_file import (
     list_numbers,
     name_operator,
     name_tensor,
+    number_tensors,
     read_constant,
     read_dtype,
     read_levels,
@@ -173,9 +174,7 @@ def cut_source(
 ) -> bytes:
     """Return the operators of the source file that compute the same tensors, by their names."""
     own_subgraph, subgraph_of_source = model.subgraphs[subgraph], source.subgraphs[subgraph]
-    numbers: dict[str, int] = {}
-    for number in range(len(subgraph_of_source.tensors)):
-        numbers.setdefault(name_tensor(subgraph_of_source, number), number)
+    numbers = number_tensors(subgraph_of_source)
     result_names = {
         name_tensor(own_subgraph, number)
         for operator in operators

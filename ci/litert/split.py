@@ -16,17 +16,19 @@ import numpy as np
 from ci.graphs.graph import Array
 from ci.graphs.litert_file import (
     Entry,
+    drop_unused,
     has_data,
     is_custom,
     list_entries,
     list_numbers,
+    make_signature,
     name_operator,
     name_tensor,
+    number_tensors,
     pack_model,
     read_dtype,
     read_levels,
     read_shape,
-    schema,
 )
 from ci.graphs.litert_session import open_interpreter
 from ci.litert.compiled import CompiledModel, PartitionStep
@@ -65,9 +67,7 @@ def split_at_partitions(model: Any, compiled: CompiledModel) -> bytes:
     partition's operators from the source ``model``. Raises FailedError if the names of tensors do
     not show which these are."""
     source = model.subgraphs[MAIN]
-    numbers: dict[str, int] = {}
-    for number in range(len(source.tensors)):
-        numbers.setdefault(name_tensor(source, number), number)
+    numbers = number_tensors(source)
     subgraphs: list[Any] = []
     signatures: list[Any] = []
     for step in list_main_partitions(compiled):
@@ -89,8 +89,8 @@ def split_at_partitions(model: Any, compiled: CompiledModel) -> bytes:
         part.operators = [source.operators[place] for place in places]
         part.name = step.name.encode()
         part.inputs, part.outputs = np.array(reads, np.int32), np.array(results, np.int32)
-        _drop_unused(part)
-        signatures.append(_make_signature(step.name, len(subgraphs), part))
+        drop_unused(part)
+        signatures.append(make_signature(step.name, len(subgraphs), part))
         subgraphs.append(part)
     partitions = copy(model)
     partitions.subgraphs, partitions.signatureDefs = subgraphs, signatures
@@ -132,43 +132,6 @@ def _is_computed(subgraph: Any, reads: Sequence[int], number: int) -> bool:
     places = find_operators(subgraph, reads, [number])
     used = {tensor for place in places for tensor in list_numbers(subgraph.operators[place].inputs)}
     return not used.isdisjoint(reads)
-
-
-def _drop_unused(subgraph: Any) -> None:
-    """Remove the tensors that no operator and no port of a subgraph uses."""
-    ports = (*list_numbers(subgraph.inputs), *list_numbers(subgraph.outputs))
-    used = {*ports}
-    for operator in subgraph.operators:
-        used.update(list_numbers(operator.inputs))
-        used.update(list_numbers(operator.outputs))
-    kept = sorted(used - {-1})
-    places = {number: place for place, number in enumerate(kept)} | {-1: -1}
-
-    def renumber(numbers: Any) -> Array:
-        return np.array([places[number] for number in list_numbers(numbers)], np.int32)
-
-    subgraph.tensors = [subgraph.tensors[number] for number in kept]
-    operators = [copy(operator) for operator in subgraph.operators]
-    for operator in operators:
-        operator.inputs, operator.outputs = renumber(operator.inputs), renumber(operator.outputs)
-        operator.intermediates = None
-    subgraph.operators = operators
-    subgraph.inputs, subgraph.outputs = renumber(subgraph.inputs), renumber(subgraph.outputs)
-
-
-def _make_signature(key: str, number: int, subgraph: Any) -> Any:
-    signature = schema.SignatureDefT()
-    signature.signatureKey, signature.subgraphIndex = key.encode(), number
-    signature.inputs, signature.outputs = [], []
-    for ports, numbers in (
-        (signature.inputs, list_numbers(subgraph.inputs)),
-        (signature.outputs, list_numbers(subgraph.outputs)),
-    ):
-        for tensor in numbers:
-            port = schema.TensorMapT()
-            port.name, port.tensorIndex = name_tensor(subgraph, tensor).encode(), tensor
-            ports.append(port)
-    return signature
 
 
 class SplitInputs:

@@ -10,7 +10,15 @@ from typing import Any
 import numpy as np
 
 from ci.graphs.graph import Array
-from ci.graphs.litert_file import Levels, list_numbers, make_code, pack_model, read_model, schema
+from ci.graphs.litert_file import (
+    Levels,
+    list_numbers,
+    make_code,
+    make_signature,
+    pack_model,
+    read_model,
+    schema,
+)
 from ci.graphs.litert_session import open_interpreter, run_interpreter
 
 SEED = 20251128
@@ -153,17 +161,8 @@ class Net:
             subgraph.operators = self.operators[first:last]
             subgraph.inputs = np.array(inputs, np.int32)
             subgraph.outputs = np.array(outputs, np.int32)
-            signature = schema.SignatureDefT()
-            signature.signatureKey = key.encode()
-            signature.subgraphIndex = len(model.subgraphs)
-            signature.inputs, signature.outputs = [], []
-            for ports, numbers in ((signature.inputs, inputs), (signature.outputs, outputs)):
-                for number in numbers:
-                    port = schema.TensorMapT()
-                    port.name, port.tensorIndex = self.tensors[number].name, number
-                    ports.append(port)
+            model.signatureDefs.append(make_signature(key, len(model.subgraphs), subgraph))
             model.subgraphs.append(subgraph)
-            model.signatureDefs.append(signature)
         return pack_model(model)
 
 
