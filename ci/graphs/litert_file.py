@@ -184,6 +184,13 @@ def read_levels(tensor: Any) -> Levels | None:
     return Levels(scales, zero_points, int(quantization.quantizedDimension))
 
 
+def restore_numbers(tensor: Any, array: Array) -> Array:
+    """Return the numbers for which the values of a quantized tensor stand; other values as they
+    are."""
+    levels = read_levels(tensor)
+    return levels.restore(array) if levels else array
+
+
 def has_data(model: Any, tensor: Any) -> bool:
     """Return whether a tensor is a constant."""
     buffer = model.buffers[tensor.buffer]

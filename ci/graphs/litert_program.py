@@ -18,6 +18,7 @@ from ci.graphs.litert_file import (
     read_constant,
     read_levels,
     read_model,
+    restore_numbers,
     split_activations,
 )
 from ci.graphs.litert_reader import LitertGraph, read_litert_graph
@@ -142,8 +143,7 @@ class _Method:
         outputs = []
         for number in self.entry.outputs:
             array = self._find(number, values)
-            levels = read_levels(self.subgraph.tensors[number])
-            outputs.append(levels.restore(array) if levels else array)
+            outputs.append(restore_numbers(self.subgraph.tensors[number], array))
         return Record(outputs, recorded)
 
     def _execute(

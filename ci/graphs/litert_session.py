@@ -14,7 +14,7 @@ from ci.graphs.litert_file import (
     cut_model,
     has_data,
     list_numbers,
-    read_levels,
+    restore_numbers,
 )
 
 # With XNNPACK, LiteRT's default delegate, an operator alone gives other bytes than in its model.
@@ -65,13 +65,12 @@ class Reference:
             if entry.key:
                 runner = self.interpreter.get_signature_runner(entry.key)
                 results = runner(**dict(zip(entry.input_names, own_inputs, strict=True)))
-                arrays = [np.asarray(results[name]) for name in entry.output_names]
+                arrays = [np.array(results[name]) for name in entry.output_names]
             else:
                 arrays = run_interpreter(self.interpreter, own_inputs)
             tensors = self.model.subgraphs[entry.subgraph].tensors
             for number, array in zip(entry.outputs, arrays, strict=True):
-                levels = read_levels(tensors[number])
-                outputs.append(levels.restore(array) if levels else array.copy())
+                outputs.append(restore_numbers(tensors[number], array))
         return tuple(outputs)
 
 

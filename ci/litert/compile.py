@@ -49,6 +49,7 @@ from ci.graphs.litert_file import (
     read_dtype,
     read_levels,
     read_model,
+    restore_numbers,
 )
 from ci.graphs.litert_program import LitertProgram
 from ci.graphs.litert_session import Reference
@@ -214,8 +215,8 @@ def run_float_model(source: LitertSource, judged: Judged) -> list[tuple[Array, .
     for arrays in judged.sets:
         restored = []
         for tensor, float_tensor, array in zip(tensors, float_tensors, arrays, strict=True):
-            levels = None if read_levels(float_tensor) else read_levels(tensor)
-            restored.append(levels.restore(array) if levels else array)
+            is_passed_on = read_levels(float_tensor)
+            restored.append(array if is_passed_on else restore_numbers(tensor, array))
         sets.append(restored)
     return Reference(source.float_data, model, entries).run(sets)
 

@@ -27,8 +27,8 @@ from ci.graphs.litert_file import (
     number_tensors,
     read_constant,
     read_dtype,
-    read_levels,
     read_shape,
+    restore_numbers,
 )
 from ci.graphs.litert_session import open_interpreter, run_interpreter
 from ci.litert.compiled import CompiledModel, CpuStep, PartitionStep, Step
@@ -352,8 +352,7 @@ def _restore(
     """Return what ``run`` returns, with the numbers for which quantized ones stand."""
     outputs = []
     for number, array in zip(numbers, run(arrays), strict=True):
-        levels = read_levels(graph.tensors[number])
-        outputs.append(levels.restore(array) if levels else array)
+        outputs.append(restore_numbers(graph.tensors[number], array))
     return outputs
 
 
