@@ -69,12 +69,11 @@ def read_litert_graph(model: Any, entry: Entry, data: bytes = b"") -> LitertGrap
 
 
 class LitertGraph:
-    """A graph, the numbers of the tensors that its values are, the values of the tensors, and the
-    operators that compute them."""
+    """A graph, the names of its values by the numbers of their tensors, and the operators that
+    compute them."""
 
     def __init__(self, graph: Graph, names: Mapping[int, str], pieces: Pieces) -> None:
         self.graph, self.names, self.pieces = graph, names, pieces
-        self.numbers = {name: number for number, name in names.items()}
 
 
 class _LitertReader:

@@ -108,7 +108,6 @@ def run_plugin(
     library_folder: Path,
     log: Path,
     timeout_s: float,
-    max_bytes: int = 0,
 ) -> PluginResult:
     """Compile ``source`` for an SoC and write the result to ``target``. QNN's libraries are in
     ``library_folder``. Both streams are written next to ``log``.
@@ -121,7 +120,6 @@ def run_plugin(
     (scratch / UNUSED_LIBRARY).write_bytes(make_empty_library(UNUSED_LIBRARY))
     inherited = os.environ.get("LD_LIBRARY_PATH", "")
     folders = [str(library_folder), *filter(None, [inherited]), str(scratch)]
-    memory = (max_bytes, 0) if max_bytes else share_memory()
     ended = run_streams(
         [
             package / PROGRAM,
@@ -134,7 +132,7 @@ def run_plugin(
             f"--libs={package / PLUGINS}",
         ],
         env={**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(folders)},
-        allowance=Allowance(timeout_s, *memory),
+        allowance=Allowance(timeout_s, *share_memory()),
         most_bytes=MOST_BYTES,
         most_messages=MOST_BYTES,
     )
