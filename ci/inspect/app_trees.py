@@ -21,7 +21,7 @@ from ci.inspect.apps import (
 )
 from ci.inspect.gradle import read_build, read_catalog
 from provisioning.console.caller import shown_path
-from provisioning.doctor.survey.tree import read_file, survey_tree
+from provisioning.doctor.survey.tree import MAGIC, read_file, survey_tree
 from provisioning.documents import open_regular
 from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, Defect
 from provisioning.errors import UsageError
@@ -198,10 +198,9 @@ def _read_files(root: Path, places: Iterable[Path]) -> AppUnit:
             if not path.is_file():
                 continue
             is_library = path.suffix == ".so" or (not path.suffix and _is_elf(path))
-            file = PackedFile(
-                *(path.name, path, _relative(root, path), path.stat().st_size),
-                abi=QNN_ABI if is_library else "",
-            )
+            shown, size_bytes = _relative(root, path), path.stat().st_size
+            abi = QNN_ABI if is_library else ""
+            file = PackedFile(path.name, path, shown, size_bytes, abi)
             if is_library:
                 libraries.setdefault(path.name, []).append(file)
             elif path.suffix in PROGRAMS:
@@ -218,7 +217,7 @@ def _read_files(root: Path, places: Iterable[Path]) -> AppUnit:
 
 def _is_elf(path: Path) -> bool:
     with suppress(OSError), open_regular(path) as file:
-        return file.read(4) == b"\x7fELF"
+        return file.read(len(MAGIC)) == MAGIC
     return False
 
 

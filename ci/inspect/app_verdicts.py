@@ -23,9 +23,9 @@ from provisioning.doctor.registry import Finding
 from provisioning.doctor.verdict_text import WIDTH, render_verdict
 from provisioning.errors import ExitCode
 from provisioning.files import scratch_directory
-from provisioning.manifest.targets import find_soc
 
 SCHEMA_VERSION = 2
+LEAST_WIDTH = 40  # columns
 # A file belongs to the first component whose pattern matches its name.
 COMPONENTS = {
     "QNN, HTP skels": r"libQnn(Htp|Dsp)V\w+Skel.*",
@@ -147,9 +147,6 @@ def _unit_data(checked_unit: CheckedUnit) -> dict[str, Any]:
     }
 
 
-LEAST = 40  # columns
-
-
 def warn_unreadable(progress: Progress, directory: Path) -> None:
     """Show that a directory of the app was skipped."""
     progress.step(f"warning: {directory} cannot be read, so nothing in it was checked")
@@ -157,16 +154,14 @@ def warn_unreadable(progress: Progress, directory: Path) -> None:
 
 def check_app(app: Path, progress: Progress, socs: Sequence[str], *, strict: bool) -> Outcome:
     """Check the units of an app. The exit code is 3 if a unit only lacks files, and 1 for errors
-    or, if ``strict`` is true, warnings. Raises UsageError for an unknown SoC."""
-    for soc in socs:
-        find_soc(soc)
+    or, if ``strict`` is true, warnings."""
     with scratch_directory(Path(tempfile.gettempdir()), "qnn-ci-app") as scratch:
         units = read_app(app, scratch, partial(warn_unreadable, progress))
         progress.step("judging")
         checked = [CheckedUnit(unit, tuple(judge_unit(unit, socs))) for unit in units]
         columns = min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns)
         return Outcome(
-            render_units(checked, strict=strict, width=max(LEAST, columns)),
+            render_units(checked, strict=strict, width=max(LEAST_WIDTH, columns)),
             data_of(app.name, checked, socs, strict=strict),
             choose_exit(checked, strict=strict),
         )

@@ -15,6 +15,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from provisioning.doctor.survey.tree import BUILD_FILES
 from provisioning.documents import DocumentError, decoding, read_text
 
 if sys.version_info >= (3, 11):
@@ -22,7 +23,6 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-BUILD_FILES = ("build.gradle.kts", "build.gradle")
 MAX_BYTES = 1 << 18
 # Strings are matched first, because "**/*.so" contains the start of a comment. All patterns take
 # linear time, so that a hostile file cannot stall them.

@@ -9,7 +9,6 @@ from ci.inspect.files import Inspected, read_runtime
 from ci.report.text import show_row
 from provisioning.console.command import Outcome
 from provisioning.errors import ExitCode, FailedError, UsageError
-from provisioning.manifest.targets import find_soc
 
 CODES = {
     Verdict.YES: ExitCode.OK,
@@ -27,8 +26,6 @@ def judge_program(inspected: Inspected, runtime_name: str, soc: str) -> Outcome:
             "neither a runtime nor an SoC is specified",
             fix="add --runtime, --soc or both",
         )
-    if soc:
-        find_soc(soc)
     if inspected.program is None:
         if inspected.kind == "onnx":
             raise FailedError(f"{inspected.file} cannot be checked", why=f"it {inspected.damage}")
