@@ -15,9 +15,10 @@ from typing import TypeVar
 
 from ci.cases.forked import answer_job, is_own, redirected
 from ci.cases.pool import list_python_path
+from provisioning.console.allowance import Allowance
 from provisioning.console.command import explain_exception
 from provisioning.console.process import module_command, run_streams
-from provisioning.console.usage import Allowance, share_memory
+from provisioning.console.usage import share_memory
 from provisioning.errors import QnnCiError, UsageError
 
 R = TypeVar("R")

@@ -35,6 +35,7 @@ from ci.facts.finding import NO_ADVICE, Advice, Finding, describe_error
 from ci.facts.kinds import FindingId
 from ci.models.numerics import VARIABLES
 from provisioning.artifacts.environment import locate_profile
+from provisioning.console.allowance import Allowance
 from provisioning.console.caller import DIRECTORY_VARIABLE
 from provisioning.console.command import user_path
 from provisioning.console.process import (
@@ -45,7 +46,7 @@ from provisioning.console.process import (
     end_with_parent,
 )
 from provisioning.console.progress import Progress
-from provisioning.console.usage import Allowance, Watch, end_descendants, has_ended, share_memory
+from provisioning.console.usage import Watch, end_descendants, has_ended, share_memory
 from provisioning.documents import open_regular
 from provisioning.errors import QnnCiError, StoreError, UnfitError
 from provisioning.files import confirm_write, remove_tree, scratch_directory

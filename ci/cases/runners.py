@@ -17,9 +17,10 @@ from ci.cases.outputs import OUTPUTS, read_outputs
 from ci.cases.pool import Ended, Lease, Pool
 from ci.facts.finding import Proof, advise
 from ci.models.tensors import FILE, write_sets
+from provisioning.console.allowance import Allowance
 from provisioning.console.command import user_command, user_path
 from provisioning.console.process import end_marked, run_process
-from provisioning.console.usage import Allowance, share_memory
+from provisioning.console.usage import share_memory
 from provisioning.documents import read_text
 from provisioning.errors import UsageError
 

@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ci.litert.empty_library import make_empty_library
+from provisioning.console.allowance import Allowance
 from provisioning.console.caller import install_command
 from provisioning.console.process import Completed, run_streams
-from provisioning.console.usage import Allowance, share_memory
+from provisioning.console.usage import share_memory
 from provisioning.errors import FailedError, UnfitError
 
 PACKAGE, PROGRAM = "ai_edge_litert", "tools/apply_plugin_main"

@@ -6,7 +6,6 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from ci.report.write import REPORTS_FIX
 from provisioning.console.caller import shown_path
 from provisioning.documents import read_text
 from provisioning.errors import UsageError
@@ -15,6 +14,7 @@ from provisioning.quoting import shell_words
 from provisioning.store.lock import HeldLock
 
 LOCK = ".lock"
+REPORTS_FIX = "pass a writable directory with --reports"
 GRACE_S, POLL_S = 1.0, 0.05
 SHOWN_COMMAND = 200  # characters
 _claims: dict[Path, HeldLock] = {}  # of this process, until its verb ends

@@ -9,6 +9,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from ci.facts.kinds import EARLIER
+from ci.report.claim import REPORTS_FIX
 from ci.report.schema import SCHEMA_VERSION, Report
 from provisioning.documents import DocumentError, decode_json, read_user_file
 from provisioning.errors import UsageError
@@ -19,7 +20,6 @@ LIMIT_BYTES = 256 << 20
 # Fields of the schema version before this one.
 DROPPED_LIMITS = ("min_sqnr_db_channel", "max_gain_error", "max_offset", "max_nearer_db")
 DROPPED_FIGURES = ("sqnr_db_channel", "channel")
-REPORTS_FIX = "pass a writable directory with --reports"
 
 
 def write_report(report: Report, directory: Path) -> None:

@@ -11,8 +11,8 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from ci.cases.request import Request
+from ci.report.claim import REPORTS_FIX
 from ci.report.export import check_export, check_session
-from ci.report.write import REPORTS_FIX
 from ci.verbs.options import (
     check_values,
     list_digested,

@@ -26,12 +26,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 from subprocess import DEVNULL, PIPE, STDOUT
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from provisioning.console.allowance import Allowance, gib
 from provisioning.console.interrupts import interrupts_held
-from provisioning.console.usage import Allowance, Watch, gib
 from provisioning.documents import open_regular, read_bytes, read_text
 from provisioning.errors import MissingToolError, ToolError
+
+if TYPE_CHECKING:
+    from provisioning.console.usage import Watch
 
 GRACE_S = 2.0
 GROUP_POLL_S = 0.02
@@ -280,7 +283,12 @@ class _Limits:
 
     def start(self, pid: int) -> None:
         self.began = self.spoke = time.monotonic()
-        self.watch = self.allowance and Watch(pid, self.allowance)
+        self.watch: Watch | None = None
+        if self.allowance:
+            # Not above: it needs psutil, which most verbs do without.
+            from provisioning.console.usage import Watch
+
+            self.watch = Watch(pid, self.allowance)
 
     def check(self) -> str:
         """Return how the process exceeded a limit, or "" if it did not."""

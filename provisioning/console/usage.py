@@ -18,6 +18,7 @@ from pathlib import Path
 
 import psutil
 
+from provisioning.console.allowance import PROC, Allowance, gib, read_stat
 from provisioning.documents import read_window
 
 BUSY = 10
@@ -25,7 +26,6 @@ BUSY = 10
 MAX_PROCESSES = 1000
 STARVED = 0.01  # a process that got less than this share of its time was not tried
 RESERVE = 16  # one part in RESERVE of the memory is left to the rest of the machine
-PROC = Path("/proc")
 # The hierarchies of control groups, versions 2 and 1: limit, use, statistics and their key for
 # files that the kernel can drop.
 GROUPS = (
@@ -92,14 +92,6 @@ def _read_states(pid: int) -> Iterator[str]:
             yield from read_stat(f"{pid}/task/{thread.name}")[:1]
 
 
-def read_stat(name: int | str) -> list[str]:
-    """Return the fields of the stat file of a process from its state on, see proc(5); [] if it has
-    ended. ``name`` is its ID, or ``PID/task/THREAD`` for one of its threads.
-    """
-    # From the last parenthesis on: a process may have spaces and parentheses in its name.
-    return read_window(PROC / f"{name}/stat").rpartition(")")[2].split()
-
-
 def measure_memory() -> tuple[int, int]:
     """Return the memory that is available now, and the memory of the machine or control group, in
     bytes; 0 if they are unknown.
@@ -117,17 +109,6 @@ def measure_memory() -> tuple[int, int]:
             left = int(most) - int(now) + (int(dropped[1]) if dropped else 0)
             free, total = min(free, left), int(most)
     return free, total
-
-
-@dataclass(frozen=True)
-class Allowance:
-    """The limits of a process and its descendants: seconds, bytes of memory, and the ``share`` of
-    the memory that they may use even if the machine has almost no memory left. 0 is no limit.
-    """
-
-    timeout_s: float
-    max_bytes: int = 0
-    share_bytes: int = 0
 
 
 def share_memory(jobs: int = 0) -> tuple[int, int]:
@@ -213,11 +194,6 @@ class Watch:
                     f" and the machine has only {gib(free)} left"
                 )
         return ""
-
-
-def gib(size_bytes: float) -> str:
-    """Return a size as text, in GiB."""
-    return f"{size_bytes / (1 << 30):.3g} GiB"
 
 
 def has_ended(pid: int) -> bool:

@@ -22,10 +22,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from provisioning.console.allowance import PROC
 from provisioning.console.caller import shown_path
 from provisioning.console.process import is_ending
 from provisioning.console.progress import Progress
-from provisioning.console.usage import PROC
 from provisioning.documents import DocumentError, decode_json, read_bytes, read_text
 from provisioning.errors import StoreError, UsageError
 from provisioning.files import (

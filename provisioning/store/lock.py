@@ -10,7 +10,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from provisioning.console.usage import PROC, read_stat
+from provisioning.console.allowance import PROC, read_stat
 from provisioning.documents import read_text
 from provisioning.files import open_own
 

@@ -21,7 +21,8 @@ import pytest
 from ci.cases.forked import run_forked
 from ci.cases.pool import Pool, find_fork_server
 from provisioning.console import usage
-from provisioning.console.usage import Allowance, Usage, Watch, list_descendants
+from provisioning.console.allowance import Allowance
+from provisioning.console.usage import Usage, Watch, list_descendants
 
 MOST_BYTES = 200 << 20
 

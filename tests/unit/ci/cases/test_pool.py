@@ -35,7 +35,8 @@ from ci.cases.pool import (
     is_server,
     open_scratch_pool,
 )
-from provisioning.console.usage import Allowance, Watch
+from provisioning.console.allowance import Allowance
+from provisioning.console.usage import Watch
 from provisioning.errors import StoreError, UnfitError, UsageError
 from provisioning.files import SPARE_BYTES
 from tests.stand_ins.runs import run_to_end
