@@ -116,17 +116,17 @@ class Division:
 
     def find_inputs(self, name: str) -> list[str]:
         """Return the operators and the inputs of the model that an operator reads."""
-        found: dict[str, None] = {}
+        sources: dict[str, None] = {}
         pending = [*reversed(self.operators[name].reads)]
-        seen = set[str]()
+        visited = set[str]()
         while pending:
             source = self.find_source(pending.pop())
             if source in self.operators or source in self.inputs:
-                found[source] = None
-            elif source in self.makers and source not in seen:
-                seen.add(source)
+                sources[source] = None
+            elif source in self.makers and source not in visited:
+                visited.add(source)
                 pending += reversed(self.makers[source].reads)
-        return [*found]
+        return [*sources]
 
     def record(self, names: Collection[str]) -> Iterator[Mapping[str, Array]]:
         """Yield the values with these names, for one sample after the other."""
@@ -283,15 +283,16 @@ class Division:
         """Return the part of the model that ``cut`` keeps, with the changes in ``cut.mended``, and
         its inputs per sample. These are inputs of the model and recorded results of operators that
         are not kept."""
-        kept, outputs = {*cut.operators}, {name: self.results[name] for name in cut.outputs}
-        seen, boundary = set[str](), set[str]()
+        part_operators = {*cut.operators}
+        outputs = {name: self.results[name] for name in cut.outputs}
+        visited, boundary = set[str](), set[str]()
         pending = [*outputs.values()]
         while pending:
             name = pending.pop()
-            if name in self.inputs or (name in self.operators and name not in kept):
+            if name in self.inputs or (name in self.operators and name not in part_operators):
                 boundary.add(name)
-            elif name in self.makers and name not in seen:
-                seen.add(name)
+            elif name in self.makers and name not in visited:
+                visited.add(name)
                 pending += self.makers[name].reads
         inputs = tuple(name for name in (*self.inputs, *self.operators) if name in boundary)
         factors: dict[str, float] = {}

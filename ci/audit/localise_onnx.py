@@ -78,9 +78,9 @@ def list_nodes(model: onnx.ModelProto) -> list[Any]:
 def find_alike(graph: Graph, float_graph: Graph) -> dict[str, str]:
     """Map inputs and results of a quantized model to those of the float model that are the same: a
     value keeps its name, also if another operator computes it after operators were merged."""
-    known = {*float_graph.list_makers(), *float_graph.list_inputs()}
+    float_values = {*float_graph.list_makers(), *float_graph.list_inputs()}
     values = [*graph.list_inputs(), *graph.list_makers()]
-    return {name: name_result(name) for name in values if name_result(name) in known}
+    return {name: name_result(name) for name in values if name_result(name) in float_values}
 
 
 def write_file(division: Division, cut: Cut, target: Path) -> Source:

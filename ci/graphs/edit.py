@@ -84,7 +84,7 @@ class GraphEditor:
         graph = lane.graph
         self.lane, self.graph, self.outputs = lane, graph, [*graph.outputs]
         self.shapes, self.dtypes = dict(graph.shapes), dict(graph.dtypes)
-        self.known = Constants(graph)
+        self.constants = Constants(graph)
         self.arrays: dict[str, Array] = {}  # new constants
         self.numbers: dict[str, float] = {}  # new constants that are numbers in a call
         self.inserts: dict[str, Insert] = {}  # by the name of the new node
@@ -151,7 +151,7 @@ class GraphEditor:
             return None
         size = math.prod(self.shapes.get(name, (MOST_FOLDED + 1,)))
         is_stored = name in self.graph.constants
-        return self.known.find(name) if is_stored or size <= MOST_FOLDED else None
+        return self.constants.find(name) if is_stored or size <= MOST_FOLDED else None
 
     def number(self, name: str) -> float | None:
         """Return a constant with a single element as a number, or None for any other value."""
@@ -334,7 +334,7 @@ class GraphEditor:
 
     def _redirect(self, old: str, new: str) -> None:
         self.redirected[old] = new
-        pending = [old] if self.known.is_known(old) else []
+        pending = [old] if self.constants.is_known(old) else []
         while pending:
             for reader in self.list_readers(pending.pop()):
                 pending += [result for result in reader.results if result not in self.changed]

@@ -189,8 +189,8 @@ class OnnxLane:
             array = np.asarray(edit.value(name), edit.dtypes[name])
             tensors.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
             tensors[-1].dims[:] = array.shape  # numpy makes a number an array with an axis
-        made = {name for node in nodes for name in node.output}
-        value_info = [port for port in graph.value_info if port.name in made]
+        results = {name for node in nodes for name in node.output}
+        value_info = [port for port in graph.value_info if port.name in results]
         used = [tensor for tensor in tensors if reads[tensor.name]]
         del graph.node[:], graph.initializer[:], graph.value_info[:]
         graph.node.extend(nodes)
@@ -222,10 +222,10 @@ def change_attributes(proto: Any, arguments: Mapping[str, Any], axes: int) -> No
         place = str(read_spellings()[proto.op_type].arguments[name][0])
         changed[place] = list_ends(value, axes) if name == "padding" else value
     dropped = {*changed, *(("kernel_shape",) if proto.op_type in WEIGHTED else ())}
-    kept = [attribute for attribute in proto.attribute if attribute.name not in dropped]
+    unchanged = [attribute for attribute in proto.attribute if attribute.name not in dropped]
     added = [helper.make_attribute(place, value) for place, value in changed.items()]
     del proto.attribute[:]
-    proto.attribute.extend([*kept, *added])
+    proto.attribute.extend([*unchanged, *added])
 
 
 def list_ends(padding: Sequence[int], axes: int) -> Sequence[int]:

@@ -27,12 +27,12 @@ def cut_model(
     model: onnx.ModelProto,
     inputs: Mapping[str, Array],
     outputs: Mapping[str, str],
-    known: Mapping[str, Callable[[], Array]],
+    constants: Mapping[str, Callable[[], Array]],
 ) -> onnx.ModelProto:
     """Return the part of a model that computes values from the values ``inputs``. These have the
     types and shapes of the arrays. ``outputs`` are the values to return, by the names of the
     results of operators: the result itself, or what a quantizer makes of it. Results of nodes
-    that are ``known``, such as shapes, become constants."""
+    that are ``constants``, such as shapes, are computed now."""
     ordered = sort_nodes(model.graph.node)
     makers = {name: node for node in ordered for name in node.output if name}
     # QNN expects a separate dequantizer for each reader of a quantizer.
@@ -49,10 +49,10 @@ def cut_model(
         name = pending.pop()
         if name not in needed and name not in inputs:
             needed.add(name)
-            pending += list_reads(makers[name]) if name in makers and name not in known else []
+            pending += list_reads(makers[name]) if name in makers and name not in constants else []
     nodes = []
     for node in ordered:
-        if not needed.isdisjoint({*node.output} - known.keys()):
+        if not needed.isdisjoint({*node.output} - constants.keys()):
             nodes.append(onnx.NodeProto())
             nodes[-1].CopyFrom(node)
             # A node with several results may also make a value that is an input of the part, and a
@@ -70,8 +70,8 @@ def cut_model(
         for name in outputs
     ]
     weights = [tensor for tensor in model.graph.initializer if tensor.name in needed]
-    folded = needed & makers.keys() & known.keys()
-    weights += [numpy_helper.from_array(known[name](), name) for name in folded]
+    folded = needed & makers.keys() & constants.keys()
+    weights += [numpy_helper.from_array(constants[name](), name) for name in folded]
     part = onnx.ModelProto()
     part.CopyFrom(model)
     part.graph.CopyFrom(

@@ -22,7 +22,7 @@ from ci.models.source_lines import is_installed
 
 aten = torch.ops.aten
 FRAME = re.compile(r'File "([^"]+)", line \d+, in .+\n +(\S.*)')
-KEPT = ("stack_trace", "nn_module_stack", "source_fn_stack")
+INHERITED = ("stack_trace", "nn_module_stack", "source_fn_stack")
 # The overloads of operators that are not called "default"
 OVERLOADS = {
     **dict.fromkeys(("add", "sub", "mul", "div", "slice"), "Tensor"),
@@ -157,7 +157,9 @@ class TorchModule:
     def _mark(self, node: fx.Node) -> fx.Node:
         """Give a new node the place in the source and the module of the node that it is for."""
         if self._anchor is not None:
-            node.meta |= {key: self._anchor.meta[key] for key in KEPT if key in self._anchor.meta}
+            node.meta |= {
+                key: self._anchor.meta[key] for key in INHERITED if key in self._anchor.meta
+            }
         return node
 
     def clean_up(self) -> None:
@@ -323,7 +325,7 @@ def change_arguments(
     for name, value in changed.items():
         place = names.index(name)
         missing = parameters[len(new_args) : place + 1]
-        new_args += [new_kwargs.pop(other.name, other.default_value) for other in missing]
+        new_args += [new_kwargs.pop(gap.name, gap.default_value) for gap in missing]
         new_args[place] = value
     return new_args, new_kwargs
 

@@ -132,19 +132,19 @@ def find_added(source: onnx.ModelProto, prepared: onnx.ModelProto) -> dict[str, 
     ``source`` for which alone it is computed. If it turns a product of three axes and a sum into a
     Gemm, for example, the file has the last of three results: of a Reshape, of the Gemm and of a
     Reshape."""
-    known = {name for node in source.graph.node for name in (*node.input, *node.output)}
+    source_tensors = {name for node in source.graph.node for name in (*node.input, *node.output)}
     readers: dict[str, set[str]] = {}  # the results that are computed from each
     added: dict[str, str] = {}
     for node in reversed(prepared.graph.node):
         result = node.output[0]
         for name in node.output:
-            if name and name not in known:
+            if name and name not in source_tensors:
                 targets = {added.get(reader, reader) for reader in readers.get(name, ())}
                 if len(targets) == 1:
                     added[name] = targets.pop()
         for name in node.input:
             readers.setdefault(name, set()).add(result)
-    return {name: result for name, result in added.items() if result in known}
+    return {name: result for name, result in added.items() if result in source_tensors}
 
 
 def _follow(name: str, computed: set[str], readers: Mapping[str, Sequence[Any]]) -> str:

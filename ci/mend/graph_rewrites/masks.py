@@ -151,9 +151,9 @@ def _mask_attention(edit: GraphEditor, node: Node) -> None:
 
 def _normalize(edit: GraphEditor, scores: str, axis: int, allowed: Array) -> str:
     """Compute a softmax of the allowed scores, see MASK_LATE. ``axis`` is counted from the end."""
-    kept = allowed.astype(np.float32)
-    share = (1 - kept) * kept.shape[axis] / kept.sum(axis, keepdims=True)
-    factor = edit.hold(kept, edit.dtypes[scores])
+    mask = allowed.astype(np.float32)  # 1 for the allowed scores, otherwise 0
+    share = (1 - mask) * mask.shape[axis] / mask.sum(axis, keepdims=True)
+    factor = edit.hold(mask, edit.dtypes[scores])
     dim = axis % len(edit.shape(scores))
     scores = edit.mul(scores, factor)
     mean = edit.mean(scores, dim=[dim], keepdim=True)

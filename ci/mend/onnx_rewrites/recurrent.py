@@ -99,7 +99,7 @@ class _Direction:
     recurrent: Array
     bias: Array
     late_reset: bool
-    held: dict[str, str] = field(default_factory=dict)  # constants that all steps share
+    constants: dict[str, str] = field(default_factory=dict)  # that all steps share, by key
     late: Array = field(init=False)  # a GRU's bias inside of the product with the reset gate
 
     @property
@@ -134,8 +134,8 @@ class _Direction:
             return (graph.add(self.activations[0], gates),)
         enter, leave, keep = (graph.add("Sigmoid", self.take(gates, gate)) for gate in (0, 1, 2))
         new = graph.add("Mul", enter, graph.add("Tanh", self.take(gates, 3)))
-        kept = graph.add("Mul", keep, state[1]) if state[1] else ""
-        cell = self.add(new, kept)
+        carried = graph.add("Mul", keep, state[1]) if state[1] else ""
+        cell = self.add(new, carried)
         return graph.add("Mul", leave, graph.add("Tanh", cell)), cell
 
     def step_gru(self, part: str, hidden: str) -> str:
@@ -158,9 +158,9 @@ class _Direction:
 
     def hold(self, key: str, array: Array) -> str:
         """Add a constant at its first use, and return its name."""
-        if key not in self.held:
-            self.held[key] = self.graph.hold(array)
-        return self.held[key]
+        if key not in self.constants:
+            self.constants[key] = self.graph.hold(array)
+        return self.constants[key]
 
     def multiply(self, hidden: str, gate: int, count: int) -> str:
         """Return the product of a state and the recurrent weights of ``count`` gates, from ``gate``

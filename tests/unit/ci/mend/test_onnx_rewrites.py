@@ -149,5 +149,5 @@ def test_each_row_has_a_function_and_each_function_a_row() -> None:
     names = {rewrite.name for rewrite in read_rewrites("onnx")}
     assert names <= REWRITES.keys()
     # A rewrite of both lanes may be of use in the other one only.
-    others = {rewrite.name for rewrite in read_rewrites("torch")} & DEFINITIONS.keys()
-    assert REWRITES.keys() <= names | others
+    only_there = {rewrite.name for rewrite in read_rewrites("torch")} & DEFINITIONS.keys()
+    assert REWRITES.keys() <= names | only_there

@@ -600,8 +600,8 @@ def test_each_rewrite_of_the_table_has_a_function_and_rows() -> None:
     assert names == ROWS.keys()
     assert names <= REWRITES.keys()
     # A rewrite of both lanes may be of use in the other one only.
-    others = {rewrite.name for rewrite in read_rewrites("onnx")} & DEFINITIONS.keys()
-    assert REWRITES.keys() <= names | others
+    only_there = {rewrite.name for rewrite in read_rewrites("onnx")} & DEFINITIONS.keys()
+    assert REWRITES.keys() <= names | only_there
 
 
 @pytest.mark.parametrize("name", ROWS)
