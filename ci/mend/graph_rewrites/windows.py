@@ -13,7 +13,7 @@ from ci.graphs.graph import ONNXRUNTIME, Array, Node
 from ci.mend.graph_rewrites.definition import defines
 from ci.mend.graph_rewrites.elements import surround_by
 from ci.mend.graph_rewrites.images import read_per_axis
-from ci.mend.graph_rewrites.products import multiply_weights
+from ci.mend.graph_rewrites.products import exchange_axes, multiply_weights
 
 MOST_MOVED_AXES = 5  # of a selection, a transposition and a mean in QNN
 MOST_WEIGHTS = 1 << 22  # of a matrix of averages
@@ -45,11 +45,11 @@ def select_along_axis(edit: GraphEditor, node: Node) -> None:
     axis %= rank
     count = edit.shape(node.results[0])[axis]
     places = np.arange(count)[:, None] * step + np.arange(size)
-    order = swap_with_last(axis, rank)
-    new = edit.permute(operand, dims=order) if axis < rank - 1 else operand
-    new = edit.index_select(new, places.reshape(-1), dim=rank - 1)
+    last = rank - 1
+    new = exchange_axes(edit, operand, axis, last)
+    new = edit.index_select(new, places.reshape(-1), dim=last)
     new = edit.reshape(new, shape=[*edit.shape(new)[:-1], count, size])
-    new = edit.permute(new, dims=[*order, rank]) if axis < rank - 1 else new
+    new = exchange_axes(edit, new, axis, last)
     edit.replace(node, new, "x.index_select(dim, places).unflatten(dim, (-1, size))")
 
 
@@ -127,10 +127,8 @@ def multiply_axes(edit: GraphEditor, node: Node) -> None:
             # Windows overlap if count does not divide size: the start is rounded down, the end up.
             start, end = number * size // count, -(-(number + 1) * size // count)
             averages[number, start:end] = 1 / (end - start)
-        order = swap_with_last(axis, rank)
-        new = edit.permute(new, dims=order) if axis < rank - 1 else new
-        new = multiply_weights(edit, new, averages)
-        new = edit.permute(new, dims=order) if axis < rank - 1 else new
+        new = multiply_weights(edit, exchange_axes(edit, new, axis, -1), averages)
+        new = exchange_axes(edit, new, axis, -1)
     edit.replace(node, new, "rows @ x @ columns.T, with constant matrices of averages")
 
 
@@ -151,13 +149,6 @@ def multiply_mean(edit: GraphEditor, node: Node) -> None:
     product = multiply_weights(edit, flat, averages.T)
     new = edit.reshape(product, shape=[*edit.shape(node.results[0])])
     edit.replace(node, new, "a product with a matrix of averages", "a mean of rank 6")
-
-
-def swap_with_last(axis: int, rank: int) -> list[int]:
-    """Return the order of axes that swaps one with the last one."""
-    order = [*range(rank)]
-    order[axis], order[-1] = order[-1], order[axis]
-    return order
 
 
 def _read_chain(edit: GraphEditor, value: str) -> list[Node]:
