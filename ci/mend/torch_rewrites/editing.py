@@ -12,11 +12,9 @@ from torch import Tensor, fx
 from torch.fx.node import map_arg
 
 from ci.graphs.torch_edit import (
-    OVERLOADS,
     TorchModule,
     argument,
     aten,
-    is_fake,
     list_operators,
     list_tensors,
     quote_source,
@@ -27,12 +25,9 @@ from ci.graphs.torch_state import find_written
 from ci.mend.rewrite import Change, TorchRewrite, find_place
 
 __all__ = [
-    "OVERLOADS",
     "argument",
     "aten",
-    "is_fake",
     "list_operators",
-    "list_tensors",
     "shape_of",
     "value_of",
 ]
@@ -131,10 +126,6 @@ class Editor(TorchModule):
                 return user
             node = user
         return None
-
-    def is_used_once(self, node: fx.Node) -> bool:
-        """Return whether one node uses this one, and no operator writes into it."""
-        return len(node.users) == 1 and node not in self.written
 
     def replace(self, node: fx.Node, new: fx.Node, after: str) -> None:
         """Let the users of ``node`` use ``new``. ``after`` is what the user could write instead.
