@@ -17,7 +17,7 @@ from ci.audit.localise_search import Cut, Mend, Operator, Row
 from ci.graphs.graph import Array, Graph, Node
 from ci.graphs.operators import SELECTS, computes, is_dequantizer, is_quantizer
 from ci.graphs.run import Program, Recipe
-from ci.judging.figures import decibels
+from ci.judging.figures import measure_pooled
 from ci.models.tensors import limit_db
 
 Range = tuple[float, float]
@@ -344,6 +344,4 @@ def measure_db(right: Array, actual: Array) -> float:
     """Return the SQNR in dB, limited to the range from -EQUAL_DB to EQUAL_DB."""
     if right.shape != actual.shape:
         return -EQUAL_DB
-    expected = right.astype(np.float64)
-    signal, noise = (float(np.square(x).sum()) for x in (expected, expected - actual))
-    return limit_db(decibels(signal, noise), EQUAL_DB)
+    return limit_db(measure_pooled(right, actual), EQUAL_DB)
