@@ -321,16 +321,16 @@ class GraphEditor:
                 raise ValueError(f"{node.name}: {' for '.join(map(str, forms))}")
             self._redirect(old, new)
         removed = self._remove_unread(node)
-        places = {name: place for place, name in enumerate(self.graph_places)}
-        labels = [self.lane.label(gone) for gone in sorted(removed, key=lambda n: places[n.name])]
+        removed.sort(key=lambda gone: self.places[gone.name])
+        labels = [self.lane.label(gone) for gone in removed]
         self.replacements.append(
             Replacement(tuple(labels or [self.lane.label(node)]), node, quoted, after)
         )
 
     @functools.cached_property
-    def graph_places(self) -> list[str]:
-        """The names of the calls of the graph before the edit, in order."""
-        return [node.name for node in self.graph.nodes]
+    def places(self) -> dict[str, int]:
+        """The place of each call in the graph before the edit, by its name."""
+        return {node.name: place for place, node in enumerate(self.graph.nodes)}
 
     def _redirect(self, old: str, new: str) -> None:
         self.redirected[old] = new
