@@ -319,12 +319,12 @@ def find_lost_fusions(
     ``changes``."""
     terms = read_terms("")
     fused = {method: find_fused(graph, terms) for method, graph in program.graphs.items()}
+    if not any(fused.values()):
+        return None
     recipes = {}
     for method, activations in fused.items():
         errors = {name: change for name, (_, change) in activations.items()}
         recipes[method] = Recipe({**changes.get(method, {}), **errors})
-    if not any(fused.values()):
-        return None
     records = record(program, inputs, recipes)
     for comparison in comparisons:
         exact, method = comparison.exact, comparison.method
