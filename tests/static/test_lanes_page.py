@@ -96,8 +96,6 @@ CODE = {
         "",
     ),
 }
-# Features that are still written twice, though the question is the same, by words of the page.
-TWICE: dict[str, str] = {}
 # Their engines differ: how a model is exported, compiled and simulated, and how results are added.
 ENGINES = {
     *("parts of an output", "known faults", "results of all layers", "times by QNN's simulator"),
@@ -147,14 +145,9 @@ def test_each_feature_is_in_all_lanes_or_has_a_reason() -> None:
                 assert cell.startswith("no: "), (start, cell)
 
 
-def test_what_is_written_twice_is_named() -> None:
-    twice = {
-        feature for feature, places in CODE.items() if len({*filter(None, places)}) > 1
-    } - ENGINES
-    assert twice == TWICE.keys()
-    page = PAGE.read_text("utf-8")
-    for words in TWICE.values():
-        assert words in page
+def test_only_what_depends_on_the_engines_is_written_for_each_lane() -> None:
+    separate = {feature for feature, places in CODE.items() if len({*filter(None, places)}) > 1}
+    assert separate == ENGINES
 
 
 def test_what_a_lane_lacks_is_still_missing() -> None:
