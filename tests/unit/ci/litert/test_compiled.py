@@ -39,7 +39,19 @@ WRONG = {
     ),
     "a cut context": Wrong(make_compiled()[:-1], "was cut short"),
     "no context": Wrong(make_compiled(binary=b"\1" * 99), "contains a context binary that"),
-    "the graph of another model": Wrong(make_compiled(), "belongs to another model"),
+    # Weights that are too short are the compiler's damage, with which partitions can be run.
+    "no context, and sparse weights": Wrong(
+        make_compiled(binary=b"\1" * 99, weights=b"\1"), "is 99 bytes long, but"
+    ),
+    "a context without its SoC": Wrong(
+        make_compiled(stamp=b"Qualcomm\0SM8750", binary=make_binary(soc=("", 0, 0), graphs=())),
+        "says that it is compiled for SM8750, not for SM8650",
+    ),
+    "the graph of another model": Wrong(make_compiled(), "it has no graph qnn_partition_0"),
+    "the tensors of another model": Wrong(
+        make_compiled(binary=make_binary(graphs=["qnn_partition_0"])),
+        "its tensors are x, but the file's are a",
+    ),
 }
 
 

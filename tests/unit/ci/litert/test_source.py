@@ -16,15 +16,16 @@ from ci.litert.suite import Net, make_model, quantize
 from ci.models.schemes import Scheme
 from ci.models.user_models import RANDOM, Source
 from provisioning.errors import UsageError
+from tests.stand_ins.litert import make_compiled
 
 
-def make_sum(*names: str, width: int = 4) -> Net:
+def make_sum(*names: str, width: int = 4, outputs: int = 1) -> Net:
     net = Net()
     inputs = {name: net.add_tensor((2, width), name) for name in names}
     total = inputs["x"]
     for name in names:
         total = net.call("ADD", (total, inputs[name]), (2, width), "AddOptions")
-    net.end([*inputs.values()], [total])
+    net.end([*inputs.values()], [total, inputs["x"]][:outputs])
     return net
 
 
@@ -56,8 +57,25 @@ WRONG = {
     "another number of inputs": (QUANTIZED, make_sum("x").pack(), "its inputs are x [2, 4], but"),
     "other shapes": (QUANTIZED, make_sum("x", "y", width=5).pack(), "its inputs are x [2, 5], y"),
     "inputs in another order": (QUANTIZED, make_sum("y", "x").pack(), "its inputs are y [2, 4], x"),
+    "other outputs": (QUANTIZED, make_sum("x", "y", outputs=2).pack(), "its outputs are value_"),
     "no model": (QUANTIZED, b"PK" * 9, "is not a .tflite file"),
 }
+
+
+UNUSABLE = {
+    "an archive": (b"PK" * 9, "its content is a ZIP archive"),
+    "a cut model": (make_model("dense")[:-400], "is outside the flatbuffer"),
+    "a compiled model": (make_compiled(), "is compiled already for Qualcomm SM8650"),
+    "a compiled model without its stamp": (make_compiled(stamp=b""), "is compiled already"),
+}
+
+
+@pytest.mark.parametrize("name", UNUSABLE)
+def test_a_file_that_cannot_be_compiled_is_refused(name: str, tmp_path: Path) -> None:
+    data, message = UNUSABLE[name]
+    with pytest.raises(UsageError) as raised:
+        load_litert(write_case(tmp_path, data))
+    assert message in f"{raised.value}"
 
 
 @pytest.mark.parametrize("name", WRONG)
