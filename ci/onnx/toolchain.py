@@ -34,11 +34,11 @@ def list_packages(*, exports: bool) -> tuple[str, ...]:
     return (*PACKAGES, *EXPORTING * exports)
 
 
-def require_python(version: str) -> None:
-    """Raise UnfitError for a Python that the pinned wheels do not support."""
+def require_python(version: str, lane: str) -> None:
+    """Raise UnfitError for a Python that the pinned wheels of a ``lane`` do not support."""
     if is_older(version, OLDEST_PYTHON):
         raise UnfitError(
-            f"this is Python {version}, and the ONNX Runtime lane needs {OLDEST_PYTHON} or later",
+            f"this is Python {version}, and the {lane} lane needs {OLDEST_PYTHON} or later",
             why="onnxruntime-qnn has no wheel for this version of Python",
             fix=f"run nox with Python {OLDEST_PYTHON} or later",
         )

@@ -21,6 +21,7 @@ from ci.faults.match import match_faults
 from ci.litert.engine import LitertEngine, make_runner
 from ci.litert.reading import LitertFit, fit_litert
 from ci.models.schemes import LITERT, Scheme, SchemeSet
+from ci.onnx.toolchain import require_python
 from ci.report.schema import Tool
 from ci.report.text import name_models
 from ci.verbs import options, steps
@@ -29,12 +30,9 @@ from provisioning.artifacts import choice
 from provisioning.artifacts.environment import Environment
 from provisioning.console.process import run_tasks
 from provisioning.console.progress import Progress
-from provisioning.errors import UnfitError, UsageError
-from provisioning.versions import is_older
+from provisioning.errors import UsageError
 
 PROFILE = "litert"
-# onnxruntime-qnn has no wheel for Python 3.10.
-OLDEST_PYTHON = "3.11"
 PACKAGES = ("ai_edge_litert", "flatbuffers", "onnx", "onnxruntime", "onnxruntime_qnn")
 DISTRIBUTIONS = ("ai-edge-litert", "onnxruntime", "onnxruntime-qnn", "onnx", "numpy")
 
@@ -67,7 +65,7 @@ def prepare(
     """Yield the plan of a run. Raises UnfitError for a Python without wheels, and the same errors
     as require_packages and fit_cases."""
     del policy
-    require_python(platform.python_version())
+    require_python(platform.python_version(), "LiteRT")
     LANE.require_packages(specs)
     fitted = fit_cases(specs, request, progress)
     engine = LitertEngine(toolchain=(), sdk=Path(), timeout_s=request.timeout_s)
@@ -82,16 +80,6 @@ def prepare(
         work="compile, run and judge",
         mendable=(),  # mend writes no .tflite files
     )
-
-
-def require_python(version: str) -> None:
-    """Raise UnfitError for a Python that the pinned wheels do not support."""
-    if is_older(version, OLDEST_PYTHON):
-        raise UnfitError(
-            f"this is Python {version}, and the LiteRT lane needs {OLDEST_PYTHON} or later",
-            why="onnxruntime-qnn has no wheel for this version of Python",
-            fix=f"run nox with Python {OLDEST_PYTHON} or later",
-        )
 
 
 def fit_cases(

@@ -81,7 +81,7 @@ def prepare(
 ) -> Iterator[Plan]:
     """Yield the plan of a run: the cases with fixed shapes and the schemes of their files. Raises
     the errors of require_python, require_packages, fit_shapes and fit_schemes."""
-    require_python(platform.python_version())
+    require_python(platform.python_version(), "ONNX Runtime")
     LANE.require_packages(specs)
     engine = OnnxEngine(
         toolchain=(),
@@ -138,7 +138,7 @@ def open_tools(engine: OnnxEngine, profile: str, environment: Environment, pool:
 
 def list_nodes(spec: CaseSpec) -> list[Candidate]:
     """Return the nodes of a model that parts can select."""
-    require_python(platform.python_version())
+    require_python(platform.python_version(), "ONNX Runtime")
     LANE.require_packages([spec])
     from ci.onnx.compile import list_nodes
 

@@ -1,0 +1,67 @@
+"""Which files test-litert compiles, and in which scheme."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed in this environment")
+
+from ci.cases.policy import read_emulator_policy
+from ci.cases.spec import CaseSpec
+from ci.graphs.litert_file import pack_model, read_model
+from ci.litert.suite import make_model
+from ci.models.schemes import LITERT, Scheme
+from ci.models.user_models import Source
+from ci.verbs.lanes.litert import LitertRequest, fit_cases, select
+from provisioning.console.progress import Progress
+from provisioning.errors import UsageError
+
+REQUEST = LitertRequest(session="test_litert")
+
+
+def write_spec(path: Path, data: bytes, scheme: Scheme = Scheme.ASIS) -> CaseSpec:
+    path.write_bytes(data)
+    return CaseSpec(path.stem, scheme, "SM8650", Source(str(path)))
+
+
+def test_a_file_is_compiled_in_the_scheme_that_it_has(tmp_path: Path) -> None:
+    specs = [
+        write_spec(tmp_path / f"{name}.tflite", make_model(name))
+        for name in ("dense", "convolution_int8")
+    ]
+    fitted = fit_cases(specs, REQUEST, Progress())
+    assert [spec.scheme for spec in fitted] == [Scheme.FP16, Scheme.ASIS]
+
+
+def test_fp16_is_refused_for_a_file_that_is_quantized(tmp_path: Path) -> None:
+    spec = write_spec(tmp_path / "net.tflite", make_model("convolution_int8"), Scheme.FP16)
+    with pytest.raises(UsageError, match="net is quantized, and fp16 is for models that are not"):
+        fit_cases([spec], REQUEST, Progress())
+
+
+def test_a_file_that_cannot_be_used_ends_the_run_of_it_alone(tmp_path: Path) -> None:
+    archive = write_spec(tmp_path / "archive.tflite", b"PK" * 9)
+    with pytest.raises(UsageError, match=r"is not a \.tflite file"):
+        fit_cases([archive], REQUEST, Progress())
+    spec = write_spec(tmp_path / "dense.tflite", make_model("dense"), Scheme.FP16)
+    assert fit_cases([archive, spec], REQUEST, Progress()) == [archive, spec]
+
+
+def test_sizes_that_may_change_are_shown(tmp_path: Path) -> None:
+    model = read_model(make_model("dense"))
+    model.subgraphs[0].tensors[0].shapeSignature = [-1, 64]
+    spec = write_spec(tmp_path / "dense.tflite", pack_model(model))
+    shown = io.StringIO()
+    fit_cases([spec], REQUEST, Progress(shown))
+    assert "(x [-1, 64]) are compiled as 1" in shown.getvalue()
+
+
+def test_a_model_that_is_no_tflite_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text("def make(): ...\n")
+    policy_path = tmp_path / "policy.toml"
+    policy_path.write_text('extends = "default"\n[models.net]\npath = "net.py:make"\n')
+    with pytest.raises(UsageError, match=r"is not a \.tflite file"):
+        select(REQUEST, read_emulator_policy(policy_path), LITERT, Progress())
