@@ -300,6 +300,7 @@ def compare_schemes(results: Sequence[CaseResult]) -> Iterator[Case]:
             yield case
             continue
         first = add_claims(first, result.claims, cases_of_model)
+        first = check_remedies(first, case.scheme, cases_of_model)
         if len(cases_of_model) > 1 and first.question in OTHER_SCHEMES:
             if passed := [
                 case_of_scheme.scheme
@@ -330,6 +331,24 @@ def add_claims(
         return structs.replace(cause, text=f"{cause.text}; {text}") if text else cause
 
     return structs.replace(finding, causes=tuple(map(add, finding.causes)))
+
+
+def check_remedies(finding: Finding, own_scheme: str, cases: Sequence[Case]) -> Finding:
+    """Return a finding whose remedies say which of the other schemes that they name failed in this
+    run. ``cases`` are those of the same model. Commands stay as they are, and so do lines for a
+    policy, which have schemes in quotes."""
+    failed = [
+        case.scheme for case in cases if case.status is Status.FAILED and case.scheme != own_scheme
+    ]
+
+    def check(remedy: Remedy) -> Remedy:
+        named = [scheme for scheme in failed if re.search(rf"(?<![\w\"-]){scheme}\b", remedy.text)]
+        if not named or "`" in remedy.text:
+            return remedy
+        text = f"{remedy.text} (in this run, {' and '.join(named)} failed, too)"
+        return structs.replace(remedy, text=text)
+
+    return structs.replace(finding, remedies=tuple(map(check, finding.remedies)))
 
 
 def is_wrong(case: Case) -> bool:

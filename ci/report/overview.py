@@ -23,6 +23,7 @@ from ci.report.text import (
 NAMES = 20
 WORST = 5
 PHASES = 6
+ALSO = 6  # how many cases of a card have their own figures in it
 # Columns that a narrow terminal omits, in this order; all other forms of the report have them.
 DISPENSABLE = (
     *("cached", "accelerator us", "cycles", ".pte", "run s", "lower s", "operator types"),
@@ -145,10 +146,12 @@ def group_causes(report: Report) -> list[list[tuple[int, Case]]]:
 
 
 def _make_problem(report: Report, cases: list[tuple[int, Case]], names: Names) -> Card:
-    """Return a card with the cases that failed for one reason, and the details of the first."""
+    """Return a card with the cases that failed for one reason, the details of the first, and in
+    short what differs in the others, such as the part of an output that is lost."""
     _, case = cases[0]
     about = tuple((index, name_case(other_case, names)) for index, other_case in cases)
     lines = list_findings(case.findings) or [("", "no reason was given")]
+    lines += _list_others(case, cases[1:], names)
     lines += [("at", f"{place.file}:{place.line}") for place in case.places[:NAMES]]
     lines += [
         ("on the CPU", f"{operator.op}: {operator.reason}")
@@ -158,6 +161,26 @@ def _make_problem(report: Report, cases: list[tuple[int, Case]], names: Names) -
         lines.append((AGAIN, command))
     title = name_some([name for _, name in about], NAMES)
     return Card(case.status.value, title, tuple(lines), log=case.log_tail, about=about)
+
+
+def _list_others(
+    first: Case, others: list[tuple[int, Case]], names: Names
+) -> Iterator[tuple[str, str]]:
+    """Yield a line for each of the other cases of a card whose first finding has other figures."""
+    figures = _show_figures(first)
+    differing = [case for _, case in others if _show_figures(case) != figures]
+    for case in differing[:ALSO]:
+        yield "also", f"{name_case(case, names)}: {_show_figures(case)}"
+    if len(differing) > ALSO:
+        yield "also", f"{len(differing) - ALSO} more with other figures, see report.json"
+
+
+def _show_figures(case: Case) -> str:
+    """Return the first finding of a case in short, or "" if it has no figures."""
+    finding = next(iter(case.findings), None)
+    if finding is None or not finding.figures:
+        return ""
+    return "; ".join((finding.headline, *finding.details[:1]))
 
 
 def _list_worst(report: Report, names: Names) -> Iterator[Table]:

@@ -197,3 +197,30 @@ def test_a_known_fault_says_nothing_of_other_schemes_that_the_run_contradicts(
     claims = {"log-in-16-bits": ("fp16 is right", ("16a8w", "16a4w"))}
     first, _ = compare_schemes([CaseResult(wrong, claims=claims), CaseResult(peer)])
     assert first.findings[0].causes[0].text == claim
+
+
+@pytest.mark.parametrize(
+    ("remedy", "shown"),
+    [
+        ("use u8_channel or fp16", "use u8_channel or fp16 (in this run, u8_channel failed, too)"),
+        ("use fp16", "use fp16"),
+        ("give the sum more bits than u8 has", "give the sum more bits than u8 has"),
+        ('add base = "u8_channel"', 'add base = "u8_channel"'),
+        ("type `mend --scheme u8_channel`", "type `mend --scheme u8_channel`"),
+    ],
+)
+def test_a_remedy_says_that_a_scheme_that_it_names_failed_in_this_run(
+    remedy: str, shown: str
+) -> None:
+    cases = [
+        Case(
+            model="m",
+            scheme=scheme,
+            soc="S",
+            status=Status.FAILED,
+            findings=(NOISE.find("it is off", advice=advise("why", remedy)),),
+        )
+        for scheme in ("u8", "u8_channel")
+    ]
+    first, _ = compare_schemes([*map(CaseResult, cases)])
+    assert [fix.text for fix in first.findings[0].remedies] == [shown]

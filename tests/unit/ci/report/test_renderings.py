@@ -238,6 +238,21 @@ def test_devices_that_the_policy_names_are_compared_and_no_other() -> None:
         list(list_device_runtimes({"anroid"}))
 
 
+def test_a_card_of_several_cases_says_which_part_each_of_them_loses(report: Report) -> None:
+    sqnr_db = (Figure(name="sqnr", value=0.4, unit="dB", allowed=15),)
+    cases = []
+    for case, part in zip(report.cases, ("4:8", "4:8", "10:14", *["0:1"] * 8), strict=False):
+        headline = f"SQNR 0.4 dB in part {part} along axis 1, 15 dB required"
+        finding = QUANTIZED_BADLY.find(headline, figures=sqnr_db)
+        cases.append(replace(case, status=Status.FAILED, findings=(finding,)))
+    text = show_table(replace(report, cases=tuple(cases)), 200)
+    also = [line for line in text.splitlines() if "also: " in line]
+    assert "in part 10:14" in also[0]
+    assert len(also) == 7
+    assert "3 more with other figures" in also[-1]
+    assert "also: " not in show_table(replace(report, cases=tuple(cases[:2])), 200)
+
+
 # -- the terminal ----------------------------------------------------------------------------------
 
 
