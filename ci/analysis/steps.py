@@ -13,6 +13,7 @@ from msgspec import Struct, structs
 
 from ci.facts.finding import NOWHERE, Origin
 from ci.graphs.graph import EXECUTORCH, Array, Constants, Graph, Node, Numbers
+from ci.graphs.operators import is_dequantizer, is_quantizer
 from ci.models.short_rows import find_short_row
 
 # The result of these operators equals their input, so a pattern ignores them.
@@ -30,6 +31,7 @@ MOST_NAMED = 4
 ATTENTION = "scaled_dot_product_attention"
 PADS: Final = frozenset({"pad", "constant_pad_nd"})
 FLOATS: Final = frozenset({"float16", "float32", "float64", "bfloat16"})
+INTEGERS: Final = {"int8": 8, "uint8": 8, "int16": 16, "uint16": 16}  # the bits of activations
 
 Measures = Iterator[tuple[str, tuple[float, ...]]]  # names and numbers
 
@@ -102,6 +104,7 @@ def measure_step(operands: Sequence[Operand], numbers: Numbers) -> dict[str, tup
     - ``spread``: the same number if the last axis of each operand that is not constant has size 1
     - ``uneven``: 1 if a factor by which an operator enlarges an image is no whole number
     - ``integers``: the bits of the integers that a cast makes floats, see _measure_cast
+    - ``bits``: in a quantized model, the bits of the integers that hold the result or an operand
     - ``signed``: 1 if the weights or the biases of a batch norm have a negative element
     - ``padded``: the number of axes that an operator pads
     - ``bare``: 1 if a batch norm has neither weights nor biases
@@ -362,6 +365,7 @@ class _Describer:
     def __post_init__(self) -> None:
         self.constants = Constants(self.graph)
         self.makers = self.graph.list_makers()
+        self.bits = dict(_list_bits(self.graph))
         self.operands: dict[str, Operand] = {}  # constant ones that were described already
 
     def describe(self) -> Iterator[Step]:
@@ -370,7 +374,7 @@ class _Describer:
             if all(self.is_constant(name) for name in node.results if name):
                 continue
             self._note_factor(node)
-            if node.operator in PASSES_ON or self._keeps_floats(node):
+            if node.operator in PASSES_ON or _rounds(node) or self._keeps_floats(node):
                 self._pass_on(node)
                 continue
             step = self._describe_node(node)
@@ -409,6 +413,9 @@ class _Describer:
         names = [name for name in node.reads[: node.operands] if name]
         operands = tuple(map(self.describe_operand, names))
         numbers = measure_step(operands, node.numbers)
+        activations = [name for name in names if not self.is_constant(name)]
+        if bits := next(filter(None, map(self.bits.get, (*node.results, *activations))), 0):
+            numbers["bits"] = (float(bits),)
         # ExecuTorch's quantizer gives a bias that two calls share one scale, with the first call's
         # input scale. QNN expects one for each call (docs/findings/faults.md).
         if self._is_recalled(node):
@@ -443,7 +450,9 @@ class _Describer:
     def _describe_constant(self, name: str, value: Array | None) -> Operand:
         magnitude, uniform, smallest = (0.0, False, 0.0) if value is None else _measure(value)
         source = name
-        while (node := self.makers.get(source)) and node.operator in KEEPS_NUMBERS:
+        while (node := self.makers.get(source)) and (
+            node.operator in KEEPS_NUMBERS or is_dequantizer(node.operator)
+        ):
             source = node.reads[0]
         shape = self.graph.shapes.get(name, () if value is None else value.shape)
         is_stored = source in self.graph.constants and bool(shape)
@@ -536,6 +545,22 @@ class _Describer:
         numbers = {name: values for name, values in step.numbers.items() if name != "short"}
         numbers |= {"joined": (float(short),)} if short else {}
         return structs.replace(step, numbers=numbers)
+
+
+def _rounds(node: Node) -> bool:
+    """Return whether a node is between an operator and its integers, in a quantized model. The
+    patterns of known faults are those of float models."""
+    return is_quantizer(node.operator) or is_dequantizer(node.operator)
+
+
+def _list_bits(graph: Graph) -> Iterator[tuple[str, int]]:
+    """Yield the values that are rounded to integers or restored from them, with the bits of the
+    integers."""
+    for node in graph.nodes:
+        if is_quantizer(node.operator):
+            yield node.reads[0], INTEGERS.get(graph.dtypes.get(node.results[0], ""), 0)
+        elif is_dequantizer(node.operator):
+            yield node.results[0], INTEGERS.get(graph.dtypes.get(node.reads[0], ""), 0)
 
 
 def _measure(value: Array) -> tuple[float, bool, float]:

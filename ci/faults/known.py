@@ -17,6 +17,7 @@ from msgspec import Struct, structs
 from ci.analysis.steps import Step, describe_steps
 from ci.faults.graph import ONLY_IN_PATTERNS, Graph, Shape, parse_graph, read_operators
 from ci.faults.graph_reader import read_graph
+from ci.graphs.graph import LITERT, ONNXRUNTIME
 from ci.models.schemes import Scheme
 from provisioning.errors import ManifestError, UsageError
 from provisioning.manifest.reader import read_policy
@@ -24,9 +25,17 @@ from provisioning.versions import is_same, is_version
 
 POLICY = "faults"
 Owner = Literal["qnn", "onnxruntime", "executorch", "quantization", "unknown"]
-Frontend = Literal["onnx", "executorch"]
+Frontend = Literal["onnx", "executorch"]  # which can build and run a fault's graph
+CompilerName = Literal["onnx", "executorch", "litert"]
 # A fault that both have is QNN's: two front ends tell whose fault it is.
 FRONTENDS: tuple[Frontend, ...] = ("onnx", "executorch")
+OTHER_FRONT_ENDS = frozenset({"executorch", "onnxruntime"})  # whose faults LiteRT does not have
+# A file that contains its quantization is in none of this project's schemes: those whose rows apply
+# to its operators, by their integers. Through onnxruntime, only those that start with ``u`` do.
+INTEGERS: Mapping[str, tuple[str, ...]] = {
+    "int8": ("8a8w", "u8", "u8_channel"),
+    "int16": ("16a8w", "u16a8w", "u16a8w_channel"),
+}
 WRONG, RIGHT, REFUSED, CRASHED = "wrong", "right", "refused", "crashed"
 MOVES = frozenset({"reshape", "transpose", "expand", "slice", "select"})
 ENDS = (RIGHT, REFUSED, CRASHED, WRONG)  # worst last: a wrong result raises no error
@@ -69,7 +78,7 @@ class Pattern(Struct, frozen=True, forbid_unknown_fields=True):
     not_before: tuple[str, ...] = ()
     read_again: bool = False
     joins_others: bool = False
-    front_ends: tuple[Frontend, ...] = ()
+    front_ends: tuple[CompilerName, ...] = ()
     numbers: dict[str, tuple[tuple[float, float], ...]] = {}
 
     @property
@@ -85,9 +94,10 @@ class Pattern(Struct, frozen=True, forbid_unknown_fields=True):
 
 class Tried(Struct, frozen=True, forbid_unknown_fields=True):
     """The results of a fault's graph in a front end and a scheme. Each result lists the versions of
-    QNN with which it was seen."""
+    QNN with which it was seen. ``scheme`` is ``int8`` or ``int16`` for a file that contains its
+    quantization."""
 
-    frontend: Frontend
+    frontend: CompilerName
     scheme: str
     wrong: tuple[str, ...] = ()
     right: tuple[str, ...] = ()
@@ -129,10 +139,12 @@ class Fault(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     tried: tuple[Tried, ...] = ()
     refuses: bool = False
 
-    @property
-    def only_stops(self) -> bool:
+    def only_stops(self, front_end: str = "") -> bool:
         """Return whether the graph was refused or crashed, and its values were never wrong."""
-        return bool(self.tried) and not any(row.wrong for row in self.tried)
+        is_litert = front_end == LITERT
+        own_rows = [row for row in self.tried if (row.frontend == LITERT) == is_litert]
+        rows = own_rows or self.tried
+        return bool(rows) and not any(row.wrong for row in rows)
 
     def applies(
         self,
@@ -147,13 +159,30 @@ class Fault(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         results in this scheme decide or, if the fault was not tried in this scheme, those in all
         schemes. Models are affected unless there are results with that version and all of them are
         right. A ``compiled`` model is only affected if a result may be wrong, and a ``refused`` one
-        only if a result is not a program: wrong values explain no refusal."""
-        if scheme not in self.pattern.schemes:
-            return False
+        only if a result is not a program: wrong values explain no refusal.
+
+        LiteRT's plugin builds QNN's graphs from other operators than onnxruntime and ExecuTorch do,
+        so its results count for its models alone, and decide for them if there are any."""
         front_ends = self.pattern.front_ends
         if front_ends and front_end and front_end not in front_ends:
             return False
-        rows = [tried for tried in self.tried if tried.scheme == scheme] or list(self.tried)
+        if front_end == LITERT:
+            rows = [row for row in self.tried if row.frontend == LITERT and row.scheme == scheme]
+            if rows:
+                return self._affects(rows, qnn, compiled=compiled, refused=refused)
+            if self.owner in OTHER_FRONT_ENDS:
+                return False
+        others = [row for row in self.tried if row.frontend != LITERT]
+        for name in INTEGERS.get(scheme, (scheme,)):
+            is_foreign = name != scheme and front_end == ONNXRUNTIME and not name.startswith("u")
+            if name not in self.pattern.schemes or is_foreign:
+                continue
+            rows = [row for row in others if row.scheme == name] or others
+            if self._affects(rows, qnn, compiled=compiled, refused=refused):
+                return True
+        return False
+
+    def _affects(self, rows: Sequence[Tried], qnn: str, *, compiled: bool, refused: bool) -> bool:
         ends = {row.find_end(qnn) for row in rows} - {""}
         if compiled or refused:
             # If it was not tried with this version, the results with all others count.
@@ -230,7 +259,7 @@ def _find_unknown_names(fault: Fault) -> Iterator[str]:
         for operator in place:
             if operator not in operators:
                 yield f"there is no operator {operator!r}"
-    schemes = {scheme.value for scheme in Scheme}
+    schemes = {*INTEGERS, *(scheme.value for scheme in Scheme)}
     for scheme in (*pattern.schemes, *(tried.scheme for tried in fault.tried)):
         if scheme not in schemes:
             yield f"there is no scheme {scheme!r}"

@@ -11,6 +11,7 @@ from ci.analysis.steps import Operand, Step
 from ci.facts.finding import NOWHERE
 from ci.facts.known_fault import KnownFault
 from ci.faults.known import Fault, find_pattern, read_faults, rename_steps
+from ci.models.schemes import Scheme
 
 
 def match_faults(
@@ -23,15 +24,20 @@ def match_faults(
 ) -> tuple[KnownFault, ...]:
     """Return the known faults in a graph that apply to a scheme and a version of QNN, each at most
     once per source line. If QNN ``compiled`` the graph, faults that only keep it from doing so are
-    left out, and if it was ``refused``, those that only make values wrong. Raises ManifestError if
-    the file of known faults is invalid."""
+    left out, and if it was ``refused``, those that only make values wrong. In a file that contains
+    its quantization (``asis``), the integers of a fault's operators decide which schemes have the
+    fault. Raises ManifestError if the file of known faults is invalid."""
     renamed = rename_steps(steps)
     front_end = next((step.front_end for step in steps), "")
     by_name = {step.name: step.operator for step in steps}
+    # The schemes in which parts of the graph are.
+    schemes = {find_scheme(scheme, [step]) for step in renamed}
+    ends = {"compiled": compiled, "refused": refused}
     places: dict[tuple[str, str], list[KnownFault]] = {}
     for fault in read_faults():
-        if fault.applies(scheme, qnn, front_end, compiled=compiled, refused=refused):
-            for chain in find_pattern(fault.pattern, renamed):
+        affected = {name for name in schemes if fault.applies(name, qnn, front_end, **ends)}
+        for chain in find_pattern(fault.pattern, renamed) if affected else ():
+            if find_scheme(scheme, chain) in affected:
                 known_fault = make_known(fault, chain, by_name)
                 places.setdefault((fault.name, known_fault.place), []).append(known_fault)
     matches = []
@@ -39,6 +45,15 @@ def match_faults(
         repeated = tuple(known_fault.nodes for known_fault in earlier)
         matches.append(structs.replace(last, repeated=repeated))
     return tuple(matches)
+
+
+def find_scheme(scheme: str, chain: Sequence[Step]) -> str:
+    """Return the scheme of a chain of steps: that of the case or, in a file that contains its
+    quantization, ``int8``, ``int16`` or ``fp16``, by the first step with integers."""
+    if scheme != Scheme.ASIS:
+        return scheme
+    bits = next((step.numbers["bits"][0] for step in chain if "bits" in step.numbers), 0)
+    return f"int{bits:.0f}" if bits else Scheme.FP16.value
 
 
 def make_known(fault: Fault, chain: Sequence[Step], operators: dict[str, str]) -> KnownFault:
@@ -59,7 +74,7 @@ def make_known(fault: Fault, chain: Sequence[Step], operators: dict[str, str]) -
         line=origin.line,
         module=origin.module,
         is_scheme=fault.owner == "quantization",
-        only_stops=fault.only_stops,
+        only_stops=fault.only_stops(first.front_end),
         least_db=fault.least_db,
         elsewhere=fault.elsewhere,
         schemes=fault.pattern.schemes,

@@ -294,8 +294,8 @@ def _add_norm(net: Net, source: int, sizes: Sequence[int]) -> int:
 
 
 def quantize(net: Net, bits: int) -> bytes:
-    """Return a net with its tensors in int8 or int16, and its weights in int8, with scales from a
-    run on random numbers."""
+    """Return a net with its tensors in int8 or int16, and the weights of its layers in int8, with
+    scales from a run on random numbers."""
     content = net.pack()
     model = read_model(content)
     interpreter = open_interpreter(content, keeps_tensors=True)
@@ -325,6 +325,14 @@ def quantize(net: Net, bits: int) -> bytes:
             bias = np.round(interpreter.get_tensor(reads[2]) / bias_scales).astype(bias_type)
             net.store(reads[2], bias)
             net.tensors[reads[2]].type = KINDS[bias_type]
+        for number in () if name in LAYERS else reads:
+            values = interpreter.get_tensor(number) if number >= 0 else None
+            is_stored = values is not None and net.tensors[number].buffer and number not in levels
+            if is_stored and values.dtype == np.float32:
+                levels[number] = chosen = _choose_levels(values, bits)
+                steps = np.round(values / chosen.scales[0]) + chosen.zero_points[0]
+                net.store(number, steps.astype(dtype))
+                net.tensors[number].type = KINDS[dtype]
         if name in SAME_SCALE:
             levels[result] = levels[reads[0]]
         elif name in FIXED[bits]:

@@ -317,6 +317,36 @@ def test_a_fault_applies_unless_every_result_of_its_scheme_was_right(
     assert not fault.applies("8a8w", "2.50.40")
 
 
+@pytest.mark.parametrize(
+    ("tried", "front_end", "scheme", "applies"),
+    [
+        ((), "litert", "int8", True),  # as in the schemes with integers of 8 bits
+        ((), "litert", "int16", False),
+        ((), "onnx", "int8", False),  # 8a8w is a scheme of ExecuTorch
+        ((row("8a8w", right=NEW),), "litert", "int8", False),
+        # LiteRT's own results decide for its models, and for no others.
+        ((row("8a8w", right=NEW), row("int8", "litert", wrong=NEW)), "litert", "int8", True),
+        ((row("8a8w", wrong=NEW), row("int8", "litert", right=NEW)), "litert", "int8", False),
+        ((row("fp16", wrong=NEW), row("fp16", "litert", right=NEW)), "litert", "fp16", False),
+        ((row("fp16", right=NEW), row("fp16", "litert", wrong=NEW)), "executorch", "fp16", False),
+        ((row("8a8w", right=NEW), row("int16", "litert", wrong=NEW)), "litert", "int16", True),
+    ],
+)
+def test_the_results_of_a_front_end_decide_for_files_that_contain_their_quantization(
+    tried: tuple[Tried, ...], front_end: str, scheme: str, applies: bool
+) -> None:
+    first = read_faults()[0]
+    pattern = structs.replace(first.pattern, schemes=("fp16", "8a8w"))
+    fault = structs.replace(first, pattern=pattern, tried=tried)
+    assert fault.applies(scheme, "2.50.40", front_end) is applies
+
+
+def test_a_fault_of_another_front_end_is_none_of_litert() -> None:
+    fault = structs.replace(read_faults()[0], owner="executorch", tried=())
+    assert fault.applies("fp16", front_end="executorch")
+    assert not fault.applies("fp16", front_end="litert")
+
+
 JOINED = "x = input(2, 8, 4, 4)\nw = constant(8, 8, 1, 1)\ng = constant(8)\nc = conv(x, w)\n"
 
 

@@ -32,6 +32,11 @@ OPERATORS = {
 }
 
 
+def net_of(net: Net, source: int, result: int) -> Net:
+    net.end([source], [result])
+    return net
+
+
 def draw_sets(program: LitertProgram, count: int = 2) -> list[list[Array]]:
     random = np.random.default_rng(1)
     sets = []
@@ -176,16 +181,63 @@ def test_images_and_weights_get_the_shapes_that_torch_has() -> None:
     assert mean.axes == (2, 3)
 
 
-@pytest.mark.parametrize(("batch", "is_faulty"), [(2, True), (1, False)])
-def test_a_known_fault_is_found(batch: int, *, is_faulty: bool) -> None:
+def make_positions(batch: int) -> Net:
+    """A sum with a constant that has no batch, before a sigmoid."""
+    net, shape = Net(), (batch, 16, 64)
+    source = net.add_tensor(shape, "x")
+    added = net.call("ADD", (source, net.draw(16, 64)), shape, "AddOptions")
+    return net_of(net, source, net.call("LOGISTIC", (added,), shape))
+
+
+def make_product_and_sum() -> Net:
+    net, shape = Net(), (1, 8, 8, 16)
+    source = net.add_tensor(shape, "x")
+    product = net.call("MUL", (source, net.add_number(0.5)), shape, "MulOptions")
+    activated = net.call("RELU", (product,), shape)
+    return net_of(net, source, net.call("ADD", (activated, net.add_number(0.3)), shape))
+
+
+def make_prelu() -> Net:
+    net, shape = Net(), (1, 8, 8, 8)
+    source = net.add_tensor(shape, "x")
+    return net_of(net, source, net.call("PRELU", (source, net.draw(1, 1, 8)), shape))
+
+
+def make_tall_pool() -> Net:
     net = Net()
-    source = net.add_tensor((batch, 16, 64), "x")
-    positions = net.draw(16, 64)
-    added = net.call("ADD", (source, positions), (batch, 16, 64), "AddOptions")
-    net.end([source], [net.call("LOGISTIC", (added,), (batch, 16, 64))])
-    (graph,) = LitertProgram(net.pack()).graphs.values()
-    faults = match_faults(describe_steps(put_channels_first(graph)), "fp16", "2.51.0")
-    assert bool(faults) == is_faulty
+    source = net.add_tensor((1, 16, 4, 4), "x")
+    sizes = {"strideW": 1, "strideH": 1, "filterWidth": 2, "filterHeight": 2}
+    pooled = net.call(
+        "AVERAGE_POOL_2D", (source,), (1, 15, 3, 4), "Pool2DOptions", padding=1, **sizes
+    )
+    return net_of(net, source, pooled)
+
+
+@pytest.mark.parametrize(
+    ("net", "bits", "faults"),
+    [
+        (make_positions(2), 0, ["broadcast-add-before-norm"]),
+        (make_positions(1), 0, []),
+        (make_positions(2), 8, []),
+        (make_positions(2), 16, []),  # right through LiteRT, and wrong through ExecuTorch
+        (make_product_and_sum(), 0, []),
+        (make_product_and_sum(), 8, ["relu-between-product-and-sum"]),  # quantizers between
+        (make_product_and_sum(), 16, []),
+        (make_prelu(), 8, []),
+        (make_prelu(), 16, ["prelu-in-16-bits"]),
+        (make_tall_pool(), 0, ["avg-pool-of-tall-picture"]),
+        (make_tall_pool(), 8, []),  # right through LiteRT, and wrong through onnxruntime
+    ],
+)
+def test_known_faults_are_found_in_files_of_each_kind(
+    net: Net, bits: int, faults: list[str]
+) -> None:
+    data = quantize(net, bits) if bits else net.pack()
+    (graph,) = LitertProgram(data).graphs.values()
+    steps = describe_steps(put_channels_first(graph))
+    scheme = "asis" if bits else "fp16"
+    matches = match_faults(steps, scheme, "2.51.0", compiled=True)
+    assert [match.fault for match in matches] == faults
 
 
 def test_a_part_has_the_operators_between_its_inputs_and_outputs() -> None:
@@ -196,8 +248,3 @@ def test_a_part_has_the_operators_between_its_inputs_and_outputs() -> None:
     assert find_operators(subgraph, [int(subgraph.inputs[0])], [int(result)]) == [0, 1]
     hidden = int(subgraph.operators[last].inputs[0])
     assert find_operators(subgraph, [hidden], [int(result)]) == [last]
-
-
-def net_of(net: Net, source: int, result: int) -> Net:
-    net.end([source], [result])
-    return net
