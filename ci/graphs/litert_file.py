@@ -255,10 +255,16 @@ def make_signature(key: str, number: int, subgraph: Any) -> Any:
         (signature.outputs, list_numbers(subgraph.outputs)),
     ):
         for tensor in numbers:
-            port = schema.TensorMapT()
-            port.name, port.tensorIndex = name_tensor(subgraph, tensor).encode(), tensor
-            ports.append(port)
+            add_port(ports, name_tensor(subgraph, tensor), tensor)
     return signature
+
+
+def add_port(ports: list[Any], name: str, tensor: int) -> None:
+    """Append an input or an output, which is the tensor with this number, to those of a
+    signature."""
+    port = schema.TensorMapT()
+    port.name, port.tensorIndex = name.encode(), tensor
+    ports.append(port)
 
 
 def make_code(name: str) -> Any:

@@ -54,13 +54,15 @@ from ci.graphs.litert_file import (
 from ci.graphs.litert_program import LitertProgram
 from ci.graphs.litert_session import Reference
 from ci.litert.compiled import DISPATCH, CompiledModel, check_target
+from ci.litert.layers import expose_layers
 from ci.litert.plugin import PluginResult, run_plugin
 from ci.litert.source import LitertSource
 from ci.litert.split import SplitInputs, list_unknown, split_at_partitions
 from ci.models.rounding import find_version, is_poor
-from ci.models.tensors import Loss, TensorInfo, add_parts, describe_tensor
+from ci.models.tensors import Layer, Loss, TensorInfo, add_parts, describe_tensor
 from ci.report.schema import Footprint, OperatorCount
 from ci.report.text import count, name_some
+from provisioning.errors import FailedError
 
 PROGRAM, COMPILED, SOURCE, SPLIT = "program", "compiled.tflite", "source.tflite", "split"
 TRANSLATES_NOT = "LiteRT's plugin cannot translate it for QNN"
@@ -90,6 +92,11 @@ def compile_litert(
     FailedError if LiteRT does not load the model, or if the plugin refuses it."""
     # First, because the plugin compiles weights that are too short without a word.
     unknown = list_unknown(source.data, source.model)
+    layers: tuple[Layer, ...] = ()
+    if spec.layers:
+        if unknown:
+            raise FailedError("each partition is judged alone, so that its layers are not returned")
+        source, layers = expose_layers(source)
     program = staging.directory / PROGRAM
     program.mkdir()
     (program / SOURCE).write_bytes(source.data)
@@ -126,6 +133,7 @@ def compile_litert(
         library=library,
         delegation=delegation,
         footprint=footprint,
+        layers=layers,
     )
 
 
@@ -158,8 +166,10 @@ def judge_program(
     library: Path,
     delegation: Delegation,
     footprint: Footprint,
+    layers: tuple[Layer, ...],
 ) -> Compiled:
-    """Write the references of a compiled model, and return its description."""
+    """Write the references of a compiled model, and return its description. ``layers`` are those to
+    which its last outputs belong."""
     staging.enter("reference")
     staging.write(INPUTS, judged.sets)
     reference = Reference(judged.data, judged.model, judged.entries).run(judged.sets)
@@ -177,11 +187,11 @@ def judge_program(
         noise = predict_noise(program, judged.sets, reference, qnn=find_version(library))
     staging.write_noise(noise)
     loss: Loss | None = None
-    if not spec.scheme.quantized:
+    if not (spec.scheme.quantized or layers):
         with staging.notes.of("the layer at which float16 costs the most"):
             is_lossy = is_poor(noise, reference)
             loss = find_float16_loss(program, judged.sets, is_lossy=is_lossy)
-    steps, infos = describe_model(program, judged, reference[0], staging)
+    steps, infos = describe_model(program, judged, reference[0], staging, layers)
     return Compiled(
         program=f"{PROGRAM}/{COMPILED}",
         binary=f"{PROGRAM}/{COMPILED}",
@@ -194,6 +204,7 @@ def judge_program(
         loss=loss,
         made_inputs=source.made_inputs,
         steps=steps,
+        layers=layers,
     )
 
 
@@ -222,10 +233,14 @@ def run_float_model(source: LitertSource, judged: Judged) -> list[tuple[Array, .
 
 
 def describe_model(
-    program: LitertProgram, judged: Judged, outputs: Sequence[Array], staging: Staging
+    program: LitertProgram,
+    judged: Judged,
+    outputs: Sequence[Array],
+    staging: Staging,
+    layers: Sequence[Layer],
 ) -> tuple[tuple[Step, ...], tuple[TensorInfo, ...]]:
-    """Return the operators of a model, and its outputs with their parts and their steps. What
-    cannot be read or computed is empty, and is noted."""
+    """Return the operators of a model, and its outputs with their parts and their steps; those of
+    ``layers`` have no parts. What cannot be read or computed is empty, and is noted."""
     steps: list[Step] = []
     with staging.notes.of("the model's operators"):
         for graph in program.graphs.values():
@@ -238,7 +253,7 @@ def describe_model(
         infos = tuple(map(describe_tensor, outputs))
     with staging.notes.of("the parts of the outputs"):
         parts = [part for graph in program.graphs.values() for part in find_parts(graph)]
-        infos = add_parts(infos, parts)
+        infos = add_parts(infos, parts[: len(infos) - len(layers)])
     with needed("the quantization steps of the outputs"):
         grids = list_grids(judged.model, judged.entries)
         infos = tuple(

@@ -65,6 +65,7 @@ class LitertEngine:
             NUMERICS,
             spec.scheme.value,
             spec.soc,
+            "layers" if spec.layers else "",
         )
 
     def read_data(self, spec: CaseSpec) -> int:
@@ -82,8 +83,8 @@ class LitertEngine:
         from ci.litert.compile import compile_litert
         from ci.litert.source import load_litert
 
-        if spec.simulated or spec.layers:
-            raise UsageError("LiteRT models are not compiled with their layers, or for estimates")
+        if spec.simulated:
+            raise UsageError("LiteRT models are not compiled for estimates")
         return compile_litert(
             load_litert(spec),
             spec,

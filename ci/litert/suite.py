@@ -325,10 +325,10 @@ def quantize(net: Net, bits: int) -> bytes:
             bias = np.round(interpreter.get_tensor(reads[2]) / bias_scales).astype(bias_type)
             net.store(reads[2], bias)
             net.tensors[reads[2]].type = KINDS[bias_type]
-        for number in () if name in LAYERS else reads:
-            values = interpreter.get_tensor(number) if number >= 0 else None
-            is_stored = values is not None and net.tensors[number].buffer and number not in levels
-            if is_stored and values.dtype == np.float32:
+        stored = [number for number in reads if number >= 0 and net.tensors[number].buffer]
+        for number in () if name in LAYERS else stored:
+            values = interpreter.get_tensor(number)
+            if values.dtype == np.float32 and number not in levels:
                 levels[number] = chosen = _choose_levels(values, bits)
                 steps = np.round(values / chosen.scales[0]) + chosen.zero_points[0]
                 net.store(number, steps.astype(dtype))

@@ -1,0 +1,75 @@
+"""Returns the results of a LiteRT model's inner operators, to find where its program goes wrong.
+
+LiteRT's plugin has an option for this, too (``--qualcomm_dump_tensor_ids=-1``), but it returns only
+what QNN computes, by numbers of its own. Outputs of the file itself have names, and are there for
+the operators on the CPU, too. Both are compiled once.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from ci.analysis.layers import choose_exposed
+from ci.graphs.litert_file import add_port, list_entries, list_numbers, pack_model, read_model
+from ci.graphs.litert_program import LitertProgram
+from ci.graphs.litert_reader import REAL
+from ci.litert.source import LitertSource
+from ci.models.tensors import Layer
+from provisioning.errors import FailedError
+
+
+def expose_layers(source: LitertSource) -> tuple[LitertSource, tuple[Layer, ...]]:
+    """Return a model that also returns the results of its inner operators, after its own outputs,
+    and these operators, in the same order. See choose_exposed for the choice. It has no float
+    model. Raises FailedError if no result can be returned."""
+    if len(source.entries) > 1:
+        raise FailedError("the layers of a model with several signatures cannot be told apart")
+    model, (entry,) = read_model(source.data), source.entries
+    subgraph = model.subgraphs[entry.subgraph]
+    program = LitertProgram(source.data)
+    (parsed,) = program.parsed.values()
+    graph = parsed.graph
+    # An operator's result before the activation that it contains is none of the file's tensors: its
+    # layer returns the one behind it.
+    behind = {
+        int(operator.inputs[0]): int(operator.outputs[0])
+        for operator in program.model.subgraphs[entry.subgraph].operators or ()
+        if len(operator.inputs) == 1
+    }
+    numbers: dict[str, int] = {}
+    for number, name in parsed.names.items():
+        returned = number if number < len(subgraph.tensors) else behind[number]
+        if returned not in entry.outputs:
+            numbers |= {name: returned, REAL.format(name): returned}
+    sizes = {
+        name: math.prod(shape)
+        for name, shape in graph.shapes.items()  # in the order in which they are computed
+        if name in numbers and graph.dtypes.get(name) == "float32" and name not in graph.constants
+    }
+    layers = choose_exposed(graph, sizes)
+    if not layers:
+        raise FailedError(
+            "the model has no inner results to return: each operator is already an output, only"
+            " moves elements, or has a result of unknown size"
+        )
+    results = [numbers[layer.value] for layer in layers]
+    subgraph.outputs = np.array([*list_numbers(subgraph.outputs), *results], np.int32)
+    for signature in model.signatureDefs or ():
+        if signature.subgraphIndex == entry.subgraph:
+            for number in results:
+                add_port(signature.outputs, f"layer_{number}", number)
+    data = pack_model(model)
+    exposed = replace(
+        source,
+        data=data,
+        model=read_model(data),
+        entries=tuple(list_entries(model)),
+        float_data=b"",
+    )
+    return exposed, tuple(
+        Layer(layer.node.label.partition(" ")[0], layer.node.label, node=layer.node.name)
+        for layer in layers
+    )
