@@ -1,8 +1,8 @@
 """Returns the results of a LiteRT model's inner operators, to find where its program goes wrong.
 
 LiteRT's plugin has an option for this, too (``--qualcomm_dump_tensor_ids=-1``), but it returns only
-what QNN computes, by numbers of its own. Outputs of the file itself have names, and are there for
-the operators on the CPU, too. Both are compiled once.
+what QNN computes, under separate numbers. Outputs of the file itself have names, and also exist for
+the operators on the CPU. Either needs one more compilation.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def expose_layers(source: LitertSource) -> tuple[LitertSource, tuple[Layer, ...]
     and these operators, in the same order. See choose_exposed for the choice. It has no float
     model. Raises FailedError if no result can be returned."""
     if len(source.entries) > 1:
-        raise FailedError("the layers of a model with several signatures cannot be told apart")
+        raise FailedError("the layers of a model with several signatures cannot be separated")
     model, (entry,) = read_model(source.data), source.entries
     subgraph = model.subgraphs[entry.subgraph]
     program = LitertProgram(source.data)
