@@ -8,7 +8,7 @@ the loss.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import islice
 from typing import Any, NamedTuple
@@ -206,13 +206,18 @@ class Comparison:
 
 
 def find_loss(
-    program: Program, inputs: Any, reference: Sequence[Any], further: Sequence[Any] = ()
+    program: Program,
+    inputs: Any,
+    reference: Sequence[Any],
+    further: Sequence[Any] = (),
+    read_float: Callable[[], Program] | None = None,
 ) -> Loss | None:
     """Return where a quantized model loses the most accuracy on one sample. Without such a place,
     the Loss of a model with reciprocals or lost decisions has no name. ``reference`` are the
     float32 model's outputs. Decisions that the sample does not lose are searched in the first of
-    ``further`` samples, too. Return None if nothing is lost or rounded, or if there are more than
-    MOST_VALUES elements."""
+    ``further`` samples, too, and then in comparison with the float32 model, which ``read_float``
+    returns. Return None if nothing is lost or rounded, or if there are more than MOST_VALUES
+    elements."""
     comparisons = compare_rounding(program, inputs)
     losses: list[Loss] = []
     readings: list[Reading] = []
@@ -221,6 +226,9 @@ def find_loss(
     decided = find_decided(program, inputs, comparisons, {})
     if comparisons and not decided and any(map(list_decisions, program.graphs.values())):
         decided = find_decided_further(program, further[: MOST_RANGED - 1])
+        if not decided and read_float:
+            samples = [inputs, *further][:MOST_RANGED]
+            decided = find_decided_by_weights(program, read_float(), samples)
     for comparison in comparisons:
         outputs = comparison.exact.outputs
         weights_db = find_least_db(
@@ -247,6 +255,54 @@ def find_decided_further(program: Program, sets: Sequence[Any]) -> LostDecisions
         if decided:
             return decided
     return None
+
+
+def find_decided_by_weights(
+    program: Program, float_program: Program, sets: Sequence[Any]
+) -> LostDecisions | None:
+    """Return the decisions of a quantized model that differ from those of the float32 model, if
+    that costs accuracy in the first of these samples that loses some. Rounded weights change
+    decisions, too, and both runs of ``compare_rounding`` have them.
+
+    A method is left out if its two graphs do not have the same operators that may decide, in the
+    same order."""
+    if is_too_large(program) or is_too_large(float_program):
+        return None
+    names: dict[str, list[str]] = {}
+    float_names: dict[str, list[str]] = {}
+    for method, graph in program.graphs.items():
+        float_graph = float_program.graphs.get(method)
+        if float_graph and name_deciders(graph) == name_deciders(float_graph):
+            names[method], float_names[method] = list_decisions(graph), list_decisions(float_graph)
+    recipes = {
+        method: Recipe(watched=list_watched(program.graphs[method]), decisions=decisions)
+        for method, decisions in names.items()
+    }
+    float_recipes = {method: Recipe(decisions=items) for method, items in float_names.items()}
+    for inputs in sets:
+        rounded = record(program, inputs, recipes)
+        exact = record(float_program, inputs, float_recipes)
+        for method, decisions in names.items():
+            values = exact[method].values
+            right = {
+                name: values[float_name]
+                for name, float_name in zip(decisions, float_names[method], strict=True)
+                if float_name in values
+            }
+            # Only decisions are compared: other values of the float32 model have other names.
+            values_to_compare = {**rounded[method].values, **right}
+            comparable = exact[method]._replace(values=values_to_compare)
+            comparison = Comparison(program.graphs[method], comparable, rounded[method], method)
+            lost = find_decided_of(program, inputs, comparison, {})
+            if lost:
+                return lost
+    return None
+
+
+def name_deciders(graph: Graph) -> list[str]:
+    """Return the names of the operators that may decide, in execution order."""
+    makers = graph.list_makers()
+    return [makers[name].operator for name in list_decisions(graph)]
 
 
 def find_float16_loss(

@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -253,7 +254,8 @@ class Lowering:
         if scheme.quantized:
             with self.staging.notes.of("the layer at which quantization costs the most"):
                 first, *further = model.evaluation
-                loss = find_loss(read, first, model.reference[0], further)
+                read_float = partial(read_torch, model.module, first)
+                loss = find_loss(read, first, model.reference[0], further, read_float)
             with self.staging.notes.of("the tensors that leave their calibrated ranges"):
                 clipped = find_clipped(read, model.evaluation)
         if float16 and not self.spec.layers:

@@ -14,6 +14,7 @@ import hashlib
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -163,7 +164,13 @@ def compile_source(
             clipped = find_clipped(read, source.evaluation)
         with staging.notes.of("the layer at which quantization costs the most"):
             first, *further = source.evaluation
-            loss = find_loss(read, first, float32, further)
+            loss = find_loss(
+                read,
+                first,
+                float32,
+                further,
+                partial(read_onnx, plain, disturbed.with_name("float_copy.onnx")),
+            )
     staging.enter("lower")
     program = staging.directory / PROGRAM
     delegation, footprint, (types, retyped) = write_typed(

@@ -230,3 +230,34 @@ def test_decisions_are_searched_in_further_samples(tmp_path: Path, lane: str) ->
         decided = loss.decided if loss else None
         names = [decision.name for decision in (decided.decisions if decided else ())]
         assert names == [("gt", "Greater 'b'")[LANES.index(lane)]] * is_lost
+
+
+@pytest.mark.parametrize("lane", LANES)
+@pytest.mark.parametrize(
+    ("factor", "is_lost"), [(0.98, True), (1.0, False)], ids=["rounded weight", "right weight"]
+)
+def test_decisions_that_differ_because_of_the_weights_are_found(
+    tmp_path: Path, lane: str, factor: float, is_lost: bool
+) -> None:
+    """The quantized model has a weight of ``factor``, and the float32 model of 1."""
+
+    def network(weight: float, step: float) -> tuple[str, Callable[[Tensor], Tensor]]:
+        def compute(x: Tensor) -> Tensor:
+            z = round_to(x, step) if step else x
+            return torch.round(z * weight) + 0.001 * z
+
+        nodes = CONSTANTS + (write_rounding("x", step) if step else "x_rounded = Identity(x)\n")
+        nodes += f"w = Constant<value_float = {weight}>()\nz = Mul(x_rounded, w)\n"
+        nodes += "small = Constant<value_float = 0.001>()\nr = Round(z)\n"
+        return nodes + "s = Mul(x_rounded, small)\ny = Add(r, s)", compute
+
+    # All of them are steps, so only the weight changes decisions.
+    values = (np.random.default_rng(3).integers(-5, 6, (8, 16)) + 0.55).astype(np.float32)
+    program, sample = make_program(lane, tmp_path, *network(factor, 0.05), values)
+    (tmp_path / "float").mkdir()
+    plain, _ = make_program(lane, tmp_path / "float", *network(1.0, 0.0), values)
+    reference = [np.round(values) + 0.001 * values]
+    loss = find_loss(program, sample, reference, (), lambda: plain)
+    decided = loss.decided if loss else None
+    names = [decision.name for decision in (decided.decisions if decided else ())]
+    assert names == [("round", "Round 'r'")[LANES.index(lane)]] * is_lost
