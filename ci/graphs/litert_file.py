@@ -92,9 +92,9 @@ def is_custom(model: Any, operator: Any) -> bool:
     return max(code.builtinCode, code.deprecatedBuiltinCode) == CUSTOM
 
 
-def list_entries(model: Any) -> list[Entry]:
+def list_entries(model: Any, signatures: Collection[str] = ()) -> list[Entry]:
     """Return what a model offers to be run: a subgraph for each of its signatures, or else the
-    first."""
+    first. If ``signatures`` are passed, it is those of them that the model has."""
     entries = []
     for signature in model.signatureDefs or ():
         names = [
@@ -102,7 +102,10 @@ def list_entries(model: Any) -> list[Entry]:
             for ports in (signature.inputs, signature.outputs)
         ]
         key = (signature.signatureKey or b"").decode("utf-8", "replace")
-        entries.append(_make_entry(model, key, int(signature.subgraphIndex), *names))
+        if not signatures or key in signatures:
+            entries.append(_make_entry(model, key, int(signature.subgraphIndex), *names))
+    if signatures:
+        return entries
     return entries or [_make_entry(model, "", 0, {}, {})]
 
 

@@ -4,7 +4,7 @@ LiteRT's CPU interpreter, with the changes between them."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -28,13 +28,13 @@ METHOD = "forward"  # of a file without signatures
 
 
 class LitertProgram:
-    """A model whose entries are methods. Its inputs are those of all entries, one after another,
-    and so are its outputs."""
+    """A model whose entries are methods: all, or those of the ``signatures``. Its inputs are those
+    of all these entries, one after another, and so are its outputs."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, signatures: Collection[str] = ()) -> None:
         self.data, self.model = data, read_model(data)
         split_activations(self.model)
-        self.entries = list_entries(self.model)
+        self.entries = list_entries(self.model, signatures)
 
     @cached_property
     def parsed(self) -> dict[str, LitertGraph]:

@@ -37,7 +37,9 @@ def open_interpreter(content: bytes, *, keeps_tensors: bool = False) -> Any:
 def run_interpreter(interpreter: Any, inputs: Sequence[Array]) -> list[Array]:
     """Return the outputs for inputs in the order of the model."""
     for port, array in zip(interpreter.get_input_details(), inputs, strict=True):
-        interpreter.set_tensor(port["index"], np.ascontiguousarray(array))
+        # ascontiguousarray gives a number without axes one, which LiteRT refuses.
+        contiguous = np.ascontiguousarray(array).reshape(np.shape(array))
+        interpreter.set_tensor(port["index"], contiguous)
     interpreter.invoke()
     return [
         np.asarray(interpreter.get_tensor(port["index"])).copy()

@@ -57,7 +57,7 @@ from ci.litert.compiled import DISPATCH, CompiledModel, check_target
 from ci.litert.layers import expose_layers
 from ci.litert.plugin import PluginResult, run_plugin
 from ci.litert.source import LitertSource
-from ci.litert.split import SplitInputs, list_unknown, split_at_partitions
+from ci.litert.split import MAIN, SplitInputs, list_unknown, split_at_partitions
 from ci.models.rounding import find_version, is_poor
 from ci.models.tensors import Layer, Loss, TensorInfo, add_parts, describe_tensor
 from ci.report.schema import Footprint, OperatorCount
@@ -141,8 +141,21 @@ def choose_judged(
     source: LitertSource, compiled: CompiledModel, unknown: Sequence[str], staging: Staging
 ) -> Judged:
     """Return the source, or its partitions if the interpreter does not know some operators."""
+    if skipped := list_skipped(source):
+        staging.notes.append(
+            f"only {name_some(source.signatures, 3)} of the model's signatures ran, because the"
+            f" policy names them; {name_some(skipped, 3)} {'was' if len(skipped) == 1 else 'were'}"
+            " compiled, and not judged"
+        )
     if not unknown:
         return Judged(source.data, source.model, source.entries, source.evaluation)
+    if source.entries[0].subgraph != MAIN:
+        raise FailedError(
+            f"the signature {source.entries[0].key} cannot be judged: the model has operators that"
+            f" LiteRT's interpreter does not know ({name_some(unknown, 4)})",
+            why="only the partitions of the first subgraph can then be judged alone",
+            fix="name the signature of the first subgraph",
+        )
     data = split_at_partitions(source.model, compiled)
     model = read_model(data)
     inputs = SplitInputs(data, model, source.entries[0].input_names)
@@ -155,6 +168,12 @@ def choose_judged(
         f" the whole: each of the {parts} is judged alone{fed}"
     )
     return Judged(data, model, inputs.entries, sets, is_split=True)
+
+
+def list_skipped(source: LitertSource) -> list[str]:
+    """Return the signatures of a model that are not run."""
+    keys = [entry.key for entry in list_entries(source.model)]
+    return [key for key in keys if source.signatures and key not in source.signatures]
 
 
 def judge_program(
@@ -175,7 +194,7 @@ def judge_program(
     reference = Reference(judged.data, judged.model, judged.entries).run(judged.sets)
     expected = run_float_model(source, judged) if source.float_data else reference
     staging.write_float(expected, source.made_inputs)
-    program = LitertProgram(judged.data)
+    program = LitertProgram(judged.data, () if judged.is_split else source.signatures)
     bits = spec.scheme.recipe.activation_bits
     with needed("the bounds of outputs that are not floating-point"):
         ties = find_ties(program, judged.sets, reference, bits)
@@ -211,7 +230,7 @@ def judge_program(
 def run_float_model(source: LitertSource, judged: Judged) -> list[tuple[Array, ...]]:
     """Return the outputs of the float model, for inputs that stand for the same numbers."""
     model = read_model(source.float_data)
-    entries = list_entries(model)
+    entries = list_entries(model, source.signatures)
     tensors = [
         judged.model.subgraphs[entry.subgraph].tensors[number]
         for entry in judged.entries

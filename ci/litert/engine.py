@@ -125,7 +125,8 @@ class CompiledProgram:
         folder = program.directory / "partitions"
         folder.mkdir(exist_ok=True)
         self.execution = Execution(compiled, source, folder, options, partitions_only=is_split)
-        entries = list_entries(source if is_split else compiled.model)
+        signatures = program.spec.source.signatures
+        entries = list_entries(source) if is_split else list_entries(compiled.model, signatures)
         opened = self.execution
         self.calls = opened.list_alone(entries) if is_split else opened.list_calls(entries)
 

@@ -8,7 +8,7 @@ and the report shows this.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -57,6 +57,7 @@ class LitertSource:
     evaluation: tuple[Arrays, ...]
     made_inputs: str = ""
     float_data: bytes = b""
+    signatures: tuple[str, ...] = ()  # that are run; all if empty
 
 
 def load_litert(spec: CaseSpec) -> LitertSource:
@@ -71,7 +72,9 @@ def load_litert(spec: CaseSpec) -> LitertSource:
         with at_key("float_model"):
             float_path = Path(spec.source.float_model)
             float_data = read_litert(float_path)
-            check_float_model(float_path.name, read_model(float_data), read_model(data))
+            float_model = read_model(float_data)
+            check_float_model(float_path.name, float_model, read_model(data))
+            choose_entries(float_path.name, float_model, spec.source.signatures)
     return make_source(path.name, data, spec.source, path=path, float_data=float_data)
 
 
@@ -122,7 +125,8 @@ def check_litert(data: bytes, name: str) -> None:
     """Raise UsageError for bytes that cannot be compiled. They are not trusted while they are
     read."""
     if data[4:8] != b"TFL3":
-        kind = "a ZIP archive" if data[:2] == b"PK" else "none of LiteRT's"
+        kind = "none of LiteRT's" if data else "empty"
+        kind = "a ZIP archive" if data[:2] == b"PK" else kind
         raise UsageError(
             f"{name} is not a .tflite file",
             why=f"its content is {kind}: bytes 4 to 8 of a LiteRT model are TFL3",
@@ -151,7 +155,7 @@ def make_source(
     """Return the source of a model that was checked. ``own_data`` are the policy's files with
     inputs, and ``path`` is the model's file, next to which samples may be."""
     model = read_model(data)
-    entries = tuple(list_entries(model))
+    entries = choose_entries(name, model, own_data.signatures)
     ports = list_ports(model, entries)
     quantized = [
         place
@@ -171,11 +175,33 @@ def make_source(
             for seed, arrays in enumerate(judged, SEED)
         )
     digest = hashlib.sha256(data)
-    digest.update(f"{made_inputs} {digest_sets(judged)}".encode())
+    digest.update(f"{made_inputs} {digest_sets(judged)} {own_data.signatures}".encode())
     digest.update(hashlib.sha256(float_data).digest())
     return LitertSource(
-        name, data, model, entries, digest.hexdigest(), judged, made_inputs, float_data
+        name,
+        data,
+        model,
+        entries,
+        digest.hexdigest(),
+        judged,
+        made_inputs,
+        float_data,
+        own_data.signatures,
     )
+
+
+def choose_entries(name: str, model: Any, signatures: Sequence[str]) -> tuple[Entry, ...]:
+    """Return the entries of a model that are run: those of these ``signatures``, or all. Raises
+    UsageError for a signature that the file ``name`` does not have."""
+    entries = list_entries(model)
+    keys = [entry.key for entry in entries if entry.key]
+    for signature in signatures:
+        if signature not in keys:
+            raise UsageError(
+                f"signatures: {name} has no signature {signature!r}",
+                fix=f"use {' or '.join(keys)}" if keys else "remove the key: the model has none",
+            )
+    return tuple(list_entries(model, signatures))
 
 
 def _draw_quantized(

@@ -49,8 +49,9 @@ class Net:
         self.operators: list[Any] = []
         self.codes: list[Any] = []
         self.names: list[str] = []  # of the operators
-        self.ports: dict[str, tuple[list[int], list[int]]] = {}  # of signatures
-        self.spans: list[tuple[int, int]] = []  # the operators of each signature
+        self.ports: dict[str, tuple[list[int], list[int]]] = {}  # of subgraphs
+        self.spans: list[tuple[int, int]] = []  # the operators of each subgraph
+        self.called: set[str] = set()  # the subgraphs that are no signatures
 
     def add_tensor(self, shape: Sequence[int], name: str = "", dtype: str = "float32") -> int:
         """Add a tensor, and return its number."""
@@ -141,11 +142,21 @@ class Net:
             fusedActivationFunction=RELU,
         )
 
-    def end(self, inputs: Sequence[int], outputs: Sequence[int], key: str = "serve") -> None:
-        """Make the operators since the last call a signature."""
+    def end(
+        self,
+        inputs: Sequence[int],
+        outputs: Sequence[int],
+        key: str = "serve",
+        *,
+        called: str = "",
+    ) -> None:
+        """Make the operators since the last call a signature, or a subgraph ``called`` so, which
+        only operators of others run."""
         first = self.spans[-1][1] if self.spans else 0
         self.spans.append((first, len(self.operators)))
-        self.ports[key] = ([*inputs], [*outputs])
+        self.ports[called or key] = ([*inputs], [*outputs])
+        if called:
+            self.called.add(called)
 
     def pack(self) -> bytes:
         """Return the model as a file."""
@@ -161,7 +172,8 @@ class Net:
             subgraph.operators = self.operators[first:last]
             subgraph.inputs = np.array(inputs, np.int32)
             subgraph.outputs = np.array(outputs, np.int32)
-            model.signatureDefs.append(make_signature(key, len(model.subgraphs), subgraph))
+            if key not in self.called:
+                model.signatureDefs.append(make_signature(key, len(model.subgraphs), subgraph))
             model.subgraphs.append(subgraph)
         return pack_model(model)
 

@@ -23,7 +23,7 @@ from ci.models.lowering_options import (
     RunOptions,
     check_choices,
 )
-from ci.models.schemes import MODEL_FILES, ONNX, AnyScheme, Mixture, Scheme
+from ci.models.schemes import LITERT, MODEL_FILES, ONNX, AnyScheme, Mixture, Scheme
 from ci.models.suite import SUITE
 from ci.report.schema import MOST_NUMBER, AccuracyLimits, Budget, Count, Number
 from provisioning.console.caller import shown_path
@@ -105,6 +105,7 @@ class Source(Struct, frozen=True):
     run: RunOptions = ONE_RUN
     shapes: tuple[tuple[str, Shape], ...] = ()  # (name, shape) of inputs of an ONNX file
     float_model: str = ""  # the float file from which a quantized ONNX file was made
+    signatures: tuple[str, ...] = ()  # of a .tflite file, that are run; all if empty
 
     @property
     def has_data(self) -> bool:
@@ -162,6 +163,7 @@ class ModelEntry(Struct, frozen=True, forbid_unknown_fields=True):
     metric: Metric | None = None
     shapes: dict[str, Shape] = field(default_factory=dict)  # of an .onnx file's inputs, by name
     float_model: str = ""  # the float file from which a quantized .onnx file was made
+    signatures: tuple[str, ...] = ()  # of a .tflite file, that are run; all if empty
     estimate: bool = False  # whether the time on a device is predicted
     mixtures: dict[str, MixtureEntry] = field(default_factory=dict)
 
@@ -178,7 +180,14 @@ class ModelEntry(Struct, frozen=True, forbid_unknown_fields=True):
             choices = choices.mix(self.mixtures[scheme.value])
         shapes = tuple(self.shapes.items())
         return Source(
-            self.path, self.calibration, self.inputs, choices, self.run, shapes, self.float_model
+            self.path,
+            self.calibration,
+            self.inputs,
+            choices,
+            self.run,
+            shapes,
+            self.float_model,
+            self.signatures,
         )
 
 
@@ -190,15 +199,21 @@ def resolve_entry(name: str, entry: ModelEntry, folder: Path) -> ModelEntry:
             fix="choose another name: at most 64 letters and digits, with . _ - only in between",
         )
 
-    for key, value, fix in (
-        ("shapes", entry.shapes, "a factory's inputs already have their shapes"),
-        ("float_model", entry.float_model, "a factory already returns the float model"),
+    for key, value, suffixes, reason in (
+        ("shapes", entry.shapes, (ONNX.suffix,), "a factory's inputs already have their shapes"),
+        (
+            "float_model",
+            entry.float_model,
+            MODEL_FILES,
+            "a factory already returns the float model",
+        ),
+        ("signatures", entry.signatures, (LITERT.suffix,), "other models have none"),
     ):
-        suffixes = MODEL_FILES if key == "float_model" else ONNX.suffix
         if value and not entry.path.endswith(suffixes):
-            kinds = "an .onnx or .tflite file" if key == "float_model" else "an .onnx file"
-            problem = f"models.{name}.{key} is only for {kinds}"
-            raise UsageError(problem, fix=f"remove this key: {fix}")
+            kinds = " or ".join(suffixes)
+            article = "an" if kinds.startswith(ONNX.suffix) else "a"
+            problem = f"models.{name}.{key} is only for {article} {kinds} file"
+            raise UsageError(problem, fix=f"remove this key: {reason}")
 
     def resolve(key: str, word: str, kind: str = "") -> str:
         if is_suite(word) and kind:

@@ -60,13 +60,14 @@ def read_backends() -> Mapping[Backend, BackendNeeds]:
 class Soc(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An SoC. ``id`` is QNN's socModel, ``hexagon`` the version of the HTP (75 for V75),
     ``vtcm_mb`` the size of the HTP's VTCM in MiB, and ``lpai`` the hardware version of the LPAI
-    block, None if the SoC has no such block.
+    block, None if the SoC has no such block. ``float16`` is whether the HTP computes in float16.
     """
 
     id: int
     hexagon: int
     vtcm_mb: int
     lpai: int | None = None
+    float16: bool = True
 
 
 @functools.cache

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from ci.faults.match import match_faults
 from ci.litert.engine import LitertEngine, make_runner
 from ci.litert.reading import LitertFit, fit_litert
 from ci.models.schemes import LITERT, Scheme, SchemeSet
+from ci.models.suite import DEFAULT_SOC
 from ci.onnx.toolchain import require_python
 from ci.report.schema import Tool
 from ci.report.text import name_models
@@ -31,6 +32,7 @@ from provisioning.artifacts.environment import Environment
 from provisioning.console.process import run_tasks
 from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
+from provisioning.manifest.targets import read_socs
 
 PROFILE = "litert"
 PACKAGES = ("ai_edge_litert", "flatbuffers", "onnx", "onnxruntime", "onnxruntime_qnn")
@@ -92,7 +94,7 @@ def fit_cases(
     reason is shown instead, and their cases fail later.
     """
     names = name_models(spec.model for spec in specs)
-    by_reference = {spec.reference: spec for spec in reversed(specs)}
+    by_source = {(spec.reference, spec.source): spec for spec in reversed(specs)}
 
     def fit(spec: CaseSpec) -> LitertFit | UsageError:
         try:
@@ -100,13 +102,13 @@ def fit_cases(
         except UsageError as error:
             return error
 
-    tasks = [partial(fit, spec) for spec in by_reference.values()]
-    fits = dict(zip(by_reference, run_tasks(tasks, options.count_cores()), strict=True))
+    tasks = [partial(fit, spec) for spec in by_source.values()]
+    fits = dict(zip(by_source, run_tasks(tasks, options.count_cores()), strict=True))
     unusable = [fit for fit in fits.values() if isinstance(fit, UsageError)]
     if unusable and len(unusable) == len(fits):
         raise unusable[-1]
-    for reference, fit_or_error in fits.items():
-        name = names[by_reference[reference].model]
+    for key, fit_or_error in fits.items():
+        name = names[by_source[key].model]
         if isinstance(fit_or_error, UsageError):
             progress.step(f"{name}: {fit_or_error}")
         elif fit_or_error.free:
@@ -115,7 +117,26 @@ def fit_cases(
                 f"{name}: sizes that may change ({free}) are compiled as 1: LiteRT's plugin does so"
                 " without a message"
             )
-    return list(dict.fromkeys(_choose_scheme(spec, fits[spec.reference]) for spec in specs))
+    fitted = [_choose_scheme(spec, fits[spec.reference, spec.source]) for spec in specs]
+    check_float16(fitted, names, progress)
+    return list(dict.fromkeys(fitted))
+
+
+def check_float16(specs: Sequence[CaseSpec], names: Mapping[str, str], progress: Progress) -> None:
+    """Raise UsageError if all cases are float models for SoCs without float16. If only some are,
+    the reason is shown, and these cases fail later."""
+    socs = read_socs()
+    without = [spec for spec in specs if spec.scheme is Scheme.FP16 and not socs[spec.soc].float16]
+    for spec in without:
+        error = UsageError(
+            f"{names[spec.model]} is a float model, which HTP computes in float16, and {spec.soc}"
+            " has no float16",
+            fix="quantize it to int8 or int16 before, or choose an SoC with float16, such as"
+            f" --soc {DEFAULT_SOC}",
+        )
+        if len(without) == len(specs):
+            raise error
+        progress.step(str(error))
 
 
 def _choose_scheme(spec: CaseSpec, fit: LitertFit | UsageError) -> CaseSpec:

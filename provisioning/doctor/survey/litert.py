@@ -127,6 +127,10 @@ class _Model:
             )
         if not methods:
             self.report("has no subgraph")
+        if missing := [number for number in signatures if number >= len(methods)]:
+            self.report(
+                f"has a signature of subgraph {missing[0]}, and there are {len(methods)} subgraphs"
+            )
         for context in self.contexts.values():
             if context.damage:
                 self.report(f"contains a context binary that {context.damage}")

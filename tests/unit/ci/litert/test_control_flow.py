@@ -1,0 +1,143 @@
+"""Models with IF and WHILE, which run other subgraphs of the file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed in this environment")
+
+from ci.analysis.noise import predict_noise
+from ci.graphs.litert_file import list_entries, read_model, schema
+from ci.graphs.litert_program import LitertProgram
+from ci.graphs.litert_session import Reference
+from ci.litert.compiled import CompiledModel, CpuStep
+from ci.litert.execution import Execution
+from ci.litert.suite import RELU, Net
+from provisioning.errors import FailedError
+
+SIZES = (4, 16)
+BOOL = schema.TensorType.BOOL
+
+
+def call_other(net: Net, kind: str, reads: list[int], results: list[int], **numbers: int) -> None:
+    """Add an IF or a WHILE, which runs other subgraphs; their numbers are ``numbers``."""
+    options = f"{kind.title()}Options"
+    net.call(kind, reads, SIZES, options, **numbers)
+    net.operators[-1].outputs = np.array(results, np.int32)
+
+
+def compare(net: Net, kind: str, reads: tuple[int, int], options: str) -> int:
+    """Add a comparison of two single numbers, and return its result."""
+    result = net.call(kind, reads, (), options)
+    net.tensors[result].type = BOOL
+    return result
+
+
+def make_if(*, nested: bool = False) -> bytes:
+    """A model whose first branch has two linear layers, and the second a layer and a TANH. With
+    ``nested``, the first branch only contains another IF, of the same branches."""
+    net = Net()
+    source = net.add_tensor(SIZES, "x")
+    hidden = net.add_linear(source, SIZES, 16)
+    axes = net.add_constant(np.array([0, 1], np.int32))
+    mean = net.call("MEAN", (source, axes), (), "ReducerOptions", keepDims=False)
+    zero = net.add_constant(np.array(0, np.float32))
+    is_positive = compare(net, "GREATER", (mean, zero), "GreaterOptions")
+    chosen = net.add_tensor(SIZES, "chosen")
+    branches = {"thenSubgraphIndex": 3 if nested else 1, "elseSubgraphIndex": 2}
+    call_other(net, "IF", [is_positive, hidden], [chosen], **branches)
+    net.end([source], [net.add_linear(chosen, SIZES, 8)])
+    first = net.add_tensor(SIZES, "first")
+    wide = net.add_linear(first, SIZES, 32, RELU)
+    net.end([first], [net.add_linear(wide, (4, 32), 16)], called="then")
+    second = net.add_tensor(SIZES, "second")
+    net.end(
+        [second], [net.call("TANH", (net.add_linear(second, SIZES, 16),), SIZES)], called="else"
+    )
+    if nested:
+        third = net.add_tensor(SIZES, "third")
+        total = net.call("SUM", (third, axes), (), "ReducerOptions", keepDims=False)
+        is_positive = compare(net, "GREATER", (total, zero), "GreaterOptions")
+        inner = net.add_tensor(SIZES, "inner")
+        call_other(
+            net, "IF", [is_positive, third], [inner], thenSubgraphIndex=1, elseSubgraphIndex=2
+        )
+        net.end([third], [inner], called="nested")
+    return net.pack()
+
+
+def make_while(rounds: int = 3) -> bytes:
+    """A model with a loop that runs a layer and a TANH ``rounds`` times."""
+    net = Net()
+    source = net.add_tensor(SIZES, "x")
+    hidden = net.add_linear(source, SIZES, 16)
+    start = net.add_constant(np.array(0, np.int32))
+    end, looped = net.add_tensor((), "end", "int32"), net.add_tensor(SIZES, "looped")
+    call_other(
+        net, "WHILE", [start, hidden], [end, looped], condSubgraphIndex=1, bodySubgraphIndex=2
+    )
+    net.end([source], [net.add_linear(looped, SIZES, 8)])
+    number, value = net.add_tensor((), "number", "int32"), net.add_tensor(SIZES, "value")
+    limit = net.add_constant(np.array(rounds, np.int32))
+    goes_on = compare(net, "LESS", (number, limit), "LessOptions")
+    net.end([number, value], [goes_on], called="condition")
+    counter, state = net.add_tensor((), "counter", "int32"), net.add_tensor(SIZES, "state")
+    step = net.add_constant(np.array(1, np.int32))
+    following = net.call("ADD", (counter, step), (), "AddOptions")
+    net.tensors[following].type = schema.TensorType.INT32
+    layer = net.call("TANH", (net.add_linear(state, SIZES, 16),), SIZES)
+    net.end([counter, state], [following, layer], called="body")
+    return net.pack()
+
+
+MODELS = {"if": make_if(), "nested if": make_if(nested=True), "while": make_while()}
+
+
+def draw_sets() -> list[list[Any]]:
+    """Samples of which some take the first branch, and some the other."""
+    random = np.random.default_rng(1)
+    return [
+        [(random.standard_normal(SIZES) + shift).astype(np.float32)] for shift in (-1, 0.5, 1, -0.5)
+    ]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_control_flow_runs_as_the_interpreter_runs_it(name: str, tmp_path: Path) -> None:
+    data, sets = MODELS[name], draw_sets()
+    path = tmp_path / "net.tflite"
+    path.write_bytes(data)
+    compiled = CompiledModel(path)
+    model = read_model(data)
+    entries = list_entries(model)
+    execution = Execution(compiled, model, tmp_path, {})
+    (call,) = execution.list_calls(entries)
+    expected = Reference(data, model, entries).run(sets)
+    for arrays, outputs in zip(sets, expected, strict=True):
+        np.testing.assert_array_equal(call.run(arrays), outputs)
+    controls = [step for step in execution.steps[0] if isinstance(step, CpuStep) and step.control]
+    assert len(controls) == 1
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_noise_of_control_flow_is_predicted(name: str) -> None:
+    sets = draw_sets()
+    program = LitertProgram(MODELS[name])
+    reference = program.run(sets)
+    (noise,) = predict_noise(program, sets, reference, qnn="2.51.0")
+    power = np.mean(np.square(np.stack([outputs[0] for outputs in reference]), dtype=np.float64))
+    assert 30 < 10 * np.log10(power / np.mean(np.square(noise, dtype=np.float64))) < 90
+
+
+def test_a_loop_without_end_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ci.litert.execution.MOST_LOOPS", 2)
+    path = tmp_path / "net.tflite"
+    path.write_bytes(MODELS["while"])
+    compiled = CompiledModel(path)
+    execution = Execution(compiled, read_model(MODELS["while"]), tmp_path, {})
+    (call,) = execution.list_calls(list_entries(compiled.model))
+    with pytest.raises(FailedError, match="WHILE did not end within 2 rounds"):
+        call.run(draw_sets()[0])

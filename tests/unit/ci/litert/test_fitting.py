@@ -1,0 +1,191 @@
+"""What test-litert says about a file before anything is fetched or compiled."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed in this environment")
+
+from ci.cases.policy import read_emulator_policy
+from ci.cases.spec import CaseSpec
+from ci.graphs.litert_file import pack_model, read_model
+from ci.litert.source import load_litert
+from ci.litert.suite import make_model
+from ci.models.schemes import Scheme
+from ci.models.user_models import Source
+from ci.verbs.lanes.litert import LANE, LitertRequest, fit_cases
+from provisioning.console.progress import Progress
+from provisioning.errors import ManifestError, UsageError
+from provisioning.manifest.targets import read_socs
+from tests.stand_ins.litert import make_compiled
+
+DENSE = make_model("dense")
+REQUEST = LitertRequest(session=LANE.session)
+
+
+def edit(change: Callable[[Any], object]) -> bytes:
+    """The model ``dense`` after a change of its flatbuffer."""
+    model = read_model(DENSE)
+    change(model)
+    return pack_model(model)
+
+
+def move_weights(model: Any) -> None:
+    """Put the data of a buffer behind the end of the file."""
+    model.buffers[1].data, model.buffers[1].offset, model.buffers[1].size = None, 1 << 40, 4096
+
+
+def shorten_weights(model: Any) -> None:
+    model.buffers[1].data = model.buffers[1].data[:-4]
+
+
+def misplace_operator(model: Any) -> None:
+    model.subgraphs[0].operators[0].inputs = np.array([99, 1, 2], np.int32)
+
+
+def misplace_code(model: Any) -> None:
+    model.subgraphs[0].operators[0].opcodeIndex = 99
+
+
+def misplace_subgraph(model: Any) -> None:
+    model.signatureDefs[0].subgraphIndex = 7
+
+
+def make_archive() -> bytes:
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as writer:
+        writer.writestr("net.tflite", DENSE)
+    return archive.getvalue()
+
+
+WRONG = {
+    "an archive": (make_archive(), "its content is a ZIP archive"),
+    "text": (b"net = make_net()\n" * 9, "its content is none of LiteRT's"),
+    "nothing": (b"", "its content is empty"),
+    "a cut flatbuffer": (DENSE[: len(DENSE) // 2], "cannot be read"),
+    "a start alone": (DENSE[:12], "cannot be read"),
+    "weights behind the end": (edit(move_weights), "is cut short: a buffer ends at byte"),
+    "weights that are too short": (edit(shorten_weights), "has weights that are too short"),
+    "a tensor that is missing": (edit(misplace_operator), "LiteRT does not load the model"),
+    "an operator that is missing": (edit(misplace_code), "operator code 99 is missing"),
+    "a subgraph that is missing": (edit(misplace_subgraph), "has a signature of subgraph 7"),
+    "a compiled file": (make_compiled(), "is compiled already for Qualcomm SM8650"),
+}
+
+
+def write_case(folder: Path, data: bytes, soc: str = "SM8650", **source: Any) -> CaseSpec:
+    path = folder / "net.tflite"
+    path.write_bytes(data)
+    return CaseSpec("net", Scheme.ASIS, soc, Source(str(path), **source))
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_file_that_cannot_be_compiled_is_refused_with_its_cause(
+    name: str, tmp_path: Path
+) -> None:
+    data, message = WRONG[name]
+    with pytest.raises(UsageError) as raised:
+        fit_cases([write_case(tmp_path, data)], REQUEST, Progress())
+    assert message in f"{raised.value}"
+
+
+def drop_signatures(model: Any) -> None:
+    model.signatureDefs = None
+
+
+def test_a_model_without_a_signature_runs_its_first_subgraph(tmp_path: Path) -> None:
+    spec = write_case(tmp_path, edit(drop_signatures))
+    assert [case.scheme for case in fit_cases([spec], REQUEST, Progress())] == [Scheme.FP16]
+    (entry,) = load_litert(spec).entries
+    assert (entry.key, entry.subgraph, entry.input_names) == ("", 0, ("x",))
+
+
+def free_batch(model: Any) -> None:
+    tensors = model.subgraphs[0].tensors
+    tensors[0].shapeSignature = np.array([-1, 64], np.int32)
+
+
+def test_sizes_that_may_change_are_reported(tmp_path: Path) -> None:
+    shown = io.StringIO()
+    fit_cases([write_case(tmp_path, edit(free_batch))], REQUEST, Progress(shown))
+    assert "sizes that may change (x [-1, 64]) are compiled as 1" in join_lines(shown)
+
+
+def join_lines(stream: io.StringIO) -> str:
+    return " ".join(stream.getvalue().split())
+
+
+NO_FLOAT16 = [name for name, soc in read_socs().items() if not soc.float16]
+
+
+@pytest.mark.parametrize("soc", NO_FLOAT16)
+def test_a_float_model_for_an_soc_without_float16_is_refused(soc: str, tmp_path: Path) -> None:
+    spec = write_case(tmp_path, DENSE, soc)
+    with pytest.raises(UsageError, match=f"{soc} has no float16") as raised:
+        fit_cases([spec], REQUEST, Progress())
+    assert "quantize it" in raised.value.fix
+
+
+def test_other_cases_run_if_an_soc_has_no_float16(tmp_path: Path) -> None:
+    shown = io.StringIO()
+    specs = [write_case(tmp_path, DENSE, soc) for soc in (NO_FLOAT16[0], "SM8750")]
+    fitted = fit_cases(specs, REQUEST, Progress(shown))
+    assert [case.soc for case in fitted] == [NO_FLOAT16[0], "SM8750"]
+    assert "has no float16" in join_lines(shown)
+    quantized = replace_scheme(write_case(tmp_path, make_model("dense_int16"), NO_FLOAT16[0]))
+    assert fit_cases([quantized], REQUEST, Progress()) == [quantized]
+
+
+def replace_scheme(spec: CaseSpec) -> CaseSpec:
+    return CaseSpec(spec.model, Scheme.ASIS, spec.soc, spec.source)
+
+
+def test_signatures_are_chosen_by_name(tmp_path: Path) -> None:
+    data = make_model("signatures")
+    whole = load_litert(write_case(tmp_path, data))
+    chosen = load_litert(write_case(tmp_path, data, signatures=("decode",)))
+    assert [entry.key for entry in whole.entries] == ["encode", "decode"]
+    assert [(entry.key, entry.subgraph) for entry in chosen.entries] == [("decode", 1)]
+    assert [array.shape for array in chosen.evaluation[0]] == [(2, 8)]
+    assert chosen.digest != whole.digest
+
+
+def test_a_signature_that_the_file_lacks_is_refused_with_those_that_it_has(tmp_path: Path) -> None:
+    spec = write_case(tmp_path, make_model("signatures"), signatures=("encode", "describe"))
+    with pytest.raises(UsageError, match="no signature 'describe'") as raised:
+        fit_cases([spec], REQUEST, Progress())
+    assert raised.value.fix == "use encode or decode"
+
+
+def test_cases_of_one_file_may_run_other_signatures(tmp_path: Path) -> None:
+    data = make_model("signatures")
+    specs = [
+        write_case(tmp_path, data, signatures=(key,)) for key in ("encode", "describe", "decode")
+    ]
+    with pytest.raises(UsageError, match="no signature 'describe'"):
+        fit_cases(specs[1:2], REQUEST, Progress())
+    assert fit_cases(specs[::2], REQUEST, Progress()) == [
+        CaseSpec(spec.model, Scheme.FP16, spec.soc, spec.source) for spec in specs[::2]
+    ]
+
+
+POLICY = 'extends = "default"\n[models.decoder]\npath = "{}"\nsignatures = ["decode"]\n'
+
+
+def test_a_policy_names_the_signatures(tmp_path: Path) -> None:
+    write_case(tmp_path, make_model("signatures"))
+    path = tmp_path / "qnn.toml"
+    path.write_text(POLICY.format("net.tflite"))
+    entry = read_emulator_policy(path, lane="litert").models["decoder"]
+    assert entry.make_source().signatures == ("decode",)
+    (tmp_path / "net.onnx").touch()
+    path.write_text(POLICY.format("net.onnx"))
+    with pytest.raises(ManifestError, match=r"signatures is only for a \.tflite file"):
+        read_emulator_policy(path, lane="litert")
