@@ -306,10 +306,9 @@ def cut_model(
     names = {name_operator(model, operator) for operator in part.operators}
     piece = copy(model)
     piece.signatureDefs = piece.metadata = piece.metadataBuffer = None
-    if names & CONTROL:  # it calls other subgraphs by their numbers
-        piece.subgraphs = [part, *model.subgraphs[1:]] if subgraph == 0 else None
-        if piece.subgraphs is None:
-            raise ValueError("control flow outside of the first subgraph")
+    if names & CONTROL:
+        # It runs other subgraphs by their numbers, which stay. No operator runs the first one.
+        piece.subgraphs = [part, *model.subgraphs[1:]]
         return pack_model(piece)
     drop_unused(part)
     buffers, moved = [model.buffers[0]], {0: 0}

@@ -37,7 +37,7 @@ from provisioning.errors import FailedError
 
 CONTEXT, NODE = "context_{}.bin", "partition_{}.onnx"
 OPSET, IR_VERSION = 17, 10
-IF, WHILE = "IF", "WHILE"
+IF, WHILE, COMPOSITE = "IF", "WHILE", "STABLEHLO_COMPOSITE"
 MOST_LOOPS, MOST_CHARS = 1 << 16, 160
 
 
@@ -321,6 +321,9 @@ class Execution:
         if kind == IF:
             branch = options.thenSubgraphIndex if inputs[0].all() else options.elseSubgraphIndex
             results = self.run_subgraph(int(branch), inputs[1:])
+        elif kind == COMPOSITE:
+            decomposition = operator.builtinOptions2.decompositionSubgraphIndex
+            results = self.run_subgraph(int(decomposition), inputs)
         elif kind == WHILE:
             results = inputs
             for _ in range(MOST_LOOPS):

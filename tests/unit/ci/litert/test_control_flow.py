@@ -37,10 +37,14 @@ def compare(net: Net, kind: str, reads: tuple[int, int], options: str) -> int:
     return result
 
 
-def make_if(*, nested: bool = False) -> bytes:
+def make_if(*, nested: bool = False, is_second: bool = False) -> bytes:
     """A model whose first branch has two linear layers, and the second a layer and a TANH. With
-    ``nested``, the first branch only contains another IF, of the same branches."""
+    ``nested``, the first branch only contains another IF, of the same branches. With
+    ``is_second``, another signature precedes it."""
     net = Net()
+    if is_second:
+        other = net.add_tensor(SIZES, "other")
+        net.end([other], [net.add_linear(other, SIZES, 8)], "other")
     source = net.add_tensor(SIZES, "x")
     hidden = net.add_linear(source, SIZES, 16)
     axes = net.add_constant(np.array([0, 1], np.int32))
@@ -48,8 +52,15 @@ def make_if(*, nested: bool = False) -> bytes:
     zero = net.add_constant(np.array(0, np.float32))
     is_positive = compare(net, "GREATER", (mean, zero), "GreaterOptions")
     chosen = net.add_tensor(SIZES, "chosen")
-    branches = {"thenSubgraphIndex": 3 if nested else 1, "elseSubgraphIndex": 2}
-    call_other(net, "IF", [is_positive, hidden], [chosen], **branches)
+    then, otherwise = (place + is_second for place in (3 if nested else 1, 2))
+    call_other(
+        net,
+        "IF",
+        [is_positive, hidden],
+        [chosen],
+        thenSubgraphIndex=then,
+        elseSubgraphIndex=otherwise,
+    )
     net.end([source], [net.add_linear(chosen, SIZES, 8)])
     first = net.add_tensor(SIZES, "first")
     wide = net.add_linear(first, SIZES, 32, RELU)
@@ -94,42 +105,75 @@ def make_while(rounds: int = 3) -> bytes:
     return net.pack()
 
 
-MODELS = {"if": make_if(), "nested if": make_if(nested=True), "while": make_while()}
+def make_composite() -> bytes:
+    """A model with an operator that a converter keeps together, next to what it consists of."""
+    net = Net()
+    source = net.add_tensor(SIZES, "x")
+    hidden = net.add_linear(source, SIZES, 16)
+    together = net.call("STABLEHLO_COMPOSITE", (hidden,), SIZES)
+    options = schema.StableHLOCompositeOptionsT()
+    options.name, options.decompositionSubgraphIndex = b"odml.layer", 1
+    net.operators[-1].builtinOptions2 = options
+    net.operators[-1].builtinOptions2Type = schema.BuiltinOptions2.StableHLOCompositeOptions
+    net.end([source], [net.add_linear(together, SIZES, 8)])
+    inner = net.add_tensor(SIZES, "inner")
+    net.end([inner], [net.call("TANH", (net.add_linear(inner, SIZES, 16),), SIZES)], called="layer")
+    return net.pack()
 
 
-def draw_sets() -> list[list[Any]]:
+MODELS = {
+    "if": make_if(),
+    "nested if": make_if(nested=True),
+    "if in the second signature": make_if(is_second=True),
+    "while": make_while(),
+    "composite": make_composite(),
+}
+
+
+def draw_sets(inputs: int = 1) -> list[list[Any]]:
     """Samples of which some take the first branch, and some the other."""
     random = np.random.default_rng(1)
-    return [
-        [(random.standard_normal(SIZES) + shift).astype(np.float32)] for shift in (-1, 0.5, 1, -0.5)
-    ]
+    sets = []
+    for shift in (-1, 0.5, 1, -0.5):
+        arrays = [random.standard_normal(SIZES) + shift for _ in range(inputs)]
+        sets.append([array.astype(np.float32) for array in arrays])
+    return sets
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_control_flow_runs_as_the_interpreter_runs_it(name: str, tmp_path: Path) -> None:
-    data, sets = MODELS[name], draw_sets()
+    data = MODELS[name]
     path = tmp_path / "net.tflite"
     path.write_bytes(data)
     compiled = CompiledModel(path)
     model = read_model(data)
     entries = list_entries(model)
+    sets = draw_sets(len(entries))
     execution = Execution(compiled, model, tmp_path, {})
-    (call,) = execution.list_calls(entries)
+    calls = execution.list_calls(entries)
     expected = Reference(data, model, entries).run(sets)
     for arrays, outputs in zip(sets, expected, strict=True):
-        np.testing.assert_array_equal(call.run(arrays), outputs)
-    controls = [step for step in execution.steps[0] if isinstance(step, CpuStep) and step.control]
-    assert len(controls) == 1
+        results = [
+            output
+            for call, array in zip(calls, arrays, strict=True)
+            for output in call.run([array])
+        ]
+        for result, output in zip(results, outputs, strict=True):
+            np.testing.assert_array_equal(result, output)
+    steps = execution.steps[entries[-1].subgraph]
+    assert len([step for step in steps if isinstance(step, CpuStep) and step.control]) == 1
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_noise_of_control_flow_is_predicted(name: str) -> None:
-    sets = draw_sets()
     program = LitertProgram(MODELS[name])
+    sets = draw_sets(len(program.entries))
     reference = program.run(sets)
-    (noise,) = predict_noise(program, sets, reference, qnn="2.51.0")
-    power = np.mean(np.square(np.stack([outputs[0] for outputs in reference]), dtype=np.float64))
-    assert 30 < 10 * np.log10(power / np.mean(np.square(noise, dtype=np.float64))) < 90
+    noises = predict_noise(program, sets, reference, qnn="2.51.0")
+    for place, noise in enumerate(noises):
+        exact = np.stack([outputs[place] for outputs in reference])
+        power = np.mean(np.square(exact, dtype=np.float64))
+        assert 30 < 10 * np.log10(power / np.mean(np.square(noise, dtype=np.float64))) < 90
 
 
 def test_a_loop_without_end_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
