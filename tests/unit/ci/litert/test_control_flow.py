@@ -18,6 +18,7 @@ from ci.litert.compiled import CompiledModel, CpuStep
 from ci.litert.execution import Execution
 from ci.litert.suite import RELU, Net
 from provisioning.errors import FailedError
+from tests.stand_ins.litert import make_flexbuffer
 
 SIZES = (4, 16)
 BOOL = schema.TensorType.BOOL
@@ -113,6 +114,7 @@ def make_composite() -> bytes:
     together = net.call("STABLEHLO_COMPOSITE", (hidden,), SIZES)
     options = schema.StableHLOCompositeOptionsT()
     options.name, options.decompositionSubgraphIndex = b"odml.layer", 1
+    options.compositeAttributes = np.frombuffer(make_flexbuffer({"version": 1}), np.uint8)
     net.operators[-1].builtinOptions2 = options
     net.operators[-1].builtinOptions2Type = schema.BuiltinOptions2.StableHLOCompositeOptions
     net.end([source], [net.add_linear(together, SIZES, 8)])
