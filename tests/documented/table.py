@@ -280,6 +280,8 @@ ROWS = (
     Row("qnn-ci explain", "libc++.so.1: cannot open shared object file", 1, (readers.logs,)),
     # -- builds --
     Row("--with llama", "qnn_llama_runner", daily_in="docs/findings/builds.md", **BUILD),
+    # With QNN_SDK_ROOT set, the command of docs/findings/builds.md compiles the same.
+    Row("build_runner -- .*--sdk SDK", "built in", daily_in="docs/findings/builds.md", **BUILD),
     Row("build_direct --", "CDSP_VERSION=v79", **BUILD),
     Row(
         "--profile android-r27", "built in", before=(readers.second_ndk, *EXPORTS), needs=COMPILERS
