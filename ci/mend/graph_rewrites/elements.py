@@ -175,20 +175,29 @@ def subtract_negative(edit: GraphEditor, node: Node) -> None:
 # in fp16 on the right of a ReLU, and 73.2 dB after; 6.9 dB in u8, and 46.7 dB after (QNN 2.49.40).
 @defines("concatenate-padding", "pad", "constant_pad_nd")
 def concatenate_padding(edit: GraphEditor, node: Node) -> None:
-    """Concatenate constants instead of padding with a value other than zero, or with zeros only on
-    the right side of an image."""
+    """Concatenate constants instead of padding with a value other than zero, with zeros on the
+    right side of an image, or with zeros along several axes behind a sum with a number."""
     x, value = node.reads[0], edit.argument(node, "value")
     counts = [*map(int, node.numbers.get("pad", ()))]  # of the last axis first
     is_whole = edit.graph.front_end == EXECUTORCH or len(counts) == 2 * len(edit.shape(x))
     # A padding that is no constant has no value.
     if value is None or not counts or not is_whole or min(counts) < 0 or not edit.is_float(x):
         return
-    # Padding of zeros on both sides or at the bottom is right.
-    is_right = len(edit.shape(x)) == 4 and counts[1] > 0 and not any(counts[:1] + counts[2:])
-    if not any(counts) or not (value or is_right):
+    padded = sum(map(any, zip(counts[::2], counts[1::2], strict=True)))
+    # Other padding of zeros, on both sides or at the bottom, is right.
+    is_right = len(edit.shape(x)) == 4 and not counts[0] and counts[1] > 0
+    if not padded or not (value or is_right or (padded > 1 and is_sum_with_number(edit, x))):
         return
     new = surround_by(edit, x, counts[-2::-2], counts[::-2], value)
     edit.replace(node, new, "torch.cat([constant, x, constant], dim)", f"a padding with {value:g}")
+
+
+def is_sum_with_number(edit: GraphEditor, value: str) -> bool:
+    """Return whether a value is the sum or the difference of a result and a number."""
+    node = edit.makers.get(value)
+    if node is None or node.operator not in {"add", "sub"}:
+        return False
+    return any(edit.number(name) is not None for name in node.reads[:2])
 
 
 def surround_by(

@@ -165,6 +165,10 @@ ROWS: dict[str, list[Row]] = {
     ],
     "concatenate-padding": [
         (1, (2, 3, 4, 5), lambda x: F.pad(x, (0, 1, 2, 0), value=6.0)),
+        (1, (2, 3, 4, 5), lambda x: F.pad(F.relu(x), (0, 1, 0, 1))),
+        (1, (2, 3, 4), lambda x: F.pad(x - 0.5, (1, 1, 0, 2))),
+        (0, (2, 3, 4), lambda x: F.pad(x * 0.5, (1, 1, 0, 2))),
+        (0, (2, 3, 4, 5), lambda x: F.pad(x + 0.5, (1, 1))),
         (0, (2, 3), lambda x: F.pad(x, (-1, 1))),
         (0, (2, 3, 4), lambda x: F.pad(x, (1, 1), mode="reflect")),
     ],
