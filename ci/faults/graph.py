@@ -63,7 +63,7 @@ def read_operators() -> Mapping[str, Operator]:
 ONLY_IN_PATTERNS: Mapping[str, str] = {
     **dict.fromkeys(("masked_fill", "to", "type_as"), ""),
     **dict.fromkeys(("select", "unbind", "stack", "select_scatter", "scatter", "copy"), ""),
-    **dict.fromkeys(("split", "chunk", "norm"), ""),
+    **dict.fromkeys(("split", "chunk", "norm", "squared_difference"), ""),
 }
 
 Like = Literal["normal", "positive", "large", "causal", "window", "alibi"]

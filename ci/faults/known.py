@@ -173,7 +173,7 @@ class Fault(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             if self.owner in OTHER_FRONT_ENDS:
                 return False
         others = [row for row in self.tried if row.frontend != LITERT]
-        for name in INTEGERS.get(scheme, (scheme,)):
+        for name in (scheme, *INTEGERS.get(scheme, ())):
             is_foreign = name != scheme and front_end == ONNXRUNTIME and not name.startswith("u")
             if name not in self.pattern.schemes or is_foreign:
                 continue

@@ -198,7 +198,6 @@ class _LitertReader:
             None,
             label,
             functools.partial(_round, self.levels[result], read_dtype(self.tensors[result])),
-            name=name,
             numbers=self._list_levels(result),
         )
         self.nodes.append(node)
@@ -211,6 +210,7 @@ class _LitertReader:
         results: tuple[str, ...],
     ) -> Node:
         operator = self.subgraph.operators[number]
+        outputs = list_numbers(operator.outputs)
         kind = name_operator(self.model, operator)
         spelling = read_litert_spellings().get(kind)
         torch_name = spelling.operator if spelling else kind.lower()
@@ -226,7 +226,8 @@ class _LitertReader:
             self._find_axes(operator, spelling),
             label,
             functools.partial(self._compute, number, reads),
-            name=results[0] if results else label,
+            # The file has no other name for a call; the value before rounding is in no file.
+            name=self.names[outputs[0]] if outputs else label,
             numbers=numbers,
             operands=spelling.operands if spelling else None,
             fill=spelling.fill if spelling and spelling.fill in range(len(reads)) else None,

@@ -32,11 +32,17 @@ KINDS = {
 RELU = schema.ActivationFunctionType.RELU
 # Of these, LiteRT prescribes the scale of the result.
 FIXED = {
-    8: {"LOGISTIC": (1 / 256, -128), "SOFTMAX": (1 / 256, -128)},
-    16: {"LOGISTIC": (1 / 32768, 0), "SOFTMAX": (1 / 32768, 0)},
+    8: {
+        "LOGISTIC": (1 / 256, -128),
+        "SOFTMAX": (1 / 256, -128),
+        "TANH": (1 / 128, 0),
+        "L2_NORMALIZATION": (1 / 128, 0),
+    },
+    16: {"LOGISTIC": (1 / 32768, 0), "SOFTMAX": (1 / 32768, 0), "TANH": (1 / 32768, 0)},
 }
-SAME_SCALE = frozenset({"RESHAPE", "TRANSPOSE", "MAX_POOL_2D"})
-LAYERS = {"CONV_2D": 0, "FULLY_CONNECTED": 0}  # the axis of the output channels of the weights
+SAME_SCALE = frozenset({"RESHAPE", "TRANSPOSE", "MAX_POOL_2D", "AVERAGE_POOL_2D", "PAD"})
+# The axis of the output channels of the weights.
+LAYERS = {"CONV_2D": 0, "DEPTHWISE_CONV_2D": 3, "FULLY_CONNECTED": 0}
 
 
 class Net:
@@ -324,11 +330,11 @@ def quantize(net: Net, bits: int) -> bytes:
     for name, operator in zip(net.names, net.operators, strict=True):
         reads, (result,) = list_numbers(operator.inputs), list_numbers(operator.outputs)
         if name in LAYERS:
-            weights = interpreter.get_tensor(reads[1])
-            axes = tuple(range(1, weights.ndim))
+            weights, channels = interpreter.get_tensor(reads[1]), LAYERS[name]
+            axes = tuple(axis for axis in range(weights.ndim) if axis != channels)
             scales = np.abs(weights).max(axes) / 127
-            levels[reads[1]] = Levels(scales, np.zeros_like(scales), 0)
-            shape = (-1, *[1] * len(axes))
+            levels[reads[1]] = Levels(scales, np.zeros_like(scales), channels)
+            shape = tuple(-1 if axis == channels else 1 for axis in range(weights.ndim))
             net.store(reads[1], np.round(weights / scales.reshape(shape)).astype(np.int8))
             net.tensors[reads[1]].type = KINDS["int8"]
             bias_scales = levels[reads[0]].scales[0] * scales

@@ -336,13 +336,15 @@ def test_the_results_of_a_front_end_decide_for_files_that_contain_their_quantiza
     tried: tuple[Tried, ...], front_end: str, scheme: str, applies: bool
 ) -> None:
     first = read_faults()[0]
-    pattern = structs.replace(first.pattern, schemes=("fp16", "8a8w"))
+    pattern = structs.replace(first.pattern, schemes=("fp16", "8a8w"), front_ends=())
     fault = structs.replace(first, pattern=pattern, tried=tried)
     assert fault.applies(scheme, "2.50.40", front_end) is applies
 
 
 def test_a_fault_of_another_front_end_is_none_of_litert() -> None:
-    fault = structs.replace(read_faults()[0], owner="executorch", tried=())
+    first = read_faults()[0]
+    pattern = structs.replace(first.pattern, front_ends=())
+    fault = structs.replace(first, owner="executorch", pattern=pattern, tried=())
     assert fault.applies("fp16", front_end="executorch")
     assert not fault.applies("fp16", front_end="litert")
 

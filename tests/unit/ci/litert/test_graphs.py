@@ -213,16 +213,54 @@ def make_tall_pool() -> Net:
     return net_of(net, source, pooled)
 
 
+def make_layer(rows: int) -> Net:
+    net = Net()
+    source = net.add_tensor((rows, 64), "x")
+    hidden = net.add_linear(source, (rows, 64), 64)
+    return net_of(net, source, net.call("TANH", (hidden,), (rows, 64)))
+
+
+def make_merged_norm(batch: int) -> Net:
+    """Positions are added, then a layer norm without weights, as litert-torch writes both."""
+    net, shape, rows = Net(), (batch, 16, 64), batch * 16
+    merged, columns, flat = (1, rows, 64), (1, rows, 1), (rows,)
+
+    def reshape(value: int, sizes: tuple[int, ...]) -> int:
+        return net.call("RESHAPE", (value, net.add_constant(np.array(sizes, np.int32))), sizes)
+
+    def average(value: int) -> int:
+        axes = net.add_constant(np.array([2], np.int32))
+        return net.call("MEAN", (value, axes), flat, "ReducerOptions")
+
+    source = net.add_tensor(shape, "x")
+    added = net.call("ADD", (source, net.draw(1, 16, 64)), shape, "AddOptions")
+    value = reshape(added, merged)
+    mean = average(value)
+    differences = net.call("SQUARED_DIFFERENCE", (value, reshape(mean, columns)), merged)
+    power = net.call("ADD", (average(differences), net.add_number(1e-5)), flat, "AddOptions")
+    factor = net.call("RSQRT", (power,), flat)
+    product = net.call("MUL", (mean, factor), flat, "MulOptions")
+    shift = net.call("SUB", (net.add_number(0.0), product), flat, "SubOptions")
+    scaled = net.call("MUL", (value, reshape(factor, columns)), merged, "MulOptions")
+    normed = net.call("ADD", (scaled, reshape(shift, columns)), merged, "AddOptions")
+    return net_of(net, source, reshape(normed, shape))
+
+
 @pytest.mark.parametrize(
     ("net", "bits", "faults"),
     [
-        (make_positions(2), 0, ["broadcast-add-before-norm"]),
+        (make_positions(2), 0, ["broadcast-before-sigmoid-in-litert"]),
         (make_positions(1), 0, []),
         (make_positions(2), 8, []),
-        (make_positions(2), 16, []),  # right through LiteRT, and wrong through ExecuTorch
+        (make_positions(2), 16, []),  # wrong through ExecuTorch
         (make_product_and_sum(), 0, []),
         (make_product_and_sum(), 8, ["relu-between-product-and-sum"]),  # quantizers between
         (make_product_and_sum(), 16, []),
+        (make_layer(16), 8, []),
+        (make_layer(16), 16, ["tanh-of-sixteen-rows-in-litert"]),
+        (make_layer(17), 16, []),
+        (make_merged_norm(2), 0, ["broadcast-before-merged-norm"]),
+        (make_merged_norm(1), 0, []),
         (make_prelu(), 8, []),
         (make_prelu(), 16, ["prelu-in-16-bits"]),
         (make_tall_pool(), 0, ["avg-pool-of-tall-picture"]),
