@@ -26,8 +26,12 @@ def find_lowest(report: Report) -> dict[str, int]:
     lowest: dict[str, int] = {}
     for case in report.cases:
         fault, form, _ = case.model.split(" ")
-        if form == "graph" and case.outcome == WRONG and case.sqnr_db is not None:
-            sqnr_db = math.floor(case.sqnr_db)
+        if (
+            form == "graph"
+            and case.judgement.outcome == WRONG
+            and case.judgement.sqnr_db is not None
+        ):
+            sqnr_db = math.floor(case.judgement.sqnr_db)
             lowest[fault] = min(sqnr_db, lowest.get(fault, sqnr_db))
     return lowest
 

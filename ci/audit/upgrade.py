@@ -114,14 +114,18 @@ def compare_cases(before: Case, now: Case) -> Iterator[Difference]:
     """Yield how a case differs in status, operators, accuracy, metric and footprint."""
     subject, comparison = str(before.name), compare_case(before, now, same_host=True)
     if comparison.now is not comparison.before:
-        old, new = (f"{case.status.value} {case.headline}".rstrip() for case in (before, now))
+        old, new = (
+            f"{case.judgement.status.value} {case.headline}".rstrip() for case in (before, now)
+        )
         worse = RANKS[comparison.now] > RANKS[comparison.before]
         yield Difference(subject, "status", old, new, "worse" if worse else "better")
     for processor, place in (("cpu", "CPU"), ("npu", "NPU")):
-        yield from _compare_operators(subject, place, before.footprint, now.footprint, processor)
+        yield from _compare_operators(
+            subject, place, before.program.footprint, now.program.footprint, processor
+        )
     for figure, was, value in (
         (SQNR, _decibels(before), _decibels(now)),
-        (SQNR_Q, before.sqnr_db_quantized, now.sqnr_db_quantized),
+        (SQNR_Q, before.judgement.sqnr_db_quantized, now.judgement.sqnr_db_quantized),
     ):
         if (
             was is not None
@@ -134,14 +138,14 @@ def compare_cases(before: Case, now: Case) -> Iterator[Difference]:
             apart = value - was if isfinite(value - was) else None
             yield Difference(subject, figure, old, new, "worse" if value < was else "better", apart)
     if comparison.metric:
-        old, new = (f"{case.metric:.4g}" for case in (before, now))
+        old, new = (f"{case.judgement.metric:.4g}" for case in (before, now))
         yield Difference(
             subject, "metric", old, new, "worse" if comparison.metric < 0 else "better"
         )
     if (apart := comparison.cycles) is not None:
         old, new = (_show_cycles(case) for case in (before, now))
         yield Difference(subject, "cycles", old, new, "worse" if apart > 0 else "better", apart)
-    yield from _compare_figures(subject, before.footprint, now.footprint)
+    yield from _compare_figures(subject, before.program.footprint, now.program.footprint)
 
 
 def _show_exactness(sqnr_db: float) -> str:
@@ -149,12 +153,12 @@ def _show_exactness(sqnr_db: float) -> str:
 
 
 def _show_cycles(case: Case) -> str:
-    simulation = case.estimate and case.estimate.simulation
+    simulation = case.program.estimate and case.program.estimate.simulation
     return f"{simulation.cycles:,} simulated" if simulation else ""
 
 
 def _decibels(case: Case) -> float | None:
-    return math.inf if case.max_abs == 0 else case.sqnr_db
+    return math.inf if case.judgement.max_abs == 0 else case.judgement.sqnr_db
 
 
 def _compare_operators(
@@ -209,8 +213,8 @@ def add_figures(old: Report, new: Report) -> Iterator[Total]:
             continue
         pairs = []
         for before, now in pair_cases(old, new):
-            was = getattr(before.footprint, name, None)
-            value = getattr(now.footprint, name, None)
+            was = getattr(before.program.footprint, name, None)
+            value = getattr(now.program.footprint, name, None)
             if was is not None and value is not None:
                 pairs.append((was, value))
         if pairs:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, structs
 
 from ci.models.suite import OWN_MODELS
-from ci.report.schema import Case, Decibels, Footprint, Report, Status, Tool
+from ci.report.schema import Case, Decibels, Footprint, JudgementFacts, Report, Status, Tool
 from provisioning.files import explain_writes, write_whole
 from provisioning.manifest.reader import manifests_root, read_toml
 from provisioning.manifest.targets import Backend
@@ -86,7 +86,7 @@ def read_baselines(
     }
 
 
-def find_changes(figures: Case | CaseFigures, baseline: Baseline) -> Iterator[str]:
+def find_changes(figures: JudgementFacts | CaseFigures, baseline: Baseline) -> Iterator[str]:
     """Yield a message for each SQNR that is above or below its baseline by more than
     MAX_CHANGE_DB."""
     pairs = (
@@ -119,7 +119,7 @@ def record_baselines(
         passed = {
             str(case): _round(case)
             for case in report.cases
-            if case.status is Status.PASSED and case.sqnr_db is not None
+            if case.judgement.status is Status.PASSED and case.judgement.sqnr_db is not None
             if (case.model in OWN_MODELS and case.model not in models_of_policy) is is_suite
         }
         if place and passed:
@@ -134,12 +134,14 @@ def record_baselines(
 
 
 def _round(case: Case) -> Baseline:
-    quantized = case.sqnr_db_quantized
-    footprint = case.footprint and structs.replace(
-        case.footprint, graphs=(), operators=(), lowering_memory_bytes=None
+    quantized = case.judgement.sqnr_db_quantized
+    footprint = case.program.footprint and structs.replace(
+        case.program.footprint, graphs=(), operators=(), lowering_memory_bytes=None
     )
     return Baseline(
-        round(case.sqnr_db or 0.0, 1), None if quantized is None else round(quantized, 1), footprint
+        round(case.judgement.sqnr_db or 0.0, 1),
+        None if quantized is None else round(quantized, 1),
+        footprint,
     )
 
 

@@ -105,16 +105,21 @@ from ci.models.source_lines import find_factory, find_suite_model
 from ci.models.tensors import FLOAT_BITS, WEIGHTS, Loss, Reading, Retyped, name_type, write_sets
 from ci.models.user_models import MetricResult, is_suite
 from ci.report.schema import (
+    AskedFacts,
     Case,
     Clipped,
     Control,
     Digests,
     Estimate,
     FallbackOp,
+    JudgementFacts,
     NoiseNote,
+    OnDeviceFacts,
     OpCount,
     OutputFigures,
+    ProgramFacts,
     ProgramFile,
+    RunFacts,
     Status,
 )
 from provisioning.console.user_folder import UserFolder
@@ -225,12 +230,6 @@ class Evidence:
     outputs: tuple[OutputFigures, ...] = ()
     estimate: Estimate | None = None
     nearness: Nearness | None = None  # how close a device's outputs are to the emulator's
-
-
-# The fields of Evidence that the report's Case has, too.
-UNCHANGED = (
-    *("cached", "compiler", "qnn_ops", "warnings", "lacks", "is_defect", "outputs", "estimate"),
-)
 
 
 class CaseJudge:
@@ -1028,63 +1027,112 @@ def make_case(
     metric_name: str = "",
 ) -> Case:
     """Return the report row of a case, with every known figure."""
-    artifact, run = evidence.artifact, evidence.run
-    facts: dict[str, Any] = {**structs.asdict(spec.name), **vars(evidence.figures)}
-    if artifact:
-        facts |= describe_program(artifact)
-    if run:
-        facts |= run.notes.accelerator
-        facts["run_s"] = round(run.wall_s, 3)
-        facts["run_ms"] = round(run.notes.run_ms, 4) if run.notes.run_ms else None
-        facts["device"] = run.notes.device
-    if metric := evidence.metric:
-        facts |= {"metric": metric.value, "metric_float": metric.float32}
-        facts["metric_quantized"] = metric.quantized
-    if evidence.baseline:
-        recorded = structs.asdict(evidence.baseline)
-        facts |= {f"recorded_{key}": recorded_value for key, recorded_value in recorded.items()}
-    if evidence.nearness:
-        facts |= {f"{name}_emulator": value for name, value in vars(evidence.nearness).items()}
     return Case(
-        status=status,
-        metric_name=metric_name,
-        noise_notes=evidence.notes,
-        run_options=str(spec.source.run),
-        choices=describe_choices(spec, artifact.compiled if artifact else None),
-        findings=tuple(findings),
-        log_tail=log_tail,
-        runner=runner,
-        **{name: getattr(evidence, name) for name in UNCHANGED},
-        **facts,
+        model=spec.model,
+        scheme=spec.scheme.value,
+        soc=spec.soc,
+        asked=describe_asked(spec, evidence.artifact),
+        program=describe_program(evidence),
+        run=describe_run(spec, evidence, runner, log_tail),
+        judgement=describe_judgement(evidence, status, findings, metric_name),
+        device=describe_device(evidence),
     )
 
 
-def describe_program(artifact: Artifact) -> dict[str, Any]:
-    """Return the fields of a report row that describe the program and its lowering."""
+def describe_asked(spec: CaseSpec, artifact: Artifact | None) -> AskedFacts:
+    """Return what was asked of a case. Its inputs are known if there is a program."""
+    if artifact is None:
+        return AskedFacts(choices=describe_choices(spec, None))
     compiled = artifact.compiled
-    delegation = compiled.delegation
-    return {
-        "clipped": compiled.clipped,
-        "delegated_nodes": delegation.delegated_nodes,
-        "fallback_nodes": delegation.fallback_nodes,
-        "partitions": delegation.partitions,
-        "lower_s": artifact.lower_s,
-        "pte_bytes": compiled.size_bytes,
-        "fallback_ops": tuple(
-            FallbackOp(op=node.label, reason=node.text) for node in delegation.fallback_ops
-        ),
-        "inputs": compiled.sets,
-        "made_inputs": compiled.made_inputs,
-        "digests": Digests(
+    return AskedFacts(
+        choices=describe_choices(spec, compiled),
+        inputs=compiled.sets,
+        made_inputs=compiled.made_inputs,
+        digests=Digests(
             weights=compiled.weights or None,
             inputs=artifact.digest_sets(INPUTS),
             calibration=compiled.calibration or None,
             float_outputs=artifact.digest_sets(FLOAT),
         ),
-        "program": list_program(artifact),
-        "footprint": compiled.footprint,
-        "types": compiled.types,
-    }
+    )
+
+
+def describe_program(evidence: Evidence) -> ProgramFacts:
+    """Return what is known of the program and its lowering."""
+    facts = ProgramFacts(
+        cached=evidence.cached,
+        compiler=evidence.compiler,
+        qnn_ops=evidence.qnn_ops,
+        estimate=evidence.estimate,
+    )
+    artifact = evidence.artifact
+    if artifact is None:
+        return facts
+    compiled, delegation = artifact.compiled, artifact.compiled.delegation
+    return structs.replace(
+        facts,
+        lower_s=artifact.lower_s,
+        pte_bytes=compiled.size_bytes,
+        files=list_program(artifact),
+        delegated_nodes=delegation.delegated_nodes,
+        fallback_nodes=delegation.fallback_nodes,
+        partitions=delegation.partitions,
+        fallback_ops=tuple(
+            FallbackOp(op=node.label, reason=node.text) for node in delegation.fallback_ops
+        ),
+        types=compiled.types,
+        clipped=compiled.clipped,
+        footprint=compiled.footprint,
+    )
+
+
+def describe_run(spec: CaseSpec, evidence: Evidence, runner: str, log_tail: str) -> RunFacts:
+    """Return what is known of the program's run."""
+    facts = RunFacts(
+        runner=runner, options=str(spec.source.run), lacks=evidence.lacks, log_tail=log_tail
+    )
+    run = evidence.run
+    if run is None:
+        return facts
+    return structs.replace(
+        facts,
+        wall_s=round(run.wall_s, 3),
+        ms=round(run.notes.run_ms, 4) if run.notes.run_ms else None,
+        **run.notes.accelerator,
+    )
+
+
+def describe_judgement(
+    evidence: Evidence, status: Status, findings: Sequence[Finding], metric_name: str
+) -> JudgementFacts:
+    """Return what was judged of a case, with every figure."""
+    facts: dict[str, Any] = vars(evidence.figures)
+    if metric := evidence.metric:
+        facts = {**facts, "metric": metric.value, "metric_float": metric.float32}
+        facts["metric_quantized"] = metric.quantized
+    if evidence.baseline:
+        recorded = structs.asdict(evidence.baseline)
+        facts = facts | {f"recorded_{key}": figure for key, figure in recorded.items()}
+    return JudgementFacts(
+        status=status,
+        findings=tuple(findings),
+        warnings=evidence.warnings,
+        noise_notes=evidence.notes,
+        is_defect=evidence.is_defect,
+        metric_name=metric_name,
+        outputs=evidence.outputs,
+        **facts,
+    )
+
+
+def describe_device(evidence: Evidence) -> OnDeviceFacts:
+    """Return what is known of a run on a device."""
+    nearness = evidence.nearness
+    return OnDeviceFacts(
+        figures=evidence.run.notes.device if evidence.run else None,
+        sqnr_db_emulator=nearness.sqnr_db if nearness else None,
+        equal_emulator=nearness.equal if nearness else None,
+    )
 
 
 def list_program(artifact: Artifact) -> tuple[ProgramFile, ...]:

@@ -42,10 +42,7 @@ DTYPES = {"bool", *(f"float{bits}" for bits in (16, 32, 64))} | {
 # Exceptions that malicious files can cause when they are read and judged.
 HARM = (OSError, ValueError, TypeError, ArithmeticError, LookupError, MemoryError, RecursionError)
 FIGURES = ("sqnr_db", "sqnr_db_quantized", "cosine", "cosine_quantized", "equal", "max_abs")
-MEASURED = (  # only by a run
-    *("run_s", "run_ms", "device", "sqnr_db_emulator", "equal_emulator"),
-    *("accelerator_cycles", "accelerator_us"),
-)
+MEASURED = ("wall_s", "ms", "accelerator_cycles", "accelerator_us")  # only by a run
 KEPT_REMARK = "judged from kept outputs: no program was run"
 LOG, CODE = "log.txt", "code.txt"
 UNMEASURED = "the metric was not measured: it is code, and judging kept outputs runs no user code"
@@ -70,7 +67,7 @@ def judge_report(
     specs = [find_spec(case, policy) for case in report.cases]
     results = []
     for case, spec in zip(report.cases, specs, strict=True):
-        judging = CaseJudge(spec, options, work, by if pulled else case.runner)
+        judging = CaseJudge(spec, options, work, by if pulled else case.run.runner)
         outputs_folder = pulled and pulled / spec.slug
         results.append(judge_case(case, judging, directory / spec.slug, outputs_folder))
     cases = tuple(result.case for result in results)
@@ -103,7 +100,7 @@ def judge_case(case: Case, judging: CaseJudge, folder: Path, pulled: Path | None
     """Judge a report row again. By default, the run's own outputs are judged, and a failed case
     stays failed. With ``pulled``, a device's outputs are judged. If the run did not keep its
     outputs (or the program, with ``pulled``), judge_unrun judges the row."""
-    judging.evidence.cached = case.cached
+    judging.evidence.cached = case.program.cached
     # Measuring the metric would run the user's code, and kept outputs are judged from bytes alone.
     metric, judging.metric = judging.metric, None
     if not (folder / ("artifact" if pulled else OUTPUTS)).is_dir():
@@ -119,7 +116,12 @@ def judge_case(case: Case, judging: CaseJudge, folder: Path, pulled: Path | None
         result = judging.end(Status.FAILED, [NO_OUTPUTS.find(text)])
     row = result.case
     if metric:
-        row = structs.replace(row, warnings=(*row.warnings, UNMEASURED))
+        row = structs.replace(
+            row,
+            judgement=structs.replace(
+                row.judgement, warnings=(*row.judgement.warnings, UNMEASURED)
+            ),
+        )
     return replace(result, case=row if pulled else compare_rows(case, row))
 
 
@@ -130,9 +132,13 @@ def compare_rows(case: Case, row: Case) -> Case:
     faults = list(find_contradictions(case, row))
     return structs.replace(
         row,
-        status=Status.FAILED if faults else row.status,
-        findings=(*row.findings, *faults),
-        **{name: getattr(case, name) for name in MEASURED},
+        judgement=structs.replace(
+            row.judgement,
+            status=Status.FAILED if faults else row.judgement.status,
+            findings=(*row.judgement.findings, *faults),
+        ),
+        run=structs.replace(row.run, **{name: getattr(case.run, name) for name in MEASURED}),
+        device=case.device,
     )
 
 
@@ -157,19 +163,21 @@ def judge_unrun(case: Case, judging: CaseJudge) -> Case:
     """Judge a row without outputs. It fails if it passed in the run. It also fails if it is
     unsupported, no device was lost, and the policy does not expect its refusal. Any other row is
     unchanged."""
-    if case.status is Status.PASSED:
+    if case.judgement.status is Status.PASSED:
         text = "the case passed in the run, but its outputs were not kept"
-    elif is_refused(case) and not any(map(judging.find_refusal, case.findings)):
+    elif is_refused(case) and not any(map(judging.find_refusal, case.judgement.findings)):
         text = "the policy does not expect the case to be unsupported"
     else:
         return case
-    findings = (CONTRADICTED.find(text), *case.findings)
-    return structs.replace(case, status=Status.FAILED, findings=findings)
+    findings = (CONTRADICTED.find(text), *case.judgement.findings)
+    return structs.replace(
+        case, judgement=structs.replace(case.judgement, status=Status.FAILED, findings=findings)
+    )
 
 
 def is_refused(case: Case) -> bool:
     """Return whether a case is unsupported, although nothing was missing."""
-    return case.status is Status.UNSUPPORTED and not case.lacks
+    return case.judgement.status is Status.UNSUPPORTED and not case.run.lacks
 
 
 def judge_kept(folder: Path, judging: CaseJudge, pulled: Path | None) -> CaseResult:
@@ -236,11 +244,11 @@ def check_tensor(info: TensorInfo) -> None:
 def find_contradictions(case: Case, judged: Case) -> Iterator[Finding]:
     """Yield why to reject the run's row: the case failed or was refused in the run, or a
     figure of a passed case does not match its kept outputs."""
-    if case.status is Status.FAILED or is_refused(case):
-        yield CONTRADICTED.find(f"the case's status in the run was {case.status.value}")
-        yield from case.findings
-    for name in FIGURES if case.status is Status.PASSED else ():
-        reported, measured = getattr(case, name), getattr(judged, name)
+    if case.judgement.status is Status.FAILED or is_refused(case):
+        yield CONTRADICTED.find(f"the case's status in the run was {case.judgement.status.value}")
+        yield from case.judgement.findings
+    for name in FIGURES if case.judgement.status is Status.PASSED else ():
+        reported, measured = getattr(case.judgement, name), getattr(judged.judgement, name)
         is_same = None not in {reported, measured} and math.isclose(
             reported, measured, rel_tol=1e-3, abs_tol=1e-3
         )

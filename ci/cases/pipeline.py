@@ -236,11 +236,11 @@ class CaseRun(CaseJudge):
         result = self.judge_run(program, references, run)
         # A pass needs no second run: freed memory is overwritten, so no program can see another's
         # outputs.
-        if result.case.status is Status.PASSED or not run.used:
+        if result.case.judgement.status is Status.PASSED or not run.used:
             return result
         self.evidence = before
         second = self.judge_run(program, references, self.execute(program, sets, fresh=True))
-        if second.case.status is not Status.PASSED:
+        if second.case.judgement.status is not Status.PASSED:
             return second
         remark = (
             "the program failed in a process that had run other programs before:"

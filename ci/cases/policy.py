@@ -41,7 +41,6 @@ from ci.report.schema import (
     Threshold,
     find_threshold,
 )
-from ci.report.write import DROPPED_LIMITS
 from provisioning.artifacts.choice import list_device_runtimes
 from provisioning.errors import ManifestError, UsageError
 from provisioning.manifest.reader import read_policy, read_toml
@@ -58,6 +57,8 @@ LANES = {  # policies by session
     "test_litert": "litert",
 }
 NO_ENTRY = ModelEntry("none")
+# Limits of earlier versions, which no longer have an effect.
+DROPPED_LIMITS = ("min_sqnr_db_channel", "max_gain_error", "max_offset", "max_nearer_db")
 
 
 class Override(Struct, frozen=True, forbid_unknown_fields=True):

@@ -295,7 +295,11 @@ def compare_schemes(results: Sequence[CaseResult]) -> Iterator[Case]:
     for result in results:
         case = result.case
         cases_of_model = alike[case.model, case.soc]
-        first = case.findings[0] if case.status is Status.FAILED and case.findings else None
+        first = (
+            case.judgement.findings[0]
+            if case.judgement.status is Status.FAILED and case.judgement.findings
+            else None
+        )
         if first is None:
             yield case
             continue
@@ -305,7 +309,7 @@ def compare_schemes(results: Sequence[CaseResult]) -> Iterator[Case]:
             if passed := [
                 case_of_scheme.scheme
                 for case_of_scheme in cases_of_model
-                if case_of_scheme.status is Status.PASSED
+                if case_of_scheme.judgement.status is Status.PASSED
             ]:
                 text = f"lower it in {' or '.join(passed)}, which passed in this run"
                 first = first.explained(Advice(remedies=(Remedy(text=text, proof=Proof.TRIED),)))
@@ -313,7 +317,12 @@ def compare_schemes(results: Sequence[CaseResult]) -> Iterator[Case]:
                 schemes = ", ".join(case_of_scheme.scheme for case_of_scheme in cases_of_model)
                 detail = f"no scheme of this run passed: {schemes}"
                 first = structs.replace(first, details=(*first.details, detail))
-        yield structs.replace(case, findings=(first, *case.findings[1:]))
+        yield structs.replace(
+            case,
+            judgement=structs.replace(
+                case.judgement, findings=(first, *case.judgement.findings[1:])
+            ),
+        )
 
 
 def add_claims(
@@ -338,7 +347,9 @@ def check_remedies(finding: Finding, own_scheme: str, cases: Sequence[Case]) -> 
     run. ``cases`` are those of the same model. Commands stay as they are, and so do lines for a
     policy, which have schemes in quotes."""
     failed = [
-        case.scheme for case in cases if case.status is Status.FAILED and case.scheme != own_scheme
+        case.scheme
+        for case in cases
+        if case.judgement.status is Status.FAILED and case.scheme != own_scheme
     ]
 
     def check(remedy: Remedy) -> Remedy:
@@ -353,9 +364,9 @@ def check_remedies(finding: Finding, own_scheme: str, cases: Sequence[Case]) -> 
 
 def is_wrong(case: Case) -> bool:
     """Return whether a program is not faithful to its model, or was not lowered."""
-    questions = {finding.question for finding in case.findings}
+    questions = {finding.question for finding in case.judgement.findings}
     failed = {Question.FAITHFUL, Question.LOWERED, Question.RUN}
-    return case.status is Status.FAILED and not failed.isdisjoint(questions)
+    return case.judgement.status is Status.FAILED and not failed.isdisjoint(questions)
 
 
 def list_parts(environment: Environment) -> tuple[Tool, ...]:
@@ -466,8 +477,14 @@ def describe_progress(done: int, total: int, name: str, result: CaseResult) -> s
     """Return one line with a case's ``name``, status, SQNR and remarks. Unless the case passed, its
     first headline follows."""
     case = result.case
-    figure = f"{case.sqnr_db:.1f} dB" if case.sqnr_db is not None else ""
-    headline = "" if case.status is Status.PASSED else case.headline
-    notes = ("cached" if case.cached else "", case.made_inputs, result.remark, headline)
+    figure = f"{case.judgement.sqnr_db:.1f} dB" if case.judgement.sqnr_db is not None else ""
+    headline = "" if case.judgement.status is Status.PASSED else case.headline
+    notes = (
+        "cached" if case.program.cached else "",
+        case.asked.made_inputs,
+        result.remark,
+        headline,
+    )
     tail = "  ".join(filter(None, notes))
-    return f"  [{done}/{total}] {name:<34} {case.status.value:<11} {figure:>8}  {tail}".rstrip()
+    status = case.judgement.status.value
+    return f"  [{done}/{total}] {name:<34} {status:<11} {figure:>8}  {tail}".rstrip()

@@ -192,10 +192,10 @@ def _compare_policy(report: Report, policy: EmulatorPolicy) -> Iterator[str]:
         yield "the report's cases were not judged by the limits of the policy"
     refused = []
     for case, spec in zip(report.cases, specs, strict=True):
-        if case.status is not Status.UNSUPPORTED or case.lacks:
+        if case.judgement.status is not Status.UNSUPPORTED or case.run.lacks:
             continue
         is_expected = policy.expects_refusal(
-            case.model, spec.scheme, case.soc, case.findings, choices=case.choices
+            case.model, spec.scheme, case.soc, case.judgement.findings, choices=case.asked.choices
         )
         if not is_expected:
             refused.append(str(case))
@@ -207,20 +207,22 @@ def _compare_policy(report: Report, policy: EmulatorPolicy) -> Iterator[str]:
 def _compare_recorded(report: Report, recorded: Mapping[str, Baseline]) -> Iterator[str]:
     """Yield a fault for each passed case whose SQNR differs too much from the one recorded for its
     toolchain."""
-    for case in (case for case in report.cases if case.status is Status.PASSED):
+    for case in (case for case in report.cases if case.judgement.status is Status.PASSED):
         baseline = recorded.get(str(case))
-        for change in find_changes(case, baseline) if baseline else ():
+        for change in find_changes(case.judgement, baseline) if baseline else ():
             yield f"{case} passed, but its {change}"
 
 
 def _doubt_cases(report: Report) -> Iterator[str]:
     """Yield a fault for each passed case whose details contradict a pass."""
     tried = {control.name for control in report.controls}
-    for case in (case for case in report.cases if case.status is Status.PASSED):
+    for case in (case for case in report.cases if case.judgement.status is Status.PASSED):
         rule = report.threshold_for(case)
         doubts = [*_doubt_case(case, rule)]
         budget = rule.budget if rule else NO_BUDGET
-        doubts += [excess.headline for excess in find_excesses(case.footprint, budget, NO_BUDGET)]
+        doubts += [
+            excess.headline for excess in find_excesses(case.program.footprint, budget, NO_BUDGET)
+        ]
         if case.name not in tried:
             doubts.append("no control")
         if doubts:
@@ -230,35 +232,39 @@ def _doubt_cases(report: Report) -> Iterator[str]:
 def _doubt_case(case: Case, rule: Threshold | None) -> Iterator[str]:
     """Yield details of a case that contradict a pass. No limits are checked if ``rule`` is None or
     has limits for single outputs."""
-    if case.lacks:
+    if case.run.lacks:
         yield "a missing library"
-    if case.findings:
+    if case.judgement.findings:
         yield "a reason to fail"
-    if not case.inputs or (case.max_abs, case.equal) == (None, None):
+    if not case.asked.inputs or (case.judgement.max_abs, case.judgement.equal) == (None, None):
         yield "no outputs"
     if rule is None or rule.outputs:
         return
-    scheme = case.sqnr_db if case.sqnr_db_scheme is None else case.sqnr_db_scheme
+    scheme = (
+        case.judgement.sqnr_db
+        if case.judgement.sqnr_db_scheme is None
+        else case.judgement.sqnr_db_scheme
+    )
     # If there is a quantized model, this limit is for that model, not for the program.
-    cosine = case.cosine if case.cosine_quantized is None else None
+    cosine = case.judgement.cosine if case.judgement.cosine_quantized is None else None
     for name, figure, minimum in (
         ("SQNR", scheme, rule.min_sqnr_db),
-        ("SQNR", case.sqnr_db_quantized, rule.min_sqnr_db_quantized),
+        ("SQNR", case.judgement.sqnr_db_quantized, rule.min_sqnr_db_quantized),
         ("cosine", cosine, rule.min_cosine),
-        ("cosine", case.cosine_quantized, rule.min_cosine_quantized),
-        ("equal", case.equal, rule.min_equal),
-        ("equal", case.equal_quantized, rule.min_equal_quantized),
-        ("the metric", case.metric, rule.min_metric),
+        ("cosine", case.judgement.cosine_quantized, rule.min_cosine_quantized),
+        ("equal", case.judgement.equal, rule.min_equal),
+        ("equal", case.judgement.equal_quantized, rule.min_equal_quantized),
+        ("the metric", case.judgement.metric, rule.min_metric),
     ):
         if figure is not None and minimum is not None and figure < minimum:
             yield f"{name} {figure:.4g} (below {minimum:g})"
-    had, has = case.metric_float, case.metric
+    had, has = case.judgement.metric_float, case.judgement.metric
     drop = None if had is None or has is None else had - has
     for name, figure, maximum in (
-        ("a difference of", case.max_abs, rule.max_abs),
+        ("a difference of", case.judgement.max_abs, rule.max_abs),
         ("a metric that dropped by", drop, rule.max_metric_drop),
     ):
         if figure is not None and maximum is not None and figure > maximum:
             yield f"{name} {figure:.3g} (above {maximum:g})"
-    if case.fallback_nodes and rule.full_delegation and not case.choices:
-        yield f"{count(case.fallback_nodes, 'node')} on the CPU"
+    if case.program.fallback_nodes and rule.full_delegation and not case.asked.choices:
+        yield f"{count(case.program.fallback_nodes, 'node')} on the CPU"

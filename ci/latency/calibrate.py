@@ -162,8 +162,11 @@ def calibrate(reports: Sequence[Report]) -> tuple[Line, ...]:
     """
     simulations, times = {}, {}
     for case in (case for report in reports for case in report.cases):
-        simulation, device = case.estimate and case.estimate.simulation, case.device
-        if simulation and simulation.ms >= LEAST_MS and not case.fallback_nodes:
+        simulation, device = (
+            case.program.estimate and case.program.estimate.simulation,
+            case.device.figures,
+        )
+        if simulation and simulation.ms >= LEAST_MS and not case.program.fallback_nodes:
             simulations[case.name] = simulation
         if device and device.p50_ms and not device.emulated and not device.throttled:
             times[case.name] = device.p50_ms

@@ -81,8 +81,9 @@ class LlmRun(CaseRun):
             return result
         case = structs.replace(
             result.case,
-            metric_name=AGREEMENT,
-            metric=self.evidence.metric.value,
+            judgement=structs.replace(
+                result.case.judgement, metric_name=AGREEMENT, metric=self.evidence.metric.value
+            ),
         )
         return replace(result, case=case, noted=f"{self.text!r} ({result.remark})")
 

@@ -78,7 +78,7 @@ class Mended:
     @property
     def is_green(self) -> bool:
         """Whether the case passes, or is refused as the policy expects."""
-        return self.case.status is not Status.FAILED
+        return self.case.judgement.status is not Status.FAILED
 
     def take_best(self) -> None:
         """Take over the best recipe of the search, and its verdict."""
@@ -122,7 +122,7 @@ class Mending:
         schemes of a model if that makes none of them red."""
         self.progress.step(f"  judge {count(len(specs), 'case')} as they are")
         cases = [Mended(spec, case) for spec, case in zip(specs, self.judge(specs), strict=True)]
-        red = [mended for mended in cases if mended.before.status is Status.FAILED]
+        red = [mended for mended in cases if mended.before.judgement.status is Status.FAILED]
         for mended in red:
             mended.search = self.start(mended, cases)
         self.search_all(red)
@@ -275,10 +275,12 @@ class Mending:
             path = Path(self.prepare(spec, Recipe(rewrites=question.rewrites)).reference)
         job: FaultTrials | MixTrials
         if question.faulty:
-            lines = tuple(f"{place.file}:{place.line}" for place in best.findings[0].places)
+            lines = tuple(
+                f"{place.file}:{place.line}" for place in best.judgement.findings[0].places
+            )
             job = FaultTrials(*model, alternatives.around, lines, path)
         else:
-            target_db = self.find_target(spec, best.sqnr_db or 0.0)
+            target_db = self.find_target(spec, best.judgement.sqnr_db or 0.0)
             finer = alternatives.finer or scheme
             self.progress.step(f"  {best.name}: find operators for {finer.value}")
             search_s = max(self.left_s - FINISH_S, 0)
@@ -399,7 +401,9 @@ class Mending:
     def is_good(self, peer: Mended, mended: Mended) -> bool:
         """Return whether a case, ``peer``, is green, also by the limit of the scheme of
         ``mended``."""
-        reached_db = math.inf if peer.case.sqnr_db is None else peer.case.sqnr_db
+        reached_db = (
+            math.inf if peer.case.judgement.sqnr_db is None else peer.case.judgement.sqnr_db
+        )
         return peer.is_green and reached_db >= self.find_floor(mended.spec)
 
 
@@ -413,7 +417,7 @@ def continue_search(
 
 def is_worse(case: Case, reference: Case) -> bool:
     """Return whether a verdict is red, or worse than the green one for ``reference``."""
-    return case.status is Status.FAILED or is_better(reference, case)
+    return case.judgement.status is Status.FAILED or is_better(reference, case)
 
 
 def list_common(recipes: Sequence[Recipe]) -> list[Recipe]:
@@ -438,7 +442,7 @@ def list_hopeless(spec: CaseSpec, cases: Sequence[Mended]) -> set[str]:
 
 def is_on_cpu(case: Case) -> bool:
     """Return whether a case is red because nodes are on the CPU."""
-    return any(finding.id == ON_CPU.id for finding in case.findings[:1])
+    return any(finding.id == ON_CPU.id for finding in case.judgement.findings[:1])
 
 
 def name_scheme(mended: Mended) -> str:

@@ -82,7 +82,7 @@ def describe_case(mended: Mended) -> MendedCase:
     """Return what was found for a case, as JSON has it."""
     attempt, search = mended.attempt, mended.search
     steps = search.steps if search else ()
-    obstacle = next(map(show_brief, mended.case.findings), mended.case.headline)
+    obstacle = next(map(show_brief, mended.case.judgement.findings), mended.case.headline)
     return MendedCase(
         model=mended.spec.model,
         scheme=mended.spec.scheme.value,
@@ -104,7 +104,7 @@ def describe_case(mended: Mended) -> MendedCase:
 
 def name_result(mended: Mended) -> Result:
     """Return the result of a case, see MendedCase."""
-    if mended.before.status is not Status.FAILED:
+    if mended.before.judgement.status is not Status.FAILED:
         return "green"
     if mended.is_green:
         return "other scheme" if mended.recipe.scheme else "mended"
@@ -113,16 +113,16 @@ def name_result(mended: Mended) -> Result:
 
 def describe_step(recipe: Recipe, case: Case, *, is_kept: bool = True) -> JudgedRecipe:
     """Return a judged recipe with the figures of its verdict."""
-    simulation = case.estimate.simulation if case.estimate else None
+    simulation = case.program.estimate.simulation if case.program.estimate else None
     return JudgedRecipe(
         **structs.asdict(recipe),
         name=str(recipe),
-        status=case.status,
-        sqnr_db=case.sqnr_db,
-        max_abs=case.max_abs,
-        metric=case.metric,
-        cpu_nodes=case.fallback_nodes,
-        size_bytes=case.pte_bytes,
+        status=case.judgement.status,
+        sqnr_db=case.judgement.sqnr_db,
+        max_abs=case.judgement.max_abs,
+        metric=case.judgement.metric,
+        cpu_nodes=case.program.fallback_nodes,
+        size_bytes=case.program.pte_bytes,
         simulated_ms=simulation.ms if simulation else None,
         kept=is_kept,
     )

@@ -119,7 +119,7 @@ class Search:
     @property
     def is_green(self) -> bool:
         """Whether the best recipe passes."""
-        return self.best.case.status is Status.PASSED
+        return self.best.case.judgement.status is Status.PASSED
 
     def run(self) -> Generator[Question, Answer, None]:
         """Search, and leave the result in ``best``: rewrites, then another calibration, then a
@@ -134,7 +134,7 @@ class Search:
                 for parts in cast(Mixtures, (yield mix)):
                     recipe = Recipe(rewrites=mix.rewrites, parts=parts, observer=mix.observer)
                     case = yield from self.judge(recipe, must_pass=mix.faulty)
-                    if case.status is Status.PASSED:
+                    if case.judgement.status is Status.PASSED:
                         return
         for scheme in self.schemes:
             if self.is_about(OF_SCHEME):
@@ -154,7 +154,7 @@ class Search:
     def is_about(self, questions: Sequence[Asks]) -> bool:
         """Return whether the best case is red for a finding on one of the questions, and not
         because the float32 model or its metric is wrong."""
-        first = next(iter(self.best.case.findings), None)
+        first = next(iter(self.best.case.judgement.findings), None)
         if first is None or self.is_green:
             return False
         return first.question in questions and first.id not in OF_MODEL
@@ -193,7 +193,7 @@ class Search:
                 self.refused[name] = "it changes the function; pass --allow-approximate to try it"
             else:
                 usable.append(name)
-        findings = self.best.case.findings
+        findings = self.best.case.judgement.findings
         return sorted(usable, key=lambda name: not rows[name].cures_any(findings))
 
     def ask(self, survey: Survey) -> Generator[Question, Answer, list[Attempt]]:
@@ -209,9 +209,11 @@ class Search:
         ``must_pass``, it is kept only if it passes, and so is another scheme for the whole model,
         which must reach the limit of the case's own scheme, too."""
         case = cast(Case, (yield Judge(recipe)))
-        is_passed = case.status is Status.PASSED
+        is_passed = case.judgement.status is Status.PASSED
         if recipe.scheme:
-            is_kept = is_passed and (case.sqnr_db is None or case.sqnr_db >= self.floor_db)
+            is_kept = is_passed and (
+                case.judgement.sqnr_db is None or case.judgement.sqnr_db >= self.floor_db
+            )
         else:
             is_kept = is_better(case, self.best.case) and (is_passed or not must_pass)
         self.steps.append(Step(recipe, case, is_kept))
@@ -234,14 +236,14 @@ class Search:
         if len(names) <= tried_length:
             return
         case = yield from self.judge(Recipe(rewrites=names))
-        if case.status is not Status.PASSED:
+        if case.judgement.status is not Status.PASSED:
             return
         for dropped in names:
             fewer = tuple(name for name in self.best.recipe.rewrites if name != dropped)
             (attempt,) = yield from self.ask(Survey((fewer,)))
             if attempt.applies and not attempt.fault:
                 case = yield from self.judge(Recipe(rewrites=fewer))
-                if case.status is Status.PASSED:
+                if case.judgement.status is Status.PASSED:
                     self.best = self.steps[-1]  # as good with less, so it is never "better"
 
 
@@ -259,11 +261,11 @@ def rank(case: Case) -> tuple[bool, bool, int, float]:
     """Return what a verdict is worth: whether it is green, whether there are outputs, the number of
     nodes on the CPU below zero, and the SQNR in dB, or the percentage of equal elements if it is
     lower."""
-    figures = (case.sqnr_db, case.equal and 100 * case.equal)
+    figures = (case.judgement.sqnr_db, case.judgement.equal and 100 * case.judgement.equal)
     worst = min((figure for figure in figures if figure is not None), default=None)
     has_outputs = worst is not None
-    cpu_nodes = case.fallback_nodes or 0
-    is_green = case.status is Status.PASSED
+    cpu_nodes = case.program.fallback_nodes or 0
+    is_green = case.judgement.status is Status.PASSED
     return is_green, has_outputs, -cpu_nodes if has_outputs else 0, worst or 0.0
 
 

@@ -97,8 +97,12 @@ def suggest_mending(
     rows = read_rewrites(lane)
 
     def suggest(case: Case) -> Case:
-        first, *later = case.findings or (None,)
-        if case.status is not Status.FAILED or not first or first.question is Question.USABLE:
+        first, *later = case.judgement.findings or (None,)
+        if (
+            case.judgement.status is not Status.FAILED
+            or not first
+            or first.question is Question.USABLE
+        ):
             return case
         if mendable is not None and case.name not in mendable:
             return case
@@ -108,6 +112,11 @@ def suggest_mending(
             return case
         mend_command = case.choose(command)
         fix = f"`qnn-ci {mend_command}` tries known rewrites of the model, and proves the result"
-        return structs.replace(case, findings=(first.explained(advise(fix=fix)), *later))
+        return structs.replace(
+            case,
+            judgement=structs.replace(
+                case.judgement, findings=(first.explained(advise(fix=fix)), *later)
+            ),
+        )
 
     return structs.replace(report, cases=tuple(map(suggest, report.cases)))

@@ -74,8 +74,8 @@ def make_annotations(report: Report) -> list[Annotation]:
     groups: dict[tuple[Place, str, tuple[object, ...]], list[tuple[Finding, Case]]] = {}
     names = name_models(case.model for case in report.cases)
     for case in report.cases:
-        if case.status is Status.FAILED:
-            for finding in case.findings:
+        if case.judgement.status is Status.FAILED:
+            for finding in case.judgement.findings:
                 for place in finding.places:
                     key = (place, case.model, finding.kin)
                     groups.setdefault(key, []).append((finding, case))

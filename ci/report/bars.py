@@ -69,14 +69,16 @@ class Figure:
 def draw_sqnr(case: Case, rule: Threshold | None) -> Bar:
     """Return a bar for the SQNR against the float32 model, with its limit. The marker is the SQNR
     against the quantized model."""
-    quantized, limit = case.sqnr_db_quantized, rule.min_sqnr_db if rule else None
-    label = show_decibels(case.sqnr_db, case.max_abs)
+    quantized, limit = case.judgement.sqnr_db_quantized, rule.min_sqnr_db if rule else None
+    label = show_decibels(case.judgement.sqnr_db, case.judgement.max_abs)
     if label == "-":
-        return Bar("-" if case.status is Status.PASSED else case.status.value)
-    tone = "bad" if case.status is Status.FAILED else "value"
+        return Bar("-" if case.judgement.status is Status.PASSED else case.judgement.status.value)
+    tone = "bad" if case.judgement.status is Status.FAILED else "value"
     return Bar(
         label,
-        () if case.sqnr_db is None else ((case.sqnr_db, tone),),  # none for equal outputs
+        ()
+        if case.judgement.sqnr_db is None
+        else ((case.judgement.sqnr_db, tone),),  # none for equal outputs
         limit,
         quantized,
         "" if limit is None else f"\N{GREATER-THAN OR EQUAL TO} {limit:g}",
@@ -87,10 +89,10 @@ def draw_sqnr(case: Case, rule: Threshold | None) -> Bar:
 def draw_delegation(case: Case, _rule: Threshold | None) -> Bar:
     """Return a bar for the number of nodes on the NPU and the number of those left on the CPU."""
     # In a trend, a run that failed without a program is then a gap, and not a zero.
-    if case.delegated_nodes is None:
+    if case.program.delegated_nodes is None:
         return Bar()
-    delegated, fallback = case.delegated_nodes, case.fallback_nodes or 0
-    label = show_share(case.delegated_nodes, case.fallback_nodes)
+    delegated, fallback = case.program.delegated_nodes, case.program.fallback_nodes or 0
+    label = show_share(case.program.delegated_nodes, case.program.fallback_nodes)
     return Bar(label, ((delegated, "value"), (fallback, "fallback")))
 
 
@@ -108,8 +110,12 @@ def draw_bytes(size: int | None, recorded: int | None, limit: int | None, parts:
 
 def draw_size(case: Case, rule: Threshold | None) -> Bar:
     """Return a bar for the size of the program, with its budget and the recorded size."""
-    recorded = case.recorded_footprint.program_bytes if case.recorded_footprint else None
-    return draw_bytes(case.pte_bytes, recorded, rule.budget.program_bytes if rule else None)
+    recorded = (
+        case.judgement.recorded_footprint.program_bytes
+        if case.judgement.recorded_footprint
+        else None
+    )
+    return draw_bytes(case.program.pte_bytes, recorded, rule.budget.program_bytes if rule else None)
 
 
 def sum_traffic(sizes: Sizes | None) -> int | None:
@@ -126,10 +132,14 @@ def draw_traffic(case: Case, rule: Threshold | None) -> Bar:
     The marker is the recorded figure. The limit is the sum of the budget's limits for reading and
     writing, if both are set.
     """
-    figures = (f"{way} {getattr(case.footprint, f'{way}_bytes', None) or 0:,}" for way in WAYS)
-    recorded = sum_traffic(case.recorded_footprint)
+    figures = (
+        f"{way} {getattr(case.program.footprint, f'{way}_bytes', None) or 0:,}" for way in WAYS
+    )
+    recorded = sum_traffic(case.judgement.recorded_footprint)
     limit = sum_traffic(rule.budget if rule else None)
-    return draw_bytes(sum_traffic(case.footprint), recorded, limit, f"{', '.join(figures)} bytes")
+    return draw_bytes(
+        sum_traffic(case.program.footprint), recorded, limit, f"{', '.join(figures)} bytes"
+    )
 
 
 def draw_time(seconds: float | None, *, cached: bool = False) -> Bar:

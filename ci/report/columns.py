@@ -104,8 +104,8 @@ def show_shares(equal: float | None, exact: float | None) -> str:
 def show_types(case: Case, figure: Callable[[TypeShare], int]) -> str:
     """Return text such as ``8: 71 %, 16: 29 %``: the share of operators or of weights of each
     type. If all have the same type, the column has no value."""
-    total = sum(map(figure, case.types))
-    shares = [(type_.type, figure(type_) / total) for type_ in case.types if figure(type_)]
+    total = sum(map(figure, case.program.types))
+    shares = [(type_.type, figure(type_) / total) for type_ in case.program.types if figure(type_)]
     if len(shares) < 2:
         return NOTHING
     return ", ".join(f"{name.removesuffix(' bit')}: {share * 100:.0f} %" for name, share in shares)
@@ -114,11 +114,11 @@ def show_types(case: Case, figure: Callable[[TypeShare], int]) -> str:
 def show_operators(case: Case, most: int = 3) -> str:
     """Return text such as ``12: Conv2d 4, Relu 4, Transpose 2 ...``: the number of QNN operators,
     then the first ``most`` types with their numbers."""
-    if not case.qnn_ops:
+    if not case.program.qnn_ops:
         return NOTHING
-    named = ", ".join(f"{count.op} {count.count}" for count in case.qnn_ops[:most])
-    ellipsis = " ..." if len(case.qnn_ops) > most else ""
-    return f"{sum(count.count for count in case.qnn_ops)}: {named}{ellipsis}"
+    named = ", ".join(f"{count.op} {count.count}" for count in case.program.qnn_ops[:most])
+    ellipsis = " ..." if len(case.program.qnn_ops) > most else ""
+    return f"{sum(count.count for count in case.program.qnn_ops)}: {named}{ellipsis}"
 
 
 def _make_accelerator_column(name: str, figure: Callable[[Case], int | None]) -> Column:
@@ -136,15 +136,15 @@ def _make_time_column(
     spread: Callable[[DeviceFigures], float | None] = lambda _: None,
 ) -> Column:
     def show(case: Case) -> str:
-        if case.device is None or (time := figure(case.device)) is None:
+        if case.device.figures is None or (time := figure(case.device.figures)) is None:
             return NOTHING
-        deviation = spread(case.device)
+        deviation = spread(case.device.figures)
         return f"{time:.4g}" + (f" ±{deviation:.2g}" if deviation is not None else "")
 
     return Column(
         name,
         show,
-        sort=lambda case: case.device and figure(case.device),
+        sort=lambda case: case.device.figures and figure(case.device.figures),
         hint=describe_timing,
     )
 
@@ -152,23 +152,27 @@ def _make_time_column(
 def describe_timing(case: Case) -> str:
     """Return text such as ``30 runs in 3 starts``, and whether the device was emulated or
     throttled."""
-    if case.device is None:
+    if case.device.figures is None:
         return ""
-    runs = f"{count(case.device.runs, 'run')} in {count(case.device.starts, 'start')}"
-    emulated = "; times of a host that emulated the SoC, not of a device" * case.device.emulated
-    return runs + emulated + "; throttled" * case.device.throttled
+    runs = (
+        f"{count(case.device.figures.runs, 'run')} in {count(case.device.figures.starts, 'start')}"
+    )
+    emulated = (
+        "; times of a host that emulated the SoC, not of a device" * case.device.figures.emulated
+    )
+    return runs + emulated + "; throttled" * case.device.figures.throttled
 
 
 def show_heat(case: Case) -> str:
     """Return text such as ``31 -> 45 C, throttled``: the temperature of the hottest sensor before
     and after a run, and whether the device was throttled."""
-    if case.device is None:
+    if case.device.figures is None:
         return NOTHING
     parts = []
-    before_c, after_c = case.device.before.hottest_c, case.device.after.hottest_c
+    before_c, after_c = case.device.figures.before.hottest_c, case.device.figures.after.hottest_c
     if before_c is not None and after_c is not None:
         parts.append(f"{before_c:.0f} -> {after_c:.0f} C")
-    if case.device.throttled:
+    if case.device.figures.throttled:
         parts.append("throttled")
     return ", ".join(parts) or NOTHING
 
@@ -177,10 +181,10 @@ def _make_footprint_column(name: str, field: str, form: Form) -> Column:
     """Return a column for a figure of the footprint, with the recorded figure as tooltip."""
 
     def find(case: Case) -> int | None:
-        return getattr(case.footprint, field, None)
+        return getattr(case.program.footprint, field, None)
 
     def recall(case: Case) -> str:
-        was = getattr(case.recorded_footprint, field, None)
+        was = getattr(case.judgement.recorded_footprint, field, None)
         return "" if was is None or was == find(case) else f"{_show(was, form)} recorded"
 
     return _figure(name, find, form, hint=recall, page_only=True)
@@ -203,9 +207,9 @@ def show_estimate(case: Case) -> str:
     """Return text such as ``1.05 (0.91 to 1.3)``: the time that is predicted for the first device
     with the SoC, in milliseconds. If there is no time, return the simulated cycles, or ``cannot
     tell`` if they are unknown, too."""
-    if not case.estimate:
+    if not case.program.estimate:
         return NOTHING
-    for time in case.estimate.times:
+    for time in case.program.estimate.times:
         if time.is_bound:
             return f"at most {time.ms:.3g}"
         return f"{time.ms:.3g} ({time.low_ms:.3g} to {time.high_ms:.3g})"
@@ -214,7 +218,7 @@ def show_estimate(case: Case) -> str:
 
 
 def _find_cycles(case: Case) -> int | None:
-    simulation = case.estimate and case.estimate.simulation
+    simulation = case.program.estimate and case.program.estimate.simulation
     return simulation.cycles if simulation else None
 
 
@@ -223,53 +227,64 @@ COLUMNS = (
     Column("model", lambda case: case.model, number=False),
     Column("scheme", lambda case: case.scheme, number=False),
     Column("SoC", lambda case: case.soc, number=False),
-    Column("status", lambda case: case.status.value, number=False),
-    Column("verdicts", lambda case: case.outcome),
+    Column("status", lambda case: case.judgement.status.value, number=False),
+    Column("verdicts", lambda case: case.judgement.outcome),
     Column(
         "inputs",
-        lambda case: case.made_inputs.removesuffix(" inputs"),
-        hint=lambda case: MADE_PROVES if case.made_inputs else "",
+        lambda case: case.asked.made_inputs.removesuffix(" inputs"),
+        hint=lambda case: MADE_PROVES if case.asked.made_inputs else "",
     ),
     Column(
         "SQNR",
-        lambda case: show_decibels(case.sqnr_db, case.max_abs),
-        lambda case: case.sqnr_db,
+        lambda case: show_decibels(case.judgement.sqnr_db, case.judgement.max_abs),
+        lambda case: case.judgement.sqnr_db,
         chart="SQNR, dB",
         draw=bars.draw_sqnr,
         title="SQNR dB",
     ),
-    Column("SQNR q", lambda case: show_decibels(case.sqnr_db_quantized), title="SQNR q dB"),
-    Column("predicted", lambda case: show_decibels(case.predicted_sqnr_db), title="predicted dB"),
+    Column(
+        "SQNR q", lambda case: show_decibels(case.judgement.sqnr_db_quantized), title="SQNR q dB"
+    ),
+    Column(
+        "predicted",
+        lambda case: show_decibels(case.judgement.predicted_sqnr_db),
+        title="predicted dB",
+    ),
     _figure(
         "noise",
-        "above_noise_db",
+        "judgement.above_noise_db",
         "+.1f",
-        hint=lambda case: case.above_noise_place,
+        hint=lambda case: case.judgement.above_noise_place,
         title="above noise",
     ),
-    Column("scheme SQNR", lambda case: show_decibels(case.sqnr_db_scheme), page_only=True),
     Column(
-        "equal", lambda case: show_shares(case.equal, case.equal_exact), lambda case: case.equal
+        "scheme SQNR", lambda case: show_decibels(case.judgement.sqnr_db_scheme), page_only=True
     ),
-    _figure("equal q", "equal_quantized", show_equal, page_only=True),
+    Column(
+        "equal",
+        lambda case: show_shares(case.judgement.equal, case.judgement.equal_exact),
+        lambda case: case.judgement.equal,
+    ),
+    _figure("equal q", "judgement.equal_quantized", show_equal, page_only=True),
     _figure(
         "metric",
-        "metric",
+        "judgement.metric",
         ".4g",
         hint=lambda case: (
-            f"{case.metric_name}, float32 {_show(case.metric_float, '.4g')}, quantized"
-            f" {_show(case.metric_quantized, '.4g')}"
+            f"{case.judgement.metric_name}, float32"
+            f" {_show(case.judgement.metric_float, '.4g')}, quantized"
+            f" {_show(case.judgement.metric_quantized, '.4g')}"
         ),
     ),
-    Column("gain", lambda case: _show(case.gain, ".4f"), page_only=True),
-    Column("offset", lambda case: _show(case.offset, ".4f"), page_only=True),
-    Column("cosine", lambda case: _show(case.cosine, ".5f"), page_only=True),
-    Column("cosine q", lambda case: _show(case.cosine_quantized, ".5f"), page_only=True),
-    Column("max abs", lambda case: _show(case.max_abs, ".3g"), page_only=True),
+    Column("gain", lambda case: _show(case.judgement.gain, ".4f"), page_only=True),
+    Column("offset", lambda case: _show(case.judgement.offset, ".4f"), page_only=True),
+    Column("cosine", lambda case: _show(case.judgement.cosine, ".5f"), page_only=True),
+    Column("cosine q", lambda case: _show(case.judgement.cosine_quantized, ".5f"), page_only=True),
+    Column("max abs", lambda case: _show(case.judgement.max_abs, ".3g"), page_only=True),
     Column(
         "delegated",
-        lambda case: show_share(case.delegated_nodes, case.fallback_nodes),
-        lambda case: case.delegated_nodes,
+        lambda case: show_share(case.program.delegated_nodes, case.program.fallback_nodes),
+        lambda case: case.program.delegated_nodes,
         chart="nodes on the NPU",
         draw=bars.draw_delegation,
     ),
@@ -284,25 +299,29 @@ COLUMNS = (
         title="weights by bits",
         on_terminal=False,
     ),
-    Column("parts", lambda case: _show(case.partitions, "d"), page_only=True),
+    Column("parts", lambda case: _show(case.program.partitions, "d"), page_only=True),
     Column(
         "lower s",
-        lambda case: show_seconds(case.lower_s),
+        lambda case: show_seconds(case.program.lower_s),
         chart="lower, s",
-        draw=lambda case, _: bars.draw_time(case.lower_s, cached=case.cached),
+        draw=lambda case, _: bars.draw_time(case.program.lower_s, cached=case.program.cached),
     ),
     Column(
         "run s",
-        lambda case: show_seconds(case.run_s),
+        lambda case: show_seconds(case.run.wall_s),
         chart="run, s",
-        draw=lambda case, _: bars.draw_time(case.run_s),
+        draw=lambda case, _: bars.draw_time(case.run.wall_s),
     ),
-    _figure("run ms", "run_ms", ".4g", hint=lambda case: case.run_options),
+    _figure("run ms", "run.ms", ".4g", hint=lambda case: case.run.options),
     Column(
         "estimate ms",
         show_estimate,
-        lambda case: case.estimate.times[0].ms if case.estimate and case.estimate.times else None,
-        hint=lambda case: case.estimate.unknown or RANGE if case.estimate else "",
+        lambda case: (
+            case.program.estimate.times[0].ms
+            if case.program.estimate and case.program.estimate.times
+            else None
+        ),
+        hint=lambda case: case.program.estimate.unknown or RANGE if case.program.estimate else "",
     ),
     _make_time_column("first ms", lambda times: times.first_ms),
     _make_time_column("p50 ms", lambda times: times.p50_ms, lambda times: times.p50_spread_ms),
@@ -310,7 +329,7 @@ COLUMNS = (
     _make_time_column("load ms", lambda times: times.load_ms, lambda times: times.load_spread_ms),
     _figure(
         "memory",
-        lambda case: case.device.peak_memory_bytes if case.device else None,
+        lambda case: case.device.figures.peak_memory_bytes if case.device.figures else None,
         show_bytes,
         hint=lambda _: "memory of the runner's process, without the DSP's memory",
         title="peak memory",
@@ -318,49 +337,58 @@ COLUMNS = (
     Column(
         "heat",
         show_heat,
-        lambda case: case.device and case.device.after.hottest_c,
-        hint=lambda case: ", ".join(case.device.after.slowed) if case.device else "",
+        lambda case: case.device.figures and case.device.figures.after.hottest_c,
+        hint=lambda case: (
+            ", ".join(case.device.figures.after.slowed) if case.device.figures else ""
+        ),
     ),
     _figure(
         "equal e",
-        "equal_emulator",
+        "device.equal_emulator",
         show_equal,
         hint=lambda case: (
-            f"SQNR {show_decibels(case.sqnr_db_emulator)} dB" if case.sqnr_db_emulator else ""
+            f"SQNR {show_decibels(case.device.sqnr_db_emulator)} dB"
+            if case.device.sqnr_db_emulator
+            else ""
         ),
         title="as the emulator",
     ),
     _figure(
         "SQNR e",
-        "sqnr_db_emulator",
+        "device.sqnr_db_emulator",
         show_decibels,
         title="SQNR to the emulator dB",
         on_terminal=False,
     ),
     _figure(
-        ".pte", "pte_bytes", show_bytes, chart="program", draw=bars.draw_size, title=".pte size"
+        ".pte",
+        "program.pte_bytes",
+        show_bytes,
+        chart="program",
+        draw=bars.draw_size,
+        title=".pte size",
     ),
     _figure(
         "DDR",
-        lambda case: bars.sum_traffic(case.footprint),
+        lambda case: bars.sum_traffic(case.program.footprint),
         show_bytes,
         chart="DDR traffic",
         draw=bars.draw_traffic,
         page_only=True,
     ),
     *(_make_footprint_column(*row) for row in FOOTPRINT),
-    Column("choices", lambda case: case.choices, on_terminal=False),
+    Column("choices", lambda case: case.asked.choices, on_terminal=False),
     Column(
         "QNN ops",
         show_operators,
-        lambda case: sum(op_count.count for op_count in case.qnn_ops) or None,
-        hint=lambda case: show_operators(case, len(case.qnn_ops)),
+        lambda case: sum(op_count.count for op_count in case.program.qnn_ops) or None,
+        hint=lambda case: show_operators(case, len(case.program.qnn_ops)),
         on_terminal=False,
     ),
     _figure("simulated cycles", _find_cycles, "d", on_terminal=False),
-    _make_accelerator_column("cycles", lambda case: case.accelerator_cycles),
-    _make_accelerator_column("accelerator us", lambda case: case.accelerator_us),
-    Column("cached", lambda case: "yes" if case.cached else ""),
+    _make_accelerator_column("cycles", lambda case: case.run.accelerator_cycles),
+    _make_accelerator_column("accelerator us", lambda case: case.run.accelerator_us),
+    Column("cached", lambda case: "yes" if case.program.cached else ""),
 )
 
 
@@ -377,7 +405,7 @@ def columns_of(cases: Sequence[Case], names: Names = MappingProxyType({})) -> li
     columns = [model, *COLUMNS[1:]]
     if not cases:
         return columns
-    if all(case.runner.startswith("onnxruntime") for case in cases):
+    if all(case.run.runner.startswith("onnxruntime") for case in cases):
         # With ONNX Runtime, the program is a context binary.
         place = [column.name for column in columns].index(".pte")
         columns[place] = replace(columns[place], title="context size")
@@ -453,15 +481,20 @@ def find_margin(report: Report, case: Case) -> tuple[float, str, float] | None:
     failed figure, the limit is the one that its finding states: a part of an output may be allowed
     more noise than the whole.
     """
-    rule, noise = report.threshold_for(case), case.above_noise_db
+    rule, noise = report.threshold_for(case), case.judgement.above_noise_db
     if rule is None:
         return None
-    figures = (figure for finding in case.findings for figure in finding.figures)
+    figures = (figure for finding in case.judgement.findings for figure in finding.figures)
     named = (figure for figure in figures if figure.name == "above_noise" and figure.value == noise)
     stated = (figure.allowed for figure in named if figure.allowed is not None)
     pairs = (
-        (case.sqnr_db, rule.min_sqnr_db, 1, "SQNR"),
-        (case.sqnr_db_quantized, rule.min_sqnr_db_quantized, 1, "against the quantized model"),
+        (case.judgement.sqnr_db, rule.min_sqnr_db, 1, "SQNR"),
+        (
+            case.judgement.sqnr_db_quantized,
+            rule.min_sqnr_db_quantized,
+            1,
+            "against the quantized model",
+        ),
         (noise, next(stated, rule.max_above_noise_db), -1, "above the predicted noise"),
     )
     margins = [

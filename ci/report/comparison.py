@@ -53,20 +53,20 @@ def compare_case(before: Case, now: Case, *, same_host: bool) -> Change:
     The outputs of the float32 model are compared only if ``same_host`` is true, because their last
     bits depend on the processor.
     """
-    sqnr_db = _subtract(now.sqnr_db, before.sqnr_db)
-    same_metric = now.metric_name == before.metric_name
+    sqnr_db = _subtract(now.judgement.sqnr_db, before.judgement.sqnr_db)
+    same_metric = now.judgement.metric_name == before.judgement.metric_name
     return Change(
         case=now.name,
-        before=before.status,
-        now=now.status,
+        before=before.judgement.status,
+        now=now.judgement.status,
         sqnr_db=sqnr_db if abs(sqnr_db or 0.0) >= SEEN_DB else None,
-        metric=_subtract(now.metric, before.metric) if same_metric else None,
-        pte_bytes=_subtract(now.pte_bytes, before.pte_bytes),
-        fallback_nodes=_subtract(now.fallback_nodes, before.fallback_nodes),
+        metric=_subtract(now.judgement.metric, before.judgement.metric) if same_metric else None,
+        pte_bytes=_subtract(now.program.pte_bytes, before.program.pte_bytes),
+        fallback_nodes=_subtract(now.program.fallback_nodes, before.program.fallback_nodes),
         cycles=compare_cycles(before, now),
         sources=tuple(
             name
-            for name in now.digests.differing(before.digests)
+            for name in now.asked.digests.differing(before.asked.digests)
             if same_host or name != "float_outputs"
         ),
     )
@@ -75,7 +75,9 @@ def compare_case(before: Case, now: Case, *, same_host: bool) -> Change:
 def compare_cycles(before: Case, now: Case) -> float | None:
     """Return the relative change of a case's simulated cycles. Return None if it is small, or if
     the simulations are not for the same SoC or lack the costs of operators."""
-    simulations = [case.estimate.simulation for case in (before, now) if case.estimate]
+    simulations = [
+        case.program.estimate.simulation for case in (before, now) if case.program.estimate
+    ]
     complete = [
         simulation
         for simulation in simulations

@@ -110,15 +110,19 @@ def write_evidence(
     ``digests`` contains the SHA-256 of the policy and of the baselines, under the keys ``policy``
     and ``baselines``. Needs in-toto-attestation. Raises StoreError if a file cannot be written.
     """
-    judged = [case for case in report.cases if case.program and case.status is not REFUSED]
+    judged = [
+        case for case in report.cases if case.program.files and case.judgement.status is not REFUSED
+    ]
     written: dict[Path, Case] = {}
     # Failed cases come last, so that they replace other cases with the same program.
-    for case in sorted(judged, key=lambda judged_case: judged_case.status is Status.FAILED):
-        path = directory / f"{case.program[0].sha256}{SUFFIX}"
+    for case in sorted(
+        judged, key=lambda judged_case: judged_case.judgement.status is Status.FAILED
+    ):
+        path = directory / f"{case.program.files[0].sha256}{SUFFIX}"
         earlier = written.get(path)
         # Two mixtures with the same parts are one program. A statement with weaker limits proves
         # less.
-        if earlier and case.status is not Status.FAILED:
+        if earlier and case.judgement.status is not Status.FAILED:
             limits, earlier_limits = report.threshold_for(case), report.threshold_for(earlier)
             if limits and earlier_limits and any(find_weaker(limits, earlier_limits)):
                 continue  # the earlier statement proves more
@@ -135,7 +139,7 @@ def make_statement(report: Report, case: Case, version: str, digests: Mapping[st
 
     subjects = [
         ResourceDescriptor(name=file.name, digest={"sha256": file.sha256}).pb
-        for file in case.program
+        for file in case.program.files
     ]
     message = statement.Statement(
         subjects, TEST_RESULT, describe_result(report, case, version, digests)
@@ -150,10 +154,19 @@ def describe_result(
     """Return the predicate of a judged case."""
     controls = [control for control in report.controls if control.name == case.name]
     named = {CONTROL.format(control.kind.value): control.rejected for control in controls}
-    tests_needed = [*QUESTIONS, *([Question.TASK.value] if case.metric_name else []), BUDGET, OTHER]
+    tests_needed = [
+        *QUESTIONS,
+        *([Question.TASK.value] if case.judgement.metric_name else []),
+        BUDGET,
+        OTHER,
+    ]
     # The report names only the first failed question.
     wrong = case.question.value if case.question else OTHER
-    tests = dict.fromkeys(tests_needed, True) if case.status is Status.PASSED else {wrong: False}
+    tests = (
+        dict.fromkeys(tests_needed, True)
+        if case.judgement.status is Status.PASSED
+        else {wrong: False}
+    )
     tests |= named
     passed = all(tests.values())
     limits = report.threshold_for(case)
@@ -161,9 +174,9 @@ def describe_result(
         **msgspec.structs.asdict(case.name),
         "backend": report.backend,
         "session": report.session,
-        "runner": case.runner,
-        "findings": [f"{finding.headline} [{finding.id}]" for finding in case.findings],
-        "warnings": list(case.warnings),
+        "runner": case.run.runner,
+        "findings": [f"{finding.headline} [{finding.id}]" for finding in case.judgement.findings],
+        "warnings": list(case.judgement.warnings),
     }
     configuration = [
         {"name": CASE, "annotations": described},
@@ -173,7 +186,7 @@ def describe_result(
             "annotations": msgspec.to_builtins(limits),
         },
         *({"name": name, "digest": {"sha256": sha256}} for name, sha256 in digests.items()),
-        {"name": BUILD, "annotations": {"version": case.compiler}},
+        {"name": BUILD, "annotations": {"version": case.program.compiler}},
         {"name": OWN, "annotations": {"version": version}},
     ]
     for tool in report.toolchain:
@@ -182,7 +195,7 @@ def describe_result(
             {"name": tool.name, **digest, "annotations": {"version": tool.version}}
         )
     return {
-        "result": "FAILED" if not passed else "WARNED" if case.warnings else "PASSED",
+        "result": "FAILED" if not passed else "WARNED" if case.judgement.warnings else "PASSED",
         "configuration": configuration,
         "passedTests": [name for name, good in tests.items() if good],
         "failedTests": [name for name, good in tests.items() if not good],

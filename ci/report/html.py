@@ -81,7 +81,7 @@ def render_html(report: Report) -> str:
         figures=_draw_figures(report, [case for _, case in shown]),
         heat=make_map(report) if len(shown) < len(cases) else {},
         work=show_work(report),
-        statuses=sorted({case.status for case in report.cases}, key=[*Status].index),
+        statuses=sorted({case.judgement.status for case in report.cases}, key=[*Status].index),
     )
 
 
@@ -186,7 +186,7 @@ def choose_bars(report: Report) -> list[tuple[int, Case]]:
         return cases
 
     def rank(pair: tuple[int, Case]) -> tuple[bool, bool, float]:
-        status, margin = pair[1].status, find_margin(report, pair[1])
+        status, margin = pair[1].judgement.status, find_margin(report, pair[1])
         left = margin[0] if margin else float("inf")
         return status is not Status.FAILED, status is Status.UNSUPPORTED, left
 
@@ -209,13 +209,13 @@ def make_map(report: Report) -> dict[str, dict[tuple[str, str], Cell]]:
     rows: dict[str, dict[tuple[str, str], Cell]] = {}
     for index, case in enumerate(report.cases):
         margin = find_margin(report, case)
-        if case.status is not Status.PASSED:
-            tone = case.status.value
+        if case.judgement.status is not Status.PASSED:
+            tone = case.judgement.status.value
         elif margin:
             tone = next((name for room, name in ROOM.items() if margin[0] >= room), "near")
         else:
             tone = "free"
         near = f"margin {margin[0]:+.1f} dB ({margin[1]})" if margin else "no limit"
-        cell = Cell(index, case, tone, f"{case.name}, {case.status.value}: {near}")
+        cell = Cell(index, case, tone, f"{case.name}, {case.judgement.status.value}: {near}")
         rows.setdefault(case.model, {})[case.scheme, case.soc] = cell
     return rows

@@ -64,25 +64,30 @@ def _add_case(suite: ET.Element, case: Case, report: Report, names: Names) -> No
             hint = column.hint(case) if column.hint else ""
             hint = f" ({hint})" if hint else ""
             figures.append(f"{column.title or column.name}: {column.show(case)}{hint}")
-    commands = [report.again(case)] if case.status is Status.FAILED else []
+    commands = [report.again(case)] if case.judgement.status is Status.FAILED else []
     operators = [f"on the CPU: {op.op}: {op.reason}" for op in case.unlisted_ops]
     _add_test(
         suite,
         names[case.model],
         f"{case.scheme} {case.soc}",
-        tag="error" if case.lacks or case.is_defect else TAGS.get(case.status, ""),
-        message="\n".join([translate_commands(case.reason or case.status.value), *operators]),
+        tag="error"
+        if case.run.lacks or case.judgement.is_defect
+        else TAGS.get(case.judgement.status, ""),
+        message="\n".join(
+            [translate_commands(case.reason or case.judgement.status.value), *operators]
+        ),
         output="\n".join(
             [
                 "\n".join(figures),
-                *map(translate_commands, case.warnings),
-                *map(describe_note, case.noise_notes),
+                *map(translate_commands, case.judgement.warnings),
+                *map(describe_note, case.judgement.noise_notes),
                 *operators,
-                case.log_tail,
+                case.run.log_tail,
                 *commands,
             ]
         ).strip(),
-        seconds=(case.run_s or 0.0) + (0.0 if case.cached else case.lower_s or 0.0),
+        seconds=(case.run.wall_s or 0.0)
+        + (0.0 if case.program.cached else case.program.lower_s or 0.0),
     )
 
 

@@ -116,16 +116,22 @@ def _show_change(change: Change, now: Case, names: Names) -> Row:
     size = change.pte_bytes
     cycles = [f"{100 * change.cycles:+.0f} % cycles"] if change.cycles else []
     sign = "+" if (size or 0) > 0 else "-"
-    nodes = "-" if now.fallback_nodes is None else str(now.fallback_nodes)
+    nodes = "-" if now.program.fallback_nodes is None else str(now.program.fallback_nodes)
     verdict, tone = TONES[change.direction]
     cells = (
         *_name(now, names),
         verdict,
         " -> ".join(dict.fromkeys(status.value for status in (change.before, change.now))),
         ", ".join([*cycles, *(SOURCES[source] for source in change.sources)]),
-        _add_change(show_decibels(now.sqnr_db, now.max_abs), change.sqnr_db, "+.1f"),
-        _add_change("-" if now.metric is None else f"{now.metric:.4g}", change.metric, "+.4g"),
-        show_bytes(now.pte_bytes) + (f" ({sign}{show_bytes(abs(size))})" if size else ""),
+        _add_change(
+            show_decibels(now.judgement.sqnr_db, now.judgement.max_abs), change.sqnr_db, "+.1f"
+        ),
+        _add_change(
+            "-" if now.judgement.metric is None else f"{now.judgement.metric:.4g}",
+            change.metric,
+            "+.4g",
+        ),
+        show_bytes(now.program.pte_bytes) + (f" ({sign}{show_bytes(abs(size))})" if size else ""),
         _add_change(nodes, change.fallback_nodes, "+d"),
     )
     return Row(cells, tone)
@@ -140,8 +146,10 @@ def group_causes(report: Report) -> list[list[tuple[int, Case]]]:
     frequent one. Findings that differ only in figures are one cause."""
     groups: dict[object, list[tuple[int, Case]]] = {}
     for index, case in enumerate(report.cases):
-        if case.status is Status.FAILED:
-            groups.setdefault(case.findings[:1] and case.findings[0].kin, []).append((index, case))
+        if case.judgement.status is Status.FAILED:
+            groups.setdefault(
+                case.judgement.findings[:1] and case.judgement.findings[0].kin, []
+            ).append((index, case))
     return sorted(groups.values(), key=lambda group: -len(group))
 
 
@@ -150,7 +158,7 @@ def _make_problem(report: Report, cases: list[tuple[int, Case]], names: Names) -
     short what differs in the others, such as the part of an output that is lost."""
     _, case = cases[0]
     about = tuple((index, name_case(other_case, names)) for index, other_case in cases)
-    lines = list_findings(case.findings) or [("", "no reason was given")]
+    lines = list_findings(case.judgement.findings) or [("", "no reason was given")]
     lines += _list_others(case, cases[1:], names)
     lines += [("at", f"{place.file}:{place.line}") for place in case.places[:NAMES]]
     lines += [
@@ -160,7 +168,9 @@ def _make_problem(report: Report, cases: list[tuple[int, Case]], names: Names) -
     if command := report.again(case):
         lines.append((AGAIN, command))
     title = name_some([name for _, name in about], NAMES)
-    return Card(case.status.value, title, tuple(lines), log=case.log_tail, about=about)
+    return Card(
+        case.judgement.status.value, title, tuple(lines), log=case.run.log_tail, about=about
+    )
 
 
 def _list_others(
@@ -177,7 +187,7 @@ def _list_others(
 
 def _show_figures(case: Case) -> str:
     """Return the first finding of a case in short, or "" if it has no figures."""
-    finding = next(iter(case.findings), None)
+    finding = next(iter(case.judgement.findings), None)
     if finding is None or not finding.figures:
         return ""
     return "; ".join((finding.headline, *finding.details[:1]))
@@ -189,13 +199,13 @@ def _list_worst(report: Report, names: Names) -> Iterator[Table]:
     margins = []
     for case in report.cases:
         margin = find_margin(report, case)
-        if margin and case.status is not Status.FAILED:
+        if margin and case.judgement.status is not Status.FAILED:
             margins.append((margin, case))
     if len(margins) > 1:
         rows = []
         for (margin_db, figure, value), case in sorted(margins, key=lambda pair: pair[0])[:WORST]:
             figures = (figure, show_decibels(value), f"{margin_db:+.1f}")
-            status = case.status.value
+            status = case.judgement.status.value
             rows.append(Row((*_name(case, names), status, *figures), status))
         head = (*CASE, "status", "figure", "dB", "margin")
         title = "Cases nearest to their limits"
@@ -216,20 +226,20 @@ def _list_remarks(report: Report, names: Names) -> Iterator[Card]:
 
 
 def _describe_notes(case: Case) -> Iterator[str]:
-    yield from map(describe_note, case.noise_notes)
-    if case.estimate and case.estimate.unknown:
-        yield f"no time is estimated: {case.estimate.unknown}"
+    yield from map(describe_note, case.judgement.noise_notes)
+    if case.program.estimate and case.program.estimate.unknown:
+        yield f"no time is estimated: {case.program.estimate.unknown}"
 
 
 def _describe_refusal(case: Case) -> Iterator[str]:
-    if case.status is Status.UNSUPPORTED:
+    if case.judgement.status is Status.UNSUPPORTED:
         yield from case.reason.splitlines() or ["no reason was given"]
         for operator in case.unlisted_ops:
             yield f"on the CPU: {operator.op}: {operator.reason}"
 
 
 REMARKS: dict[str, Callable[[Case], Iterable[str]]] = {
-    "warning": lambda case: case.warnings,
+    "warning": lambda case: case.judgement.warnings,
     "note": _describe_notes,
     Status.UNSUPPORTED.value: _describe_refusal,
 }
@@ -240,7 +250,7 @@ def _make_table(report: Report, names: Names) -> Table:
     rows = []
     for case in report.cases:
         cells = tuple(column.show(case) for column in columns)
-        rows.append(Row(cells, case.status.value))
+        rows.append(Row(cells, case.judgement.status.value))
     keys = [column.name for column in columns]
     numbers = [column.name for column in reversed(columns) if column.number]
     other_numbers = [name for name in numbers if name not in KEPT and name != "inputs"]

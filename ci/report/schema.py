@@ -25,7 +25,7 @@ from provisioning.manifest.targets import Backend
 from provisioning.quoting import shell_words
 from provisioning.versions import parse_version
 
-SCHEMA_VERSION: Final = 6
+SCHEMA_VERSION: Final = 7
 ANY_MODEL = "*"
 MARGIN_DB = 10.0  # margin for the prediction of noise, see ci.judging.noise
 MADE_PROVES = "proves arithmetic, not accuracy"  # what a case with generated inputs proves
@@ -542,15 +542,71 @@ class CaseName(Record, frozen=True, order=True):
         return f"{command} {shell_words(options)}"
 
 
-class Case(CaseName, frozen=True, kw_only=True):
-    """One model, scheme and SoC.
+class AskedFacts(Record, frozen=True, kw_only=True):
+    """What a case was asked to compute. ``choices`` are the lowering options of the model's entry
+    in the policy. ``inputs`` is the number of samples, and ``made_inputs`` describes generated
+    inputs, such as random inputs. ``digests`` identify the case's sources."""
 
-    Figures are the worst values over all samples and over the outputs that they apply to.
-    ``inputs`` is the number of samples. Figures named ``_quantized`` compare with the quantized
-    model, and so do ``gain`` and ``offset`` if there is one. All others compare with the float32
-    model. ``sqnr_db_scheme`` is the SQNR of the quantized model against the float32 model.
-    ``predicted_sqnr_db`` is the SQNR that is predicted for the program from rounding, and
-    ``above_noise_db`` is how far the error at ``above_noise_place`` exceeds that prediction.
+    choices: str = ""
+    inputs: Count = 0
+    made_inputs: str = ""
+    digests: Digests = Digests()
+
+
+class ProgramFacts(Record, frozen=True, kw_only=True):
+    """The program of a case and its lowering.
+
+    ``lower_s`` of a ``cached`` program is the time of its original lowering. ``compiler`` is the
+    build of QNN that compiled it. ``files`` are the program's files, starting with the one that a
+    runtime opens. ``footprint`` contains figures of the program and its lowering. ``types`` are the
+    types of its operators and weights, as far as they are known. ``clipped`` are the tensors that
+    leave their calibrated ranges most. Two kinds of figures are present only on request:
+    ``estimate`` predicts the time on a device, and ``qnn_ops`` are the operators passed to QNN.
+    """
+
+    cached: bool = False
+    compiler: str = ""
+    lower_s: Seconds | None = None
+    pte_bytes: Count | None = None
+    files: tuple[ProgramFile, ...] = ()
+    delegated_nodes: Count | None = None
+    fallback_nodes: Count | None = None
+    partitions: Count | None = None
+    fallback_ops: tuple[FallbackOp, ...] = ()
+    qnn_ops: tuple[OpCount, ...] = ()
+    types: tuple[TypeShare, ...] = ()
+    clipped: tuple[Clipped, ...] = ()
+    footprint: Footprint | None = None
+    estimate: Estimate | None = None
+
+
+class RunFacts(Record, frozen=True, kw_only=True):
+    """The run of a program. ``runner`` is what computed the outputs, with ``options``. ``wall_s``
+    is the time of the whole run, and ``ms`` that of an inference, if it is known. The
+    ``accelerator_`` figures are present only on request. They are means over the inputs, from QNN's
+    profile; on the emulator, they vary between runs, so they are not judged. ``lacks`` is the
+    library or device without which the case could not run here. ``log_tail`` is the end of the log
+    of a failure."""
+
+    runner: str = ""
+    options: str = ""
+    wall_s: Seconds | None = None
+    ms: Milliseconds | None = None
+    accelerator_cycles: Count | None = None
+    accelerator_us: Count | None = None
+    lacks: str = ""
+    log_tail: str = ""
+
+
+class JudgementFacts(Record, frozen=True, kw_only=True):
+    """What was judged of a case.
+
+    Figures are the worst values over all samples and over the outputs that they apply to. Figures
+    named ``_quantized`` compare with the quantized model, and so do ``gain`` and ``offset`` if
+    there is one. All others compare with the float32 model. ``sqnr_db_scheme`` is the SQNR of the
+    quantized model against the float32 model. ``predicted_sqnr_db`` is the SQNR that is predicted
+    for the program from rounding, and ``above_noise_db`` is how far the error at
+    ``above_noise_place`` exceeds that prediction.
 
     ``equal`` is the share of correct elements in outputs of integers or booleans, including those
     that the rule for ties accepts. ``equal_exact`` is the share of elements that equal the
@@ -558,30 +614,19 @@ class Case(CaseName, frozen=True, kw_only=True):
     an output over its reference (1 if it is correct), and ``offset`` the mean error in standard
     deviations. ``metric`` is the value of the user's metric, which is named ``metric_name``;
     ``metric_float`` and ``metric_quantized`` are its values for the float32 model and the quantized
-    model. ``findings`` say why the case failed or did not run; the most important one comes first.
-    ``warnings`` do not fail the case, and neither do ``noise_notes``. ``clipped`` are the tensors
-    that leave their calibrated ranges most. ``lacks`` is the library or device without which the
-    case could not run here. With ``is_defect``, executorch-qnn-ci itself failed, so the case says
-    nothing about the
-    model. ``outcome`` is the result of an upstream test, such as ``both`` if it passed upstream's
-    verdict and ours. ``recorded_`` figures are from an earlier run with this toolchain. ``lower_s``
-    of a cached case is the time of its original lowering. ``compiler`` is the build of QNN that
-    compiled the program. ``choices`` are the lowering options of the model's entry in the policy.
-    ``made_inputs`` describes generated inputs, such as random inputs. ``digests`` identify the
-    case's sources, and ``outputs`` contains details of each output. ``program`` lists the files of
-    the program, starting with the one that a runtime opens. ``footprint`` contains figures of the
-    program and its lowering, and ``recorded_footprint`` the recorded ones. ``types`` are the
-    types of its operators and weights, as far as they are known. Three kinds of figures
-    are present only on request: ``estimate`` predicts the time on a device, ``qnn_ops`` are the
-    operators passed to QNN, and ``accelerator_`` figures are means over the inputs, from QNN's
-    profile. On the emulator, ``accelerator_`` figures vary between runs, so they are not judged.
-    ``device`` contains the figures of a run on a device. In such a run, ``sqnr_db_emulator`` and
-    ``equal_emulator`` (the share of elements with the same bits) compare the outputs with the
-    emulator's.
+    model. ``outputs`` contains details of each output. ``findings`` say why the case failed or did
+    not run; the most important one comes first. ``warnings`` do not fail the case, and neither do
+    ``noise_notes``. With ``is_defect``, executorch-qnn-ci itself failed, so the case says nothing
+    about the model. ``outcome`` is the result of an upstream test, such as ``both`` if it passed
+    upstream's verdict and ours. ``recorded_`` figures are from an earlier run with this toolchain.
     """
 
     status: Status
     outcome: str = ""
+    findings: tuple[Finding, ...] = ()
+    warnings: tuple[str, ...] = ()
+    noise_notes: tuple[NoiseNote, ...] = ()
+    is_defect: bool = False
     sqnr_db: Decibels | None = None
     sqnr_db_quantized: Decibels | None = None
     cosine: Cosine | None = None
@@ -600,70 +645,59 @@ class Case(CaseName, frozen=True, kw_only=True):
     metric_float: float | None = None
     metric_quantized: float | None = None
     metric_name: str = ""
-    warnings: tuple[str, ...] = ()
-    noise_notes: tuple[NoiseNote, ...] = ()
-    clipped: tuple[Clipped, ...] = ()
+    outputs: tuple[OutputFigures, ...] = ()
     recorded_sqnr_db: Decibels | None = None
     recorded_sqnr_db_quantized: Decibels | None = None
-    delegated_nodes: Count | None = None
-    fallback_nodes: Count | None = None
-    partitions: Count | None = None
-    lower_s: Seconds | None = None
-    run_s: Seconds | None = None
-    run_ms: Milliseconds | None = None
-    run_options: str = ""
-    pte_bytes: Count | None = None
-    compiler: str = ""
-    choices: str = ""
-    cached: bool = False
-    findings: tuple[Finding, ...] = ()
-    fallback_ops: tuple[FallbackOp, ...] = ()
-    log_tail: str = ""
-    runner: str = ""
-    inputs: Count = 0
-    made_inputs: str = ""
-    qnn_ops: tuple[OpCount, ...] = ()
-    accelerator_cycles: Count | None = None
-    accelerator_us: Count | None = None
-    lacks: str = ""
-    is_defect: bool = False
-    digests: Digests = Digests()
-    outputs: tuple[OutputFigures, ...] = ()
-    program: tuple[ProgramFile, ...] = ()
-    device: DeviceFigures | None = None
+    recorded_footprint: Footprint | None = None
+
+
+class OnDeviceFacts(Record, frozen=True, kw_only=True):
+    """A run on a device: its ``figures``. ``sqnr_db_emulator`` and ``equal_emulator`` (the share of
+    elements with the same bits) compare the outputs with the emulator's."""
+
+    figures: DeviceFigures | None = None
     sqnr_db_emulator: Decibels | None = None
     equal_emulator: Share | None = None
-    footprint: Footprint | None = None
-    recorded_footprint: Footprint | None = None
-    estimate: Estimate | None = None
-    types: tuple[TypeShare, ...] = ()
+
+
+class Case(CaseName, frozen=True, kw_only=True):
+    """One model, scheme and SoC: what was asked, and what is known of the program, of its run, of
+    the judgement and of a run on a device."""
+
+    asked: AskedFacts = AskedFacts()
+    program: ProgramFacts = ProgramFacts()
+    run: RunFacts = RunFacts()
+    judgement: JudgementFacts
+    device: OnDeviceFacts = OnDeviceFacts()
 
     @property
     def reason(self) -> str:
         """The text of the findings."""
-        return show_findings(self.findings)
+        return show_findings(self.judgement.findings)
 
     @property
     def headline(self) -> str:
         """The headline of the first finding, or "" if there is none."""
-        return self.findings[0].headline if self.findings else ""
+        return self.judgement.findings[0].headline if self.judgement.findings else ""
 
     @property
     def question(self) -> Question | None:
         """The question that a failed case answers with no."""
-        failed = self.status is Status.FAILED and self.findings
-        return self.findings[0].question if failed else None
+        failed = self.judgement.status is Status.FAILED and self.judgement.findings
+        return self.judgement.findings[0].question if failed else None
 
     @property
     def unlisted_ops(self) -> tuple[FallbackOp, ...]:
         """The operators on the CPU, unless a finding lists them already."""
-        listed = any(finding.id in {ON_CPU.id, NO_NODE.id} for finding in self.findings)
-        return () if listed else self.fallback_ops
+        listed = any(finding.id in {ON_CPU.id, NO_NODE.id} for finding in self.judgement.findings)
+        return () if listed else self.program.fallback_ops
 
     @property
     def places(self) -> tuple[Place, ...]:
         """The lines of the user's files that the findings are about."""
-        return tuple(dict.fromkeys(place for finding in self.findings for place in finding.places))
+        return tuple(
+            dict.fromkeys(place for finding in self.judgement.findings for place in finding.places)
+        )
 
 
 class Control(CaseName, frozen=True, kw_only=True):
@@ -820,7 +854,7 @@ class Report(Record, frozen=True, kw_only=True):
     source: Source = Source()
     comparison: Comparison | None = None
     uncompared: str = ""
-    schema_version: Literal[6] = SCHEMA_VERSION
+    schema_version: Literal[7] = SCHEMA_VERSION
 
     def __post_init__(self) -> None:
         names = {case.name for case in self.cases}
@@ -851,7 +885,7 @@ class Report(Record, frozen=True, kw_only=True):
     def lacking(self) -> tuple[str, ...]:
         """The libraries and devices that cases need but that this machine lacks, each
         listed once."""
-        return tuple(dict.fromkeys(case.lacks for case in self.cases if case.lacks))
+        return tuple(dict.fromkeys(case.run.lacks for case in self.cases if case.run.lacks))
 
     @property
     def verdict(self) -> str:
@@ -868,7 +902,7 @@ class Report(Record, frozen=True, kw_only=True):
             return f"CUT SHORT ({many} not judged)"
         if not (self.summary.passed or self.summary.failed or self.lacking):
             return f"{word} (no case passed, so the run proves nothing)"
-        inputs = sorted({case.made_inputs for case in self.cases if case.made_inputs})
+        inputs = sorted({case.asked.made_inputs for case in self.cases if case.asked.made_inputs})
         return f"{word} ({', '.join(inputs)}: {MADE_PROVES})" if inputs and self.ok else word
 
     @property
@@ -877,7 +911,7 @@ class Report(Record, frozen=True, kw_only=True):
         these over failed cases, and failed cases over cases that could not run."""
         if self.unjudged:
             return ExitCode.INTERRUPTED
-        if any(case.is_defect for case in self.cases):
+        if any(case.judgement.is_defect for case in self.cases):
             return ExitCode.DEFECT
         if self.lacking and not (self.summary.failed or self.summary.controls_passed):
             return ExitCode.ENVIRONMENT
@@ -894,9 +928,11 @@ class Report(Record, frozen=True, kw_only=True):
         devices have an older QNN that cannot load them, which operators have errors that noise does
         not explain and that do not matter, and the remarks."""
         tried = (f"warning: {self.unsupported}",) if self.unsupported else ()
-        builds = sorted({case.compiler for case in self.cases if case.compiler})
+        builds = sorted({case.program.compiler for case in self.cases if case.program.compiler})
         newest = max((parse_version(build) for build in builds), default=None)
-        counts = Counter(note.operator for case in self.cases for note in case.noise_notes)
+        counts = Counter(
+            note.operator for case in self.cases for note in case.judgement.noise_notes
+        )
         named = ", ".join(
             f"{operator or 'not located'} {n}" for operator, n in counts.most_common()
         )
@@ -932,14 +968,14 @@ def summarize(
     """Count ``cases`` and ``controls``. ``wall_s`` is the wall-clock time of the whole run in
     seconds."""
     cases, controls = tuple(cases), tuple(controls)
-    statuses = Counter(case.status for case in cases)
+    statuses = Counter(case.judgement.status for case in cases)
     return Summary(
         passed=statuses[Status.PASSED],
         failed=statuses[Status.FAILED],
         unsupported=statuses[Status.UNSUPPORTED],
         controls=len(controls),
         controls_passed=sum(not control.rejected for control in controls),
-        cached=sum(case.cached for case in cases),
+        cached=sum(case.program.cached for case in cases),
         wall_s=wall_s,
         phases=tuple(phases),
     )

@@ -158,6 +158,6 @@ def show_counts(summary: Summary) -> str:
 def show_work(report: Report) -> str:
     """Return text such as ``lowering 81.0, running 9.5, summed over workers``, in seconds. What an
     earlier run lowered is left out."""
-    lowering = sum(case.lower_s or 0.0 for case in report.cases if not case.cached)
-    running = sum(case.run_s or 0.0 for case in report.cases)
+    lowering = sum(case.program.lower_s or 0.0 for case in report.cases if not case.program.cached)
+    running = sum(case.run.wall_s or 0.0 for case in report.cases)
     return f"lowering {lowering:.1f}, running {running:.1f}, summed over workers"

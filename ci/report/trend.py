@@ -127,7 +127,7 @@ def follow_cases(reports: Sequence[Report]) -> list[CaseTrend]:
         statuses: list[Status | None] = []
         rules: list[Threshold | None] = []
         for report, case in zip(reports, cases, strict=True):
-            statuses.append(case.status if case else None)
+            statuses.append(case.judgement.status if case else None)
             rules.append(report.threshold_for(case) if case else None)
         lines = []
         for chart, draw in charts:

@@ -2,24 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import msgspec
 
-from ci.facts.kinds import EARLIER
+from ci.facts.finding import Record
 from ci.report.claim import REPORTS_FIX
-from ci.report.schema import SCHEMA_VERSION, Report
+from ci.report.schema import (
+    SCHEMA_VERSION,
+    AskedFacts,
+    CaseName,
+    JudgementFacts,
+    OnDeviceFacts,
+    ProgramFacts,
+    Report,
+    RunFacts,
+)
 from provisioning.documents import DocumentError, decode_json, read_user_file
 from provisioning.errors import UsageError
 from provisioning.files import explain_writes, write_whole
 
 T = TypeVar("T")
 LIMIT_BYTES = 256 << 20
-# Fields of the schema version before this one.
-DROPPED_LIMITS = ("min_sqnr_db_channel", "max_gain_error", "max_offset", "max_nearer_db")
-DROPPED_FIGURES = ("sqnr_db_channel", "channel")
+PARTS: Mapping[str, type[Record]] = {
+    "asked": AskedFacts,
+    "program": ProgramFacts,
+    "run": RunFacts,
+    "judgement": JudgementFacts,
+    "device": OnDeviceFacts,
+}
+# Fields of parts that had other names in schema 6.
+EARLIER_NAMES = {
+    ("program", "files"): "program",
+    ("run", "options"): "run_options",
+    ("run", "wall_s"): "run_s",
+    ("run", "ms"): "run_ms",
+    ("device", "figures"): "device",
+}
+# The part and field of each field of schema 6.
+PLACES = {
+    EARLIER_NAMES.get((part, field), field): (part, field)
+    for part, kind in PARTS.items()
+    for field in kind.__struct_fields__
+}
 
 
 def write_report(report: Report, directory: Path) -> None:
@@ -68,7 +95,6 @@ def read_unchecked(path: Path) -> Report:
 
 class _Earlier(msgspec.Struct):
     cases: list[dict[str, Any]] = []
-    thresholds: list[dict[str, Any]] = []
 
 
 def upgrade(data: bytes) -> bytes:
@@ -81,21 +107,23 @@ def upgrade(data: bytes) -> bytes:
             why = f"schema_version {version} is too old to be read; run the session again"
             raise DocumentError(why)
         return data
-    rows = decode_json(data, _Earlier)
-    for limits in rows.thresholds:
-        for name in DROPPED_LIMITS:
-            limits.pop(name, None)
-    for case in rows.cases:
-        reason, question = str(case.pop("reason", "")), case.pop("question", None)
-        places = case.pop("places", ())
-        for name in DROPPED_FIGURES:
-            case.pop(name, None)
-        if reason:
-            finding = msgspec.to_builtins(EARLIER.find(reason))
-            optional = {"question": question} if question else {}
-            case["findings"] = [{**finding, **optional, "places": places}]
-    report |= {**msgspec.to_builtins(rows), "schema_version": SCHEMA_VERSION}
-    return msgspec.json.encode(report)
+    cases = [nest_case(case) for case in decode_json(data, _Earlier).cases]
+    return msgspec.json.encode({**report, "cases": cases, "schema_version": SCHEMA_VERSION})
+
+
+def nest_case(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a case of schema 6, which had the fields of all parts side by side, with its parts.
+    Raises DocumentError for an unknown field."""
+    case: dict[str, Any] = {part: {} for part in PARTS}
+    for name, value in flat.items():
+        if name in CaseName.__struct_fields__:
+            case[name] = value
+        elif name in PLACES:
+            part, field = PLACES[name]
+            case[part][field] = value
+        else:
+            raise DocumentError(f"a case of schema_version 6 has no field {name!r}")
+    return case
 
 
 def read_json(

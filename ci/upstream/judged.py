@@ -19,7 +19,15 @@ from ci.judging.noise import Prediction
 from ci.judging.verdict import CaseFigures, summarize_figures
 from ci.models.schemes import Scheme
 from ci.models.tensors import TensorInfo
-from ci.report.schema import Case, Control, ControlKind, Status, Threshold
+from ci.report.schema import (
+    AskedFacts,
+    Case,
+    Control,
+    ControlKind,
+    JudgementFacts,
+    Status,
+    Threshold,
+)
 from ci.upstream.comparison import Arrays, Comparison, Member
 
 MIXED = "mixed"
@@ -152,12 +160,14 @@ def make_result(test: str, soc: str, ran: str, message: str, ours: Sequence[Ours
         model=test,
         scheme=scheme,
         soc=soc,
-        status=status,
-        outcome=outcome,
-        findings=findings,
-        **worst_figures(ours),
-        warnings=lacks if outcome == BOTH else (),
-        inputs=len(ours),
+        judgement=JudgementFacts(
+            status=status,
+            outcome=outcome,
+            findings=findings,
+            warnings=lacks if outcome == BOTH else (),
+            **worst_figures(ours),
+        ),
+        asked=AskedFacts(inputs=len(ours)),
     )
     control = None
     if outcome == BOTH:

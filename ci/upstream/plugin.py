@@ -170,7 +170,7 @@ class Judge:
         ran, message = choose_end(self.ends)
         result = self.judge(name_test(item.nodeid), ran, message)
         setattr(report, ATTRIBUTE, encode(result))
-        if result.case.status is Status.FAILED and report.passed:
+        if result.case.judgement.status is Status.FAILED and report.passed:
             report.outcome, report.longrepr = "failed", f"failed by ours: {result.case.headline}"
         elif ran == "lacking":
             report.outcome = "skipped"

@@ -15,7 +15,7 @@ from ci.faults.expected import Rerun
 from ci.faults.known import FRONTENDS, read_faults
 from ci.models.suite import DEFAULT_SOC
 from ci.report.claim import claim_reports
-from ci.report.schema import Case, Report, Status, Tool, summarize
+from ci.report.schema import Case, JudgementFacts, Report, Status, Tool, summarize
 from ci.verbs.built import require_executorch
 from ci.verbs.options import repeat_command, require_effect
 from ci.verbs.requests import check_arguments
@@ -114,9 +114,11 @@ def make_case(rerun: Rerun, soc: str) -> Case:
         model=f"{rerun.fault} {rerun.form} {rerun.frontend}",
         scheme=rerun.scheme,
         soc=soc,
-        status=status,
-        outcome=rerun.end,
-        findings=tuple(findings),
-        sqnr_db=rerun.sqnr_db,
-        predicted_sqnr_db=rerun.predicted_db,
+        judgement=JudgementFacts(
+            status=status,
+            outcome=rerun.end,
+            findings=tuple(findings),
+            sqnr_db=rerun.sqnr_db,
+            predicted_sqnr_db=rerun.predicted_db,
+        ),
     )

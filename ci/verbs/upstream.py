@@ -203,7 +203,7 @@ def make_report(
     controls = tuple(result.control for result in ordered if result.control)
     schemes = {case.scheme for case in cases} & {scheme.value for scheme in Scheme}
     policy = structs.replace(read_emulator_policy(None, EMULATOR), strict_noise=True)
-    counts = Counter(case.outcome for case in cases)
+    counts = Counter(case.judgement.outcome for case in cases)
     outcomes = "; ".join(f"{number} {outcome}" for outcome, number in sorted(counts.items()))
     # The command that repeats a test names the SoC only if it is not the suite's. What was chosen
     # by variables becomes an option.
@@ -229,7 +229,7 @@ def publish_suite(
 ) -> Outcome:
     """Write the report, and return its verdict with up to SHOWN of the cases that failed."""
     report = publishing.publish_run(report, directory, progress, base=args.base, sarif=args.sarif)
-    failed = [case for case in report.cases if case.status is Status.FAILED]
+    failed = [case for case in report.cases if case.judgement.status is Status.FAILED]
     lines = [("", f"{case.model}: {case.headline}") for case in failed[:SHOWN]]
     if len(failed) > SHOWN:
         lines.append(("", f"and {len(failed) - SHOWN} more, see the report"))

@@ -54,8 +54,10 @@ def measure_run(reports: Path, home: Path) -> dict[str, Any]:
         "cpu_s": round(sum(after[2:4]) - sum(before[2:4]), 2),
         "cases": len(report.cases),
         "cached": report.summary.cached,
-        "lowering_s": round(sum(case.lower_s or 0 for case in report.cases if not case.cached), 2),
-        "running_s": round(sum(case.run_s or 0 for case in report.cases), 2),
+        "lowering_s": round(
+            sum(case.program.lower_s or 0 for case in report.cases if not case.program.cached), 2
+        ),
+        "running_s": round(sum(case.run.wall_s or 0 for case in report.cases), 2),
     }
 
 

@@ -20,7 +20,17 @@ from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import select_cases
 from ci.gate.schema import Plan
 from ci.models.schemes import ONNX
-from ci.report.schema import Case, DeviceFigures, Estimate, Footprint, Simulation, Status
+from ci.report.schema import (
+    Case,
+    DeviceFigures,
+    Estimate,
+    Footprint,
+    JudgementFacts,
+    OnDeviceFacts,
+    ProgramFacts,
+    Simulation,
+    Status,
+)
 from ci.report.write import write_report
 from ci.verbs.lanes.emulator import list_planned, take_shard
 from tests.documented.pages import ROOT
@@ -154,15 +164,20 @@ def two_reports(place: Place) -> None:
             model="mlp",
             scheme="fp16",
             soc="SM8650",
-            status=Status.PASSED,
-            footprint=Footprint(spill_bytes=spill),
+            judgement=JudgementFacts(status=Status.PASSED),
+            program=ProgramFacts(footprint=Footprint(spill_bytes=spill)),
         )
         write_report(reports.make_report([case]), place.directory / folder)
 
 
 def report(place: Place) -> None:
     """A report with one case that passed."""
-    case = Case(model="mlp", scheme="fp16", soc="SM8650", status=Status.PASSED, sqnr_db=61.2)
+    case = Case(
+        model="mlp",
+        scheme="fp16",
+        soc="SM8650",
+        judgement=JudgementFacts(status=Status.PASSED, sqnr_db=61.2),
+    )
     write_report(reports.make_report([case]), place.directory / "reports/test_emulator")
 
 
@@ -176,9 +191,9 @@ def timed_report(place: Place) -> None:
             model=f"net{number}",
             scheme="fp16",
             soc="SM8450",
-            status=Status.PASSED,
-            estimate=Estimate(simulation=Simulation(**figures)),
-            device=DeviceFigures(starts=1, runs=9, p50_ms=2.5 * number),
+            judgement=JudgementFacts(status=Status.PASSED),
+            program=ProgramFacts(estimate=Estimate(simulation=Simulation(**figures))),
+            device=OnDeviceFacts(figures=DeviceFigures(starts=1, runs=9, p50_ms=2.5 * number)),
         )
         cases.append(case)
     write_report(reports.make_report(cases), place.directory / "reports" / "test_emulator")

@@ -92,7 +92,7 @@ def poison(kind: Any, status: str) -> str:
         return f"{POISON}\n[ERROR] Failed to create device, error 14001 {POISON}\n"
     document = json.loads(encode_sample(kind))
     if kind is Report:
-        document["cases"][0]["status"] = status
+        document["cases"][0]["judgement"]["status"] = status
     free = []
     for place in list_places(document):
         before = put(document, place, POISON)

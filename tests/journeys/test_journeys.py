@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from ci.report.schema import Case, Status
+from ci.report.schema import Case, JudgementFacts, Status
 from ci.report.write import write_report
 from tests.integration.device.conftest import Lab
 from tests.journeys.traveller import Traveller
@@ -115,8 +115,8 @@ def test_the_first_run_passes_the_suite_and_a_rerun_is_all_cached(clone: Travell
         assert (clone.here / "reports/test_emulator" / name).stat().st_size
     second = clone.type("./nox -s test_emulator")
     assert "32 passed, 0 failed, 0 unsupported, 32 cached" in second
-    assert [row["sqnr_db"] for row in clone.report()["cases"]] == [
-        row["sqnr_db"] for row in report["cases"]
+    assert [row["judgement"]["sqnr_db"] for row in clone.report()["cases"]] == [
+        row["judgement"]["sqnr_db"] for row in report["cases"]
     ]
 
 
@@ -235,8 +235,8 @@ def test_a_staged_bundle_runs_on_a_board_over_ssh(clone: Traveller, board: Lab) 
     words = f"--device ssh:board --bundle bundle {place} --model mlp --scheme 8a8w"
     clone.type(f"./nox -s test_emulator -- {words}")
     (case,) = clone.report()["cases"]
-    assert (case["status"], case["equal_emulator"]) == ("passed", 1)
-    assert case["runner"].startswith("ssh:board")
+    assert (case["judgement"]["status"], case["device"]["equal_emulator"]) == ("passed", 1)
+    assert case["run"]["runner"].startswith("ssh:board")
 
 
 def test_a_language_model_is_judged_by_its_tokens(clone: Traveller) -> None:
@@ -277,9 +277,11 @@ def test_a_report_of_100_cases_works_in_a_browser(clone: Traveller, tmp_path: Pa
             model=f"nets/group_{number // 10}/model_{number}.py:factory",
             scheme=("fp16", "8a8w")[number % 2],
             soc="SM8650",
-            status=Status.FAILED if number % 25 == 7 else Status.PASSED,
-            sqnr_db=20.0 + number / 2,
-            findings=say("not faithful: SQNR 20.0 dB" if number % 25 == 7 else ""),
+            judgement=JudgementFacts(
+                status=Status.FAILED if number % 25 == 7 else Status.PASSED,
+                sqnr_db=20.0 + number / 2,
+                findings=say("not faithful: SQNR 20.0 dB" if number % 25 == 7 else ""),
+            ),
         )
         for number in range(100)
     ]

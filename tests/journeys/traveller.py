@@ -43,7 +43,7 @@ class Traveller:
     def statuses(self, session: str = "test_emulator") -> dict[str, str]:
         """The status of each case, by ``MODEL SCHEME``."""
         rows = self.report(session)["cases"]
-        return {f"{row['model']} {row['scheme']}": row["status"] for row in rows}
+        return {f"{row['model']} {row['scheme']}": row["judgement"]["status"] for row in rows}
 
     def read(self, name: str) -> str:
         return (self.here / name).read_text("utf-8")

@@ -91,7 +91,7 @@ def compare_group(models: Sequence[str], schemes: Sequence[str], place: Path) ->
         if slug in programs:
             yield compare_case(case, row, read_program(programs[slug]))
         elif case["partitions"] and all(finding["id"] == ON_CPU.id for finding in case["findings"]):
-            why = " ".join(finding["headline"] for finding in row["findings"])
+            why = " ".join(finding["headline"] for finding in row["judgement"]["findings"])
             yield Compared(slug, Counter(), 0, 0, 0, (f"no program: {why}",))
 
 
@@ -109,7 +109,8 @@ def compare_case(case: Mapping[str, Any], lowered: Mapping[str, Any], read: Prog
     for processor, taken in (("npu", True), ("cpu", False)):
         audited = count_named(case["operators"], taken=taken)
         nodes = {
-            operator["op"]: operator[processor] for operator in lowered["footprint"]["operators"]
+            operator["op"]: operator[processor]
+            for operator in lowered["program"]["footprint"]["operators"]
         }
         lowering = Counter({op: number for op, number in nodes.items() if number})
         if audited != lowering:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from ci.cases.spec import CaseSpec
 from ci.facts.finding import Finding, Place
 from ci.facts.kinds import UNRECORDED
 from ci.report.schema import (
+    AskedFacts,
     Case,
+    CaseName,
     Control,
     ControlKind,
     Host,
+    JudgementFacts,
     Phase,
     Report,
     Status,
@@ -21,6 +26,7 @@ from ci.report.schema import (
     Tool,
     summarize,
 )
+from ci.report.write import PARTS, PLACES, report_data
 
 HOST = Host(
     system="Linux 6.1",
@@ -37,6 +43,36 @@ def say(text: str, *places: Place) -> tuple[Finding, ...]:
     """The finding of a case that fails: a headline, and evidence in the lines below it."""
     headline, _, evidence = text.partition("\n")
     return (UNRECORDED.find(headline, evidence=evidence, places=places),) if text else ()
+
+
+def encode_earlier(report: Report) -> bytes:
+    """A report in the form of schema 6, in which all fields of a case were side by side."""
+    data = report_data(report)
+    for row in data["cases"]:
+        parts = {part: row.pop(part) for part in PARTS}
+        row |= {name: parts[part][field] for name, (part, field) in PLACES.items()}
+    return msgspec.json.encode({**data, "schema_version": 6})
+
+
+def change_row(row: dict[str, Any], **fields: Any) -> None:
+    """Change fields of a case in the JSON of a report, in whichever part they are."""
+    for name, value in fields.items():
+        part = next((part for part, kind in PARTS.items() if name in kind.__struct_fields__), "")
+        (row[part] if part else row)[name] = value
+
+
+def change_case(case: Case, **fields: Any) -> Case:
+    """A case with other values for fields of its parts, such as ``sqnr_db``, or for its name. No
+    field is in two parts."""
+    changes: dict[str, Any] = {}
+    for name, value in fields.items():
+        part = next((part for part, kind in PARTS.items() if name in kind.__struct_fields__), "")
+        if part:
+            changes[part] = replace(changes.get(part) or getattr(case, part), **{name: value})
+        else:
+            assert name in CaseName.__struct_fields__, name
+            changes[name] = value
+    return replace(case, **changes)
 
 
 def make_report(
@@ -74,16 +110,18 @@ def make_judged(
             model=spec.model,
             scheme=spec.scheme.value,
             soc=spec.soc,
-            status=status,
-            sqnr_db=70.0,
-            cosine=1.0,
-            max_abs=0.001,
-            equal=1.0,
-            inputs=4,
-            findings=say(
-                "it is wrong" if status is Status.FAILED else "",
-                Place(file=f"ci/models/suite/{spec.model}.py", line=1),
+            judgement=JudgementFacts(
+                status=status,
+                sqnr_db=70.0,
+                cosine=1.0,
+                max_abs=0.001,
+                equal=1.0,
+                findings=say(
+                    "it is wrong" if status is Status.FAILED else "",
+                    Place(file=f"ci/models/suite/{spec.model}.py", line=1),
+                ),
             ),
+            asked=AskedFacts(inputs=4),
         )
         for spec in specs
     ]

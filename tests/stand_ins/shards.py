@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from ci.gate.plan import split_cases
 from ci.report.merge import digest_names
-from ci.report.schema import Case, Report, ShardMark, Status
+from ci.report.schema import Case, JudgementFacts, Report, ShardMark, Status
 from tests.stand_ins.reports import make_report
 
 POLICY = "0" * 64
@@ -17,7 +17,10 @@ POLICY = "0" * 64
 def make_cases(*names: str, status: Status = Status.PASSED) -> list[Case]:
     """Cases by "MODEL SCHEME SOC"."""
     rows = (name.split(" ") for name in names)
-    return [Case(model=m, scheme=s, soc=soc, status=status, sqnr_db=50.0) for m, s, soc in rows]
+    return [
+        Case(model=m, scheme=s, soc=soc, judgement=JudgementFacts(status=status, sqnr_db=50.0))
+        for m, s, soc in rows
+    ]
 
 
 def make_shards(cases: Sequence[Case], count: int, policy: str = POLICY) -> list[Report]:

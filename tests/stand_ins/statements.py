@@ -5,13 +5,23 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from msgspec.structs import replace
-
 from ci.cases.policy import read_emulator_policy
 from ci.report.evidence import POLICY, describe_result
-from ci.report.schema import Case, Control, ControlKind, ProgramFile, Report, Status, Tool
+from ci.report.schema import (
+    AskedFacts,
+    Case,
+    Control,
+    ControlKind,
+    JudgementFacts,
+    ProgramFacts,
+    ProgramFile,
+    Report,
+    RunFacts,
+    Status,
+    Tool,
+)
 from tests.stand_ins.lanes import SPEC
-from tests.stand_ins.reports import make_report
+from tests.stand_ins.reports import change_case, make_report
 
 BUILD = "v2.49.40.260810104044"
 PROGRAM = f"a program of {BUILD}.".encode()
@@ -26,12 +36,12 @@ def make(**changes: Any) -> Report:
         model=model,
         scheme=scheme,
         soc=soc,
-        status=Status.PASSED,
-        max_abs=0.1,
-        inputs=4,
-        compiler=BUILD,
-        runner="python",
-        program=(ProgramFile(name="program.pte", sha256=SHA256),),
+        judgement=JudgementFacts(status=Status.PASSED, max_abs=0.1),
+        asked=AskedFacts(inputs=4),
+        program=ProgramFacts(
+            compiler=BUILD, files=(ProgramFile(name="program.pte", sha256=SHA256),)
+        ),
+        run=RunFacts(runner="python"),
     )
     controls = [
         Control(model=model, scheme=scheme, soc=soc, kind=kind, rejected=True)
@@ -39,7 +49,7 @@ def make(**changes: Any) -> Report:
     ]
     limits = read_emulator_policy().describe_limits([SPEC])
     tools = (Tool(name="qnn-runtime", version="2.49.40", sha256="a" * 64),)
-    cases = [replace(case, **changes)]
+    cases = [change_case(case, **changes)]
     return make_report(cases, controls, thresholds=limits, toolchain=tools)
 
 

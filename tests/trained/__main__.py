@@ -79,7 +79,8 @@ def judge(case: Any, row: dict[str, Any], judged: dict[str, Any]) -> tuple[str, 
     import truth
 
     verdict, cause = row["verdict"], truth.name_cause(row)
-    status, named = judged["status"], judged.get("question") or ""
+    status, findings = judged["judgement"]["status"], judged["judgement"]["findings"]
+    named = findings[0]["question"] if findings and status == "failed" else ""
     green = status in GREEN
     if verdict == truth.BAD and green:
         wrong = "bad and green"

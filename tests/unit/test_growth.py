@@ -15,9 +15,9 @@ from msgspec.structs import replace
 
 from ci.__main__ import main
 from ci.report.merge import digest_names
-from ci.report.schema import Case, ShardMark, Status
+from ci.report.schema import Case, JudgementFacts, RunFacts, ShardMark, Status
 from tests.stand_ins import android_apps, lowered, statements
-from tests.stand_ins.reports import make_report
+from tests.stand_ins.reports import make_report, say
 
 MOST = 12.0
 RULE = 'runtime.cxx_library(name = "l{0}", srcs = ["{0}.cpp"], deps = [":l{1}"])\n'
@@ -35,14 +35,14 @@ def write_statement(place: Path, size: int) -> list[str]:
 
 
 def write_shards(place: Path, size: int) -> list[str]:
-    rows = {
-        "scheme": "fp16",
-        "soc": "SM8650",
-        "reason": "no",
-        "status": Status.FAILED,
-        "log_tail": "a line\n" * 9,
-    }
-    cases = [Case(model=f"m{number}.py:make", **rows) for number in range(2 * size)]
+    case = Case(
+        model="m.py:make",
+        scheme="fp16",
+        soc="SM8650",
+        run=RunFacts(log_tail="a line\n" * 9),
+        judgement=JudgementFacts(status=Status.FAILED, findings=say("no")),
+    )
+    cases = [replace(case, model=f"m{number}.py:make") for number in range(2 * size)]
     digest = digest_names(case.name for case in cases)
     for index in (1, 2):
         part = range((index - 1) * size, index * size)

@@ -42,6 +42,7 @@ from ci.models.user_models import (
     Source,
 )
 from ci.report.schema import Case, Control, DeviceFigures, Footprint, OpCount, OutputFigures, Status
+from ci.report.write import PARTS
 from provisioning.errors import FailedError, MissingToolError, UsageError
 from tests.build.cases import (
     COARSE,
@@ -64,8 +65,8 @@ FIGURES = (
     *("sqnr_db", "sqnr_db_quantized", "sqnr_db_scheme", "predicted_sqnr_db", "above_noise_db"),
     *("cosine", "cosine_quantized", "max_abs", "gain", "offset", "equal", "equal_quantized"),
     *("equal_exact", "metric", "metric_float", "metric_quantized", "recorded_sqnr_db"),
-    *("sqnr_db_emulator", "equal_emulator"),
 )
+OF_DEVICES = ("sqnr_db_emulator", "equal_emulator")
 
 
 @dataclass
@@ -91,22 +92,28 @@ class Scene:
 
 def show_case(case: Case, controls: tuple[Control, ...] = ()) -> list[str]:
     """What a row says, line by line, without the places of this project."""
-    figures = {name: getattr(case, name) for name in FIGURES}
+    figures = {name: getattr(case.judgement, name) for name in FIGURES}
+    figures |= {name: getattr(case.device, name) for name in OF_DEVICES}
     shown_figures = [f"{name} {value:.4g}" for name, value in figures.items() if value is not None]
-    first = case.status.value + (f", {case.question.value}" if case.question else "")
+    first = case.judgement.status.value + (f", {case.question.value}" if case.question else "")
     accepted = [control.kind.value for control in controls if not control.rejected]
     control_kinds = [control.kind.value for control in controls]
     return [
-        first + " by a defect of this project" * case.is_defect + " from the cache" * case.cached,
-        *(f"lacks: {cause}" for cause in [case.lacks] if cause),
-        *(line for finding in case.findings for line in finding.text.splitlines()),
-        *(f"warning: {warning}" for warning in case.warnings),
-        *(f"noted: {note.operator} {note.label}: {note.why}" for note in case.noise_notes),
+        first
+        + " by a defect of this project" * case.judgement.is_defect
+        + " from the cache" * case.program.cached,
+        *(f"lacks: {cause}" for cause in [case.run.lacks] if cause),
+        *(line for finding in case.judgement.findings for line in finding.text.splitlines()),
+        *(f"warning: {warning}" for warning in case.judgement.warnings),
+        *(
+            f"noted: {note.operator} {note.label}: {note.why}"
+            for note in case.judgement.noise_notes
+        ),
         *(f"on the CPU: {node.op}: {node.reason}" for node in case.unlisted_ops),
         *([f"figures: {', '.join(shown_figures)}"] if shown_figures else []),
         *([f"controls: {', '.join(control_kinds)}"] if control_kinds else []),
         *([f"accepted: {', '.join(accepted)}"] if accepted else []),
-        *([f"log: {case.log_tail.splitlines()[0]}"] if case.log_tail else []),
+        *([f"log: {case.run.log_tail.splitlines()[0]}"] if case.run.log_tail else []),
     ]
 
 
@@ -630,6 +637,9 @@ def test_each_fact_of_a_case_is_in_its_report_row() -> None:
         log_tail="the end",
         metric_name="top1",
     )
-    shown = {name: msgspec.to_builtins(getattr(row, name)) for name in row.__struct_fields__}
-    text = "".join(f"{name}: {json.dumps(value)}\n" for name, value in shown.items())
+    shown = [f"name: {row}\n"]
+    for part in PARTS:
+        facts = msgspec.to_builtins(getattr(row, part)).items()
+        shown += [f"{part}.{name}: {json.dumps(value)}\n" for name, value in facts]
+    text = "".join(shown)
     check_snapshot(Path(__file__).with_name("snapshots") / "row.txt", text)

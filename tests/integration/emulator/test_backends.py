@@ -72,30 +72,37 @@ def test_a_program_for_the_emulator_of_lpai_runs_and_is_judged(pool: Pool, tmp_p
     program of the same model, which is lowered and not run."""
     spec = CaseSpec("mlp", Scheme.A8W8, "SM8850")
     case = run_case(pool, tmp_path, Backend.LPAI, spec).case
-    assert case.status is Status.PASSED, f"{case.reason}\n{case.log_tail}"
-    assert (case.fallback_nodes, case.partitions, case.cached) == (0, 1, False)
+    assert case.judgement.status is Status.PASSED, f"{case.reason}\n{case.run.log_tail}"
+    assert (case.program.fallback_nodes, case.program.partitions, case.program.cached) == (
+        0,
+        1,
+        False,
+    )
     cached_run = run_case(pool, tmp_path, Backend.LPAI, spec)
-    assert cached_run.case.cached
+    assert cached_run.case.program.cached
     assert len(cached_run.controls) == 7
 
     unrun = run_case(pool, tmp_path, Backend.LPAI_ARM, spec)
-    assert (unrun.case.status, unrun.case.cached) == (Status.UNSUPPORTED, False), unrun.case.reason
+    assert (unrun.case.judgement.status, unrun.case.program.cached) == (
+        Status.UNSUPPORTED,
+        False,
+    ), unrun.case.reason
     assert unrun.controls == ()
     assert unrun.case.reason.startswith(
         "lowered; the program cannot run here: it needs LPAI hardware"
     )
-    assert unrun.case.lacks == read_backends()[Backend.LPAI_ARM].device
+    assert unrun.case.run.lacks == read_backends()[Backend.LPAI_ARM].device
     (program,) = (tmp_path / "qnn" / spec.slug).iterdir()
-    assert program.stat().st_size == unrun.case.pte_bytes
+    assert program.stat().st_size == unrun.case.program.pte_bytes
 
 
 @pytest.mark.nightly
 def test_a_program_for_the_gpu_is_lowered_and_kept(pool: Pool, tmp_path: Path) -> None:
     spec = CaseSpec("mlp", Scheme.FP16, "SM8650")
     case = run_case(pool, tmp_path, Backend.GPU, spec).case
-    assert case.status is Status.UNSUPPORTED, f"{case.reason}\n{case.log_tail}"
-    assert case.lacks == "an Adreno GPU"
-    assert (case.fallback_nodes, case.partitions) == (0, 1)
+    assert case.judgement.status is Status.UNSUPPORTED, f"{case.reason}\n{case.run.log_tail}"
+    assert case.run.lacks == "an Adreno GPU"
+    assert (case.program.fallback_nodes, case.program.partitions) == (0, 1)
     assert (tmp_path / "qnn" / spec.slug / "program.pte").is_file()
 
 

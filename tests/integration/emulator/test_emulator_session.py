@@ -131,26 +131,28 @@ def test_models_pass_and_no_later_run_lowers_any_again(tmp_path: Path, home: Pat
     assert len(report["controls"]) == 14
     assert all(control["rejected"] for control in report["controls"])
     for case in report["cases"]:
-        assert case["fallback_nodes"] == 0
-        assert case["delegated_nodes"] >= case["partitions"] == 1
-        assert case["inputs"] >= 4
-        assert not case["cached"]
-        taken = case["footprint"]
+        assert case["program"]["fallback_nodes"] == 0
+        assert case["program"]["delegated_nodes"] >= case["program"]["partitions"] == 1
+        assert case["asked"]["inputs"] >= 4
+        assert not case["program"]["cached"]
+        taken = case["program"]["footprint"]
         assert None not in taken.values()
-        assert case["pte_bytes"] == taken["program_bytes"] > taken["context_bytes"]
+        assert case["program"]["pte_bytes"] == taken["program_bytes"] > taken["context_bytes"]
         assert taken["read_bytes"] > taken["graphs"][0]["constant_bytes"] // 2 > 0
         assert 100 << 20 < taken["lowering_memory_bytes"] < 4 << 30
         assert (
-            0 < sum(operator["npu"] for operator in taken["operators"]) <= case["delegated_nodes"]
+            0
+            < sum(operator["npu"] for operator in taken["operators"])
+            <= case["program"]["delegated_nodes"]
         )
-    figures = [case["sqnr_db"] for case in report["cases"]]
-    footprints = [case["footprint"] for case in report["cases"]]
+    figures = [case["judgement"]["sqnr_db"] for case in report["cases"]]
+    footprints = [case["program"]["footprint"] for case in report["cases"]]
     later, report = run_emulator(tmp_path, *words, "--model", "mlp", "--json", home=home)
     assert later.returncode == 0, later.stderr
     assert json.loads(later.stdout) == report
-    assert [case["cached"] for case in report["cases"]] == [True, True, False, False]
-    assert [case["sqnr_db"] for case in report["cases"]][:2] == figures
-    assert [case["footprint"] for case in report["cases"]][:2] == footprints
+    assert [case["program"]["cached"] for case in report["cases"]] == [True, True, False, False]
+    assert [case["judgement"]["sqnr_db"] for case in report["cases"]][:2] == figures
+    assert [case["program"]["footprint"] for case in report["cases"]][:2] == footprints
 
 
 def find_program(cache: Path, folder: Path) -> tuple[Program, Sets]:
@@ -169,7 +171,7 @@ def find_program(cache: Path, folder: Path) -> tuple[Program, Sets]:
 def test_runs_share_a_worker_process_until_one_hangs_or_dies_and_give_equal_bits(
     run_case: RunCase, shared: tuple[Pool, Path], tmp_path: Path
 ) -> None:
-    assert run_case("mlp", Scheme.FP16).case.status is Status.PASSED
+    assert run_case("mlp", Scheme.FP16).case.judgement.status is Status.PASSED
     pool, cache = shared
     program, sets = find_program(cache, tmp_path)
     outputs = sorted((tmp_path / "kept" / "mlp-fp16-SM8650" / "outputs").iterdir())
@@ -244,12 +246,12 @@ print(bytes([7] * 32) in left(), flush=True)
 def test_a_runner_that_goes_wrong_fails_its_case_with_the_reason(
     run_case: RunCase, fault: str, words: str
 ) -> None:
-    assert run_case("mlp", Scheme.FP16).case.status is Status.PASSED
+    assert run_case("mlp", Scheme.FP16).case.judgement.status is Status.PASSED
     timeout_s = 4.0 if fault == "hang" else 200.0
     case = run_case("mlp", Scheme.FP16, fault=fault, timeout_s=timeout_s).case
-    assert case.status is Status.FAILED
+    assert case.judgement.status is Status.FAILED
     assert words in case.reason
-    assert f"stand-in runner: {fault}" in case.log_tail
+    assert f"stand-in runner: {fault}" in case.run.log_tail
 
 
 MODEL = """
@@ -287,9 +289,9 @@ def test_a_model_with_outputs_near_zero_or_operators_on_the_cpu_fails(
 ) -> None:
     users_model.write_text(MODEL.format(body=body))
     case = run_case(f"{users_model}:factory", Scheme.A8W8).case
-    assert case.status is Status.FAILED
+    assert case.judgement.status is Status.FAILED
     assert words in case.reason
-    assert "proves nothing" not in case.reason or case.lower_s is None
+    assert "proves nothing" not in case.reason or case.program.lower_s is None
 
 
 STATEFUL = """
@@ -319,7 +321,7 @@ def test_a_model_with_state_channels_last_weights_and_all_output_types_passes(
 ) -> None:
     users_model.write_text(STATEFUL)
     case = run_case(f"{users_model}:factory", Scheme.FP16).case
-    assert case.status is Status.PASSED, case.reason
+    assert case.judgement.status is Status.PASSED, case.reason
 
 
 ZOO = """
@@ -350,21 +352,21 @@ def test_a_refused_lowering_is_unsupported_only_if_the_policy_lists_it(
     run_case: RunCase, tmp_path: Path
 ) -> None:
     case = run_case("mlp", Scheme.FP16, "SW6100").case
-    assert case.status is Status.UNSUPPORTED
+    assert case.judgement.status is Status.UNSUPPORTED
     assert "doesn't support FP16" in case.reason
-    assert run_case("mlp", Scheme.A8W8, "SW6100").case.status is Status.PASSED
+    assert run_case("mlp", Scheme.A8W8, "SW6100").case.judgement.status is Status.PASSED
     policy = (ROOT / "manifests" / "policies" / "emulator.toml").read_text()
     (tmp_path / "mine.toml").write_text(policy.replace('"SW6100", ', ""))
     mine = read_emulator_policy(tmp_path / "mine.toml")
     case = run_case("mlp", Scheme.FP16, "SW6100", policy=mine).case
-    assert case.status is Status.FAILED
+    assert case.judgement.status is Status.FAILED
     assert "doesn't support FP16" in case.reason
 
 
 def test_kept_artifacts_are_complete_and_a_damaged_cache_entry_is_lowered_again(
     run_case: RunCase, shared: tuple[Pool, Path], tmp_path: Path
 ) -> None:
-    assert run_case("mlp", Scheme.A8W8).case.status is Status.PASSED
+    assert run_case("mlp", Scheme.A8W8).case.judgement.status is Status.PASSED
     folder = tmp_path / "kept" / "mlp-8a8w-SM8650"
     expected_files = {
         "artifact/program.pte",
@@ -383,7 +385,7 @@ def test_kept_artifacts_are_complete_and_a_damaged_cache_entry_is_lowered_again(
     assert len(method.partitions) == compiled["delegation"]["partitions"]
     assert (method.partitions[0].soc_id, method.partitions[0].hexagon) == (57, 75)
     warm = run_case("mlp", Scheme.A8W8)
-    assert (warm.case.status, warm.case.cached) == (Status.PASSED, True)
+    assert (warm.case.judgement.status, warm.case.program.cached) == (Status.PASSED, True)
     policy = read_emulator_policy()
     strict = structs.replace(policy, reference=structs.replace(policy.reference, min_rms=1e9))
     refused = run_case("mlp", Scheme.A8W8, policy=strict)
@@ -393,8 +395,8 @@ def test_kept_artifacts_are_complete_and_a_damaged_cache_entry_is_lowered_again(
     ]
     program.write_bytes(kept_program[:-1] + bytes([kept_program[-1] ^ 1]))
     relowered = run_case("mlp", Scheme.A8W8)
-    assert relowered.case.status is Status.PASSED
-    assert not relowered.case.cached
+    assert relowered.case.judgement.status is Status.PASSED
+    assert not relowered.case.program.cached
     assert relowered.remark == "a damaged cache entry was replaced"
 
 

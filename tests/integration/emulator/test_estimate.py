@@ -83,12 +83,12 @@ def test_an_estimate_changes_neither_program_nor_verdict(make_once: MakeOnce, ve
     assert len(programs) == len(plain) == 2
     assert programs == estimated_programs
     for plain_case, estimated_case in zip(plain, estimated, strict=True):
-        assert (plain_case["status"], plain_case["sqnr_db"]) == (
-            estimated_case["status"],
-            estimated_case["sqnr_db"],
+        assert (plain_case["judgement"]["status"], plain_case["judgement"]["sqnr_db"]) == (
+            estimated_case["judgement"]["status"],
+            estimated_case["judgement"]["sqnr_db"],
         )
-        assert plain_case["estimate"] is None
-        simulation = estimated_case["estimate"]["simulation"]
+        assert plain_case["program"]["estimate"] is None
+        simulation = estimated_case["program"]["estimate"]["simulation"]
         assert simulation["soc"] == "QCS9100"
         assert 0 < simulation["lower_cycles"] <= simulation["cycles"] <= simulation["upper_cycles"]
         assert simulation["missing_ops"] == 0

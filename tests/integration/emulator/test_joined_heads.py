@@ -52,10 +52,13 @@ def require_verdicts(lane: str, cases: dict[str, Case]) -> None:
     for name, case in cases.items():
         if name in LOST:
             part = f"in part {LOST[name]}, 15 dB required"
-            assert case.status is Status.FAILED, name
-            assert OTHERWISE.get((lane, name), part) in str(case.findings), (name, case.reason)
+            assert case.judgement.status is Status.FAILED, name
+            assert OTHERWISE.get((lane, name), part) in str(case.judgement.findings), (
+                name,
+                case.reason,
+            )
         else:
-            assert case.status is Status.PASSED, (name, case.reason)
+            assert case.judgement.status is Status.PASSED, (name, case.reason)
 
 
 @pytest.mark.parametrize("lane", LANES)

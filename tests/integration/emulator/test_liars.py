@@ -72,7 +72,7 @@ def run_suite(folder: Path) -> None:
 
 def test_right_outputs_pass_the_gate_in_every_case(suite: tuple[Path, Report, list[Kept]]) -> None:
     _, report, kept_cases = suite
-    failed = [case for case in report.cases if case.status is not Status.PASSED]
+    failed = [case for case in report.cases if case.judgement.status is not Status.PASSED]
     assert not failed
     assert len(kept_cases) == len(report.cases) == CASES
     policy = read_emulator_policy()
@@ -121,6 +121,6 @@ def test_a_runner_that_returns_wrong_outputs_fails_its_case_as_not_faithful(
     assert {case.scheme for case in report.cases} == LIE_OF.keys()
     for case in report.cases:
         lie, words = LIE_OF[case.scheme]
-        assert (case.status, case.question) == (Status.FAILED, Question.FAITHFUL), lie
-        assert case.cached
+        assert (case.judgement.status, case.question) == (Status.FAILED, Question.FAITHFUL), lie
+        assert case.program.cached
         assert words in case.reason, lie

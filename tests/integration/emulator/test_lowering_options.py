@@ -48,18 +48,20 @@ def test_each_lowering_option_passes_or_is_unsupported_with_its_reason(
     assert len(cases) >= 20
     for case in cases.values():
         refused = REFUSED.get(case["model"], "")
-        assert case["status"] == (Status.UNSUPPORTED if refused else Status.PASSED).value, case
-        assert refused in str(case["findings"])
+        assert (
+            case["judgement"]["status"] == (Status.UNSUPPORTED if refused else Status.PASSED).value
+        ), case
+        assert refused in str(case["judgement"]["findings"])
 
 
 def test_a_skipped_operator_stays_on_the_cpu_and_the_report_names_the_option(
     cases: dict[str, Any],
 ) -> None:
     case = cases["mlp-skip-op 8a8w"]
-    assert case["choices"] == "skip_ops aten.relu.default"
-    left = {row["op"] for row in case["fallback_ops"]}
+    assert case["asked"]["choices"] == "skip_ops aten.relu.default"
+    left = {row["op"] for row in case["program"]["fallback_ops"]}
     assert "aten.relu.default" in left
-    assert case["partitions"] == 3
+    assert case["program"]["partitions"] == 3
     assert all(name.startswith("quantized_decomposed.") for name in left - {"aten.relu.default"})
 
 
@@ -67,7 +69,7 @@ def test_a_profile_is_written_next_to_the_report_which_has_its_totals(
     reports: Path, cases: dict[str, Any]
 ) -> None:
     case = cases["mlp-profile 8a8w"]
-    assert case["accelerator_cycles"] > case["accelerator_us"] > 0
+    assert case["run"]["accelerator_cycles"] > case["run"]["accelerator_us"] > 0
     (written,) = (reports / "qnn").glob("mlp-profile-*-8a8w-SM8650/profile.csv")
     lines = written.read_text().splitlines()
     assert sum(line.startswith("Accelerator (execute) time,CYCLES") for line in lines) == 4
@@ -77,18 +79,20 @@ def test_a_profile_is_written_next_to_the_report_which_has_its_totals(
 def test_a_program_of_two_methods_is_judged_as_a_whole(cases: dict[str, Any]) -> None:
     """It is larger than a program that has only one of the methods."""
     case = cases["mlp-methods 8a8w"]
-    assert case["choices"] == "methods make_row"
-    assert (case["partitions"], case["fallback_nodes"]) == (2, 0)
-    assert case["pte_bytes"] > 1.5 * cases["mlp-profile 8a8w"]["pte_bytes"]
+    assert case["asked"]["choices"] == "methods make_row"
+    assert (case["program"]["partitions"], case["program"]["fallback_nodes"]) == (2, 0)
+    assert case["program"]["pte_bytes"] > 1.5 * cases["mlp-profile 8a8w"]["program"]["pte_bytes"]
 
 
 def test_shared_weights_saver_and_dump_options_write_their_results(
     reports: Path, cases: dict[str, Any]
 ) -> None:
-    shared = cases["mlp-shared-weights 8a8w"]["choices"]
+    shared = cases["mlp-shared-weights 8a8w"]["asked"]["choices"]
     small, large = (int(word) for word in shared.replace("(", "").split() if word.isdecimal())
     assert small < large
-    assert {row["op"] for row in cases["mlp-saver 8a8w"]["qnn_ops"]} >= {"FullyConnected"}
+    assert {row["op"] for row in cases["mlp-saver 8a8w"]["program"]["qnn_ops"]} >= {
+        "FullyConnected"
+    }
     saved = {path.name for path in (reports / "qnn").glob("mlp-saver-*/*")}
     assert saved == {"saver_output.c", "params.bin"}
     dumped = [*(reports / "qnn").glob("mlp-dump-*/*.npy")]

@@ -71,7 +71,7 @@ def test_what_loses_the_accuracy_of_a_model_is_named(lane: str, make_once: MakeO
     for name, schemes in CAUSES[lane].items():
         for scheme, words in schemes.items():
             case = cases[name, scheme]
-            is_red = case.status is Status.FAILED
+            is_red = case.judgement.status is Status.FAILED
             if is_red is not bool(words) or words not in case.reason:
                 wrong[name, scheme] = case.reason
     assert wrong == {}

@@ -106,10 +106,18 @@ def run_lane(lane: str, site: str, work: Path, *words: str) -> tuple[Case, ...]:
 def check(case: Case, explains: bool) -> str:
     """Return how a case differs from what it should be, or ""."""
     if explains:
-        named = [warning for warning in case.warnings if "KeyError" in warning]
-        return "" if case.status is Status.PASSED and named else f"{case.reason} {case.warnings}"
-    is_right = case.status is Status.FAILED and case.is_defect and "refused" not in case.reason
-    return "" if is_right else f"{case.status} {case.reason}"
+        named = [warning for warning in case.judgement.warnings if "KeyError" in warning]
+        return (
+            ""
+            if case.judgement.status is Status.PASSED and named
+            else f"{case.reason} {case.judgement.warnings}"
+        )
+    is_right = (
+        case.judgement.status is Status.FAILED
+        and case.judgement.is_defect
+        and "refused" not in case.reason
+    )
+    return "" if is_right else f"{case.judgement.status} {case.reason}"
 
 
 @pytest.mark.nightly
@@ -135,4 +143,4 @@ def make():
     assert ended.returncode == ExitCode.FAILED
     for case in read_report(tmp_path / "reports" / "test_emulator").cases:
         assert "bug" not in case.reason
-        assert not case.is_defect
+        assert not case.judgement.is_defect

@@ -62,11 +62,11 @@ def test_a_remedy_makes_a_red_model_green(scheme: str, tmp_path: Path) -> None:
     ids = {rule.id: rule.finding_id for rule in read_rules()}
     names = {}
     for name in PAIRS[scheme]:
-        findings = cases[f"{name}_before"].findings
+        findings = cases[f"{name}_before"].judgement.findings
         names[name] = {cause.name for finding in findings for cause in finding.causes}
     expected_rules = {name: rule for name, rule in PAIRS[scheme].items() if rule}
     assert [name for name, rule in expected_rules.items() if ids[rule] not in names[name]] == []
-    assert {name for name, case in cases.items() if case.status is Status.PASSED} == {
+    assert {name for name, case in cases.items() if case.judgement.status is Status.PASSED} == {
         f"{name}_after" for name in PAIRS[scheme]
     }
 

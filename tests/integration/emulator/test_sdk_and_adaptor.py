@@ -170,7 +170,7 @@ def test_the_report_names_sdk_and_adaptor_which_are_part_of_the_cache_key(
     assert tools["libQnnHtp.so"]["version"].startswith("v2.49.40.2608")
     assert tools["adaptor"]["version"] == "QNN 2.37"
     assert tools["operator-validation"]["version"] == "none"
-    assert not report["cases"][0]["cached"]
+    assert not report["cases"][0]["program"]["cached"]
     assert f"--adaptor {overlay}" in report["command"]
 
 

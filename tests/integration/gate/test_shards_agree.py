@@ -44,7 +44,10 @@ def run(folder: Path, *words: str) -> tuple[int, Report]:
 def judged(report: Report) -> Any:
     """What a run says, without what is measured."""
     data = json.loads(json.dumps([list(map(str, report.toolchain)), *map(str, report.thresholds)]))
-    cases = [(c.model, c.scheme, c.soc, c.status, c.sqnr_db, c.reason) for c in report.cases]
+    cases = [
+        (c.model, c.scheme, c.soc, c.judgement.status, c.judgement.sqnr_db, c.reason)
+        for c in report.cases
+    ]
     controls = [(c.model, c.scheme, c.kind, c.rejected, c.sqnr_db) for c in report.controls]
     return data, cases, controls, report.ok
 
@@ -54,7 +57,11 @@ def test_merged_shards_give_the_verdicts_of_a_whole_run(tmp_path: Path) -> None:
     (tmp_path / "policy.toml").write_text(POLICY)
     code, whole_report = run(tmp_path / "whole")
     assert code == 1
-    assert [case.status.value for case in whole_report.cases] == ["passed", "failed", "passed"]
+    assert [case.judgement.status.value for case in whole_report.cases] == [
+        "passed",
+        "failed",
+        "passed",
+    ]
     codes = []
     for shard in ("1/2", "2/2"):
         code, report = run(tmp_path / shard.replace("/", "-of-"), "--shard", shard)

@@ -80,6 +80,8 @@ def run_wrong(
     cases = json.loads(capsys.readouterr().out)["cases"]
     places_of_cases = []
     for case in cases:
-        first = next(finding for finding in case["findings"] if finding["id"] == TOKENS.id)
+        first = next(
+            finding for finding in case["judgement"]["findings"] if finding["id"] == TOKENS.id
+        )
         places_of_cases.append([place.partition(", at token")[0] for place in first["where"]])
     return places_of_cases

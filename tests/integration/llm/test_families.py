@@ -116,7 +116,7 @@ def test_a_trained_decoder_passes_in_all_schemes(
     report = json.loads(capsys.readouterr().out)
     ids_by_scheme = {}
     for case in report["cases"]:
-        ids_by_scheme[case["scheme"]] = [finding["id"] for finding in case["findings"]]
+        ids_by_scheme[case["scheme"]] = [finding["id"] for finding in case["judgement"]["findings"]]
     # In 8 bits, the logits of so small a decoder may depend too little on the position.
     eight = ids_by_scheme.pop("8a8w")
     assert eight in ([], [INCONCLUSIVE.id])

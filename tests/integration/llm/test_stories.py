@@ -77,7 +77,7 @@ def test_upstreams_story_program_generates_its_expected_text(tell: Test) -> None
     remark, case = tell_foreign(tell, UPSTREAMS, "--weights", str(WEIGHTS), "--tokens", "64")
     assert STORY in remark
     assert "the first 38 equal those of float32" in remark
-    assert case["equal"] == pytest.approx(0.906, abs=0.05)
+    assert case["judgement"]["equal"] == pytest.approx(0.906, abs=0.05)
 
 
 def test_a_tokenizer_with_another_vocabulary_size_is_a_usage_error(
@@ -104,7 +104,7 @@ def test_each_scheme_generates_the_expected_story_and_rejects_every_control(
     assert len(report["controls"]) == 9
     assert all(control["rejected"] for control in report["controls"])
     if scheme == "fp16":
-        assert report["cases"][0]["equal"] == 1
+        assert report["cases"][0]["judgement"]["equal"] == 1
         assert "differs from float32" not in story_remark
     (program,) = (tmp_path / "kept").rglob("program.pte")
     story_remark, _ = tell_foreign(tell, program, "--prompt", "Once upon a time", "--tokens", "59")

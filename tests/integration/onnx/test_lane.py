@@ -111,7 +111,7 @@ def test_with_direct_a_session_loads_the_quantized_model_not_a_context(
     run_case: RunCase, tmp_path: Path
 ) -> None:
     result = run_case("mlp", Scheme.U8, direct=True)
-    assert result.case.status is Status.PASSED, describe(result)
+    assert result.case.judgement.status is Status.PASSED, describe(result)
     (kept_model,) = (tmp_path / "kept").glob("*/artifact/program/*")
     nodes = {node.op_type for node in onnx.load(kept_model).graph.node}
     assert "QuantizeLinear" in nodes
@@ -166,15 +166,17 @@ def test_onnx_files_are_judged_without_torch_installed(tmp_path: Path) -> None:
     )
     assert ended.returncode == 0, ended.stderr
     report = json.loads(ended.stdout)
-    assert [(case["status"], case.get("made_inputs", "")) for case in report["cases"]] == [
+    assert [
+        (case["judgement"]["status"], case["asked"]["made_inputs"]) for case in report["cases"]
+    ] == [
         ("passed", ""), ("passed", ""), ("passed", "random inputs"),
     ]  # fmt: skip
-    assert all(case["metric"] <= 0 for case in report["cases"][:2])
+    assert all(case["judgement"]["metric"] <= 0 for case in report["cases"][:2])
     assert not {"torch", "onnxscript"} & {tool["name"] for tool in report["toolchain"]}
 
 
 def describe(result: CaseResult) -> str:
-    return f"{result.case.reason}\n{result.case.log_tail}"
+    return f"{result.case.reason}\n{result.case.run.log_tail}"
 
 
 @pytest.mark.parametrize(("scheme", "embed"), [(Scheme.U8, True), (Scheme.U16A4W, False)])
@@ -182,12 +184,16 @@ def test_a_suite_model_passes_and_is_not_compiled_again(
     run_case: RunCase, tmp_path: Path, scheme: Scheme, embed: bool
 ) -> None:
     first = run_case("mlp", scheme, embed=embed)
-    assert first.case.status is Status.PASSED, describe(first)
-    assert (first.case.fallback_nodes, first.case.partitions, first.case.inputs) == (0, 1, 4)
-    assert first.case.delegated_nodes == 3
-    taken = first.case.footprint
+    assert first.case.judgement.status is Status.PASSED, describe(first)
+    assert (
+        first.case.program.fallback_nodes,
+        first.case.program.partitions,
+        first.case.asked.inputs,
+    ) == (0, 1, 4)
+    assert first.case.program.delegated_nodes == 3
+    taken = first.case.program.footprint
     assert taken
-    assert taken.program_bytes == first.case.pte_bytes
+    assert taken.program_bytes == first.case.program.pte_bytes
     assert 0 < (taken.context_bytes or 0) < (taken.program_bytes or 0)
     assert (taken.spill_bytes, taken.write_bytes, taken.vtcm_mb) == (0, 2048, 4)
     assert (taken.read_bytes or 0) > 4096
@@ -201,8 +207,8 @@ def test_a_suite_model_passes_and_is_not_compiled_again(
     assert context.seal
     assert [target.soc for target in context.targets] == ["SM8650"]
     second = run_case("mlp", scheme, embed=embed)
-    assert (second.case.status, second.case.cached) == (Status.PASSED, True)
-    assert second.case.sqnr_db == first.case.sqnr_db
+    assert (second.case.judgement.status, second.case.program.cached) == (Status.PASSED, True)
+    assert second.case.judgement.sqnr_db == first.case.judgement.sqnr_db
 
 
 def test_saver_and_profile_results_are_in_the_report_if_requested(
@@ -210,30 +216,38 @@ def test_saver_and_profile_results_are_in_the_report_if_requested(
 ) -> None:
     beside = tmp_path / "beside" / "mlp-u8-SM8650"
     plain = run_case("mlp", Scheme.U8).case
-    assert (plain.qnn_ops, plain.accelerator_cycles, plain.accelerator_us) == ((), None, None)
+    assert (plain.program.qnn_ops, plain.run.accelerator_cycles, plain.run.accelerator_us) == (
+        (),
+        None,
+        None,
+    )
     assert not beside.exists()
     requested = run_case("mlp", Scheme.U8, saver=True, profile="detailed").case
-    assert requested.status is Status.PASSED, requested.reason
-    counts = {operator.op: operator.count for operator in requested.qnn_ops}
+    assert requested.judgement.status is Status.PASSED, requested.reason
+    counts = {operator.op: operator.count for operator in requested.program.qnn_ops}
     assert counts == {"FullyConnected": 3, "Quantize": 1, "Dequantize": 1}
-    assert requested.accelerator_cycles
-    assert requested.accelerator_us
+    assert requested.run.accelerator_cycles
+    assert requested.run.accelerator_us
     calls = (beside / "saver_output.c").read_text()
     assert calls.rstrip().endswith("}")
     assert calls.count("interface.graphAddNode(") == 5
     assert (beside / "params.bin").stat().st_size > 30_000
     assert "Accelerator (execute) time" in (beside / "profile.csv").read_text()
-    assert requested.sqnr_db == plain.sqnr_db
+    assert requested.judgement.sqnr_db == plain.judgement.sqnr_db
     # Out of the cache, with what was compiled for it alone.
     saved = run_case("mlp", Scheme.U8, saver=True, profile="basic").case
-    assert (saved.cached, saved.qnn_ops, saved.accelerator_cycles) == (
+    assert (saved.program.cached, saved.program.qnn_ops, saved.run.accelerator_cycles) == (
         True,
-        requested.qnn_ops,
+        requested.program.qnn_ops,
         None,
     )
-    assert saved.accelerator_us
+    assert saved.run.accelerator_us
     cached = run_case("mlp", Scheme.U8).case
-    assert (cached.cached, cached.qnn_ops, cached.accelerator_us) == (True, (), None)
+    assert (cached.program.cached, cached.program.qnn_ops, cached.run.accelerator_us) == (
+        True,
+        (),
+        None,
+    )
 
 
 def test_a_quantized_onnx_file_is_judged_unchanged_with_scheme_asis(
@@ -242,14 +256,14 @@ def test_a_quantized_onnx_file_is_judged_unchanged_with_scheme_asis(
     """The kept quantized model is the reference that the program is compared with."""
     model = save(tmp_path / "net.onnx", helper.make_node("Sigmoid", ["x"], ["y"], name="s"))
     first = run_case(model, Scheme.U8)
-    assert first.case.made_inputs == "random inputs"
+    assert first.case.asked.made_inputs == "random inputs"
     (kept_folder,) = (tmp_path / "kept").iterdir()
     quantized = (kept_folder / "artifact" / "quantized.onnx").rename(tmp_path / "quantized.onnx")
     second = run_case(str(quantized), Scheme.ASIS)
-    assert second.case.status is Status.PASSED, describe(second)
-    assert second.case.sqnr_db == second.case.sqnr_db_quantized
-    assert second.case.sqnr_db_scheme is None
-    (warning,) = second.case.warnings
+    assert second.case.judgement.status is Status.PASSED, describe(second)
+    assert second.case.judgement.sqnr_db == second.case.judgement.sqnr_db_quantized
+    assert second.case.judgement.sqnr_db_scheme is None
+    (warning,) = second.case.judgement.warnings
     assert "float_model" in warning
     (kept_again,) = (tmp_path / "kept").glob("quantized*")
     graph_again = onnx.load(kept_again / "artifact" / "quantized.onnx").graph
@@ -287,17 +301,17 @@ def test_a_quantized_file_is_judged_against_the_float_one_it_was_made_of(
     judged_file = save(tmp_path / "given.onnx", *dequantize("m", matrix, scale, "m"), *last)
     case = run_case(judged_file, Scheme.ASIS, float_model=plain).case
     assert case.question is question, case.reason
-    assert not case.warnings
-    assert case.sqnr_db_scheme is not None
-    assert case.sqnr_db_quantized is not None
-    assert case.sqnr_db_scheme < 55 < case.sqnr_db_quantized
-    assert (case.sqnr_db_scheme > 15) is (question is None)
+    assert not case.judgement.warnings
+    assert case.judgement.sqnr_db_scheme is not None
+    assert case.judgement.sqnr_db_quantized is not None
+    assert case.judgement.sqnr_db_scheme < 55 < case.judgement.sqnr_db_quantized
+    assert (case.judgement.sqnr_db_scheme > 15) is (question is None)
     if question:
         return
     wrong = save(tmp_path / "wrong.onnx", *dequantize("m", 2 * matrix, scale, "m"), *last)
     (tmp_path / "kept").rename(tmp_path / "before")
     lie = run_case(judged_file, Scheme.ASIS, lie=f"cpu {wrong}").case
-    assert lie.status is Status.FAILED
+    assert lie.judgement.status is Status.FAILED
 
 
 @pytest.mark.parametrize(
@@ -320,12 +334,16 @@ def test_an_operator_that_stays_on_the_cpu_fails_by_name_and_reason(
         helper.make_node("Sigmoid", ["b"], ["y"], name="last"),
     )
     case = run_case(model, Scheme.FP16).case
-    assert case.status is Status.FAILED
+    assert case.judgement.status is Status.FAILED
     named = f"{domain}:{operator}" if domain else operator
-    assert f"{named} odd_one" in case.findings[0].words
-    assert why in case.findings[0].evidence
-    assert case.findings[0].remedies
-    assert (case.delegated_nodes, case.fallback_nodes, case.partitions) == (2, 1, 2)
+    assert f"{named} odd_one" in case.judgement.findings[0].words
+    assert why in case.judgement.findings[0].evidence
+    assert case.judgement.findings[0].remedies
+    assert (case.program.delegated_nodes, case.program.fallback_nodes, case.program.partitions) == (
+        2,
+        1,
+        2,
+    )
 
 
 NODE = helper.make_node
@@ -344,7 +362,7 @@ def test_an_onnx_session_with_wrong_outputs_a_hang_or_restarts_fails(
 ) -> None:
     run_case("mlp", Scheme.U8)
     result = run_case("mlp", Scheme.U8, lie=lie, timeout_s=3 if lie == "hang" else 200)
-    assert result.case.status is Status.FAILED
+    assert result.case.judgement.status is Status.FAILED
     assert why in result.case.reason
 
 
@@ -355,8 +373,8 @@ def test_a_session_on_the_cpu_fails_although_its_outputs_are_right(
     (kept_folder,) = (tmp_path / "kept").iterdir()
     quantized = (kept_folder / "artifact" / "quantized.onnx").rename(tmp_path / "quantized.onnx")
     case = run_case("mlp", Scheme.U8, lie=f"cpu {quantized}").case
-    assert case.status is Status.FAILED
+    assert case.judgement.status is Status.FAILED
     assert case.headline == "run: the session ran on another provider, without an error"
     assert "QNN executed nothing, according to the session's profile" in case.reason
-    assert case.sqnr_db is not None
-    assert case.sqnr_db > 25
+    assert case.judgement.sqnr_db is not None
+    assert case.judgement.sqnr_db > 25

@@ -53,5 +53,5 @@ def test_localise_finds_the_wrong_onnx_node_and_writes_a_reproducer(
     scheme_words = ["--scheme", scheme] if scheme == "fp16" else []
     assert main(["test-onnx", "--model", "part.onnx", *scheme_words, "--json"]) == ExitCode.FAILED
     (case,) = json.loads(capsys.readouterr().out)["cases"]
-    assert {finding["id"] for finding in case["findings"]} >= {"QNN2001"}
+    assert {finding["id"] for finding in case["judgement"]["findings"]} >= {"QNN2001"}
     assert case["scheme"] == (scheme if scheme_words else "asis")

@@ -87,10 +87,12 @@ def test_a_remedy_makes_a_red_onnx_model_green(tmp_path: Path) -> None:
         cases = dict(
             zip(names_of_scheme, read_report(tmp_path / scheme / "test_onnx").cases, strict=True)
         )
-        passed = {name for name, case in cases.items() if case.status is Status.PASSED}
+        passed = {name for name, case in cases.items() if case.judgement.status is Status.PASSED}
         assert passed == {name for name in names_of_scheme if name.endswith("after")}
         for name in {*names_of_scheme} - passed:
-            causes = {cause.name for finding in cases[name].findings for cause in finding.causes}
+            causes = {
+                cause.name for finding in cases[name].judgement.findings for cause in finding.causes
+            }
             assert ids.get(name.removesuffix("-before"), "") in causes
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ci.report.schema import Case, Status
+from ci.report.schema import Case, JudgementFacts, Status
 from ci.report.write import write_report
 from tests.stand_ins.reports import make_report
 
@@ -35,7 +35,12 @@ def read_terminal(descriptor: int) -> bytes:
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("report")
-    case = Case(model="mlp", scheme="fp16", soc="SM8650", status=Status.PASSED, sqnr_db=60.0)
+    case = Case(
+        model="mlp",
+        scheme="fp16",
+        soc="SM8650",
+        judgement=JudgementFacts(status=Status.PASSED, sqnr_db=60.0),
+    )
     write_report(make_report([case]), directory)
     return directory
 

@@ -9,9 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from ci.report.html import render_html
-from ci.report.schema import Case, Element, OutputFigures, Report, Status, Threshold
+from ci.report.schema import Case, Element, JudgementFacts, OutputFigures, Report, Status, Threshold
 from tests.stand_ins.browser import Browser, open_browser
-from tests.stand_ins.reports import make_report, say
+from tests.stand_ins.reports import change_case, make_report, say
 
 HOSTILE = "<script>document.title='owned'</script></noscript><img src=x onerror=alert(1)>"
 SHOWN = """[...document.querySelectorAll("%s")].filter((one) => one.offsetParent)
@@ -46,10 +46,12 @@ def make_case(model: str, sqnr_db: float | None, status: Status = Status.PASSED)
         model=model,
         scheme="fp16",
         soc="SM8650",
-        status=status,
-        sqnr_db=sqnr_db,
-        findings=say("" if status is Status.PASSED else f"{status.value} because {HOSTILE}"),
-        outputs=(output,),
+        judgement=JudgementFacts(
+            status=status,
+            sqnr_db=sqnr_db,
+            findings=say("" if status is Status.PASSED else f"{status.value} because {HOSTILE}"),
+            outputs=(output,),
+        ),
     )
 
 
@@ -87,7 +89,9 @@ def test_a_narrow_page_shows_the_limits_of_a_case_and_the_first_chart_without_sc
     browser: Browser, report: Report, tmp_path: Path
 ) -> None:
     place = "axis 1, channel 0 of 12, in the worst sample"
-    cases = [replace(case, above_noise_db=-0.9, above_noise_place=place) for case in report.cases]
+    cases = [
+        change_case(case, above_noise_db=-0.9, above_noise_place=place) for case in report.cases
+    ]
     limits = (Threshold(scheme="fp16", min_sqnr_db_all=30.0, max_above_noise_db=10.0),)
     browser.resize(400)
     show(browser, replace(report, cases=tuple(cases), thresholds=limits), tmp_path)

@@ -39,7 +39,7 @@ def by_name(report: Report) -> dict[str, Case]:
 def test_a_fake_suite_has_every_outcome_and_the_failed_ones_run_again(tmp_path: Path) -> None:
     report = run(tmp_path, "-k", "not draws")
     cases = by_name(report)
-    assert {name: case.outcome for name, case in cases.items()} == ENDS
+    assert {name: case.judgement.outcome for name, case in cases.items()} == ENDS
     assert "crashed" in cases["dies"].reason
     assert "Timeout" in cases["hangs"].reason
     assert "torchvision" in cases["needs_package"].reason

@@ -26,11 +26,19 @@ from ci.faults.expected import Rerun, list_tried
 from ci.faults.known import read_faults
 from ci.report.document import render_text
 from ci.report.html import render_document
-from ci.report.schema import Case, Footprint, OperatorCount, Report, Status
+from ci.report.schema import (
+    Case,
+    Footprint,
+    JudgementFacts,
+    OperatorCount,
+    ProgramFacts,
+    Report,
+    Status,
+)
 from ci.report.write import write_report
 from ci.verbs.sides import check_word
 from provisioning.errors import FailedError, UsageError
-from tests.stand_ins.reports import make_report, say
+from tests.stand_ins.reports import change_case, make_report, say
 from tests.stand_ins.snapshots import check_snapshot
 
 OPERATORS = (OperatorCount(op="linear", npu=3), OperatorCount(op="erf", npu=1))
@@ -46,10 +54,8 @@ CASE = Case(
     model="mlp",
     scheme="8a8w",
     soc="SM8650",
-    status=Status.PASSED,
-    sqnr_db=30.0,
-    max_abs=0.1,
-    footprint=TAKEN,
+    judgement=JudgementFacts(status=Status.PASSED, sqnr_db=30.0, max_abs=0.1),
+    program=ProgramFacts(footprint=TAKEN),
 )
 
 
@@ -64,17 +70,17 @@ def take(**figures: Any) -> dict[str, Any]:
 
 
 def give(**figures: Any) -> Case:
-    return replace(CASE, **take(**figures))
+    return change_case(CASE, **take(**figures))
 
 
 @pytest.mark.parametrize(
     ("now", "differences"),
     [
         (CASE, []),
-        (replace(CASE, sqnr_db=None, max_abs=0.0), [("SQNR", "better")]),
-        (replace(CASE, sqnr_db=30.04), []),
-        (replace(CASE, sqnr_db=30.06), [("SQNR", "better")]),
-        (replace(CASE, sqnr_db=None), []),  # not exact: an output differs
+        (change_case(CASE, sqnr_db=None, max_abs=0.0), [("SQNR", "better")]),
+        (change_case(CASE, sqnr_db=30.04), []),
+        (change_case(CASE, sqnr_db=30.06), [("SQNR", "better")]),
+        (change_case(CASE, sqnr_db=None), []),  # not exact: an output differs
         (give(spill_bytes=11), [("spill_bytes", "worse")]),
         (give(lowering_memory_bytes=1099), []),
         (give(lowering_memory_bytes=1101), [("lowering_memory_bytes", "worse")]),
@@ -83,7 +89,7 @@ def give(**figures: Any) -> Case:
             [("CPU", "worse"), ("NPU", "other")],
         ),
         (give(operators=(*OPERATORS, OperatorCount(op="abs", cpu=1))), [("CPU", "worse")]),
-        (replace(CASE, metric=0.5), []),  # nothing to compare it with
+        (change_case(CASE, metric=0.5), []),  # nothing to compare it with
     ],
 )
 def test_each_difference_of_a_case_has_a_verdict(
@@ -111,7 +117,7 @@ RED: dict[str, Any] = {"status": Status.FAILED, "findings": say("no op\nmore")}
 def test_a_difference_has_both_figures_with_their_unit_and_the_change(
     old: dict[str, Any], now: dict[str, Any], row: tuple[object, ...]
 ) -> None:
-    runs = [make_report([replace(CASE, **fields)]) for fields in (old, now)]
+    runs = [make_report([change_case(CASE, **fields)]) for fields in (old, now)]
     (difference,) = compare_runs(*runs)
     assert difference.subject == "mlp 8a8w SM8650"
     assert (
@@ -151,9 +157,9 @@ def test_differences_are_sorted_from_worst_to_best() -> None:
     new_cases = [
         give(spill_bytes=11),
         replace(give(read_bytes=4000), model="lstm"),
-        replace(CASE, model="resnet", sqnr_db=35.0),
-        replace(CASE, model="transformer", status=Status.FAILED),
-        replace(CASE, model="mobile", sqnr_db=20.0),
+        change_case(CASE, model="resnet", sqnr_db=35.0),
+        change_case(CASE, model="transformer", status=Status.FAILED),
+        change_case(CASE, model="mobile", sqnr_db=20.0),
         replace(CASE, model="same"),
     ]
     olds = [replace(CASE, model=case.model) for case in new_cases]
@@ -170,14 +176,14 @@ def test_differences_are_sorted_from_worst_to_best() -> None:
 def test_a_figure_is_summed_over_the_cases_that_have_it_in_both_runs() -> None:
     def run(**spills: int | None) -> Report:
         cases = [
-            replace(CASE, model=name, footprint=replace(TAKEN, spill_bytes=spill, vtcm_mb=8))
+            change_case(CASE, model=name, footprint=replace(TAKEN, spill_bytes=spill, vtcm_mb=8))
             for name, spill in spills.items()
         ]
-        return make_report([*cases, replace(CASE, model="bare", footprint=None)])
+        return make_report([*cases, change_case(CASE, model="bare", footprint=None)])
 
     lost = replace(CASE, model="lost")
     old = make_report([*run(less=10, more=10, same=5, gone=100, unknown=None).cases, lost])
-    lost = replace(lost, footprint=None)
+    lost = change_case(lost, footprint=None)
     new = make_report([*run(less=7, more=30, same=5, fresh=100, unknown=1).cases, lost])
     totals = {total.figure: total for total in add_figures(old, new)}
     assert totals["spill_bytes"] == Total(figure="spill_bytes", before=25, now=42, moved=2, cases=3)
@@ -266,7 +272,7 @@ def test_upgrade_report_compares_two_reports(
     assert main(["upgrade-report", old_run, old_run]) == 0
     assert "0 worse, 0 better, 0 other, 1 case" in capsys.readouterr().out
     write_report(make_report([CASE]), tmp_path / "old")
-    write_report(make_report([replace(CASE, status=Status.FAILED)]), tmp_path / "bad")
+    write_report(make_report([change_case(CASE, status=Status.FAILED)]), tmp_path / "bad")
     write_report(make_report([give(spill_bytes=900)]), tmp_path / "spills")
     assert main(["upgrade-report", "old", "spills/report.json", "--json"]) == 0
     data = json.loads(capsys.readouterr().out)

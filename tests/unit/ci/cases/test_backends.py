@@ -18,18 +18,24 @@ from ci.report.document import render_markdown, render_text
 from ci.report.html import render_html
 from ci.report.junit import render_junit
 from ci.report.overview import make_document
-from ci.report.schema import Case, Report, Status, Tool
+from ci.report.schema import Case, JudgementFacts, Report, Status, Tool
 from ci.report.write import write_report
 from provisioning.errors import ExitCode, UsageError
 from provisioning.manifest.targets import Backend
-from tests.stand_ins.reports import make_report, say
+from tests.stand_ins.reports import change_case, make_report, say
 
 LIBRARY = "libQnnLpai.so"
 TOOLS = (Tool(name="executorch", version="9.2"), Tool(name="qnn-runtime", version="9.1"))
 
 
 def make_case(status: Status = Status.PASSED, **fields: Any) -> Case:
-    return Case(model="mlp", scheme="8a8w", soc="SM8850", status=status, sqnr_db=30.0, **fields)
+    case = Case(
+        model="mlp",
+        scheme="8a8w",
+        soc="SM8850",
+        judgement=JudgementFacts(status=status, sqnr_db=30.0),
+    )
+    return change_case(case, **fields)
 
 
 def report_of(*cases: Case, backend: str = "lpai") -> Report:

@@ -23,13 +23,21 @@ from ci.cases.spec import CaseSpec
 from ci.judging.verdict import CaseFigures
 from ci.models.schemes import Scheme
 from ci.models.user_models import ModelEntry, Source
-from ci.report.schema import Case, Footprint, OperatorCount, Status, Tool
+from ci.report.schema import (
+    Case,
+    Footprint,
+    JudgementFacts,
+    OperatorCount,
+    ProgramFacts,
+    Status,
+    Tool,
+)
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, UsageError
 from provisioning.manifest.reader import MANIFESTS_VARIABLE
 from tests.build.setups import make_options, make_setup
 from tests.stand_ins.lanes import FloatEngine, InlinePool
-from tests.stand_ins.reports import make_report
+from tests.stand_ins.reports import change_case, make_report
 
 TOOLS = (
     Tool(name="libcxx", version="1"),
@@ -72,19 +80,19 @@ def test_recorded_baselines_are_read_back_for_their_toolchain_only(
         model="mlp",
         scheme="8a8w",
         soc="SM8650",
-        status=Status.PASSED,
-        sqnr_db=33.46,
-        sqnr_db_quantized=32.44,
-        footprint=Footprint(
-            program_bytes=64_000,
-            spill_bytes=0,
-            lowering_memory_bytes=1,
-            operators=(OperatorCount(op="add", npu=1),),
+        judgement=JudgementFacts(status=Status.PASSED, sqnr_db=33.46, sqnr_db_quantized=32.44),
+        program=ProgramFacts(
+            footprint=Footprint(
+                program_bytes=64_000,
+                spill_bytes=0,
+                lowering_memory_bytes=1,
+                operators=(OperatorCount(op="add", npu=1),),
+            )
         ),
     )
-    plain = msgspec.structs.replace(case, sqnr_db_quantized=None, footprint=None)
-    other_scheme = msgspec.structs.replace(plain, scheme="fp16", sqnr_db=64.3)
-    failed = msgspec.structs.replace(case, scheme="16a8w", status=Status.FAILED)
+    plain = change_case(case, sqnr_db_quantized=None, footprint=None)
+    other_scheme = change_case(plain, scheme="fp16", sqnr_db=64.3)
+    failed = change_case(case, scheme="16a8w", status=Status.FAILED)
     users = msgspec.structs.replace(case, model="/home/me/net.py:factory")
     (path,) = record_baselines(make_report([case, failed, users], toolchain=TOOLS))
     assert path == tmp_path / "baselines" / "executorch-9.2-qnn-runtime-9.1.toml"
@@ -99,9 +107,7 @@ def test_recorded_baselines_are_read_back_for_their_toolchain_only(
     )
     assert path.parent == tmp_path / "own"  # a policy's model of the suite's name
     assert read_baselines(TOOLS, without=["mlp"]) == {}
-    record_baselines(
-        make_report([msgspec.structs.replace(other_scheme, sqnr_db=61.0)], toolchain=TOOLS)
-    )
+    record_baselines(make_report([change_case(other_scheme, sqnr_db=61.0)], toolchain=TOOLS))
     assert read_baselines(TOOLS)["mlp fp16 SM8650"] == Baseline(61.0)
     assert read_baselines(TOOLS)["mlp 8a8w SM8650"].sqnr_db == 33.5
     newer = (*TOOLS[:3], Tool(name="executorch", version="9.3"))
@@ -119,7 +125,12 @@ def test_figures_of_a_policy_s_models_and_of_another_backend_are_recorded_apart(
         *(("htp", "net", None), ("gpu", "mlp", 61.0), ("htp", "mlp", 31.0)),
     ):
         scheme = "8a8w" if sqnr_db else "fp16"
-        case = Case(model=model, scheme=scheme, soc="SM8650", status=Status.PASSED, sqnr_db=sqnr_db)
+        case = Case(
+            model=model,
+            scheme=scheme,
+            soc="SM8650",
+            judgement=JudgementFacts(status=Status.PASSED, sqnr_db=sqnr_db),
+        )
         report = msgspec.structs.replace(make_report([case], toolchain=TOOLS), backend=backend)
         record_baselines(report, folder)
     assert read_baselines(TOOLS, folder=folder) == {
@@ -186,7 +197,12 @@ def test_a_run_is_compared_with_the_figures_of_its_own_models(
 
     assert find("net") == ({}, True)
     assert find("mlp") == ({}, False)
-    case = Case(model="net", scheme="8a8w", soc="SM8650", status=Status.PASSED, sqnr_db=30.0)
+    case = Case(
+        model="net",
+        scheme="8a8w",
+        soc="SM8650",
+        judgement=JudgementFacts(status=Status.PASSED, sqnr_db=30.0),
+    )
     suite = msgspec.structs.replace(case, model="mlp")
     record_baselines(make_report([case, suite], toolchain=TOOLS), folder)
     of_net = {"net 8a8w SM8650": Baseline(30.0)}

@@ -205,12 +205,12 @@ def test_a_case_is_judged_by_its_budget(
     policy = make_policy(**limits)
     for _ in range(2):  # lowered, and from the cache
         case = run_case(tmp_path, engine, runner, policy, spec, **setup).case
-        assert (case.status, case.footprint) == (status, TAKEN)
+        assert (case.judgement.status, case.program.footprint) == (status, TAKEN)
         assert (case.question is Question.BUDGET) is (status is Status.FAILED)
-        text = " ".join((case.reason, *case.warnings))
+        text = " ".join((case.reason, *case.judgement.warnings))
         assert re.search(pattern, text, re.DOTALL), text
     lpai = run_case(tmp_path, engine, runner, policy.for_backend(Backend.LPAI), spec).case
-    assert lpai.status is Status.PASSED  # budgets are those of HTP
+    assert lpai.judgement.status is Status.PASSED  # budgets are those of HTP
 
 
 def test_a_budget_of_the_policy_is_that_of_every_model(tmp_path: Path) -> None:
@@ -219,7 +219,11 @@ def test_a_budget_of_the_policy_is_that_of_every_model(tmp_path: Path) -> None:
     )
     budget_for_all = msgspec.structs.replace(read_emulator_policy(), budget=Budget(p50_ms=9.0))
     case = run_case(tmp_path, LABELLER, runner, budget_for_all).case
-    assert (case.status, case.question, case.device) == (Status.FAILED, Question.BUDGET, PHONE)
+    assert (case.judgement.status, case.question, case.device.figures) == (
+        Status.FAILED,
+        Question.BUDGET,
+        PHONE,
+    )
 
 
 PHONE = DeviceFigures(

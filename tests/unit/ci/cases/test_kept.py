@@ -33,7 +33,7 @@ from ci.report.write import read_report, write_report
 from provisioning.errors import ExitCode, UsageError
 from tests.build.setups import make_options
 from tests.stand_ins.lanes import COARSE, LABELLER, SPEC, EchoRunner, keep_case, run_case
-from tests.stand_ins.reports import make_report, say
+from tests.stand_ins.reports import change_case, make_report, say
 
 POLICY = read_emulator_policy()
 
@@ -79,7 +79,7 @@ def write_zeros(kept_run: Path) -> None:
 def rewrite(kept_run: Path, **changes: Any) -> None:
     """Change the row of the run's report."""
     report = read_report(kept_run)
-    case = replace(report.cases[0], **changes)
+    case = change_case(report.cases[0], **changes)
     write_report(replace(report, cases=(case,)).recounted, kept_run)
 
 
@@ -98,12 +98,12 @@ def reseal(folder: Path, **changes: Any) -> None:
 
 def test_judging_kept_outputs_again_gives_the_same_cases_and_controls(kept_run: Path) -> None:
     device = DeviceFigures(starts=5, runs=6)
-    figures = {"sqnr_db_emulator": 7.5, "equal_emulator": 0.5, "device": device}
+    figures = {"sqnr_db_emulator": 7.5, "equal_emulator": 0.5, "figures": device}
     rewrite(
         kept_run,
         cached=True,
-        run_s=1.5,
-        run_ms=2.5,
+        wall_s=1.5,
+        ms=2.5,
         accelerator_cycles=3,
         accelerator_us=4,
         **figures,
@@ -126,7 +126,7 @@ def test_judging_kept_outputs_again_gives_the_same_cases_and_controls(kept_run: 
 def test_a_figure_of_the_run_may_differ_in_its_last_digits(
     kept_run: Path, figure: str, off: float, passes: bool
 ) -> None:
-    rewrite(kept_run, **{figure: getattr(read_report(kept_run).cases[0], figure) - off})
+    rewrite(kept_run, **{figure: getattr(read_report(kept_run).cases[0].judgement, figure) - off})
     assert judge(kept_run).ok is passes
 
 
@@ -140,7 +140,7 @@ def test_an_exception_while_reading_kept_files_fails_only_their_case(
 
     monkeypatch.setattr("ci.cases.kept.judge_kept", fail)
     (case,) = (judge(kept_run, pulled=kept_run / "none") if pulled else judge(kept_run)).cases
-    assert case.status is Status.FAILED
+    assert case.judgement.status is Status.FAILED
     assert f"outputs cannot be judged: {error.__name__}: seven" in case.reason
 
 
@@ -194,13 +194,17 @@ def test_outputs_pulled_from_a_device_farm_are_judged_and_compared_with_the_emul
         assert f"results/{SPEC.slug}/outputs/output_0_0.raw" in tar.getnames()
     report = judge(kept_run, pulled=pulled)
     (case,) = report.cases
-    assert (case.status, case.reason, case.runner) == (Status.PASSED, "", "farm:phone")
-    assert case.equal_emulator == 0
-    assert case.sqnr_db_emulator == measure(COARSE * np.float32(1.0005), COARSE).sqnr_db
+    assert (case.judgement.status, case.reason, case.run.runner) == (
+        Status.PASSED,
+        "",
+        "farm:phone",
+    )
+    assert case.device.equal_emulator == 0
+    assert case.device.sqnr_db_emulator == measure(COARSE * np.float32(1.0005), COARSE).sqnr_db
     assert report.remarks[0].endswith(" farm:phone")
     assert judge_by_verb("--by", "qdc", "--pulled", str(pulled)) == ExitCode.OK
     (case,) = read_report(tmp_path / "out/test_emulator").cases
-    assert (case.runner, case.equal_emulator) == ("qdc", 0)
+    assert (case.run.runner, case.device.equal_emulator) == ("qdc", 0)
     assert judge_by_verb("--by", "qdc", "--pulled", ".") == ExitCode.USAGE
     first = pulled / SPEC.slug / "outputs/output_0_0.raw"
     data = first.read_bytes()
@@ -216,7 +220,7 @@ def test_outputs_pulled_from_a_device_farm_are_judged_and_compared_with_the_emul
     first.write_bytes(data)
     shutil.rmtree(kept_run / SPEC.slug / "outputs")
     (case,) = judge(kept_run, pulled=pulled).cases
-    assert (case.status, case.equal_emulator) == (Status.PASSED, None)
+    assert (case.judgement.status, case.device.equal_emulator) == (Status.PASSED, None)
     shutil.rmtree(pulled / SPEC.slug)
     assert judge(kept_run, pulled=pulled).cases[0].reason.startswith("run: ")
 
@@ -229,11 +233,11 @@ def test_a_runner_that_failed_on_a_farm_is_explained_by_its_log(
         kept_run / SPEC.slug / "outputs/output_0_0.raw"
     ).unlink()  # there is nothing to compare with it
     (case,) = judge(kept_run, pulled=pulled).cases
-    (finding,) = case.findings
+    (finding,) = case.judgement.findings
     assert finding.headline.startswith("run: QNN cannot create a device")  # what ci.explain knows
     assert finding.details == ("run: the runner exited with code 3 on the device",)
     assert finding.remedies
-    assert "14001" in case.log_tail
+    assert "14001" in case.run.log_tail
 
 
 @pytest.mark.parametrize("code", ["", "\n", "1", "killed"])
@@ -245,10 +249,10 @@ def test_pulled_outputs_without_exit_code_0_of_the_runner_fail_the_case(
     (file,) = pulled.glob("*/code.txt")
     file.write_text(code)
     (case,) = judge(kept_run, pulled=pulled).cases
-    assert case.status is Status.FAILED
+    assert case.judgement.status is Status.FAILED
     assert case.reason.startswith(f"run: the runner exited with code {code.strip()}")
     file.unlink()  # outputs that somebody copied by hand
-    assert judge(kept_run, pulled=pulled).cases[0].status is Status.PASSED
+    assert judge(kept_run, pulled=pulled).cases[0].judgement.status is Status.PASSED
 
 
 def test_outputs_of_a_device_are_judged_where_the_host_cannot_run(kept_run: Path) -> None:
@@ -268,8 +272,8 @@ def test_a_refusal_that_the_policy_expects_stays_unsupported_when_judged_again(
     rewrite(kept_run, status=Status.UNSUPPORTED, findings=say("refused: no such operator"))
     row = Unsupported(pattern="no such operator", reason="QNN has none")
     expecting = replace(POLICY, unsupported=(row,))
-    assert judge(kept_run, expecting).cases[0].status is Status.UNSUPPORTED
-    assert judge(kept_run).cases[0].status is Status.FAILED
+    assert judge(kept_run, expecting).cases[0].judgement.status is Status.UNSUPPORTED
+    assert judge(kept_run).cases[0].judgement.status is Status.FAILED
 
 
 def test_a_metric_that_is_not_measured_does_not_excuse_a_poor_scheme(kept_run: Path) -> None:
@@ -278,8 +282,8 @@ def test_a_metric_that_is_not_measured_does_not_excuse_a_poor_scheme(kept_run: P
     metric = Metric("net.py:score", "labels.npy", max_drop=0.1)
     entry = ModelEntry("net.py:factory", limits=limits, metric=metric)
     (case,) = judge(kept_run, replace(POLICY, models={SPEC.model: entry})).cases
-    assert (case.status, case.question) == (Status.FAILED, Question.QUANTIZED)
-    assert "not measured" in case.warnings[-1]
+    assert (case.judgement.status, case.question) == (Status.FAILED, Question.QUANTIZED)
+    assert "not measured" in case.judgement.warnings[-1]
 
 
 def test_a_changed_kept_file_fails_its_case(kept_run: Path) -> None:
@@ -378,7 +382,7 @@ HARMS: dict[str, Callable[[Path], Any]] = {
 def test_each_kind_of_damage_to_kept_files_fails_the_case(harm: str, kept_run: Path) -> None:
     HARMS[harm](kept_run / SPEC.slug)
     report = judge(kept_run)
-    assert report.cases[0].status is Status.FAILED
+    assert report.cases[0].judgement.status is Status.FAILED
     assert report.cases[0].reason
     assert report.exit_code is ExitCode.FAILED
     assert ("inputs is a symbolic link" in report.cases[0].reason) is (harm == "a linked folder")
@@ -425,7 +429,7 @@ def test_kept_outputs_are_judged_by_the_policy_and_its_recorded_figures(
     (case,) = report.cases
     recorded = tmp_path / "qnn-baselines" / name_figures(report.toolchain)
     recorded.parent.mkdir()
-    for figure, code in ((90.0, ExitCode.FAILED), (case.sqnr_db, ExitCode.OK)):
+    for figure, code in ((90.0, ExitCode.FAILED), (case.judgement.sqnr_db, ExitCode.OK)):
         name = f"{case.model} {case.scheme} {case.soc}"
         recorded.write_text(f'[cases]\n"{name}" = {{ sqnr_db = {figure} }}\n')
         assert judge_by_verb("--policy", "qnn.toml") == code
@@ -459,7 +463,7 @@ def test_the_kept_outputs_are_those_of_the_judged_run(tmp_path: Path) -> None:
 
     kept_run = tmp_path / "kept"
     result = run_case(tmp_path, LABELLER, EchoRunner(later, used=True), keep=kept_run)
-    assert result.case.status is Status.PASSED
+    assert result.case.judgement.status is Status.PASSED
     write_report(make_report([result.case], result.controls), tmp_path / "kept")
     assert judge(tmp_path / "kept").ok
 
@@ -467,12 +471,12 @@ def test_the_kept_outputs_are_those_of_the_judged_run(tmp_path: Path) -> None:
 def test_each_case_of_a_report_is_judged_again(kept_run: Path) -> None:
     report = read_report(kept_run)
     other_cases = [
-        replace(report.cases[0], model="resnet", findings=say("")),
-        replace(report.cases[0], model="lstm", status=Status.FAILED, findings=say("as before")),
+        change_case(report.cases[0], model="resnet", findings=say("")),
+        change_case(report.cases[0], model="lstm", status=Status.FAILED, findings=say("as before")),
     ]
     write_report(replace(report, cases=(*report.cases, *other_cases)).recounted, kept_run)
     judged = judge(kept_run)
-    assert [(case.model, case.status) for case in judged.cases] == [
+    assert [(case.model, case.judgement.status) for case in judged.cases] == [
         ("mlp", Status.PASSED),
         ("resnet", Status.FAILED),
         ("lstm", Status.FAILED),

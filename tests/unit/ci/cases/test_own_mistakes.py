@@ -45,7 +45,7 @@ def run(work: Path, outputs: str) -> CaseResult:
 def before(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
     """The cases without a mistake."""
     cases = {outputs: run(tmp_path_factory.mktemp(outputs), outputs).case for outputs in OUTPUTS}
-    assert [case.status for case in cases.values()] == [Status.PASSED, Status.FAILED]
+    assert [case.judgement.status for case in cases.values()] == [Status.PASSED, Status.FAILED]
     return cases
 
 
@@ -57,12 +57,12 @@ def test_an_explanation_that_throws_changes_no_verdict(
     warnings: list[str] = []
     for outputs, right_case in before.items():
         case = run(tmp_path / outputs, outputs).case
-        assert (case.status, case.question, case.is_defect) == (
-            *(right_case.status, right_case.question),
+        assert (case.judgement.status, case.question, case.judgement.is_defect) == (
+            *(right_case.judgement.status, right_case.question),
             False,
         )
         assert case.headline == right_case.headline
-        warnings += [warning for warning in case.warnings if "KeyError" in warning]
+        warnings += [warning for warning in case.judgement.warnings if "KeyError" in warning]
     assert warnings
 
 
@@ -72,9 +72,9 @@ def test_an_exception_in_code_that_the_verdict_needs_is_reported_as_our_defect(
 ) -> None:
     monkeypatch.setattr(place, name, throw)
     cases = [run(tmp_path / outputs, outputs).case for outputs in OUTPUTS]
-    ours = [case for case in cases if case.is_defect]
+    ours = [case for case in cases if case.judgement.is_defect]
     assert ours
     for case in ours:
-        assert case.status is Status.FAILED
+        assert case.judgement.status is Status.FAILED
         assert case.reason.startswith("this is a bug in executorch-qnn-ci: KeyError")
         assert make_report([case]).exit_code is ExitCode.DEFECT

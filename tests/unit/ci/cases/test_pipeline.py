@@ -72,10 +72,13 @@ def test_a_layer_with_fewer_bits_than_requested_is_red_though_its_outputs_are_ri
     types = (TypeShare(type="8 bit", operators=3), TypeShare(type="16 bit", operators=1))
     engine = make_engine(further_fields={"retyped": lost, "types": types})
     case = run_case(tmp_path, engine, give(RIGHT)).case
-    assert (case.status, [finding.id for finding in case.findings]) == (Status.FAILED, ["QNN2707"])
+    assert (case.judgement.status, [finding.id for finding in case.judgement.findings]) == (
+        Status.FAILED,
+        ["QNN2707"],
+    )
     assert case.headline == f"a was requested in {requested}, but its result is 8 bit, and 1 more"
-    assert len(case.findings[0].causes) == 1
-    assert case.findings[0].places == place.places
+    assert len(case.judgement.findings[0].causes) == 1
+    assert case.judgement.findings[0].places == place.places
     assert show_types(case, lambda share: share.operators) == "8: 75 %, 16: 25 %"
     assert show_types(case, lambda share: share.weight_bytes) == "-"
 
@@ -129,8 +132,8 @@ def test_saver_operators_are_counted_and_its_files_put_next_to_the_report(
     judge.note_program(folder.parent, artifact)
     judge.leave(folder.parent / compiled.binary)  # as a runner leaves its files
     case = judge.end(Status.PASSED).case
-    assert case.qnn_ops == (OpCount(op="Relu", count=1),)
-    assert case.compiler == "v2.49.40.260810104044"
+    assert case.program.qnn_ops == (OpCount(op="Relu", count=1),)
+    assert case.program.compiler == "v2.49.40.260810104044"
     left = {path.name: path.read_bytes() for path in (tmp_path / "beside" / SPEC.slug).iterdir()}
     assert left.pop(compiled.binary)
     assert left == {SAVER_CALLS: calls, PARAMS: b"weights"}
@@ -140,7 +143,7 @@ def test_saver_operators_are_counted_and_its_files_put_next_to_the_report(
 
 def test_a_prediction_that_is_not_finite_accepts_nothing(tmp_path: Path) -> None:
     case = run_case(tmp_path, make_engine(noise=float("nan")), give(RIGHT)).case
-    assert case.status is Status.FAILED
+    assert case.judgement.status is Status.FAILED
     assert "cannot be predicted" in case.reason
     runs = np.zeros((3, *COARSE.shape), np.float32)
     staging = Staging(tmp_path, tmp_path / "log", tmp_path)
@@ -173,8 +176,12 @@ def test_a_metric_is_measured_on_program_float32_and_quantized_outputs(
     engine = make_engine() if quantizes else replace(make_engine(bounds={}), quantized=None)
     pool = MeasuringPool(0.9, 0.9, 0.1, 0.9)
     case = run_case(tmp_path, engine, give(program_outputs), policy, pool=pool).case
-    assert (case.metric, case.metric_float, case.metric_quantized) == (0.9, 0.9, 0.9)
-    assert case.metric_name == "top1"
+    assert (
+        case.judgement.metric,
+        case.judgement.metric_float,
+        case.judgement.metric_quantized,
+    ) == (0.9, 0.9, 0.9)
+    assert case.judgement.metric_name == "top1"
     metric, *sets = pool.asked
     assert metric == METRIC
     expected_sets = [program_outputs, [LOGITS, IDS, MASK], RIGHT if quantizes else None]
@@ -208,8 +215,8 @@ def test_a_passed_case_near_a_limit_warns_of_tensors_that_leave_their_calibrated
     policy = msgspec.structs.replace(read_emulator_policy(), models={"mlp": entry})
     pool = MeasuringPool(*metric)
     case = run_case(tmp_path, engine, give([coarse, IDS, MASK]), policy, pool=pool).case
-    assert case.status is Status.PASSED
-    warnings = [warning for warning in case.warnings if CALIBRATE in warning]
+    assert case.judgement.status is Status.PASSED
+    warnings = [warning for warning in case.judgement.warnings if CALIBRATE in warning]
     assert len(warnings) == is_warned
     assert all("0 to 4" in warning and "input y" in warning for warning in warnings)
 
@@ -240,7 +247,7 @@ def test_a_metric_that_tells_no_inputs_apart_blames_what_varies_least(
     policy = msgspec.structs.replace(read_emulator_policy(), models={"mlp": entry})
     pool = MeasuringPool(0.1, 0.1, 0.1)
     case = run_case(tmp_path, engine, give([float32]), policy, pool=pool).case
-    (finding,) = [blind for blind in case.findings if blind.id == METRIC_BLIND.id]
+    (finding,) = [blind for blind in case.judgement.findings if blind.id == METRIC_BLIND.id]
     advice = [
         *(cause.text for cause in finding.causes),
         *(remedy.text for remedy in finding.remedies),
@@ -266,7 +273,7 @@ def test_kept_artifacts_of_a_case_include_links_and_exclude_pipes(
     kept_folder = Path("kept")
     (kept_folder / SPEC.slug / "old").mkdir(parents=True)
     case = run_case(tmp_path, make_engine(), EchoRunner(run), keep=kept_folder).case
-    assert case.status is Status.PASSED, case.reason
+    assert case.judgement.status is Status.PASSED, case.reason
     place = kept_folder / SPEC.slug
     assert {path.name for path in place.iterdir()} == {
         *(RECORD, "artifact", "outputs", "folder", "link", "run.log", "steps.json", INPUT_LIST)

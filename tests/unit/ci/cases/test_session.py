@@ -24,7 +24,7 @@ from ci.executorch.toolchain import name_toolchain
 from ci.facts.finding import Certainty, advise
 from ci.facts.kinds import NO_OUTPUTS, NOISE, QUANTIZED_BADLY, FindingId
 from ci.models.schemes import Scheme
-from ci.report.schema import Case, Status, Tool
+from ci.report.schema import Case, JudgementFacts, RunFacts, Status, Tool
 from provisioning.artifacts.environment import Environment
 from provisioning.console.progress import Progress
 from provisioning.console.user_folder import UserFolder
@@ -71,7 +71,11 @@ class StubPool:
 
 @pytest.mark.parametrize("judged", [0, 2])
 def test_an_interrupted_run_keeps_the_cases_that_were_judged(judged: int) -> None:
-    done = CaseResult(Case(model="mlp", scheme="fp16", soc="SM8650", status=Status.PASSED))
+    done = CaseResult(
+        Case(
+            model="mlp", scheme="fp16", soc="SM8650", judgement=JudgementFacts(status=Status.PASSED)
+        )
+    )
     specs = [CaseSpec("lstm", Scheme.FP16, f"S{number}") for number in range(judged)]
     runs: Any = [StubRun(spec, done) for spec in specs]
     runs.append(StubRun(CaseSpec("mlp", Scheme.FP16, "SM8650"), None))
@@ -111,7 +115,11 @@ def test_a_session_s_report_counts_the_cases_that_it_did_not_judge() -> None:
     schemes = (Scheme.FP16, Scheme.A8W8, Scheme.A16W8)
     specs = [CaseSpec("mlp", scheme, "SM8650") for scheme in schemes]
     options, phases = make_options(specs=specs), Phases(Progress(io.StringIO()))
-    passed = CaseResult(Case(model="mlp", scheme="fp16", soc="SM8650", status=Status.PASSED))
+    passed = CaseResult(
+        Case(
+            model="mlp", scheme="fp16", soc="SM8650", judgement=JudgementFacts(status=Status.PASSED)
+        )
+    )
     cut = make_report(options, TOOLS, [passed], phases)
     assert (cut.unjudged, cut.ok, cut.exit_code) == (2, False, ExitCode.INTERRUPTED)
     assert "2 cases" in cut.verdict
@@ -134,10 +142,8 @@ def test_a_session_that_cannot_run_here_reports_each_case_as_unsupported(tmp_pat
             model="mlp",
             scheme="fp16",
             soc=spec.soc,
-            status=Status.UNSUPPORTED,
-            findings=say("it needs AVX"),
-            lacks="libc++",
-            runner="cpp",
+            judgement=JudgementFacts(status=Status.UNSUPPORTED, findings=say("it needs AVX")),
+            run=RunFacts(lacks="libc++", runner="cpp"),
         )
         for spec in specs
     )
@@ -164,13 +170,16 @@ def test_a_failure_names_the_schemes_that_passed(
 ) -> None:
     cases = [
         Case(
-            model="m", scheme=scheme, soc="S", status=status, findings=(NO_OUTPUTS.find("it died"),)
+            model="m",
+            scheme=scheme,
+            soc="S",
+            judgement=JudgementFacts(status=status, findings=(NO_OUTPUTS.find("it died"),)),
         )
         for scheme, status in {"8a8w": Status.FAILED, **other_schemes}.items()
     ]
     first, *_ = compare_schemes([*map(CaseResult, cases)])
-    assert note in first.findings[0].text
-    assert ("this run" in first.findings[0].text) == bool(note)
+    assert note in first.judgement.findings[0].text
+    assert ("this run" in first.judgement.findings[0].text) == bool(note)
 
 
 @pytest.mark.parametrize(
@@ -189,14 +198,20 @@ def test_a_known_fault_says_nothing_of_other_schemes_that_the_run_contradicts(
         model="m",
         scheme="16a8w",
         soc="S",
-        status=Status.FAILED,
-        findings=(NOISE.find("it is off", advice=advice),),
+        judgement=JudgementFacts(
+            status=Status.FAILED, findings=(NOISE.find("it is off", advice=advice),)
+        ),
     )
     findings = () if peer_status is Status.PASSED else (kind.find("it is off"),)
-    peer = Case(model="m", scheme="fp16", soc="S", status=peer_status, findings=findings)
+    peer = Case(
+        model="m",
+        scheme="fp16",
+        soc="S",
+        judgement=JudgementFacts(status=peer_status, findings=findings),
+    )
     claims = {"log-in-16-bits": ("fp16 is right", ("16a8w", "16a4w"))}
     first, _ = compare_schemes([CaseResult(wrong, claims=claims), CaseResult(peer)])
-    assert first.findings[0].causes[0].text == claim
+    assert first.judgement.findings[0].causes[0].text == claim
 
 
 @pytest.mark.parametrize(
@@ -217,10 +232,12 @@ def test_a_remedy_says_that_a_scheme_that_it_names_failed_in_this_run(
             model="m",
             scheme=scheme,
             soc="S",
-            status=Status.FAILED,
-            findings=(NOISE.find("it is off", advice=advise("why", remedy)),),
+            judgement=JudgementFacts(
+                status=Status.FAILED,
+                findings=(NOISE.find("it is off", advice=advise("why", remedy)),),
+            ),
         )
         for scheme in ("u8", "u8_channel")
     ]
     first, _ = compare_schemes([*map(CaseResult, cases)])
-    assert [fix.text for fix in first.findings[0].remedies] == [shown]
+    assert [fix.text for fix in first.judgement.findings[0].remedies] == [shown]

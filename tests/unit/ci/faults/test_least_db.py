@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import cast
-
 import pytest
 
 from ci.facts.finding import Question
@@ -12,8 +9,9 @@ from ci.faults.graph import parse_graph
 from ci.faults.known import describe, read_faults
 from ci.faults.match import match_faults
 from ci.judging.causes import UNKNOWN, choose_causes
-from ci.report.schema import Report
+from ci.report.schema import Case, JudgementFacts, Status
 from tests.least_db import find_lowest, write_lowest
+from tests.stand_ins.reports import make_report
 
 POLICY = """# a comment
 [[fault]]
@@ -33,28 +31,22 @@ scheme = "fp16"
 """
 
 
-@dataclass(frozen=True)
-class Row:
-    model: str
-    outcome: str
-    sqnr_db: float | None
+def make_row(model: str, outcome: str, sqnr_db: float | None) -> Case:
+    judgement = JudgementFacts(status=Status.PASSED, outcome=outcome, sqnr_db=sqnr_db)
+    return Case(model=model, scheme="fp16", soc="SM8650", judgement=judgement)
 
 
-def find(*rows: Row) -> dict[str, int]:
-    @dataclass(frozen=True)
-    class Rows:
-        cases: tuple[Row, ...]
-
-    return find_lowest(cast("Report", Rows(rows)))
+def find(*rows: Case) -> dict[str, int]:
+    return find_lowest(make_report(rows))
 
 
 def test_the_lowest_wrong_sqnr_of_a_fault_is_taken_from_the_report_of_the_suite() -> None:
     rows = [
-        Row("a graph onnx", "wrong", 12.7),
-        Row("a graph executorch", "wrong", -3.2),
-        Row("a mended executorch", "wrong", -90.0),
-        Row("a graph onnx", "right", -80.0),
-        Row("b graph onnx", "refused", None),
+        make_row("a graph onnx", "wrong", 12.7),
+        make_row("a graph executorch", "wrong", -3.2),
+        make_row("a mended executorch", "wrong", -90.0),
+        make_row("a graph onnx", "right", -80.0),
+        make_row("b graph onnx", "refused", None),
     ]
     assert find(*rows) == {"a": -4}
 

@@ -101,9 +101,13 @@ def test_a_known_fault_with_an_unexpected_outcome_fails_its_case(
     rerun: Rerun, status: Status, word: str
 ) -> None:
     case = make_case(rerun, "SM8650")
-    assert case.status is status
+    assert case.judgement.status is status
     assert (case.model, case.scheme, case.soc) == (f"a {rerun.form} onnx", "fp16", "SM8650")
-    assert (case.outcome, case.sqnr_db, case.predicted_sqnr_db) == (rerun.end, 2.0, 60.0)
+    assert (case.judgement.outcome, case.judgement.sqnr_db, case.judgement.predicted_sqnr_db) == (
+        rerun.end,
+        2.0,
+        60.0,
+    )
     assert word in case.reason
 
 
@@ -186,7 +190,9 @@ def test_the_suite_runs_the_faults_that_the_filter_selects_in_each_front_end(
     if not installed:
         return
     report = read_report(tmp_path / faults.SUITE / "report.json")
-    assert [case.status for case in report.cases] == [Status.PASSED, Status.FAILED] * len(installed)
+    assert [case.judgement.status for case in report.cases] == [Status.PASSED, Status.FAILED] * len(
+        installed
+    )
     assert [(tool.name, tool.version) for tool in report.toolchain] == [
         (f"QNN of {front_end}", "2.49.40") for front_end in installed
     ]

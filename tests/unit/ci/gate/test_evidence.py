@@ -28,31 +28,37 @@ from ci.gate.schema import PlannedJob
 from ci.models.schemes import Scheme
 from ci.report.junit import render_junit
 from ci.report.schema import (
+    AskedFacts,
     Budget,
     Case,
     CaseName,
     Control,
     ControlKind,
     Footprint,
+    JudgementFacts,
     OutputThreshold,
     Report,
     ShardMark,
     Status,
     Threshold,
 )
-from tests.stand_ins.reports import make_report, say
+from tests.stand_ins.reports import change_case, make_report, say
 from tests.stand_ins.snapshots import check_snapshot
 
 SNAPSHOTS = Path(__file__).with_name("snapshots")
 
 RULE = Threshold(scheme="8a8w", model="*")
 GOOD = Case(
-    model="m", scheme="8a8w", soc="S", status=Status.PASSED, inputs=4, max_abs=0.5, sqnr_db=30.0
+    model="m",
+    scheme="8a8w",
+    soc="S",
+    judgement=JudgementFacts(status=Status.PASSED, max_abs=0.5, sqnr_db=30.0),
+    asked=AskedFacts(inputs=4),
 )
 
 
 def doubt(rule: Threshold | None = RULE, **fields: Any) -> list[str]:
-    return [*_doubt_case(replace(GOOD, **fields), rule)]
+    return [*_doubt_case(change_case(GOOD, **fields), rule)]
 
 
 # Limits, fields of a case that passed, and whether it is doubted: never, by its limits, or always.
@@ -108,16 +114,16 @@ def report_of(*cases: Case, controls: int = 1, **fields: Any) -> Report:
 
 
 def test_a_doubt_names_its_case_and_a_missing_control() -> None:
-    with_fallback = replace(GOOD, model="n", fallback_nodes=2)
-    skipped = replace(GOOD, model="o", status=Status.UNSUPPORTED, findings=say("no"))
+    with_fallback = change_case(GOOD, model="n", fallback_nodes=2)
+    skipped = change_case(GOOD, model="o", status=Status.UNSUPPORTED, findings=say("no"))
     assert [*_doubt_cases(report_of(GOOD, with_fallback, skipped))] == [
         "n 8a8w S passed with 2 nodes on the CPU, no control"
     ]
 
 
 def test_each_case_that_departs_from_its_recorded_figures_is_reported() -> None:
-    higher = replace(GOOD, model="n", sqnr_db=40.0, sqnr_db_quantized=50.0)
-    failed = replace(higher, model="o", status=Status.FAILED, findings=say("no"))
+    higher = change_case(GOOD, model="n", sqnr_db=40.0, sqnr_db_quantized=50.0)
+    failed = change_case(higher, model="o", status=Status.FAILED, findings=say("no"))
     recorded = {
         str(GOOD): Baseline(sqnr_db=30.0 - MAX_CHANGE_DB),
         str(higher): Baseline(sqnr_db=30.0, sqnr_db_quantized=60.0),
@@ -164,9 +170,9 @@ def weigh(report: Report, exit_code: int = 0, junit: bytes | None = b"") -> Evid
 
 def test_a_report_that_contradicts_its_cases_junit_or_exit_code_is_a_fault() -> None:
     good = report_of(GOOD).recounted
-    failed = report_of(replace(GOOD, status=Status.FAILED, findings=say("x"))).recounted
+    failed = report_of(change_case(GOOD, status=Status.FAILED, findings=say("x"))).recounted
     skipped = report_of(
-        GOOD, replace(GOOD, model="n", status=Status.UNSUPPORTED, findings=say("r"))
+        GOOD, change_case(GOOD, model="n", status=Status.UNSUPPORTED, findings=say("r"))
     )
     wrong_summary = replace(good, summary=replace(good.summary, passed=2))
     other_junit = render_junit(replace(good, cases=(replace(GOOD, soc="T"),)))
@@ -190,7 +196,7 @@ def test_a_report_that_contradicts_its_cases_junit_or_exit_code_is_a_fault() -> 
 
 
 def test_a_report_with_missing_libraries_is_valid_only_with_exit_code_3() -> None:
-    lacking = report_of(GOOD, replace(GOOD, model="n", status=Status.UNSUPPORTED, lacks="x"))
+    lacking = report_of(GOOD, change_case(GOOD, model="n", status=Status.UNSUPPORTED, lacks="x"))
     for code, faults in ((0, 1), (1, 1), (3, 0)):
         assert len(weigh(lacking.recounted, exit_code=code).faults) == faults
 
@@ -200,9 +206,9 @@ def test_a_case_that_is_unsupported_without_a_policy_row_is_a_fault() -> None:
     only = {"models": ("m",), "schemes": ("8a8w",), "socs": ("S",), "choices": ("saver",)}
     row = Unsupported(pattern="no op", reason="known", **only)
     policy = replace(read_emulator_policy(), unsupported=(row,))
-    usual = replace(GOOD, status=Status.UNSUPPORTED, findings=say("no op"), choices="saver")
+    usual = change_case(GOOD, status=Status.UNSUPPORTED, findings=say("no op"), choices="saver")
     cases = [
-        replace(usual, **fields)
+        change_case(usual, **fields)
         for fields in (
             *({}, {"lacks": "lib.so", "findings": ()}),  # the exit code says so
             *({"model": "failed", "status": Status.FAILED}, {"model": "passed", **PASSED}),
@@ -221,9 +227,9 @@ def test_a_case_that_is_unsupported_without_a_policy_row_is_a_fault() -> None:
 def test_a_case_that_passed_is_doubted_by_the_limits_and_the_budget_of_its_model() -> None:
     small = replace(RULE, model="n", budget=Budget(context_bytes=10))
     exact = replace(RULE, model="o", min_sqnr_db=31.0)
-    large = replace(GOOD, footprint=Footprint(context_bytes=11))
+    large = change_case(GOOD, footprint=Footprint(context_bytes=11))
     cases = [replace(large, model=name) for name in "mno"]
-    fits = replace(GOOD, model="n", footprint=Footprint(context_bytes=10), soc="T")
+    fits = change_case(GOOD, model="n", footprint=Footprint(context_bytes=10), soc="T")
     report = replace(report_of(*cases, fits, controls=4), thresholds=(RULE, small, exact))
     second, third = _doubt_cases(report)
     assert second.startswith("n 8a8w S passed with ")

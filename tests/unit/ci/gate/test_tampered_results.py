@@ -29,11 +29,11 @@ from ci.gate.schema import Plan, PlannedSession
 from ci.gate.verdict import GateVerdict, JobVerdict
 from ci.models.schemes import ONNX as LANE
 from ci.report.schema import SCHEMA_VERSION, CaseName
-from ci.report.write import write_report
+from ci.report.write import read_report, write_report
 from ci.verbs.gate import judge_shards, reach_verdict
 from ci.verbs.lanes.emulator import take_shard
 from provisioning.errors import ExitCode
-from tests.stand_ins.reports import make_judged, say
+from tests.stand_ins.reports import change_row, encode_earlier, make_judged, say
 
 RULES = read_rules()
 SESSIONS = ("lint", "tests", "test_emulator", "test_onnx")
@@ -130,11 +130,11 @@ def in_report(change: Callable[[dict[str, Any]], None], job: str = ONNX) -> Tamp
 
 
 def in_case(job: str = ONNX, **fields: Any) -> Tamper:
-    return in_report(lambda data: data["cases"][0].update(fields), job)
+    return in_report(lambda data: change_row(data["cases"][0], **fields), job)
 
 
 def in_all(**fields: Any) -> Tamper:
-    return in_report(lambda data: [case.update(fields) for case in data["cases"]])
+    return in_report(lambda data: [change_row(case, **fields) for case in data["cases"]])
 
 
 def in_field(**fields: Any) -> Tamper:
@@ -173,7 +173,7 @@ def end_and_recount(status: str, **fields: Any) -> Callable[[dict[str, Any]], No
     """Let the first case end so, with a summary that fits."""
 
     def change(data: dict[str, Any]) -> None:
-        data["cases"][0].update(status=status, **fields)
+        change_row(data["cases"][0], status=status, **fields)
         data["summary"]["passed"] -= 1
         data["summary"][status] += 1
 
@@ -288,9 +288,7 @@ TAMPERED: dict[str, Tamper] = {
         shard={"index": 1, "count": 1, "positions": [0], "whole": "0" * 64, "policy": "0" * 64}
     ),
     "no budget": in_limits(budget={}),
-    "a graph that QNN does not hold": in_report(
-        lambda data: data["cases"][0].update(footprint={"context_bytes": 3 << 30})
-    ),
+    "a graph that QNN does not hold": in_case(footprint={"context_bytes": 3 << 30}),
     "weaker limits": in_limits(min_sqnr_db_all=-50.0),
     "no limits": in_field(thresholds=[]),
     "partial delegation allowed": in_limits(full_delegation=False),
@@ -355,6 +353,15 @@ def test_tampered_results_fail_as_the_authors_fault_and_lost_ones_as_the_machine
     verdict = results.judge()
     assert (verdict.is_green, verdict.is_infrastructure) == (False, name in MACHINES), verdict
     assert results.run_verb() == (4 if name in MACHINES else 1)
+
+
+def test_reports_of_the_schema_before_are_judged_alike(results: Results) -> None:
+    verdict = results.judge()
+    for job in (ONE, TWO, ONNX):
+        file = results.file(job, "report.json")
+        file.write_bytes(encode_earlier(read_report(file)))
+    assert results.judge() == verdict
+    assert verdict.is_green
 
 
 def test_a_planned_case_that_no_shard_ran_is_named(results: Results) -> None:

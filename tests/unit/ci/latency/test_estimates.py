@@ -42,6 +42,9 @@ from ci.report.schema import (
     Case,
     DeviceFigures,
     Estimate,
+    JudgementFacts,
+    OnDeviceFacts,
+    ProgramFacts,
     Simulation,
     Status,
 )
@@ -49,7 +52,7 @@ from ci.report.write import encode_report
 from ci.verbs.estimate import EstimatedCase, choose_socs, render_estimates
 from provisioning.errors import ExitCode, ManifestError, UsageError
 from tests.bench.latency import PROGRAMS, SimulatedProgram, fit_lines
-from tests.stand_ins.reports import make_report
+from tests.stand_ins.reports import change_case, make_report
 
 FIGURE = {
     "cycles": 3_000_000,
@@ -296,10 +299,14 @@ def make_cases(number: int, **device: Any) -> list[Case]:
             model=f"net{index}",
             scheme="fp16",
             soc="SM8450",
-            status=Status.PASSED,
-            estimate=Estimate(simulation=make_simulation(cycles=1_000_000 * (index + 1))),
-            device=DeviceFigures(
-                starts=1, runs=9, p50_ms=3 * 1_000_000 * (index + 1) / 1497600, **device
+            judgement=JudgementFacts(status=Status.PASSED),
+            program=ProgramFacts(
+                estimate=Estimate(simulation=make_simulation(cycles=1_000_000 * (index + 1)))
+            ),
+            device=OnDeviceFacts(
+                figures=DeviceFigures(
+                    starts=1, runs=9, p50_ms=3 * 1_000_000 * (index + 1) / 1497600, **device
+                )
             ),
         )
         for index in range(number)
@@ -308,8 +315,8 @@ def make_cases(number: int, **device: Any) -> list[Case]:
 
 def test_a_device_measured_by_the_user_gets_a_latency_line(tmp_path: Any) -> None:
     cases = make_cases(6)
-    estimates = [msgspec.structs.replace(case, device=None) for case in cases]
-    times = [msgspec.structs.replace(case, estimate=None) for case in cases]
+    estimates = [change_case(case, figures=None) for case in cases]
+    times = [change_case(case, estimate=None) for case in cases]
     (line,) = calibrate([make_report(estimates), make_report(times)])
     assert (line.device, line.base_ms, line.factor) == ("SM8450", 0, pytest.approx(3))
     path = write_own((line,), tmp_path / "qnn.toml")

@@ -87,9 +87,13 @@ def test_the_right_program_passes_with_its_figures_controls_and_text(
 ) -> None:
     result = judge(right)
     case = result.case
-    assert (case.status, case.reason) == (Status.PASSED, "")
-    assert (case.equal, case.equal_quantized, case.metric) == (1, 1, 1)
-    assert case.metric_name == "top-1 agreement with float32"
+    assert (case.judgement.status, case.reason) == (Status.PASSED, "")
+    assert (case.judgement.equal, case.judgement.equal_quantized, case.judgement.metric) == (
+        1,
+        1,
+        1,
+    )
+    assert case.judgement.metric_name == "top-1 agreement with float32"
     assert {control.kind for control in result.controls} == set(llm_case.MAKERS)
     assert all(control.rejected for control in result.controls)
     sqnrs = {control.kind: control.sqnr_db for control in result.controls}
@@ -97,8 +101,8 @@ def test_the_right_program_passes_with_its_figures_controls_and_text(
     assert math.isfinite(sqnrs[ControlKind.PREVIOUS_LOGITS] or math.nan)
     assert "Ben has a blue boat." in result.noted
     assert "250.0 tokens/s on the emulator" in result.noted
-    assert (case.run_ms, case.run_s is None) == (4.0, False)
-    assert case.warnings == ()
+    assert (case.run.ms, case.run.wall_s is None) == (4.0, False)
+    assert case.judgement.warnings == ()
 
 
 def test_wrong_keys_that_change_no_token_are_red(
@@ -112,7 +116,7 @@ def test_wrong_keys_that_change_no_token_are_red(
         return [logits, *caches]
 
     case = judge(step).case
-    (finding,) = case.findings
+    (finding,) = case.judgement.findings
     assert (finding.id, len(finding.where)) == (TOKENS.id, 3)
     assert finding.where[1].startswith(
         f"decode after prefill: first wrong in the keys of layer 1, at token {last}"
@@ -122,7 +126,10 @@ def test_wrong_keys_that_change_no_token_are_red(
 def test_a_layer_with_fewer_bits_than_its_recipe_requests_is_red(judge: Judge, right: Step) -> None:
     lost = Retyped("output", "result", "u16", "u8")
     case = judge(right, retyped=[lost]).case
-    assert (case.status, [finding.id for finding in case.findings]) == (Status.FAILED, [RETYPED.id])
+    assert (case.judgement.status, [finding.id for finding in case.judgement.findings]) == (
+        Status.FAILED,
+        [RETYPED.id],
+    )
 
 
 def test_the_token_at_which_the_text_departs_from_float32_is_noted(
@@ -158,9 +165,11 @@ def test_an_explanation_that_throws_is_a_warning(
     monkeypatch.setattr(place, name, throw)
     for step, status in ((right, Status.PASSED), (swap_best(right, 6), Status.FAILED)):
         case = judge(step).case
-        assert (case.status, case.is_defect) == (status, False)
+        assert (case.judgement.status, case.judgement.is_defect) == (status, False)
         assert [
-            warning for warning in case.warnings if "could not be computed: KeyError" in warning
+            warning
+            for warning in case.judgement.warnings
+            if "could not be computed: KeyError" in warning
         ]
 
 
@@ -175,7 +184,7 @@ def test_an_exception_in_llm_code_that_the_verdict_needs_is_our_defect(
 ) -> None:
     monkeypatch.setattr(place, name, throw)
     case = judge(right, None if name == "read_runs" else tiny_model.runs).case
-    assert (case.status, case.is_defect) == (Status.FAILED, True)
+    assert (case.judgement.status, case.judgement.is_defect) == (Status.FAILED, True)
     assert case.reason.startswith("this is a bug in executorch-qnn-ci: KeyError")
 
 
@@ -199,7 +208,10 @@ def test_a_wrong_token_fails_as_not_faithful_and_tries_no_control(
     judge: Judge, right: Step, tiny_model: Tiny
 ) -> None:
     result = judge(swap_best(right, 6))
-    assert (result.case.status, result.case.question) == (Status.FAILED, Question.FAITHFUL)
+    assert (result.case.judgement.status, result.case.question) == (
+        Status.FAILED,
+        Question.FAITHFUL,
+    )
     assert "faithful: free: step" in result.case.reason
     assert result.controls == ()
     count = len(
@@ -213,7 +225,7 @@ def test_a_fault_of_decode_alone_is_seen_though_the_text_is_right(
 ) -> None:
     calls = 1 + len(tiny_model.runs.model.run.tokens)  # prefill, then a token each
     result = judge(swap_best(right, calls + 4))
-    assert result.case.status is Status.FAILED
+    assert result.case.judgement.status is Status.FAILED
     assert "decode alone: step" in result.case.reason
     assert "free:" not in result.case.reason
 
@@ -223,7 +235,7 @@ def test_a_wrong_program_of_a_poor_model_is_not_faithful(
 ) -> None:
     case = judge(swap_best(right, 6), make_quantized(tiny_model, 0.5), Scheme.A8W8).case
     assert case.question is Question.FAITHFUL
-    assert {finding.id for finding in case.findings} == {TOKENS.id, QUANTIZED_BADLY.id}
+    assert {finding.id for finding in case.judgement.findings} == {TOKENS.id, QUANTIZED_BADLY.id}
 
 
 @pytest.mark.parametrize(
@@ -238,9 +250,11 @@ def test_a_poor_quantized_model_fails_by_itself(
     judge: Judge, right: Step, tiny_model: Tiny, scheme: Scheme, noise: float, status: Status
 ) -> None:
     result = judge(right, make_quantized(tiny_model, noise), scheme)
-    assert result.case.status is status, result.case.reason
+    assert result.case.judgement.status is status, result.case.reason
     failed = status is Status.FAILED
-    assert [finding.id for finding in result.case.findings] == [QUANTIZED_BADLY.id] * failed
+    assert [finding.id for finding in result.case.judgement.findings] == [
+        QUANTIZED_BADLY.id
+    ] * failed
     assert ("SQNR of 7.0 dB" in result.case.headline) is failed
 
 
@@ -273,8 +287,8 @@ def test_the_perplexity_of_a_text_has_a_limit(
     most = most if most != 0.0 else subject.perplexity(tiny_model.interface, right)
     runs = replace(tiny_model.runs, perplexity=(model, 1.004))
     result = judge(right, runs, scheme, text=text, max_perplexity=most)
-    assert [finding.id for finding in result.case.findings] == blamed
-    assert (result.case.status is Status.FAILED) is bool(blamed)
+    assert [finding.id for finding in result.case.judgement.findings] == blamed
+    assert (result.case.judgement.status is Status.FAILED) is bool(blamed)
     quantized = f"{model:.3f} with the quantized model, 1.004 with float32" in result.noted
     assert quantized is scheme.quantized
     assert "1.004 with float32" in result.noted
@@ -305,7 +319,7 @@ def test_everything_that_decides_about_a_decoder_is_in_its_digest(tmp_path: Path
 def test_a_node_on_the_cpu_fails_a_right_program(judge: Judge, right: Step) -> None:
     left = Delegation(8, 1, 2, (Fallback("aten.sin", "refused"),))
     result = judge(right, delegation=left)
-    assert [finding.id for finding in result.case.findings] == [ON_CPU.id]
+    assert [finding.id for finding in result.case.judgement.findings] == [ON_CPU.id]
     assert "aten.sin: refused" in result.case.reason
 
 
@@ -315,9 +329,9 @@ def test_a_program_over_its_budget_fails(judge: Judge, right: Step) -> None:
     at_most, above = (
         judge(right, footprint=Footprint(context_bytes=size)) for size in (most, most + 1)
     )
-    assert at_most.case.status is Status.PASSED
-    assert (above.case.status, above.case.question) == (Status.FAILED, Question.BUDGET)
-    (finding,) = above.case.findings
+    assert at_most.case.judgement.status is Status.PASSED
+    assert (above.case.judgement.status, above.case.question) == (Status.FAILED, Question.BUDGET)
+    (finding,) = above.case.judgement.findings
     assert "2,147,483,648 allowed" in finding.words
     assert finding.details == (
         "the size of the largest context binary is 1 bytes (0 %) above its limit",
@@ -325,7 +339,10 @@ def test_a_program_over_its_budget_fails(judge: Judge, right: Step) -> None:
     assert "more shards" in finding.remedies[0].text
     wrong_and_large = judge(swap_best(right, 6), footprint=Footprint(context_bytes=most + 1)).case
     assert wrong_and_large.question is Question.FAITHFUL
-    assert {finding.id for finding in wrong_and_large.findings} == {TOKENS.id, OVER_BUDGET.id}
+    assert {finding.id for finding in wrong_and_large.judgement.findings} == {
+        TOKENS.id,
+        OVER_BUDGET.id,
+    }
 
 
 def let_pass(monkeypatch: pytest.MonkeyPatch, kind: ControlKind) -> None:
@@ -338,8 +355,8 @@ def test_a_verdict_that_accepts_a_control_proves_nothing(
 ) -> None:
     let_pass(monkeypatch, kind)
     result = judge(right)
-    assert result.case.status is Status.FAILED
-    (finding,) = result.case.findings
+    assert result.case.judgement.status is Status.FAILED
+    (finding,) = result.case.judgement.findings
     assert (finding.id, kind.value in finding.headline) == (INCONCLUSIVE.id, True)
     assert [remedy.text for remedy in finding.remedies] == [llm_case.LOUDER]
     assert [control.kind for control in result.controls if not control.rejected] == [kind]
@@ -350,8 +367,8 @@ def test_a_run_with_too_much_noise_at_every_step_proves_nothing(
 ) -> None:
     loud = replace(tiny_model.runs.model, noise=tiny_model.runs.model.noise + 1e3)
     result = judge(right, replace(tiny_model.runs, model=loud))
-    assert "0% of the steps have a margin" in result.case.warnings[0]
-    assert [finding.id for finding in result.case.findings] == [INCONCLUSIVE.id]
+    assert "0% of the steps have a margin" in result.case.judgement.warnings[0]
+    assert [finding.id for finding in result.case.judgement.findings] == [INCONCLUSIVE.id]
     assert {control.kind for control in result.controls if not control.rejected} == {
         *llm_case.MAKERS
     }
@@ -362,8 +379,8 @@ def test_a_program_that_dies_while_it_runs_fails_with_the_end_of_its_log(judge: 
         raise RunError("was killed by SIGSEGV", used=False)
 
     case = judge(die).case
-    assert (case.status, case.headline) == (Status.FAILED, "run: was killed by SIGSEGV")
-    assert (case.log_tail, case.run_ms, case.run_s is None) == ("the log", None, False)
+    assert (case.judgement.status, case.headline) == (Status.FAILED, "run: was killed by SIGSEGV")
+    assert (case.run.log_tail, case.run.ms, case.run.wall_s is None) == ("the log", None, False)
 
 
 @pytest.mark.parametrize("data", [None, b"damaged"])
@@ -373,5 +390,5 @@ def test_missing_or_damaged_reference_runs_fail_the_case(
     if data:
         (tmp_path / RUNS).write_bytes(data)
     result = judge(right, None)
-    assert result.case.status is Status.FAILED
+    assert result.case.judgement.status is Status.FAILED
     assert "the reference runs cannot be read" in result.case.reason

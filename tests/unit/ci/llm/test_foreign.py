@@ -157,18 +157,20 @@ def test_a_program_is_judged_by_its_share_of_right_tokens(
     likeness = None if agreement is None else Likeness(agreement, 0.1)
     foreign = Foreign((1, 2), (1,), 0.1, 2, likeness, faults=faults)
     result = judge_program(SPEC, foreign, "a story", 0.75)
-    assert result.case.status is status
+    assert result.case.judgement.status is status
     assert all(fault in result.case.reason for fault in faults)
     assert ("75% are required" in result.case.reason) is (
         agreement is not None and agreement < 0.75
     )
     assert "10.0 tokens/s on the emulator" in result.noted
-    assert bool(result.case.warnings) is (agreement is None)
-    assert (result.case.equal, result.case.run_ms) == (agreement, 100)
+    assert bool(result.case.judgement.warnings) is (agreement is None)
+    assert (result.case.judgement.equal, result.case.run.ms) == (agreement, 100)
     assert ("the first 2 equal those of float32" in result.noted) is (agreement is not None)
     if agreement is not None:
         case = judge_program(SPEC, replace(foreign, where=("layer 1",)), "a story", 0.75).case
-        wheres = [finding.where for finding in case.findings][:1] or [case.warnings]
+        wheres = [finding.where for finding in case.judgement.findings][:1] or [
+            case.judgement.warnings
+        ]
         assert wheres == [("layer 1",)]
 
 
@@ -409,24 +411,32 @@ def test_a_foreign_program_gets_a_report_with_its_verdict(tmp_path: Path) -> Non
     generated = Foreign((1, 2), (1,), 0.1, 2, Likeness(0.99, 0.1))
     report = run_foreign(tmp_path, Ended((generated, "a story"), "", ""))
     (case,) = report.cases
-    assert (report.session, case.status, case.equal) == ("test_llm", Status.PASSED, 0.99)
-    assert case.runner == "python"
+    assert (report.session, case.judgement.status, case.judgement.equal) == (
+        "test_llm",
+        Status.PASSED,
+        0.99,
+    )
+    assert case.run.runner == "python"
     assert report.toolchain[0] == TOOL
     assert [phase.name for phase in report.summary.phases] == ["cases"]
     assert report.remarks[0].startswith(f"{case.name}: 'a story' (2 tokens; the first 2 equal")
     poor = replace(generated, likeness=Likeness(0.1, 3.0))
     (case,) = run_foreign(tmp_path, Ended((poor, "a story"), "", "")).cases
-    assert case.status is Status.FAILED
+    assert case.judgement.status is Status.FAILED
     assert "10% of the program's tokens equal the float32 model's" in case.headline
     (case,) = run_foreign(tmp_path, Ended((poor, "a story"), "", ""), Scheme.FP16).cases
-    assert case.status is Status.PASSED  # the policy has no limit for this scheme
+    assert case.judgement.status is Status.PASSED  # the policy has no limit for this scheme
 
 
 def test_a_program_that_dies_is_a_case_that_failed(tmp_path: Path) -> None:
     report = run_foreign(tmp_path, Ended(None, "was killed by SIGSEGV", "the last words"))
     (case,) = report.cases
-    assert (case.status, case.headline) == (Status.FAILED, "run: was killed by SIGSEGV")
-    assert (case.log_tail, case.runner, report.session) == ("the last words", "python", "test_llm")
+    assert (case.judgement.status, case.headline) == (Status.FAILED, "run: was killed by SIGSEGV")
+    assert (case.run.log_tail, case.run.runner, report.session) == (
+        "the last words",
+        "python",
+        "test_llm",
+    )
 
 
 def test_a_usage_error_in_the_worker_is_a_usage_error_of_the_call(tmp_path: Path) -> None:

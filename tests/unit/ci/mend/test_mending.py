@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from msgspec import structs
 
 from ci.analysis.steps import Operand, Step
 from ci.cases.spec import CaseSpec
@@ -21,7 +20,8 @@ from ci.mend.search import Recipe, Search
 from ci.mend.trials import Attempt
 from ci.models.schemes import Scheme
 from ci.models.user_models import Source
-from ci.report.schema import Case, Status
+from ci.report.schema import Case, JudgementFacts, Status
+from tests.stand_ins.reports import change_case
 
 REWRITTEN = Recipe(rewrites=("r",))
 OTHER = Recipe(scheme="16a8w")
@@ -41,7 +41,12 @@ def mended(scheme: str, sqnr_db: float, recipe: Recipe | None = None) -> Mended:
 
 def judged(scheme: str, sqnr_db: float) -> Case:
     status = Status.FAILED if sqnr_db < 20 else Status.PASSED
-    return Case(model="net", scheme=scheme, soc="SM8650", status=status, sqnr_db=sqnr_db)
+    return Case(
+        model="net",
+        scheme=scheme,
+        soc="SM8650",
+        judgement=JudgementFacts(status=status, sqnr_db=sqnr_db),
+    )
 
 
 def mending(folder: Path, cases: list[Mended], sqnr_db: float, fault: str) -> Mending:
@@ -102,7 +107,7 @@ def test_a_case_without_a_remedy_falls_back_to_a_passing_scheme_of_its_model(
 ) -> None:
     red, green = mended("16a8w", 3), mended("fp16", sqnr_db, REWRITTEN)
     findings = (NOISE.find("not faithful"),)
-    red.search = Search(structs.replace(red.before, findings=findings), (), schemes=("fp16",))
+    red.search = Search(change_case(red.before, findings=findings), (), schemes=("fp16",))
     mending(tmp_path, [], 0, "").fall_back([red, green])
     assert red.recipe == recipe
     assert red.is_green is (recipe != Recipe())
@@ -133,7 +138,7 @@ def test_a_node_on_the_cpu_gets_no_precision_that_cannot_cure_it(
     options.policy = SimpleNamespace(**vars(LIMITS), models={}, schemes=["16a8w", "fp16"])
     cases = [mended(scheme, 10) for scheme in ("8a8w", *other_findings)]
     for case, case_finding in zip(cases, (finding, *other_findings.values()), strict=True):
-        case.before = structs.replace(case.before, findings=(case_finding,))
+        case.before = change_case(case.before, findings=(case_finding,))
     search = run.start(cases[0], cases)
     assert (search.faults, [*search.schemes]) == (mixes, schemes)
 

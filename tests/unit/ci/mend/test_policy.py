@@ -30,9 +30,9 @@ from ci.models.schemes import Scheme
 from ci.models.user_models import Source
 from ci.report.document import render_text
 from ci.report.html import render_document
-from ci.report.schema import Case, Status
+from ci.report.schema import Case, JudgementFacts, ProgramFacts, Status
 from provisioning.errors import ExitCode, UsageError
-from tests.stand_ins.reports import make_report
+from tests.stand_ins.reports import change_case, make_report
 
 REWRITTEN, MIXED = Recipe(rewrites=("r",)), Recipe(parts=(Part(Scheme.A16W8, node="add"),))
 OTHER = Recipe(scheme="16a8w")
@@ -44,10 +44,8 @@ def judged(model: str, scheme: str, status: Status, sqnr_db: float = 20) -> Case
         model=model,
         scheme=scheme,
         soc="SM8650",
-        status=status,
-        findings=findings,
-        sqnr_db=sqnr_db,
-        pte_bytes=int(sqnr_db * 1000),
+        judgement=JudgementFacts(status=status, findings=findings, sqnr_db=sqnr_db),
+        program=ProgramFacts(pte_bytes=int(sqnr_db * 1000)),
     )
 
 
@@ -318,28 +316,28 @@ def test_mended_cases_are_shown_with_their_result_and_changes(tmp_path: Path) ->
 def test_a_red_case_ends_with_the_command_that_mends_it_if_a_rewrite_is_known() -> None:
     red = judged("net", "16a8w", Status.FAILED)
     named = NOISE.find("not faithful: known fault batch-norm-alone [net.py:3]")
-    report = make_report([structs.replace(red, findings=(named,)), red])
+    report = make_report([change_case(red, findings=(named,)), red])
     first, second = suggest_mending(report, "torch", "mend --policy q.toml").cases
     command = "`qnn-ci mend --policy q.toml --model net --scheme 16a8w --soc SM8650`"
-    assert first.findings[0].remedies[-1].text.startswith(command)
+    assert first.judgement.findings[0].remedies[-1].text.startswith(command)
     assert second == red
     assert suggest_mending(report, "torch", "mend", mendable={red.name}) != report
     assert suggest_mending(report, "torch", "mend", mendable=()) == report
     index = "IndexError: tuple index out of range"
     pool = f"{index} [executorch/backends/qualcomm/builders/op_avg_pool3d.py]"
     texts = ("aten.gru.input is not quantized", pool, index, "ElementWiseAdd failed 3110")
-    refused = [structs.replace(red, findings=(NOT_LOWERED.find(text),)) for text in texts]
+    refused = [change_case(red, findings=(NOT_LOWERED.find(text),)) for text in texts]
     cases = suggest_mending(make_report(refused), "torch", "mend").cases
-    assert [len(case.findings[0].remedies) for case in cases] == [1, 1, 0, 0]
+    assert [len(case.judgement.findings[0].remedies) for case in cases] == [1, 1, 0, 0]
     lstm_cause = "ExecuTorch does not quantize nn.LSTM"
     cause = Cause(text=lstm_cause, certainty=Certainty.KNOWN, name="QNN1346")
     left = ON_CPU.find("QNN does not take these types: slice", advice=Advice(causes=(cause,)))
     (lstm,) = suggest_mending(
-        make_report([structs.replace(red, findings=(left,))]), "torch", "mend"
+        make_report([change_case(red, findings=(left,))]), "torch", "mend"
     ).cases
-    assert len(lstm.findings[0].remedies) == 1
-    silent = make_report([structs.replace(red, findings=(NO_OUTPUTS.find("exited with 127"),))])
+    assert len(lstm.judgement.findings[0].remedies) == 1
+    silent = make_report([change_case(red, findings=(NO_OUTPUTS.find("exited with 127"),))])
     assert suggest_mending(silent, "torch", "mend").cases != silent.cases
     assert suggest_mending(silent, "torch", "mend", on_device=True).cases == silent.cases
-    users_error = structs.replace(red, findings=(INVALID.find("net.py raised: no index"),))
+    users_error = change_case(red, findings=(INVALID.find("net.py raised: no index"),))
     assert suggest_mending(make_report([users_error]), "torch", "mend").cases == (users_error,)

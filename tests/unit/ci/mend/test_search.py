@@ -16,7 +16,7 @@ from ci.mend.table import Rewrite
 from ci.mend.trials import Attempt
 from ci.models.lowering_options import Part
 from ci.models.schemes import Scheme
-from ci.report.schema import Case, Status
+from ci.report.schema import Case, JudgementFacts, Status
 
 PARTS = (Part(Scheme.A16W8, node="add"),)
 ROWS = {"helps": (), "cures": ("QNN2001",), "breaks": (), "absent": (), "mask": ()}
@@ -30,9 +30,9 @@ def judged(sqnr_db: float, finding: Finding) -> Case:
         model="net",
         scheme="8a8w",
         soc="SM8650",
-        status=status,
-        sqnr_db=sqnr_db,
-        findings=(finding,) if red else (),
+        judgement=JudgementFacts(
+            status=status, sqnr_db=sqnr_db, findings=(finding,) if red else ()
+        ),
     )
 
 

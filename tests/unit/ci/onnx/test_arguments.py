@@ -22,7 +22,7 @@ from onnx import helper
 from ci.__main__ import main
 from ci.cases.pipeline import Setup
 from ci.cases.policy import read_emulator_policy
-from ci.report.schema import Case, Report, Status
+from ci.report.schema import Case, JudgementFacts, Report, Status
 from ci.verbs.lanes import onnx as lane
 from ci.verbs.steps import require_packages
 from provisioning.artifacts.choice import SDK_VARIABLE
@@ -32,7 +32,12 @@ from provisioning.errors import ExitCode
 from tests.qnn_provider.models import tensor, write_model
 from tests.stand_ins.reports import make_report
 
-CASE = Case(model="mlp", scheme="u8", soc="SM8650", status=Status.PASSED, sqnr_db=33.0, max_abs=1.0)
+CASE = Case(
+    model="mlp",
+    scheme="u8",
+    soc="SM8650",
+    judgement=JudgementFacts(status=Status.PASSED, sqnr_db=33.0, max_abs=1.0),
+)
 
 
 @dataclass

@@ -10,18 +10,22 @@ from msgspec.structs import replace
 from ci.facts.finding import Place
 from ci.judging.controls import MAKERS
 from ci.report.schema import (
+    AskedFacts,
     Case,
     Control,
     FallbackOp,
+    JudgementFacts,
     OpCount,
     Phase,
+    ProgramFacts,
     Report,
+    RunFacts,
     Status,
     Threshold,
     Tool,
 )
 from tests.stand_ins import reports
-from tests.stand_ins.reports import say
+from tests.stand_ins.reports import change_case, say
 
 MODELS = ("mlp", "resnet", "mobile", "deeplab", "encoder", "decoder_step", "superres", "lstm")
 SCHEMES = {"fp16": 62.0, "8a8w": 27.0, "16a8w": 41.0, "16a16w": 58.0, "16a4w": 22.0}
@@ -35,25 +39,28 @@ def make_case(model: str, scheme: str, index: int) -> Case:
         model=model,
         scheme=scheme,
         soc="SM8650",
-        status=Status.PASSED,
-        sqnr_db=ratio,
-        sqnr_db_quantized=ratio + 9,
-        cosine=1 - 10 ** (-ratio / 10) / 2,
-        cosine_quantized=1.0,
-        max_abs=10 ** (-ratio / 20),
-        above_noise_db=4 - ratio,
-        above_noise_place="channel 3 of 16 along axis 1",
-        gain=1.0004,
-        offset=-0.0002,
-        delegated_nodes=12 + 7 * (index % 8),
-        fallback_nodes=0,
-        partitions=1,
-        lower_s=1.1 + 0.3 * (index % 7),
-        run_s=0.004 + 0.011 * (index % 5),
-        pte_bytes=90_000 + 41_000 * (index % 9),
-        cached=index % 3 == 0,
-        runner="executorch.runtime 1.5.1",
-        inputs=4,
+        judgement=JudgementFacts(
+            status=Status.PASSED,
+            sqnr_db=ratio,
+            sqnr_db_quantized=ratio + 9,
+            cosine=1 - 10 ** (-ratio / 10) / 2,
+            cosine_quantized=1.0,
+            max_abs=10 ** (-ratio / 20),
+            above_noise_db=4 - ratio,
+            above_noise_place="channel 3 of 16 along axis 1",
+            gain=1.0004,
+            offset=-0.0002,
+        ),
+        program=ProgramFacts(
+            delegated_nodes=12 + 7 * (index % 8),
+            fallback_nodes=0,
+            partitions=1,
+            lower_s=1.1 + 0.3 * (index % 7),
+            pte_bytes=90_000 + 41_000 * (index % 9),
+            cached=index % 3 == 0,
+        ),
+        run=RunFacts(wall_s=0.004 + 0.011 * (index % 5), runner="executorch.runtime 1.5.1"),
+        asked=AskedFacts(inputs=4),
     )
 
 
@@ -96,7 +103,7 @@ def report(controls: list[Control]) -> Report:
 def troubled(controls: list[Control]) -> Report:
     """A case of each status with all that can be said of it, and a control that passed."""
     passed, failed = (make_case(model, "8a8w", i) for i, model in enumerate(MODELS[:2]))
-    passed = replace(
+    passed = change_case(
         passed,
         equal=0.99999,
         metric=0.75,
@@ -108,7 +115,7 @@ def troubled(controls: list[Control]) -> Report:
         accelerator_cycles=11600000,
         accelerator_us=987,
     )
-    failed = replace(
+    failed = change_case(
         failed,
         status=Status.FAILED,
         sqnr_db=3.4,
@@ -120,16 +127,18 @@ def troubled(controls: list[Control]) -> Report:
         model="mobile",
         scheme="16a4w_block",
         soc="SM8650",
-        status=Status.UNSUPPORTED,
-        findings=say("QNN: block quantization needs rank 4"),
+        judgement=JudgementFacts(
+            status=Status.UNSUPPORTED, findings=say("QNN: block quantization needs rank 4")
+        ),
     )
     crashed = Case(
         model="nets/a b.py:f",
         scheme="8a8w",
         soc="SM8650",
-        status=Status.FAILED,
-        findings=say("the emulator was killed by SIGSEGV"),
-        log_tail="loading\nQnnBackend: error 14001\n",
+        judgement=JudgementFacts(
+            status=Status.FAILED, findings=say("the emulator was killed by SIGSEGV")
+        ),
+        run=RunFacts(log_tail="loading\nQnnBackend: error 14001\n"),
     )
     let_through = replace(controls[0], rejected=False, sqnr_db=0.0)
     cases = [passed, failed, unsupported, crashed]
@@ -147,12 +156,13 @@ def hostile(controls: list[Control]) -> Report:
         model=HOSTILE,
         scheme=HOSTILE,
         soc=HOSTILE,
-        status=Status.FAILED,
-        sqnr_db=1.0,
-        findings=say(f"::set-env name=PATH::/evil\n{HOSTILE}"),
-        fallback_ops=(FallbackOp(op=HOSTILE, reason=HOSTILE),),
-        log_tail=f"::error::evil\n{HOSTILE}\n",
-        runner=HOSTILE,
+        judgement=JudgementFacts(
+            status=Status.FAILED,
+            sqnr_db=1.0,
+            findings=say(f"::set-env name=PATH::/evil\n{HOSTILE}"),
+        ),
+        program=ProgramFacts(fallback_ops=(FallbackOp(op=HOSTILE, reason=HOSTILE),)),
+        run=RunFacts(log_tail=f"::error::evil\n{HOSTILE}\n", runner=HOSTILE),
     )
     control = replace(controls[0], model=HOSTILE, scheme=HOSTILE, rejected=False)
     hostile_report = make_report([case], [control])

@@ -20,9 +20,10 @@ from ci.report.annotation import (
 )
 from ci.report.comparison import compare_reports
 from ci.report.publishing import compare_base, publish_run
-from ci.report.schema import Case, CaseName, Digests, Report, Status
+from ci.report.schema import Case, CaseName, Digests, JudgementFacts, ProgramFacts, Report, Status
 from ci.report.write import read_report, write_report
 from provisioning.console.progress import Progress
+from tests.stand_ins.reports import change_case
 from tests.stand_ins.snapshots import check_snapshot
 
 
@@ -43,8 +44,8 @@ from tests.stand_ins.snapshots import check_snapshot
 def test_a_case_differs_from_the_base_by_any_figure(
     report: Report, figures: dict[str, Any], differs: bool
 ) -> None:
-    before = replace(CASE, metric=0.7, metric_name="top1", digests=Digests(inputs="a" * 64))
-    now = replace(before, **figures)
+    before = change_case(CASE, metric=0.7, metric_name="top1", digests=Digests(inputs="a" * 64))
+    now = change_case(before, **figures)
     compared = compare_reports(replace(report, cases=(before,)), replace(report, cases=(now,)))
     assert (len(compared.changed), compared.same) == (differs, not differs)
 
@@ -67,11 +68,8 @@ CASE = Case(
     model="mlp",
     scheme="8a8w",
     soc="SM8650",
-    status=Status.PASSED,
-    sqnr_db=41.0,
-    delegated_nodes=5,
-    fallback_nodes=2,
-    pte_bytes=2048,
+    judgement=JudgementFacts(status=Status.PASSED, sqnr_db=41.0),
+    program=ProgramFacts(delegated_nodes=5, fallback_nodes=2, pte_bytes=2048),
 )
 
 
@@ -138,7 +136,7 @@ def test_a_report_is_compared_with_a_base_of_its_backend(report: Report, tmp_pat
     write_report(report, tmp_path)
     assert compare_base(report, None) is report
     first, *other_cases = report.cases
-    sources = [replace(first, digests=Digests(weights=letter * 64)) for letter in "ab"]
+    sources = [change_case(first, digests=Digests(weights=letter * 64)) for letter in "ab"]
     now, base = (replace(report, cases=(source, *other_cases)) for source in sources[::-1])
     base = replace(base, cases=base.cases[:-1])
     write_report(base, tmp_path)

@@ -40,6 +40,7 @@ from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
 from provisioning.manifest.reader import manifests_root
 from provisioning.manifest.targets import Backend
+from tests.stand_ins.reports import change_case
 from tests.stand_ins.snapshots import check_snapshot
 from tests.stand_ins.statements import BUILD, PROGRAM, SHA256, SOLD, make, state
 
@@ -99,12 +100,12 @@ def test_an_evidence_predicate_covers_only_its_own_case_and_all_its_parts() -> N
     accepted = replace(
         report, controls=(replace(own_controls[0], rejected=False), *own_controls[1:])
     )
-    failed = replace(case, status=Status.FAILED, findings=(QUANTIZED_BADLY.find("20 dB"),))
+    failed = change_case(case, status=Status.FAILED, findings=(QUANTIZED_BADLY.find("20 dB"),))
     rows = {
         "passed": (report, case),
         "a control is accepted": (accepted, case),
         "failed": (report, failed),
-        "failed without a finding": (report, replace(failed, findings=())),
+        "failed without a finding": (report, change_case(failed, findings=())),
     }
     digests = {POLICY: "b" * 64, "other": "c" * 64}
     predicates = {name: describe_result(*row, "0.1.0", digests) for name, row in rows.items()}
@@ -154,8 +155,8 @@ def test_each_program_has_its_own_statement_which_its_reader_accepts(tmp_path: P
 
     (first,) = make().cases
     files = tuple(ProgramFile(name=f"part{letter}", sha256=letter * 64) for letter in "ab")
-    other_case = replace(first, soc="SM8750", program=files, warnings=("slow",))
-    refused = replace(first, soc="SM8550", status=Status.UNSUPPORTED)
+    other_case = change_case(first, soc="SM8750", files=files, warnings=("slow",))
+    refused = change_case(first, soc="SM8550", status=Status.UNSUPPORTED)
     (rule,) = make().thresholds
     rule = replace(
         rule,
@@ -178,7 +179,7 @@ def test_each_program_has_its_own_statement_which_its_reader_accepts(tmp_path: P
     part, _ = find_faults(of_other, "b" * 64, BUILD, lambda _: rule)
     assert "of which this file is only a part" in part
     with_failed_case = replace(
-        report, cases=(first, replace(first, status=Status.FAILED, soc="SM8750"))
+        report, cases=(first, change_case(first, status=Status.FAILED, soc="SM8750"))
     )
     (path,) = write_evidence(with_failed_case, tmp_path, "0.1.0", digests)
     assert parse_statement(path.read_bytes()).predicate.result == "FAILED"
@@ -189,7 +190,7 @@ def test_a_later_run_replaces_its_statements_and_keeps_files_of_the_user(tmp_pat
     from ci.verbs.steps import keep_evidence
 
     (case,) = make().cases
-    later = replace(case, program=(ProgramFile(name="program.pte", sha256="c" * 64),))
+    later = change_case(case, files=(ProgramFile(name="program.pte", sha256="c" * 64),))
     for cases in ((case,), (later,)):
         keep_evidence(replace(make(), cases=cases), tmp_path, None, Progress())
         (tmp_path / "notes.md").write_text("mine")

@@ -27,24 +27,25 @@ from ci.report.schema import (
     Estimate,
     Footprint,
     Heat,
+    JudgementFacts,
     OpCount,
     PredictedTime,
     Simulation,
     Status,
     Threshold,
 )
-from tests.stand_ins.reports import make_report, say
+from tests.stand_ins.reports import change_case, make_report, say
 from tests.stand_ins.snapshots import check_snapshot
 
 SIZES = ("read_bytes", "write_bytes", "spill_bytes", "fill_bytes", "context_bytes")
 NOISY = NOISE.find("too far", figures=[Figure(name="above_noise", value=18.5, allowed=15.0)])
-CASE = Case(model="m", scheme="8a8w", soc="SM8650", status=Status.PASSED)
+CASE = Case(model="m", scheme="8a8w", soc="SM8650", judgement=JudgementFacts(status=Status.PASSED))
 
 
 NAMES = (
     *("sqnr_db", "sqnr_db_quantized", "predicted_sqnr_db", "above_noise_db", "sqnr_db_scheme"),
     *("equal", "equal_quantized", "metric", "gain", "offset", "cosine", "cosine_quantized"),
-    *("max_abs", "partitions", "lower_s", "run_s", "run_ms", "pte_bytes", "equal_emulator"),
+    *("max_abs", "partitions", "lower_s", "wall_s", "ms", "pte_bytes", "equal_emulator"),
     *("sqnr_db_emulator", "accelerator_cycles", "accelerator_us"),
 )
 FIGURES: dict[str, Any] = {
@@ -74,10 +75,10 @@ def test_each_figure_and_limit_is_shown_under_its_own_name() -> None:
     footprint = Footprint(**sizes, **other_sizes)
     times = {"first_ms": 1.5, "p50_ms": 2.5, "p90_ms": 3.5, "load_ms": 4.5}
     spreads = {"p50_spread_ms": 0.25, "p90_spread_ms": 0.35, "load_spread_ms": 0.45}
-    case = change(
+    case = change_case(
         CASE,
         **FIGURES,
-        device=DeviceFigures(
+        figures=DeviceFigures(
             starts=3,
             runs=30,
             **(times | spreads),  # type: ignore[arg-type]
@@ -93,7 +94,7 @@ def test_each_figure_and_limit_is_shown_under_its_own_name() -> None:
         metric_name="top1",
         metric_float=0.8,
         metric_quantized=0.7,
-        run_options="on LPAI",
+        options="on LPAI",
         made_inputs="random inputs",
     )
     budget = Budget(
@@ -148,7 +149,7 @@ def test_temperature_and_number_of_runs_of_a_device_are_shown() -> None:
         (change(device, after=Heat()), "-", runs),
         (None, "-", ""),
     ):
-        case = change(CASE, device=figures)
+        case = change_case(CASE, figures=figures)
         assert show_heat(case) == heat
         assert describe_timing(case).startswith(timing)
         assert describe_timing(case).endswith("; throttled") is ("throttled" in heat)
@@ -182,21 +183,21 @@ def test_the_smallest_margin_names_the_limit_that_it_belongs_to(
     figures: dict[str, Any], limits: dict[str, float], margin: tuple[float, str, float] | None
 ) -> None:
     rule = Threshold(scheme="8a8w", **limits)  # type: ignore[arg-type]
-    case = change(CASE, **figures)
+    case = change_case(CASE, **figures)
     report = change(make_report([case]), thresholds=(rule,))
     assert find_margin(report, case) == margin
 
 
 def test_each_place_of_a_failure_and_each_reason_is_an_annotation() -> None:
     places = tuple(Place(file=f"{stem}.py", line=line) for stem, line in (("a", 7), ("b", 9)))
-    failed = change(CASE, status=Status.FAILED, findings=say("no", *places))
+    failed = change_case(CASE, status=Status.FAILED, findings=say("no", *places))
     cases = [
         failed,
-        change(failed, scheme="fp16"),
-        change(failed, scheme="16a8w", findings=say("other", *places[1:])),
-        change(CASE, model="right", findings=say("no", *places)),
-        change(failed, model="not run", status=Status.UNSUPPORTED),
-        change(failed, model="other", findings=say("no", *places[1:])),
+        change_case(failed, scheme="fp16"),
+        change_case(failed, scheme="16a8w", findings=say("other", *places[1:])),
+        change_case(CASE, model="right", findings=say("no", *places)),
+        change_case(failed, model="not run", status=Status.UNSUPPORTED),
+        change_case(failed, model="other", findings=say("no", *places[1:])),
     ]
     annotations = make_annotations(make_report(cases))
     assert [

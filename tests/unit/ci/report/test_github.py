@@ -16,7 +16,7 @@ from ci.report.overview import make_document
 from ci.report.publishing import append_summary
 from ci.report.schema import Report, Status
 from provisioning.errors import StoreError
-from tests.stand_ins.reports import say
+from tests.stand_ins.reports import change_case, say
 
 GITHUB = {"GITHUB_ACTIONS": "true"}
 
@@ -77,7 +77,7 @@ def test_a_github_summary_mentions_no_user_and_no_issue() -> None:
 def test_a_summary_keeps_its_limit(hostile: Report, troubled: Report) -> None:
     """GitHub drops the whole summary of a step if it is larger."""
     rows = tuple(
-        replace(
+        change_case(
             case,
             model=f"{case.model[:20]}{'|é' * 500} {i}",
             log_tail="<@é>" * 1500,
@@ -87,7 +87,7 @@ def test_a_summary_keeps_its_limit(hostile: Report, troubled: Report) -> None:
         for case in (hostile.cases[0], troubled.cases[2])
     )
     large = replace(hostile, cases=rows, controls=hostile.controls * 2_000, command="qnn-ci x")
-    before = (replace(rows[0], sqnr_db=9.0), *troubled.cases, *rows[1:-10])
+    before = (change_case(rows[0], sqnr_db=9.0), *troubled.cases, *rows[1:-10])
     compared = compare_reports(replace(large, cases=before), large)
     document = make_document(replace(large, comparison=compared))
     for limit, limits in ((300, [300]), (0, [0]), (LIMIT_BYTES, [])):
@@ -99,8 +99,8 @@ def test_a_summary_keeps_its_limit(hostile: Report, troubled: Report) -> None:
 
 
 def test_of_more_cases_than_the_table_has_rows_the_failed_ones_are_shown(report: Report) -> None:
-    passed = replace(report.cases[0], status=Status.PASSED, findings=say(""))
-    failed = replace(passed, model="one", status=Status.FAILED, findings=say("wrong"))
+    passed = change_case(report.cases[0], status=Status.PASSED, findings=say(""))
+    failed = change_case(passed, model="one", status=Status.FAILED, findings=say("wrong"))
     for number, first in ((ROWS, "net0"), (ROWS + 1, "one")):
         cases = (*(replace(passed, model=f"net{n}") for n in range(number - 1)), failed)
         text = render_markdown(make_document(replace(report, cases=cases)))
@@ -115,7 +115,8 @@ def change(base: Report, **digests: str) -> Report:
     """The same report, its first case made from something else."""
     first, *other_cases = base.cases
     return replace(
-        base, cases=(replace(first, digests=replace(first.digests, **digests)), *other_cases)
+        base,
+        cases=(change_case(first, digests=replace(first.asked.digests, **digests)), *other_cases),
     )
 
 

@@ -14,7 +14,7 @@ from ci.facts.kinds import DIED, NOISE
 from ci.report.html import TEMPLATES, choose_bars, make_map, render_html
 from ci.report.overview import make_document
 from ci.report.schema import Case, Report, Status
-from tests.stand_ins.reports import say
+from tests.stand_ins.reports import change_case, say
 
 VOID = {"meta", "input"}
 COLOURS = ("text", "dim", "bad", "good", "warn", "link")
@@ -147,7 +147,7 @@ def test_a_report_without_cases_controls_limits_or_tools_still_has_a_page(
 
 
 def fail(case: Case, *findings: Finding) -> Case:
-    return replace(case, status=Status.FAILED, findings=findings)
+    return change_case(case, status=Status.FAILED, findings=findings)
 
 
 def test_failures_of_one_cause_are_one_card_and_the_most_frequent_is_the_first(

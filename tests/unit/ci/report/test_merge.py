@@ -18,7 +18,7 @@ from ci.report.schema import (
     summarize,
 )
 from provisioning.errors import UsageError
-from tests.stand_ins.reports import make_report
+from tests.stand_ins.reports import change_case, make_report
 from tests.stand_ins.shards import make_cases, make_shards
 
 NAMES = [
@@ -40,7 +40,7 @@ NOWHERE = Control(model="mlp", scheme="fp16", kind=ControlKind.NOISE, rejected=T
 
 
 def test_merged_shards_keep_failures_controls_limits_and_times() -> None:
-    failed = replace(CASES[2], status=Status.FAILED)
+    failed = change_case(CASES[2], status=Status.FAILED)
     cases = [*CASES[:2], failed, *CASES[3:]]
     controls = [
         Control(model=c.model, scheme=c.scheme, soc=c.soc, kind=ControlKind.ZEROS, rejected=True)

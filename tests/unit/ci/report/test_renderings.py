@@ -40,9 +40,10 @@ from ci.report.schema import (
     Status,
     Threshold,
 )
+from ci.report.write import read_report
 from provisioning.artifacts.choice import list_device_runtimes
 from provisioning.errors import UsageError
-from tests.stand_ins.reports import say
+from tests.stand_ins.reports import change_case, say
 from tests.stand_ins.snapshots import check_snapshot
 
 
@@ -96,10 +97,10 @@ def make_full(troubled: Report) -> Report:
         ),
         OutputFigures(dtype="int64", shape=(1,), equal=(1.0, 0.5)),
     )
-    measured = replace(
+    measured = change_case(
         passed,
         warnings=("rounding alone", "slow"),
-        device=device,
+        figures=device,
         footprint=sizes,
         recorded_footprint=replace(sizes, spill_bytes=1024, program_bytes=80_000),
         equal=1.0,
@@ -125,18 +126,22 @@ def make_full(troubled: Report) -> Report:
             places=places,
         )
 
-    failed = replace(
+    failed = change_case(
         failed,
         findings=(far(3.4),),
         warnings=("as predicted", "and slow"),
         fallback_ops=operators,
         log_tail="first line\nlast line\n",
     )
-    alike = replace(failed, scheme="16a8w", findings=(far(4.5),), sqnr_db=4.5)
-    alike = replace(alike, estimate=Estimate(unknown="out of range"))
-    lacking = replace(refused, model="lstm", lacks="a phone", findings=say("no phone is connected"))
-    unlike = replace(refused, soc="SM8750", findings=say("no room"))
-    on_random_inputs = replace(passed, model="superres", soc="SM8750", made_inputs="random inputs")
+    alike = change_case(failed, scheme="16a8w", findings=(far(4.5),), sqnr_db=4.5)
+    alike = change_case(alike, estimate=Estimate(unknown="out of range"))
+    lacking = change_case(
+        refused, model="lstm", lacks="a phone", findings=say("no phone is connected")
+    )
+    unlike = change_case(refused, soc="SM8750", findings=say("no room"))
+    on_random_inputs = change_case(
+        passed, model="superres", soc="SM8750", made_inputs="random inputs"
+    )
     cases = (measured, failed, refused, crashed, alike, lacking, unlike, on_random_inputs)
     shown = (ControlKind.ZEROS, ControlKind.GAIN)
     controls = tuple(
@@ -177,19 +182,26 @@ FULL: dict[str, Callable[[Report], str]] = {
 }
 
 
+def test_a_report_of_the_schema_before_reads_like_its_snapshots(troubled: Report) -> None:
+    """A run as schema 6 wrote it is the run of the snapshots."""
+    assert read_report(Path(__file__).with_name("report-6.json")) == make_full(troubled)
+
+
 @pytest.mark.parametrize("name", FULL)
 def test_a_report_with_two_of_everything_reads_like_its_snapshot(
     troubled: Report, name: str
 ) -> None:
     full = make_full(troubled)
     changed = [
-        replace(case, sqnr_db=(case.sqnr_db or 40.0) - 10, pte_bytes=1 << 20, digests=digests)
+        change_case(
+            case, sqnr_db=(case.judgement.sqnr_db or 40.0) - 10, pte_bytes=1 << 20, digests=digests
+        )
         for digests in (Digests(weights="a" * 64, inputs="a" * 64),)
         for case in full.cases[:3]
     ]
     tools = tuple(replace(tool, version=f"{tool.version}.1") for tool in full.toolchain[:2])
     gone = [replace(full.cases[0], model=model) for model in ("gone", "lost")]
-    supported = replace(full.cases[5], status=Status.PASSED)
+    supported = change_case(full.cases[5], status=Status.PASSED)
     base = replace(
         full,
         cases=(*changed, supported, *gone),
@@ -197,7 +209,7 @@ def test_a_report_with_two_of_everything_reads_like_its_snapshot(
         source=Source(commit="b" * 40, branch="main"),
     )
     now = tuple(
-        replace(case, digests=Digests(weights="c" * 64, inputs="d" * 64)) for case in full.cases
+        change_case(case, digests=Digests(weights="c" * 64, inputs="d" * 64)) for case in full.cases
     )
     full = replace(full, cases=now)
     full = replace(full, comparison=compare_reports(base, full))
@@ -244,7 +256,7 @@ def test_a_card_of_several_cases_says_which_part_each_of_them_loses(report: Repo
     for case, part in zip(report.cases, ("4:8", "4:8", "10:14", *["0:1"] * 8), strict=False):
         headline = f"SQNR 0.4 dB in part {part} along axis 1, 15 dB required"
         finding = QUANTIZED_BADLY.find(headline, figures=sqnr_db)
-        cases.append(replace(case, status=Status.FAILED, findings=(finding,)))
+        cases.append(change_case(case, status=Status.FAILED, findings=(finding,)))
     text = show_table(replace(report, cases=tuple(cases)), 200)
     also = [line for line in text.splitlines() if "also: " in line]
     assert "in part 10:14" in also[0]
@@ -280,8 +292,8 @@ def test_a_report_table_fits_every_width_without_broken_words(report: Report, wi
 def test_the_narrowest_table_has_the_sqnr_and_not_the_inputs(
     report: Report, model: str, scheme: str
 ) -> None:
-    case = replace(report.cases[0], model=model, scheme=scheme, sqnr_db=27.0)
-    case = replace(case, made_inputs="random inputs")
+    case = change_case(report.cases[0], model=model, scheme=scheme, sqnr_db=27.0)
+    case = change_case(case, made_inputs="random inputs")
     head, rows = show_table(replace(report, cases=(case,)), 40).split("─", 1)
     assert "SQNR" in head
     assert "inputs" not in head

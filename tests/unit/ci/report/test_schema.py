@@ -12,22 +12,24 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from ci.__main__ import main
 from ci.cases.session import started_now
-from ci.facts.finding import Place, Question
 from ci.report.schema import (
     Case,
     CaseName,
     Change,
     Clipped,
     Control,
+    JudgementFacts,
+    ProgramFacts,
     Report,
     Status,
     make_json_schema,
 )
 from ci.report.text import clean_log_line
-from ci.report.write import encode_report, read_report, report_data, write_report
+from ci.report.write import PLACES, encode_report, read_report, report_data, write_report
 from provisioning.errors import ExitCode, StoreError, UsageError
-from tests.stand_ins.reports import say
+from tests.stand_ins.reports import change_case, say
 
 SCHEMA = json.loads(
     (Path(__file__).parents[4] / "docs" / "schemas" / "report.schema.json").read_text("utf-8")
@@ -71,65 +73,100 @@ def test_reports_fit_the_schema_and_come_back_equal(
     assert not list(path.parent.glob(".*"))
 
 
-def test_a_report_of_the_schema_before_is_read_and_no_older_one(
-    report: Report, tmp_path: Path
-) -> None:
-    data = report_data(report)
-    place = {"file": "net.py", "line": 3}
-    failed = {"reason": "not faithful: 3 dB\n  fix: x", "question": "faithful", "places": [place]}
-    for case, fields in zip(data["cases"], ({}, failed), strict=False):
-        case |= {"reason": "", "question": None, "places": [], "channel": "", **fields}
-        del case["findings"]
-    for limits in data["thresholds"]:
-        limits["max_offset"] = None
+EARLIER = Path(__file__).with_name("report-6.json")  # a run as schema 6 wrote it
+
+
+def test_a_report_of_the_schema_before_is_read_and_no_older_one(tmp_path: Path) -> None:
+    """Each field of a case is read into the part that has it now."""
+    written = json.loads(EARLIER.read_bytes())
+    read = read_report(EARLIER)
+    assert len(PLACES) == 57
+    for row, case in zip(written["cases"], msgspec.to_builtins(read)["cases"], strict=True):
+        flat = {old: case[part][field] for old, (part, field) in PLACES.items()}
+        names = {name: case[name] for name in CaseName.__struct_fields__}
+        assert json.loads(msgspec.json.encode({**names, **flat})) == row
     path = tmp_path / "report.json"
-    path.write_text(json.dumps({**data, "schema_version": 5}))
-    read = read_report(path)
-    assert replace(read, cases=report.cases) == report
-    (finding,) = read.cases[1].findings
-    assert (finding.headline, finding.question) == ("not faithful: 3 dB", Question.FAITHFUL)
-    assert (finding.places, "fix: x" in finding.evidence) == ((Place(**place),), True)
-    path.write_text(json.dumps({**data, "schema_version": 4}))
+    write_report(read, tmp_path)
+    assert read_report(path) == read
+    path.write_text(json.dumps({**written, "schema_version": 5}))
     with pytest.raises(UsageError) as caught:
         read_report(path)
     assert "run the session again" in caught.value.why
 
 
 @pytest.mark.parametrize(
+    ("name", "value", "shown"),
+    [
+        ("surprise", 1, "no field 'surprise'"),
+        ("judgement", {}, "no field 'judgement'"),
+        ("wall_s", 1.0, "no field 'wall_s'"),  # run_s in schema 6
+        ("status", "fine", "$.cases[0].judgement.status"),
+        ("sqnr_db", "41", "$.cases[0].judgement.sqnr_db"),
+        ("device", {"starts": 0, "runs": 1}, "$.cases[0].device.figures"),
+    ],
+)
+def test_a_broken_field_of_the_schema_before_is_refused(
+    name: str, value: Any, shown: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written = json.loads(EARLIER.read_bytes())
+    written["cases"][0][name] = value
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps(written))
+    assert main(["report", str(path)]) == ExitCode.USAGE
+    assert shown in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("field", "value"),
-    [("status", "fine"), ("sqnr_db", "41"), ("pte_bytes", -1), ("cosine", 1.2), ("surprise", 1)],
+    [
+        *(("judgement.status", "fine"), ("judgement.sqnr_db", "41"), ("judgement.cosine", 1.2)),
+        *(("program.pte_bytes", -1), ("asked.inputs", 0.5), ("run.surprise", 1), ("surprise", 1)),
+        *(("device.figures", {"starts": 0, "runs": 1}), ("judgement", None), ("asked", [])),
+        *(("status", "passed"), ("judgement.findings", [{"id": 1}])),
+    ],
 )
 def test_the_schema_refuses_what_the_reader_refuses(
-    troubled: Report, field: str, value: Any, tmp_path: Path
+    troubled: Report,
+    field: str,
+    value: Any,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     data = report_data(troubled)
-    data["cases"][0][field] = value
+    row = data["cases"][0]
+    part, _, name = field.rpartition(".")
+    (row[part] if part else row)[name] = value
     path = tmp_path / "report.json"
     path.write_text(json.dumps(data), encoding="utf-8")
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(data, SCHEMA)
-    with pytest.raises(UsageError):
-        read_report(path)
+    assert main(["report", str(path)]) == ExitCode.USAGE
+    shown = capsys.readouterr().err
+    assert f"$.cases[0].{field}" in shown or f"unknown field `{name}`" in shown
 
 
 def test_non_finite_figures_are_null_and_numpy_scalars_plain_in_report_json(report: Report) -> None:
     wide = {"seen_low": float("-inf"), "seen_high": float("inf")}
     case = Case(
         model="a\udc80b",
-        findings=say("\N{GREEK SMALL LETTER MU}"),
+        judgement=JudgementFacts(
+            findings=say("\N{GREEK SMALL LETTER MU}"),
+            status=Status.PASSED,
+            sqnr_db=float("inf"),
+            cosine=Scalar(float("nan")),
+        ),
         scheme="fp16",
         soc="SM8650",
-        status=Status.PASSED,
-        sqnr_db=float("inf"),
-        cosine=Scalar(float("nan")),  # type: ignore[arg-type]
-        pte_bytes=Scalar(7),  # type: ignore[arg-type]
-        clipped=(Clipped(name="x", is_input=True, low=0, high=1, **wide),),
+        program=ProgramFacts(
+            pte_bytes=Scalar(7), clipped=(Clipped(name="x", is_input=True, low=0, high=1, **wide),)
+        ),
     )
     (read,) = msgspec.json.decode(encode_report(replace(report, cases=(case,))), type=Report).cases
-    assert "from -inf to inf" in str(read.clipped[0])
+    assert "from -inf to inf" in str(read.program.clipped[0])
     data = report_data(replace(report, cases=(case,)))["cases"][0]
-    assert data["findings"][0]["headline"] == "\N{GREEK SMALL LETTER MU}"
-    assert (data["sqnr_db"], data["cosine"], data["pte_bytes"]) == (None, None, 7)
+    assert data["judgement"]["findings"][0]["headline"] == "\N{GREEK SMALL LETTER MU}"
+    assert (data["judgement"]["sqnr_db"], data["judgement"]["cosine"]) == (None, None)
+    assert data["program"]["pte_bytes"] == 7
     assert data["model"] == "a?b"
 
 
@@ -139,7 +176,7 @@ def test_an_accepted_control_fails_a_run_that_also_lacks_libraries(
     counts = troubled.summary
     assert (counts.passed, counts.failed, counts.unsupported) == (1, 2, 1)
     assert (counts.controls, counts.controls_passed) == (8, 1)
-    lacks = replace(report.cases[0], status=Status.UNSUPPORTED, lacks="libQnnHtp.so")
+    lacks = change_case(report.cases[0], status=Status.UNSUPPORTED, lacks="libQnnHtp.so")
     accepted = (replace(controls[0], rejected=False),)
     for cases in ((lacks, report.cases[1]), report.cases):
         run = replace(report, cases=cases, controls=accepted).recounted
@@ -168,7 +205,7 @@ PROVES = "passed (random inputs, zeros: proves arithmetic, not accuracy)"
 def test_a_verdict_states_why_a_run_did_not_pass_and_what_a_pass_proves(
     report: Report, cases: list[dict[str, Any]], unjudged: int, verdict: str, code: ExitCode
 ) -> None:
-    changed = tuple(replace(report.cases[0], **case) for case in cases)
+    changed = tuple(change_case(report.cases[0], **case) for case in cases)
     run = replace(report, cases=changed, unjudged=unjudged).recounted
     assert (run.verdict, run.exit_code) == (verdict, code)
     assert run.ok is (code is ExitCode.OK)

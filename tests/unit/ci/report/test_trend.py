@@ -14,6 +14,7 @@ from ci.report.schema import Report, Source, Status
 from ci.report.trend import describe_trend, follow_cases, render_trend
 from ci.report.write import write_report
 from provisioning.errors import ExitCode
+from tests.stand_ins.reports import change_case
 from tests.stand_ins.snapshots import check_snapshot
 from tests.unit.ci.report.test_renderings import read_page
 
@@ -27,11 +28,16 @@ def runs(report: Report, tmp_path: Path) -> Path:
     """Three runs, written in another order than they were made: the second case fails in the
     second run, the third one in the last, and the fourth is new there."""
     first, second, third, fourth = report.cases[:4]
-    failed = replace(second, status=Status.FAILED, sqnr_db=4.0)
+    failed = change_case(second, status=Status.FAILED, sqnr_db=4.0)
     cases = (
         (first, second, third),
         (first, failed, third),
-        (replace(first, sqnr_db=50.0), second, replace(third, status=Status.FAILED), fourth),
+        (
+            change_case(first, sqnr_db=50.0),
+            second,
+            change_case(third, status=Status.FAILED),
+            fourth,
+        ),
     )
     for day in (2, 0, 1):
         started, source = f"2026-11-{day + 1:02d}T08:00:00Z", Source(commit=str(day) * 40)
@@ -41,8 +47,8 @@ def runs(report: Report, tmp_path: Path) -> Path:
 
 
 def test_a_failed_run_without_a_program_is_a_gap_not_a_zero(report: Report, tmp_path: Path) -> None:
-    case = replace(report.cases[0], delegated_nodes=18, fallback_nodes=0)
-    failed = replace(case, status=Status.FAILED, delegated_nodes=None, fallback_nodes=None)
+    case = change_case(report.cases[0], delegated_nodes=18, fallback_nodes=0)
+    failed = change_case(case, status=Status.FAILED, delegated_nodes=None, fallback_nodes=None)
     reports = [replace(report, cases=(case_of_run,)) for case_of_run in (case, failed, case)]
     (row,) = follow_cases(reports)
     line = row.lines[1]
@@ -91,11 +97,11 @@ def test_a_trend_keeps_cases_of_different_sessions_and_backends_apart(report: Re
 def test_a_trend_reads_like_its_snapshot(troubled: Report, tmp_path: Path) -> None:
     """Cases appear, disappear, flip and are unsupported, in two sessions."""
     passed, failed, unsupported, crashed = troubled.cases
-    better = replace(failed, status=Status.PASSED, sqnr_db=42.0, lower_s=1.25)
+    better = change_case(failed, status=Status.PASSED, sqnr_db=42.0, lower_s=1.25)
     cases_of_runs = (
         (passed, unsupported),
-        (replace(passed, status=Status.FAILED), failed, replace(unsupported, model="gone")),
-        (replace(passed, sqnr_db=30.5), better, unsupported, crashed),
+        (change_case(passed, status=Status.FAILED), failed, replace(unsupported, model="gone")),
+        (change_case(passed, sqnr_db=30.5), better, unsupported, crashed),
     )
     runs = [
         replace(troubled, cases=cases, started=f"2026-11-{day:02d}T08:00:00Z")

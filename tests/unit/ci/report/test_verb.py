@@ -18,7 +18,7 @@ from ci.report.schema import Digests, Report, Status, make_json_schema
 from ci.report.write import LIMIT_BYTES, read_report, report_data, write_report
 from provisioning.console.user_folder import RECORD
 from provisioning.errors import ExitCode, UsageError
-from tests.stand_ins.reports import say
+from tests.stand_ins.reports import change_case, say
 from tests.stand_ins.shards import make_cases, make_shards
 
 SARIF = Path(__file__).parents[3] / "artifacts" / "parity" / "sarif.schema.json"
@@ -34,7 +34,7 @@ def test_a_stored_report_is_shown_and_rewritten_unchanged(
     copied = {file.name for file in copy.iterdir()}
     assert copied == {RECORD, *(file.name for file in run.iterdir())}
     assert all((copy / file.name).read_bytes() == file.read_bytes() for file in run.iterdir())
-    failed = tuple(replace(case, status=Status.FAILED) for case in report.cases)
+    failed = tuple(change_case(case, status=Status.FAILED) for case in report.cases)
     write_report(replace(report, cases=failed), run)  # its summary says otherwise
     assert main(["report", str(run)]) == ExitCode.FAILED
     assert "0 passed, 40 failed" in capsys.readouterr().out
@@ -60,7 +60,7 @@ def test_several_reports_are_the_shards_of_one_run(
     """A failure in any shard fails the whole run."""
     cases = make_cases("mlp fp16 SM8650", "lstm fp16 SM8650", "mlp 8a8w SM8650")
     if broken:
-        cases[2] = replace(cases[2], status=Status.FAILED)
+        cases[2] = change_case(cases[2], status=Status.FAILED)
     words = []
     for index, shard in enumerate(make_shards(cases, 3)):
         write_report(shard, tmp_path / str(index))
@@ -77,7 +77,7 @@ def test_several_reports_are_the_shards_of_one_run(
 @pytest.fixture
 def failing(troubled: Report, tmp_path: Path) -> Path:
     """A report whose failures are at a line of a file with a name that a runner could obey."""
-    failed = replace(
+    failed = change_case(
         troubled.cases[1],
         model="nets/n.py:f",
         findings=say("no", Place(file="nets/a,b%::net.py", line=7)),
@@ -151,7 +151,7 @@ def test_changed_weights_against_the_base_are_in_every_output(
     report: Report, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def make(name: str, digest: str) -> str:
-        cases = [replace(case, digests=Digests(weights=digest * 64)) for case in report.cases]
+        cases = [change_case(case, digests=Digests(weights=digest * 64)) for case in report.cases]
         write_report(replace(report, cases=tuple(cases)), tmp_path / name)
         return str(tmp_path / name)
 

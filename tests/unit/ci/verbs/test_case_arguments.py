@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from ci.__main__ import main
 from ci.cases.request import Request
 from ci.report import evidence
-from ci.report.schema import Case, Status
+from ci.report.schema import Case, JudgementFacts, Status
 from ci.report.write import read_report, report_data, write_report
 from ci.verbs import steps
 from ci.verbs.options import CASES, add_option, add_options, repeat_command
@@ -24,7 +24,7 @@ from ci.verbs.steps import keep_evidence, publish
 from ci.verbs.user_policy import OURS
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, StoreError
-from tests.stand_ins.reports import make_report
+from tests.stand_ins.reports import change_case, make_report
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +34,12 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-CASE = Case(model="mlp", scheme="fp16", soc="SM8650", status=Status.PASSED, sqnr_db=70.0)
+CASE = Case(
+    model="mlp",
+    scheme="fp16",
+    soc="SM8650",
+    judgement=JudgementFacts(status=Status.PASSED, sqnr_db=70.0),
+)
 CORES = str(len(os.sched_getaffinity(0)))
 
 
@@ -169,7 +174,7 @@ def test_figures_of_a_run_that_passed_are_recorded_on_request(
     (tmp_path / "own.toml").write_text('extends = "default"\n')
     user_case = replace(CASE, model="net")
     report = make_report(
-        [replace(user_case, soc=f"S{n}", status=status) for n, status in enumerate(ends)]
+        [change_case(user_case, soc=f"S{n}", status=status) for n, status in enumerate(ends)]
     )
     request = Request(
         session="reports", reports=tmp_path, record=record, policy=tmp_path / "own.toml"
@@ -184,7 +189,7 @@ def test_figures_of_a_run_that_passed_are_recorded_on_request(
 def test_a_report_is_written_where_reports_and_kept_files_are(tmp_path: Path) -> None:
     """It includes the differences from a base, and replaces what an earlier run wrote."""
     report = make_report([CASE])
-    write_report(make_report([replace(CASE, sqnr_db=60.0)]), tmp_path / "base")
+    write_report(make_report([change_case(CASE, sqnr_db=60.0)]), tmp_path / "base")
     kept_folder = tmp_path / "kept"
     request = Request(
         session="base",

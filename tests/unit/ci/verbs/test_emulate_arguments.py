@@ -29,7 +29,7 @@ from ci.executorch.engine import NAME
 from ci.facts.finding import Place
 from ci.faults.match import match_faults
 from ci.models.schemes import Scheme
-from ci.report.schema import Case, Report, Status
+from ci.report.schema import Case, JudgementFacts, Report, Status
 from ci.report.write import read_report, write_report
 from ci.verbs import built, deploy, emulate
 from ci.verbs.lanes import emulator
@@ -39,9 +39,14 @@ from provisioning.artifacts.environment import Environment
 from provisioning.doctor import examine
 from provisioning.errors import ExitCode, UsageError
 from provisioning.manifest.targets import Backend
-from tests.stand_ins.reports import make_report, say
+from tests.stand_ins.reports import change_case, make_report, say
 
-CASE = Case(model="mlp", scheme="fp16", soc="SM8650", status=Status.PASSED, sqnr_db=70.0)
+CASE = Case(
+    model="mlp",
+    scheme="fp16",
+    soc="SM8650",
+    judgement=JudgementFacts(status=Status.PASSED, sqnr_db=70.0),
+)
 
 
 @dataclass
@@ -226,7 +231,7 @@ def test_a_report_is_compared_written_as_sarif_and_annotated(
     steps: Steps, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = Place(file="net.py", line=3)
-    failed = replace(CASE, status=Status.FAILED, findings=say("not faithful", place))
+    failed = change_case(CASE, status=Status.FAILED, findings=say("not faithful", place))
     write_report(make_report([CASE]), Path("base"))
     steps.report = make_report([failed])
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
@@ -314,7 +319,7 @@ def write_build(monkeypatch: pytest.MonkeyPatch, executorch: str, **build: str) 
 def test_a_built_runner_that_does_not_load_the_programs_is_reported_and_fails_strict_runs(
     steps: Steps, monkeypatch: pytest.MonkeyPatch, status: Status, strict: list[str], code: ExitCode
 ) -> None:
-    report = make_report([replace(CASE, status=status)])
+    report = make_report([change_case(CASE, status=status)])
     steps.report = replace(report, remarks=("a remark of the run",))
     fits = ExitCode.OK if status is Status.PASSED else ExitCode.FAILED
     for executorch, exit_code in (("1.4.1", code), ("1.5.1", fits)):

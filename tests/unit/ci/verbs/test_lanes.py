@@ -110,7 +110,12 @@ def test_a_row_gives_a_report_that_is_written_and_decides_the_exit_code(
     outcome = run_lane(lane, request_of_mlp, Progress())
     report = read_report(request_of_mlp.directory)
     (case,) = report.cases
-    assert (case.model, case.scheme, case.status, case.runner) == ("mlp", "8a8w", status, "echo")
+    assert (case.model, case.scheme, case.judgement.status, case.run.runner) == (
+        "mlp",
+        "8a8w",
+        status,
+        "echo",
+    )
     assert (report.toolchain[0], report.command, report.shard) == (TOOL, "repeat", mark)
     assert report.remarks[-1] == "a remark"
     assert outcome.exit_code == code
@@ -127,7 +132,7 @@ def test_a_host_without_a_library_gets_a_report_of_cases_that_did_not_run(
     lacks = SimpleNamespace(what="there is no lib.so")
     run_lane(make_lane(COARSE, tolerated=(lacks,)), request_of_mlp, Progress())
     (case,) = read_report(request_of_mlp.directory).cases
-    assert (case.status, case.lacks) == (Status.UNSUPPORTED, "lib.so")
+    assert (case.judgement.status, case.run.lacks) == (Status.UNSUPPORTED, "lib.so")
     assert "there is no lib.so" in case.headline
 
 

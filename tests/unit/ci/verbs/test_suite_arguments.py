@@ -98,7 +98,7 @@ def test_a_suite_without_options_runs_whole_for_its_soc(suite: Suite) -> None:
     assert (report.session, report.toolchain) == ("upstream", TOOLS)
     assert report.command.endswith(" --suite upstream")
     assert report.remarks[0] == "2 tests: 1 failed; 1 unsupported"
-    assert [(row.model, row.status) for row in report.cases] == [
+    assert [(row.model, row.judgement.status) for row in report.cases] == [
         ("C::test_a", Status.UNSUPPORTED),
         ("C::test_b", Status.FAILED),
     ]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ci.audit.upgrade import Difference
-from ci.report.schema import Case, Status, Tool
+from ci.report.schema import Case, JudgementFacts, Status, Tool
 from ci.report.write import write_report
 from ci.verbs import sides, upgrade_report
 from ci.verbs.sides import (
@@ -210,7 +210,7 @@ def test_a_package_that_another_process_fetched_meanwhile_is_used(
 
 
 CASES = [
-    Case(model="mlp", scheme="fp16", soc="SM8650", status=status)
+    Case(model="mlp", scheme="fp16", soc="SM8650", judgement=JudgementFacts(status=status))
     for status in (Status.PASSED, Status.FAILED)
 ]
 
