@@ -373,6 +373,9 @@ class CaseRun(CaseJudge):
         return list(judge_metric(self.metric, result, self.inputs_vary, outputs_vary))
 
 
+SIMILAR_DB = 3.0  # an SQNR of a layer that is not further below its prediction explains nothing
+
+
 def find_departure(judgement: Judgement, layers: Sequence[Layer]) -> Layer | None:
     """Return the first layer whose output is not faithful. ``layers`` are the layers that belong to
     the program's last outputs."""
@@ -399,7 +402,12 @@ def describe_departure(judgement: Judgement, layers: Sequence[Layer]) -> str:
     reached = ""
     figures = first_wrong.nearest
     if figures and first_wrong.predicted_db is not None:
-        reached = f" (SQNR {figures.sqnr_db:.1f} dB, {first_wrong.predicted_db:.1f} dB predicted)"
+        reached = f"SQNR {figures.sqnr_db:.1f} dB, {first_wrong.predicted_db:.1f} dB predicted"
+        worst = next((excess for excess in first_wrong.excesses if excess.fails), None)
+        # Such as a gain: the SQNR alone would say that the layer is right.
+        if worst and figures.sqnr_db > first_wrong.predicted_db - SIMILAR_DB:
+            reached += f"; {worst.above_db:.1f} dB above the predicted noise in {worst.place}"
+        reached = f" ({reached})"
     return f"{before}wrong from {layer.label} on{reached}"
 
 

@@ -17,13 +17,18 @@ from ci.cases.cache import Artifact
 from ci.cases.engine import NOISE, Sets, Staging
 from ci.cases.judged import CaseJudge
 from ci.cases.outputs import OUTPUT, read_noise, read_outputs, stack_outputs
+from ci.cases.pipeline import describe_departure
 from ci.cases.policy import read_emulator_policy
 from ci.cases.qnn_files import PARAMS, SAVER, SAVER_CALLS
 from ci.cases.runners import INPUT_LIST
 from ci.facts.finding import Origin
 from ci.facts.kinds import METRIC_BLIND
+from ci.facts.kinds import NOISE as ABOVE_NOISE
+from ci.judging.figures import Figures
+from ci.judging.gate import Judgement, OutputJudgement
+from ci.judging.noise import Excess
 from ci.judging.verdict import CALIBRATE
-from ci.models.tensors import Retyped, write_sets
+from ci.models.tensors import Layer, Retyped, write_sets
 from ci.models.user_models import ModelEntry
 from ci.report.columns import show_types
 from ci.report.schema import Clipped, OpCount, Status, TypeShare
@@ -286,3 +291,24 @@ def test_kept_artifacts_of_a_case_include_links_and_exclude_pipes(
     assert len([*(place / "outputs").iterdir()]) == 4 * len(RIGHT)
     read = stack_outputs(read_outputs(place / "outputs", COMPILED, 4), COMPILED)
     assert all((array == right).all() for array, right in zip(read, RIGHT, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("sqnr_db", "place"),
+    [
+        (27.5, "27.5 dB, 26.4 dB predicted; 12.4 dB above the predicted noise in gain)"),
+        (24.0, "24.0 dB, 26.4 dB predicted; 12.4 dB above the predicted noise in gain)"),
+        (5.0, "5.0 dB, 26.4 dB predicted)"),
+    ],
+)
+def test_a_wrong_layer_whose_sqnr_is_as_predicted_says_what_is_wrong(
+    sqnr_db: float, place: str
+) -> None:
+    wrong = OutputJudgement(
+        findings=(ABOVE_NOISE.find("it has a gain"),),
+        quantized_figures=Figures(sqnr_db, 1.0, 0.1),
+        predicted_db=26.4,
+        excesses=(Excess("gain", above_db=12.4, over_db=2.4),),
+    )
+    text = describe_departure(Judgement((wrong, wrong)), [Layer("matmul", "matmul")])
+    assert text == f"wrong from matmul on (SQNR {place}"
