@@ -82,6 +82,8 @@ DRAWS = {
     *("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),
     *("Bernoulli", "Multinomial"),
 }
+# Part of onnxruntime's error for a context that lacks nodes which the provider has compiled
+FORGOTTEN_NODE = "Encountered an invalid node while compiling a model"
 Bounds = tuple[list[Arrays], list[Arrays]]
 
 
@@ -444,10 +446,12 @@ def write_context(
         with output_to(log), measure_peak() as peak:
             # At this level, the provider logs why it rejects a node (onnxruntime-qnn 2.5.0).
             session = open_session(model, options, entries, log_level="verbose")
-    except Exception:
+    except Exception as error:
         with stage(ONNXRUNTIME):  # the cause may be its optimizer, not QNN
             open_reference(model, optimize=True)
         require_no_branch(model)
+        if FORGOTTEN_NODE in str(error):
+            require_no_function(model, read_reasons(read_window(log)))
         raise
     contexts: tuple[ContextBinary, ...] = ()
     # There is no file if QNN executes no node.
@@ -481,6 +485,27 @@ def require_no_branch(model: Path) -> None:
                 why="QNN takes an If only if it takes both of its branches whole",
                 fix="export the model for one case, so that the condition is a constant, or compute"
                 " both branches and select one with Where",
+            )
+
+
+def require_no_function(model: Path, reasons: Mapping[str, str]) -> None:
+    """Raise FailedError if a model that onnxruntime writes no context of has an operator that is a
+    function. ``reasons`` are those for which QNN's provider rejected nodes."""
+    loaded = onnx.load(model, load_external_data=False)
+    versions = {entry.domain: entry.version for entry in loaded.opset_import}
+    for node in loaded.graph.node:
+        known = onnx.defs.has(node.op_type, node.domain)
+        if node.name not in reasons or not known:
+            continue
+        schema = onnx.defs.get_schema(node.op_type, versions[node.domain], node.domain)
+        if schema.has_function or schema.has_context_dependent_function:
+            raise FailedError(
+                f"no context can be written of the {node.op_type} {node.name or node.output[0]!r}",
+                why="onnxruntime replaces it by its definition only after QNN's provider has"
+                " compiled the nodes around it, and does not find these in the context (onnxruntime"
+                " 1.32.0, onnxruntime-qnn 2.5.0)",
+                fix="write its definition into the model, which `qnn-ci mend` does with a Mish in"
+                " an .onnx file; or use the model without a context",
             )
 
 

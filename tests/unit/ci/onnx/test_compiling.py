@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pprint
 from collections.abc import Callable
 from functools import partial
@@ -182,6 +183,34 @@ def test_a_refused_onnx_model_names_the_stage_and_cause_of_the_refusal(
     with pytest.raises(StageError) as caught:
         compiling.write_context(*call, embed=True)
     assert str(caught.value) == stage
+    assert cause in str(caught.value.__cause__)
+
+
+@pytest.mark.parametrize(
+    ("operator", "message", "cause"),
+    [
+        ("Mish", compiling.FORGOTTEN_NODE, "no context can be written of the Mish 'soft'"),
+        ("Mish", "no", "no"),
+        ("Erf", compiling.FORGOTTEN_NODE, compiling.FORGOTTEN_NODE),
+    ],
+    ids=["a function", "another error", "no function"],
+)
+def test_a_function_of_which_no_context_can_be_written_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operator: str, message: str, cause: str
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        log = f"Validation FAILED for 1 nodes in OrtNodeUnit ({operator}) :\n"
+        log += f"\tOperator type: {operator} Node name: soft Node index: 0\n"
+        log += f"\tREASON : Operators of type `{operator}` are not supported by QNN EP.\n\n"
+        os.write(1, log.encode())
+        raise ValueError(message)
+
+    monkeypatch.setattr(compiling, "open_session", fail)
+    ends = [tensor("x", (1, 3))], [tensor("y", (1, 3))]
+    model = write_model(tmp_path / "net.onnx", [make_node(operator, ["x"], ["y"], "soft")], *ends)
+    call = (model, tmp_path / "program", tmp_path / "run.log", "SM8650", {})
+    with pytest.raises(StageError) as caught:
+        compiling.write_context(*call, embed=True)
     assert cause in str(caught.value.__cause__)
 
 
