@@ -84,7 +84,8 @@ def check_word(word: str) -> None:
             f"{word!r} combines packages that different sessions test",
             fix="pass packages that the same session tests",
         )
-    if not pins and not is_version(word) and not user_path(word).exists():
+    path = user_path(word)  # a pipe is not a directory of an SDK
+    if not (pins or is_version(word) or path.is_file() or path.is_dir()):
         raise UsageError(f"{word!r} is not a file, a directory or a version", fix=f"pass {FORMS}")
 
 

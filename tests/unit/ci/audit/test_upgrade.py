@@ -242,6 +242,7 @@ def test_an_upgrade_report_without_a_run_states_what_stopped_it() -> None:
     ("word", "why"),
     [
         ("nosuch", "is not a file, a directory or a version"),
+        ("/dev/null", "is not a file, a directory or a version"),
         ("numpy==2.0", "'numpy==2.0' is not a package"),
         ("executorch==0.1", "executorch==0.1 is not supported"),
         ("onnxruntime-qnn==../x", "is not a package"),
