@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # reading a config.json takes half a second, importing torch 
 
 Scaling = RopeScaling | RopeFactors | None
 CONFIG = "config.json"
+FORMS = f"a .bin file of llama2.c, or a Hugging Face directory with {CONFIG} and safetensors"
 # Hugging Face's name for each weight of a layer.
 OF_LAYER = {
     "attention_norm": "input_layernorm",
@@ -354,6 +355,16 @@ class FactorFields(Struct, frozen=True):
     factor: Factor | None = None
     attention_factor: Factor | None = None
     original_max_position_embeddings: Positive | None = None
+
+
+def require_form(weights: Path) -> None:
+    """Raise UsageError for a path that has none of the FORMS of weights, or whose config.json
+    read_config refuses. This needs no torch."""
+    if weights.is_dir():
+        read_config(weights / CONFIG)
+    elif weights.suffix != ".bin" or not weights.is_file():
+        why = f"weights are read from {FORMS}" if weights.exists() else "there is no such file"
+        raise UsageError(f"{weights} has no weights", why=why)
 
 
 def read_config(path: Path) -> tuple[HuggingFaceConfig, DecoderConfig]:

@@ -12,6 +12,7 @@ from ci.cases.limited import run_limited
 from ci.llm import tiny
 from ci.llm.case import Show
 from ci.llm.config import DecoderConfig
+from ci.llm.families import require_form
 from ci.llm.foreign import ForeignJob
 from ci.llm.lowering import Subject
 from ci.llm.request import TINY, LlmRequest
@@ -134,7 +135,8 @@ def read_dimensions(path: Path, timeout_s: float) -> DecoderConfig:
 
 
 def _read_dimensions(path: Path) -> DecoderConfig:
-    from ci.llm.weights import read_weights  # it imports torch
+    require_form(path)  # before torch is imported, which takes seconds
+    from ci.llm.weights import read_weights
 
     return read_weights(path)[0]
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ci.llm.config import DecoderConfig
 from ci.llm.decoder import Decoder, Layer, pair_to_half
-from ci.llm.families import CONFIG, OF_LAYER, read_config
+from ci.llm.families import CONFIG, FORMS, OF_LAYER, read_config, require_form
 from provisioning.documents import (
     POINTER,
     DocumentError,
@@ -34,7 +34,6 @@ Weights = dict[str, Tensor]
 HEADER = struct.Struct("<7i")  # dim, hidden, layers, heads, kv heads, vocabulary, longest text
 FREQUENCIES = "frequencies"  # in llama2.c's files, but unused
 TENSORS, INDEX = "model.safetensors", "model.safetensors.index.json"
-FORMS = "a .bin file of llama2.c, or a Hugging Face directory with config.json and safetensors"
 DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 MOST_HEADER = 100 << 20
 
@@ -52,11 +51,9 @@ def read_weights(path: Path) -> tuple[DecoderConfig, Weights]:
 
 
 def _read_weights(path: Path) -> tuple[DecoderConfig, Weights]:
+    require_form(path)
     if path.is_dir():
         return read_huggingface(path)
-    if path.suffix != ".bin" or not path.is_file():
-        why = f"weights are read from {FORMS}" if path.exists() else "there is no such file"
-        raise UsageError(f"{path} has no weights", why=why)
     return read_llama2c(path)
 
 

@@ -16,7 +16,7 @@ ELF = ROOT / "tests" / "artifacts" / "elf" / "libhexagon.so"
 # Importing torch 2.13.0 and ExecuTorch 1.5.1 takes 930 MB with the build of torch for CUDA, which
 # is what pip finds for Python 3.13, and 350 MB with the one for CPUs (measured).
 MOST_BYTES = 1200 << 20
-# {} is the path in question, {file} a regular file.
+# {} is the path in question, {bin} the same with another suffix, {file} a regular file.
 COMMANDS = (
     "report {}",
     "report {} --base {file}",
@@ -36,7 +36,7 @@ COMMANDS = (
     "test-emulator --plan {}",
     "test-emulator --device ssh:none --bundle {dir} --model mlp",
     "test-llm --project {}",
-    "test-llm --weights {} --tokenizer {file}",
+    "test-llm --weights {bin} --tokenizer {file}",
     "test-llm --weights {dir} --tokenizer {file}",
     "test-llm --program {} --tokenizer {file}",
     "upgrade-report {} {}",
@@ -86,9 +86,10 @@ def test_a_command_ends_soon_with_a_pipe_device_huge_or_binary_file(
     odd, directory = tmp_path / "odd.json", tmp_path / "dir"
     make(odd)
     directory.mkdir()
-    for name in ("bundle.json", "config.json"):
-        (directory / name).symlink_to(odd)
+    for link in (directory / "bundle.json", directory / "config.json", tmp_path / "odd.bin"):
+        link.symlink_to(odd)
     words = command.replace("{}", str(odd)).replace("{dir}", str(directory))
+    words = words.replace("{bin}", str(tmp_path / "odd.bin"))
     argv = words.replace("{file}", str(ELF)).split()
     variables = {**os.environ, "QNN_CI_HOME": str(tmp_path / "home"), "PYTHONPATH": str(ROOT)}
     ended = forks.run_module("ci", *argv, cwd=tmp_path, env=variables)
