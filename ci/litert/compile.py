@@ -40,6 +40,7 @@ from ci.cases.spec import CaseSpec
 from ci.graphs.channels_first import put_channels_first
 from ci.graphs.graph import Array
 from ci.graphs.litert_file import (
+    CONTROL,
     Entry,
     is_custom,
     list_entries,
@@ -268,6 +269,7 @@ def describe_model(
             staging.notes.extend(list_unread(torch_graph))
             steps += describe_steps(torch_graph)
         staging.note_steps(steps)
+        staging.notes.extend(note_control_flow(judged))
     with needed("the description of the outputs"):
         infos = tuple(map(describe_tensor, outputs))
     with staging.notes.of("the parts of the outputs"):
@@ -280,6 +282,24 @@ def describe_model(
             for info, (step, lowest, highest) in zip(infos, grids, strict=True)
         )
     return tuple(steps), infos
+
+
+def note_control_flow(judged: Judged) -> list[str]:
+    """Return what is not read of a model whose operators run other subgraphs; nothing if it has no
+    such operator."""
+    kinds = [
+        name_operator(judged.model, operator)
+        for entry in judged.entries
+        for operator in judged.model.subgraphs[entry.subgraph].operators or ()
+    ]
+    control = [kind for kind in dict.fromkeys(kinds) if kind in CONTROL]
+    if not control:
+        return []
+    note = (
+        f"{name_some(control, 3)} runs other subgraphs of the file: known faults are not looked for"
+        " in them, and the predicted noise does not have the roundings of their operators"
+    )
+    return [note]
 
 
 def list_grids(model: Any, entries: Sequence[Entry]) -> Iterator[tuple[float, int, int]]:

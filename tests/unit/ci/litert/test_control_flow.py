@@ -14,9 +14,10 @@ from ci.analysis.noise import predict_noise
 from ci.graphs.litert_file import list_entries, read_model, schema
 from ci.graphs.litert_program import LitertProgram
 from ci.graphs.litert_session import Reference
+from ci.litert.compile import Judged, note_control_flow
 from ci.litert.compiled import CompiledModel, CpuStep
 from ci.litert.execution import Execution
-from ci.litert.suite import RELU, Net
+from ci.litert.suite import RELU, Net, make_model
 from provisioning.errors import FailedError
 from tests.stand_ins.litert import make_flexbuffer
 
@@ -176,6 +177,16 @@ def test_the_noise_of_control_flow_is_predicted(name: str) -> None:
         exact = np.stack([outputs[place] for outputs in reference])
         power = np.mean(np.square(exact, dtype=np.float64))
         assert 30 < 10 * np.log10(power / np.mean(np.square(noise, dtype=np.float64))) < 90
+
+
+@pytest.mark.parametrize(
+    ("data", "kinds"),
+    [(MODELS["if"], ["IF"]), (MODELS["while"], ["WHILE"]), (make_model("signatures"), [])],
+)
+def test_what_is_not_read_of_control_flow_is_noted(data: bytes, kinds: list[str]) -> None:
+    model = read_model(data)
+    notes = note_control_flow(Judged(data, model, list_entries(model), ()))
+    assert [note.partition(" runs ")[0] for note in notes] == kinds
 
 
 def test_a_loop_without_end_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
