@@ -33,14 +33,23 @@ def _fit(spec: CaseSpec) -> LitertFit:
     from pathlib import Path
 
     from ci.graphs.litert_file import read_model
-    from ci.litert.source import find_free_axes, is_quantized, load_litert, read_litert
+    from ci.litert.source import (
+        check_operators,
+        find_free_axes,
+        is_quantized,
+        load_litert,
+        read_litert,
+    )
     from ci.litert.split import list_unknown
 
     if spec.is_file:
         # LiteRT's verifier comes before the generated classes, which check nothing.
-        data = read_litert(Path(spec.reference))
+        path = Path(spec.reference)
+        data = read_litert(path)
+        model = read_model(data)
+        check_operators(path.name, model)
         try:
-            list_unknown(data, read_model(data))
+            list_unknown(data, model)
         except FailedError as error:
             raise UsageError(error.what, why=error.why, fix=error.fix) from error
     source = load_litert(spec)

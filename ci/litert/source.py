@@ -21,6 +21,7 @@ from ci.graphs.litert_file import (
     Entry,
     has_data,
     list_entries,
+    name_operator,
     read_dtype,
     read_levels,
     read_model,
@@ -42,6 +43,8 @@ from ci.onnx.source import (
 )
 from provisioning.documents import read_user_file
 from provisioning.errors import UsageError, at_key
+
+VARIABLE = "VAR_HANDLE"
 
 
 @dataclass(frozen=True)
@@ -142,6 +145,19 @@ def check_litert(data: bytes, name: str) -> None:
             why="LiteRT's plugin compiles only models that are not",
             fix=f"pass the model from which it was compiled; `qnn-ci inspect {name}` describes it",
         )
+
+
+def check_operators(name: str, model: Any) -> None:
+    """Raise UsageError for a model that keeps values between its runs: LiteRT's plugin refuses it,
+    and each sample would be judged on what the one before left."""
+    for subgraph in model.subgraphs:
+        for operator in subgraph.operators or ():
+            if name_operator(model, operator) == VARIABLE:
+                raise UsageError(
+                    f"{name} keeps values between its runs ({VARIABLE})",
+                    why="LiteRT's plugin for Qualcomm refuses models with variables",
+                    fix="return the values as outputs, and pass them as inputs to the next run",
+                )
 
 
 def make_source(

@@ -15,9 +15,9 @@ pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed in
 
 from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import CaseSpec
-from ci.graphs.litert_file import pack_model, read_model
+from ci.graphs.litert_file import pack_model, read_model, schema
 from ci.litert.source import load_litert
-from ci.litert.suite import make_model
+from ci.litert.suite import Net, make_model
 from ci.models.schemes import Scheme
 from ci.models.user_models import Source
 from ci.verbs.lanes.litert import LANE, LitertRequest, fit_cases
@@ -58,6 +58,20 @@ def misplace_subgraph(model: Any) -> None:
     model.signatureDefs[0].subgraphIndex = 7
 
 
+def make_counter() -> bytes:
+    """A model that adds its input to a variable."""
+    net = Net()
+    source = net.add_tensor((2, 4), "x")
+    handle = net.call("VAR_HANDLE", (), (), "VarHandleOptions", container=b"", sharedName=b"sum")
+    net.tensors[handle].type = schema.TensorType.RESOURCE
+    state = net.call("READ_VARIABLE", (handle,), (2, 4), "ReadVariableOptions")
+    total = net.call("ADD", (source, state), (2, 4), "AddOptions")
+    net.call("ASSIGN_VARIABLE", (handle, total), (2, 4), "AssignVariableOptions")
+    net.operators[-1].outputs = np.array([], np.int32)
+    net.end([source], [total])
+    return net.pack()
+
+
 def make_archive() -> bytes:
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w") as writer:
@@ -76,6 +90,7 @@ WRONG = {
     "a tensor that is missing": (edit(misplace_operator), "LiteRT does not load the model"),
     "an operator that is missing": (edit(misplace_code), "operator code 99 is missing"),
     "a subgraph that is missing": (edit(misplace_subgraph), "has a signature of subgraph 7"),
+    "variables": (make_counter(), "keeps values between its runs (VAR_HANDLE)"),
     "a compiled file": (make_compiled(), "is compiled already for Qualcomm SM8650"),
 }
 
