@@ -38,7 +38,7 @@ CODE = {
     "results of all layers": (
         "ci/executorch/layers.py:expose_layers",
         "ci/onnx/layers.py:expose_layers",
-        "",
+        "ci/litert/layers.py:expose_layers",
     ),
     "tensors that leave": (
         "ci/analysis/clipping.py:find_clipped",
@@ -108,7 +108,6 @@ COUNTERPARTS = {  # what a lane would have under these names, if it had the feat
 # What the package of LiteRT's lane would use, if the lane had the feature.
 UNUSED = {
     "where quantization costs": "find_loss",
-    "results of all layers": "expose_layers",
     "tensors that leave": "find_clipped",
     "mixtures of schemes": "assign_parts",
     "times by QNN's simulator": "simulate_source",
