@@ -41,8 +41,35 @@ IF, WHILE, COMPOSITE = "IF", "WHILE", "STABLEHLO_COMPOSITE"
 MOST_LOOPS, MOST_CHARS = 1 << 16, 160
 
 
+class Sessions:
+    """The open sessions of partitions, by their files. The emulator has no memory for many contexts
+    in a process: eight of 41 graphs each were too many. If it refuses one, the others are closed,
+    and opened again when they are needed."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self.options = options
+        self.sessions: dict[Path, Any] = {}
+
+    def find(self, path: Path) -> Any:
+        """Return the session of a partition's file."""
+        if path not in self.sessions:
+            try:
+                session = self._open(path)
+            except Exception:  # onnxruntime has no common class of its errors
+                if not self.sessions:
+                    raise
+                self.sessions.clear()
+                session = self._open(path)
+            self.sessions[path] = session
+        return self.sessions[path]
+
+    def _open(self, path: Path) -> Any:
+        # At level warn, the provider writes two lines about features that it lacks, per partition.
+        return open_session(path, self.options, {}, log_level="error")
+
+
 class Partition:
-    """A partition that is open on the emulator."""
+    """A partition on the emulator."""
 
     def __init__(
         self,
@@ -52,9 +79,9 @@ class Partition:
         *,
         folder: Path,
         number: int,
-        options: Mapping[str, str],
+        sessions: Sessions,
     ) -> None:
-        self.step = step
+        self.step, self.sessions = step, sessions
         tensors = compiled.model.subgraphs[subgraph].tensors
         self.shapes = [read_shape(tensors[tensor]) for tensor in step.outputs]
         self.names = compiled.name_tensors(subgraph, step.inputs)
@@ -84,22 +111,18 @@ class Partition:
         graph = helper.make_graph([node], "partition", *ports)
         opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("com.microsoft", 1)]
         model = helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION)
-        path = folder / NODE.format(number)
-        onnx.save(model, path)
-        # At level warn, the provider writes two lines about features that it lacks, per partition.
-        self.session = open_session(path, options, {}, log_level="error")
+        self.path = folder / NODE.format(number)
+        onnx.save(model, self.path)
+        sessions.find(self.path)
 
     def run(self, arrays: Sequence[Array]) -> list[Array]:
         """Return the outputs for inputs in the order of the operator."""
-        feed = {}
-        for name, port, array in zip(self.names, self._ports(), arrays, strict=True):
-            feed[name] = np.ascontiguousarray(array).reshape(port.shape)
-        outputs = self.session.run(self.results, feed)
+        session, feed = self.sessions.find(self.path), {}
+        ports = {port.name: port for port in session.get_inputs()}
+        for name, array in zip(self.names, arrays, strict=True):
+            feed[name] = np.ascontiguousarray(array).reshape(ports[name].shape)
+        outputs = session.run(self.results, feed)
         return [array.reshape(shape) for array, shape in zip(outputs, self.shapes, strict=True)]
-
-    def _ports(self) -> list[Any]:
-        ports = {port.name: port for port in self.session.get_inputs()}
-        return [ports[name] for name in self.names]
 
 
 def _describe_port(name: str, tensor: Any) -> Any:
@@ -217,6 +240,7 @@ class Execution:
         partitions_only: bool = False,
     ) -> None:
         self.compiled, self.model = compiled, compiled.model
+        sessions = Sessions(options)
         self.parts: dict[tuple[int, int], Partition | CpuPart] = {}
         self.steps: dict[int, list[Step]] = {}
         self.problems: list[str] = []
@@ -228,7 +252,7 @@ class Execution:
                 if isinstance(step, PartitionStep):
                     number = len(self.parts)
                     self.parts[key] = Partition(
-                        compiled, subgraph, step, folder=folder, number=number, options=options
+                        compiled, subgraph, step, folder=folder, number=number, sessions=sessions
                     )
                 elif not step.control and not partitions_only:
                     needed = self._find_needed(subgraph, place)
