@@ -107,23 +107,23 @@ def make_product_and_sum() -> Net:
 
 
 def describe(result: CaseResult) -> str:
-    return f"{result.case.findings}\n{result.case.log_tail}"
+    return f"{result.case.judgement.findings}\n{result.case.run.log_tail}"
 
 
 def test_the_program_of_another_model_is_red_by_its_numbers(run_case: RunCase) -> None:
     """It has the same names and shapes, so that nothing else shows it."""
     right, other = make_net().pack(), make_net(seed=2).pack()
     passed = run_case(right)
-    assert passed.case.status is Status.PASSED, describe(passed)
+    assert passed.case.judgement.status is Status.PASSED, describe(passed)
     exchanged = run_case(right, other=other)
-    assert exchanged.case.status is Status.FAILED, describe(exchanged)
-    assert exchanged.case.findings[0].question is Question.FAITHFUL
+    assert exchanged.case.judgement.status is Status.FAILED, describe(exchanged)
+    assert exchanged.case.judgement.findings[0].question is Question.FAITHFUL
 
 
 def test_a_known_fault_of_a_quantized_file_is_its_cause(run_case: RunCase) -> None:
     result = run_case(quantize(make_product_and_sum(), 8), Scheme.ASIS)
-    assert result.case.status is Status.FAILED, describe(result)
-    assert "known fault relu-between-product-and-sum" in f"{result.case.findings[0]}"
+    assert result.case.judgement.status is Status.FAILED, describe(result)
+    assert "known fault relu-between-product-and-sum" in f"{result.case.judgement.findings[0]}"
 
 
 def test_evidence_does_not_fit_a_program_with_a_changed_byte(tmp_path: Path) -> None:
