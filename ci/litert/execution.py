@@ -54,18 +54,18 @@ class Sessions:
         """Return the session of a partition's file."""
         if path not in self.sessions:
             try:
-                session = self._open(path)
+                # A refusal that closing the others cures must not be in the log as a cause.
+                session = self._open(path, "off" if self.sessions else ERRORS)
             except Exception:  # onnxruntime has no common class of its errors
                 if not self.sessions:
                     raise
                 self.sessions.clear()
-                session = self._open(path)
+                session = self._open(path, ERRORS)
             self.sessions[path] = session
         return self.sessions[path]
 
-    def _open(self, path: Path) -> Any:
-        # At level warn, the provider writes two lines about features that it lacks, per partition.
-        return open_session(path, self.options, {}, log_level="error")
+    def _open(self, path: Path, log_level: str) -> Any:
+        return open_session(path, self.options, {}, log_level=log_level)
 
 
 class Partition:

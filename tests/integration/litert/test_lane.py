@@ -134,7 +134,7 @@ def test_evidence_does_not_fit_a_program_with_a_changed_byte(tmp_path: Path) -> 
             [sys.executable, "-m", "ci", *words],
             check=False,
             cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
             capture_output=True,
             text=True,
         )
