@@ -161,7 +161,6 @@ UNEXPECTED = _add_kind("QNN2703")
 CONTRADICTED = _add_kind("QNN2704")
 UNRECORDED = _add_kind("QNN2705")
 RETYPED = _add_kind("QNN2707")
-EARLIER = _add_kind("QNN2706")
 BUG = _add_kind("QNN2901")
 
 

@@ -107,6 +107,9 @@ def append_summary(document: Document, environ: Mapping[str, str] = os.environ) 
 
 def write_sarif(report: Report, path: Path, *, force: bool = False) -> Path | None:
     """Write the failures as SARIF to ``path``, and return and raise what export_log does."""
+    annotations = make_annotations(report)
     rules = {kind.id: kind.meaning for kind in read_kinds()}
-    results = render_annotations([*rules], make_annotations(report))
+    for annotation in annotations:  # a report of another version may have other kinds
+        rules.setdefault(annotation.finding, "A finding of another version of this project.")
+    results = render_annotations([*rules], annotations)
     return export_log(render_log(OWN_TOOL, read_version(), ROOT, rules, results), path, force=force)

@@ -53,6 +53,22 @@ def test_json_is_report_json_and_a_bad_run_exits_with_1(
     assert json.loads(capsys.readouterr().out) == make_json_schema()
 
 
+def test_a_finding_that_this_version_does_not_know_is_a_rule_of_the_sarif_log(
+    failing: Path, tmp_path: Path
+) -> None:
+    data = json.loads((failing / "report.json").read_text())
+    for case in data["cases"]:
+        for finding in case["judgement"]["findings"]:
+            finding["id"] = "QNN2999"
+    path = tmp_path / "theirs.json"
+    path.write_text(json.dumps(data))
+    words = ["report", str(path), "--sarif", str(tmp_path / "log.sarif")]
+    assert main(words) == ExitCode.FAILED
+    (run,) = json.loads((tmp_path / "log.sarif").read_text())["runs"]
+    rules = [rule["id"] for rule in run["tool"]["driver"]["rules"]]
+    assert {rules[result["ruleIndex"]] for result in run["results"]} == {"QNN2999"}
+
+
 @pytest.mark.parametrize(("broken", "code"), [(False, ExitCode.OK), (True, ExitCode.FAILED)])
 def test_several_reports_are_the_shards_of_one_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], broken: bool, code: ExitCode
