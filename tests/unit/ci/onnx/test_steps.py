@@ -140,6 +140,32 @@ def test_a_relu_behind_a_product_and_a_bias_is_a_fault_in_8_bits(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
+    ("integers", "has_fault"), [(np.uint8, True), (np.int8, True), (np.uint16, False)]
+)
+def test_a_file_that_contains_its_quantization_has_the_faults_of_its_integers(
+    integers: Any, has_fault: bool, tmp_path: Path
+) -> None:
+    make, nodes = onnx.helper.make_node, list[Any]()
+
+    def rounded(name: str) -> str:
+        reads = ("scale", "zero")
+        nodes.append(make("QuantizeLinear", [name, *reads], [f"{name}_q"]))
+        nodes.append(make("DequantizeLinear", [f"{name}_q", *reads], [f"{name}_r"]))
+        return f"{name}_r"
+
+    nodes.append(make("Mul", [rounded("x"), "half"], ["product"]))
+    nodes.append(make("Relu", [rounded("product")], ["activated"]))
+    nodes.append(make("Add", [rounded("activated"), "shift"], ["sum"]))
+    nodes.append(make("Identity", [rounded("sum")], ["y"]))
+    constants = {"half": np.float32(0.5), "shift": np.float32(0.3), "scale": np.float32(0.01)}
+    save(tmp_path / "g.onnx", nodes, **constants, zero=integers(0))
+    steps = describe_steps(read_file(tmp_path / "g.onnx"))
+    matches = match_faults(steps, "asis", "2.49.40", compiled=True)
+    names = ["relu-between-product-and-sum-in-onnx"] if has_fault else []
+    assert [match.fault for match in matches] == names
+
+
+@pytest.mark.parametrize(
     ("shapes", "is_known"),
     [
         (((1, 2, 16, 1), (1, 2, 1, 16)), True),
