@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from tests.realistic.vision import Made, vary
 
@@ -102,6 +103,61 @@ class Sum(nn.Module):
 
 def running_sum() -> Made:
     return vary(Sum(), (1, 1200, 4))
+
+
+class Skipped(nn.Module):
+    """A batch norm whose convolution is also used without it, before a score of ten classes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16))
+        self.norm, self.classes = nn.BatchNorm2d(16), nn.Linear(16, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.body(x)
+        scores: Tensor = self.classes((x + self.norm(x).relu()).mean((2, 3)))
+        return scores
+
+
+def skipped() -> Made:
+    module, example, sets = vary(Skipped(), (1, 3, 16, 16))
+    with torch.no_grad():
+        module.get_buffer("norm.running_mean").uniform_(-0.5, 0.5)
+        module.get_buffer("norm.running_var").uniform_(0.2, 0.8)
+    return module, example, sets
+
+
+class Packed(nn.Module):
+    """Attention whose queries, keys and values are one projection, viewed with five axes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.joint = nn.Linear(64, 192)
+
+    def forward(self, x: Tensor) -> Tensor:
+        joint = self.joint(x).view(x.shape[0], 17, 3, 4, 16).permute(2, 0, 3, 1, 4)
+        return functional.scaled_dot_product_attention(*joint.unbind(0))
+
+
+def packed() -> Made:
+    return vary(Packed(), (2, 17, 64))
+
+
+class FeedForward(nn.Module):
+    """A layer norm and two linear layers over 64 rows, as in a transformer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(192)
+        self.up, self.down = nn.Linear(192, 768), nn.Linear(768, 192)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.down(self.up(self.norm(x)).relu())
+        return result
+
+
+def feed_forward() -> Made:
+    return vary(FeedForward(), (1, 64, 192))
 
 
 def short_row() -> Made:
