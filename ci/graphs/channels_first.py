@@ -107,6 +107,11 @@ def _change_node(node: Node, orders: Mapping[str, tuple[int, ...]]) -> Node:
         axes = tuple(PLACES[int(axis) % RANK] for axis in axes)
     if is_image and "dim" in numbers:
         numbers["dim"] = tuple(float(PLACES[int(axis) % RANK]) for axis in numbers["dim"])
+    if is_image and "pad" in numbers:
+        pads = numbers["pad"]
+        pairs = [*zip(pads[::2], pads[1::2], strict=True)][::-1]  # torch has the last axis first
+        moved = [pairs[axis] for axis in reversed(ORDER)]
+        numbers["pad"] = tuple(number for pair in moved for number in pair)
     compute = node.compute if node.operator in PASSES_ON else None
     if node.operator == "to":  # of float16 weights; LiteRT's operator has the old shape
         compute = _widen

@@ -38,6 +38,7 @@ QUANTIZE, DEQUANTIZE = "quantize", "dequantize"
 SAME = 0  # schema.Padding
 RANDOM = frozenset({"RANDOM_UNIFORM", "RANDOM_STANDARD_NORMAL", "MULTINOMIAL"})
 IMAGE_AXES = (1, 2)
+PADS = frozenset({"PAD", "PADV2"})
 
 
 class LitertSpelling(Struct, frozen=True, forbid_unknown_fields=True):
@@ -285,6 +286,10 @@ class _LitertReader:
                     break
         if spelling.window:
             yield from self._list_window(operator, kind)
+        if kind in PADS and (pads := self._find_argument(operator, "#1")):
+            # LiteRT has a pair for each axis, and torch for each from the last one on.
+            pairs = [*zip(pads[::2], pads[1::2], strict=True)]
+            yield "pad", tuple(number for pair in reversed(pairs) for number in pair)
 
     def _list_window(self, operator: Any, kind: str) -> Iterator[tuple[str, tuple[float, ...]]]:
         """Yield the numbers of a convolution or a pool, for each axis of its image."""

@@ -203,6 +203,24 @@ def make_prelu() -> Net:
     return net_of(net, source, net.call("PRELU", (source, net.draw(1, 1, 8)), shape))
 
 
+def make_padded(size: int, then: str) -> Net:
+    """A padding of an image by ``size`` on each side, and a pool or a convolution with kernel 2."""
+    net, after = Net(), 8 + 2 * size
+    source = net.add_tensor((1, 8, 8, 4), "x")
+    sides = net.add_constant(np.array([[0, 0], [size, size], [size, size], [0, 0]], np.int32))
+    padded = net.call("PAD", (source, sides), (1, after, after, 4), "PadOptions")
+    if then == "pool":
+        strides = {"strideW": 2, "strideH": 2, "filterWidth": 2, "filterHeight": 2}
+        shape = (1, after // 2, after // 2, 4)
+        last = net.call("AVERAGE_POOL_2D", (padded,), shape, "Pool2DOptions", padding=1, **strides)
+        return net_of(net, source, last)
+    reads, shape = (padded, net.draw(4, 2, 2, 4), net.draw(4)), (1, after - 1, after - 1, 4)
+    settings = {"strideH": 1, "strideW": 1, "dilationHFactor": 1, "dilationWFactor": 1}
+    return net_of(
+        net, source, net.call("CONV_2D", reads, shape, "Conv2DOptions", padding=1, **settings)
+    )
+
+
 def make_tall_pool() -> Net:
     net = Net()
     source = net.add_tensor((1, 16, 4, 4), "x")
@@ -246,6 +264,19 @@ def make_merged_norm(batch: int) -> Net:
     return net_of(net, source, reshape(normed, shape))
 
 
+def test_a_padding_has_torchs_order_of_axes() -> None:
+    net = Net()
+    source = net.add_tensor((1, 4, 4, 2), "x")
+    sides = net.add_constant(np.array([[0, 0], [1, 2], [3, 4], [0, 0]], np.int32))
+    padded = net.call("PAD", (source, sides), (1, 7, 11, 2), "PadOptions")
+    sizes = {"strideW": 1, "strideH": 1, "filterWidth": 2, "filterHeight": 2}
+    net_of(net, source, net.call("MAX_POOL_2D", (padded,), (1, 6, 10, 2), "Pool2DOptions", **sizes))
+    (graph,) = LitertProgram(net.pack()).graphs.values()
+    node = find_node(put_channels_first(graph), "pad")
+    assert node.numbers["pad"] == (3, 4, 1, 2, 0, 0, 0, 0)
+    assert find_node(graph, "pad").numbers["pad"] == (0, 0, 3, 4, 1, 2, 0, 0)
+
+
 @pytest.mark.parametrize(
     ("net", "bits", "faults"),
     [
@@ -263,6 +294,12 @@ def make_merged_norm(batch: int) -> Net:
         (make_merged_norm(1), 0, []),
         (make_prelu(), 8, []),
         (make_prelu(), 16, ["prelu-in-16-bits"]),
+        (make_padded(1, "pool"), 0, []),
+        (make_padded(1, "pool"), 8, ["avg-pool-of-2-padded-apart"]),
+        (make_padded(2, "pool"), 8, []),
+        (make_padded(2, "convolution"), 0, ["conv-padded-by-its-kernel-apart"]),
+        (make_padded(1, "convolution"), 0, []),
+        (make_padded(2, "convolution"), 8, []),
         (make_tall_pool(), 0, ["avg-pool-of-tall-picture"]),
         (make_tall_pool(), 8, []),  # right through LiteRT, and wrong through onnxruntime
     ],
