@@ -263,8 +263,9 @@ def _compute(node: fx.Node, reads: Sequence[Read], operands: Sequence[Array | No
 
     def find_tensor(source: fx.Node) -> Any:
         value = values[source]
-        # torch.from_numpy refuses arrays with negative strides.
-        return None if value is None else torch.from_numpy(np.ascontiguousarray(value))
+        # torch.from_numpy refuses arrays with negative strides. Unlike ascontiguousarray, asarray
+        # gives a number no axis.
+        return None if value is None else torch.from_numpy(np.asarray(value, order="C"))
 
     args, kwargs = [*map_arg(node.args, find_tensor)], dict(map_arg(node.kwargs, find_tensor))
     for place, (argument, _) in enumerate(_list_arguments(node)):

@@ -147,6 +147,7 @@ def attend(**options: Any) -> nn.Module:
 ROWS: dict[str, list[Row]] = {
     "fold-constants": [
         (1, (2, 4, 4), lambda x: x.masked_fill(~torch.ones(4, 4).tril().bool(), 3.0)),
+        (1, (2, 4, 4), lambda x: torch.where(x > 0, x, torch.tensor(-2.0))),
         (0, (2, 4, 4), lambda x: x + torch.zeros_like(x[0]) * x[1]),
         (0, (4, 4), lambda x: x + torch.rand(4, 4) * 0),
     ],
