@@ -40,6 +40,7 @@ class Node(NamedTuple):
     - ``place`` is where the call comes from, as in ``origin``.
     - ``is_random`` is true if the call draws random numbers.
     - ``texts`` are the arguments that are texts, such as an equation, under torch's names.
+      Several texts, such as activations, are separated by spaces.
     """
 
     operator: str

@@ -279,7 +279,7 @@ class _Reader:
         are none."""
         if not place.startswith("#"):
             value = attributes.get(place)
-            if isinstance(value, bytes):
+            if _is_text(value):
                 return None
             return value if value is None or isinstance(value, (list, tuple)) else [value]
         index = int(place[1:])
@@ -391,7 +391,20 @@ def _list_texts(proto: Any, attributes: Mapping[str, Any]) -> Iterator[tuple[str
     spelling = read_spellings().get(proto.op_type) if proto.domain in DOMAINS else None
     for name, places in spelling.arguments.items() if spelling else ():
         values = [attributes.get(place) for place in places if isinstance(place, str)]
-        yield from ((name, value.decode()) for value in values if isinstance(value, bytes))
+        texts = [value for value in values if _is_text(value)]
+        yield from ((name, " ".join(_list_words(value))) for value in texts)
+
+
+def _is_text(value: Any) -> bool:
+    """Return whether the value of an attribute is a text or several texts."""
+    return isinstance(value, bytes) or (
+        isinstance(value, (list, tuple)) and any(isinstance(item, bytes) for item in value)
+    )
+
+
+def _list_words(value: Any) -> list[str]:
+    texts = [value] if isinstance(value, bytes) else value
+    return [text.decode() for text in texts]
 
 
 def _list_axes(

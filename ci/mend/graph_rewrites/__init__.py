@@ -10,6 +10,8 @@ from ci.mend.graph_rewrites import (
     masks,
     norms,
     products,
+    ranks,
+    recurrent,
     resizes,
     windows,
 )
@@ -24,6 +26,8 @@ __all__ = [
     "masks",
     "norms",
     "products",
+    "ranks",
+    "recurrent",
     "resizes",
     "windows",
 ]

@@ -171,9 +171,19 @@ def move_axes(edit: GraphEditor, value: str, order: Sequence[int]) -> str:
         return value
     if len(order) <= MOST_PERMUTED_AXES:
         return edit.permute(value, dims=[*order])
-    for sizes, places in split_order(*merge_axes(shape, order), MOST_PERMUTED_AXES):
-        value = edit.permute(reshape_to(edit, value, sizes), dims=places)
+    value = permute_elements(edit, value, shape, order)
     return reshape_to(edit, value, [shape[axis] for axis in order])
+
+
+def permute_elements(
+    edit: GraphEditor, value: str, shape: Sequence[int], order: Sequence[int]
+) -> str:
+    """Permute the axes of a value, seen as ``shape``, with at most four axes at a time. The result
+    has the elements in the right order, but perhaps another shape."""
+    for sizes, places in split_order(*merge_axes(shape, order), MOST_PERMUTED_AXES):
+        if len(places) > 1:
+            value = edit.permute(reshape_to(edit, value, sizes), dims=places)
+    return value
 
 
 def reshape_to(edit: GraphEditor, value: str, shape: Sequence[int]) -> str:

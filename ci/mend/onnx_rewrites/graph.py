@@ -15,10 +15,7 @@ from ci.graphs.onnx_file import list_bodies, list_graphs, read_attributes, read_
 from ci.mend.rewrite import Change, OnnxRewrite
 
 Array = NDArray[Any]
-SLICE_OPSET = 10  # from it on, the places of a Slice are inputs
 SUM_AXES_OPSET = 13  # from it on, the axes of a ReduceSum are an input
-AXES_OPSET = 18  # from it on, the axes of a ReduceMean are an input
-FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
 REWRITES: dict[str, OnnxRewrite] = {}
 
 
@@ -93,11 +90,6 @@ class Graph:
         """Return the value of a constant, or None if the name is not one."""
         return numpy_helper.to_array(self.tensors[name]) if name in self.tensors else None
 
-    def number(self, name: str) -> float | None:
-        """Return the value of a constant with a single element, or None."""
-        value = self.constant(name)
-        return float(value.reshape(-1)[0]) if value is not None and value.size == 1 else None
-
     def shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of a value. Raises KeyError if it is not known and fixed."""
         return self.shapes[name]
@@ -107,31 +99,6 @@ class Graph:
         return all(
             self.types.get(name) == TensorProto.FLOAT and name in self.shapes for name in names
         )
-
-    def maker(self, name: str, *kinds: str) -> Any:
-        """Return the node that computes a value if nothing else reads the value and the node is one
-        of these operators of ONNX, or None."""
-        node = self.makers.get(name)
-        if node is None or self.reads[name] != 1 or node.domain not in ("", "ai.onnx"):
-            return None
-        return node if node.op_type in kinds and len(node.output) == 1 else None
-
-    def reader(self, name: str, *kinds: str) -> Any:
-        """Return the only node that reads a value, if it is one of these operators of ONNX, or
-        None. A graph's output and a value that a graph inside of a node reads have none."""
-        readers = self.readers.get(name, [])
-        if self.reads[name] != 1 or len(readers) != 1 or readers[0].domain not in ("", "ai.onnx"):
-            return None
-        return readers[0] if readers[0].op_type in kinds else None
-
-    def operands(self, node: Any) -> tuple[str, Array] | None:
-        """Return the name of a node's computed operand and the value of its constant one, in this
-        order, if the node has one of each."""
-        for computed, constant in (tuple(node.input[:2]), tuple(node.input[1::-1])):
-            value = self.constant(constant)
-            if value is not None and computed not in self.tensors:
-                return computed, value
-        return None
 
     def hold(self, value: Any, like: str = "constant") -> str:
         """Add a constant, and return its name. Numbers of Python and float64 become float32."""
@@ -164,22 +131,6 @@ class Graph:
     def _name_operand(self, operand: Any) -> str:
         """Return the name of an operand. An array or a number becomes a constant."""
         return operand if isinstance(operand, str) else self.hold(operand)
-
-    def reshape(self, name: str, shape: Sequence[int]) -> str:
-        """Make a Reshape to a fixed shape, and return the name of its result."""
-        return self.add("Reshape", name, np.array(shape))
-
-    def slice(self, name: str, axis: int, end: int, start: int = 0) -> str:
-        """Make a Slice along one axis, and return the name of its result."""
-        if self.opset < SLICE_OPSET:
-            return self.add("Slice", name, axes=[axis], starts=[start], ends=[end])
-        return self.add("Slice", name, np.array([start]), np.array([end]), np.array([axis]))
-
-    def reduce(self, kind: str, name: str, axis: int) -> str:
-        """Make a ReduceMean or ReduceSum over one axis, which stays with a size of 1."""
-        if self.opset >= (AXES_OPSET if kind == "ReduceMean" else SUM_AXES_OPSET):
-            return self.add(kind, name, np.array([axis]), keepdims=1)
-        return self.add(kind, name, keepdims=1, axes=[axis])
 
     def replace(
         self, nodes: Sequence[Any], results: Sequence[str], before: str, after: str
@@ -251,11 +202,3 @@ def read(node: Any, name: str, default: Any) -> Any:
     """Return the value of a node's attribute, or ``default`` if it has none. Texts are strings."""
     value = read_attributes(node).get(name, default)
     return value.decode() if isinstance(value, bytes) else value
-
-
-def read_axes(graph: Graph, node: Any) -> list[int] | None:
-    """Return the axes of a reduction, or None if they are not constant or not given."""
-    axes = read(node, "axes", None)
-    if axes is None and len(node.input) > 1:
-        axes = graph.constant(node.input[1])
-    return None if axes is None else [int(axis) for axis in axes]

@@ -1,28 +1,22 @@
-"""Tensors of more axes than QNN takes, made by views and permutations, and repeated elements."""
+"""Repeated, joined and selected elements."""
 
 from __future__ import annotations
 
 import math
-import operator
-from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import fx
 
-from ci.mend.axes import merge_axes, split_order
 from ci.mend.torch_rewrites.editing import (
     Editor,
     argument,
     aten,
-    is_fixed,
-    is_idle,
     list_operators,
     rewrites,
     shape_of,
 )
 
-MOST_AXES = 5  # that QNN takes
 VIEWS = list_operators(
     "view reshape _unsafe_view unsqueeze squeeze squeeze.dim squeeze.dims flatten.using_ints"
     " unflatten.int view_as reshape_as"
@@ -32,23 +26,6 @@ MOVES = VIEWS | PERMUTATIONS | list_operators("select.int expand")
 # In 8 bits, ExecuTorch's range of a tanh is right.
 BOUNDED = list_operators("sigmoid hardsigmoid tanh")  # tanh with 16-bit activations
 PARTS = list_operators("unbind.int chunk split.Tensor split_with_sizes")
-
-
-# Window attention (Swin) has views of rank 6, which stay on the CPU in fp16, 8a8w and 16a8w.
-@rewrites("lower-rank")
-def lower_rank(edit: Editor) -> None:
-    """Compute tensors of six or more axes, which only views, permutations, selections and
-    expansions make, as tensors of at most four with the same elements in the same order."""
-    lowered: dict[fx.Node, fx.Node] = {}  # what replaces each node of six or more axes
-    nodes = [node for node in edit.graph.nodes if node.op == "call_function" and node.users]
-    for node in nodes:
-        source = node.args[0] if node.target is operator.getitem else node
-        operand = source.args[0] if source.args else None
-        is_low = _is_tensor(node) and not _is_high(node)
-        if is_low and _is_high(operand) and is_fixed(node) and _is_movable(edit, node):
-            with edit.at(node):
-                new = edit.reshape(_order(edit, node, lowered), [*shape_of(node)])
-            edit.replace(node, new, "views and permutations of at most four axes, one by one")
 
 
 # ExecuTorch decomposes repeat_interleave into an index, which stays on the CPU. For expand_as there
@@ -188,95 +165,3 @@ def _repeat(edit: Editor, operand: fx.Node, times: int, axis: int) -> fx.Node:
     new = edit.reshape(operand, [before, count, 1, after])
     new = edit.expand(new, [before, count, times, after])
     return edit.reshape(new, [*shape[:axis], count * times, *shape[axis + 1 :]])
-
-
-def _is_tensor(operand: object) -> bool:
-    """Return whether an operand is a node with a single tensor as its value."""
-    return isinstance(operand, fx.Node) and isinstance(operand.meta.get("val"), Tensor)
-
-
-def _is_high(operand: Any) -> bool:
-    """Return whether an operand has more axes than QNN takes."""
-    return _is_tensor(operand) and len(shape_of(operand)) > MOST_AXES
-
-
-def _is_movable(edit: Editor, node: fx.Node) -> bool:
-    """Return whether ``_order`` can compute a node: back to tensors of at most five axes."""
-    if node in edit.written or not is_fixed(node):
-        return False
-    is_part = node.target is operator.getitem
-    source = node.args[0] if is_part else node
-    if source.target not in (PARTS if is_part else MOVES) and (is_part or not is_idle(source)):
-        return False
-    operand = source.args[0]
-    return not _is_high(operand) or _is_movable(edit, operand)
-
-
-def _order(edit: Editor, node: fx.Node, lowered: dict[fx.Node, fx.Node]) -> fx.Node:
-    """Return a node of at most five axes with the elements of ``node`` in the same order.
-    ``lowered`` are those of earlier calls."""
-    if node in lowered:
-        return lowered[node]
-    parts = node.args[0] if node.target is operator.getitem else node
-    operand = parts.args[0]
-    shape = shape_of(operand)
-    source = _order(edit, operand, lowered) if _is_high(operand) else operand
-    if node.target in VIEWS or is_idle(node):
-        result = source
-    elif node.target in PERMUTATIONS:
-        result = _permute(edit, source, shape, find_order(node))
-    elif node.target is aten.expand.default:
-        result = _expand(edit, source, shape, shape_of(node))
-    else:
-        axis, start, size = find_part(node)
-        outer, inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
-        result = edit.reshape(source, [outer, shape[axis], inner])
-        result = edit.slice(result, 1, start, start + size)
-    lowered[node] = result
-    return result
-
-
-def _expand(
-    edit: Editor, source: fx.Node, shape: Sequence[int], expanded: Sequence[int]
-) -> fx.Node:
-    """Expand a tensor, seen as ``shape``, to another shape, axis by axis. The result has the
-    elements in the right order, but perhaps another shape."""
-    sizes = [1] * (len(expanded) - len(shape)) + [*shape]
-    for axis, size in enumerate(expanded):
-        if sizes[axis] != size:
-            outer, inner = math.prod(sizes[:axis]), math.prod(sizes[axis + 1 :])
-            source = edit.reshape(source, [outer, 1, inner])
-            source = edit.expand(source, [outer, size, inner])
-            sizes[axis] = size
-    return source
-
-
-def find_order(node: fx.Node) -> list[int]:
-    """Return the order of the operand's axes in the result of a permutation."""
-    sizes = range(2, 2 + len(shape_of(node)))  # no two of them are equal
-    moved = node.target(torch.empty(*sizes, device="meta"), *node.args[1:], **node.kwargs)
-    return [sizes.index(size) for size in moved.shape]
-
-
-def find_part(node: fx.Node) -> tuple[int, int, int]:
-    """Return axis, start and size of the part that a node selects."""
-    if node.target is aten.select.int:
-        axis, start = node.args[1:3]
-        shape = shape_of(node.args[0])
-        return axis % len(shape), start % shape[axis], 1
-    source, place = node.args
-    axis = argument(source, "dim")
-    sizes = [1] * (place + 1)
-    if source.target is not aten.unbind.int:
-        sizes = [part.shape[axis] for part in source.meta["val"]]
-    return axis % len(shape_of(source.args[0])), sum(sizes[:place]), sizes[place]
-
-
-def _permute(edit: Editor, source: fx.Node, shape: Sequence[int], order: Sequence[int]) -> fx.Node:
-    """Permute the axes of ``shape``, with at most four axes at a time. The result has the elements
-    in the right order, but perhaps another shape."""
-    for sizes, places in split_order(*merge_axes(shape, order), most=4):
-        if len(places) > 1:
-            source = edit.reshape(source, sizes)
-            source = edit.permute(source, places)
-    return source
