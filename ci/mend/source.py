@@ -36,6 +36,7 @@ SHARED, APPLIES = "ci.mend.graph_rewrites", "ci.mend.torch_rewrites.both_lanes"
 USED = (
     "ci.graphs.edit",
     "ci.graphs.graph",
+    "ci.graphs.operators",
     "ci.graphs.torch_calls",
     "ci.graphs.torch_edit",
     "ci.graphs.torch_state",

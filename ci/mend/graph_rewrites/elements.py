@@ -367,6 +367,31 @@ def _read_limits(edit: GraphEditor, limiter: Node) -> tuple[str, float, float | 
     return operands[0], float(operands[1].reshape(-1)[0]), None
 
 
+# QNN takes no Celu, and ExecuTorch decomposes it with a comparison, which stays on the CPU.
+@defines("celu-by-elu", "celu")
+def celu_by_elu(edit: GraphEditor, node: Node) -> None:
+    """Write CELU as ELU of a scaled operand, scaled back."""
+    x, alpha = node.reads[0], edit.argument(node, "alpha", 1.0)
+    if not alpha or not edit.is_float(x):
+        return
+    scaled = x if alpha == 1.0 else edit.mul(x, 1 / alpha)
+    new = edit.elu(scaled)
+    new = new if alpha == 1.0 else edit.mul(new, alpha)
+    edit.replace(node, new, "F.elu(x / alpha) * alpha", f"CELU, alpha {alpha:g}")
+
+
+# QNN takes no Shrink, and ExecuTorch decomposes it with a comparison, which stays on the CPU.
+@defines("subtract-clamped", "softshrink", "shrink")
+def subtract_clamped(edit: GraphEditor, node: Node) -> None:
+    """Write softshrink as the difference between its operand and the clamped operand."""
+    x, limit = node.reads[0], edit.argument(node, "lambd", 0.5)
+    # ONNX's Shrink is torch's softshrink if its bias is the limit, and hardshrink if it is 0.
+    is_soft = node.operator == "softshrink" or edit.argument(node, "bias", 0.0) == limit
+    if is_soft and edit.is_float(x):
+        new = edit.sub(x, edit.clamp(x, min=-limit, max=limit))
+        edit.replace(node, new, "x - x.clamp(-lambd, lambd)", f"softshrink, lambd {limit:g}")
+
+
 # ExecuTorch gives the constant the range of the layer before it: 12.6 dB in 8a8w behind a
 # convolution, and 35.5 dB after.
 @defines("put-constant-first", "cat")

@@ -16,12 +16,12 @@ from ci.mend.graph_rewrites.definition import defines
 from ci.mend.graph_rewrites.products import permute_elements, reshape_to
 
 MOST_AXES = 5  # that QNN takes
-MOST_ELEMENTS = 1 << 24  # of a tensor whose elements are followed
-MOVING = frozenset(operator for operator, operands in MOVES.items() if operands == FIRST)
+MOST_FOLLOWED = 1 << 24  # of a tensor whose elements are followed
+SELECTING = frozenset(operator for operator, operands in MOVES.items() if operands == FIRST)
 REDUCING = frozenset({"amax", "amin", "mean", "sum"})
 # Operators that read another tensor only for its shape
 LIKE = frozenset({"expand_as", "reshape_as", "view_as"})
-AFTER = "views, permutations and reductions of at most four axes, one by one"
+LOW_RANKS = "views, permutations and reductions of at most four axes, one by one"
 
 
 # Window attention (Swin) has views of rank 6, which stay on the CPU in fp16, 8a8w and 16a8w.
@@ -30,7 +30,7 @@ def lower_rank(edit: GraphEditor) -> None:
     """Compute tensors of six or more axes, which only views, permutations, selections, expansions
     and reductions make, as tensors of at most four with the same elements in the same order."""
     lowered: dict[str, str] = {}  # what replaces each value of six or more axes
-    for node in edit.find(*MOVING, *REDUCING):
+    for node in edit.find(*SELECTING, *REDUCING):
         if not _is_high(edit, node.reads[0]) or any(_is_high(edit, old) for old in node.results):
             continue
         results = [_lower(edit, old, lowered) if old else "" for old in node.results]
@@ -39,7 +39,7 @@ def lower_rank(edit: GraphEditor) -> None:
         for place, (new, old) in enumerate(zip(results, node.results, strict=True)):
             results[place] = edit.reshape(new, shape=[*edit.shape(old)]) if new else ""
         rank = len(edit.shape(node.reads[0]))
-        edit.replace(node, results, AFTER, f"{node.operator} of rank {rank}")
+        edit.replace(node, results, LOW_RANKS, f"{node.operator} of rank {rank}")
 
 
 def _is_high(edit: GraphEditor, value: str) -> bool:
@@ -74,7 +74,7 @@ def _follow(edit: GraphEditor, node: Node, value: str) -> Array | None:
     """Return the place that each element of a result has in the operand, counted row by row, or
     None if the call does more than move elements, or moves others for another input."""
     size = math.prod(edit.shape(node.reads[0]))
-    if node.operator not in MOVING or node.compute is None or size > MOST_ELEMENTS:
+    if node.operator not in SELECTING or node.compute is None or size > MOST_FOLLOWED:
         return None
     operands: list[Array | None] = [np.arange(size).reshape(edit.shape(node.reads[0]))]
     for read in node.reads[1:]:
@@ -100,8 +100,9 @@ def _select(edit: GraphEditor, source: str, shape: Shape, places: Array) -> str:
         order = _find_order(elements, places)
         return permute_elements(edit, source, shape, order) if order else ""
     if places.size > elements.size:
-        is_repeated = np.array_equal(_broadcast(elements, places.shape), places)
-        return _expand(edit, source, shape, places.shape) if is_repeated else ""
+        repeated = _broadcast(elements, places.shape)
+        is_same = repeated is not None and np.array_equal(repeated, places)
+        return _expand(edit, source, shape, places.shape) if is_same else ""
     for axis, start, end in _list_parts(shape, places):
         if np.array_equal(elements.take(range(start, end), axis).reshape(-1), places.reshape(-1)):
             outer, inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])

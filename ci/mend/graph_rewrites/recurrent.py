@@ -22,7 +22,7 @@ MOST_STEPS = 64  # of a layer of an .onnx file that is unrolled
 LAYERS = ("gru", "lstm", "rnn", "rnn_tanh", "rnn_relu")
 CELLS = ("gru_cell", "lstm_cell", "rnn_tanh_cell", "rnn_relu_cell")
 STATES = {"gru": 1, "lstm": 2, "rnn": 1}  # hidden and, in an LSTM, cell
-AFTER = "a loop over time with linear layers, sigmoid and tanh"
+UNROLLED = "a loop over time with linear layers, sigmoid and tanh"
 # The gates in the order of the rows of the weights
 GATES = {"gru": ("reset", "update", "new"), "lstm": ("enter", "keep", "new", "leave")}
 ONNX_GATES = {"gru": ("update", "reset", "new"), "lstm": ("enter", "leave", "keep", "new")}
@@ -75,7 +75,7 @@ def unroll_recurrent(edit: GraphEditor, node: Node) -> None:
     if node.operator in CELLS:
         layer = _Layer(edit, call, call.weights[0])
         state = layer.step(layer.read(node.reads[0]), call.states)
-        edit.replace(node, state[: len(node.results)], AFTER, f"a cell of {kind}")
+        edit.replace(node, state[: len(node.results)], UNROLLED, f"a cell of {kind}")
         return
     steps, ends = _unroll(edit, node.reads[0], call)
     results = [_stack(edit, steps, call.time)]
@@ -84,7 +84,7 @@ def unroll_recurrent(edit: GraphEditor, node: Node) -> None:
         reshape_to(edit, value, edit.shape(result)) if result else ""
         for value, result in zip(results, node.results, strict=False)
     ]
-    edit.replace(node, shaped, AFTER, f"{kind} of {len(steps)} steps")
+    edit.replace(node, shaped, UNROLLED, f"{kind} of {len(steps)} steps")
 
 
 def _read_torch(edit: GraphEditor, node: Node) -> _Call | None:
@@ -118,8 +118,9 @@ def _read_torch(edit: GraphEditor, node: Node) -> _Call | None:
 def _pair(names: Sequence[str], arrays: Sequence[Array | None]) -> _Weights:
     into, hidden = names[:2]
     input_bias, hidden_bias = arrays[2:] or (None, None)
-    has_biases = input_bias is not None and hidden_bias is not None
-    return _Weights(into, hidden, (input_bias, hidden_bias) if has_biases else None)
+    if input_bias is None or hidden_bias is None:
+        return _Weights(into, hidden, None)
+    return _Weights(into, hidden, (input_bias, hidden_bias))
 
 
 def _read_onnx(edit: GraphEditor, node: Node) -> _Call | None:
@@ -142,13 +143,14 @@ def _read_onnx(edit: GraphEditor, node: Node) -> _Call | None:
     into, hidden, biases = arrays
     if into is None or hidden is None or (bias_name and biases is None):
         return None
-    weights = []
+    weights, dtype, rows = [], edit.dtypes[node.reads[0]], into.shape[1]
     for number in range(len(directions)):
-        pair = None if biases is None else tuple(np.split(biases[number], 2))
-        dtype = edit.dtypes[node.reads[0]]
-        weights.append(
-            _Weights(edit.hold(into[number], dtype), edit.hold(hidden[number], dtype), pair)
-        )
+        names = [edit.hold(array[number], dtype) for array in (into, hidden)]
+        if biases is None:
+            weights.append(_Weights(names[0], names[1], None))
+        else:
+            pair = biases[number, :rows], biases[number, rows:]
+            weights.append(_Weights(names[0], names[1], pair))
     resets_product = bool(edit.argument(node, "linear_before_reset"))
     return _Call(
         kind, activation.lower(), weights, tuple(states[: STATES[kind]]), directions,

@@ -15,7 +15,7 @@ from ci.mend.rewrite import Change
 # Operators with a definition in ONNX's schemas that QNN's provider does not take. The last ones are
 # newer than the opset that the lane converts models to.
 DEFINED = (
-    "Celu", "MeanVarianceNormalization", "ReduceL1", "ReduceLogSum", "ReduceSumSquare", "Shrink",
+    "MeanVarianceNormalization", "ReduceL1", "ReduceLogSum", "ReduceSumSquare", "Shrink",
     "Softsign", "Attention", "RotaryEmbedding", "Swish",
 )  # fmt: skip
 OLDEST_OPSET = 18  # the oldest for which onnx 1.23 has all definitions

@@ -22,7 +22,7 @@ VIEWS = list_operators(
     " unflatten.int view_as reshape_as"
 )
 PERMUTATIONS = list_operators("permute transpose.int movedim.int movedim.intlist swapaxes")
-MOVES = VIEWS | PERMUTATIONS | list_operators("select.int expand")
+REARRANGING = VIEWS | PERMUTATIONS | list_operators("select.int expand")
 # In 8 bits, ExecuTorch's range of a tanh is right.
 BOUNDED = list_operators("sigmoid hardsigmoid tanh")  # tanh with 16-bit activations
 PARTS = list_operators("unbind.int chunk split.Tensor split_with_sizes")
@@ -127,7 +127,7 @@ def _is_bounded(edit: Editor, operand: Any) -> bool:
     """Return whether a value is that of an activation for which ExecuTorch fixes the range, behind
     operators that keep it."""
     source = edit.source(operand)
-    while source.target in MOVES:
+    while source.target in REARRANGING:
         source = edit.source(source.args[0])
     return source.target in BOUNDED
 

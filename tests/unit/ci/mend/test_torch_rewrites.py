@@ -300,10 +300,13 @@ ROWS: dict[str, list[Row]] = {
         (1, (2, 3, 2, 4, 5), nn.InstanceNorm3d(3, affine=True)),
         (0, (2, 3, 4, 5), nn.InstanceNorm2d(3)),
     ],
-    "inline-functions": [
+    "celu-by-elu": [
         (2, (64,), lambda x: F.celu(x) + F.celu(x, 0.5)),
-        (1, (64,), lambda x: F.softshrink(x, 0.3)),
         (0, (64,), F.elu),
+    ],
+    "subtract-clamped": [
+        (1, (64,), lambda x: F.softshrink(x, 0.3)),
+        (0, (64,), F.hardshrink),
     ],
     "scale-log-floor": [
         (1, (64,), lambda x: (x.relu() ** 4).clamp(min=1e-10).log()),
