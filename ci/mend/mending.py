@@ -291,7 +291,12 @@ class Mending:
         return () if ended.failure else tuple(ended.result)
 
     def find_floor(self, spec: CaseSpec) -> float:
-        """Return the least SQNR in dB that the policy wants, or 0."""
+        """Return the least SQNR in dB that the policy wants, or 0.
+
+        Only the limit of the worst sample counts, which no policy of ours sets. Those over all
+        samples are what each scheme may cost: with fp16's 30 or 40 dB as a floor, no model in fp16
+        could have 16a8w instead, which needs 20 dB.
+        """
         return self.setup.options.policy.limits_of(spec.model, spec.scheme).min_sqnr_db or 0.0
 
     def find_target(self, spec: CaseSpec, reached_db: float) -> float:

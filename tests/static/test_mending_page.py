@@ -14,6 +14,7 @@ from typing import get_args
 import pytest
 from msgspec import structs
 
+from ci.mend.graph_rewrites import DEFINITIONS
 from ci.mend.table import Rewrite, RewriteLane, read_rewrites
 
 PAGE = Path(__file__).parents[2] / "docs" / "findings" / "mending.md"
@@ -50,6 +51,11 @@ def escape(cell: str) -> str:
 
 def test_each_rewrite_works_in_both_lanes_or_the_other_lane_needs_none() -> None:
     assert find_unexplained(read_all_rewrites()) == []
+
+
+def test_a_rewrite_of_both_lanes_is_written_once() -> None:
+    of_both = {row.name for row in read_all_rewrites() if len(row.lanes) == len(LANES)}
+    assert of_both <= DEFINITIONS.keys()
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import math
 import numpy as np
 
 from ci.graphs.edit import GraphEditor
-from ci.graphs.graph import ONNXRUNTIME, Array, Node
+from ci.graphs.graph import Array, Node
 from ci.mend.graph_rewrites.definition import defines
 from ci.mend.graph_rewrites.elements import surround_by
 from ci.mend.graph_rewrites.images import read_per_axis
@@ -17,7 +17,8 @@ from ci.mend.graph_rewrites.products import exchange_axes, multiply_weights
 
 MOST_MOVED_AXES = 5  # of a selection, a transposition and a mean in QNN
 MOST_WEIGHTS = 1 << 22  # of a matrix of averages
-MOVING = frozenset({"gather_nd", "index_select", "permute", "reshape", "squeeze", "unsqueeze"})
+SELECTIONS = frozenset({"gather_nd", "index", "index_select"})
+MOVING = SELECTIONS | {"permute", "reshape", "squeeze", "transpose", "unsqueeze", "view"}
 MEANS_OF_WINDOWS = ("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d")
 
 
@@ -25,14 +26,13 @@ MEANS_OF_WINDOWS = ("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_
 @defines("slice-windows", "unfold", "im2col", *MOVING)
 def slice_windows(edit: GraphEditor, node: Node) -> None:
     """Write F.unfold as a concatenation of one slice of the image per position of the window, and
-    x.unfold as a selection of places; in an .onnx file, where F.unfold is selections of rank 6 and
-    what moves their elements, as one selection of places."""
+    x.unfold as a selection of places. Write selections of rank 6 and what moves their elements,
+    as which torch.onnx.export writes F.unfold, as one selection of places."""
     if node.operator == "unfold":
         select_along_axis(edit, node)
     elif node.operator == "im2col":
         concatenate_positions(edit, node)
-    # Only torch.onnx.export writes F.unfold so. In PyTorch, lower-rank has views of rank 6.
-    elif edit.graph.front_end == ONNXRUNTIME:
+    else:
         join_selections(edit, node)
 
 
@@ -101,12 +101,11 @@ def join_selections(edit: GraphEditor, node: Node) -> None:
 @defines("multiply-adaptive-pool", "mean", *MEANS_OF_WINDOWS)
 def multiply_adaptive_pool(edit: GraphEditor, node: Node) -> None:
     """Write an adaptive average pool, whose size does not divide that of the input, as products
-    with constant matrices, one per axis. An .onnx file has the pool as a mean of selections with
-    six axes, which becomes a single product."""
+    with constant matrices, one per axis. A mean of selections with six axes, as which
+    torch.onnx.export writes the pool, becomes a single product."""
     if node.operator in MEANS_OF_WINDOWS:
         multiply_axes(edit, node)
-    # Only torch.onnx.export writes the pool so.
-    elif edit.graph.front_end == ONNXRUNTIME:
+    else:
         multiply_mean(edit, node)
 
 
@@ -134,8 +133,10 @@ def multiply_axes(edit: GraphEditor, node: Node) -> None:
 
 def multiply_mean(edit: GraphEditor, node: Node) -> None:
     """Compute the mean of selections of rank 6 as a product with a constant matrix."""
-    chain = _read_chain(edit, node.reads[0])
-    selection = _find_rows(edit, chain, node.axes or ()) if chain and node.axes else None
+    (result,) = node.results
+    is_same = edit.dtypes.get(node.reads[0]) == edit.dtypes.get(result)
+    chain = _read_chain(edit, node.reads[0]) if is_same and node.axes else []
+    selection = _find_rows(edit, chain, node.axes or ()) if chain else None
     if selection is None:
         return
     source, rows, count = selection
@@ -153,7 +154,7 @@ def multiply_mean(edit: GraphEditor, node: Node) -> None:
 
 def _read_chain(edit: GraphEditor, value: str) -> list[Node]:
     """Return the calls that move elements to ``value``, in order, or [] if their rank is one that
-    QNN takes."""
+    QNN takes, or if none of them selects elements: lower-rank computes the others."""
     chain: list[Node] = []
     while node := edit.makers.get(value):
         is_known = all(edit.value(name) is not None for name in node.reads[1:] if name)
@@ -162,7 +163,8 @@ def _read_chain(edit: GraphEditor, value: str) -> list[Node]:
         chain.insert(0, node)
         value = node.reads[0]
     ranks = [len(edit.shapes.get(node.results[0], ())) for node in chain]
-    return chain if max(ranks, default=0) > MOST_MOVED_AXES else []
+    selects = any(node.operator in SELECTIONS for node in chain)
+    return chain if selects and max(ranks) > MOST_MOVED_AXES else []
 
 
 def _find_rows(

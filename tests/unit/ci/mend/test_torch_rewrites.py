@@ -132,6 +132,11 @@ def twice(layer: nn.Module, x: Tensor) -> Tensor:
     return layer(x.abs()) + layer(x)
 
 
+def pair(x: Tensor, axis: int) -> Tensor:
+    """Each element of an axis of 5 with its neighbour, as torch.onnx.export writes windows."""
+    return x[(*[slice(None)] * axis, torch.tensor([[0, 1], [1, 2], [2, 3], [3, 4]]))]
+
+
 def six(x: Tensor) -> Tensor:
     return x.view(2, 4, 2, 3, 1, 4)
 
@@ -255,6 +260,8 @@ ROWS: dict[str, list[Row]] = {
         (1, (1, 2, 5, 4, 4), lambda x: F.adaptive_avg_pool3d(x, (2, 3, 4))),
         (0, (1, 3, 6, 9), lambda x: F.adaptive_avg_pool2d(x, 3)),
         (0, (1, 3, 6, 9), lambda x: F.adaptive_avg_pool2d(x, 1)),
+        (1, (2, 3, 5, 5), lambda x: pair(pair(x, 2), 4).mean((3, 5))),
+        (0, (2, 3, 5, 5), lambda x: pair(x, 2).mean(3)),
     ],
     "slice-adaptive-maximum": [
         (1, (1, 3, 17, 22), lambda x: F.adaptive_max_pool2d(x, (3, 5))),
@@ -266,6 +273,8 @@ ROWS: dict[str, list[Row]] = {
         (1, (2, 3, 8, 9), lambda x: F.unfold(x, 3, padding=1)),
         (1, (2, 3, 8, 9), lambda x: F.unfold(x, (2, 3), dilation=2, stride=(2, 1))),
         (0, (3, 8, 9), lambda x: F.unfold(x, 2)),
+        (1, (1, 3, 5, 5), lambda x: pair(pair(x, 2), 4).transpose(3, 4).reshape(1, 12, 16)),
+        (0, (2, 8, 12), lambda x: six(x).permute(0, 2, 1, 3, 5, 4).reshape(2, 96)),
         (1, (2, 3, 20), lambda x: x.unfold(-1, 6, 3)),
         (1, (2, 9, 3, 4), lambda x: x.unfold(1, 2, 2)),
     ],
