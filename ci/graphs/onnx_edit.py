@@ -95,7 +95,7 @@ class OnnxLane:
             if value is None and is_input:
                 inputs.append("")
             elif value is not None and is_input:
-                inputs.append(self._hold_argument(name, value, insert, edit))
+                inputs.append(self._hold_argument(value, insert, edit))
             elif value is not None:
                 kind = str(kinds[place].type).rpartition(".")[2] if place in kinds else ""
                 attributes[place] = as_attribute(value, kind)
@@ -105,13 +105,11 @@ class OnnxLane:
             row.operator, inputs, [result], result, domain=row.domain, **attributes
         )
 
-    def _hold_argument(self, argument: str, value: Any, insert: Insert, edit: GraphEditor) -> str:
+    def _hold_argument(self, value: Any, insert: Insert, edit: GraphEditor) -> str:
         """Add the constant of an argument that is an operand in ONNX, and return its name. A number
         has the type of the first operand, and a place or a list is integers."""
         if isinstance(value, float):
             array = np.asarray(value, edit.dtypes.get(insert.node.reads[0], "float32"))
-        elif argument == "index":  # a Gather at a list of places would keep the axis
-            array = np.asarray(value, np.int64)
         else:
             array = np.atleast_1d(np.asarray(value, np.int64))
         name = self._reserve(f"{name_proto(self.protos[insert.before])}/constant")
