@@ -223,6 +223,8 @@ class TorchLane:
                 target = target.overloadpacket.default  # whose padding is numbers, and no text
             return target, *change_arguments(target, args, kwargs, insert.arguments)
         name = insert.node.operator
+        if name == "sub" and operands and isinstance(operands[0], (int, float)):
+            name, operands = "rsub", operands[::-1]  # which alone takes the number first
         target = getattr(getattr(aten, name), OVERLOADS.get(name, "default"))
         return target, *arrange_arguments(target, operands, insert.arguments)
 
