@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from itertools import chain, groupby
 from typing import Literal, Protocol
 
+from ci.graphs.graph import EXECUTORCH, Graph, Node
+from ci.graphs.operators import is_layer
 from ci.judging.figures import Array, is_floating, measure_pooled
 from ci.models.lowering_options import Choices
 
@@ -17,6 +19,8 @@ MOST_TRIALS = 39  # evaluations of the quantized model
 MOST_GROUPS, MOST_SPLITS, MOST_SETS = 20, 4, 4
 RESERVES_DB = (1.0, 4.0, 8.0)  # above the target, because the program adds noise
 Selector = Literal["node", "tensor"]
+# Which operands of a recurrent layer of ONNX and of a cell of torch are weights
+RECURRENT = {"gru": (1, 2), "lstm": (1, 2), "gru_cell": (2, 3), "lstm_cell": (3, 4)}
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,36 @@ class Unit:
     nodes: tuple[str, ...]
     cost: float = 1.0
     module: str = ""
+
+
+def count_products(graph: Graph) -> dict[str, float]:
+    """Return how many multiplications each result needs, at least one per element, by its name."""
+    costs = {}
+    for node in graph.nodes:
+        factor, axis = 1.0, _find_channels(graph, node)
+        for read in _list_weights(node):
+            size = graph.shapes.get(read, ())
+            if read in graph.constants and len(size) > 1:
+                factor *= math.prod(size) / size[axis]
+        for result in node.results:
+            costs[result] = max(math.prod(graph.shapes.get(result, ())) * factor, 1.0)
+    return costs
+
+
+def _list_weights(node: Node) -> Sequence[str]:
+    """Return the operands of a call that may be weights."""
+    if node.operator in RECURRENT:
+        return [node.reads[place] for place in RECURRENT[node.operator]]
+    return node.reads if is_layer(node.operator) else ()
+
+
+def _find_channels(graph: Graph, node: Node) -> int:
+    """Return the axis of the output channels of a call's weights."""
+    if node.operator in ("gru", "lstm") or node.operator.startswith("conv_transpose"):
+        return 1
+    is_transposed = graph.front_end == EXECUTORCH or any(node.numbers.get("transB", ()))
+    is_linear = node.operator == "linear" and is_transposed
+    return 0 if is_linear or node.operator.startswith("conv") or "_cell" in node.operator else -1
 
 
 Measure = Callable[[Collection[Unit]], float]

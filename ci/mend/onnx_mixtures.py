@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import onnx
 
-from ci.graphs.onnx_file import list_candidates, read_attributes
+from ci.graphs.onnx_file import list_candidates
 from ci.graphs.onnx_reader import computes_node, parse_model
-from ci.mend.mixture_search import MOST_SETS, Selector, Unit, measure_sqnr
+from ci.mend.mixture_search import MOST_SETS, Selector, Unit, count_products, measure_sqnr
 from ci.models.lowering_options import Choices
 from ci.models.schemes import Scheme
 from ci.models.user_models import Source
 from ci.onnx.compile import run_reference
 from ci.onnx.models import external_files, read_model
-from ci.onnx.precision import WEIGHTS, find_added, find_results, list_floats
+from ci.onnx.precision import find_added, find_results, list_floats
 from ci.onnx.preparation import prepare_file, quantize_file, write_normal_form
 from ci.onnx.source import Arrays, from_file
 
@@ -66,7 +64,9 @@ def list_units(source: onnx.ModelProto, prepared: onnx.ModelProto) -> list[Unit]
     modules: dict[str, str] = {}
     for candidate in list_candidates(source):
         modules |= dict.fromkeys(candidate.tensor, next(reversed(candidate.module), ""))
-    costs = count_products(prepared)
+    copied = onnx.ModelProto()
+    copied.CopyFrom(prepared)  # the reader infers shapes
+    costs = count_products(parse_model(copied, Path(), joins=False))
     for name, result in find_added(source, prepared).items():
         costs[result] = costs.get(result, 0.0) + costs.get(name, 0.0)
     owners: dict[str, str] = {}  # the first result of each result's unit
@@ -81,30 +81,3 @@ def list_units(source: onnx.ModelProto, prepared: onnx.ModelProto) -> list[Unit]
     return [
         Unit(tuple(names), costs[owner], modules[owner]) for owner, names in names_of_unit.items()
     ]
-
-
-def count_products(model: onnx.ModelProto) -> dict[str, float]:
-    """Return how many multiplications each node needs, at least one per element, by the name of its
-    first result."""
-    sizes = {tensor.name: [*tensor.dims] for tensor in model.graph.initializer}
-    copied = onnx.ModelProto()
-    copied.CopyFrom(model)  # the reader infers shapes
-    shapes = parse_model(copied, Path(), joins=False).shapes
-    costs = {}
-    for node in model.graph.node:
-        products = float(math.prod(shapes.get(node.output[0], ())))
-        for place in WEIGHTS.get(node.op_type, ()):
-            size = sizes.get(node.input[place], [])
-            if len(size) > 1:
-                products *= math.prod(size) / size[find_channels(node)]
-        costs[node.output[0]] = max(products, 1.0)
-    return costs
-
-
-def find_channels(node: Any) -> int:
-    """Return the axis of the output channels of a node's weights."""
-    if node.op_type == "MatMul":
-        return -1
-    if node.op_type == "Gemm":
-        return 0 if read_attributes(node).get("transB") else 1
-    return int(node.op_type != "Conv")  # ConvTranspose, LSTM and GRU have them second

@@ -9,10 +9,11 @@ import torch
 
 from ci.executorch.quantize import configure, make_quantizer, quantize_method
 from ci.graphs.graph import Array
-from ci.graphs.torch_calls import to_array
+from ci.graphs.torch_calls import name_result, read_calls, to_array
 from ci.graphs.torch_candidates import list_candidates, mark_origins
 from ci.graphs.torch_reader import computes_node
-from ci.mend.mixture_search import MOST_SETS, Selector, Unit, measure_sqnr
+from ci.graphs.torch_state import find_written
+from ci.mend.mixture_search import MOST_SETS, Selector, Unit, count_products, measure_sqnr
 from ci.models.eager import keep_state, run_eager
 from ci.models.lowering_options import Choices
 from ci.models.model import Model
@@ -61,7 +62,8 @@ def list_units(model: Model, soc: str, scheme: Scheme) -> list[Unit]:
     mark_origins(exported.graph)
     quantizer = make_quantizer(soc)
     quantizer.set_default_quant_config(**configure(scheme))
-    graph = quantizer.transform_for_annotation(exported).graph
+    transformed = quantizer.transform_for_annotation(exported)
+    graph = transformed.graph
     candidates = {candidate.name: candidate for candidate in list_candidates(graph)}
     names_of_unit: dict[Any, list[Any]] = {}  # by the node that computes
     owners: dict[Any, Any] = {}  # the node of each node's unit
@@ -75,19 +77,10 @@ def list_units(model: Model, soc: str, scheme: Scheme) -> list[Unit]:
             )
         owners[node] = owner
         names_of_unit.setdefault(owner, []).append(candidates[node.name].node[-1])
+    costs = count_products(read_calls(transformed, find_written(graph.nodes)))
     units = []
     for node, names in names_of_unit.items():
         module = next(reversed(candidates[node.name].module), "")
-        units.append(Unit(tuple(dict.fromkeys(names)), count_products(node), module))
+        cost = costs.get(name_result(node), 1.0)
+        units.append(Unit(tuple(dict.fromkeys(names)), cost, module))
     return units
-
-
-def count_products(node: Any) -> float:
-    """Return how many multiplications an operator needs, at least one per element."""
-    value = node.meta.get("val")
-    products = float(value.numel()) if hasattr(value, "numel") else 1.0
-    for operand in node.all_input_nodes:
-        weight = operand.meta.get("val")
-        if operand.op == "get_attr" and getattr(weight, "ndim", 0) > 1:
-            products *= weight.numel() / weight.shape[0]
-    return max(products, 1.0)
