@@ -6,11 +6,13 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 
+import numpy as np
 import pytest
 
 from ci.facts.finding import Finding
 from ci.facts.kinds import NOISE, QUANTIZED_BADLY
-from ci.mend.mixture_search import MOST_TRIALS, Unit, choose_mixtures
+from ci.graphs.graph import EXECUTORCH, ONNXRUNTIME, Graph, Node
+from ci.mend.mixture_search import MOST_TRIALS, Unit, choose_mixtures, count_products
 from ci.mend.search import Judge, Mix, Recipe, Search, Survey, advance
 from ci.mend.table import Rewrite
 from ci.mend.trials import Attempt
@@ -166,3 +168,37 @@ def test_an_expensive_operator_is_lowered_before_a_cheap_one() -> None:
     units = [Unit(("a",), 1000), Unit(("b",), 1)]
     chosen = choose_mixtures(units, measure_with({"a": 1e-4, "b": 1e-4}), 37)
     assert [unit.nodes for unit in chosen[0]] == [("b",)]
+
+
+@pytest.mark.parametrize(
+    ("front_end", "operator", "numbers", "constant", "result", "count"),
+    [
+        (EXECUTORCH, "linear", {}, (5, 7), (2, 5), 2 * 5 * 7),
+        (ONNXRUNTIME, "linear", {}, (7, 5), (2, 5), 2 * 5 * 7),
+        (ONNXRUNTIME, "linear", {"transB": (1.0,)}, (5, 7), (2, 5), 2 * 5 * 7),
+        (ONNXRUNTIME, "matmul", {}, (7, 5), (2, 5), 2 * 5 * 7),
+        (EXECUTORCH, "conv2d", {}, (8, 4, 3, 3), (1, 8, 5, 5), 200 * 4 * 9),
+        (EXECUTORCH, "conv_transpose2d", {}, (4, 8, 2, 2), (1, 8, 5, 5), 200 * 4 * 4),
+        (ONNXRUNTIME, "conv_transpose2d", {}, (4, 8, 2, 2), (1, 8, 5, 5), 200 * 4 * 4),
+        (ONNXRUNTIME, "gru", {}, (1, 24, 6), (3, 1, 2, 8), 48 * 6),
+        (EXECUTORCH, "mul", {}, (5, 7), (5, 7), 35),
+        (EXECUTORCH, "linear", {}, (), (), 1),
+    ],
+)
+def test_the_multiplications_of_a_call_are_those_by_its_weights(
+    front_end: str,
+    operator: str,
+    numbers: Mapping[str, tuple[float, ...]],
+    constant: tuple[int, ...],
+    result: tuple[int, ...],
+    count: int,
+) -> None:
+    node = Node(operator, ("x", "w", "r"), ("y",), None, operator, None, "y", numbers)
+    graph = Graph(
+        [node],
+        ["y"],
+        {"x": (2, 7), "w": constant, "y": result},
+        {"w": lambda: np.zeros(constant)},
+        front_end=front_end,
+    )
+    assert count_products(graph) == {"y": count}
