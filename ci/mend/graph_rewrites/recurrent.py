@@ -172,7 +172,7 @@ def _unroll(edit: GraphEditor, operand: str, call: _Call) -> tuple[list[str], li
             parts = [*map(layer.read, steps)]
             if not steps:  # the input's layer runs once, for all steps
                 all_steps, count = layer.read(operand), edit.shape(operand)[call.time]
-                parts = [_select(edit, all_steps, call.time, step) for step in range(count)]
+                parts = [_pick_place(edit, all_steps, call.time, step) for step in range(count)]
             state = tuple(_start(edit, states, number) for states in call.states)
             outputs = []
             for part in reversed(parts) if is_backward else parts:
@@ -187,7 +187,7 @@ def _unroll(edit: GraphEditor, operand: str, call: _Call) -> tuple[list[str], li
     return steps, ends
 
 
-def _select(edit: GraphEditor, value: str, axis: int, place: int) -> str:
+def _pick_place(edit: GraphEditor, value: str, axis: int, place: int) -> str:
     """Return what a value has at one place of an axis: in PyTorch without the axis."""
     if edit.graph.front_end == EXECUTORCH:
         return edit.select(value, dim=axis, index=place)
@@ -207,11 +207,11 @@ def _start(edit: GraphEditor, states: str, number: int) -> str:
     """Return the initial state of a direction, or "" for zeros."""
     stored = edit.value(states) if states else np.zeros(1)
     has_state = stored is None or stored.any()
-    return _select(edit, states, 0, number) if has_state else ""
+    return _pick_place(edit, states, 0, number) if has_state else ""
 
 
 def _stack(edit: GraphEditor, values: Sequence[str], axis: int) -> str:
-    """Join values along the axis that _select removes in PyTorch."""
+    """Join values along the axis that _pick_place removes in PyTorch."""
     rows = [*values]
     if edit.graph.front_end == EXECUTORCH:
         rows = [edit.unsqueeze(value, dim=axis) for value in values]
