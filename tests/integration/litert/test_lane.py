@@ -152,4 +152,4 @@ def test_evidence_does_not_fit_a_program_with_a_changed_byte(tmp_path: Path) -> 
     program.write_bytes(data)
     refused = call(*verify)
     assert refused.returncode == 1
-    assert subject["digest"]["sha256"] in refused.stdout
+    assert subject["digest"]["sha256"][:16] in refused.stdout
