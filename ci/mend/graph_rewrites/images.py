@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ci.graphs.edit import GraphEditor
-from ci.graphs.graph import Array, Node
+from ci.graphs.graph import EXECUTORCH, Array, Node
 from ci.mend.graph_rewrites.definition import defines
 from ci.mend.graph_rewrites.elements import surround_by
 
@@ -87,7 +87,11 @@ def pad_before_pool(edit: GraphEditor, node: Node) -> None:
     if not any(windows.begins) and not any(ends):
         return
     padded = surround_by(edit, node.reads[0], windows.begins, ends)
-    new = edit.call_again(node, padded, padding=[0] * len(ends), ceil_mode=False)
+    changed: dict[str, Any] = {"padding": [0] * len(ends), "ceil_mode": False}
+    # QNN computes a kernel of 2 wrongly with count_include_pad=False, even without padding.
+    if "count_include_pad" in node.numbers and edit.graph.front_end == EXECUTORCH:
+        changed["count_include_pad"] = True
+    new = edit.call_again(node, padded, **changed)
     factor = windows.multiply_factors()
     if "divisor_override" not in node.numbers and not np.allclose(factor, 1.0):
         new = edit.mul(new, factor)
