@@ -112,7 +112,7 @@ def compile_litert(
     )
     staging.directory.with_name(COMPILED).rename(program / COMPILED)
     compiled = CompiledModel(program / COMPILED)
-    contexts = check_target(compiled, spec.soc)
+    contexts = check_target(compiled, spec.soc, is_shipped=not spec.layers)
     delegation, operators = count_operators(source.model, compiled, result)
     footprint = make_footprint(
         program_bytes=(program / COMPILED).stat().st_size,

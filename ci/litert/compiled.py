@@ -132,12 +132,15 @@ def clean_name(name: str) -> str:
     return OTHER_CHARACTERS.sub("_", name)
 
 
-def check_target(compiled: CompiledModel, soc: str) -> tuple[ContextBinary, ...]:
+def check_target(
+    compiled: CompiledModel, soc: str, *, is_shipped: bool = True
+) -> tuple[ContextBinary, ...]:
     """Return the context binaries of a compiled file, after checking that each is for ``soc`` and
-    has the graphs and the tensors that its operators name.
+    has the graphs and the tensors that its operators name; in their order, too, unless the file is
+    not ``is_shipped`` and runs here only.
 
     Raises UnfitError for another SoC: the emulator runs it nevertheless. Raises FailedError if a
-    context is damaged or belongs to another model.
+    context is damaged, belongs to another model, or has its tensors in another order.
     """
     required = find_soc(soc)
     contexts: dict[tuple[int, int], ContextBinary] = {}
@@ -160,12 +163,7 @@ def check_target(compiled: CompiledModel, soc: str) -> tuple[ContextBinary, ...]
                 why="the emulator runs it nevertheless, but a device of another SoC refuses it",
                 fix=f"compile the model for {soc}",
             )
-        if problem := find_strange_tensors(compiled, number, step, context):
-            raise FailedError(
-                f"the context binary of {step.name} belongs to another model",
-                why=problem,
-                fix="compile the model again",
-            )
+        check_tensors(compiled, number, step, context, in_order=is_shipped)
     stamped = compiled.program.compiled_for.rpartition(" ")[2]
     if stamped and stamped.upper() != soc.upper():
         raise UnfitError(
@@ -198,21 +196,34 @@ def check_order(name: str, model: Any, source: Any) -> None:
             )
 
 
-def find_strange_tensors(
-    compiled: CompiledModel, subgraph: int, step: PartitionStep, context: ContextBinary
-) -> str:
-    """Return what shows that a context is not that of its operator; empty if nothing does, or if
-    its graphs cannot be listed."""
+def check_tensors(
+    compiled: CompiledModel,
+    subgraph: int,
+    step: PartitionStep,
+    context: ContextBinary,
+    *,
+    in_order: bool,
+) -> None:
+    """Raise FailedError if a context is not that of its operator, or, with ``in_order``, if its
+    tensors have another order. A context whose graphs cannot be listed is not checked."""
     if not context.graphs:
-        return ""
+        return
     graph = next((graph for graph in context.graphs if graph.name == step.name), None)
+    other_model = f"the context binary of {step.name} belongs to another model"
     if graph is None:
         listed = ", ".join(graph.name for graph in context.graphs)
-        return f"it has no graph {step.name}, but {listed}"
+        why = f"it has no graph {step.name}, but {listed}"
+        raise FailedError(other_model, why=why, fix="compile the model again")
     for numbers, specs in ((step.inputs, graph.inputs), (step.outputs, graph.outputs)):
-        own_names = compiled.name_tensors(subgraph, numbers)
+        names_in_file = compiled.name_tensors(subgraph, numbers)
         names = [clean_name(spec.name) for spec in specs]
-        # The plugin writes both in the same order (seen in 46 of 46 partitions).
-        if own_names != names:
-            return f"its tensors are {', '.join(names)}, but the file's are {', '.join(own_names)}"
-    return ""
+        why = f"its tensors are {', '.join(names)}, but the file's are {', '.join(names_in_file)}"
+        if sorted(names) != sorted(names_in_file):
+            raise FailedError(other_model, why=why, fix="compile the model again")
+        if in_order and names != names_in_file:
+            raise FailedError(
+                f"the context binary of {step.name} has its tensors in another order than the file",
+                why=f"{why}: LiteRT on a device binds them by their places, and would exchange them"
+                " (the emulator binds them by their names)",
+                fix="let the model return its results in the order in which it computes them",
+            )

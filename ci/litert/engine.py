@@ -115,7 +115,7 @@ class CompiledProgram:
 
         soc = program.spec.soc
         compiled = CompiledModel(program.path)
-        check_target(compiled, soc)
+        check_target(compiled, soc, is_shipped=not program.spec.layers)
         options = choose_options(program.spec.scheme.base, soc, {})
         options = {"backend_path": str(engine.library), **options}
         source = read_model(read_bytes(program.path.with_name(SOURCE), CONTENT_BYTES))

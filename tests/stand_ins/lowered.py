@@ -113,14 +113,16 @@ def make_binary(
     soc: tuple[str, int, int] = ("SM8650", 57, 75),
     vtcm_mb: int = 8,
     graphs: Sequence[str] = ("forward",),
+    results: Sequence[str] = ("y",),
     version: int = 3,
 ) -> bytes:
-    """A context binary; ``version`` is that of its description."""
+    """A context binary, each graph of which returns ``results``; ``version`` is that of its
+    description."""
     minor = int(build.split(".")[1])
 
     def graph(name: str) -> Fields:
         inputs = [make_tensor("x", 0x0408, (1, 3), 0.5)]
-        outputs = [make_tensor("y", 0x0232, (1, 4))]
+        outputs = [make_tensor(result, 0x0232, (1, 4)) for result in results]
         ports = {0: name, 1: Number("I", 1), 2: Vector(inputs), 3: Number("I", 1)}
         packed = struct.pack("<IQII68xQ", 1, 0, 0, vtcm_mb << 20, 24 << 10)
         described = {0: {**ports, 4: Vector(outputs)}}

@@ -16,8 +16,14 @@ from ci.litert.compiled import CompiledModel, check_order, check_target, clean_n
 from ci.litert.engine import describe_problems
 from ci.litert.suite import Net
 from provisioning.errors import FailedError, QnnCiError
-from tests.stand_ins.litert import make_compiled
-from tests.stand_ins.lowered import make_binary
+from tests.stand_ins.litert import (
+    make_compiled,
+    make_flexbuffer,
+    make_model,
+    make_operator,
+    make_tensor,
+)
+from tests.stand_ins.lowered import Vector, make_binary
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,36 @@ def test_a_wrong_program_is_refused_with_its_cause(name: str, tmp_path: Path) ->
     with pytest.raises(QnnCiError) as raised:
         check_target(CompiledModel(path), "SM8650")
     assert WRONG[name].message in str(raised.value)
+
+
+def make_partition(*results: str) -> bytes:
+    """A compiled file of one partition, which returns y and z; its context returns ``results``."""
+    binary = make_binary(graphs=["qnn_partition_0"], results=results)
+    tensors = [make_tensor(name, (1, 4)) for name in ("x", "y", "z")]
+
+    def build(offset: int) -> bytes:
+        place = {"bytecode_offset": offset, "bytecode_size": len(binary)}
+        options = make_flexbuffer({**place, "name": "qnn_partition_0"})
+        graph = {
+            0: Vector(tensors),
+            1: Vector([0], "i"),
+            2: Vector([1, 2], "i"),
+            3: Vector([make_operator(2, (0,), (1, 2), options=options)]),
+        }
+        return make_model([graph], metadata={"LiteRtStamp": b"Qualcomm\0SM8650".ljust(250, b"\0")})
+
+    return build(len(build(1 << 20))) + binary
+
+
+def test_a_context_with_its_tensors_in_another_order_runs_here_only(tmp_path: Path) -> None:
+    path = tmp_path / "compiled.tflite"
+    path.write_bytes(make_partition("y", "z"))
+    check_target(CompiledModel(path), "SM8650")
+    path.write_bytes(make_partition("z", "y"))
+    check_target(CompiledModel(path), "SM8650", is_shipped=False)
+    with pytest.raises(FailedError, match="in another order than the file") as raised:
+        check_target(CompiledModel(path), "SM8650")
+    assert "its tensors are z, y, but the file's are y, z" in raised.value.why
 
 
 def make_ports(**ports: tuple[str, str]) -> Any:
