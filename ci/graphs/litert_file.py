@@ -7,7 +7,7 @@ provisioning.doctor.survey.litert before, which does.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cache
@@ -18,6 +18,7 @@ import numpy as np
 from ai_edge_litert import schema_py_generated
 
 from ci.graphs.graph import Array
+from provisioning.errors import FailedError
 
 schema: Any = schema_py_generated  # the name that LiteRT's own files have for it
 FILE_ID = b"TFL3"
@@ -40,7 +41,11 @@ DTYPES = {
     "INT4": "int8",
 }
 ACTIVATIONS = {"RELU": "RELU", "RELU6": "RELU6", "RELU_N1_TO_1": "RELU_N1_TO_1", "TANH": "TANH"}
-CONTROL = frozenset({"IF", "WHILE", "CALL", "CALL_ONCE", "STABLEHLO_COMPOSITE"})
+IF, WHILE, COMPOSITE = "IF", "WHILE", "STABLEHLO_COMPOSITE"
+RUN_HERE = frozenset({IF, WHILE, COMPOSITE})  # their subgraphs are run by run_control
+CONTROL = RUN_HERE | {"CALL", "CALL_ONCE"}
+MOST_LOOPS = 1 << 16
+MOST_NESTED, MOST_INLINED = 32, 1 << 16  # composites in each other, operators of a subgraph
 
 
 @dataclass(frozen=True)
@@ -245,6 +250,106 @@ def split_activations(model: Any) -> None:
             before.outputs = after.inputs
             operators += [before, after]
         subgraph.operators = operators
+
+
+def inline_composites(model: Any) -> None:
+    """Replace each composite by the operators of its subgraph. A composite stays if it returns one
+    of its inputs or constants, if it returns a tensor twice, and beyond MOST_NESTED and
+    MOST_INLINED, because a composite may contain itself."""
+    for subgraph in model.subgraphs:
+        for _ in range(MOST_NESTED):
+            before = [*(subgraph.operators or ())]
+            subgraph.operators = []
+            for operator in before:
+                subgraph.operators += _list_inlined(model, subgraph, operator)
+            if subgraph.operators == before or len(subgraph.operators) > MOST_INLINED:
+                break
+
+
+def _list_inlined(model: Any, subgraph: Any, operator: Any) -> list[Any]:
+    """Return the operators that stand for an operator of a subgraph, which gets their tensors: the
+    operator itself, unless it is a composite that can be replaced."""
+    if name_operator(model, operator) != COMPOSITE:
+        return [operator]
+    (number,) = list_run(model, operator)
+    inner = model.subgraphs[number]
+    inputs, outputs = list_numbers(inner.inputs), list_numbers(inner.outputs)
+    reads, results = list_numbers(operator.inputs), list_numbers(operator.outputs)
+    computed = {number for call in inner.operators or () for number in list_numbers(call.outputs)}
+    is_plain = computed.issuperset(outputs) and len({*outputs}) == len(outputs)
+    fits = len(inputs) == len(reads) and len(outputs) == len(results)
+    if not is_plain or not fits or inner is subgraph:
+        return [operator]
+    places = {-1: -1, **dict(zip(inputs, reads, strict=True))}
+    places |= dict(zip(outputs, results, strict=True))
+    for number, tensor in enumerate(inner.tensors):
+        if number not in places:
+            places[number] = len(subgraph.tensors)
+            subgraph.tensors.append(copy(tensor))
+    inlined = []
+    for call in inner.operators:
+        replaced = copy(call)
+        replaced.inputs = _renumber(call.inputs, places)
+        replaced.outputs = _renumber(call.outputs, places)
+        replaced.intermediates = None
+        inlined.append(replaced)
+    return inlined
+
+
+def list_bodies(model: Any, entries: Collection[Entry]) -> list[Entry]:
+    """Return the subgraphs that the operators of entries run, see list_run, and those that these
+    run."""
+    bodies: dict[int, Entry] = {}
+    waiting = [entry.subgraph for entry in entries]
+    while waiting:
+        for operator in model.subgraphs[waiting.pop()].operators or ():
+            for number in list_run(model, operator):
+                if number not in bodies:
+                    name = (model.subgraphs[number].name or b"").decode("utf-8", "replace")
+                    entry = _make_entry(model, f"{name or 'subgraph'} ({number})", number, {}, {})
+                    bodies[number] = entry
+                    waiting.append(number)
+    return list(bodies.values())
+
+
+def list_run(model: Any, operator: Any) -> list[int]:
+    """Return the subgraphs that an operator runs, if it is one of RUN_HERE: for an IF the two
+    branches, for a WHILE its condition and its body."""
+    kind, options = name_operator(model, operator), operator.builtinOptions
+    if kind == IF:
+        return [int(options.thenSubgraphIndex), int(options.elseSubgraphIndex)]
+    if kind == WHILE:
+        return [int(options.condSubgraphIndex), int(options.bodySubgraphIndex)]
+    if kind == COMPOSITE:
+        return [int(operator.builtinOptions2.decompositionSubgraphIndex)]
+    return []
+
+
+def run_control(
+    model: Any,
+    operator: Any,
+    inputs: Sequence[Array],
+    run: Callable[[int, Sequence[Array]], Sequence[Array]],
+) -> Sequence[Array]:
+    """Return the results of an operator that runs other subgraphs; ``run`` takes the number of one
+    and its inputs. Raises FailedError if a loop does not end, and for an operator that is none of
+    RUN_HERE."""
+    kind = name_operator(model, operator)
+    if kind == IF:
+        then, otherwise = list_run(model, operator)
+        return run(then if inputs[0].all() else otherwise, inputs[1:])
+    if kind == WHILE:
+        condition, body = list_run(model, operator)
+        state = inputs
+        for _ in range(MOST_LOOPS):
+            if not run(condition, state)[0].all():
+                return state
+            state = run(body, state)
+        raise FailedError(f"a WHILE did not end within {MOST_LOOPS} rounds")
+    if kind == COMPOSITE:
+        (decomposition,) = list_run(model, operator)
+        return run(decomposition, inputs)
+    raise FailedError(f"a model with {kind} cannot be run here")
 
 
 def make_signature(key: str, number: int, subgraph: Any) -> Any:

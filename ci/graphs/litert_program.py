@@ -12,13 +12,18 @@ import numpy as np
 
 from ci.graphs.graph import Array, Graph
 from ci.graphs.litert_file import (
+    RUN_HERE,
     Entry,
+    inline_composites,
+    list_bodies,
     list_entries,
     list_numbers,
+    name_operator,
     read_constant,
     read_levels,
     read_model,
     restore_numbers,
+    run_control,
     split_activations,
 )
 from ci.graphs.litert_reader import LitertGraph, read_litert_graph
@@ -29,19 +34,22 @@ METHOD = "forward"  # of a file without signatures
 
 class LitertProgram:
     """A model whose entries are methods: all, or those of the ``signatures``. Its inputs are those
-    of all these entries, one after another, and so are its outputs."""
+    of all these entries, one after another, and so are its outputs. The subgraphs that operators
+    run, such as an IF, are methods, too, without inputs and outputs of the model."""
 
     def __init__(self, data: bytes, signatures: Collection[str] = ()) -> None:
         self.data, self.model = data, read_model(data)
+        inline_composites(self.model)
         split_activations(self.model)
         self.entries = list_entries(self.model, signatures)
+        self.bodies = list_bodies(self.model, self.entries)
 
     @cached_property
     def parsed(self) -> dict[str, LitertGraph]:
         """The graph of each method, with the numbers of its tensors."""
         return {
             name_method(entry): read_litert_graph(self.model, entry, self.data)
-            for entry in self.entries
+            for entry in (*self.entries, *self.bodies)
         }
 
     @cached_property
@@ -89,30 +97,39 @@ class LitertRun:
         self, program: LitertProgram, recipes: Mapping[str, Recipe], shaken: float = 0.0
     ) -> None:
         self.program, self.shaken, self.tools = program, shaken, ArrayTools()
-        self.methods = {
-            name: _Method(program, entry, recipes.get(name, Recipe()), self)
-            for entry in program.entries
-            for name in [name_method(entry)]
-        }
+        self.methods: dict[str, _Method] = {}
+        self.bodies: dict[int, _Method] = {}
+        for entry in (*program.entries, *program.bodies):
+            name = name_method(entry)
+            self.methods[name] = _Method(program, entry, recipes.get(name, Recipe()), self)
+            if entry in program.bodies:
+                self.bodies[entry.subgraph] = self.methods[name]
 
     def run(self, sets: Sequence[Sequence[Array]]) -> list[tuple[Array, ...]]:
         """Return the outputs for each sample."""
+        names = [name_method(entry) for entry in self.program.entries]
         return [
-            tuple(array for record in sample.values() for array in record.outputs)
+            tuple(array for name in names for array in sample[name].outputs)
             for sample in self.record(sets)
         ]
 
     def record(self, sets: Sequence[Sequence[Array]]) -> list[dict[str, Record]]:
-        """Return the outputs and the recorded values for each sample."""
+        """Return the outputs and the recorded values for each sample; those of a subgraph that an
+        operator runs are of its last run."""
         records = []
         for inputs in sets:
-            place, sample = 0, {}
-            for name, method in self.methods.items():
-                count = len(method.entry.inputs)
-                sample[name] = method.run(inputs[place : place + count])
-                place += count
-            records.append(sample)
+            for method in self.methods.values():
+                method.last = Record([], {})
+            place = 0
+            for entry in self.program.entries:
+                self.methods[name_method(entry)].run(inputs[place : place + len(entry.inputs)])
+                place += len(entry.inputs)
+            records.append({name: method.last for name, method in self.methods.items()})
         return records
+
+    def run_body(self, number: int, inputs: Sequence[Array]) -> list[Array]:
+        """Return the outputs of a subgraph that an operator runs."""
+        return self.bodies[number].run(inputs)
 
 
 class _Method:
@@ -132,24 +149,34 @@ class _Method:
         }
         # An operator whose kernel takes only constants there; its weights then stay as they are.
         self.refused: set[int] = set()
+        self.last = Record([], {})  # of the last run
 
-    def run(self, inputs: Sequence[Array]) -> Record:
+    def run(self, inputs: Sequence[Array]) -> list[Array]:
+        """Return the outputs, of which those in ``last`` are restored from their integers."""
         values: dict[int, Array] = {}
         recorded: dict[str, Array] = {}
         for number, array in zip(self.entry.inputs, inputs, strict=True):
             self._store(number, array, None, values, recorded)
         for place, operator in enumerate(self.subgraph.operators or ()):
             self._execute(place, operator, values, recorded)
-        outputs = []
-        for number in self.entry.outputs:
-            array = self._find(number, values)
-            outputs.append(restore_numbers(self.subgraph.tensors[number], array))
-        return Record(outputs, recorded)
+        outputs = [self._find(number, values) for number in self.entry.outputs]
+        restored = []
+        for number, array in zip(self.entry.outputs, outputs, strict=True):
+            restored.append(restore_numbers(self.subgraph.tensors[number], array))
+        self.last = Record(restored, recorded)
+        return outputs
 
     def _execute(
         self, place: int, operator: Any, values: dict[int, Array], recorded: dict[str, Array]
     ) -> None:
         pieces, results = self.parsed.pieces, list_numbers(operator.outputs)
+        if name_operator(self.program.model, operator) in RUN_HERE:
+            operands = [self._find(number, values) for number in list_numbers(operator.inputs)]
+            model, run_body = self.program.model, self.owner.run_body
+            computed = run_control(model, operator, operands, run_body)
+            for number, array in zip(results, computed, strict=True):
+                self._store(number, array, None, values, recorded)
+            return
         inputs = frozenset(self.changed_constants.intersection(list_numbers(operator.inputs)))
         if place in self.refused:
             inputs = frozenset()

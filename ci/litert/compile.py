@@ -41,6 +41,7 @@ from ci.graphs.channels_first import put_channels_first
 from ci.graphs.graph import Array
 from ci.graphs.litert_file import (
     CONTROL,
+    RUN_HERE,
     Entry,
     is_custom,
     list_entries,
@@ -52,7 +53,7 @@ from ci.graphs.litert_file import (
     read_model,
     restore_numbers,
 )
-from ci.graphs.litert_program import LitertProgram
+from ci.graphs.litert_program import LitertProgram, name_method
 from ci.graphs.litert_session import Reference
 from ci.litert.compiled import DISPATCH, CompiledModel, check_target
 from ci.litert.layers import expose_layers
@@ -269,11 +270,12 @@ def describe_model(
             staging.notes.extend(list_unread(torch_graph))
             steps += describe_steps(torch_graph)
         staging.note_steps(steps)
-        staging.notes.extend(note_control_flow(judged))
+        staging.notes.extend(note_control_flow(program))
     with needed("the description of the outputs"):
         infos = tuple(map(describe_tensor, outputs))
     with staging.notes.of("the parts of the outputs"):
-        parts = [part for graph in program.graphs.values() for part in find_parts(graph)]
+        graphs = [program.graphs[name_method(entry)] for entry in program.entries]
+        parts = [part for graph in graphs for part in find_parts(graph)]
         infos = add_parts(infos, parts[: len(infos) - len(layers)])
     with needed("the quantization steps of the outputs"):
         grids = list_grids(judged.model, judged.entries)
@@ -284,15 +286,16 @@ def describe_model(
     return tuple(steps), infos
 
 
-def note_control_flow(judged: Judged) -> list[str]:
-    """Return what is not read of a model whose operators run other subgraphs; nothing if it has no
-    such operator."""
+def note_control_flow(program: LitertProgram) -> list[str]:
+    """Return what is not read of a model whose operators run other subgraphs; nothing if those are
+    read."""
+    model = program.model
     kinds = [
-        name_operator(judged.model, operator)
-        for entry in judged.entries
-        for operator in judged.model.subgraphs[entry.subgraph].operators or ()
+        name_operator(model, operator)
+        for entry in (*program.entries, *program.bodies)
+        for operator in model.subgraphs[entry.subgraph].operators or ()
     ]
-    control = [kind for kind in dict.fromkeys(kinds) if kind in CONTROL]
+    control = [kind for kind in dict.fromkeys(kinds) if kind in CONTROL - RUN_HERE]
     if not control:
         return []
     note = (

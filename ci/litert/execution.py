@@ -22,13 +22,13 @@ from ci.graphs.litert_file import (
     cut_model,
     has_data,
     list_numbers,
-    name_operator,
     name_tensor,
     number_tensors,
     read_constant,
     read_dtype,
     read_shape,
     restore_numbers,
+    run_control,
 )
 from ci.graphs.litert_session import open_interpreter, run_interpreter
 from ci.litert.compiled import CompiledModel, CpuStep, PartitionStep, Step
@@ -341,24 +341,8 @@ class Execution:
     def _run_control(
         self, graph: Any, operator: Any, values: dict[int, Array]
     ) -> Iterator[tuple[int, Array]]:
-        kind, options = name_operator(self.model, operator), operator.builtinOptions
         inputs = [self.find(graph, tensor, values) for tensor in list_numbers(operator.inputs)]
-        if kind == IF:
-            branch = options.thenSubgraphIndex if inputs[0].all() else options.elseSubgraphIndex
-            results = self.run_subgraph(int(branch), inputs[1:])
-        elif kind == COMPOSITE:
-            decomposition = operator.builtinOptions2.decompositionSubgraphIndex
-            results = self.run_subgraph(int(decomposition), inputs)
-        elif kind == WHILE:
-            results = inputs
-            for _ in range(MOST_LOOPS):
-                if not self.run_subgraph(int(options.condSubgraphIndex), results)[0].all():
-                    break
-                results = self.run_subgraph(int(options.bodySubgraphIndex), results)
-            else:
-                raise FailedError(f"a WHILE did not end within {MOST_LOOPS} rounds")
-        else:
-            raise FailedError(f"a model with {kind} cannot be run here")
+        results = run_control(self.model, operator, inputs, self.run_subgraph)
         yield from zip(list_numbers(operator.outputs), results, strict=True)
 
     def find(self, graph: Any, number: int, values: Mapping[int, Array]) -> Array:

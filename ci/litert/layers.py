@@ -14,7 +14,7 @@ import numpy as np
 
 from ci.analysis.layers import choose_exposed
 from ci.graphs.litert_file import add_port, list_entries, list_numbers, pack_model, read_model
-from ci.graphs.litert_program import LitertProgram
+from ci.graphs.litert_program import LitertProgram, name_method
 from ci.graphs.litert_reader import REAL
 from ci.litert.source import LitertSource
 from ci.models.tensors import Layer
@@ -30,7 +30,7 @@ def expose_layers(source: LitertSource) -> tuple[LitertSource, tuple[Layer, ...]
     model, (entry,) = read_model(source.data), source.entries
     subgraph = model.subgraphs[entry.subgraph]
     program = LitertProgram(source.data)
-    (parsed,) = program.parsed.values()
+    parsed = program.parsed[name_method(entry)]
     graph = parsed.graph
     # An operator's result before the activation that it contains is none of the file's tensors: its
     # layer returns the one behind it.
@@ -41,8 +41,9 @@ def expose_layers(source: LitertSource) -> tuple[LitertSource, tuple[Layer, ...]
     }
     numbers: dict[str, int] = {}
     for number, name in parsed.names.items():
-        returned = number if number < len(subgraph.tensors) else behind[number]
-        if returned not in entry.outputs:
+        returned = number if number < len(subgraph.tensors) else behind.get(number, number)
+        # The tensors inside of a composite are none of the file's subgraph.
+        if returned < len(subgraph.tensors) and returned not in entry.outputs:
             numbers |= {name: returned, REAL.format(name): returned}
     sizes = {
         name: math.prod(shape)
