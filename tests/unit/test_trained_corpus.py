@@ -76,7 +76,10 @@ def test_a_verdict_that_contradicts_the_expected_one_is_reported(
 ) -> None:
     row = FIGURES | {"verdict": verdict, "faithful": True, "quantized": verdict == "good"}
     case = truth.identify(row)
-    assert judge(case, row, outcome)[0] == wrong
+    questions = [outcome["question"]] if "question" in outcome else []
+    findings = [{"question": question} for question in questions]
+    judged = {"judgement": {"status": outcome["status"], "findings": findings}}
+    assert judge(case, row, judged)[0] == wrong
 
 
 def test_recorded_expected_verdicts_follow_from_their_figures(truth: Any) -> None:
