@@ -387,7 +387,11 @@ def find_lost_fusions(
         apart_db = find_least_db(exact.outputs, comparison.rounded.outputs)
         reached_db = find_least_db(exact.outputs, records[method].outputs)
         if reached_db <= apart_db - FUSION_DB:
-            places = {Place(node.label, node.place): None for node, _ in fused[method].values()}
+            # A method without any runs others that have them, such as the branches of an IF.
+            activations = fused[method] or {
+                name: activation for other in fused.values() for name, activation in other.items()
+            }
+            places = {Place(node.label, node.place): None for node, _ in activations.values()}
             return LostFusions(tuple(places), reached_db, apart_db)
     return None
 

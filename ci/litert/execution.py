@@ -22,6 +22,7 @@ from ci.graphs.litert_file import (
     cut_model,
     has_data,
     list_numbers,
+    name_operator,
     name_tensor,
     number_tensors,
     read_constant,
@@ -352,7 +353,17 @@ class Execution:
         tensor = graph.tensors[number]
         if has_data(self.model, tensor):
             return read_constant(self.model, tensor, self.compiled.data)
-        raise FailedError(f"nothing computes the tensor {name_tensor(graph, number)}")
+        name = name_tensor(graph, number)
+        for operator in graph.operators:
+            if number in list_numbers(operator.outputs):
+                raise FailedError(
+                    f"{name} is read before {name_operator(self.model, operator)} computes it",
+                    why="LiteRT runs the operators of a file in their order, and its plugin wrote"
+                    " them in another one",
+                    fix="leave out composites, or change the model so that fewer operators stay on"
+                    " the CPU",
+                )
+        raise FailedError(f"nothing computes the tensor {name}")
 
 
 def _restore(

@@ -10,8 +10,9 @@ import pytest
 
 pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed in this environment")
 
+from ci.analysis.layers import find_float16_loss
 from ci.analysis.noise import predict_noise
-from ci.graphs.litert_file import list_entries, read_model, schema
+from ci.graphs.litert_file import list_entries, pack_model, read_model, schema
 from ci.graphs.litert_program import LitertProgram
 from ci.graphs.litert_session import Reference
 from ci.litert.compile import note_control_flow
@@ -203,6 +204,30 @@ def test_the_noise_inside_of_other_subgraphs_is_predicted(name: str) -> None:
         power = np.mean(np.square(exact, dtype=np.float64))
         predicted_db.append(10 * np.log10(power / np.mean(np.square(noise, dtype=np.float64))))
     assert predicted_db == pytest.approx(PREDICTED[name], abs=1.5)
+
+
+@pytest.mark.parametrize("name", ["if", "while"])
+def test_activations_inside_of_other_subgraphs_are_named(name: str) -> None:
+    """HTP computes them less accurately, together with the layer before them."""
+    loss = find_float16_loss(LitertProgram(MODELS[name]), draw_sets(), is_lossy=True)
+    assert loss is not None
+    assert loss.fused is not None
+    (activation,) = loss.fused.activations
+    assert activation.name.startswith("TANH ")
+
+
+def test_operators_in_a_wrong_order_are_an_error(tmp_path: Path) -> None:
+    """LiteRT's plugin writes the operators around a nested composite in such an order."""
+    model = read_model(MODELS["composite"])
+    before, composite, behind = model.subgraphs[0].operators
+    model.subgraphs[0].operators = [before, behind, composite]
+    path = tmp_path / "net.tflite"
+    path.write_bytes(pack_model(model))
+    compiled = CompiledModel(path)
+    execution = Execution(compiled, compiled.model, tmp_path, {})
+    (call,) = execution.list_calls(list_entries(compiled.model))
+    with pytest.raises(FailedError, match="is read before STABLEHLO_COMPOSITE computes it"):
+        call.run(draw_sets()[0])
 
 
 def make_call() -> bytes:
