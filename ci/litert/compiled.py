@@ -27,7 +27,7 @@ from provisioning.errors import FailedError, UnfitError
 from provisioning.manifest.targets import find_soc, read_socs
 
 DISPATCH = "DISPATCH_OP"
-OTHER_CHARACTERS = re.compile(r"[^A-Za-z0-9_]")
+OTHER_CHARACTERS = re.compile(r"[^A-Za-z0-9_]+")
 
 
 @dataclass(frozen=True)

@@ -136,6 +136,7 @@ def test_a_compiled_file_with_ports_in_another_order_is_refused_with_its_cause(n
         ("x", "x"),
         ("model/conv;relu:0", "model_conv_relu_0"),
         ("serving_default_x", "serving_default_x"),
+        ("nn.Linear_q;;__main__.Net;", "nn_Linear_q___main___Net_"),
     ],
 )
 def test_tensors_have_the_names_that_the_plugin_gives_them(name: str, cleaned: str) -> None:
