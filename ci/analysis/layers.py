@@ -388,10 +388,12 @@ def find_lost_fusions(
         reached_db = find_least_db(exact.outputs, records[method].outputs)
         if reached_db <= apart_db - FUSION_DB:
             # A method without any runs others that have them, such as the branches of an IF.
-            activations = fused[method] or {
-                name: activation for other in fused.values() for name, activation in other.items()
+            methods = [method] if fused[method] else [*fused]
+            places = {
+                Place(node.label, node.place): None
+                for name in methods
+                for node, _ in fused[name].values()
             }
-            places = {Place(node.label, node.place): None for node, _ in activations.values()}
             return LostFusions(tuple(places), reached_db, apart_db)
     return None
 

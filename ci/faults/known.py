@@ -172,12 +172,13 @@ class Fault(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
                 return self._affects(rows, qnn, compiled=compiled, refused=refused)
             if self.owner in OTHER_FRONT_ENDS:
                 return False
-        others = [row for row in self.tried if row.frontend != LITERT]
+        rows_of_other_lanes = [row for row in self.tried if row.frontend != LITERT]
         for name in (scheme, *INTEGERS.get(scheme, ())):
             is_foreign = name != scheme and front_end == ONNXRUNTIME and not name.startswith("u")
             if name not in self.pattern.schemes or is_foreign:
                 continue
-            rows = [row for row in others if row.scheme == name] or others
+            rows = [row for row in rows_of_other_lanes if row.scheme == name]
+            rows = rows or rows_of_other_lanes
             if self._affects(rows, qnn, compiled=compiled, refused=refused):
                 return True
         return False

@@ -494,8 +494,8 @@ def require_no_function(model: Path, reasons: Mapping[str, str]) -> None:
     loaded = onnx.load(model, load_external_data=False)
     versions = {entry.domain: entry.version for entry in loaded.opset_import}
     for node in loaded.graph.node:
-        known = onnx.defs.has(node.op_type, node.domain)
-        if node.name not in reasons or not known:
+        has_schema = onnx.defs.has(node.op_type, node.domain)
+        if node.name not in reasons or not has_schema:
             continue
         schema = onnx.defs.get_schema(node.op_type, versions[node.domain], node.domain)
         if schema.has_function or schema.has_context_dependent_function:

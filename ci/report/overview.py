@@ -159,7 +159,7 @@ def _make_problem(report: Report, cases: list[tuple[int, Case]], names: Names) -
     _, case = cases[0]
     about = tuple((index, name_case(other_case, names)) for index, other_case in cases)
     lines = list_findings(case.judgement.findings) or [("", "no reason was given")]
-    lines += _list_others(case, cases[1:], names)
+    lines += _list_also(case, cases[1:], names)
     lines += [("at", f"{place.file}:{place.line}") for place in case.places[:NAMES]]
     lines += [
         ("on the CPU", f"{operator.op}: {operator.reason}")
@@ -173,12 +173,12 @@ def _make_problem(report: Report, cases: list[tuple[int, Case]], names: Names) -
     )
 
 
-def _list_others(
-    first: Case, others: list[tuple[int, Case]], names: Names
+def _list_also(
+    first: Case, further_cases: list[tuple[int, Case]], names: Names
 ) -> Iterator[tuple[str, str]]:
     """Yield a line for each of the other cases of a card whose first finding has other figures."""
     figures = _show_figures(first)
-    differing = [case for _, case in others if _show_figures(case) != figures]
+    differing = [case for _, case in further_cases if _show_figures(case) != figures]
     for case in differing[:ALSO]:
         yield "also", f"{name_case(case, names)}: {_show_figures(case)}"
     if len(differing) > ALSO:

@@ -13,9 +13,9 @@ from ci.litert.engine import PLUGIN_SHARE, LitertEngine
 
 @dataclass(frozen=True, kw_only=True)
 class ExchangingEngine(LitertEngine):
-    """``other`` is the model whose program replaces that of the case."""
+    """``exchanged`` is the model whose program replaces that of the case."""
 
-    other: Path
+    exchanged: Path
 
     def key(self, spec: CaseSpec) -> str:
         return f"{super().key(spec)[:-8]}exchange"
@@ -26,7 +26,7 @@ class ExchangingEngine(LitertEngine):
 
         compiled = super().compile(spec, staging)
         run_plugin(
-            self.other,
+            self.exchanged,
             staging.directory / PROGRAM / COMPILED,
             spec.soc,
             library_folder=self.library.parent,

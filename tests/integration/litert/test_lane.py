@@ -62,13 +62,15 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Pool, Pat
 def run_case(shared: tuple[Pool, Path], tmp_path: Path) -> RunCase:
     pool, sdk = shared
 
-    def run(data: bytes, scheme: Scheme = Scheme.FP16, other: bytes = b"") -> CaseResult:
-        path, other_path = tmp_path / "net.tflite", tmp_path / "other.tflite"
+    def run(data: bytes, scheme: Scheme = Scheme.FP16, exchanged: bytes = b"") -> CaseResult:
+        path, exchanged_path = tmp_path / "net.tflite", tmp_path / "exchanged.tflite"
         path.write_bytes(data)
-        other_path.write_bytes(other)
+        exchanged_path.write_bytes(exchanged)
         settings: dict[str, Any] = {"toolchain": ("test",), "sdk": sdk, "timeout_s": 200}
         engine = (
-            ExchangingEngine(**settings, other=other_path) if other else LitertEngine(**settings)
+            ExchangingEngine(**settings, exchanged=exchanged_path)
+            if exchanged
+            else LitertEngine(**settings)
         )
         setup = make_setup(
             tmp_path,
@@ -112,10 +114,10 @@ def describe(result: CaseResult) -> str:
 
 def test_the_program_of_another_model_is_red_by_its_numbers(run_case: RunCase) -> None:
     """It has the same names and shapes, so that nothing else shows it."""
-    right, other = make_net().pack(), make_net(seed=2).pack()
-    passed = run_case(right)
+    right_data, exchanged_data = make_net().pack(), make_net(seed=2).pack()
+    passed = run_case(right_data)
     assert passed.case.judgement.status is Status.PASSED, describe(passed)
-    exchanged = run_case(right, other=other)
+    exchanged = run_case(right_data, exchanged=exchanged_data)
     assert exchanged.case.judgement.status is Status.FAILED, describe(exchanged)
     assert exchanged.case.judgement.findings[0].question is Question.FAITHFUL
 

@@ -46,8 +46,8 @@ def make_if(*, nested: bool = False, is_second: bool = False) -> bytes:
     ``is_second``, another signature precedes it."""
     net = Net()
     if is_second:
-        other = net.add_tensor(SIZES, "other")
-        net.end([other], [net.add_linear(other, SIZES, 8)], "other")
+        source_of_first = net.add_tensor(SIZES, "source_of_first")
+        net.end([source_of_first], [net.add_linear(source_of_first, SIZES, 8)], "first")
     source = net.add_tensor(SIZES, "x")
     hidden = net.add_linear(source, SIZES, 16)
     axes = net.add_constant(np.array([0, 1], np.int32))

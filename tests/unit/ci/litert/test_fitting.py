@@ -164,12 +164,12 @@ def replace_scheme(spec: CaseSpec) -> CaseSpec:
 
 def test_signatures_are_chosen_by_name(tmp_path: Path) -> None:
     data = make_model("signatures")
-    whole = load_litert(write_case(tmp_path, data))
+    with_all = load_litert(write_case(tmp_path, data))
     chosen = load_litert(write_case(tmp_path, data, signatures=("decode",)))
-    assert [entry.key for entry in whole.entries] == ["encode", "decode"]
+    assert [entry.key for entry in with_all.entries] == ["encode", "decode"]
     assert [(entry.key, entry.subgraph) for entry in chosen.entries] == [("decode", 1)]
     assert [array.shape for array in chosen.evaluation[0]] == [(2, 8)]
-    assert chosen.digest != whole.digest
+    assert chosen.digest != with_all.digest
 
 
 def test_a_signature_that_the_file_lacks_is_refused_with_those_that_it_has(tmp_path: Path) -> None:
