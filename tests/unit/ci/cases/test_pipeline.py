@@ -22,7 +22,7 @@ from ci.cases.policy import read_emulator_policy
 from ci.cases.qnn_files import PARAMS, SAVER, SAVER_CALLS
 from ci.cases.runners import INPUT_LIST
 from ci.facts.finding import Origin
-from ci.facts.kinds import METRIC_BLIND
+from ci.facts.kinds import METRIC_BLIND, OFF_GRID
 from ci.facts.kinds import NOISE as ABOVE_NOISE
 from ci.judging.figures import Figures
 from ci.judging.gate import Judgement, OutputJudgement
@@ -312,3 +312,12 @@ def test_a_wrong_layer_whose_sqnr_is_as_predicted_says_what_is_wrong(
     )
     text = describe_departure(Judgement((wrong, wrong)), [Layer("matmul", "matmul")])
     assert text == f"wrong from matmul on (SQNR {place}"
+
+
+def test_a_few_values_off_the_grid_of_a_layer_are_no_place() -> None:
+    """QNN does not clip every value that the quantized model clips."""
+    off_grid = OutputJudgement(findings=(OFF_GRID.find("0.01% of the elements"),))
+    wrong = OutputJudgement(findings=(ABOVE_NOISE.find("it has a gain"),))
+    layers = [Layer(name, name) for name in ("matmul", "softmax")]
+    text = describe_departure(Judgement((wrong, off_grid, wrong)), layers)
+    assert text == "correct up to matmul, wrong from softmax on"
