@@ -854,8 +854,9 @@ CPU = (
 # The first words of a headline on nodes on the CPU, if all of them have such a reason.
 REASONS = (
     (re.compile(r"has incorrect Rank (\d+)"), "QNN does not take rank {}"),
-    (re.compile(r"input/output datatypes|failed 3110|mismatching datatypes|error 3110"),
-     "QNN does not take these types"),
+    (re.compile(r"(?:input/output|mismatching) datatypes"), "QNN does not take these types"),
+    # Its validation failed, for any reason: a repeat that adds axes has this number, too.
+    (re.compile(r"failed 3110|error 3110"), "QNN does not take these types, shapes or attributes"),
     (re.compile(r"No node visitor"), "ExecuTorch has no QNN builder"),
 )  # fmt: skip
 
