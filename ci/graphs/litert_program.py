@@ -97,13 +97,12 @@ class LitertRun:
         self, program: LitertProgram, recipes: Mapping[str, Recipe], shaken: float = 0.0
     ) -> None:
         self.program, self.shaken, self.tools = program, shaken, ArrayTools()
-        self.methods: dict[str, _Method] = {}
-        self.bodies: dict[int, _Method] = {}
-        for entry in (*program.entries, *program.bodies):
-            name = name_method(entry)
-            self.methods[name] = _Method(program, entry, recipes.get(name, Recipe()), self)
-            if entry in program.bodies:
-                self.bodies[entry.subgraph] = self.methods[name]
+        self.methods = {
+            name: _Method(program, entry, recipes.get(name, Recipe()), self)
+            for entry in (*program.entries, *program.bodies)
+            for name in [name_method(entry)]
+        }
+        self.bodies = {body.subgraph: self.methods[name_method(body)] for body in program.bodies}
 
     def run(self, sets: Sequence[Sequence[Array]]) -> list[tuple[Array, ...]]:
         """Return the outputs for each sample."""

@@ -45,8 +45,8 @@ ERRORS = "error"  # at level warn, the provider writes two lines about features 
 
 class Sessions:
     """The open sessions of partitions, by their files. The emulator has no memory for many contexts
-    in a process: eight of 41 graphs each were too many. If it refuses one, the others are closed,
-    and opened again when they are needed."""
+    in a process: eight of 41 graphs each were too many. If it refuses one, the open sessions are
+    closed, and opened again when they are needed."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self.options = options

@@ -10,7 +10,7 @@ from ci.cases.limited import run_limited
 from ci.cases.spec import CaseSpec
 from provisioning.errors import FailedError, UsageError
 
-SIMPLER = "use a smaller model, or raise --timeout-s"
+SIMPLER = "write the file again if it is damaged, use a smaller model, or raise --timeout-s"
 
 
 @dataclass(frozen=True)
