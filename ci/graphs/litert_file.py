@@ -42,6 +42,7 @@ DTYPES = {
 }
 ACTIVATIONS = {"RELU": "RELU", "RELU6": "RELU6", "RELU_N1_TO_1": "RELU_N1_TO_1", "TANH": "TANH"}
 IF, WHILE, COMPOSITE = "IF", "WHILE", "STABLEHLO_COMPOSITE"
+BEFORE_ACTIVATION = b"/before_activation"  # the end of a tensor's name, see split_activations
 RUN_HERE = frozenset({IF, WHILE, COMPOSITE})  # their subgraphs are run by run_control
 CONTROL = RUN_HERE | {"CALL", "CALL_ONCE"}
 MOST_LOOPS = 1 << 16
@@ -238,7 +239,7 @@ def split_activations(model: Any) -> None:
                 model.operatorCodes.append(make_code(ACTIVATIONS[activation]))
             result = subgraph.tensors[operator.outputs[0]]
             inner = copy(result)
-            inner.name = (result.name or b"") + b"/before_activation"
+            inner.name = (result.name or b"") + BEFORE_ACTIVATION
             after = schema.OperatorT()
             after.opcodeIndex = codes[activation]
             after.inputs = np.array([len(subgraph.tensors)], np.int32)

@@ -38,7 +38,6 @@ from provisioning.errors import FailedError
 
 CONTEXT, NODE = "context_{}.bin", "partition_{}.onnx"
 OPSET, IR_VERSION = 17, 10
-IF, WHILE, COMPOSITE = "IF", "WHILE", "STABLEHLO_COMPOSITE"
 MOST_LOOPS, MOST_CHARS = 1 << 16, 160
 ERRORS = "error"  # at level warn, the provider writes two lines about features that it lacks
 

@@ -13,7 +13,15 @@ from dataclasses import replace
 import numpy as np
 
 from ci.analysis.layers import choose_exposed
-from ci.graphs.litert_file import add_port, list_entries, list_numbers, pack_model, read_model
+from ci.graphs.litert_file import (
+    BEFORE_ACTIVATION,
+    add_port,
+    list_entries,
+    list_numbers,
+    name_tensor,
+    pack_model,
+    read_model,
+)
 from ci.graphs.litert_program import LitertProgram, name_method
 from ci.graphs.litert_reader import REAL
 from ci.litert.source import LitertSource
@@ -34,10 +42,12 @@ def expose_layers(source: LitertSource) -> tuple[LitertSource, tuple[Layer, ...]
     graph = parsed.graph
     # An operator's result before the activation that it contains is none of the file's tensors: its
     # layer returns the one behind it.
+    split_subgraph = program.model.subgraphs[entry.subgraph]
     behind = {
         int(operator.inputs[0]): int(operator.outputs[0])
-        for operator in program.model.subgraphs[entry.subgraph].operators or ()
+        for operator in split_subgraph.operators or ()
         if len(operator.inputs) == 1
+        if name_tensor(split_subgraph, operator.inputs[0]).endswith(BEFORE_ACTIVATION.decode())
     }
     numbers: dict[str, int] = {}
     for number, name in parsed.names.items():
@@ -67,7 +77,7 @@ def expose_layers(source: LitertSource) -> tuple[LitertSource, tuple[Layer, ...]
         source,
         data=data,
         model=read_model(data),
-        entries=tuple(list_entries(model)),
+        entries=tuple(list_entries(model, source.signatures)),
         float_data=b"",
     )
     return exposed, tuple(

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed in this environment")
 
@@ -16,6 +17,7 @@ from ci.litert.source import LitertSource, make_source
 from ci.litert.suite import Net, make_model
 from ci.models.user_models import NO_SOURCE
 from provisioning.errors import FailedError
+from tests.unit.ci.litert.test_control_flow import make_composite
 
 
 def load(data: bytes) -> LitertSource:
@@ -44,6 +46,22 @@ def test_inner_results_come_after_the_outputs(name: str, operators: list[str]) -
         for output, same_output in zip(old, new, strict=False):
             np.testing.assert_array_equal(output, same_output)
         assert all(array.dtype == np.float32 for array in new)  # quantized ones are restored
+
+
+def test_the_layers_of_a_signature_that_the_policy_names_are_those_of_its_subgraph() -> None:
+    chosen = structs.replace(NO_SOURCE, signatures=("decode",))
+    source = make_source("net.tflite", make_model("signatures"), chosen)
+    exposed, layers = expose_layers(source)
+    assert [entry.key for entry in exposed.entries] == ["decode"]
+    (outputs, *_) = Reference(exposed.data, exposed.model, exposed.entries).run(source.evaluation)
+    assert len(outputs) == len(source.entries[0].outputs) + len(layers)
+
+
+def test_only_the_result_of_a_composite_is_a_layer() -> None:
+    """The tensors inside of it are those of another subgraph."""
+    exposed, layers = expose_layers(load(make_composite()))
+    assert [layer.operator for layer in layers] == ["FULLY_CONNECTED", "TANH"]
+    assert len(exposed.entries[0].outputs) == 1 + len(layers)
 
 
 def test_layers_that_cannot_be_told_apart_are_refused() -> None:
