@@ -16,9 +16,13 @@ from typing import Any
 import pytest
 
 from ci.cases.limited import run_limited
+from ci.cases.spec import CaseSpec
 from ci.inspect.files import unpack_files
+from ci.litert.reading import fit_litert
 from ci.llm import tiny
 from ci.llm.tokenizers import TextQuestion, ask_tokenizer
+from ci.models.schemes import Scheme
+from ci.models.user_models import Source
 from provisioning.documents import read_user_file
 from provisioning.errors import DefectError, ExitCode, FailedError, QnnCiError, UsageError
 
@@ -115,6 +119,18 @@ def test_verbs_do_not_read_onnx_files_in_their_own_process(tmp_path: Path) -> No
         shown, last = call_verb(tmp_path, *words)
         assert message in shown, shown
         assert last == str(int(code)), (words, last, shown)
+
+
+def test_a_file_on_which_litert_crashes_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed")
+    from tests.unit.ci.litert.test_control_flow import make_composite
+
+    path = tmp_path / "net.tflite"
+    path.write_bytes(make_composite("itself"))
+    spec = CaseSpec("net", Scheme.FP16, "SM8650", Source(str(path)))
+    with pytest.raises(UsageError, match="net cannot be read") as raised:
+        fit_litert(spec, "net", 60)
+    assert "the process that reads it was killed by SIGSEGV" in raised.value.why
 
 
 WORDS = {"type": "WordLevel", "vocab": {"<s>": 0, "</s>": 1, "a": 2, "u": 3}, "unk_token": "u"}

@@ -12,18 +12,14 @@ pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed in
 
 from ci.analysis.layers import find_float16_loss
 from ci.analysis.noise import predict_noise
-from ci.cases.spec import CaseSpec
 from ci.graphs.litert_file import list_entries, pack_model, read_model, schema
 from ci.graphs.litert_program import LitertProgram
 from ci.graphs.litert_session import Reference
 from ci.litert.compile import note_control_flow
 from ci.litert.compiled import CompiledModel, CpuStep
 from ci.litert.execution import Execution
-from ci.litert.reading import fit_litert
 from ci.litert.suite import RELU, Net
-from ci.models.schemes import Scheme
-from ci.models.user_models import Source
-from provisioning.errors import FailedError, UsageError
+from provisioning.errors import FailedError
 from tests.stand_ins.litert import make_flexbuffer
 
 SIZES = (4, 16)
@@ -218,16 +214,6 @@ def test_activations_inside_of_other_subgraphs_are_named(name: str) -> None:
     assert loss.fused is not None
     (activation,) = loss.fused.activations
     assert activation.name.startswith("TANH ")
-
-
-def test_a_composite_that_contains_itself_is_refused(tmp_path: Path) -> None:
-    """LiteRT's reader does not end on it, and is killed when its stack is full."""
-    path = tmp_path / "net.tflite"
-    path.write_bytes(make_composite("itself"))
-    spec = CaseSpec("net", Scheme.FP16, "SM8650", Source(str(path)))
-    with pytest.raises(UsageError, match="net cannot be read") as raised:
-        fit_litert(spec, "net", 60)
-    assert raised.value.why == "the process that reads it was killed by SIGSEGV"
 
 
 def test_operators_in_a_wrong_order_are_an_error(tmp_path: Path) -> None:
