@@ -38,7 +38,7 @@ COMMAND = r"##(?:\[|vso\[)|(?m:^\s*::(?:error::|stop-commands))"
 GITHUB = {"GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": "summary.md"}
 AZURE = {"TF_BUILD": "True"}
 SUFFIXES = {".onnx", ".pte", ".bin", ".apk"}
-STATUSES = ("passed", "failed", "unsupported")
+STATUSES = ("passed", "failed", "unsupported")  # of the cases of a report
 NOWHERE: dict[str, str] = {}
 ROWS = (
     (Report, "report {}", NOWHERE),
@@ -86,13 +86,12 @@ def put(document: Any, place: tuple[Any, ...], text: str) -> str:
 
 
 @cache
-def poison(kind: Any, status: str) -> str:
-    """Return a document with POISON in all strings whose values are free, or a log."""
+def poison(kind: Any) -> str:
+    """Return a document with POISON in all strings whose values are free, or a log. A report has a
+    case of each status."""
     if kind is str:
         return f"{POISON}\n[ERROR] Failed to create device, error 14001 {POISON}\n"
     document = json.loads(encode_sample(kind))
-    if kind is Report:
-        document["cases"][0]["judgement"]["status"] = status
     free = []
     for place in list_places(document):
         before = put(document, place, POISON)
@@ -102,6 +101,11 @@ def poison(kind: Any, status: str) -> str:
         put(document, place, before)
     for place in free:
         put(document, place, POISON)
+    if kind is Report:
+        (case,) = document["cases"]
+        document["cases"] = [
+            {**case, "judgement": {**case["judgement"], "status": status}} for status in STATUSES
+        ]
     return json.dumps(document)
 
 
@@ -144,20 +148,11 @@ CHECKS: dict[str, Callable[[str], Any]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("kind", "command", "environ", "status"),
-    [
-        (*row, status)
-        for row in ROWS
-        for status in STATUSES
-        if row[0] is Report or status == STATUSES[0]
-    ],
-)
+@pytest.mark.parametrize(("kind", "command", "environ"), ROWS)
 def test_hostile_text_in_every_string_of_a_document_is_only_shown_as_text(
     kind: Any,
     command: str,
     environ: dict[str, str],
-    status: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -165,7 +160,7 @@ def test_hostile_text_in_every_string_of_a_document_is_only_shown_as_text(
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     file = tmp_path / "bundle.json"
-    file.write_text(poison(kind, status))
+    file.write_text(poison(kind))
     (tmp_path / "needs.json").write_text("{}")
     is_markdown = "--markdown" in command or ("--summary" in command and environ is not GITHUB)
     check_command(command.replace("{}", str(file)).split(), is_markdown=is_markdown)
@@ -238,21 +233,29 @@ def write_program(path: Path) -> None:
         path.write_bytes(lowered.make_binary() if path.suffix == ".bin" else lowered.make_program())
 
 
-@pytest.mark.parametrize("environ", [NOWHERE, GITHUB, AZURE])
 @pytest.mark.parametrize(
-    "command",
+    ("command", "environ"),
     [
-        *(f"inspect {name}" for name in ("one.pte", "one.bin", "one.apk")),
-        *(f"inspect {name}" for name in ("context.onnx", "model.onnx", "foreign.onnx")),
-        "inspect one.pte --json",
-        "inspect context.onnx --json",
-        "inspect one.pte --runtime 2.49.40 --soc SM8750",
-        "inspect context.onnx --runtime 2.49.40 --soc SM8750 --json",
-        "inspect --load one.apk",
-        "inspect --load one.apk --json",
-        "test-onnx --model model.onnx",
-        "estimate --model model.onnx --scheme fp16",
-        "init --model model.onnx",
+        ("inspect one.pte", NOWHERE),
+        ("inspect one.pte", GITHUB),
+        ("inspect one.pte", AZURE),
+        ("inspect one.bin", NOWHERE),
+        ("inspect one.apk", NOWHERE),
+        ("inspect one.apk", GITHUB),
+        ("inspect one.apk", AZURE),
+        # Each reads its file in another process.
+        ("inspect context.onnx", GITHUB),
+        ("inspect model.onnx", AZURE),
+        ("inspect foreign.onnx", NOWHERE),
+        ("inspect one.pte --json", AZURE),
+        ("inspect context.onnx --json", AZURE),
+        ("inspect one.pte --runtime 2.49.40 --soc SM8750", GITHUB),
+        ("inspect context.onnx --runtime 2.49.40 --soc SM8750 --json", NOWHERE),
+        ("inspect --load one.apk", GITHUB),
+        ("inspect --load one.apk --json", AZURE),
+        ("test-onnx --model model.onnx", GITHUB),
+        ("estimate --model model.onnx --scheme fp16", AZURE),
+        ("init --model model.onnx", GITHUB),
     ],
 )
 def test_hostile_names_in_a_program_are_only_shown_as_text(
@@ -267,33 +270,38 @@ def test_hostile_names_in_a_program_are_only_shown_as_text(
     assert find(r"(?m)^\s*: :stop", shown) == ""  # no name begins a line
 
 
-@pytest.mark.parametrize("environ", [NOWHERE, GITHUB, AZURE])
-@pytest.mark.parametrize("options", ["-q", "--json", "--markdown"])
-@pytest.mark.parametrize("is_covered", [False, True])
-def test_hostile_names_of_files_branches_and_tags_are_only_shown_as_text(
-    is_covered: bool,
-    options: str,
-    environ: dict[str, str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for name, value in environ.items():
-        monkeypatch.setenv(name, value)
-    name = POISON.replace("\0", "")[:200].replace("/", "|")
-    names = [name, name.replace("\n", "")]  # no glob covers the first
-    ref = re.sub(r"[\x00-\x20~^:?*\[\\\x7f]|\.\.|@{|//", "", POISON[:300])
-    (tmp_path / "rules.toml").write_text(
+NAME = POISON.replace("\0", "")[:200].replace("/", "|")
+REF = re.sub(r"[\x00-\x20~^:?*\[\\\x7f]|\.\.|@{|//", "", POISON[:300])
+
+
+@pytest.fixture(scope="module", params=[NAME, NAME.replace("\n", "")], ids=["newline", "covered"])
+def poisoned(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository with hostile names, and rules for it. No glob covers a file with a newline."""
+    folder = tmp_path_factory.mktemp("poisoned")
+    (folder / "rules.toml").write_text(
         'branch = "main"\n[sessions.build]\n'
         "[[rule]]\nfiles = ['**']\nsessions = ['*']\nreason = 'every job uses it'\n"
     )
-    checkout = make_checkout(tmp_path / "small", {"a.py": ""})
+    checkout = make_checkout(folder / "small", {"a.py": ""})
     checkout.commit({"a.py": ""})
-    checkout.commit({names[is_covered]: ""})
-    checkout.git("branch", ref)
-    checkout.git("tag", ref)
-    where = ["--source", str(checkout.root), "--rules", str(tmp_path / "rules.toml")]
-    planned = ["plan", *where, options, "--base", f"{ref}~1"]
+    checkout.commit({request.param: ""})
+    checkout.git("branch", REF)
+    checkout.git("tag", REF)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("options", "environ"),
+    [("-q", NOWHERE), ("-q", GITHUB), ("-q", AZURE), ("--json", AZURE), ("--markdown", GITHUB)],
+)
+def test_hostile_names_of_files_branches_and_tags_are_only_shown_as_text(
+    poisoned: Path, options: str, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    where = ["--source", str(poisoned / "small"), "--rules", str(poisoned / "rules.toml")]
+    planned = ["plan", *where, options, "--base", f"{REF}~1"]
     shown = check_command(planned, is_markdown=options == "--markdown")
     assert "error" in shown
-    for unknown in (f"{ref}~9", POISON.replace("\0", "")):
+    for unknown in (f"{REF}~9", POISON.replace("\0", "")):
         check_command(["plan", *where, "--base", unknown])

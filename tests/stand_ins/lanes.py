@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ci.analysis.steps import Step
+from ci.cases import cache
 from ci.cases.engine import (
     INPUTS,
     QUANTIZED,
@@ -22,6 +24,7 @@ from ci.cases.engine import (
     Sets,
     Staging,
 )
+from ci.cases.forked import answer_job, run_forked
 from ci.cases.pipeline import CaseResult, CaseRun
 from ci.cases.policy import EmulatorPolicy, read_emulator_policy
 from ci.cases.pool import Ended, Job
@@ -175,16 +178,31 @@ def fail(_: Sets) -> Sets:
     raise RunError("was killed by SIGSEGV", used=False)
 
 
+def run_inline(function: Callable[[], Any], doing: str = "") -> Any:
+    """Do what ci.cases.forked.run_forked does, without the fork: of a pytest that has imported
+    torch, one takes as long as the rest of a case. tests/unit/ci/cases/test_forked.py has forks."""
+    del doing
+    answer = pickle.loads(pickle.dumps(answer_job(function)))
+    if isinstance(answer, QnnCiError):
+        raise answer
+    return answer
+
+
 class InlinePool:
-    """Does jobs in this process."""
+    """Does jobs in this process, and in forks of it only with ``forks``."""
+
+    forks = False
 
     def run(self, job: Job, log: Path, timeout_s: float, **options: Any) -> Ended:
+        cache.run_forked = run_forked if self.forks else run_inline
         try:
             return Ended(job(), "", "")
         except QnnCiError as error:
             return Ended(None, error.what, "", error=error)
         except Exception as error:  # noqa: BLE001 - as a worker does
             return Ended(None, str(error), "", error=FailedError(str(error)))
+        finally:
+            cache.run_forked = run_forked
 
 
 def run_case(

@@ -263,8 +263,14 @@ class TellingPool(InlinePool):
         return replace(super().run(job, log, timeout_s, **options), log_tail="the end of a log")
 
 
+class ForkingPool(TellingPool):
+    """Compiles in forks, as a worker does."""
+
+    forks = True
+
+
 def list_refusals() -> Iterator[tuple[str, Scene]]:
-    telling = {"pool": TellingPool()}
+    telling, forking = {"pool": TellingPool()}, {"pool": ForkingPool()}
     usual = make_engine()
     plain = (usual.compute, usual.sets, usual.quantized)
     refusing = make_engine(raises=ValueError("no GRU"))
@@ -274,8 +280,8 @@ def list_refusals() -> Iterator[tuple[str, Scene]]:
     fault = UsageError("net.py gives no tensor", fix="return one")
     yield "the model is wrong", scene(RIGHT, engine=make_engine(raises=fault))
     yield "the model is wrong for the key", scene(RIGHT, engine=FaultyEngine(*plain))
-    yield "loading dies", scene(RIGHT, engine=DyingKey(*plain), **telling)
-    yield "the compiler dies", scene(RIGHT, engine=DyingCompiler(*plain), **telling)
+    yield "loading dies", scene(RIGHT, engine=DyingKey(*plain), **forking)
+    yield "the compiler dies", scene(RIGHT, engine=DyingCompiler(*plain), **forking)
     full = OSError(errno.ENOSPC, "No space left on device")
     yield "no room", scene(RIGHT, engine=make_engine(raises=full))
     deep = RuntimeError("flatc failed")

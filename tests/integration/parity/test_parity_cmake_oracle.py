@@ -37,39 +37,47 @@ def run_statically(folder: Path, text: str) -> tuple[str, ...]:
 
 HEAD = "cmake_minimum_required(VERSION 3.24)\n"
 WRITE = 'file(WRITE "{out}" "${{OUT}}")\n'
+# A block ends its variables, but not those in the cache.
+CLEAR = """
+get_cmake_property(cached CACHE_VARIABLES)
+foreach(name IN LISTS cached)
+  unset(${name} CACHE)
+endforeach()
+"""
 
 
 @pytest.fixture(scope="module")
-def answers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What CMake makes of each OUT, in one process: N.out, up to a snippet that it refuses."""
+def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str | None]:
+    """What CMake makes of each OUT, and None for a snippet that it refuses."""
     folder = tmp_path_factory.mktemp("snippets")
-    blocks = []
-    for number, text in enumerate(SNIPPETS):
-        (folder / f"{number}.cmake").write_text(HEAD + text, encoding="utf-8")
-        write = WRITE.format(out=folder / f"{number}.out")
-        blocks.append(f"block()\ninclude({folder}/{number}.cmake)\n{write}endblock()\n")
-    (folder / "all.cmake").write_text(f"{HEAD}{''.join(blocks)}", encoding="utf-8")
-    run_process(["cmake", "-P", folder / "all.cmake"], timeout_s=60, check=False)
-    return folder
-
-
-def run_alone(text: str, folder: Path) -> Path:
-    """The same of one snippet in a process of its own, which is skipped if it is refused."""
-    script, out = folder / "snippet.cmake", folder / "out"
-    script.write_text(HEAD + text + WRITE.format(out=out), encoding="utf-8")
-    done = run_process(["cmake", "-P", script], timeout_s=60, check=False)
-    if done.returncode:
-        pytest.skip(f"this cmake refuses it: {done.output.strip().splitlines()[-1]}")
-    return out
+    answers_of_snippets: dict[str, str | None] = {}
+    while remaining := [text for text in SNIPPETS if text not in answers_of_snippets]:
+        # A process for all of them, up to the first that CMake refuses.
+        blocks, outputs = [], [folder / f"{number}.out" for number in range(len(remaining))]
+        for number, (text, out) in enumerate(zip(remaining, outputs, strict=True)):
+            (folder / f"{number}.cmake").write_text(HEAD + text, encoding="utf-8")
+            write = WRITE.format(out=out)
+            blocks.append(f"block()\ninclude({folder}/{number}.cmake)\n{write}{CLEAR}endblock()\n")
+        (folder / "all.cmake").write_text(f"{HEAD}{''.join(blocks)}", encoding="utf-8")
+        ended = run_process(["cmake", "-P", folder / "all.cmake"], timeout_s=60, check=False)
+        for text, out in zip(remaining, outputs, strict=True):
+            if not out.exists():
+                assert ended.returncode, text
+                answers_of_snippets[text] = None
+                break
+            answers_of_snippets[text] = out.read_text("utf-8")
+            out.unlink()
+    return answers_of_snippets
 
 
 @pytest.mark.skipif(bool(NO_CMAKE), reason=NO_CMAKE)
 @pytest.mark.parametrize("text", SNIPPETS, ids=lambda text: text.split("\n")[-2][:60])
 def test_the_static_reader_agrees_with_cmake_or_says_unknown(
-    text: str, answers: Path, tmp_path: Path
+    text: str, answers: dict[str, str | None], tmp_path: Path
 ) -> None:
-    out = answers / f"{SNIPPETS.index(text)}.out"
-    exact = (out if out.exists() else run_alone(text, tmp_path)).read_text("utf-8")
+    exact = answers[text]
+    if exact is None:
+        pytest.skip("this cmake refuses it")
 
     read = run_statically(tmp_path, text)
 
