@@ -11,6 +11,7 @@ from ci.report.document import AGAIN, Card, Document, Row, Table, list_findings
 from ci.report.schema import Case, CaseName, Change, Report, Status
 from ci.report.text import (
     Names,
+    count,
     describe_note,
     name_case,
     name_some,
@@ -21,6 +22,7 @@ from ci.report.text import (
 )
 
 NAMES = 20
+SHOWN = 40  # failed cases of list_failed
 WORST = 5
 PHASES = 6
 ALSO = 6  # how many cases of a card have their own figures in it
@@ -58,6 +60,17 @@ def make_document(report: Report) -> Document:
         times = ", ".join(f"{phase.name} {phase.seconds:.1f}" for phase in phases[:PHASES])
         notes += [f"time, s: {times}", f"work, s: {show_work(report)}"]
     return Document(report.title, result, parts, tuple(notes), tone.value)
+
+
+def list_failed(report: Report) -> Document:
+    """Return only the verdict and up to SHOWN of the cases that failed, a line each, for a suite of
+    hundreds of cases."""
+    failed = [case for case in report.cases if case.judgement.status is Status.FAILED]
+    lines = [("", f"{case.model}: {case.headline}") for case in failed[:SHOWN]]
+    if len(failed) > SHOWN:
+        lines.append(("", f"and {len(failed) - SHOWN} more, see the report"))
+    cards = [Card(Status.FAILED.value, count(len(failed), "test"), tuple(lines))] if lines else []
+    return Document(report.title, report.verdict, (*cards,), report.notes)
 
 
 def _list_controls(report: Report, names: Names) -> Iterator[Card]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import dataclass
 from functools import partial
 
+from ci.cases.request import Request
 from ci.cases.spec import require_options
 from ci.device.runner import STARTS
 from ci.executorch.engine import NAME
@@ -20,6 +22,13 @@ from provisioning.errors import UsageError
 from provisioning.manifest.targets import Backend
 
 FAULTS = "faults"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaultsRequest(Request):
+    """A request for the suite of known faults."""
+
+    filters: tuple[str, ...] = ()  # globs for names of faults
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -72,16 +81,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     """Run the requested cases or, with --suite, the known faults. Raises the same errors as
     read_request, run_lane and run_faults."""
+    request = read_request(args)
+    if isinstance(request, EmulatorRequest):
+        return run_lane(LANE, request, progress)
+    from ci.verbs.faults import run_faults
+
+    return run_faults(request, progress)
+
+
+def read_request(args: argparse.Namespace) -> EmulatorRequest | FaultsRequest:
+    """Return the request of a call, with --suite for the known faults. Raises UsageError for
+    options that exclude each other, and the same errors as check_arguments and choose_socs."""
     if args.suite:
-        from ci.verbs.faults import run_faults
+        from ci.verbs import faults
 
-        return run_faults(args, progress)
-    return run_lane(LANE, read_request(args), progress)
-
-
-def read_request(args: argparse.Namespace) -> EmulatorRequest:
-    """Return the request of a call. Raises UsageError for options that exclude each other, and the
-    same errors as check_arguments and choose_socs."""
+        return faults.read_request(args)
     check_arguments(args, LANE.session)
     typed = [f"--{name}" for name in ("model", "scheme", "soc") if getattr(args, name)]
     if args.plan and typed:

@@ -17,11 +17,11 @@ from ci.models.suite import DEFAULT_SOC
 from ci.report.claim import claim_reports
 from ci.report.schema import Case, JudgementFacts, Report, Status, Tool, summarize
 from ci.verbs.built import require_executorch
+from ci.verbs.emulate import FaultsRequest
 from ci.verbs.options import repeat_command, require_effect
-from ci.verbs.requests import check_arguments
-from ci.verbs.steps import require_packages
+from ci.verbs.requests import check_arguments, make_request
+from ci.verbs.steps import publish, require_packages
 from ci.verbs.trials import open_bench
-from ci.verbs.upstream import publish_suite
 from ci.verbs.user_policy import OURS
 from provisioning.artifacts.choice import read_choice
 from provisioning.console.command import Outcome
@@ -35,28 +35,43 @@ USES = ("--filter", "--soc", "--policy", "--reports", "--base", "--sarif")
 NEEDS = {"onnx": "onnxruntime_qnn", "executorch": "executorch"}
 
 
-def run_faults(args: argparse.Namespace, progress: Progress) -> Outcome:
-    """Run the known faults that --filter selects, and report each fault whose result differs from
-    the one recorded in faults.toml. Raises UsageError if --filter matches no fault, and for options
-    that do not apply to faults."""
-    policy = None if args.policy == OURS else args.policy  # it is never searched for
-    require_executorch(args.executorch)
+def read_request(args: argparse.Namespace) -> FaultsRequest:
+    """Return the request of a call. Raises UsageError for options that do not apply to faults, and
+    the same errors as check_arguments."""
     require_effect(args, f"--suite {SUITE}", *USES, hints=dict.fromkeys(SELECTING, INSTEAD))
     check_arguments(args, SUITE)
     if len(args.soc) > 1:
         raise UsageError("--suite accepts only one --soc", fix="run the suite once per SoC")
+    policy = None if args.policy == OURS else args.policy  # it is never searched for
+    # What a variable chose becomes an option, so that the command repeats the run.
+    choice = read_choice(args.sdk, args.adaptor)
+    command = repeat_command(args, policy=policy, **choice.options)
+    soc = [name.upper() for name in args.soc]
+    return make_request(
+        FaultsRequest,
+        args,
+        SUITE,
+        parsed={"policy": policy or OURS},
+        filters=tuple(args.filter),
+        socs=tuple(soc),
+        command=" ".join([command, *(f"--soc {name}" for name in soc)]),
+    )
+
+
+def run_faults(request: FaultsRequest, progress: Progress) -> Outcome:
+    """Run the known faults that --filter selects, and report each fault whose result differs from
+    the one recorded in faults.toml. Raises UsageError if --filter matches no fault."""
+    require_executorch(request.executorch)
     # The name of a case starts with that of its fault.
-    globs = [glob.split(" ")[0] for glob in args.filter or ["*"]]
-    all_faults = read_faults(policy)
+    globs = [glob.split(" ")[0] for glob in request.filters or ["*"]]
+    all_faults = read_faults(request.policy)
     faults = [fault for fault in all_faults if matches_any(fault.name, globs)]
     if not faults:
-        raise UsageError(f"--filter {args.filter[0]} matches no fault")
-    soc = args.soc[0].upper() if args.soc else DEFAULT_SOC
+        raise UsageError(f"--filter {request.filters[0]} matches no fault")
+    soc = request.socs[0] if request.socs else DEFAULT_SOC
     find_soc(soc)
-    claim_reports(args.reports / SUITE)
-    phases, choice = Phases(progress), read_choice(args.sdk, args.adaptor)
-    # What a variable chose becomes an option, so that the command repeats the run.
-    command = repeat_command(args, policy=policy, **choice.options)
+    claim_reports(request.directory)
+    phases = Phases(progress)
     runs: list[Rerun] = []
     tools, remarks = [], []
     # Both, because they tell whose fault it is: what is wrong through both is QNN's.
@@ -64,7 +79,7 @@ def run_faults(args: argparse.Namespace, progress: Progress) -> Outcome:
         if not importlib.util.find_spec(NEEDS[frontend]):
             remarks.append(f"{frontend}: not run, because this Python has no {NEEDS[frontend]}")
             continue
-        with open_bench(frontend, choice, progress, offline=args.offline) as bench:
+        with open_bench(frontend, request.choice, progress, offline=request.offline) as bench:
             tools.append(Tool(name=f"QNN of {frontend}", version=bench.qnn))
             with phases.measure(frontend):
                 runs += bench.rerun(faults, soc, progress)
@@ -87,10 +102,10 @@ def run_faults(args: argparse.Namespace, progress: Progress) -> Outcome:
         cases=cases,
         controls=(),
         summary=summarize(cases, (), phases.wall_s(), phases.rows),
-        command=f"{command} --soc {soc}" if args.soc else command,
+        command=request.command,
         remarks=(*remarks, remark),
     )
-    return publish_suite(report, args.reports / SUITE, args, progress)
+    return publish(report, request, (), progress, brief=True)
 
 
 def matches_any(name: str, globs: Sequence[str]) -> bool:

@@ -76,8 +76,9 @@ def make_request(
     if options["list"]:
         selecting = ("--model", "--scheme", "--soc") if options["model"] else ()
         require_effect(args, "--list", *LISTING, *selecting)
-    typed_policy = options["policy"]
-    policy = choose_policy(typed_policy)
+    # A verb that judges other tests than models has no --policy, and must find none.
+    typed_policy = options.get("policy")
+    policy = choose_policy(typed_policy) if "policy" in options else None
     # What a variable chose becomes an option, so that the command in the report repeats the run.
     choice = read_choice(options["sdk"], options["adaptor"]) if "sdk" in options else QnnChoice()
     repeated_policy = OURS if typed_policy == OURS else policy

@@ -216,13 +216,19 @@ def read_options(
 
 
 def publish(
-    report: Report, request: Request, models: Collection[str], progress: Progress
+    report: Report,
+    request: Request,
+    models: Collection[str],
+    progress: Progress,
+    *,
+    brief: bool = False,
 ) -> Outcome:
-    """Write the report and its evidence, publish it on the CI system, and return its table.
-    ``models`` are those of the user's policy, whose figures can be recorded."""
+    """Write the report and its evidence, publish it on the CI system, and return its table, or what
+    failed if ``brief``. ``models`` are those of the user's policy, whose figures can be
+    recorded."""
     # These import rich and an HTTP client: the workers are started 0.1 s earlier without them.
     from ci.report.document import show_document
-    from ci.report.overview import make_document
+    from ci.report.overview import list_failed, make_document
 
     report = publishing.publish_run(
         report, request.directory, progress, base=request.base, sarif=request.sarif
@@ -233,7 +239,7 @@ def publish(
     if request.record and report.summary.passed:
         for path in record_baselines(report, users_folder(request.policy), models):
             progress.step(f"recorded: {shown_path(path)}")
-    text = show_document(make_document(report))
+    text = show_document(list_failed(report) if brief else make_document(report))
     return Outcome(text, report_data(report), report.exit_code, exact=True)
 
 
@@ -242,6 +248,8 @@ def keep_evidence(report: Report, directory: Path, policy: Path | None, progress
     Statements of an earlier run are removed. Files of the user's stay."""
     folder = UserFolder(directory)
     folder.remove_written()
+    if report.session not in LANES:  # such as upstream's suites, which keep no programs
+        return
     if not importlib.util.find_spec(evidence.PACKAGE):
         progress.step(
             "note: no evidence/ is written, because this Python has no in-toto-attestation"

@@ -17,7 +17,7 @@ from msgspec import structs
 
 from ci.cases.engine import Runner
 from ci.cases.judged import Options
-from ci.cases.policy import EmulatorPolicy
+from ci.cases.policy import LANES, EmulatorPolicy
 from ci.cases.pool import Pool
 from ci.cases.request import Request
 from ci.cases.runners import ProgramRunner, find_program
@@ -326,6 +326,7 @@ def take_shard(
 
 LANE = Lane(
     session="test_emulator",
+    policy=LANES["test_emulator"],
     schemes=EXECUTORCH,
     request=EmulatorRequest,
     packages=lambda _: (PACKAGES, LOWERING),

@@ -15,7 +15,7 @@ from msgspec import structs
 from ci.cases.engine import Engine, Runner
 from ci.cases.judged import Options
 from ci.cases.pipeline import CaseRun, Setup
-from ci.cases.policy import LANES, EmulatorPolicy
+from ci.cases.policy import EmulatorPolicy
 from ci.cases.pool import Pool, ScratchPool
 from ci.cases.request import Request
 from ci.cases.session import Phases, run_session
@@ -31,6 +31,7 @@ from provisioning.artifacts.environment import Environment
 from provisioning.console.command import Outcome
 from provisioning.console.progress import Progress
 from provisioning.doctor.registry import Finding
+from provisioning.errors import DefectError
 from provisioning.manifest.targets import Backend
 
 
@@ -46,17 +47,25 @@ class Tools:
     emulator: Runner | None = None
 
 
+def open_nothing(environment: Environment, pool: Pool) -> Tools:
+    """Raise DefectError: a plan with ``run`` has neither an engine nor a runner."""
+    del environment, pool
+    raise DefectError("the tools of a plan without tools were opened")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """What a call of a lane runs, known before anything is fetched: the cases, the profile to
-    provision, and how its tools are opened."""
+    provision, and either how the tools that do the cases are opened, or another way to run."""
 
     specs: Sequence[CaseSpec]
     profile: str
     imports: Sequence[str]  # the modules that workers import before they fork
     choice: QnnChoice
-    open: Callable[[Environment, Pool], Tools]
+    open: Callable[[Environment, Pool], Tools] = open_nothing
     make_run: Callable[[CaseSpec, Setup], CaseRun] = CaseRun
+    # Runs what lowers, runs and names its cases itself, such as pytest; None if ``open`` does.
+    run: Callable[[Options, Environment, ScratchPool, Phases], Report] | None = None
     options: dict[str, Any] = field(default_factory=dict)  # fields of Options that the lane sets
     work: str = "lower, run and judge"  # the third of the four steps, for the terminal
     backend: Backend = Backend.HTP
@@ -81,6 +90,7 @@ class Lane(Generic[AnyRequest]):
     module with its row, and a verb that makes its request."""
 
     session: str  # names its reports
+    policy: str  # the name of this project's own policy, in manifests/policies
     schemes: SchemeSet
     request: type[AnyRequest]  # Request with the lane's own options
     # Returns the packages that cases import, and the dependency group that installs them.
@@ -102,11 +112,7 @@ class Lane(Generic[AnyRequest]):
     # Takes a report, the plan and the command that mends its cases; names that command where it
     # helps.
     suggest: Callable[[Report, Plan, str], Report] = lambda report, _plan, _command: report
-
-    @property
-    def policy(self) -> str:
-        """Return the name of this project's own policy, in manifests/policies."""
-        return LANES[self.session]
+    brief: bool = False  # whether the terminal shows only what failed of hundreds of cases
 
     def read_policy(
         self, request: AnyRequest, progress: Progress
@@ -134,7 +140,8 @@ def run_lane(lane: Lane[AnyRequest], request: AnyRequest, progress: Progress) ->
         report = run_plan(plan, request, policy, phases)
         report = lane.suggest(report, plan, request.mending)
     report = structs.replace(report, shard=plan.shard, remarks=(*report.remarks, *plan.remarks))
-    return plan.end(steps.publish(report, request, policy.models, progress))
+    outcome = steps.publish(report, request, policy.models, progress, brief=lane.brief)
+    return plan.end(outcome)
 
 
 def run_plan(plan: Plan, request: Request, policy: EmulatorPolicy, phases: Phases) -> Report:
@@ -142,12 +149,15 @@ def run_plan(plan: Plan, request: Request, policy: EmulatorPolicy, phases: Phase
     options = steps.read_options(request, policy, plan.specs, backend=plan.backend, **plan.options)
 
     def run_cases(environment: Environment, scratch: ScratchPool) -> Report:
+        if plan.run:
+            return plan.run(options, environment, scratch, phases)
         setup = open_setup(plan, options, environment, scratch)
         return run_session(setup, phases, plan.make_run)
 
+    work = plan.work if plan.run else f"{plan.work} {count(len(plan.specs), 'case')}"
     return steps.take_steps(
         plan.profile,
-        f"{plan.work} {count(len(plan.specs), 'case')}, {request.jobs} at a time",
+        f"{work}, {request.jobs} at a time",
         run_cases,
         phases,
         offline=request.offline,

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from ci.cases.cache import digest_packages
-from ci.cases.policy import EmulatorPolicy
+from ci.cases.policy import LANES, EmulatorPolicy
 from ci.cases.pool import Pool
 from ci.cases.request import Request
 from ci.cases.session import list_parts
@@ -170,6 +170,7 @@ def open_tools(engine: LitertEngine, environment: Environment, pool: Pool) -> To
 
 LANE = Lane(
     session="test_litert",
+    policy=LANES["test_litert"],
     schemes=LITERT,
     request=LitertRequest,
     packages=choose_packages,

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from ci.cases.policy import EmulatorPolicy
+from ci.cases.policy import LANES, EmulatorPolicy
 from ci.cases.pool import Pool
 from ci.cases.spec import CaseSpec, match_all
 from ci.executorch.engine import PACKAGES
@@ -97,6 +97,7 @@ def choose_schemes(globs: Sequence[str], schemes: SchemeSet) -> Sequence[Scheme]
 
 LANE = Lane(
     session="test_llm",
+    policy=LANES["test_llm"],
     schemes=SchemeSet(tuple(RECIPES), tuple(DEFAULT)),
     request=LlmRequest,
     packages=lambda _: (PACKAGES, LOWERING),

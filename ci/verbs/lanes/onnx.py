@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from ci.cases.policy import EmulatorPolicy
+from ci.cases.policy import LANES, EmulatorPolicy
 from ci.cases.pool import Pool
 from ci.cases.request import Request
 from ci.cases.session import list_parts
@@ -153,6 +153,7 @@ def choose_packages(specs: Sequence[CaseSpec]) -> tuple[tuple[str, ...], str]:
 
 LANE = Lane(
     session="test_onnx",
+    policy=LANES["test_onnx"],
     schemes=ONNX,
     request=OnnxRequest,
     packages=choose_packages,

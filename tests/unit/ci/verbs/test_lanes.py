@@ -58,6 +58,7 @@ def make_lane(outputs: Any, **plan_fields: Any) -> Lane[Request]:
 
     return Lane(
         session="test_emulator",
+        policy="emulator",
         schemes=EXECUTORCH,
         request=Request,
         packages=lambda _: ((), "core"),

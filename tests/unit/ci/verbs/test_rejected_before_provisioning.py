@@ -130,7 +130,7 @@ LOWERING = ("torch", "executorch")
         ("steps", ["localise", "--model", "mlp", "--scheme", "fp16"], LOWERING),
         ("steps", ["test-llm"], LOWERING),
         ("steps", ["test-llm", "--project", "."], LOWERING),
-        ("upstream", ["test-upstream"], (*LOWERING, "pytest")),
+        ("steps", ["test-upstream"], (*LOWERING, "pytest")),
         ("steps", ["test-onnx", "--model", "mlp"], (*PACKAGES, *EXPORTING)),
         ("trials", ["fuzz", "--frontend", "executorch"], LOWERING),
         ("upgrade_matrix", ["upgrade-report", "--matrix"], ("torch", "onnx")),

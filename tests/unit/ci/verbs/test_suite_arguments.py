@@ -15,10 +15,10 @@ import pytest
 from ci.__main__ import main
 from ci.report.schema import Report, Status, Tool
 from ci.report.write import read_report
+from ci.upstream import session
 from ci.upstream.judged import make_result
 from ci.upstream.suites import SUITE, SUITES
-from ci.verbs import faults
-from ci.verbs import upstream as verb
+from ci.verbs import faults, steps
 from ci.verbs.emulate import FAULTS
 from ci.verbs.registry import VERBS
 from provisioning.artifacts.choice import ADAPTOR_VARIABLE, SDK_VARIABLE
@@ -68,14 +68,14 @@ def suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Suite:
     recorder = Suite(tmp_path / "scratch")
     monkeypatch.setattr("ci.report.html.render_html", lambda _: "")
     monkeypatch.setattr(faults, "FRONTENDS", ())
-    for name, stand_in in {
-        "take_steps": recorder.take,
-        "require_packages": lambda *_: None,
-        "describe_toolchain": lambda _: TOOLS,
-        "find_executorch": lambda: Path("/installed"),
-        "run_process": recorder.run,
-    }.items():
-        monkeypatch.setattr(verb, name, stand_in)
+    for module, name, stand_in in (
+        (steps, "take_steps", recorder.take),
+        (steps, "require_packages", lambda *_: None),
+        (session, "describe_toolchain", lambda _: TOOLS),
+        (session, "find_executorch", lambda: Path("/installed")),
+        (session, "run_process", recorder.run),
+    ):
+        monkeypatch.setattr(module, name, stand_in)
     return recorder
 
 
@@ -88,14 +88,15 @@ def run(*words: str, name: str = "upstream") -> int:
 def test_a_suite_without_options_runs_whole_for_its_soc(suite: Suite) -> None:
     assert run() == ExitCode.FAILED
     assert suite.words[0] == "/installed/backends/qualcomm/tests/test_qnn_delegate.py"
-    assert suite.words[1:3] == ["-p", verb.PLUGIN]
+    assert suite.words[1:3] == ["-p", session.PLUGIN]
     assert not {"-k", "--last-failed"} & {*suite.words}
     assert (suite.steps["profile"], suite.steps["offline"]) == ("emulator", False)
     assert suite.steps["choice"].is_usual
     expected = {"QNN_SOC_MODEL": "SM8650", "QNN_DELEGATE_TEST": "1", SUITE: "upstream"}
     assert expected.items() | {("APPLIED", "1")} <= suite.variables.items()
     report = read_report(Path("reports/upstream"))
-    assert (report.session, report.toolchain) == ("upstream", TOOLS)
+    assert (report.session, report.toolchain[:-1]) == ("upstream", TOOLS)
+    assert (report.toolchain[-1].name, report.unjudged) == ("numerics", 0)
     assert report.command.endswith(" --suite upstream")
     assert report.remarks[0] == "2 tests: 1 failed; 1 unsupported"
     assert [(row.model, row.judgement.status) for row in report.cases] == [

@@ -1,0 +1,135 @@
+"""Runs a suite with pytest, and makes the report of its tests. What lowers, runs and compares
+models is the tests themselves, and which tests there are is known when pytest has collected them:
+so pytest runs them, and its plugin of this project returns a case of the report for each."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from msgspec import structs
+
+from ci.cases.judged import CaseResult, Options
+from ci.cases.pool import ScratchPool
+from ci.cases.request import Request
+from ci.cases.session import Phases, make_report
+from ci.executorch.toolchain import describe_toolchain
+from ci.models.schemes import Scheme
+from ci.report.schema import Report
+from ci.report.text import count
+from ci.upstream.judged import Result
+from ci.upstream.suites import SUITE, SUITES, Suite, find_executorch
+from provisioning.artifacts.environment import Environment
+from provisioning.console.process import run_process
+from provisioning.documents import decode_json, read_bytes
+from provisioning.errors import ToolError, UsageError
+
+PLUGIN = "ci.upstream.plugin"
+ROOT = Path(__file__).resolve().parents[2]
+ENDED = {0, 1}  # pytest's exit codes of a run in which tests passed or failed
+NO_TESTS = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpstreamRequest(Request):
+    """A request with the options of test-upstream, most of which pytest takes."""
+
+    suite: Suite = SUITES["upstream"]
+    filters: tuple[str, ...] = ()  # globs for names of tests
+    expression: str = ""  # pytest's -k
+    deselect: tuple[str, ...] = ()
+    last_failed: bool = False
+    source: Path | None = None  # an ExecuTorch checkout with the tests; None for the wheel's
+
+    @property
+    def soc(self) -> str:
+        """Return the SoC for which the tests lower."""
+        return self.socs[0] if self.socs else self.suite.soc
+
+
+def run_suite(
+    request: UpstreamRequest,
+    options: Options,
+    environment: Environment,
+    scratch: ScratchPool,
+    phases: Phases,
+) -> Report:
+    """Run the chosen tests of a suite with pytest, and return the report of their results. Raises
+    UsageError if no test was chosen, and ToolError if pytest could not run them."""
+    results_file = scratch.scratch / "results.jsonl"
+    search_path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
+    variables = {
+        "PYTHONPATH": search_path,
+        "QNN_ARTIFACT_DIR": str(scratch.scratch),
+        "QNN_CI_SUITE_FILTERS": "\n".join(request.filters),
+        "QNN_CI_SUITE_RESULTS": str(results_file),
+        "QNN_DELEGATE_TEST": "1",
+        "QNN_SOC_MODEL": request.soc,
+        SUITE: request.suite.name,
+    }
+    with phases.measure("tests"):
+        done = run_process(
+            [sys.executable, "-m", "pytest", *list_words(request)],
+            cwd=scratch.scratch,
+            env=environment.apply({**os.environ, **variables}),
+            check=False,
+            on_line=phases.progress.step,
+        )
+    results = read_results(results_file)
+    if done.returncode == NO_TESTS or (not results and done.returncode in ENDED):
+        raise UsageError(
+            f"no test of suite {request.suite.name} was chosen",
+            fix="check --filter, -k and --deselect; names are such as"
+            " TestQNNQuantizedOperator::test_qnn_backend_relu",
+        )
+    if done.returncode not in ENDED:
+        raise ToolError(f"pytest ended with exit code {done.returncode}", why=done.tail)
+    outcomes = Counter(result.case.judgement.outcome for result in results)
+    remark = "; ".join(f"{number} {outcome}" for outcome, number in sorted(outcomes.items()))
+    report = make_report(
+        options,
+        tuple(describe_toolchain(environment)),
+        results,
+        phases,
+        (f"{count(len(results), 'test')}: {remark}",),
+    )
+    # The cases, and with them their schemes, were not known before.
+    schemes = {case.scheme for case in report.cases} & {scheme.value for scheme in Scheme}
+    limits = tuple(options.policy.limits_of("", Scheme(scheme)) for scheme in sorted(schemes))
+    return structs.replace(report, thresholds=limits, unjudged=0)
+
+
+def list_words(request: UpstreamRequest) -> Iterator[str]:
+    """Yield the arguments of pytest for a run."""
+    root = request.source or find_executorch()
+    yield from (str(root / place) for place in request.suite.places)
+    yield from ("-p", PLUGIN, "-c", os.devnull, "--rootdir", str(root))
+    yield from ("--import-mode=importlib", "-o", "python_files=test_*.py test.py", "-q")
+    cache = request.directory.absolute() / "pytest_cache"
+    yield from ("-o", f"cache_dir={cache}", "--assert=plain", "--tb=line")
+    yield from ("-p", "no:faulthandler", "-p", "no:warnings")
+    if importlib.util.find_spec("xdist"):  # after a crash of a worker, the others go on
+        yield from ("-n", str(request.jobs), "--dist", "worksteal")
+    if importlib.util.find_spec("pytest_timeout"):
+        yield f"--timeout={request.timeout_s:g}"
+    yield from ("-k", request.expression) if request.expression else ()
+    yield from (f"--deselect={test}" for test in request.deselect)
+    if request.last_failed:  # without a failed one, all would run
+        yield from ("--last-failed", "--last-failed-no-failures=none")
+
+
+def read_results(file: Path) -> list[CaseResult]:
+    """Return the results that the plugin wrote, by the names of the tests."""
+    lines = read_bytes(file).splitlines() if file.is_file() else []
+    # A test with subtests has a row after each of them; the last one has all its comparisons.
+    results_by_test: dict[str, Result] = {}
+    for line in lines:
+        result = decode_json(line, Result)
+        results_by_test[result.case.model] = result
+    ordered = [results_by_test[test] for test in sorted(results_by_test)]
+    return [CaseResult(row.case, (row.control,) if row.control else ()) for row in ordered]
