@@ -108,6 +108,7 @@ class SignRequest:
     serial: str = ""
     force: bool = False
     accept_unrecognised: bool = False
+    dry_run: bool = False  # whether the plan is only shown
 
 
 @dataclass(frozen=True)

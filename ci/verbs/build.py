@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -51,6 +52,21 @@ PREPARERS: dict[Origin, Callable[[Target, BuildRequest, Progress], BuildJob]] = 
 }
 
 
+@dataclass(frozen=True, kw_only=True)
+class BuildCall:
+    """What a call builds: a target, once for each of ``requests``, which differ in the Python."""
+
+    target: Target
+    requests: tuple[BuildRequest, ...]
+    reports: Path
+    check: bool  # only check what a build needs
+    dry_run: bool  # only print its commands
+    executorch: str  # the version that the sources must have; "" for any
+    install: str  # where the adaptor is installed
+    with_proof: bool  # lower a model with it
+    parity: str  # "on", "strict" or "off"
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = group_options(parser, WHAT)
     add("target", "one of: " + ", ".join(read_targets()))
@@ -86,29 +102,27 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     """Build the target for each --python, or only check or print what a build needs. The exit code
     is 1 if an artifact is not published or, with --parity strict, if Buck and CMake differ. Raises
     UsageError and UnfitError before a compiler starts."""
-    choice.read_choice(args.sdk)
-    target = choose_target(args)
-    requests = [make_request(args, word) for word in args.python or [""]]
-    path = args.reports / target.session / "artifacts.json"
-    if not (args.check or args.dry_run):
+    call = read_call(args)
+    target, path = call.target, call.reports / call.target.session / "artifacts.json"
+    if not (call.check or call.dry_run):
         check_session(path.parent, (path.name,))
         claim_reports(path.parent)
     # All are planned before the first one runs: what is missing is reported before a compiler
     # starts.
-    jobs = [prepare_job(target, request, progress) for request in requests]
+    jobs = [prepare_job(target, request, progress) for request in call.requests]
     for job in jobs:
-        require_version(job, args.executorch)
-    if args.check:
+        require_version(job, call.executorch)
+    if call.check:
         return check_jobs(jobs)
     for job in jobs:
         # What the proof lacks is reported before the build, which takes minutes.
-        check_delivery(job, args.install, with_proof=not args.no_proof)
+        check_delivery(job, call.install, with_proof=call.with_proof)
     parity = None
     # A dry run compares only if the result can fail it.
-    if args.parity == "strict" or not (args.parity == "off" or args.dry_run):
+    if call.parity == "strict" or not (call.parity == "off" or call.dry_run):
         # All jobs build the same sources; they differ in the Python.
         parity = compare_parity(jobs[0], progress)
-    if args.dry_run:
+    if call.dry_run:
         check_jobs(jobs)
         lines = [shell_words(command) for job in jobs for command in job.plan.list_commands()]
         planned = Outcome("".join(f"{line}\n" for line in lines), {"commands": lines})
@@ -118,7 +132,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         result = run_build(job, progress)
         row = describe_result(result)
         if result.published:
-            row |= deliver(job, result, args.install, progress, with_proof=not args.no_proof)
+            row |= deliver(job, result, call.install, progress, with_proof=call.with_proof)
         else:
             code = ExitCode.FAILED
         rows.append(row)
@@ -126,7 +140,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         # After each build, so that the record is there if a later build fails or is interrupted.
         write_json(path, {"schema_version": SCHEMA_VERSION, "builds": rows})
     built = Outcome(text, {"builds": rows, "report": str(path)}, code)
-    outcome = add_parity(built, parity, strict=args.parity == "strict")
+    outcome = add_parity(built, parity, strict=call.parity == "strict")
     write_json(path, {"schema_version": SCHEMA_VERSION, **outcome.data})
     return replace(outcome, text=f"{outcome.text}{shown_path(path)}\n")
 
@@ -155,27 +169,29 @@ def compare_parity(job: BuildJob, progress: Progress) -> ParityReport | None:
     return compare_folders(job.plan.source, folders, policy, store_home() / "parity")
 
 
-def choose_target(args: argparse.Namespace) -> Target:
-    """Return the target that the command line selects. --source selects the target's variant for
-    checkouts. --profile, or --dsp-type 0 for LPAI, selects another profile. Raises UsageError if
-    the target does not support the profile or several --python."""
-    target = find_target(args.target)
+def choose_target(
+    name: str, profile: str, *, has_source: bool, is_lpai: bool, several: bool
+) -> Target:
+    """Return the target that the command line selects: with --source, the target's variant for
+    checkouts, and for LPAI or with --profile another profile. Raises UsageError if the target does
+    not support the profile or ``several`` --python."""
+    target = find_target(name)
     # Direct mode for LPAI needs a QNN SDK of 2.39 or later, which this profile has.
-    if args.dsp_type == LPAI and target.lpai_profile and not args.profile:
+    if is_lpai and target.lpai_profile and not profile:
         return msgspec.structs.replace(target, profile=target.lpai_profile)
-    if args.source and target.with_source:
+    if has_source and target.with_source:
         target = find_target(target.with_source)
-    if args.profile:
-        usable = {args.profile, read_profile(args.profile).like} - {""}
+    if profile:
+        usable = {profile, read_profile(profile).like} - {""}
         if target.profile not in usable:
             raise UsageError(
-                f"target {target.name} cannot use profile {args.profile}",
+                f"target {target.name} cannot use profile {profile}",
                 fix=f'pass a profile that has like = "{target.profile}" in manifests/profiles.toml'
                 if target.profile
                 else "omit --profile: this target does not use one",
             )
-        target = msgspec.structs.replace(target, profile=args.profile)
-    if len(args.python) > 1 and not target.per_python:
+        target = msgspec.structs.replace(target, profile=profile)
+    if several and not target.per_python:
         raise UsageError(f"{target.name} accepts only one --python")
     return target
 
@@ -190,9 +206,17 @@ def require_version(job: BuildJob, requested: str) -> None:
         )
 
 
-def make_request(args: argparse.Namespace, python: str) -> BuildRequest:
-    """Return the request for one build that the command line describes. Raises UsageError for an
-    invalid option, and UnfitError if ``python`` is not found."""
+def read_call(args: argparse.Namespace) -> BuildCall:
+    """Return what the command line asks for. Raises UsageError for an invalid option, and
+    UnfitError if a --python is not found."""
+    choice.read_choice(args.sdk)
+    target = choose_target(
+        args.target,
+        args.profile,
+        has_source=bool(args.source),
+        is_lpai=args.dsp_type == LPAI,
+        several=len(args.python) > 1,
+    )
     if args.jobs < 0:
         raise UsageError(f"--jobs {args.jobs} is negative")
     if args.source and not args.source.is_dir():
@@ -208,9 +232,8 @@ def make_request(args: argparse.Namespace, python: str) -> BuildRequest:
         name, equals, defines[name] = word.partition("=")
         if not equals or not name:
             raise UsageError(f"-D {word} is not NAME=VALUE")
-    return BuildRequest(
+    request = BuildRequest(
         source=args.source.absolute() if args.source else None,
-        python=find_python(python),
         jobs=args.jobs,
         release=args.release,
         clean=args.clean,
@@ -221,6 +244,18 @@ def make_request(args: argparse.Namespace, python: str) -> BuildRequest:
         doctor=not args.no_doctor,
         # The noxfile runs --check before it installs torch.
         packages=not args.check,
+    )
+    pythons = [find_python(word) for word in args.python or [""]]
+    return BuildCall(
+        target=target,
+        requests=tuple(replace(request, python=python) for python in pythons),
+        reports=args.reports,
+        check=args.check,
+        dry_run=args.dry_run,
+        executorch=args.executorch,
+        install=args.install,
+        with_proof=not args.no_proof,
+        parity=args.parity,
     )
 
 

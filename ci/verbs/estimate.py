@@ -100,7 +100,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     device = find_device(args.device) if args.device else None
     if args.trace:
         require_writable(args.trace)
-    lane, request = read_request(args, device)
+    lane = choose_lane(args.model, args.frontend)
+    request = make_request(lane.request, args, SESSION, socs=choose_socs(args.soc, device))
     policy, schemes = lane.read_policy(request, progress)
     specs = lane.select(request, policy, schemes, progress)
     with lane.prepare(request, policy, specs, progress) as plan:
@@ -115,17 +116,12 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         return estimate_cases(results, options, device, args.trace)
 
 
-def read_request(
-    args: argparse.Namespace, device: Device | None
-) -> tuple[Lane[Any], emulator.EmulatorRequest | onnx.OnnxRequest]:
-    """Return the lane that lowers the requested models, and the request of a call. Raises
-    UsageError as choose_socs does."""
-    is_onnx = any(word.endswith(ONNX.suffix) for word in args.model)
-    if args.frontend:
-        is_onnx = args.frontend == "onnx"
-    lane: Lane[Any] = onnx.LANE if is_onnx else emulator.LANE
-    socs = choose_socs(args.soc, device)
-    return lane, make_request(lane.request, args, SESSION, socs=socs)
+def choose_lane(models: Sequence[str], frontend: str | None) -> Lane[Any]:
+    """Return the lane that lowers the requested models: that of --frontend, if it was passed."""
+    is_onnx = any(word.endswith(ONNX.suffix) for word in models)
+    if frontend:
+        is_onnx = frontend == "onnx"
+    return onnx.LANE if is_onnx else emulator.LANE
 
 
 def estimate_cases(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -21,6 +22,16 @@ from provisioning.errors import ExitCode, FailedError, UsageError
 DEFAULT = "emulator"
 
 
+@dataclass(frozen=True)
+class ImageRequest:
+    """The options of an action. ``words`` are names of images and, for ``shell``, a command."""
+
+    words: tuple[str, ...]
+    check: bool
+    write: bool
+    read_only_store: bool
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     for name, (text, run) in ACTIONS.items():
@@ -29,7 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action_parser = actions.add_parser(
             name, prog=prog, help=text, description=text, allow_abbrev=False
         )
-        action_parser.set_defaults(run=run)
+        absent = {"words": [], "check": False, "write": False, "read_only_store": False}
+        action_parser.set_defaults(run=run, **absent)
         add = action_parser.add_argument
         add("--json", **FLAG, help="print the result as JSON")
         add("--base", type=nonempty_word, help="a base listed in images.toml, or a local image")
@@ -50,9 +62,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     """Run an action on images, with a connection to the container engine. Raises UsageError for an
     unknown image or base, and FailedError if two clean builds differ."""
+    request = ImageRequest(
+        words=tuple(args.words),
+        check=args.check,
+        write=args.write,
+        read_only_store=args.read_only_store,
+    )
     with connect_engine() as client:
         base = choose_base(client, args.base or "", progress)
-        outcome: Outcome = args.run(client, args, base, progress)
+        outcome: Outcome = args.run(client, request, base, progress)
         return outcome
 
 
@@ -80,13 +98,11 @@ def build(client: DockerClient, name: str, base: str, progress: Progress) -> Bui
     return built
 
 
-def _build(
-    client: DockerClient, args: argparse.Namespace, base: str, progress: Progress
-) -> Outcome:
+def _build(client: DockerClient, request: ImageRequest, base: str, progress: Progress) -> Outcome:
     rows = []
-    names = list(dict.fromkeys(args.words)) or [DEFAULT]
+    names = list(dict.fromkeys(request.words)) or [DEFAULT]
     for name in names:
-        if args.check:
+        if request.check:
             build_clean = partial(build_image, client, name, progress, base=base, fresh=True)
             first, second = build_clean(), build_clean()
             if first.image_id != second.image_id:
@@ -126,22 +142,18 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _shell(
-    client: DockerClient, args: argparse.Namespace, base: str, progress: Progress
-) -> Outcome:
+def _shell(client: DockerClient, request: ImageRequest, base: str, progress: Progress) -> Outcome:
     images = read_images().images
-    named = args.words[:1] if args.words and args.words[0] in images else []
+    named = request.words[:1] if request.words and request.words[0] in images else ()
     name = named[0] if named else DEFAULT
     plan = plan_image(client, name, base)
     built = build(client, name, base, progress)
-    words = tuple(args.words[len(named) :])
-    request = ShellRequest(plan, built, words, args.read_only_store)
-    return Outcome(exit_code=run_shell(client, request))
+    command = request.words[len(named) :]
+    shell = ShellRequest(plan, built, command, request.read_only_store)
+    return Outcome(exit_code=run_shell(client, shell))
 
 
-def _list(
-    client: DockerClient, _args: argparse.Namespace, base: str, _progress: Progress
-) -> Outcome:
+def _list(client: DockerClient, _request: ImageRequest, base: str, _progress: Progress) -> Outcome:
     rows = []
     for name, image in read_images().images.items():
         existing = find_built(client, plan_image(client, name, base))
@@ -149,13 +161,13 @@ def _list(
     return Outcome(_table(rows), {"images": rows})
 
 
-def _lock(client: DockerClient, args: argparse.Namespace, base: str, progress: Progress) -> Outcome:
+def _lock(client: DockerClient, request: ImageRequest, base: str, progress: Progress) -> Outcome:
     diffs = {
-        name: write_locks(client, name, progress, base=base, write=args.write)
-        for name in args.words or [DEFAULT]
+        name: write_locks(client, name, progress, base=base, write=request.write)
+        for name in request.words or [DEFAULT]
     }
     text = "".join(diffs.values()) or "the locks are up to date\n"
-    return Outcome(text, {"diffs": diffs, "written": args.write})
+    return Outcome(text, {"diffs": diffs, "written": request.write})
 
 
 ACTIONS: Mapping[str, tuple[str, Callable[..., Outcome]]] = {

@@ -81,7 +81,9 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     verb, notes = find_verb(args.model), list[str]()
     files: dict[str, str] = {}
     if args.workflow_only:
-        verb = choose_verb(args, root, uses)
+        if args.model:
+            raise UsageError("--model is for a policy, which --workflow-only does not write")
+        verb = choose_verb(root, uses)
     else:
         files = make_policy(args.model, root, notes)
     if uses and not args.policy_only:
@@ -168,7 +170,7 @@ def find_verb(path: str) -> str:
     return FILE_VERBS.get(Path(path).suffix, EMULATOR)
 
 
-def choose_verb(args: argparse.Namespace, root: Path, uses: str) -> str:
+def choose_verb(root: Path, uses: str) -> str:
     """Return the verb for the workflow of an existing policy. Raises UsageError if --workflow-only
     cannot write it."""
     if not uses:
@@ -176,8 +178,6 @@ def choose_verb(args: argparse.Namespace, root: Path, uses: str) -> str:
             "it is not known which workflow to call",
             fix=f"pass --uses OWNER/REPOSITORY@COMMIT, with {REPLACED}",
         )
-    if args.model:
-        raise UsageError("--model is for a policy, which --workflow-only does not write")
     if not (root / POLICY).is_file():
         raise UsageError(
             f"there is no {POLICY} in {root}",

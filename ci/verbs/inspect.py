@@ -4,7 +4,8 @@ AARs contain, and whether a program or an app can load."""
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import msgspec
 
@@ -93,7 +94,9 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     """Describe each file, or judge whether one can load. The exit code is 1 if a file is damaged or
     does not load, and 3 if that is unknown. Raises UsageError for a file that cannot be read."""
     if args.load or args.runtime or args.soc or args.strict or args.files[0].is_dir():
-        return judge_file(args, progress)
+        if len(args.files) > 1 or args.seal:
+            raise UsageError("only one file can be judged, and --seal judges none")
+        return judge_file(args.files[0], args.runtime, args.soc, progress, strict=args.strict)
     inspected_files: list[Inspected] = []
     for path in args.files:
         progress.step(f"reading {path.name}")
@@ -108,23 +111,22 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     )
 
 
-def judge_file(args: argparse.Namespace, progress: Progress) -> Outcome:
-    """Judge whether a program can load or an app can run QNN, by what the file is. Raises
-    UsageError for several files, and for options that the file cannot use."""
-    path, *extra_paths = args.files
-    socs = [soc.upper() for soc in args.soc]
+def judge_file(
+    path: Path, runtime: str | None, names: Sequence[str], progress: Progress, *, strict: bool
+) -> Outcome:
+    """Judge whether a program can load or an app can run QNN, by what the file is, on the SoCs with
+    these ``names``. Raises UsageError for options that the file cannot use."""
+    socs = [soc.upper() for soc in names]
     for soc in socs:
         find_soc(soc)
-    if extra_paths or args.seal:
-        raise UsageError("only one file can be judged, and --seal judges none")
     progress.step(f"reading {path.name}")
     is_program = path.is_file() and not path.name.lower().endswith(APPS)
     inspected = inspect_file(path) if is_program else None
     if inspected is None or inspected.kind == "package":
-        if args.runtime:
+        if runtime:
             raise UsageError("--runtime is for a program, and this is an app", fix="leave it out")
-        return check_app(path, progress, socs, strict=args.strict)
-    if args.strict or len(socs) > 1:
-        option = "--strict" if args.strict else "more than one --soc"
+        return check_app(path, progress, socs, strict=strict)
+    if strict or len(socs) > 1:
+        option = "--strict" if strict else "more than one --soc"
         raise UsageError(f"{option} is for an app, and {path.name} is none", fix="leave it out")
-    return judge_program(inspected, args.runtime or "", "".join(socs))
+    return judge_program(inspected, runtime or "", "".join(socs))

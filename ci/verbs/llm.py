@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -37,6 +37,16 @@ WITH_PROGRAM = (
     *("--weights", "--tokenizer", "--prompt", "--tokens", "--soc", "--policy"),
     *("--reports", "--base", "--sarif", "--scheme", "--text", "--max-perplexity"),
 )
+
+
+@dataclass(frozen=True)
+class ProjectRequest:
+    """The sizes to estimate: a model's config.json, and the schemes and the context of its
+    programs."""
+
+    path: Path
+    schemes: Sequence[Scheme]
+    context: int
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -82,17 +92,21 @@ def require_text(flag: str, value: str) -> None:
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     """Run a language model or a program, or estimate sizes. Raises UsageError for an option or a
     file that cannot be used, and the same errors as run_lane."""
+    request = read_request(args)
+    if isinstance(request, LlmRequest):
+        return run_lane(LANE, request, progress)
+    LANE.require_packages([])
+    return project_model(request)
+
+
+def read_request(args: argparse.Namespace) -> LlmRequest | ProjectRequest:
+    """Return the request of a call. Raises UsageError for an option or a file that cannot be used,
+    and the same errors as check_arguments."""
     if args.project:
         require_effect(args, "--project", "--scheme", "--context")
         require_files({"--project": args.project})
-        LANE.require_packages([])
-        return project_model(args.project, choose_schemes(args.scheme, LANE.schemes), args.context)
-    return run_lane(LANE, read_request(args), progress)
-
-
-def read_request(args: argparse.Namespace) -> LlmRequest:
-    """Return the request of a call. Raises UsageError for an option or a file that cannot be used,
-    and the same errors as check_arguments."""
+        schemes = choose_schemes(args.scheme, LANE.schemes)
+        return ProjectRequest(args.project, schemes, args.context)
     if args.pte:
         require_effect(args, "--program", *WITH_PROGRAM)
     request = make_request(LlmRequest, args, LANE.session, decoder=args.model, judges=True)
@@ -103,16 +117,16 @@ def read_request(args: argparse.Namespace) -> LlmRequest:
     return replace(request, command="") if request.pte or request.weights else request
 
 
-def project_model(path: Path, schemes: Sequence[Scheme], context: int) -> Outcome:
+def project_model(request: ProjectRequest) -> Outcome:
     """Return the estimated size of a model's programs. Raises UsageError if the model is not a
     Llama or was trained for a shorter context."""
     # Without torch, this takes 0.5 s instead of 2.2.
-    projection = run_limited(partial(_read_projection, path, schemes, context), f"{path}")
+    projection = run_limited(partial(_read_projection, request), f"{request.path}")
     data = msgspec.to_builtins(projection)
     return Outcome(render_projection(projection), data, exact=True)
 
 
-def _read_projection(path: Path, schemes: Sequence[Scheme], context: int) -> Projection:
-    _, config = read_config(path)
-    require_context(context, config.most_context)
-    return project(config, schemes, context)
+def _read_projection(request: ProjectRequest) -> Projection:
+    _, config = read_config(request.path)
+    require_context(request.context, config.most_context)
+    return project(config, request.schemes, request.context)

@@ -115,7 +115,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     open_setup."""
     check_values(args)
     # Even an error that is too small to matter shows which operator is wrong.
-    lane, request = read_request(args, SESSION, strict_noise=True)
+    models = (args.model, args.shape, args.policy)
+    lane, request = make_lane_request(args, SESSION, *models, strict_noise=True)
     specs, policy = choose_cases(lane, request, progress)
     with lane.prepare(request, policy, specs, progress) as plan:
         if args.reproducer:
@@ -133,13 +134,19 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     return Outcome(render_cases(cases), data_of(cases), choose_exit(cases))
 
 
-def read_request(
-    args: argparse.Namespace, session: str, **values: Any
+def make_lane_request(
+    args: argparse.Namespace,
+    session: str,
+    models: Sequence[str],
+    shape_words: Sequence[str],
+    policy: Path | None,
+    **values: Any,
 ) -> tuple[Lane[Any], Request]:
-    """Return the lane of the requested models, and the request of a call. ``values`` are as for
-    make_request. Raises UsageError for shapes if no model is an .onnx file."""
-    shapes = parse_shapes(args.shape)
-    if are_files(args.model, choose_policy(args.policy)):
+    """Return the lane of the requested ``models``, and the request of a call. ``shape_words`` and
+    ``policy`` are its options, and ``values`` are as for make_request. Raises UsageError for shapes
+    if no model is an .onnx file."""
+    shapes = parse_shapes(shape_words)
+    if are_files(models, choose_policy(policy)):
         kind = onnx.OnnxRequest
         return onnx.LANE, make_request(kind, args, session, shapes=shapes, **values)
     if shapes:

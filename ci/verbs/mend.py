@@ -39,7 +39,7 @@ from ci.report.document import show_document
 from ci.report.export import check_session
 from ci.report.html import PAGE, write_page
 from ci.verbs.lanes import emulator
-from ci.verbs.localise import choose_cases, read_request
+from ci.verbs.localise import choose_cases, make_lane_request
 from ci.verbs.options import MODELS, PARALLEL, RUN, add_option, add_options, positive
 from ci.verbs.requests import check_arguments
 from ci.verbs.steps import read_options
@@ -109,7 +109,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     StoreError if a directory cannot be written, and the same errors as choose_cases and
     open_setup."""
     check_arguments(args, SESSION)
-    lane, request = read_request(args, SESSION)
+    lane, request = make_lane_request(args, SESSION, args.model, args.shape, args.policy)
     specs, policy = choose_cases(lane, request, progress)
     output = Output(
         directory=args.output,

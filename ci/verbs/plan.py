@@ -65,7 +65,9 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         )
     if args.out:
         require_output(args.out, is_plan, describe_fix("--out"))
-    plan = plan_changes(args, repository)
+    plan = plan_changes(
+        repository, args.base, args.head, args.event, "--everything" if args.everything else ""
+    )
     if args.out:
         write_output(args.out, msgspec.json.encode(plan) + b"\n", is_plan, describe_fix("--out"))
     document = make_plan_document(plan)
@@ -73,45 +75,46 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     return Outcome(text, msgspec.to_builtins(plan), exact=True)
 
 
-def plan_changes(args: argparse.Namespace, repository: Repository) -> Plan:
-    """Return the plan that the arguments ask for. Raises UsageError if a revision cannot be
-    compared."""
-    everything = "--everything" if args.everything else ""
-    head_name = args.head or ("HEAD" if repository.is_bare else "")
+def plan_changes(
+    repository: Repository, base_name: str, head_name: str, event: str, everything: str
+) -> Plan:
+    """Return the plan of the changes between two revisions. ``everything`` is the reason why all
+    sessions run, or empty. Raises UsageError if a revision cannot be compared."""
+    head_name = head_name or ("HEAD" if repository.is_bare else "")
     head = repository.resolve(head_name) if head_name else ""
-    if everything or args.event not in PLANNED_EVENTS:
+    if everything or event not in PLANNED_EVENTS:
         # Everything runs, so there is nothing to compare.
         base = repository.resolve(head_name or "HEAD")
     else:
-        repository.require_history(args.base, head_name)
-        base, everything = find_base(args, repository, head_name)
+        repository.require_history(base_name, head_name)
+        base, everything = find_base(repository, base_name, head_name, event)
     return make_plan(
         repository.compare(base, head),
         repository.rules,
         base=base,
         head=head or WORK_TREE,
-        event=args.event,
+        event=event,
         everything=everything,
     )
 
 
-def find_base(args: argparse.Namespace, repository: Repository, head: str) -> tuple[str, str]:
-    """Return the commit to compare with, and the reason why a push has to run everything, or an
-    empty string.
+def find_base(repository: Repository, name: str, head: str, event: str) -> tuple[str, str]:
+    """Return the commit to compare with, by the ``name`` of its revision, and the reason why a push
+    has to run everything, or an empty string.
 
     Everything runs if there is no branch to compare with, and for a push that cannot be compared
     with its base, as after a forced push. Raises UsageError if the base of another event cannot be
     compared.
     """
-    if not args.base and not repository.find_branch():
+    if not name and not repository.find_branch():
         why = f"there is no branch {repository.rules.branch} to compare with; pass --base"
         return repository.resolve(head or "HEAD"), why
     try:
-        base = repository.find_base(args.base, head)
+        base = repository.find_base(name, head)
     except UsageError:
         # After a forced push, the commit before it may be gone.
-        if args.event != "push":
+        if event != "push":
             raise
-        why = f"the branch's previous commit {args.base[:12]} cannot be compared"
+        why = f"the branch's previous commit {name[:12]} cannot be compared"
         return repository.resolve(head or "HEAD"), why
     return base, ""

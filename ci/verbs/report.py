@@ -9,6 +9,7 @@ import json
 import re
 import sys
 from functools import partial
+from pathlib import Path
 
 from ci.report import publishing
 from ci.report.annotation import make_annotations
@@ -51,7 +52,9 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         return Outcome(json.dumps(schema, indent=1) + "\n", schema)
     if args.trend:
         require_effect(args, "--trend", "--to")
-        return show_trend(args, progress)
+        if args.path:
+            raise UsageError("--trend takes no report", fix="leave out PATH, or --trend")
+        return show_trend(args.trend, args.to or args.trend, progress, force=args.force)
     if not args.path:
         raise UsageError("no report is specified", fix="pass a report.json or its directory")
     if args.annotate and args.summary:
@@ -68,13 +71,16 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         progress.step(f"written to {shown_path(args.to)}")
     if args.sarif and (aside := publishing.write_sarif(report, args.sarif, force=args.force)):
         progress.step(f"an existing file was renamed: it is now {shown_path(aside)}")
-    text = render_text(report, args)
+    if args.annotate:
+        text = Provider().annotate(make_annotations(report))
+    else:
+        text = summarize_report(report) if args.summary else show_document(make_document(report))
     return Outcome(text, report_data(report), report.exit_code, exact=True)
 
 
-def show_trend(args: argparse.Namespace, progress: Progress) -> Outcome:
-    """Write trend.html, and return the trend as text and as data. The exit code is 0 even if cases
-    failed. Raises UsageError if the call also names a report."""
+def show_trend(folder: Path, place: Path, progress: Progress, *, force: bool) -> Outcome:
+    """Write trend.html with the reports below ``folder`` to ``place``, and return the trend as text
+    and as data. The exit code is 0 even if cases failed."""
     from ci.report.trend import (
         PAGE,
         describe_trend,
@@ -84,27 +90,22 @@ def show_trend(args: argparse.Namespace, progress: Progress) -> Outcome:
         trend_data,
     )
 
-    if args.path:
-        raise UsageError("--trend takes no report", fix="leave out PATH, or --trend")
-    reports = read_reports(args.trend, progress)
+    reports = read_reports(folder, progress)
     rows = follow_cases(reports)
-    place = args.to or args.trend
-    export_files({PAGE: render_trend(reports, rows)}, place, progress, force=args.force)
+    export_files({PAGE: render_trend(reports, rows)}, place, progress, force=force)
     progress.step(f"written: {shown_path(place / PAGE)}")
     return Outcome(describe_trend(reports, rows), trend_data(reports, rows))
 
 
-def render_text(report: Report, args: argparse.Namespace) -> str:
-    """Return the table, or the output that --annotate or --summary asks for instead. On a terminal,
-    Markdown has no HTML tags and entities. Raises StoreError if the CI system's summary cannot be
-    written."""
-    if args.annotate:
-        return Provider().annotate(make_annotations(report))
+def summarize_report(report: Report) -> str:
+    """Add a report to the run's page in the CI system, and return its table; outside CI, return it
+    as Markdown, on a terminal without HTML tags and entities. Raises StoreError if the page cannot
+    be written."""
     document = make_document(report)
-    if args.summary and not publishing.append_summary(document):
-        text = render_markdown(document)
-        if not sys.stdout.isatty():
-            return text
-        bare = re.sub(r"</?(?:pre|details|summary)>", "", text)  # for a person
-        return re.sub(r"\n{3,}", "\n\n", html.unescape(bare).replace(WORD_JOINER, ""))
-    return show_document(document)
+    if publishing.append_summary(document):
+        return show_document(document)
+    text = render_markdown(document)
+    if not sys.stdout.isatty():
+        return text
+    bare = re.sub(r"</?(?:pre|details|summary)>", "", text)  # for a person
+    return re.sub(r"\n{3,}", "\n\n", html.unescape(bare).replace(WORD_JOINER, ""))

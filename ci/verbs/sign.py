@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import argparse
 import os
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 import msgspec
@@ -39,6 +41,23 @@ from provisioning.console.progress import Progress
 from provisioning.errors import UnfitError, UsageError
 from provisioning.manifest.reader import read_policy
 from provisioning.quoting import shell_words
+
+# What only signing uses
+SIGNING = (
+    *("lpai_arch", "direct_mode", "htp_arch", "op_package_dir", "testsig", "device", *VARIABLES),
+    *("out", "signer", "signer_python", "force", "dry_run"),
+)
+
+
+@dataclass(frozen=True)
+class VerifyRequest:
+    """What a call with --verify verifies; the fields are the arguments of verify_files."""
+
+    files: tuple[Path, ...]
+    original: Path | None
+    expect: str
+    at: datetime | None
+    accept_unrecognised: bool
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -88,16 +107,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     """Sign libraries and verify them, or show what would be signed. Raises UsageError, UnfitError
     without a signer, and ToolError or FailedError if signing fails."""
-    if args.verify:
-        return _verify(args, progress)
-    for name in ("input", "expect", "at"):
-        if getattr(args, name):
-            raise UsageError(f"--{name} has no effect without --verify")
-    request = _read_request(args, progress)
+    request = read_request(args, progress)
+    if isinstance(request, VerifyRequest):
+        return verify_files(
+            request.files,
+            progress,
+            original=request.original,
+            expect=request.expect,
+            accept_unrecognised=request.accept_unrecognised,
+            at=request.at,
+        )
     plan = make_plan(request)
     for note in plan.notes:
         progress.step(f"note: {note}")
-    if args.dry_run:
+    if request.dry_run:
         return _render_plan(plan)
     signed = sign(plan, resolve_signer(plan), progress)
     text = render_reports({Path(name): report for name, report in signed.reports.items()})
@@ -113,25 +136,21 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     return Outcome(text, data)
 
 
-def _verify(args: argparse.Namespace, progress: Progress) -> Outcome:
-    """Verify libraries, and refuse options that only signing uses."""
-    signing = ("lpai_arch", "direct_mode", "htp_arch", "op_package_dir", "testsig", "device")
-    for name in (*signing, *VARIABLES, "out", "signer", "signer_python", "force", "dry_run"):
+def read_request(args: argparse.Namespace, progress: Progress) -> SignRequest | VerifyRequest:
+    """Return what a call signs or, with --verify, what it verifies. Raises UsageError for options
+    of the other one, and the same errors as read_device_serial and find_roots."""
+    if args.verify:
+        for name in SIGNING:
+            if getattr(args, name):
+                raise UsageError(f"--{name.replace('_', '-')} cannot be used with --verify")
+        if not args.files:
+            raise UsageError("no library to verify", fix="pass files, or a directory of them")
+        expect = args.expect or "signed"
+        files = tuple(args.files)
+        return VerifyRequest(files, args.input, expect, args.at, args.accept_unrecognised)
+    for name in ("input", "expect", "at"):
         if getattr(args, name):
-            raise UsageError(f"--{name.replace('_', '-')} cannot be used with --verify")
-    if not args.files:
-        raise UsageError("no library to verify", fix="pass files, or a directory of them")
-    return verify_files(
-        args.files,
-        progress,
-        original=args.input,
-        expect=args.expect or "signed",
-        accept_unrecognised=args.accept_unrecognised,
-        at=args.at,
-    )
-
-
-def _read_request(args: argparse.Namespace, progress: Progress) -> SignRequest:
+            raise UsageError(f"--{name} has no effect without --verify")
     paths = {name: getattr(args, name) for name in VARIABLES}
     needed = {"qnn_sdk", "hexagon_tools"} if args.lpai_arch else set[str]()
     needed |= set() if args.signer else {"hexagon_sdk"}
@@ -157,6 +176,7 @@ def _read_request(args: argparse.Namespace, progress: Progress) -> SignRequest:
         serial=serial,
         force=args.force,
         accept_unrecognised=args.accept_unrecognised,
+        dry_run=args.dry_run,
     )
 
 

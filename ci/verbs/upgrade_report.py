@@ -130,26 +130,28 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     """Compare two versions; with --matrix, show the known faults by version. Raises UsageError,
     UnfitError and DownloadError."""
     check_values(args)
-    if not args.matrix:
-        return compare_versions(read_request(args), progress)
-    matrix_options = ("--with", "--sdk", "--fault", "--known", "--reports")
-    require_effect(args, "--matrix", *matrix_options)
-    if args.old:
-        raise UsageError(
-            f"{args.old} cannot be used with --matrix",
-            fix="pass a wheel to --with, or an SDK to --sdk",
-        )
-    faults = find_faults(args.fault)
-    if args.known:
-        require_effect(args, "--known", "--matrix", "--fault")
-        return show_recorded(faults)
-    reports = args.reports or Path("reports").absolute()
-    return run_matrix(MatrixRequest((*args.sides,), (*args.sdk,), faults, reports), progress)
+    request = read_request(args)
+    if isinstance(request, UpgradeRequest):
+        return compare_versions(request, progress)
+    return show_recorded(request.faults) if request.known else run_matrix(request, progress)
 
 
-def read_request(args: argparse.Namespace) -> UpgradeRequest:
-    """Return what to compare. Raises UsageError for an argument that is no version, and for options
-    that two reports cannot use."""
+def read_request(args: argparse.Namespace) -> UpgradeRequest | MatrixRequest:
+    """Return what to compare or, with --matrix, what to run. Raises UsageError for an argument that
+    is no version, and for options that two reports or the matrix cannot use."""
+    if args.matrix:
+        matrix_options = ("--with", "--sdk", "--fault", "--known", "--reports")
+        require_effect(args, "--matrix", *matrix_options)
+        if args.old:
+            raise UsageError(
+                f"{args.old} cannot be used with --matrix",
+                fix="pass a wheel to --with, or an SDK to --sdk",
+            )
+        faults = find_faults(args.fault)
+        if args.known:
+            require_effect(args, "--known", "--matrix", "--fault")
+        reports = args.reports or Path("reports").absolute()
+        return MatrixRequest((*args.sides,), (*args.sdk,), faults, reports, args.known)
     words = (args.old, args.new)
     for word in words:
         check_word(word)

@@ -13,6 +13,7 @@ from provisioning.artifacts.environment import (
     render_github,
     render_shell,
 )
+from provisioning.artifacts.sources import Options
 from provisioning.console.command import FLAG, Outcome
 from provisioning.console.progress import Progress
 from provisioning.store.store import Store
@@ -34,7 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     """Fetch what the profile lacks, and return its variables as lines for a shell or GitHub."""
-    environment = _compose(args, progress)
+    chosen = choice.read_choice(args.sdk, args.adaptor)
+    environment = _compose(args.profile, chosen, read_options(args), progress)
     for artifact in environment.artifacts:
         Store().note_use(artifact.root)
     render = render_github if args.github else render_shell
@@ -47,7 +49,9 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     return Outcome(render(environment), data, exact=True)
 
 
-def _compose(args: argparse.Namespace, progress: Progress) -> Environment:
+def _compose(
+    name: str, chosen: choice.QnnChoice, options: Options, progress: Progress
+) -> Environment:
     """Return the environment of a profile.
 
     For ``emulator`` and ``emulator-sdk``, --sdk selects one of these two profiles, and --adaptor
@@ -55,10 +59,9 @@ def _compose(args: argparse.Namespace, progress: Progress) -> Environment:
     ``aot`` contains the newest matching overlay (an executorch package with an adaptor that was
     built from source), if there is one.
     """
-    chosen = choice.read_choice(args.sdk, args.adaptor)
-    is_emulator = args.profile in {choice.WHEEL_PROFILE, choice.SDK_PROFILE}
-    profile = chosen.profile if is_emulator else args.profile
-    environment = provision_profile(profile, progress, options=read_options(args))
+    is_emulator = name in {choice.WHEEL_PROFILE, choice.SDK_PROFILE}
+    profile = chosen.profile if is_emulator else name
+    environment = provision_profile(profile, progress, options=options)
     if is_emulator and not chosen.is_usual:
         # Imported only now, since the usual QNN needs no doctor.
         from provisioning.doctor.examine import settle_adaptor

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,9 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         requests = [request.pinned(store) for request in parse_selection(args.names, options)]
     else:
         requests = stored_requests(store)
-    rows = [_verify(request, args, store, progress) for request in requests]
+    # A repair is decided by hashes: a file with the right time may have wrong bytes.
+    check = partial(_verify, store, progress, quick=args.quick and not args.repair)
+    rows = [check(request, repair=args.repair) for request in requests]
     if not args.names:
         why = "is damaged or belongs to another artifact: remove the directory"
         damage = Difference("tree.json", why)
@@ -56,7 +59,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
 
 
 def _verify(
-    request: ArtifactRequest, args: argparse.Namespace, store: Store, progress: Progress
+    store: Store, progress: Progress, request: ArtifactRequest, *, quick: bool, repair: bool
 ) -> dict[str, Any]:
     key = request.key()
     published = store.find(key)
@@ -64,12 +67,11 @@ def _verify(
     row = _row(request.name, request.release.version, root)
     if published is None:
         return row
-    # A repair is decided by hashes: a file with the right time may have wrong bytes.
-    differences = find_differences(request, published, quick=args.quick and not args.repair)
+    differences = find_differences(request, published, quick=quick)
     if differences and store.find(key) is None:  # another process removed it meanwhile
         return _row(request.name, request.release.version, "")
     row["differences"] = msgspec.to_builtins(differences)
-    if differences and args.repair:
+    if differences and repair:
         done = verify_published(request, published, store, progress)
         row["repaired"] = list(done.repaired)
     if tree := trusted_tree(request, published):

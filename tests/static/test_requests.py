@@ -14,6 +14,11 @@ NAMESPACE = "Namespace"
 PARSING = {"ci/__main__.py", "provisioning/__main__.py", "provisioning/console/command.py"}
 # A module below the verbs, or a lane, gets a Request.
 VERBS = {path for room in ("ci", "provisioning") for path in (ROOT / room / "verbs").glob("*.py")}
+# What several verbs call where they read their arguments.
+BORDER = {
+    *("check_values", "list_given", "list_digested", "repeat_command", "name_mending"),
+    *("check_arguments", "read_device", "read_options"),
+}
 
 
 def list_uses(tree: ast.AST) -> Iterator[str]:
@@ -46,6 +51,27 @@ def list_writes(tree: ast.AST) -> Iterator[str]:
                 yield ast.unparse(node)
 
 
+def list_readers(tree: ast.AST) -> Iterator[str]:
+    """The functions of a module that read a value from a Namespace that they get, except those in
+    BORDER. An argparse.Action, which is called, fills the Namespace while words are parsed."""
+    for function in ast.walk(tree):
+        if not isinstance(function, ast.FunctionDef) or function.name in {"__call__", *BORDER}:
+            continue
+        names = {
+            argument.arg
+            for argument in (*function.args.args, *function.args.kwonlyargs)
+            if argument.annotation and NAMESPACE in ast.unparse(argument.annotation)
+        }
+        values = [
+            node.value if isinstance(node, ast.Attribute) else node.args[0]
+            for node in ast.walk(function)
+            if isinstance(node, ast.Attribute)
+            or (isinstance(node, ast.Call) and node.args and ast.unparse(node.func) == "getattr")
+        ]
+        if names & {ast.unparse(value) for value in values}:
+            yield function.name
+
+
 def parse(path: Path) -> ast.Module:
     return ast.parse(path.read_bytes(), str(path))
 
@@ -59,6 +85,25 @@ def test_no_module_below_the_verbs_takes_a_namespace() -> None:
 def test_no_verb_writes_into_its_arguments() -> None:
     writes = {str(path.relative_to(ROOT)): [*list_writes(parse(path))] for path in VERBS}
     assert {name for name, changes in writes.items() if changes} == set()
+
+
+def test_one_function_of_a_verb_reads_its_arguments() -> None:
+    readers = {str(path.relative_to(ROOT)): [*list_readers(parse(path))] for path in VERBS}
+    assert {name: functions for name, functions in readers.items() if len(functions) > 1} == {}
+
+
+@pytest.mark.parametrize(
+    ("code", "readers"),
+    [
+        ("def execute(args: Namespace): f(args.a, args.b)", ["execute"]),
+        ("def execute(args: Namespace): f(args)\ndef f(args: Namespace): args.a", ["f"]),
+        ("def e(a: argparse.Namespace): a.b\ndef f(*, a: Namespace): a.b", ["e", "f"]),
+        ("def e(a: Namespace): a.b\ndef f(a: Namespace): getattr(a, n)", ["e", "f"]),
+        ("def execute(request: Request): request.a", []),
+    ],
+)
+def test_each_reader_of_arguments_is_noticed(code: str, readers: list[str]) -> None:
+    assert [*list_readers(ast.parse(code))] == readers
 
 
 @pytest.mark.parametrize(

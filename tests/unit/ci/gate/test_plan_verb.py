@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
 from pathlib import Path
 from subprocess import run
 from types import SimpleNamespace
@@ -21,14 +20,14 @@ def test_only_a_push_without_its_base_runs_everything(event: str) -> None:
         raise UsageError("gone")
 
     repository: Any = SimpleNamespace(find_base=fail, resolve=lambda revision: f"{revision}!")
-    args = Namespace(base="0123456789abcdef", event=event)
+    name = "0123456789abcdef"
     if event == "push":
         for head, resolved in (("", "HEAD!"), ("topic", "topic!")):
-            base, why = find_base(args, repository, head)
+            base, why = find_base(repository, name, head, event)
             assert (base, "0123456789ab cannot" in why) == (resolved, True)
         return
     with pytest.raises(UsageError):
-        find_base(args, repository, "")
+        find_base(repository, name, "", event)
 
 
 def test_a_plan_of_a_repository_without_rules_says_whose_sessions_it_lists(
