@@ -289,7 +289,7 @@ def test_each_option_reaches_the_cases_and_the_command_that_repeats_them(
     monkeypatch.setattr(lane, "name_toolchain", lambda *_: ("tools",))
     monkeypatch.setattr(lane, "find_program", lambda _, program: f"job of {program.name}")
     monkeypatch.setattr(lane, "find_subject", lambda *_: ("subject", "show"))
-    monkeypatch.setattr("ci.verbs.steps.publish", lambda _, request, *__: request)
+    monkeypatch.setattr("ci.verbs.steps.publish", lambda _, request, *_a, **_k: request)
     args = parse(*words, "--jobs", "3", "--offline", "--reports", "out")
     request: Any = llm.execute(args, Progress())
     assert request.directory == tmp_path / "out" / "test_llm"
