@@ -4,11 +4,13 @@ manifests/policies/faults.toml. A mended graph is expected to be right."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 from msgspec import Struct, structs
 
+from ci.cases.request import Request
 from ci.faults.known import ENDS, RIGHT, WRONG, Fault, Tried
 from ci.faults.results import Item, Result
 from ci.report.document import make_markdown_table
@@ -16,6 +18,13 @@ from ci.report.document import make_markdown_table
 SEEDS = (21, 22, 23)
 GRAPH, MENDED = "graph", "mended"
 Try = Callable[[str, Sequence[Item]], Iterable[Result]]  # from a scheme and items to results
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaultsRequest(Request):
+    """A request to run known faults again."""
+
+    filters: tuple[str, ...] = ()  # globs for names of faults
 
 
 class Rerun(Struct, frozen=True, kw_only=True):

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
 from functools import partial
 
-from ci.cases.request import Request
 from ci.cases.spec import require_options
 from ci.device.runner import STARTS
 from ci.executorch.engine import NAME
+from ci.faults.expected import FaultsRequest
 from ci.verbs import deploy
 from ci.verbs.built import find_built, follow_build
 from ci.verbs.lanes.emulator import LANE, EmulatorRequest
@@ -22,13 +21,6 @@ from provisioning.errors import UsageError
 from provisioning.manifest.targets import Backend
 
 FAULTS = "faults"
-
-
-@dataclass(frozen=True, kw_only=True)
-class FaultsRequest(Request):
-    """A request for the suite of known faults."""
-
-    filters: tuple[str, ...] = ()  # globs for names of faults
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

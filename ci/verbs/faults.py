@@ -11,13 +11,12 @@ from fnmatch import fnmatchcase
 from ci.cases.session import Phases, read_host, read_source, started_now
 from ci.facts.finding import Finding, Proof, advise
 from ci.facts.kinds import UNRECORDED
-from ci.faults.expected import Rerun
+from ci.faults.expected import FaultsRequest, Rerun
 from ci.faults.known import FRONTENDS, read_faults
 from ci.models.suite import DEFAULT_SOC
 from ci.report.claim import claim_reports
 from ci.report.schema import Case, JudgementFacts, Report, Status, Tool, summarize
 from ci.verbs.built import require_executorch
-from ci.verbs.emulate import FaultsRequest
 from ci.verbs.options import repeat_command, require_effect
 from ci.verbs.requests import check_arguments, make_request
 from ci.verbs.steps import publish, require_packages
