@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import msgspec
 from msgspec import Struct, structs
@@ -38,8 +40,9 @@ from ci.facts.known_fault import KnownFault
 from ci.faults.match import match_faults
 from ci.judging.figures import decibels
 from ci.judging.gate import OutputJudgement, References, judge
+from ci.litert.engine import LitertEngine
 from ci.models.rounding import find_version
-from ci.models.schemes import Scheme
+from ci.models.schemes import LITERT, ONNX, Scheme
 from ci.models.tensors import TensorInfo, limit_db
 from ci.models.user_models import NO_SOURCE
 from ci.onnx.engine import OnnxEngine
@@ -65,7 +68,7 @@ class PartEngine:
         """Return the SHA-256 of the model's key, of the code that cuts parts, and of the part."""
         this_file = Path(__file__)
         # An edit of the code that cuts parts makes another key.
-        names = ("localise_graph.py", "localise_torch.py", "localise_onnx.py")
+        names = [f"localise_{part}.py" for part in ("graph", "torch", "onnx", "litert")]
         code = digest_sources(this_file, *(this_file.with_name(name) for name in names))
         return hash_words(self.parts.engine.key(spec), code, msgspec.json.encode(self.cut).decode())
 
@@ -106,13 +109,15 @@ class Description(Struct, frozen=True):
     """A description of a model. ``operators`` are in the graph's order. ``outputs`` are the names
     of the operators whose results are the model's outputs. ``losses`` lists the SQNR that
     quantization loses at operators and ranges, most noise first. ``steps`` describes the float32
-    graph. ``qnn`` is the version of QNN."""
+    graph, and ``aliases`` are the operators of steps with other names. ``qnn`` is the version of
+    QNN."""
 
     operators: Sequence[Operator]
     outputs: Sequence[str]
     losses: Sequence[Row]
     steps: tuple[Step, ...] = ()
     qnn: str = ""
+    aliases: dict[str, str] = {}
 
 
 @dataclass(frozen=True)
@@ -208,14 +213,71 @@ class OnnxParts:
         return ""
 
 
-Parts = TorchParts | OnnxParts
+@dataclass(frozen=True)
+class LitertParts:
+    """Divides .tflite files, which LiteRT's plugin compiles, with the methods of TorchParts."""
+
+    engine: LitertEngine
+
+    def hold(self, spec: CaseSpec) -> Division:
+        """Load a case's model, as TorchParts.hold does."""
+        from ci.audit.localise_litert import divide_litert
+
+        return divide_litert(spec)
+
+    def read_steps(self, spec: CaseSpec) -> tuple[tuple[Step, ...], str]:
+        """Return the steps of the model, and QNN's version."""
+        from ci.audit.localise_litert import read_litert_steps
+
+        return read_litert_steps(spec), find_version(self.engine.library)
+
+    def compile(self, spec: CaseSpec, cut: Cut, staging: Staging) -> Compiled:
+        """Compile the part ``cut``."""
+        from ci.audit.localise_litert import write_litert
+
+        source = write_litert(self.hold(spec), cut, "part.tflite")
+        return self.engine.compile_source(source, spec, staging, is_part=True)
+
+    def write(self, spec: CaseSpec, cut: Cut, file: Path) -> str:
+        """Write the part to ``file``, and its inputs to an .npz file next to it, as
+        OnnxParts.write does. Its outputs are in the order in which they are computed, because
+        others are refused."""
+        import numpy as np
+
+        from ci.audit.localise_litert import write_litert
+
+        division = self.hold(spec)
+        outputs = tuple(name for name in division.operators if name in cut.outputs)
+        source = write_litert(division, structs.replace(cut, outputs=outputs), file.name)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(source.data)
+        arrays = map(np.stack, zip(*source.evaluation, strict=True))
+        np.savez(file.with_suffix(".npz"), *arrays)
+        return ""
+
+
+Parts = TorchParts | OnnxParts | LitertParts
+
+
+def choose_parts(engine: Any, work: Path) -> Parts:
+    """Return what divides the models that an engine compiles. Files are written to ``work``."""
+    if isinstance(engine, OnnxEngine):
+        return OnnxParts(engine, work)
+    return LitertParts(engine) if isinstance(engine, LitertEngine) else TorchParts(engine)
 
 
 def describe(parts: Parts, spec: CaseSpec) -> Description:
     """Return the description of a case's model, in a worker process."""
     division = parts.hold(spec)
-    rows = division.describe(), division.outputs, division.rank_losses()
-    return Description(*rows, *parts.read_steps(spec))
+    steps, qnn = parts.read_steps(spec)
+    return Description(
+        operators=division.describe(),
+        outputs=division.outputs,
+        losses=division.rank_losses(),
+        steps=steps,
+        qnn=qnn,
+        aliases=dict(division.aliases),
+    )
 
 
 LIMIT_DB = 120.0  # SQNR is clipped to this, and to its negative, because JSON has no infinity
@@ -278,7 +340,9 @@ class Localiser:
         faults = match_faults(model.steps, self.spec.scheme.base.value, model.qnn)
         for fault in faults:
             self.progress.step(f"  known fault: {fault}")
-        suspects = [*filter(None, (find_suspect(operators, fault) for fault in faults))]
+        suspects = [
+            *filter(None, (find_suspect(operators, fault, model.aliases) for fault in faults))
+        ]
         search = Search(operators, tuple(model.outputs), laboratory, suspects)
         located = search.run()
         written = ""
@@ -368,6 +432,7 @@ def reproducer_folder(file: Path) -> UserFolder:
     return UserFolder(file.parent, "move it away, or pass another path to --reproducer")
 
 
+NO_ALIASES: Mapping[str, str] = MappingProxyType({})
 CAUSES = {
     Mend.BIASES: "the quantizer gives a bias that several layers share a single scale, but QNN"
     " expects the product of the scales of each layer's input and weights. With separate biases,"
@@ -375,6 +440,7 @@ CAUSES = {
     Mend.RANGES: "calibration chose ranges that clip values in the quantized model, but QNN merges"
     " roundings and does not clip them. With wider ranges, the part is right",
 }
+COMPILERS = {ONNX.suffix: "ONNX Runtime", LITERT.suffix: "LiteRT's plugin"}  # of files
 
 
 def name_cause(located: Located, spec: CaseSpec) -> str:
@@ -382,16 +448,19 @@ def name_cause(located: Located, spec: CaseSpec) -> str:
     if located.mended_by:
         return CAUSES[located.mended_by[0]]
     model = "quantized model" if spec.scheme.quantized else "float32 model"
-    lane = "ONNX Runtime" if spec.is_file else "ExecuTorch's passes"
-    return f"{lane} or QNN make the program differ from the part's {model}"
+    compiler = COMPILERS.get(Path(spec.reference).suffix, "ExecuTorch's passes")
+    return f"{compiler} or QNN make the program differ from the part's {model}"
 
 
-def find_suspect(operators: Mapping[str, Operator], fault: KnownFault) -> list[str]:
-    """Return the names of the operators at which a known fault was found: in an .onnx file, those
-    of its nodes; otherwise, a chain of operators of the fault's kinds that starts at the fault's
-    line. Empty if there is no such chain."""
-    if all(name in operators and operators[name].node for name in fault.nodes):
-        return [*fault.nodes]
+def find_suspect(
+    operators: Mapping[str, Operator], fault: KnownFault, aliases: Mapping[str, str] = NO_ALIASES
+) -> list[str]:
+    """Return the names of the operators at which a known fault was found: in a file, those of its
+    nodes, of which some have ``aliases``; otherwise, a chain of operators of the fault's kinds that
+    starts at the fault's line. Empty if there is no such chain."""
+    names = [aliases.get(name, name) for name in fault.nodes]
+    if all(name in operators and operators[name].node for name in names):
+        return [*dict.fromkeys(names)]
     for first in operators.values():
         is_place = fault.module == first.module if fault.module else fault.place == first.line
         is_first = is_place and first.kind == fault.operators[0]

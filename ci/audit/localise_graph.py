@@ -48,7 +48,8 @@ class Division:
     and ``alike`` are the values of the program that it has, too, under its own names.
 
     ``modules`` are the paths of the innermost modules that call operators, and ``names`` the nodes
-    that users know, both by the operators' results.
+    that users know, both by the operators' results. ``aliases`` are the operators of steps
+    with other names.
 
     An operator has the name of its result. One with several results is listed once for each result
     that is used. Quantizers and dequantizers belong to the operator whose result they round.
@@ -61,6 +62,7 @@ class Division:
     alike: Mapping[str, str] = field(default_factory=dict)
     modules: Mapping[str, str] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
+    aliases: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def graph(self) -> Graph:

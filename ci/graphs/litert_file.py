@@ -417,15 +417,27 @@ def cut_model(
         piece.subgraphs = [part, *model.subgraphs[1:]]
         return pack_model(piece)
     drop_unused(part)
-    buffers, moved = [model.buffers[0]], {0: 0}
     part.tensors = [copy(tensor) for tensor in part.tensors]
-    for tensor in part.tensors:
-        if tensor.buffer not in moved:
-            moved[tensor.buffer] = len(buffers)
-            buffers.append(model.buffers[tensor.buffer])
-        tensor.buffer = moved[tensor.buffer]
-    piece.subgraphs, piece.buffers = [part], buffers
+    piece.subgraphs = [part]
+    keep_buffers(piece)
     return pack_model(piece)
+
+
+def keep_buffers(model: Any, data: bytes = b"") -> None:
+    """Keep only the first buffer, which is the empty one, and those of tensors, whose numbers
+    change. What is behind the flatbuffer in the file ``data`` becomes part of it."""
+    buffers, places = [model.buffers[0]], {0: 0}
+    for subgraph in model.subgraphs:
+        for tensor in subgraph.tensors:
+            if tensor.buffer not in places:
+                places[tensor.buffer] = len(buffers)
+                buffer = copy(model.buffers[tensor.buffer])
+                if data and buffer.offset > 1:
+                    buffer.data = np.frombuffer(data, np.uint8, buffer.size, buffer.offset)
+                    buffer.offset = buffer.size = 0
+                buffers.append(buffer)
+            tensor.buffer = places[tensor.buffer]
+    model.buffers = buffers
 
 
 def drop_unused(subgraph: Any) -> None:

@@ -35,12 +35,16 @@ METHOD = "forward"  # of a file without signatures
 class LitertProgram:
     """A model whose entries are methods: all, or those of the ``signatures``. Its inputs are those
     of all these entries, one after another, and so are its outputs. The subgraphs that operators
-    run, such as an IF, are methods, too, without inputs and outputs of the model."""
+    run, such as an IF, are methods, too, without inputs and outputs of the model. Composites become
+    the operators inside, and activations operators, unless it ``keeps_operators`` as they are."""
 
-    def __init__(self, data: bytes, signatures: Collection[str] = ()) -> None:
+    def __init__(
+        self, data: bytes, signatures: Collection[str] = (), *, keeps_operators: bool = False
+    ) -> None:
         self.data, self.model = data, read_model(data)
-        inline_composites(self.model)
-        split_activations(self.model)
+        if not keeps_operators:
+            inline_composites(self.model)
+            split_activations(self.model)
         self.entries = list_entries(self.model, signatures)
         self.bodies = list_bodies(self.model, self.entries)
 

@@ -4,7 +4,7 @@ The artifact contains:
 
 - program/compiled.tflite, which the plugin wrote
 - program/source.tflite, the model itself, or its partitions if the interpreter does not know all of
-  its operators
+  its operators; an empty file "split" or "part" says that it is not a user's model
 - the files that ci.cases.cache describes
 """
 
@@ -66,7 +66,8 @@ from ci.report.schema import Footprint, OperatorCount
 from ci.report.text import count, name_some
 from provisioning.errors import FailedError
 
-PROGRAM, COMPILED, SOURCE, SPLIT = "program", "compiled.tflite", "source.tflite", "split"
+PROGRAM, COMPILED, SOURCE = "program", "compiled.tflite", "source.tflite"
+SPLIT, PART = "split", "part"  # empty files, which say what the source is
 TRANSLATES_NOT = "LiteRT's plugin cannot translate it for QNN"
 OWN_OPERATOR = "it is a custom operator, of which LiteRT's plugin translates none"
 
@@ -89,9 +90,11 @@ def compile_litert(
     *,
     library: Path,
     timeout_s: float,
+    is_part: bool = False,
 ) -> Compiled:
-    """Compile the model of a case and write all files. ``library`` is QNN's backend. Raises
-    FailedError if LiteRT does not load the model, or if the plugin refuses it."""
+    """Compile the model of a case and write all files. ``library`` is QNN's backend. A part of a
+    model runs here only. Raises FailedError if LiteRT does not load the model, or if the plugin
+    refuses it."""
     # First, because the plugin compiles weights that are too short without a word.
     unknown = list_unknown(source.data, source.model)
     layers: tuple[Layer, ...] = ()
@@ -113,7 +116,7 @@ def compile_litert(
     )
     staging.directory.with_name(COMPILED).rename(program / COMPILED)
     compiled = CompiledModel(program / COMPILED)
-    contexts = check_target(compiled, spec.soc, is_shipped=not spec.layers)
+    contexts = check_target(compiled, spec.soc, is_shipped=not (spec.layers or is_part))
     delegation, operators = count_operators(source.model, compiled, result)
     footprint = make_footprint(
         program_bytes=(program / COMPILED).stat().st_size,
@@ -124,6 +127,8 @@ def compile_litert(
         peak=Peak(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10),
     )
     judged = choose_judged(source, compiled, unknown, staging)
+    if is_part:
+        (program / PART).touch()
     if judged.is_split:
         (program / SOURCE).write_bytes(judged.data)
         (program / SPLIT).touch()
@@ -136,6 +141,7 @@ def compile_litert(
         delegation=delegation,
         footprint=footprint,
         layers=layers,
+        explains_loss=not (spec.scheme.quantized or layers or is_part),
     )
 
 
@@ -188,9 +194,10 @@ def judge_program(
     delegation: Delegation,
     footprint: Footprint,
     layers: tuple[Layer, ...],
+    explains_loss: bool,
 ) -> Compiled:
     """Write the references of a compiled model, and return its description. ``layers`` are those to
-    which its last outputs belong."""
+    which its last outputs belong. It ``explains_loss`` if float16 costs much."""
     staging.enter("reference")
     staging.write(INPUTS, judged.sets)
     reference = Reference(judged.data, judged.model, judged.entries).run(judged.sets)
@@ -208,7 +215,7 @@ def judge_program(
         noise = predict_noise(program, judged.sets, reference, qnn=find_version(library))
     staging.write_noise(noise)
     loss: Loss | None = None
-    if not (spec.scheme.quantized or layers):
+    if explains_loss:
         with staging.notes.of("the layer at which float16 costs the most"):
             is_lossy = is_poor(noise, reference)
             loss = find_float16_loss(program, judged.sets, is_lossy=is_lossy)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ci.cases.cache import digest_rooms, hash_words
 from ci.cases.engine import Compiled, Program, RunNotes, Sets, Staging
@@ -22,6 +22,9 @@ from ci.onnx.options import choose_options, find_library
 from ci.report.text import count
 from provisioning.documents import CONTENT_BYTES, read_bytes
 from provisioning.errors import UsageError
+
+if TYPE_CHECKING:
+    from ci.litert.source import LitertSource
 
 ROOMS = ("analysis", "graphs", "models", "cases", "onnx", "litert")
 NAME = "litert"
@@ -80,17 +83,25 @@ class LitertEngine:
     def compile(self, spec: CaseSpec, staging: Staging) -> Compiled:
         """Compile a case. Raises the errors of compile_litert, and UsageError for a request that
         this lane cannot fulfil."""
-        from ci.litert.compile import compile_litert
         from ci.litert.source import load_litert
 
         if spec.simulated:
             raise UsageError("LiteRT models are not compiled for estimates")
+        return self.compile_source(load_litert(spec), spec, staging)
+
+    def compile_source(
+        self, source: LitertSource, spec: CaseSpec, staging: Staging, *, is_part: bool = False
+    ) -> Compiled:
+        """Compile a model, or a part of one, as compile_litert does."""
+        from ci.litert.compile import compile_litert
+
         return compile_litert(
-            load_litert(spec),
+            source,
             spec,
             staging,
             library=self.library,
             timeout_s=self.timeout_s * PLUGIN_SHARE,
+            is_part=is_part,
         )
 
     def explain(self, error: Exception, log: Path) -> Finding:
@@ -109,13 +120,14 @@ class CompiledProgram:
 
     def __init__(self, program: Program, engine: LitertEngine) -> None:
         from ci.graphs.litert_file import list_entries, read_model
-        from ci.litert.compile import SOURCE, SPLIT
+        from ci.litert.compile import PART, SOURCE, SPLIT
         from ci.litert.compiled import CompiledModel, check_order, check_target
         from ci.litert.execution import Execution
 
         soc = program.spec.soc
         compiled = CompiledModel(program.path)
-        check_target(compiled, soc, is_shipped=not program.spec.layers)
+        is_part = program.path.with_name(PART).exists()
+        check_target(compiled, soc, is_shipped=not (program.spec.layers or is_part))
         options = choose_options(program.spec.scheme.base, soc, {})
         options = {"backend_path": str(engine.library), **options}
         source = read_model(read_bytes(program.path.with_name(SOURCE), CONTENT_BYTES))

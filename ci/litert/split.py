@@ -30,6 +30,7 @@ from ci.graphs.litert_file import (
     read_levels,
     read_shape,
 )
+from ci.graphs.litert_part import find_operators
 from ci.graphs.litert_session import open_interpreter
 from ci.litert.compiled import CompiledModel, PartitionStep
 from ci.onnx.source import RANDOM_IDS
@@ -103,28 +104,6 @@ def list_main_partitions(compiled: CompiledModel) -> Iterator[PartitionStep]:
     for step in compiled.list_steps(MAIN):
         if isinstance(step, PartitionStep):
             yield step
-
-
-def find_operators(subgraph: Any, reads: Sequence[int], results: Sequence[int]) -> list[int]:
-    """Return the places of the operators that compute ``results`` from ``reads``."""
-    makers = {
-        number: place
-        for place, operator in enumerate(subgraph.operators)
-        for number in list_numbers(operator.outputs)
-    }
-    pending, places = [number for number in results if number not in reads], set[int]()
-    while pending:
-        number = pending.pop()
-        place = makers.get(number)
-        if place is None or place in places:
-            continue
-        places.add(place)
-        pending += [
-            read
-            for read in list_numbers(subgraph.operators[place].inputs)
-            if read >= 0 and read not in reads
-        ]
-    return sorted(places)
 
 
 def _is_computed(subgraph: Any, reads: Sequence[int], number: int) -> bool:

@@ -40,7 +40,7 @@ FIXED = {
     },
     16: {"LOGISTIC": (1 / 32768, 0), "SOFTMAX": (1 / 32768, 0), "TANH": (1 / 32768, 0)},
 }
-SAME_SCALE = frozenset({"RESHAPE", "TRANSPOSE", "MAX_POOL_2D", "AVERAGE_POOL_2D", "PAD"})
+SAME_SCALE = frozenset({"RESHAPE", "TRANSPOSE", "MAX_POOL_2D", "AVERAGE_POOL_2D", "PAD", "SPLIT"})
 # The axis of the output channels of the weights.
 LAYERS = {"CONV_2D": 0, "DEPTHWISE_CONV_2D": 3, "FULLY_CONNECTED": 0}
 
@@ -328,7 +328,7 @@ def quantize(net: Net, bits: int) -> bytes:
         for number in list_numbers(model.subgraphs[0].inputs)
     }
     for name, operator in zip(net.names, net.operators, strict=True):
-        reads, (result,) = list_numbers(operator.inputs), list_numbers(operator.outputs)
+        reads, results = list_numbers(operator.inputs), list_numbers(operator.outputs)
         if name in LAYERS:
             weights, channels = interpreter.get_tensor(reads[1]), LAYERS[name]
             axes = tuple(axis for axis in range(weights.ndim) if axis != channels)
@@ -351,14 +351,15 @@ def quantize(net: Net, bits: int) -> bytes:
                 steps = np.round(values / chosen.scales[0]) + chosen.zero_points[0]
                 net.store(number, steps.astype(dtype))
                 net.tensors[number].type = KINDS[dtype]
-        if name in SAME_SCALE:
-            levels[result] = levels[reads[0]]
-        elif name in FIXED[bits]:
-            scale, zero = FIXED[bits][name]
-            levels[result] = Levels(np.array([scale]), np.array([zero]), 0)
-        else:
-            levels[result] = _choose_levels(interpreter.get_tensor(result), bits)
-        net.tensors[result].type = KINDS[dtype]
+        for result in results:
+            if name in SAME_SCALE:
+                (levels[result],) = (levels[number] for number in reads if number in levels)
+            elif name in FIXED[bits]:
+                scale, zero = FIXED[bits][name]
+                levels[result] = Levels(np.array([scale]), np.array([zero]), 0)
+            else:
+                levels[result] = _choose_levels(interpreter.get_tensor(result), bits)
+            net.tensors[result].type = KINDS[dtype]
     for number in list_numbers(model.subgraphs[0].inputs):
         net.tensors[number].type = KINDS[dtype]
     for number, chosen in levels.items():

@@ -6,16 +6,17 @@ third-party packages.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import pairwise
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from ci.verbs.options import CORE, EVERYTHING, LITERT, LOWERING, ONNX, ONNX_TORCH, SHARED
 from ci.verbs.user_policy import choose_policy, policy_path, read_paths
 from provisioning.console.command import user_path
 from provisioning.errors import UsageError
 
+OF_ONNX = {".onnx": ONNX}
 UPSTREAM = ("upstream", "upstream-rework", "backend-suite")  # the suites of test-upstream
 
 
@@ -41,7 +42,7 @@ def choose_emulator(arguments: Sequence[str]) -> str:
 
 def choose_onnx(arguments: Sequence[str]) -> str:
     """Return the group for test-onnx: only a model that is not an .onnx file needs torch."""
-    return find_group(arguments) or choose_by_models(arguments, ONNX_TORCH, ONNX)
+    return find_group(arguments) or choose_by_models(arguments, OF_ONNX, ONNX_TORCH, ONNX)
 
 
 def choose_litert(arguments: Sequence[str]) -> str:
@@ -52,22 +53,32 @@ def choose_litert(arguments: Sequence[str]) -> str:
 def choose_mend(arguments: Sequence[str]) -> str:
     """Return the group for mend: .onnx files are lowered by ONNX Runtime, and others by
     ExecuTorch."""
-    return choose_by_models(arguments, LOWERING, LOWERING)
+    return choose_by_models(arguments, OF_ONNX, LOWERING, LOWERING)
 
 
-def choose_by_models(arguments: Sequence[str], other_group: str, unknown: str) -> str:
-    """Return ONNX if all models of a command line are .onnx files, otherwise ``other_group``. If
-    the policy is invalid, which the verb reports, return ``unknown``."""
+def choose_localise(arguments: Sequence[str]) -> str:
+    """Return the group for localise: files are compiled as by the verbs that test them, and other
+    models by ExecuTorch."""
+    return choose_by_models(arguments, {**OF_ONNX, ".tflite": LITERT}, LOWERING, LOWERING)
+
+
+def choose_by_models(
+    arguments: Sequence[str], groups: Mapping[str, str], other_group: str, unknown: str
+) -> str:
+    """Return the group in ``groups`` for the suffix of all models of a command line, or
+    ``other_group`` if they have no such suffix. If the policy is invalid, which the verb reports,
+    return ``unknown``."""
     try:
         policies = [policy_path(value) for value in find_values(arguments, "--policy")]
         policy = choose_policy(policies[-1] if policies else None)
     except UsageError:
         return unknown
-    return ONNX if are_files([*find_values(arguments, "--model")], policy) else other_group
+    return groups.get(find_suffix([*find_values(arguments, "--model")], policy), other_group)
 
 
-def are_files(models: Sequence[str], policy: Path | None) -> bool:
-    """Return whether the chosen ``models``, or else those of the policy, are all .onnx files."""
+def find_suffix(models: Sequence[str], policy: Path | None) -> str:
+    """Return the suffix of the files that the chosen ``models``, or else those of the policy, are;
+    "" if they have several, or if one is no file."""
     paths_by_name = read_paths(policy)
     paths = []
     for model in models:
@@ -76,7 +87,8 @@ def are_files(models: Sequence[str], policy: Path | None) -> bool:
         ]
         paths += matched or [model]
     paths = paths or [*paths_by_name.values()]
-    return bool(paths) and all(path.endswith(".onnx") for path in paths)
+    suffixes = {PurePath(path).suffix for path in paths}
+    return suffixes.pop() if len(suffixes) == 1 else ""
 
 
 def find_values(arguments: Sequence[str], option: str) -> Iterator[str]:

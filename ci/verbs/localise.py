@@ -4,11 +4,11 @@ model."""
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
@@ -16,8 +16,7 @@ from msgspec import Struct
 from ci.audit.localise import (
     Localised,
     Localiser,
-    OnnxParts,
-    TorchParts,
+    choose_parts,
     reproducer_folder,
 )
 from ci.audit.localise_search import LEAST_OFF
@@ -25,17 +24,16 @@ from ci.cases.judged import Options
 from ci.cases.pipeline import Setup
 from ci.cases.policy import EmulatorPolicy
 from ci.cases.request import Request
-from ci.cases.spec import CaseSpec
-from ci.executorch.engine import ExecutorchEngine
-from ci.models.schemes import ONNX
-from ci.onnx.engine import OnnxEngine
+from ci.cases.spec import FILE_VERBS, CaseSpec
+from ci.models.schemes import LITERT, ONNX, Scheme
+from ci.models.suite import DEFAULT_SOC
 from ci.onnx.fitting import parse_shapes, refuse_shapes
 from ci.report.filled import fill_text
 from ci.report.text import name_models
-from ci.verbs.environments import are_files
-from ci.verbs.lanes import emulator, onnx
+from ci.verbs.environments import find_suffix
+from ci.verbs.lanes import emulator, litert, onnx
 from ci.verbs.lanes.lane import Lane
-from ci.verbs.options import RUN, add_option, add_options, check_values, least
+from ci.verbs.options import RUN, add_option, add_options, check_values, least, list_given
 from ci.verbs.requests import make_request
 from ci.verbs.trials import open_setup
 from ci.verbs.user_policy import choose_policy
@@ -44,12 +42,14 @@ from provisioning.console.command import WHAT, Outcome, user_path
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, UsageError
 from provisioning.files import require_writable
-from provisioning.quoting import shell_word, shell_words
+from provisioning.quoting import shell_words
 
 SESSION = "localise"
+PYTHON = ".py"  # the suffix of reproducers of models that are not in files
 LIMIT = 60
 SHOWN = 8
 LEAST_LOST_DB = 0.1
+LANES: Mapping[str, Lane[Any]] = {ONNX.suffix: onnx.LANE, LITERT.suffix: litert.LANE}
 
 
 class Localisation(Struct, frozen=True, kw_only=True):
@@ -81,16 +81,28 @@ def render_cases(cases: Sequence[Localised]) -> str:
         least_off=LEAST_OFF,
         least_lost_db=LEAST_LOST_DB,
         shown_path=lambda path: shown_path(Path(path)),
-        quote=shell_word,
         repeat=repeat_case,
+        test=test_reproducer,
     )
 
 
 def repeat_case(case: Localised) -> str:
     """Return the verb that judges a case, with options that select it."""
-    verb = "test-onnx" if case.model.endswith(ONNX.suffix) else "test-emulator"
+    verb = FILE_VERBS.get(Path(case.model).suffix, "test-emulator")
     words = ("--model", case.model, "--scheme", case.scheme, "--soc", case.soc)
     return f"{verb} {shell_words(words)}"
+
+
+def test_reproducer(case: Localised) -> str:
+    """Return the verb that rejects a case's reproducer, with its options; "" if the reproducer is a
+    Python file, which runs by itself."""
+    verb = FILE_VERBS.get(Path(case.reproducer).suffix)
+    words = ["--model", shown_path(Path(case.reproducer))]
+    if case.scheme == Scheme.FP16:  # a quantized part contains its scheme
+        words += ["--scheme", case.scheme]
+    if case.soc != DEFAULT_SOC:
+        words += ["--soc", case.soc]
+    return f"{verb} {shell_words(words)}" if verb else ""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -102,7 +114,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--reproducer OUT",
         "write the smallest wrong part of the model to OUT.py, and its weights and inputs to"
-        " OUT.pt; for an .onnx file, to OUT.onnx and OUT.npz",
+        " OUT.pt; for a file, to OUT.onnx or OUT.tflite, and OUT.npz",
         type=user_path,
     )
     add_options(parser, "--no-cache", group=WHAT)
@@ -120,8 +132,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     specs, policy = choose_cases(lane, request, progress)
     with lane.prepare(request, policy, specs, progress) as plan:
         if args.reproducer:
-            suffix = ".py" if lane is emulator.LANE else ONNX.suffix
-            check_reproducer(args.reproducer, len(plan.specs), suffix)
+            check_reproducer(args.reproducer, len(plan.specs), lane.schemes.suffix or PYTHON)
         options = Options(
             policy=policy,
             specs=plan.specs,
@@ -140,18 +151,28 @@ def make_lane_request(
     models: Sequence[str],
     shape_words: Sequence[str],
     policy: Path | None,
+    *,
+    lanes: Mapping[str, Lane[Any]] = LANES,
     **values: Any,
 ) -> tuple[Lane[Any], Request]:
     """Return the lane of the requested ``models``, and the request of a call. ``shape_words`` and
-    ``policy`` are its options, and ``values`` are as for make_request. Raises UsageError for shapes
-    if no model is an .onnx file."""
+    ``policy`` are its options, ``lanes`` those of files, by suffix, and ``values`` are as for
+    make_request. Raises UsageError for an option that has no effect in the lane."""
     shapes = parse_shapes(shape_words)
-    if are_files(models, choose_policy(policy)):
-        kind = onnx.OnnxRequest
-        return onnx.LANE, make_request(kind, args, session, shapes=shapes, **values)
+    suffix = find_suffix(models, choose_policy(policy))
+    lane = lanes.get(suffix, emulator.LANE)
+    for option in list_given(args):
+        if option.flag in lane.without:
+            raise UsageError(
+                f"{option.flag} is not for {suffix} files",
+                why="it would have no effect",
+                fix=f"leave out {option.flag}",
+            )
+    if lane is onnx.LANE:
+        return lane, make_request(onnx.OnnxRequest, args, session, shapes=shapes, **values)
     if shapes:
         raise refuse_shapes()
-    return emulator.LANE, make_request(emulator.EmulatorRequest, args, session, **values)
+    return lane, make_request(lane.request, args, session, **values)
 
 
 def choose_cases(
@@ -174,10 +195,10 @@ def check_reproducer(file: Path, cases: int, suffix: str) -> None:
     if file.suffix != suffix:
         raise UsageError(
             f"--reproducer {file} does not end with {suffix}",
-            why="a reproducer is a Python file, or an .onnx file if the model is one",
+            why="a reproducer is a Python file, or a file of the model's kind if the model is one",
             fix=f"name it OUT{suffix}",
         )
-    tensors = file.with_suffix(".pt" if suffix == ".py" else ".npz")
+    tensors = file.with_suffix(".pt" if suffix == PYTHON else ".npz")
     reproducer_folder(file).require_ours([file.name, tensors.name])
     if cases > 1:
         raise UsageError(
@@ -199,10 +220,6 @@ def localise(
             f"3/4 localise {names[spec.model]} {spec.scheme} {spec.soc}, at most {limit} programs"
         )
         setup = replace(shared, work=shared.work / f"localise-{number}")
-        parts = (
-            OnnxParts(setup.engine, setup.work / "model")
-            if isinstance(setup.engine, OnnxEngine)
-            else TorchParts(cast(ExecutorchEngine, setup.engine))
-        )
+        parts = choose_parts(setup.engine, setup.work / "model")
         localised_cases.append(Localiser(spec, setup, parts, progress).run(limit, reproducer))
     return localised_cases

@@ -34,11 +34,12 @@ from ci.mend.report import Mends, choose_exit, describe_case, make_document
 from ci.mend.rewrite import EXTERNAL, SAMPLES
 from ci.mend.search import Recipe
 from ci.mend.source import make_relative, make_source, read_source
+from ci.models.schemes import ONNX
 from ci.report.claim import claim_reports
 from ci.report.document import show_document
 from ci.report.export import check_session
 from ci.report.html import PAGE, write_page
-from ci.verbs.lanes import emulator
+from ci.verbs.lanes import emulator, onnx
 from ci.verbs.localise import choose_cases, make_lane_request
 from ci.verbs.options import MODELS, PARALLEL, RUN, add_option, add_options, positive
 from ci.verbs.requests import check_arguments
@@ -62,6 +63,7 @@ from provisioning.quoting import is_unicode, show_command
 SESSION = "mend"
 OUTPUT_FIX = f"{MOVE_ASIDE}; or pass another directory to --output"
 MINUTES = 20.0
+WRITTEN = {ONNX.suffix: onnx.LANE}  # the files that this verb writes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -109,7 +111,9 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     StoreError if a directory cannot be written, and the same errors as choose_cases and
     open_setup."""
     check_arguments(args, SESSION)
-    lane, request = make_lane_request(args, SESSION, args.model, args.shape, args.policy)
+    lane, request = make_lane_request(
+        args, SESSION, args.model, args.shape, args.policy, lanes=WRITTEN
+    )
     specs, policy = choose_cases(lane, request, progress)
     output = Output(
         directory=args.output,

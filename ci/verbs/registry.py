@@ -15,6 +15,7 @@ from ci.verbs.environments import (
     choose_file,
     choose_fuzz,
     choose_litert,
+    choose_localise,
     choose_mend,
     choose_onnx,
     choose_setup,
@@ -109,8 +110,8 @@ VERBS: dict[str, Verb] = {
     "localise": Verb(
         "ci.verbs.localise",
         "name the operators at which a model loses accuracy",
-        environment=choose_mend,
-        examples=("--model net.py:factory --scheme 8a8w", "--model net.onnx --scheme u8"),
+        environment=choose_localise,
+        examples=("--model net.py:factory --scheme 8a8w", "--model net.tflite"),
     ),
     "mend": Verb(
         "ci.verbs.mend",

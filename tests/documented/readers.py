@@ -110,6 +110,17 @@ def red_onnx(place: Place) -> None:
     onnx.save(onnx.parser.parse_model(text), place.directory / "red.onnx")
 
 
+def red_tflite(place: Place) -> None:
+    """red.tflite, a product with a constant without a batch in front of a sigmoid, in float."""
+    from ci.litert.suite import Net
+
+    net, shape = Net(), (2, 16, 64)
+    source = net.add_tensor(shape, "x")
+    product = net.call("MUL", (source, net.draw(16, 64, scale=1.0)), shape, "MulOptions")
+    net.end([source], [net.call("LOGISTIC", (product,), shape)])
+    (place.directory / "red.tflite").write_bytes(net.pack())
+
+
 def wrong_graph(place: Place) -> None:
     """graph.txt, as docs/findings/faults.md shows it."""
     (place.directory / "graph.txt").write_text(read_blocks("docs/findings/faults.md", "text")[0])

@@ -135,6 +135,8 @@ GREEN = "qnn-ci test-emulator --policy qnn.toml"
 NET = (readers.net,)
 MEND_ONNX = "./nox -s mend -- --model red.onnx --scheme u8 --output mended-onnx"
 RED_PART = "qnn-ci localise --model red.onnx --scheme u8 --reproducer smallest.onnx"
+RED_TFLITE = (readers.red_tflite,)
+RED_LITERT_PART = "qnn-ci localise --model red.tflite --reproducer smallest.tflite"
 MEND = "./nox -s mend -- --model red.py:factory --scheme 16a8w"
 BUNDLE = (
     readers.runner_and_runtime,
@@ -213,6 +215,8 @@ ROWS = (
     Row("qnn-ci localise .*positions", "first wrong operator", 1),
     Row("qnn-ci localise --model red.onnx", "smallest part", 1, before=(readers.red_onnx,)),
     Row("test-onnx --model smallest.onnx", "0 passed", 1, before=(readers.red_onnx, RED_PART)),
+    Row("localise .*red.tflite", "smallest part", 1, before=RED_TFLITE),
+    Row("test-litert --model smallest", "0 passed", 1, before=(*RED_TFLITE, RED_LITERT_PART)),
     Row("qnn-ci localise", "first wrong operator", 1, slow=30),
     Row("-s mend .*red.onnx", "0 of 1 cases green before, 1 after", before=(readers.red_onnx,)),
     Row("-s mend .*lost.py:norm", "0 of 1 cases green before, 1 after", slow=10),

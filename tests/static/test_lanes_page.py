@@ -58,7 +58,7 @@ CODE = {
     "`localise`": (
         "ci/audit/localise_graph.py:Division",
         "ci/audit/localise_graph.py:Division",
-        "",
+        "ci/audit/localise_graph.py:Division",
     ),
     "`mend`: rewrites": (
         "ci/mend/proof.py:RewriteProof",

@@ -103,6 +103,8 @@ class Lane(Generic[AnyRequest]):
     prepare: Callable[
         [AnyRequest, EmulatorPolicy, list[CaseSpec], Progress], AbstractContextManager[Plan]
     ]
+    # Options of verbs for several lanes that have no effect in this one
+    without: Collection[str] = ()
     # Returns the nodes of a model, which --list shows.
     list_nodes: Callable[[CaseSpec], Sequence[Candidate]] = lambda _: ()
     # Returns the policy and the schemes for the backend of a request.

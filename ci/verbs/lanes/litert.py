@@ -177,4 +177,5 @@ LANE = Lane(
     profile=lambda _: PROFILE,
     select=select,
     prepare=prepare,
+    without=("--sdk", "--adaptor"),  # LiteRT's plugin works with one version of QNN
 )

@@ -3,10 +3,8 @@ are right, or wrong on purpose."""
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -34,17 +32,12 @@ from ci.models.user_models import Source
 from ci.report.schema import Status
 from provisioning.artifacts.environment import provision_profile
 from provisioning.console.progress import Progress
+from tests.build.pinned_qnn import NEEDS_PINNED_QNN
 from tests.build.setups import make_setup
 from tests.stand_ins.exchanged_litert import ExchangingEngine
 
 ROOT = Path(__file__).parents[3]
-QNN = "onnxruntime-qnn"
-PINNED = re.search(rf"litert = \[[^]]*{QNN}==([\d.]+)", (ROOT / "pyproject.toml").read_text())
-is_pinned = PINNED is not None and importlib.metadata.version(QNN) == PINNED[1]
-pytestmark = [
-    pytest.mark.emulator,
-    pytest.mark.skipif(not is_pinned, reason=f"LiteRT's plugin needs another version of {QNN}"),
-]
+pytestmark = NEEDS_PINNED_QNN
 IMPORTS = ("ci.litert.compile", "ci.litert.execution")
 RunCase = Callable[..., CaseResult]
 

@@ -17,10 +17,10 @@ from ci.faults.match import match_faults
 from ci.graphs.channels_first import put_channels_first
 from ci.graphs.graph import Array, Graph
 from ci.graphs.litert_file import read_dtype, read_model, read_shape
+from ci.graphs.litert_part import find_operators
 from ci.graphs.litert_program import LitertProgram
 from ci.graphs.litert_session import Reference
 from ci.graphs.run import Change, Recipe
-from ci.litert.split import find_operators
 from ci.litert.suite import SUITE, Net, make_model, quantize
 from ci.models.suite import LITERT_SUITE
 

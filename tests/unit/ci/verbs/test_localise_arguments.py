@@ -12,16 +12,18 @@ import pytest
 from msgspec.structs import replace
 
 from ci.__main__ import main
-from ci.audit.localise import OnnxParts, TorchParts
+from ci.audit.localise import LitertParts, OnnxParts, TorchParts
 from ci.cases.judged import Options
 from ci.cases.pipeline import Setup
 from ci.cases.policy import read_emulator_policy
 from ci.executorch.engine import ExecutorchEngine
+from ci.litert.engine import LitertEngine
+from ci.litert.reading import LitertFit
 from ci.models.schemes import Scheme
 from ci.onnx.engine import OnnxEngine
 from ci.verbs import localise as verb
 from ci.verbs import steps
-from ci.verbs.lanes import onnx
+from ci.verbs.lanes import litert, onnx
 from ci.verbs.lanes.lane import Plan
 from provisioning.artifacts.choice import ADAPTOR_VARIABLE, SDK_VARIABLE, QnnChoice
 from provisioning.errors import ExitCode
@@ -59,6 +61,7 @@ def searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Namespace]
     monkeypatch.setattr(verb, "Localiser", Localiser)
     monkeypatch.setattr(steps, "require_packages", lambda *_: None)
     monkeypatch.setattr(onnx, "fit_shapes", lambda specs, *_, **__: (specs, set()))
+    monkeypatch.setattr(litert, "fit_litert", lambda *_: LitertFit(is_quantized=False))
     monkeypatch.setattr(verb, "render_cases", lambda cases: f"{len(cases)} cases")
     monkeypatch.setattr(verb, "data_of", lambda _: {})
     monkeypatch.setattr(verb, "choose_exit", lambda _: ExitCode.FAILED)
@@ -66,7 +69,11 @@ def searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Namespace]
 
 
 entered: list[tuple[Plan, bool]] = []
-ENGINES = {"emulator": ExecutorchEngine(()), "onnx": OnnxEngine(toolchain=(), sdk=Path())}
+ENGINES: dict[str, Any] = {
+    "emulator": ExecutorchEngine(()),
+    "onnx": OnnxEngine(toolchain=(), sdk=Path()),
+    "litert": LitertEngine(toolchain=(), sdk=Path(), timeout_s=300),
+}
 
 
 def test_localise_options_reach_the_search(searched: list[Namespace], tmp_path: Path) -> None:
@@ -100,6 +107,21 @@ def test_localise_divides_an_onnx_file_by_nodes(searched: list[Namespace], tmp_p
     assert (search.spec.scheme, search.spec.source.shapes) == (Scheme.U8, (("x", (1, 2)),))
     assert search.parts == OnnxParts(ENGINES["onnx"], search.setup.work / "model")
     assert entered[0][0].profile == "onnx"
+
+
+def test_localise_divides_a_tflite_file_as_it_is(
+    searched: list[Namespace], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "net.tflite").touch()
+    words = ["localise", "--model", "net.tflite"]
+    assert main([*words, "--reproducer", "part.tflite"]) == ExitCode.FAILED
+    (search,) = searched
+    assert (search.spec.scheme, search.parts) == (Scheme.FP16, LitertParts(ENGINES["litert"]))
+    assert entered[0][0].profile == "litert"
+    for option in (["--sdk", "wheel"], ["--reproducer", "part.onnx"], ["--shape", "x=1"]):
+        assert main([*words, *option]) == ExitCode.USAGE
+        assert f"{option[0]} " in capsys.readouterr().err
+    assert len(searched) == 1
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,139 @@
+"""Writes a part of a LiteRT model as a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import copy
+from typing import Any
+
+import numpy as np
+
+from ci.graphs.graph import Array
+from ci.graphs.litert_file import (
+    CONTROL,
+    Entry,
+    drop_unused,
+    keep_buffers,
+    list_numbers,
+    list_run,
+    make_signature,
+    name_operator,
+    pack_model,
+    read_constant,
+    schema,
+)
+
+BIAS = 2  # the place of a layer's bias among its inputs
+# The fields of an operator's options that name a subgraph.
+SUBGRAPHS = (
+    *("thenSubgraphIndex", "elseSubgraphIndex", "condSubgraphIndex", "bodySubgraphIndex"),
+    "decompositionSubgraphIndex",
+)
+
+
+def find_operators(subgraph: Any, reads: Sequence[int], results: Sequence[int]) -> list[int]:
+    """Return the places of the operators that compute ``results`` from ``reads``."""
+    makers = {
+        number: place
+        for place, operator in enumerate(subgraph.operators)
+        for number in list_numbers(operator.outputs)
+    }
+    pending, places = [number for number in results if number not in reads], set[int]()
+    while pending:
+        number = pending.pop()
+        place = makers.get(number)
+        if place is None or place in places:
+            continue
+        places.add(place)
+        pending += [
+            read
+            for read in list_numbers(subgraph.operators[place].inputs)
+            if read >= 0 and read not in reads
+        ]
+    return sorted(places)
+
+
+def cut_entry(
+    model: Any,
+    data: bytes,
+    entry: Entry,
+    names: Mapping[int, str],
+    *,
+    reads: Sequence[int],
+    results: Sequence[int],
+    biases: Mapping[int, Array],
+) -> bytes:
+    """Return the part of a model's entry that computes the tensors ``results`` from the tensors
+    ``reads``, as a file. ``data`` is the file of the ``model``, in which constants may be behind
+    the flatbuffer. Constants and scales stay, and so does the entry's signature; the part's tensors
+    have these ``names``. ``biases`` are other scales for biases, by the layers' results."""
+    source = model.subgraphs[entry.subgraph]
+    part = copy(source)
+    places = find_operators(source, reads, results)
+    part.operators = [source.operators[place] for place in places]
+    part.inputs, part.outputs = np.array(reads, np.int32), np.array(results, np.int32)
+    part.tensors = []
+    for number, tensor in enumerate(source.tensors):
+        part.tensors.append(copy(tensor))
+        part.tensors[-1].name = names[number].encode()
+    buffers = [*model.buffers]
+    for operator in part.operators:
+        result = int(operator.outputs[0]) if len(operator.outputs) else -1
+        if result in biases:
+            place = int(operator.inputs[BIAS])
+            bias = read_constant(model, source.tensors[place], data)
+            part.tensors[place] = _rescale_bias(part.tensors[place], bias, biases[result], buffers)
+    drop_unused(part)
+    piece = copy(model)
+    piece.subgraphs = [part, *_list_bodies(model, part)]
+    piece.signatureDefs = [make_signature(entry.key, 0, part)] if entry.key else None
+    piece.metadata = piece.metadataBuffer = None
+    piece.buffers = buffers
+    keep_buffers(piece, data)
+    return pack_model(piece)
+
+
+def _rescale_bias(tensor: Any, integers: Array, scales: Array, buffers: list[Any]) -> Any:
+    """Return a bias with other scales, whose integers become a new buffer."""
+    rescaled = copy(tensor)
+    rescaled.quantization = copy(tensor.quantization)
+    old_scales = np.asarray(tensor.quantization.scale, np.float64)
+    steps = np.round(integers * (old_scales / scales)).astype(integers.dtype)
+    rescaled.quantization.scale = np.asarray(scales, np.float32).reshape(-1)
+    buffer = schema.BufferT()
+    buffer.data = np.frombuffer(steps.tobytes(), np.uint8)
+    rescaled.buffer = len(buffers)
+    buffers.append(buffer)
+    return rescaled
+
+
+def _list_bodies(model: Any, part: Any) -> list[Any]:
+    """Return the subgraphs that the operators of a part run, and those that these run. The
+    operators then name them by their places behind the part."""
+    bodies: list[Any] = []
+    moved: dict[int, int] = {}
+    waiting = [part]
+    while waiting:
+        subgraph = waiting.pop()
+        for operator in subgraph.operators:
+            if name_operator(model, operator) not in CONTROL:
+                continue
+            for number in list_run(model, operator):
+                if number not in moved:
+                    body = copy(model.subgraphs[number])
+                    drop_unused(body)  # which copies the operators, so that they can be changed
+                    body.tensors = [copy(tensor) for tensor in body.tensors]
+                    bodies.append(body)
+                    moved[number] = len(bodies)
+                    waiting.append(body)
+            _renumber_options(operator, moved)
+    return bodies
+
+
+def _renumber_options(operator: Any, moved: Mapping[int, int]) -> None:
+    for field in ("builtinOptions", "builtinOptions2"):
+        options = copy(getattr(operator, field))
+        for name in SUBGRAPHS:
+            if hasattr(options, name):
+                setattr(options, name, moved[int(getattr(options, name))])
+        setattr(operator, field, options)
