@@ -135,9 +135,10 @@ def select_cases(
         chosen_options = {name for name, _ in entry_of_model.lowering.chosen()}
         key = "lowering" if chosen_options - (OF_ONNX if lane is ONNX else set()) else key
         if key:
+            is_file = entry_of_model.path.endswith(MODEL_FILES)  # which test-emulator cannot lower
             raise UsageError(
                 f"models.{name}.{key} has options that only ExecuTorch supports",
-                fix="test this model with `qnn-ci test-emulator`",
+                fix="remove them" if is_file else "test this model with `qnn-ci test-emulator`",
             )
     require_files(chosen, lane)
     if not schemes:

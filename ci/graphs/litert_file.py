@@ -7,7 +7,8 @@ provisioning.doctor.survey.litert before, which does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cache
@@ -125,9 +126,24 @@ def _make_entry(
         number,
         reads,
         results,
-        tuple(inputs.get(tensor) or name_tensor(subgraph, tensor) for tensor in reads),
-        tuple(outputs.get(tensor) or name_tensor(subgraph, tensor) for tensor in results),
+        _name_ports(subgraph, reads, inputs),
+        _name_ports(subgraph, results, outputs),
     )
+
+
+def _name_ports(subgraph: Any, numbers: Sequence[int], names: Mapping[int, str]) -> tuple[str, ...]:
+    """Return the names that a signature has for tensors, which may be empty. Those that it lacks
+    are called as the tensors are; if several of these have the same name, their numbers are
+    added."""
+    lacking = Counter(name_tensor(subgraph, number) for number in {*numbers} if number not in names)
+    ports = []
+    for number in numbers:
+        name = names.get(number)
+        if name is None:
+            name = name_tensor(subgraph, number)
+            name = name if lacking[name] == 1 else f"{name} ({number})"
+        ports.append(name)
+    return tuple(ports)
 
 
 def list_numbers(numbers: Any) -> tuple[int, ...]:
@@ -191,6 +207,18 @@ def read_levels(tensor: Any) -> Levels | None:
     if quantization.zeroPoint is not None and len(quantization.zeroPoint):
         zero_points = np.broadcast_to(np.asarray(quantization.zeroPoint, np.float64), scales.shape)
     return Levels(scales, zero_points, int(quantization.quantizedDimension))
+
+
+def describe_free_axes(model: Any) -> list[str]:
+    """Return the inputs with axes whose length may change, with -1 for each such axis: such as
+    ``x [-1, 64]``."""
+    free = []
+    for entry in list_entries(model):
+        for number, name in zip(entry.inputs, entry.input_names, strict=True):
+            signature = list_numbers(model.subgraphs[entry.subgraph].tensors[number].shapeSignature)
+            if -1 in signature:
+                free.append(f"{name} {[*signature]}")
+    return free
 
 
 def restore_numbers(tensor: Any, array: Array) -> Array:

@@ -43,6 +43,7 @@ from ci.graphs.litert_file import (
     CONTROL,
     RUN_HERE,
     Entry,
+    has_data,
     is_custom,
     list_entries,
     list_numbers,
@@ -57,8 +58,8 @@ from ci.graphs.litert_program import LitertProgram, name_method
 from ci.graphs.litert_session import Reference
 from ci.litert.compiled import DISPATCH, CompiledModel, check_target
 from ci.litert.layers import expose_layers
-from ci.litert.plugin import PluginResult, run_plugin
-from ci.litert.source import LitertSource
+from ci.litert.plugin import NothingTakenError, PluginResult, run_plugin
+from ci.litert.source import LitertSource, check_model
 from ci.litert.split import MAIN, SplitInputs, list_unknown, split_at_partitions
 from ci.models.rounding import find_version, is_poor
 from ci.models.tensors import Layer, Loss, TensorInfo, add_parts, describe_tensor
@@ -70,6 +71,8 @@ PROGRAM, COMPILED, SOURCE = "program", "compiled.tflite", "source.tflite"
 SPLIT, PART = "split", "part"  # empty files, which say what the source is
 TRANSLATES_NOT = "LiteRT's plugin cannot translate it for QNN"
 OWN_OPERATOR = "it is a custom operator, of which LiteRT's plugin translates none"
+# What converters call dynamic-range quantization. LiteRT's plugin takes a FULLY_CONNECTED of it.
+HYBRID = "its weights are quantized and its activations are not, which QNN does not take here"
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,7 @@ def compile_litert(
     refuses it."""
     # First, because the plugin compiles weights that are too short without a word.
     unknown = list_unknown(source.data, source.model)
+    check_model(source.name, source.model)
     layers: tuple[Layer, ...] = ()
     if spec.layers:
         if unknown:
@@ -106,14 +110,17 @@ def compile_litert(
     program.mkdir()
     (program / SOURCE).write_bytes(source.data)
     staging.enter("lower")
-    result = run_plugin(
-        program / SOURCE,
-        staging.directory.with_name(COMPILED),
-        spec.soc,
-        library_folder=library.parent,
-        log=staging.log,
-        timeout_s=timeout_s,
-    )
+    try:
+        result = run_plugin(
+            program / SOURCE,
+            staging.directory.with_name(COMPILED),
+            spec.soc,
+            library_folder=library.parent,
+            log=staging.log,
+            timeout_s=timeout_s,
+        )
+    except NothingTakenError as error:
+        raise describe_untaken(source.model, error) from error
     staging.directory.with_name(COMPILED).rename(program / COMPILED)
     compiled = CompiledModel(program / COMPILED)
     contexts = check_target(compiled, spec.soc, is_shipped=not (spec.layers or is_part))
@@ -375,4 +382,44 @@ def find_reason(
     """Return why an operator stays on the CPU."""
     if is_custom(model, operator):
         return OWN_OPERATOR
+    if is_hybrid(model.subgraphs[place[0]], model, operator):
+        return HYBRID
     return refused.get(place) or TRANSLATES_NOT
+
+
+def is_hybrid(subgraph: Any, model: Any, operator: Any) -> bool:
+    """Return whether an operator of a subgraph has quantized weights and float activations."""
+    reads = list_numbers(operator.inputs)
+    if len(reads) < 2 or min(reads[:2]) < 0:
+        return False
+    activation, weights = (subgraph.tensors[number] for number in reads[:2])
+    is_float = read_dtype(activation) == "float32"
+    return is_float and read_levels(weights) is not None and has_data(model, weights)
+
+
+def describe_untaken(model: Any, error: NothingTakenError) -> FailedError:
+    """Return the error for a model of which QNN takes no operator, with the cause that the model
+    shows."""
+    custom, hybrid, kinds = list[str](), list[str](), list[str]()
+    for subgraph in model.subgraphs:
+        for operator in subgraph.operators or ():
+            kind = name_operator(model, operator)
+            kinds.append(kind)
+            if is_custom(model, operator):
+                custom.append(kind)
+            elif is_hybrid(subgraph, model, operator):
+                hybrid.append(kind)
+    if len(custom) == len(kinds):
+        return FailedError(
+            error.what,
+            why=f"{name_some(list(dict.fromkeys(custom)), 4)}: {OWN_OPERATOR}",
+            fix="use operators of LiteRT instead",
+        )
+    if hybrid:
+        return FailedError(
+            error.what,
+            why=f"{name_some(list(dict.fromkeys(hybrid)), 4)}: {HYBRID}",
+            fix="quantize the activations, too (full-integer quantization), or keep the weights in"
+            " float",
+        )
+    return error

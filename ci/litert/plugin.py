@@ -35,10 +35,18 @@ QNN_ERROR = re.compile(r"\[ ERROR \]\s+<E> (.*)")
 QNN_REFUSED = re.compile(r"Failed to validate op (\S+) with error")
 NOISE = re.compile(r"QnnBackend_validateOpConfig failed|^\[\d+\] has incorrect")
 MISMATCH = re.compile(r".*(?:is mismatched|minimum supported version).*")
-ERROR_LINE = re.compile(r"^(?:\[[^]]*\] )?ERROR: (?:\[[^]]*\] ?)?(.*)$", re.MULTILINE)
+# Errors may be in each other: "ERROR: [apply_plugin.cc:455] ERROR: [compiler_plugin.cc:504]".
+ERROR_LINE = re.compile(r"^(?:\[[^]]*\] )?(?:ERROR: (?:\[[^]]*\] ?)?)+(.*)$", re.MULTILINE)
+# Why the plugin cannot translate an operator for QNN.
+QNN_REASON = re.compile(r"^ERROR: \[Qnn\] (.+)$", re.MULTILINE)
+SAME_NAME = "QNN_TENSOR_ERROR_ALREADY_EXISTS"
 UNSAID = "QNN refuses it, and gives no reason"
-NOTHING_TAKEN, LOST_IN_PREPARE = 1, 6
+NOTHING_TAKEN, LOST_IN_TRANSLATION, LOST_IN_PREPARE = 1, 3, 6
 MOST_BYTES = 256 << 20  # of messages; QNN prints 1 MB for 300 operators
+
+
+class NothingTakenError(FailedError):
+    """QNN takes no operator of a model."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +180,7 @@ def describe_failure(ended: Completed, result: PluginResult) -> FailedError:
         )
     if code == NOTHING_TAKEN and result.selected and not any(result.selected.values()):
         reason = next(filter(None, result.refused.values()), "")
-        return FailedError(
+        return NothingTakenError(
             "QNN takes no operator of the model",
             why=reason or "LiteRT's plugin cannot translate any",
             fix="plugin.stdout.log has QNN's reasons; quantize the model or use another SoC",
@@ -183,6 +191,21 @@ def describe_failure(ended: Completed, result: PluginResult) -> FailedError:
             "QNN took operators of the model, and then could not prepare its graph",
             why=reasons[-1] if reasons else "",
             fix="plugin.stdout.log has QNN's messages",
+        )
+    if SAME_NAME in stderr:
+        return FailedError(
+            "LiteRT's plugin cannot translate a model with several tensors of one name",
+            why="QNN finds tensors by their names, and some of these are the same or empty",
+            fix="give each tensor of the model its own name",
+        )
+    reasons = QNN_REASON.findall(stderr)
+    if code == LOST_IN_TRANSLATION and reasons:
+        return FailedError(
+            "LiteRT's plugin took operators of the model, and then could not translate them for"
+            " QNN",
+            why=reasons[-1],
+            fix="change or quantize these operators in another way; plugin.stderr.log has all"
+            " messages",
         )
     lines = [line.strip() for line in ERROR_LINE.findall(stderr) if line.strip()]
     return FailedError(

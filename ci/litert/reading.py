@@ -32,10 +32,9 @@ def fit_litert(spec: CaseSpec, label: str, timeout_s: float) -> LitertFit:
 def _fit(spec: CaseSpec) -> LitertFit:
     from pathlib import Path
 
-    from ci.graphs.litert_file import read_model
+    from ci.graphs.litert_file import describe_free_axes, read_model
     from ci.litert.source import (
-        check_operators,
-        find_free_axes,
+        check_model,
         is_quantized,
         load_litert,
         read_litert,
@@ -47,12 +46,10 @@ def _fit(spec: CaseSpec) -> LitertFit:
         path = Path(spec.reference)
         data = read_litert(path)
         model = read_model(data)
-        check_operators(path.name, model)
         try:
-            list_unknown(data, model)
+            list_unknown(data, model)  # first, because it finds tensors that do not exist
         except FailedError as error:
             raise UsageError(error.what, why=error.why, fix=error.fix) from error
+        check_model(path.name, model)
     source = load_litert(spec)
-    free = find_free_axes(source.model)
-    listed = tuple(f"{name} {[*shape]}" for name, shape in free.items())
-    return LitertFit(is_quantized(source.model), listed)
+    return LitertFit(is_quantized(source.model), tuple(describe_free_axes(source.model)))

@@ -8,7 +8,8 @@ and the report shows this.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -21,7 +22,9 @@ from ci.graphs.litert_file import (
     Entry,
     has_data,
     list_entries,
+    list_numbers,
     name_operator,
+    name_tensor,
     read_dtype,
     read_levels,
     read_model,
@@ -147,17 +150,100 @@ def check_litert(data: bytes, name: str) -> None:
         )
 
 
-def check_operators(name: str, model: Any) -> None:
+def check_model(name: str, model: Any) -> None:
     """Raise UsageError for a model that keeps values between its runs: LiteRT's plugin refuses it,
-    and each sample would be judged on what the one before left."""
+    and each sample would be judged on what the one before left. Also for what
+    LiteRT's interpreter cannot pass by its names, and for a model without outputs or operators."""
     for subgraph in model.subgraphs:
-        for operator in subgraph.operators or ():
-            if name_operator(model, operator) == VARIABLE:
+        for tensor in subgraph.tensors:
+            check_text(name, tensor.name)
+        for number in list_numbers(subgraph.inputs):
+            if 0 in read_shape(subgraph.tensors[number]):
                 raise UsageError(
-                    f"{name} keeps values between its runs ({VARIABLE})",
+                    f"the input {name_tensor(subgraph, number)} of {name} has a dimension of 0",
+                    why="there is nothing to compute, and LiteRT's plugin fails on it",
+                    fix="write the file with the sizes that the model has in use",
+                )
+        for operator in subgraph.operators or ():
+            kind = name_operator(model, operator)
+            reads = [number for number in list_numbers(operator.inputs) if number >= 0]
+            # The states of an LSTM or an SVDF are tensors that are marked, and no handles.
+            has_state = any(subgraph.tensors[number].isVariable for number in reads)
+            if kind == VARIABLE or has_state:
+                raise UsageError(
+                    f"{name} keeps values between its runs ({kind})",
                     why="LiteRT's plugin for Qualcomm refuses models with variables",
                     fix="return the values as outputs, and pass them as inputs to the next run",
                 )
+    if not any(subgraph.operators for subgraph in model.subgraphs):
+        raise UsageError(
+            f"{name} has no operators",
+            why="there is nothing to compile",
+            fix="write the file again with the model's operators",
+        )
+    check_entries(name, model)
+
+
+def check_text(name: str, text: bytes | None) -> None:
+    """Raise UsageError for the name of a tensor that is no text."""
+    try:
+        (text or b"").decode()
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            f"{name} has a tensor whose name is not UTF-8: {text!r}",
+            why="LiteRT's interpreter cannot return it",
+            fix="write the file again, with names in UTF-8",
+        ) from error
+
+
+def check_entries(name: str, model: Any) -> None:
+    """Raise UsageError for a model without outputs, or with signatures that LiteRT's interpreter
+    does not tell apart, or of which it does not tell apart or return the inputs or outputs."""
+    entries = list_entries(model)
+    for entry in entries:
+        whose = f"the signature {entry.key!r} of {name}" if entry.key else name
+        if not entry.outputs:
+            raise UsageError(
+                f"{whose} has no outputs", why="there is nothing to judge", fix="return a result"
+            )
+    keys = [entry.key for entry in entries]
+    repeated = find_repeated(keys)
+    if repeated is not None:
+        raise UsageError(
+            f"{name} has {keys.count(repeated)} signatures called {repeated!r}",
+            why="a signature is run by its name",
+            fix="give each signature its own name",
+        )
+    for entry, signature in zip(entries, model.signatureDefs or (), strict=False):
+        check_ports(f"the signature {entry.key!r} of {name}", entry, signature)
+
+
+def check_ports(whose: str, entry: Entry, signature: Any) -> None:
+    """Raise UsageError for a signature that has two inputs or outputs of one name, or not all of
+    its subgraph."""
+    for kind, numbers, names, ports in (
+        ("input", entry.inputs, entry.input_names, signature.inputs),
+        ("output", entry.outputs, entry.output_names, signature.outputs),
+    ):
+        by_number = dict(zip(numbers, names, strict=True))  # a tensor may be returned twice
+        repeated = find_repeated([*by_number.values()])
+        if repeated is not None:
+            raise UsageError(
+                f"{whose} has two {kind}s called {repeated!r}",
+                why="LiteRT's interpreter passes them by their names",
+                fix=f"give each {kind} its own name",
+            )
+        for number in by_number.keys() - {int(port.tensorIndex) for port in ports or ()}:
+            raise UsageError(
+                f"{whose} does not name the {kind} {by_number[number]!r} of its subgraph",
+                why="LiteRT's interpreter passes only those that it names",
+                fix=f"name each {kind} in the signature, or remove it from the subgraph",
+            )
+
+
+def find_repeated(names: Sequence[str]) -> str | None:
+    """Return the first name that occurs twice, or None."""
+    return next((name for name, uses in Counter(names).items() if uses > 1), None)
 
 
 def make_source(
@@ -261,15 +347,3 @@ def is_quantized(model: Any) -> bool:
         for subgraph in model.subgraphs
         for tensor in subgraph.tensors
     )
-
-
-def find_free_axes(model: Any) -> Mapping[str, tuple[int, ...]]:
-    """Return the inputs with axes whose length may change, by name, with -1 for each such axis."""
-    free = {}
-    for entry in list_entries(model):
-        for number, name in zip(entry.inputs, entry.input_names, strict=True):
-            signature = model.subgraphs[entry.subgraph].tensors[number].shapeSignature
-            shape = () if signature is None else tuple(int(length) for length in signature)
-            if -1 in shape:
-                free[name] = shape
-    return free

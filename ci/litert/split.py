@@ -16,6 +16,7 @@ import numpy as np
 from ci.graphs.graph import Array
 from ci.graphs.litert_file import (
     Entry,
+    describe_free_axes,
     drop_unused,
     has_data,
     is_custom,
@@ -55,6 +56,14 @@ def list_unknown(content: bytes, model: Any) -> list[str]:
     except (RuntimeError, ValueError) as error:
         if names and UNKNOWN in str(error):
             return list(dict.fromkeys(names))
+        if free := describe_free_axes(model):
+            raise FailedError(
+                f"LiteRT does not load the model with sizes that may change ({', '.join(free)})"
+                " as 1",
+                why=" ".join(str(error).split()),
+                fix="write the file with fixed sizes for these inputs: LiteRT and its plugin take"
+                " 1 for sizes that may change",
+            ) from error
         raise FailedError(
             "LiteRT does not load the model",
             why=" ".join(str(error).split()),

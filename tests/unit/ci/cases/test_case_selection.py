@@ -261,15 +261,17 @@ def test_options_that_a_lane_or_a_scheme_does_not_have_are_refused() -> None:
     plain = ModelEntry("net.onnx")
     blocks = ModelEntry("mlp", (Scheme.FP16,), lowering=Choices(block_size=32))
     saver = ModelEntry("net.onnx", lowering=Choices(saver=True))
+    factory = ModelEntry("net.py:make", lowering=Choices(saver=True))
     runs = ModelEntry("net.onnx", run=RunOptions(warm_up=1))
     averaged = ModelEntry("net.onnx", (Scheme.FP16,), lowering=Choices(observer="moving_average"))
     other_lane = ModelEntry("net.tflite", lowering=Choices(observer="moving_average"))
     for entry, lane, words in (
         (blocks, EXECUTORCH, r"models\.own\.lowering: block_size .* fp16"),
-        (saver, ONNX, r"models\.own\.lowering has options.*`qnn-ci test-emulator`"),
+        (saver, ONNX, r"models\.own\.lowering has options.*remove them"),
+        (factory, ONNX, r"models\.own\.lowering has options.*`qnn-ci test-emulator`"),
         (averaged, ONNX, r"models\.own\.lowering: observer cannot be used with fp16"),
-        (other_lane, LITERT, r"models\.own\.lowering has options"),
-        (runs, ONNX, r"models\.own\.run has options.*`qnn-ci test-emulator`"),
+        (other_lane, LITERT, r"models\.own\.lowering has options.*remove them"),
+        (runs, ONNX, r"models\.own\.run has options.*remove them"),
         (plain, EXECUTORCH, r"own is an .onnx file.*`qnn-ci test-onnx`"),
     ):
         good = ModelEntry("mlp", (Scheme.FP16,)) if lane is EXECUTORCH else plain

@@ -16,6 +16,7 @@ pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed in
 from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import CaseSpec
 from ci.graphs.litert_file import pack_model, read_model, schema
+from ci.graphs.litert_session import Reference
 from ci.litert.source import load_litert
 from ci.litert.suite import Net, make_model
 from ci.models.schemes import Scheme
@@ -72,6 +73,68 @@ def make_counter() -> bytes:
     return net.pack()
 
 
+def make_filter() -> bytes:
+    """A model with an SVDF, which keeps its last inputs in a tensor that is marked as a state."""
+    net = Net()
+    source, state = net.add_tensor((1, 8), "x"), net.add_tensor((1, 20), "state")
+    net.tensors[state].isVariable = True
+    reads = (source, net.draw(4, 8), net.draw(4, 5), net.draw(4), state)
+    net.end([source], [net.call("SVDF", reads, (1, 4), "SVDFOptions", rank=1)])
+    return net.pack()
+
+
+def change_ports(change: Callable[[Any], object]) -> bytes:
+    """A model with two inputs and two outputs after a change of its signature."""
+    net = Net()
+    ports = [net.add_tensor((1, 4), name) for name in ("x", "y")]
+    total = net.call("ADD", ports, (1, 4), "AddOptions")
+    net.end(ports, [total, net.call("SUB", ports, (1, 4), "SubOptions")])
+    model = read_model(net.pack())
+    change(model.signatureDefs[0])
+    return pack_model(model)
+
+
+def repeat_input(signature: Any) -> None:
+    signature.inputs[1].name = signature.inputs[0].name
+
+
+def repeat_output(signature: Any) -> None:
+    signature.outputs[1].name = signature.outputs[0].name
+
+
+def drop_output(signature: Any) -> None:
+    signature.outputs.pop()
+
+
+def drop_outputs(model: Any) -> None:
+    model.subgraphs[0].outputs, model.signatureDefs = None, None
+
+
+def drop_operators(model: Any) -> None:
+    model.subgraphs[0].operators, model.signatureDefs = None, None
+
+
+def empty_input(model: Any) -> None:
+    for tensor in model.subgraphs[0].tensors:
+        if tensor.buffer == 0:
+            tensor.shape = np.array([0, tensor.shape[1]], np.int32)
+
+
+def repeat_signature(model: Any) -> None:
+    model.signatureDefs.append(model.signatureDefs[0])
+
+
+def spoil_name(model: Any) -> None:
+    model.subgraphs[0].tensors[0].name = b"\xff"
+
+
+def free_length(model: Any) -> None:
+    """Make the width of the input free, which is 1 then, and too small for the weights."""
+    tensor = model.subgraphs[0].tensors[0]
+    tensor.shape = np.array([4, 1], np.int32)
+    tensor.shapeSignature = np.array([4, -1], np.int32)
+
+
 def make_archive() -> bytes:
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w") as writer:
@@ -91,6 +154,16 @@ WRONG = {
     "an operator that is missing": (edit(misplace_code), "operator code 99 is missing"),
     "a subgraph that is missing": (edit(misplace_subgraph), "has a signature of subgraph 7"),
     "variables": (make_counter(), "keeps values between its runs (VAR_HANDLE)"),
+    "a state": (make_filter(), "keeps values between its runs (SVDF)"),
+    "two inputs of one name": (change_ports(repeat_input), "has two inputs called 'x'"),
+    "two outputs of one name": (change_ports(repeat_output), "has two outputs called"),
+    "an output without a name": (change_ports(drop_output), "does not name the output"),
+    "a dimension of 0": (edit(empty_input), "the input x of net.tflite has a dimension of 0"),
+    "no outputs": (edit(drop_outputs), "has no outputs"),
+    "no operators": (edit(drop_operators), "has no operators"),
+    "two signatures of one name": (edit(repeat_signature), "2 signatures called 'serve'"),
+    "a name that is no text": (edit(spoil_name), "a tensor whose name is not UTF-8"),
+    "a length that may change": (edit(free_length), "with sizes that may change (x [4, -1]) as 1"),
     "a compiled file": (make_compiled(), "is compiled already for Qualcomm SM8650"),
 }
 
@@ -120,6 +193,33 @@ def test_a_model_without_a_signature_runs_its_first_subgraph(tmp_path: Path) -> 
     assert [case.scheme for case in fit_cases([spec], REQUEST, Progress())] == [Scheme.FP16]
     (entry,) = load_litert(spec).entries
     assert (entry.key, entry.subgraph, entry.input_names) == ("", 0, ("x",))
+
+
+def drop_names(model: Any) -> None:
+    drop_signatures(model)
+    for tensor in model.subgraphs[0].tensors:
+        tensor.name = b"same"
+
+
+def empty_names(signature: Any) -> None:
+    signature.inputs[0].name = signature.outputs[0].name = b""
+
+
+def test_ports_without_names_of_their_own_are_passed(tmp_path: Path) -> None:
+    net = Net()
+    ports = [net.add_tensor((1, 4)), net.add_tensor((1, 4))]
+    net.end(ports, [net.call("SUB", ports, (1, 4), "SubOptions")])
+    model = read_model(net.pack())
+    drop_names(model)
+    for data, names in (
+        (pack_model(model), ("same (0)", "same (1)")),
+        (change_ports(empty_names), ("", "y")),
+    ):
+        source = load_litert(write_case(tmp_path, data))
+        assert source.entries[0].input_names == names
+        outputs = Reference(source.data, source.model, source.entries).run(source.evaluation)
+        difference = source.evaluation[0][0] - source.evaluation[0][1]
+        np.testing.assert_array_equal(outputs[0][-1], difference)
 
 
 def free_batch(model: Any) -> None:

@@ -105,6 +105,24 @@ FAILURES = {
         "could not prepare its graph",
         "graph prepare failed 1",
     ),
+    "cannot translate what it took": Failure(
+        "echo 'ERROR: [Qnn] FP16 FullyConnected only supports weights per channel.' >&2;"
+        " echo 'ERROR: [apply_plugin.cc:455] ERROR: [compiler_plugin.cc:504]' >&2; exit 3",
+        "could not translate them",
+        "only supports weights per channel",
+    ),
+    "meets two tensors of one name": Failure(
+        "echo 'ERROR: [a.cc:9] Failed to create graph tensor, error: 7003, message:"
+        " QNN_TENSOR_ERROR_ALREADY_EXISTS: registered' >&2; exit 3",
+        "several tensors of one name",
+        "the same or empty",
+    ),
+    "names a file instead of a reason": Failure(
+        "echo 'ERROR: [a.cc:1] invalid op config' >&2; echo 'ERROR: [a.cc:4] ERROR: [b.cc:5]' >&2;"
+        " exit 3",
+        "exited with 3",
+        "invalid op config",
+    ),
     "does not know this QNN": Failure(
         "echo 'ERROR: Qnn System library version 1.13.0 is mismatched. The minimum supported"
         " version is 1.14.0.' >&2; exit 1",
