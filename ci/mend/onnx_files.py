@@ -19,9 +19,9 @@ from numpy.lib.format import write_array
 from onnx import helper, inliner, numpy_helper
 from onnx.external_data_helper import set_external_data
 
-from ci.graphs.onnx_file import list_bodies
+from ci.graphs.onnx_file import list_bodies, read_attributes
 from ci.graphs.onnx_session import open_reference
-from ci.mend.onnx_rewrites.graph import Graph, read
+from ci.mend.onnx_rewrites.inferred import InferredModel
 from ci.mend.rewrite import EXTERNAL, ONNX, SAMPLES, Change, find_rewrite, require_changes
 from ci.onnx.models import (
     QUANTIZED,
@@ -195,7 +195,7 @@ def infer(model: onnx.ModelProto) -> onnx.ModelProto:
 def fold_constants(model: onnx.ModelProto) -> bool:
     """Replace nodes whose results do not depend on the inputs by constants, in place. A Shape is
     such a node, because shapes are known. Return whether there are any."""
-    graph = Graph(model)
+    graph = InferredModel(model)
     constant_nodes = list_constant_nodes(graph)
     results = [name for node in constant_nodes for name in node.output if graph.reads[name]]
     try:
@@ -212,7 +212,7 @@ def fold_constants(model: onnx.ModelProto) -> bool:
     return bool(constant_nodes)
 
 
-def list_constant_nodes(graph: Graph) -> list[onnx.NodeProto]:
+def list_constant_nodes(graph: InferredModel) -> list[onnx.NodeProto]:
     """Return the nodes whose results do not depend on the inputs, in order. A Shape among them
     becomes a Constant."""
     constant_nodes: list[onnx.NodeProto] = []
@@ -223,7 +223,8 @@ def list_constant_nodes(graph: Graph) -> list[onnx.NodeProto]:
         if is_kept or max(sizes) > MOST_FOLDED or graph.outputs.intersection(node.output):
             continue
         if node.op_type == "Shape" and node.input[0] in graph.shapes:
-            shape = graph.shape(node.input[0])[read(node, "start", 0) : read(node, "end", None)]
+            attributes = read_attributes(node)
+            shape = graph.shapes[node.input[0]][attributes.get("start", 0) : attributes.get("end")]
             value = numpy_helper.from_array(np.array(shape, np.int64))
             node.CopyFrom(helper.make_node("Constant", [], node.output, node.name, value=value))
         elif not all(name in graph.tensors or name in results for name in node.input if name):
@@ -235,14 +236,17 @@ def list_constant_nodes(graph: Graph) -> list[onnx.NodeProto]:
 
 def drop_unused(model: onnx.ModelProto) -> None:
     """Remove initializers that nothing reads."""
-    reads = Graph(model).reads
+    reads = InferredModel(model).reads
     used = [initializer for initializer in model.graph.initializer if reads[initializer.name]]
     del model.graph.initializer[:]
     model.graph.initializer.extend(used)
 
 
 def compute(
-    model: onnx.ModelProto, graph: Graph, nodes: Sequence[onnx.NodeProto], results: Sequence[str]
+    model: onnx.ModelProto,
+    graph: InferredModel,
+    nodes: Sequence[onnx.NodeProto],
+    results: Sequence[str],
 ) -> Mapping[str, Any]:
     """Return the ``results`` of nodes that read only constants of ``graph`` and one another, by
     name."""

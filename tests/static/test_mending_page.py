@@ -1,13 +1,15 @@
 """docs/findings/mending.md lists the rewrites of manifests/policies/rewrites.toml. Each works in
-both lanes, or its row says why the other lane needs none.
+both lanes, or its row says why the other lane needs none. Each is written once.
 
 ``python -m tests.static.test_mending_page`` writes the list.
 """
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import get_args
 
@@ -17,6 +19,7 @@ from msgspec import structs
 from ci.mend.graph_rewrites import DEFINITIONS
 from ci.mend.table import Rewrite, RewriteLane, read_rewrites
 
+MEND = Path(__file__).parents[2] / "ci" / "mend"
 PAGE = Path(__file__).parents[2] / "docs" / "findings" / "mending.md"
 HINT = "run `python -m tests.static.test_mending_page`"
 LANES: tuple[RewriteLane, ...] = get_args(RewriteLane)
@@ -56,6 +59,51 @@ def test_each_rewrite_works_in_both_lanes_or_the_other_lane_needs_none() -> None
 def test_a_rewrite_of_both_lanes_is_written_once() -> None:
     of_both = {row.name for row in read_all_rewrites() if len(row.lanes) == len(LANES)}
     assert of_both <= DEFINITIONS.keys()
+
+
+def list_definitions(sources: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """The rewrites that these sources define by decorators of functions, each with the body of its
+    function without the docstring."""
+    for source in sources:
+        for function in ast.walk(ast.parse(source)):
+            if not isinstance(function, ast.FunctionDef):
+                continue
+            body = "".join(map(ast.unparse, function.body[1:]))
+            for decorator in function.decorator_list:
+                call = ast.unparse(decorator)
+                if call.startswith(("defines(", "rewrites(")):
+                    yield re.split("['\"]", call)[1], body
+
+
+def find_repeated(sources: Iterable[str]) -> set[str]:
+    """The rewrites that are defined more than once, and those whose function is that of
+    another."""
+    definitions = [*list_definitions(sources)]
+    names = Counter(name for name, _ in definitions)
+    bodies = Counter(body for _, body in definitions)
+    return {name for name, body in definitions if names[name] > 1 or bodies[body] > 1}
+
+
+def test_no_rewrite_is_defined_twice() -> None:
+    sources = [path.read_text("utf-8") for path in sorted(MEND.rglob("*.py"))]
+    assert len([*list_definitions(sources)]) > len(DEFINITIONS)
+    assert find_repeated(sources) == set()
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "repeated"),
+    [
+        ('@defines("a", "add")', '@rewrites("b", "Add")', {"a", "b"}),
+        ('@defines("a", "add")', '@rewrites("a", "Add")', {"a"}),
+        ('@defines("a", "add")\n@defines("b", "add")', "", {"a", "b"}),
+        ('@defines("a", "add")', "", set()),
+    ],
+)
+def test_a_rewrite_that_is_defined_twice_is_found(
+    first: str, second: str, repeated: set[str]
+) -> None:
+    function = '{}\ndef write(edit, node):\n    """Write it."""\n    edit.replace(node)\n'
+    assert find_repeated([function.format(first), function.format(second)]) == repeated
 
 
 @pytest.mark.parametrize(

@@ -513,7 +513,6 @@ def separate_activation(edit: GraphEditor, node: Node) -> None:
 
 # QNN has GELU, but its provider takes no Erf, which torch.onnx.export writes with opset 18, and QNN
 # approximates a tanh behind a layer or a sum.
-@defines("join-gelu", "erf", "tanh")
 @defines("name-gelu", "erf", "tanh")
 def name_gelu(edit: GraphEditor, node: Node) -> None:
     """Write a GELU that is written out with erf or tanh as one operator. It is recognized by its

@@ -35,6 +35,24 @@ def multiply_single(edit: GraphEditor, node: Node) -> None:
     edit.replace(node, new, "x * weight + bias", "a linear layer of one feature")
 
 
+# QNN takes an alpha of 1 only, and onnxruntime's quantizer ignores both factors.
+@defines("fold-gemm", "linear")
+def fold_gemm(edit: GraphEditor, node: Node) -> None:
+    """Multiply the weights of a linear layer by its alpha, and its bias by its beta."""
+    factors = edit.argument(node, "alpha", 1.0), edit.argument(node, "beta", 1.0)
+    names = [name for name in node.reads[1:] if name]
+    stored = [array for array in map(edit.value, names) if array is not None]
+    if factors == (1.0, 1.0) or len(stored) < len(names) or not edit.is_float(*names):
+        return
+    # Without a bias, beta has nothing to multiply.
+    multiplied = [
+        array * np.float32(factor) for array, factor in zip(stored, factors, strict=False)
+    ]
+    new = edit.call_again(node, node.reads[0], *multiplied, alpha=1.0, beta=1.0)
+    before = f"Gemm, alpha {factors[0]:g}, beta {factors[1]:g}"
+    edit.replace(node, new, "Gemm, its constants multiplied", before)
+
+
 def read_weight(edit: GraphEditor, node: Node) -> Array | None:
     """Return the weights of a linear layer as torch has them, [outputs, inputs], or None if they
     are computed, or if the layer is a Gemm with more options."""

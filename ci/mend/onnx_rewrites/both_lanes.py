@@ -10,8 +10,7 @@ from ci.graphs.edit import GraphEditor
 from ci.graphs.onnx_edit import OnnxLane
 from ci.mend.graph_rewrites import DEFINITIONS
 from ci.mend.graph_rewrites.definition import Definition
-from ci.mend.onnx_rewrites.graph import REWRITES
-from ci.mend.rewrite import Change
+from ci.mend.rewrite import Change, OnnxRewrite
 
 
 def edit_model(definition: Definition, model: onnx.ModelProto) -> tuple[Change, ...]:
@@ -22,6 +21,6 @@ def edit_model(definition: Definition, model: onnx.ModelProto) -> tuple[Change, 
     return tuple(Change(nodes, None, before, after) for nodes, _, before, after in edit.finish())
 
 
-REWRITES.update(
-    {name: functools.partial(edit_model, definition) for name, definition in DEFINITIONS.items()}
-)
+DEFINED_REWRITES: dict[str, OnnxRewrite] = {
+    name: functools.partial(edit_model, definition) for name, definition in DEFINITIONS.items()
+}

@@ -1,5 +1,4 @@
-"""Operators on single elements in forms that QNN computes right, padding as concatenation, and
-operators that QNN's provider lacks, as the operators that ONNX defines them by."""
+"""Operators that QNN's provider lacks, as the operators that ONNX defines them by."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ from copy import deepcopy
 import onnx
 from onnx import helper, inliner, version_converter
 
-from ci.mend.onnx_rewrites.graph import REWRITES, Graph
+from ci.mend.onnx_rewrites.inferred import InferredModel
 from ci.mend.rewrite import Change
 
 # Operators with a definition in ONNX's schemas that QNN's provider does not take. The last ones are
@@ -23,13 +22,13 @@ OLDEST_OPSET = 18  # the oldest for which onnx 1.23 has all definitions
 
 def inline_functions(model: onnx.ModelProto) -> tuple[Change, ...]:
     """Replace operators that QNN's provider does not take by their definition in ONNX."""
-    graph = Graph(model)
-    defined_nodes = [*graph.find(*DEFINED)]
+    own_nodes = [node for node in model.graph.node if node.domain in ("", "ai.onnx")]
+    defined_nodes = [node for node in own_nodes if node.op_type in DEFINED]
     if not defined_nodes:
         return ()
     inlined = deepcopy(model)
     try:
-        if graph.opset < OLDEST_OPSET:
+        if InferredModel(model).opset < OLDEST_OPSET:
             inlined = version_converter.convert_version(inlined, OLDEST_OPSET)
         typed = {port.name for port in (*inlined.graph.input, *inlined.graph.value_info)}
         for initializer in inlined.graph.initializer:  # the inliner knows no types of initializers
@@ -54,11 +53,8 @@ def inline_functions(model: onnx.ModelProto) -> tuple[Change, ...]:
 
 def name_types(model: onnx.ModelProto) -> None:
     """Replace each CastLike, which QNN's provider does not take, by a Cast to the same type."""
-    types = Graph(onnx.shape_inference.infer_shapes(model, data_prop=True)).types
+    types = InferredModel(onnx.shape_inference.infer_shapes(model, data_prop=True)).types
     for node in model.graph.node:
         if node.op_type == "CastLike" and node.input[1] in types:
             kind = types[node.input[1]]
             node.CopyFrom(helper.make_node("Cast", node.input[:1], node.output, node.name, to=kind))
-
-
-REWRITES["inline-functions"] = inline_functions
