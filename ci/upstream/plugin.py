@@ -30,6 +30,7 @@ from msgspec.structs import replace
 
 from ci.cases.policy import EMULATOR, read_emulator_policy
 from ci.executorch.patches import warm_up
+from ci.models.numerics import fix_numerics
 from ci.report.schema import Status
 from ci.upstream import programs
 from ci.upstream.capture import capture, watch_backend_suite, watch_delegate, watch_rework
@@ -64,6 +65,9 @@ STEPS = {
 def pytest_configure(config: pytest.Config) -> None:
     """Register the judge, unless other processes run the tests."""
     install_stubs()
+    # Before the tests create tensors: a program that runs in a fork would wait for the threads of
+    # OpenMP, which do not survive one.
+    fix_numerics()
     is_worker = hasattr(config, "workerinput")
     if is_worker or not getattr(config.option, "numprocesses", None):
         config.pluginmanager.register(Judge())
@@ -135,7 +139,7 @@ class Judge:
         if session.items and not session.config.option.collectonly:
             warm_up(plain=False)
             WATCHES[self.suite.name]()
-            programs.serve_programs()
+            programs.serve_programs(getattr(session.config.option, "timeout", None) or 0)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: Any) -> Generator[None, Any, Any]:

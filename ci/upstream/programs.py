@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import secrets
+import signal
 import socket
 import sys
 from collections.abc import Sequence
@@ -50,8 +51,10 @@ def make_runner(directory: Path) -> None:
     os.environ["QNN_EXECUTOR_RUNNER"] = str(client)
 
 
-def serve_programs() -> None:
-    """Start the process that serves the executable's calls. It ends with this process."""
+def serve_programs(timeout_s: float = 0) -> None:
+    """Start the process that serves the executable's calls. It ends with this process. A program
+    that has not ended after ``timeout_s`` seconds is killed, so that it does not keep the next one
+    waiting; 0 for no limit."""
     address = f"qnn-ci-{secrets.token_hex(8)}"
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(f"\0{address}")
@@ -63,7 +66,7 @@ def serve_programs() -> None:
             line, _ = listener.accept()
             with line, line.makefile("rw") as stream:
                 place, *words = json.loads(stream.read())
-                call = partial(run_call, Path(place), words)
+                call = partial(run_within, timeout_s, Path(place), words)
                 try:
                     answer = 0, run_forked(call, "running the program")
                 except QnnCiError as error:
@@ -72,6 +75,13 @@ def serve_programs() -> None:
                 json.dump(answer, stream)
     listener.close()
     os.environ[ADDRESS] = address
+
+
+def run_within(timeout_s: float, place: Path, words: Sequence[str]) -> str:
+    """Do as run_call, but kill this process if it has not ended after ``timeout_s`` seconds."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends the process, in whatever library it waits
+    signal.setitimer(signal.ITIMER_REAL, timeout_s)
+    return run_call(place, words)
 
 
 def run_call(place: Path, words: Sequence[str]) -> str:

@@ -19,6 +19,7 @@ from ci.cases.pool import ScratchPool
 from ci.cases.request import Request
 from ci.cases.session import Phases, make_report
 from ci.executorch.toolchain import describe_toolchain
+from ci.models.numerics import VARIABLES
 from ci.models.schemes import Scheme
 from ci.report.schema import Report
 from ci.report.text import count
@@ -64,6 +65,7 @@ def run_suite(
     results_file = scratch.scratch / "results.jsonl"
     search_path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
     variables = {
+        **VARIABLES,
         "PYTHONPATH": search_path,
         "QNN_ARTIFACT_DIR": str(scratch.scratch),
         "QNN_CI_SUITE_FILTERS": "\n".join(request.filters),

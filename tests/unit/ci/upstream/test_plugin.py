@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,7 @@ pytest.importorskip("torch", reason="torch is not installed in this environment"
 
 import torch
 
+from ci.cases.forked import run_forked
 from ci.upstream.suites import MissingPackageError
 from provisioning.errors import FailedError
 
@@ -276,3 +278,31 @@ def test_stand_in_runner_refuses_what_upstreams_runner_refuses(programs: Any, pl
         call(programs, place, "\n")
     with pytest.raises(FailedError, match="this runner has no --etdump_path x"):
         call(programs, place, "0\n", "--etdump_path", "x")
+
+
+def test_a_program_that_hangs_is_killed_after_the_time_limit(
+    programs: Any, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(programs, "run_call", lambda *_: time.sleep(60))
+    with pytest.raises(FailedError, match="the process was killed by SIGALRM"):
+        run_forked(partial(programs.run_within, 0.2, place, []), "running the program")
+
+
+def test_tests_compute_with_one_thread_because_their_programs_run_in_forks(
+    worker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fork waits forever for threads of OpenMP that its parent started."""
+    monkeypatch.setenv("QNN_CI_SUITE", "upstream")
+    monkeypatch.setenv("QNN_CI_SUITE_RESULTS", str(tmp_path / "results"))
+    monkeypatch.setattr(worker, "install_stubs", lambda: ())
+    plugins: list[Any] = []
+    manager = SimpleNamespace(register=plugins.append)
+    threads, has_one_dnn = torch.get_num_threads(), torch.backends.mkldnn.enabled
+    torch.set_num_threads(2)
+    try:
+        worker.pytest_configure(SimpleNamespace(option=None, pluginmanager=manager))
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(threads)
+        torch.backends.mkldnn.enabled = has_one_dnn
+    assert len(plugins) == 2
