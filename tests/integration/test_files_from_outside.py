@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -46,6 +47,16 @@ COMMANDS = (
     "stage --soc SM8650 --runner {file} --runtime {dir} --out {dir} --program {}",
     "deploy --bundle {dir} --device ssh:none",
 )
+# A device is refused where a pipe is; these take a directory, too, or read more than one file.
+DIRECTORIES = (
+    "report {}",
+    "verify-evidence {file} --evidence {}",
+    "explain --policy {} {file}",
+    "parity --source {}",
+    "test-llm --weights {bin} --tokenizer {file}",
+    "upgrade-report {} {}",
+    "judge {}",
+)
 
 
 def make_pipe(path: Path) -> None:
@@ -77,9 +88,12 @@ def forks() -> Iterator[Forks]:
 
 
 @pytest.mark.parametrize(
-    "make", [make_pipe, make_device, make_long, make_unreadable_text, make_directory]
+    ("command", "make"),
+    [
+        *itertools.product(COMMANDS, (make_pipe, make_long, make_unreadable_text)),
+        *itertools.product(DIRECTORIES, (make_device, make_directory)),
+    ],
 )
-@pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_ends_soon_with_a_pipe_device_huge_or_binary_file(
     forks: Forks, tmp_path: Path, command: str, make: Callable[[Path], None]
 ) -> None:

@@ -14,6 +14,7 @@ from ci.gate.plan import make_plan
 from ci.gate.rules import read_rules
 from ci.gate.schema import Change, Difference, Kind
 from ci.verbs.registry import VERBS
+from tests.stand_ins.sources import parse_source
 
 ROOT = Path(__file__).parents[2]
 RULES = read_rules()
@@ -23,7 +24,7 @@ BLOCKS = ("body", "orelse", "finalbody", "handlers")
 
 def list_imports(file: Path) -> Iterator[str]:
     """The modules that a file imports when it is imported, outside of functions."""
-    waiting: list[ast.AST] = [ast.parse(file.read_text("utf-8"))]
+    waiting: list[ast.AST] = [parse_source(file.read_text("utf-8"))]
     while waiting:
         node = waiting.pop()
         if isinstance(node, ast.Import):

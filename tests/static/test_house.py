@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.stand_ins.sources import parse_source
+
 ROOT = Path(__file__).parents[2]
 # Where a class name stands for one thing.
 ROOMS = ("provisioning", *sorted(str(p.parent.relative_to(ROOT)) for p in ROOT.glob("ci/*/*.py")))
@@ -20,7 +22,7 @@ CUSTOMARY = {("Set", "AbstractSet"), ("ElementTree", "ET")}
 
 
 def parse(path: Path) -> ast.Module:
-    return ast.parse(path.read_bytes(), str(path))
+    return parse_source(path.read_text("utf-8"))
 
 
 def list_classes(tree: ast.Module) -> Iterator[str]:
@@ -38,7 +40,10 @@ def list_renamed(tree: ast.Module) -> Iterator[str]:
 def runs_git(tree: ast.Module) -> bool:
     """Whether a command line that begins with git stands in it."""
     lists = (node.elts for node in ast.walk(tree) if isinstance(node, (ast.List, ast.Tuple)))
-    return any(items and ast.unparse(items[0]) == "'git'" and len(items) > 1 for items in lists)
+    return any(
+        len(items) > 1 and isinstance(items[0], ast.Constant) and items[0].value == "git"
+        for items in lists
+    )
 
 
 def name_module(path: Path) -> str:

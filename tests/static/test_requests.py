@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.stand_ins.sources import parse_source
+
 ROOT = Path(__file__).parents[2]
 NAMESPACE = "Namespace"
 # The command line of both programs: what parses it, and what hands the result to a verb.
@@ -73,7 +75,7 @@ def list_readers(tree: ast.AST) -> Iterator[str]:
 
 
 def parse(path: Path) -> ast.Module:
-    return ast.parse(path.read_bytes(), str(path))
+    return parse_source(path.read_text("utf-8"))
 
 
 def test_no_module_below_the_verbs_takes_a_namespace() -> None:

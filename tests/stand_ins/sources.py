@@ -1,0 +1,13 @@
+"""Syntax trees of this project's modules for the tests that read them."""
+
+from __future__ import annotations
+
+import ast
+from functools import cache
+
+
+@cache
+def parse_source(text: str) -> ast.Module:
+    """Return the tree of a module, which its readers do not change. Seven files of tests/static
+    read all 500 modules; to parse them takes 2 s."""
+    return ast.parse(text)
