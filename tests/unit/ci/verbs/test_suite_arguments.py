@@ -105,6 +105,12 @@ def test_a_suite_without_options_runs_whole_for_its_soc(suite: Suite) -> None:
     ]
 
 
+def test_a_policy_of_the_user_s_models_is_not_for_upstream_s_tests(suite: Suite) -> None:
+    Path("qnn.toml").write_text("[not a policy")
+    assert run() == ExitCode.FAILED
+    assert read_report(Path("reports/upstream")).command.endswith(" --suite upstream")
+
+
 def test_every_option_of_test_upstream_reaches_pytest(suite: Suite, tmp_path: Path) -> None:
     source = tmp_path / "tree"
     for place in SUITES["upstream"].places:
