@@ -34,7 +34,7 @@ ONNX = """<ir_version: 8, opset_import: ["" : 17]>
 @pytest.mark.parametrize(
     ("lane", "model", "scheme"),
     [
-        ("test-emulator", "red.py:factory", "8a8w"),
+        ("test-emulator", "red.py:factory", "fp16"),
         pytest.param("test-onnx", "red.onnx", "u8", marks=pytest.mark.nightly),
     ],
 )
