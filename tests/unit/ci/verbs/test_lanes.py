@@ -18,15 +18,16 @@ from ci.cases.request import Request
 from ci.cases.session import Phases, report_unrun
 from ci.facts.kinds import LACKING
 from ci.models.schemes import EXECUTORCH
-from ci.report.schema import Report, ShardMark, Status, Tool
+from ci.report.schema import Case, JudgementFacts, Report, ShardMark, Status, Tool
 from ci.report.write import read_report
 from ci.verbs import steps
-from ci.verbs.lanes.lane import Lane, Plan, Tools, run_lane
+from ci.verbs.lanes.lane import Lane, Plan, Tools, open_nothing, run_lane
 from provisioning.artifacts.environment import Environment
 from provisioning.console.progress import Progress
 from provisioning.doctor.registry import Finding
-from provisioning.errors import ExitCode
+from provisioning.errors import DefectError, ExitCode
 from tests.stand_ins.lanes import COARSE, LABELLER, EchoRunner, InlinePool
+from tests.stand_ins.reports import make_report
 
 GAIN = np.float32(1.0005)  # of a program that is right, except for rounding
 TOOL = Tool(name="numpy", version="9")
@@ -120,6 +121,24 @@ def test_a_row_gives_a_report_that_is_written_and_decides_the_exit_code(
     assert (report.toolchain[0], report.command, report.shard) == (TOOL, "repeat", mark)
     assert report.remarks[-1] == "a remark"
     assert outcome.exit_code == code
+
+
+def test_a_plan_may_run_what_names_its_cases_itself(request_of_mlp: Request) -> None:
+    """As upstream's tests do, of which the terminal shows only those that failed."""
+    cases = [
+        Case(model=name, scheme="8a8w", soc="X", judgement=JudgementFacts(status=status))
+        for name, status in (("test_a", Status.PASSED), ("test_b", Status.FAILED))
+    ]
+    lane = make_lane(COARSE, run=lambda *_: make_report(cases), open=open_nothing)
+    outcome = run_lane(replace(lane, brief=True), request_of_mlp, Progress())
+    assert outcome.exit_code == ExitCode.FAILED
+    assert ("test_a" in outcome.text, "test_b" in outcome.text) == (False, True)
+    assert [case.model for case in read_report(request_of_mlp.directory).cases] == [
+        "test_a",
+        "test_b",
+    ]
+    with pytest.raises(DefectError):
+        run_lane(make_lane(COARSE, open=open_nothing), request_of_mlp, Progress())
 
 
 def test_a_plan_may_change_what_the_verb_returns(request_of_mlp: Request) -> None:
