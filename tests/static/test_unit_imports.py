@@ -25,6 +25,7 @@ def list_statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
             yield from list_statements(statement.body)
 
 
+@cache
 def find_module(name: str) -> Path | None:
     base = ROOT / name.replace(".", "/")
     return next(
