@@ -303,7 +303,9 @@ def compare_schemes(results: Sequence[CaseResult]) -> Iterator[Case]:
         if first is None:
             yield case
             continue
-        first = add_claims(first, result.claims, cases_of_model)
+        # Of its own scheme, the fault says nothing: it is the cause there.
+        others = [other for other in cases_of_model if other.scheme != case.scheme]
+        first = add_claims(first, result.claims, others)
         first = check_remedies(first, case.scheme, cases_of_model)
         if len(cases_of_model) > 1 and first.question in OTHER_SCHEMES:
             if passed := [
@@ -329,8 +331,8 @@ def add_claims(
     finding: Finding, claims: Mapping[str, tuple[str, Sequence[str]]], cases: Sequence[Case]
 ) -> Finding:
     """Return a finding whose known faults also say which other schemes are right, or which of them
-    are wrong in this run. ``cases`` are those of the same model, and ``claims`` as in
-    CaseResult."""
+    are wrong in this run. ``cases`` are those of the same model in other schemes, and ``claims`` as
+    in CaseResult."""
 
     def add(cause: Cause) -> Cause:
         text, schemes = claims.get(cause.name, ("", ()))

@@ -29,6 +29,7 @@ Frontend = Literal["onnx", "executorch"]  # which can build and run a fault's gr
 CompilerName = Literal["onnx", "executorch", "litert"]
 # A fault that both have is QNN's: two front ends tell whose fault it is.
 FRONTENDS: tuple[Frontend, ...] = ("onnx", "executorch")
+IN_SOURCE = "change the model from which the file was written, and write it again: {}"
 OTHER_FRONT_ENDS = frozenset({"executorch", "onnxruntime"})  # whose faults LiteRT does not have
 # A file that contains its quantization is in none of this project's schemes: those whose rows apply
 # to its operators, by their integers. Through onnxruntime, only those that start with ``u`` do.
@@ -117,11 +118,19 @@ class Tried(Struct, frozen=True, forbid_unknown_fields=True):
         return cast("tuple[str, ...]", getattr(self, end))
 
 
+class Wording(Struct, frozen=True, forbid_unknown_fields=True):
+    """What the user of another lane reads instead; empty if the other text is right."""
+
+    seen: str = ""
+    remedy: str = ""
+    elsewhere: str = ""
+
+
 class Fault(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A known fault. ``graph`` and ``mended`` are graphs in the format of ci.faults.graph: the
     smallest graph with the fault, and an equivalent graph without it. ``seen`` is what a user
-    observes, and ``remedy`` is the fix. ``elsewhere`` says in which schemes it is right, which a
-    run may contradict. ``least_db`` is the lowest SQNR with which it was seen, or None if that is
+    observes, and ``remedy`` is the fix. ``litert`` has the texts for .tflite files, if others are
+    right for them. ``elsewhere`` says in which schemes it is right, which a run may contradict. ``least_db`` is the lowest SQNR with which it was seen, or None if that is
     not recorded. ``tried`` lists the results of ``graph``. A fault without a graph is reported to
     users but cannot be run. ``refuses`` is true if models with the fault may be refused, although
     no result in ``tried`` shows it."""
@@ -134,10 +143,20 @@ class Fault(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     pattern: Pattern
     graph: str = ""
     mended: str = ""
+    litert: Wording = Wording()
     elsewhere: str = ""
     least_db: float | None = None
     tried: tuple[Tried, ...] = ()
     refuses: bool = False
+
+    def describe(self, front_end: str) -> Wording:
+        """Return the texts for users of a front end. The user of a .tflite file cannot change it,
+        but what it was written from, and how that is quantized."""
+        if front_end != LITERT:
+            return Wording(self.seen, self.remedy, self.elsewhere)
+        remedy = self.litert.remedy or IN_SOURCE.format(self.remedy)
+        own_texts = self.litert.seen or self.seen, remedy, self.litert.elsewhere or self.elsewhere
+        return Wording(*own_texts)
 
     def only_stops(self, front_end: str = "") -> bool:
         """Return whether the graph was refused or crashed, and its values were never wrong."""

@@ -62,11 +62,12 @@ def make_known(fault: Fault, chain: Sequence[Step], operators: dict[str, str]) -
     origin = next((step.origin for step in chain if step.origin != NOWHERE), NOWHERE)
     first, *later_steps = chain
     call = f"{first.operator} of {' and '.join(map(_describe_operand, first.operands[:2]))}"
+    wording = fault.describe(first.front_end)
     return KnownFault(
         fault=fault.name,
         title=fault.title,
-        seen=fault.seen,
-        fix=fault.remedy,
+        seen=wording.seen,
+        fix=wording.remedy,
         calls=", then ".join([call, *(step.operator for step in later_steps)]),
         nodes=tuple(step.name for step in chain),
         operators=tuple(operators[step.name] for step in chain),
@@ -76,7 +77,7 @@ def make_known(fault: Fault, chain: Sequence[Step], operators: dict[str, str]) -
         is_scheme=fault.owner == "quantization",
         only_stops=fault.only_stops(first.front_end),
         least_db=fault.least_db,
-        elsewhere=fault.elsewhere,
+        elsewhere=wording.elsewhere,
         schemes=fault.pattern.schemes,
     )
 

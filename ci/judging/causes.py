@@ -233,7 +233,7 @@ def advise_on_range(loss: Loss | None, departure: Departure) -> tuple[Advice, ..
         )
     fix = (
         "scale the values before this operator, as by a constant factor that a norm behind it"
-        " removes again; or choose a 16-bit quantized scheme"
+        " removes again; or quantize the model with 16-bit activations"
     )
     advice = advise(cause, fix)
     return (replace(advice, places=beyond.origin.places),)
@@ -277,8 +277,8 @@ def advise_on_fusions(loss: Loss | None) -> tuple[Advice, ...]:
         f"fused activations: in float16, HTP computes {named} together with the layer or the sum"
         f" before them, and approximates them. This leaves about {lost.reached_db:.1f} dB, and"
         f" rounding alone {lost.apart_db:.1f}",
-        "keep them apart with a slice between the layer and the activation, as y[:, :5] and y[:,"
-        " 5:] that are joined behind it; or choose a 16-bit quantized scheme",
+        "keep them apart with slices between the layer and the activation: split the layer's result"
+        " into two parts, and join them behind it; or quantize the model with 16-bit activations",
     )
     return (replace(advice, places=lost.activations[0].origin.places),)
 

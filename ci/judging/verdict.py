@@ -37,7 +37,10 @@ APART = (
     "return the part as a separate output of its own layers, because an output has only one step"
     " size; or multiply it, so that it has the range of the other parts"
 )
-FLOAT16 = "float16 has 11 significant bits: keep values small, or choose a 16-bit quantized scheme"
+FLOAT16 = (
+    "float16 has 11 significant bits: keep values small, or quantize the model with 16-bit"
+    " activations"
+)
 OTHER_FORM = "write the affected part of the model differently"
 BATCH = "lower the model with batch 1"
 UINT8 = "use int32 or float32 inputs, because QNN reads each uint8 of an input as 0 or 1"

@@ -183,20 +183,21 @@ def test_a_failure_names_the_schemes_that_passed(
 
 
 @pytest.mark.parametrize(
-    ("peer_status", "kind", "claim"),
+    ("scheme", "peer_status", "kind", "claim"),
     [
-        (Status.PASSED, NOISE, "all are wrong; fp16 is right"),
-        (Status.FAILED, NOISE, "all are wrong; in this run, fp16 failed, too"),
-        (Status.FAILED, QUANTIZED_BADLY, "all are wrong; fp16 is right"),
+        ("16a8w", Status.PASSED, NOISE, "all are wrong; fp16 is right"),
+        ("16a8w", Status.FAILED, NOISE, "all are wrong; in this run, fp16 failed, too"),
+        ("16a8w", Status.FAILED, QUANTIZED_BADLY, "all are wrong; fp16 is right"),
+        ("asis", Status.PASSED, NOISE, "all are wrong; fp16 is right"),
     ],
 )
 def test_a_known_fault_says_nothing_of_other_schemes_that_the_run_contradicts(
-    peer_status: Status, kind: FindingId, claim: str
+    scheme: str, peer_status: Status, kind: FindingId, claim: str
 ) -> None:
     advice = advise("all are wrong", name="log-in-16-bits", certainty=Certainty.KNOWN)
     wrong = Case(
         model="m",
-        scheme="16a8w",
+        scheme=scheme,
         soc="S",
         judgement=JudgementFacts(
             status=Status.FAILED, findings=(NOISE.find("it is off", advice=advice),)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from ci.faults.known import (
     read_faults,
     relate,
 )
+from ci.graphs.graph import LITERT
 from provisioning.errors import ManifestError, UsageError
 from tests.stand_ins.snapshots import check_snapshot
 
@@ -393,3 +395,24 @@ def test_wrong_values_explain_no_refusal() -> None:
     assert not wrong.applies("16a8w", "2.49.40", refused=True)
     assert refusing.applies("8a8w", "2.49.40", refused=True)
     assert not refusing.applies("8a8w", "2.49.40", compiled=True)
+
+
+# What the user of a .tflite file has not: other front ends and their schemes, mend, another QNN.
+OF_OTHERS = re.compile(
+    r"(?i)executorch|onnx|torchao|\bmend|\bu8|\bu16|\d+a\d+w|QDQ|QNN 2\.|in the scheme"
+)
+
+
+def test_the_remedies_of_tflite_files_are_for_their_users() -> None:
+    texts = {}
+    for fault in read_faults():
+        if any(fault.applies(scheme, "2.51.0", LITERT) for scheme in ("fp16", "int8", "int16")):
+            wording = fault.describe(LITERT)
+            texts[fault.name] = f"{wording.seen}; {wording.elsewhere}: {wording.remedy}"
+    assert len(texts) > 40
+    assert {
+        name: found[0] for name, text in texts.items() if (found := OF_OTHERS.search(text))
+    } == {}
+    fault = next(fault for fault in read_faults() if fault.name == "power-of-constant")
+    assert fault.describe("executorch").remedy == fault.remedy
+    assert fault.remedy in fault.describe(LITERT).remedy != fault.remedy
