@@ -130,10 +130,11 @@ class Fault(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A known fault. ``graph`` and ``mended`` are graphs in the format of ci.faults.graph: the
     smallest graph with the fault, and an equivalent graph without it. ``seen`` is what a user
     observes, and ``remedy`` is the fix. ``litert`` has the texts for .tflite files, if others are
-    right for them. ``elsewhere`` says in which schemes it is right, which a run may contradict. ``least_db`` is the lowest SQNR with which it was seen, or None if that is
-    not recorded. ``tried`` lists the results of ``graph``. A fault without a graph is reported to
-    users but cannot be run. ``refuses`` is true if models with the fault may be refused, although
-    no result in ``tried`` shows it."""
+    right for them. ``elsewhere`` says in which schemes it is right, which a run may contradict.
+    ``least_db`` is the lowest SQNR with which it was seen, or None if that is not recorded.
+    ``tried`` lists the results of ``graph``. A fault without a graph is reported to users but
+    cannot be run. ``refuses`` is true if models with the fault may be refused, although no result
+    in ``tried`` shows it."""
 
     name: str
     title: str
