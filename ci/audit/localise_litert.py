@@ -116,16 +116,13 @@ def divide_litert(spec: CaseSpec) -> Division:
     if len(source.entries) > 1:
         keys = [entry.key for entry in source.entries]
         raise UsageError(
-            f"localise cannot divide a model with several signatures ({name_some(keys, 3)})",
-            why="their subgraphs share no tensors",
-            fix=f'name one in the model\'s entry of a policy: signatures = ["{keys[0]}"]',
+            f"localise cannot divide a model with several signatures ({name_some(keys, 3)}): name"
+            f' one in the model\'s entry of a policy, as signatures = ["{keys[0]}"]',
         )
     if unknown := list_unknown(source.data, source.model):
         raise UsageError(
-            f"localise cannot divide a model with {name_some(unknown, 3)}",
-            why="LiteRT's interpreter does not know these operators, so that the values behind them"
-            " are unknown",
-            fix="write a file of the operators in front of them",
+            f"localise cannot divide a model with {name_some(unknown, 3)}: LiteRT's interpreter"
+            " does not know these operators, so the values behind them are unknown",
         )
     stride = -(-len(source.evaluation) // MOST_SETS)
     return make_division(source, source.evaluation[::stride])

@@ -301,9 +301,9 @@ def test_the_environment_of_a_verb_is_known_without_third_party_packages(tmp_pat
         ("mend", ("--model", "net.onnx", "--scheme", "u8"), "onnx"),
         ("mend", ("--model", "red.py:factory"), "lowering"),
         ("qnn_ci", ("localise", "--model", "mlp", "--scheme", "8a8w"), "lowering"),
-        ("localise", ("--model", "net.tflite"), "litert"),
-        ("localise", ("--model", "net.onnx"), "onnx"),
-        ("localise", ("--model", "net.onnx", "--model", "net.tflite"), "lowering"),
+        ("qnn_ci", ("localise", "--model", "net.tflite"), "litert"),
+        ("qnn_ci", ("localise", "--model", "net.onnx"), "onnx"),
+        ("qnn_ci", ("localise", "--model", "a.onnx", "--model", "b.tflite"), "lowering"),
         ("mend", ("--model", "net.tflite"), "lowering"),
         ("qnn_ci", ("test-llm", "--help"), "core"),
         (
