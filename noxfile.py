@@ -180,7 +180,9 @@ def lint(session: nox.Session) -> None:
 def bench(session: nox.Session) -> None:
     """Run a benchmark against a comparable tool."""
     if accepts_arguments(session, "tests.bench"):
-        run_module(session, "test", "tests.bench", *session.posargs)
+        # LiteRT's plugin needs another version of QNN than the other benchmarks.
+        group = "test-litert" if "litert-operators" in session.posargs else "test"
+        run_module(session, group, "tests.bench", *session.posargs)
 
 
 @nox.session(default=False)

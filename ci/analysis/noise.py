@@ -67,8 +67,10 @@ def predict_noise(
     The model is run up to RUNS times, with the same random errors each time that this is called.
     """
     exact = right or program.run(sets)
-    terms = read_terms(qnn)
-    errors_by_method = {name: find_errors(graph, terms) for name, graph in program.graphs.items()}
+    errors_by_method = {
+        name: find_errors(graph, read_terms(qnn, graph.front_end))
+        for name, graph in program.graphs.items()
+    }
     recipes = {name: Recipe(errors) for name, errors in errors_by_method.items()}
     run = program.prepare(recipes)
     sizes = (math.prod(output.shape) for outputs in exact for output in outputs)

@@ -63,6 +63,7 @@ from ci.litert.source import LitertSource, check_model
 from ci.litert.split import MAIN, SplitInputs, list_unknown, split_at_partitions
 from ci.models.rounding import find_version, is_poor
 from ci.models.tensors import Layer, Loss, TensorInfo, add_parts, describe_tensor
+from ci.onnx.source import require_fixed_shapes
 from ci.report.schema import Footprint, OperatorCount
 from ci.report.text import count, name_some
 from provisioning.errors import FailedError
@@ -207,7 +208,7 @@ def judge_program(
     which its last outputs belong. It ``explains_loss`` if float16 costs much."""
     staging.enter("reference")
     staging.write(INPUTS, judged.sets)
-    reference = Reference(judged.data, judged.model, judged.entries).run(judged.sets)
+    reference = run_reference(judged)
     expected = run_float_model(source, judged) if source.float_data else reference
     staging.write_float(expected, source.made_inputs)
     program = LitertProgram(judged.data, () if judged.is_split else source.signatures)
@@ -241,6 +242,21 @@ def judge_program(
         steps=steps,
         layers=layers,
     )
+
+
+def run_reference(judged: Judged) -> list[tuple[Array, ...]]:
+    """Return the outputs of the judged model for each sample. Raises FailedError if LiteRT does not
+    run it, or if the shape of an output depends on the sample."""
+    try:
+        outputs = Reference(judged.data, judged.model, judged.entries).run(judged.sets)
+    except (RuntimeError, ValueError) as error:
+        raise FailedError(
+            "LiteRT's interpreter does not run the model on these inputs",
+            why=" ".join(str(error).split()),
+            fix="put samples that the model accepts next to it, in an .npz file of the same name",
+        ) from error
+    require_fixed_shapes(outputs, "WHERE or NON_MAX_SUPPRESSION_V4")
+    return outputs
 
 
 def run_float_model(source: LitertSource, judged: Judged) -> list[tuple[Array, ...]]:

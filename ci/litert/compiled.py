@@ -23,6 +23,7 @@ from provisioning.doctor.survey import litert
 from provisioning.doctor.survey.context_binaries import ContextBinary, parse_context_binary
 from provisioning.doctor.survey.programs import Program
 from provisioning.documents import MAPPED_BYTES, read_bytes
+from provisioning.elf.programs import MAX_TEXT
 from provisioning.errors import FailedError, UnfitError
 from provisioning.manifest.targets import find_soc, read_socs
 
@@ -215,7 +216,8 @@ def check_tensors(
         why = f"it has no graph {step.name}, but {listed}"
         raise FailedError(other_model, why=why, fix="compile the model again")
     for numbers, specs in ((step.inputs, graph.inputs), (step.outputs, graph.outputs)):
-        names_in_file = compiled.name_tensors(subgraph, numbers)
+        # parse_context_binary cuts longer names.
+        names_in_file = [name[:MAX_TEXT] for name in compiled.name_tensors(subgraph, numbers)]
         names = [clean_name(spec.name) for spec in specs]
         why = f"its tensors are {', '.join(names)}, but the file's are {', '.join(names_in_file)}"
         if sorted(names) != sorted(names_in_file):

@@ -195,8 +195,9 @@ def describe_failure(ended: Completed, result: PluginResult) -> FailedError:
     if SAME_NAME in stderr:
         return FailedError(
             "LiteRT's plugin cannot translate a model with several tensors of one name",
-            why="QNN finds tensors by their names, and some of these are the same or empty",
-            fix="give each tensor of the model its own name",
+            why="QNN finds tensors by their names, in which the plugin replaces all but letters and"
+            " digits by _: some names are then the same, or are empty",
+            fix="give each tensor its own name, of letters and digits",
         )
     reasons = QNN_REASON.findall(stderr)
     if code == LOST_IN_TRANSLATION and reasons:

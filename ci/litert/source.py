@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from ci.cases.spec import CaseSpec
+from ci.graphs.candidates import Candidate
 from ci.graphs.litert_file import (
     Entry,
     has_data,
@@ -30,6 +31,7 @@ from ci.graphs.litert_file import (
     read_model,
     read_shape,
 )
+from ci.graphs.litert_reader import RANDOM as DRAWING
 from ci.litert.compiled import survey_model
 from ci.litert.split import draw_integers
 from ci.models import user_models
@@ -41,6 +43,7 @@ from ci.onnx.source import (
     Ports,
     check_pair,
     describe_mismatch,
+    describe_random,
     gather_sets,
     make_sets,
 )
@@ -166,6 +169,9 @@ def check_model(name: str, model: Any) -> None:
                 )
         for operator in subgraph.operators or ():
             kind = name_operator(model, operator)
+            if kind in DRAWING:
+                error = describe_random(f"{kind} of {name}")
+                raise UsageError(error.what, why=error.why, fix=error.fix)
             reads = [number for number in list_numbers(operator.inputs) if number >= 0]
             # The states of an LSTM or an SVDF are tensors that are marked, and no handles.
             has_state = any(subgraph.tensors[number].isVariable for number in reads)
@@ -290,6 +296,23 @@ def make_source(
         float_data,
         own_data.signatures,
     )
+
+
+def list_nodes(spec: CaseSpec) -> list[Candidate]:
+    """Return the operators of a case's model, with the types of their results."""
+    model, candidates = load_litert(spec).model, []
+    for subgraph in model.subgraphs:
+        for operator in subgraph.operators or ():
+            kind, results = name_operator(model, operator), list_numbers(operator.outputs)
+            tensor = subgraph.tensors[results[0]] if results else None
+            candidates.append(
+                Candidate(
+                    node=(name_tensor(subgraph, results[0]) if results else kind,),
+                    op=(kind,),
+                    result_type=read_dtype(tensor) if tensor else "",
+                )
+            )
+    return candidates
 
 
 def choose_entries(name: str, model: Any, signatures: Sequence[str]) -> tuple[Entry, ...]:

@@ -311,13 +311,13 @@ def _add_norm(net: Net, source: int, sizes: Sequence[int]) -> int:
     return net.call("MUL", (centred, factor), sizes, "MulOptions")
 
 
-def quantize(net: Net, bits: int) -> bytes:
+def quantize(net: Net, bits: int, inputs: Sequence[Array] = ()) -> bytes:
     """Return a net with its tensors in int8 or int16, and the weights of its layers in int8, with
-    scales from a run on random numbers."""
+    scales from a run on these ``inputs``, or else on random numbers."""
     content = net.pack()
     model = read_model(content)
     interpreter = open_interpreter(content, keeps_tensors=True)
-    inputs = [
+    inputs = inputs or [
         net.random.standard_normal(port["shape"]).astype(np.float32)
         for port in interpreter.get_input_details()
     ]

@@ -59,9 +59,10 @@ class Term(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The error of an operator, as measured in ``graphs`` graphs.
 
     ``numbers`` are the type of its results: FLOAT16, or the bits of an activation. ``after`` is
-    what precedes it, if that matters. ``steps`` is the RMS of an error in steps of the output (in
-    float16, of an absolute error). ``bias`` is the mean of one that all elements share, in the same
-    unit, and ``varies`` its standard deviation over the graphs. ``relative`` is the RMS of an error
+    what precedes it, if that matters. ``front_end`` is that whose graphs have this error, or ""
+    for all. ``steps`` is the RMS of an error in steps of the output (in float16, of an absolute
+    error). ``bias`` is the mean of one that all elements share, in the same unit, and ``varies``
+    its standard deviation over the graphs. ``relative`` is the RMS of an error
     relative to each element, and ``row`` of one that all elements along the last axis share. The
     error of a single graph was from ``least_db`` to ``most_db`` above that of the term.
     """
@@ -69,6 +70,7 @@ class Term(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     operator: str
     numbers: str
     after: str = ""
+    front_end: str = ""
     steps: float = 0.0
     bias: float = 0.0
     varies: float = 0.0
@@ -109,18 +111,27 @@ def list_files() -> list[Path]:
     return sorted(files, key=lambda path: parse_version(path.stem))
 
 
-def read_terms(version: str = "") -> Terms:
-    """Return the terms of a version of QNN. If it was not measured, return those of the newest
-    older version, or else of the oldest."""
-    files = list_files()
-    if not files:
-        return {}
-    path = files[0] if version else files[-1]
-    for file in files:
-        if version and parse_version(file.stem) <= parse_version(version):
-            path = file
-    terms = read_toml(f"rounding/{path.name}", TermFile).term
-    return {(term.operator, term.numbers, term.after): term for term in terms}
+def read_terms(version: str = "", front_end: str = "") -> Terms:
+    """Return the terms of a version of QNN for the graphs of a front end: those of all front ends,
+    replaced by its own. If the version was not measured, they are those of the newest older one, or
+    else of the oldest."""
+    terms: dict[tuple[str, str, str], Term] = {}
+    for name in dict.fromkeys(("", front_end)):
+        for term in _read_nearest(version, name):
+            terms[term.operator, term.numbers, term.after] = term
+    return terms
+
+
+def _read_nearest(version: str, front_end: str) -> list[Term]:
+    """Return the terms of a front end, or those of all if it is "", for a version of QNN."""
+    nearest: list[Term] = []
+    for file in list_files():
+        is_newer = version and parse_version(file.stem) > parse_version(version)
+        if nearest and is_newer:
+            break
+        terms = read_toml(f"rounding/{file.name}", TermFile).term
+        nearest = [term for term in terms if term.front_end == front_end] or nearest
+    return nearest
 
 
 def digest_terms() -> str:

@@ -72,7 +72,14 @@ from ci.onnx.precision import find_asked, list_tensors, name_types
 from ci.onnx.preparation import copy_file, quantize_file, write_normal_form
 from ci.onnx.quantizers import find_grids
 from ci.onnx.session import RECORD_ASSIGNMENT, open_session
-from ci.onnx.source import Arrays, Source, from_file, from_torch
+from ci.onnx.source import (
+    Arrays,
+    Source,
+    describe_random,
+    from_file,
+    from_torch,
+    require_fixed_shapes,
+)
 from ci.report.schema import Clipped, Footprint, TypeShare
 from provisioning.doctor.survey.context_binaries import ContextBinary, list_context_binaries
 from provisioning.documents import read_window
@@ -338,16 +345,7 @@ def run_reference(model: Path, sets: Sequence[Arrays]) -> list[Arrays]:
     with stage(CPU):
         require_repeatable(model)
         outputs = run_sets(session, sets)
-        for first, *later in zip(*outputs, strict=True):  # an output, in each sample
-            for array in later:
-                if array.shape != first.shape:
-                    raise FailedError(
-                        f"the shape of an output depends on the data: {[*first.shape]} for one"
-                        f" sample, {[*array.shape]} for another",
-                        why="QNN supports only fixed shapes",
-                        fix="end the model before the operator that counts elements, such as"
-                        " NonZero or NonMaxSuppression",
-                    )
+        require_fixed_shapes(outputs, "NonZero or NonMaxSuppression")
     return outputs
 
 
@@ -357,12 +355,7 @@ def require_repeatable(model: Path) -> None:
     for inner_graph in list_graphs(graph):
         for node in inner_graph.node:
             if node.op_type in DRAWS:
-                raise FailedError(
-                    f"the model draws random numbers, in {node.op_type}"
-                    f" {node.name or node.output[0]!r}",
-                    why="its outputs differ from run to run, so nothing can be compared with them",
-                    fix="make the random numbers an input of the model",
-                )
+                raise describe_random(f"{node.op_type} {node.name or node.output[0]!r}")
 
 
 def require_export(source: Source, reference: Sequence[Arrays]) -> None:

@@ -31,7 +31,7 @@ from ci.models.user_models import DERIVED_SETS, RANDOM, SHUFFLED
 from ci.onnx.models import Shapes, is_quantized, list_free, list_required_inputs, read_model
 from provisioning.console.caller import shown_path
 from provisioning.documents import read_user_file
-from provisioning.errors import UsageError, at_key, describe_exception
+from provisioning.errors import FailedError, UsageError, at_key, describe_exception
 from provisioning.files import hash_file
 from provisioning.quoting import python_string
 
@@ -347,6 +347,30 @@ def _ask_for_rate(path: Path, name: str, inputs: Ports) -> UsageError:
         why="the model does not show which value it accepts, and a random value is probably wrong",
         fix=f"put samples next to the model: np.savez({samples},"
         f" {', '.join(arrays)}), with {_describe_ports(other_inputs, sets)}",
+    )
+
+
+def require_fixed_shapes(outputs: Sequence[Arrays], counting: str) -> None:
+    """Raise FailedError if the shape of an output, of which ``outputs`` has one row per sample,
+    depends on the sample. ``counting`` are operators that are often the cause."""
+    for first, *later in zip(*outputs, strict=True):  # an output, in each sample
+        for array in later:
+            if array.shape != first.shape:
+                raise FailedError(
+                    f"the shape of an output depends on the data: {[*first.shape]} for one"
+                    f" sample, {[*array.shape]} for another",
+                    why="QNN supports only fixed shapes",
+                    fix=f"end the model before the operator that counts elements, such as"
+                    f" {counting}",
+                )
+
+
+def describe_random(operator: str) -> FailedError:
+    """Return the error for a model in which an operator draws random numbers."""
+    return FailedError(
+        f"the model draws random numbers, in {operator}",
+        why="its outputs differ from run to run, so nothing can be compared with them",
+        fix="make the random numbers an input of the model",
     )
 
 

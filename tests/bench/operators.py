@@ -275,11 +275,17 @@ def combine(rows: Sequence[Measured]) -> list[Term]:
     return [term for term in terms if is_coarse(term)]
 
 
+def find_power(term: Term, signal: float) -> float:
+    """Return the power of an error for an output with this power, both in squared steps."""
+    shared = term.bias**2 + term.varies**2
+    return term.steps**2 + shared + (term.relative**2 + term.row**2) * signal
+
+
 def is_coarse(term: Term) -> bool:
     """Return whether the prediction would be too optimistic without a term."""
     rounding = EVERY[term.numbers]
     shared = term.bias**2 + term.varies**2
-    power = term.power(TYPICAL[term.numbers] ** 2)
+    power = find_power(term, TYPICAL[term.numbers] ** 2)
     return bool(term.after) or power > rounding or shared > SHARED * rounding
 
 
@@ -299,17 +305,21 @@ def combine_group(rows: Sequence[Measured]) -> Term:
     )
     if first.numbers == FLOAT16 and not first.after:  # an absolute error depends on the scale
         term = structs.replace(term, steps=0.0, bias=0.0, varies=0.0)
-    ratios = [decibels(row.power, max(term.power(row.signal), 1e-300)) for row in rows if row.power]
+    ratios = [
+        decibels(row.power, max(find_power(term, row.signal), 1e-300)) for row in rows if row.power
+    ]
     return structs.replace(
         term, least_db=min(ratios, default=0.0), most_db=max(ratios, default=0.0)
     )
 
 
-def render_terms(version: str, terms: Sequence[Term]) -> str:
-    """Return the file of a version of QNN, a line per term."""
+def render_terms(
+    version: str, terms: Sequence[Term], command: str = "./nox -s bench -- operators"
+) -> str:
+    """Return the file of a version of QNN, a line per term. ``command`` is what writes it."""
     lines = [
         f"# How much coarser than rounding QNN {version} computes operators on the HTP emulator.",
-        "# `./nox -s bench -- operators` writes this file; ci.models.rounding describes its keys.",
+        f"# `{command}` writes this file; ci.models.rounding describes its keys.",
         "term = [",
     ]
     for term in terms:

@@ -19,6 +19,7 @@ BENCHES: dict[str, str] = {
     "doctor": "tests.bench.doctor",
     "gate": "tests.bench.gate",
     "operators": "tests.bench.operators",
+    "litert-operators": "tests.bench.litert_operators",
     "right": "tests.bench.right",
     "provisioning": "tests.bench.provisioning",
     "latency": "tests.bench.latency",

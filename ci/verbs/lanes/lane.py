@@ -84,6 +84,12 @@ class Plan:
 AnyRequest = TypeVar("AnyRequest", bound=Request)
 
 
+def list_no_nodes(spec: CaseSpec) -> Sequence[Candidate]:
+    """Return nothing: a lane without nodes to choose. No lambda, because it is pickled."""
+    del spec
+    return ()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Lane(Generic[AnyRequest]):
     """A row: one way to judge models. Another lane is a package with an engine and a runner, a
@@ -106,7 +112,7 @@ class Lane(Generic[AnyRequest]):
     # Options of verbs for several lanes that have no effect in this one
     without: Collection[str] = ()
     # Returns the nodes of a model, which --list shows.
-    list_nodes: Callable[[CaseSpec], Sequence[Candidate]] = lambda _: ()
+    list_nodes: Callable[[CaseSpec], Sequence[Candidate]] = list_no_nodes
     # Returns the policy and the schemes for the backend of a request.
     limit: Callable[[AnyRequest, EmulatorPolicy, SchemeSet], tuple[EmulatorPolicy, SchemeSet]] = (
         lambda _, policy, schemes: (policy, schemes)

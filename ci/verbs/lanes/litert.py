@@ -18,6 +18,7 @@ from ci.cases.request import Request
 from ci.cases.session import list_parts
 from ci.cases.spec import CaseSpec
 from ci.faults.match import match_faults
+from ci.graphs.candidates import Candidate
 from ci.litert.engine import LitertEngine, make_runner
 from ci.litert.reading import LitertFit, fit_litert
 from ci.models.schemes import LITERT, Scheme, SchemeSet
@@ -150,6 +151,15 @@ def _choose_scheme(spec: CaseSpec, fit: LitertFit | UsageError) -> CaseSpec:
     return replace(spec, scheme=Scheme.ASIS if fit.is_quantized else Scheme.FP16)
 
 
+def list_nodes(spec: CaseSpec) -> list[Candidate]:
+    """Return the operators of a model. Raises the same errors as read_litert."""
+    require_python(platform.python_version(), "LiteRT")
+    LANE.require_packages([spec])
+    from ci.litert.source import list_nodes
+
+    return list_nodes(spec)
+
+
 def choose_packages(specs: Sequence[CaseSpec]) -> tuple[Sequence[str], str]:
     """Return the packages that cases import, and the extra that installs them."""
     del specs
@@ -177,5 +187,6 @@ LANE = Lane(
     profile=lambda _: PROFILE,
     select=select,
     prepare=prepare,
+    list_nodes=list_nodes,
     without=("--sdk", "--adaptor"),  # LiteRT's plugin works with one version of QNN
 )

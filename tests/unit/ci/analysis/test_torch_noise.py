@@ -30,7 +30,7 @@ OPS: Any = torch.ops.quantized_decomposed
 
 @pytest.fixture(autouse=True)
 def terms(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(noise_module, "read_terms", lambda _: TERMS)
+    monkeypatch.setattr(noise_module, "read_terms", lambda *_: TERMS)
 
 
 def find_loss(module: Any, inputs: Any, reference: Any, *, float16: bool = False) -> Any:

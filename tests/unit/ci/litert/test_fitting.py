@@ -83,6 +83,14 @@ def make_filter() -> bytes:
     return net.pack()
 
 
+def make_dropout() -> bytes:
+    net = Net()
+    source, shape = net.add_tensor((1, 4), "x"), net.add_constant(np.array([1, 4], np.int32))
+    noise = net.call("RANDOM_UNIFORM", (shape,), (1, 4), "RandomOptions", seed=1, seed2=2)
+    net.end([source], [net.call("ADD", (source, noise), (1, 4), "AddOptions")])
+    return net.pack()
+
+
 def change_ports(change: Callable[[Any], object]) -> bytes:
     """A model with two inputs and two outputs after a change of its signature."""
     net = Net()
@@ -154,6 +162,7 @@ WRONG = {
     "an operator that is missing": (edit(misplace_code), "operator code 99 is missing"),
     "a subgraph that is missing": (edit(misplace_subgraph), "has a signature of subgraph 7"),
     "variables": (make_counter(), "keeps values between its runs (VAR_HANDLE)"),
+    "random numbers": (make_dropout(), "draws random numbers, in RANDOM_UNIFORM"),
     "a state": (make_filter(), "keeps values between its runs (SVDF)"),
     "two inputs of one name": (change_ports(repeat_input), "has two inputs called 'x'"),
     "two outputs of one name": (change_ports(repeat_output), "has two outputs called"),

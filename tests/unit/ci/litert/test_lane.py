@@ -12,6 +12,7 @@ pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed in
 from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import CaseSpec
 from ci.graphs.litert_file import pack_model, read_model
+from ci.litert.source import list_nodes
 from ci.litert.suite import make_model
 from ci.models.schemes import LITERT, Scheme
 from ci.models.user_models import Source
@@ -65,3 +66,10 @@ def test_a_model_that_is_no_tflite_file_is_refused(tmp_path: Path) -> None:
     policy_path.write_text('extends = "default"\n[models.net]\npath = "net.py:make"\n')
     with pytest.raises(UsageError, match=r"is not a \.tflite file"):
         select(REQUEST, read_emulator_policy(policy_path), LITERT, Progress())
+
+
+def test_the_operators_of_a_model_are_listed(tmp_path: Path) -> None:
+    for name, types in (("dense", ["float32"] * 2), ("dense_int16", ["int16"] * 2)):
+        nodes = list_nodes(write_spec(tmp_path / f"{name}.tflite", make_model(name)))
+        assert [node.op for node in nodes] == [("FULLY_CONNECTED",)] * 2
+        assert [node.result_type for node in nodes] == types

@@ -115,7 +115,7 @@ FAILURES = {
         "echo 'ERROR: [a.cc:9] Failed to create graph tensor, error: 7003, message:"
         " QNN_TENSOR_ERROR_ALREADY_EXISTS: registered' >&2; exit 3",
         "several tensors of one name",
-        "the same or empty",
+        "some names are then the same",
     ),
     "names a file instead of a reason": Failure(
         "echo 'ERROR: [a.cc:1] invalid op config' >&2; echo 'ERROR: [a.cc:4] ERROR: [b.cc:5]' >&2;"

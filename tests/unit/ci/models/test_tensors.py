@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from ci.facts.finding import Origin
+from ci.graphs.graph import LITERT
 from ci.models.rounding import FLOAT16, NO_TERM, list_files, read_terms, take_term
 from ci.models.tensors import (
     Asked,
@@ -107,9 +108,47 @@ def test_a_qnn_version_uses_the_noise_terms_of_the_nearest_measured_version(
     assert [key[0] for key in read_terms(version)] == ([used] if used else [])
 
 
-def test_the_committed_noise_terms_have_known_types_and_positive_power() -> None:
+@pytest.mark.parametrize(
+    ("version", "front_end", "used"),
+    [
+        ("2.49.40", "executorch", {"sqrt": 1.0, "gelu": 2.0}),
+        ("2.51.0", "executorch", {"sqrt": 1.0, "gelu": 2.0}),
+        ("2.51.0", "litert", {"sqrt": 3.0, "gelu": 2.0, "matmul": 4.0}),
+        ("2.60.0", "litert", {"sqrt": 5.0, "gelu": 2.0}),
+        ("", "litert", {"sqrt": 5.0, "gelu": 2.0}),
+        ("", "", {"sqrt": 1.0, "gelu": 2.0}),
+    ],
+)
+def test_the_noise_terms_of_a_front_end_replace_those_of_all(
+    version: str,
+    front_end: str,
+    used: dict[str, float],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A file with terms of one front end alone leaves those of the others as they are."""
+    terms = {
+        "2.49.40": (("sqrt", "", 1.0), ("gelu", "", 2.0)),
+        "2.51.0": (("sqrt", "litert", 3.0), ("matmul", "litert", 4.0)),
+        "2.55.0": (("sqrt", "litert", 5.0),),
+    }
+    (tmp_path / "rounding").mkdir()
+    for measured_version, rows in terms.items():
+        lines = [
+            f'{{ operator = "{operator}", numbers = "8", front_end = "{name}", steps = {steps} }}'
+            for operator, name, steps in rows
+        ]
+        text = f"term = [{', '.join(lines)}]\n"
+        (tmp_path / "rounding" / f"{measured_version}.toml").write_text(text, "utf-8")
+    monkeypatch.setenv(MANIFESTS_VARIABLE, str(tmp_path))
+    read = read_terms(version, front_end)
+    assert {term.operator: term.steps for term in read.values()} == used
+
+
+@pytest.mark.parametrize("front_end", ["", LITERT])
+def test_the_committed_noise_terms_have_known_types_and_positive_power(front_end: str) -> None:
     for path in list_files():
-        terms = read_terms(path.stem)
+        terms = read_terms(path.stem, front_end)
         assert {term.numbers for term in terms.values()} == {FLOAT16, "8", "16"}
         sizes = [
             (term.steps, term.bias, term.varies, term.relative, term.row) for term in terms.values()

@@ -49,7 +49,7 @@ Nodes = Sequence[tuple[Any, ...]]
 
 @pytest.fixture(autouse=True)
 def terms(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(noise, "read_terms", lambda _: TERMS)
+    monkeypatch.setattr(noise, "read_terms", lambda *_: TERMS)
 
 
 def predict(

@@ -69,6 +69,12 @@ def make_lane(outputs: Any, **plan_fields: Any) -> Lane[Request]:
     )
 
 
+def test_a_lane_without_nodes_lists_none_in_another_process(request_of_mlp: Request) -> None:
+    """The function that lists them is sent to a process with limits."""
+    outcome = run_lane(make_lane([]), replace(request_of_mlp, lists=True), Progress())
+    assert outcome.data == {"assigned": [{"model": "mlp", "scheme": "", "nodes": []}]}
+
+
 @pytest.fixture
 def request_of_mlp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Request:
     """What is asked of the lane. Nothing is provisioned."""
