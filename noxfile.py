@@ -180,9 +180,10 @@ def lint(session: nox.Session) -> None:
 def bench(session: nox.Session) -> None:
     """Run a benchmark against a comparable tool."""
     if accepts_arguments(session, "tests.bench"):
-        # LiteRT's plugin needs another version of QNN than the other benchmarks.
-        group = "test-litert" if "litert-operators" in session.posargs else "test"
-        run_module(session, group, "tests.bench", *session.posargs)
+        if "litert-operators" in session.posargs:  # it needs another version of QNN
+            run_module(session, "test-litert", "tests.bench", *session.posargs)
+        else:
+            run_module(session, "test", "tests.bench", *session.posargs)
 
 
 @nox.session(default=False)

@@ -36,7 +36,7 @@ from provisioning.manifest.reader import read_policy
 REAL, COMPUTED = "{}/real", "{}/computed"
 QUANTIZE, DEQUANTIZE = "quantize", "dequantize"
 SAME = 0  # schema.Padding
-RANDOM = frozenset({"RANDOM_UNIFORM", "RANDOM_STANDARD_NORMAL", "MULTINOMIAL"})
+DRAWS = frozenset({"RANDOM_UNIFORM", "RANDOM_STANDARD_NORMAL", "MULTINOMIAL"})
 IMAGE_AXES = (1, 2)
 PADS = frozenset({"PAD", "PADV2"})
 
@@ -232,7 +232,7 @@ class _LitertReader:
             numbers=numbers,
             operands=spelling.operands if spelling else None,
             fill=spelling.fill if spelling and spelling.fill in range(len(reads)) else None,
-            is_random=kind in RANDOM,
+            is_random=kind in DRAWS,
         )
 
     def _compute(

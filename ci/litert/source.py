@@ -31,7 +31,7 @@ from ci.graphs.litert_file import (
     read_model,
     read_shape,
 )
-from ci.graphs.litert_reader import RANDOM as DRAWING
+from ci.graphs.litert_reader import DRAWS
 from ci.litert.compiled import survey_model
 from ci.litert.split import draw_integers
 from ci.models import user_models
@@ -169,7 +169,7 @@ def check_model(name: str, model: Any) -> None:
                 )
         for operator in subgraph.operators or ():
             kind = name_operator(model, operator)
-            if kind in DRAWING:
+            if kind in DRAWS:
                 error = describe_random(f"{kind} of {name}")
                 raise UsageError(error.what, why=error.why, fix=error.fix)
             reads = [number for number in list_numbers(operator.inputs) if number >= 0]
