@@ -17,7 +17,7 @@ from ci.analysis.steps import Step
 from ci.cases.forked import describe_error
 from ci.cases.spec import CaseSpec
 from ci.facts.finding import NO_ADVICE, NOWHERE, Advice, Finding, Origin, Place
-from ci.judging.figures import Array, is_floating
+from ci.judging.figures import Array, is_floating, measure_pooled
 from ci.models.tensors import Layer, Loss, Retyped, TensorInfo, write_sets
 from ci.models.user_code import TraceError
 from ci.models.user_models import ReferencePolicy
@@ -38,6 +38,7 @@ STAGE = "stage"
 MIN_RUNS = 2  # the least number of runs for a noise prediction
 QUANTIZING = {"QuantizeLinear", "DequantizeLinear"}  # of ONNX
 LOW, HIGH = "{}_{}.low.raw", "{}_{}.high.raw"
+EXPORTED_DB = 60.0  # least SQNR of an exported model against torch; measured: above 100
 
 Sets = Sequence[Sequence[Array]]  # a list of arrays per sample
 
@@ -245,6 +246,25 @@ def require_proof(reference: Sequence[Sequence[Array]], policy: ReferencePolicy 
     reference. It has one list per sample. Without a policy, nothing is checked."""
     if policy and (fault := find_degenerate(reference, policy)):
         raise FailedError(f"the reference proves nothing: {fault}")
+
+
+def require_export(
+    exporter: str, module_outputs: Sequence[Sequence[Array]], outputs: Sequence[Sequence[Array]]
+) -> None:
+    """Raise FailedError if the SQNR of an exported model's output against the torch module's output
+    is below EXPORTED_DB. Both have one list per sample; nothing is compared without
+    ``module_outputs``. ``exporter`` is what exported the model."""
+    for expected_arrays, arrays in zip(module_outputs, outputs, strict=False):
+        for index, (expected, array) in enumerate(zip(expected_arrays, arrays, strict=True)):
+            if not np.isfinite(expected).all():
+                continue  # the model itself is not finite
+            reached = measure_pooled(expected, array)
+            if not reached >= EXPORTED_DB:
+                raise FailedError(
+                    f"{exporter} changed the model: output {index} has an SQNR of {reached:.1f} dB"
+                    f" against torch, but at least {EXPORTED_DB:g} dB is required",
+                    why="both were computed in float32 on the CPU, so QNN is not the cause",
+                )
 
 
 def find_degenerate(reference: Sequence[Sequence[Array]], policy: ReferencePolicy) -> str:

@@ -89,6 +89,11 @@ class CaseSpec:
         return self.model in OWN_MODELS and not self.source.reference
 
     @property
+    def is_function(self) -> bool:
+        """Whether the model is the result of a user's Python function, ``file.py:factory``."""
+        return not self.is_file and not self.is_ours
+
+    @property
     def slug(self) -> str:
         """A unique file name for the case."""
         name = self.model

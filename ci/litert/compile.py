@@ -34,6 +34,7 @@ from ci.cases.engine import (
     Fallback,
     Staging,
     needed,
+    require_export,
 )
 from ci.cases.qnn_files import Peak, make_footprint
 from ci.cases.spec import CaseSpec
@@ -68,6 +69,7 @@ from ci.report.schema import Footprint, OperatorCount
 from ci.report.text import count, name_some
 from provisioning.errors import FailedError
 
+CONVERTER = "litert-torch"
 PROGRAM, COMPILED, SOURCE = "program", "compiled.tflite", "source.tflite"
 SPLIT, PART = "split", "part"  # empty files, which say what the source is
 TRANSLATES_NOT = "LiteRT's plugin cannot translate it for QNN"
@@ -163,8 +165,15 @@ def choose_judged(
             f" policy names them; {name_some(skipped, 3)} {'was' if len(skipped) == 1 else 'were'}"
             " compiled, and not judged"
         )
+    staging.notes.extend(source.remarks)
     if not unknown:
         return Judged(source.data, source.model, source.entries, source.evaluation)
+    if source.expected:
+        raise FailedError(
+            f"LiteRT's interpreter does not know {name_some(unknown, 4)}, which {CONVERTER} wrote",
+            why="the converted model cannot be compared with the module without running it",
+            fix="write these operators with others",
+        )
     if source.entries[0].subgraph != MAIN:
         raise FailedError(
             f"the signature {source.entries[0].key} cannot be judged: the model has operators that"
@@ -205,17 +214,22 @@ def judge_program(
     explains_loss: bool,
 ) -> Compiled:
     """Write the references of a compiled model, and return its description. ``layers`` are those to
-    which its last outputs belong. It ``explains_loss`` if float16 costs much."""
+    which its last outputs belong. It ``explains_loss`` if float16 costs much. Raises FailedError if
+    the conversion from torch changed the model."""
     staging.enter("reference")
     staging.write(INPUTS, judged.sets)
     reference = run_reference(judged)
-    expected = run_float_model(source, judged) if source.float_data else reference
+    # First, because the conversion may be what makes them infinite. A file has no module.
+    require_export(CONVERTER, source.expected, reference)
+    expected: Sequence[Sequence[Array]] = source.expected or reference
+    if source.float_data:
+        expected = run_float_model(source, judged)
     staging.write_float(expected, source.made_inputs)
     program = LitertProgram(judged.data, () if judged.is_split else source.signatures)
     bits = spec.scheme.recipe.activation_bits
     with needed("the bounds of outputs that are not floating-point"):
         ties = find_ties(program, judged.sets, reference, bits)
-        staging.write_bounds(FLOAT, *(ties if expected is reference else (expected, expected)))
+        staging.write_bounds(FLOAT, *((expected, expected) if source.float_data else ties))
         if spec.scheme.quantized:
             staging.write(QUANTIZED, reference)
             staging.write_bounds(QUANTIZED, *ties)
@@ -239,6 +253,7 @@ def judge_program(
         footprint=footprint,
         loss=loss,
         made_inputs=source.made_inputs,
+        weights=source.weights,
         steps=steps,
         layers=layers,
     )

@@ -34,16 +34,20 @@ PLUGIN_SHARE = 0.8  # of a case's time: the plugin is ended before its worker is
 @dataclass(frozen=True, kw_only=True)
 class LitertEngine:
     """Compiles .tflite files with LiteRT's plugin for Qualcomm. ``sdk`` is the root of QNN's
-    libraries. ``timeout_s`` is the time that a case may take."""
+    libraries. ``timeout_s`` is the time that a case may take. ``converts`` is true if any model is
+    converted from torch."""
 
     toolchain: tuple[str, ...]
     sdk: Path
     timeout_s: float
+    converts: bool = False
 
     @property
     def imports(self) -> tuple[str, ...]:
-        """Return the modules to import before workers are forked."""
-        return ("ci.litert.compile", "ci.litert.execution")
+        """Return the modules to import before workers are forked. Those that need torch are only
+        for models that are converted from it."""
+        converting = ("ci.litert.convert", "ci.models.model")
+        return ("ci.litert.compile", "ci.litert.execution", *converting * self.converts)
 
     @property
     def library(self) -> Path:
@@ -58,10 +62,10 @@ class LitertEngine:
     def key(self, spec: CaseSpec) -> str:
         """Return the key of a case's artifact in the cache: a hash of everything that determines
         it."""
-        from ci.litert.source import load_litert
+        from ci.litert.source import digest_litert
 
         return hash_words(
-            load_litert(spec).digest,
+            digest_litert(spec),
             *self.toolchain,
             digest_rooms(ROOMS),
             digest_terms(),
@@ -73,9 +77,9 @@ class LitertEngine:
 
     def read_data(self, spec: CaseSpec) -> int:
         """Read the user's inputs, and return the number of samples for judging."""
-        from ci.litert.source import load_litert
+        from ci.litert.source import count_samples
 
-        return len(load_litert(spec).evaluation)
+        return count_samples(spec)
 
     def warm_up(self, spec: CaseSpec) -> None:
         """Nothing is slow when it is first used."""

@@ -32,7 +32,7 @@ from provisioning.errors import FailedError
 def expose_layers(source: LitertSource) -> tuple[LitertSource, tuple[Layer, ...]]:
     """Return a model that also returns the results of its inner operators, after its own outputs,
     and these operators, in the same order. See choose_exposed for the choice. It has no float
-    model. Raises FailedError if no result can be returned."""
+    model and no outputs of a torch module. Raises FailedError if no result can be returned."""
     if len(source.entries) > 1:
         raise FailedError("the layers of a model with several signatures cannot be separated")
     model, (entry,) = read_model(source.data), source.entries
@@ -79,6 +79,7 @@ def expose_layers(source: LitertSource) -> tuple[LitertSource, tuple[Layer, ...]
         model=read_model(data),
         entries=tuple(list_entries(model, source.signatures)),
         float_data=b"",
+        expected=(),
     )
     return exposed, tuple(
         Layer(layer.node.label.partition(" ")[0], layer.node.label, node=layer.node.name)

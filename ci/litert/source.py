@@ -1,8 +1,9 @@
-"""A LiteRT model to compile, from a file or from the suite, with its inputs.
+"""A LiteRT model to compile, from a file, from the suite or from torch, with its inputs.
 
 The inputs of a .tflite file are next to it, in an .npz file of the same name, with one array of
 shape [sample, *shape] per input. A policy can specify other files. Missing inputs are generated,
-and the report shows this.
+and the report shows this. A torch module is converted by litert-torch; its inputs are those of its
+factory or of a policy, as in the other lanes.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from ci.models.tensors import digest_sets
 from ci.models.user_models import MIN_SETS, NO_SOURCE, RANDOM
 from ci.onnx.source import (
     SEED,
+    Array,
     Arrays,
     Ports,
     check_pair,
@@ -48,7 +50,7 @@ from ci.onnx.source import (
     make_sets,
 )
 from provisioning.documents import read_user_file
-from provisioning.errors import UsageError, at_key
+from provisioning.errors import FailedError, UsageError, at_key
 
 VARIABLE = "VAR_HANDLE"
 
@@ -56,7 +58,9 @@ VARIABLE = "VAR_HANDLE"
 @dataclass(frozen=True)
 class LitertSource:
     """A model and its inputs. ``digest`` is a hash of everything that determines both.
-    ``evaluation`` has for each sample the inputs of all entries, one after another."""
+    ``evaluation`` has for each sample the inputs of all entries, one after another. ``expected``
+    has the outputs of a torch module for them, and ``weights`` is the SHA-256 of its weights; both
+    are empty for a file. ``remarks`` are what its conversion changed."""
 
     name: str
     data: bytes
@@ -67,10 +71,35 @@ class LitertSource:
     made_inputs: str = ""
     float_data: bytes = b""
     signatures: tuple[str, ...] = ()  # that are run; all if empty
+    expected: tuple[Arrays, ...] = ()
+    weights: str = ""
+    remarks: tuple[str, ...] = ()
+
+
+def digest_litert(spec: CaseSpec) -> str:
+    """Return a hash of everything that determines the model and the inputs of a case. A torch
+    module is loaded for it, but not converted. Raises the errors of load_litert."""
+    if spec.is_function:
+        from ci.models.model import load_digested  # it imports torch, which files do not need
+
+        return load_digested(spec.reference, spec.source)[1]
+    return load_litert(spec).digest
+
+
+def count_samples(spec: CaseSpec) -> int:
+    """Return the number of samples on which a case is judged. A torch module is not run."""
+    if spec.is_function:
+        from ci.models.model import count_judged
+
+        return count_judged(spec.reference, spec.source)
+    return len(load_litert(spec).evaluation)
 
 
 def load_litert(spec: CaseSpec) -> LitertSource:
-    """Return the model and the inputs of a case. Raises UsageError if the file cannot be used."""
+    """Return the model and the inputs of a case. A torch module is converted. Raises UsageError if
+    the file or the module cannot be used, and FailedError if it cannot be converted."""
+    if spec.is_function:
+        return convert_source(spec)
     if not spec.is_file:
         from ci.litert.suite import make_model
 
@@ -85,6 +114,86 @@ def load_litert(spec: CaseSpec) -> LitertSource:
             check_float_model(float_path.name, float_model, read_model(data))
             choose_entries(float_path.name, float_model, spec.source.signatures)
     return make_source(path.name, data, spec.source, path=path, float_data=float_data)
+
+
+def convert_source(spec: CaseSpec) -> LitertSource:
+    """Return the source for a torch module. Raises FailedError if litert-torch cannot convert it,
+    or if the file takes or returns other tensors than the module."""
+    from ci.litert.convert import convert_module  # it imports litert-torch
+    from ci.models.model import digest_weights, load_digested
+
+    module, digest = load_digested(spec.reference, spec.source)
+    data = convert_module(module.module, module.evaluation[0])
+    model = read_model(data)
+    name = Path(spec.reference).name
+    check_operators(name, model)
+    entries = choose_entries(name, model, spec.source.signatures)
+    kinds: dict[str, None] = {}
+    sets = []
+    for kind, samples in (("input", module.evaluation), ("output", module.reference)):
+        arrays = [tuple(tensor.numpy() for tensor in tensors) for tensors in samples]
+        ports = list_tensors(model, entries, kind)
+        sets.append(tuple(fit_module(kind, sample, ports, kinds) for sample in arrays))
+    remarks = tuple(f"litert-torch made {change} of the module" for change in kinds)
+    return LitertSource(
+        name,
+        data,
+        model,
+        entries,
+        digest,
+        sets[0],
+        module.made_inputs,
+        signatures=spec.source.signatures,
+        expected=sets[1],
+        weights=digest_weights(module.module),
+        remarks=remarks,
+    )
+
+
+def list_tensors(model: Any, entries: Sequence[Entry], kind: str) -> list[Any]:
+    """Return the tensors of all inputs or outputs of entries."""
+    return [
+        model.subgraphs[entry.subgraph].tensors[number]
+        for entry in entries
+        for number in (entry.inputs if kind == "input" else entry.outputs)
+    ]
+
+
+def fit_module(
+    kind: str, arrays: Sequence[Array], tensors: Sequence[Any], changes: dict[str, None]
+) -> Arrays:
+    """Return the arrays of a torch module, its inputs or outputs, in the types of the ``tensors``
+    of the file. Other types are added to ``changes``. Raises FailedError if their number or their
+    shapes differ, or if a type does not have the values."""
+    shapes = [array.shape for array in arrays]
+    shapes_of_file = [read_shape(tensor) for tensor in tensors]
+    if shapes != shapes_of_file:
+        raise FailedError(
+            f"litert-torch changed the {kind}s of the model",
+            why=f"the module's have the shapes {_list(shapes)}, and the file's"
+            f" {_list(shapes_of_file)}",
+            fix=f"pass on only {kind}s that the module uses"
+            if kind == "input"
+            else "return each tensor once",
+        )
+    fitted = []
+    for index, (array, tensor) in enumerate(zip(arrays, tensors, strict=True)):
+        dtype = np.dtype(read_dtype(tensor))
+        converted = array.astype(dtype)
+        if dtype != array.dtype:
+            changes[f"{kind} {index} {dtype} instead of the {array.dtype}"] = None
+            if not np.array_equal(converted, array, equal_nan=array.dtype.kind == "f"):
+                raise FailedError(
+                    f"{kind} {index} has values that {dtype} does not have",
+                    why=f"litert-torch makes {dtype} of {array.dtype}",
+                    fix="use smaller numbers",
+                )
+        fitted.append(converted)
+    return tuple(fitted)
+
+
+def _list(shapes: Sequence[Sequence[int]]) -> str:
+    return ", ".join(str([*shape]) for shape in shapes) or "none"
 
 
 def check_float_model(name: str, model: Any, quantized: Any) -> None:

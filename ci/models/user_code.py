@@ -173,13 +173,13 @@ def blame_model(reference: str, doing: str = "") -> Iterator[None]:
         root = _find_root(error)
         if isinstance(root, ImportError) and (limit := explain_limit(root)):
             raise limit from error
-        frames = [*_list_own(error)]
+        frames = [*list_frames(error)]
         problem = f"{Path(reference).name} raised {describe_exception(error)}{doing}"
         reasons = [f"{file}, line {line}, in {name}" for file, line, name in frames]
         if root is not error:
             reasons.append(f"caused by {describe_exception(root)}")
         failure = PlacedError(problem, why="; ".join(reasons), fix=_advise(root))
-        failure.places = tuple(Place(file=file, line=line) for file, line, _ in frames)
+        failure.places = list_places(error)
         raise failure from error
 
 
@@ -191,7 +191,12 @@ def _find_root(error: BaseException) -> BaseException:
     return chain[-1]
 
 
-def _list_own(error: BaseException) -> Iterator[tuple[str, int, str]]:
+def list_places(error: BaseException) -> tuple[Place, ...]:
+    """Return the innermost line of the user's code in which an exception was raised, if any."""
+    return tuple(Place(file=file, line=line) for file, line, _ in list_frames(error))
+
+
+def list_frames(error: BaseException) -> Iterator[tuple[str, int, str]]:
     """Yield the file, the line and the function of the innermost frame in the user's code, or
     nothing if the exception was raised elsewhere."""
     user_frames = [

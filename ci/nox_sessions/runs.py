@@ -26,7 +26,7 @@ from ci.nox_sessions.environments import ROOT, PythonEnvironment, UnwritableErro
 PYPROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
 USAGE, ENVIRONMENT, DOWNLOAD = 2, 3, 4  # docs/reference/exit-codes.md
 # Groups that are useful only on machines that can run QNN's host libraries.
-LARGE = ("lowering", "onnx", "onnx-torch", "litert", "test")
+LARGE = ("lowering", "onnx", "onnx-torch", "litert", "litert-torch", "test")
 ELSEWHERE = "parity, plan, sign_skel and the verb report"
 # What people run without arguments. Only a policy can then be wrong.
 BARE = {"test-emulator", "test-onnx", "test-upstream", "test-llm", "audit", "fuzz"}

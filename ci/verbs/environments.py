@@ -11,7 +11,16 @@ from fnmatch import fnmatchcase
 from itertools import pairwise
 from pathlib import Path, PurePath
 
-from ci.verbs.options import CORE, EVERYTHING, LITERT, LOWERING, ONNX, ONNX_TORCH, SHARED
+from ci.verbs.options import (
+    CORE,
+    EVERYTHING,
+    LITERT,
+    LITERT_TORCH,
+    LOWERING,
+    ONNX,
+    ONNX_TORCH,
+    SHARED,
+)
 from ci.verbs.user_policy import choose_policy, policy_path, read_paths
 from provisioning.console.command import user_path
 from provisioning.errors import UsageError
@@ -46,8 +55,14 @@ def choose_onnx(arguments: Sequence[str]) -> str:
 
 
 def choose_litert(arguments: Sequence[str]) -> str:
-    """Return the group for test-litert."""
-    return find_group(arguments, LITERT)
+    """Return the group for test-litert: only a model that is a Python function needs torch."""
+    if group := find_group(arguments):
+        return group
+    try:
+        paths = list_paths([*find_values(arguments, "--model")], find_policy(arguments))
+    except UsageError:  # the verb reports it
+        return LITERT
+    return LITERT_TORCH if any(".py:" in path for path in paths) else LITERT
 
 
 def choose_mend(arguments: Sequence[str]) -> str:
@@ -69,16 +84,28 @@ def choose_by_models(
     ``other_group`` if they have no such suffix. If the policy is invalid, which the verb reports,
     return ``unknown``."""
     try:
-        policies = [policy_path(value) for value in find_values(arguments, "--policy")]
-        policy = choose_policy(policies[-1] if policies else None)
+        policy = find_policy(arguments)
     except UsageError:
         return unknown
     return groups.get(find_suffix([*find_values(arguments, "--model")], policy), other_group)
 
 
+def find_policy(arguments: Sequence[str]) -> Path | None:
+    """Return the policy of a command line. Raises UsageError if it is invalid."""
+    policies = [policy_path(value) for value in find_values(arguments, "--policy")]
+    return choose_policy(policies[-1] if policies else None)
+
+
 def find_suffix(models: Sequence[str], policy: Path | None) -> str:
     """Return the suffix of the files that the chosen ``models``, or else those of the policy, are;
     "" if they have several, or if one is no file."""
+    suffixes = {PurePath(path).suffix for path in list_paths(models, policy)}
+    return suffixes.pop() if len(suffixes) == 1 else ""
+
+
+def list_paths(models: Sequence[str], policy: Path | None) -> list[str]:
+    """Return the paths of the chosen ``models``, or else of those of the policy. A model that is
+    not in the policy is its own path."""
     paths_by_name = read_paths(policy)
     paths = []
     for model in models:
@@ -86,9 +113,7 @@ def find_suffix(models: Sequence[str], policy: Path | None) -> str:
             path for name, path in paths_by_name.items() if fnmatchcase(name.lower(), model.lower())
         ]
         paths += matched or [model]
-    paths = paths or [*paths_by_name.values()]
-    suffixes = {PurePath(path).suffix for path in paths}
-    return suffixes.pop() if len(suffixes) == 1 else ""
+    return paths or [*paths_by_name.values()]
 
 
 def find_values(arguments: Sequence[str], option: str) -> Iterator[str]:

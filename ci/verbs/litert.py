@@ -17,7 +17,10 @@ OPTIONS = [flag for flag in CASES if flag not in {"--estimate", "--log-level"}]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    gaps = {"--model": "file.tflite, or a folder of such files", "--reports": f"{LANE.session}/"}
+    gaps = {
+        "--model": "file.tflite, net.py:factory, or a folder of .tflite files",
+        "--reports": f"{LANE.session}/",
+    }
     add_options(parser, *OPTIONS, gaps=gaps)
 
 

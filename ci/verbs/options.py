@@ -38,7 +38,8 @@ from provisioning.quoting import shell_word
 # The dependency groups of pyproject.toml: onnx has no torch, which .onnx files do not need, and
 # EVERYTHING has both engines, pytest and Sigstore.
 CORE, LOWERING, ONNX, ONNX_TORCH, DEVICE = "core", "lowering", "onnx", "onnx-torch", "device"
-LITERT = "litert"  # another version of onnxruntime-qnn
+# They have another version of onnxruntime-qnn. The second one also converts PyTorch models.
+LITERT, LITERT_TORCH = "litert", "litert-torch"
 EVERYTHING = "test"
 
 

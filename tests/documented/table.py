@@ -194,6 +194,7 @@ ROWS = (
     Row("nox -s test_onnx", "passed ... 0 failed", slow=30),
     Row("test_litert -- --list$", "models (default schemes) ... dense ... SM8650"),
     Row("test_litert -- --model dense", PASSED),
+    Row("test_litert -- --model net.py", "1 passed, 0 failed", before=NET, slow=30),
     Row("nox -s test_litert$", "passed ... 0 failed", slow=30),
     Row("test_llm -- --project", "projected, not measured", before=(readers.llama_files,)),
     Row("nox -s test_llm", "controls: ... passed ... 0 failed", slow=20),

@@ -278,12 +278,19 @@ def test_a_session_runs_its_module_in_its_environment(
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="nox brings tomli")
 def test_the_environment_of_a_verb_is_known_without_third_party_packages(tmp_path: Path) -> None:
-    (tmp_path / "qnn.toml").write_text('[models.net]\npath = "net.onnx"\n')
     env = {**os.environ, "PYTHONPATH": str(ROOT), "QNN_CI_CALLER_DIR": str(tmp_path)}
-    code = "from ci.verbs.registry import choose_environment as c; print(c(['test-onnx']))"
-    argv = [sys.executable, "-S", "-c", code]
-    ended = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
-    assert (ended.stdout, ended.stderr) == ("onnx\n", "")
+    verbs = "('test-onnx', 'test-litert')"
+    code = (
+        f"from ci.verbs.registry import choose_environment as c; [print(c([v])) for v in {verbs}]"
+    )
+    for path, groups in (
+        ("net.onnx", "onnx\nlitert\n"),
+        ("net.py:f", "onnx-torch\nlitert-torch\n"),
+    ):
+        (tmp_path / "qnn.toml").write_text(f'[models.net]\npath = "{path}"\n')
+        argv = [sys.executable, "-S", "-c", code]
+        ended = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+        assert (ended.stdout, ended.stderr) == (groups, "")
 
 
 @pytest.mark.parametrize(
@@ -298,6 +305,9 @@ def test_the_environment_of_a_verb_is_known_without_third_party_packages(tmp_pat
         ("test_onnx", ("--model", "net.onnx", "--model=a/b.onnx"), "onnx"),
         ("test_onnx", ("--model", "net.onnx", "--model", "mlp"), "onnx-torch"),
         ("test_onnx", ("--list",), "core"),
+        ("test_litert", (), "litert"),
+        ("test_litert", ("--model", "net.tflite", "--model=dense"), "litert"),
+        ("test_litert", ("--model", "net.tflite", "--model=net.py:factory"), "litert-torch"),
         ("mend", ("--model", "net.onnx", "--scheme", "u8"), "onnx"),
         ("mend", ("--model", "red.py:factory"), "lowering"),
         ("qnn_ci", ("localise", "--model", "mlp", "--scheme", "8a8w"), "lowering"),

@@ -1,5 +1,5 @@
 """The lane of test-litert: LiteRT's plugin for Qualcomm compiles .tflite files, and QNN's emulator
-runs them."""
+runs them. litert-torch writes the files of PyTorch models."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ from provisioning.manifest.targets import read_socs
 
 PROFILE = "litert"
 PACKAGES = ("ai_edge_litert", "flatbuffers", "onnx", "onnxruntime", "onnxruntime_qnn")
+CONVERTING_PACKAGES = ("torch", "litert_torch", "litert_converter", "jax")
 DISTRIBUTIONS = ("ai-edge-litert", "onnxruntime", "onnxruntime-qnn", "onnx", "numpy")
+CONVERTING = ("torch", "litert-torch", "litert-converter", "jax")  # only for models from PyTorch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,17 +50,26 @@ class LitertRequest(Request):
 def select(
     request: LitertRequest, policy: EmulatorPolicy, schemes: SchemeSet, progress: Progress
 ) -> list[CaseSpec]:
-    """Return the requested cases. Raises UsageError for a model that is no .tflite file."""
+    """Return the requested cases. Raises UsageError for a PyTorch model that would have to be
+    quantized."""
     del progress
-    specs = steps.select_asked(request, policy, schemes)
-    for spec in specs:
-        if not spec.is_file and not spec.is_ours:
-            raise UsageError(
-                f"{spec.model} is not a .tflite file",
-                why="this command compiles only .tflite files",
-                fix="write one from the module with litert-torch; docs/guides/litert.md shows how",
-            )
-    return specs
+    specs = []
+    for spec in steps.select_asked(request, policy, schemes):
+        if spec.is_function:
+            spec = _choose_float(spec, request.schemes)
+        specs.append(spec)
+    return list(dict.fromkeys(specs))
+
+
+def _choose_float(spec: CaseSpec, requested: Sequence[str]) -> CaseSpec:
+    if Scheme.ASIS in requested:
+        raise UsageError(
+            f"{spec.model} is a PyTorch model, which is converted in float, and {Scheme.ASIS} is"
+            " for files that are quantized",
+            fix="leave out --scheme, or quantize the model with LiteRT's tools, and pass the"
+            " .tflite file",
+        )
+    return replace(spec, scheme=Scheme.FP16)
 
 
 @contextlib.contextmanager
@@ -71,7 +82,12 @@ def prepare(
     require_python(platform.python_version(), "LiteRT")
     LANE.require_packages(specs)
     fitted = fit_cases(specs, request, progress)
-    engine = LitertEngine(toolchain=(), sdk=Path(), timeout_s=request.timeout_s)
+    engine = LitertEngine(
+        toolchain=(),
+        sdk=Path(),
+        timeout_s=request.timeout_s,
+        converts=any(spec.is_function for spec in specs),
+    )
     yield Plan(
         specs=fitted,
         profile=PROFILE,
@@ -89,13 +105,15 @@ def fit_cases(
     specs: Sequence[CaseSpec], request: LitertRequest, progress: Progress
 ) -> list[CaseSpec]:
     """Read the files of cases, each in a process with limits. Return the cases with the scheme that
-    each file has: asis if it is quantized, and fp16 if it is not.
+    each file has: asis if it is quantized, and fp16 if it is not. A PyTorch model is converted only
+    when its case runs, and stays as it is.
 
     Raises UsageError if a file cannot be used. If only some of several files cannot be used, the
     reason is shown instead, and their cases fail later.
     """
     names = name_models(spec.model for spec in specs)
-    by_source = {(spec.reference, spec.source): spec for spec in reversed(specs)}
+    read_specs = [spec for spec in specs if not spec.is_function]
+    by_source = {(spec.reference, spec.source): spec for spec in reversed(read_specs)}
 
     def fit(spec: CaseSpec) -> LitertFit | UsageError:
         try:
@@ -106,7 +124,7 @@ def fit_cases(
     tasks = [partial(fit, spec) for spec in by_source.values()]
     fits = dict(zip(by_source, run_tasks(tasks, options.count_cores()), strict=True))
     unusable = [fit for fit in fits.values() if isinstance(fit, UsageError)]
-    if unusable and len(unusable) == len(fits):
+    if unusable and len(unusable) == len(fits) and len(read_specs) == len(specs):
         raise unusable[-1]
     for key, fit_or_error in fits.items():
         name = names[by_source[key].model]
@@ -118,7 +136,10 @@ def fit_cases(
                 f"{name}: sizes that may change ({free}) are compiled as 1: LiteRT's plugin does so"
                 " without a message"
             )
-    fitted = [_choose_scheme(spec, fits[spec.reference, spec.source]) for spec in specs]
+    fitted = [
+        spec if spec.is_function else _choose_scheme(spec, fits[spec.reference, spec.source])
+        for spec in specs
+    ]
     check_float16(fitted, names, progress)
     return list(dict.fromkeys(fitted))
 
@@ -162,19 +183,22 @@ def list_nodes(spec: CaseSpec) -> list[Candidate]:
 
 def choose_packages(specs: Sequence[CaseSpec]) -> tuple[Sequence[str], str]:
     """Return the packages that cases import, and the extra that installs them."""
-    del specs
-    return PACKAGES, PROFILE
+    if any(spec.is_function for spec in specs):
+        return (*PACKAGES, *CONVERTING_PACKAGES), options.LITERT_TORCH
+    return PACKAGES, options.LITERT
 
 
 def open_tools(engine: LitertEngine, environment: Environment, pool: Pool) -> Tools:
     """Return the engine for a provisioned environment, and a runner of its programs."""
-    versions = {name: importlib.metadata.version(name) for name in DISTRIBUTIONS}
+    names = (*DISTRIBUTIONS, *CONVERTING * engine.converts)
+    versions = {name: importlib.metadata.version(name) for name in names}
     packages = (Tool(name=name, version=version) for name, version in versions.items())
     parts = (*list_parts(environment), *packages)
     (sdk,) = (
         artifact.root for artifact in environment.artifacts if artifact.name == choice.WHEEL_RUNTIME
     )
-    ready = replace(engine, toolchain=(*map(str, parts), digest_packages(PACKAGES)), sdk=sdk)
+    digest = digest_packages((*PACKAGES, *CONVERTING_PACKAGES * engine.converts))
+    ready = replace(engine, toolchain=(*map(str, parts), digest), sdk=sdk)
     return Tools(engine=ready, runner=make_runner(ready, pool), parts=parts)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ci.cases.engine import Staging, find_degenerate
+from ci.cases.engine import Staging, find_degenerate, require_export
 from ci.models.user_models import ReferencePolicy
 from provisioning.errors import FailedError
 
@@ -74,3 +74,16 @@ def test_the_refusal_of_a_degenerate_reference_names_random_inputs_as_the_cause(
     assert caught.value.what.startswith("the reference proves nothing: output 0 is near zero")
     assert (caught.value.why, caught.value.fix) == (why, "")
     staging.write_float(draw(8), origin)
+
+
+def test_an_export_is_compared_with_torch_in_each_output_of_each_set() -> None:
+    right = [[np.ones(4, np.float32) * (1 + n), np.ones(4, np.float32)] for n in range(3)]
+    require_export("tool", right, right)
+    require_export("tool", [], right)  # a model from a file was not exported
+    for number, index, factor, sqnr in ((0, 0, 1.1, r"20\.0 dB .* 60 dB"), (2, 1, np.nan, "nan")):
+        exported = [[*outputs] for outputs in right]
+        exported[number][index] = right[number][index] * np.float32(factor)
+        with pytest.raises(FailedError, match=f"^tool .* output {index} has an SQNR of {sqnr}"):
+            require_export("tool", right, exported)
+    infinite = [[np.ones(4, np.float32) * np.inf]]
+    require_export("tool", infinite, infinite)  # the model itself is not finite

@@ -16,7 +16,7 @@ from ci.litert.source import list_nodes
 from ci.litert.suite import make_model
 from ci.models.schemes import LITERT, Scheme
 from ci.models.user_models import Source
-from ci.verbs.lanes.litert import LitertRequest, fit_cases, select
+from ci.verbs.lanes.litert import LitertRequest, choose_packages, fit_cases, select
 from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
 
@@ -60,12 +60,26 @@ def test_sizes_that_may_change_are_shown(tmp_path: Path) -> None:
     assert "(x [-1, 64]) are compiled as 1" in shown.getvalue()
 
 
-def test_a_model_that_is_no_tflite_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "net.py").write_text("def make(): ...\n")
-    policy_path = tmp_path / "policy.toml"
+def select_function(folder: Path, *schemes: str) -> list[CaseSpec]:
+    """Select the function ``make`` of a file net.py, which is never run."""
+    (folder / "net.py").write_text("def make(): ...\n")
+    policy_path = folder / "policy.toml"
     policy_path.write_text('extends = "default"\n[models.net]\npath = "net.py:make"\n')
-    with pytest.raises(UsageError, match=r"is not a \.tflite file"):
-        select(REQUEST, read_emulator_policy(policy_path), LITERT, Progress())
+    request = LitertRequest(session="test_litert", schemes=schemes)
+    return select(request, read_emulator_policy(policy_path), LITERT, Progress())
+
+
+@pytest.mark.parametrize("schemes", [(), ("fp16",), ("*",)])
+def test_a_python_function_is_one_case_in_float(tmp_path: Path, schemes: tuple[str, ...]) -> None:
+    specs = select_function(tmp_path, *schemes)
+    assert [(spec.model, spec.scheme) for spec in specs] == [("net", Scheme.FP16)]
+    assert fit_cases(specs, REQUEST, Progress()) == specs  # which would read a file
+    assert choose_packages(specs)[1] == "litert-torch"
+
+
+def test_a_python_function_is_not_quantized(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="net is a PyTorch model, which is converted in float"):
+        select_function(tmp_path, "asis")
 
 
 def test_the_operators_of_a_model_are_listed(tmp_path: Path) -> None:

@@ -278,19 +278,6 @@ def test_a_session_is_opened_again_when_the_subsystem_restarts(
     assert session.finish() == Executed({"profile.json": ("a",)}, times)
 
 
-def test_an_onnx_export_is_compared_with_torch_in_each_output_of_each_set() -> None:
-    right = [[np.ones(4, np.float32) * (1 + n), np.ones(4, np.float32)] for n in range(3)]
-    source: Any = SimpleNamespace(reference=right)
-    compiling.require_export(source, right)
-    for number, index, factor, sqnr in ((0, 0, 1.1, r"20\.0 dB .* 60 dB"), (2, 1, np.nan, "nan")):
-        exported = [[*outputs] for outputs in right]
-        exported[number][index] = right[number][index] * np.float32(factor)
-        with pytest.raises(FailedError, match=f"output {index} has an SQNR of {sqnr}"):
-            compiling.require_export(source, exported)
-    infinite: Any = SimpleNamespace(reference=[[np.ones(4, np.float32) * np.inf]])
-    compiling.require_export(infinite, infinite.reference)  # the model itself is not finite
-
-
 def test_refusals_name_the_stage_the_providers_words_and_the_cause(tmp_path: Path) -> None:
     """Only refusals by QNN show the provider's log, up to a number of lines."""
     failed = FailedError("one", why="a cause", fix="a remedy")
