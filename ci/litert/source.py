@@ -126,7 +126,7 @@ def convert_source(spec: CaseSpec) -> LitertSource:
     data = convert_module(module.module, module.evaluation[0])
     model = read_model(data)
     name = Path(spec.reference).name
-    check_operators(name, model)
+    check_model(name, model)
     entries = choose_entries(name, model, spec.source.signatures)
     kinds: dict[str, None] = {}
     sets = []

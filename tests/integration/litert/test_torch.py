@@ -135,7 +135,7 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     )
     assert ended.returncode == 1, ended.stderr
     report = json.loads((folder / "reports" / "test_litert" / "report.json").read_text())
-    return {case["name"]["model"].partition(":")[2]: case for case in report["cases"]}
+    return {case["model"].partition(":")[2]: case for case in report["cases"]}
 
 
 @pytest.mark.parametrize("name", EXPECTED)
@@ -143,4 +143,4 @@ def test_a_model_from_pytorch_is_judged_by_its_module(name: str, cases: dict[str
     status, message = EXPECTED[name]
     judgement = cases[name]["judgement"]
     assert judgement["status"] == status, cases[name]
-    assert message in json.dumps(judgement.get("findings", [])), judgement
+    assert message in json.dumps(judgement), judgement
