@@ -4,14 +4,14 @@ only measure the mixtures that it tries (torch_mixtures, onnx_mixtures)."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, groupby
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from ci.graphs.graph import EXECUTORCH, Graph, Node
-from ci.graphs.operators import is_layer
+from ci.graphs.operators import computes, is_layer, is_quantizer
 from ci.judging.figures import Array, is_floating, measure_pooled
 from ci.models.lowering_options import Choices
 
@@ -31,6 +31,37 @@ class Unit:
     nodes: tuple[str, ...]
     cost: float = 1.0
     module: str = ""
+
+
+class Selectable(NamedTuple):
+    """How the parts of a mixture select an operator: by these ``names``. ``module`` is the path of
+    its module."""
+
+    names: tuple[str, ...]
+    module: str
+
+
+def list_units(
+    graph: Graph, selectable: Mapping[str, Selectable], costs: Mapping[str, float]
+) -> list[Unit]:
+    """Return the units of a graph: its operators that compute, each with those that only move its
+    result. ``selectable`` are the operators that parts can select, and ``costs`` the numbers of
+    their multiplications, by their first results. Others are left out."""
+    owners: dict[str, str] = {}  # the first result of each result's unit
+    names_of_unit: dict[str, dict[str, None]] = {}  # in order, each one once
+    for node in graph.nodes:
+        first = node.results[0]
+        if first not in selectable:
+            continue
+        moves = not computes(node.operator) and not is_quantizer(node.operator)
+        moved = (owners[read] for read in node.reads if read in owners) if moves else iter(())
+        owner = next(moved, first)
+        owners |= dict.fromkeys(node.results, owner)
+        names_of_unit.setdefault(owner, {}).update(dict.fromkeys(selectable[first].names))
+    return [
+        Unit(tuple(names), costs[owner], selectable[owner].module)
+        for owner, names in names_of_unit.items()
+    ]
 
 
 def count_products(graph: Graph) -> dict[str, float]:

@@ -8,8 +8,16 @@ from pathlib import Path
 import onnx
 
 from ci.graphs.onnx_file import list_candidates
-from ci.graphs.onnx_reader import computes_node, parse_model
-from ci.mend.mixture_search import MOST_SETS, Selector, Unit, count_products, measure_sqnr
+from ci.graphs.onnx_reader import parse_model
+from ci.mend.mixture_search import (
+    MOST_SETS,
+    Selectable,
+    Selector,
+    Unit,
+    count_products,
+    list_units,
+    measure_sqnr,
+)
 from ci.models.lowering_options import Choices
 from ci.models.schemes import Scheme
 from ci.models.user_models import Source
@@ -32,7 +40,7 @@ class MixableFile:
         self.plain, self.scheme, self.calibration = plain, scheme, calibration
         self.quantized = scratch / "quantized.onnx"
         source = onnx.load(plain, load_external_data=False)
-        self.units: Sequence[Unit] = list_units(source, prepare_file(plain))
+        self.units: Sequence[Unit] = list_units_of_file(source, prepare_file(plain))
         self.exact_outputs = run_reference(plain, calibration[:MOST_SETS])
 
     def measure(self, choices: Choices) -> float:
@@ -55,29 +63,22 @@ def open_file(
     return MixableFile(plain, scheme, calibration, scratch)
 
 
-def list_units(source: onnx.ModelProto, prepared: onnx.ModelProto) -> list[Unit]:
+def list_units_of_file(source: onnx.ModelProto, prepared: onnx.ModelProto) -> list[Unit]:
     """Return the units of the file ``source``, which onnxruntime's preprocessing turned into
-    ``prepared``: its nodes that compute, each with those that only move its result. Nodes of
-    integers have no precision, and those that a part cannot select are left out."""
-    selectable = {result for _, result in find_results(source, prepared).values()}
-    selectable.intersection_update(list_floats(prepared))
+    ``prepared``. Nodes of integers have no precision, and those that a part cannot select are left
+    out."""
+    results = {result for _, result in find_results(source, prepared).values()}
     modules: dict[str, str] = {}
     for candidate in list_candidates(source):
         modules |= dict.fromkeys(candidate.tensor, next(reversed(candidate.module), ""))
+    selectable = {
+        name: Selectable((name,), modules[name])
+        for name in results.intersection(list_floats(prepared))
+    }
     copied = onnx.ModelProto()
     copied.CopyFrom(prepared)  # the reader infers shapes
-    costs = count_products(parse_model(copied, Path(), joins=False))
+    graph = parse_model(copied, Path(), joins=False)
+    costs = count_products(graph)
     for name, result in find_added(source, prepared).items():
         costs[result] = costs.get(result, 0.0) + costs.get(name, 0.0)
-    owners: dict[str, str] = {}  # the first result of each result's unit
-    names_of_unit: dict[str, list[str]] = {}
-    for node in prepared.graph.node:
-        name = node.output[0]
-        if name not in selectable:
-            continue
-        owner = name if computes_node(node) else owners.get(node.input[0], name)
-        owners |= dict.fromkeys(node.output, owner)
-        names_of_unit.setdefault(owner, []).append(name)
-    return [
-        Unit(tuple(names), costs[owner], modules[owner]) for owner, names in names_of_unit.items()
-    ]
+    return list_units(graph, selectable, costs)

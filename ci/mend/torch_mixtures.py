@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,11 +10,18 @@ import torch
 
 from ci.executorch.quantize import configure, make_quantizer, quantize_method
 from ci.graphs.graph import Array
-from ci.graphs.torch_calls import name_result, read_calls, to_array
+from ci.graphs.torch_calls import list_results, read_calls, to_array
 from ci.graphs.torch_candidates import list_candidates, mark_origins
-from ci.graphs.torch_reader import computes_node
 from ci.graphs.torch_state import find_written
-from ci.mend.mixture_search import MOST_SETS, Selector, Unit, count_products, measure_sqnr
+from ci.mend.mixture_search import (
+    MOST_SETS,
+    Selectable,
+    Selector,
+    Unit,
+    count_products,
+    list_units,
+    measure_sqnr,
+)
 from ci.models.eager import keep_state, run_eager
 from ci.models.lowering_options import Choices
 from ci.models.model import Model
@@ -27,7 +35,7 @@ class MixableModule:
 
     def __init__(self, model: Model, scheme: Scheme, soc: str) -> None:
         self.model, self.scheme, self.soc = model, scheme, soc
-        self.units: Sequence[Unit] = list_units(model, soc, scheme)
+        self.units: Sequence[Unit] = list_units_of_model(model, soc, scheme)
         self.exact_outputs = run_sets(model, model.module)
 
     def measure(self, choices: Choices) -> float:
@@ -56,31 +64,22 @@ def export_strictly(model: Model) -> Any:
         return program.module(check_guards=False)
 
 
-def list_units(model: Model, soc: str, scheme: Scheme) -> list[Unit]:
+def list_units_of_model(model: Model, soc: str, scheme: Scheme) -> list[Unit]:
     """Return the units of a model, in the graph that ExecuTorch's quantizer annotates."""
     exported = export_strictly(model)
     mark_origins(exported.graph)
     quantizer = make_quantizer(soc)
     quantizer.set_default_quant_config(**configure(scheme))
     transformed = quantizer.transform_for_annotation(exported)
-    graph = transformed.graph
-    candidates = {candidate.name: candidate for candidate in list_candidates(graph)}
-    names_of_unit: dict[Any, list[Any]] = {}  # by the node that computes
-    owners: dict[Any, Any] = {}  # the node of each node's unit
-    for node in graph.nodes:
+    candidates = {candidate.name: candidate for candidate in list_candidates(transformed.graph)}
+    selectable: dict[str, Selectable] = {}
+    for node in transformed.graph.nodes:
         if node.name not in candidates:
             continue
-        owner = node
-        if not computes_node(node):  # it moves the result of its first operand
-            owner = next(
-                (owners[operand] for operand in node.all_input_nodes if operand in owners), node
-            )
-        owners[node] = owner
-        names_of_unit.setdefault(owner, []).append(candidates[node.name].node[-1])
-    costs = count_products(read_calls(transformed, find_written(graph.nodes)))
-    units = []
-    for node, names in names_of_unit.items():
-        module = next(reversed(candidates[node.name].module), "")
-        cost = costs.get(name_result(node), 1.0)
-        units.append(Unit(tuple(dict.fromkeys(names)), cost, module))
-    return units
+        # In a Graph, the call of which it takes one result has all of them.
+        call = node.args[0] if node.target is operator.getitem else node
+        first, candidate = list_results(call)[0], candidates[node.name]
+        names, module = selectable.get(first, ((), next(reversed(candidate.module), "")))
+        selectable[first] = Selectable((*names, candidate.node[-1]), module)
+    graph = read_calls(transformed, find_written(transformed.graph.nodes))
+    return list_units(graph, selectable, count_products(graph))
