@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec import structs
 
-from ci.analysis.mixtures import choose_nodes
+from ci.analysis.effects import choose_rounded, group_roundings
 from ci.analysis.noise import find_fused, has_inexact
 from ci.facts.finding import NOWHERE
 from ci.graphs.graph import ONNXRUNTIME, Array, Graph, Node
@@ -243,7 +243,7 @@ def find_loss(
             nowhere = Loss("", BEST_DB, BEST_DB, weights_db)
             return structs.replace(nowhere, readings=tuple(readings), decided=decided)
         return None
-    nodes = choose_nodes(program.measure_effects(inputs))
+    nodes = choose_rounded(program, inputs)
     return structs.replace(greatest, nodes=nodes, readings=tuple(readings), decided=decided)
 
 
@@ -402,7 +402,9 @@ def compare_rounding(program: Program, inputs: Any) -> list[Comparison]:
     """Return the comparison of each method of a quantized model with itself without the rounding of
     activations. There is none if the model rounds nothing, or is too large."""
     graphs = program.graphs
-    unrounded = {method: list_roundings(graph) for method, graph in graphs.items()}
+    unrounded = {
+        method: frozenset(chain(*group_roundings(graph))) for method, graph in graphs.items()
+    }
     if not any(unrounded.values()) or is_too_large(program):
         return []
     recipes = {}
@@ -520,24 +522,6 @@ def find_rounded(graph: Graph) -> dict[str, str]:
         for node in graph.nodes
         if is_dequantizer(node.operator) and node.reads[0] in quantizers
     }
-
-
-def list_roundings(graph: Graph) -> frozenset[str]:
-    """Return the results of the quantizers that round activations, and of the dequantizers that
-    read these, also behind operators that move elements. What is written into a buffer is an
-    activation, too."""
-    makers = graph.list_makers()
-    results: set[str] = set()
-    for node in graph.nodes:
-        if is_quantizer(node.operator) and node.reads[0] not in graph.constants:
-            results.update(node.results)
-        elif is_dequantizer(node.operator):
-            source = makers.get(node.reads[0])
-            while source and not is_quantizer(source.operator) and not computes(source.operator):
-                source = makers.get(source.reads[0]) if source.reads else None
-            if source and not results.isdisjoint(source.results):
-                results.update(node.results)
-    return frozenset(results)
 
 
 def round_values(graph: Graph, rounding: Change) -> Changes:

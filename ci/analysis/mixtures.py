@@ -1,5 +1,4 @@
-"""The parts of a mixture: to which of them a node belongs, and which operators a
-suggested mixture contains."""
+"""The parts of a mixture: to which of them a node belongs."""
 
 from __future__ import annotations
 
@@ -18,9 +17,6 @@ KINDS = {
     "line": "lines",
     "tensor": "tensors",
 }
-# Of the operators that a mixture is suggested for: the share of the noise that their roundings
-# cause, and their number.
-MOST_SHARE, MOST_NODES = 0.8, 8
 
 
 def belongs(candidate: Candidate, part: Part) -> bool:
@@ -110,19 +106,3 @@ def list_parts(
             }
         )
     return rows
-
-
-def choose_nodes(effects: Mapping[tuple[str, ...], float]) -> tuple[str, ...]:
-    """Return the operators that compute and read the results whose rounding causes MOST_SHARE of
-    all noise, or at most about MOST_NODES of them. ``effects`` is the power of the noise that the
-    rounding of a result causes, by the operators that compute and read it."""
-    chosen: list[str] = []
-    remaining = sum(effects.values())  # the noise of what is not chosen
-    goal = (1 - MOST_SHARE) * remaining
-    for names, power in sorted(effects.items(), key=lambda effect: -effect[1]):
-        # NaN is not above 0, either.
-        if remaining <= goal or not power > 0 or len(chosen) >= MOST_NODES:
-            break
-        chosen += names
-        remaining -= power
-    return tuple(dict.fromkeys(chosen))

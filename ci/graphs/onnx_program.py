@@ -3,8 +3,6 @@ file, so that onnxruntime runs all of them in one session."""
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -16,11 +14,10 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from ci.graphs.graph import Array, Graph, Node
+from ci.graphs.graph import Array, Graph
 from ci.graphs.onnx_file import list_graphs, name_result, read_constants
 from ci.graphs.onnx_reader import parse_model
 from ci.graphs.onnx_session import open_reference, run_sets
-from ci.graphs.operators import is_dequantizer, is_quantizer
 from ci.graphs.run import Recipe, Record, Shared
 
 UNCHANGED, CHANGED = "{}/unchanged", "{}/changed"
@@ -30,8 +27,6 @@ ROUNDS = frozenset({"QuantizeLinear", "DynamicQuantizeLinear"})
 FLOATS = frozenset({"float16", "float32", "float64", ""})
 ONNX_TYPES = {"float32": "float", "float64": "double"}  # the others have numpy's names
 SCATTER = 10368889
-# Of a model for which each rounding is tried alone: their number, and the elements of its results.
-MOST_PROBES, MOST_PROBED = 96, 1 << 24
 METHOD = "forward"  # the only one that a file has
 
 
@@ -88,52 +83,15 @@ class OnnxProgram:
         count = len(self.model.graph.output)
         return OnnxRun(open_reference(self.scratch), count, recorded, widens=self.widens)
 
-    def measure_effects(self, inputs: Sequence[Array]) -> dict[tuple[str, ...], float]:
-        """Try each rounding alone, because onnxruntime has no gradients. The result is empty if
-        there are more than MOST_PROBES roundings, or results of more than MOST_PROBED elements."""
-        graph = self.graphs[METHOD]
-        readers: dict[str, list[Node]] = {}
-        for node in graph.nodes:
-            for name in filter(None, node.reads):
-                readers.setdefault(name, []).append(node)
-        roundings = {
-            quantizer.results[0]: quantizer
-            for quantizer in graph.nodes
-            if is_quantizer(quantizer.operator) and quantizer.reads[0] not in graph.constants
-        }
-        restored = {  # the results of the dequantizers of each quantized value
-            name: [
-                reader.results[0]
-                for reader in readers.get(name, ())
-                if is_dequantizer(reader.operator)
-            ]
-            for name in roundings
-        }
-        sizes = (math.prod(graph.shapes.get(name, ())) for name in graph.dtypes)
-        if len(roundings) > MOST_PROBES or sum(sizes) > MOST_PROBED:
-            return {}
-        unrounded = {*roundings, *itertools.chain(*restored.values())}
-        exact = self.prepare({METHOD: Recipe(unrounded=unrounded)}).run([inputs])[0]
-        effects: dict[tuple[str, ...], float] = {}
-        for name, quantizer in roundings.items():
-            other_quantizers = unrounded - {name, *restored[name]}
-            outputs = self.prepare({METHOD: Recipe(unrounded=other_quantizers)}).run([inputs])[0]
-            users = [reader for result in restored[name] for reader in readers.get(result, ())]
-            group = self._name_group(quantizer.reads[0], users)
-            noise = map(measure_noise, exact, outputs)
-            effects[group] = effects.get(group, 0.0) + sum(noise)
-        return effects
-
-    def _name_group(self, source: str, readers: Sequence[Node]) -> tuple[str, ...]:
-        """Return the results of the node that computes a rounded value, of the limiter that the
-        quantizer merged with it, and of the readers, as the float model names them: that of
-        quantizers has none."""
-        name = name_result(source)
+    def name_operators(self, method: str, value: str) -> Sequence[str]:
+        """Return the results of the node that computes a value and of the limiter that the
+        quantizer merged with it, as the float model names them: that of quantizers has none."""
+        del method
+        name = name_result(value)
         limiter = self.limiters.get(name)
-        computed_names = [name, *([limiter.input[0]] if limiter else [])]
-        names = [*computed_names, *(name_result(reader.results[0]) for reader in readers)]
+        names = [name, *([limiter.input[0]] if limiter else [])]
         # A suggested mixture must name tensors of the user's file.
-        return tuple(name for name in names if name in self.selectable)
+        return [name for name in names if name in self.selectable]
 
     def shake_choices(self, share: float) -> OnnxRun:
         """Prepare runs as Program.shake_choices describes."""
@@ -256,15 +214,6 @@ class OnnxRun:
             values = {name: by_name[output] for name, output in self.recorded.items()}
             records.append({METHOD: Record(arrays[: self.count], values)})
         return records
-
-
-def measure_noise(expected: Array, actual: Array) -> float:
-    """Return the power of the noise of a floating-point output, relative to the output's power."""
-    if expected.dtype.kind != "f":
-        return 0.0
-    right = expected.astype(np.float64)
-    signal, noise = float(np.sum(right**2)), float(np.sum((right - actual) ** 2))
-    return noise / signal if signal else 0.0
 
 
 def _widen_array(array: Array) -> Array:

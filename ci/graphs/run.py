@@ -144,12 +144,10 @@ class Program(Protocol):
     def prepare(self, recipes: Mapping[str, Recipe]) -> Run:
         """Prepare runs with a recipe for each method. A method without one is run as it is."""
 
-    def measure_effects(self, inputs: Any) -> Mapping[tuple[str, ...], float]:
-        """Return how much noise the rounding of each result of a quantized model causes in the
-        outputs for one sample, relative to their power. The keys are the names of the operators
-        that compute and read the result, as the parts of a mixture select them: all of these need
-        more bits, or the result is rounded again. An operator may amplify the noise of others, so
-        that more bits for itself are of no use. It is empty if the engine cannot tell."""
+    def name_operators(self, method: str, value: str) -> Sequence[str]:
+        """Return the names by which the parts of a mixture select the operators that compute a
+        value. There are several if the front end merged them, and none for an input, or if no part
+        can select them."""
 
     def shake_choices(self, share: float) -> Run:
         """Prepare runs in which the elements of the floating-point operands of each operator that

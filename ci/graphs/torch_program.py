@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from operator import getitem
@@ -20,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 from ci.graphs.graph import Array, Graph
 from ci.graphs.run import Recipe, Record, Shared, share_axes
 from ci.graphs.torch_calls import list_results, name_operator
-from ci.graphs.torch_effects import measure_effects
+from ci.graphs.torch_candidates import ORIGIN
 from ci.graphs.torch_reader import read_graph_module
 from ci.models.eager import Disturbance, keep_state, run_eager
 from ci.models.factory import Inputs
@@ -65,14 +64,21 @@ class TorchProgram:
         }
         return TorchRun(self.module, join_modules(self.module, {**self.parts, **parts}), tools)
 
-    def measure_effects(self, inputs: Inputs) -> dict[tuple[str, ...], float]:
-        """Return the result of Program.measure_effects, summed over the methods."""
-        effects: Counter[Any] = Counter()
-        inputs_of_methods = split_inputs(self.module, inputs)
-        for name, part in self.parts.items():
-            if isinstance(part, GraphModule):
-                effects.update(measure_effects(part, inputs_of_methods[name]))
-        return dict(effects)
+    @cached_property
+    def _names(self) -> dict[tuple[str, str], str]:
+        """Return the name of each call when the model was exported, by its method and results."""
+        names: dict[tuple[str, str], str] = {}
+        for method, part in self.parts.items():
+            for node in part.graph.nodes if isinstance(part, GraphModule) else ():
+                if node.op == "call_function":
+                    name = node.meta.get(ORIGIN, (node.name,))[0]
+                    names |= {(method, result): name for result in list_results(node)}
+        return names
+
+    def name_operators(self, method: str, value: str) -> Sequence[str]:
+        """Return the result of Program.name_operators."""
+        name = self._names.get((method, value))
+        return () if name is None else (name,)
 
     def shake_choices(self, share: float) -> TorchRun:
         """Prepare runs as Program.shake_choices describes."""

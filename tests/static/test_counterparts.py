@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.stand_ins.sources import parse_source
+
 CI = Path(__file__).parents[2] / "ci"
 FILES = {
     "PyTorch": (
@@ -75,7 +77,7 @@ def list_public(sources: Iterable[str]) -> set[str]:
     """The public functions and classes that modules define."""
     names = set()
     for source in sources:
-        for statement in ast.parse(source).body:
+        for statement in parse_source(source).body:
             if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
                 names.add(statement.name)
     return {name for name in names if not name.startswith("_")}

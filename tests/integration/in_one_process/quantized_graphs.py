@@ -27,9 +27,11 @@ with patch.dict(os.environ, QNN_SDK_ROOT="nowhere"), warnings.catch_warnings():
     from ci.executorch.delegation import Refusals, audit_delegation
     from ci.executorch.quantize import NO_GRID, find_grids, round_blocks
 
-from ci.graphs.torch_effects import measure_effects  # noqa: E402
+from ci.analysis.effects import choose_rounded, list_roundings  # noqa: E402
+from ci.graphs.torch_program import TorchProgram  # noqa: E402
 from ci.models.lowering_options import NO_CHOICES, Choices, Part  # noqa: E402
 from ci.models.model import (  # noqa: E402
+    FORWARD,
     Model,
 )
 from ci.models.schemes import Scheme  # noqa: E402
@@ -119,10 +121,11 @@ def test_noise_is_attributed_to_the_rounding_not_to_what_amplifies_it() -> None:
         value = graph.call_function(OPS.dequantize_per_tensor.default, (value, *grid))
     graph.output((value,))
     module = GraphModule(torch.nn.Module(), graph)
-    effects = measure_effects(module, (torch.rand(1, 64) * 0.2,))
+    program = TorchProgram(module, {FORWARD: module})
     largest = ("square_default", "sqrt_default")
-    assert max(effects, key=lambda nodes: effects[nodes]) == largest
-    assert set(effects) == {("neg_default", "square_default"), largest, ("sqrt_default",)}
+    names = {("neg_default", "square_default"), largest, ("sqrt_default",)}
+    assert set(list_roundings(program)) == names
+    assert choose_rounded(program, (torch.rand(1, 64) * 0.2,)) == largest
 
 
 def test_blocks_are_rounded_to_sixteenths_of_the_channels_largest() -> None:

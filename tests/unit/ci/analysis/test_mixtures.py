@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ci.analysis.mixtures import assign_parts, choose_nodes, list_parts
+from ci.analysis.mixtures import assign_parts, list_parts
 from ci.cases.policy import EmulatorPolicy, read_emulator_policy
 from ci.cases.spec import CaseSpec, select_cases
 from ci.graphs.candidates import Candidate
@@ -144,10 +144,3 @@ def test_the_first_matching_part_wins_and_a_hidden_part_is_refused() -> None:
     ]
     with pytest.raises(QnnCiError, match="part conv2d 16a4w is hidden by the part body 16a8w"):
         assign_parts(NODES, [body, conv])
-
-
-def test_the_operators_that_cause_most_of_the_noise_are_chosen_with_their_neighbours() -> None:
-    effects = {("a", "b"): 6.0, ("b", "c"): 3.0, ("d",): 1.0, ("e",): 0.0}
-    assert choose_nodes(effects) == ("a", "b", "c")
-    assert choose_nodes({("a",): 9.0, ("d",): 1.0}) == ("a",)
-    assert choose_nodes({("a",): 0.0}) == choose_nodes({}) == ()
