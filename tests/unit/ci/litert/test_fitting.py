@@ -6,17 +6,19 @@ import io
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed in this environment")
 
+from ci.cases.engine import Staging
 from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import CaseSpec
 from ci.graphs.litert_file import pack_model, read_model, schema
 from ci.graphs.litert_session import Reference
+from ci.litert.compile import compile_litert
 from ci.litert.source import load_litert
 from ci.litert.suite import Net, make_model
 from ci.models.schemes import Scheme
@@ -191,6 +193,14 @@ def test_a_file_that_cannot_be_compiled_is_refused_with_its_cause(
     with pytest.raises(UsageError) as raised:
         fit_cases([write_case(tmp_path, data)], REQUEST, Progress())
     assert message in f"{raised.value}"
+
+
+def test_a_case_that_runs_next_to_others_fails_for_the_same_reason(tmp_path: Path) -> None:
+    """Its file is refused before, but if others can be used, it becomes a red case."""
+    source = load_litert(write_case(tmp_path, make_filter()))
+    spec, nothing = write_case(tmp_path, make_filter()), cast("Staging", None)
+    with pytest.raises(UsageError, match=r"keeps values between its runs \(SVDF\)"):
+        compile_litert(source, spec, nothing, library=tmp_path, timeout_s=1)
 
 
 def drop_signatures(model: Any) -> None:
