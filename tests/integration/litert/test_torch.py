@@ -105,7 +105,7 @@ def dying():
     import litert_torch
 
     litert_torch.convert = lambda module, inputs: os.abort()
-    return Net(), (draw(4, 8),)
+    return Net(), (draw(2, 8),)  # another key in the cache than that of ``wrong``
 """
 # The status of each model, and what its first finding says.
 EXPECTED = {
