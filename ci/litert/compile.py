@@ -187,10 +187,11 @@ def choose_judged(
     sets = [inputs.make(arrays) for arrays in source.evaluation]
     random = inputs.list_random()
     fed = f"; random numbers stand for {name_some(random, 3)}, which they compute" if random else ""
-    parts = count(len(inputs.entries), "partition")
+    partitions = len(inputs.entries)
+    judged = f"each of the {count(partitions, 'partition')}" if partitions > 1 else "its partition"
     staging.notes.append(
         f"LiteRT's interpreter does not know {name_some(unknown, 4)}, so there is no reference for"
-        f" the whole: each of the {parts} is judged alone{fed}"
+        f" the whole: {judged} is judged alone{fed}"
     )
     return Judged(data, model, inputs.entries, sets, is_split=True)
 
