@@ -16,12 +16,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import combinations
 from pathlib import PurePath
 from typing import NamedTuple
 
 from ci.inspect.apps import QNN_ABI, AppUnit, Kind, PackedFile, find_texts
 from ci.inspect.compat import Answer, Axis, Verdict, judge_compat
 from ci.inspect.files import describe_runtime, inspect_file
+from ci.inspect.litert_libraries import DISPATCH, LITERT_NAME, PLUGIN, describe_releases
 from ci.report.text import name_some
 from provisioning.doctor.checks.elf import FIRST_CHECKSUM
 from provisioning.doctor.examine import judge_staged
@@ -41,10 +43,6 @@ MOST_NAMED = 8
 RPC = "libcdsprpc.so"
 VENDOR = (RPC, "libadsprpc.so", "libsdsprpc.so", "libOpenCL.so")
 OWN = re.compile(r"lib(Qnn|qnn|Genie|Htp|Snpe|SNPE|executorch|onnxruntime|LiteRt|c[+][+])")
-# LiteRT's libraries: the one that runs models, and those of Qualcomm's NPU, which run compiled
-# models and compile models on the device.
-LITERT_NAME = "libLiteRt.so"
-DISPATCH, PLUGIN = "libLiteRtDispatch_Qualcomm.so", "libLiteRtCompilerPlugin_Qualcomm.so"
 PREPARE = "libQnnHtpPrepare.so"
 RUNTIME = re.compile(
     rf"lib(qnn_)?executorch.*|libonnxruntime.*|{re.escape(DISPATCH)}|{re.escape(PLUGIN)}"
@@ -471,6 +469,22 @@ def see_wrong_device_group(unit: AppUnit) -> Iterator[Seen]:
         names = {target.soc for target in facts.targets}
         if (group := DEVICE_GROUP.match(asset.shown)) and names and group[1] not in names:
             yield seen(asset.name, asset.shown, made=", ".join(sorted(names)), group=group[1])
+
+
+@APPS.check("QNN884")
+def see_different_releases(unit: AppUnit) -> Iterator[Seen]:
+    """Report pairs of LiteRT's libraries that no release has in common. Libraries of an unknown
+    release may belong to any."""
+    known = [(file, versions) for file, versions in unit.litert_libraries if versions]
+    for (file, versions), (peer, peer_versions) in combinations(known, 2):
+        if file.abi == peer.abi and not set(versions) & set(peer_versions):
+            yield seen(
+                peer.name,
+                peer.shown,
+                release=describe_releases(peer_versions),
+                peer=file.name,
+                peer_release=describe_releases(versions),
+            )
 
 
 @PAIRINGS.check("QNN870")

@@ -16,6 +16,7 @@ import msgspec
 from ci.inspect.app_checks import find_extraction, judge_unit, lacks_only_files
 from ci.inspect.app_trees import read_app
 from ci.inspect.apps import QNN_ABI, AppUnit, Kind
+from ci.inspect.litert_libraries import describe_releases
 from provisioning.console.command import Outcome
 from provisioning.console.progress import Progress
 from provisioning.doctor.examine import Verdict
@@ -82,6 +83,8 @@ def render_units(checked: Sequence[CheckedUnit], *, strict: bool, width: int) ->
             f"{unit.name} ({unit.kind.value}), minSdk {level}, libraries extracted: {extraction}",
             f"  ABIs: {', '.join(unit.abis) or 'none'}; QNN: {qnn}",
         ]
+        for file, versions in unit.litert_libraries:
+            lines.append(f"  {file.name} for {file.abi}: {describe_releases(versions)}")
         for name, (count, size, packed) in measure(unit).items():
             is_packed = packed and unit.kind in {Kind.APK, Kind.AAR}
             within = f", {packed / 1e6:.1f} MB in the archive" if is_packed else ""
@@ -140,6 +143,10 @@ def _unit_data(checked_unit: CheckedUnit) -> dict[str, Any]:
         "native_libraries": unit.manifest and dict(unit.manifest.native_libraries),
         "abis": list(unit.abis),
         "qnn": _builds(unit),
+        "litert": [
+            {"file": file.name, "abi": file.abi, "versions": list(versions)}
+            for file, versions in unit.litert_libraries
+        ],
         "components": components,
         "errors": len(verdict.errors),
         "warnings": len(verdict.warnings),

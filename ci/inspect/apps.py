@@ -22,10 +22,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import cached_property
 from pathlib import Path
 from shlex import quote
 
 from ci.inspect.gradle import Gradle
+from ci.inspect.litert_libraries import NAMES, find_releases
 from provisioning.archives.layout import Limits, Member, check_members
 from provisioning.archives.zipfiles import (
     STORED,
@@ -306,6 +308,15 @@ class AppUnit:
     def qnn_libraries(self) -> list[PackedFile]:
         """The libraries for QNN's ABI."""
         return [library for library in self.libraries if library.abi == QNN_ABI]
+
+    @cached_property
+    def litert_libraries(self) -> tuple[tuple[PackedFile, tuple[str, ...]], ...]:
+        """LiteRT's libraries for each ABI, the one that runs models first, each with the versions
+        of LiteRT that contain it: none if its release is unknown."""
+        files = [file for file in self.libraries if file.name in NAMES and not file.is_pointer]
+        files.sort(key=lambda file: (file.abi, NAMES.index(file.name)))
+        releases = ((file, find_releases(file.path)) for file in files)
+        return tuple((file, versions) for file, versions in releases if versions is not None)
 
     @property
     def is_complete(self) -> bool:

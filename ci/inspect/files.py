@@ -17,6 +17,7 @@ from typing import Any
 from ci.cases.limited import run_limited
 from ci.inspect.apps import MANIFEST, find_texts
 from ci.inspect.compat import Runtime
+from ci.inspect.litert_libraries import find_releases
 from provisioning.archives.layout import Limits, check_members
 from provisioning.archives.zipfiles import FileSource, extract_members, read_directory
 from provisioning.artifacts.environment import stored_trees
@@ -62,7 +63,8 @@ class Library:
     """A library: the processor and system that it is for, and its QNN build. ``hexagon`` is the
     Hexagon version, or 0 for another processor. ``build`` is QNN's whole build id, and ``qnn`` the
     version in it. ``api_level`` is the Android API level. ``align`` is the smallest alignment of
-    the LOAD segments."""
+    the LOAD segments. ``litert`` are the versions of LiteRT that contain a library of LiteRT, none
+    if they are unknown, and None for any other library."""
 
     machine: str
     hexagon: int = 0
@@ -72,6 +74,7 @@ class Library:
     needed: tuple[str, ...] = ()
     api_level: int = 0
     align: int = 0
+    litert: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -155,6 +158,7 @@ def _inspect_library(path: Path, name: str) -> Inspected:
         elf.needed,
         elf.android.api_level if elf.android else 0,
         elf.load_align,
+        find_releases(path),
     )
     return Inspected(name, "library", facts.size_bytes, library=library)
 

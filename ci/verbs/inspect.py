@@ -11,6 +11,7 @@ import msgspec
 
 from ci.inspect.app_verdicts import check_app
 from ci.inspect.files import Inspected, Inspection, Library, inspect_file
+from ci.inspect.litert_libraries import describe_releases
 from ci.inspect.loading import judge_program
 from ci.onnx.reading import seal_file
 from ci.report.filled import fill_text
@@ -56,6 +57,7 @@ def _row(name: str, value: str) -> str:
 def _describe_library(library: Library) -> str:
     parts = [
         f"{library.machine}{f' V{library.hexagon}' if library.hexagon else ''}",
+        describe_releases(library.litert) if library.litert is not None else "",
         f"QNN {library.qnn}" if library.qnn else "states no QNN build",
         f"Android API {library.api_level}" if library.api_level else "",
         f"aligned to {library.align} bytes",

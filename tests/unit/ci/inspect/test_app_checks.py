@@ -32,6 +32,7 @@ from tests.build.apps import (
     unpacked,
     write_files,
 )
+from tests.build.litert_libraries import list_libraries, make_library
 from tests.stand_ins.android_apps import ABI, MANIFESTS, OLDER, library, make_set, skel, write_apk
 from tests.stand_ins.litert import make_bundle, make_compiled, make_plain
 from tests.stand_ins.lowered import Vector, make_binary, make_flatbuffer, make_program
@@ -153,6 +154,14 @@ def with_litert(*names: str, litert: str = "libLiteRt.so") -> dict[str, bytes]:
     return SET | of_vendor | {litert: library(litert) + OPENS}
 
 
+def of_releases(runtime: str, dispatch: str) -> dict[str, bytes]:
+    """LiteRT and its dispatch library of two releases."""
+    return with_litert() | {
+        "libLiteRt.so": make_library("libLiteRt.so", runtime),
+        DISPATCH: make_library(DISPATCH, dispatch),
+    }
+
+
 def push(files: Mapping[str, bytes]) -> Make:
     """A directory whose files are pushed to a device."""
     return lambda place: write_files(place / "push", files)
@@ -224,6 +233,7 @@ PAIRS: dict[str, tuple[Make, Make]] = {
         apk(with_litert(DISPATCH_OF_MEDIATEK)),
         apk(SET | {DISPATCH_OF_MEDIATEK: library(DISPATCH_OF_MEDIATEK)}),
     ),
+    "QNN884": (apk(of_releases("2.1.0", "2.3.0")), apk(of_releases("2.1.0", "2.1.0"))),
     "QNN879": (sources(), sources(KEEPS)),
     "QNN880": (sources("abiFilters 'x86', 'x86_64'"), sources("abiFilters 'x86', 'arm64-v8a'")),
     "QNN881": (
@@ -249,7 +259,10 @@ PAIRS: dict[str, tuple[Make, Make]] = {
 
 
 @pytest.mark.parametrize("code", PAIRS)
-def test_each_fault_is_found_in_a_real_app(code: str, tmp_path: Path) -> None:
+def test_each_fault_is_found_in_a_real_app(
+    code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    list_libraries(tmp_path / "manifests", monkeypatch)
     fault, near = (make(tmp_path / name) for make, name in zip(PAIRS[code], "ab", strict=True))
     (finding_of_fault,) = (
         finding for finding in judge(fault, tmp_path / "1") if finding.id == code
