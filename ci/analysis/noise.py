@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ci.graphs.graph import ONNXRUNTIME, Array, Graph, Node
-from ci.graphs.operators import computes, is_dequantizer, is_layer, is_quantizer
+from ci.graphs.operators import CHOICES, computes, is_dequantizer, is_layer, is_quantizer
 from ci.graphs.run import Change, Changes, Program, Recipe, Shared, Tools, Value
 from ci.models.rounding import (
     ADD,
@@ -105,6 +105,11 @@ def find_fused(graph: Graph, terms: Terms) -> dict[str, tuple[Node, Change]]:
     return {name: (node, change) for name, node, change in errors.list_fused()}
 
 
+def rounds(operator: str) -> bool:
+    """Return whether QNN rounds the results of an operator. It copies what ``where`` chooses."""
+    return computes(operator) and operator not in CHOICES
+
+
 def find_float16(graph: Graph) -> frozenset[str]:
     """Return the values that QNN computes in float16: all of a graph without quantizers; or else
     those that are not quantized next, results of recurrent layers, the dequantized values from
@@ -117,6 +122,8 @@ def find_float16(graph: Graph) -> frozenset[str]:
     results: set[str] = set()
     # The last one first, because the readers of a value decide its type.
     for node in reversed(graph.nodes):
+        if not node.reads:  # a constant, or random numbers
+            continue
         results.update(node.results)
         operands = [name for name in node.reads[: node.operands] if name]
         if not is_quantizer(node.operator) and not is_dequantizer(node.operator):
@@ -125,7 +132,7 @@ def find_float16(graph: Graph) -> frozenset[str]:
             quantized.update(operands)
         elif is_dequantizer(node.operator):
             halves.update(read.intersection(node.results))
-        elif computes(node.operator):
+        elif rounds(node.operator):
             if node.operator in CELLS or quantized.isdisjoint(node.results):
                 halves.update(node.results)
                 read.update(operands)
@@ -273,11 +280,11 @@ class _Errors:
         for node in self.graph.nodes:
             if is_quantizer(node.operator):
                 source = self.makers.get(node.reads[0])
-                is_activation = source is not None and computes(source.operator)
+                is_activation = source is not None and rounds(source.operator)
                 if source and is_activation and "zero_point" in node.numbers:
                     move = self._find_moved(node, source)
                     yield node.results[0], Change(move.add, for_floats=False)
-            elif is_dequantizer(node.operator) or computes(node.operator):
+            elif is_dequantizer(node.operator) or rounds(node.operator):
                 for place, name in enumerate(node.results):
                     if name in self.float16:
                         yield name, Change(self._find_rounded(node, name, place).add)
@@ -286,7 +293,7 @@ class _Errors:
         """Yield the result of each fused activation, its node, and the change that adds its
         error."""
         for node in self.graph.nodes:
-            if not computes(node.operator) or is_layer(node.operator):
+            if not rounds(node.operator) or is_layer(node.operator):
                 continue
             for place, name in enumerate(node.results):
                 rounded = self._find_rounded(node, name, place)
@@ -297,7 +304,7 @@ class _Errors:
         # HTP fuses sigmoid, tanh and GELU with a layer or a sum in front of them. The result then
         # has an absolute error of 0.001 to 0.003 instead of a relative one.
         operator, after = node.operator.strip("_"), self._find_predecessor(node, name)
-        is_given = is_dequantizer(node.operator)
+        is_given = is_dequantizer(node.operator) or not node.reads  # as a constant of a file
         # Of this one, only the sigmoid is fused, and the product is computed afterwards.
         is_scaled = operator == "silu" and after in {LAYER, ADD}
         return Rounded(

@@ -85,6 +85,32 @@ def test_a_network_has_the_same_noise_in_both_lanes(
     assert spreads[0] > 0
 
 
+@pytest.mark.parametrize("bits", [0, 8, 16])
+def test_a_number_that_where_chooses_has_no_error(tmp_path: Path, bits: int) -> None:
+    """As a mask of -1e9 in 8 bits: a step of error would be larger than all that is not masked."""
+
+    class Network(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            chosen = torch.where(x > 0, x.sin(), torch.tensor(-1.0))
+            return round_to(chosen, 0.01, bits) if bits else chosen
+
+    torch.manual_seed(2)
+    samples = [(torch.randn(40, 16),) for _ in range(4)]
+    nodes = "zero = Constant<value_float = 0.0>() low = Constant<value_float = -1.0>()\n"
+    nodes += "k = Greater(x, zero) b = Sin(x)\n" + f"{'a' if bits else 'y'} = Where(k, b, low)\n"
+    nodes += CONSTANTS + quantize("a", "y", bits) if bits else ""
+    path = tmp_path / "network.onnx"
+    save(parser.parse_model(HEAD + "{" + nodes + "}"), path)
+    arrays = [(values.numpy(),) for (values,) in samples]
+    (of_file,) = predict_noise(read_onnx(path, tmp_path / "scratch.onnx"), arrays)
+    (of_module,) = predict_noise(read_torch(Network(), samples[0]), samples)
+    is_low = np.stack([values <= 0 for (values,) in arrays])
+    for errors in (of_file, of_module):
+        at_low = errors[np.broadcast_to(is_low, errors.shape)]
+        assert at_low.size and not at_low.any()
+        assert errors.any()
+
+
 class Cache(nn.Module):
     """Writes into a part of a buffer."""
 
