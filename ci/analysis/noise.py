@@ -132,7 +132,7 @@ def find_float16(graph: Graph) -> frozenset[str]:
             quantized.update(operands)
         elif is_dequantizer(node.operator):
             halves.update(read.intersection(node.results))
-        elif rounds(node.operator):
+        elif computes(node.operator):
             if node.operator in CELLS or quantized.isdisjoint(node.results):
                 halves.update(node.results)
                 read.update(operands)
