@@ -120,10 +120,10 @@ def find_float16(graph: Graph) -> frozenset[str]:
     halves: set[str] = set()
     direct: set[str] = set()
     results: set[str] = set()
+    # A node that reads nothing is a constant of a file.
+    calls = [node for node in graph.nodes if node.reads]
     # The last one first, because the readers of a value decide its type.
-    for node in reversed(graph.nodes):
-        if not node.reads:  # a constant, or random numbers
-            continue
+    for node in reversed(calls):
         results.update(node.results)
         operands = [name for name in node.reads[: node.operands] if name]
         if not is_quantizer(node.operator) and not is_dequantizer(node.operator):

@@ -107,7 +107,8 @@ def test_a_number_that_where_chooses_has_no_error(tmp_path: Path, bits: int) -> 
     is_low = np.stack([values <= 0 for (values,) in arrays])
     for errors in (of_file, of_module):
         at_low = errors[np.broadcast_to(is_low, errors.shape)]
-        assert at_low.size and not at_low.any()
+        assert at_low.size
+        assert not at_low.any()
         assert errors.any()
 
 
