@@ -303,9 +303,9 @@ def compare_schemes(results: Sequence[CaseResult]) -> Iterator[Case]:
         if first is None:
             yield case
             continue
-        # Of its own scheme, the fault says nothing: it is the cause there.
-        others = [other for other in cases_of_model if other.scheme != case.scheme]
-        first = add_claims(first, result.claims, others)
+        # A fault is the cause in this scheme, so only what it claims of other schemes is checked.
+        other_cases = [other for other in cases_of_model if other.scheme != case.scheme]
+        first = add_claims(first, result.claims, other_cases)
         first = check_remedies(first, case.scheme, cases_of_model)
         if len(cases_of_model) > 1 and first.question in OTHER_SCHEMES:
             if passed := [

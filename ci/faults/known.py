@@ -155,9 +155,11 @@ class Fault(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         but what it was written from, and how that is quantized."""
         if front_end != LITERT:
             return Wording(self.seen, self.remedy, self.elsewhere)
-        remedy = self.litert.remedy or IN_SOURCE.format(self.remedy)
-        own_texts = self.litert.seen or self.seen, remedy, self.litert.elsewhere or self.elsewhere
-        return Wording(*own_texts)
+        return Wording(
+            seen=self.litert.seen or self.seen,
+            remedy=self.litert.remedy or IN_SOURCE.format(self.remedy),
+            elsewhere=self.litert.elsewhere or self.elsewhere,
+        )
 
     def only_stops(self, front_end: str = "") -> bool:
         """Return whether the graph was refused or crashed, and its values were never wrong."""

@@ -316,10 +316,12 @@ def check_entries(name: str, model: Any) -> None:
     does not tell apart, or of which it does not tell apart or return the inputs or outputs."""
     entries = list_entries(model)
     for entry in entries:
-        whose = f"the signature {entry.key!r} of {name}" if entry.key else name
+        signature_text = f"the signature {entry.key!r} of {name}" if entry.key else name
         if not entry.outputs:
             raise UsageError(
-                f"{whose} has no outputs", why="there is nothing to judge", fix="return a result"
+                f"{signature_text} has no outputs",
+                why="there is nothing to judge",
+                fix="return a result",
             )
     keys = [entry.key for entry in entries]
     repeated = find_repeated(keys)
@@ -333,7 +335,7 @@ def check_entries(name: str, model: Any) -> None:
         check_ports(f"the signature {entry.key!r} of {name}", entry, signature)
 
 
-def check_ports(whose: str, entry: Entry, signature: Any) -> None:
+def check_ports(signature_text: str, entry: Entry, signature: Any) -> None:
     """Raise UsageError for a signature that has two inputs or outputs of one name, or not all of
     its subgraph."""
     for kind, numbers, names, ports in (
@@ -344,13 +346,13 @@ def check_ports(whose: str, entry: Entry, signature: Any) -> None:
         repeated = find_repeated([*by_number.values()])
         if repeated is not None:
             raise UsageError(
-                f"{whose} has two {kind}s called {repeated!r}",
+                f"{signature_text} has two {kind}s called {repeated!r}",
                 why="LiteRT's interpreter passes them by their names",
                 fix=f"give each {kind} its own name",
             )
         for number in by_number.keys() - {int(port.tensorIndex) for port in ports or ()}:
             raise UsageError(
-                f"{whose} does not name the {kind} {by_number[number]!r} of its subgraph",
+                f"{signature_text} does not name the {kind} {by_number[number]!r} of its subgraph",
                 why="LiteRT's interpreter passes only those that it names",
                 fix=f"name each {kind} in the signature, or remove it from the subgraph",
             )

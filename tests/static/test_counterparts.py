@@ -89,11 +89,11 @@ def list_public(sources: Iterable[str]) -> set[str]:
 def find_counterparts(sources_of_lane: Mapping[str, Iterable[str]]) -> set[str]:
     """The names that more than one lane defines."""
     counterparts: set[str] = set()
-    seen: set[str] = set()
+    names_before: set[str] = set()
     for sources in sources_of_lane.values():
         names = list_public(sources)
-        counterparts |= names & seen
-        seen |= names
+        counterparts |= names & names_before
+        names_before |= names
     return counterparts
 
 
