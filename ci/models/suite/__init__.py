@@ -32,7 +32,7 @@ OWN_MODELS = {**SUITE, **LITERT_SUITE}
 
 # Seconds to lower a quantized model on two cores. The longest cases start first.
 LOWER_S = {
-    "lstm": 20.0,
+    "lstm": 10.0,
     "decoder": 9.0,
     "transformer": 6.0,
     "superres": 4.0,

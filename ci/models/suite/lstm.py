@@ -1,4 +1,4 @@
-"""A recurrent net: 8 steps of an LSTM cell, then a linear head. The state is both an input and an
+"""A recurrent net: 4 steps of an LSTM cell, then a linear head. The state is both an input and an
 output."""
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from ci.models.suite.seeding import Case, Inputs, make_inputs, seed_weights
 
-STEPS, FEATURES, WIDTH = 8, 32, 48
+STEPS, FEATURES, WIDTH = 4, 32, 48
 
 
 class Recurrent(nn.Module):
@@ -22,7 +22,7 @@ class Recurrent(nn.Module):
         self.head = nn.Linear(WIDTH, 16)
 
     def forward(self, steps: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Map steps [1, 8, 32], hidden [1, 48] and cell [1, 48] to an output [1, 8, 16], the new
+        """Map steps [1, 4, 32], hidden [1, 48] and cell [1, 48] to an output [1, 4, 16], the new
         hidden and the new cell."""
         projected = self.from_input(steps)
         states = []
