@@ -4,6 +4,7 @@ what distinguishes them from a Llama."""
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from ci.llm.config import DecoderConfig, Factor, Positive, RopeFactors, RopeScaling
-from provisioning.documents import DocumentError, read_json
+from provisioning.documents import DocumentError, decoding, open_regular, read_json
 from provisioning.errors import UsageError
 
 if TYPE_CHECKING:  # reading a config.json takes half a second, importing torch two
@@ -358,13 +359,50 @@ class FactorFields(Struct, frozen=True):
 
 
 def require_form(weights: Path) -> None:
-    """Raise UsageError for a path that has none of the FORMS of weights, or whose config.json
-    read_config refuses. This needs no torch."""
+    """Raise UsageError for a path that has none of the FORMS of weights, or whose dimensions
+    read_config or read_header refuses. This needs no torch."""
     if weights.is_dir():
         read_config(weights / CONFIG)
-    elif weights.suffix != ".bin" or not weights.is_file():
+    elif weights.suffix == ".bin" and weights.is_file():
+        read_header(weights)
+    else:
         why = f"weights are read from {FORMS}" if weights.exists() else "there is no such file"
         raise UsageError(f"{weights} has no weights", why=why)
+
+
+HEADER = struct.Struct("<7i")  # dim, hidden, layers, heads, kv heads, vocabulary, longest text
+
+
+def read_header(path: Path) -> DecoderConfig:
+    """Read the dimensions in the header of a file in the first version of llama2.c's format.
+
+    A negative vocabulary size means that the output layer is separate. Raises UsageError if the
+    file cannot be read, is shorter than a header, or has a model that is not supported.
+    """
+    try:
+        with decoding(), open_regular(path) as file:
+            header = file.read(HEADER.size)
+    except DocumentError as error:
+        raise UsageError(f"{path} cannot be read", why=str(error)) from error
+    if len(header) < HEADER.size:
+        raise UsageError(
+            f"{path.name} is not a weights file of llama2.c",
+            why=f"its size is {len(header)} bytes, but the header alone needs {HEADER.size}",
+        )
+    dim, hidden, layers, heads, kv_heads, vocabulary, longest = HEADER.unpack(header)
+    config = DecoderConfig(
+        dim=dim,
+        hidden=hidden,
+        layers=layers,
+        heads=heads,
+        kv_heads=kv_heads,
+        vocabulary=abs(vocabulary),
+        most_context=longest,
+        head_dim=dim // heads if heads > 0 else 0,
+        tied=vocabulary > 0,
+    )
+    config.require_shape(path.name)
+    return config
 
 
 def read_config(path: Path) -> tuple[HuggingFaceConfig, DecoderConfig]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 import os
-import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,7 +17,15 @@ from torch import Tensor
 
 from ci.llm.config import DecoderConfig
 from ci.llm.decoder import Decoder, Layer, pair_to_half
-from ci.llm.families import CONFIG, FORMS, OF_LAYER, read_config, require_form
+from ci.llm.families import (
+    CONFIG,
+    FORMS,
+    HEADER,
+    OF_LAYER,
+    read_config,
+    read_header,
+    require_form,
+)
 from provisioning.documents import (
     POINTER,
     DocumentError,
@@ -31,7 +38,6 @@ from provisioning.errors import UsageError
 
 Weights = dict[str, Tensor]
 
-HEADER = struct.Struct("<7i")  # dim, hidden, layers, heads, kv heads, vocabulary, longest text
 FREQUENCIES = "frequencies"  # in llama2.c's files, but unused
 TENSORS, INDEX = "model.safetensors", "model.safetensors.index.json"
 DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -60,38 +66,21 @@ def _read_weights(path: Path) -> tuple[DecoderConfig, Weights]:
 def read_llama2c(path: Path) -> tuple[DecoderConfig, Weights]:
     """Read a file in the first version of llama2.c's format.
 
-    A negative vocabulary size means that the output layer is separate. Raises UsageError if the
-    file's size contradicts its header.
+    Raises UsageError if the file's size contradicts its header.
     """
+    config = read_header(path)
     try:
         with decoding(), open_regular(path) as file:
             data: Any = np.memmap(file, np.uint8, "r")
     except DocumentError as error:
         raise UsageError(f"{path} cannot be read", why=str(error)) from error
-    if len(data) < HEADER.size:
-        raise UsageError(
-            f"{path.name} is not a weights file of llama2.c",
-            why=f"its size is {len(data)} bytes, but the header alone needs {HEADER.size}",
-        )
-    dim, hidden, layers, heads, kv_heads, vocabulary, longest = HEADER.unpack_from(data)
-    config = DecoderConfig(
-        dim=dim,
-        hidden=hidden,
-        layers=layers,
-        heads=heads,
-        kv_heads=kv_heads,
-        vocabulary=abs(vocabulary),
-        most_context=longest,
-        head_dim=dim // heads if heads > 0 else 0,
-        tied=vocabulary > 0,
-    )
-    config.require_shape(path.name)
     shapes = list(_list_shapes(config))
     size = HEADER.size + 4 * sum(math.prod(shape) for _, shape in shapes)
     if len(data) != size:
         raise UsageError(
             f"{path.name} is {len(data)} bytes long, but its header requires {size}",
-            why=f"the header states layers={layers}, dim={dim}, vocabulary={config.vocabulary}",
+            why=f"the header states layers={config.layers}, dim={config.dim}, "
+            f"vocabulary={config.vocabulary}",
             fix=f"use {FORMS}",
         )
     weights: Weights = {}

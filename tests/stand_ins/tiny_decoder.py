@@ -20,9 +20,8 @@ from torch.nn import functional
 
 from ci.llm.config import DecoderConfig
 from ci.llm.decoder import Decoder
-from ci.llm.families import OF_LAYER
+from ci.llm.families import HEADER, OF_LAYER
 from ci.llm.interface import MASKED
-from ci.llm.weights import HEADER
 from ci.models.numerics import fix_numerics
 
 SENTENCES = (

@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from ci.llm import subject as known
+from ci.llm.families import HEADER
 from ci.llm.foreign import read_interface
 from ci.llm.interface import DECODE, PREFILL
 from ci.llm.subject import find_files
 from ci.llm.tokenizers import read_tokenizer
-from ci.llm.weights import HEADER, read_weights
+from ci.llm.weights import read_weights
 from ci.models.tensors import TensorInfo
 from provisioning.console.progress import Progress
 from provisioning.documents import POINTER

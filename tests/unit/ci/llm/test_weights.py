@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from msgspec import structs
 
 from ci.llm.config import RopeScaling
 from ci.llm.decoder import Attention, Decoder, make_decoder
+from ci.llm.families import HEADER, require_form
 from ci.llm.weights import read_safetensors, read_weights
 from provisioning.errors import UsageError
 from tests.stand_ins.safetensors import write_safetensors
@@ -53,6 +55,17 @@ def test_weights_that_training_writes_are_those_of_its_decoder(tmp_path: Path) -
             assert torch.allclose(
                 torch.as_tensor(read_output[0]), torch.as_tensor(trained_output[0]), atol=1e-5
             )
+
+
+def test_a_header_that_no_decoder_has_is_refused_before_torch_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "weights.bin"
+    path.write_bytes(HEADER.pack(0, 16, 1, 2, 2, 4, 16))
+    monkeypatch.setitem(sys.modules, "torch", None)  # an import of it fails
+    with pytest.raises(UsageError, match="not a decoder") as caught:
+        require_form(path)
+    assert "dim is 0" in caught.value.why
 
 
 @pytest.fixture
