@@ -96,20 +96,29 @@ def nested(fork: GitHub, tmp_path: Path) -> GitHub:
     """An app's repository with ExecuTorch as a submodule, which has submodules of its own."""
     (fork.folder / "home" / ".gitconfig").write_text('[protocol "file"]\n\tallow = always\n')
     part, executorch = (make_github(tmp_path / name) for name in ("part", "executorch"))
-    for name, text in FILES.items():
-        if not name.endswith("/README"):
-            (executorch.services.repository / name).parent.mkdir(parents=True, exist_ok=True)
-            (executorch.services.repository / name).write_text(text)
-    for path in (*sorted(SUBMODULES), "backends/vulkan/third-party/large"):
-        add_submodule(executorch, part, path)
-    add_submodule(fork, executorch, "deps/executorch")
+    files = {name: text for name, text in FILES.items() if not name.endswith("/README")}
+    link_submodules(executorch, part, *SUBMODULES, "backends/vulkan/third-party/large")
+    change(executorch, files)
+    folder, url = fork.services.repository, executorch.services.repository.as_uri()
+    git(folder, "submodule", "--quiet", "add", url, "deps/executorch")
+    commit(folder, "a submodule")
     return fork
 
 
-def add_submodule(github: GitHub, submodule: GitHub, path: str) -> None:
-    url = submodule.services.repository.as_uri()
-    git(github.services.repository, "submodule", "--quiet", "add", url, path)
-    commit(github.services.repository, "a submodule")
+def link_submodules(github: GitHub, submodule: GitHub, *paths: str) -> None:
+    """Stage a repository as submodules of another, as `git submodule add` does, which clones it for
+    each of them."""
+    folder, source = github.services.repository, submodule.services.repository
+    head = git(source, "rev-parse", "HEAD").strip()
+    sections = (
+        f'[submodule "{path}"]\n\tpath = {path}\n\turl = {source.as_uri()}\n' for path in paths
+    )
+    (folder / ".gitmodules").write_text("".join(sections))
+    for path in paths:
+        (folder / path).mkdir(parents=True)  # or `git add --all` would stage their removal
+    entries = [f"160000,{head},{path}" for path in paths]
+    words = [word for entry in entries for word in ("--cacheinfo", entry)]
+    git(folder, "update-index", "--add", *words)
 
 
 def change(github: GitHub, files: dict[str, str]) -> None:

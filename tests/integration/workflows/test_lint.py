@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from pathlib import Path
 
 import pytest
@@ -189,24 +188,21 @@ def test_lint_finds_the_shell_scripts_of_the_project() -> None:
     assert {"nox", ".ci/run", ".ci/packages", "docker/entry.sh"} <= names
 
 
-def test_lint_findings_become_github_annotations_with_file_and_line(tmp_path: Path) -> None:
-    shutil.copytree(GITHUB, tmp_path / ".github")
-    script = tmp_path / "docker" / "broken.sh"
+def test_lint_findings_become_github_annotations_with_file_and_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workflow = plant(tmp_path, ZIZMOR[0])
+    folder = workflow.parents[2]
+    script = folder / "docker" / "broken.sh"
     script.parent.mkdir()
     script.write_text("#!/bin/sh\nrm $1\n")
-    messages = list(lint(tmp_path))
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    messages = list(lint(folder))
     assert any("SC2086" in line for line in messages)
     annotations = [annotation for line in messages for annotation in match_line(line)]
     assert annotations == [(str(script), 2, "note")]
     assert match_line(MYPY) == [("ci/a.py", 7, "error")]
     assert match_line(HADOLINT) == [("docker/Dockerfile", 7, "warning")]
-
-
-def test_zizmor_annotates_on_github(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shutil.copytree(GITHUB, tmp_path / ".github")
-    path = plant(tmp_path, ZIZMOR[0]).rename(tmp_path / ".github" / "workflows" / "pr.yml")
-    monkeypatch.setenv("GITHUB_ACTIONS", "true")
-    annotations = [line for line in lint(tmp_path) if line.startswith("::")]
     assert any(
-        line.startswith(("::error", "::warning")) and path.name in line for line in annotations
+        line.startswith(("::error", "::warning")) and workflow.name in line for line in messages
     )

@@ -250,7 +250,12 @@ def test_another_repository_tests_its_models_with_one_workflow_call(caller: GitH
 
 
 @pytest.mark.parametrize(
-    ("lane", "result"), [("onnx", "success"), ("litert", "success"), ("llama", "failure")]
+    ("lane", "result"),
+    [
+        pytest.param("onnx", "success", marks=pytest.mark.nightly),
+        ("litert", "success"),
+        ("llama", "failure"),
+    ],
 )
 def test_the_lane_input_selects_the_session(caller: GitHub, lane: str, result: str) -> None:
     results = caller.run(CALLER.replace("policy: qnn.toml", f"policy: qnn.toml, lane: {lane}"))
