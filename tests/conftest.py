@@ -48,6 +48,9 @@ SPREAD = (
     "tests/integration/test_poison.py",
 )
 
+# Tests of one of these share set-up that takes seconds, for example a tree of environments.
+TOGETHER = ("tests/integration/doctor/",)
+
 # A shell starts what runs in the background with SIGINT ignored; every process of a test would
 # inherit that, and outlive the interrupt that it is sent.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -124,12 +127,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With --dist loadfile, a worker runs whole files, except those in SPREAD: a run lasted as long
-    as all journeys one after the other."""
+    """With --dist loadfile, a worker runs whole files, except those in SPREAD (a run lasted as long
+    as all journeys one after the other), and whole folders of TOGETHER."""
     from xdist.scheduler import LoadFileScheduling
 
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
+            for folder in TOGETHER:
+                if nodeid.startswith(folder):
+                    return folder
             return nodeid if nodeid.startswith(SPREAD) else super()._split_scope(nodeid)
 
     return Scheduling(config, log) if config.getvalue("dist") == "loadfile" else None
