@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import re
 import shutil
 import sys
@@ -28,6 +29,7 @@ from tests.stand_ins.documents import encode_sample
 
 ELF = Path(__file__).parents[1] / "artifacts" / "elf" / "libhexagon.so"
 MAINS = ci.__main__.main, provisioning.__main__.main
+DAMAGES = 60 if os.environ.get("QNN_CI_NIGHTLY") else 6  # per document
 CODES = {0, 1, 2, 3, 4, 130}  # 130: a report of a run that was cut short
 # What takes the place of a value, in JSON and in TOML.
 ODD = (
@@ -114,7 +116,7 @@ def test_a_damaged_document_has_a_documented_exit_code(
     text = row.sample()
 
     @settings(
-        max_examples=15,
+        max_examples=DAMAGES,
         deadline=None,
         derandomize=True,
         suppress_health_check=list(HealthCheck),

@@ -45,7 +45,7 @@ def test_nox_list_does_not_wait_for_an_environment_that_is_being_made(bare: Plac
     with (environments / "core.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         ended = run(bare, "timeout 60 ./nox --list")
-        waiting = run(bare, "timeout 3 ./nox -s parity -- --list")
+        waiting = run(bare, "timeout 2 ./nox -s parity -- --list")
     assert (ended.code, "- parity -> " in ended.text) == (0, True), ended.text
     assert (waiting.code, "waiting" in waiting.text) == (124, True), waiting.text
 
@@ -101,7 +101,10 @@ def test_the_doctor_needs_no_torch_to_run(bare: Place) -> None:
         # A version selects the environment; everything else is checked by the verb itself, and
         # tests/unit/ci/verbs/test_rejected_before_provisioning.py has its mistakes.
         ("test_emulator -- --model mlp --executorch 1.0.1", "1.4.1"),
-        ("audit -- --model gone.py:factory", "gone.py is not a file"),
+        pytest.param(
+            *("audit -- --model gone.py:factory", "gone.py is not a file"),
+            marks=pytest.mark.nightly,
+        ),
     ],
 )
 def test_wrong_arguments_are_refused_before_torch_is_installed(
@@ -120,6 +123,7 @@ def test_an_unwritable_environment_lock_exits_with_4(bare: Place) -> None:
     assert (ended.code, "cannot be written" in ended.text) == (4, True), ended.text
 
 
+@pytest.mark.nightly  # by day, test_nox_script has an index that cannot be reached
 def test_packages_that_cannot_be_downloaded_exit_with_4_and_are_not_recorded(
     bare: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

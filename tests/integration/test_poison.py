@@ -246,9 +246,8 @@ def write_program(path: Path) -> None:
         # Each reads its file in another process.
         ("inspect context.onnx", GITHUB),
         ("inspect model.onnx", AZURE),
-        ("inspect foreign.onnx", NOWHERE),
+        pytest.param("inspect foreign.onnx", NOWHERE, marks=pytest.mark.nightly),
         ("inspect one.pte --json", AZURE),
-        ("inspect context.onnx --json", AZURE),
         ("inspect one.pte --runtime 2.49.40 --soc SM8750", GITHUB),
         ("inspect context.onnx --runtime 2.49.40 --soc SM8750 --json", NOWHERE),
         ("inspect --load one.apk", GITHUB),

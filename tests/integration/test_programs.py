@@ -36,35 +36,37 @@ def test_with_a_fixture(tool): pass
 }
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tests and the results of their run in a bare system, from when the program is there."""
+    folder = tmp_path_factory.mktemp("tests")
     for name, text in TESTS.items():
-        (tmp_path / name).write_text(text)
-    (tmp_path / "programs").mkdir()
-    return tmp_path
+        (folder / name).write_text(text)
+    programs = folder / "programs"
+    programs.mkdir()
+    run_pytest(folder, f"--junit-xml={folder / 'bare/junit.xml'}")
+    (programs / PROGRAM).write_text("#!/bin/sh\n")
+    (programs / PROGRAM).chmod(0o755)
+    return folder
 
 
 def run_pytest(folder: Path, *words: str) -> str:
     env = {**os.environ, "PATH": f"{folder}/programs:/usr/bin:/bin", "PYTHONPATH": str(ROOT)}
-    argv = [sys.executable, "-m", "pytest", "-v", f"--rootdir={folder}", *words, str(folder)]
+    env["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # some import torch
+    plugins = ("-p", "xdist")
+    argv = [sys.executable, "-m", "pytest", "-v", f"--rootdir={folder}", *plugins, *words]
+    argv.append(str(folder))
     ended = subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return ended.stdout
-
-
-def install(folder: Path) -> None:
-    (folder / "programs" / PROGRAM).write_text("#!/bin/sh\n")
-    (folder / "programs" / PROGRAM).chmod(0o755)
 
 
 def test_tests_that_lack_a_program_run_where_it_is_installed_and_only_these(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bare, machine = folder / "bare/junit.xml", folder / "machine/junit.xml"
-    run_pytest(folder, f"--junit-xml={bare}")
-    install(folder)
     only = f"--only-skipped-in={bare.parent / FILE}"
-    shown = run_pytest(folder, f"--junit-xml={machine}", only, "-n2")  # as .ci/run does
+    shown = run_pytest(folder, f"--junit-xml={machine}", only, "-n1")  # as .ci/run does
     assert "test_bare.py" not in shown  # not even imported
     results = read_results(machine)
     assert {name.partition("::")[2] for name in results} == {
@@ -80,8 +82,6 @@ def test_a_test_that_ran_twice_nowhere_or_failed_is_a_fault(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bare, repeated = folder / "bare/junit.xml", folder / "again/junit.xml"
-    run_pytest(folder, f"--junit-xml={bare}")
-    install(folder)
     run_pytest(folder, f"--junit-xml={repeated}")
     assert main(str(bare), str(repeated)) == 1
     lines = capsys.readouterr().out.splitlines()

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import io
 import random
+import shutil
 import struct
 import tarfile
 import zipfile
@@ -68,6 +69,14 @@ def make_world(directory: Path) -> World:
     (world.manifests / "toolchains" / "qnn-runtime.toml").write_text(describe_wheel(wheel))
     (world.manifests / "profiles.toml").write_text(PROFILES)
     return world
+
+
+def keep_wheel(world: World) -> None:
+    """Put the wheel among the downloads of the store, as an earlier fetch does: pip, which takes a
+    second, is not needed."""
+    downloads = world.home / "downloads"
+    downloads.mkdir(parents=True)
+    shutil.copy(world.index / WHEEL, downloads)
 
 
 PROFILES = """

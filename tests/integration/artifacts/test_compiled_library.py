@@ -24,7 +24,7 @@ from provisioning.elf import loader
 from provisioning.elf.reader import read_elf
 from provisioning.errors import DownloadError, ExitCode
 from provisioning.store.store import Store
-from tests.stand_ins.toolchains import World, make_wheel, make_world
+from tests.stand_ins.toolchains import World, keep_wheel, make_wheel, make_world
 
 NAME = "libatomic.so.1"
 COMPILER = "tiny_zig-1.0-cp311-cp311-manylinux_2_35_x86_64.whl"
@@ -86,8 +86,11 @@ def provision(*, offline: bool = False) -> Environment:
     return provision_profile("emulator", Progress(), offline=offline)
 
 
-@pytest.mark.usefixtures("lacking", "world")
-def test_a_machine_without_libatomic_gets_a_compiled_one_after_qnn_on_the_library_path() -> None:
+@pytest.mark.usefixtures("lacking")
+def test_a_machine_without_libatomic_gets_a_compiled_one_after_qnn_on_the_library_path(
+    world: World,
+) -> None:
+    keep_wheel(world)
     environment = provision()
     library = environment.root("libatomic") / "lib" / NAME
     assert (library.read_text(), library.stat().st_mode & 0o777) == ("compiled", 0o444)
@@ -96,9 +99,10 @@ def test_a_machine_without_libatomic_gets_a_compiled_one_after_qnn_on_the_librar
     assert locate_profile("emulator", Progress()).variables == environment.variables
 
 
-@pytest.mark.usefixtures("world")
-def test_a_machine_with_libatomic_fetches_no_compiler(tmp_path: Path, lacking: None) -> None:
+@pytest.mark.usefixtures("lacking")
+def test_a_machine_with_libatomic_fetches_no_compiler(world: World, tmp_path: Path) -> None:
     (tmp_path / NAME).touch()
+    keep_wheel(world)
     environment = provision()
     assert [artifact.name for artifact in environment.artifacts] == ["qnn-runtime"]
     qnn = environment.root("qnn-runtime") / "lib/x86_64-linux-clang"

@@ -7,7 +7,6 @@ import os
 import shutil
 import socket
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -131,70 +130,67 @@ def test_a_checkout_is_verified_and_repaired_without_a_network(world: World, ser
     assert fetch("adaptor", verify=True)[0].repaired == ()
 
 
-def serve_nothing(where: Path) -> None:
-    """A mirror's repository that has another commit only."""
-    make_repository(where, {"other": "o"}, {})
-
-
-def serve_a_damaged_repository(where: Path) -> None:
-    make_repository(where, {"other": "o"}, {})
-    (where / ".git/HEAD").write_text("x")
-
-
-@pytest.mark.parametrize("serve", [serve_nothing, serve_a_damaged_repository, Path.mkdir])
 def test_without_the_commit_in_the_git_mirror_the_original_host_is_used(
-    world: World,
-    servers: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    serve: Callable[[Path], None],
+    world: World, servers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    where = tmp_path / "mirror/git" / str(servers).lstrip("/")
-    where.mkdir(parents=True)
+    """The mirror has a repository with another commit, a damaged one and an empty directory."""
+    mirror = tmp_path / "mirror/git" / str(servers).lstrip("/")
+    mirror.mkdir(parents=True)
     for name in ("main", "json"):
-        serve(where / name)
+        make_repository(mirror / name, {"other": "o"}, {})
+    (mirror / "json/.git/HEAD").write_text("x")
+    (mirror / "flatcc").mkdir()
     monkeypatch.setenv("QNN_CI_MIRROR", str(tmp_path / "mirror"))
-    provisioned, messages = fetch("adaptor")
-    assert (provisioned.root / "third-party/json/json.hpp").read_text() == "j"
+    monkeypatch.setattr("provisioning.artifacts.sources.git.ATTEMPTS", 1)
+    provisioned, messages = fetch("runner")
+    for name, text in {"json/json.hpp": "j", "flatcc/flatcc.c": "f"}.items():
+        assert (provisioned.root / "third-party" / name).read_text() == text
     assert (provisioned.root / "CMakeLists.txt").is_file()
     assert not (provisioned.root / "other").exists()
-    assert f"{tmp_path}/mirror/git/ failed" in messages
+    assert messages.count(f"{tmp_path}/mirror/git/ failed") == 3, messages
 
 
 def test_a_silent_git_mirror_times_out(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("provisioning.artifacts.sources.git.ATTEMPTS", 1)
-    monkeypatch.setenv("QNN_CI_TIMEOUT_S", "1")
+    monkeypatch.setenv("QNN_CI_TIMEOUT_S", "0.3")
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         monkeypatch.setenv("QNN_CI_MIRROR", url)
         assert (fetch()[0].root / "CMakeLists.txt").is_file()
 
 
-@pytest.mark.parametrize("tamper", ["worktree", "hook", "gitfile", "link", "alternates"])
 def test_a_tampered_git_directory_is_repaired_and_changes_no_file_outside_it(
-    world: World, tmp_path: Path, tamper: str
+    world: World, tmp_path: Path
 ) -> None:
-    root = fetch("adaptor")[0].root
-    shutil.copytree(root, tmp_path / "outside", symlinks=True)
-    (tmp_path / "outside/mine").write_text("mine")
-    before = {path: path.lstat().st_mtime_ns for path in (tmp_path / "outside").rglob("*")}
-    if tamper == "worktree":
-        git(root, "config", "core.worktree", str(tmp_path / "outside"))
-    elif tamper == "hook":
+    root, outside = fetch("adaptor")[0].root, tmp_path / "outside"
+    shutil.copytree(root, outside, symlinks=True)
+    (outside / "mine").write_text("mine")
+
+    def add_hook() -> None:
         (root / ".git/hooks").mkdir()
-        (root / ".git/hooks/post-checkout").write_text(f"#!/bin/sh\nrm -rf {tmp_path}/outside\n")
+        (root / ".git/hooks/post-checkout").write_text(f"#!/bin/sh\nrm -rf {outside}\n")
         (root / ".git/hooks/post-checkout").chmod(0o755)
-    elif tamper == "gitfile":
-        outside = tmp_path / "outside/.git/modules/third-party/json"
-        (root / "third-party/json/.git").write_text(f"gitdir: {outside}\n")
-    elif tamper == "link":
-        shutil.rmtree(root / ".git")
-        (root / ".git").symlink_to(tmp_path / "outside/.git")
-    else:
+
+    def add_alternates() -> None:
         (root / ".git/objects/info").mkdir(exist_ok=True)
-        (root / ".git/objects/info/alternates").write_text(f"{tmp_path}/outside/.git/objects\n")
-    assert fetch("adaptor", verify=True)[0].repaired
+        (root / ".git/objects/info/alternates").write_text(f"{outside}/.git/objects\n")
+
+    def move_submodule() -> None:
+        folder = outside / ".git/modules/third-party/json"
+        (root / "third-party/json/.git").write_text(f"gitdir: {folder}\n")
+
+    def link() -> None:
+        shutil.rmtree(root / ".git")
+        (root / ".git").symlink_to(outside / ".git")
+
+    before = {path: path.lstat().st_mtime_ns for path in outside.rglob("*")}
+    for tamper in (
+        lambda: git(root, "config", "core.worktree", str(outside)),
+        *(add_hook, add_alternates, move_submodule, link),
+    ):
+        tamper()
+        assert fetch("adaptor", verify=True)[0].repaired, tamper
+        assert (root / "third-party/json/json.hpp").read_text() == "j"
+        after = {path: path.lstat().st_mtime_ns for path in outside.rglob("*")}
+        assert after == before, tamper
     assert fetch("adaptor", verify=True)[0].repaired == ()
-    assert (root / "third-party/json/json.hpp").read_text() == "j"
-    after = {path: path.lstat().st_mtime_ns for path in (tmp_path / "outside").rglob("*")}
-    assert after == before

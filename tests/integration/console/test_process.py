@@ -91,9 +91,12 @@ def test_a_child_that_holds_the_output_is_not_waited_for(child: str, start: str)
         os.kill(pid, signal.SIGKILL)
 
 
+TRIES = 60 if os.environ.get("QNN_CI_NIGHTLY") else 15
+
+
 def test_a_process_that_keeps_replacing_itself_is_ended() -> None:
     replace_itself = 'exec /bin/sh -c "$AGAIN"'
-    for number in range(60):
+    for number in range(TRIES):
         mark = f"TEST_END_MARKED={os.getpid()}-{number}"
         name, value = mark.split("=")
         with subprocess.Popen(
@@ -124,13 +127,13 @@ def test_processes_of_all_threads_including_later_ones_are_ended() -> None:
     assert [future.result().returncode for future in futures] == [-15, -15]
 
 
-@pytest.mark.parametrize("name", ["pip.py", "runpy.py", "logging/__init__.py"])
-def test_a_module_is_run_whatever_the_working_directory_holds(tmp_path: Path, name: str) -> None:
-    path = tmp_path / name
-    path.parent.mkdir(exist_ok=True)
-    path.write_text("raise SystemExit('the wrong one')\n")
+def test_a_module_is_run_whatever_the_working_directory_holds(tmp_path: Path) -> None:
+    for name in ("pip.py", "runpy.py", "logging/__init__.py"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("raise SystemExit('the wrong one')\n")
     shadowed = run_process([sys.executable, "-m", "pip", "-V"], cwd=tmp_path, check=False)
-    assert name != "pip.py" or "the wrong one" in shadowed.output
+    assert "the wrong one" in shadowed.output
     ended = run_process([*module_command("pip"), "-V"], cwd=tmp_path)
     assert ended.output.startswith("pip ")
 
@@ -208,12 +211,12 @@ def test_memory_is_bounded_however_much_a_program_prints(
     assert re.fullmatch(r"first\nx+\n\[\d+ bytes are left out\]\nx*\nlast\n", ended.output)
     assert len(ended.output) < 1 << 21
     assert (tmp_path / "log").stat().st_size < 1 << 19
-    streams = run_streams([sys.executable, "-c", FLOOD.format(number)], timeout_s=3, most_bytes=999)
+    streams = run_streams([sys.executable, "-c", FLOOD.format(number)], timeout_s=1, most_bytes=999)
     assert (len(streams.stdout), len(streams.stderr) < 1 << 21) == (
         999 * (2 - number),
         True,
     )
-    message = "printed more than 9.3e-07 GiB" if number == 1 else "did not end within 3 s"
+    message = "printed more than 9.3e-07 GiB" if number == 1 else "did not end within 1 s"
     assert streams.describe() == message
 
 
@@ -229,7 +232,7 @@ def test_child_processes_end_when_their_parent_is_killed() -> None:
     mark = f"# {secrets.token_hex()}"
     command = ["sh", "-c", f"sleep 600 & sleep 600 {mark}; wait {mark}"]
     code = f"from provisioning.console.process import run_process as r\nwhile 1: r({command!r})"
-    for wait_s in (0.0, 0.05, 0.2, 0.5):
+    for wait_s in (0.0, 0.3):
         with subprocess.Popen([sys.executable, "-c", code]) as killed:
             time.sleep(wait_s + 0.2)
             killed.kill()

@@ -43,6 +43,7 @@ def deploy(lab: Lab, bundle: Path, *words: str) -> int:
     return main([*common, "--json", *words])
 
 
+@PHONE_BY_DAY
 def test_second_deploy_of_a_bundle_sends_nothing(lab: Lab, tmp_path: Path, capsys: Capture) -> None:
     bundle = write_bundle(tmp_path / "bundle")
     sent = []
@@ -98,11 +99,12 @@ def test_deploy_waits_for_a_device_in_use_only_with_wait(
     place = tmp_path / "there"
     device = Device("here", ("sh", "-c"), str(place))
     monkeypatch.setattr("ci.verbs.deploy.open_device", lambda *_: device)
+    monkeypatch.setattr("ci.device.runner.PAUSE_S", 0.1)
     bundle = read_bundle(write_bundle(tmp_path / "bundle"))
     words = ["deploy", "--device", "ssh:here", "--bundle", str(tmp_path / "bundle")]
     with lease_first([DeviceRunner(device, bundle, str(place), Progress())]):
         assert main(words) == ExitCode.ENVIRONMENT
-        threading.Timer(1, device.call, [f"rm -r '{place}/lease'"]).start()
+        threading.Timer(0.3, device.call, [f"rm -r '{place}/lease'"]).start()
         assert main([*words, "--wait", "30"]) == ExitCode.OK
 
 
@@ -121,7 +123,7 @@ def here_with(tmp_path: Path, name: str, soc: str) -> Device:
 def test_any_chooses_the_first_free_device_with_the_requested_soc(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Capture
 ) -> None:
-    monkeypatch.setattr("ci.device.runner.PAUSE_S", 0.2)
+    monkeypatch.setattr("ci.device.runner.PAUSE_S", 0.1)
     socs = {"ssh:a": "SM8550", "ssh:b": "SM8650", "ssh:c": "SM8650"}
     devices = {name: here_with(tmp_path, name, soc) for name, soc in socs.items()}
 
@@ -147,7 +149,7 @@ def test_any_chooses_the_first_free_device_with_the_requested_soc(
     runners[1].renew()
     assert main(words) == ExitCode.ENVIRONMENT
     assert "all 2 devices are in use" in capsys.readouterr().err
-    threading.Timer(1, shutil.rmtree, [tmp_path / "c/place/lease"]).start()
+    threading.Timer(0.3, shutil.rmtree, [tmp_path / "c/place/lease"]).start()
     words += ["--wait", "30"]
     assert deployed() == "ssh:c"
     assert main([*base, "--device", "ssh:a", "--device", "ssh:off"]) == ExitCode.ENVIRONMENT

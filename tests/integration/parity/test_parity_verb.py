@@ -99,15 +99,13 @@ def paths_of(report: dict[str, Any]) -> set[str]:
 def test_parity_reads_a_checkout_a_revision_and_a_bare_directory(
     source: Path, parity: Parity
 ) -> None:
-    checkout = parity("--source", source, "--json")
-    revision = parity("--source", source, "--rev", "main~1", "--json")
+    checkout = parity("--source", source, "--scope", "./p/", "--json")
+    revision = parity("--source", source, "--rev", "main~1", "--scope", ".", "--json")
     bare = parity("--source", source / ".git", "--rev", "main", "--json")
 
     assert checkout.returncode == revision.returncode == 1
     assert paths(checkout) == paths(bare) == {"p/old.cpp", "p/b.cpp"}
     assert paths(revision) == {"p/old.cpp"}
-    for scope in (".", "./p/"):
-        assert paths(parity("--source", source, "--scope", scope, "--json")) == paths(checkout)
 
 
 def test_parity_with_a_base_reports_only_new_findings(source: Path, parity: Parity) -> None:

@@ -1,6 +1,6 @@
 """Attacks on each kind of source at each stage, five each, against a server on loopback.
 
-``ATTACKS`` lists them all with how each ends: the right tree is in place, or the fetch is refused
+``list_attacks`` yields them with how each ends: the right tree is in place, or the fetch is refused
 with an exit code of 2 to 5. Nothing outside the store changes, nothing half-made stays, and without
 the attack the same store gives the right tree.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import itertools
 import os
 import shutil
 import subprocess
@@ -19,6 +20,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from _pytest.mark.structures import ParameterSet
 
 from provisioning.artifacts.lockfile import project_lock_path
 from provisioning.artifacts.sources import ArtifactRequest, Options, wheel
@@ -320,8 +322,9 @@ def list_attacks() -> Iterator[Attack]:
     for kind in ("archive", "wheel", "aar", "git"):
         for name, do in TREES.items():
             yield Attack(kind, "tree", name, do, RIGHT)
-        # Deep ones take seconds. Only a checkout is read in another way than all other trees.
-        depth = 1500 if kind in {"archive", "git"} else 150
+        # Deeper than Python's recursion limit. Only a checkout is read in another way than all
+        # other trees, and deep ones take seconds.
+        depth = 1100 if kind in {"archive", "git"} else 150
         nested = in_tree(partial(nest, depth))
         yield Attack(kind, "tree", f"{depth} directories deep", nested, RIGHT)
         for name, do in LOCKS.items():
@@ -347,7 +350,20 @@ def list_attacks() -> Iterator[Attack]:
             yield Attack(kind, stage, name, do, ends)
 
 
-ATTACKS = list(list_attacks())
+# What these meet by day in another kind of source: the store's locks, its check of a tree of files,
+# the reader of manifests, and (an AAR is an archive at the URL of a Maven repository) downloads.
+BY_NIGHT = {
+    *itertools.product(("wheel", "aar", "git"), ("lock",)),
+    *itertools.product(("wheel", "aar"), ("tree",)),
+    *(("git", "trust"), ("aar", "trust"), ("aar", "mirror"), ("aar", "archive")),
+}
+
+
+def list_params() -> Iterator[ParameterSet]:
+    for attack in list_attacks():
+        marks = [pytest.mark.nightly] * ((attack.kind, attack.stage) in BY_NIGHT)
+        name = attack.name.replace(" ", "_")
+        yield pytest.param(attack, marks=marks, id=f"{attack.kind}-{attack.stage}-{name}")
 
 
 @pytest.fixture(scope="module")
@@ -415,11 +431,7 @@ def target(
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize(
-    "attack",
-    ATTACKS,
-    ids=lambda attack: f"{attack.kind}-{attack.stage}-{attack.name.replace(' ', '_')}",
-)
+@pytest.mark.parametrize("attack", [*list_params()])
 def test_an_attack_on_a_fetch_changes_nothing_outside_and_publishes_no_bad_tree(
     attack: Attack, target: Target
 ) -> None:

@@ -21,6 +21,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, value in world.variables.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("QNN_SDK_ROOT", raising=False)
+    toolchains.keep_wheel(world)
     provision_profile("emulator", Progress())
     for name in ("lowered/one", "builds/aot-1", "bench", "pins"):
         (world.home / name).mkdir(parents=True, exist_ok=True)

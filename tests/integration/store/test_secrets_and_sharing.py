@@ -160,7 +160,7 @@ def test_a_shared_store_stays_readable_and_writable_whatever_the_umask(
         if not path.is_symlink():
             expected_mode = 0o005 if path.is_dir() else 0o004
             assert stat.S_IMODE(path.stat().st_mode) & 0o005 == expected_mode, path
-    words = ("fetch", "qnn-sdk", "qnn-runtime")
+    words = ("fetch", "qnn-sdk")
     text = made.describe_sdk([server.url("sdk.zip")])
     (world.manifests / "toolchains/qnn-sdk.toml").write_text(text)
     assert run_private(*words, "--trust-first-use") == 0
