@@ -38,7 +38,14 @@ def group_runs(group: int) -> bool:
     return True
 
 
-@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "first",
+    [
+        signal.SIGINT,
+        pytest.param(signal.SIGTERM, marks=pytest.mark.nightly),
+        pytest.param(signal.SIGHUP, marks=pytest.mark.nightly),
+    ],
+)
 def test_an_interrupted_signer_leaves_nothing(first: signal.Signals, tmp_path: Path) -> None:
     (tmp_path / "signer.py").write_text(SIGNER.format(CHILD))
     (tmp_path / "out").mkdir()

@@ -72,25 +72,27 @@ def test_a_bundle_for_another_kind_of_device_is_not_sent(
     assert not (lab.place / "bundles").exists()
 
 
-@pytest.mark.parametrize(
-    ("soc", "target", "fits"),
-    [
-        ("SM8650", Target.ANDROID, True),
-        ("SM8750", Target.ANDROID, False),
-        ("unheard-of", Target.ANDROID, True),  # what a phone calls itself need not be known
-        ("SM8650", Target.LINUX, False),
-    ],
-)
+DEPLOYED_TO_PHONE = {  # what the phone says and the bundle's target: whether it fits
+    ("SM8650", Target.ANDROID): True,
+    ("SM8750", Target.ANDROID): False,
+    ("unheard-of", Target.ANDROID): True,  # what a phone calls itself need not be known
+    ("SM8650", Target.LINUX): False,
+}
+
+
 def test_a_phone_s_soc_and_system_have_to_be_the_bundle_s(
-    connect: Connect, tmp_path: Path, capsys: Capture, soc: str, target: Target, fits: bool
+    connect: Connect, tmp_path: Path, capsys: Capture
 ) -> None:
-    connect(soc=soc)
-    place = tmp_path / "phone0/there"
-    tool(tmp_path / "phone0/bin", "uname", "#!/bin/sh\necho aarch64\n")
-    bundle = write_bundle(tmp_path / "bundle", target)
-    words = ["deploy", "--device", "adb:", "--place", str(place), "--bundle", str(bundle)]
-    assert main(words) == (ExitCode.OK if fits else ExitCode.ENVIRONMENT)
-    assert (place / "bundles").exists() is fits
+    connect()
+    phone = tmp_path / "phone0"
+    tool(phone / "bin", "uname", "#!/bin/sh\necho aarch64\n")
+    for number, ((soc, target), fits) in enumerate(DEPLOYED_TO_PHONE.items()):
+        (phone / "soc").write_text(f"{soc}\n")
+        place = phone / f"there{number}"
+        bundle = write_bundle(tmp_path / f"bundle{number}", target)
+        words = ["deploy", "--device", "adb:", "--place", str(place), "--bundle", str(bundle)]
+        assert main(words) == (ExitCode.OK if fits else ExitCode.ENVIRONMENT), (soc, target)
+        assert (place / "bundles").exists() is fits
 
 
 def test_deploy_waits_for_a_device_in_use_only_with_wait(
