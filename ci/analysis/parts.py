@@ -20,19 +20,16 @@ from msgspec import structs
 
 from ci.graphs.graph import Array, Constants, Graph, Node, Shape
 from ci.graphs.operators import (
-    ALL,
     CHOICES,
     ELEMENTWISE,
-    ENDS,
     EXPANDS,
     FILLS,
-    FIRST,
     MOVES,
     OF_IMAGES,
     PASSES_ON,
     REDUCTIONS,
     RESHAPES,
-    TAIL,
+    list_moved,
 )
 from ci.models.tensors import OutputPart, Range
 
@@ -149,14 +146,7 @@ class _Labels:
         self, node: Node, operands: Sequence[Array | None], shapes: Sequence[Shape | None]
     ) -> Sequence[Array | None] | None:
         """Execute a node on labels."""
-        choice = MOVES.get(node.operator) or CHOICES[node.operator]
-        count = len(node.reads)
-        places = {
-            FIRST: [0],
-            ALL: [*range(count)],
-            ENDS: sorted({0, count - 1}),
-            TAIL: [*range(1, count)],
-        }[choice]
+        places = list_moved(node.operator, len(node.reads))
         moved = [operands[place] for place in places]
         if node.compute is None or any(labels is None for labels in moved):
             return None

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ci.analysis.clipping import find_range
+from ci.analysis.grids import read_scale
 from ci.audit.localise_search import Cut, Mend, Operator, Row
-from ci.graphs.graph import Array, Graph, Node
+from ci.graphs.graph import Array, Constants, Graph, Node
 from ci.graphs.operators import SELECTS, computes, is_dequantizer, is_quantizer
 from ci.graphs.run import Program, Recipe
 from ci.judging.figures import measure_pooled
@@ -74,6 +75,11 @@ class Division:
     def makers(self) -> dict[str, Node]:
         """Return the node that computes each value, by the value's name."""
         return self.graph.list_makers()
+
+    @cached_property
+    def constants(self) -> Constants:
+        """Return the values of the graph that depend on no input."""
+        return Constants(self.graph)
 
     @cached_property
     def operators(self) -> dict[str, Node]:
@@ -216,11 +222,8 @@ class Division:
         return bias, (np.ravel(entry)[0] * weight).astype(bias.dtype)
 
     def _read_scale(self, dequantizer: Node) -> Array | None:
-        """Return the scale of a dequantizer that reads it as a constant, or has it as a number."""
-        if "scale" in dequantizer.numbers:
-            return np.asarray(dequantizer.numbers["scale"], np.float32)
-        load = self.graph.constants.get(dequantizer.reads[1])
-        return None if load is None else np.asarray(load())
+        scale = read_scale(self.constants, dequantizer)
+        return None if scale is None else np.asarray(scale, np.float32)
 
     def rank_losses(self) -> list[Row]:
         """Return a row for each operator, and for each range of a quantized input or result, that

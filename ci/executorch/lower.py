@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,6 +19,7 @@ import torch
 from msgspec import structs
 
 from ci.analysis.clipping import find_clipped
+from ci.analysis.grids import NO_GRID, add_grids, find_grids
 from ci.analysis.layers import find_float16_loss, find_loss
 from ci.analysis.noise import predict_noise
 from ci.analysis.steps import Step
@@ -61,9 +62,7 @@ from ci.executorch.internals import (
 )
 from ci.executorch.layers import expose_layers
 from ci.executorch.quantize import (
-    NO_GRID,
     check_dtypes,
-    find_grids,
     quantize_model,
     round_blocks,
 )
@@ -71,7 +70,8 @@ from ci.executorch.simulator import SimulatorHook
 from ci.executorch.toolchain import LIBRARY, find_qnn_version
 from ci.facts.finding import Finding, Origin
 from ci.facts.kinds import NOT_LOWERED
-from ci.graphs.torch_program import TorchProgram, read_torch
+from ci.graphs.graph import Graph
+from ci.graphs.torch_program import TorchProgram, read_graphs, read_torch
 from ci.latency.simulation import TRACE, choose_simulated, read_simulation
 from ci.models.eager import keep_state, run_eager
 from ci.models.factory import Inputs
@@ -287,7 +287,9 @@ class Lowering:
         )
         unshared = self.compile_unshared(module, compiled.size_bytes)
         with needed("the description of the outputs"):
-            outputs = describe_outputs(model, module, compiled.delegation.on_host)
+            quantized_parts = split_module(module) if scheme.quantized else {}
+            graphs = read_graphs(quantized_parts).values()
+            outputs = describe_outputs(model, graphs, compiled.delegation.on_host)
         outputs = add_parts(outputs, parts)
         return structs.replace(compiled, outputs=outputs, unshared_bytes=len(unshared))
 
@@ -496,13 +498,13 @@ def keep_initial_state(edge: Any) -> ExecutorchBackendConfig:
 
 
 def describe_outputs(
-    model: Model, lowered: Any, on_host: Sequence[bool] = ()
+    model: Model, graphs: Iterable[Graph], on_host: Sequence[bool] = ()
 ) -> tuple[TensorInfo, ...]:
     """Return the dtype and the shape of each output. For an output that QNN quantizes, its possible
-    values are included. ``on_host`` is the field of Delegation; results that are states come
-    first."""
+    values are included. ``graphs`` are those of a quantized model's methods. ``on_host`` is the
+    field of Delegation; results that are states come first."""
     infos = tuple(map(describe_tensor, model.reference[0]))
-    grids = find_grids(lowered) or [NO_GRID] * len(infos)
+    grids = find_grids(graphs) or [NO_GRID] * len(infos)
     if any(on_host[-len(grids) :]):
         single = len(split_module(model.module)) == 1  # else, the order of the methods may differ
         hosted = on_host[-len(grids) :] if single else [True] * len(grids)
@@ -511,10 +513,7 @@ def describe_outputs(
             if is_on_host:
                 quantized[index] = NO_GRID
         grids = quantized
-    return tuple(
-        structs.replace(info, step=step, lowest=low, highest=high)
-        for info, (step, low, high) in zip(infos, grids, strict=True)
-    )
+    return add_grids(infos, grids)
 
 
 def sign_by_content(program: bytes) -> bytes:

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
-from torch.utils._pytree import tree_leaves
 from torchao.quantization.pt2e import (
     FusedMovingAvgObsFakeQuantize,
     HistogramObserver,
@@ -26,9 +25,7 @@ from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e, 
 from ci.analysis.mixtures import assign_parts, belongs
 from ci.executorch.compiled_types import mark_annotated, mark_parts
 from ci.executorch.internals import ModuleQConfig, QnnQuantizer, QuantDtype, QuantRecipe, qc_schema
-from ci.graphs.torch_calls import name_operator
 from ci.graphs.torch_candidates import list_candidates, mark_origins
-from ci.graphs.torch_reader import computes_node
 from ci.models.eager import copy_inputs, flatten_outputs, keep_state, run_eager
 from ci.models.factory import Inputs
 from ci.models.lowering_options import NO_CHOICES, Choices, Part
@@ -39,10 +36,7 @@ from ci.report.text import name_some
 from provisioning.errors import FailedError, UsageError
 from provisioning.manifest.targets import Backend
 
-Grid = tuple[float, int, int]
-NO_GRID: Grid = (0.0, 0, 0)
 BLOCK_SCALE_STEPS = 16
-CONSTANT = re.compile("(full|zeros|ones|empty|arange|scalar_tensor)(_like)?")
 
 
 def make_quantizer(soc: str, backend: Backend = Backend.HTP) -> QnnQuantizer:
@@ -172,53 +166,12 @@ def round_blocks(module: Any) -> Any:
     return rounded
 
 
-def find_grids(module: Any) -> list[Grid]:
-    """Return the grid of each output. A grid describes the possible values of an output: the step
-    between them, and the lowest and the highest multiple of the step.
-
-    The grid is NO_GRID for an output that is not dequantized, and for an output with elements that
-    no operator computes, such as those of an input or a constant. The list is empty for a model
-    without a graph.
-    """
-    return [
-        _find_grid(leaf)
-        for part in split_module(module).values()
-        for node in _nodes_of(part)
-        if node.op == "output"
-        for leaf in tree_leaves(node.args)
-        if isinstance(leaf, Node)  # neither None nor a number
-    ]
-
-
 def _nodes_of(part: Any) -> Iterable[Node]:
     return part.graph.nodes if isinstance(part, GraphModule) else ()
 
 
 def _list_calls(module: GraphModule) -> list[Node]:
     return [node for node in module.graph.nodes if node.op == "call_function"]
-
-
-def _find_grid(node: Any) -> Grid:
-    if not name_operator(node).startswith("dequantize_per_tensor"):
-        return NO_GRID
-    _, scale, zero, low, high, *_ = node.args
-    # ExecuTorch does not quantize an output that only moves an input, as x.unsqueeze(0) and
-    # torch.unbind do, so its values need not be multiples of the step.
-    if not _is_computed(node.args[0], (scale, zero)):
-        return NO_GRID
-    return float(scale), int(low) - int(zero), int(high) - int(zero)
-
-
-def _is_computed(node: Any, grid: tuple[Any, Any]) -> bool:
-    """Return whether an operator computes a value and ``grid``, a scale and a zero point, quantizes
-    it, or whether the node only moves such values."""
-    name = name_operator(node)
-    if not name or CONSTANT.fullmatch(name):
-        return False
-    if "quantize_per_tensor" in name:
-        return tuple(node.args[1:3]) == grid and _is_computed(node.args[0], grid)
-    operands = node.all_input_nodes
-    return computes_node(node) or all(_is_computed(operand, grid) for operand in operands)
 
 
 def block_sizes(

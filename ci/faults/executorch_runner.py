@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from ci.analysis.grids import find_grids
 from ci.analysis.noise import predict_noise
 from ci.executorch.internals import get_delegation_info, pybindings, utils
 from ci.executorch.lower import compiler_spec
 from ci.executorch.patches import PATCHES_OF_SEARCH, apply_patches, warm_up
-from ci.executorch.quantize import find_grids, make_quantizer, quantize_method
+from ci.executorch.quantize import make_quantizer, quantize_method
 from ci.executorch.toolchain import find_qnn_version
 from ci.faults.graph import parse_graph
 from ci.faults.results import LEFT, Edit, Item, Result, Runs, judge_graphs
@@ -62,7 +63,8 @@ def run_modules(
         model = Model("graphs", module, sets, sets)
         module = quantize_method(model, scheme, NO_CHOICES, make_quantizer(soc))
     right = run_eager(module, sets)
-    noise = predict_noise(read_torch(module, sets[0]), sets, qnn=find_qnn_version())
+    program = read_torch(module, sets[0])
+    noise = predict_noise(program, sets, qnn=find_qnn_version())
     with stage(QNN):
         actual, left = lower_and_run(module, sets, scheme, soc)
     if UNKNOWN in left:
@@ -72,7 +74,7 @@ def run_modules(
     # The verdict uses the quantization step only with 8-bit activations.
     steps = [0.0] * len(right[0])
     if scheme.recipe.activation_bits == 8:
-        steps = [grid[0] for grid in find_grids(module)]
+        steps = [grid.step for grid in find_grids(program.graphs.values())]
     counts = [len(graph.outputs) for graph in graphs]
     return judge_graphs(items, counts, Runs(right, actual, noise, steps), left, scheme)
 

@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from ci.analysis.grids import find_grids
 from ci.analysis.noise import predict_noise
 from ci.cases.engine import QUANTIZING
 from ci.faults.graph import Graph, Shape, parse_graph, read_operators
@@ -23,7 +24,6 @@ from ci.models.rounding import find_version
 from ci.models.schemes import Scheme
 from ci.onnx.fallback import PROVIDER, QNN, stage
 from ci.onnx.preparation import quantize_file
-from ci.onnx.quantizers import find_grids
 from ci.onnx.session import RECORD_ASSIGNMENT, open_session
 from provisioning.errors import FailedError
 
@@ -304,14 +304,15 @@ def run_items(
         ordered = [tuple(feed.values()) for feed in feeds]
         right = [tuple(reference.run(None, feed)) for feed in feeds]
         qnn = find_version(Path(options.get("backend_path", "")))
-        noise = predict_noise(read_onnx(path, scratch), ordered, right, qnn=qnn)
-        grids = find_grids(path)
+        program = read_onnx(path, scratch)
+        noise = predict_noise(program, ordered, right, qnn=qnn)
+        steps = [grid.step for grid in find_grids(program.graphs.values())]
         with stage(QNN):
             session = open_session(path, options, RECORD_ASSIGNMENT)
             left = list_left(session, len(items))
             actual = [session.run(None, feed) for feed in feeds]
     counts = [len(graph.outputs) for graph in graphs]
-    runs = Runs(right, actual, noise, [grid[0] for grid in grids])
+    runs = Runs(right, actual, noise, steps)
     return judge_graphs(items, counts, runs, left, scheme)
 
 

@@ -259,9 +259,11 @@ class _Reader:
     def _list_levels(self, proto: Any, operator: str) -> Iterator[tuple[str, tuple[float, ...]]]:
         """Yield the zero point of a quantizer and the limits of its integers, as torch's operators
         have them, and the scale of one that quantizes."""
-        zero = self.known.find(proto.input[2]) if len(proto.input) > 2 and proto.input[2] else None
+        zero_name = proto.input[2] if len(proto.input) > 2 else ""
+        zero = self.known.find(zero_name) if zero_name else None
         levels = proto.output[0] if is_quantizer(operator) else proto.input[0]
-        kind = self.dtypes.get(levels, "")
+        # A zero point has the type of the integers, and onnx infers none behind unknown operators.
+        kind = self.dtypes.get(levels) or self.dtypes.get(zero_name, "")
         bits = int(kind.lstrip("uint") or 8) if "int" in kind else 8
         low = 0 if kind.startswith("u") else -(2 ** (bits - 1))
         if is_quantizer(operator):

@@ -104,12 +104,32 @@ SELECTS = frozenset(
         *("max_pool2d_with_indices", "max_pool3d", "max_pool3d_with_indices", "relu", "shape"),
     }
 )
+# Operators whose results depend on the elements of no operand, torch's and ONNX's
+CREATES = frozenset(
+    {
+        *("arange", "constant", "constant_of_shape", "empty", "empty_like", "eye", "eye_like"),
+        *("full", "full_like", "new_empty", "new_full", "new_ones", "new_zeros", "ones"),
+        *("ones_like", "range", "scalar_tensor", "zeros", "zeros_like"),
+    }
+)
 _COPIES = PASSES_ON | MOVES.keys() | SELECTS
 
 
 def computes(operator: str) -> bool:
     """Return whether an operator computes new elements, instead of moving or selecting some."""
     return operator not in _COPIES and not is_dequantizer(operator)
+
+
+def list_moved(operator: str, count: int) -> list[int]:
+    """Return the places of the operands, of which there are ``count``, with the elements that an
+    operator moves, selects or passes on. It is one that does not compute, or one of CHOICES."""
+    choice = MOVES.get(operator) or CHOICES.get(operator, FIRST)
+    return {
+        FIRST: [0],
+        ALL: [*range(count)],
+        ENDS: sorted({0, count - 1}),
+        TAIL: [*range(1, count)],
+    }[choice]
 
 
 def is_quantizer(operator: str) -> bool:

@@ -39,11 +39,7 @@ class TorchProgram:
     @cached_property
     def graphs(self) -> dict[str, Graph]:
         """Return the graph of each method that is a graph module, by the method's name."""
-        return {
-            name: read_graph_module(part)
-            for name, part in self.parts.items()
-            if isinstance(part, GraphModule)
-        }
+        return read_graphs(self.parts)
 
     @property
     def limited(self) -> frozenset[str]:
@@ -83,6 +79,15 @@ class TorchProgram:
     def shake_choices(self, share: float) -> TorchRun:
         """Prepare runs as Program.shake_choices describes."""
         return ShakenRun(self.module, self.module, TorchTools(), share)
+
+
+def read_graphs(parts: Mapping[str, nn.Module]) -> dict[str, Graph]:
+    """Return the graph of each method that is a graph module, by the method's name."""
+    return {
+        name: read_graph_module(part)
+        for name, part in parts.items()
+        if isinstance(part, GraphModule)
+    }
 
 
 class TorchRun:

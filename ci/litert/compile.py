@@ -12,14 +12,12 @@ from __future__ import annotations
 
 import resource
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from msgspec import structs
-
+from ci.analysis.grids import add_grids, find_grids
 from ci.analysis.layers import find_float16_loss
 from ci.analysis.noise import predict_noise
 from ci.analysis.parts import find_parts
@@ -242,7 +240,7 @@ def judge_program(
         with staging.notes.of("the layer at which float16 costs the most"):
             is_lossy = is_poor(noise, reference)
             loss = find_float16_loss(program, judged.sets, is_lossy=is_lossy)
-    steps, infos = describe_model(program, judged, reference[0], staging, layers)
+    steps, infos = describe_model(program, reference[0], staging, layers)
     return Compiled(
         program=f"{PROGRAM}/{COMPILED}",
         binary=f"{PROGRAM}/{COMPILED}",
@@ -301,7 +299,6 @@ def run_float_model(source: LitertSource, judged: Judged) -> list[tuple[Array, .
 
 def describe_model(
     program: LitertProgram,
-    judged: Judged,
     outputs: Sequence[Array],
     staging: Staging,
     layers: Sequence[Layer],
@@ -319,16 +316,12 @@ def describe_model(
         staging.notes.extend(note_control_flow(program))
     with needed("the description of the outputs"):
         infos = tuple(map(describe_tensor, outputs))
-    with staging.notes.of("the parts of the outputs"):
         graphs = [program.graphs[name_method(entry)] for entry in program.entries]
+    with staging.notes.of("the parts of the outputs"):
         parts = [part for graph in graphs for part in find_parts(graph)]
         infos = add_parts(infos, parts[: len(infos) - len(layers)])
     with needed("the quantization steps of the outputs"):
-        grids = list_grids(judged.model, judged.entries)
-        infos = tuple(
-            structs.replace(info, step=step, lowest=lowest, highest=highest)
-            for info, (step, lowest, highest) in zip(infos, grids, strict=True)
-        )
+        infos = add_grids(infos, find_grids(graphs))
     return tuple(steps), infos
 
 
@@ -349,20 +342,6 @@ def note_control_flow(program: LitertProgram) -> list[str]:
         " in them, and the predicted noise does not have the roundings of their operators"
     )
     return [note]
-
-
-def list_grids(model: Any, entries: Sequence[Entry]) -> Iterator[tuple[float, int, int]]:
-    """Yield for each output its step and the lowest and highest multiple of it, or zeros if it is
-    not quantized."""
-    for entry in entries:
-        for number in entry.outputs:
-            tensor = model.subgraphs[entry.subgraph].tensors[number]
-            levels = read_levels(tensor)
-            if levels is None or levels.scales.size > 1:
-                yield 0.0, 0, 0
-                continue
-            limits, zero = np.iinfo(read_dtype(tensor)), int(levels.zero_points[0])
-            yield float(levels.scales[0]), int(limits.min) - zero, int(limits.max) - zero
 
 
 def count_operators(

@@ -22,6 +22,7 @@ import onnx
 from msgspec import structs
 
 from ci.analysis.clipping import find_clipped
+from ci.analysis.grids import add_grids, find_grids
 from ci.analysis.layers import find_float16_loss, find_loss
 from ci.analysis.noise import predict_noise
 from ci.analysis.parts import find_parts
@@ -77,7 +78,6 @@ from ci.onnx.layers import expose_layers
 from ci.onnx.models import Shapes, external_files, read_model
 from ci.onnx.precision import find_asked, list_tensors, name_types
 from ci.onnx.preparation import copy_file, quantize_file, write_normal_form
-from ci.onnx.quantizers import find_grids
 from ci.onnx.session import RECORD_ASSIGNMENT, open_session
 from ci.onnx.source import (
     Arrays,
@@ -198,11 +198,7 @@ def compile_source(
     if not is_float:
         cpu_operators = {operator.op for operator in footprint.operators if operator.cpu}
         with needed("the quantization steps of the outputs"):
-            grids = find_grids(model, cpu_operators)
-            infos = tuple(
-                structs.replace(info, step=step, lowest=low, highest=high)
-                for info, (step, low, high) in zip(infos, grids, strict=True)
-            )
+            infos = add_grids(infos, find_grids(read.graphs.values(), cpu_operators))
     files = [*program.iterdir()]
     # In embed mode 0, the provider writes NAME_qnn.bin next to the model.
     binary = next((path.name for path in files if path.suffix == ".bin"), CONTEXT)

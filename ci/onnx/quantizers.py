@@ -3,17 +3,13 @@ outputs can have."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from ci.graphs.onnx_file import read_constants
-from ci.graphs.onnx_reader import computes_node
 from provisioning.errors import FailedError
 
 
@@ -59,39 +55,3 @@ class Values:
         scale, zero = self.read(node.input[1]).astype(np.float64), self.read_zero(node)
         limits = np.iinfo(zero.dtype)
         return tuple(scale * (bound - zero.astype(np.int64)) for bound in (limits.min, limits.max))
-
-
-def find_grids(model: Path, left: Collection[str] = ()) -> list[tuple[float, int, int]]:
-    """Return the possible values of each output: the step, and the lowest and highest multiple of
-    it. The step is 0 unless QNN computes the output and quantizes it to 8 bits or fewer with a
-    single scale. ``left`` are the types of operators that QNN does not compute."""
-    graph = onnx.load(model, load_external_data=False).graph
-    values = Values(graph)
-    return [_find_grid(values, output.name, left) for output in graph.output]
-
-
-def _find_grid(values: Values, name: str, left: Collection[str]) -> tuple[float, int, int]:
-    node = values.makers.get(name)
-    if node is None or node.op_type != "DequantizeLinear" or len(node.input) < 3:
-        return 0.0, 0, 0
-    scale, zero = map(values.read, node.input[1:3])
-    limits = np.iinfo(zero.dtype)
-
-    def is_computed(value: str) -> bool:
-        """Return whether QNN computes a value and quantizes it as the output, or moves such
-        values."""
-        source = values.makers.get(value)
-        if source is None or value in values.constants:
-            return False
-        if source.op_type in {"QuantizeLinear", "DequantizeLinear"}:
-            scale_and_zero = [*map(values.read, source.input[1:3])]
-            return scale_and_zero == [scale, zero] and is_computed(source.input[0])
-        if not computes_node(source):
-            moved = source.input if source.op_type == "Concat" else source.input[:1]
-            return all(map(is_computed, moved))
-        return source.op_type not in left
-
-    # For 16-bit results, QNN's steps can differ from the model's (seen for a softmax).
-    if scale.size != 1 or limits.bits > 8 or not is_computed(node.input[0]):
-        return 0.0, 0, 0
-    return float(scale.item()), limits.min - int(zero.item()), limits.max - int(zero.item())

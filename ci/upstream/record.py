@@ -8,19 +8,19 @@ from typing import Any
 
 import numpy as np
 import torch
-from msgspec import structs
 from torch import nn
 from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from ci.analysis.grids import NO_GRID, add_grids, find_grids
 from ci.analysis.noise import predict_noise
 from ci.analysis.parts import find_parts
 from ci.analysis.ties import find_ties
 from ci.cases.engine import Notes
-from ci.executorch.quantize import NO_GRID, find_grids, round_blocks
+from ci.executorch.quantize import round_blocks
 from ci.executorch.toolchain import find_qnn_version
 from ci.graphs.torch_calls import name_operator
-from ci.graphs.torch_program import TorchProgram, read_torch
+from ci.graphs.torch_program import TorchProgram, read_graphs, read_torch
 from ci.graphs.torch_reader import read_module
 from ci.models.eager import keep_state, run_eager
 from ci.models.model import split_module
@@ -160,11 +160,8 @@ def describe_outputs(
     ``exact`` or its wrapper that takes the inputs ``flat``."""
     infos = [describe_tensor(output) for output in check.outputs]
     with torch.no_grad(), lacks.of("the quantization steps of the outputs"):
-        grids = find_grids(exact) or [NO_GRID] * len(infos)
-        infos = [
-            structs.replace(info, step=step, lowest=low, highest=high)
-            for info, (step, low, high) in zip(infos, grids, strict=True)
-        ]
+        grids = find_grids(read_graphs(split_module(exact)).values())
+        infos = [*add_grids(infos, grids or [NO_GRID] * len(infos))]
     parts: list[tuple[OutputPart, ...]] = []
     with lacks.of("the parts of the outputs"):
         parts += find_parts(read_module(unnested, flat))

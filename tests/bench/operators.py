@@ -169,11 +169,13 @@ def measure_bundle(
     import torch
     from torch import nn
 
-    from ci.executorch.quantize import find_grids, make_quantizer, quantize_method
+    from ci.analysis.grids import NO_GRID, find_grids
+    from ci.executorch.quantize import make_quantizer, quantize_method
     from ci.faults.executorch_runner import lower_and_run
+    from ci.graphs.torch_program import read_graphs
     from ci.models.eager import run_eager
     from ci.models.lowering_options import NO_CHOICES
-    from ci.models.model import Model
+    from ci.models.model import Model, split_module
     from ci.models.schemes import Scheme
 
     class Bundle(nn.Module):
@@ -195,11 +197,11 @@ def measure_bundle(
     module: Any = Bundle(modules).eval()
     sets = tuple(draw_inputs(jobs) for _ in range(SETS))
     scheme = Scheme(SCHEMES[numbers])
-    grids = [(1.0, 0, 0)] * len(jobs)
+    grids = [NO_GRID] * len(jobs)
     if scheme.quantized:
         model = Model("operators", module, sets, sets)
         module = quantize_method(model, scheme, NO_CHOICES, make_quantizer("SM8650"))
-        grids = find_grids(module)
+        grids = find_grids(read_graphs(split_module(module)).values())
     exact_outputs = run_eager(module, sets)
     program_outputs, left = lower_and_run(module, sets, scheme, "SM8650")
     names = name_operators(module, sets[0], len(jobs))
@@ -209,7 +211,7 @@ def measure_bundle(
                 [np.asarray(outputs[index], np.float64) for outputs in exact_outputs]
             )
             got = np.stack([np.asarray(outputs[index], np.float64) for outputs in program_outputs])
-            step = grids[index][0] or 1.0
+            step = grids[index].step or 1.0
             term = Term(operator=names[index], numbers=numbers, after=probe.after)
             if measure_pooled(expected, got) > LEAST_DB[numbers]:
                 yield measure_error(term, expected / step, got / step)

@@ -52,7 +52,6 @@ ALLOWED = {
     "drop_unused": WRITES,
     "expose_layers": WRITES,  # choose_exposed chooses them
     "find_alike": "torch numbers the nodes of each graph, and in a file a name stays",
-    "find_grids": "what QNN rounds to steps differs: in ONNX results of 16 bits do not count",
     "find_shapes": OTHER,
     "is_fixed": OTHER,
     "is_quantized": READS,

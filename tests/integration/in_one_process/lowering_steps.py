@@ -300,7 +300,7 @@ def make_lowering(folder: Path, choices: Choices | None = None) -> lower.Lowerin
 
 
 def test_outputs_are_described_by_their_types_and_shapes() -> None:
-    infos = lower.describe_outputs(make_model(), make_model().module)
+    infos = lower.describe_outputs(make_model(), ())
     assert infos == (TensorInfo("float32", (2, 6)), TensorInfo("int64", (2,)))
 
 

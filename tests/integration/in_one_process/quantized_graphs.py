@@ -25,10 +25,11 @@ with patch.dict(os.environ, QNN_SDK_ROOT="nowhere"), warnings.catch_warnings():
     from ci.executorch import quantize
     from ci.executorch.compiled_types import ASKED
     from ci.executorch.delegation import Refusals, audit_delegation
-    from ci.executorch.quantize import NO_GRID, find_grids, round_blocks
+    from ci.executorch.quantize import round_blocks
 
 from ci.analysis.effects import choose_rounded, list_roundings  # noqa: E402
-from ci.graphs.torch_program import TorchProgram  # noqa: E402
+from ci.analysis.grids import NO_GRID, find_grids  # noqa: E402
+from ci.graphs.torch_program import TorchProgram, read_graphs  # noqa: E402
 from ci.models.lowering_options import NO_CHOICES, Choices, Part  # noqa: E402
 from ci.models.model import (  # noqa: E402
     FORWARD,
@@ -67,48 +68,13 @@ def make_graph(*outputs: Any, operator: Any = torch.ops.aten.tanh.default) -> Gr
     return GraphModule(torch.nn.Module(), graph)
 
 
-def test_the_grid_of_an_output_is_its_step_and_range() -> None:
-    module = make_graph((0.5, 3, 0, 255), None, (0.25, -4, -128, 127))
-    assert find_grids(module) == [(0.5, -3, 252), NO_GRID, (0.25, -124, 131)]
-    assert find_grids(torch.nn.Linear(2, 2)) == []
-
-
 def test_outputs_that_are_none_or_numbers_are_not_described() -> None:
     graph = Graph()
     sine = graph.call_function(torch.ops.aten.sin.default, (graph.placeholder("x"),))
     graph.output(({"y": sine, "loss": None, "count": 3},))
     module = GraphModule(torch.nn.Module(), graph)
-    assert find_grids(module) == [NO_GRID]
+    assert find_grids(read_graphs({FORWARD: module}).values()) == [NO_GRID]
     assert audit_delegation([module], Refusals()).on_host == (True,)
-
-
-def test_an_output_that_only_moves_an_input_has_no_grid() -> None:
-    moved = make_graph((0.5, 3, 0, 255), None, operator=torch.ops.aten.squeeze.default)
-    assert find_grids(moved) == [NO_GRID, NO_GRID]
-    graph = Graph()
-    squeezed = graph.call_function(torch.ops.aten.squeeze.default, (graph.placeholder("x"),))
-    grid = (0.5, 3, 0, 255, torch.uint8)
-    rounded = graph.call_function(OPS.quantize_per_tensor.default, (squeezed, *grid))
-    graph.output((graph.call_function(OPS.dequantize_per_tensor.default, (rounded, *grid)),))
-    assert find_grids(GraphModule(torch.nn.Module(), graph)) == [NO_GRID]
-    graph = Graph()
-    parts = [graph.placeholder(name) for name in "xy"]
-    joined = graph.call_function(torch.ops.aten.cat.default, (parts,))
-    graph.output((graph.call_function(OPS.dequantize_per_tensor.default, (joined, *grid)),))
-    assert find_grids(GraphModule(torch.nn.Module(), graph)) == [NO_GRID]
-    graph = Graph()
-    sine = graph.call_function(torch.ops.aten.sin.default, (graph.placeholder("x"),))
-    filled = graph.call_function(torch.ops.aten.full_like.default, (sine, 0.5))
-    for second, is_known in ((sine, True), (filled, False)):
-        joined = graph.call_function(torch.ops.aten.cat.default, ([sine, second],))
-        end = graph.output(
-            (graph.call_function(OPS.dequantize_per_tensor.default, (joined, *grid)),)
-        )
-        grids = find_grids(GraphModule(torch.nn.Module(), graph))
-        assert grids == [(0.5, -3, 252) if is_known else NO_GRID]
-        graph.erase_node(end)
-    computed = make_graph((0.5, 3, 0, 255))
-    assert find_grids(computed) == [(0.5, -3, 252)]
 
 
 def test_noise_is_attributed_to_the_rounding_not_to_what_amplifies_it() -> None:

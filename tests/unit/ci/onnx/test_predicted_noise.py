@@ -33,7 +33,6 @@ from ci.models.rounding import (
     WEIGHT_GAIN,
     WEIGHT_STEPS,
 )
-from ci.onnx.quantizers import find_grids
 from tests.qnn_provider.models import build_model, constant, tensor, write_model
 from tests.stand_ins.snapshots import check_snapshot
 from tests.stand_ins.terms import SOFTMAX, TERMS
@@ -264,76 +263,6 @@ def test_with_unsigned_weights_some_16_bit_elements_are_off_by_a_carry(tmp_path:
     assert np.abs(narrow).max() == 1
     signed = count_steps(tmp_path, *quantized("uint16", UNIT.astype("int8"), zero=30_000))
     assert np.abs(signed).max() == 1
-
-
-# -- grids and constants --------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("kind", "zero", "scale", "grid"),
-    [
-        ("uint8", 100, 0.5, (0.5, -100, 155)),
-        ("int8", -3, 0.25, (0.25, -125, 130)),
-        ("uint16", 9, 0.5, (0.0, 0, 0)),
-        ("uint8", 100, [0.5] * 64, (0.0, 0, 0)),
-    ],
-)
-def test_a_dequantized_output_has_the_grid_of_its_scale_and_zero_point(
-    tmp_path: Path, kind: str, zero: int, scale: Any, grid: tuple[float, int, int]
-) -> None:
-    zeros = np.full(np.shape(scale), zero, kind)
-    weights = [numpy_helper.from_array(zeros, "z"), constant("s", scale)]
-    nodes = [
-        helper.make_node("Sin", ["x"], ["a"]),
-        helper.make_node("QuantizeLinear", ["a", "s", "z"], ["b"]),
-        helper.make_node("DequantizeLinear", ["b", "s", "z"], ["y"]),
-        helper.make_node("Relu", ["y"], ["plain"]),
-        helper.make_node("DequantizeLinear", ["b", "s"], ["short"]),
-    ]
-    if kind != "uint8":
-        del nodes[4]
-    outputs = [tensor("y", SHAPE), tensor("plain", SHAPE), tensor("short", SHAPE)][: len(nodes) - 2]
-    model = write_model(tmp_path / "m.onnx", nodes, [tensor("x", SHAPE)], outputs, weights)
-    none = (0.0, 0, 0)
-    assert find_grids(model) == [grid, none, none][: len(outputs)]
-
-
-@pytest.mark.parametrize(
-    ("nodes", "left", "has_grid"),
-    [
-        ([("Sin", ["x"], ["a"])], (), True),
-        ([("Sin", ["x"], ["a"])], ("Sin",), False),  # the CPU computes it
-        ([("Flatten", ["x"], ["a"])], (), False),
-        ([("Sin", ["x"], ["c"]), ("Concat", ["c", "k"], ["a"], {"axis": 0})], (), False),
-        ([("Sin", ["x"], ["c"]), ("Concat", ["c", "c"], ["a"], {"axis": 0})], (), True),
-        (
-            [
-                ("Sin", ["x"], ["c"]),
-                ("QuantizeLinear", ["c", "other", "z"], ["d"]),
-                ("DequantizeLinear", ["d", "other", "z"], ["e"]),
-                ("Flatten", ["e"], ["a"]),  # QNN keeps the grid of the sine
-            ],
-            (),
-            False,
-        ),
-    ],
-)
-def test_only_outputs_that_qnn_itself_quantizes_have_a_grid(
-    tmp_path: Path, nodes: Any, left: tuple[str, ...], has_grid: bool
-) -> None:
-    weights = [numpy_helper.from_array(np.uint8(3), "z"), constant("s", 0.5)]
-    weights += [constant("other", 0.25), constant("k", ANY)]
-    ends = [
-        ("QuantizeLinear", ["a", "s", "z"], ["b"]),
-        ("DequantizeLinear", ["b", "s", "z"], ["y"]),
-    ]
-    built_nodes = [
-        helper.make_node(kind, operands, result, **dict(*attributes))
-        for kind, operands, result, *attributes in [*nodes, *ends]
-    ]
-    outputs = [tensor("y", None)]
-    model = write_model(tmp_path / "m.onnx", built_nodes, [tensor("x", SHAPE)], outputs, weights)
-    assert find_grids(model, left) == [(0.5, -3, 252) if has_grid else (0.0, 0, 0)]
 
 
 # -- whole graphs ---------------------------------------------------------------------------------

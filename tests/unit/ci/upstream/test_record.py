@@ -16,6 +16,7 @@ import torch
 import torch.ao.quantization.fx._decomposed
 from torch import nn
 
+from ci.analysis.grids import Grid
 from ci.models.eager import keep_state
 from ci.models.schemes import Scheme
 from ci.upstream.capture import Check
@@ -23,7 +24,7 @@ from ci.upstream.comparison import Member
 
 QUANTIZE = torch.ops.quantized_decomposed.quantize_per_tensor.default
 DEQUANTIZE = torch.ops.quantized_decomposed.dequantize_per_tensor.default
-GRID = (0.25, -5, 9)
+GRID = Grid(0.25, -5, 9)
 
 
 def predict(module: Any, sets: Any, *, qnn: str) -> Any:
@@ -37,15 +38,14 @@ def predict(module: Any, sets: Any, *, qnn: str) -> Any:
 def record() -> Iterator[Any]:
     """The module without ExecuTorch's quantizer and without predictions, which take seconds."""
     name = "ci.upstream.record"
-    quantize = SimpleNamespace(
-        NO_GRID=(0.0, 0, 0), find_grids=lambda _: [GRID], round_blocks=lambda program: program
-    )
+    quantize = SimpleNamespace(round_blocks=lambda program: program)
     with pytest.MonkeyPatch.context() as patched:
         patched.setitem(sys.modules, "ci.executorch.quantize", quantize)
         patched.delitem(sys.modules, name, raising=False)
         module = importlib.import_module(name)
         patched.setattr(module, "read_torch", lambda module, _: module)
         patched.setattr(module, "predict_noise", predict)
+        patched.setattr(module, "find_grids", lambda _: [GRID])
         yield module
         del sys.modules[name]
 
