@@ -14,7 +14,9 @@ import msgspec
 from msgspec import Struct
 
 from ci.explain.rules import (
+    DIGITS,
     Area,
+    Literal,
     Place,
     Role,
     Rule,
@@ -35,8 +37,8 @@ MOST_UNKNOWN = 1000  # about this many error lines that match no rule are counte
 SHOWN_UNKNOWN = 20
 MOST_OPERATORS = 50  # are kept per rule
 _ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
-_DIGITS = b"0123456789"
-_NO_DIGITS = dict.fromkeys(_DIGITS)
+_NO_DIGITS = dict.fromkeys(DIGITS)
+_ANY = (Literal(b"", b""),)  # for rules that look at each line
 # Byte order marks, none of which is a part of another. Windows PowerShell writes UTF-16 with one.
 _MARKED = {
     codecs.BOM_UTF8: "utf-8",
@@ -195,7 +197,7 @@ class _Scan:
         low = chunk.lower()
         # Most lines differ only in numbers, and most literals are in no line: a log of 100 MB takes
         # five seconds of CPU.
-        kinds = set(low.translate(None, _DIGITS).split(b"\n"))
+        kinds = set(low.translate(None, DIGITS).split(b"\n"))
         shapes = b"\n".join(kinds)
         starts = b"\n".join(kind[:LINE_CHARS] for kind in kinds)
         self.places += count_places(starts.decode("utf-8", "replace"))
@@ -205,8 +207,9 @@ class _Scan:
         new: list[tuple[int, str]] = []
         numbered: dict[str, list[tuple[int, str]]] = {}  # lines with a number of a family
         for rule in self.rules:
-            texts = rule.literals or (b"",)
-            literals = [text for text in texts if text.translate(None, _DIGITS) in shapes]
+            literals = [text for text, shape in rule.literals or _ANY if shape in shapes]
+            if not literals:
+                continue
             lines: Iterable[tuple[int, str]] = _find_lines(chunk, low, literals)
             if rule.family:
                 if rule.family not in numbered:
@@ -245,7 +248,7 @@ class _Scan:
         first line in this chunk (``new``), the last operator on which work began before it."""
         begun: dict[int, str] = {}
         for naming in read_namings():
-            literals = [text for text in naming.literals if text.translate(None, _DIGITS) in shapes]
+            literals = [text for text, shape in naming.literals if shape in shapes]
             for start, line in _find_lines(chunk, low, literals):
                 if not (match := re.search(naming.pattern, line)):
                     continue
@@ -389,7 +392,8 @@ def find_other(rule: Rule, taken: _Match, scan: _Scan) -> Rule | None:
     for candidate in scan.rules:
         if candidate is rule or not is_in_its_log(candidate, scan):
             continue
-        if candidate.literals and not any(text.strip() in low for text in candidate.literals):
+        literals = candidate.literals
+        if literals and not any(text.strip() in low for text, _ in literals):
             continue
         if (values := candidate.find(taken.text)) is not None:
             lines = [_Match(taken.line, taken.text, values, taken.count)]

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from enum import Enum
 from fnmatch import fnmatchcase
+from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -21,6 +22,7 @@ from provisioning.errors import ManifestError
 from provisioning.manifest.reader import read_policy
 
 HEADLINE_CHARS = 100
+DIGITS = b"0123456789"
 DSP_OFFSET = 0x80000400  # errors of the CPU's side of FastRPC are without it
 
 
@@ -205,6 +207,29 @@ class Variant(Struct, frozen=True, forbid_unknown_fields=True):
     remedy: str = ""
 
 
+class Literal(NamedTuple):
+    """A text in lower case, and the same without its digits."""
+
+    text: bytes
+    without_digits: bytes
+
+
+# A rule is compared with each part of each log, but what it looks for never changes.
+@functools.lru_cache(maxsize=4096)
+def _list_literals(
+    text: tuple[str, ...],
+    code: int = 0,
+    names: tuple[str, ...] = (),
+    family: str = "",
+    files: tuple[str, ...] = (),
+) -> tuple[Literal, ...]:
+    spelled = [number.removeprefix("0x") for number in spell_code(code)] if code else ()
+    of_family = read_families()[family].text if family else ()
+    of_files = [max(name.split("*"), key=len) for name in files]
+    texts = [part.lower().encode() for part in (*text, *spelled, *names, *of_family, *of_files)]
+    return tuple(Literal(part, part.translate(None, DIGITS)) for part in texts)
+
+
 class Rule(Struct, frozen=True, forbid_unknown_fields=True):
     """A rule about log lines.
 
@@ -272,14 +297,10 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
         return f"QNN{self.number}" if self.number else self.id
 
     @property
-    def literals(self) -> tuple[bytes, ...]:
-        """Texts in lower case. Each line that the rule matches contains at least one of them. A
-        rule that has only a pattern has no literals."""
-        spelled = [code.removeprefix("0x") for code in spell_code(self.code)] if self.code else ()
-        family = read_families()[self.family].text if self.family else ()
-        files = [max(name.split("*"), key=len) for name in self.files]
-        texts = (*self.text, *spelled, *self.names, *family, *files)
-        return tuple(text.lower().encode() for text in texts)
+    def literals(self) -> tuple[Literal, ...]:
+        """Each line that the rule matches contains at least one of these texts. A rule that has
+        only a pattern has no literals."""
+        return _list_literals(self.text, self.code, self.names, self.family, self.files)
 
     def find(self, line: str) -> Mapping[str, str] | None:
         """Return the values of the texts' braces for a line that contains one of ``literals``, or
@@ -349,9 +370,9 @@ class Naming(Struct, frozen=True, forbid_unknown_fields=True):
         check_pattern(self.pattern)
 
     @property
-    def literals(self) -> tuple[bytes, ...]:
-        """The texts in lower case."""
-        return tuple(text.lower().encode() for text in self.text)
+    def literals(self) -> tuple[Literal, ...]:
+        """Each line that names an operator contains one of these texts."""
+        return _list_literals(self.text)
 
 
 class _File(Struct, frozen=True, forbid_unknown_fields=True):
