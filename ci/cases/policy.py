@@ -181,9 +181,15 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
         ):
             threshold = _threshold(scheme, own_limits, model, metric=entry.metric)
             return msgspec.structs.replace(threshold, budget=budget, strict_noise=self.strict_noise)
-        rules = [_threshold(name, limits) for name, limits in self.schemes.items()]
+        rules = [
+            _threshold(name, limits)
+            for name, limits in self.schemes.items()
+            if name.value == scheme.value
+        ]
         rules += [
-            _threshold(row.scheme, row.limits, row.model, row.reason) for row in self.override
+            _threshold(row.scheme, row.limits, row.model, row.reason)
+            for row in self.override
+            if row.scheme.value == scheme.value
         ]
         rule = find_threshold(rules, model, scheme.value)
         if rule is None:

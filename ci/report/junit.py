@@ -59,7 +59,7 @@ def _add_suite(root: ET.Element, report: Report, name: str) -> ET.Element:
 
 def _add_case(suite: ET.Element, case: Case, report: Report, names: Names) -> None:
     figures = []
-    for column in columns_of([case])[len(KEYS) :]:
+    for column in columns_of([case], names)[len(KEYS) :]:
         if column.is_had(case):
             hint = column.hint(case) if column.hint else ""
             hint = f" ({hint})" if hint else ""

@@ -57,4 +57,5 @@ def make_key(days: int = 3650) -> Key:
     chain += certify(AUTHORITY_NAME, authority, ROOT_NAME, root)
     chain += certify(ROOT_NAME, root, ROOT_NAME, root)
     numbers = key.private_numbers()
-    return Key(numbers.public_numbers.n, numbers.d, chain, SOFTWARE_ID, HARDWARE_ID)
+    modulus = numbers.public_numbers.n
+    return Key(modulus, numbers.d, chain, SOFTWARE_ID, HARDWARE_ID, numbers.p)

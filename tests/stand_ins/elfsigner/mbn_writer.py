@@ -22,13 +22,15 @@ ALGORITHM_NUMBERS = {"sha256": 2, "sha384": 3, "sha512": 9}  # the last is not p
 
 @dataclass(frozen=True)
 class Key:
-    """An RSA key as numbers, and the DER chain of its certificate upwards."""
+    """An RSA key as numbers, and the DER chain of its certificate upwards. With ``prime``, one of
+    the two of its modulus, signing takes a third of the time."""
 
     modulus: int
     private_exponent: int
     chain: bytes
     software_id: int = 0
     hardware_id: int = 0
+    prime: int = 0
 
     @property
     def size(self) -> int:
@@ -168,8 +170,12 @@ def sign_pss(signed: bytes, key: Key) -> bytes:
 
 
 def _power(message: bytes, key: Key) -> bytes:
-    value = pow(int.from_bytes(message, "big"), key.private_exponent, key.modulus)
-    return value.to_bytes(key.size, "big")
+    number = int.from_bytes(message, "big")
+    if not (p := key.prime):
+        return pow(number, key.private_exponent, key.modulus).to_bytes(key.size, "big")
+    q = key.modulus // p  # by the Chinese remainder theorem
+    of_p, of_q = (pow(number, key.private_exponent % (prime - 1), prime) for prime in (p, q))
+    return (of_q + (of_p - of_q) * pow(q, -1, p) % p * q).to_bytes(key.size, "big")
 
 
 def _align(value: int) -> int:

@@ -34,6 +34,7 @@ from tests.stand_ins.reports import change_case, say
 SCHEMA = json.loads(
     (Path(__file__).parents[4] / "docs" / "schemas" / "report.schema.json").read_text("utf-8")
 )
+VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 
 
 class Scalar:
@@ -68,7 +69,7 @@ def test_reports_fit_the_schema_and_come_back_equal(
     path = tmp_path / "new" / "directory" / "report.json"
     assert path.read_bytes() == encode_report(report)
     assert path.read_bytes().endswith(b"}\n")
-    jsonschema.Draft202012Validator(SCHEMA).validate(json.loads(path.read_bytes()))
+    VALIDATOR.validate(json.loads(path.read_bytes()))
     assert read_report(path) == read_report(path.parent) == report
     assert not list(path.parent.glob(".*"))
 
@@ -138,8 +139,7 @@ def test_the_schema_refuses_what_the_reader_refuses(
     (row[part] if part else row)[name] = value
     path = tmp_path / "report.json"
     path.write_text(json.dumps(data), encoding="utf-8")
-    with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(data, SCHEMA)
+    assert not VALIDATOR.is_valid(data)
     assert main(["report", str(path)]) == ExitCode.USAGE
     shown = capsys.readouterr().err
     assert f"$.cases[0].{field}" in shown or f"unknown field `{name}`" in shown
