@@ -171,9 +171,9 @@ def require_files(chosen: Mapping[str, ModelEntry], lane: SchemeSet) -> None:
         suffix = Path(entry.path).suffix
         if suffix in MODEL_FILES and suffix != lane.suffix:
             verb, kind = FILE_VERBS[suffix], suffix.removeprefix(".")
+            file_kind = next(lane.file_kind for lane in LANES_OF_FILES if lane.suffix == suffix)
             raise UsageError(
-                f"{name} is {'an' if kind == 'onnx' else 'a'} {suffix} file, which this command"
-                " does not run",
+                f"{name} is {file_kind}, which this command does not run",
                 fix=f"run `qnn-ci {verb}`. If a policy also has other models, put the {suffix}"
                 f" files into another one (`qnn-ci {verb} --policy {kind}.toml`), or choose models"
                 " with --model",

@@ -153,13 +153,21 @@ class SchemeSet:
     """The schemes of a lane (ExecuTorch, ONNX Runtime or LiteRT). A model that specifies no schemes
     is tested with those in ``default``. ``suffix`` is the suffix of the model files that the lane
     accepts, or "" if it accepts none, ``title`` what its compiler is called, and ``suite`` this
-    project's models with their descriptions."""
+    project's models with their descriptions. ``unused_keys`` are those of a model's entry in a
+    policy that have no effect for such a file, with the reasons."""
 
     schemes: tuple[Scheme, ...]
     default: tuple[Scheme, ...]
     suffix: str = ""
     title: str = "ExecuTorch"
     suite: Mapping[str, str] = field(default_factory=lambda: SUITE)
+    unused_keys: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def file_kind(self) -> str:
+        """Return what a file of the lane is called: ``an .onnx file``, or ``a .tflite file``."""
+        article = "an" if self.suffix[1:2] in {"a", "e", "i", "o", "u"} else "a"
+        return f"{article} {self.suffix} file"
 
 
 EXECUTORCH = SchemeSet(
@@ -173,6 +181,21 @@ ONNX = SchemeSet(
     "ONNX Runtime",
 )
 # A file is compiled as it is: in float16, or with the integers that it has.
-LITERT = SchemeSet((Scheme.ASIS, Scheme.FP16), (Scheme.ASIS,), ".tflite", "LiteRT", LITERT_SUITE)
+UNTIMED = "the times of the programs of LiteRT's plugin are neither predicted nor measured"
+LITERT = SchemeSet(
+    (Scheme.ASIS, Scheme.FP16),
+    (Scheme.ASIS,),
+    ".tflite",
+    "LiteRT",
+    LITERT_SUITE,
+    {
+        "calibration": "LiteRT's plugin compiles it with the numbers that it has, so nothing is"
+        " calibrated",
+        "mixtures": "LiteRT's plugin compiles each operator with the type that it has",
+        **dict.fromkeys(("estimate", "budget.cycles", "budget.ms"), UNTIMED),
+        **dict.fromkeys(("budget.p50_ms", "budget.p90_ms", "budget.load_ms"), UNTIMED),
+        "budget.device_memory_bytes": "this project runs no program of LiteRT on a device",
+    },
+)
 LANES_OF_FILES = (ONNX, LITERT)
 MODEL_FILES = tuple(lane.suffix for lane in LANES_OF_FILES)

@@ -29,7 +29,7 @@ from provisioning.errors import FailedError, UsageError, at_key
 Shape = tuple[int, ...]
 FORM = (
     f"provide {NPY}, {NPZ}, or a file.py:function that returns a list of tuples of tensors (for an"
-    " .onnx file, of arrays)"
+    " .onnx or .tflite file, of arrays)"
 )
 
 UNNAMED = re.compile(r"arr_\d+")  # the names that numpy.savez gives to unnamed arrays
@@ -120,7 +120,8 @@ def _order_arrays(source: str, arrays: dict[str, Any], names: Sequence[str]) -> 
 
 CONTRACT = "a metric takes (outputs, labels) and returns a number; higher is better"
 ARRAYS = (
-    "for an .onnx file, outputs and labels are NumPy arrays; torch.from_numpy makes a tensor of one"
+    "for an .onnx or .tflite file, outputs and labels are NumPy arrays; torch.from_numpy makes a"
+    " tensor of one"
 )
 
 

@@ -23,7 +23,7 @@ from ci.models.lowering_options import (
     RunOptions,
     check_choices,
 )
-from ci.models.schemes import LITERT, MODEL_FILES, ONNX, AnyScheme, Mixture, Scheme
+from ci.models.schemes import LANES_OF_FILES, LITERT, MODEL_FILES, ONNX, AnyScheme, Mixture, Scheme
 from ci.models.suite import SUITE
 from ci.report.schema import MOST_NUMBER, AccuracyLimits, Budget, Count, Number
 from provisioning.console.caller import shown_path
@@ -199,21 +199,7 @@ def resolve_entry(name: str, entry: ModelEntry, folder: Path) -> ModelEntry:
             fix="choose another name: at most 64 letters and digits, with . _ - only in between",
         )
 
-    for key, value, suffixes, reason in (
-        ("shapes", entry.shapes, (ONNX.suffix,), "a factory's inputs already have their shapes"),
-        (
-            "float_model",
-            entry.float_model,
-            MODEL_FILES,
-            "a factory already returns the float model",
-        ),
-        ("signatures", entry.signatures, (LITERT.suffix,), "other models have none"),
-    ):
-        if value and not entry.path.endswith(suffixes):
-            kinds = " or ".join(suffixes)
-            article = "an" if kinds.startswith(ONNX.suffix) else "a"
-            problem = f"models.{name}.{key} is only for {article} {kinds} file"
-            raise UsageError(problem, fix=f"remove this key: {reason}")
+    check_keys(name, entry)
 
     def resolve(key: str, word: str, kind: str = "") -> str:
         if is_suite(word) and kind:
@@ -246,6 +232,65 @@ def resolve_entry(name: str, entry: ModelEntry, folder: Path) -> ModelEntry:
     )
     check_mixtures(name, resolved)
     return resolved
+
+
+def check_keys(name: str, entry: ModelEntry) -> None:
+    """Raise UsageError for a key that has no effect for a model of this kind."""
+    for key, value, suffixes, reason in (
+        ("shapes", entry.shapes, (ONNX.suffix,), "the inputs of other models have shapes"),
+        (
+            "float_model",
+            entry.float_model,
+            MODEL_FILES,
+            "a factory already returns the float model",
+        ),
+        ("signatures", entry.signatures, (LITERT.suffix,), "other models have none"),
+    ):
+        if value and not entry.path.endswith(suffixes):
+            kinds = " or ".join(suffixes)
+            article = "an" if kinds.startswith(ONNX.suffix) else "a"
+            problem = f"models.{name}.{key} is only for {article} {kinds} file"
+            raise UsageError(problem, fix=f"remove this key: {reason}")
+    lane = next((files for files in LANES_OF_FILES if entry.path.endswith(files.suffix)), None)
+    if lane is None:  # a factory, which several lanes judge
+        return
+    for key in list_keys(entry):
+        # A budget for a scheme has the keys of one for all.
+        if unused := lane.unused_keys.get(re.sub(r"\.schemes\.[^.]+", "", key)):
+            raise UsageError(
+                f"models.{name}.{key} has no effect for {lane.file_kind}",
+                why=unused,
+                fix="remove this key",
+            )
+    # Names that are no schemes are mixtures, or are refused by check_mixtures.
+    unused_schemes = {scheme.value for scheme in Scheme} - {*lane.schemes}
+    for table, scheme in list_scheme_tables(entry):
+        if scheme in unused_schemes:
+            raise UsageError(
+                f"models.{name}.{table}.{scheme} has no effect for {lane.file_kind}",
+                why=f"{lane.title} has {', '.join(lane.schemes)}",
+                fix="remove this key, or write one of these schemes",
+            )
+
+
+def list_scheme_tables(entry: ModelEntry) -> list[tuple[str, str]]:
+    """Return the tables of an entry that are for one scheme or mixture, and its name."""
+    return [
+        *(("limits", scheme) for scheme in entry.limits),
+        *(("budget.schemes", scheme) for scheme in entry.budget.schemes),
+    ]
+
+
+def list_keys(entry: ModelEntry) -> Iterator[str]:
+    """Yield the keys of an entry that are set, and those of its budgets."""
+    yield from _list_set(entry, ModelEntry("-"))
+    yield from (f"budget.{key}" for key in _list_set(entry.budget, ModelBudget()))
+    for scheme, budget in entry.budget.schemes.items():
+        yield from (f"budget.schemes.{scheme}.{key}" for key in _list_set(budget, Budget()))
+
+
+def _list_set(table: Struct, default: Struct) -> list[str]:
+    return [key for key in table.__struct_fields__ if getattr(table, key) != getattr(default, key)]
 
 
 def check_mixtures(name: str, entry: ModelEntry) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 from ci.cases.cache import digest_packages
 from ci.cases.policy import LANES, EmulatorPolicy
@@ -23,6 +24,7 @@ from ci.litert.engine import LitertEngine, make_runner
 from ci.litert.reading import LitertFit, fit_litert
 from ci.models.schemes import LITERT, Scheme, SchemeSet
 from ci.models.suite import DEFAULT_SOC
+from ci.models.user_models import ModelEntry, list_scheme_tables
 from ci.onnx.toolchain import require_python
 from ci.report.schema import Tool
 from ci.report.text import name_models
@@ -78,10 +80,9 @@ def prepare(
 ) -> Iterator[Plan]:
     """Yield the plan of a run. Raises UnfitError for a Python without wheels, and the same errors
     as require_packages and fit_cases."""
-    del policy
     require_python(platform.python_version(), "LiteRT")
     LANE.require_packages(specs)
-    fitted = fit_cases(specs, request, progress)
+    fitted = fit_cases(specs, request, progress, policy.models)
     engine = LitertEngine(
         toolchain=(),
         sdk=Path(),
@@ -102,14 +103,18 @@ def prepare(
 
 
 def fit_cases(
-    specs: Sequence[CaseSpec], request: LitertRequest, progress: Progress
+    specs: Sequence[CaseSpec],
+    request: LitertRequest,
+    progress: Progress,
+    entries: Mapping[str, ModelEntry] = MappingProxyType({}),
 ) -> list[CaseSpec]:
     """Read the files of cases, each in a process with limits. Return the cases with the scheme that
     each file has: asis if it is quantized, and fp16 if it is not. A PyTorch model is converted only
     when its case runs, and stays as it is.
 
     Raises UsageError if a file cannot be used. If only some of several files cannot be used, the
-    reason is shown instead, and their cases fail later.
+    reason is shown instead, and their cases fail later. Also raises the error of check_limits for
+    the policy's models, which are ``entries``.
     """
     names = name_models(spec.model for spec in specs)
     read_specs = [spec for spec in specs if not spec.is_function]
@@ -140,6 +145,10 @@ def fit_cases(
         spec if spec.is_function else _choose_scheme(spec, fits[spec.reference, spec.source])
         for spec in specs
     ]
+    for spec in fitted:
+        is_read = isinstance(fits.get((spec.reference, spec.source)), LitertFit)
+        if is_read and spec.model in entries:
+            check_limits(spec, entries[spec.model])
     check_float16(fitted, names, progress)
     return list(dict.fromkeys(fitted))
 
@@ -159,6 +168,19 @@ def check_float16(specs: Sequence[CaseSpec], names: Mapping[str, str], progress:
         if len(without) == len(specs):
             raise error
         progress.step(str(error))
+
+
+def check_limits(spec: CaseSpec, entry: ModelEntry) -> None:
+    """Raise UsageError for limits in the ``entry`` of a file that are for the other scheme: a file
+    is compiled as it is."""
+    for table, scheme in list_scheme_tables(entry):
+        if scheme != spec.scheme.value:
+            kind = "is quantized" if spec.scheme is Scheme.ASIS else "is a float model"
+            raise UsageError(
+                f"models.{spec.model}.{table}.{scheme} has no effect",
+                why=f"{Path(spec.reference).name} {kind}, of which the scheme is {spec.scheme}",
+                fix=f"write {table}.{spec.scheme}",
+            )
 
 
 def _choose_scheme(spec: CaseSpec, fit: LitertFit | UsageError) -> CaseSpec:

@@ -22,7 +22,8 @@ from ci.litert.compile import compile_litert
 from ci.litert.source import load_litert
 from ci.litert.suite import Net, make_model
 from ci.models.schemes import Scheme
-from ci.models.user_models import Source
+from ci.models.user_models import Limits, ModelBudget, ModelEntry, Source
+from ci.report.schema import Budget
 from ci.verbs.lanes.litert import LANE, LitertRequest, fit_cases
 from provisioning.console.progress import Progress
 from provisioning.errors import ManifestError, UsageError
@@ -324,3 +325,27 @@ def test_a_policy_names_the_signatures(tmp_path: Path) -> None:
     path.write_text(POLICY.format("net.onnx"))
     with pytest.raises(ManifestError, match=r"signatures is only for a \.tflite file"):
         read_emulator_policy(path, lane="litert")
+
+
+@pytest.mark.parametrize(("model", "scheme"), [("dense", "fp16"), ("dense_int16", "asis")])
+def test_limits_for_the_other_scheme_are_refused(model: str, scheme: str, tmp_path: Path) -> None:
+    spec = write_case(tmp_path, make_model(model))
+    other = "asis" if scheme == "fp16" else "fp16"
+    entry = ModelEntry(spec.reference, limits={scheme: Limits()})
+    (fitted,) = fit_cases([spec], REQUEST, Progress(), {spec.model: entry})
+    assert fitted.scheme.value == scheme
+    for unused in (
+        ModelEntry(spec.reference, limits={other: Limits()}),
+        ModelEntry(spec.reference, budget=ModelBudget(schemes={other: Budget(partitions=1)})),
+    ):
+        with pytest.raises(UsageError, match=rf"{other} has no effect") as raised:
+            fit_cases([spec], REQUEST, Progress(), {spec.model: unused})
+        assert scheme in raised.value.fix
+
+
+def test_limits_of_a_file_that_cannot_be_read_are_not_judged(tmp_path: Path) -> None:
+    bad = write_case(tmp_path, b"no model")
+    (tmp_path / "good").mkdir()
+    good = write_case(tmp_path / "good", DENSE)
+    entries = {bad.model: ModelEntry(bad.reference, limits={"fp16": Limits()})}
+    assert len(fit_cases([bad, good], REQUEST, Progress(), entries)) == 2

@@ -10,17 +10,21 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from ci.models.lowering_options import Choices
+from ci.models.lowering_options import Choices, MixtureEntry
+from ci.models.schemes import Scheme
 from ci.models.tensors import describe_tensor, read_sets, write_sets
 from ci.models.user_models import (
+    Limits,
     Metric,
+    ModelBudget,
     ModelEntry,
     check_data,
     lacks_function,
     resolve_entry,
     resolve_file,
 )
-from provisioning.errors import QnnCiError
+from ci.report.schema import Budget
+from provisioning.errors import QnnCiError, UsageError
 from tests.stand_ins.snapshots import check_snapshot
 
 SNAPSHOT = Path(__file__).with_name("snapshots") / "user_models.txt"
@@ -31,7 +35,7 @@ def place(tmp_path: Path) -> Path:
     text = "from torch import nn\ndef factory(): pass\nclass Net: pass\ndef other(): pass\n"
     (tmp_path / "net.py").write_text(text)
     (tmp_path / "empty.py").write_text("value = 3\n")
-    for name in ("net.onnx", "float.onnx", "data.npy", "a\nb.npy"):
+    for name in ("net.onnx", "net.tflite", "float.onnx", "data.npy", "a\nb.npy"):
         (tmp_path / name).touch()
     return tmp_path
 
@@ -67,6 +71,50 @@ def list_refusals(place: Path) -> dict[str, Callable[[], object]]:
         "a file without functions": file("empty.py:zzz", "factory"),
         "nothing near": lambda: raise_error(lacks_function(place / "net.py", "zzz", ["a", "b"])),
     }
+
+
+# Keys with which a factory, an .onnx and a .tflite file can be judged, or not.
+PER_CHANNEL = MixtureEntry(base=Scheme.U8, observer="percentile")
+KEYS: dict[str, tuple[dict[str, Any], str]] = {
+    "calibration": ({"calibration": "data.npy"}, "factory onnx"),
+    "inputs": ({"inputs": "data.npy"}, "factory onnx tflite"),
+    "memory_bytes": ({"memory_bytes": 1}, "factory onnx tflite"),
+    "socs": ({"socs": ("SM8750",)}, "factory onnx tflite"),
+    "estimate": ({"estimate": True}, "factory onnx"),
+    "mixtures": ({"mixtures": {"mixed": PER_CHANNEL}}, "factory onnx"),
+    "shapes": ({"shapes": {"x": (1, 2)}}, "onnx"),
+    "float_model": ({"float_model": "float.onnx"}, "onnx tflite"),
+    "signatures": ({"signatures": ("encode",)}, "tflite"),
+    "limits.fp16": ({"limits": {"fp16": Limits()}}, "factory onnx tflite"),
+    "limits.asis": ({"limits": {"asis": Limits()}}, "factory onnx tflite"),
+    "limits.u8": ({"limits": {"u8": Limits()}}, "factory onnx"),
+    "limits.8a8w": ({"limits": {"8a8w": Limits()}}, "factory"),
+    "limits.mixed": (
+        {"limits": {"mixed": Limits()}, "mixtures": {"mixed": PER_CHANNEL}},
+        "factory onnx",
+    ),
+    "budget.partitions": ({"budget": ModelBudget(partitions=1)}, "factory onnx tflite"),
+    "budget.ms": ({"budget": ModelBudget(ms=1.0)}, "factory onnx"),
+    "budget.schemes.asis.ms": (
+        {"budget": ModelBudget(schemes={"asis": Budget(ms=1.0)})},
+        "factory onnx",
+    ),
+    "budget.schemes.u8": ({"budget": ModelBudget(schemes={"u8": Budget()})}, "factory onnx"),
+}
+PATHS = {"factory": "net.py:factory", "onnx": "net.onnx", "tflite": "net.tflite"}
+
+
+@pytest.mark.parametrize("kind", PATHS)
+@pytest.mark.parametrize("key", KEYS)
+def test_a_key_without_effect_is_refused(key: str, kind: str, place: Path) -> None:
+    fields, kinds = KEYS[key]
+    entry = ModelEntry(path=PATHS[kind], **fields)
+    if kind in kinds.split():
+        resolve_entry("net", entry, place)
+        return
+    with pytest.raises(UsageError, match=r"models\.net\.") as caught:
+        resolve_entry("net", entry, place)
+    assert caught.value.fix
 
 
 def raise_error(error: QnnCiError) -> None:
