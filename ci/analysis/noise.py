@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -58,17 +59,19 @@ def predict_noise(
     right: Sequence[Sequence[Any]] | None = None,
     *,
     qnn: str = "",
+    on_cpu: Mapping[str, Collection[str]] = MappingProxyType({}),
 ) -> list[Array]:
     """Return one array of errors per output, [run, sample, *shape], or an empty array if the output
     is not floating-point.
 
     ``program`` is the quantized model, of which QNN computes in float16 what is not quantized, or
     the float32 model. ``right`` are its outputs, if they are known. ``qnn`` is the version of QNN.
-    The model is run up to RUNS times, with the same random errors each time that this is called.
+    ``on_cpu`` are the values that the CPU computes, by method. The model is run up to RUNS times,
+    with the same random errors each time that this is called.
     """
     exact = right or program.run(sets)
     errors_by_method = {
-        name: find_errors(graph, read_terms(qnn, graph.front_end))
+        name: find_errors(graph, read_terms(qnn, graph.front_end), on_cpu.get(name, ()))
         for name, graph in program.graphs.items()
     }
     recipes = {name: Recipe(errors) for name, errors in errors_by_method.items()}
@@ -90,11 +93,11 @@ def _stack_samples(outputs: Sequence[Sequence[Any]], index: int) -> Array:
     return np.stack([np.asarray(sample[index]) for sample in outputs])
 
 
-def find_errors(graph: Graph, terms: Terms) -> Changes:
+def find_errors(graph: Graph, terms: Terms, on_cpu: Collection[str] = ()) -> Changes:
     """Return the changes that add one run's random errors to the values of a graph: after each
     quantizer of a computed value, after each float16 computation, and to the inputs and constants
-    that these read."""
-    errors = _Errors(graph, terms)
+    that these read. What is ``on_cpu`` has no error, but is rounded to float16 if QNN reads it."""
+    errors = _Errors(graph, terms, on_cpu)
     return dict([*errors.list_given(), *errors.list_computed()])
 
 
@@ -110,21 +113,25 @@ def rounds(operator: str) -> bool:
     return computes(operator) and operator not in CHOICES
 
 
-def find_float16(graph: Graph) -> frozenset[str]:
+def find_float16(graph: Graph, on_cpu: Collection[str] = ()) -> frozenset[str]:
     """Return the values that QNN computes in float16: all of a graph without quantizers; or else
     those that are not quantized next, results of recurrent layers, the dequantized values from
     which they are computed, and the inputs and constants that anything else than a quantizer
-    reads, such as a reshape in front of it."""
+    reads, such as a reshape in front of it. Of the values that are computed ``on_cpu``, only those
+    that QNN reads."""
+    taken = [node for node in graph.nodes if not is_computed_in(node, on_cpu)]
+    if not any(is_quantizer(node.operator) for node in graph.nodes):
+        values = {name for node in taken for name in (*node.reads, *node.results)}
+        values |= {*graph.outputs} - {*on_cpu}
+        return frozenset(values - {""})
     quantized: set[str] = set()
     read: set[str] = set()
     halves: set[str] = set()
     direct: set[str] = set()
-    results: set[str] = set()
     # A node that reads nothing is a constant of a file.
-    calls = [node for node in graph.nodes if node.reads]
+    results = {name for node in graph.nodes if node.reads for name in node.results}
     # The last one first, because the readers of a value decide its type.
-    for node in reversed(calls):
-        results.update(node.results)
+    for node in reversed([node for node in taken if node.reads]):
         operands = [name for name in node.reads[: node.operands] if name]
         if not is_quantizer(node.operator) and not is_dequantizer(node.operator):
             direct.update(operands)
@@ -140,27 +147,39 @@ def find_float16(graph: Graph) -> frozenset[str]:
             for names in (quantized, read):
                 if not names.isdisjoint(node.results):
                     names.update(operands)
-    if any(is_quantizer(node.operator) for node in graph.nodes):
-        return frozenset(halves | (direct - results))
-    all_names = {name for node in graph.nodes for name in (*node.reads, *node.results)}
-    return frozenset((all_names | {*graph.outputs}) - {""})
+    return frozenset(halves | (direct - results) | read.intersection(on_cpu))
+
+
+def is_computed_in(node: Node, values: Collection[str]) -> bool:
+    """Return whether a node computes one of these values."""
+    return bool(values) and any(name in values for name in node.results)
 
 
 @dataclass(frozen=True)
 class Rounded:
     """The error of a value in float16. A ``given`` value is only rounded. ``scaled`` is true if the
     error is multiplied by the node's operand, and ``cell`` for a recurrent layer, of which
-    ``is_state`` marks the cell state."""
+    ``is_state`` marks the cell state. A value that ``is_handed_over`` to the CPU is a number that
+    float16 has: what the CPU only moves is then exact where QNN reads it again."""
 
     term: Term
     is_given: bool = False
     is_scaled: bool = False
     is_cell: bool = False
     is_state: bool = False
+    is_handed_over: bool = False
 
     def add(self, value: Value, operand: Value, tools: Tools) -> Value:
         """Return the value with its error. ``operand`` is the first operand of the node that
         computes it."""
+        if not self.is_handed_over:
+            return self.add_errors(value, operand, tools)
+        is_only_rounded = self.term == NO_TERM and not self.is_cell
+        noisy = value if is_only_rounded else self.add_errors(value, operand, tools)
+        return tools.round_to_half(noisy.clamp(-FLOAT16_MAX, FLOAT16_MAX))
+
+    def add_errors(self, value: Value, operand: Value, tools: Tools) -> Value:
+        """Return the value with random errors."""
         # The error of an infinite value would be infinite, too, or NaN.
         finite = value.clamp(-FLOAT16_MAX, FLOAT16_MAX)
         relative = max(RELATIVE, UNIFORM * self.term.relative)
@@ -252,18 +271,25 @@ def roll_steps(like: Value, power: Value, tools: Tools) -> Value:
 class _Errors:
     """Finds the errors of a graph's values."""
 
-    def __init__(self, graph: Graph, terms: Terms) -> None:
-        self.graph, self.terms = graph, terms
+    def __init__(self, graph: Graph, terms: Terms, on_cpu: Collection[str] = ()) -> None:
+        self.graph, self.terms, self.on_cpu = graph, terms, frozenset(on_cpu)
         self.makers = graph.list_makers()
         self.reads = Counter(name for node in graph.nodes for name in node.reads)
         self.reads.update(graph.outputs)
-        self.float16 = find_float16(graph)
+        self.float16 = find_float16(graph, self.on_cpu)
+        self.handed_over = {
+            name for node in graph.nodes if is_computed_in(node, self.on_cpu) for name in node.reads
+        }
 
     def list_given(self) -> Iterator[tuple[str, Change]]:
         """Yield the name of each changed input or constant, and the change."""
         # Seen with QNN 2.49.40 through both front ends: in models that only move, join or clamp
         # 8-bit inputs, about 1 % of the elements differ by a step. Inputs of 16 bits are exact.
-        narrow = {node.reads[0] for node in self.graph.nodes if is_narrow(node)}
+        narrow = {
+            node.reads[0]
+            for node in self.graph.nodes
+            if is_narrow(node) and not is_computed_in(node, self.on_cpu)
+        }
         # Without the states: an error would make a copy of a buffer that the model writes through a
         # view, and the write would be lost.
         changed = (self.float16 | narrow) - self.makers.keys() - self.graph.states
@@ -278,7 +304,11 @@ class _Errors:
     def list_computed(self) -> Iterator[tuple[str, Change]]:
         """Yield the name of each changed result, and the change."""
         for node in self.graph.nodes:
-            if is_quantizer(node.operator):
+            if is_computed_in(node, self.on_cpu):
+                for name in node.results:
+                    if name in self.float16:  # rounded when QNN reads it
+                        yield name, Change(Rounded(NO_TERM, is_given=True).add)
+            elif is_quantizer(node.operator):
                 source = self.makers.get(node.reads[0])
                 is_activation = source is not None and rounds(source.operator)
                 if source and is_activation and "zero_point" in node.numbers:
@@ -294,6 +324,8 @@ class _Errors:
         error."""
         for node in self.graph.nodes:
             if not rounds(node.operator) or is_layer(node.operator):
+                continue
+            if is_computed_in(node, self.on_cpu):
                 continue
             for place, name in enumerate(node.results):
                 rounded = self._find_rounded(node, name, place)
@@ -313,6 +345,7 @@ class _Errors:
             is_scaled=is_scaled,
             is_cell=node.operator in CELLS,
             is_state=node.operator in CELLS and place == STATE,
+            is_handed_over=name in self.handed_over,
         )
 
     def _find_moved(self, node: Node, source: Node) -> Moved:
@@ -363,7 +396,7 @@ class _Errors:
         while maker and maker.operator in FUSED_THROUGH and maker.operator != "cat":
             source = maker.reads[0]
             maker = self.makers.get(source)
-        if maker is None or maker.operator != "add":
+        if maker is None or maker.operator != "add" or is_computed_in(maker, self.on_cpu):
             return ""
         if any(read in self.graph.constants for read in maker.reads[:2]):
             return ""
@@ -381,13 +414,17 @@ class _Errors:
         is_scaled = False
         node = self.makers.get(name)
         while node and not is_layer(node.operator):
+            if is_computed_in(node, self.on_cpu):
+                return False
             is_factor = node.operator in FACTORS and self._reads_constant(node)
             if not (is_factor or node.operator in FUSED_THROUGH or self._adds_constant(node)):
                 return False
             is_scaled = is_scaled or is_factor
             computed = [read for read in node.reads if read in self.makers]
             node = self.makers[computed[0]] if computed else None
-        return node is not None and ("conv" in node.operator or not is_scaled)
+        if node is None or is_computed_in(node, self.on_cpu):
+            return False
+        return "conv" in node.operator or not is_scaled
 
     def _adds_constant(self, node: Node) -> bool:
         return node.operator == "add" and self._reads_constant(node)

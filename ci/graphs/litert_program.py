@@ -12,6 +12,7 @@ import numpy as np
 
 from ci.graphs.graph import Array, Graph
 from ci.graphs.litert_file import (
+    BEFORE_ACTIVATION,
     RUN_HERE,
     Entry,
     inline_composites,
@@ -19,6 +20,7 @@ from ci.graphs.litert_file import (
     list_entries,
     list_numbers,
     name_operator,
+    number_tensors,
     read_constant,
     read_levels,
     read_model,
@@ -26,7 +28,7 @@ from ci.graphs.litert_file import (
     run_control,
     split_activations,
 )
-from ci.graphs.litert_reader import LitertGraph, read_litert_graph
+from ci.graphs.litert_reader import COMPUTED, LitertGraph, read_litert_graph
 from ci.graphs.run import Change, Recipe, Record, Shared, share_axes
 
 METHOD = "forward"  # of a file without signatures
@@ -60,6 +62,23 @@ class LitertProgram:
     def graphs(self) -> dict[str, Graph]:
         """The graph of each method."""
         return {name: parsed.graph for name, parsed in self.parsed.items()}
+
+    def find_values(self, tensors: Collection[tuple[int, str]]) -> dict[str, frozenset[str]]:
+        """Return the values that operators compute for tensors, by method. A tensor is the number
+        of its subgraph and its name in the file."""
+        values: dict[str, frozenset[str]] = {}
+        for entry in (*self.entries, *self.bodies):
+            subgraph, names = self.model.subgraphs[entry.subgraph], set[str]()
+            numbers = number_tensors(subgraph)
+            results = {numbers.get(text, -1) for index, text in tensors if index == entry.subgraph}
+            for operator in subgraph.operators or ():
+                computed = results.intersection(list_numbers(operator.outputs))
+                for number in list_numbers(operator.inputs) if computed else ():
+                    if (subgraph.tensors[number].name or b"").endswith(BEFORE_ACTIVATION):
+                        computed.add(number)
+                names.update(self.parsed[name_method(entry)].names[number] for number in computed)
+            values[name_method(entry)] = frozenset(names | {*map(COMPUTED.format, names)})
+        return values
 
     @property
     def limited(self) -> frozenset[str]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import resource
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -148,6 +148,7 @@ def compile_litert(
         library=library,
         delegation=delegation,
         footprint=footprint,
+        on_cpu=list_on_cpu(compiled),
         layers=layers,
         explains_loss=not (spec.scheme.quantized or layers or is_part),
     )
@@ -209,11 +210,13 @@ def judge_program(
     library: Path,
     delegation: Delegation,
     footprint: Footprint,
+    on_cpu: Collection[tuple[int, str]],
     layers: tuple[Layer, ...],
     explains_loss: bool,
 ) -> Compiled:
-    """Write the references of a compiled model, and return its description. ``layers`` are those to
-    which its last outputs belong. It ``explains_loss`` if float16 costs much. Raises FailedError if
+    """Write the references of a compiled model, and return its description. ``on_cpu`` are the
+    tensors that the CPU computes, as find_values takes them, and ``layers`` those to which its last
+    outputs belong. It ``explains_loss`` if float16 costs much. Raises FailedError if
     the conversion from torch changed the model."""
     staging.enter("reference")
     staging.write(INPUTS, judged.sets)
@@ -233,7 +236,10 @@ def judge_program(
             staging.write(QUANTIZED, reference)
             staging.write_bounds(QUANTIZED, *ties)
     with needed("the predicted rounding noise"):
-        noise = predict_noise(program, judged.sets, reference, qnn=find_version(library))
+        # The partitions of a split model are judged alone.
+        values = program.find_values(() if judged.is_split else on_cpu)
+        qnn = find_version(library)
+        noise = predict_noise(program, judged.sets, reference, qnn=qnn, on_cpu=values)
     staging.write_noise(noise)
     loss: Loss | None = None
     if explains_loss:
@@ -379,6 +385,18 @@ def count_operators(
     ]
     taken = sum(row.npu for row in counts)
     return Delegation(taken, len(fallbacks), partitions, tuple(fallbacks)), counts
+
+
+def list_on_cpu(compiled: CompiledModel) -> set[tuple[int, str]]:
+    """Return the tensors that operators of a compiled file compute on the CPU: the number of the
+    subgraph and the name. Results of operators that run other subgraphs are computed there."""
+    tensors = set()
+    for number, subgraph in enumerate(compiled.model.subgraphs):
+        for operator in subgraph.operators or ():
+            if name_operator(compiled.model, operator) not in CONTROL | {DISPATCH}:
+                for result in list_numbers(operator.outputs):
+                    tensors.add((number, name_tensor(subgraph, result)))
+    return tensors
 
 
 def name_result(subgraph: Any, operator: Any) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -37,3 +40,60 @@ def test_the_prediction_has_the_errors_of_litert(operator: str, bits: int) -> No
     (errors,) = predict_noise(program, [[integers]], qnn="2.51.0")
     least, most = PREDICTED[operator, bits]
     assert least < float(np.sqrt(np.mean(np.square(errors)))) / result_levels.scales[0] < most
+
+
+def make_remainder(*, is_last: bool) -> bytes:
+    """A sum, its remainder, and a product behind it unless the remainder ``is_last``. The remainder
+    is what QNN does not take."""
+    net = Net()
+    source = net.add_tensor((4, 64), "x")
+    raised = net.call("ADD", (source, net.add_number(33.3)), (4, 64), "AddOptions")
+    divisor = net.add_number(64.0)
+    result = net.call("FLOOR_MOD", (raised, divisor), (4, 64), "FloorModOptions")
+    if not is_last:
+        result = net.call("MUL", (result, net.add_number(1.0)), (4, 64), "MulOptions")
+    net.end([source], [result])
+    return net.pack()
+
+
+def measure_noise(program: LitertProgram, tensors: Collection[tuple[int, str]]) -> float:
+    """The RMS of the predicted error if these tensors are computed on the CPU."""
+    sets = [[np.random.default_rng(7).standard_normal((4, 64)).astype(np.float32)]]
+    values = program.find_values(tensors)
+    (errors,) = predict_noise(program, sets, qnn="2.51.0", on_cpu=values)
+    return float(np.sqrt(np.mean(np.square(errors))))
+
+
+@pytest.mark.parametrize("is_last", [True, False])
+def test_what_the_cpu_computes_is_rounded_only_where_qnn_reads_it(is_last: bool) -> None:
+    program = LitertProgram(make_remainder(is_last=is_last))
+    raised, remainder, *_ = map(number_result, program.model.subgraphs[0].operators)
+    tensors = [tensor.name.decode() for tensor in program.model.subgraphs[0].tensors]
+    names = [tensors[number] for number in (raised, remainder)]
+    on_npu = measure_noise(program, ())
+    on_cpu = measure_noise(program, {(0, names[1])})
+    assert 0 < on_cpu < 0.9 * on_npu
+    alone = measure_noise(program, {(0, name) for name in names})
+    assert alone == 0 if is_last else 0 < alone < on_npu
+    # The tensor of another subgraph is another one.
+    assert measure_noise(program, {(1, name) for name in names}) == on_npu
+
+
+def number_result(operator: Any) -> int:
+    return int(operator.outputs[0])
+
+
+@pytest.mark.parametrize("bits", [8, 16])
+def test_integers_that_the_cpu_computes_have_no_error(bits: int) -> None:
+    net, shape = Net(), (1, 16, 32)
+    source = net.add_tensor(shape, "x")
+    net.end([source], [net.call("SQRT", (source,), shape)])
+    positive = np.abs(np.random.default_rng(5).standard_normal(shape)).astype(np.float32) + 0.1
+    program = LitertProgram(quantize(net, bits, [positive]))
+    tensors = program.model.subgraphs[0].tensors
+    levels = read_levels(tensors[source])
+    assert levels is not None
+    steps = np.round(positive / levels.scales[0]) + levels.zero_points[0]
+    values = program.find_values({(0, tensors[-1].name.decode())})
+    (errors,) = predict_noise(program, [[steps.astype(f"int{bits}")]], on_cpu=values)
+    assert not errors.any()
