@@ -87,7 +87,8 @@ def project(made_project: Project) -> Project:
 
 @pytest.fixture
 def caller(project: Project, tmp_path: Path) -> GitHub:
-    """A user's repository that calls qnn-ci.yml, with a folder ci/ of its own."""
+    """A user's repository that calls qnn-ci.yml, with a folder ci/ of its own. What is in the store
+    is not examined in its runs."""
     own_repository = tmp_path / "own"
     (own_repository / ".github").mkdir(parents=True)
     (own_repository / ".github" / "actions").symlink_to(ROOT / ".github" / "actions")
@@ -98,7 +99,10 @@ def caller(project: Project, tmp_path: Path) -> GitHub:
     github = project.github
     github.services.other_repositories["somebody/executorch-qnn-ci"] = own_repository
     github.github = {"event_name": "pull_request", "ref": "refs/pull/1/merge"}
-    github.variables["QNN_CI_HOME"] = str(store_home())
-    github.variables["QNN_CI_MANIFESTS"] = str(ROOT / "manifests")
+    github.variables |= {
+        "QNN_CI_HOME": str(store_home()),
+        "QNN_CI_MANIFESTS": str(ROOT / "manifests"),
+        "QUICK_SETUP": "1",
+    }
     github.job = {"workflow_repository": "somebody/executorch-qnn-ci", "workflow_sha": head}
     return github
