@@ -33,7 +33,7 @@ from ci.models.tensors import TensorInfo
 from ci.report.schema import Case, CaseName, Report, Status, summarize
 from provisioning.documents import read_json, read_text
 from provisioning.errors import QnnCiError, UsageError, describe_exception
-from provisioning.manifest.targets import find_soc
+from provisioning.manifest.targets import find_any_soc
 
 LIMIT_BYTES = 4 << 30  # per case
 DTYPES = {"bool", *(f"float{bits}" for bits in (16, 32, 64))} | {
@@ -88,7 +88,7 @@ def find_spec(case: Case, policy: EmulatorPolicy) -> CaseSpec:
     unknown."""
     try:
         scheme = policy.find_scheme(case.model, case.scheme)
-        find_soc(case.soc)
+        find_any_soc(case.soc)
     except (ValueError, UsageError) as error:
         raise UsageError(f"there is no case {case.name}") from error
     entry = policy.models.get(case.model)

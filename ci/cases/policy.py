@@ -44,7 +44,7 @@ from ci.report.schema import (
 from provisioning.artifacts.choice import list_device_runtimes
 from provisioning.errors import ManifestError, UsageError
 from provisioning.manifest.reader import read_policy, read_toml
-from provisioning.manifest.targets import Backend, read_socs
+from provisioning.manifest.targets import Backend, find_any_soc
 
 if TYPE_CHECKING:  # it imports numpy, which ci.gate does not need
     from ci.cases.engine import Fallback
@@ -454,7 +454,7 @@ class OperatorRule(Struct, frozen=True, forbid_unknown_fields=True):
             return False
         if self.socs:
             return soc in self.socs
-        return not self.before_hexagon or read_socs()[soc].hexagon < self.before_hexagon
+        return not self.before_hexagon or find_any_soc(soc).hexagon < self.before_hexagon
 
     def fits(self, operator: str, reason: str) -> bool:
         """Return whether the row matches an operator and QNN's reason for refusing it."""

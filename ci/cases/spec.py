@@ -47,6 +47,8 @@ OF_HTP = frozenset(
     }
 )
 
+MOST_LISTED = 60  # names in an error; --list shows more
+
 # What torch and others store models in, none of which is lowered.
 STORED = (".pt2", ".pt", ".pth", ".pte", ".ckpt", ".safetensors")
 FILE_VERBS = {".onnx": "test-onnx", ".tflite": "test-litert"}  # which run a file
@@ -339,11 +341,14 @@ def match_names(kind: str, word: str, names: Iterable[str]) -> list[str]:
     if matches:
         return matches
     near = difflib.get_close_matches(word.upper(), [name.upper() for name in all_names])
+    fix = f"use one of: {', '.join(all_names)}"
+    if len(all_names) > MOST_LISTED:
+        fix = f"use one of the {len(all_names)} names that --list prints"
     nearest = next((name for name in all_names if near and name.upper() == near[0]), "")
     raise UsageError(
         f"no {kind} {word!r}",
         why=f"the nearest is {nearest}" if nearest else "",
-        fix=f"use one of: {', '.join(all_names)}",
+        fix=fix,
     )
 
 

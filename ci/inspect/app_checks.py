@@ -34,6 +34,7 @@ from provisioning.elf.facts import EM_AARCH64, EM_QDSP6
 from provisioning.elf.programs import is_loadable
 from provisioning.errors import UnfitError, UsageError
 from provisioning.files import hash_file
+from provisioning.manifest.targets import is_same_soc
 from provisioning.versions import is_older
 
 PAGE, LARGE_PAGE = 4096, 16384
@@ -467,7 +468,8 @@ def see_wrong_device_group(unit: AppUnit) -> Iterator[Seen]:
     """Report compiled models in an AI pack's directory for devices with another SoC."""
     for asset, facts in unit.list_compiled():
         names = {target.soc for target in facts.targets}
-        if (group := DEVICE_GROUP.match(asset.shown)) and names and group[1] not in names:
+        group = DEVICE_GROUP.match(asset.shown)
+        if group and names and not any(is_same_soc(group[1], name) for name in names):
             yield seen(asset.name, asset.shown, made=", ".join(sorted(names)), group=group[1])
 
 

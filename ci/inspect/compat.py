@@ -26,7 +26,7 @@ from typing import TypeAlias
 from provisioning.doctor.survey.context_binaries import KNOWN_INFO, ContextBinary
 from provisioning.doctor.survey.programs import Program
 from provisioning.elf.programs import is_loadable
-from provisioning.manifest.targets import find_soc
+from provisioning.manifest.targets import find_any_soc
 from provisioning.versions import is_older, parse_version
 
 # The oldest QNN version that is known to write binary info of version 3.
@@ -136,7 +136,7 @@ def _choose_contexts(program: Program, soc: str) -> tuple[ContextBinary, ...]:
     the SoC, return these, otherwise all of them."""
     if not program.is_package or not soc:
         return program.contexts
-    number = find_soc(soc).id
+    number = find_any_soc(soc).id
     chosen = tuple(context for context in program.contexts if context.soc_id == number)
     return chosen or program.contexts
 
@@ -213,8 +213,10 @@ def _judge_hexagon(contexts: Contexts, runtime: Runtime | None, soc: str) -> Jud
     versions = _list_hexagons(contexts)
     if not contexts or not soc:
         return _judge_parts(versions, runtime)
-    soc_version = find_soc(soc).hexagon
+    soc_version = find_any_soc(soc).hexagon
     compiled_for = ", ".join(f"V{version}" for version in versions)
+    if not soc_version:
+        return Verdict.NO, f"QNN knows no HTP of {soc}"
     if not versions:
         return Verdict.UNKNOWN, "the program does not state its Hexagon version"
     if {context.soc_id for context in contexts} == {0} and versions[-1] < soc_version:
@@ -256,7 +258,7 @@ def _judge_parts(versions: list[int], runtime: Runtime | None, why: str = "") ->
 def _judge_soc(contexts: Contexts, soc: str) -> Judged:
     if not contexts or not soc:
         return Verdict.SKIPPED, "no SoC was given" if contexts else "no context binary"
-    target = find_soc(soc)
+    target = find_any_soc(soc)
     numbers = {context.soc_id for context in contexts}
     foreign = [context for context in contexts if context.soc_id != target.id]
     names = ", ".join(sorted({context.soc or f"SoC {context.soc_id}" for context in foreign}))
@@ -275,7 +277,9 @@ def _judge_soc(contexts: Contexts, soc: str) -> Judged:
 def _judge_vtcm(contexts: Contexts, soc: str) -> Judged:
     if not contexts or not soc:
         return Verdict.SKIPPED, "no SoC was given" if contexts else "no context binary"
-    has, needed = find_soc(soc).vtcm_mb, max(context.vtcm_mb for context in contexts)
+    has, needed = find_any_soc(soc).vtcm_mb, max(context.vtcm_mb for context in contexts)
+    if not has:
+        return Verdict.SKIPPED, f"QNN knows no HTP of {soc}"
     if not needed:
         return Verdict.UNKNOWN, "the program does not state how much VTCM it needs"
     why = f"the program needs {needed} MB of VTCM, and {soc} has {has} MB"

@@ -25,7 +25,7 @@ from provisioning.doctor.survey.programs import Program
 from provisioning.documents import MAPPED_BYTES, read_bytes
 from provisioning.elf.programs import MAX_TEXT
 from provisioning.errors import FailedError, UnfitError
-from provisioning.manifest.targets import find_soc, read_socs
+from provisioning.manifest.targets import find_any_soc, read_all_socs
 
 DISPATCH = "DISPATCH_OP"
 OTHER_CHARACTERS = re.compile(r"[^A-Za-z0-9_]+")
@@ -143,7 +143,7 @@ def check_target(
     Raises UnfitError for another SoC: the emulator runs it nevertheless. Raises FailedError if a
     context is damaged, belongs to another model, or has its tensors in another order.
     """
-    required = find_soc(soc)
+    required = find_any_soc(soc)
     contexts: dict[tuple[int, int], ContextBinary] = {}
     for number, step in compiled.list_partitions():
         if step.span not in contexts:
@@ -155,7 +155,8 @@ def check_target(
                 f"the context binary of {step.name} {context.damage}", fix="compile the model again"
             )
         names = {target.soc for target in context.targets} | ({context.soc} - {""})
-        ids = {name: read_socs()[name].id for name in names if name in read_socs()}
+        socs = read_all_socs()
+        ids = {name: socs[name].id for name in names if name in socs}
         numbers = {*ids.values(), *([context.soc_id] if context.soc_id else [])}
         if numbers and required.id not in numbers:
             made_for = " and ".join(sorted(ids)) or f"the SoC number {context.soc_id}"

@@ -7,7 +7,7 @@ Most names contain the bits of activations and weights, such as ``16a8w``. Names
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from ci.models.suite import LITERT_SUITE, SUITE
 from provisioning.manifest.reader import read_policy
+from provisioning.manifest.targets import Soc, read_litert_socs, read_socs
 
 
 class Recipe(Struct, frozen=True):
@@ -154,7 +155,8 @@ class SchemeSet:
     is tested with those in ``default``. ``suffix`` is the suffix of the model files that the lane
     accepts, or "" if it accepts none, ``title`` what its compiler is called, and ``suite`` this
     project's models with their descriptions. ``unused_keys`` are those of a model's entry in a
-    policy that have no effect for such a file, with the reasons."""
+    policy that have no effect for such a file, with the reasons, and ``socs`` returns the SoCs that
+    the lane compiles for."""
 
     schemes: tuple[Scheme, ...]
     default: tuple[Scheme, ...]
@@ -162,6 +164,7 @@ class SchemeSet:
     title: str = "ExecuTorch"
     suite: Mapping[str, str] = field(default_factory=lambda: SUITE)
     unused_keys: Mapping[str, str] = field(default_factory=dict)
+    socs: Callable[[], Mapping[str, Soc]] = read_socs
 
     @property
     def file_kind(self) -> str:
@@ -196,6 +199,7 @@ LITERT = SchemeSet(
         **dict.fromkeys(("budget.p50_ms", "budget.p90_ms", "budget.load_ms"), UNTIMED),
         "budget.device_memory_bytes": "this project runs no program of LiteRT on a device",
     },
+    read_litert_socs,
 )
 LANES_OF_FILES = (ONNX, LITERT)
 MODEL_FILES = tuple(lane.suffix for lane in LANES_OF_FILES)

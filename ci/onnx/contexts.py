@@ -25,7 +25,6 @@ import onnx
 
 from ci.onnx.fallback import PROVIDER
 from ci.onnx.models import MISSING, find_location_fault, parse_model
-from ci.onnx.options import read_options
 from provisioning.documents import CONTENT_BYTES, open_regular, read_bytes
 from provisioning.elf.programs import (
     ARCHIVE,
@@ -38,7 +37,7 @@ from provisioning.elf.programs import (
 from provisioning.elf.qnn_build import search_whole
 from provisioning.errors import FailedError, UnfitError, UsageError
 from provisioning.files import write_whole
-from provisioning.manifest.targets import find_soc, read_socs
+from provisioning.manifest.targets import find_soc, read_all_socs
 from provisioning.versions import parse_version
 
 COMPATIBILITY = f"ep_compatibility_info.{PROVIDER}"
@@ -120,7 +119,7 @@ def check_context(path: Path, soc: str) -> Blob:
     required = find_soc(soc)
     # A binary names no SoC if it was compiled without soc_model, and a model may have no metadata.
     names = {target.soc for target in context.targets} - {NO_SOC}
-    socs = {**read_socs(), **read_options().socs}
+    socs = read_all_socs()
     compiled = {socs[name].id for name in names if name in socs}
     listed = set(context.socs) or compiled
     if required.id not in listed or (compiled and required.id not in compiled):

@@ -23,7 +23,7 @@ from ci.report.text import count
 from provisioning.errors import UnfitError, UsageError
 from provisioning.files import hash_file
 from provisioning.manifest.reader import read_policy
-from provisioning.manifest.targets import Soc, find_soc, read_socs
+from provisioning.manifest.targets import Soc, find_any_soc, name_socs, read_all_socs, read_socs
 from provisioning.versions import is_older
 
 PACKAGE = "onnxruntime-qnn"
@@ -90,7 +90,6 @@ class OptionTable(Struct, frozen=True, forbid_unknown_fields=True):
     checked: str
     newest: str
     others: tuple[str, ...]
-    socs: dict[str, Soc]
     provider: tuple[Option, ...]
     session: tuple[Option, ...]
     run: tuple[Option, ...]
@@ -198,8 +197,8 @@ def _find_value_fault(option: Option, value: str) -> str:
         return ""
     near = difflib.get_close_matches(wrong[0].lower(), option.values, n=1)
     # The name of an SoC is what users know, but the option takes QNN's number.
-    if option.name == "soc_model" and wrong[0].upper() in read_socs():
-        near = [str(read_socs()[wrong[0].upper()].id)]
+    if option.name == "soc_model" and wrong[0].upper() in read_all_socs():
+        near = [str(read_all_socs()[wrong[0].upper()].id)]
     return f"not valid; allowed: {option.allowed}" + (f"; did you mean {near[0]}?" if near else "")
 
 
@@ -228,7 +227,7 @@ def find_conflicts(options: Mapping[str, str], entries: Mapping[str, str]) -> It
     for option in (*table.provider, *table.session):
         if option.name in settings:
             yield from _find_lacks(option, settings)
-    yield from _find_soc_faults(options, table)
+    yield from _find_soc_faults(options)
     several = any("," in settings.get(name, "") for name in ("soc_model", "htp_arch"))
     if several and not _is_on(settings, "ep.context_enable"):
         yield "only a context binary can be for several SoCs: this needs ep.context_enable=1"
@@ -269,7 +268,7 @@ def find_backend(options: Mapping[str, str]) -> str:
     return options.get("backend_type", "htp")
 
 
-def _find_soc_faults(options: Mapping[str, str], table: OptionTable) -> Iterator[str]:
+def _find_soc_faults(options: Mapping[str, str]) -> Iterator[str]:
     lists = {
         name: options[name].split(",")
         for name in ("soc_model", "htp_arch", "vtcm_mb")
@@ -280,7 +279,8 @@ def _find_soc_faults(options: Mapping[str, str], table: OptionTable) -> Iterator
         if len(values) != many and (name != "vtcm_mb" or len(values) > 1):
             yield f"{name} has {count(len(values), 'value')}, but another option has {many}"
             return
-    by_id = {soc.id: (name, soc) for name, soc in {**read_socs(), **table.socs}.items()}
+    known_socs = ((name, read_all_socs()[name]) for name in name_socs().values())
+    by_id = {soc.id: (name, soc) for name, soc in known_socs if soc.hexagon}
     for place, text in enumerate(lists.get("soc_model", ())):
         if int(text) not in by_id:
             socs = ", ".join(f"{soc.id} {name}" for name, soc in sorted(read_socs().items()))
@@ -321,7 +321,7 @@ def choose_options(scheme: Scheme, soc: str, user_options: Mapping[str, str]) ->
     if find_backend(user_options) != "htp":
         return dict(user_options)
     return {
-        "soc_model": str(find_soc(soc).id),
+        "soc_model": str(find_any_soc(soc).id),
         "enable_htp_fp16_precision": str(int(not scheme.quantized)),
         "offload_graph_io_quantization": "0",
         **user_options,

@@ -19,7 +19,7 @@ from ci.report.text import name_some, show_row
 from provisioning.console.command import FILE, FLAG, MANY, Outcome, nonempty_word
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, UsageError
-from provisioning.manifest.targets import find_soc
+from provisioning.manifest.targets import find_any_soc
 
 KINDS = {
     "program": "ExecuTorch program",
@@ -120,7 +120,7 @@ def judge_file(
     these ``names``. Raises UsageError for options that the file cannot use."""
     socs = [soc.upper() for soc in names]
     for soc in socs:
-        find_soc(soc)
+        find_any_soc(soc)
     progress.step(f"reading {path.name}")
     is_program = path.is_file() and not path.name.lower().endswith(APPS)
     inspected = inspect_file(path) if is_program else None

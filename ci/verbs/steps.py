@@ -45,7 +45,7 @@ from provisioning.doctor.registry import Finding
 from provisioning.errors import UnfitError, UsageError, at_key
 from provisioning.files import hash_file, write_whole
 from provisioning.manifest.reader import manifests_root
-from provisioning.manifest.targets import Backend, read_socs
+from provisioning.manifest.targets import Backend
 
 USUAL = QnnChoice()
 
@@ -165,7 +165,7 @@ def select_asked(
     """
     specs = select_cases(
         policy.suite,
-        sorted(read_socs()),
+        sorted(schemes.socs()),
         entries=policy.models,
         models=request.models or (),
         schemes=request.schemes,
@@ -313,7 +313,7 @@ def show_nodes(rows: Sequence[Mapping[str, str]]) -> list[str]:
 def list_choices(policy: EmulatorPolicy, scheme_set: SchemeSet) -> Outcome:
     """Return lists of the models (with descriptions and default schemes), the schemes and the
     SoCs."""
-    socs = sorted(read_socs())
+    socs = sorted(scheme_set.socs())
     schemes = [scheme.value for scheme in scheme_set.schemes]
     about = {name: entry.path for name, entry in policy.models.items()}
     for name, text in scheme_set.suite.items():

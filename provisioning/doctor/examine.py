@@ -51,7 +51,7 @@ from provisioning.elf.facts import Genuine
 from provisioning.errors import ManifestError, UnfitError
 from provisioning.manifest.pairs import read_pairs
 from provisioning.manifest.reader import read_profile, read_profiles, read_toolchain, suggest_near
-from provisioning.manifest.targets import Backend, find_soc
+from provisioning.manifest.targets import Backend, find_htp, find_soc
 from provisioning.quoting import show_command
 from provisioning.store.store import store_home
 
@@ -316,13 +316,13 @@ def judge_staged(
 ) -> list[Finding]:
     """Return every finding once, sorted, for libraries and programs staged for a device of
     ``profile``. ``required_names`` are by default the profile's. Raises UsageError for an unknown
-    SoC.
+    SoC, and for one without an HTP.
     """
     fitness = find_fitness(profile)
     if required_names is not None:
         fitness = msgspec.structs.replace(fitness, staged=tuple(required_names))
     facts = EnvironmentFacts(profile, HostFacts("", "", None, 0, 0, 0, ""), trees={STAGING: tree})
-    pair = (soc.upper(), find_soc(soc).hexagon) if soc else None
+    pair = (soc.upper(), find_htp(soc).hexagon) if soc else None
     case = Case(facts, read_doctor_policy(), fitness, read_elf_policies(), pair)
     return judge_environment(case, (FAMILIES, STAGINGS))
 

@@ -60,7 +60,9 @@ def read_backends() -> Mapping[Backend, BackendNeeds]:
 class Soc(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An SoC. ``id`` is QNN's socModel, ``hexagon`` the version of the HTP (75 for V75),
     ``vtcm_mb`` the size of the HTP's VTCM in MiB, and ``lpai`` the hardware version of the LPAI
-    block, None if the SoC has no such block. ``float16`` is whether the HTP computes in float16.
+    block, None if the SoC has no such block. ``hexagon`` and ``vtcm_mb`` are 0 if QNN knows no HTP
+    of the SoC. ``float16`` is whether the HTP computes in float16, ``litert`` whether LiteRT's
+    compiler plugin takes the name, and ``compiled`` whether QNN then compiles anything.
     """
 
     id: int
@@ -68,6 +70,8 @@ class Soc(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     vtcm_mb: int
     lpai: int | None = None
     float16: bool = True
+    litert: bool = True
+    compiled: bool = True
 
 
 @functools.cache
@@ -76,8 +80,21 @@ def read_socs() -> Mapping[str, Soc]:
     return read_toml("socs.toml", dict[str, Soc])
 
 
+@functools.cache
+def read_all_socs() -> Mapping[str, Soc]:
+    """Return also the SoCs that ExecuTorch does not know, after its own. Several names may have the
+    same number, because QNN compiles the same program for them. Raises ManifestError."""
+    return {**read_socs(), **read_toml("other-socs.toml", dict[str, Soc])}
+
+
+@functools.cache
+def read_litert_socs() -> Mapping[str, Soc]:
+    """Return every SoC whose name LiteRT's compiler plugin takes. Raises ManifestError."""
+    return {name: soc for name, soc in read_all_socs().items() if soc.litert}
+
+
 def find_soc(name: str) -> Soc:
-    """Return the SoC ``name``, ignoring case.
+    """Return the SoC that ExecuTorch calls ``name``, ignoring case.
 
     If there is none, raises a UsageError that lists similar names and all known SoCs.
     """
@@ -88,6 +105,45 @@ def find_soc(name: str) -> Soc:
     raise UsageError(
         f"there is no SoC {name!r}", fix=f"{meant}use one of: {', '.join(sorted(socs))}"
     )
+
+
+def find_any_soc(name: str) -> Soc:
+    """Return the SoC ``name``, ignoring case, also if ExecuTorch does not know it. Raises
+    UsageError if there is none."""
+    socs = read_all_socs()
+    if soc := socs.get(name.upper()):
+        return soc
+    meant = suggest_near(name.upper(), socs)
+    raise UsageError(
+        f"there is no SoC {name!r}", fix=f"{meant}`qnn-ci test-litert --list` lists the names"
+    )
+
+
+def find_htp(name: str) -> Soc:
+    """Return the SoC ``name`` as find_any_soc does. Raises UsageError also if QNN knows no HTP of
+    it."""
+    soc = find_any_soc(name)
+    if not soc.hexagon:
+        raise UsageError(f"QNN knows no HTP of {name}", fix="pass an SoC with an HTP")
+    return soc
+
+
+@functools.cache
+def name_socs() -> Mapping[int, str]:
+    """Return the name of each number of QNN's: the first of those that have the number."""
+    names: dict[int, str] = {}
+    for name, soc in read_all_socs().items():
+        names.setdefault(soc.id, name)
+    return names
+
+
+def is_same_soc(name: str, other_name: str) -> bool:
+    """Return whether QNN has one number for both names, or they are equal."""
+    socs = read_all_socs()
+    soc, other_soc = socs.get(name.upper()), socs.get(other_name.upper())
+    if soc is None or other_soc is None:
+        return name.upper() == other_name.upper()
+    return soc.id == other_soc.id
 
 
 class PinnedFile(Struct, frozen=True, forbid_unknown_fields=True):

@@ -35,7 +35,7 @@ from provisioning.artifacts.environment import Environment
 from provisioning.console.process import run_tasks
 from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
-from provisioning.manifest.targets import read_socs
+from provisioning.manifest.targets import read_litert_socs
 
 PROFILE = "litert"
 PACKAGES = ("ai_edge_litert", "flatbuffers", "onnx", "onnxruntime", "onnxruntime_qnn")
@@ -97,6 +97,7 @@ def prepare(
         choice=choice.QnnChoice(choice.WHEEL, choice.WHEEL),
         open=partial(open_tools, engine),
         options={"find_faults": match_faults},
+        remarks=tuple(list_without_htp(fitted)),
         work="compile, run and judge",
         mendable=(),  # mend writes no .tflite files
     )
@@ -149,25 +150,56 @@ def fit_cases(
         is_read = isinstance(fits.get((spec.reference, spec.source)), LitertFit)
         if is_read and spec.model in entries:
             check_limits(spec, entries[spec.model])
-    check_float16(fitted, names, progress)
+    check_socs(fitted, names, progress)
     return list(dict.fromkeys(fitted))
 
 
-def check_float16(specs: Sequence[CaseSpec], names: Mapping[str, str], progress: Progress) -> None:
-    """Raise UsageError if all cases are float models for SoCs without float16. If only some are,
-    the reason is shown, and these cases fail later."""
-    socs = read_socs()
-    without = [spec for spec in specs if spec.scheme is Scheme.FP16 and not socs[spec.soc].float16]
-    for spec in without:
-        error = UsageError(
-            f"{names[spec.model]} is a float model, which HTP computes in float16, and {spec.soc}"
-            " has no float16",
-            fix="quantize it to int8 or int16 before, or choose an SoC with float16, such as"
-            f" --soc {DEFAULT_SOC}",
+def check_socs(specs: Sequence[CaseSpec], names: Mapping[str, str], progress: Progress) -> None:
+    """Raise UsageError if all cases are for SoCs for which QNN compiles nothing of them: float
+    models need float16. If only some are, the reason is shown, and these cases fail later. Also
+    show for which SoCs QNN knows no HTP."""
+    refusals = [*filter(None, (find_refusal(spec, names[spec.model]) for spec in specs))]
+    if refusals and len(refusals) == len(specs):
+        raise refusals[0]
+    for refusal in refusals:
+        progress.step(str(refusal))
+    for remark in list_without_htp(specs):
+        progress.step(f"warning: {remark}")
+
+
+def find_refusal(spec: CaseSpec, name: str) -> UsageError | None:
+    """Return why QNN compiles nothing of a case, whose model is called ``name``, or None."""
+    soc = read_litert_socs()[spec.soc]
+    other = f"choose another SoC, such as --soc {DEFAULT_SOC}"
+    if not soc.compiled:
+        return UsageError(
+            f"nothing can be compiled for {spec.soc}",
+            why=f"LiteRT's plugin takes the name, but QNN does not know its number, {soc.id}",
+            fix=other,
         )
-        if len(without) == len(specs):
-            raise error
-        progress.step(str(error))
+    if spec.scheme is Scheme.FP16 and not soc.float16:
+        return UsageError(
+            f"{name} is a float model, which HTP computes in float16, and {spec.soc} has no"
+            " float16",
+            why="QNN takes no operator of it, so that all of it would stay on the CPU",
+            fix=f"quantize it to int8 or int16 before, or {other}",
+        )
+    return None
+
+
+def list_without_htp(specs: Sequence[CaseSpec]) -> list[str]:
+    """Return a remark on the SoCs of cases for which QNN compiles although it knows no HTP of
+    them."""
+    socs = read_litert_socs()
+    rows = {spec.soc: socs[spec.soc] for spec in specs}
+    names = [name for name, soc in rows.items() if soc.compiled and not soc.hexagon]
+    if not names:
+        return []
+    remark = (
+        f"QNN knows no HTP of {', '.join(names)}, and compiles for V68 with 16 MB of VTCM instead:"
+        " a device may have no NPU that runs the program"
+    )
+    return [remark]
 
 
 def check_limits(spec: CaseSpec, entry: ModelEntry) -> None:

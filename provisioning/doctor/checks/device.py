@@ -12,6 +12,7 @@ from provisioning.doctor.facts import STAGING, DeviceFacts, FileFacts, TreeFacts
 from provisioning.doctor.registry import ENVIRONMENT, Case, Seen, Subjects, seen
 from provisioning.elf.facts import EM_AARCH64
 from provisioning.elf.programs import NO_SOC, SEGMENT_ALIGN, is_loadable
+from provisioning.manifest.targets import is_same_soc
 
 RPC, LINUX_LIBC = "libcdsprpc.so", "libc.so.6"
 
@@ -194,7 +195,8 @@ def see_program_for_another_soc(staging: Staging) -> Iterator[Seen]:
     for file in staging.tree.lowered:
         names = {target.soc for target in file.targets}
         versions = {target.hexagon for target in file.targets}  # QNN323 reports other ones
-        if soc and soc[1] in versions and not names & {soc[0], NO_SOC}:
+        is_for_it = soc and any(name == NO_SOC or is_same_soc(name, soc[0]) for name in names)
+        if soc and soc[1] in versions and not is_for_it:
             yield seen(file.name, file.path, made=_name_targets(file), wanted=soc[0])
 
 

@@ -30,7 +30,7 @@ from provisioning.elf.programs import (
     find_targets,
 )
 from provisioning.elf.qnn_build import search_whole
-from provisioning.manifest.targets import read_socs
+from provisioning.manifest.targets import name_socs
 
 INFO_AT, SIZE_AT = 40, 16
 KNOWN_INFO = 3  # the supported versions of QnnSystemContext_BinaryInfo_t and of the graphs in it
@@ -180,7 +180,6 @@ def _parse_info(tables: Tables) -> dict[str, object]:
     if version != KNOWN_INFO:
         return {"binary_info": version, "unread": f"its description has version {version}"}
     soc_id = info.number(16)
-    socs = {soc.id: name for name, soc in read_socs().items()}
     device = info.bytes(15)  # for HTP: a version, then the Hexagon version
     graphs = tuple(_parse_graph(table) for table in info.list_tables(10))
     vtcm = max((graph.vtcm_mb or 0 for graph in graphs), default=0)
@@ -191,7 +190,7 @@ def _parse_info(tables: Tables) -> dict[str, object]:
         "backend_api": _dotted(info.numbers(3, 3)),
         "format": _dotted(info.numbers(5, 3)),
         "soc_id": soc_id,
-        "soc": socs.get(soc_id, ""),
+        "soc": name_socs().get(soc_id, ""),
         "hexagon": int.from_bytes(device[4:8], "little"),
         "vtcm_mb": vtcm,
         "graphs": graphs,

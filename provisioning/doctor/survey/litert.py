@@ -26,6 +26,7 @@ from provisioning.doctor.survey.context_binaries import (
 from provisioning.doctor.survey.litert_names import DTYPES, MODEL_SECTION, OPERATORS, SECTIONS
 from provisioning.doctor.survey.programs import MAX_RANK, Constant, Method, Partition, Program
 from provisioning.elf.programs import MAX_TEXT, Table, Tables, View
+from provisioning.manifest.targets import is_same_soc
 
 MODEL, BUNDLE = b"TFL3", b"LITERTLM"
 QUALCOMM = "Qualcomm"
@@ -136,7 +137,7 @@ class _Model:
                 self.report(f"contains a context binary that {context.damage}")
             # The stamp is text that a tool may copy from another file; the context binary itself
             # decides what runs.
-            if context.soc and self.soc and context.soc != self.soc:
+            if context.soc and self.soc and not is_same_soc(context.soc, self.soc):
                 self.report(
                     f"is stamped as compiled for {self.soc}, but contains a context binary for "
                     f"{context.soc}"

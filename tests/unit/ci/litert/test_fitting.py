@@ -27,7 +27,7 @@ from ci.report.schema import Budget
 from ci.verbs.lanes.litert import LANE, LitertRequest, fit_cases
 from provisioning.console.progress import Progress
 from provisioning.errors import ManifestError, UsageError
-from provisioning.manifest.targets import read_socs
+from provisioning.manifest.targets import read_litert_socs
 from tests.stand_ins.litert import make_compiled
 
 DENSE = make_model("dense")
@@ -257,10 +257,11 @@ def join_lines(stream: io.StringIO) -> str:
     return " ".join(stream.getvalue().split())
 
 
-NO_FLOAT16 = [name for name, soc in read_socs().items() if not soc.float16]
+SOCS = read_litert_socs()
+NO_FLOAT16 = [name for name, soc in SOCS.items() if soc.compiled and not soc.float16]
 
 
-@pytest.mark.parametrize("soc", NO_FLOAT16)
+@pytest.mark.parametrize("soc", [*NO_FLOAT16[:3], "SM6650", "SDM865"])
 def test_a_float_model_for_an_soc_without_float16_is_refused(soc: str, tmp_path: Path) -> None:
     spec = write_case(tmp_path, DENSE, soc)
     with pytest.raises(UsageError, match=f"{soc} has no float16") as raised:
@@ -276,6 +277,60 @@ def test_other_cases_run_if_an_soc_has_no_float16(tmp_path: Path) -> None:
     assert "has no float16" in join_lines(shown)
     quantized = replace_scheme(write_case(tmp_path, make_model("dense_int16"), NO_FLOAT16[0]))
     assert fit_cases([quantized], REQUEST, Progress()) == [quantized]
+
+
+@pytest.mark.parametrize("model", ["dense", "dense_int16"])
+def test_a_name_for_which_qnn_compiles_nothing_is_refused(model: str, tmp_path: Path) -> None:
+    spec = write_case(tmp_path, make_model(model), "IPQ5404")
+    with pytest.raises(UsageError, match="nothing can be compiled for IPQ5404") as raised:
+        fit_cases([spec], REQUEST, Progress())
+    assert "does not know its number, 80" in raised.value.why
+
+
+def test_an_soc_without_an_htp_that_qnn_knows_is_a_warning(tmp_path: Path) -> None:
+    shown = io.StringIO()
+    spec = write_case(tmp_path, make_model("dense_int16"), "SM6125")
+    assert fit_cases([spec], REQUEST, Progress(shown)) == [spec]
+    assert "QNN knows no HTP of SM6125" in join_lines(shown)
+
+
+@pytest.mark.parametrize(
+    ("word", "names"),
+    [
+        ("SM6650", ["SM6650"]),
+        ("sa8295", ["SA8295"]),
+        ("sm665*", ["SM6650"]),
+        ("SM6450?", ["SM6450Q"]),
+        ("QCS6490", "QCM6490"),
+        ("SA8295P", "SA8295"),
+        ("8650", "SM8650"),
+        ("SM6650 ", "SM6650"),
+        ("snapdragon", ""),
+    ],
+)
+def test_a_name_of_an_soc_selects_it_or_the_nearest_is_named(
+    word: str, names: list[str] | str, tmp_path: Path
+) -> None:
+    spec = write_case(tmp_path, DENSE)
+    request = LitertRequest(session=LANE.session, models=(spec.reference,), socs=(word,))
+    policy = read_emulator_policy(lane="litert")
+    if isinstance(names, list):
+        specs = LANE.select(request, policy, LANE.schemes, Progress())
+        assert [selected.soc for selected in specs] == names
+        return
+    with pytest.raises(UsageError, match="no SoC") as raised:
+        LANE.select(request, policy, LANE.schemes, Progress())
+    assert (names in raised.value.why) if names else not raised.value.why
+
+
+def test_a_policy_names_socs(tmp_path: Path) -> None:
+    write_case(tmp_path, DENSE)
+    path = tmp_path / "qnn.toml"
+    path.write_text('extends = "default"\n[models.net]\npath = "net.tflite"\nsocs = ["sm7*5"]\n')
+    request = LitertRequest(session=LANE.session, policy=path)
+    policy = read_emulator_policy(path, lane="litert")
+    specs = LANE.select(request, policy, LANE.schemes, Progress())
+    assert {spec.soc for spec in specs if spec.model == "net"} >= {"SM7325", "SM7635"}
 
 
 def replace_scheme(spec: CaseSpec) -> CaseSpec:

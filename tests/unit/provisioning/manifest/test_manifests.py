@@ -37,7 +37,15 @@ from provisioning.manifest.reader import (
     read_toolchain,
     suggest_near,
 )
-from provisioning.manifest.targets import find_soc, read_socs
+from provisioning.manifest.targets import (
+    find_any_soc,
+    find_htp,
+    find_soc,
+    is_same_soc,
+    name_socs,
+    read_all_socs,
+    read_socs,
+)
 
 
 def test_a_profile_overrides_the_profile_that_it_extends() -> None:
@@ -183,6 +191,48 @@ print("table", json.dumps(rows))
 
 def test_soc_ids_are_unique() -> None:
     assert len({soc.id for soc in read_socs().values()}) == len(read_socs())
+
+
+def test_names_of_one_soc_number_stand_for_the_same_soc() -> None:
+    socs = read_all_socs()
+    assert len(socs) > len(read_socs()) == len({*socs} & {*read_socs()})
+    for name, soc in socs.items():
+        assert name == name.upper()
+        first = socs[name_socs()[soc.id]]
+        assert (first.hexagon, first.vtcm_mb, first.float16) == (
+            soc.hexagon,
+            soc.vtcm_mb,
+            soc.float16,
+        )
+        assert bool(soc.hexagon) == bool(soc.vtcm_mb)
+        assert soc.compiled or not soc.hexagon
+        assert soc.hexagon or not soc.float16
+
+
+@pytest.mark.parametrize(
+    ("name", "other_name", "same"),
+    [
+        ("SA8775", "SA8255", True),
+        ("qcm4325", "QCM4325", True),
+        ("SM8650", "SM8750", False),
+        ("SM9999", "sm9999", True),  # unknown names are compared as texts
+        ("SM9999", "SM8650", False),
+    ],
+)
+def test_socs_are_compared_by_their_numbers(name: str, other_name: str, same: bool) -> None:
+    assert is_same_soc(name, other_name) is same
+
+
+def test_an_soc_that_executorch_does_not_know_is_found_where_files_are_read() -> None:
+    assert find_any_soc("sm6650").id == 74
+    assert find_htp("sm6650").hexagon == 73
+    with pytest.raises(UsageError, match="there is no SoC 'SM6650'"):
+        find_soc("SM6650")
+    with pytest.raises(UsageError) as unknown:
+        find_any_soc("QCS6490")
+    assert "QCM6490" in unknown.value.fix
+    with pytest.raises(UsageError, match="QNN knows no HTP of SDM865"):
+        find_htp("SDM865")
 
 
 @pytest.mark.skipif(find_spec("executorch") is None, reason="executorch is not installed")
