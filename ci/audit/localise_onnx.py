@@ -15,11 +15,12 @@ from ci.graphs.graph import Graph
 from ci.graphs.onnx_file import list_candidates, name_result
 from ci.graphs.onnx_part import change_scales, cut_model
 from ci.graphs.onnx_program import OnnxProgram
+from ci.models.file_samples import Arrays
 from ci.models.schemes import Scheme
 from ci.onnx.compile import load_source, write_float
 from ci.onnx.models import list_required_inputs
 from ci.onnx.preparation import quantize_file
-from ci.onnx.source import Arrays, Source
+from ci.onnx.source import Source
 
 FLOAT = "float.onnx"
 

@@ -57,17 +57,16 @@ from ci.graphs.litert_program import LitertProgram, name_method
 from ci.graphs.litert_session import Reference
 from ci.litert.compiled import DISPATCH, CompiledModel, check_target
 from ci.litert.layers import expose_layers
-from ci.litert.plugin import NothingTakenError, PluginResult, run_plugin
+from ci.litert.plugin import CONVERTER, NothingTakenError, PluginResult, run_plugin
 from ci.litert.source import LitertSource, check_model
 from ci.litert.split import MAIN, SplitInputs, list_unknown, split_at_partitions
+from ci.models.file_checks import require_fixed_shapes
 from ci.models.rounding import find_version, is_poor
 from ci.models.tensors import Layer, Loss, TensorInfo, add_parts, describe_tensor
-from ci.onnx.source import require_fixed_shapes
 from ci.report.schema import Footprint, OperatorCount
 from ci.report.text import count, name_some
 from provisioning.errors import FailedError
 
-CONVERTER = "litert-torch"
 PROGRAM, COMPILED, SOURCE = "program", "compiled.tflite", "source.tflite"
 SPLIT, PART = "split", "part"  # empty files, which say what the source is
 TRANSLATES_NOT = "LiteRT's plugin cannot translate it for QNN"

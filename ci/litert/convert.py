@@ -14,12 +14,12 @@ from torch import nn
 
 from ci.cases.forked import still_tqdm
 from ci.facts.finding import PlacedError
+from ci.litert.plugin import CONVERTER
 from ci.models.eager import keep_state
 from ci.models.factory import Inputs
 from ci.models.user_code import list_frames, list_places
 from provisioning.errors import QnnCiError, describe_exception
 
-CONVERTER = "litert-torch"
 # RuntimeError of backend/export.py in litert-torch 0.10.0
 UNKNOWN_OPERATOR = re.compile(r"^Lowering not found: (\S+)")
 TRACERS = ("torch._dynamo", "torch._export", "torch.export", "torch.fx")

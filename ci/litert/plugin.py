@@ -22,6 +22,7 @@ from provisioning.console.process import Completed, run_streams
 from provisioning.console.usage import share_memory
 from provisioning.errors import FailedError, UnfitError
 
+CONVERTER = "litert-torch"  # makes .tflite files of PyTorch models
 PACKAGE, PROGRAM = "ai_edge_litert", "tools/apply_plugin_main"
 PLUGINS = "vendors/qualcomm/compiler"
 UNUSED_LIBRARY = "libQnnLpai.so"

@@ -12,8 +12,8 @@ import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -34,21 +34,21 @@ from ci.graphs.litert_file import (
 )
 from ci.graphs.litert_reader import DRAWS
 from ci.litert.compiled import survey_model
+from ci.litert.plugin import CONVERTER
 from ci.litert.split import draw_integers
 from ci.models import user_models
-from ci.models.tensors import digest_sets
-from ci.models.user_models import MIN_SETS, NO_SOURCE, RANDOM
-from ci.onnx.source import (
+from ci.models.file_checks import check_pair, describe_mismatch, describe_random
+from ci.models.file_samples import (
     SEED,
     Array,
     Arrays,
     Ports,
-    check_pair,
-    describe_mismatch,
-    describe_random,
     gather_sets,
     make_sets,
+    read_packed,
 )
+from ci.models.tensors import digest_sets
+from ci.models.user_models import MIN_SETS, NO_SOURCE, RANDOM
 from provisioning.documents import read_user_file
 from provisioning.errors import FailedError, UsageError, at_key
 
@@ -134,7 +134,7 @@ def convert_source(spec: CaseSpec) -> LitertSource:
         arrays = [tuple(tensor.numpy() for tensor in tensors) for tensors in samples]
         ports = list_tensors(model, entries, kind)
         sets.append(tuple(fit_module(kind, sample, ports, kinds) for sample in arrays))
-    remarks = tuple(f"litert-torch made {change} of the module" for change in kinds)
+    remarks = tuple(f"{CONVERTER} made {change} of the module" for change in kinds)
     return LitertSource(
         name,
         data,
@@ -169,7 +169,7 @@ def fit_module(
     shapes_of_file = [read_shape(tensor) for tensor in tensors]
     if shapes != shapes_of_file:
         raise FailedError(
-            f"litert-torch changed the {kind}s of the model",
+            f"{CONVERTER} changed the {kind}s of the model",
             why=f"the module's have the shapes {_list(shapes)}, and the file's"
             f" {_list(shapes_of_file)}",
             fix=f"pass on only {kind}s that the module uses"
@@ -185,7 +185,7 @@ def fit_module(
             if not np.array_equal(converted, array, equal_nan=array.dtype.kind == "f"):
                 raise FailedError(
                     f"{kind} {index} has values that {dtype} does not have",
-                    why=f"litert-torch makes {dtype} of {array.dtype}",
+                    why=f"{CONVERTER} makes {dtype} of {array.dtype}",
                     fix="use smaller numbers",
                 )
         fitted.append(converted)
@@ -382,9 +382,8 @@ def make_source(
         if read_levels(model.subgraphs[entry.subgraph].tensors[number])
     ]
     if path:
-        gathered = gather_sets(
-            path, ports, own_data, lambda: MappingProxyType({}), calibrates=False
-        )
+        beside = partial(read_packed, path, ports)
+        gathered = gather_sets(ports, own_data, beside, calibrates=False)
         judged, made_inputs = gathered.judged, gathered.made_inputs
     else:
         judged, made_inputs = make_sets(ports, (), {}, MIN_SETS, SEED), ""

@@ -34,7 +34,7 @@ from ci.graphs.litert_file import (
 from ci.graphs.litert_part import find_operators
 from ci.graphs.litert_session import open_interpreter
 from ci.litert.compiled import CompiledModel, PartitionStep
-from ci.onnx.source import RANDOM_IDS
+from ci.models.file_samples import RANDOM_IDS
 from provisioning.errors import FailedError
 
 # The interpreter's own message for an operator that it does not know.

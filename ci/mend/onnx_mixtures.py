@@ -18,6 +18,7 @@ from ci.mend.mixture_search import (
     list_units,
     measure_sqnr,
 )
+from ci.models.file_samples import Arrays
 from ci.models.lowering_options import Choices
 from ci.models.schemes import Scheme
 from ci.models.user_models import Source
@@ -25,7 +26,7 @@ from ci.onnx.compile import run_reference
 from ci.onnx.models import external_files, read_model
 from ci.onnx.precision import find_added, find_results, list_floats
 from ci.onnx.preparation import prepare_file, quantize_file, write_normal_form
-from ci.onnx.source import Arrays, from_file
+from ci.onnx.source import from_file
 
 
 class MixableFile:

@@ -46,6 +46,8 @@ from ci.graphs.onnx_file import list_candidates, list_graphs, read_constants
 from ci.graphs.onnx_program import read_onnx
 from ci.graphs.onnx_reader import read_file
 from ci.graphs.onnx_session import open_reference, run_sets
+from ci.models.file_checks import describe_random, require_fixed_shapes
+from ci.models.file_samples import Arrays
 from ci.models.lowering_options import Part
 from ci.models.rounding import find_version, is_poor
 from ci.models.schemes import Scheme
@@ -79,14 +81,7 @@ from ci.onnx.models import Shapes, external_files, read_model
 from ci.onnx.precision import find_asked, list_tensors, name_types
 from ci.onnx.preparation import copy_file, quantize_file, write_normal_form
 from ci.onnx.session import RECORD_ASSIGNMENT, open_session
-from ci.onnx.source import (
-    Arrays,
-    Source,
-    describe_random,
-    from_file,
-    from_torch,
-    require_fixed_shapes,
-)
+from ci.onnx.source import Source, from_file, from_torch
 from ci.report.schema import Clipped, Footprint, TypeShare
 from provisioning.doctor.survey.context_binaries import ContextBinary, list_context_binaries
 from provisioning.documents import read_window

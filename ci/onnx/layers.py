@@ -15,8 +15,8 @@ from ci.graphs.onnx_file import infer
 from ci.graphs.onnx_part import EXPOSED, copy_node
 from ci.graphs.onnx_reader import parse_model
 from ci.graphs.onnx_session import open_reference
+from ci.models.file_samples import Arrays
 from ci.models.tensors import Layer
-from ci.onnx.source import Arrays
 from provisioning.errors import FailedError
 
 

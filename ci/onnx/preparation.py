@@ -21,12 +21,13 @@ from onnxruntime.quantization.shape_inference import quant_pre_process
 from onnxruntime.tools.remove_initializer_from_input import remove_initializer_from_input
 
 from ci.graphs.onnx_file import list_graphs, read_attributes, read_constants
+from ci.models.file_samples import Arrays
 from ci.models.lowering_options import NO_CHOICES, Choices, Part
 from ci.models.schemes import Recipe, Scheme
 from ci.onnx.fallback import ONNXRUNTIME, QUANTIZER, stage
 from ci.onnx.models import Shapes, fix_shapes, list_external
 from ci.onnx.precision import WEIGHTS, find_owners, override_parts
-from ci.onnx.source import Arrays, list_inputs
+from ci.onnx.source import list_inputs
 from ci.report.text import count, name_some
 from provisioning.errors import FailedError
 

@@ -13,41 +13,43 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 
 from ci.graphs.onnx_file import read_constants
 from ci.models import user_models
+from ci.models.file_checks import check_pair, describe_mismatch
+from ci.models.file_samples import (
+    Array,
+    Arrays,
+    Ports,
+    describe_ports,
+    fit_sets,
+    gather_sets,
+    read_packed,
+)
 from ci.models.tensors import digest_sets
-from ci.models.user_data import find_lacking_axes, read_judged, read_sets
-from ci.models.user_models import DERIVED_SETS, RANDOM, SHUFFLED
+from ci.models.user_data import read_sets
+from ci.models.user_models import DERIVED_SETS
 from ci.onnx.models import Shapes, is_quantized, list_free, list_required_inputs, read_model
-from provisioning.console.caller import shown_path
 from provisioning.documents import read_user_file
-from provisioning.errors import FailedError, UsageError, at_key, describe_exception
+from provisioning.errors import UsageError, describe_exception
 from provisioning.files import hash_file
 from provisioning.quoting import python_string
 
 if TYPE_CHECKING:
     from ci.models.model import Model  # it imports torch, which .onnx files do not need
 
-SEED = 20250724
-RANDOM_IDS = 4  # random integers are below this, because they may be indices of a table
 # Names of inputs that accept only a few values, reduced to lowercase letters.
 RATES = {"sr", "samplerate", "samplingrate", "samplefreq", "samplingfreq"}
 # Operators that keep the value of a tensor with a single element.
 PASSING = {"Identity", "Cast", "Reshape", "Gather", "Squeeze", "Unsqueeze"}
-
-Array = NDArray[Any]
-Arrays = tuple[Array, ...]
-Ports = Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]  # dtype and shape by input name
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,10 @@ def from_file(
     """
     inputs = list_inputs(model)
     judged, calibration, made_inputs, made_calibration = gather_sets(
-        path, inputs, data, lambda: find_rates(path, model, inputs)
+        inputs,
+        data,
+        lambda: read_beside(path, inputs),
+        lambda: find_rates(path, model, inputs),
     )
     # What is compiled also records how its inputs were generated.
     digest = hashlib.sha256(f"{hash_file(path)} {made_inputs}, {made_calibration}".encode())
@@ -109,56 +114,6 @@ def from_file(
     for sets in (judged, calibration):
         digest.update(digest_sets(sets).encode())
     return Source(path, digest.hexdigest(), judged, calibration, (), made_inputs, made_calibration)
-
-
-class GatheredSets(NamedTuple):
-    """The samples of a file: those that are judged, and those for calibration. The texts describe
-    samples that were generated, and are empty if none were."""
-
-    judged: tuple[Arrays, ...]
-    calibration: tuple[Arrays, ...]
-    made_inputs: str
-    made_calibration: str
-
-
-def gather_sets(
-    path: Path,
-    inputs: Ports,
-    data: user_models.Source,
-    find_fixed: Callable[[], Mapping[str, int]],
-    *,
-    calibrates: bool = True,
-) -> GatheredSets:
-    """Return the samples for a file with these ``inputs``: the policy's ``data``, or else the sets
-    next to the file, completed by generated ones. ``find_fixed`` returns inputs that need certain
-    values. A lane that ``calibrates`` nothing judges all sets next to the file. Raises the errors
-    of from_file."""
-    has_all_data = data.calibration and data.inputs
-    beside = () if has_all_data else tuple(read_beside(path, inputs))
-    judged = beside[: user_models.MIN_SETS] if calibrates else beside
-    if data.inputs:
-        with at_key("inputs"):
-            judged = fit_sets(data.inputs, read_judged(data.inputs, [*inputs]), inputs)
-    calibration = tuple(arrays for arrays in beside if not _contains(judged, arrays))
-    if data.calibration:
-        with at_key("calibration"):
-            calibration = fit_sets(data.calibration, read_sets(data.calibration, [*inputs]), inputs)
-    examples = judged or calibration
-    kind = SHUFFLED if examples else RANDOM
-    made_inputs = kind if len(judged) < user_models.MIN_SETS else ""
-    made_calibration = "" if calibration else kind
-    fixed = {} if examples else find_fixed()
-    if made_inputs:
-        missing = user_models.MIN_SETS - len(judged)
-        judged = (*judged, *make_sets(inputs, examples, fixed, missing, SEED))
-    if made_calibration:
-        # Another seed, so that no judged set is calibrated on.
-        calibration = make_sets(inputs, examples, fixed, DERIVED_SETS + 1, SEED + 1)
-    return GatheredSets(judged, calibration, made_inputs, made_calibration)
-
-
-def _contains(sets: Sequence[Arrays], arrays: Arrays) -> bool:
-    return any(all(map(np.array_equal, arrays, candidate)) for candidate in sets)
 
 
 def read_float(path: Path, quantized: onnx.ModelProto, shapes: Shapes = ()) -> None:
@@ -173,33 +128,11 @@ def read_float(path: Path, quantized: onnx.ModelProto, shapes: Shapes = ()) -> N
     inputs, quantized_inputs = list_inputs(model), list_inputs(quantized)
     same_inputs = list(inputs.items()) == list(quantized_inputs.items())
     if not same_inputs or _list_output_types(model) != _list_output_types(quantized):
-        float_text, quantized_text = _describe_ports(inputs), _describe_ports(quantized_inputs)
+        float_text, quantized_text = describe_ports(inputs), describe_ports(quantized_inputs)
         why = "their inputs are the same, but the number or the types of their outputs differ"
         if float_text != quantized_text:
             why = f"its inputs are {float_text}, but the quantized model's are {quantized_text}"
         raise describe_mismatch(path.name, why)
-
-
-def check_pair(name: str, float_is_quantized: bool, file_is_quantized: bool) -> None:
-    """Raise UsageError if the float model in the file ``name`` is itself quantized, or if the file
-    to which it belongs is not."""
-    if not file_is_quantized:
-        raise UsageError(
-            "this key is only for a model that is already quantized",
-            why="the model in `path` is itself a float model",
-            fix="remove this key",
-        )
-    if float_is_quantized:
-        raise UsageError(f"{name} is itself quantized", fix="specify the float model")
-
-
-def describe_mismatch(name: str, why: str) -> UsageError:
-    """Return the error for a float model, in the file ``name``, of another model."""
-    return UsageError(
-        f"{name} does not match the quantized model",
-        why=why,
-        fix="specify the file from which the quantized model was made",
-    )
 
 
 def _list_output_types(model: onnx.ModelProto) -> list[int]:
@@ -219,9 +152,7 @@ def list_inputs(model: onnx.ModelProto) -> Ports:
 
 def read_beside(path: Path, inputs: Ports) -> Iterator[Arrays]:
     """Yield the samples next to a model. Raises UsageError if a set does not match the model."""
-    packed = path.with_suffix(".npz")
-    if os.path.lexists(packed):  # a pipe, or a link to nothing, is refused and not left out
-        yield from fit_sets(str(packed), read_sets(str(packed), [*inputs]), inputs)
+    yield from read_packed(path, inputs)
     folders = path.parent.glob("test_data_set_*")
     for folder in sorted(folders, key=lambda folder: (len(folder.name), folder)):  # 10 behind 9
         files = [folder / f"input_{index}.pb" for index in range(len(inputs))]
@@ -256,45 +187,6 @@ def _read_tensor(file: Path) -> Array:
     except Exception as error:
         why = describe_exception(error)
         raise UsageError(f"{file} cannot be read", why=why, fix="write it again") from error
-
-
-def fit_sets(place: str, sets: Sequence[Sequence[Any]], inputs: Ports) -> tuple[Arrays, ...]:
-    """Return the sets as arrays, in the order of ``inputs``. A mapping whose keys are the names of
-    the inputs may be in any order; all other sets must be in this order. Raises UsageError if a set
-    has different dtypes or shapes."""
-    rows = []
-    for number, values in enumerate(sets):
-        if len(values) == 1 and isinstance(values[0], Mapping):
-            by_name = values[0]
-            has_names = by_name.keys() == inputs.keys()
-            values = [by_name[name] for name in inputs] if has_names else [*by_name.values()]
-        # copy() also makes an array row-major.
-        row = tuple(np.asarray(value).copy() for value in values)
-        if [(array.dtype, array.shape) for array in row] != list(inputs.values()):
-            stacked = [(len(sets), *array.shape) for array in row]
-            called = shown_path(Path(place))
-            if lacking := find_lacking_axes(stacked, [shape for _, shape in inputs.values()]):
-                arrays = (f"{array.dtype}{[len(sets), *array.shape]}" for array in row)
-                raise UsageError(
-                    f"{called} has {lacking.description}",
-                    why=f"it has {', '.join(arrays)}, and needs"
-                    f" {_describe_ports(inputs, lacking.samples)}",
-                    fix=lacking.fix,
-                )
-            described = ", ".join(f"{array.dtype}{list(array.shape)}" for array in row)
-            raise UsageError(
-                f"{called} does not match the model",
-                why=f"its set {number} has {described}",
-                fix=f"provide one array per input: {_describe_ports(inputs)}",
-            )
-        rows.append(row)
-    return tuple(rows)
-
-
-def _describe_ports(inputs: Ports, *sets: int) -> str:
-    """Return text such as ``x float32[1, 3], ids int64[4]``. ``sets`` are extra dimensions in front
-    of each shape."""
-    return ", ".join(f"{name} {dtype}{[*sets, *shape]}" for name, (dtype, shape) in inputs.items())
 
 
 def find_rates(path: Path, model: onnx.ModelProto, inputs: Ports) -> dict[str, int]:
@@ -346,66 +238,5 @@ def _ask_for_rate(path: Path, name: str, inputs: Ports) -> UsageError:
         f"input {name!r} of {path.name} looks like a sampling rate, but its value is not known",
         why="the model does not show which value it accepts, and a random value is probably wrong",
         fix=f"put samples next to the model: np.savez({samples},"
-        f" {', '.join(arrays)}), with {_describe_ports(other_inputs, sets)}",
+        f" {', '.join(arrays)}), with {describe_ports(other_inputs, sets)}",
     )
-
-
-def require_fixed_shapes(outputs: Sequence[Arrays], counting: str) -> None:
-    """Raise FailedError if the shape of an output, of which ``outputs`` has one row per sample,
-    depends on the sample. ``counting`` are operators that are often the cause."""
-    for first, *later in zip(*outputs, strict=True):  # an output, in each sample
-        for array in later:
-            if array.shape != first.shape:
-                raise FailedError(
-                    f"the shape of an output depends on the data: {[*first.shape]} for one"
-                    f" sample, {[*array.shape]} for another",
-                    why="QNN supports only fixed shapes",
-                    fix=f"end the model before the operator that counts elements, such as"
-                    f" {counting}",
-                )
-
-
-def describe_random(operator: str) -> FailedError:
-    """Return the error for a model in which an operator draws random numbers."""
-    return FailedError(
-        f"the model draws random numbers, in {operator}",
-        why="its outputs differ from run to run, so nothing can be compared with them",
-        fix="make the random numbers an input of the model",
-    )
-
-
-def make_sets(
-    inputs: Ports, examples: Sequence[Arrays], fixed: Mapping[str, int], count: int, seed: int
-) -> tuple[Arrays, ...]:
-    """Return ``count`` samples; the same seed makes the same sets. If there are ``examples``,
-    their elements are shuffled, which keeps their range. A floating-point input whose elements are
-    all equal gets normal noise instead.
-
-    Without examples, floating-point elements are normally distributed and integers are below
-    RANDOM_IDS. ``fixed`` maps names of inputs to the value of all their elements.
-    """
-    random = np.random.default_rng(seed)
-
-    def draw_normal(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
-        return random.standard_normal(shape).astype(dtype)
-
-    def draw(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
-        if name in fixed:
-            return np.full(shape, fixed[name], dtype)
-        if dtype.kind == "f":
-            return draw_normal(dtype, shape)
-        return random.integers(0, 2 if dtype.kind == "b" else RANDOM_IDS, shape).astype(dtype)
-
-    def shuffle(array: Array) -> Array:
-        if array.dtype.kind == "f" and np.all(array == array.flat[0]):
-            return array + draw_normal(array.dtype, array.shape)
-        return random.permutation(array.reshape(-1)).reshape(array.shape)
-
-    samples: list[Arrays] = []
-    for number in range(count):
-        if examples:
-            samples.append(tuple(map(shuffle, examples[number % len(examples)])))
-        else:
-            drawn = [draw(name, dtype, shape) for name, (dtype, shape) in inputs.items()]
-            samples.append(tuple(drawn))
-    return tuple(samples)

@@ -17,15 +17,13 @@ import onnx
 from onnx import TensorProto, helper
 
 from ci.models import user_models
+from ci.models.file_samples import RANDOM_IDS, fit_sets, make_sets
 from ci.models.user_models import RANDOM, SHUFFLED
 from ci.onnx.source import (
-    RANDOM_IDS,
     Source,
     find_rates,
-    fit_sets,
     from_file,
     list_inputs,
-    make_sets,
     read_beside,
     read_float,
 )
