@@ -356,7 +356,7 @@ class Localiser:
             wrong=located.is_wrong,
             programs=len(laboratory.tried),
             model_rows=tuple(model.losses),
-            cause=name_cause(located, self.spec) if located.part else "",
+            cause=name_cause(located, self.spec) if located.part_outputs else "",
             reproducer=written,
             known_faults=faults,
         )
@@ -383,6 +383,8 @@ class Localiser:
         compiled, place = compile_result.artifact.compiled, Path(compile_result.directory)
         if not compiled.delegation.partitions:
             return Trial(refused="QNN accepts no node")
+        if any(0 in output.shape for output in compiled.outputs):
+            return Trial(refused="a result has no elements")
         references = read_references(place, compiled)
         program = run.copy_program(self.spec, place, compiled, run.directory)
         sets = read_inputs(place, compiled)

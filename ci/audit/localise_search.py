@@ -6,6 +6,7 @@ SQNR against the part's eager model and the SQNR that is predicted from rounding
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -24,6 +25,17 @@ JOINS = ("cat", "stack", "Concat")
 MOST_REFUSED = 3  # in a row; then no more programs with additional outputs are tried
 MOST_SETS = 4  # only a few samples are used, because many programs run them
 MOST_BYTES = 64 << 20  # additional outputs of one program, per sample
+
+
+# Why a program is refused: a limit of time or memory, and no operator that QNN takes, which is true
+# of all parts.
+EXCEEDED = re.compile(r"did not end within|printed nothing for|its limit")
+OF_ALL = re.compile(r"takes no operator|accepts no node")
+
+
+def name_refusal(refused: str) -> str:
+    """Return a reason without the names and the numbers in it, which differ from part to part."""
+    return re.sub(r"'[^']*'|\d+", "", refused)
 
 
 class Mend(str, Enum):
@@ -167,10 +179,11 @@ class Located(Struct, frozen=True, kw_only=True):
     ``first`` is the first wrong operator. ``ended`` is why the search stopped early.
 
     ``part`` contains the operators of the smallest part that is still wrong, and ``part_outputs``
-    its outputs. ``mended_by`` is the change that makes the part right. The part is also right if it
-    returns the results of the operators ``cured_by``. ``readers`` contains the first operator that
-    depends on all of them. ``sharing`` are operators outside the part that join several results and
-    share a range with it.
+    its outputs; if the program has no ``outputs``, the smallest part that is refused.
+    ``mended_by`` is the change that makes the part right. The part is also right if it returns the
+    results of the operators ``cured_by``. ``readers`` contains the first operator that depends on
+    all of them. ``sharing`` are operators outside the part that join several results and share a
+    range with it.
     """
 
     outputs: tuple[Departure, ...] = ()
@@ -213,7 +226,7 @@ class Search:
     def run(self) -> Located:
         """Return everything that is found before the limit of programs is reached. The suspects are
         tried before the whole model, which may take minutes. If the whole model yields no program,
-        the result contains only the reason."""
+        the result contains the reason, and the smallest part that yields none for that reason."""
         whole_model, located = Cut(tuple(self.operators), self.outputs), Located()
         try:
             # Known faults are small parts: within seconds, the user knows whether they are wrong by
@@ -221,7 +234,7 @@ class Search:
             suspect = self.find_suspect()
             trial = self.laboratory.measure(whole_model, "the whole model")
             if trial.refused:
-                return Located(ended=f"the model has no program that runs: {trial.refused}")
+                return self.shrink_refusal(whole_model, trial.refused)
             located = Located(outputs=trial.outputs)
             compared = self.choose_exposed(whole_model)
             self.exposed = tuple(self.expose(whole_model, compared))
@@ -238,6 +251,36 @@ class Search:
             return self.shrink(located, suspect or self.choose_start(whole_model, trial, first))
         except Spent as spent:
             return structs.replace(located, ended=str(spent))
+
+    def shrink_refusal(self, whole_model: Cut, reason: str) -> Located:
+        """Return the smallest part that is refused, or that crashes, for the same ``reason`` as the
+        whole model; no part if no smaller one is."""
+        self.located = Located(ended=f"the model has no program that runs: {reason}")
+        if EXCEEDED.search(reason):
+            return self.end_early("its parts are not tried, because each may take as long")
+        if OF_ALL.search(reason):
+            return self.located
+
+        def is_refused(operators: Sequence[str]) -> bool:
+            cut = self.close(operators, whole_model.outputs)
+            refused = self.laboratory.measure(cut, "a refused part").refused
+            if name_refusal(refused) != name_refusal(reason):
+                return False
+            self.smallest = cut
+            part = tuple(self.operators[name] for name in cut.operators)
+            self.located = structs.replace(self.located, part=part)
+            return True
+
+        try:
+            suspect = next(filter(is_refused, self.suspects), None)
+            minimize(suspect or whole_model.operators, is_refused)
+        except Spent as spent:
+            return self.end_early(str(spent))
+        return self.located if self.smallest else self.end_early("no smaller part is refused so")
+
+    def end_early(self, why: str) -> Located:
+        """Return what was found, and why not more was."""
+        return structs.replace(self.located, ended=f"{self.located.ended}; {why}")
 
     def find_suspect(self) -> Cut | None:
         """Return the first part of suspects that is wrong by itself, or None."""

@@ -43,7 +43,7 @@ def search(
     loses: Rule,
     operators: Sequence[Operator] = CHAIN,
     outputs: Sequence[str] = ("d",),
-    refuses: Callable[[Cut], bool] = lambda _: False,
+    refuses: Callable[[Cut], bool | str] = lambda _: False,
     suspects: Sequence[Sequence[str]] = (),
     limit: int = 99,
     report: Callable[[str], None] = lambda _: None,
@@ -51,8 +51,8 @@ def search(
     """What is found on a machine whose programs lose so many dB per output, and what was tried."""
 
     def try_cut(cut: Cut) -> Trial:
-        if refuses(cut):
-            return Trial(refused="QNN refuses")
+        if reason := refuses(cut):
+            return Trial(refused=reason if isinstance(reason, str) else "QNN refuses")
         lost = loses(cut)
         return Trial(tuple(depart(name, lost.get(name, 0.0)) for name in cut.outputs))
 
@@ -162,11 +162,48 @@ def test_a_search_stops_exposing_results_after_three_refusals() -> None:
     assert [output.operator for output in located.outputs] == ["i"]
 
 
-def test_a_model_without_a_program_has_no_outputs() -> None:
-    located, tried = search(lambda _: {}, refuses=lambda _: True)
-    assert (located.outputs, located.first, located.part) == ((), None, ())
-    assert located.ended.endswith(": QNN refuses")
-    assert len(tried) == 1
+DIES = "QNN refuses 'n0'"
+# Why parts are refused, which contain these operators; what is found, and the most programs.
+REFUSALS: dict[str, tuple[dict[str, str], str, str, int]] = {
+    "one operator": ({"c": DIES}, "c", "", 5),
+    "two together": ({"bc": DIES}, "bc", "", 8),
+    "only the whole": ({"abcd": DIES}, "", "no smaller part is refused so", 8),
+    "parts for another reason": ({"abcd": DIES, "c": "it dies"}, "", "no smaller part", 8),
+    "another name in the reason": ({"abcd": DIES, "c": "QNN refuses 'n7'"}, "c", "", 5),
+    "a limit": ({"c": "it did not end within 60 s"}, "", "each may take as long", 1),
+    "nothing taken": ({"": "QNN takes no operator of the model"}, "", "", 1),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_a_refusal_is_shrunk(name: str) -> None:
+    reasons, part, ended, most = REFUSALS[name]
+
+    def refuse(cut: Cut) -> str:
+        fitting = (reasons[key] for key in reasons if {*key} <= {*cut.operators})
+        return next(fitting, "")
+
+    located, tried = search(lambda _: {}, refuses=refuse)
+    assert (located.outputs, located.first) == ((), None)
+    assert "".join(operator.name for operator in located.part) == part
+    assert (located.smallest is None) is (not part)
+    assert "no program that runs: " in located.ended
+    assert ended in located.ended
+    assert len(tried) <= most
+
+
+def test_a_refused_suspect_is_shrunk_first() -> None:
+    refuses = lambda cut: DIES if "c" in cut.operators else ""  # noqa: E731
+    located, tried = search(lambda _: {}, refuses=refuses, suspects=["cd"])
+    assert [operator.name for operator in located.part] == ["c"]
+    assert [len(cut.operators) for cut in tried] == [2, 4, 1, 1]
+
+
+def test_the_limit_ends_the_search_for_a_refusal() -> None:
+    refuses = lambda cut: DIES if "c" in cut.operators else ""  # noqa: E731
+    located, tried = search(lambda _: {}, refuses=refuses, limit=2)
+    assert len(tried) == 2
+    assert "the limit of 2 programs" in located.ended
 
 
 @pytest.mark.parametrize("limit", range(1, 9))
