@@ -12,6 +12,7 @@ import logging
 import os
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import nox
@@ -46,6 +47,8 @@ atexit.register(end_run)
 # Four workers for two cores, since many tests wait. The tests of most files run in one worker (see
 # tests/conftest.py) and share setup such as a process that imported torch.
 PARALLEL = ("-n4", "--dist", "loadfile", "--no-loadscope-reorder")
+# Unit tests seldom wait, and each worker collects all of them, which takes seconds of CPU.
+PER_CPU = ("-nlogical", *PARALLEL[1:])
 
 # The sessions that run a verb with the arguments of the session, and what they do.
 SESSIONS = {
@@ -131,14 +134,16 @@ def tests(session: nox.Session) -> None:
 @nox.session(default=False)
 def unit(session: nox.Session) -> None:
     """Run the tests that need neither torch nor a download."""
-    run_tests(session, "unit", "tests/unit")
+    run_tests(session, "unit", "tests/unit", parallel=PER_CPU)
 
 
-def run_tests(session: nox.Session, group: str, *folders: str) -> None:
+def run_tests(
+    session: nox.Session, group: str, *folders: str, parallel: Sequence[str] = PARALLEL
+) -> None:
     """Run pytest with the programs of an environment first on PATH. ``folders`` are left out if the
-    user's arguments name files or folders of tests."""
+    user's arguments name files or folders of tests. Without arguments, it runs in ``parallel``."""
     python = make_environment(session, group)
-    words = list_pytest_words(session.posargs or PARALLEL, *folders)
+    words = list_pytest_words(session.posargs or parallel, *folders)
     env = {"PATH": f"{python.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
     report = f"--junit-xml={ROOT / 'reports' / session.name / 'junit.xml'}"
     session.run(str(python), "-m", "pytest", report, *words, env=env)

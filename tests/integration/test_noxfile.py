@@ -537,7 +537,7 @@ def test_tests_run_with_their_environment_first_on_the_path(
     programs = tmp_path / ".nox/unit/bin"
     assert ran.options == {"env": {"PATH": f"{programs}:/usr/bin"}}
     typed = [word.removeprefix("../") for word in arguments]
-    words = (*(typed or noxfile.PARALLEL), *(() if is_place else ("tests/unit",)))
+    words = (*(typed or noxfile.PER_CPU), *(() if is_place else ("tests/unit",)))
     report = f"--junit-xml={ROOT}/reports/unit/junit.xml"
     assert ran.words == (str(programs / "python"), "-m", "pytest", report, *words)
 
