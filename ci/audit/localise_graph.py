@@ -15,7 +15,7 @@ import numpy as np
 from ci.analysis.clipping import find_range
 from ci.analysis.grids import read_scale
 from ci.audit.localise_search import Cut, Mend, Operator, Row
-from ci.graphs.graph import Array, Constants, Graph, Node
+from ci.graphs.graph import Array, Bias, Constants, Graph, Node
 from ci.graphs.operators import SELECTS, computes, is_dequantizer, is_quantizer
 from ci.graphs.run import Program, Recipe
 from ci.judging.figures import measure_pooled
@@ -32,14 +32,14 @@ EQUAL_DB = 120.0  # the highest SQNR that is reported; it also stands for equal 
 
 class Part(NamedTuple):
     """A part of a model, which computes ``outputs`` from ``inputs``. Both are names of values; the
-    keys of ``outputs`` are the operators that compute them. ``factors`` are those by which the
-    scales of quantizers and dequantizers become larger, and ``biases`` the scales that layers' own
-    biases get, per channel. Their keys are names of results."""
+    keys of ``outputs`` are the operators that compute them. ``scales`` are those that quantizers
+    and dequantizers get instead of theirs, and ``biases`` what layers get. Their keys are names of
+    results."""
 
     inputs: tuple[str, ...]
     outputs: Mapping[str, str]
-    factors: Mapping[str, float] = MappingProxyType({})
-    biases: Mapping[str, Array] = MappingProxyType({})
+    scales: Mapping[str, Array] = MappingProxyType({})
+    biases: Mapping[str, Bias] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -300,33 +300,46 @@ class Division:
                 visited.add(name)
                 pending += self.makers[name].reads
         inputs = tuple(name for name in (*self.inputs, *self.operators) if name in boundary)
-        factors: dict[str, float] = {}
-        biases: dict[str, Array] = {}
+        scales: dict[str, Array] = {}
+        biases: dict[str, Bias] = {}
         if Mend.RANGES in cut.mended:
-            factors = self._widen()
+            scales = self._widen()
         if Mend.BIASES in cut.mended:
-            for name in cut.operators:
-                _, product_scale = self._read_scales(name) or (None, None)
-                if product_scale is not None and self.find_bias_off(name):
-                    biases[name] = product_scale
+            rescaled = {name: self._rescale_bias(name) for name in cut.operators}
+            biases = {name: bias for name, bias in rescaled.items() if bias}
         values = [self.results.get(name, name) for name in inputs]
         sets = [tuple(recorded[name] for name in values) for recorded in self.record(values)]
-        return Part(inputs, outputs, factors, biases), sets
+        return Part(inputs, outputs, scales, biases), sets
 
-    def _widen(self) -> dict[str, float]:
-        """Return the factors for the scales of all quantizers and dequantizers whose range clips
-        values. Operators may share a range: the value that exceeds it most counts."""
+    def _rescale_bias(self, name: str) -> Bias | None:
+        """Return the bias of a layer with the product of the scales of its input and weights as its
+        scale; None if it has it, or if it is unknown."""
+        _, product_scale = self._read_scales(name) or (None, None)
+        if product_scale is None or not self.find_bias_off(name):
+            return None
+        dequantizer = self.makers[self.operators[name].reads[BIAS]]
+        integers = self.constants.find(dequantizer.reads[0])
+        scale = read_scale(self.constants, dequantizer)
+        if integers is None or scale is None:
+            return None
+        steps = np.round(integers * (scale.astype(np.float64) / product_scale))
+        return Bias(steps.astype(integers.dtype), product_scale)
+
+    def _widen(self) -> dict[str, Array]:
+        """Return the scales for all quantizers and dequantizers whose range clips values. Operators
+        may share a range: the value that exceeds it most counts."""
         exceeded: dict[Range, float] = {}
         for operator in self.describe():
             if operator.range and operator.clipped:
                 most = max(exceeded.get(operator.range, 0.0), operator.clipped)
                 exceeded[operator.range] = most
-        factors = {}
+        scales = {}
         for name, node in self.makers.items():
             bounds = self.find_range(name) if rounds(node) else None
-            if bounds in exceeded:
-                factors[name] = (1 + exceeded[bounds]) * WIDER
-        return factors
+            scale = read_scale(self.constants, node) if bounds in exceeded else None
+            if bounds and scale is not None:
+                scales[name] = scale * ((1 + exceeded[bounds]) * WIDER)
+        return scales
 
 
 def rounds(node: Node) -> bool:

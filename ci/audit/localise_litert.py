@@ -159,7 +159,7 @@ def write_litert(division: Division, cut: Cut, name: str) -> LitertSource:
         program.names,
         reads=reads,
         results=[program.numbers[value] for value in part.outputs.values()],
-        biases={program.numbers[value]: scales for value, scales in part.biases.items()},
+        biases={program.numbers[value]: bias for value, bias in part.biases.items()},
     )
     tensors = [program.tensors[number] for number in reads]
     sets = tuple(tuple(map(round_numbers, tensors, arrays)) for arrays in recorded)

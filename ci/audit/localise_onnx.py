@@ -92,7 +92,7 @@ def write_file(division: Division, cut: Cut, target: Path) -> Source:
     if cut.mended:
         model = onnx.ModelProto()
         model.CopyFrom(program.model)
-        change_scales(model, part.factors, part.biases)
+        change_scales(model, part.scales, part.biases)
     inputs = dict(zip(part.inputs, sets[0], strict=True))
     onnx.save(cut_model(model, inputs, part.outputs, division.graph.constants), target)
     return Source(target, f"{cut}", tuple(sets), ())

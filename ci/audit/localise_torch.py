@@ -99,7 +99,7 @@ def write_module(division: Division, cut: Cut) -> tuple[GraphModule, list[Inputs
     program: Any = division.program
     module = cut_module(program.module, part.inputs, [*part.outputs.values()])
     if cut.mended:
-        change_scales(module, part.factors, part.biases)
+        change_scales(module, part.scales, part.biases)
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     sets = []
     for arrays in recorded:

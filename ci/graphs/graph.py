@@ -96,6 +96,13 @@ class Graph:
         return {name: node for node in self.nodes for name in node.results if name}
 
 
+class Bias(NamedTuple):
+    """The integers of a layer's quantized bias, and their scale, which may be one per channel."""
+
+    integers: Array
+    scale: Array
+
+
 class Constants:
     """Evaluates the values of a graph that depend on no input. Computed results are kept."""
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ci.graphs.graph import Array
+from ci.graphs.graph import Bias
 from ci.graphs.litert_file import (
     CONTROL,
     Entry,
@@ -19,7 +19,6 @@ from ci.graphs.litert_file import (
     make_signature,
     name_operator,
     pack_model,
-    read_constant,
     schema,
 )
 
@@ -61,12 +60,12 @@ def cut_entry(
     *,
     reads: Sequence[int],
     results: Sequence[int],
-    biases: Mapping[int, Array],
+    biases: Mapping[int, Bias],
 ) -> bytes:
     """Return the part of a model's entry that computes the tensors ``results`` from the tensors
     ``reads``, as a file. ``data`` is the file of the ``model``, in which constants may be behind
     the flatbuffer. Constants and scales stay, and so does the entry's signature; the part's tensors
-    have these ``names``. ``biases`` are other scales for biases, by the layers' results."""
+    have these ``names``. ``biases`` are those that layers get, by the layers' results."""
     source = model.subgraphs[entry.subgraph]
     part = copy(source)
     places = find_operators(source, reads, results)
@@ -81,8 +80,7 @@ def cut_entry(
         result = int(operator.outputs[0]) if len(operator.outputs) else -1
         if result in biases:
             place = int(operator.inputs[BIAS])
-            bias = read_constant(model, source.tensors[place], data)
-            part.tensors[place] = _rescale_bias(part.tensors[place], bias, biases[result], buffers)
+            part.tensors[place] = _replace_bias(part.tensors[place], biases[result], buffers)
     drop_unused(part)
     piece = copy(model)
     piece.subgraphs = [part, *_list_bodies(model, part)]
@@ -93,15 +91,13 @@ def cut_entry(
     return pack_model(piece)
 
 
-def _rescale_bias(tensor: Any, integers: Array, scales: Array, buffers: list[Any]) -> Any:
-    """Return a bias with other scales, whose integers become a new buffer."""
+def _replace_bias(tensor: Any, bias: Bias, buffers: list[Any]) -> Any:
+    """Return the tensor of another bias, whose integers become a new buffer."""
     rescaled = copy(tensor)
     rescaled.quantization = copy(tensor.quantization)
-    old_scales = np.asarray(tensor.quantization.scale, np.float64)
-    steps = np.round(integers * (old_scales / scales)).astype(integers.dtype)
-    rescaled.quantization.scale = np.asarray(scales, np.float32).reshape(-1)
+    rescaled.quantization.scale = np.asarray(bias.scale, np.float32).reshape(-1)
     buffer = schema.BufferT()
-    buffer.data = np.frombuffer(steps.tobytes(), np.uint8)
+    buffer.data = np.frombuffer(bias.integers.tobytes(), np.uint8)
     rescaled.buffer = len(buffers)
     buffers.append(buffer)
     return rescaled

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from ci.graphs.graph import Array
+from ci.graphs.graph import Array, Bias
 from ci.graphs.onnx_file import ONNX_QUANTIZERS, infer, list_reads, sort_nodes
 
 EXPOSED = "{}/layer"  # what is returned instead of a value that quantizers of the model read
@@ -81,10 +80,10 @@ def cut_model(
 
 
 def change_scales(
-    model: onnx.ModelProto, factors: Mapping[str, float], biases: Mapping[str, Array]
+    model: onnx.ModelProto, scales: Mapping[str, Array], biases: Mapping[str, Bias]
 ) -> None:
-    """Multiply the scales of quantizers and dequantizers by ``factors``, and give each layer in
-    ``biases`` a separate bias with this scale per channel. The keys are the names of results."""
+    """Give quantizers and dequantizers other ``scales``, and layers separate ``biases``. The keys
+    are the names of results."""
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
     makers = {name: node for node in model.graph.node for name in node.output if name}
     added = []
@@ -93,21 +92,20 @@ def change_scales(
         model.graph.initializer.append(numpy_helper.from_array(value, name))
         return name
 
+    def add_scale(scale: Array, before: str, name: str) -> str:
+        """Add a scale for the constant ``before``, with the shape and the type of that."""
+        old_scale = numpy_helper.to_array(constants[before])
+        return add_constant(scale.reshape(old_scale.shape).astype(old_scale.dtype), f"{name}/scale")
+
     for node in model.graph.node:
         name = node.output[0]
-        if name in factors and node.input[1] in constants:
-            scale = numpy_helper.to_array(constants[node.input[1]])
-            wider = (scale * factors[name]).astype(scale.dtype)
-            node.input[1] = add_constant(wider, f"{name}/scale")
+        if name in scales and node.input[1] in constants:
+            node.input[1] = add_scale(scales[name], node.input[1], name)
         elif name in biases and len(node.input) > 2 and node.input[2] in makers:
             dequantizer = copy_node(makers[node.input[2]], f"{name}/bias")
-            integers, old_scale = (
-                numpy_helper.to_array(constants[read]) for read in dequantizer.input[:2]
-            )
-            steps = np.round(integers * (old_scale.astype(np.float64) / biases[name]))
-            dequantizer.input[0] = add_constant(steps.astype(integers.dtype), f"{name}/steps")
-            scale = np.asarray(biases[name]).astype(old_scale.dtype)
-            dequantizer.input[1] = add_constant(scale.reshape(old_scale.shape), f"{name}/scale")
+            integers, scale = biases[name]
+            dequantizer.input[0] = add_constant(integers, f"{name}/steps")
+            dequantizer.input[1] = add_scale(scale, dequantizer.input[1], name)
             node.input[2] = dequantizer.output[0]
             added.append(dequantizer)
     nodes = sort_nodes([*added, *model.graph.node])

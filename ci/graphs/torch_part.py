@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
-from ci.graphs.graph import Array
+from ci.graphs.graph import Array, Bias
 from ci.graphs.torch_calls import name_result
 
 BIAS = 2  # the place of a layer's bias among its arguments
@@ -43,24 +42,23 @@ def cut_module(module: GraphModule, inputs: Sequence[str], outputs: Sequence[str
 
 
 def change_scales(
-    module: GraphModule, factors: Mapping[str, float], biases: Mapping[str, Array]
+    module: GraphModule, scales: Mapping[str, Array], biases: Mapping[str, Bias]
 ) -> None:
-    """Multiply the scales of quantizers and dequantizers by ``factors``, and give each layer in
-    ``biases`` a separate bias with this scale per channel. The keys are the names of results."""
+    """Give quantizers and dequantizers other ``scales``, and layers separate ``biases``. The keys
+    are the names of results."""
     for node in [*module.graph.nodes]:
-        if node.name in factors:
-            scale: Any = node.args[1]
-            node.update_arg(1, scale * factors[node.name])
+        if node.name in scales:
+            node.update_arg(1, scales[node.name].item())
         elif node.name in biases:
-            _rescale_bias(module, node, torch.from_numpy(np.array(biases[node.name])))
+            _replace_bias(module, node, biases[node.name])
     module.recompile()
 
 
-def _rescale_bias(module: GraphModule, node: Node, scale: Tensor) -> None:
+def _replace_bias(module: GraphModule, node: Node, bias: Bias) -> None:
     dequantizer: Any = node.args[BIAS]
-    integers, old_scale = (read_constant(module, value) for value in dequantizer.args[:2])
-    steps = (integers * old_scale.double() / scale).round().to(integers.dtype)
-    values = {"bias": steps, "scale": scale.to(old_scale.dtype)}
+    old_scale = read_constant(module, dequantizer.args[1])
+    scale = torch.from_numpy(np.array(bias.scale)).to(old_scale.dtype)
+    values = {"bias": torch.from_numpy(np.array(bias.integers)), "scale": scale}
     with module.graph.inserting_before(node):
         constants = []
         for kind, value in values.items():
