@@ -4,7 +4,7 @@ ranges and biases of a quantized model that can make QNN's program differ from t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
@@ -15,7 +15,7 @@ import numpy as np
 from ci.analysis.clipping import find_range
 from ci.analysis.grids import read_scale
 from ci.audit.localise_search import Cut, Mend, Operator, Row
-from ci.graphs.graph import Array, Bias, Constants, Graph, Node
+from ci.graphs.graph import EXECUTORCH, Array, Bias, Constants, Graph, Node
 from ci.graphs.operators import SELECTS, computes, is_dequantizer, is_quantizer
 from ci.graphs.run import Program, Recipe
 from ci.judging.figures import measure_pooled
@@ -340,6 +340,42 @@ class Division:
             if bounds and scale is not None:
                 scales[name] = scale * ((1 + exceeded[bounds]) * WIDER)
         return scales
+
+
+def find_alike(
+    graph: Graph, float_graph: Graph, restore: Callable[[str], str] = str
+) -> dict[str, str]:
+    """Map inputs and results of a quantized model to those of the float model that are the same.
+    ``restore`` returns the name that a value has in the float model.
+
+    In a file, a value keeps its name, also if another operator computes it after operators were
+    merged. But torch numbers the nodes of each graph: a result with the same name is the same only
+    if the same operator computes it at the same source line."""
+    makers, float_makers = graph.list_makers(), float_graph.list_makers()
+    float_values = {*float_makers, *float_graph.list_inputs()}
+    absorbed = dict(_list_absorbed(float_graph, makers))
+    alike = {}
+    for name in (*graph.list_inputs(), *makers):
+        float_name = restore(name)
+        if float_name not in float_values:
+            continue
+        calls = [
+            node and (node.operator, node.place)
+            for node in (makers.get(name), float_makers.get(float_name))
+        ]
+        if graph.front_end != EXECUTORCH or calls[0] == calls[1]:
+            alike[name] = absorbed.get(float_name, float_name)
+    return alike
+
+
+def _list_absorbed(float_graph: Graph, kept: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Yield the result of each convolution of a float graph whose batch norm is not among the
+    values that are ``kept``, and the result of this batch norm: the convolution absorbed it."""
+    makers = float_graph.list_makers()
+    for node in float_graph.nodes:
+        source = makers.get(node.reads[0]) if node.operator.endswith("batch_norm") else None
+        if source and source.operator.startswith("conv") and node.results[0] not in kept:
+            yield source.results[0], node.results[0]
 
 
 def rounds(node: Node) -> bool:

@@ -8,10 +8,9 @@ from typing import Any
 
 import onnx
 
-from ci.audit.localise_graph import Division
+from ci.audit.localise_graph import Division, find_alike
 from ci.audit.localise_search import MOST_SETS, Cut
 from ci.cases.spec import CaseSpec
-from ci.graphs.graph import Graph
 from ci.graphs.onnx_file import list_candidates, name_result
 from ci.graphs.onnx_part import change_scales, cut_model
 from ci.graphs.onnx_program import OnnxProgram
@@ -68,20 +67,13 @@ def make_division(model: Path, plain: Path, sets: tuple[Arrays, ...], work: Path
         return Division(program, inputs, sets, modules=modules, names=names)
     float32 = OnnxProgram(float_proto, work / "float_recorded.onnx", widens=False)
     (graph,), (float_graph,) = program.graphs.values(), float32.graphs.values()
-    return Division(program, inputs, sets, float32, find_alike(graph, float_graph), modules, names)
+    alike = find_alike(graph, float_graph, name_result)
+    return Division(program, inputs, sets, float32, alike, modules, names)
 
 
 def list_nodes(model: onnx.ModelProto) -> list[Any]:
     """Return the nodes that list_candidates describes."""
     return [node for node in model.graph.node if node.op_type != "Constant"]
-
-
-def find_alike(graph: Graph, float_graph: Graph) -> dict[str, str]:
-    """Map inputs and results of a quantized model to those of the float model that are the same: a
-    value keeps its name, also if another operator computes it after operators were merged."""
-    float_values = {*float_graph.list_makers(), *float_graph.list_inputs()}
-    values = [*graph.list_inputs(), *graph.list_makers()]
-    return {name: name_result(name) for name in values if name_result(name) in float_values}
 
 
 def write_file(division: Division, cut: Cut, target: Path) -> Source:

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import Graph, GraphModule
 
-from ci.audit.localise_graph import Division
+from ci.audit.localise_graph import Division, find_alike
 from ci.audit.localise_search import Cut
-from ci.graphs.torch_calls import list_results, name_operator, name_result
+from ci.graphs.torch_calls import list_results
 from ci.graphs.torch_part import change_scales, cut_module, read_constant
 from ci.graphs.torch_program import TorchProgram
 from ci.models.factory import Inputs
 from ci.models.model import FORWARD
-from ci.models.user_code import find_origin, name_module
+from ci.models.user_code import name_module
 from provisioning.errors import UsageError
 
 RELEASED = re.compile(r";  .* = None$", re.MULTILINE)  # in the code that torch generates
@@ -44,7 +44,8 @@ def make_division(module: GraphModule, plain: GraphModule, sets: Sequence[Inputs
     if module is plain:
         return Division(program, inputs, sets, modules=modules)
     float32 = TorchProgram(plain, {FORWARD: plain})
-    return Division(program, inputs, sets, float32, find_alike(module, plain), modules)
+    (graph,), (float_graph,) = program.graphs.values(), float32.graphs.values()
+    return Division(program, inputs, sets, float32, find_alike(graph, float_graph), modules)
 
 
 def require_stateless(module: GraphModule) -> None:
@@ -65,32 +66,6 @@ def require_stateless(module: GraphModule) -> None:
             why="the results for a sample depend on the sets before it",
             fix="pass the state as inputs and outputs, as ci/models/suite/decoder.py does",
         )
-
-
-def find_alike(module: GraphModule, plain: GraphModule) -> dict[str, str]:
-    """Map inputs and results of a quantized graph to those of the float32 graph that are the same.
-
-    torch numbers the nodes of each graph, so a result with the same name is the same only if the
-    same operator computes it at the same source line. In an .onnx file, a name stays."""
-    float_nodes: dict[str, Any] = {node.name: node for node in plain.graph.nodes}
-    names = {node.name for node in module.graph.nodes}
-    alike = {}
-    for node in module.graph.nodes:
-        peer = float_nodes.get(node.name)
-        is_value = node.op in {"placeholder", "call_function"} and len(list_results(node)) == 1
-        is_alike = peer is not None and is_value and peer.target == node.target
-        if is_alike and find_origin(peer) == find_origin(node):
-            alike[name_result(node)] = name_result(find_absorbed(peer, names))
-    return alike
-
-
-def find_absorbed(node: Node, names: Collection[str]) -> Node:
-    """Return the batch norm after a convolution of the float32 graph if the quantized graph, whose
-    nodes have these ``names``, has none: its convolution absorbed it. Otherwise return ``node``."""
-    for user in node.users if name_operator(node).startswith("conv") else ():
-        if name_operator(user).endswith("batch_norm") and user.name not in names:
-            return user
-    return node
 
 
 def write_module(division: Division, cut: Cut) -> tuple[GraphModule, list[Inputs]]:

@@ -51,7 +51,6 @@ ALLOWED = {
     "describe_refusal": READS,
     "drop_unused": WRITES,
     "expose_layers": WRITES,  # choose_exposed chooses them
-    "find_alike": "torch numbers the nodes of each graph, and in a file a name stays",
     "find_shapes": OTHER,
     "is_fixed": OTHER,
     "is_quantized": READS,
