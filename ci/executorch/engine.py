@@ -14,6 +14,7 @@ import msgspec
 
 from ci.cases.cache import digest_rooms, hash_words
 from ci.cases.engine import Compiled, Program, RunNotes, Sets, Staging
+from ci.cases.forked import without_collection
 from ci.cases.pool import Pool
 from ci.cases.qnn_files import DEBUG, ETDUMP
 from ci.cases.runners import HeldProgram, PooledProgram, PooledRunner
@@ -87,11 +88,8 @@ class ExecutorchEngine:
 
     def warm_up(self, spec: CaseSpec) -> None:
         """Apply the patches, and lower a small model so that the forks share the loaded code."""
-        from ci.executorch.patches import warm_up
-
         del spec
-        for note in warm_up(plain=self.plain):
-            logging.getLogger(__name__).warning(note)
+        load_compiler(plain=self.plain)
 
     def compile(self, spec: CaseSpec, staging: Staging) -> Compiled:
         """Lower a case, or simulate it if its spec requests that. The files go to ``staging``."""
@@ -107,6 +105,16 @@ class ExecutorchEngine:
         from ci.executorch.lower import describe_refusal
 
         return describe_refusal(error, log)
+
+
+def load_compiler(*, plain: bool) -> None:
+    """Import and patch ExecuTorch before a worker forks, and log which patches are disabled."""
+    with without_collection():
+        from ci.executorch.patches import warm_up
+
+        notes = warm_up(plain=plain)
+    for note in notes:
+        logging.getLogger(__name__).warning(note)
 
 
 PACKAGES = ("torch", "executorch")  # that cases import

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +17,7 @@ from msgspec import structs
 from ci.cases.cache import digest_rooms, hash_words
 from ci.cases.engine import Compiled, Staging, needed
 from ci.cases.spec import CaseSpec
+from ci.executorch.engine import load_compiler
 from ci.facts.finding import Finding
 from ci.judging.figures import Array
 from ci.llm.generation import (
@@ -121,11 +121,8 @@ class LlmEngine:
 
     def warm_up(self, spec: CaseSpec) -> None:
         """Load and patch ExecuTorch before the worker forks, and log which patches are disabled."""
-        from ci.executorch.patches import warm_up
-
         del spec
-        for note in warm_up(plain=self.plain):
-            logging.getLogger(__name__).warning(note)
+        load_compiler(plain=self.plain)
 
     def compile(self, spec: CaseSpec, staging: Staging) -> Compiled:
         """Write the program and its reference runs to ``staging``. Raises FailedError as

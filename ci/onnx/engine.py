@@ -13,6 +13,7 @@ import msgspec
 
 from ci.cases.cache import digest_rooms, hash_words
 from ci.cases.engine import Compiled, Program, RunNotes, Sets, Staging
+from ci.cases.forked import without_collection
 from ci.cases.pool import Pool
 from ci.cases.qnn_files import PROFILE_CSV, read_accelerator
 from ci.cases.runners import PooledProgram, PooledRunner
@@ -117,9 +118,10 @@ class OnnxEngine:
     def warm_up(self, spec: CaseSpec) -> None:
         """Export a small model if the case is exported from torch; see warm_exporter."""
         if not spec.is_file:
-            from ci.onnx.export import warm_exporter
+            with without_collection():
+                from ci.onnx.export import warm_exporter
 
-            warm_exporter()
+                warm_exporter()
 
     def compile(self, spec: CaseSpec, staging: Staging) -> Compiled:
         """Compile a case, or predict its latency if it is ``simulated``. Raises the errors of
