@@ -22,7 +22,7 @@ from filelock import FileLock
 from ci.nox_sessions.links import link_packages
 from ci.nox_sessions.runs import PYPROJECT
 from tests.documented.pages import Command, read_commands
-from tests.documented.place import Ended, Place, give_downloads, make_place
+from tests.documented.place import Ended, Place, git, give_downloads, make_place
 from tests.documented.table import Row, fill, find_row, read_list
 from tests.stand_ins.repository import make_checkout
 
@@ -81,8 +81,7 @@ def list_runs() -> list[Run]:
 
 def choose_sample(runs: list[Run]) -> list[Run]:
     """What ``./nox -s tests`` types: the first command of each page that takes seconds and is tried
-    daily nowhere else, from the root and from below by turns, and those that their rows call daily.
-    """
+    daily nowhere else, from the root and from below by turns."""
     rows = {run: find_row(run.command) for run in runs}
     quick = [
         run
@@ -94,12 +93,10 @@ def choose_sample(runs: list[Run]) -> list[Run]:
     pages = {run.command.place: run for run in reversed(quick) if not run.below}
     first = [*pages.values()][::-1]
     below = {(run.command, run.install): run for run in quick if run.below}
-    turns = [
+    return [
         below.get((run.command, run.install), run) if at % 2 else run
         for at, run in enumerate(first)
     ]
-    daily = [run for run in quick if rows[run].daily and not run.below]
-    return list(dict.fromkeys([*turns, *daily]))
 
 
 def prove(run: Run, shared: Path) -> None:
@@ -205,7 +202,8 @@ def install(line: str, shared: Path) -> tuple[Path, Ended]:
         place = replace(place, programs=folder / "venv" / "bin")
         created = place.run(f"python3 -m venv {folder}/venv", 120)
         assert created.code == 0, created.text
-        if not os.environ.get("QNN_CI_NIGHTLY"):
+        if not is_night():
+            forget_history(place.clone)
             give_packages(line, folder / "venv")
         ended = place.run(fill(line, place), 900)
         (folder / "ended.json").write_text(json.dumps([ended.code, ended.text]))
@@ -215,6 +213,35 @@ def install(line: str, shared: Path) -> tuple[Path, Ended]:
     return install_folder / "venv" / "bin", Ended(
         *json.loads((install_folder / "ended.json").read_text())
     )
+
+
+def add_extra(extra: str, shared: Path) -> Path:
+    """Return the programs of the environment of LOWERING, to which ``pip install`` has added an
+    extra. This takes seconds; the second wheel and environment of ``install`` take a minute."""
+    programs = install(LOWERING, shared)[0]
+
+    def make(folder: Path) -> None:
+        place = replace(make_place(folder / "place"), programs=programs)
+        line = f'pip install "executorch-qnn-ci[{extra}]"'
+        give_packages(line, programs.parent)
+        ended = place.run(line, 300)
+        assert ended.code == 0, ended.text
+        shutil.rmtree(place.folder)
+
+    make_once(shared / f"extra-{extra}", make)
+    return programs
+
+
+def is_night() -> bool:
+    return bool(os.environ.get("QNN_CI_NIGHTLY"))
+
+
+def forget_history(clone: Path) -> None:
+    """Leave a clone's branch with one commit: to pack the whole history is the work of the host
+    from which pip clones."""
+    author = ("-c", "user.name=a-host", "-c", "user.email=a-host")
+    commit = git(clone, *author, "commit-tree", "HEAD^{tree}", "-m", "now").strip()
+    git(clone, "reset", "--quiet", "--soft", commit)
 
 
 def give_packages(line: str, environment: Path) -> None:

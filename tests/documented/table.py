@@ -29,8 +29,8 @@ class Row:
     ``says`` is in the output, in order, where `` ... `` stands for anything. If ``code`` is not 0,
     the command's page shows ``says``, too. ``before`` is done first, in order: a function puts
     files in place, a text is a command of a page. ``needs`` are programs of the machine. Commands
-    that are ``slow``, with the minutes that they may take, run only by night; ``daily`` ones run
-    always. ``daily_in`` is the page or the test in which a command of this kind runs daily instead.
+    that are ``slow``, with the minutes that they may take, run only by night. ``daily_in`` is the
+    page or the test in which a command of this kind runs daily instead.
     """
 
     of: str
@@ -39,7 +39,6 @@ class Row:
     before: Sequence[Given] = ()
     needs: Sequence[str] = ()
     slow: float = 0
-    daily: bool = False
     daily_in: str = ""
 
     @property
@@ -147,10 +146,16 @@ PASSED = "[1/1] ... passed ... controls: ... passed ... 1 passed, 0 failed"
 README, CONTRIBUTING = "README.md", "CONTRIBUTING.md"
 JOURNEYS = "tests/journeys/test_journeys.py"
 AUDIT = "tests/integration/emulator/test_audit.py"
+QUOTED = "tests/integration/emulator/test_quoted_folder.py"
 NO_ENGINE = "no Docker engine answers"
 
 ROWS = (
-    Row("test_onnx -- --policy mended", "1 passed, 0 failed", before=(readers.red_onnx, MEND_ONNX)),
+    Row(
+        "test_onnx -- --policy mended",
+        "1 passed, 0 failed",
+        before=(readers.red_onnx, MEND_ONNX),
+        daily_in=QUOTED,
+    ),
     Row(
         "--policy mended/qnn.toml",
         "1 passed, 0 failed",
@@ -204,7 +209,12 @@ ROWS = (
         before=NET,
         daily_in="tests/integration/emulator/test_estimate.py",
     ),
-    Row("estimate --model net.onnx", "traces/", before=(readers.onnx_net,)),
+    Row(
+        "estimate --model net.onnx",
+        "traces/",
+        before=(readers.onnx_net,),
+        daily_in="tests/integration/emulator/test_estimate.py",
+    ),
     Row("estimate --calibrate", "qnn-latency.json", before=(readers.timed_report,)),
     Row("-s audit", "an audit does not run QNN's compiler", before=NET, daily_in=AUDIT),
     Row(
@@ -219,7 +229,12 @@ ROWS = (
     Row("localise .*red.tflite", "smallest part", 1, before=RED_TFLITE),
     Row("test-litert --model smallest", "0 passed", 1, before=(*RED_TFLITE, RED_LITERT_PART)),
     Row("qnn-ci localise", "first wrong operator", 1, slow=30),
-    Row("-s mend .*red.onnx", "0 of 1 cases green before, 1 after", before=(readers.red_onnx,)),
+    Row(
+        "-s mend .*red.onnx",
+        "0 of 1 cases green before, 1 after",
+        before=(readers.red_onnx,),
+        daily_in=QUOTED,
+    ),
     Row("-s mend .*lost.py:norm", "0 of 1 cases green before, 1 after", slow=10),
     Row(
         "-s mend .*lost.py:positions",
@@ -355,7 +370,7 @@ ROWS = (
         before=(*SIGNER, "./nox -s sign_skel -- --lpai-arch v6"),
     ),
     # -- plans and reports --
-    Row("-s plan", "", before=(readers.change,)),
+    Row("-s plan", "", before=(readers.change,), daily_in="docs/reference/gate.md"),
     Row("-ci plan", "", before=(readers.change,), daily_in=CONTRIBUTING),
     Row("qnn-ci matrix", "include", before=PLAN),
     Row("qnn-ci gate", "green", before=(*PLAN, readers.results)),
@@ -374,7 +389,7 @@ ROWS = (
     # -- the project itself --
     Row("bench -- (emulator|gate)", "", slow=60),
     Row("unit -- tests/unit/ci/audit", " passed", daily_in=CONTRIBUTING),
-    Row("tests -- tests/static/test_links", " passed", daily=True),
+    Row("tests -- tests/static/test_links", " passed"),
     Row("tests -- .*llm/test_stories.py", "QNN_CI_STORIES260K", daily_in=CONTRIBUTING),
     Row("tests -- .*llm/test_families.py", "QNN_CI_NIGHTLY is not set", daily_in=CONTRIBUTING),
     Row("nox -s (unit|tests)", " passed", slow=60),

@@ -34,8 +34,8 @@ ONNX = """<ir_version: 8, opset_import: ["" : 17]>
 @pytest.mark.parametrize(
     ("lane", "model", "scheme"),
     [
-        ("test-emulator", "red.py:factory", "fp16"),
-        pytest.param("test-onnx", "red.onnx", "u8", marks=pytest.mark.nightly),
+        pytest.param("test-emulator", "red.py:factory", "fp16", marks=pytest.mark.nightly),
+        ("test-onnx", "red.onnx", "u8"),
     ],
 )
 def test_a_model_below_a_quoted_folder_is_mended(

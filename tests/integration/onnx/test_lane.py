@@ -179,7 +179,10 @@ def describe(result: CaseResult) -> str:
     return f"{result.case.reason}\n{result.case.run.log_tail}"
 
 
-@pytest.mark.parametrize(("scheme", "embed"), [(Scheme.U8, True), (Scheme.U16A4W, False)])
+@pytest.mark.parametrize(
+    ("scheme", "embed"),
+    [(Scheme.U8, True), pytest.param(Scheme.U16A4W, False, marks=pytest.mark.nightly)],
+)
 def test_a_suite_model_passes_and_is_not_compiled_again(
     run_case: RunCase, tmp_path: Path, scheme: Scheme, embed: bool
 ) -> None:
