@@ -45,7 +45,6 @@ SPREAD = (
     "tests/journeys/",
     "tests/integration/cases/test_island.py",
     "tests/integration/console/test_process.py",
-    "tests/integration/test_poison.py",
 )
 
 # Tests of one of these share set-up that takes seconds, for example a tree of environments.

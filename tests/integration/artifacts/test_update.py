@@ -216,6 +216,7 @@ def write_times(world: World, **days_ago: int) -> None:
     (served / "simple" / "tiny-qnn" / "index.json").write_text(json.dumps(page))
 
 
+@pytest.mark.nightly  # by day, tests/unit/provisioning/artifacts/test_wheel.py has ages of versions
 def test_update_skips_a_version_that_was_released_too_recently(
     world: World, index: str, run: Run
 ) -> None:

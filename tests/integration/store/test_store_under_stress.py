@@ -25,7 +25,7 @@ from tests.stand_ins.forks import Forks, start_forks
 from tests.stand_ins.toolchains import VERSION, World
 
 NIGHTLY = bool(os.environ.get("QNN_CI_NIGHTLY"))
-KILLS = int(os.environ.get("QNN_CI_TEST_KILLS", "25" if NIGHTLY else "7"))
+KILLS = int(os.environ.get("QNN_CI_TEST_KILLS", "25" if NIGHTLY else "5"))
 PROCESSES = 8 if NIGHTLY else 4  # at once
 PARTS = ["qnn-sdk:host", "qnn-sdk:host,headers", "qnn-sdk:android", "qnn-sdk", "libcxx"]
 
