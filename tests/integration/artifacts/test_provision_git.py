@@ -152,7 +152,7 @@ def test_without_the_commit_in_the_git_mirror_the_original_host_is_used(
 
 def test_a_silent_git_mirror_times_out(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("provisioning.artifacts.sources.git.ATTEMPTS", 1)
-    monkeypatch.setenv("QNN_CI_TIMEOUT_S", "0.3")
+    monkeypatch.setenv("QNN_CI_TIMEOUT_S", "1")
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         monkeypatch.setenv("QNN_CI_MIRROR", url)

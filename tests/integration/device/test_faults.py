@@ -23,12 +23,12 @@ from tests.integration.device.test_runner import ECHO, open_program
 from tests.integration.device.test_verbs import Capture, deploy, write_bundle
 from tests.stand_ins.device_call import SETS
 
-SIZE, BYTES_PER_S = 200_000, 400_000
+SIZE, BYTES_PER_S = 400_000, 400_000
 
 
 @pytest.fixture
 def bundle(tmp_path: Path) -> Path:
-    """A bundle whose runner takes half a second on a slow link."""
+    """A bundle whose runner takes 1 s on a slow link."""
     folder = write_bundle(tmp_path / "bundle")
     runner = folder / FILES / "runner"
     runner.write_bytes(os.urandom(SIZE))

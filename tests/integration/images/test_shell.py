@@ -130,7 +130,10 @@ def test_the_store_is_mounted_writable_or_read_only_if_frozen(shell: Shell) -> N
     assert not (shell.home / "store" / "newer").exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.nightly), signal.SIGINT],
+)
 def test_a_killed_caller_leaves_no_container(shell: Shell, number: signal.Signals) -> None:
     argv = shell.argv("sh", "-c", "echo it runs; exec sleep 300")
     with subprocess.Popen(
