@@ -12,7 +12,8 @@ import pytest
 pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed in this environment")
 
 from ci.litert.compiled import CompiledModel
-from ci.litert.plugin import NothingTakenError, run_plugin
+from ci.litert.empty_library import make_empty_library
+from ci.litert.plugin import UNUSED_LIBRARY, NothingTakenError, run_plugin
 from ci.litert.suite import make_model
 from provisioning.artifacts.environment import Environment, provision_profile
 from provisioning.console.progress import Progress
@@ -32,7 +33,7 @@ name = ctypes.c_char_p()
 for index in range(count.value):
     get = library.LiteRtGetCompilerPluginSupportedSocModel
     get(plugin, ctypes.c_size_t(index), ctypes.byref(name))
-    print(name.value.decode())
+    print("name", name.value.decode())  # between lines of the plugin
 """
 PLUGIN = "vendors/qualcomm/compiler/libLiteRtCompilerPlugin_Qualcomm.so"
 
@@ -42,19 +43,24 @@ def environment() -> Environment:
     return provision_profile("litert", Progress())
 
 
-def test_the_plugin_takes_the_names_of_the_table(environment: Environment) -> None:
+def test_the_plugin_takes_the_names_of_the_table(environment: Environment, tmp_path: Path) -> None:
     import ai_edge_litert
 
     library = Path(ai_edge_litert.__file__).parent / PLUGIN
+    (tmp_path / UNUSED_LIBRARY).write_bytes(make_empty_library(UNUSED_LIBRARY))
+    variables = environment.apply(os.environ)
+    folders = [variables["LD_LIBRARY_PATH"], str(tmp_path)]
     ended = subprocess.run(
         [sys.executable, "-c", ASK, library],
-        env=environment.apply(os.environ),
+        env={**variables, "LD_LIBRARY_PATH": os.pathsep.join(folders)},
         capture_output=True,
         text=True,
         timeout=60,
         check=True,
     )
-    assert sorted(ended.stdout.split()) == sorted(read_litert_socs())
+    lines = [line.split() for line in ended.stdout.splitlines()]
+    names = [words[1] for words in lines if words[:1] == ["name"]]
+    assert sorted(names) == sorted(read_litert_socs())
 
 
 def compile_for(
