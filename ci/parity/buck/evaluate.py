@@ -15,7 +15,7 @@ import time
 from collections.abc import Container
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib import resources
 from typing import Any, TypeAlias
 
@@ -88,6 +88,21 @@ class Package:
 Parsed: TypeAlias = "tuple[tuple[sl.AstLoad, ...], sl.AstModule]"
 
 
+def _make_dialect() -> sl.Dialect:
+    dialect = sl.Dialect.extended()
+    dialect.enable_types = sl.DialectTypes.PARSE_ONLY
+    return dialect
+
+
+@cache  # each evaluator needs it
+def _parse_prelude() -> tuple[sl.AstModule, frozenset[str]]:
+    """Return the syntax tree of prelude.bzl, and the names that it defines for build files."""
+    text = resources.files("ci.parity.buck").joinpath("prelude.bzl").read_text("utf-8")
+    defined = {function or name for function, name in DEFINED.findall(text)}
+    names = frozenset(name for name in defined if not name.startswith("_"))
+    return sl.parse("prelude.bzl", text, _make_dialect()), names
+
+
 # Build files are programs: names that concatenations, loops and dictionaries make are right only if
 # they are evaluated.
 class Evaluator:
@@ -110,9 +125,7 @@ class Evaluator:
         self.loading: list[str] = []
         self.deadline = 0.0
         self.globals = sl.Globals.extended_by(list(LIBRARIES))
-        self.dialect = sl.Dialect.extended()
-        self.dialect.enable_types = sl.DialectTypes.PARSE_ONLY
-        self.prelude_names: frozenset[str] = frozenset()
+        self.dialect = _make_dialect()
         self.prelude = self._load_prelude(rules)
 
     def evaluate(self, build_file: str, text: str | None = None) -> Package:
@@ -132,7 +145,7 @@ class Evaluator:
         return self.current
 
     def _load_prelude(self, rules: set[str]) -> sl.FrozenModule:
-        text = resources.files("ci.parity.buck").joinpath("prelude.bzl").read_text("utf-8")
+        ast, self.prelude_names = _parse_prelude()
         module = sl.Module()
         module["RULE_NAMES"] = sorted(rules | {"cxx_library", "genrule", "export_file"})
         module.add_callable("host_record", self._record)
@@ -140,10 +153,7 @@ class Evaluator:
         module.add_callable("host_variant", lambda: self.variant)
         module.add_callable("host_package", lambda: self.current.package)
         module.add_callable("host_exists", lambda name: name in self._names())
-        ast = sl.parse("prelude.bzl", text, self.dialect)
         sl.eval(module, ast, self.globals)
-        defined = {function or name for function, name in DEFINED.findall(text)}
-        self.prelude_names = frozenset(name for name in defined if not name.startswith("_"))
         return module.freeze()
 
     def _record(self, kind: str, arguments: str) -> None:

@@ -252,11 +252,11 @@ def test_any_line_ending_encoding_or_chunk_size_of_a_log_gives_the_same_cause(
 
 
 def test_the_time_of_explain_grows_linearly_with_the_log() -> None:
-    hostile = b"error " * 200_000 + b"\n" + b"aaaaaaaaaaaaaaaa.*" * 50_000
+    hostile = b"error " * 60_000 + b"\n" + b"aaaaaaaaaaaaaaaa.*" * 15_000
     noise = b"11-22 12:00:01.331 17202 1 I adsprpc : " + b"0123456789abcdef " * 6 + b"failed 1\n"
     begun = time.process_time()
-    explain("log", [hostile, noise * 20_000], RULES)
-    assert time.process_time() - begun < 20
+    explain("log", [hostile, noise * 6_000], RULES)
+    assert time.process_time() - begun < 6
 
 
 @pytest.mark.parametrize(
