@@ -144,6 +144,7 @@ GROUP = "assets/model#group_Qualcomm_"
 MODEL = 3  # the section type of a .litertlm's models
 NEWER_MODEL = make_compiled(binary=make_binary(build="v2.51.0.261010101010"))
 TO_SM8750 = make_binary(soc=("SM8750", 69, 79))
+FOR_SA8775 = make_compiled(stamp=b"Qualcomm\0SA8775", binary=make_binary(soc=("SA8255", 52, 73)))
 FOR_SM8750 = {"assets/n.tflite": make_compiled(stamp=b"Qualcomm\0SM8750", binary=TO_SM8750)}
 
 
@@ -251,6 +252,7 @@ PAIRS: dict[str, tuple[Make, Make]] = {
             with_litert(),
             other_files={
                 f"{GROUP}SM8650/m.tflite": make_compiled(),
+                f"{GROUP}SA8775/m.tflite": FOR_SA8775,  # whose context binary names SA8255
                 "assets/model#group_other/m.tflite": make_plain(),
             },
         ),

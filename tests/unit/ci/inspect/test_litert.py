@@ -36,6 +36,13 @@ FILES: dict[str, Callable[[], bytes]] = {
     "without_stamp.tflite": lambda: make_compiled(stamp=b""),
     "of_another_vendor.tflite": lambda: make_compiled(stamp=b"MediaTek\0mt6991", binary=b"\1" * 99),
     "for_another_soc.tflite": lambda: make_compiled(binary=OTHER_SOC),
+    # LiteRT's plugin stamps the name that it was given, and QNN writes the first of a number.
+    "for_a_second_name.tflite": lambda: make_compiled(
+        stamp=b"Qualcomm\0SA8775", binary=make_binary(soc=("SA8255", 52, 73))
+    ),
+    "for_an_soc_beyond_executorch.tflite": lambda: make_compiled(
+        stamp=b"Qualcomm\0SM6650", binary=make_binary(soc=("SM6650", 74, 73), vtcm_mb=2)
+    ),
     "sparse.tflite": lambda: make_compiled(weights=bytes(12)),
     "cut_bytecode.tflite": lambda: make_compiled()[:-1],
     "not_a_context.tflite": lambda: make_compiled(binary=b"\1" * 99),
