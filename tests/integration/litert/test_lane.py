@@ -26,7 +26,7 @@ from ci.cases.spec import CaseSpec
 from ci.facts.finding import Question
 from ci.faults.match import match_faults
 from ci.litert.engine import LitertEngine, make_runner
-from ci.litert.suite import Net, quantize
+from ci.litert.suite import Net, make_model, quantize
 from ci.models.schemes import Scheme
 from ci.models.user_models import Source
 from ci.report.schema import Status
@@ -119,6 +119,29 @@ def test_a_known_fault_of_a_quantized_file_is_its_cause(run_case: RunCase) -> No
     result = run_case(quantize(make_product_and_sum(), 8), Scheme.ASIS)
     assert result.case.judgement.status is Status.FAILED, describe(result)
     assert "known fault relu-between-product-and-sum" in f"{result.case.judgement.findings[0]}"
+
+
+def make_whole_constant() -> bytes:
+    """A sum with a constant of its own shape, before a sigmoid."""
+    net, shape = Net(), (2, 16, 64)
+    source = net.add_tensor(shape, "x")
+    total = net.call("ADD", (source, net.draw(*shape, scale=1.0)), shape, "AddOptions")
+    net.end([source], [net.call("LOGISTIC", (total,), shape)])
+    return net.pack()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        make_model("cpu_middle"),  # 42.4 dB, and 37.1 if float16 rounded what the CPU computes
+        make_whole_constant(),  # 48.1 dB, and 69.9 if HTP did not fuse the sum
+    ],
+    ids=["an operator on the CPU", "a whole constant"],
+)
+def test_the_predicted_noise_is_that_of_the_program(data: bytes, run_case: RunCase) -> None:
+    result = run_case(data)
+    judgement = result.case.judgement
+    assert judgement.sqnr_db == pytest.approx(judgement.predicted_sqnr_db, abs=3), describe(result)
 
 
 def test_evidence_does_not_fit_a_program_with_a_changed_byte(tmp_path: Path) -> None:

@@ -97,3 +97,27 @@ def test_integers_that_the_cpu_computes_have_no_error(bits: int) -> None:
     values = program.find_values({(0, tensors[-1].name.decode())})
     (errors,) = predict_noise(program, [[steps.astype(f"int{bits}")]], on_cpu=values)
     assert not errors.any()
+
+
+@pytest.mark.parametrize(
+    ("shape", "least_db", "most_db"),
+    [
+        ((2, 16, 64), 46.0, 52.0),  # measured: 48.1, as for a sum of two tensors
+        ((16, 64), 62.0, 75.0),  # 66.7 in the first row of the batch
+        ((64,), 62.0, 75.0),
+    ],
+)
+def test_a_whole_constant_before_a_sigmoid_is_predicted_as_a_sum_of_tensors(
+    shape: tuple[int, ...], least_db: float, most_db: float
+) -> None:
+    net, whole = Net(), (2, 16, 64)
+    source = net.add_tensor(whole, "x")
+    values = np.random.default_rng(3).standard_normal(shape).astype(np.float32)
+    total = net.call("ADD", (source, net.add_constant(values)), whole, "AddOptions")
+    net.end([source], [net.call("LOGISTIC", (total,), whole)])
+    program = LitertProgram(net.pack())
+    sets = [[np.random.default_rng(7).standard_normal(whole).astype(np.float32)]]
+    ((exact,),) = program.run(sets)
+    (errors,) = predict_noise(program, sets, qnn="2.51.0")
+    predicted_db = 10 * np.log10(np.mean(np.square(exact)) / np.mean(np.square(errors)))
+    assert least_db < predicted_db < most_db
