@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.stand_ins.sources import parse_source
+from tests.stand_ins.sources import list_nodes, parse_source
 
 ROOT = Path(__file__).parents[2]
 READER = "provisioning/documents.py"
@@ -92,7 +92,7 @@ DECODED = {
 
 def list_calls(tree: ast.AST) -> Iterator[tuple[ast.Call, str, str]]:
     """Yield each call of a method with the text of its object and the method's name."""
-    for node in ast.walk(tree):
+    for node in list_nodes(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             yield node, ast.unparse(node.func.value), node.func.attr
 
@@ -124,13 +124,13 @@ def opens_for_reading(call: ast.Call) -> bool:
 def find_faults(name: str, text: str) -> Iterator[str]:
     tree = parse_source(text)
     guarded: set[ast.AST] = set()
-    for node in ast.walk(tree):
+    for node in list_nodes(tree):
         if isinstance(node, ast.With) and any(
             "decoding()" in ast.unparse(item.context_expr) for item in node.items
         ):
             guarded |= set(ast.walk(node))
     is_onnx = name.startswith(ONNX_OPENS)
-    for node in ast.walk(tree):
+    for node in list_nodes(tree):
         if isinstance(node, ast.Call) and opens_for_reading(node):
             opener = ast.unparse(node.func)
             if (name, opener) not in OPENED and not (is_onnx and opener in ONNX_OPENERS):
@@ -149,7 +149,7 @@ SOURCES = [path for room in ("ci", "provisioning") for path in sorted((ROOT / ro
 
 def test_no_exception_is_out_of_date() -> None:
     for name, opener in OPENED:
-        calls = ast.walk(parse_source((ROOT / name).read_text("utf-8")))
+        calls = list_nodes(parse_source((ROOT / name).read_text("utf-8")))
         openers = [
             ast.unparse(call.func)
             for call in calls

@@ -16,7 +16,7 @@ import pytest
 
 from provisioning.errors import QnnCiError
 from tests.documented.pages import PAGES, ROOT, Command
-from tests.stand_ins.sources import parse_source
+from tests.stand_ins.sources import list_nodes, parse_source
 from tests.static.test_documented_commands import check
 from tests.static.test_links import leads_somewhere, tokens_of
 
@@ -75,7 +75,7 @@ def read_source(text: str) -> Iterator[str]:
     show_command."""
     for string in read_strings(text):
         yield from HINT.findall(string)
-    for node in ast.walk(parse_source(text)):
+    for node in list_nodes(parse_source(text)):
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "show_command":
             words = [show_string(word) for word in node.args if not isinstance(word, ast.Starred)]
             if len(words) == len(node.args):
@@ -85,7 +85,7 @@ def read_source(text: str) -> Iterator[str]:
 def read_strings(text: str) -> Iterator[str]:
     """Yield the strings of a module, except docstrings."""
     parts = set()
-    for node in ast.walk(parse_source(text)):
+    for node in list_nodes(parse_source(text)):
         if isinstance(node, (ast.Expr, ast.JoinedStr, ast.FormattedValue)):
             parts.update(ast.iter_child_nodes(node))  # a docstring, or a part of a whole string
         if isinstance(node, (ast.Constant, ast.JoinedStr)) and node not in parts:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.stand_ins.sources import parse_source
+from tests.stand_ins.sources import list_nodes, parse_source
 
 ROOT = Path(__file__).parents[2]
 # Where a class name stands for one thing.
@@ -26,12 +26,12 @@ def parse(path: Path) -> ast.Module:
 
 
 def list_classes(tree: ast.Module) -> Iterator[str]:
-    return (node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    return (node.name for node in list_nodes(tree) if isinstance(node, ast.ClassDef))
 
 
 def list_renamed(tree: ast.Module) -> Iterator[str]:
     """What is imported out of a module under another name."""
-    for node in ast.walk(tree):
+    for node in list_nodes(tree):
         for alias in node.names if isinstance(node, ast.ImportFrom) else ():
             if alias.asname and (alias.name, alias.asname) not in CUSTOMARY:
                 yield f"{alias.name} as {alias.asname}"
@@ -39,7 +39,7 @@ def list_renamed(tree: ast.Module) -> Iterator[str]:
 
 def runs_git(tree: ast.Module) -> bool:
     """Whether a command line that begins with git stands in it."""
-    lists = (node.elts for node in ast.walk(tree) if isinstance(node, (ast.List, ast.Tuple)))
+    lists = (node.elts for node in list_nodes(tree) if isinstance(node, (ast.List, ast.Tuple)))
     return any(
         len(items) > 1 and isinstance(items[0], ast.Constant) and items[0].value == "git"
         for items in lists

@@ -8,8 +8,9 @@ from __future__ import annotations
 import itertools
 import re
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from http.client import HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -34,10 +35,12 @@ HOSTS = {
 }  # fmt: skip
 
 
-def tokens_of(text: str) -> Iterator[Token]:
+@cache
+def tokens_of(text: str) -> tuple[Token, ...]:
+    tokens: list[Token] = []
     for token in MarkdownIt("commonmark").enable("table").parse(text):
-        yield token
-        yield from token.children or []
+        tokens += [token, *(token.children or [])]
+    return tuple(tokens)
 
 
 def targets_of(text: str) -> list[str]:
@@ -91,6 +94,7 @@ def _ask(link: str) -> str:
     return reason
 
 
+@cache  # many links lead to one page
 def anchors_of(text: str) -> set[str]:
     """The anchors that GitHub gives the headings of a page."""
     pairs = itertools.pairwise(tokens_of(text))

@@ -18,7 +18,7 @@ from msgspec import structs
 
 from ci.mend.graph_rewrites import DEFINITIONS
 from ci.mend.table import Rewrite, RewriteLane, read_rewrites
-from tests.stand_ins.sources import parse_source
+from tests.stand_ins.sources import list_nodes, parse_source
 
 MEND = Path(__file__).parents[2] / "ci" / "mend"
 PAGE = Path(__file__).parents[2] / "docs" / "findings" / "mending.md"
@@ -66,7 +66,7 @@ def list_definitions(sources: Iterable[str]) -> Iterator[tuple[str, str]]:
     """The rewrites that these sources define by decorators of functions, each with the body of its
     function without the docstring."""
     for source in sources:
-        for function in ast.walk(parse_source(source)):
+        for function in list_nodes(parse_source(source)):
             if not isinstance(function, ast.FunctionDef):
                 continue
             body = "".join(map(ast.unparse, function.body[1:]))

@@ -12,7 +12,7 @@ from pathlib import Path
 from provisioning.console.caller import Caller
 from provisioning.console.command import make_parser
 from tests.documented.pages import ROOT, VERBS
-from tests.stand_ins.sources import parse_source
+from tests.stand_ins.sources import list_nodes, parse_source
 
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 # Whole commands are parsed by test_documented_commands.
@@ -56,7 +56,7 @@ def list_texts(node: ast.AST) -> Iterator[str]:
 
 def list_named(path: Path) -> set[str]:
     """The options that the errors of a module name."""
-    calls = (node for node in ast.walk(parse_source(path.read_text("utf-8"))) if is_error(node))
+    calls = (node for node in list_nodes(parse_source(path.read_text("utf-8"))) if is_error(node))
     texts = (text for call in calls for text in list_texts(call))
     return {option for text in texts for option in OPTION.findall(COMMAND.sub("", text))}
 

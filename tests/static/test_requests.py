@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.stand_ins.sources import parse_source
+from tests.stand_ins.sources import list_nodes, parse_source
 
 ROOT = Path(__file__).parents[2]
 NAMESPACE = "Namespace"
@@ -25,7 +25,7 @@ BORDER = {
 
 def list_uses(tree: ast.AST) -> Iterator[str]:
     """Where a module names argparse's Namespace."""
-    for node in ast.walk(tree):
+    for node in list_nodes(tree):
         if isinstance(node, ast.Attribute) and node.attr == NAMESPACE:
             yield ast.unparse(node)
         elif isinstance(node, ast.alias) and node.name == NAMESPACE:
@@ -35,7 +35,7 @@ def list_uses(tree: ast.AST) -> Iterator[str]:
 def list_writes(tree: ast.AST) -> Iterator[str]:
     """The statements that change the arguments of a function: ``args.x = 1``, ``vars(args)``
     with a changed value, ``setattr(args, ...)``, or a new Namespace."""
-    for node in ast.walk(tree):
+    for node in list_nodes(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
             if ast.unparse(node.value) == "args":
                 yield ast.unparse(node)
@@ -56,7 +56,7 @@ def list_writes(tree: ast.AST) -> Iterator[str]:
 def list_readers(tree: ast.AST) -> Iterator[str]:
     """The functions of a module that read a value from a Namespace that they get, except those in
     BORDER. An argparse.Action, which is called, fills the Namespace while words are parsed."""
-    for function in ast.walk(tree):
+    for function in list_nodes(tree):
         if not isinstance(function, ast.FunctionDef) or function.name in {"__call__", *BORDER}:
             continue
         names = {
