@@ -1,4 +1,4 @@
-"""Patches of torch, torchao and ExecuTorch that save time: six for every lowering, which do not
+"""Patches of torch, torchao and ExecuTorch that save time: seven for every lowering, which do not
 change the resulting programs, and one for the search for faults.
 
 Each patch lists the versions for which it is verified. With other versions it is disabled;
@@ -9,12 +9,15 @@ compares programs that are lowered with the patches, without them, and by tests/
 from __future__ import annotations
 
 import functools
+import importlib
 import re
+import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -23,9 +26,6 @@ from torch.fx.graph import _PyTreeCodeGen
 from torch.fx.traceback import NodeSource
 
 from ci.cases.forked import still_tqdm
-from ci.executorch import lower  # noqa: F401 - loaded once, before the forks
-from ci.executorch.internals import to_edge_transform_and_lower
-from ci.executorch.quantize import quantize_model
 from ci.models.model import Model
 from ci.models.schemes import Scheme
 from provisioning.documents import read_text
@@ -47,6 +47,11 @@ def warm_up(*, plain: bool) -> tuple[str, ...]:
     # Before the forks, which would lose tqdm's thread with a warning.
     still_tqdm()
     notes = () if plain else tuple(apply_patches(PATCHES))
+    # Imported now, because skip_inductor is too late for an ExecuTorch that is already there.
+    importlib.import_module("ci.executorch.lower")  # loaded once, before the forks
+    from ci.executorch.internals import to_edge_transform_and_lower
+    from ci.executorch.quantize import quantize_model
+
     inputs = tuple((torch.ones(1, 4) * number,) for number in range(2))
     # The first lowerings of a process take 3.4 s, later ones of a small model 1.1 to 1.8 s.
     model = Model("warm-up", torch.nn.Linear(4, 4).eval(), inputs[:1], inputs)
@@ -68,6 +73,43 @@ def apply_patches(patches: Iterable[Patch]) -> Iterator[str]:
             yield f"patch {patch.apply.__name__} is off: not verified with {' and '.join(unproven)}"
         else:
             patch.apply()
+
+
+def skip_inductor() -> None:
+    """Make ExecuTorch load torch's inductor only for a program with operators that torch made
+    functional, of which ExecuTorch removes the traces. The import takes a second of CPU."""
+    if FUNCTIONALIZED not in sys.modules:
+        stand_in: Any = ModuleType(FUNCTIONALIZED)
+        stand_in.unsafe_remove_auto_functionalized_pass = remove_functionalized
+        sys.modules[FUNCTIONALIZED] = stand_in
+
+
+def remove_functionalized(program: Any) -> Any:
+    """Do what the function of FUNCTIONALIZED does to a program."""
+    higher = torch.ops.higher_order
+    kinds = (higher.auto_functionalized, higher.auto_functionalized_v2)
+    modules = program.graph_module.modules()
+    graphs = [module.graph for module in modules if isinstance(module, GraphModule)]
+    if any(node.target in kinds for graph in graphs for node in graph.nodes):
+        return load_functionalized().unsafe_remove_auto_functionalized_pass(program)
+    # What it does to a program without such an operator.
+    with program.graph_module._set_replace_hook(program.graph_signature.get_replace_hook()):
+        for node in program.graph.nodes:
+            if node.target is torch.ops.aten.copy_.default and node.args[0] == node.args[1]:
+                node.replace_all_uses_with(node.args[0])
+                program.graph.erase_node(node)
+        program.graph.eliminate_dead_code()
+    return program
+
+
+@functools.cache
+def load_functionalized() -> Any:
+    """Import torch's module for which skip_inductor has a stand-in."""
+    sys.modules.pop(FUNCTIONALIZED, None)
+    return importlib.import_module(FUNCTIONALIZED)
+
+
+FUNCTIONALIZED = "torch.export._remove_auto_functionalized_pass"
 
 
 def write_code_late() -> None:
@@ -214,6 +256,7 @@ class Patch:
 
 
 PATCHES = (
+    Patch(skip_inductor),  # first, as others import ExecuTorch
     Patch(write_code_late),
     Patch(share_provenance),
     Patch(materialize_once),

@@ -173,6 +173,46 @@ def test_the_search_for_faults_exports_without_dynamo(monkeypatch: pytest.Monkey
     assert torch.export.export(1, strict=True, kwargs=2) == ((1,), {"strict": False, "kwargs": 2})
 
 
+def double(x: Any) -> None:
+    x.mul_(2)
+
+
+class Mutating(torch.nn.Module):
+    def forward(self, x: Any) -> Any:
+        y = x.clone()
+        torch.ops.shop.double_(y)
+        return y + 1
+
+
+class Idle(torch.nn.Module):
+    def forward(self, x: Any) -> Any:
+        x.copy_(x)
+        return x + 1
+
+
+@pytest.mark.parametrize("module", [Mutating(), Idle(), torch.nn.Linear(4, 4)])
+def test_a_program_is_changed_as_by_the_function_of_torch_that_needs_inductor(module: Any) -> None:
+    with torch.library._scoped_library("shop", "FRAGMENT") as library:
+        library.define("double_(Tensor(a!) x) -> ()")
+        library.impl("double_", double, "CompositeExplicitAutograd")
+        exported = torch.export.export(module.eval(), (torch.ones(1, 4),)).run_decompositions()
+        with exported.graph.inserting_before(exported.graph.output_node()):
+            exported.graph.call_function(torch.ops.aten.neg.default, (find_input(exported),))
+        expected = patches.load_functionalized().unsafe_remove_auto_functionalized_pass(
+            copy.deepcopy(exported)
+        )
+        changed = patches.remove_functionalized(copy.deepcopy(exported))
+        assert str(changed.graph) == str(expected.graph)
+        assert "neg" not in str(changed.graph)
+        assert "auto_functionalized" not in str(changed.graph)
+        assert ("double_" in str(changed.graph)) == isinstance(module, Mutating)
+
+
+def find_input(program: Any) -> Any:
+    """The last input of an exported program, which is the user's."""
+    return [node for node in program.graph.nodes if node.op == "placeholder"][-1]
+
+
 def test_a_patch_is_off_with_a_note_for_unverified_versions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
