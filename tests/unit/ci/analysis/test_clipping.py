@@ -18,6 +18,7 @@ from torch.ao.quantization.fx import _decomposed  # noqa: E402
 from ci.analysis.clipping import find_clipped  # noqa: E402
 from ci.graphs.onnx_program import read_onnx  # noqa: E402
 from ci.graphs.torch_program import read_torch  # noqa: E402
+from tests.build.exports import export_graph  # noqa: E402
 
 assert _decomposed  # registers the operators
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # torch.export's own
@@ -55,8 +56,8 @@ class Doubled(nn.Module):
 
 def make_program(lane: str, folder: Path, sample: Any, *, unsigned: bool) -> Any:
     if lane == "PyTorch":
-        module = torch.export.export(Doubled(UNSIGNED if unsigned else LIMITS), sample, strict=True)
-        return read_torch(module.module(check_guards=False), sample)
+        graph = export_graph(Doubled(UNSIGNED if unsigned else LIMITS), sample)
+        return read_torch(graph, sample)
     text = FILE.replace("SECOND", "bottom" if unsigned else "middle")
     save(parser.parse_model(text), folder / "network.onnx")
     save(parser.parse_model(RELU), folder / "float.onnx")

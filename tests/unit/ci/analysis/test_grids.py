@@ -21,6 +21,7 @@ from ci.analysis.grids import NO_GRID, Grid, add_grids, find_grids  # noqa: E402
 from ci.graphs.onnx_program import read_onnx  # noqa: E402
 from ci.graphs.torch_program import read_graphs, read_torch  # noqa: E402
 from ci.models.tensors import TensorInfo  # noqa: E402
+from tests.build.exports import export_graph  # noqa: E402
 
 assert _decomposed  # registers the operators
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # torch.export's own
@@ -65,7 +66,7 @@ def read_network(compute: Callable[[Tensor], Any]) -> list[Grid]:
         def forward(self, x: Tensor) -> Any:
             return compute(x)
 
-    return find_grids(read_torch(Network(), (X,)).graphs.values())
+    return find_grids(read_torch(export_graph(Network(), (X,)), (X,)).graphs.values())
 
 
 def join_and_halve(value: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from torch.ao.quantization.fx import _decomposed  # noqa: E402
 from ci.analysis.layers import find_float16_loss, find_loss  # noqa: E402
 from ci.graphs.onnx_program import read_onnx  # noqa: E402
 from ci.graphs.torch_program import read_torch  # noqa: E402
+from tests.build.exports import export_graph  # noqa: E402
 
 assert _decomposed  # registers the operators
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # torch.export's own
@@ -41,8 +42,7 @@ def make_program(lane: str, folder: Path, nodes: str, compute: Any, values: Any)
     """A network, given as ONNX text and as a function, and its sample."""
     if lane == "PyTorch":
         sample: Any = (torch.from_numpy(values),)
-        graph = torch.export.export(Network(compute), sample, strict=True)
-        return read_torch(graph.module(check_guards=False), sample), sample
+        return read_torch(export_graph(Network(compute), sample), sample), sample
     head = HEAD.replace("SHAPE", ", ".join(map(str, values.shape)))
     path = folder / "network.onnx"
     save(parser.parse_model(head + nodes + "}"), path)

@@ -21,6 +21,7 @@ from ci.graphs.torch_program import read_torch  # noqa: E402
 from ci.models.model import Methods  # noqa: E402
 from ci.models.rounding import MOVED, RELATIVE, RUNS  # noqa: E402
 from ci.models.tensors import MOST_LAYERS  # noqa: E402
+from tests.build.exports import export_graph  # noqa: E402
 from tests.stand_ins.terms import TERMS  # noqa: E402
 
 assert _decomposed  # registers the operators
@@ -69,13 +70,8 @@ class Chain(nn.Module):
         return values
 
 
-def export(module: nn.Module, inputs: Any, *, strict: bool = False) -> Any:
-    """A graph as quantized models are, without guards. With them, it would be exported again."""
-    return torch.export.export(module, inputs, strict=strict).module(check_guards=False)
-
-
 def trace(*steps: float, bits: int = 8) -> Any:
-    return export(Chain(*steps, bits=bits).eval(), (torch.ones(8, 16),))
+    return export_graph(Chain(*steps, bits=bits).eval(), (torch.ones(8, 16),))
 
 
 def inputs(count: int = 4) -> list[tuple[Tensor]]:
@@ -99,7 +95,7 @@ def test_in_8_bits_elements_at_the_ends_of_the_range_move_inwards_only() -> None
     """A level beyond the range would wrap around to the other end."""
     for value in (-100.0, 100.0):
         sets = [(torch.full((8, 16), value),)]
-        (noise,) = predict(export(Rounds(), sets[0]), sets)
+        (noise,) = predict(export_graph(Rounds(), sets[0]), sets)
         steps = np.unique((np.asarray(noise) / 0.05).round())
         assert steps.tolist() == ([0, 1] if value < 0 else [-1, 0])
 
@@ -125,7 +121,7 @@ class Scaled(nn.Module):
 def test_in_16_bits_each_element_is_predicted_off_by_a_step_except_inputs(
     factor: float, expected: float
 ) -> None:
-    (noise,) = predict(export(Scaled(factor), inputs()[0]), inputs())
+    (noise,) = predict(export_graph(Scaled(factor), inputs()[0]), inputs())
     assert rms(noise) == pytest.approx(expected, rel=0.02)
 
 
@@ -151,7 +147,7 @@ def test_what_a_quantized_model_leaves_in_float_is_predicted_in_float16(
     quantized: nn.Module, unquantized: nn.Module
 ) -> None:
     sets = [(values[:3],) for (values,) in inputs()]
-    (partly,) = predict(export(quantized, sets[0], strict=True), sets)
+    (partly,) = predict(export_graph(quantized, sets[0], strict=True), sets)
     (wholly,) = predict(unquantized, sets)
     assert rms(partly) == pytest.approx(rms(wholly), rel=0.2)
 
@@ -164,12 +160,12 @@ def test_the_noise_of_a_layer_propagates_through_the_next() -> None:
 
 def test_in_float16_noise_is_relative_and_of_a_fused_activation_absolute() -> None:
     layer = nn.Linear(16, 16)
-    (plain,) = predict(export(layer, inputs()[0]), inputs())
+    (plain,) = predict(export_graph(layer, inputs()[0]), inputs())
     signal = rms(torch.stack([layer(values) for (values,) in inputs()]).detach())
     assert 2**-13 < rms(plain) / signal < 2**-9
-    (fused,) = predict(export(nn.Sequential(layer, nn.Sigmoid()), inputs()[0]), inputs())
+    (fused,) = predict(export_graph(nn.Sequential(layer, nn.Sigmoid()), inputs()[0]), inputs())
     assert rms(fused) == pytest.approx(2**-8 / np.sqrt(3), rel=0.3)
-    (apart,) = predict(export(nn.Sequential(nn.ReLU(), nn.Sigmoid()), inputs()[0]), inputs())
+    (apart,) = predict(export_graph(nn.Sequential(nn.ReLU(), nn.Sigmoid()), inputs()[0]), inputs())
     assert rms(apart) < 2**-10
 
 
@@ -195,7 +191,7 @@ class Coarse(nn.Module):
 def test_the_predicted_noise_of_a_layer_depends_on_the_bits_of_its_weights(
     bits: int, total: float, within: float
 ) -> None:
-    (noise,) = predict(export(Coarse(bits), inputs()[0]), inputs())
+    (noise,) = predict(export_graph(Coarse(bits), inputs()[0]), inputs())
     steps = np.asarray(noise) / 1e-3
     assert rms(steps) == pytest.approx(total, rel=0.15)
     assert rms(steps - steps.mean(-2, keepdims=True)) == pytest.approx(within, rel=0.2)
@@ -217,7 +213,7 @@ class Blocks(Coarse):
 
 def test_weights_with_a_scale_for_each_block_have_the_noise_of_8_bits() -> None:
     """QNN computes with them as exactly. The noise of 4 bits is that of a scale per channel."""
-    (noise,) = predict(export(Blocks(), inputs()[0]), inputs())
+    (noise,) = predict(export_graph(Blocks(), inputs()[0]), inputs())
     assert rms(np.asarray(noise) / 1e-3) == pytest.approx(1, rel=0.15)
 
 
@@ -228,7 +224,7 @@ def test_constants_that_float16_represents_exactly_add_no_noise() -> None:
 
     ((values,), *_) = inputs()
     open_mask, off = torch.zeros(8, 16), torch.full((8, 16), 0.3)
-    graph = export(Masked(), (values, open_mask))
+    graph = export_graph(Masked(), (values, open_mask))
     (noise,) = predict(graph, [(values, open_mask)] * 4)
     assert rms(noise) < 2**-9 * rms(values)
     (noise,) = predict(graph, [(values, open_mask + off)] * 4)
@@ -261,7 +257,7 @@ def test_an_operator_that_moves_elements_adds_no_error_in_float16() -> None:
             return values.transpose(0, 1).reshape(4, -1).transpose(0, 1).contiguous()
 
     exact = [(values.half().float(),) for (values,) in inputs()]
-    graph = export(Moves(), exact[0])
+    graph = export_graph(Moves(), exact[0])
     (noise,) = predict(graph, exact)
     assert rms(noise) == 0
     (noise,) = predict(graph, inputs())
@@ -284,7 +280,7 @@ def test_weights_that_are_dequantized_from_a_buffer_count_as_weights() -> None:
     ((values,), *_) = inputs()
     layer = Held()
     exact = nn.functional.linear(values, layer.levels.float() * 0.05)
-    graph = export(layer, (values,))
+    graph = export_graph(layer, (values,))
     for off, weights_db in ((0.0, 60.0), (0.1, 20.0)):
         loss = find_loss(graph, (values,), (exact * (1 + off),))
         assert loss is not None
@@ -361,7 +357,7 @@ class Stateful(nn.Module):
 
 def test_a_buffer_that_the_model_writes_counts_as_an_activation() -> None:
     ((values,), *_) = inputs()
-    graph = export(Stateful(), (values,))
+    graph = export_graph(Stateful(), (values,))
     loss = find_loss(graph, (values,), (values + 0.25,))
     assert loss is not None
     assert (loss.weights_db, loss.behind_db < 40) == (60.0, True)
@@ -402,7 +398,7 @@ def test_numbers_that_float16_cannot_hold_are_found_where_they_cost_accuracy(
 ) -> None:
     torch.manual_seed(0)
     sample = (torch.randn(1, 8, 16),)
-    model = export(Squares(factor), sample)
+    model = export_graph(Squares(factor), sample)
     loss = find_loss(model, sample, (model(*sample),), float16=True)
     assert (loss.beyond.name if loss and loss.beyond else "") == operator
     assert (loss.name if loss else "") != "add"  # the mask is harmless
@@ -411,7 +407,7 @@ def test_numbers_that_float16_cannot_hold_are_found_where_they_cost_accuracy(
 def test_numbers_that_float16_cannot_hold_are_searched_in_all_samples() -> None:
     torch.manual_seed(0)
     few, many = [(torch.randn(1, 8, 16) * size,) for size in (1, 1e3)]
-    model = export(Squares(1.0), few)
+    model = export_graph(Squares(1.0), few)
     for sets, operator in (((few, few), ""), ((few, many), "matmul")):
         loss = loss_module.find_float16_loss(read_torch(model, sets[0]), sets)
         assert (loss.beyond.name if loss and loss.beyond else "") == operator
@@ -473,7 +469,7 @@ def test_decisions_on_rounded_numbers_are_found_if_they_cost_accuracy(
     torch.manual_seed(2)
     inputs = (torch.rand(8, 64),)
     with torch.no_grad():
-        traced = export(Choice(kind), inputs)
+        traced = export_graph(Choice(kind), inputs)
     lost = find_loss(traced, inputs, (traced(*inputs),))
     decided = lost.decided if lost else None
     assert [decision.name for decision in (decided.decisions if decided else ())] == named
@@ -515,7 +511,7 @@ def test_model_with_exposed_layers_returns_their_results_after_its_outputs(quant
 
 def test_a_deep_model_exposes_only_some_of_its_layers() -> None:
     deep = nn.Sequential(*(nn.Linear(4, 4) for _ in range(MOST_LAYERS + 4)))
-    part, names = expose_layers(export(deep, (torch.ones(1, 4),)), (torch.ones(1, 4),))
+    part, names = expose_layers(export_graph(deep, (torch.ones(1, 4),)), (torch.ones(1, 4),))
     assert MOST_LAYERS // 2 < len(names) <= MOST_LAYERS
     assert len(part(torch.ones(1, 4))) == 1 + len(names)
 
@@ -534,7 +530,7 @@ def test_an_activation_after_the_sum_of_two_tensors_has_its_own_error(
             return summed, torch.tanh(first + 0.5), torch.tanh(needed), needed
 
     zeros = (torch.zeros(rows, 16), torch.zeros(rows, 16))
-    summed, shifted, read_twice, _ = predict(export(Sums(), zeros), [zeros])
+    summed, shifted, read_twice, _ = predict(export_graph(Sums(), zeros), [zeros])
     assert float(summed.abs().max()) == pytest.approx(largest, rel=0.05, abs=1e-9)
     assert float(read_twice.abs().max()) < 2**-11
     assert float(shifted.abs().max()) < 2**-11
@@ -555,7 +551,7 @@ def test_the_predicted_noise_of_an_operator_has_its_measured_bias_and_power(
     torch.manual_seed(0)
     # Within the range, at whose ends an error has one sign.
     sets = [(torch.randn(40, 60).clamp(-0.4, 0.4),)]
-    (noise,) = predict(export(One(), sets[0]), sets)
+    (noise,) = predict(export_graph(One(), sets[0]), sets)
     steps = noise * 2**bits
     assert float(steps.mean()) == pytest.approx(bias, abs=0.5 * abs(bias) + 0.01)
     assert float(steps.square().mean()) == pytest.approx(power, rel=0.35)
@@ -568,7 +564,7 @@ def test_a_relative_error_is_shared_by_a_row_for_exp_and_per_element_for_cos(nam
             return round_to(getattr(torch, name)(values), 2.0**-13, 16)
 
     sample = (torch.randn(40, 60).clamp(-1, 1),)
-    graph = export(One(), sample)
+    graph = export_graph(One(), sample)
     (noise,) = predict(graph, [sample])
     gains = noise / graph(*sample)
     assert float(gains.abs().max()) == pytest.approx(2**-6, rel=0.1)

@@ -63,6 +63,7 @@ from ci.verbs.localise import (  # noqa: E402
 )
 from provisioning.console.progress import Progress  # noqa: E402
 from provisioning.errors import FailedError, UsageError  # noqa: E402
+from tests.build.exports import export_graph  # noqa: E402
 from tests.build.setups import make_setup  # noqa: E402
 from tests.stand_ins.lanes import (  # noqa: E402
     COARSE,
@@ -77,12 +78,6 @@ from tests.stand_ins.snapshots import check_snapshot  # noqa: E402
 PREDICTED_DB = 60.0
 PARTS = TorchParts(ExecutorchEngine(("one",)))
 Spoils = Callable[[GraphModule, Node], bool]
-
-
-def export(module: nn.Module, inputs: Any) -> Any:
-    """A graph as quantized models are."""
-    with torch.no_grad():
-        return torch.export.export(module, inputs, strict=False).module(check_guards=False)
 
 
 class Spoiled(Interpreter):
@@ -230,7 +225,7 @@ def test_a_bias_with_a_wrong_shared_scale_is_named_and_corrected() -> None:
     pytest.importorskip("torchao.quantization.pt2e.quantize_pt2e")
     torch.manual_seed(0)
     sets = [(torch.randn(2, 8), 3 * torch.randn(2, 8)) for _ in range(2)]
-    module = export(Twice(), sets[0])
+    module = export_graph(Twice(), sets[0])
     graphs = make_division(module, module, sets)
     located, _ = search(graphs, lambda part, node: find_bias_off(part, node.name) > 0.1)
     (wrong,) = located.part
@@ -256,7 +251,7 @@ def test_the_tensors_and_the_code_of_a_part_compute_what_the_part_does(
     model: Any = Twice() if quantized else Wide(rounds=False)
     shape = (2, 8)
     sets = [(torch.randn(shape),) * (1 + quantized) for _ in range(2)]
-    module = export(model, sets[0])
+    module = export_graph(model, sets[0])
     graphs, cut = make_division(module, module, sets), Cut(names, names)
     file = tmp_path / "new" / "part.pt"
     opened: list[Any] = []
@@ -291,7 +286,7 @@ def test_a_quantization_range_that_clips_is_named_and_widened() -> None:
     is clipped."""
     pytest.importorskip("torchao.quantization.pt2e.quantize_pt2e")
     sets = [(torch.linspace(-1, most, 16).reshape(1, 16),) for most in (0.5, 2.0)]
-    module = export(Clipping(), sets[0])
+    module = export_graph(Clipping(), sets[0])
     graphs = make_division(module, module, sets)
     assert graphs.outputs == ("cat", "stack")
     _, (first, second) = write_module(graphs, Cut(("cat",), ("cat",)))
@@ -330,8 +325,8 @@ def export_wide() -> Division:
     """The graphs of both forms of Wide, without lines of the source."""
     pytest.importorskip("torchao.quantization.pt2e.quantize_pt2e")
     sets = [(torch.randn(4, 8),)]
-    graph = export(Wide(rounds=True), sets[0])
-    plain = export(Wide(rounds=False), sets[0])
+    graph = export_graph(Wide(rounds=True), sets[0])
+    plain = export_graph(Wide(rounds=False), sets[0])
     for module in (graph, plain):
         for node in module.graph.nodes:
             node.meta.pop("stack_trace", None)
@@ -378,7 +373,7 @@ def test_a_model_that_changes_its_buffers_is_refused() -> None:
 def rank_rounded(kind: Any, *inputs: Tensor) -> list[Any]:
     """The losses of a model that rounds against the same one that does not, best first."""
     pytest.importorskip("torchao.quantization.pt2e.quantize_pt2e")
-    graph, plain = (export(kind(rounds=rounds), inputs) for rounds in (True, False))
+    graph, plain = (export_graph(kind(rounds=rounds), inputs) for rounds in (True, False))
     for module in (graph, plain):
         for node in module.graph.nodes:
             node.meta.pop("stack_trace", None)
