@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ci.cases import limited
+from ci.models.numerics import THREADS
 from provisioning.console.process import Completed
 from provisioning.elf import loader
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    """torch computes in one thread, as in a run. Threads of several workers wait for each other:
+    the graphs of tests/unit/ci/faults/test_generate.py took 18 s of CPU instead of 8."""
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(THREADS)
 
 
 @pytest.fixture(autouse=True)
