@@ -19,7 +19,8 @@ from numpy.lib.format import write_array
 from onnx import helper, inliner, numpy_helper
 from onnx.external_data_helper import set_external_data
 
-from ci.graphs.onnx_file import list_bodies, read_attributes
+from ci.graphs.edit import MOST_FOLDED
+from ci.graphs.onnx_file import infer, list_bodies, read_attributes
 from ci.graphs.onnx_session import open_reference
 from ci.mend.onnx_rewrites.inferred import InferredModel
 from ci.mend.rewrite import EXTERNAL, ONNX, SAMPLES, Change, find_rewrite, require_changes
@@ -37,7 +38,6 @@ from provisioning.files import explain_writes
 
 OLDEST_IR = 4  # the first IR version in which initializers need not be inputs
 MOST_ROUNDS = 8  # of folding, each of which may make more shapes known
-MOST_FOLDED = 1 << 24  # elements of a folded constant
 LEAST_EXTERNAL = 1 << 10  # bytes of a weight in another file
 # Operators whose results are not constants although their operands are.
 KEPT = (
@@ -184,12 +184,6 @@ def keep_types(model: onnx.ModelProto, original: onnx.ModelProto) -> onnx.ModelP
     graph.output.extend(stated.output)
     graph.value_info.extend(value_info)
     return model
-
-
-def infer(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a model with inferred shapes, also those that a computed shape, such as that of a
-    Reshape, determines."""
-    return onnx.shape_inference.infer_shapes(model, data_prop=True)
 
 
 def fold_constants(model: onnx.ModelProto) -> bool:
