@@ -368,13 +368,20 @@ def find_alike(
     return alike
 
 
-def _list_absorbed(float_graph: Graph, kept: Collection[str]) -> Iterator[tuple[str, str]]:
+def _list_absorbed(
+    float_graph: Graph, quantized_values: Collection[str]
+) -> Iterator[tuple[str, str]]:
     """Yield the result of each convolution of a float graph whose batch norm is not among the
-    values that are ``kept``, and the result of this batch norm: the convolution absorbed it."""
+    values of the quantized graph, and the result of this batch norm: the convolution absorbed
+    it."""
     makers = float_graph.list_makers()
     for node in float_graph.nodes:
         source = makers.get(node.reads[0]) if node.operator.endswith("batch_norm") else None
-        if source and source.operator.startswith("conv") and node.results[0] not in kept:
+        if (
+            source
+            and source.operator.startswith("conv")
+            and node.results[0] not in quantized_values
+        ):
             yield source.results[0], node.results[0]
 
 

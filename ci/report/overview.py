@@ -22,7 +22,7 @@ from ci.report.text import (
 )
 
 NAMES = 20
-MOST_FAILED = 40  # cases that list_failed names
+MOST_NAMED_CASES = 40  # cases that list_failed names
 WORST = 5
 PHASES = 6
 ALSO = 6  # how many cases of a card have their own figures in it
@@ -63,12 +63,12 @@ def make_document(report: Report) -> Document:
 
 
 def list_failed(report: Report) -> Document:
-    """Return only the verdict and up to MOST_FAILED of the cases that failed, a line each, for a
-    suite of hundreds of cases."""
+    """Return only the verdict and up to MOST_NAMED_CASES of the cases that failed, a line each, for
+    a suite of hundreds of cases."""
     failed = [case for case in report.cases if case.judgement.status is Status.FAILED]
-    lines = [("", f"{case.model}: {case.headline}") for case in failed[:MOST_FAILED]]
-    if len(failed) > MOST_FAILED:
-        lines.append(("", f"and {len(failed) - MOST_FAILED} more, see the report"))
+    lines = [("", f"{case.model}: {case.headline}") for case in failed[:MOST_NAMED_CASES]]
+    if len(failed) > MOST_NAMED_CASES:
+        lines.append(("", f"and {len(failed) - MOST_NAMED_CASES} more, see the report"))
     cards = [Card(Status.FAILED.value, count(len(failed), "test"), tuple(lines))] if lines else []
     return Document(report.title, report.verdict, (*cards,), report.notes)
 

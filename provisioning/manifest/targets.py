@@ -99,24 +99,20 @@ def find_soc(name: str) -> Soc:
     If there is none, raises a UsageError that lists similar names and all known SoCs.
     """
     socs = read_socs()
-    if soc := socs.get(name.upper()):
-        return soc
-    meant = suggest_near(name.upper(), socs)
-    raise UsageError(
-        f"there is no SoC {name!r}", fix=f"{meant}use one of: {', '.join(sorted(socs))}"
-    )
+    return _find_in(socs, name, f"use one of: {', '.join(sorted(socs))}")
 
 
 def find_any_soc(name: str) -> Soc:
     """Return the SoC ``name``, ignoring case, also if ExecuTorch does not know it. Raises
     UsageError if there is none."""
-    socs = read_all_socs()
+    return _find_in(read_all_socs(), name, "`qnn-ci test-litert --list` lists the names")
+
+
+def _find_in(socs: Mapping[str, Soc], name: str, fix: str) -> Soc:
     if soc := socs.get(name.upper()):
         return soc
     meant = suggest_near(name.upper(), socs)
-    raise UsageError(
-        f"there is no SoC {name!r}", fix=f"{meant}`qnn-ci test-litert --list` lists the names"
-    )
+    raise UsageError(f"there is no SoC {name!r}", fix=f"{meant}{fix}")
 
 
 def find_htp(name: str) -> Soc:
