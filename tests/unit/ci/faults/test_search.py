@@ -19,7 +19,7 @@ from ci.faults.graph import Graph, parse_graph
 from ci.faults.known import CRASHED, REFUSED, RIGHT, WRONG, describe, find_pattern, read_faults
 from ci.faults.render import render_markdown, render_searches
 from ci.faults.results import LATE, UNJUDGED, UNTRIED, Finding, Item, Result, Searched
-from ci.faults.search import Search
+from ci.faults.search import COSTLY_SHARE, Search
 from ci.faults.shrink import SEEDS
 from ci.faults.torch_graphs import Module, draw_sets
 from ci.faults.trial import Trial, TrialJob
@@ -245,6 +245,7 @@ def test_a_hanging_suspect_gets_few_confirming_tries_and_limited_shrinking(
 
     monkeypatch.setattr(f"ci.faults.search.{name}", limit_s)
     finder = make_search(hang)
+    finder.started = time.monotonic() - 2 * limit_s / COSTLY_SHARE  # of which a share is for this one
     assert finder.examine([(7, Result(str(parse_graph(FIRST)), 0, end))]) == []
     (finding,) = finder.findings
     is_varied, is_single = bool(finding.right + finding.also_wrong), len(finding.operators) == 1
