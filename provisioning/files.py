@@ -86,11 +86,13 @@ def write_named(path: Path, data: bytes | str) -> None:
 
 def is_stream(path: Path) -> bool:
     """Return whether a path is a pipe or a device, such as /dev/stdout, even if this was redirected
-    to a file."""
+    to a file. /dev/shm has ordinary files and links of any user."""
     if path.exists() and not path.is_file() and not path.is_dir():
         return True
     parent = Path(os.path.realpath(path.parent))
-    return path.is_symlink() and any(parent.is_relative_to(top) for top in ("/dev", "/proc"))
+    is_in_system = any(parent.is_relative_to(top) for top in ("/dev", "/proc"))
+    is_in_memory = parent.is_relative_to("/dev/shm")  # noqa: S108 - nothing is written there
+    return path.is_symlink() and is_in_system and not is_in_memory
 
 
 def _clear_writes(path: Path) -> None:

@@ -43,6 +43,17 @@ def test_a_file_is_replaced_and_its_directory_made(tmp_path: Path) -> None:
     assert list(path.parent.iterdir()) == [path]
 
 
+def test_a_link_in_shared_memory_is_no_device() -> None:
+    memory = "/dev/shm"  # noqa: S108 - the directory below it has a random name
+    if not os.access(memory, os.W_OK):
+        pytest.skip(f"{memory} cannot be written")
+    with tempfile.TemporaryDirectory(dir=memory) as name:
+        link = Path(name, "link")
+        link.symlink_to("users.txt")
+        write_whole(link, "ours\n")
+        assert [path.read_text() for path in Path(name).iterdir()] == ["ours\n"]
+
+
 @pytest.mark.parametrize("make_link", [Path.symlink_to, Path.hardlink_to])
 def test_a_link_is_replaced_and_the_file_that_it_names_stays(
     tmp_path: Path, make_link: Callable[[Path, Path], None]
