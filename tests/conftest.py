@@ -8,10 +8,12 @@ import json
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from provisioning.console import process
@@ -35,6 +37,30 @@ os.environ["GIT_CONFIG_GLOBAL"] = os.devnull
 # Many tests start `python -m ci`: with this set, each start would compile every module again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+# A file system in memory, which Linux has for every user.
+MEMORY = Path("/dev/shm")  # noqa: S108 - pytest makes a directory there that no other user can read
+# Tests write less than 1 GB there at a time, except in a run whose tests fail: pytest keeps theirs.
+ROOM, SPARE = 4 << 30, 8 << 30
+
+
+def write_to_memory() -> None:
+    """Let tests write to memory instead of a disk, unless TMPDIR is set or there is no room.
+
+    ext4 gives no inode away for 5 s after its file was removed, and looks at all of these for each
+    new file. Tests create and remove files faster than that: unit tests took 62 s, a third of it in
+    the kernel, and 44 s in memory.
+    """
+    if "TMPDIR" in os.environ or not os.access(MEMORY, os.W_OK):
+        return
+    state = os.statvfs(MEMORY)
+    if state.f_flag & os.ST_NOEXEC or state.f_bavail * state.f_frsize < ROOM:
+        return
+    if psutil.virtual_memory().available >= SPARE:
+        os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
+
+
+write_to_memory()
 
 # Collection creates objects that stay. Scanning them again took a third of its time.
 gc.disable()

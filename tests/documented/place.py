@@ -7,10 +7,13 @@ cache and the verified downloads in the store.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +25,7 @@ NO_ENGINE = "unix:///nowhere/docker.sock"  # a machine without Docker, also wher
 CACHE = ".cache/executorch-qnn-ci"
 SHARED = ("store", "downloads")
 BASE = "refs/cloned"  # what a clone was made of
+RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))  # of all worker processes
 
 
 @dataclass(frozen=True)
@@ -145,3 +149,35 @@ def git(directory: Path, *words: str) -> str:
     return subprocess.run(
         words, cwd=directory, check=True, stdout=subprocess.PIPE, text=True
     ).stdout
+
+
+@contextmanager
+def share_folder() -> Iterator[Path]:
+    """A directory in which all worker processes of a run share what takes long.
+
+    It is on the disk of .nox, because the files of its packages are linked into the environments of
+    readers. The last process removes it; what a killed run has left is removed by the next run.
+    """
+    folder = ROOT / ".nox" / f"readers-{RUN}"
+    for other in folder.parent.glob("readers-*"):
+        if other != folder:
+            remove_unless_used(other)
+    folder.mkdir(parents=True, exist_ok=True)
+    use = os.open(folder, os.O_RDONLY)
+    fcntl.flock(use, fcntl.LOCK_SH)
+    try:
+        yield folder
+    finally:
+        os.close(use)
+        remove_unless_used(folder)
+
+
+def remove_unless_used(folder: Path) -> None:
+    """Remove a directory unless a process uses it."""
+    with suppress(OSError):  # another process uses it, or has just removed it
+        use = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(use, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder)
+        finally:
+            os.close(use)

@@ -6,7 +6,6 @@ from a directory below. tests/static/test_documented_commands.py parses those th
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -22,13 +21,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         runs_all = metafunc.config.getoption("--every-documented-command")
         runs = list_runs()
         metafunc.parametrize("run", runs if runs_all else choose_sample(runs), ids=str)
-
-
-@pytest.fixture(scope="session")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where documented commands share what takes long, in all worker processes."""
-    base = tmp_path_factory.getbasetemp()
-    return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "readers"
 
 
 def test_a_documented_command_does_what_its_page_says(run: Run, shared: Path) -> None:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.documented.place import share_folder
 from tests.integration.device.conftest import board  # noqa: F401 - a fixture
 from tests.journeys.traveller import Traveller, join_team, start
 
 
 @pytest.fixture(scope="session")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    base = tmp_path_factory.getbasetemp()
-    return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "readers"
+def shared() -> Iterator[Path]:
+    with share_folder() as folder:
+        yield folder
 
 
 @pytest.fixture
