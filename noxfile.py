@@ -44,11 +44,12 @@ logging.getLogger("nox").addFilter(lambda record: record.msg != "uv binary not f
 nox.options.sessions = []  # `./nox` alone lists the sessions
 atexit.register(end_run)
 
-# Four workers for two cores, since many tests wait. The tests of most files run in one worker (see
-# tests/conftest.py) and share setup such as a process that imported torch.
-PARALLEL = ("-n4", "--dist", "loadfile", "--no-loadscope-reorder")
+# Three workers for two cores, since some tests wait. Each worker collects all tests, which takes
+# 6 s of CPU. The tests of most files run in one worker (see tests/conftest.py) and share setup such
+# as a process that imported torch.
+PARALLEL = ("-n3", "--dist", "loadfile", "--no-loadscope-reorder")
 # Unit tests seldom wait, and each worker collects all of them, which takes seconds of CPU.
-PER_CPU = ("-nlogical", *PARALLEL[1:])
+PER_CPU = (f"-n{(os.cpu_count() or 1) + 1}", *PARALLEL[1:])
 
 # The sessions that run a verb with the arguments of the session, and what they do.
 SESSIONS = {
