@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -61,13 +60,19 @@ DIRECTORIES = (
 
 
 def list_params() -> Iterator[ParameterSet]:
-    for command, make in (
-        *itertools.product(COMMANDS, (make_pipe, make_long, make_unreadable_text)),
-        *itertools.product(DIRECTORIES, (make_device, make_directory)),
-    ):
-        # Each is read in another process. By day, tests/unit/ci/llm has files that are wrong.
-        is_nightly = command.startswith("test-llm") and make not in (make_pipe, make_long)
-        yield pytest.param(command, make, marks=[pytest.mark.nightly] * is_nightly)
+    """Every command with every kind of file; by day, each with a pipe and with one other kind."""
+    for number, command in enumerate(COMMANDS):
+        kinds = [make_long, make_unreadable_text]
+        if command in DIRECTORIES:
+            kinds += [make_device, make_directory]
+        # The text is read in another process. By day, tests/unit/ci/llm has files that are wrong.
+        if command.startswith("test-llm"):
+            by_day = [make_pipe, make_long]
+        else:
+            by_day = [make_pipe, kinds[number % len(kinds)]]
+        for make in (make_pipe, *kinds):
+            marks = [] if make in by_day else [pytest.mark.nightly]
+            yield pytest.param(command, make, marks=marks)
 
 
 def make_pipe(path: Path) -> None:

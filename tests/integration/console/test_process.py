@@ -71,7 +71,7 @@ def test_a_child_gets_time_to_end_even_if_its_parent_ends_at_once(tmp_path: Path
     assert mark.read_text() == "end\n"
 
 
-CHATTER = "while :; do echo chatter; done"
+CHATTER = "while :; do echo chatter; sleep 0.01; done"
 
 
 @pytest.mark.parametrize("child", ["sleep 600", CHATTER])

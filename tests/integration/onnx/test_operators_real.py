@@ -20,7 +20,7 @@ from tests.qnn_provider.operators import Case, list_cases
 from tests.qnn_provider.survey import find_reason, survey
 from tests.qnn_provider.table import Answer, read_operators
 
-EVERY = 23  # of about 2200 cases; prime, so that types and ranks change
+EVERY = 101  # of about 2200 cases; prime, so that types and ranks change
 
 
 def find_row(case: Case) -> tuple[Answer, str] | None:
