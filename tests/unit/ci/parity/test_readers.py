@@ -482,8 +482,8 @@ def test_objects_that_git_lacks_have_no_content() -> None:
 # CMake
 
 
-def test_a_file_with_a_mark_of_its_byte_order_is_read() -> None:
-    (command,) = parse_commands("\ufeffset(A b)\n")
+def test_a_mark_of_the_byte_order_and_the_case_of_a_command_are_ignored() -> None:
+    (command,) = parse_commands("\ufeffSet(A b)\n")
     assert (command.name, [argument.text for argument in command.arguments]) == ("set", ["A", "b"])
 
 
