@@ -245,7 +245,8 @@ def test_a_hanging_suspect_gets_few_confirming_tries_and_limited_shrinking(
 
     monkeypatch.setattr(f"ci.faults.search.{name}", limit_s)
     finder = make_search(hang)
-    finder.started = time.monotonic() - 2 * limit_s / COSTLY_SHARE  # of which a share is for this one
+    # Of the time since then, a share is for suspects like this one.
+    finder.started = time.monotonic() - 2 * limit_s / COSTLY_SHARE
     assert finder.examine([(7, Result(str(parse_graph(FIRST)), 0, end))]) == []
     (finding,) = finder.findings
     is_varied, is_single = bool(finding.right + finding.also_wrong), len(finding.operators) == 1
