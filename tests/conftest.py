@@ -65,13 +65,11 @@ write_to_memory()
 # Collection creates objects that stay. Scanning them again took a third of its time.
 gc.disable()
 
+# Tests of this file mostly wait. One after the other, they would have all workers wait at once.
+WAITING = "tests/integration/console/test_process.py"
+
 # Tests of these take long, or wait, and share no set-up that would have to be made for each worker.
-SPREAD = (
-    "tests/documented/",
-    "tests/journeys/",
-    "tests/integration/cases/test_island.py",
-    "tests/integration/console/test_process.py",
-)
+SPREAD = ("tests/documented/", "tests/journeys/", WAITING)
 
 # Tests of one of these share set-up that takes seconds, for example a tree of environments.
 TOGETHER = ("tests/integration/doctor/",)
@@ -143,11 +141,28 @@ def claim_directory(config: pytest.Config, directory: Path) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip tests that take long, unless QNN_CI_NIGHTLY is set."""
+    items[:] = mix_waiting(items)
     if os.environ.get("QNN_CI_NIGHTLY"):
         return
     for item in items:
         if item.get_closest_marker("nightly"):
             item.add_marker(pytest.mark.skip(reason="QNN_CI_NIGHTLY is not set"))
+
+
+def mix_waiting(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Return the tests with those in WAITING distributed over the beginnings of the other files."""
+    waiting = [item for item in items if item.nodeid.startswith(WAITING)]
+    others = [item for item in items if not item.nodeid.startswith(WAITING)]
+    files = list(dict.fromkeys(item.path for item in others))
+    between = max(len(files) // (len(waiting) + 1), 1)
+    places = set(files[between::between])
+    mixed: list[pytest.Item] = []
+    for item in others:
+        if waiting and item.path in places:
+            places.remove(item.path)
+            mixed.append(waiting.pop(0))
+        mixed.append(item)
+    return [*mixed, *waiting]
 
 
 @pytest.hookimpl(optionalhook=True)

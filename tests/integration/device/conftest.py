@@ -203,8 +203,15 @@ def phone(tmp_path: Path, connect: Connect, phones: list[subprocess.Popen[str]])
         phones[0].send_signal(signal.SIGUSR1)
         assert phones[0].stdout
         assert phones[0].stdout.readline()  # it listens again
-        subprocess.run(["adb", "disconnect", serial], check=False, capture_output=True)
-        subprocess.run(["adb", "connect", serial], check=True, capture_output=True)
+        # Until adb has noticed that the old connection broke, it may drop the new one with it.
+        for _ in range(100):
+            subprocess.run(["adb", "disconnect", serial], check=False, capture_output=True)
+            subprocess.run(["adb", "connect", serial], check=True, capture_output=True)
+            state = ["adb", "-s", serial, "get-state"]
+            if subprocess.run(state, check=False, capture_output=True).stdout == b"device\n":
+                return
+            time.sleep(0.05)
+        pytest.fail(f"{serial} did not come back")
 
     device = open_device(f"adb:{serial}", str(place))
     return Lab(device, place, root / "bin", root / "bytes_per_s", reboot)
