@@ -154,4 +154,4 @@ def test_each_tensor_that_a_module_returns_has_an_entry() -> None:
 
     first, *other_outputs = find_module_parts(Net(several).eval(), (A, B))
     assert [str(part) for part in first] == ROWS
-    assert other_outputs == [[], []]
+    assert other_outputs == [(), ()]

@@ -192,4 +192,4 @@ def test_the_scales_of_blocks_are_rounded_in_the_reference() -> None:
     )
     record, arrays = work_out(check)
     assert record.scheme == Scheme.A16W4_BLOCK.value
-    assert torch.equal(arrays[Member.QUANTIZED][0], rounded)
+    assert torch.equal(torch.from_numpy(arrays[Member.QUANTIZED][0]), rounded)
