@@ -21,7 +21,7 @@ from ci.models.user_code import list_frames, list_places
 from provisioning.errors import QnnCiError, describe_exception
 
 # RuntimeError of backend/export.py in litert-torch 0.10.0
-OPERATOR_NOT_LOWERED = re.compile(r"^Lowering not found: (\S+)")
+LOWERING_NOT_FOUND = re.compile(r"^Lowering not found: (\S+)")
 TRACERS = ("torch._dynamo", "torch._export", "torch.export", "torch.fx")
 ELSEWHERE = "or test the model with test-emulator or test-onnx, which do not use litert-torch"
 
@@ -52,7 +52,7 @@ def blame_converter() -> Iterator[None]:
         raise
     except Exception as error:
         reason = describe_exception(error).strip().partition("\n")[0]
-        unknown_operator = OPERATOR_NOT_LOWERED.match(str(error))
+        unknown_operator = LOWERING_NOT_FOUND.match(str(error))
         if unknown_operator:
             problem = f"{CONVERTER} cannot convert the operator {unknown_operator[1]}"
             reason = ""

@@ -65,11 +65,12 @@ def make_document(report: Report) -> Document:
 def list_failed(report: Report) -> Document:
     """Return only the verdict and up to MOST_NAMED_CASES of the cases that failed, a line each, for
     a suite of hundreds of cases."""
-    failed = [case for case in report.cases if case.judgement.status is Status.FAILED]
-    lines = [("", f"{case.model}: {case.headline}") for case in failed[:MOST_NAMED_CASES]]
-    if len(failed) > MOST_NAMED_CASES:
-        lines.append(("", f"and {len(failed) - MOST_NAMED_CASES} more, see the report"))
-    cards = [Card(Status.FAILED.value, count(len(failed), "test"), tuple(lines))] if lines else []
+    cases = [case for case in report.cases if case.judgement.status is Status.FAILED]
+    lines = [("", f"{case.model}: {case.headline}") for case in cases[:MOST_NAMED_CASES]]
+    unnamed_cases = len(cases) - len(lines)
+    if unnamed_cases:
+        lines.append(("", f"and {unnamed_cases} more, see the report"))
+    cards = [Card(Status.FAILED.value, count(len(cases), "test"), tuple(lines))] if lines else []
     return Document(report.title, report.verdict, (*cards,), report.notes)
 
 

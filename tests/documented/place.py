@@ -162,14 +162,25 @@ def share_folder() -> Iterator[Path]:
     for other in folder.parent.glob("readers-*"):
         if other != folder:
             remove_unless_used(other)
-    folder.mkdir(parents=True, exist_ok=True)
-    use = os.open(folder, os.O_RDONLY)
-    fcntl.flock(use, fcntl.LOCK_SH)
+    use = hold(folder)
     try:
         yield folder
     finally:
         os.close(use)
         remove_unless_used(folder)
+
+
+def hold(folder: Path) -> int:
+    """Make a directory, and keep others from removing it until the returned descriptor is
+    closed."""
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):  # another process has just removed it
+            use = os.open(folder, os.O_RDONLY)
+            fcntl.flock(use, fcntl.LOCK_SH)
+            if folder.exists():
+                return use
+            os.close(use)
 
 
 def remove_unless_used(folder: Path) -> None:
