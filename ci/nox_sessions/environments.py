@@ -29,8 +29,10 @@ STAMP = "installed.sha256"  # in an environment that is complete: the digest of 
 # compiled only when they are imported.
 RARE = (
     r"site-packages/((pip|setuptools|pygments/lexers|scipy|sklearn|sympy/physics|coremltools"
-    r"|huggingface_hub|textual|narwhals|onnxruntime/transformers)/"
-    r"|.*/(tests?|testing|examples|benchmarks)/)"
+    r"|huggingface_hub|textual|narwhals|onnxruntime/transformers|torchao/prototype"
+    r"|torch/_inductor/(codegen|fx_passes|kernel|runtime)"
+    r"|executorch/backends/(?!qualcomm|transforms)\w+)/"
+    r"|(.*/)?(tests?|testing|examples|benchmarks)/)"
 )
 # Not `pip install .`: nox adds a full stop, and not everyone is in that directory.
 INSTALL = f"`pip install {shell_word(str(ROOT))}`"
