@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from provisioning.console import process
 from provisioning.console.interrupts import ENDING_SIGNALS
+from provisioning.console.usage import measure_memory
 from provisioning.errors import QnnCiError
 from tests.programs import FILE, OnlyTheseTests, SkippedTests
 
@@ -56,7 +56,8 @@ def write_to_memory() -> None:
     state = os.statvfs(MEMORY)
     if state.f_flag & os.ST_NOEXEC or state.f_bavail * state.f_frsize < ROOM:
         return
-    if psutil.virtual_memory().available >= SPARE:
+    available, _ = measure_memory()
+    if available >= SPARE:
         os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
 
 
