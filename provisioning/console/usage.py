@@ -205,12 +205,15 @@ def has_ended(pid: int) -> bool:
 
 
 def end_descendants(pid: int) -> None:
-    """Kill the descendants of a process, and theirs, but not the process itself. Processes that
-    fork without end can only be killed as a group.
+    """Kill the descendants of a process, and theirs, but not the process itself, and wait until
+    they have ended. Processes that fork without end can only be killed as a group.
     """
     deadline, spared = time.monotonic() + 2.0, {os.getpgrp()}
     with suppress(ProcessLookupError):
         spared.add(os.getpgid(pid))
+    # A process that was started while the others were listed is not in the list, although its group
+    # is killed. So there is another list until that shows no new process.
+    known: set[int] = set()
     while (left := list_descendants(pid)[1:]) and time.monotonic() < deadline:
         for descendant in left:
             with suppress(ProcessLookupError, PermissionError, psutil.Error):
@@ -219,5 +222,7 @@ def end_descendants(pid: int) -> None:
                     descendant.kill()
                 else:
                     os.killpg(group, signal.SIGKILL)
-        if all(has_ended(descendant.pid) for descendant in left):
+        listed = {descendant.pid for descendant in left}
+        if listed <= known and all(has_ended(number) for number in listed):
             return
+        known |= listed
