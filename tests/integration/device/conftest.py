@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import random
 import shutil
 import signal
 import socket
@@ -43,10 +44,21 @@ class Lab(NamedTuple):
     reboot: Callable[[], None] = lambda: None
 
 
+PORTS = 500  # for each worker of pytest
+
+
 def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+    """Return a port for a program that binds it later. It is below those that the kernel gives to
+    programs that bind no certain one. Once adb started no server of its own, probably because
+    another test's had got the port meanwhile."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    last = lowest - PORTS * worker
+    for port in random.sample(range(last - PORTS, last), PORTS):
+        with socket.socket() as listener, suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
+    pytest.fail(f"no port of {last - PORTS} to {last} is free")
 
 
 def tool(folder: Path, name: str, text: str) -> None:
@@ -183,7 +195,10 @@ def connect(
         phones.append(process)
         assert process.stdout
         serial = f"127.0.0.1:{process.stdout.readline().split()[1]}"
-        subprocess.run(["adb", "connect", serial], check=True, capture_output=True)
+        connected = subprocess.run(
+            ["adb", "connect", serial], check=False, capture_output=True, text=True
+        )
+        assert connected.returncode == 0, connected.stdout + connected.stderr
         return serial
 
     yield start
