@@ -29,8 +29,8 @@ STAMP = "installed.sha256"  # in an environment that is complete: the digest of 
 # compiled only when they are imported.
 RARE = (
     r"site-packages/((pip|setuptools|pygments/lexers|scipy|sklearn|sympy/physics|coremltools"
-    r"|huggingface_hub|textual|narwhals|onnxruntime/transformers|torchao/prototype"
-    r"|torch/_inductor/(codegen|fx_passes|kernel|runtime)"
+    r"|huggingface_hub|textual|narwhals|onnxruntime/transformers|torchao/(prototype|_models)"
+    r"|numpy/(distutils|f2py)|sympy/(parsing|stats)|torch/(_inductor|_vendor)"
     r"|executorch/backends/(?!qualcomm|transforms)\w+)/"
     r"|(.*/)?(tests?|testing|examples|benchmarks)/)"
 )
