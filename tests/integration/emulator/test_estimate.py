@@ -88,16 +88,15 @@ def test_an_estimate_changes_neither_program_nor_verdict(make_once: MakeOnce, ve
             estimated_case["judgement"]["sqnr_db"],
         )
         assert plain_case["program"]["estimate"] is None
-        simulation = estimated_case["program"]["estimate"]["simulation"]
+        estimate = estimated_case["program"]["estimate"]
+        simulation = estimate["simulation"]
         assert simulation["soc"] == "QCS9100"
         assert 0 < simulation["lower_cycles"] <= simulation["cycles"] <= simulation["upper_cycles"]
         assert simulation["missing_ops"] == 0
         lines = [cost["place"] for cost in simulation["costs"] if cost["place"]]
         assert lines
         assert all(line.startswith("net.py:") for line in lines)
-        assert bool(estimated_case["estimate"]["times"]) != bool(
-            estimated_case["estimate"]["unknown"]
-        )
+        assert bool(estimate["times"]) != bool(estimate["unknown"])
 
 
 def test_an_estimate_with_a_node_on_the_cpu_has_cycles_but_no_time(tmp_path: Path) -> None:
