@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ci.facts.kinds import NOT_LOWERED
 from provisioning.errors import ExitCode
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -75,6 +76,7 @@ def read_answers(audit: Mapping[str, Any]) -> Answers:
     marks = [MARK.search(line) for line in (ROOT / FILE).read_text("utf-8").splitlines()]
     for case in audit["cases"]:
         factory = case["model"].rpartition(":")[2]
+        reason = "; ".join(map(explain, case["findings"]))
         rows = {mark[1] for mark in marks if mark} - {*VARYING}
         refused: dict[str, str] = {}
         rows_with_line: set[str] = set()  # a decomposition may lose the line
@@ -92,14 +94,21 @@ def read_answers(audit: Mapping[str, Any]) -> Answers:
                 lost.remove(operator_row)
         for row in (factory,) if factory in VARYING else sorted(rows):
             answer = refused.get(row, TAKEN)
-            if answer == TAKEN and "ends with an error" in case["reason"] and factory in VARYING:
-                answer = case["reason"]
+            if answer == TAKEN and "ends with an error" in reason and factory in VARYING:
+                answer = reason
             if row not in rows_with_line and lost and answer == TAKEN:
                 answer = f"{lost[0]['op']}: {lost[0]['reason']}"
             if not any(operator["taken"] for operator in case["operators"]) and answer == TAKEN:
-                answer = case["reason"]
+                answer = reason
             answers.setdefault(row, {}).setdefault(case["scheme"], {})[case["soc"]] = answer
     return answers
+
+
+def explain(finding: Mapping[str, Any]) -> str:
+    """A finding's headline, or the error that ended a lowering, of which a headline shows less."""
+    if finding["id"] == NOT_LOWERED.id and finding["evidence"]:
+        return f"a lowering ends with an error: {finding['evidence'].splitlines()[0]}"
+    return str(finding["headline"])
 
 
 def survey(schemes: Sequence[str]) -> Iterator[dict[str, Any]]:
