@@ -43,12 +43,13 @@ def test_an_operator_row_is_judged_by_the_audit_of_its_own_lines() -> None:
     line = next(n for n, text in enumerate(lines, 1) if text.endswith("# row: topk"))
     left = {"op": "aten.topk.default", "taken": False, "reason": "no", "file": FILE, "line": line}
     taken = {"op": "aten.linear.default", "taken": True, "reason": "", "file": "", "line": 0}
-    case = {"model": f"{FILE}:every", "scheme": "fp16", "soc": "SM8650", "reason": ""}
+    case = {"model": f"{FILE}:every", "scheme": "fp16", "soc": "SM8650", "findings": []}
     answers = read_answers({"cases": [{**case, "operators": [left, taken]}]})
     assert answers["topk"]["fp16"]["SM8650"] == "aten.topk.default: no"
     assert answers["linear"]["fp16"]["SM8650"] == TAKEN
     nowhere = {**left, "line": 0}  # a decomposition lost it: it may be any row's
     lost = read_answers({"cases": [{**case, "operators": [nowhere, taken]}]})
     assert lost["linear"]["fp16"]["SM8650"] != TAKEN
-    dead = read_answers({"cases": [{**case, "operators": [], "reason": "killed by SIGSEGV"}]})
+    crash = {"id": "QNN2401", "headline": "killed by SIGSEGV", "evidence": ""}
+    dead = read_answers({"cases": [{**case, "operators": [], "findings": [crash]}]})
     assert all(re.search("SIGSEGV", row["fp16"]["SM8650"]) for row in dead.values())
