@@ -14,9 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
-from provisioning.console import process
+from provisioning.console import process, usage
 from provisioning.console.interrupts import ENDING_SIGNALS, catch_signals
 from provisioning.console.process import (
     Completed,
@@ -27,6 +28,7 @@ from provisioning.console.process import (
     run_streams,
     run_tasks,
 )
+from provisioning.console.usage import end_descendants, has_ended, list_descendants
 
 
 def test_output_is_returned_logged_and_passed_on(tmp_path: Path) -> None:
@@ -107,6 +109,32 @@ def test_a_process_that_keeps_replacing_itself_is_ended() -> None:
                 assert end_marked(mark) == ["sh"]
             finally:
                 child.kill()
+
+
+def test_a_descendant_that_starts_while_the_others_are_listed_is_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hidden = []  # from the first list
+
+    def list_others(pid: int) -> list[psutil.Process]:
+        without = hidden.pop() if hidden else 0
+        return [process for process in list_descendants(pid) if process.pid != without]
+
+    monkeypatch.setattr(usage, "list_descendants", list_others)
+    # A subreaper, whose child ends and leaves it an orphan.
+    code = "import ctypes, subprocess, time; ctypes.CDLL(None).prctl(36, 1); "
+    code += "subprocess.Popen(['sh', '-c', 'setsid sleep 600 & echo $$ $!']); time.sleep(600)"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as parent:
+        try:
+            assert parent.stdout
+            child, orphan = (int(word) for word in parent.stdout.readline().split())
+            while not has_ended(child):
+                time.sleep(0.01)
+            hidden.append(orphan)
+            end_descendants(parent.pid)
+            assert has_ended(orphan)
+        finally:
+            parent.kill()
 
 
 def test_all_output_before_the_end_of_a_process_is_returned() -> None:
