@@ -121,9 +121,11 @@ def test_a_descendant_that_starts_while_the_others_are_listed_is_ended(
         return [process for process in list_descendants(pid) if process.pid != without]
 
     monkeypatch.setattr(usage, "list_descendants", list_others)
-    # A subreaper, whose child ends and leaves it an orphan.
+    # A subreaper, whose child ends and leaves it an orphan. Popen waits for a child that has ended
+    # when nothing refers to it any more.
     code = "import ctypes, subprocess, time; ctypes.CDLL(None).prctl(36, 1); "
-    code += "subprocess.Popen(['sh', '-c', 'setsid sleep 600 & echo $$ $!']); time.sleep(600)"
+    code += "child = subprocess.Popen(['sh', '-c', 'setsid sleep 600 & echo $$ $!']); "
+    code += "time.sleep(600)"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as parent:
         try:
             assert parent.stdout
