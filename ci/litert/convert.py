@@ -21,7 +21,7 @@ from ci.models.user_code import list_frames, list_places
 from provisioning.errors import QnnCiError, describe_exception
 
 # RuntimeError of backend/export.py in litert-torch 0.10.0
-LOWERING_NOT_FOUND = re.compile(r"^Lowering not found: (\S+)")
+UNKNOWN_OPERATOR = re.compile(r"^Lowering not found: (\S+)")
 TRACERS = ("torch._dynamo", "torch._export", "torch.export", "torch.fx")
 ELSEWHERE = "or test the model with test-emulator or test-onnx, which do not use litert-torch"
 
@@ -52,9 +52,9 @@ def blame_converter() -> Iterator[None]:
         raise
     except Exception as error:
         reason = describe_exception(error).strip().partition("\n")[0]
-        unknown_operator = LOWERING_NOT_FOUND.match(str(error))
-        if unknown_operator:
-            problem = f"{CONVERTER} cannot convert the operator {unknown_operator[1]}"
+        unknown = UNKNOWN_OPERATOR.match(str(error))
+        if unknown:
+            problem = f"{CONVERTER} cannot convert the operator {unknown[1]}"
             reason = ""
             fix = f"write it with other operators, {ELSEWHERE}"
         elif type(error).__module__.startswith(TRACERS):

@@ -67,9 +67,9 @@ def list_failed(report: Report) -> Document:
     a suite of hundreds of cases."""
     cases = [case for case in report.cases if case.judgement.status is Status.FAILED]
     lines = [("", f"{case.model}: {case.headline}") for case in cases[:MOST_NAMED_CASES]]
-    unnamed_cases = len(cases) - len(lines)
-    if unnamed_cases:
-        lines.append(("", f"and {unnamed_cases} more, see the report"))
+    left_out = len(cases) - len(lines)
+    if left_out:
+        lines.append(("", f"and {left_out} more, see the report"))
     cards = [Card(Status.FAILED.value, count(len(cases), "test"), tuple(lines))] if lines else []
     return Document(report.title, report.verdict, (*cards,), report.notes)
 

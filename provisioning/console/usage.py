@@ -211,8 +211,8 @@ def end_descendants(pid: int) -> None:
     deadline, spared = time.monotonic() + 2.0, {os.getpgrp()}
     with suppress(ProcessLookupError):
         spared.add(os.getpgid(pid))
-    # A process that was started while the others were listed is not in the list, although its group
-    # is killed. So there is another list until that shows no new process.
+    # A process that starts while the others are listed is missing from the list, and is not waited
+    # for even if it dies with its group. So they are listed again until no new one appears.
     known: set[int] = set()
     while (left := list_descendants(pid)[1:]) and time.monotonic() < deadline:
         for descendant in left:
