@@ -213,7 +213,7 @@ def end_descendants(pid: int) -> None:
         spared.add(os.getpgid(pid))
     # A process that starts while the others are listed is missing from the list, and is not waited
     # for even if it dies with its group. So they are listed again until no new one appears.
-    known: set[int] = set()
+    listed_before: set[int] = set()
     while (left := list_descendants(pid)[1:]) and time.monotonic() < deadline:
         for descendant in left:
             with suppress(ProcessLookupError, PermissionError, psutil.Error):
@@ -223,6 +223,6 @@ def end_descendants(pid: int) -> None:
                 else:
                     os.killpg(group, signal.SIGKILL)
         listed = {descendant.pid for descendant in left}
-        if listed <= known and all(has_ended(number) for number in listed):
+        if listed <= listed_before and all(has_ended(number) for number in listed):
             return
-        known |= listed
+        listed_before |= listed

@@ -133,12 +133,12 @@ def keep(world: BuildWorld, *words: str) -> Kept:
     return Kept(world, files, build)
 
 
-def restore(kept: Kept) -> BuildWorld:
+def restore(snapshot: Kept) -> BuildWorld:
     """The world of a build, with its files as that build left them."""
-    folder = kept.world.folder
+    folder = snapshot.world.folder
     shutil.rmtree(folder)
-    shutil.copytree(kept.files, folder, symlinks=True)
-    return BuildWorld(folder, kept.world.forks, dict(kept.world.variables))
+    shutil.copytree(snapshot.files, folder, symlinks=True)
+    return BuildWorld(folder, snapshot.world.forks, dict(snapshot.world.variables))
 
 
 def index_artifacts(build: dict[str, Any]) -> dict[str, dict[str, Any]]:
