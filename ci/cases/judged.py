@@ -316,6 +316,7 @@ class CaseJudge:
             compiled.outputs,
             self.limits,
             inputs_vary=self.inputs_vary,
+            made_inputs=compiled.made_inputs,
         )
         self.evidence.figures, self.evidence.controls = verdict.figures, verdict.controls
         task = self.measure_metric(references, outputs)

@@ -203,6 +203,8 @@ def choose_schemes(
                 f"--scheme {word} is a mixture of models.{owners[0]}, which is not selected",
                 fix=f"add --model {owners[0]}, or define the mixture for your model, too",
             )
+    for word in words:
+        require_own_scheme(word, scheme_names, lane)
     names = match_all("scheme", words, scheme_names)
     selected = {}
     for model, entry in chosen.items():
@@ -211,6 +213,20 @@ def choose_schemes(
     if words and not any(selected.values()):
         raise UsageError(f"no selected model has the scheme {words[0]!r}")
     return selected
+
+
+def require_own_scheme(word: str, names: Sequence[str], lane: SchemeSet) -> None:
+    """Raise UsageError if ``word`` is the name of another lane's scheme, with the one that this
+    lane has for it. ``names`` are those that this lane has."""
+    known = {scheme.value: scheme for scheme in Scheme}
+    if word in names or word not in known:
+        return
+    counterpart = lane.find_counterpart(known[word])
+    raise UsageError(
+        f"{lane.title} has no scheme {word}",
+        why=f"it has {', '.join(names)}",
+        fix=f"pass --scheme {counterpart or names[0]}",
+    )
 
 
 def require_schemes(name: str, entry: ModelEntry, lane: SchemeSet) -> None:
@@ -235,7 +251,8 @@ def require_schemes(name: str, entry: ModelEntry, lane: SchemeSet) -> None:
     key = f"models.{name}.schemes" if entry.schemes else f"models.{name}.mixtures"
     key = key if entry.path else f"suite.{name}"
     mixed = f" is a mixture of {base}, which" if scheme != base else ""
-    able = [scheme for scheme in required if scheme not in refused] or lane.schemes
+    able = [scheme for scheme in required if scheme not in refused]
+    able = able or [lane.find_counterpart(base) or lane.schemes[0]]
     raise UsageError(
         f"{key}: {scheme}{mixed} cannot be tested here",
         why=f"{only} {', '.join(lane.schemes)}",

@@ -50,7 +50,8 @@ def read_app(
         units = [reader.read_file(path)]
     else:
         raise UsageError(
-            f"{path} is neither a file nor a directory", fix="pass an APK, an AAR or a directory"
+            f"{path} is neither a file nor a directory",
+            fix="pass a program, a context binary, a library, an APK, an AAR or a directory",
         )
     return [_survey(unit, scratch) for unit in units]
 

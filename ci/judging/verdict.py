@@ -26,7 +26,7 @@ from ci.judging.gate import LOST_DB, Judgement, OutputJudgement, References, jud
 from ci.judging.noise import Excess
 from ci.models.schemes import Scheme
 from ci.models.tensors import TensorInfo
-from ci.models.user_models import Metric, MetricResult
+from ci.models.user_models import SHUFFLED, Metric, MetricResult
 from ci.report.schema import ControlKind, NoiseNote, Threshold
 
 CALIBRATE = (
@@ -113,10 +113,12 @@ def judge_outputs(
     limits: Threshold,
     *,
     inputs_vary: float | None = None,
+    made_inputs: str = "",
 ) -> Verdict:
     """Compare ``outputs``, [sample, *shape] each, with the references, and test the gate with
     controls. ``infos`` describe the outputs, and ``inputs`` the program's inputs. ``inputs_vary``
-    is how much the inputs differ between samples, from measure_variation."""
+    is how much the inputs differ between samples, from measure_variation. ``made_inputs`` is the
+    note on generated inputs, from name_made."""
     judgement = judge(references, outputs, infos, limits)
     controls = tuple(feed_controls(references, infos, limits))
     passing = [control.kind.value for control in controls if not control.rejected]
@@ -126,7 +128,7 @@ def judge_outputs(
     warnings = []
     # If the gate accepts other faults, too, the noise hides everything, and no samples change that.
     if ControlKind.OTHER_INPUT.value in passing and not faults:
-        warnings.append(_warn_of_alike(inputs_vary, measure_outputs(references)))
+        warnings.append(_warn_of_alike(inputs_vary, measure_outputs(references), made_inputs))
     warnings += [*find_vague(references, infos, limits), *find_faint(references, infos)]
     patterns = find_patterns(judgement, references, outputs)
     notes, element_notes = [], []
@@ -446,9 +448,13 @@ def _explain_alike(inputs: float | None, outputs: float | None) -> tuple[str, st
     return f"{alike}, and its inputs by only {inputs:.1%}: {samples}", fix
 
 
-def _warn_of_alike(inputs: float | None, outputs: float | None) -> str:
+def _warn_of_alike(inputs: float | None, outputs: float | None, made_inputs: str) -> str:
     """Return a warning that the gate accepts the outputs of other samples."""
     warning = "no two samples have distinguishable outputs"
+    if made_inputs == SHUFFLED:
+        # A trained classifier sees the same noise in each of them: its weights are not to blame.
+        fix = "set models.NAME.inputs in the policy to real samples"
+        return f"{warning}: they are shuffled copies of one sample; {fix}"
     if explanation := _explain_alike(inputs, outputs):
         why, fix = explanation
         return f"{warning}: {why}; {fix}"

@@ -166,6 +166,19 @@ class SchemeSet:
     unused_keys: Mapping[str, str] = field(default_factory=dict)
     socs: Callable[[], Mapping[str, Soc]] = read_socs
 
+    def find_counterpart(self, scheme: Scheme) -> Scheme | None:
+        """Return this lane's scheme for what ``scheme`` of another lane is: the one with as many
+        bits, or fp16 if this lane quantizes nothing itself. None if there is none."""
+        if scheme in self.schemes or not scheme.quantized:
+            return scheme if scheme in self.schemes else None
+        widths = (scheme.recipe.activation_bits, scheme.weight_bits)
+        quantizing = [other for other in self.schemes if other.weight_bits]
+        for other in quantizing:
+            if (other.recipe.activation_bits, other.weight_bits) == widths:
+                return other
+        is_float = not quantizing and Scheme.FP16 in self.schemes
+        return Scheme.FP16 if is_float else None
+
     @property
     def file_kind(self) -> str:
         """Return what a file of the lane is called: ``an .onnx file``, or ``a .tflite file``."""

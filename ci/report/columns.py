@@ -204,17 +204,16 @@ FOOTPRINT: tuple[tuple[str, str, Form], ...] = (
 
 
 def show_estimate(case: Case) -> str:
-    """Return text such as ``1.05 (0.91 to 1.3)``: the time that is predicted for the first device
-    with the SoC, in milliseconds. If there is no time, return the simulated cycles, or ``cannot
-    tell`` if they are unknown, too."""
+    """Return text such as ``1.05 (0.91 to 1.3)``, or ``0 to 0.21`` if only an upper bound is known:
+    the time that is predicted for the first device with the SoC, in milliseconds. If there is no
+    time, return ``cannot tell``; the cycles have their own column."""
     if not case.program.estimate:
         return NOTHING
     for time in case.program.estimate.times:
-        if time.is_bound:
-            return f"at most {time.ms:.3g}"
+        if time.is_bound:  # "at most 0.21" was read as slower than a time of 0.12
+            return f"0 to {time.high_ms:.3g}"
         return f"{time.ms:.3g} ({time.low_ms:.3g} to {time.high_ms:.3g})"
-    cycles = _find_cycles(case)
-    return "cannot tell" if cycles is None else f"{cycles:,} cycles"
+    return "cannot tell"
 
 
 def _find_cycles(case: Case) -> int | None:

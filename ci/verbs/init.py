@@ -192,7 +192,7 @@ def make_policy(model: str, root: Path, notes: list[str]) -> dict[str, str]:
     """Return the text of the policy and, without a ``model``, of an example. The keys are paths
     below ``root``. Remarks for the user are added to ``notes``. Raises UsageError if the model does
     not exist, is not below ``root``, or is not an ONNX model although its name ends in .onnx."""
-    path, factory, files, shapes = MODEL, "factory", {}, ""
+    file, path, factory, files, shapes = "", MODEL, "factory", {}, ""
     is_file = model.endswith(MODEL_FILES)
     if model:
         (entry,) = find_models(model, {}).values()
@@ -213,8 +213,26 @@ def make_policy(model: str, root: Path, notes: list[str]) -> dict[str, str]:
         factory=factory,
         shapes=shapes,
         verb=find_verb(model),
+        scheme=choose_scheme(find_verb(model), Path(file), notes),
     )
     return files
+
+
+def choose_scheme(verb: str, path: Path, notes: list[str]) -> str:
+    """Return the scheme of the template's limits. Those of a .tflite file are of fp16 if it is in
+    float and of asis if it is quantized: limits of the other scheme would have no effect."""
+    if verb != FILE_VERBS[".tflite"]:
+        return {FILE_VERBS[".onnx"]: "u8"}.get(verb, "8a8w")
+    if not importlib.util.find_spec("ai_edge_litert"):
+        notes.append(
+            f"this Python has no ai_edge_litert, so it is not known whether {path.name} is"
+            " quantized: the limits in its policy are for fp16; for a quantized file, use asis"
+        )
+        return "fp16"
+    from ci.graphs.litert_file import read_model
+    from ci.litert.source import is_quantized, read_litert
+
+    return "asis" if is_quantized(read_model(read_litert(path))) else "fp16"
 
 
 def write_shapes(path: Path, notes: list[str]) -> str:

@@ -122,16 +122,24 @@ def test_equal_answers_of_all_input_sets_are_a_warning_and_of_some_are_not(
 
 
 @pytest.mark.parametrize(
-    ("inputs_vary", "cause"),
-    [(0.5, "not trained"), (0.01, "too similar"), (None, "use samples that differ more")],
+    ("inputs_vary", "made_inputs", "cause"),
+    [
+        (0.5, "", "not trained"),
+        (0.5, "calibrated on shuffled inputs", "not trained"),
+        (0.5, "shuffled inputs", "shuffled copies of one sample; set models.NAME.inputs"),
+        (0.01, "", "too similar"),
+        (None, "", "use samples that differ more"),
+    ],
 )
-def test_equal_answers_of_all_input_sets_are_blamed_on_the_model_if_the_inputs_differ(
-    inputs_vary: float | None, cause: str
+def test_equal_answers_of_all_input_sets_are_blamed_on_what_made_them(
+    inputs_vary: float | None, made_inputs: str, cause: str
 ) -> None:
     right = OUTPUTS["logits"][[0, 0, 0, 0]]
     info = TensorInfo("float64", right.shape[1:])
     references = make_references(right, noise=QUIET)
-    verdict = judge_outputs(references, [right], (), [info], LIMITS, inputs_vary=inputs_vary)
+    verdict = judge_outputs(
+        references, [right], (), [info], LIMITS, inputs_vary=inputs_vary, made_inputs=made_inputs
+    )
     assert [cause in warning for warning in verdict.warnings] == [True]
 
 

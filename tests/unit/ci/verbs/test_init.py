@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -23,6 +24,15 @@ USES = "example/executorch-qnn-ci@" + "0a" * 20
 PULL_REQUESTS_ALONE = "${{ github.event_name == 'pull_request' }}"
 EMPTY_GRAPH = b":\0"  # of an ONNX model
 WRITTEN = ["qnn_model.py", "qnn.toml", ".github/workflows/qnn.yml"]
+
+
+def make_litert(model: str = "dense") -> bytes:
+    """A .tflite file of the suite; empty where LiteRT is missing, so that no verb reads it."""
+    if not importlib.util.find_spec("ai_edge_litert"):
+        return b""
+    from ci.litert.suite import make_model
+
+    return make_model(model)
 
 
 @pytest.fixture
@@ -124,7 +134,7 @@ def test_init_for_an_onnx_file_writes_an_onnx_policy_and_workflow(
     [
         ("qnn_model.py:factory", "emulator", "qnn_model", "8a8w"),
         ("net.onnx", "onnx", "net", "u8"),
-        ("net.tflite", "litert", "net", "asis"),
+        ("net.tflite", "litert", "net", "fp16"),
     ],
 )
 def test_every_commented_key_of_the_policy_from_init_is_valid(
@@ -133,7 +143,7 @@ def test_every_commented_key_of_the_policy_from_init_is_valid(
     names = ("data/calibration.npz", "data/evaluation.npz", "data/labels.npy", "metrics.py")
     for name in (*names, "net.onnx", "float.onnx", "net.tflite", "float.tflite", "qnn_model.py"):
         (root / name).parent.mkdir(exist_ok=True)
-        (root / name).write_bytes(EMPTY_GRAPH)
+        (root / name).write_bytes(make_litert() if name.endswith("tflite") else EMPTY_GRAPH)
     main(["init", "--uses", USES, "--model", f"../{model}"])
     text = (root / "qnn.toml").read_text()
     (root / "all.toml").write_text(re.sub(r"(?m)^# (?=\[|\w+ = )", "", text))
@@ -143,6 +153,16 @@ def test_every_commented_key_of_the_policy_from_init_is_valid(
     assert bool(entry.calibration) is (lane != "litert")  # which calibrates nothing
     assert scheme in entry.schemes or lane == "litert"
     assert bool(entry.float_model) is (lane != "emulator")
+
+
+@pytest.mark.parametrize(("model", "scheme"), [("dense", "fp16"), ("convolution_int8", "asis")])
+def test_the_limits_for_a_litert_file_are_those_of_its_scheme(
+    root: Path, model: str, scheme: str
+) -> None:
+    pytest.importorskip("ai_edge_litert")
+    (root / "net.tflite").write_bytes(make_litert(model))
+    assert main(["init", "--uses", USES, "--model", "../net.tflite"]) == ExitCode.OK
+    assert f"# [models.net.limits.{scheme}]\n" in (root / "qnn.toml").read_text()
 
 
 @pytest.mark.parametrize("name", WRITTEN)
@@ -241,7 +261,7 @@ def test_a_workflow_whose_repository_is_not_known_is_written_later(
     monkeypatch.setattr(ci.verbs.init, "find_workflow", lambda: "")
     (root / "qnn_model.py").write_text("def factory(): ...")
     (root / "net.onnx").write_bytes(EMPTY_GRAPH)
-    (root / "net.tflite").touch()
+    (root / "net.tflite").write_bytes(make_litert())
     assert main(["init", "--model", f"../{model}", "--json"]) == ExitCode.OK
     (note_of_uses,) = (
         note for note in json.loads(capsys.readouterr().out)["notes"] if "--uses" in note
