@@ -274,8 +274,29 @@ def probe_python(needs: Needs, request: BuildRequest) -> tuple[str, str]:
             why="ExecuTorch's build runs this Python to generate code",
             fix=f"{request.python} -m pip install {' '.join(packages)}{''.join(ways)}",
         )
+    for option, names in optional.items():
+        # CMake stops here, with advice that does not lead on: "Caffe2 uses CUDA but I cannot find
+        # the CUDA libraries". A machine with the toolkit can build against a CUDA torch.
+        if "torch" in names and request.packages and facts.torch_cuda and not has_cuda_toolkit():
+            raise UnfitError(
+                f"torch in {request.python} was built for CUDA {facts.torch_cuda}, and this machine"
+                " has no CUDA toolkit",
+                why=f"with {option}, CMake looks for CUDA because torch needs it",
+                fix="install a CPU build of torch (QNN_CI_TORCH_INDEX names an index that has one),"
+                f" or add -D {option}=OFF",
+            )
     tag = "-".join(facts.tag.strip(".").split("-")[:2])
     return tag, ".".join(map(str, facts.version))
+
+
+CUDA = "/usr/local/cuda"  # where NVIDIA's packages install the toolkit
+
+
+def has_cuda_toolkit() -> bool:
+    """Return whether CMake would find a CUDA toolkit: by nvcc, a variable or the usual place."""
+    places = [os.environ.get(name, "") for name in ("CUDA_HOME", "CUDA_PATH", "CUDAToolkit_ROOT")]
+    compilers = [Path(place) / "bin/nvcc" for place in (*places, CUDA) if place]
+    return bool(shutil.which("nvcc")) or any(compiler.is_file() for compiler in compilers)
 
 
 def find_python(word: str) -> Path:

@@ -94,18 +94,17 @@ class Verdict:
 
     def require(self) -> None:
         """Raise UnfitError for the first error, with its reason and fix, unless the environment is
-        fit.
+        fit. All other errors are listed, because a command that prints them would need the same
+        options, such as --source and --sdk.
         """
         if not self.errors:
             return
-        first, other_count = self.errors[0], len(self.errors) - 1
-        others_text = (
-            f" (and {other_count} more: `qnn-ci doctor {self.profile}`)" if other_count else ""
-        )
+        first, *others = self.errors
+        lines = [f"{first.why} (seen: {first.where})"]
+        lines += [f"also {other.id}: {other.what}; fix: {other.fix}" for other in others]
+        count_text = f" (and {len(others)} more)" if others else ""
         raise UnfitError(
-            f"{first.id}: {first.what}{others_text}",
-            why=f"{first.why} (seen: {first.where})",
-            fix=first.fix,
+            f"{first.id}: {first.what}{count_text}", why="\n    ".join(lines), fix=first.fix
         )
 
     def data(self, *, strict: bool = False) -> dict[str, Any]:

@@ -231,6 +231,7 @@ class PythonFacts:
     ``headers`` is the QNN release whose headers it was built with. ``checkout`` and ``built_with``
     are the versions of ExecuTorch and the SDK that an overlay was built from. ``no_device`` is the
     reason why the adaptor cannot create a device, '' if it can, None if it was not tried.
+    ``torch_cuda`` is the version of CUDA for which torch was built, '' for a CPU build.
     """
 
     executable: str
@@ -252,6 +253,7 @@ class PythonFacts:
     installed: str = ""
     pth: tuple[str, ...] = ()
     shadowed: tuple[tuple[str, str, str], ...] = ()
+    torch_cuda: str = ""
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ def probe(distributions: list[str], modules: list[str]) -> dict[str, Any]:
         "adaptors": find_adaptors(executorch),
         "flatc": shutil.which("flatc"),
         "asked": _asked("executorch"),
+        "torch_cuda": _find_cuda(_locate("torch")),
     }
 
 
@@ -44,6 +45,17 @@ def _version(name: str) -> str | None:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+def _find_cuda(torch: str | None) -> str:
+    """Return the version of CUDA for which the torch in the directory ``torch`` was built, or ''.
+    Its release need not say so: on the package index, 2.13.0 without a suffix is a CUDA build."""
+    try:
+        text = (Path(torch or "") / "version.py").read_text("utf-8", "replace")
+    except OSError:
+        return ""
+    cuda = re.search(r"(?m)^cuda\b[^=\n]*= *['\"]([\w.]+)['\"]", text)
+    return cuda[1] if cuda else ""
 
 
 def _installed(name: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +16,7 @@ from ci.builds.toolchains import Compilers
 from provisioning.artifacts.environment import Environment
 from provisioning.artifacts.provision import Provisioned
 from provisioning.console.progress import Progress
+from provisioning.doctor.facts import PythonFacts
 from provisioning.manifest.pairs import read_pairs
 from tests.build.builds import TOOLS, explain
 
@@ -82,8 +82,8 @@ def test_every_missing_module_is_named_with_the_options_that_need_it(
 ) -> None:
     def ask(_: Path, modules: tuple[str, ...]) -> Any:
         presence = {name: name in present.split() for name in modules}
-        return SimpleNamespace(
-            modules=presence, tag=".cpython-312-x86_64-linux", version=(3, 12, 1)
+        return PythonFacts(
+            "py", modules=presence, tag=".cpython-312-x86_64-linux", version=(3, 12, 1)
         )
 
     monkeypatch.setattr(checkout, "ask_python", ask)
@@ -95,6 +95,47 @@ def test_every_missing_module_is_named_with_the_options_that_need_it(
         assert result == "('cpython-312', '3.12.1')"
     unchecked = BuildRequest(python=Path("py"), packages=False)
     assert probe_python(NEEDS, unchecked) == ("cpython-312", "3.12.1")
+
+
+@pytest.mark.parametrize(
+    ("cuda", "toolkit", "defines", "is_refused"),
+    [
+        ("", "", {}, False),
+        ("12.8", "", {}, True),
+        ("12.8", "", {"A": "OFF"}, True),  # B needs torch, too
+        ("12.8", "", {"A": "OFF", "B": "OFF"}, False),
+        ("12.8", "bin/nvcc", {}, False),
+        ("12.8", "include/cuda.h", {}, True),
+    ],
+)
+def test_a_cuda_torch_without_a_toolkit_is_refused_before_cmake(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    cuda: str,
+    toolkit: str,
+    defines: dict[str, str],
+    is_refused: bool,
+) -> None:
+    def ask(_: Path, modules: tuple[str, ...]) -> PythonFacts:
+        presence = dict.fromkeys(modules, True)
+        return PythonFacts(
+            "py", (3, 12, 1), ".cpython-312-x86_64-linux", modules=presence, torch_cuda=cuda
+        )
+
+    if toolkit:
+        (tmp_path / toolkit).parent.mkdir()
+        (tmp_path / toolkit).touch()
+    monkeypatch.setattr(checkout, "CUDA", "")
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(checkout, "ask_python", ask)
+    result = explain(lambda: probe_python(NEEDS, BuildRequest(python=Path("py"), defines=defines)))
+    option = "B" if "A" in defines else "A"
+    if is_refused:
+        assert result.startswith("UnfitError torch in py was built for CUDA 12.8, and this machine")
+        assert result.endswith(f"or add -D {option}=OFF")
+    else:
+        assert result == "('cpython-312', '3.12.1')"
 
 
 def test_the_python_option_is_a_path_a_command_or_a_version(
