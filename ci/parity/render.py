@@ -30,14 +30,14 @@ def make_document(report: ParityReport, *, notes: bool = False) -> Document:
     """Return a card for each finding, with its lines on both sides and a fix, and one with
     everything that could not be evaluated. The result is the counts."""
     findings = report.findings if notes else report.failing
-    cards = [_make_card(finding) for finding in findings]
+    cards = [_make_card(finding, is_note=finding in report.notes) for finding in findings]
     if unread := report.not_evaluated:
         lines = tuple((row.side, f"{row.place}: {row.reason}") for row in unread)
         cards.append(Card("not evaluated", count(len(unread), "place"), lines))
-    return Document("Parity", _summary(report, notes=notes), tuple(cards))
+    return Document("Parity", describe_counts(report, notes=notes), tuple(cards))
 
 
-def _make_card(finding: Finding) -> Card:
+def _make_card(finding: Finding, *, is_note: bool) -> Card:
     configuration = f" [{finding.configuration.value}]" if finding.configuration else ""
     sides = (
         ("buck", finding.buck_place, finding.buck_target),
@@ -47,16 +47,23 @@ def _make_card(finding: Finding) -> Card:
     if finding.fix:
         lines.append(("fix", finding.fix))
     title = one_line(f"{finding.path}{configuration}: {finding.message}")
-    return Card(finding.kind.value, title, tuple(lines))
+    label = finding.kind.value
+    if is_note:  # listed among the findings that fail the gate
+        label = f"note: {label}"
+    return Card(label, title, tuple(lines))
 
 
-def _summary(report: ParityReport, *, notes: bool) -> str:
+def describe_counts(report: ParityReport, *, notes: bool = False) -> str:
+    """Return the numbers of findings and of notes, those of the base apart, and of targets."""
     parts = [f"the {row.side} side was NOT READ" for row in report.unread]
     parts.append(count(len(report.failing), "new finding" if report.base else "finding"))
     if report.base:
-        parts.append(f"{report.old} also in {report.base}")
-    if report.notes and not notes:
-        parts.append(f"{count(len(report.notes), 'note')} (--notes)")
+        parts.append(f"{report.old - report.old_notes} also in {report.base}")
+    if report.notes or report.old_notes:
+        old_notes = f", {report.old_notes} also in {report.base}" if report.old_notes else ""
+        hint = "" if notes or not report.notes else " (--notes)"
+        kind = "new note" if report.base else "note"
+        parts.append(f"{count(len(report.notes), kind)}{hint}{old_notes}")
     if report.allowed:
         parts.append(f"{report.allowed} allowed")
     sides = "{buck_targets} Buck targets, {cmake_targets} CMake targets, {files} files"

@@ -20,7 +20,7 @@ import msgspec
 from ci.parity.buck.reader import is_build_file
 from ci.parity.cmake.reader import is_list_file
 from ci.parity.compare.comparison import apply_allowances, compare_tree, in_scope, is_about
-from ci.parity.compare.findings import Finding, Kind, ParityReport, order_findings
+from ci.parity.compare.findings import Finding, Kind, Level, ParityReport, order_findings
 from ci.parity.facts import (
     Configuration,
     NotEvaluated,
@@ -116,7 +116,13 @@ def compare_trees(
     # Before anything is read: the files of another project would be reported one by one.
     check_tree(tree, request.scope, policy.layout.project)
     compared, all_findings, allowed = compare_one(tree, request, policy)
-    findings, changed, old_findings = all_findings, None, 0
+    findings, changed = all_findings, None
+    old_findings: list[Finding] = []
+    not_evaluated = [
+        row
+        for row in compared.not_evaluated
+        if row.is_whole or in_scope(row.place.path, request.scope)
+    ]
     if base is not None:
         old, before, _ = compare_one(base, request, policy)
         renames = find_renames(base, tree, old, compared)
@@ -127,7 +133,14 @@ def compare_trees(
             for f in all_findings
             if f.key not in base_keys
         ]
-        old_findings = len(all_findings) - len(findings)
+        old_findings = [f for f in all_findings if f.key in base_keys]
+        # By file and reason: lines move with each change above them.
+        known = {(row.side, row.place.path, row.reason) for row in old.not_evaluated}
+        not_evaluated = [
+            row
+            for row in not_evaluated
+            if row.is_whole or (row.side, row.place.path, row.reason) not in known
+        ]
         is_broken = any(row.is_broken for row in compared.not_evaluated if row.side == "cmake")
         orphans = [] if is_broken else sorted((compared.roots - old.roots) & base.files)
         findings += [
@@ -153,13 +166,10 @@ def compare_trees(
         scope=request.scope,
         base=request.base or "",
         findings=tuple(order_findings(findings)),
-        old=old_findings,
+        old=len(old_findings),
+        old_notes=sum(finding.level is Level.NOTE for finding in old_findings),
         allowed=allowed,
-        not_evaluated=tuple(
-            row
-            for row in compared.not_evaluated
-            if row.is_whole or in_scope(row.place.path, request.scope)
-        ),
+        not_evaluated=tuple(not_evaluated),
         counts=compared.counts,
         changed=changed,
     )

@@ -8,7 +8,13 @@ import posixpath
 from datetime import datetime, timezone
 
 from ci.parity.policy import ParityPolicy
-from ci.parity.render import make_annotations, make_document, render_document, render_sarif
+from ci.parity.render import (
+    describe_counts,
+    make_annotations,
+    make_document,
+    render_document,
+    render_sarif,
+)
 from ci.parity.run import ParityRequest, compare_source
 from ci.report.document import show_document
 from ci.report.export import check_export, export_log
@@ -63,7 +69,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if args.annotate:
         from ci.report.providers import Provider  # 0.2 s, for pull requests only
 
-        text = Provider().annotate(make_annotations(report))
+        annotations = Provider().annotate(make_annotations(report))
+        text = f"{annotations}{describe_counts(report)}\n"
     else:
         text = show_document(make_document(report, notes=args.notes))
     code = ExitCode.FAILED if report.failing or report.unread else ExitCode.OK

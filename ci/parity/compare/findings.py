@@ -109,8 +109,9 @@ SCHEMA = 3
 
 @dataclass(frozen=True)
 class ParityReport:
-    """The findings of a tree, in order. With a base, only new findings are included, and ``old`` is
-    the number of the others.
+    """The findings of a tree, in order. With a base, only new findings and new places that were not
+    evaluated are included. ``old`` is the number of the other findings, ``old_notes`` of them
+    notes.
 
     ``allowed`` is the number of findings that the allow-list allows. ``counts`` holds the numbers
     of targets and files in the tree. ``changed`` holds the changed lines of the files that findings
@@ -125,6 +126,7 @@ class ParityReport:
     allowed: int
     not_evaluated: tuple[NotEvaluated, ...]
     counts: dict[str, int] = field(default_factory=dict)
+    old_notes: int = 0
     changed: Mapping[str, frozenset[int]] | None = None
 
     @property

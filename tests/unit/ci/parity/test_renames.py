@@ -139,6 +139,10 @@ def test_a_scope_limits_findings_to_its_folders() -> None:
             **dict.fromkeys((f"{folder}/a.cpp", f"{folder}/more.cpp"), ""),
         }
     base = {**files, "CMakeLists.txt": "add_subdirectory(p)\nadd_subdirectory(q)\n"}
+    known = change(files, base)  # the base could not be evaluated in the same places
+    assert not known.not_evaluated
+    for folder in ("p", "q"):
+        base[f"{folder}/CMakeLists.txt"] = cmake.format(folder).replace("(gone)", "(lost)")
     for scope, folders in (((), ["p", "q"]), (("q",), ["q"]), (("p", "q"), ["p", "q"])):
         report = change(files, base, scope=scope)  # the root no longer adds the folders
         assert [finding.path for finding in report.findings] == [
