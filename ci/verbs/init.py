@@ -29,7 +29,7 @@ TEMPLATES = Path(__file__).resolve().parent / "templates"
 POLICY, WORKFLOW, MODEL = "qnn.toml", ".github/workflows/qnn.yml", "qnn_model.py"
 IGNORED = ".gitignore"
 # What the commands on our pages write into a repository.
-RESULTS = (b"reports/\n", b"/before/\n", b"/kept/\n")
+RESULTS = (b"reports/\n", b"/before/\n", b"/kept/\n", b"/qnn.sarif\n")
 EMULATOR = "test-emulator"  # runs modules of PyTorch
 USES = re.compile(r"[A-Za-z0-9-]+/[A-Za-z0-9._-]+@[0-9a-f]{40}")
 

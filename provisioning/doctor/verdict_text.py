@@ -20,7 +20,8 @@ MAX_TEXT, MAX_FIX = 3, 6
 
 
 def render_verdict(verdict: Verdict, *, strict: bool = False, width: int = WIDTH) -> str:
-    """Return the verdict as text of at most MAX_LINES lines, wrapped to ``width`` columns."""
+    """Return the verdict as text, wrapped to ``width`` columns. It has at most MAX_LINES lines,
+    unless the errors alone take more."""
     counts = Counter(finding.severity for finding in verdict.findings)
     faults = [*verdict.errors, *verdict.warnings]
     notes = [finding for finding in verdict.findings if finding.severity is Severity.NOTE]
@@ -35,7 +36,7 @@ def render_verdict(verdict: Verdict, *, strict: bool = False, width: int = WIDTH
     else:
         lines += [f"  {line}" for line in _facts(verdict)]
         lines += _rest(notes, MAX_LINES - len(lines), width, "Worth knowing:")
-    return "\n".join(lines[:MAX_LINES]) + "\n"
+    return "\n".join(lines) + "\n"
 
 
 def _headline(profile: str, counts: Counter[Severity], *, unfit: bool) -> str:
@@ -61,17 +62,19 @@ def _whole(finding: Finding, width: int) -> Iterator[str]:
 
 
 def _rest(findings: Sequence[Finding], room: int, width: int, heading: str = "Then:") -> list[str]:
-    """Return the heading, an entry per id, and the number of ids that do not fit in ``room``."""
+    """Return the heading, an entry per id, and the number of ids that do not fit in ``room``. All
+    errors are listed: nothing works before each of them is mended."""
     if not findings:
         return []
-    blocks = [list(_short(list(group), width)) for _, group in groupby(findings, attrgetter("id"))]
+    groups = [list(group) for _, group in groupby(findings, attrgetter("id"))]
     lines, shown = ["", heading], 0
-    for block in blocks:
-        if len(lines) + len(block) > room - 1:
+    for group in groups:
+        block = list(_short(group, width))
+        if group[0].severity is not Severity.ERROR and len(lines) + len(block) > room - 1:
             break
         lines += block
         shown += 1
-    if left := len(blocks) - shown:
+    if left := len(groups) - shown:
         kinds = "kind" if left == 1 else "kinds"
         lines.append(f"  and {left} more {kinds} of fault; --json lists everything")
     return lines

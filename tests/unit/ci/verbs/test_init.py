@@ -84,11 +84,11 @@ def test_the_workflow_for_a_policy_in_a_folder_is_at_the_root(
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        (None, b"reports/\n/before/\n/kept/\n"),
-        (b"*.pyc", b"*.pyc\nreports/\n/before/\n/kept/\n"),
-        (b"caf\xe9\n", b"caf\xe9\nreports/\n/before/\n/kept/\n"),
-        (b"/reports\nkept", b"/reports\nkept\n/before/\n"),
-        (b"/reports\nkept\nbefore/\n", b"/reports\nkept\nbefore/\n"),
+        (None, b"reports/\n/before/\n/kept/\n/qnn.sarif\n"),
+        (b"*.pyc", b"*.pyc\nreports/\n/before/\n/kept/\n/qnn.sarif\n"),
+        (b"caf\xe9\n", b"caf\xe9\nreports/\n/before/\n/kept/\n/qnn.sarif\n"),
+        (b"/reports\nkept", b"/reports\nkept\n/before/\n/qnn.sarif\n"),
+        (b"/reports\nkept\nbefore/\nqnn.sarif", b"/reports\nkept\nbefore/\nqnn.sarif"),
     ],
 )
 def test_reports_are_ignored_by_git(root: Path, before: bytes | None, after: bytes) -> None:

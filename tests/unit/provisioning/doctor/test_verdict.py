@@ -113,10 +113,12 @@ def test_an_unfit_error_names_the_first_finding_and_lists_the_rest(
 
 @pytest.mark.parametrize(("why", "room"), [("later", 8), ("later " * 20, 7)], ids=["even", "odd"])
 @pytest.mark.parametrize("kinds", [7, 8, 9, 40])
-def test_findings_beyond_one_screen_are_counted(kinds: int, why: str, room: int) -> None:
+def test_warnings_beyond_one_screen_are_counted(kinds: int, why: str, room: int) -> None:
     findings = tuple(
-        Finding(f"QNN{number}", "it", "a fault", "here", why, "repair")
-        for number in range(200, 200 + kinds)
+        Finding(f"QNN{number}", "it", "a fault", "here", why, "repair", severity)
+        for number, severity in enumerate(
+            [Severity.ERROR, *[Severity.WARNING] * (kinds - 1)], start=200
+        )
     )
     lines = render_verdict(Verdict("p", findings)).splitlines()
     shown = sum(line.lstrip().startswith("QNN") for line in lines)
@@ -124,6 +126,13 @@ def test_findings_beyond_one_screen_are_counted(kinds: int, why: str, room: int)
     left = f"  and {hidden} more kind{'s' if hidden > 1 else ''} of fault; --json lists everything"
     assert shown == min(kinds, room)
     assert lines[-1] == (left if shown < kinds else " " * 9 + "fix: repair")
+
+
+def test_all_errors_are_listed() -> None:
+    findings = tuple(make(number) for number in range(200, 240))
+    lines = render_verdict(Verdict("p", (*findings, make(300, Severity.NOTE)))).splitlines()
+    assert sum(line.lstrip().startswith("QNN2") for line in lines) == 40
+    assert lines[-1] == "  and 1 more kind of fault; --json lists everything"
 
 
 def test_errors_come_before_warnings_and_these_before_notes() -> None:
