@@ -49,7 +49,7 @@ def _version(name: str) -> str | None:
 
 def _find_cuda(torch: str | None) -> str:
     """Return the version of CUDA for which the torch in the directory ``torch`` was built, or ''.
-    Its release need not say so: on the package index, 2.13.0 without a suffix is a CUDA build."""
+    Its release need not show it: on the package index, 2.13.0 without a suffix is a CUDA build."""
     try:
         text = (Path(torch or "") / "version.py").read_text("utf-8", "replace")
     except OSError:
