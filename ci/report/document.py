@@ -54,9 +54,11 @@ STYLES: dict[str, str] = {
     "warning": "yellow",
     "note": "yellow",
 }
-# Letters, digits, spaces and ,;%'( stay; so do _ - and decimal points inside a word.
+# Letters, digits, spaces and ,;%'( stay; so do _ - and decimal points inside a word, and a colon
+# after a word and before a space: it starts neither an emoji nor an address, and a person reads it.
 _MARKDOWN = re.compile(
-    r"(?:(?<=[A-Za-z0-9])[_-](?=[A-Za-z0-9])|(?<=\d)\.(?=\d))|([!-$&)*+\-./:<-@\[-`{-~])"
+    r"(?:(?<=[A-Za-z0-9])[_-](?=[A-Za-z0-9])|(?<=\d)\.(?=\d)|(?<=[A-Za-z0-9]):(?= ))"
+    r"|([!-$&)*+\-./:<-@\[-`{-~])"
 )
 # GitHub finds people and issues in the rendered text, so escapes do not help.
 _REFERENCE = re.compile(r"(?<=[@#])(?=\w)|(?<=\bGH)(?=-\d)")
