@@ -122,8 +122,7 @@ def test_trained(session: nox.Session) -> None:
     if not accepts_arguments(session, "tests.trained"):
         return
     fetch_library(session, "test")
-    python = make_environment(session, "test")
-    session.run(str(python), "-m", "tests.trained", *session.posargs)
+    run_module(session, "test", "tests.trained", *session.posargs)
 
 
 @nox.session

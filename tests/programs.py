@@ -7,7 +7,8 @@ those that were skipped there for this reason on a machine that has the programs
 * A run with ``--junit-xml`` writes the ids of these tests to skipped-for-programs.json next to it.
 * ``--only-skipped-in FILE`` runs the tests in such a file, and no others.
 * ``python -m tests.programs BARE_JUNIT MACHINE_JUNIT`` adds up both runs. It fails unless each test
-  was run, or was skipped for a reason that no program takes away, in exactly one of them.
+  was run, or was skipped for a reason that no program takes away, in exactly one of them. A third
+  file, of ``python -m tests.sessions``, is added to the sum.
 """
 
 from __future__ import annotations
@@ -132,7 +133,7 @@ def show_counts(results: Results) -> str:
     return ", ".join(f"{counts[name]} {name}" for name in (PASSED, FAILED, SKIPPED))
 
 
-def main(bare_file: str, machine_file: str) -> int:
+def main(bare_file: str, machine_file: str, sessions_file: str = "") -> int:
     """Print the counts of both runs and of all tests, and return an exit code."""
     bare, machine = read_results(Path(bare_file)), read_results(Path(machine_file))
     results, faults = add_runs(bare, machine)
@@ -140,6 +141,10 @@ def main(bare_file: str, machine_file: str) -> int:
         print(fault)
     print(f"in the bare system: {show_counts(bare)}")
     print(f"on this machine, the tests that need more programs: {show_counts(machine)}")
+    if sessions_file:
+        sessions = read_results(Path(sessions_file))
+        print(f"sessions and verbs: {show_counts(sessions)}")
+        results = {**results, **sessions}
     print(show_counts(results))
     return int(bool(faults) or any(outcome == FAILED for outcome, _ in results.values()))
 

@@ -12,9 +12,9 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.documented.pages import ROOT
@@ -41,12 +41,13 @@ class Place:
     """One command's clone, home, and the directory in which it runs.
 
     ``folder`` contains both. ``programs`` come first on PATH: those of an environment into which
-    the wheel was installed.
+    the wheel was installed. ``set_variables`` are variables that the machine sets.
     """
 
     folder: Path
     directory: Path
     programs: Path | None = None
+    set_variables: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def clone(self) -> Path:
@@ -70,7 +71,7 @@ class Place:
             "LANG": "C.UTF-8",
             "DOCKER_HOST": NO_ENGINE,
         }
-        return {**passed, **reader_variables}
+        return {**passed, **reader_variables, **self.set_variables}
 
     def run(self, line: str, timeout_s: float) -> Ended:
         """Run a line as a reader types it. What it started is killed with it after
@@ -92,6 +93,9 @@ class Place:
                 os.killpg(process.pid, 9)
                 text, _ = process.communicate()
                 text += f"\n[killed after {timeout_s:.0f} s]"
+            except KeyboardInterrupt:  # of which a session of its own gets nothing
+                os.killpg(process.pid, 9)
+                raise
         return Ended(process.returncode, text)
 
 
@@ -110,6 +114,9 @@ def make_place(folder: Path) -> Place:
         git(folder, "clone", "--quiet", str(ROOT), str(place.clone))
         # A runner of CI checks out a commit; a reader's clone is on main.
         git(place.clone, "update-ref", BASE, "HEAD")
+    environments = place.clone / ".nox"
+    if environments.is_dir() and not environments.is_symlink():
+        shutil.rmtree(environments)  # git would leave its compiled modules
     git(place.clone, "checkout", "--quiet", "--force", "-B", "main", BASE)
     git(place.clone, "clean", "-ffdxq", "--exclude", "__pycache__")
     git(place.clone, "update-ref", "refs/remotes/origin/main", BASE)

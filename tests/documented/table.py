@@ -99,7 +99,7 @@ FILL = {
     "--source DIR": "--source $EXECUTORCH_ROOT",
     "--sdk SDK": "--sdk $QNN_SDK_ROOT",
     "PROFILE": "emulator",
-    "--base IMAGE": "--base debian:bookworm",
+    "--base IMAGE": "--base qnn-ci-tests/bare",
     "--base BASE": "--base main",
     "report PATH": "report reports/test_emulator",
     "--trend DIR": "--trend reports",
@@ -146,6 +146,7 @@ PASSED = "[1/1] ... passed ... controls: ... passed ... 1 passed, 0 failed"
 README, CONTRIBUTING = "README.md", "CONTRIBUTING.md"
 JOURNEYS = "tests/journeys/test_journeys.py"
 AUDIT = "tests/integration/emulator/test_audit.py"
+SESSIONS = "tests/documented/sessions.py"
 QUOTED = "tests/integration/emulator/test_quoted_folder.py"
 NO_ENGINE = "no Docker engine answers"
 
@@ -303,12 +304,12 @@ ROWS = (
     Row("--with llama", "qnn_llama_runner", daily_in="docs/findings/builds.md", **BUILD),
     # With QNN_SDK_ROOT set, the command of docs/findings/builds.md compiles the same.
     Row("build_runner -- .*--sdk SDK", "built in", daily_in="docs/findings/builds.md", **BUILD),
-    Row("build_direct --", "CDSP_VERSION=v79", **BUILD),
+    Row("build_direct --.* --dry-run", "CDSP_VERSION=v79", **BUILD),
     Row(
         "--profile android-r27", "built in", before=(readers.second_ndk, *EXPORTS), needs=COMPILERS
     ),
     Row("build linux --dry-run", "cmake -S", **BUILD),
-    Row("build_(android|linux|aot|runner) ?-- |build_linux", "built in", **BUILD),
+    Row("build_(android|linux|aot|runner|direct) ?-- |build_linux", "built in", **BUILD),
     Row("build_android$|build TARGET", "built in", **BUILD),
     Row("build_runner$", "qnn_wheel_runner", daily_in="docs/findings/builds.md"),
     Row(
@@ -388,6 +389,9 @@ ROWS = (
     Row("parity -- ", "cmake-only-source", 1, (readers.executorch_below,)),
     # -- the project itself --
     Row("bench -- (emulator|gate)", "", slow=60),
+    Row("mutants -- .* --sample", "10 of ... mutants tried", slow=5, daily_in=SESSIONS),
+    Row("test_trained -- --model", "bad cases, 0 green", slow=20, daily_in=SESSIONS),
+    Row("-s environments", "core", daily_in=SESSIONS),
     Row("unit -- tests/unit/ci/audit", " passed", daily_in=CONTRIBUTING),
     Row("tests -- tests/static/test_links", " passed"),
     Row("tests -- .*llm/test_stories.py", "QNN_CI_STORIES260K", daily_in=CONTRIBUTING),

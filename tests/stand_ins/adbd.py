@@ -3,7 +3,8 @@
 Written from AOSP's packages/modules/adb: docs/dev/protocol.md (messages, CNXN, OPEN, OKAY, WRTE,
 CLSE), docs/dev/services.md (``shell,v2``, ``sync:``), shell_protocol.h (packets of a shell) and
 docs/dev/sync.md, once SYNC.TXT (files). A phone's tools are this computer's: ``getprop`` and the
-like are scripts in a directory on PATH. Its paths are this computer's, too.
+like are scripts in a directory on PATH. Its paths are this computer's, too, except that /data is
+ROOT/data.
 
 Run: ``python -m tests.stand_ins.adbd PORT ROOT [FAULT]``; it prints ``ready`` when it listens.
 The link is as slow as the file ROOT/bytes_per_s says, while it is there. SIGUSR1 reboots the phone:
@@ -17,6 +18,7 @@ import errno
 import itertools
 import os
 import queue
+import re
 import signal
 import socket
 import stat
@@ -56,6 +58,10 @@ class Phone:
         """Take the time that bytes need on the link."""
         with contextlib.suppress(OSError, ValueError):
             time.sleep(count / float((self.root / "bytes_per_s").read_text()))
+
+    def find(self, text: str) -> str:
+        """A path, or a script with paths, as they are on this computer."""
+        return re.sub(r"(?<![\w./-])/data/", f"{self.root}/data/", text)
 
     def go_down(self) -> None:
         for group in self.groups:
@@ -180,7 +186,7 @@ class Shell(Stream):
             "ROOT": str(link.root),
         }
         self.process = subprocess.Popen(
-            ["/bin/sh", "-c", script],
+            ["/bin/sh", "-c", link.phone.find(script)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -288,7 +294,7 @@ class Sync(Stream):
                 try:
                     if length > MOST_PATH:
                         raise SyncError("path too long")  # noqa: TRY301
-                    path = os.fsdecode(self.read(length))
+                    path = self.link.phone.find(os.fsdecode(self.read(length)))
                     if word not in answers:
                         raise SyncError(f"unknown command {word.hex()}")  # noqa: TRY301
                     answers[word](path)

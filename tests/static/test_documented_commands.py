@@ -7,12 +7,10 @@ test_documented_commands_run.py types them, most of them only by night.
 from __future__ import annotations
 
 import argparse
-import ast
 import re
 import shlex
 import sys
 from collections.abc import Iterator, Mapping
-from functools import cache
 from itertools import takewhile
 from pathlib import Path
 
@@ -27,6 +25,7 @@ from provisioning.errors import QnnCiError, UsageError
 from tests.documented.pages import ROOT, VERBS, Command, commands_of, list_shown, read_commands
 from tests.documented.place import Place
 from tests.documented.runner import TEAM, choose_sample, list_runs
+from tests.documented.sessions import list_sessions, read_sessions
 from tests.documented.table import FILL, LIST, ROWS, fill, find_row, read_list
 
 SOURCES = [
@@ -41,39 +40,6 @@ TABLES = {
 }
 SHELL = re.compile(r"\d?>>?|<|[|&;]+")
 MOST_NOT_RUN = 25
-
-
-@cache
-def read_sessions() -> Mapping[str, list[str]]:
-    """The program, verb and words that a session of noxfile.py starts, if it starts one of ours."""
-    tree = ast.parse((ROOT / "noxfile.py").read_text(encoding="utf-8"))
-    calls_of_sessions = {}
-    tables = {
-        ast.unparse(node.targets[0]): ast.literal_eval(node.value)
-        for node in tree.body
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict)
-    }
-    for name in tables["SESSIONS"]:
-        verb = tables["VERBS"].get(name, name.replace("_", "-"))
-        calls_of_sessions[name] = ["ci", *verb.split()]
-    for function in (node for node in tree.body if isinstance(node, ast.FunctionDef)):
-        for call in (node for node in ast.walk(function) if isinstance(node, ast.Call)):
-            words = [str(word.value) for word in call.args if isinstance(word, ast.Constant)]
-            runner = getattr(call.func, "id", "")
-            if runner == "run_module" and len(words) > 1:
-                calls_of_sessions[function.name] = words[1:]
-            if runner == "run_verb" and words:
-                calls_of_sessions[function.name] = ["ci", *words]
-    for name in ("bench", "mutants"):
-        calls_of_sessions[name].append(name)
-    return calls_of_sessions
-
-
-@cache
-def list_sessions() -> set[str]:
-    """The sessions that nox lists."""
-    words = [sys.executable, "-m", "nox", "--noxfile", ROOT / "noxfile.py", "--list"]
-    return set(re.findall(r"(?m)^[*-] (\S+)", run_process(words, timeout_s=60).output))
 
 
 def list_calls(command: Command) -> Iterator[list[str]]:

@@ -77,23 +77,23 @@ def local_lab(tmp_path: Path) -> Lab:
     return Lab(Device("here", client, str(place)), place, programs)
 
 
-@pytest.fixture
-def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
-    """sshd as this user, with keys and known_hosts of its own."""
-    require_programs("sshd", "ssh", package="openssh-server, openssh-client")
-    folder, programs = tmp_path / "sshd", tmp_path / "bin"
+def write_sshd(parent: Path, client: Path, port: int, path: str, home: str = ".") -> Path:
+    """Write the configuration of an sshd with its own keys to ``parent``/sshd, which is returned,
+    and into the directory ``client`` an ssh that knows it as the host ``board``. What it runs has
+    ``path`` as PATH, and starts in ``home`` instead of the user's. Its link is as slow as the file
+    ``parent``/slow says."""
+    folder = parent / "sshd"
     folder.mkdir(mode=0o700)
-    programs.mkdir()
     for name in ("host", "key"):
         words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)]
         subprocess.run(words, check=True)
-    port = free_port()
     (folder / "sshd_config").write_text(
         f"Port {port}\nListenAddress 127.0.0.1\nHostKey {folder}/host\nStrictModes no\n"
         f"AuthorizedKeysFile {folder}/key.pub\nPidFile none\nUsePAM no\n"
         # The usual exchange of keys takes most of a connection's time on a busy machine.
         f"PasswordAuthentication no\nKexAlgorithms curve25519-sha256\n"
-        f"SetEnv PATH={programs}:/usr/bin:/bin\n"
+        f"SetEnv PATH={path}\n"
+        f"ForceCommand cd '{home}' && exec sh -c \"$SSH_ORIGINAL_COMMAND\"\n"
     )
     key = (folder / "host.pub").read_text().split()[:2]
     (folder / "known").write_text(f"[127.0.0.1]:{port} {' '.join(key)}\n")
@@ -101,17 +101,28 @@ def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
     (folder / "config").write_text(
         f"Host board\nHostName 127.0.0.1\nPort {port}\nUser {user}\nIdentityFile {folder}/key\n"
         f"UserKnownHostsFile {folder}/known\nIdentitiesOnly yes\n"
-        f"Match exec \"test -f '{tmp_path}/slow'\"\n"
-        f"ProxyCommand {sys.executable} {SLOW_LINK} %h %p '{tmp_path}/slow'\n"
+        f"Match exec \"test -f '{parent}/slow'\"\n"
+        f"ProxyCommand {sys.executable} {SLOW_LINK} %h %p '{parent}/slow'\n"
     )
-    client = tmp_path / "client"
-    client.mkdir()
+    client.mkdir(parents=True, exist_ok=True)
     # OpenSSH takes the home from the password file: a test's configuration has to be named.
     real = shutil.which("ssh")
     tool(client, "ssh", f'#!/bin/sh\nexec {real} -F {folder}/config "$@"\n')
-    monkeypatch.setenv("PATH", f"{client}:{os.environ['PATH']}")
     if os.getuid() == 0:  # sshd of root asks for it, as Debian's unit makes it
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
+    return folder
+
+
+@pytest.fixture
+def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
+    """sshd as this user, with keys and known_hosts of its own."""
+    require_programs("sshd", "ssh", package="openssh-server, openssh-client")
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    client = tmp_path / "client"
+    port = free_port()
+    folder = write_sshd(tmp_path, client, port, f"{programs}:/usr/bin:/bin")
+    monkeypatch.setenv("PATH", f"{client}:{os.environ['PATH']}")
     words = [SSHD, "-D", "-e", "-f", str(folder / "sshd_config")]
     with (folder / "log").open("w") as log:
         processes = [subprocess.Popen(words, stderr=log, stdout=log)]
@@ -170,6 +181,21 @@ def phones() -> list[subprocess.Popen[str]]:
     return []
 
 
+def start_phone(root: Path, fault: str = "", soc: str = "SM8650") -> subprocess.Popen[str]:
+    """Start a phone whose files are below ``root``. It prints ``ready`` and its port when it
+    listens."""
+    (root / "bin").mkdir(parents=True)
+    (root / "data/local/tmp").mkdir(parents=True)
+    (root / "soc").write_text(f"{soc}\n")
+    tool(root / "bin", "getprop", GETPROP.format(root=root))
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.stand_ins.adbd", "0", str(root), fault],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[3],
+    )
+
+
 @pytest.fixture
 def connect(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phones: list[subprocess.Popen[str]]
@@ -182,16 +208,7 @@ def connect(
     monkeypatch.delenv("ANDROID_SERIAL", raising=False)
 
     def start(fault: str = "", soc: str = "SM8650") -> str:
-        root = tmp_path / f"phone{len(phones)}"
-        (root / "bin").mkdir(parents=True)
-        (root / "soc").write_text(f"{soc}\n")
-        tool(root / "bin", "getprop", GETPROP.format(root=root))
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.stand_ins.adbd", "0", str(root), fault],
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=Path(__file__).parents[3],
-        )
+        process = start_phone(tmp_path / f"phone{len(phones)}", fault, soc)
         phones.append(process)
         assert process.stdout
         serial = f"127.0.0.1:{process.stdout.readline().split()[1]}"
