@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import dropwhile
 from typing import Final
 
+import numpy as np
 from msgspec import Struct, structs
 
 from ci.facts.finding import NOWHERE, Origin
@@ -21,6 +22,11 @@ PASSES_ON: Final = frozenset(
     {"alias", "clone", "contiguous", "detach", "dropout", "lift_fresh_copy"}
 )
 BATCH_NORM: Final = "batch_norm"
+BARE_OPERANDS: Final = {BATCH_NORM: 3, "layer_norm": 1}  # of norms without weights and biases
+BIASED: Final = frozenset({"conv1d", "conv2d", "conv3d", "linear"})
+# ExecuTorch gives the weights of a channel at least a scale of about 2e-9, so weights below this
+# have the scale of this.
+LEAST_WEIGHT: Final = 2.5e-7
 CASTS: Final = frozenset({"to", "type_as"})
 KEEPS_NUMBERS: Final = PASSES_ON | CASTS
 RESHAPES: Final = frozenset({"reshape", "squeeze", "unsqueeze", "view"})
@@ -107,7 +113,10 @@ def measure_step(operands: Sequence[Operand], numbers: Numbers) -> dict[str, tup
     - ``bits``: in a quantized model, the bits of the integers that hold the result or an operand
     - ``signed``: 1 if the weights or the biases of a batch norm have a negative element
     - ``padded``: the number of axes that an operator pads
-    - ``bare``: 1 if a batch norm has neither weights nor biases
+    - ``bare``: 1 if a batch norm or a layer norm has neither weights nor biases
+    - ``biased``: the largest ratio of an element of a layer's bias to the weights of its channel,
+      also of a batch norm that a convolution absorbs, see _measure_bias
+    - ``stacked``: the number of tensors that a concatenation joins along an axis of size 1
     - ``outer``: 1 if each of two operands that are not constant has a single element along an axis
       where the other one has several, as a column times a row
     - ``decided``: 1 if a cast makes integers of floats
@@ -174,6 +183,10 @@ def _measure_axis(operands: Sequence[Operand], numbers: Numbers) -> Measures:
         axis = int(dims[0]) % len(shape)
         yield "along", (float(shape[axis]),)
         yield "behind", (float(len(shape) - 1 - axis),)
+        if len(operands) > 1 and all(
+            operand.shape[axis : axis + 1] == (1,) for operand in operands
+        ):
+            yield "stacked", (float(len(operands)),)
     if dims and len(operands) == 2 and operands[1].uniform:
         rank = len(operands[1].shape)
         axes = (dims[0] % rank, rank - 1 - dims[0] % rank)
@@ -424,8 +437,10 @@ class _Describer:
             numbers["mask"] = (self._measure_mask(node),)
         elif node.operator in CASTS:
             numbers |= dict(self._measure_cast(node))
-        elif node.operator == BATCH_NORM and len(operands) == 3:
+        elif len(operands) == BARE_OPERANDS.get(node.operator):
             numbers["bare"] = (1.0,)
+        if ratio := self._measure_bias(node):
+            numbers["biased"] = (ratio,)
         return Step(
             node.name or node.results[0],
             node.operator,
@@ -478,6 +493,43 @@ class _Describer:
         if any(node.numbers.get("is_causal", ())):
             return LARGEST
         return self.describe_operand(mask).magnitude if mask else 0.0
+
+    def _measure_bias(self, node: Node) -> float:
+        """Return the largest ratio of an element of a layer's bias to the largest weight of its
+        channel, or 0 if it is unknown. A batch norm behind a convolution changes the weights and
+        the bias of that."""
+        layer = node
+        if node.operator == BATCH_NORM:
+            source = self.makers.get(self.passed.get(node.reads[0], node.reads[0]))
+            if source is None or source.operator not in BIASED:
+                return 0.0
+            layer = source
+        if layer.operator not in BIASED or len(layer.reads) < 2:
+            return 0.0
+        weights = self._find_array(layer.reads[1])
+        if weights is None or weights.ndim < 2 or not weights.size:
+            return 0.0
+        largest = np.abs(weights).reshape(len(weights), -1).max(1)
+        has_bias = len(layer.reads) > 2 and bool(layer.reads[2])
+        bias = self._find_array(layer.reads[2]) if has_bias else np.zeros(len(weights))
+        if node.operator == BATCH_NORM and bias is not None:
+            stored = [self._find_array(name) for name in node.reads[1:]]
+            if len(stored) != 4 or any(array is None for array in stored):
+                return 0.0
+            weight, offset, mean, variance = (np.asarray(array) for array in stored)
+            epsilon = next(iter(node.numbers.get("eps", ())), 1e-5)
+            gain = weight / np.sqrt(variance + epsilon)
+            largest, bias = largest * np.abs(gain), (bias - mean) * gain + offset
+        if bias is None or bias.shape != largest.shape:
+            return 0.0
+        ratio = float((np.abs(bias) / np.maximum(largest, LEAST_WEIGHT)).max(initial=0.0))
+        return ratio if math.isfinite(ratio) else 0.0
+
+    def _find_array(self, name: str) -> Array | None:
+        """Return a constant as float64, or None if it is unknown or too large."""
+        is_small = math.prod(self.graph.shapes.get(name, ())) <= MOST_ELEMENTS
+        value = self.constants.find(name) if is_small and self.is_constant(name) else None
+        return None if value is None or value.dtype.kind != "f" else value.astype(np.float64)
 
     def _note_factor(self, node: Node) -> None:
         """Record the constant factor of a multiplication or the value of a fill. A node that only

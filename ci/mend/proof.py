@@ -26,7 +26,9 @@ GIVEN = "the given inputs"
 SCALES: tuple[Callable[[Array], Array], ...] = (
     lambda value: (value * 1e-3).astype(value.dtype),
     np.zeros_like,
-    lambda value: np.ascontiguousarray(value.reshape(-1)[::-1].reshape(value.shape)),
+    # A copy: a reversed array of one element counts as contiguous, and torch takes no negative
+    # strides.
+    lambda value: value.reshape(-1)[::-1].reshape(value.shape).copy(),
 )
 
 

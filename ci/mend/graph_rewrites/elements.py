@@ -171,6 +171,19 @@ def subtract_negative(edit: GraphEditor, node: Node) -> None:
         edit.replace(node, edit.sub(x, negative), "x - (-c)", "x + c")
 
 
+# In 16 bits, QNN 2.49.40 subtracts a number from a sigmoid wrongly if it is more than about twice
+# the largest result: sigmoid(x) - 0.5 for small x has -13.6 dB, and 47.0 dB after.
+@defines("add-negative", "sub")
+def add_negative(edit: GraphEditor, node: Node) -> None:
+    """Write a difference of a value and a number as a sum, x + (-n)."""
+    x, number = node.reads[0], edit.number(node.reads[1])
+    if number is None or edit.value(x) is not None or not edit.is_float(x):
+        return
+    if edit.shape(x) == edit.shape(node.results[0]):
+        negative = -number * edit.argument(node, "alpha", 1.0)
+        edit.replace(node, edit.add(x, negative), "x + (-n)", "x - n")
+
+
 # QNN clips the value to the range of the input, and leaves columns on the right unwritten: 8.0 dB
 # in fp16 on the right of a ReLU, and 73.2 dB after; 6.9 dB in u8, and 46.7 dB after (QNN 2.49.40).
 @defines("concatenate-padding", "pad", "constant_pad_nd")

@@ -73,6 +73,22 @@ def flatten_layer_norm(edit: GraphEditor, node: Node) -> None:
     edit.replace(node, new, f"nn.LayerNorm({length}) of a flattened x", before)
 
 
+# In 16 bits, ExecuTorch gives a layer norm without weights some that QNN refuses: a node on the
+# CPU, and none after.
+@defines("weigh-layer-norm", "layer_norm")
+def weigh_layer_norm(edit: GraphEditor, node: Node) -> None:
+    """Give a layer norm without weights some of one, and biases of zero."""
+    x, *names = node.reads
+    if any(names) or len(node.axes or ()) != 1 or len(node.results) > 1 or not edit.is_float(x):
+        return
+    length = edit.shape(x)[-1]
+    eps = edit.argument(node, "eps", 1e-5)
+    factors = np.ones(length), np.zeros(length)
+    new = edit.layer_norm(x, *factors, normalized_shape=[length], eps=eps)
+    after = f"nn.LayerNorm({length}) with weights of one and biases of zero"
+    edit.replace(node, new, after, "a layer norm without weights")
+
+
 # QNN 2.49.40 adds the constant wrongly to the rows of a batch before a norm or a sigmoid: positions
 # before a layer norm have 5.0 dB in fp16, and 68.4 dB after.
 @defines("expand-constant", "add", "sub", "mul")

@@ -174,3 +174,29 @@ def _reduce(edit: GraphEditor, node: Node, source: str, shape: Shape) -> str:
     value = reshape_to(edit, source, merge_sizes(shape, groups))
     places = [place for place, group in enumerate(groups) if group[0] in reduced]
     return edit.call(node.operator, value, dim=places, keepdim=False)
+
+
+# QNN 2.49.40 stacks tensors of unlike ranges wrongly in ONNX models in 8 and 16 bits: 21.2 dB in u8
+# and 22.3 dB in u16a8w for a layer's result and an embedding, and 37.3 and 53.7 dB after.
+@defines("stack-flat", "cat")
+def stack_flat(edit: GraphEditor, node: Node) -> None:
+    """Write a stack, a concatenation along an axis of size 1, as one along the axis behind it, and
+    a reshape."""
+    shape, dim = edit.shape(node.results[0]), edit.argument(node, "dim")
+    if dim is None or not edit.is_float(*node.results) or len(node.reads) < 2:
+        return
+    axis = int(dim) % len(shape)
+    is_last = axis == len(shape) - 1
+    if is_last or any(edit.shape(name)[axis] != 1 for name in node.reads):
+        return
+    flat = [*shape[:axis], *shape[axis + 1 :]]
+    parts = []
+    for name in node.reads:
+        maker = edit.makers.get(name)
+        is_unsqueezed = maker is not None and maker.operator in {"unsqueeze", "reshape"}
+        source = maker.reads[0] if maker and is_unsqueezed else ""
+        has_form = bool(source) and [*edit.shapes.get(source, ())] == flat
+        parts.append(source if has_form else edit.reshape(name, shape=flat))
+    joined = edit.cat(parts, dim=axis)
+    new = edit.reshape(joined, shape=[*shape])
+    edit.replace(node, new, "torch.cat([x, y], dim).reshape(...)", "torch.stack([x, y], dim)")

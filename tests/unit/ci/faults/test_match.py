@@ -653,3 +653,54 @@ def test_what_strangers_wrote_has_its_fault(
 ) -> None:
     steps = describe_module(net.eval(), (torch.zeros(shape),))
     assert {match.fault for match in match_faults(steps, scheme, "2.49.40")} == ({name} - {""})
+
+
+def kill(layer: Any, factor: float = 0.0, bias: float = 0.5) -> Any:
+    """Return a layer whose first channel has nearly no weights, and a bias."""
+    with torch.no_grad():
+        layer.weight[0] *= factor
+        layer.bias[0] = bias
+    return layer
+
+
+@pytest.mark.parametrize(
+    ("layers", "shape", "scheme", "is_found"),
+    [
+        ((kill(nn.Linear(8, 4)),), (2, 8), "8a8w", True),
+        ((kill(nn.Linear(8, 4)),), (2, 8), "fp16", False),
+        ((kill(nn.Linear(8, 4), 1.0),), (2, 8), "16a8w", False),
+        ((kill(nn.Linear(8, 4), 1e-4),), (2, 8), "16a8w", True),
+        ((kill(nn.Linear(8, 4), 1e-4),), (2, 8), "8a8w", False),
+        ((kill(nn.Linear(8, 4), 0.0, 0.0),), (2, 8), "16a8w", False),
+        ((nn.Conv2d(4, 4, 3), kill(nn.BatchNorm2d(4).eval())), (1, 4, 6, 6), "8a8w", True),
+        ((nn.Conv2d(4, 4, 3), nn.BatchNorm2d(4).eval()), (1, 4, 6, 6), "8a8w", False),
+    ],
+)
+def test_a_bias_beyond_the_weights_of_its_channel_is_a_known_fault(
+    layers: tuple[nn.Module, ...], shape: tuple[int, ...], scheme: str, is_found: bool
+) -> None:
+    def call(net: Net, x: Tensor) -> Tensor:
+        for layer in net.parts:
+            x = layer(x)
+        return x
+
+    matches = find(call, torch.randn(shape), scheme=scheme, parts=layers)
+    assert any("bias-beyond-weights" in match.fault for match in matches) is is_found
+
+
+@pytest.mark.parametrize(
+    ("call", "scheme", "names"),
+    [
+        (lambda net, x: x.sigmoid() - 0.5, "16a8w", ["sigmoid-minus-number"]),
+        (lambda net, x: x.sigmoid() - 0.5, "8a8w", []),
+        (lambda net, x: x.sigmoid() - 0.1, "16a8w", []),
+        (lambda net, x: x.sigmoid() + -0.5, "16a8w", []),
+        (lambda net, x: nn.functional.silu(x + net.positions[0]), "fp16", ["silu-of-sum"]),
+        (lambda net, x: nn.functional.silu(x + net.positions[0]), "16a8w", []),
+        (lambda net, x: torch.stack([x.relu(), x], 1), "8a8w", []),
+    ],
+)
+def test_faults_of_recent_networks_are_found_where_they_are(
+    call: Callable[..., Tensor], scheme: str, names: list[str]
+) -> None:
+    assert [match.fault for match in find(call, torch.randn(1, 16), scheme=scheme)] == names

@@ -173,6 +173,17 @@ def test_an_unchanged_graph_and_an_equal_one_are_accepted(proof: RewriteProof) -
     assert proof.measure(graph, 1e-5, ["batch_norm"]) == 0  # up to rounding
 
 
+def test_a_model_with_an_input_of_one_element_can_be_rewritten() -> None:
+    class Timed(nn.Module):
+        def forward(self, x: Any, step: Any) -> Any:
+            return torch.relu(x * step)
+
+    sets = [(torch.ones(2, 3), torch.full((1,), 0.5))]
+    proof = RewriteProof(TorchSubject(Timed(), sets))
+    graph, _ = proof.rewrite([])
+    assert proof.measure(graph, 1e-5, []) == 0
+
+
 @pytest.mark.filterwarnings("ignore:The tensor attributes:UserWarning")
 def test_operands_of_a_layer_with_a_dropout_may_be_rewritten() -> None:
     """The initial state of an LSTM is a constant."""

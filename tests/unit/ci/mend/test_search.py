@@ -45,7 +45,8 @@ def search(verdicts: Verdicts, kind: Finding, **options: object) -> tuple[list[s
         Rewrite(name=name, title="", lanes=("torch",), schemes=(), cures=cures, proof="", reason="")
         for name, cures in ROWS.items()
     ]
-    finished = Search(judged(10, kind), rows, **options)  # type: ignore[arg-type]
+    unchanged_db = verdicts.get("unchanged", 10)
+    finished = Search(judged(unchanged_db, kind), rows, **options)  # type: ignore[arg-type]
     running, answer, tried = finished.run(), None, []
     while question := advance(running, answer):
         if isinstance(question, Survey):
@@ -90,6 +91,7 @@ LOSSY = QUANTIZED_BADLY.find("not quantized well")
         ({"add 16a8w": 41}, UNFAITHFUL, {"faults": True}, [..., "add 16a8w"], "add 16a8w"),
         ({"16a8w": 41}, UNFAITHFUL, MIXED, [..., "16a8w"], "16a8w"),
         ({"16a8w": 41}, LOSSY, {"schemes": ["16a8w"], "floor_db": 42}, [..., "16a8w"], "unchanged"),
+        ({"unchanged": 39, "16a8w": 41}, LOSSY, MIXED, [..., "16a8w"], "16a8w"),
         ({"add 16a8w": 39}, LOSSY, {"mixes": True}, [..., "add 16a8w"], "add 16a8w"),
         ({BY: 41}, LOSSY, {**MIXED, **OBSERVED}, [..., BY], BY),
         ({BY: 20}, LOSSY, OBSERVED, [..., BY], BY),

@@ -96,6 +96,7 @@ W = randn(32).abs() + 0.5
 FEW = -1.5  # few random numbers are lower
 UPPER = torch.ones(4, 4).triu(1).bool()
 CONV = nn.Conv1d(4, 4, 1)
+UNBIASED = nn.Conv1d(4, 6, 3, bias=False)
 attention = F.scaled_dot_product_attention
 
 
@@ -109,6 +110,13 @@ def norm(kind: Any, size: int, **options: Any) -> nn.Module:
     for seed, tensor in enumerate(layer.state_dict().values()):
         if tensor.is_floating_point():
             tensor.copy_(randn(*tensor.shape, seed=seed).abs() + 0.5)
+    return layer
+
+
+def dead(layer: nn.Module, factor: float = 0.0) -> nn.Module:
+    """Return a layer whose first channel has nearly no weights."""
+    with torch.no_grad():
+        layer.get_parameter("weight")[0] *= factor
     return layer
 
 
@@ -562,6 +570,27 @@ ROWS: dict[str, list[Row]] = {
         (2, (2, 3), lambda x: F.relu6(x * torch.full((1, 1, 1), -2.0)) + (3 * x).clamp(min=0)),
         (0, (2, 3), lambda x: torch.relu(x * torch.arange(3.0)) + torch.relu(x) * 0.5),
         (0, (2, 3), lambda x: torch.relu(x * x.sum()) + torch.relu(x * 0.0)),
+    ],
+    "add-negative": [
+        (2, (2, 3), lambda x: torch.sigmoid(x) - 0.5 - torch.full((1,), 2.0)),
+        (1, (2, 3), lambda x: torch.sub(x, 2, alpha=3)),
+        (0, (2, 3), lambda x: (0.5 - x) - W[:3] - x.sum()),
+    ],
+    "weigh-layer-norm": [
+        (1, (2, 3, 8), nn.LayerNorm(8, eps=0.1, elementwise_affine=False)),
+        (0, (2, 3, 8), nn.LayerNorm(8)),
+        (0, (2, 3, 8), nn.LayerNorm([3, 8], elementwise_affine=False)),
+    ],
+    "add-bias-apart": [
+        (1, (2, 4), dead(nn.Linear(4, 3))),
+        (1, (2, 4, 9, 9), dead(nn.Conv2d(4, 6, 3, 2, 1, groups=2))),
+        (1, (1, 4, 9), dead(nn.Conv1d(4, 6, 3), 1e-8)),
+        (1, (1, 4, 9, 9), nn.Sequential(nn.Conv2d(4, 6, 3), dead(norm(nn.BatchNorm2d, 6)))),
+        (1, (1, 4, 9), nn.Sequential(UNBIASED, dead(norm(nn.BatchNorm1d, 6)))),
+        (0, (2, 4), nn.Linear(4, 3)),
+        (0, (2, 4), dead(nn.Linear(4, 3), 0.01)),
+        (0, (2, 4, 9, 9), nn.Sequential(nn.Conv2d(4, 6, 3), norm(nn.BatchNorm2d, 6))),
+        (0, (2, 4), dead(nn.Linear(4, 3, bias=False))),
     ],
     "multiply-before-add": [
         (1, (2, 3, 4), lambda x: (x + W[:4]) * 0.5),
