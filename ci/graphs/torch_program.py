@@ -274,7 +274,8 @@ class _Interpreter(Interpreter):
         for place, change in self.changes[node]:
             tensor = values[place]
             if isinstance(tensor, Tensor) and (tensor.is_floating_point() or not change.for_floats):
-                values[place] = change.compute(tensor, operand, self.tools)
+                # Random numbers are float32, and so would be the sum of one and a float16 value.
+                values[place] = change.compute(tensor, operand, self.tools).to(tensor.dtype)
         return tuple(values) if isinstance(value, (list, tuple)) else values[0]
 
 

@@ -265,6 +265,16 @@ def test_an_operator_that_moves_elements_adds_no_error_in_float16() -> None:
     assert rms(noise) == pytest.approx(signal * RELATIVE / np.sqrt(3), rel=0.1)
 
 
+def test_the_noise_of_a_model_whose_parameters_are_float16_is_predicted() -> None:
+    module = nn.Linear(16, 16).eval()
+    (expected_noise,) = predict(module, inputs())
+    sets = [(values.half(),) for (values,) in inputs()]
+    (noise,) = predict(module.half(), sets)
+    assert noise.shape == expected_noise.shape
+    # The sum of a value and its noise is rounded to float16 again.
+    assert rms(expected_noise) / 2 < rms(noise) < 2 * rms(expected_noise)
+
+
 def test_weights_that_are_dequantized_from_a_buffer_count_as_weights() -> None:
     """They stay rounded when activations do not, so that the loss of the weights alone is known."""
 
