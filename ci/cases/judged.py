@@ -730,18 +730,26 @@ class CaseJudge:
         remark: str = "",
     ) -> CaseResult:
         """Return the result of the case, with all known facts in its report row. The first finding
-        of a failure gets advice and the known faults that the graph triggers. If the case passed,
-        these faults are warnings."""
+        of a failure, and that of a poor quantized model, get the known faults that the graph
+        triggers and that can cause them. All other known faults are warnings."""
         spec, evidence = self.spec, self.evidence
         question = findings[0].question if findings else None
         # Without a program, only a fault that keeps QNN from making or loading one is a cause.
         refused = question in {Question.LOWERED, Question.RUN}
         faults = [] if status is Status.UNSUPPORTED else self.list_faults(refused=refused)
         causes: list[KnownFault] = []
+        causes_by_finding: dict[int, list[KnownFault]] = {}
         if status is Status.FAILED and findings:
             # Garbled indices are the cause, whatever known faults the graph has as well.
-            if findings[0].id != INDICES.id:
-                causes = self.choose_causes(findings[0])
+            is_garbled = findings[0].id == INDICES.id
+            for number, finding in enumerate([] if is_garbled else findings):
+                # The quantized model may have its own fault if the program is not faithful to it.
+                if number == 0 or finding.question is Question.QUANTIZED:
+                    faults_of_finding = self.choose_causes(finding)
+                    causes_by_finding[number] = [
+                        fault for fault in faults_of_finding if fault not in causes
+                    ]
+                    causes += causes_by_finding[number]
             faults = [fault for fault in faults if not fault.only_stops]
         noted = [fault for fault in faults if fault not in causes]
         evidence.warnings += tuple(describe_fault(advice) for advice in join_faults(noted))
@@ -752,7 +760,9 @@ class CaseJudge:
                 explain(failure, self.advise_by_rules(failure, "" if number else log))
                 for number, failure in enumerate(findings)
             ]
-            findings[0] = findings[0].explained(sum(join_faults(causes), NO_ADVICE))
+            for number, causes_of_finding in causes_by_finding.items():
+                advice = sum(join_faults(causes_of_finding), NO_ADVICE)
+                findings[number] = findings[number].explained(advice)
             if causes and question is Question.LOWERED:
                 labels = (causes[0].label, causes[0].fault)
                 findings[0] = findings[0].renamed(*(f"known fault {label}" for label in labels))

@@ -258,6 +258,22 @@ def test_a_fault_whose_remedy_makes_a_quantized_model_no_better_is_no_cause(
     assert [fault.fault for fault in chosen] == causes
 
 
+def test_a_known_fault_explains_a_poor_quantized_model_also_behind_another_finding(
+    tmp_path: Path,
+) -> None:
+    """A mask of -1e9 in 16a8w: QNN's softmax is wrong, and the quantized model is as well."""
+    judge_case = judge_norm(tmp_path, is_scheme=True)
+    findings = [NOISE_KIND.find("softmax is wrong"), QUANTIZED_BADLY.find("17 dB")]
+    case = judge_case.end(Status.FAILED, findings).case
+    named = [[cause.name for cause in item.causes] for item in case.judgement.findings]
+    assert [["norm" in names for names in named], case.judgement.warnings] == [[False, True], ()]
+    # One of the program explains only the program.
+    judge_case = judge_norm(tmp_path, is_scheme=False)
+    case = judge_case.end(Status.FAILED, findings).case
+    named = [[cause.name for cause in item.causes] for item in case.judgement.findings]
+    assert ["norm" in names for names in named] == [True, False]
+
+
 def test_the_runner_is_not_suspected_if_a_layer_is_wrong(tmp_path: Path) -> None:
     options = make_options(policy=read_emulator_policy())
     judge_case = CaseJudge(CaseSpec("mlp", Scheme.FP16, "SM8650"), options, tmp_path, "x")
