@@ -31,7 +31,7 @@ from tests.documented.table import FILL, LIST, ROWS, fill, find_row, read_list
 SOURCES = [
     *(path for top in ("ci", "provisioning") for path in sorted((ROOT / top).rglob("*.py"))),
     *sorted((ROOT / ".github").rglob("*.yml")),
-    ROOT / ".ci" / "run",
+    *(ROOT / ".ci" / name for name in ("run", "night", "container", "newest")),
 ]
 TABLES = {
     **VERBS,

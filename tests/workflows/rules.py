@@ -200,7 +200,7 @@ def see_night_without_reports(document: Document) -> Iterator[str]:
         return
     for name, job in document.jobs.items():
         steps = job.get("steps", ())
-        if not any(re.search(r"\./nox -s|\.ci/fresh", step.get("run", "")) for step in steps):
+        if not any(re.search(r"\./nox -s|\.ci/night", step.get("run", "")) for step in steps):
             continue
         last = steps[-1]  # after everything that writes
         is_upload = last.get("uses", "").startswith("actions/upload-artifact@")

@@ -54,9 +54,9 @@ OWN = [
     (PR, "BASE: ${{", "TOKEN: ${{ secrets.TOKEN }}\n          BASE: ${{", "a secret outside"),
     (
         NIGHTLY,
-        "        if: always()\n        with:\n          name: emulator\n",
-        "        with:\n          name: emulator\n",
-        "emulator: the last step does not upload its reports",
+        "        if: always()\n        with:\n          name: ${{ matrix.job }}\n",
+        "        with:\n          name: ${{ matrix.job }}\n",
+        "night: the last step does not upload its reports",
     ),
     (RELEASE, "    environment: release\n", "", "id-token outside of a protected environment"),
     (ACTION, "key: ${{ steps", "key: ${{ github.ref_name }}-${{ steps", "not by a branch"),

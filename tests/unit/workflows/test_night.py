@@ -1,10 +1,16 @@
-"""Tests that need a clone of ExecuTorch are run every night, with one."""
+"""`.ci/night` has each job of nightly.yml, whose commands and results stand-ins of ./nox record."""
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from provisioning.manifest.pairs import read_pairs
@@ -14,24 +20,142 @@ ROOT = Path(__file__).parents[3]
 NIGHTLY: dict[str, Any] = yaml.safe_load((ROOT / ".github/workflows/nightly.yml").read_text())
 # They ask for Qualcomm's headers as well, which no public job may have.
 LICENSED = {"tests/integration/builds/test_build_executorch.py"}
+# Writes its arguments, and fails if they contain the text of the file `red`.
+RECORD = """#!/bin/sh
+echo "$(basename "$0")${QNN_CI_NIGHTLY:+ by night} $*" >> "$RECORD/calls"
+! echo "$*" | grep -qf "$RECORD/red"
+"""
+SCRIPTS = ("nox", ".ci/packages", ".ci/fresh", ".ci/container", ".ci/newest")
 
 
-def test_a_job_runs_a_case_of_each_supported_pair_in_an_environment_of_its_own() -> None:
+@dataclass
+class Night:
+    """A checkout in which `.ci/night` calls scripts that only record how they were called."""
+
+    folder: Path
+
+    def run(self, *words: str, red: str = "nothing is red") -> subprocess.CompletedProcess[str]:
+        (self.folder / "red").write_text(f"{red}\n")
+        (self.folder / "calls").write_text("")
+        variables = {**os.environ, "RECORD": str(self.folder), "EXECUTORCH_ROOT": str(self.folder)}
+        variables.pop("QNN_CI_NIGHTLY", None)
+        return subprocess.run(
+            [self.folder / ".ci/night", *words],
+            env=variables,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    @property
+    def calls(self) -> list[str]:
+        return (self.folder / "calls").read_text().splitlines()
+
+
+@pytest.fixture
+def night(tmp_path: Path) -> Night:
+    (tmp_path / ".ci").mkdir()
+    shutil.copy(ROOT / ".ci/night", tmp_path / ".ci")
+    python = tmp_path / ".nox/test-litert/bin/python"
+    python.parent.mkdir(parents=True)
+    for script in (*(tmp_path / name for name in SCRIPTS), python):
+        script.write_text(RECORD)
+        script.chmod(0o755)
+    return Night(tmp_path)
+
+
+def list_jobs(night: Night) -> list[str]:
+    return night.run("--list").stdout.split()
+
+
+def test_nightly_yml_has_each_job_and_calls_it(night: Night) -> None:
+    job = NIGHTLY["jobs"]["night"]
+    jobs = list_jobs(night)
+    assert job["strategy"]["matrix"]["job"] == jobs
+    assert {row["job"] for row in job["strategy"]["matrix"]["include"]} <= {*jobs}
+    runs = [step["run"] for step in job["steps"] if "run" in step]
+    assert runs == ['.ci/night "$JOB"', "sudo .ci/night fresh"]
+
+
+def test_all_jobs_run_in_order_and_are_counted(night: Night) -> None:
+    run = night.run()
+    results = re.findall(r"(?m)^(\S+) +\d+ s  (.+)$", run.stdout)
+    expected_results = dict.fromkeys(list_jobs(night), "passed")
+    if os.geteuid() != 0:
+        expected_results["fresh"] = "skipped: it needs root"
+    assert results == [*expected_results.items()]
+    passed = [*expected_results.values()].count("passed")
+    assert run.stdout.splitlines()[-1] == f"{passed} passed, 0 failed"
+    assert run.returncode == 0, run.stderr
+
+
+@pytest.mark.parametrize(
+    ("job", "red", "calls"),
+    [
+        ("trained", "stories", ["nox -s test_trained", "nox -s test_llm -- --model stories260k"]),
+        # The second command of a job does not hide that the first one failed.
+        ("trained", "test_trained", ["nox -s test_trained"]),
+        (
+            "litert",
+            "test-litert",
+            ["nox -s test_litert", "nox -s environments -- test-litert"],
+        ),
+        ("executorch-1.2.0", "1.2.0", None),
+        ("debian-3.11", "debian-3.11", ["container debian-3.11"]),
+        ("newest-torch-2.14.0", "torch", ["newest torch-2.14.0"]),
+    ],
+)
+def test_a_job_fails_at_its_first_command_that_fails(
+    night: Night, job: str, red: str, calls: list[str] | None
+) -> None:
+    run = night.run(job, "wheels", red=red)
+    assert run.returncode == 1
+    assert run.stdout.splitlines()[-1] == "1 passed, 1 failed"
+    assert re.search(rf"(?m)^{job} +\d+ s  failed$", run.stdout)
+    *calls_of_job, last_call = night.calls
+    assert "tests/integration/elf/test_real_wheels.py" in last_call
+    assert calls is None or calls_of_job == calls
+
+
+def test_a_job_that_lacks_something_is_skipped_unless_it_is_asked_for(night: Night) -> None:
+    (night.folder / ".ci/container").write_text("#!/bin/sh\nexit 75\n")
+    run = night.run()
+    skipped = re.findall(r"(?m)^(\S+) +\d+ s  skipped: its image cannot be pulled$", run.stdout)
+    assert skipped == ["debian-3.11", "ubuntu-3.12", "fedora-3.10", "fedora-3.13"]
+    assert run.returncode == 0
+    run = night.run("fedora-3.10")
+    assert run.stdout.splitlines()[-1] == "0 passed, 1 failed"
+    assert "failed: its image cannot be pulled" in run.stdout
+
+
+def test_a_job_that_does_not_exist_fails_with_what_lists_them(night: Night) -> None:
+    run = night.run("no-such")
+    assert run.returncode == 1
+    assert "failed: there is no such job; .ci/night --list lists them" in run.stdout
+    assert night.calls == []
+
+
+def test_a_job_runs_a_case_of_each_supported_pair_in_an_environment_of_its_own(
+    night: Night,
+) -> None:
+    """Except the default, which the jobs of pr.yml run."""
     rows = read_pairs().supported
-    job = NIGHTLY["jobs"]["pairs"]
-    assert job["strategy"]["matrix"]["executorch"] == [row.executorch for row in rows]
-    (command,) = (step["run"] for step in job["steps"] if "test_emulator" in step.get("run", ""))
-    assert '--executorch "$VERSION"' in command
+    versions = [row.executorch for row in rows][1:]
+    jobs = [job for job in list_jobs(night) if job.startswith("executorch-")]
+    assert jobs == [f"executorch-{version}" for version in versions]
+    night.run(*jobs)
+    options = "--model mlp --scheme 8a8w"
+    assert night.calls == [
+        f"nox -s test_emulator -- --executorch {version} {options}" for version in versions
+    ]
     # nox installs the row's torch; the QNN is that of every row.
     assert {row.qnn for row in rows} == {read_toolchain("qnn-runtime").default}
 
 
-def test_a_job_clones_executorch_and_runs_every_test_that_reads_it() -> None:
-    steps = [step for job in NIGHTLY["jobs"].values() for step in job.get("steps", ())]
-    runs = [step["run"] for step in steps if "EXECUTORCH_ROOT" in step.get("env", {})]
-    (command,) = runs
-    assert any("git clone" in step.get("run", "") for step in steps)
-    run = [word for word in command.split() if word.startswith("tests/")]
+def test_a_job_clones_executorch_and_runs_every_test_that_reads_it(night: Night) -> None:
+    night.run("upstream")
+    (call,) = night.calls
+    run = [word for word in call.split() if word.startswith("tests/")]
     needing = {
         str(path.relative_to(ROOT))
         for path in (ROOT / "tests/integration").rglob("test_*.py")
@@ -42,12 +166,12 @@ def test_a_job_clones_executorch_and_runs_every_test_that_reads_it() -> None:
     assert [path for path in sorted(needing - LICENSED) if not path.startswith(tuple(run))] == []
 
 
-def test_every_test_that_is_skipped_by_day_runs_at_night() -> None:
-    steps = [step for job in NIGHTLY["jobs"].values() for step in job.get("steps", ())]
-    runs = [step["run"] for step in steps if "QNN_CI_NIGHTLY" in step.get("env", {})]
-    lines = [line for run in runs for line in run.splitlines() if "-m nightly" in line]
-    assert lines == [
-        "./nox -s tests -- -m nightly --ignore=tests/integration/emulator",
-        "./nox -s tests -- -m nightly tests/static",
+def test_every_test_that_is_skipped_by_day_runs_at_night(night: Night) -> None:
+    night.run("long", "emulator", "litert")
+    by_night = [call.partition(" by night ")[2] for call in night.calls if " by night " in call]
+    parallel = "-n2 --dist loadfile"
+    assert by_night == [
+        f"-s tests -- {parallel} -m nightly tests --ignore=tests/integration/emulator",
+        f"-s tests -- {parallel} -m nightly tests/integration/emulator",
+        "-m pytest tests/integration/litert",  # in an environment that has another QNN
     ]
-    assert "./nox -s tests -- tests/integration/emulator" in runs
