@@ -1,13 +1,8 @@
-"""`localise` leads to a fault of a real program by itself, and its reproducer shows that alone.
-
-With QNN_CI_NIGHTLY set, some twenty programs; with QNN_CI_TEST_TRAINED set, two trained models of
-the corpus, whose packages are installed then.
-"""
+"""`localise` leads to a fault of a real program by itself, and its reproducer shows that alone."""
 
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import subprocess
 import sys
@@ -21,11 +16,11 @@ pytest.importorskip("executorch", reason="ExecuTorch is not installed in this en
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def localise(*words: str, env: dict[str, str] | None = None) -> dict[str, Any]:
+def localise(*words: str) -> dict[str, Any]:
     """What the verb prints of a case whose program is wrong."""
     argv = [sys.executable, "-m", "ci", "localise", "--json", *words]
     ended = subprocess.run(
-        argv, cwd=ROOT, env=env, capture_output=True, text=True, timeout=2900, check=False
+        argv, cwd=ROOT, capture_output=True, text=True, timeout=2900, check=False
     )
     assert ended.returncode == 1, ended.stderr[-2000:]
     (case_row,) = json.loads(ended.stdout)["cases"]
@@ -72,32 +67,3 @@ def test_localise_finds_the_faulty_operators_and_writes_a_script_that_reproduces
     assert ran.returncode == 1, ran.stderr[-2000:]
     reached = case_row["part_outputs"][0]["reached_db"]
     assert f"output 0: {reached:.1f} dB" in ran.stdout
-
-
-TRAINED = {
-    "crepe 16a8w": (["batch_norm"], "batch-norm-alone"),
-    "minilm fp16": (["add", "layer_norm"], "broadcast-add-before-norm"),
-}
-
-
-@pytest.mark.skipif(not os.environ.get("QNN_CI_TEST_TRAINED"), reason="QNN_CI_TEST_TRAINED")
-@pytest.mark.parametrize("case", TRAINED)
-def test_localise_names_the_known_fault_in_a_trained_model(case: str, tmp_path: Path) -> None:
-    from tests.trained.__main__ import HERE, PACKAGES, install
-
-    install()
-    model, scheme = case.split()
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(PACKAGES), str(HERE)])}
-    write = (
-        "import pathlib, sys, cases, corpus;"
-        "corpus.write_corpus(pathlib.Path(sys.argv[1]),"
-        " [one for one in cases.list_cases() if (one.name, one.scheme) == tuple(sys.argv[2:])])"
-    )
-    argv = [sys.executable, "-c", write, str(tmp_path), model, scheme]
-    subprocess.run(argv, cwd=HERE, env=env, check=True, timeout=600)
-    policy = str(tmp_path / "torch" / "qnn.toml")
-    words = ("--policy", policy, "--model", model, "--scheme", scheme)
-    case_row = localise(*words, "--timeout-s", "1200", env=env)
-    kinds, fault = TRAINED[case]
-    assert [operator["kind"] for operator in case_row["part"]] == kinds
-    assert [known_fault["fault"] for known_fault in case_row["known_faults"]][:1] == [fault]
