@@ -11,6 +11,8 @@ import msgspec
 
 from ci.inspect.app_verdicts import check_app
 from ci.inspect.files import Inspected, Inspection, Library, inspect_file
+from ci.inspect.genie import find_config, read_genie
+from ci.inspect.genie_verdict import check_genie
 from ci.inspect.litert_libraries import describe_releases
 from ci.inspect.loading import judge_program
 from ci.onnx.reading import seal_file
@@ -72,7 +74,8 @@ APPS = (".apk", ".apks", ".xapk", ".aar")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = (
         "a .pte, a context binary, an ONNX context model, a .tflite, a .litertlm, a library, an"
-        " APK, a set of APKs (.apks, .xapk), an AAR, or the directory of an unpacked app"
+        " APK, a set of APKs (.apks, .xapk), an AAR, the directory of an unpacked app, or a folder"
+        " for Genie"
     )
     parser.add_argument("files", nargs="+", **FILE, help=text)
     text = "write the SHA-256 of an ONNX context model's binary into the model"
@@ -86,7 +89,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "of a program: a directory with QNN's libraries, an APK or AAR, ARTIFACT@VERSION, or a QNN"
         " version"
     )
-    parser.add_argument("--runtime", type=nonempty_word, metavar="RUNTIME", help=text)
+    options = ("--runtime", "--runtime-dir")
+    parser.add_argument(*options, type=nonempty_word, metavar="RUNTIME", help=text)
     text = "the SoC to run on, such as SM8750; repeatable for an app"
     parser.add_argument("--soc", metavar="SOC", **MANY, help=text)
     parser.add_argument("--strict", **FLAG, help="of an app: treat warnings as errors")
@@ -122,6 +126,12 @@ def judge_file(
     for soc in socs:
         find_any_soc(soc)
     progress.step(f"reading {path.name}")
+    if path.is_dir() and (config := find_config(path)):
+        if len(socs) > 1:
+            raise UsageError(
+                "a folder for Genie is judged for one --soc", fix="pass them one by one"
+            )
+        return check_genie(read_genie(path, config, "".join(socs), runtime or ""), strict=strict)
     is_program = path.is_file() and not path.name.lower().endswith(APPS)
     inspected = inspect_file(path) if is_program else None
     if inspected is None or inspected.kind == "package":

@@ -33,12 +33,14 @@ from ci.report.schema import (
 )
 from ci.report.write import write_report
 from ci.verbs.lanes.emulator import list_planned, take_shard
+from tests.build import genie
 from tests.documented.pages import ROOT
 from tests.documented.place import CACHE, Place
 from tests.stand_ins import (
     android_apps,
     dsp_toolchains,
     elf_edits,
+    litert,
     reports,
     shards,
     statements,
@@ -226,6 +228,27 @@ def app(place: Place) -> None:
     """An APK with a set of libraries for two Hexagon versions."""
     libraries = android_apps.make_set() | android_apps.make_set(hexagon=0x79)
     android_apps.write_apk(place.directory / "app.apk", libraries)
+
+
+def bundle(place: Place) -> None:
+    """A folder for Genie whose second part is for another SoC, and the libraries for both."""
+    of_other = genie.make_part(2, soc=("SM8750", 69, 79))
+    genie.make_genie(
+        place.directory / "bundle",
+        lambda folder, _: (folder / genie.PARTS[1]).write_bytes(of_other),
+    )
+    (place.directory / "libs").mkdir()
+    libraries = android_apps.make_set() | android_apps.make_set(hexagon=0x79)
+    for name in ("libGenie.so", "libQnnHtpNetRunExtensions.so"):
+        libraries[name] = android_apps.library(name)
+    for name, data in libraries.items():
+        (place.directory / "libs" / name).write_bytes(data)
+
+
+def litert_bundle(place: Place) -> None:
+    """A .litertlm file with a compiled model."""
+    section = (3, litert.make_compiled(), {"model_type": "tf_lite_prefill_decode"})
+    (place.directory / "model.litertlm").write_bytes(litert.make_bundle([section]))
 
 
 def change(place: Place) -> None:

@@ -279,6 +279,8 @@ ROWS = (
     Row("qnn-ci setup", "export QNN_SDK_ROOT="),
     # -- programs, libraries, apps, logs --
     Row("qnn-ci inspect app.apk", "", before=(readers.app,)),
+    Row("qnn-ci inspect bundle", "bundle: not fit, 2 errors", 1, (readers.bundle,)),
+    Row("qnn-ci inspect model.litertlm", "tf_lite_prefill_decode", before=(readers.litert_bundle,)),
     Row(
         "inspect model_ctx.onnx --runtime 2.47.0",
         "model_ctx.onnx for QNN 2.47.0: no (build)",

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
+
+Ports = Mapping[str, Sequence[int]]  # the shapes of inputs or outputs, by name
 
 BUILD = "v2.49.40.260810104044"
 OPTIONS = "min_arch={hexagon};soc_type={soc};arch={hexagon};unroll=1;vtcm_size={vtcm};"
@@ -115,17 +118,24 @@ def make_binary(
     graphs: Sequence[str] = ("forward",),
     results: Sequence[str] = ("y",),
     version: int = 3,
+    ports: Mapping[str, tuple[Ports, Ports]] = MappingProxyType({}),
 ) -> bytes:
     """A context binary, each graph of which returns ``results``; ``version`` is that of its
-    description."""
+    description. ``ports`` are the inputs and outputs of graphs, by name, with their shapes."""
     minor = int(build.split(".")[1])
 
     def graph(name: str) -> Fields:
         inputs = [make_tensor("x", 0x0408, (1, 3), 0.5)]
         outputs = [make_tensor(result, 0x0232, (1, 4)) for result in results]
-        ports = {0: name, 1: Number("I", 1), 2: Vector(inputs), 3: Number("I", 1)}
+        if name in ports:
+            inputs, outputs = (
+                [make_tensor(port, 0x0232, shape) for port, shape in side.items()]
+                for side in ports[name]
+            )
+        fields = {0: name, 1: Number("I", len(inputs)), 2: Vector(inputs)}
+        fields[3] = Number("I", len(outputs))
         packed = struct.pack("<IQII68xQ", 1, 0, 0, vtcm_mb << 20, 24 << 10)
-        described = {0: {**ports, 4: Vector(outputs)}}
+        described = {0: {**fields, 4: Vector(outputs)}}
         return {0: Number("I", 3), 1: Number("B", 3), 2: {0: described, 2: Vector(packed)}}
 
     info = {

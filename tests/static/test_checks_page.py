@@ -14,13 +14,14 @@ from typing import Any
 import pytest
 
 from ci.inspect.app_checks import APPS, PAIRINGS
+from ci.inspect.genie_checks import FOLDERS
 from provisioning.doctor.examine import SUBJECTS
 from provisioning.doctor.registry import Check, read_rows
 
 DROPPED = {"QNN224", "QNN853", "QNN865", "QNN866", "QNN868", "QNN869", "QNN871"}
 OF_APPS = sorted([*APPS.checks, *PAIRINGS.checks], key=lambda check: check.id)
 OF_DOCTOR = [check for subjects in SUBJECTS for check in subjects.checks]
-CHECKS = sorted([*OF_DOCTOR, *OF_APPS], key=lambda check: check.id)
+CHECKS = sorted([*OF_DOCTOR, *OF_APPS, *FOLDERS.checks], key=lambda check: check.id)
 IDS = [check.id for check in CHECKS]
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "checks.md"
 HEAD = "| id | severity | what is wrong | what happens otherwise | fix |\n|---|---|---|---|---|\n"
@@ -37,9 +38,10 @@ def render_page(page: str) -> str:
 
 
 def _table(first: str) -> list[Check[Any]]:
-    """The checks of apps, or those of the doctor with the same first digit."""
-    if first in {check.id for check in OF_APPS}:
-        return OF_APPS
+    """The checks of apps, of folders for Genie, or the doctor's with the same first digit."""
+    for family in (OF_APPS, sorted(FOLDERS.checks, key=lambda check: check.id)):
+        if first in {check.id for check in family}:
+            return family
     return [check for check in CHECKS if check in OF_DOCTOR and check.id.startswith(first[:4])]
 
 

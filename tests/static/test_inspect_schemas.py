@@ -18,6 +18,7 @@ from ci.faults.expected import VersionsMatrix
 from ci.faults.results import Searched
 from ci.inspect.compat import Answer
 from ci.inspect.files import Inspection
+from ci.inspect.genie_verdict import JudgedFolder
 from ci.llm.projection import Projection
 from ci.mend.report import Mends
 from ci.verbs.estimate import Estimates
@@ -29,6 +30,7 @@ SCHEMAS = {
     "estimate.schema.json": Estimates,
     "inspect.schema.json": Inspection,
     "compat.schema.json": Answer,
+    "genie.schema.json": JudgedFolder,
     "localise.schema.json": Localisation,
     "mend.schema.json": Mends,
     "upgrade-report.schema.json": UpgradeReport,

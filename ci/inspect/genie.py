@@ -1,0 +1,361 @@
+"""Read a folder for Genie, Qualcomm's runtime for language models: its configuration, the context
+binaries, the tokenizer and the settings of the HTP that the configuration names. Nothing is run.
+
+The form of the files is that of Genie's documentation (docs.qualcomm.com, Genie's JSON schemas) and
+of what qai-hub-models exports. See docs/guides/bundles.md.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from msgspec import Struct
+
+from ci.inspect.compat import Runtime
+from ci.inspect.files import describe_runtime, read_runtime
+from provisioning.console.command import user_path
+from provisioning.doctor.survey.context_binaries import ContextBinary, Graph
+from provisioning.doctor.survey.programs import Program, map_file, parse_program
+from provisioning.doctor.survey.tree import survey_tree
+from provisioning.documents import (
+    DocumentError,
+    decode_json,
+    decoding,
+    read_json,
+    read_user_file,
+)
+from provisioning.errors import QnnCiError, UsageError
+from provisioning.manifest.reader import read_policy
+
+CONFIG = "genie_config.json"
+DIALOG, ENGINE = "dialog", "engine"
+# In the names of files and graphs: "prompt_ar128_cl4096_1_of_3", "model_part_2_of_4.bin".
+PART = re.compile(r"(\d+)_of_(\d+)")
+LENGTHS = re.compile(r"ar(\d+)_cl(\d+)")
+MOST_CONFIG_BYTES, MOST_TOKENIZER_BYTES = 1 << 20, 256 << 20
+
+
+class Section(Struct, frozen=True, forbid_unknown_fields=True):
+    """The keys of a section of the configuration, each with the type of its value."""
+
+    required: tuple[str, ...]
+    keys: dict[str, str]
+
+
+class GenieKeys(Struct, frozen=True, forbid_unknown_fields=True):
+    """The content of manifests/policies/genie.toml."""
+
+    sections: dict[str, Section]
+
+
+@dataclass(frozen=True)
+class BinaryFile:
+    """A context binary that the configuration names. ``problem`` is why it cannot be used, "" if it
+    can; ``program`` is what it contains."""
+
+    name: str
+    size_bytes: int = 0
+    program: Program | None = None
+    problem: str = ""
+
+    @property
+    def contexts(self) -> tuple[ContextBinary, ...]:
+        """Return the contexts in the file."""
+        return self.program.contexts if self.program else ()
+
+    @property
+    def graphs(self) -> tuple[Graph, ...]:
+        """Return the graphs of all contexts."""
+        return tuple(graph for context in self.contexts for graph in context.graphs)
+
+    @property
+    def place(self) -> tuple[int, int] | None:
+        """Return which part of how many the file is, by its name or the names of its graphs."""
+        for text in (self.name, *(graph.name for graph in self.graphs)):
+            if match := PART.search(text):
+                return int(match[1]), int(match[2])
+        return None
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """A tokenizer.json of Hugging Face: the smallest size of a vocabulary with all of its ids, and
+    the ids of its special tokens."""
+
+    vocabulary: int
+    special_ids: frozenset[int]
+
+
+@dataclass(frozen=True)
+class HtpDevice:
+    """A device in the settings of the HTP: QNN's number of the SoC and the Hexagon version. 0 if
+    the file states none."""
+
+    soc_id: int = 0
+    hexagon: int = 0
+
+
+@dataclass(frozen=True)
+class GenieFolder:
+    """A folder for Genie.
+
+    ``config`` is the parsed configuration, and ``faults`` are why it, or a file that it names, is
+    not valid, each as (file, reason). ``missing`` and ``absolute`` are the files that it names and
+    that are not in the folder, or that have an absolute path, each as (key, path). ``soc`` is the
+    SoC that was asked about. ``libraries`` are the names of the files of the ``runtime``, None if
+    only its version is known.
+    """
+
+    name: str
+    config_file: str
+    config: Mapping[str, Any]
+    faults: tuple[tuple[str, str], ...] = ()
+    missing: tuple[tuple[str, str], ...] = ()
+    absolute: tuple[tuple[str, str], ...] = ()
+    binaries: tuple[BinaryFile, ...] = ()
+    tokenizer: Tokenizer | None = None
+    devices: tuple[HtpDevice, ...] = ()
+    runtime: Runtime | None = None
+    libraries: frozenset[str] | None = None
+    soc: str = ""
+
+    def section(self, *keys: str) -> Mapping[str, Any]:
+        """Return a section of the dialog, empty if there is none."""
+        return find_section(self.config, (DIALOG, *keys))
+
+    @property
+    def htp(self) -> Mapping[str, Any]:
+        """Return the section of the HTP."""
+        return self.section(ENGINE, "backend", "QnnHtp")
+
+
+def find_config(folder: Path) -> Path | None:
+    """Return the configuration of Genie in a folder: genie_config.json or, if that is missing, the
+    only .json file with a dialog. None if there is none, or if several have one."""
+    if (folder / CONFIG).is_file():
+        return folder / CONFIG
+    configs = []
+    for path in sorted(folder.glob("*.json")):
+        if path.is_file() and path.stat().st_size <= MOST_CONFIG_BYTES:
+            try:
+                document = read_json(path, dict[str, Any], MOST_CONFIG_BYTES)
+            except (DocumentError, OSError):
+                continue
+            if isinstance(document.get(DIALOG), dict):
+                configs.append(path)
+    return configs[0] if len(configs) == 1 else None
+
+
+def read_genie(folder: Path, config: Path, soc: str = "", runtime_name: str = "") -> GenieFolder:
+    """Return the folder with the configuration ``config``. ``runtime_name`` specifies the libraries
+    that the device has (see read_runtime); by default those in ``folder``, if there are any. Raises
+    UsageError if the configuration cannot be read, or there is no such runtime."""
+    data = read_user_file(config, "the configuration", MOST_CONFIG_BYTES)
+    try:
+        with decoding():
+            document = decode_json(data, dict[str, Any])
+    except DocumentError as error:
+        return GenieFolder(folder.name, config.name, {}, faults=((config.name, str(error)),))
+    if not find_section(document, (DIALOG,)):
+        why = "it has no object `dialog`"
+        return GenieFolder(folder.name, config.name, {}, faults=((config.name, why),))
+    reader = FolderReader(folder)
+    faults = [(config.name, fault) for fault in check_keys(document)]
+    engine = find_section(document, (DIALOG, ENGINE))
+    names = find_section(engine, ("model", "binary")).get("ctx-bins")
+    binaries = tuple(reader.read_binaries(names if isinstance(names, list) else []))
+    tokenizer = reader.read_tokenizer(find_section(document, (DIALOG, "tokenizer")).get("path"))
+    extensions = find_section(engine, ("backend",)).get("extensions")
+    devices = tuple(reader.read_devices(extensions))
+    reader.find("dialog.embedding.lut-path", reader.word(document, "embedding", "lut-path"))
+    runtime, libraries = find_libraries(folder, runtime_name)
+    return GenieFolder(
+        folder.name,
+        config.name,
+        document,
+        faults=(*faults, *reader.faults),
+        missing=tuple(reader.missing),
+        absolute=tuple(reader.absolute),
+        binaries=binaries,
+        tokenizer=tokenizer,
+        devices=devices,
+        runtime=runtime,
+        libraries=libraries,
+        soc=soc,
+    )
+
+
+def find_libraries(folder: Path, name: str) -> tuple[Runtime | None, frozenset[str] | None]:
+    """Return the runtime called ``name``, by default the one in ``folder``, and the names of its
+    files. Each is None if it is not known."""
+    place = user_path(name) if name else folder
+    if not place.is_dir():
+        return read_runtime(name), None
+    files = survey_tree(place).files
+    if not name and not any(file.name.startswith("libQnn") for file in files):
+        return None, None
+    return describe_runtime(files, place.name, ()), frozenset(file.name for file in files)
+
+
+def find_section(document: Any, keys: Sequence[str]) -> Mapping[str, Any]:
+    """Return the object below ``keys``, empty if there is none. Of several engines, the first one
+    counts, which computes the answer."""
+    for key in keys:
+        document = document.get(key) if isinstance(document, dict) else None
+        if key == ENGINE and isinstance(document, list) and document:
+            document = document[0]
+    return document if isinstance(document, dict) else {}
+
+
+class FolderReader:
+    """Finds and reads the files that a configuration names. What it cannot use is listed in
+    ``missing``, ``absolute`` and ``faults`` (see GenieFolder)."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.missing: list[tuple[str, str]] = []
+        self.absolute: list[tuple[str, str]] = []
+        self.faults: list[tuple[str, str]] = []
+
+    @staticmethod
+    def word(document: Any, section: str, key: str) -> Any:
+        """Return a value of a section of the dialog."""
+        return find_section(document, (DIALOG, section)).get(key)
+
+    def find(self, key: str, word: Any) -> Path | None:
+        """Return the file that ``word`` names, or None. An absolute path is one on the device, so
+        only its name is looked for here, and so is a path out of the folder."""
+        if not isinstance(word, str) or not word:
+            return None
+        relative = PurePosixPath(word.replace("\\", "/"))
+        if relative.is_absolute() or ".." in relative.parts:
+            self.absolute.append((key, word))
+            relative = PurePosixPath(relative.name)
+        path = self.folder / relative
+        if path.is_file():
+            return path
+        self.missing.append((key, word))
+        return None
+
+    def read_binaries(self, names: Sequence[Any]) -> Iterator[BinaryFile]:
+        """Yield the context binaries in the order of the configuration."""
+        for word in names:
+            path = self.find("dialog.engine.model.binary.ctx-bins", word)
+            if path is None:
+                continue
+            try:
+                program = parse_program(map_file(path), path.name)
+            except QnnCiError as error:
+                yield BinaryFile(path.name, problem=error.what)
+                continue
+            problem = "it is no context binary of QNN" if program is None else program.damage
+            yield BinaryFile(path.name, path.stat().st_size, program, problem)
+
+    def read_tokenizer(self, word: Any) -> Tokenizer | None:
+        """Return the tokenizer, or None if it is missing or not of Hugging Face's form."""
+        path = self.find("dialog.tokenizer.path", word)
+        if path is None:
+            return None
+        try:
+            document = read_json(path, dict[str, Any], MOST_TOKENIZER_BYTES)
+        except (DocumentError, OSError) as error:
+            self.faults.append((path.name, str(error)))
+            return None
+        vocabulary = find_section(document, ("model",)).get("vocab")
+        ids: list[Any] = []
+        if isinstance(vocabulary, dict):
+            ids = [*vocabulary.values()]
+        elif isinstance(vocabulary, list):  # of a unigram model: pairs of a token and its score
+            ids = [*range(len(vocabulary))]
+        added = document.get("added_tokens")
+        tokens = [row for row in added if isinstance(row, dict)] if isinstance(added, list) else []
+        special = [row.get("id") for row in tokens if row.get("special")]
+        ids += [row.get("id") for row in tokens]
+        numbers = [number for number in ids if isinstance(number, int)]
+        if not numbers:
+            self.faults.append((path.name, "it lists no vocabulary"))
+            return None
+        known = frozenset(number for number in special if isinstance(number, int))
+        return Tokenizer(max(numbers) + 1, known)
+
+    def read_devices(self, word: Any) -> Iterator[HtpDevice]:
+        """Yield the devices in the settings of the HTP."""
+        path = self.find("dialog.engine.backend.extensions", word)
+        if path is None:
+            return
+        try:
+            document = read_json(path, dict[str, Any], MOST_CONFIG_BYTES)
+        except (DocumentError, OSError) as error:
+            self.faults.append((path.name, str(error)))
+            return
+        rows = document.get("devices")
+        for row in rows if isinstance(rows, list) else []:
+            if isinstance(row, dict):
+                soc_id, arch = row.get("soc_model", row.get("soc_id")), row.get("dsp_arch")
+                hexagon = re.fullmatch(r"v(\d+)", arch) if isinstance(arch, str) else None
+                yield HtpDevice(
+                    soc_id if isinstance(soc_id, int) else 0, int(hexagon[1]) if hexagon else 0
+                )
+
+
+NEEDED_SECTIONS = {"context", "tokenizer", "backend", "model"}
+TYPES: Mapping[str, tuple[type, ...]] = {
+    "number": (int, float),
+    "string": (str,),
+    "boolean": (bool,),
+    "object": (dict,),
+    "numbers": (int, float, list),
+    "strings": (list,),
+}
+
+
+def is_of_kind(value: Any, kind: str) -> bool:
+    """Return whether a value of JSON has a type of genie.toml. Python's booleans are numbers, and
+    JSON's are not."""
+    if isinstance(value, bool):
+        return kind == "boolean"
+    return isinstance(value, TYPES[kind])
+
+
+def check_keys(document: Mapping[str, Any]) -> Iterator[str]:
+    """Yield why libGenie refuses the keys of a configuration. Sections whose keys are not known
+    here are not checked."""
+    for name, section in read_policy("genie", GenieKeys).sections.items():
+        keys = name.split(".")
+        if keys[-1] in find_section(document, keys[:-1]):
+            yield from check_section(name, section, find_section(document, keys))
+        elif keys[-1] in NEEDED_SECTIONS:
+            yield f"{name} is missing"
+    htp = find_section(document, (DIALOG, ENGINE, "backend", "QnnHtp"))
+    model = find_section(document, (DIALOG, ENGINE, "model"))
+    for key in ("pos-id-dim", "rope-theta"):
+        if key in htp and "positional-encoding" in model:
+            yield f"{key} and positional-encoding exclude each other"
+
+
+def check_section(name: str, section: Section, values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield why libGenie refuses the keys of a section."""
+    for key in section.required:
+        if key not in values:
+            yield f"{name}.{key} is missing"
+    for key, value in values.items():
+        if key not in section.keys:
+            yield f"{name}.{key} is a key that libGenie does not know"
+        elif not is_of_kind(value, section.keys[key]):
+            yield f"{name}.{key} is {json.dumps(value)[:40]}, not a {section.keys[key]}"
+
+
+def require_config(folder: Path) -> Path:
+    """Return the configuration of a folder for Genie. Raises UsageError if there is none."""
+    if config := find_config(folder):
+        return config
+    raise UsageError(
+        f"{folder} has no configuration of Genie",
+        why=f"neither {CONFIG} nor a single .json file with an object `dialog` is in it",
+        fix=f"pass the folder that contains {CONFIG}",
+    )

@@ -1,0 +1,288 @@
+"""Check whether the parts of a folder for Genie fit each other, the libraries and the phone. Each
+check takes the facts of ci.inspect.genie, and reads nothing.
+
+The consequences are those that users met: the issues of qualcomm/ai-hub-apps and
+qualcomm/ai-hub-models that docs/guides/bundles.md lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from ci.inspect.compat import Axis, Verdict, judge_compat
+from ci.inspect.genie import LENGTHS, BinaryFile, GenieFolder
+from ci.report.text import name_some
+from provisioning.doctor.registry import Finding, Seen, Subjects, seen
+from provisioning.doctor.survey.context_binaries import TensorSpec
+from provisioning.manifest.targets import find_any_soc, read_all_socs
+
+MOST_NAMED = 4
+LOGITS = "logits"
+ALWAYS_NEEDED = ("libGenie.so", "libQnnHtp.so", "libQnnSystem.so")
+EXTENSIONS = "libQnnHtpNetRunExtensions.so"
+# The axes of compat on which a context does not fit a phone, and those on which it does not fit
+# the libraries.
+OF_PHONE = (Axis.HEXAGON, Axis.SOC, Axis.VTCM)
+OF_LIBRARIES = (Axis.BUILD, Axis.BINARY_INFO)
+
+FOLDERS: Subjects[GenieFolder] = Subjects()
+
+
+def judge_genie(folder: GenieFolder) -> list[Finding]:
+    """Return the findings on a folder, sorted by id and without duplicates."""
+    return sorted(set(FOLDERS.judge(folder)))
+
+
+@FOLDERS.check("QNN950")
+def see_invalid_files(folder: GenieFolder) -> Iterator[Seen]:
+    """Report a configuration, a tokenizer or settings that libGenie refuses."""
+    for file, reason in folder.faults:
+        yield seen(file, file, reason=reason)
+
+
+@FOLDERS.check("QNN951")
+def see_missing_files(folder: GenieFolder) -> Iterator[Seen]:
+    """Report files that the configuration names and the folder lacks."""
+    for key, word in folder.missing:
+        yield seen(word, folder.config_file, key=key)
+
+
+@FOLDERS.check("QNN952")
+def see_absolute_paths(folder: GenieFolder) -> Iterator[Seen]:
+    """Report paths that are right only on one machine."""
+    for key, word in folder.absolute:
+        yield seen(word, folder.config_file, key=key)
+
+
+@FOLDERS.check("QNN953")
+def see_damaged_binaries(folder: GenieFolder) -> Iterator[Seen]:
+    """Report files that are no whole context binaries."""
+    for binary in folder.binaries:
+        if binary.problem:
+            yield seen(binary.name, binary.name, reason=binary.problem)
+
+
+@FOLDERS.check("QNN954")
+def see_mixed_parts(folder: GenieFolder) -> Iterator[Seen]:
+    """Report parts that were compiled by several versions of QNN or for several SoCs."""
+    targets: dict[str, str] = {}
+    for binary in folder.binaries:
+        for context in binary.contexts:
+            target = f"QNN {context.qnn or 'unknown'} for {context.soc or 'no SoC'}"
+            targets.setdefault(target, binary.name)
+    if len(targets) > 1:
+        (first, first_name), (second, second_name), *_ = targets.items()
+        yield seen(second_name, second_name, second=second, first=first, other=first_name)
+
+
+@FOLDERS.check("QNN955")
+def see_wrong_parts(folder: GenieFolder) -> Iterator[Seen]:
+    """Report parts that are missing, twice there, or in another order than their names say."""
+    places = [binary.place for binary in folder.binaries]
+    if not places or None in places:
+        return
+    numbers = [place[0] for place in places if place]
+    count = max(place[1] for place in places if place)
+    if numbers != [*range(1, count + 1)]:
+        names = name_some([binary.name for binary in folder.binaries], MOST_NAMED)
+        yield seen("ctx-bins", folder.config_file, names=names, count=count)
+
+
+@FOLDERS.check("QNN956")
+def see_broken_chain(folder: GenieFolder) -> Iterator[Seen]:
+    """Report a part that takes a tensor which neither the part before it nor the configuration
+    gives: two parts of different models, or of one model compiled twice."""
+    whole = [binary for binary in folder.binaries if binary.graphs]
+    if len(whole) != len(folder.binaries):
+        return
+    for first, second in pairwise(whole):
+        results = {port.name: port.shape for graph in first.graphs for port in graph.outputs}
+        for graph in second.graphs:
+            for port in graph.inputs:
+                if port.name in results and not _may_fit(first, port.name, port.shape):
+                    shape, other = list(port.shape), list(results[port.name])
+                    yield seen(
+                        second.name,
+                        graph.name,
+                        port=port.name,
+                        shape=shape,
+                        other=other,
+                        first=first.name,
+                    )
+                    return
+
+
+def _may_fit(binary: BinaryFile, name: str, shape: tuple[int, ...]) -> bool:
+    """Return whether any graph of a file returns a tensor of this name and shape: those for prompts
+    and for single tokens differ in the number of tokens."""
+    ports = (port for graph in binary.graphs for port in graph.outputs)
+    return any(port.name == name and port.shape == shape for port in ports)
+
+
+@FOLDERS.check("QNN957")
+def see_context_length(folder: GenieFolder) -> Iterator[Seen]:
+    """Report a context length of the configuration that no graph was compiled for."""
+    size = folder.section("context").get("size")
+    lengths = {
+        int(match[2])
+        for binary in folder.binaries
+        for graph in binary.graphs
+        if (match := LENGTHS.search(graph.name))
+    }
+    if isinstance(size, int) and lengths and size not in lengths:
+        known = ", ".join(map(str, sorted(lengths)))
+        yield seen("dialog.context.size", folder.config_file, size=size, lengths=known)
+
+
+@FOLDERS.check("QNN958")
+def see_vocabulary(folder: GenieFolder) -> Iterator[Seen]:
+    """Report an n-vocab that differs from the logits of the last part."""
+    vocabulary = folder.section("context").get("n-vocab")
+    sizes = {graph_size for binary in folder.binaries for graph_size in _list_logits(binary)}
+    if isinstance(vocabulary, int) and sizes and vocabulary not in sizes:
+        yield seen(
+            "dialog.context.n-vocab",
+            folder.config_file,
+            vocabulary=vocabulary,
+            sizes=", ".join(map(str, sorted(sizes))),
+        )
+
+
+def _list_logits(binary: BinaryFile) -> Iterator[int]:
+    """Yield the last dimension of each output that is called logits."""
+    for graph in binary.graphs:
+        for port in graph.outputs:
+            if port.name.startswith(LOGITS) and port.shape:
+                yield port.shape[-1]
+
+
+@FOLDERS.check("QNN959")
+def see_tokenizer(folder: GenieFolder) -> Iterator[Seen]:
+    """Report a tokenizer with ids that the model does not have."""
+    vocabulary, tokenizer = folder.section("context").get("n-vocab"), folder.tokenizer
+    if tokenizer and isinstance(vocabulary, int) and tokenizer.vocabulary > vocabulary:
+        file = str(folder.section("tokenizer").get("path"))
+        yield seen(file, file, ids=tokenizer.vocabulary, vocabulary=vocabulary)
+
+
+@FOLDERS.check("QNN960")
+def see_special_tokens(folder: GenieFolder) -> Iterator[Seen]:
+    """Report a bos or eos token that is none of the tokenizer's special tokens: -1 means none."""
+    if folder.tokenizer is None or not folder.tokenizer.special_ids:
+        return
+    for key in ("bos-token", "eos-token"):
+        value = folder.section("context").get(key)
+        for number in value if isinstance(value, list) else [value]:
+            is_id = isinstance(number, int) and number >= 0
+            if is_id and number not in folder.tokenizer.special_ids:
+                yield seen(f"dialog.context.{key}", folder.config_file, number=number)
+
+
+@FOLDERS.check("QNN961")
+def see_dimensions(folder: GenieFolder) -> Iterator[Seen]:
+    """Report a kv-dim or pos-id-dim that differs from the tensors of the graphs, once each."""
+    for key in ("kv-dim", "pos-id-dim"):
+        value = folder.htp.get(key)
+        graphs = [graph for binary in folder.binaries for graph in binary.graphs]
+        wrong = [
+            (graph, port)
+            for graph in graphs
+            for port in graph.inputs
+            if isinstance(value, int) and value is not True and differs(key, value, port)
+        ]
+        for graph, port in wrong[:1]:
+            yield seen(
+                f"dialog.engine.backend.QnnHtp.{key}",
+                folder.config_file,
+                value=value,
+                graph=graph.name,
+                port=port.name,
+                shape=list(port.shape),
+            )
+
+
+def differs(key: str, value: int, port: TensorSpec) -> bool:
+    """Return whether an input has another size than the configuration's key. Keys in a cache are
+    [heads, 1, kv-dim, length], values [heads, 1, length, kv-dim]."""
+    if key == "kv-dim":
+        is_cache = port.name.startswith(("past_key", "past_value")) and len(port.shape) > 1
+        return is_cache and value not in port.shape[-2:]
+    is_position = port.name.startswith("position_ids_") and bool(port.shape)
+    return is_position and value != port.shape[-1]
+
+
+@FOLDERS.check("QNN962")
+def see_other_device(folder: GenieFolder) -> Iterator[Seen]:
+    """Report settings of the HTP that are for another SoC than the contexts."""
+    compiled = [context for binary in folder.binaries for context in binary.contexts]
+    hexagons = {context.hexagon for context in compiled if context.hexagon}
+    soc_ids = {context.soc_id for context in compiled if context.soc_id}
+    file = str(folder.section("engine", "backend").get("extensions"))
+    for device in folder.devices:
+        if device.hexagon and hexagons and device.hexagon not in hexagons:
+            made = f"Hexagon V{', V'.join(map(str, sorted(hexagons)))}"
+            yield seen(file, file, settings=f"Hexagon V{device.hexagon}", made=made)
+        elif device.soc_id and soc_ids and device.soc_id not in soc_ids:
+            yield seen(file, file, settings=_name_socs({device.soc_id}), made=_name_socs(soc_ids))
+
+
+def _name_socs(soc_ids: set[int]) -> str:
+    """Return the names of SoCs by QNN's numbers."""
+    names: dict[int, str] = {}
+    for name, soc in read_all_socs().items():
+        names.setdefault(soc.id, name)
+    return ", ".join(f"{names.get(number, 'an SoC')} ({number})" for number in sorted(soc_ids))
+
+
+@FOLDERS.check("QNN963")
+def see_other_phone(folder: GenieFolder) -> Iterator[Seen]:
+    """Report contexts that do not fit the SoC that was asked about."""
+    if not folder.soc:
+        return
+    find_any_soc(folder.soc)
+    for binary in folder.binaries:
+        if binary.program and not binary.problem:
+            for row in judge_compat(binary.program, None, folder.soc).rows:
+                if row.axis in OF_PHONE and row.verdict is Verdict.NO:
+                    yield seen(binary.name, binary.name, soc=folder.soc, reason=row.why)
+                    break
+
+
+@FOLDERS.check("QNN964")
+def see_older_libraries(folder: GenieFolder) -> Iterator[Seen]:
+    """Report libraries that are older than the QNN that compiled a context."""
+    if folder.runtime is None:
+        return
+    for binary in folder.binaries:
+        if binary.program and not binary.problem:
+            for row in judge_compat(binary.program, folder.runtime).rows:
+                if row.axis in OF_LIBRARIES and row.verdict is Verdict.NO:
+                    where = folder.runtime.name
+                    yield seen(binary.name, binary.name, libraries=where, reason=row.why)
+                    break
+
+
+@FOLDERS.check("QNN965")
+def see_missing_libraries(folder: GenieFolder) -> Iterator[Seen]:
+    """Report libraries that Genie opens and the folder of the libraries lacks."""
+    if folder.runtime is None or folder.libraries is None:
+        return
+    needed = [*ALWAYS_NEEDED]
+    if folder.section("engine", "backend").get("extensions"):
+        needed.append(EXTENSIONS)
+    contexts = [context for binary in folder.binaries for context in binary.contexts]
+    for hexagon in sorted({context.hexagon for context in contexts if context.hexagon}):
+        needed += [f"libQnnHtpV{hexagon}Stub.so", f"libQnnHtpV{hexagon}Skel.so"]
+    for name in needed:
+        if name not in folder.libraries:
+            yield seen(name, folder.runtime.name)
+
+
+@FOLDERS.check("QNN966")
+def see_unknown_fit(folder: GenieFolder) -> Iterator[Seen]:
+    """Note what was not judged, because neither a SoC nor libraries are known."""
+    lacking = [] if folder.runtime else ["QNN's libraries"]
+    lacking += [] if folder.soc else ["the phone's SoC"]
+    if lacking:
+        yield seen(" and ".join(lacking), folder.name)

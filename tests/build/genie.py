@@ -1,0 +1,90 @@
+"""Folders for Genie, laid out as qai-hub-models exports them: two parts, each with a graph for
+prompts and one for single tokens, a tokenizer and the settings of the HTP."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.stand_ins.lowered import make_binary
+
+VOCABULARY, LENGTH, HIDDEN, HEAD = 512, 1024, 64, 16
+PARTS = ("model_part_1_of_2.bin", "model_part_2_of_2.bin")
+Change = Callable[[Path, dict[str, Any]], object]
+
+
+def make_config() -> dict[str, Any]:
+    """The configuration, with all keys that libGenie requires."""
+    htp = {
+        "version": 1,
+        "spill-fill-bufsize": 0,
+        "mmap-budget": 0,
+        "use-mmap": True,
+        "cpu-mask": "0xe0",
+        "poll": True,
+        "kv-dim": HEAD,
+        "pos-id-dim": HEAD // 2,
+    }
+    backend = {"version": 1, "type": "QnnHtp", "QnnHtp": htp, "extensions": "htp_config.json"}
+    binary = {"version": 1, "ctx-bins": [*PARTS]}
+    return {
+        "dialog": {
+            "version": 1,
+            "type": "basic",
+            "context": {
+                "version": 1,
+                "size": LENGTH,
+                "n-vocab": VOCABULARY,
+                "bos-token": 1,
+                "eos-token": [2, 3],
+            },
+            "tokenizer": {"version": 1, "path": "tokenizer.json"},
+            "engine": {
+                "version": 1,
+                "n-threads": 3,
+                "backend": backend,
+                "model": {"version": 1, "type": "binary", "binary": binary},
+            },
+        }
+    }
+
+
+def make_part(number: int, *, hidden: int = HIDDEN, logits: int = VOCABULARY, **how: Any) -> bytes:
+    """A context binary with the graphs of part ``number`` of two."""
+    ports = {}
+    for kind, tokens in (("prompt", 128), ("token", 1)):
+        takes: dict[str, tuple[int, ...]] = {
+            "past_key_0_in": (4, 1, HEAD, LENGTH - tokens),
+            "past_value_0_in": (4, 1, LENGTH - tokens, HEAD),
+            "position_ids_cos": (1, 1, tokens, HEAD // 2),
+        }
+        first = {"input_ids": (1, tokens)} if number == 1 else {"hidden": (1, tokens, hidden)}
+        gives = {"hidden": (1, tokens, HIDDEN)} if number == 1 else {"logits": (1, tokens, logits)}
+        name = f"{kind}_ar{tokens}_cl{LENGTH}_{number}_of_2"
+        ports[name] = ({**first, **takes}, gives)
+    return make_binary(graphs=[*ports], ports=ports, **how)
+
+
+def make_tokenizer(size: int = VOCABULARY) -> dict[str, Any]:
+    """A tokenizer.json whose tokens 1, 2 and 3 are special."""
+    special = [{"id": number, "content": f"<{number}>", "special": True} for number in (1, 2, 3)]
+    vocabulary = {f"t{number}": number for number in range(4, size)}
+    return {"model": {"type": "BPE", "vocab": vocabulary}, "added_tokens": special}
+
+
+def make_genie(folder: Path, change: Change = lambda *_: None) -> Path:
+    """A folder in which all parts fit each other. ``change`` gets it and its configuration, which
+    is written afterwards unless ``change`` wrote it."""
+    folder.mkdir()
+    for number, name in enumerate(PARTS, start=1):
+        (folder / name).write_bytes(make_part(number))
+    (folder / "tokenizer.json").write_text(json.dumps(make_tokenizer()))
+    devices = {"devices": [{"soc_model": 57, "dsp_arch": "v75"}]}
+    (folder / "htp_config.json").write_text(json.dumps(devices))
+    config = make_config()
+    change(folder, config)
+    if not (folder / "genie_config.json").exists():
+        (folder / "genie_config.json").write_text(json.dumps(config))
+    return folder
