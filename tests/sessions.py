@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import shutil
 import sys
 import time
 from collections import Counter
@@ -24,8 +23,9 @@ import pytest
 from docker.errors import ImageNotFound
 
 from ci.images.engine import connect_engine
+from ci.report.claim import claim_reports
 from provisioning.console.git import ask_git
-from provisioning.errors import UnfitError
+from provisioning.errors import QnnCiError, UnfitError
 from tests.documented.pages import ROOT, Command
 from tests.documented.place import Ended, share_folder
 from tests.documented.runner import Run, judge, open_place, type_all
@@ -64,6 +64,7 @@ def run_row(row: SessionRow, shared: Path) -> tuple[Result, str]:
     ended = Ended(-1, "")
     try:
         place = open_place(run, shared)
+        begun = time.monotonic()  # the clone and the downloads are there before a reader types
         with (row.meanwhile or nullcontext)(place) as ready_place:
             ended = type_all(run, promise, ready_place)
         judge(run, replace(promise, says=""), ended)
@@ -179,12 +180,18 @@ def render_table(results: Sequence[Result]) -> str:
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.sessions", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="sessions or verbs; default: all")
-    names = parser.parse_args(arguments).names
+    parser.add_argument("--reports", type=Path, default=REPORTS, help="where to write")
+    words = parser.parse_args(arguments)
+    names, reports = words.names, words.reports
     if unknown := sorted({*names} - {row.name for row in ROWS}):
         parser.error(f"no row is named {unknown[0]}; see tests/documented/sessions.py")
     rows = [row for row in ROWS if not names or row.name in names]
-    shutil.rmtree(REPORTS, ignore_errors=True)
-    REPORTS.mkdir(parents=True)
+    try:
+        claim_reports(reports)
+    except QnnCiError as error:
+        parser.error(str(error))
+    for log in reports.glob("*.log"):  # of an earlier run
+        log.unlink()
 
     def show(line: str) -> None:
         print(line, flush=True)
@@ -192,7 +199,7 @@ def main(arguments: Sequence[str]) -> int:
     begun = time.monotonic()
     try:
         with share_folder() as shared:
-            results = run_rows(rows, shared, REPORTS, show)
+            results = run_rows(rows, shared, reports, show)
     except KeyboardInterrupt:
         return 130
     show(render_table(results))
