@@ -53,7 +53,7 @@ from tests.stand_ins.repository import Checkout, make_checkout
 LIBRARIES = ROOT / "tests" / "artifacts" / "elf"
 TINY = ROOT / "tests" / "stand_ins" / "tiny_executorch"
 PLACEHOLDER_BUILD, BUILD = "v2.49.40.260810104044", "v2.37.0.250724175447"
-HEXAGONS = ("75", "79")
+HEXAGONS = ("69", "75", "79")
 QUALCOMM = "backends/qualcomm"
 NEW_FILE = f"{QUALCOMM}/b.cpp"
 BOTH_SYSTEMS = {

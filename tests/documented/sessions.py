@@ -231,7 +231,7 @@ ROWS = (
     SessionRow("build_linux", "./nox -s build_linux", "built in", **STAND_IN_BUILD),
     SessionRow(
         "build_direct",
-        "./nox -s build_direct -- --soc SM8750 --dsp-type 3",
+        "./nox -s build_direct -- --soc SM8450",
         "built in",
         **STAND_IN_BUILD,
     ),
