@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import ctypes
+import fcntl
 import io
 import math
 import os
@@ -17,6 +18,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import termios
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -38,8 +40,8 @@ if TYPE_CHECKING:
 
 GRACE_S = 2.0
 GROUP_POLL_S = 0.02
-# One look in ten missed a process that starts programs all the time.
-LOOKS, LOOK_S = 20, 0.005
+# In exec, a process may wait for a processor.
+LOOKS, LOOK_S = 400, 0.005
 PIPE_POLL_S = 0.1
 PIPE_REST_S = 1.0
 # A line of a linker may have thousands of characters.
@@ -395,7 +397,7 @@ def _read(
     """Read from the pipes until the process ends. Return whether it must be ended, because it
     exceeded a limit, or whether another process still holds a pipe.
     """
-    waiting, ends_at = select.poll(), math.inf
+    waiting, ends_at, left_bytes = select.poll(), math.inf, 0
     for descriptor in readers:
         waiting.register(descriptor, select.POLLIN)
     while not limits.check():
@@ -405,20 +407,28 @@ def _read(
             time.sleep(GROUP_POLL_S)
         ready = waiting.poll(PIPE_POLL_S * 1000 if readers else 0)
         # An orphan may hold the pipe for hours after the process has ended, so the end of the pipe
-        # is not awaited: PIPE_REST_S is for what is still in it.
+        # is not awaited: PIPE_REST_S is for what others write meanwhile.
         if ends_at == math.inf and process.poll() is not None:
             ends_at = time.monotonic() + PIPE_REST_S
-            continue  # read what it wrote before it ended
-        if ends_at < math.inf and not (ready and time.monotonic() < ends_at):
+            left_bytes = sum(map(_count_bytes, readers))
+            continue  # read what it wrote before it ended, however long that takes
+        is_late = left_bytes <= 0 and time.monotonic() >= ends_at
+        if ends_at < math.inf and (is_late or not ready):
             return bool(readers)
         for descriptor, _ in ready:
             if data := os.read(descriptor, READ_BYTES):
                 limits.spoke = time.monotonic()
+                left_bytes -= len(data)
                 readers[descriptor](data)
             else:
                 waiting.unregister(descriptor)
                 del readers[descriptor]
     return True
+
+
+def _count_bytes(pipe: int) -> int:
+    """Return how many bytes are in a pipe."""
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 GUARDIAN = Path(__file__).with_name("guardian.sh")
@@ -522,8 +532,8 @@ def _find_marked(mark: str) -> dict[int, str]:
     """Return the names of the processes that were started with the variable ``mark``. The keys are
     process IDs.
 
-    During exec, a process briefly has no visible variables, so processes without variables are read
-    again. Kernel threads and zombies are left out; they have no ``exe`` in /proc.
+    During exec, a process has no visible variables, so it is read again. Kernel threads and zombies
+    are left out; they have no ``exe`` in /proc.
     """
     marked = {}
     looked_at = [*Path("/proc").glob("[0-9]*")]
@@ -534,7 +544,8 @@ def _find_marked(mark: str) -> dict[int, str]:
                 (process / "exe").readlink()
                 variables = read_bytes(process / "environ")
                 if not variables:
-                    blank.append(process)
+                    if not _has_no_variables(process):
+                        blank.append(process)
                 elif mark.encode() in variables.split(b"\0"):
                     name = read_text(process / "comm", "replace").strip()
                     marked[int(process.name)] = name
@@ -542,6 +553,15 @@ def _find_marked(mark: str) -> dict[int, str]:
             break
         time.sleep(LOOK_S)
     return marked
+
+
+def _has_no_variables(process: Path) -> bool:
+    """Return whether a process was started without variables. Its env_start and env_end, fields 50
+    and 51 of /proc/PID/stat (proc_pid_stat(5)), are then equal. During exec, they are 0. Raises
+    OSError.
+    """
+    start, end = read_text(process / "stat", "replace").rpartition(")")[2].split()[47:49]
+    return start == end != "0"
 
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h

@@ -13,7 +13,6 @@ import textwrap
 from contextlib import suppress
 from typing import TextIO
 
-from provisioning.console.streams import user_stderr, user_stdout
 from provisioning.errors import StoreError, mask_credentials
 
 # Control characters except tab and newline, and the bidirectional overrides that reorder what a
@@ -139,8 +138,7 @@ def _fit_line(line: str, columns: int) -> str:
 
 def write_message(text: str) -> None:
     """Write ``text`` to stderr, cleaned with clean_message and wrapped to the terminal."""
-    stream = user_stderr()
-    write_through(stream, fit_lines(clean_message(text), count_columns(stream)))
+    write_through(sys.stderr, fit_lines(clean_message(text), count_columns(sys.stderr)))
 
 
 def write_through(stream: TextIO, text: str) -> None:
@@ -158,14 +156,13 @@ def write_output(text: str) -> None:
     A path that is not UTF-8 is written as its raw bytes. Raises StoreError if stdout cannot be
     written, for example because it is a file on a full disk.
     """
-    stream = user_stdout()
     try:
-        stream.write(_encodable(text, stream))
-        stream.flush()
+        sys.stdout.write(_encodable(text, sys.stdout))
+        sys.stdout.flush()
     except BrokenPipeError:
-        silence(stream)
+        silence(sys.stdout)
     except OSError as error:
-        silence(stream)
+        silence(sys.stdout)
         raise StoreError(
             "the result cannot be written to stdout",
             why=str(error),
