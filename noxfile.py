@@ -137,6 +137,15 @@ def unit(session: nox.Session) -> None:
     run_tests(session, "unit", "tests/unit", parallel=PER_CPU)
 
 
+@nox.session(default=False)
+def stress(session: nox.Session) -> None:
+    """Run the tests that kill at random instants, or race, five times each, one after the other.
+
+    ``--seeds 1`` runs each of them once.
+    """
+    run_tests(session, "test", "tests/stress", parallel=())
+
+
 def run_tests(
     session: nox.Session, group: str, *folders: str, parallel: Sequence[str] = PARALLEL
 ) -> None:

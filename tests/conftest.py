@@ -83,12 +83,15 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 def pytest_addoption(parser: pytest.Parser) -> None:
     text = "run all commands that pages show, not one per verb and model"
     parser.addoption("--every-documented-command", action="store_true", help=text)
+    text = "how often tests/stress runs each test, each time with another seed"
+    parser.addoption("--seeds", type=int, default=5, metavar="N", help=text)
     text = "run only the tests that another run skipped because programs were missing"
     parser.addoption("--only-skipped-in", type=Path, metavar="FILE", help=text)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Write which tests lack programs, or run only these (tests/programs.py)."""
+    settle_examples()
     report = config.getoption("xmlpath")
     if report and not hasattr(config, "workerinput"):
         claim_directory(config, Path(report).parent)
@@ -99,6 +102,20 @@ def pytest_configure(config: pytest.Config) -> None:
     elif worker := getattr(config, "workerinput", None):
         number = int(worker["workerid"].removeprefix("gw"))
         compile_tests(config, list_test_files(config.args)[number :: worker["workercount"]])
+
+
+def settle_examples() -> None:
+    """Let examples of Hypothesis have no limit of time. By day, each run tries the same ones."""
+    from hypothesis import HealthCheck, settings
+
+    is_day = not os.environ.get("QNN_CI_NIGHTLY")
+    settings.register_profile(
+        "project",
+        deadline=None,
+        derandomize=is_day,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+    settings.load_profile("project")
 
 
 def list_test_files(arguments: list[str]) -> list[Path]:

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from msgspec import Struct, structs
 
-from ci.cases.pool import clean_tail
 from ci.facts.finding import Finding
 from ci.facts.kinds import INCONCLUSIVE, UNRECORDED
 from ci.judging.figures import Array
@@ -26,7 +25,6 @@ from ci.report.schema import (
     Control,
     ControlKind,
     JudgementFacts,
-    RunFacts,
     Status,
     Threshold,
 )
@@ -134,13 +132,10 @@ def stack(arrays: Sequence[Array], infos: Sequence[TensorInfo]) -> list[Array]:
     return samples
 
 
-def make_result(
-    test: str, soc: str, ran: str, message: str, ours: Sequence[Ours], *, printed: str = ""
-) -> Result:
+def make_result(test: str, soc: str, ran: str, message: str, ours: Sequence[Ours]) -> Result:
     """Return the case of a test. ``ran`` is upstream's result: ``passed``, ``failed``, ``skipped``,
     or ``lacking`` a package or a flag of the runner. ``message`` is the reason if the test did not
-    pass. A test passes if upstream and this project's gate accept what it compared. If upstream's
-    test failed, the case has the end of ``printed``, which it and its packages printed."""
+    pass. A test passes if upstream and this project's gate accept what it compared."""
     rejected = [our for our in ours if our.findings]
     status, outcome, findings = Status.PASSED, BOTH, tuple[Finding, ...]()
     message = message.strip() or "no reason was given"
@@ -173,7 +168,6 @@ def make_result(
             **worst_figures(ours),
         ),
         asked=AskedFacts(inputs=len(ours)),
-        run=RunFacts(log_tail=clean_tail(printed) if outcome == FAILED else ""),
     )
     control = None
     if outcome == BOTH:

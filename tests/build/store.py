@@ -14,6 +14,7 @@ from pathlib import Path
 from provisioning.store import collect
 from provisioning.store.store import Key, Published, Store
 from provisioning.store.tree import DIRECTORY_MODE, FILE_TIME_S, Tree, TreeEntry
+from tests.stand_ins.waits import wait_until
 
 KEY = Key("sdk", "1.0", {"b": 1, "a": ["x"]})
 TREE = Tree("sdk", "1.0", "00", (), (TreeEntry("a", 1000),))
@@ -97,8 +98,7 @@ def using(**options: object) -> Iterator[int]:
     with subprocess.Popen(["sleep", "60"], **options) as process:  # type: ignore[call-overload]
         shown = collect.PROC / str(process.pid)
         shown.symlink_to(f"/proc/{process.pid}")
-        while not (shown / "environ").read_bytes():  # Popen returns before the kernel has set it
-            time.sleep(0.001)
+        wait_until((shown / "environ").read_bytes)  # Popen returns before the kernel has set it
         try:
             yield process.pid
         finally:

@@ -282,6 +282,7 @@ ROWS = (
     SessionRow("tests", "./nox -s tests", run_by=BEFORE),
     SessionRow("lint", "./nox -s lint", run_by=BEFORE),
     SessionRow("unit", "./nox -s unit -- tests/unit/ci/audit", "passed"),
+    SessionRow("stress", "./nox -s stress", "passed", minutes=30),
     SessionRow("bench", "./nox -s bench -- emulator", "cold: ... warm: ", minutes=20),
     SessionRow(
         "mutants", "./nox -s mutants -- ci/gate/parts.py --sample 10", "10 of ... mutants tried"

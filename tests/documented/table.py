@@ -280,12 +280,6 @@ ROWS = (
     # -- programs, libraries, apps, logs --
     Row("qnn-ci inspect app.apk", "", before=(readers.app,)),
     Row("qnn-ci inspect bundle", "bundle: not fit, 2 errors", 1, (readers.bundle,)),
-    Row(
-        "inspect model.litertlm --soc SM8750 --runtime 2.51.0",
-        "model.litertlm for 2.51.0 on SM8750: no",
-        1,
-        (readers.litert_bundle,),
-    ),
     Row("qnn-ci inspect model.litertlm", "tf_lite_prefill_decode", before=(readers.litert_bundle,)),
     Row(
         "inspect model_ctx.onnx --runtime 2.47.0",
@@ -397,6 +391,7 @@ ROWS = (
     Row("parity -- ", "cmake-only-source", 1, (readers.executorch_below,)),
     # -- the project itself --
     Row("bench -- (emulator|gate)", "", slow=60),
+    Row("-s stress|stress -- ", "passed", slow=30, daily_in=SESSIONS),
     Row("mutants -- .* --sample", "10 of ... mutants tried", slow=5, daily_in=SESSIONS),
     Row("test_trained -- --model", "bad cases, 0 green", slow=20, daily_in=SESSIONS),
     Row("-s environments", "core", daily_in=SESSIONS),

@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,17 +123,16 @@ def test_a_damaged_document_has_a_documented_exit_code(
     @given(damages(text))
     def try_damage(data: bytes) -> None:
         file.write_bytes(data)
-        code, output, seconds = call(argv)
+        code, output = call(argv)
         assert code in CODES, output
-        assert seconds < 60
 
     file.write_text(text, "utf-8")
-    code, undamaged_output, _ = call(argv)
+    code, undamaged_output = call(argv)
     assert code in CODES, undamaged_output
     try_damage()
 
 
-def call(argv: list[str]) -> tuple[int, str, float]:
+def call(argv: list[str]) -> tuple[int, str]:
     project_modules = [
         module for name, module in sys.modules.items() if name.startswith(("ci.", "provisioning."))
     ]
@@ -143,11 +141,11 @@ def call(argv: list[str]) -> tuple[int, str, float]:
     }.values():
         if hasattr(member, "cache_clear"):  # of what was read from files
             member.cache_clear()
-    out, began = io.StringIO(), time.monotonic()
+    out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
         main = MAINS[argv[0] == "lock-skels"]
         code = main(argv)
-    return code, out.getvalue()[-2000:], time.monotonic() - began
+    return code, out.getvalue()[-2000:]
 
 
 def test_each_undamaged_sample_document_is_valid() -> None:

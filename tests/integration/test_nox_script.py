@@ -107,7 +107,7 @@ def test_ctrl_c_while_nox_is_installed_exits_with_130_and_leaves_no_environment(
     checkout: Path,
 ) -> None:
     python = checkout / "python"
-    python.write_text('#!/bin/sh\n[ "$1" = -c ] && exit\nmkdir -p "$3"\nkill -INT 0\nsleep 9\n')
+    python.write_text('#!/bin/sh\n[ "$1" = -c ] && exit\nmkdir -p "$3"\nkill -INT 0\nsleep 600\n')
     python.chmod(0o755)
     ended = run_script(checkout, QNN_CI_PYTHON=str(python))
     assert (ended.returncode, "fix:" in ended.output) == (130, False), ended.output

@@ -12,7 +12,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections import namedtuple
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -38,6 +37,7 @@ from ci.nox_sessions.links import link_packages
 from ci.verbs.registry import VERBS
 from tests.documented.pages import ROOT
 from tests.stand_ins.users import unprivileged
+from tests.stand_ins.waits import wait_until
 
 
 class Log:
@@ -939,8 +939,7 @@ def test_an_environment_that_another_nox_makes_is_waited_for(
         fcntl.flock(lock, fcntl.LOCK_EX)
         thread = Thread(target=two.make_environment, args=(session, "core"))
         thread.start()
-        while not session.said:
-            time.sleep(0.01)
+        wait_until(lambda: session.said)
         assert "waiting for another nox process that creates core" in session.said[0]
         make_empty(environment)
     thread.join()
@@ -950,6 +949,7 @@ def test_an_environment_that_another_nox_makes_is_waited_for(
 def test_a_package_index_is_probed_with_a_time_limit(
     monkeypatch: pytest.MonkeyPatch, index: str
 ) -> None:
+    monkeypatch.setattr(environments, "PROBE_S", 600)
     assert responds(f"{index}/torch/")
     assert not responds(f"{index}/none/")
     assert not responds("no URL")

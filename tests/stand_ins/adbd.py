@@ -7,8 +7,9 @@ like are scripts in a directory on PATH. Its paths are this computer's, too, exc
 ROOT/data.
 
 Run: ``python -m tests.stand_ins.adbd PORT ROOT [FAULT]``; it prints ``ready`` when it listens.
-The link is as slow as the file ROOT/bytes_per_s says, while it is there. SIGUSR1 reboots the phone:
-what it runs ends, the link breaks, and after DOWN_S it listens again.
+The link is as slow as the file ROOT/bytes_per_s says, while it is there. SIGUSR1 turns the phone
+off: what it runs ends, the links break, new ones end at once, and it prints ``down``. SIGUSR2 turns
+it on again, which prints ``ready``.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ import struct
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn
+
+from tests.stand_ins.waits import pause
 
 CNXN, AUTH, OPEN, OKAY, CLSE, WRTE = (
     int.from_bytes(word, "little")
@@ -41,7 +42,6 @@ STDIN, STDOUT, STDERR, EXIT, CLOSE_STDIN = range(5)  # shell_protocol.h
 HEADER = struct.Struct("<6I")
 CHUNK, MOST_PATH, COUNTED = 1 << 16, 1024, struct.Struct("<4sI")  # sync.md: DATA, a path, a request
 ROOM = 1 << 20  # bytes that a phone with the fault "full" takes
-DOWN_S = 0.5
 BANNER = b"device::ro.product.name=stand_in;ro.product.model=Stand-in"
 FEATURES = b";features=shell_v2,cmd"
 
@@ -53,17 +53,19 @@ class Phone:
         self.root, self.fault = root, fault
         self.links: list[Link] = []
         self.groups: list[int] = []
+        self.is_down = False
 
     def wait_for(self, count: int) -> None:
         """Take the time that bytes need on the link."""
         with contextlib.suppress(OSError, ValueError):
-            time.sleep(count / float((self.root / "bytes_per_s").read_text()))
+            pause(count / float((self.root / "bytes_per_s").read_text()))
 
     def find(self, text: str) -> str:
         """A path, or a script with paths, as they are on this computer."""
         return re.sub(r"(?<![\w./-])/data/", f"{self.root}/data/", text)
 
     def go_down(self) -> None:
+        self.is_down = True
         for group in self.groups:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(group, signal.SIGKILL)
@@ -394,30 +396,31 @@ class Sync(Stream):
             yield self.read(length)
 
 
-class Reboot(Exception):  # noqa: N818 - nothing went wrong
-    """SIGUSR1 came."""
-
-
-def reboot(number: int, frame: object) -> NoReturn:
-    raise Reboot
+def accept(listener: socket.socket, phone: Phone) -> None:
+    """Serve each client. The port stays the phone's while it is down."""
+    while True:
+        peer = listener.accept()[0]
+        if phone.is_down:
+            peer.close()
+            continue
+        link = Link(peer, phone)
+        phone.links.append(link)
+        threading.Thread(target=link.serve, daemon=True).start()
 
 
 def main() -> None:
     port, root = int(sys.argv[1]), Path(sys.argv[2])
     phone = Phone(root, sys.argv[3] if len(sys.argv) > 3 else "")
-    signal.signal(signal.SIGUSR1, reboot)
-    while True:
-        with socket.create_server(("127.0.0.1", port)) as listener:
-            port = listener.getsockname()[1]
-            sys.stdout.write(f"ready {port}\n")
-            sys.stdout.flush()
-            with contextlib.suppress(Reboot):
-                while True:
-                    link = Link(listener.accept()[0], phone)
-                    phone.links.append(link)
-                    threading.Thread(target=link.serve, daemon=True).start()
-        phone.go_down()
-        time.sleep(DOWN_S)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1, signal.SIGUSR2})
+    with socket.create_server(("127.0.0.1", port)) as listener:
+        threading.Thread(target=accept, args=(listener, phone), daemon=True).start()
+        while True:
+            print("ready", listener.getsockname()[1], flush=True)
+            signal.sigwait({signal.SIGUSR1})
+            phone.go_down()
+            print("down", flush=True)
+            signal.sigwait({signal.SIGUSR2})
+            phone.is_down = False
 
 
 if __name__ == "__main__":

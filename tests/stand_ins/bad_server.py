@@ -12,7 +12,6 @@ import socket
 import ssl
 import struct
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +19,8 @@ from functools import lru_cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+
+from tests.stand_ins.waits import pause
 
 
 @dataclass
@@ -158,7 +159,7 @@ def stall(share: float, for_s: float) -> Fault:
         start = _begin(handler, data)
         handler.body(data[start : start + int((len(data) - start) * share)])
         handler.wfile.flush()
-        time.sleep(for_s)
+        pause(for_s)
         handler.hang_up()
 
     return fault
@@ -172,7 +173,7 @@ def slow(seconds: float) -> Fault:
         step = max(1, (len(data) - start) // 20)
         for at in range(start, len(data), step):
             handler.body(data[at : at + step])
-            time.sleep(seconds / 20)
+            pause(seconds / 20)
 
     return fault
 
@@ -185,7 +186,7 @@ def drip(count: int, pause_s: float) -> Fault:
         for at in range(start, min(start + count, len(data))):
             handler.body(data[at : at + 1])
             handler.wfile.flush()
-            time.sleep(pause_s)
+            pause(pause_s)
         handler.hang_up()
 
     return fault
@@ -254,7 +255,7 @@ def drip_head(lines: bytes, pause_s: float, count: int = 1 << 30) -> Fault:
         for at in range(count):
             handler.wfile.write(lines[at % len(lines) :][:1])
             handler.wfile.flush()
-            time.sleep(pause_s)
+            pause(pause_s)
 
     return fault
 
@@ -265,7 +266,7 @@ def repeat(lines: bytes) -> Fault:
     def fault(handler: Handler, data: bytes) -> None:
         while True:
             handler.wfile.write(lines)
-            time.sleep(0.002)
+            pause(0.002)
 
     return fault
 
@@ -287,7 +288,7 @@ def redirect_with_body(location: str, piece: bytes, pause_s: float) -> Fault:
         handler.head(302, None, Location=location)
         while True:
             handler.body(piece)
-            time.sleep(pause_s)
+            pause(pause_s)
 
     return fault
 

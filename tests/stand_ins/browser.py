@@ -12,7 +12,6 @@ import os
 import select
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -154,8 +153,7 @@ def open_browser(profile: Path) -> Iterator[Browser]:
         finally:
             os.close(ours_out)
             os.close(ours_in)
-            until = time.monotonic() + 5
-            while process.poll() is None and time.monotonic() < until:
-                time.sleep(0.05)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=5)
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)

@@ -10,7 +10,6 @@ import hashlib
 import io
 import json
 import tarfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,6 +17,8 @@ from types import SimpleNamespace
 from typing import IO, Any
 
 from docker.errors import APIError, ImageNotFound
+
+from tests.stand_ins.waits import wait_until
 
 FILES = {
     "/usr/lib/os-release": b'ID=debian\nVERSION_ID="12"\n',
@@ -204,9 +205,7 @@ class FakeEngine:
     def wait(self, name: str, *, condition: str) -> dict[str, int]:
         """Return once the container has started, as its commands end at once."""
         assert condition == "next-exit"
-        deadline = time.monotonic() + 10
-        while {"id": name} not in self.called("start") and time.monotonic() < deadline:
-            time.sleep(0.001)
+        wait_until(lambda: {"id": name} in self.called("start"))
         self.note("waited", id=name)
         return {"StatusCode": self.exit_code}
 

@@ -1,8 +1,10 @@
-"""Kill a process at each instant at which it touches a file."""
+"""Kill a process at an instant that the test chooses: before a step, or in the middle of a file."""
 
 from __future__ import annotations
 
 import os
+import re
+import resource
 import signal
 import sys
 from collections.abc import Callable
@@ -32,6 +34,25 @@ def run_until(instant: int, task: Callable[[], object], below: Path) -> bool:
             os._exit(0)
     _, status = os.waitpid(child, 0)
     return os.WIFSIGNALED(status)
+
+
+def kill_before(event: str, pattern: str) -> None:
+    """Let this process kill itself (SIGKILL) at the first audit event of Python with this name of
+    which an argument matches."""
+
+    def watch(name: str, args: tuple[object, ...]) -> None:
+        if name == event and any(re.search(pattern, str(argument)) for argument in args):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(watch)
+
+
+def kill_in_file(size_bytes: int) -> None:
+    """Let the kernel kill this process (SIGXFSZ) after it has written that much of a file, if the
+    file would be larger."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, size_bytes))
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # Python ignores it
 
 
 def read_tree(top: Path) -> dict[str, bytes | str]:

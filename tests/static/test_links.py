@@ -155,7 +155,6 @@ def test_a_link_to_an_unknown_or_insecure_host_is_found() -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(1200)
 def test_linked_pages_of_other_hosts_exist() -> None:
     assert find_dead(list_outside()) == {}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.machinery
 import importlib.metadata
 import importlib.util
@@ -10,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -31,6 +29,7 @@ from tests.integration.builds.worlds import (
     read_published,
     replace_text,
 )
+from tests.stand_ins.waits import wait_until
 from tests.workflows.commands import Heard
 
 pytestmark = NEEDS
@@ -230,31 +229,23 @@ def test_an_interrupt_ends_with_130_leaves_nothing_running_and_the_next_build_is
         stderr=subprocess.PIPE,
         text=True,
     )
-    end_of_pipe = open_read_pipe(pipe)
-    process.send_signal(number)
-    _, text = process.communicate(timeout=30)
-    os.close(end_of_pipe)
+    with pipe.open("w"):  # opened when the compiler reads it
+        process.send_signal(number)
+        _, text = process.communicate()
     assert process.returncode == 130
     assert "interrupted" in text
     assert "Traceback" not in text
-    programs = Path("/proc").glob("[0-9]*/cmdline")
-    assert not [path for path in programs if _runs(path, world.folder)]
+    wait_until(
+        lambda: (
+            not [path for path in Path("/proc").glob("[0-9]*/cmdline") if _runs(path, world.folder)]
+        )
+    )
     assert read_published(world) == published
     assert not (world.checkout / "backends/qualcomm/python").exists()
     source.write_text(original)
     assert not world.build(*words)["up_to_date"]
     assert read_published(world) == published
     assert (world.checkout / "backends/qualcomm/python").is_dir()
-
-
-def open_read_pipe(pipe: Path) -> int:
-    """Open a pipe for writing as soon as a program reads it."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        with contextlib.suppress(OSError):  # no program reads it
-            return os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
-        time.sleep(0.02)
-    pytest.fail(f"no program reads {pipe}")
 
 
 def _runs(cmdline: Path, program: Path) -> bool:

@@ -23,6 +23,7 @@ from ci.cases.pool import Pool, find_fork_server
 from provisioning.console import usage
 from provisioning.console.allowance import Allowance
 from provisioning.console.usage import Usage, Watch, list_descendants
+from tests.stand_ins.waits import pause, wait_until
 
 MOST_BYTES = 200 << 20
 
@@ -68,7 +69,7 @@ def drip() -> None:
     """Write an answer that never ends, slowly."""
     descriptors = [int(link.name) for link in Path("/proc/self/fd").iterdir()]
     while True:
-        time.sleep(0.01)
+        pause(0.01)
         for descriptor in filter(lambda number: number > 2, descriptors):
             with suppress(OSError):
                 os.write(descriptor, b"\x01")
@@ -115,7 +116,13 @@ def kill_server() -> None:
     fields = Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()
     assert "forkserver" in Path(f"/proc/{fields[1]}/cmdline").read_text()
     os.kill(int(fields[1]), signal.SIGKILL)
-    time.sleep(60)
+    time.sleep(600)
+
+
+def hang_once(started: Path) -> None:
+    if not started.exists():
+        started.touch()
+        time.sleep(600)
 
 
 HOSTILE: dict[str, tuple[Callable[[], Any], str]] = {
@@ -186,12 +193,11 @@ def test_a_hostile_job_fails_alone_and_the_next_job_runs(
 def test_other_jobs_go_on_if_a_job_kills_the_fork_server(pool: Pool, tmp_path: Path) -> None:
     pool.run(say_good, tmp_path / "good", 60)
     before = find_fork_server()
-    slow = threading.Thread(
-        target=lambda: results.append(pool.run(partial(time.sleep, 2), tmp_path / "slow", 60))
-    )
     results: list[Any] = []
+    job = partial(hang_once, tmp_path / "started")
+    slow = threading.Thread(target=lambda: results.append(pool.run(job, tmp_path / "slow", 600)))
     slow.start()
-    time.sleep(1)
+    wait_until((tmp_path / "started").exists)
     ended = pool.run(partial(run_forked, kill_server), tmp_path / "log", 60)
     slow.join()
     assert (ended.failure != "", results[0].failure) == (True, "")

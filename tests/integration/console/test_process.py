@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -29,6 +28,8 @@ from provisioning.console.process import (
     run_tasks,
 )
 from provisioning.console.usage import end_descendants, has_ended, list_descendants
+from tests.stand_ins.clocks import stop_clock
+from tests.stand_ins.waits import is_running, wait_for_end, wait_until
 
 
 def test_output_is_returned_logged_and_passed_on(tmp_path: Path) -> None:
@@ -51,64 +52,82 @@ def test_an_interrupt_ends_the_whole_group() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         run_process(["sh", "-c", "sleep 600 & echo $!; wait"], on_line=interrupt)
-    (child,) = started
-    state = Path(f"/proc/{child}/stat")
-    while state.exists() and state.read_text().rpartition(") ")[2][0] != "Z":
-        time.sleep(0.01)
+    wait_for_end(started[0])
 
 
-def test_a_hanging_process_is_ended_with_its_children() -> None:
-    ended = run_process(["sh", "-c", "sleep 600 & echo $!; wait"], timeout_s=0.5, check=False)
-    assert ended.exceeded
-    command = Path(f"/proc/{int(ended.output)}/cmdline")
-    assert not command.exists() or not command.read_bytes()  # that of a zombie is empty
+def test_a_hanging_process_is_ended_with_its_children(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = stop_clock(monkeypatch)
+    monkeypatch.setattr(process, "GRACE_S", 0)
+    ended = run_process(
+        ["sh", "-c", "sleep 600 & echo $!; wait"],
+        timeout_s=500,
+        on_line=lambda _: clock.forward(501),
+        check=False,
+    )
+    assert ended.describe() == "did not end within 500 s"
+    wait_for_end(int(ended.output))
 
 
-def test_a_child_gets_time_to_end_even_if_its_parent_ends_at_once(tmp_path: Path) -> None:
-    mark = tmp_path / "said"
-    child = f"trap 'sleep 0.3; echo end >{mark}; exit' TERM; while :; do sleep 0.05; done"
-    code = f"import subprocess, time; subprocess.Popen(['sh', '-c', {child!r}]); time.sleep(60)"
-    ended = run_process([sys.executable, "-c", code], timeout_s=1.5, check=False)
+def test_a_child_gets_time_to_end_even_if_its_parent_ends_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, mark = stop_clock(monkeypatch, look_s=0.02), tmp_path / "mark"
+    monkeypatch.setattr(process, "GRACE_S", 60)
+    wait = "while kill -0 $PPID 2>/dev/null; do :; done"  # until its parent has gone
+    child = f"trap '{wait}; echo end >{mark}; exit' TERM; echo up; sleep 600 & wait"
+    code = f"import subprocess, time; subprocess.Popen(['sh', '-c', {child!r}]); time.sleep(600)"
+    ended = run_process(
+        [sys.executable, "-c", code],
+        timeout_s=500,
+        on_line=lambda _: clock.forward(501),
+        check=False,
+    )
     assert ended.exceeded
     assert mark.read_text() == "end\n"
 
 
-CHATTER = "while :; do echo chatter; sleep 0.01; done"
+CHATTER = "while echo chatter; do :; done"
 
 
-@pytest.mark.parametrize("child", ["sleep 600", CHATTER])
+@pytest.mark.parametrize("child", ["exec sleep 600", CHATTER])
 @pytest.mark.parametrize("start", ["", "setsid "])
-def test_a_child_that_holds_the_output_is_not_waited_for(child: str, start: str) -> None:
-    code = f"{start}sh -c '{child}' & echo $!; exec sleep 0.5"
-    ended = run_process(["sh", "-c", code], timeout_s=20)
-    pid = next(int(word) for word in ended.output.split() if word.isdigit())
-    try:
-        os.kill(pid, 0)
-        left = True
-    except ProcessLookupError:
-        left = False
+def test_a_child_that_holds_the_output_is_not_waited_for(
+    tmp_path: Path, child: str, start: str
+) -> None:
+    os.mkfifo(pipe := tmp_path / "pipe")
+    code = f"{start}sh -c 'echo $$ >{pipe}; {child}' & read pid <{pipe}; echo pid $pid"
+    ended = run_process(["sh", "-c", code])
+    words = ended.output.split()
+    pid = int(words[words.index("pid") + 1])
     # In a group of its own it may be meant to live, as a server is; what writes dies of SIGPIPE.
-    assert left == bool(start) or (start and child == CHATTER)
-    if left:
+    if start and child == CHATTER:
+        wait_for_end(pid)
+    assert is_running(pid) == bool(start and child != CHATTER)
+    if is_running(pid):
         os.kill(pid, signal.SIGKILL)
 
 
-TRIES = 60 if os.environ.get("QNN_CI_NIGHTLY") else 15
+def test_a_process_that_replaces_itself_is_found_when_it_has_its_variables_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """During exec, the kernel shows no variables. tests/stress has a real one."""
+    mark, value = f"TEST_END_MARKED={secrets.token_hex()}".split("=")
+    looks = 0
 
+    def show_late(path: Path) -> bytes:
+        nonlocal looks
+        if path.parent.name != str(child.pid):
+            return path.read_bytes()
+        looks += 1
+        return path.read_bytes() if looks > 30 else b""
 
-def test_a_process_that_keeps_replacing_itself_is_ended() -> None:
-    replace_itself = 'exec /bin/sh -c "$AGAIN"'
-    for number in range(TRIES):
-        mark = f"TEST_END_MARKED={os.getpid()}-{number}"
-        name, value = mark.split("=")
-        with subprocess.Popen(
-            ["/bin/sh", "-c", replace_itself], env={name: value, "AGAIN": replace_itself}
-        ) as child:
-            time.sleep(0.005)
-            try:
-                assert end_marked(mark) == ["sh"]
-            finally:
-                child.kill()
+    with subprocess.Popen(["sleep", "600"], env={mark: value}) as child:
+        try:
+            wait_until(Path(f"/proc/{child.pid}/environ").read_bytes)
+            monkeypatch.setattr(process, "read_bytes", show_late)
+            assert end_marked(f"{mark}={value}") == ["sleep"]
+        finally:
+            child.kill()
 
 
 def test_a_descendant_that_starts_while_the_others_are_listed_is_ended(
@@ -130,8 +149,7 @@ def test_a_descendant_that_starts_while_the_others_are_listed_is_ended(
         try:
             assert parent.stdout
             child, orphan = (int(word) for word in parent.stdout.readline().split())
-            while not has_ended(child):
-                time.sleep(0.01)
+            wait_until(lambda: has_ended(child))
             hidden.append(orphan)
             end_descendants(parent.pid)
             assert has_ended(orphan)
@@ -145,13 +163,22 @@ def test_all_output_before_the_end_of_a_process_is_returned() -> None:
     assert ended.output.splitlines() == [f"{n:07}" for n in range(100_000)]
 
 
-def test_processes_of_all_threads_including_later_ones_are_ended() -> None:
-    def start(after_s: float) -> Completed:
-        time.sleep(after_s)
-        return run_process([sys.executable, "-c", "import time; time.sleep(60)"], check=False)
+def test_processes_of_all_threads_including_later_ones_are_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(process, "GRACE_S", 600)  # SIGTERM ends all of them
+    is_started = threading.Event()
+
+    def start_first() -> Completed:
+        return run_process(SLEEP, on_line=lambda _: is_started.set(), check=False)
+
+    def start_later() -> Completed:
+        wait_until(process.is_ending)
+        return run_process(SLEEP, check=False)
 
     with ThreadPoolExecutor(2) as pool:
-        futures = [pool.submit(start, after_s) for after_s in (0.0, 0.4)]
+        futures = [pool.submit(start_first), pool.submit(start_later)]
+        is_started.wait()
         end_running(futures)
         assert all(future.done() for future in futures)
     assert [future.result().returncode for future in futures] == [-15, -15]
@@ -196,13 +223,15 @@ def test_a_child_process_has_no_access_to_our_standard_input() -> None:
 
 
 # Longer than a test may take: nothing here waits for what it ends.
-SLEEP = [sys.executable, "-c", "import time; time.sleep(3600)"]
+SLEEP = ["sh", "-c", "echo up; exec sleep 3600"]
 
 
 def test_a_signal_that_another_thread_received_is_acted_on() -> None:
     def interrupt_this_thread() -> Completed:
-        threading.Timer(0.3, signal.pthread_kill, (threading.get_ident(), signal.SIGINT)).start()
-        return run_process(SLEEP, check=False)
+        number, thread = signal.SIGINT, threading.get_ident()
+        return run_process(
+            SLEEP, on_line=lambda _: signal.pthread_kill(thread, number), check=False
+        )
 
     before = {number: signal.getsignal(number) for number in ENDING_SIGNALS}
     catch_signals()
@@ -215,14 +244,17 @@ def test_a_signal_that_another_thread_received_is_acted_on() -> None:
 
 
 def test_an_exception_in_one_task_ends_the_processes_of_the_others() -> None:
-    aborted = threading.Event()
+    is_started, aborted = threading.Event(), threading.Event()
 
     def fail() -> Completed:
-        time.sleep(0.3)
+        is_started.wait()
         raise OSError("no room")
 
+    def wait() -> Completed:
+        return run_process(SLEEP, on_line=lambda _: is_started.set(), check=False)
+
     with pytest.raises(OSError, match="no room"):
-        run_tasks([lambda: run_process(SLEEP, check=False), fail], 2, abort=aborted.set)
+        run_tasks([wait, fail], 2, abort=aborted.set)
     assert aborted.is_set()
 
 
@@ -241,7 +273,7 @@ def test_memory_is_bounded_however_much_a_program_prints(
     assert re.fullmatch(r"first\nx+\n\[\d+ bytes are left out\]\nx*\nlast\n", ended.output)
     assert len(ended.output) < 1 << 21
     assert (tmp_path / "log").stat().st_size < 1 << 19
-    limit_s = 60 if number == 1 else 1  # the limit of bytes is for standard output
+    limit_s = 600 if number == 1 else 1  # the limit of bytes is for standard output
     flood = [sys.executable, "-c", FLOOD.format(number)]
     streams = run_streams(flood, timeout_s=limit_s, most_bytes=999)
     assert (len(streams.stdout), len(streams.stderr) < 1 << 21) == (
@@ -252,26 +284,38 @@ def test_memory_is_bounded_however_much_a_program_prints(
     assert streams.describe() == message
 
 
-def test_a_program_without_output_for_too_long_is_ended() -> None:
-    ended = run_process(["sh", "-c", "echo a; sleep 60"], silence_s=0.4, check=False)
-    assert (ended.output, ended.describe()) == ("a\n", "printed nothing for 0 s")
-    slow = "for n in 1 2 3 4 5 6; do echo $n; sleep 0.2; done"
-    assert run_process(["sh", "-c", slow], silence_s=0.8).is_good
+def test_a_program_without_output_for_too_long_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = stop_clock(monkeypatch)
+    monkeypatch.setattr(process, "GRACE_S", 0)
+    ended = run_process(
+        ["sh", "-c", "echo a; sleep 600"],
+        silence_s=90,
+        on_line=lambda _: clock.forward(91),
+        check=False,
+    )
+    assert (ended.output, ended.describe()) == ("a\n", "printed nothing for 90 s")
+
+    def note(line: str) -> None:
+        clock.forward(80)
+        (tmp_path / line).touch()
+
+    slow = f"for n in 1 2 3; do echo $n; until [ -e {tmp_path}/$n ]; do :; done; done"
+    assert run_process(["sh", "-c", slow], silence_s=90, on_line=note).is_good
 
 
-def test_child_processes_end_when_their_parent_is_killed() -> None:
-    """The whole process group ends, at whatever instant the kill comes."""
+def test_a_process_group_ends_when_the_parent_is_killed() -> None:
     mark = f"# {secrets.token_hex()}"
-    command = ["sh", "-c", f"sleep 600 & sleep 600 {mark}; wait {mark}"]
-    code = f"from provisioning.console.process import run_process as r\nwhile 1: r({command!r})"
-    for wait_s in (0.0, 0.3):
-        with subprocess.Popen([sys.executable, "-c", code]) as killed:
-            time.sleep(wait_s + 0.2)
-            killed.kill()
-        deadline = time.monotonic() + 20
-        while find_command(mark):
-            assert time.monotonic() < deadline, find_command(mark)
-            time.sleep(0.02)
+    command = ["sh", "-c", f"sleep 600 & echo up; sleep 600 {mark}; wait {mark}"]
+    code = f"""
+import os, signal
+from provisioning.console.process import run_process
+run_process({command!r}, on_line=lambda _: os.kill(os.getpid(), signal.SIGKILL))
+"""
+    with subprocess.Popen([sys.executable, "-c", code]) as killed:
+        assert killed.wait() == -signal.SIGKILL
+    wait_until(lambda: not find_command(mark))
 
 
 def test_a_process_ends_that_was_started_as_its_parent_was_killed() -> None:
@@ -290,11 +334,8 @@ subprocess.Popen = start_and_die
 process.run_process(["sh", "-c", {f"sleep 600 & sleep 600 {mark}"!r}])
 """
     with subprocess.Popen([sys.executable, "-c", code]) as killed:
-        assert killed.wait(20) == -signal.SIGKILL
-    deadline = time.monotonic() + 20
-    while find_command(mark):
-        assert time.monotonic() < deadline, find_command(mark)
-        time.sleep(0.02)
+        assert killed.wait() == -signal.SIGKILL
+    wait_until(lambda: not find_command(mark))
 
 
 def find_command(mark: str) -> list[str]:

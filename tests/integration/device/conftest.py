@@ -1,16 +1,14 @@
-"""A board behind a real sshd and a phone behind the stand-in for adbd, both on loopback."""
+"""A board behind a real sshd, at the end of a pipe, and a phone behind the stand-in for adbd."""
 
 from __future__ import annotations
 
 import os
 import pwd
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-import time
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -21,8 +19,11 @@ import pytest
 from ci.device.connection import Device, open_device
 from provisioning.store.store import store_home
 from tests.programs import find_program, require_programs
+from tests.stand_ins.waits import wait_until
 
-SLOW_LINK = Path(__file__).parents[2] / "stand_ins/slow_link.py"
+SLOW_LINK = (
+    f"env PYTHONPATH='{Path(__file__).parents[3]}' {sys.executable} -m tests.stand_ins.slow_link"
+)
 SSHD = find_program("sshd") or ""
 GETPROP = """#!/bin/sh
 case $1 in
@@ -44,23 +45,6 @@ class Lab(NamedTuple):
     reboot: Callable[[], None] = lambda: None
 
 
-PORTS = 500  # for each worker of pytest
-
-
-def free_port() -> int:
-    """Return a port for a program that binds it later. It is below those that the kernel gives to
-    programs that bind no certain one. Once adb started no server of its own, probably because
-    another test's had got the port meanwhile."""
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    last = lowest - PORTS * worker
-    for port in random.sample(range(last - PORTS, last), PORTS):
-        with socket.socket() as listener, suppress(OSError):
-            listener.bind(("127.0.0.1", port))
-            return port
-    pytest.fail(f"no port of {last - PORTS} to {last} is free")
-
-
 def tool(folder: Path, name: str, text: str) -> None:
     """Put a program where the device finds it before its own."""
     path = folder / name
@@ -77,18 +61,22 @@ def local_lab(tmp_path: Path) -> Lab:
     return Lab(Device("here", client, str(place)), place, programs)
 
 
-def write_sshd(parent: Path, client: Path, port: int, path: str, home: str = ".") -> Path:
+def write_sshd(parent: Path, client: Path, path: str, home: str = ".") -> Path:
     """Write the configuration of an sshd with its own keys to ``parent``/sshd, which is returned,
     and into the directory ``client`` an ssh that knows it as the host ``board``. What it runs has
     ``path`` as PATH, and starts in ``home`` instead of the user's. Its link is as slow as the file
-    ``parent``/slow says."""
+    ``parent``/slow says.
+
+    Each connection has its own sshd at the other end of a pipe, so no port is needed. Their process
+    IDs are in the file ``connections``.
+    """
     folder = parent / "sshd"
     folder.mkdir(mode=0o700)
     for name in ("host", "key"):
         words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)]
         subprocess.run(words, check=True)
     (folder / "sshd_config").write_text(
-        f"Port {port}\nListenAddress 127.0.0.1\nHostKey {folder}/host\nStrictModes no\n"
+        f"HostKey {folder}/host\nStrictModes no\n"
         f"AuthorizedKeysFile {folder}/key.pub\nPidFile none\nUsePAM no\n"
         # The usual exchange of keys takes most of a connection's time on a busy machine.
         f"PasswordAuthentication no\nKexAlgorithms curve25519-sha256\n"
@@ -96,13 +84,19 @@ def write_sshd(parent: Path, client: Path, port: int, path: str, home: str = "."
         f"ForceCommand cd '{home}' && exec sh -c \"$SSH_ORIGINAL_COMMAND\"\n"
     )
     key = (folder / "host.pub").read_text().split()[:2]
-    (folder / "known").write_text(f"[127.0.0.1]:{port} {' '.join(key)}\n")
+    (folder / "known").write_text(f"board {' '.join(key)}\n")
+    serve = f"{SSHD} -i -e -f '{folder}/sshd_config' 2>>'{folder}/log'"
+    tool(
+        folder,
+        "connect",
+        f"#!/bin/sh\necho $$ >>'{folder}/connections'\n"
+        f"[ -f '{parent}/slow' ] && exec {SLOW_LINK} '{parent}/slow' {serve}\nexec {serve}\n",
+    )
     user = pwd.getpwuid(os.getuid()).pw_name
     (folder / "config").write_text(
-        f"Host board\nHostName 127.0.0.1\nPort {port}\nUser {user}\nIdentityFile {folder}/key\n"
-        f"UserKnownHostsFile {folder}/known\nIdentitiesOnly yes\n"
-        f"Match exec \"test -f '{parent}/slow'\"\n"
-        f"ProxyCommand {sys.executable} {SLOW_LINK} %h %p '{parent}/slow'\n"
+        f"Host board\nHostKeyAlias board\nUser {user}\nIdentityFile {folder}/key\n"
+        f"ProxyCommand '{folder}/connect'\n"
+        f"Host *\nUserKnownHostsFile {folder}/known\nIdentitiesOnly yes\n"
     )
     client.mkdir(parents=True, exist_ok=True)
     # OpenSSH takes the home from the password file: a test's configuration has to be named.
@@ -113,6 +107,16 @@ def write_sshd(parent: Path, client: Path, port: int, path: str, home: str = "."
     return folder
 
 
+def end_connections(folder: Path) -> None:
+    """Kill what runs on the board of ``write_sshd``."""
+    connections = folder / "connections"
+    for connection in connections.read_text().split() if connections.exists() else ():
+        for pid in list_tree(int(connection)):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    connections.write_text("")
+
+
 @pytest.fixture
 def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
     """sshd as this user, with keys and known_hosts of its own."""
@@ -120,29 +124,12 @@ def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
     programs = tmp_path / "bin"
     programs.mkdir()
     client = tmp_path / "client"
-    port = free_port()
-    folder = write_sshd(tmp_path, client, port, f"{programs}:/usr/bin:/bin")
+    folder = write_sshd(tmp_path, client, f"{programs}:/usr/bin:/bin")
     monkeypatch.setenv("PATH", f"{client}:{os.environ['PATH']}")
-    words = [SSHD, "-D", "-e", "-f", str(folder / "sshd_config")]
-    with (folder / "log").open("w") as log:
-        processes = [subprocess.Popen(words, stderr=log, stdout=log)]
-
-        def reboot() -> None:
-            for pid in list_tree(processes[-1].pid):
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            processes[-1].wait()
-            processes.append(subprocess.Popen(words, stderr=log, stdout=log))
-            wait_for(port, folder / "log", fail=True)
-
-        try:
-            wait_for(port, folder / "log")
-            place = tmp_path / "on board"
-            device = open_device("ssh:board", str(place))
-            yield Lab(device, place, programs, tmp_path / "slow", reboot)
-        finally:
-            processes[-1].terminate()
-            processes[-1].wait()
+    place = tmp_path / "on board"
+    device = open_device("ssh:board", str(place))
+    yield Lab(device, place, programs, tmp_path / "slow", lambda: end_connections(folder))
+    end_connections(folder)
 
 
 def list_tree(root: int) -> list[int]:
@@ -158,18 +145,8 @@ def list_tree(root: int) -> list[int]:
     return pids
 
 
-def wait_for(port: int, log: Path, *, fail: bool = False) -> None:
-    for _ in range(300 if fail else 100):
-        with socket.socket() as connection:
-            if connection.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.05)
-    (pytest.fail if fail else pytest.skip)(f"it did not start: {log.read_text()}")
-
-
 Connect = Callable[..., str]
-# What repeats the same code over the other transport, and all instants of a kill, run by night.
-WHOLE = os.environ.get("QNN_CI_NIGHTLY", "")
+# What repeats the same code over the other transport runs by night.
 PHONE_BY_DAY = pytest.mark.parametrize(
     "lab", [pytest.param("board", marks=pytest.mark.nightly), "phone"], indirect=True
 )
@@ -197,12 +174,29 @@ def start_phone(root: Path, fault: str = "", soc: str = "SM8650") -> subprocess.
 
 
 @pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """A directory with a path as short as a socket needs it."""
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(name)
+
+
+@pytest.fixture
+def adb_server(short_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let adb start a server of its own, at a socket without a port."""
+    for name in ("ANDROID_ADB_SERVER_ADDRESS", "ANDROID_ADB_SERVER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("ADB_SERVER_SOCKET", f"localfilesystem:{short_folder}/adb")
+
+
+@pytest.fixture
 def connect(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phones: list[subprocess.Popen[str]]
+    tmp_path: Path,
+    adb_server: object,
+    monkeypatch: pytest.MonkeyPatch,
+    phones: list[subprocess.Popen[str]],
 ) -> Iterator[Connect]:
     """Start phones, and connect the real adb client, with a server of its own, to them."""
     require_programs("adb", package="adb")
-    monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", str(free_port()))
     monkeypatch.setenv("QNN_CI_HOME", str(store_home()))
     monkeypatch.setenv("HOME", str(tmp_path))  # adb's key
     monkeypatch.delenv("ANDROID_SERIAL", raising=False)
@@ -225,25 +219,30 @@ def connect(
         process.communicate()
 
 
+def switch(phone: subprocess.Popen[str], number: signal.Signals) -> None:
+    """Turn a phone off (SIGUSR1) or on (SIGUSR2), and wait until it is."""
+    phone.send_signal(number)
+    assert phone.stdout
+    assert phone.stdout.readline()
+
+
 @pytest.fixture
 def phone(tmp_path: Path, connect: Connect, phones: list[subprocess.Popen[str]]) -> Lab:
     serial = connect()
     root = tmp_path / "phone0"
     place = root / "on phone"
 
-    def reboot() -> None:
-        phones[0].send_signal(signal.SIGUSR1)
-        assert phones[0].stdout
-        assert phones[0].stdout.readline()  # it listens again
+    def is_back() -> bool:
         # Until adb has noticed that the old connection broke, it may drop the new one with it.
-        for _ in range(100):
-            subprocess.run(["adb", "disconnect", serial], check=False, capture_output=True)
-            subprocess.run(["adb", "connect", serial], check=True, capture_output=True)
-            state = ["adb", "-s", serial, "get-state"]
-            if subprocess.run(state, check=False, capture_output=True).stdout == b"device\n":
-                return
-            time.sleep(0.05)
-        pytest.fail(f"{serial} did not come back")
+        subprocess.run(["adb", "disconnect", serial], check=False, capture_output=True)
+        subprocess.run(["adb", "connect", serial], check=True, capture_output=True)
+        state = ["adb", "-s", serial, "get-state"]
+        return subprocess.run(state, check=False, capture_output=True).stdout == b"device\n"
+
+    def reboot() -> None:
+        switch(phones[0], signal.SIGUSR1)
+        switch(phones[0], signal.SIGUSR2)
+        wait_until(is_back)
 
     device = open_device(f"adb:{serial}", str(place))
     return Lab(device, place, root / "bin", root / "bytes_per_s", reboot)

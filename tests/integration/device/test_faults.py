@@ -8,20 +8,21 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
 
 from ci.cases.engine import RunError
 from ci.device.bundle import BUNDLE, FILES
-from ci.device.connection import open_device
+from ci.device.connection import list_phones, open_device
 from provisioning.errors import ExitCode, UnfitError
 from provisioning.files import hash_file
-from tests.integration.device.conftest import PHONE_BY_DAY, Connect, Lab, tool
+from tests.integration.device.conftest import PHONE_BY_DAY, Connect, Lab, switch, tool
 from tests.integration.device.test_runner import ECHO, open_program
 from tests.integration.device.test_verbs import Capture, deploy, write_bundle
+from tests.stand_ins.clocks import expire_when
 from tests.stand_ins.device_call import SETS
+from tests.stand_ins.waits import wait_for_end, wait_for_text, wait_until
 
 SIZE, BYTES_PER_S = 400_000, 400_000
 
@@ -38,26 +39,13 @@ def bundle(tmp_path: Path) -> Path:
     return folder
 
 
-def has_ended(pid: int) -> bool:
-    for _ in range(50):
-        try:
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-                return True
-        except OSError:
-            return True
-        time.sleep(0.1)
-    return False
-
-
 @PHONE_BY_DAY
 def test_a_reboot_during_a_run_fails_it_and_the_next_run_works(lab: Lab, tmp_path: Path) -> None:
     opened = open_program(lab, tmp_path, f"#!/bin/sh\necho $$ > '{tmp_path}/pid'; exec sleep 600\n")
     pids = []
 
     def reboot() -> None:
-        while not (tmp_path / "pid").is_file() or not (tmp_path / "pid").read_text().strip():
-            time.sleep(0.05)
-        pids.append(int((tmp_path / "pid").read_text()))
+        pids.append(int(wait_for_text(tmp_path / "pid")))
         lab.reboot()
 
     thread = threading.Thread(target=reboot)
@@ -66,7 +54,7 @@ def test_a_reboot_during_a_run_fails_it_and_the_next_run_works(lab: Lab, tmp_pat
         opened.run(SETS)
     thread.join()
     assert caught.value.lacks == lab.device.name
-    assert has_ended(pids[0])
+    wait_for_end(pids[0])
     tool(lab.place / "bundle", "runner", ECHO)
     sent = opened.runner.sent
     assert [outputs[0].tolist() for outputs in opened.run(SETS)] == [[1, 2], [3, 4]]
@@ -80,8 +68,7 @@ def test_a_reboot_during_a_push_fails_it_and_the_next_push_works(
     lab.slow.write_text(str(BYTES_PER_S))
 
     def reboot() -> None:
-        while not list(lab.place.glob("bundles/*/.part*")):
-            time.sleep(0.05)
+        wait_until(lambda: list(lab.place.glob("bundles/*/.part*")))
         lab.reboot()
 
     thread = threading.Thread(target=reboot)
@@ -108,8 +95,8 @@ def test_an_offline_phone_is_refused_with_how_to_reconnect_it(
     connect: Connect, phones: list[subprocess.Popen[str]]
 ) -> None:
     serial = connect()
-    phones[0].send_signal(signal.SIGUSR1)
-    time.sleep(0.2)
+    switch(phones[0], signal.SIGUSR1)
+    wait_until(lambda: list_phones("adb").get(serial) == "offline")
     with pytest.raises(UnfitError, match="offline") as caught:
         open_device(f"adb:{serial}")
     assert "adb reconnect" in caught.value.fix
@@ -120,15 +107,12 @@ def test_a_push_over_a_slow_link_succeeds_unless_it_exceeds_its_time_limit(
     lab: Lab, bundle: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lab.slow.write_text(str(BYTES_PER_S))
-    began = time.monotonic()
     assert deploy(lab, bundle) == ExitCode.OK
-    assert time.monotonic() - began > SIZE / BYTES_PER_S
     assert json.loads(capsys.readouterr().out)["sent_bytes"] == SIZE
     (runner_place,) = lab.place.glob("bundles/*/runner")
     runner_place.unlink()
     with monkeypatch.context() as short:
-        short.setattr("ci.device.connection.ANSWER_S", 0.3)
-        short.setattr("ci.device.connection.PUSH_S_PER_MIB", 0.0)
+        expire_when(short, lambda: list(runner_place.parent.glob(".part*")))
         assert deploy(lab, bundle) == ExitCode.TOOL
     assert "did not answer in time" in capsys.readouterr().err
     lab.slow.unlink()

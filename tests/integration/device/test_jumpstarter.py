@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import signal
 import socket
 import subprocess
 import sys
-import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from ci.device.bundle import Target
-from tests.integration.device.conftest import Connect, free_port, tool, wait_for
+from tests.integration.device.conftest import Connect, tool
 from tests.integration.device.test_verbs import write_bundle
+from tests.stand_ins.waits import wait_until
 
 BIN = os.environ.get("QNN_CI_TEST_JUMPSTARTER", "")
 ROOT = Path(__file__).parents[3]
@@ -36,17 +38,39 @@ def read_block(title: str, language: str) -> str:
     return match[1]
 
 
+def free_port() -> int:
+    """Return a port for a program that binds it later. It is below those that the kernel gives to
+    programs that bind no certain one."""
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    for port in random.sample(range(lowest - 500, lowest), 500):
+        with socket.socket() as listener, suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
+    pytest.fail(f"no port of {lowest - 500} to {lowest} is free")
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as connection:
+        return connection.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.fixture
+def adb_server(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The port of adb's server, which the exporter is to serve."""
+    monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", port := str(free_port()))
+    return port
+
+
 def test_deploy_works_in_a_shell_of_jumpstarter(
-    connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    adb_server: str, connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = os.environ["ANDROID_ADB_SERVER_PORT"]  # the one that the exporter is to serve
     connect()
     tool(tmp_path / "phone0/bin", "uname", "#!/bin/sh\necho aarch64\n")
     monkeypatch.setenv("PATH", f"{BIN}:{os.environ['PATH']}")
     monkeypatch.setenv("TMPDIR", str(tmp_path))  # the tunnel's state is in one file there
     listener, tunnel = free_port(), free_port()
     exporter = tmp_path / "exporter.yaml"
-    exporter.write_text(read_block("The exporter", "yaml").replace("5037", server))
+    exporter.write_text(read_block("The exporter", "yaml").replace("5037", adb_server))
     write_bundle(tmp_path / "bundle", Target.ANDROID)
     script = tmp_path / "deploy.sh"
     tool(tmp_path, "qnn-ci", f'#!/bin/sh\ncd {ROOT} && exec {sys.executable} -m ci "$@"\n')
@@ -66,7 +90,7 @@ def test_deploy_works_in_a_shell_of_jumpstarter(
             ["jmp", "run", *words, *address], env=plain, stdout=log, stderr=log
         )
         try:
-            wait_for(listener, tmp_path / "exporter.log", fail=True)
+            wait_until(lambda: listens(listener))
             shell = ["jmp", "shell", "--tls-grpc", f"127.0.0.1:{listener}", *address, "--"]
             out, err = tmp_path / "out", tmp_path / "err"
             with out.open("w") as stdout, err.open("w") as stderr:
@@ -77,19 +101,12 @@ def test_deploy_works_in_a_shell_of_jumpstarter(
                     stdout=stdout,
                     stderr=stderr,
                     check=False,
-                    timeout=120,
                 )
         finally:
             process.send_signal(signal.SIGINT)
-            for _ in range(100):
-                if process.poll() is not None:
-                    break
-                time.sleep(0.1)
-            else:
-                process.kill()
+            process.wait()
     assert ended.returncode == 0, err.read_text() + (tmp_path / "exporter.log").read_text()
-    with socket.socket() as connection:  # the script ended its tunnel
-        assert connection.connect_ex(("127.0.0.1", tunnel)) != 0
+    assert not listens(tunnel)  # the script ended it
     output = out.read_text()
     result = json.loads(output[output.index("{\n") : output.rindex("}") + 1])
     assert (result["facts"]["soc"], result["sent_bytes"]) == ("SM8650", 10)

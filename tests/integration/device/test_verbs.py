@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -95,19 +95,24 @@ def test_a_phone_s_soc_and_system_have_to_be_the_bundle_s(
         assert (place / "bundles").exists() is fits
 
 
+def give_up_lease_when_waited_for(patch: pytest.MonkeyPatch, lease: Path) -> None:
+    """Whoever waits for a lease for the first time finds that its holder has given it up."""
+    clock = SimpleNamespace(monotonic=lambda: 0.0, sleep=lambda _: shutil.rmtree(lease))
+    patch.setattr("ci.device.runner.time", clock)
+
+
 def test_deploy_waits_for_a_device_in_use_only_with_wait(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Capture
 ) -> None:
     place = tmp_path / "there"
     device = Device("here", ("sh", "-c"), str(place))
     monkeypatch.setattr("ci.verbs.deploy.open_device", lambda *_: device)
-    monkeypatch.setattr("ci.device.runner.PAUSE_S", 0.1)
     bundle = read_bundle(write_bundle(tmp_path / "bundle"))
     words = ["deploy", "--device", "ssh:here", "--bundle", str(tmp_path / "bundle")]
     with lease_first([DeviceRunner(device, bundle, str(place), Progress())]):
         assert main(words) == ExitCode.ENVIRONMENT
-        threading.Timer(0.3, device.call, [f"rm -r '{place}/lease'"]).start()
-        assert main([*words, "--wait", "30"]) == ExitCode.OK
+        give_up_lease_when_waited_for(monkeypatch, place / "lease")
+        assert main([*words, "--wait", "600"]) == ExitCode.OK
 
 
 def here_with(tmp_path: Path, name: str, soc: str) -> Device:
@@ -125,7 +130,6 @@ def here_with(tmp_path: Path, name: str, soc: str) -> Device:
 def test_any_chooses_the_first_free_device_with_the_requested_soc(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Capture
 ) -> None:
-    monkeypatch.setattr("ci.device.runner.PAUSE_S", 0.1)
     socs = {"ssh:a": "SM8550", "ssh:b": "SM8650", "ssh:c": "SM8650"}
     devices = {name: here_with(tmp_path, name, soc) for name, soc in socs.items()}
 
@@ -151,8 +155,8 @@ def test_any_chooses_the_first_free_device_with_the_requested_soc(
     runners[1].renew()
     assert main(words) == ExitCode.ENVIRONMENT
     assert "all 2 devices are in use" in capsys.readouterr().err
-    threading.Timer(0.3, shutil.rmtree, [tmp_path / "c/place/lease"]).start()
-    words += ["--wait", "30"]
+    give_up_lease_when_waited_for(monkeypatch, tmp_path / "c/place/lease")
+    words += ["--wait", "600"]
     assert deployed() == "ssh:c"
     assert main([*base, "--device", "ssh:a", "--device", "ssh:off"]) == ExitCode.ENVIRONMENT
     shown = capsys.readouterr().err

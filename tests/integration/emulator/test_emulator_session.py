@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
@@ -39,6 +38,7 @@ from provisioning.files import scratch_directory
 from provisioning.store.store import store_home
 from tests.bench.emulator import make_home
 from tests.build.setups import make_setup
+from tests.stand_ins.waits import wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
 STAND_IN = ROOT / "tests" / "stand_ins" / "executor_runner.py"
@@ -474,7 +474,7 @@ def test_an_interrupt_ends_with_130_and_leaves_no_process(
         try:
             wait_until(lambda: is_busy(home) or process.poll() is not None)
             process.send_signal(number)
-            code = process.wait(120)
+            code = process.wait()
         finally:
             process.kill()
     assert code == (130 if number == signal.SIGINT else -number), log.read_text()
@@ -486,10 +486,3 @@ def test_an_interrupt_ends_with_130_and_leaves_no_process(
     )
     with scratch_directory(scratch, "qnn-ci"):  # as the next run begins
         assert len(list(scratch.iterdir())) == 1
-
-
-def wait_until(holds: Callable[[], bool], limit_s: float = 120.0) -> None:
-    deadline = time.monotonic() + limit_s
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)

@@ -16,7 +16,7 @@ import pytest
 from tests.integration.conftest import MakeOnce
 from tests.stand_ins.runs import JUDGED, run_to_end
 
-pytestmark = [pytest.mark.emulator, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.emulator]
 LANES = {
     "test-emulator": ("executorch", ("fp16", "8a8w")),
     "test-onnx": ("onnxruntime_qnn", ("fp16", "u8")),

@@ -23,7 +23,7 @@ from provisioning.errors import ExitCode
 from tests.integration.conftest import MakeOnce
 
 # By day, test_emulator_session has a runner that returns zeros. The cases are lowered once.
-pytestmark = [pytest.mark.emulator, pytest.mark.nightly, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.emulator, pytest.mark.nightly]
 pytest.importorskip("executorch", reason="ExecuTorch is not installed in this environment")
 
 from tests.bench.gate import STRICT, Kept, accepts, count_accepted, read_kept, run_cases  # noqa: E402

@@ -20,7 +20,7 @@ pytest.importorskip("onnxscript", reason="onnxscript is not installed in this en
 pytest.importorskip("onnxruntime_qnn", reason="onnxruntime-qnn is not installed")
 
 ROOT = Path(__file__).resolve().parents[3]
-pytestmark = [pytest.mark.emulator, pytest.mark.nightly, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.emulator, pytest.mark.nightly]
 INDICES, ANGLES = "the indices of topk", "large angles: numbers up to"
 SHORT_ROW, SUM = "known fault: conv-of-a-short-row", "known fault: cumsum-of-many-steps"
 # The words that name the cause; a case without any is green.

@@ -17,7 +17,7 @@ from tests.integration.conftest import MakeOnce
 from tests.stand_ins.runs import JUDGED, run_to_end
 
 ROOT = Path(__file__).resolve().parents[3]
-pytestmark = [pytest.mark.emulator, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.emulator]
 pytest.importorskip("executorch", reason="ExecuTorch is not installed in this environment")
 
 # One scheme a model is enough, and keeps this short.

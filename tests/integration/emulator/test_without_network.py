@@ -29,7 +29,7 @@ fi
 python3 -m http.server --bind 127.0.0.1 --directory served 8765 >server.log 2>&1 &
 trap "kill $!" EXIT
 until python3 -c "import socket; socket.create_connection(('127.0.0.1', 8765))" 2>/dev/null; do
-    sleep 0.2
+    :
 done
 mkdir home
 export HOME="$PWD/home" PIP_CONFIG_FILE=/dev/null

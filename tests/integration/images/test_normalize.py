@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,10 @@ from provisioning.console.progress import Progress
 from provisioning.errors import ToolError
 from tests.integration.images.conftest import build, pack
 
-STEP = "FROM {base}\nRUN mkdir /made && echo same > /made/file && touch /made/empty\n"
+STEP = (
+    "FROM {base}\n"
+    "RUN mkdir /made && echo same > /made/file && touch -d @{time_s} /made/file /made/empty\n"
+)
 
 
 def normalized(engine: DockerClient, image_id: str, base: str, directory: Path) -> str:
@@ -35,10 +37,8 @@ def layers(engine: DockerClient, image_id: str) -> list[str]:
 def test_images_with_equal_contents_are_normalized_to_one_digest(
     engine: DockerClient, busybox: str, tmp_path: Path
 ) -> None:
-    raw = []
-    for _ in range(2):
-        raw.append(build(engine, STEP.format(base=busybox), {}))
-        time.sleep(1.1)  # file times are whole seconds
+    steps = [STEP.format(base=busybox, time_s=time_s) for time_s in (86400, 86401)]
+    raw = [build(engine, step, {}) for step in steps]
     assert layers(engine, raw[0])[-1] != layers(engine, raw[1])[-1]
     first, second = (normalized(engine, image_id, busybox, tmp_path) for image_id in raw)
     assert first == second

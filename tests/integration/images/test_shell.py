@@ -5,13 +5,11 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
-import select
 import signal
 import struct
 import subprocess
 import sys
 import termios
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +17,8 @@ from pathlib import Path
 import pytest
 from docker.client import DockerClient
 from docker.errors import APIError
+
+from tests.stand_ins.waits import wait_until
 
 ROOT = Path(__file__).parents[3]
 CALL = """
@@ -40,9 +40,14 @@ with connect_engine() as client:
         code = 130
 sys.exit(code)
 """
-WAIT_S = 30.0
-# A key that comes while the shell starts a program is lost to that program: none lasts long.
-SIZE_THEN_WAIT = "trap 'exit 5' INT; sleep 2; stty size; while :; do sleep 0.1; done"
+# The engine sets a terminal's size after the program has started. A key that comes while the shell
+# starts a program is lost to that program, so it starts none at the end.
+SIZE_THEN_WAIT = """
+trap 'exit 5' INT
+until [ "$(stty size)" = "33 77" ]; do :; done
+echo has its size
+while :; do :; done
+"""
 
 
 class Shell:
@@ -68,7 +73,6 @@ class Shell:
             input=text,
             capture_output=True,
             text=True,
-            timeout=60,
             check=False,
         )
 
@@ -83,10 +87,7 @@ class Shell:
         return f"QNN_CI_CHECKOUT={self.checkout}" in attrs["Config"]["Env"]
 
     def wait_for(self, count: int) -> None:
-        until = time.monotonic() + WAIT_S
-        while len(self.containers()) != count:
-            assert time.monotonic() < until, f"{self.containers()} are left, not {count}"
-            time.sleep(0.1)
+        wait_until(lambda: len(self.containers()) == count)
 
 
 @pytest.fixture
@@ -135,16 +136,15 @@ def test_the_store_is_mounted_writable_or_read_only_if_frozen(shell: Shell) -> N
     [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.nightly), signal.SIGINT],
 )
 def test_a_killed_caller_leaves_no_container(shell: Shell, number: signal.Signals) -> None:
-    argv = shell.argv("sh", "-c", "echo it runs; exec sleep 300")
+    argv = shell.argv("sh", "-c", "echo it runs; exec sleep 600")
     with subprocess.Popen(
         argv, env=shell.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"it runs\n"
         shell.wait_for(1)
-        time.sleep(0.5)
         process.send_signal(number)
-        process.wait(WAIT_S)
+        process.wait()
     assert process.returncode == (-number if number is signal.SIGKILL else 130)
     shell.wait_for(0)
 
@@ -163,9 +163,9 @@ def test_a_terminal_has_the_callers_size_and_passes_keys(shell: Shell) -> None:
     ) as process:
         os.close(theirs)
         try:
-            read_until(ours, b"33 77")
+            read_until(ours, b"has its size")
             os.write(ours, b"\x03")
-            process.wait(WAIT_S)
+            process.wait()
         finally:
             process.kill()
     os.close(ours)
@@ -174,8 +174,6 @@ def test_a_terminal_has_the_callers_size_and_passes_keys(shell: Shell) -> None:
 
 
 def read_until(fd: int, awaited: bytes) -> None:
-    output, until = b"", time.monotonic() + WAIT_S
+    output = b""
     while awaited not in output:
-        assert time.monotonic() < until, output
-        if select.select([fd], [], [], 0.2)[0]:
-            output += os.read(fd, 4096)
+        output += os.read(fd, 4096)

@@ -16,7 +16,7 @@ from provisioning.errors import ExitCode
 from tests.integration.llm.test_families import write_trained
 
 pytest.importorskip("executorch", reason="ExecuTorch is not installed in this environment")
-pytestmark = [pytest.mark.emulator, pytest.mark.nightly, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.emulator, pytest.mark.nightly]
 WAYS = ("prefill", "decode after prefill", "decode alone")
 
 

@@ -102,7 +102,6 @@ def test_logits_are_those_of_transformers(family: str, tmp_path: Path) -> None:
 
 @pytest.mark.emulator
 @pytest.mark.nightly  # a minute for each family
-@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_trained_decoder_passes_in_all_schemes(
     family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

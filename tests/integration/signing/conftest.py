@@ -70,7 +70,7 @@ class Verb:
 
 @pytest.fixture(scope="session")
 def forks() -> Iterator[Forks]:
-    with start_forks("ci.verbs.sign") as forks:
+    with start_forks("ci.verbs.sign", "tests.stand_ins.kills") as forks:
         yield forks
 
 

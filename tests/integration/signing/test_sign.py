@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import random
 import shutil
 import signal
-import time
-from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from ci.signing.record import check_record
-
-KILLS = int(os.environ.get("QNN_CI_SIGNING_KILLS", "6"))
+from tests.stand_ins.waits import wait_until
 
 
 def test_skels_of_every_version_are_signed_and_proven(verb, skels, tmp_path: Path) -> None:
@@ -51,15 +46,6 @@ def test_source_date_makes_output_and_record_reproducible(
     assert b"2023-11-14T22:13:20+00:00" in results[0]["signing.json"]
 
 
-def kill_at(verb, delay_s: float, *words: str | Path) -> None:
-    process = verb.start("sign", *words)
-    time.sleep(delay_s)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    while list_runs_on(words[-1]):  # the signer has a moment to end after the verb is gone
-        time.sleep(0.02)
-
-
 def list_runs_on(library: str | Path) -> list[Path]:
     """Processes that have the directory of a library in their command lines."""
     folder, runs = bytes(Path(library).parents[1]), []
@@ -67,6 +53,28 @@ def list_runs_on(library: str | Path) -> list[Path]:
         with suppress(OSError):
             runs += [path] * (folder in path.read_bytes())
     return runs
+
+
+SIGN = """
+import sys
+from ci.__main__ import main
+from tests.stand_ins import kills
+{}
+sys.exit(main(["sign", *sys.argv[1:]]))
+"""
+STAGING = r"\.signed\.staging-\w+"
+# The steps of a signing run, and how it is killed (SIGKILL) at each of them.
+STEPS = {
+    "before a directory is staged": ("os.mkdir", f"{STAGING}$"),
+    "before a library is copied": ("open", rf"{STAGING}/.*\.so$"),
+    "before the signer starts": ("subprocess.Popen", "elfsigner"),
+    "before the record": ("open", f"{STAGING}/.*signing.json"),
+    "before the signed files are published": ("os.rename", f"{STAGING}$"),
+    "before signed files replace others": ("ctypes.dlsym", "renameat2"),
+    "before the replaced files are removed": ("os.rmdir", STAGING),
+}
+ONLY_FRESH = {"before the signed files are published"}
+ONLY_EXISTING = {"before signed files replace others", "before the replaced files are removed"}
 
 
 @pytest.mark.parametrize(
@@ -80,21 +88,18 @@ def test_a_killed_signing_run_leaves_all_signed_files_or_none(
     folder.mkdir()
     out = folder / "signed"
     words = ["--force", "--out", out, *libraries]
-    started = time.monotonic()
     assert verb.run("sign", *words).returncode == 0
-    whole_s = time.monotonic() - started
-    rng = random.Random(7 + existing)
-    results: Counter[str] = Counter()
-    for _ in range(KILLS // 2):
+    for step in STEPS.keys() - (ONLY_FRESH if existing else ONLY_EXISTING):
         if not existing:
             shutil.rmtree(out, ignore_errors=True)
-        kill_at(verb, rng.uniform(0, whole_s * 1.1), *words)
-        results["whole" if out.exists() else "nothing"] += 1
+        code = SIGN.format(f"kills.kill_before(*{STEPS[step]!r})")
+        killed = verb.forks.run(code, *map(str, words), cwd=verb.directory, env=verb.environment)
+        assert killed.returncode == -signal.SIGKILL, (step, killed)
+        wait_until(lambda: not list_runs_on(libraries[0]))  # the signer ends after the verb
+        assert out.exists() == existing
         if out.exists():
             assert check_record(out) == ()
             assert len(list(out.glob("*.so"))) == len(libraries)
-    print(f"{sum(results.values())} kills: {dict(results)}")
-    assert not existing or results["nothing"] == 0
     # The next run clears what the killed ones left.
     assert verb.run("sign", *words).returncode == 0
     assert [path.name for path in folder.iterdir()] == ["signed"]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import time
 from pathlib import Path
 
 import pytest
 
 from ci.signing.record import check_record
 from ci.signing.signer import find_interpreter
+from tests.stand_ins.waits import wait_until
 
 ADB = Path(__file__).parents[2] / "stand_ins" / "elfsigner"
 FORMS = ("deadbeef", "3735928559")
@@ -91,10 +91,8 @@ def test_interrupt_ends_the_signer_and_publishes_nothing(verb, libraries, tmp_pa
     assert process.stderr
     assert "signing libfirst.so" in process.stderr.readline()
     log = ".signed.staging-*/.scratch/0/out/Elfsigner_log.txt"
-    while not list((tmp_path / "area").glob(log)):
-        assert process.poll() is None
-        time.sleep(0.02)
+    wait_until(lambda: list((tmp_path / "area").glob(log)))
     process.send_signal(2)
-    process.communicate(timeout=20)
+    process.communicate()
     assert process.returncode == 130
     assert list((tmp_path / "area").iterdir()) == []

@@ -41,7 +41,7 @@ def main() -> int:
     ask()
     print("Signing a file may take up to 3 minutes. Please wait patiently.")
     if FAILS == "hang":
-        time.sleep(3600)
+        time.sleep(600)
     if FAILS == "exit 1":
         print("Signing failed!")
         return 1

@@ -332,7 +332,7 @@ from provisioning.files import scratch_directory
 with scratch_directory(Path(sys.argv[1]), "run") as scratch:
     (scratch / "file").write_text("x")
     print(scratch, flush=True)
-    time.sleep(60)
+    time.sleep(600)
 """
 
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import io
-import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -57,7 +56,6 @@ class StubRun:
 
     def run(self) -> CaseResult:
         if self.result is None:
-            time.sleep(0.3)  # until the others have been noted
             raise KeyboardInterrupt
         return self.result
 

@@ -21,7 +21,6 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.timeout(20)
 def test_a_pull_request_is_named_with_the_commit_that_its_author_made(outside: Path) -> None:
     event = outside / "event.json"
     event.write_text(json.dumps({"pull_request": {"head": {"sha": "b" * 40}}}))

@@ -350,7 +350,7 @@ def test_cleaning_a_device_removes_only_files_of_this_project(
     assert {path for path in place.rglob("*") if path.is_file()} == {place / name for name in left}
 
 
-LOST = '[ -e "$LOST" ] && exec sleep 5; touch "$LOST"'
+LOST = '[ -e "$LOST" ] && exec sleep 600; touch "$LOST"'
 
 
 @pytest.mark.parametrize(
@@ -358,17 +358,17 @@ LOST = '[ -e "$LOST" ] && exec sleep 5; touch "$LOST"'
     [
         (
             "echo refused >&2; exit 255",
-            *(9, "ssh:a cannot be reached", "refused"),
+            *(600, "ssh:a cannot be reached", "refused"),
             "see whether this works: sh -c 'echo refused >&2; exit 255' true",
         ),
         (
             "echo 'Host key verification failed.' >&2; exit 255",
-            *(9, "ssh:a cannot be reached", "Host key verification failed."),
+            *(600, "ssh:a cannot be reached", "Host key verification failed."),
             "connect once by hand, and compare the key's fingerprint with the device's: ssh ssh://a",
         ),
-        ("exit 3", 9, "ssh:a cannot be reached", "sh exited with 3", ""),
-        ("sleep 9", 0.05, "ssh:a did not answer in time", "", ""),
-        ("echo one >&2; exec sleep 5", 0.3, "ssh:a did not answer in time", "", ""),
+        ("exit 3", 600, "ssh:a cannot be reached", "sh exited with 3", ""),
+        ("sleep 600", 0.05, "ssh:a did not answer in time", "", ""),
+        ("echo one >&2; exec sleep 600", 0.3, "ssh:a did not answer in time", "", ""),
         (LOST, 0.3, "ssh:a did not answer in time", "", ""),
     ],
 )
@@ -390,7 +390,7 @@ def test_a_device_that_does_not_answer_is_an_error_with_a_fix(
 def test_a_failing_device_command_or_a_missing_client_is_an_error_with_a_fix(
     local_device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert tell(lambda: local_device.ask("false", timeout_s=9)) == (
+    assert tell(lambda: local_device.ask("false", timeout_s=600)) == (
         "ssh:here: a command on the device exited with code 1",
         "one of these commands failed: false",
         "",
@@ -450,7 +450,7 @@ def test_every_phone_of_adb_devices_is_listed_with_its_state(
     failed = tell(lambda: connection.list_phones(str(adb)))
     assert failed[:2] == ("adb devices exited with 4", "no server")
     monkeypatch.setenv("CODE", "0")
-    monkeypatch.setenv("LATE", "9")
+    monkeypatch.setenv("LATE", "600")
     monkeypatch.setattr(connection, "ANSWER_S", 0.1)
     assert "did not end" in tell(lambda: connection.list_phones(str(adb)))[0]
     monkeypatch.setenv("PATH", "/nowhere")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from ci.faults.trial import Trial, TrialJob
 from ci.models.schemes import Scheme
 from ci.onnx.fallback import StageError
 from provisioning.console.progress import Progress
+from tests.stand_ins.clocks import stop_clock
 from tests.stand_ins.snapshots import check_snapshot
 
 PLANTED = read_faults()[0]
@@ -201,12 +201,15 @@ def test_a_known_fault_is_only_counted_unless_the_table_is_off() -> None:
     ],
 )
 def test_a_suspect_is_confirmed_but_not_shrunk_at_the_end_of_the_search(
-    end: str, left_s: float, expected: tuple[tuple[str, ...], bool, int] | None
+    monkeypatch: pytest.MonkeyPatch,
+    end: str,
+    left_s: float,
+    expected: tuple[tuple[str, ...], bool, int] | None,
 ) -> None:
     same_operators = "abs", "gelu", "neg"  # with the first one's operators, but another order
     suspects = [(7, suspect("tanh", "gelu", end=end)), (8, suspect(*same_operators, end=end))]
     finder = make_search(holds("gelu", end))
-    finder.deadline = time.monotonic() + left_s
+    finder.deadline = stop_clock(monkeypatch).now_s + left_s
     left = finder.examine(suspects, all_of_them=True)
     assert left == ([] if expected else suspects)
     findings = [(finding.operators, finding.shrunk, finding.repeats) for finding in finder.findings]
@@ -214,17 +217,16 @@ def test_a_suspect_is_confirmed_but_not_shrunk_at_the_end_of_the_search(
     assert len(findings) + len(left) == (1 if expected and expected[1] else 2)
 
 
-def test_a_search_leaves_time_to_confirm_what_is_wrong() -> None:
-    tries: list[float] = []
+def test_a_search_leaves_time_to_confirm_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, tries = stop_clock(monkeypatch), list[Item]()
 
     def tell(item: Item, _: int) -> str:
-        tries.append(time.monotonic())
+        tries.append(item)
         return WRONG if not item.seed and len(tries) < 3 else RIGHT
 
     finder = make_search(tell, jobs=1)
     finder.examining_s[False] = [1e18]
-    start = time.monotonic()
-    searched = finder.run(start + 9.0)  # two wrong graphs need ten seconds
+    searched = finder.run(clock.now_s + 9.0)  # two wrong graphs need ten seconds
     assert (searched.graphs, searched.unconfirmed, searched.unexamined) == (48, 2, 0)
 
 
@@ -239,14 +241,16 @@ def test_a_search_leaves_time_to_confirm_what_is_wrong() -> None:
 def test_a_hanging_suspect_gets_few_confirming_tries_and_limited_shrinking(
     monkeypatch: pytest.MonkeyPatch, end: str, name: str, limit_s: float, expected: tuple[Any, ...]
 ) -> None:
+    clock = stop_clock(monkeypatch)
+
     def hang(item: Item, _: int) -> str:
-        time.sleep(0.02)
+        clock.forward(0.02)
         return end if "gelu" in item.text else RIGHT
 
     monkeypatch.setattr(f"ci.faults.search.{name}", limit_s)
     finder = make_search(hang)
     # Of the time since then, a share is for suspects like this one.
-    finder.started = time.monotonic() - 2 * limit_s / COSTLY_SHARE
+    finder.started = clock.now_s - 2 * limit_s / COSTLY_SHARE
     assert finder.examine([(7, Result(str(parse_graph(FIRST)), 0, end))]) == []
     (finding,) = finder.findings
     is_varied, is_single = bool(finding.right + finding.also_wrong), len(finding.operators) == 1
@@ -313,10 +317,13 @@ def test_a_graph_that_fails_only_together_with_others_is_reported_whole() -> Non
     assert "with relu as the last operator" not in finding.right + finding.also_wrong
 
 
-def test_suspects_without_time_in_a_round_wait_for_the_next() -> None:
+def test_suspects_without_time_in_a_round_wait_for_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = stop_clock(monkeypatch)
     finder = make_search(lambda item, _: REFUSED if "tanh" in item.text else WRONG)
     wrong, refused = (0, suspect("gelu")), (1, suspect("tanh", end=REFUSED))
-    third = time.monotonic() / 3  # with one more that takes as long, examining has more than half
+    third = clock.now_s / 3  # with one more that takes as long, examining has more than half
     for spent, left in (
         ({False: [1e18], True: [1e18]}, [wrong, refused]),
         ({False: [1e18], True: []}, [wrong]),

@@ -51,7 +51,6 @@ def test_both_headers_of_llama2c_are_read(
     assert (tokenizer.vocabulary, tokenizer.bos, tokenizer.eos) == (len(PAIRS), *ends)
 
 
-@pytest.mark.timeout(20)
 @pytest.mark.parametrize("length", [-8, -1])
 def test_a_tokenizer_piece_of_negative_length_is_refused(length: int, tmp_path: Path) -> None:
     """Otherwise, the reader would never advance."""

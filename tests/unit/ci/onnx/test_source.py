@@ -223,7 +223,6 @@ def test_every_weight_file_and_input_set_folder_changes_the_digest(tmp_path: Pat
     assert read == [1, 0, 2, 10]
 
 
-@pytest.mark.timeout(20)
 @pytest.mark.parametrize("plant", [os.mkfifo, os.mkdir, lambda file: file.write_bytes(b"no")])
 def test_an_input_set_that_is_no_regular_tensor_file_is_refused(
     plant: Callable[[Path], object], tmp_path: Path

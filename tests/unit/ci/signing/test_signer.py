@@ -6,7 +6,6 @@ import re
 import shutil
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -28,6 +27,7 @@ from ci.signing.signer import (
 from provisioning.errors import UnfitError
 from provisioning.manifest.reader import read_policy
 from tests.build.signing import outcome, show
+from tests.stand_ins.clocks import expire_when
 from tests.stand_ins.snapshots import check_snapshot
 
 SH = shutil.which("sh") or ""
@@ -150,7 +150,7 @@ def test_output_is_masked_and_questions_are_answered_without_another_python_s_va
     assert output.split() == [str(tmp_path), "yy", "***", "SIGNING_SERVER", "PYTHONUNBUFFERED=1"]
 
 
-WAITS = "exec sleep 60"
+WAITS = "exec sleep 600"
 ENDS = {
     "a failure": "echo one; echo a secret; exit 3",
     "a failure without output": "exit 3",
@@ -164,14 +164,17 @@ ENDS = {
 
 
 def test_the_end_of_a_signer_is_explained_and_masked(tmp_path: Path) -> None:
-    def end(body: str) -> str:
-        timeout_s = 1.5 if body.endswith(WAITS) else 60.0
-        text = str(outcome(lambda: run(tmp_path, body, timeout_s)))
+    def end(name: str, body: str) -> str:
+        waits = tmp_path / name
+        with pytest.MonkeyPatch.context() as patch:
+            if body.endswith(WAITS):
+                body = body.replace(WAITS, f": >'{waits}'; {WAITS}")
+                expire_when(patch, waits.exists)
+            text = str(outcome(lambda: run(tmp_path, body)))
         return re.sub(r"after \d+ s", "after N s", text)
 
     gone = (str(tmp_path / "secret"),)
-    with ThreadPoolExecutor(len(ENDS)) as signers:
-        errors = dict(zip(ENDS, signers.map(end, ENDS.values()), strict=True))
+    errors = {name: end(name, body) for name, body in ENDS.items()}
     errors["a signer that is gone"] = outcome(
         lambda: run_signer(Signer(gone, 1.0), gone, tmp_path, "lib.so", Masker(["secret"]))
     )

@@ -283,7 +283,7 @@ def test_stand_in_runner_refuses_what_upstreams_runner_refuses(programs: Any, pl
 def test_a_program_that_hangs_is_killed_after_the_time_limit(
     programs: Any, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(programs, "run_call", lambda *_: time.sleep(60))
+    monkeypatch.setattr(programs, "run_call", lambda *_: time.sleep(600))
     with pytest.raises(FailedError, match="the process was killed by SIGALRM"):
         run_forked(partial(programs.run_within, 0.2, place, []), "running the program")
 

@@ -32,7 +32,7 @@ def verbs(monkeypatch: pytest.MonkeyPatch) -> dict[str, Verb]:
             raise ZeroDivisionError("nobody thought of that")
         if args.end:
             os.kill(os.getpid(), getattr(signal, args.end))
-            time.sleep(10)
+            time.sleep(600)
         if args.fail:
             raise UnfitError("no libc++", why="it is not there", fix="provision it")
         return Outcome("a table\n", {"rows": 1})

@@ -11,7 +11,6 @@ import struct
 import sys
 import termios
 import threading
-import time
 from collections.abc import Iterator
 from io import StringIO
 from typing import NamedTuple, TextIO
@@ -22,6 +21,7 @@ from provisioning.console import progress as module
 from provisioning.console.caller import CI_VARIABLES
 from provisioning.console.progress import LEAST_COLUMNS, Bar, Progress
 from provisioning.console.terminal import count_columns, fit_lines
+from tests.stand_ins.waits import wait_until
 
 
 class Screen(StringIO):
@@ -110,28 +110,42 @@ def test_bars_that_are_shown_at_the_same_time_are_drawn_below_the_messages(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "REFRESHES_PER_S", 50)
-    progress = Progress(terminal.stream, live=True)
-    with progress.bar("cases", 3, "") as bar, bar.busy("mlp fp16"), bar.busy(lambda: "lstm 8a8w"):
-        with progress.waiting("another run is provisioning"):
-            time.sleep(0.2)
-            progress.step("  mlp passed")
-            time.sleep(0.2)
-        text = terminal.read()
-    bars = ["  cases [........................]   0% 0 of 3, 0 s  mlp fp16, lstm 8a8w"]
-    bars += ["  another run is provisioning: 0 s"]
-    assert show(text) == ["  mlp passed", *bars]
-    assert show(text + terminal.read()) == ["  mlp passed"]
+    progress, text = Progress(terminal.stream, live=True), ""
+
+    def shows(*lines: str) -> bool:
+        """Return whether the terminal shows these lines now, whatever time has passed."""
+        nonlocal text
+        text += terminal.read()
+        return [re.sub(r"\b\d+ s\b", "N s", line) for line in show(text)] == [*lines]
+
+    bars = ["  cases [........................]   0% 0 of 3, N s  mlp fp16, lstm 8a8w"]
+    bars += ["  another run is provisioning: N s"]
+    with (
+        progress.bar("cases", 3, "") as bar,
+        bar.busy("mlp fp16"),
+        bar.busy(lambda: "lstm 8a8w"),
+        progress.waiting("another run is provisioning"),
+    ):
+        wait_until(lambda: shows(*bars))
+        progress.step("  mlp passed")
+        wait_until(lambda: shows("  mlp passed", *bars))
+    assert shows("  mlp passed")
 
 
 def test_a_terminal_that_was_closed_ends_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "REFRESHES_PER_S", 50)
     master, slave = pty.openpty()
+    write, writes = module.write_through, list[str]()
+    monkeypatch.setattr(
+        module, "write_through", lambda stream, text: (writes.append(text), write(stream, text))
+    )
     with os.fdopen(slave, "w") as stream:
         progress = Progress(stream, live=True)
         with progress.bar("cases", 3, "") as bar:
-            time.sleep(0.1)
+            wait_until(lambda: writes)
             os.close(master)
-            time.sleep(0.1)
+            before = len(writes)
+            wait_until(lambda: len(writes) > before + 1)
             progress.step("  mlp passed")
             bar.advance(1)
         assert bar.done == 1
@@ -159,8 +173,7 @@ def test_a_long_wait_prints_progress_lines_into_a_pipe(monkeypatch: pytest.Monke
     monkeypatch.setattr(module, "PLAIN_INTERVAL_S", 0.02)
     pipe = StringIO()
     with Progress(pipe).waiting("lowering"):
-        time.sleep(0.2)
-    assert "  lowering: 0 s\n" in pipe.getvalue()
+        wait_until(lambda: re.search(r"(?m)^  lowering: \d+ s$", pipe.getvalue()))
     assert "\x1b" not in pipe.getvalue()
 
 
@@ -199,5 +212,4 @@ def test_the_thread_of_a_bar_ends_with_it(monkeypatch: pytest.MonkeyPatch) -> No
     before = {*threading.enumerate()}
     with Progress(StringIO()).bar("a"):
         (thread,) = {*threading.enumerate()} - before
-    thread.join(10)
-    assert not thread.is_alive()
+    thread.join()

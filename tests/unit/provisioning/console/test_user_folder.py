@@ -27,6 +27,7 @@ from provisioning.console.user_folder import (
 )
 from provisioning.errors import StoreError, UsageError
 from tests.stand_ins.kills import read_tree, run_until
+from tests.stand_ins.waits import wait_until
 
 OURS = {"a.txt": b"a", "b/c.bin": b"c"}
 
@@ -214,11 +215,10 @@ def test_a_second_writer_waits_and_says_for_whom(tmp_path: Path) -> None:
     with lock_folder(tmp_path, Progress()):
         thread = threading.Thread(target=write_second)
         thread.start()
-        thread.join(1)
+        wait_until(lambda: "waiting for" in messages.getvalue())
         order.append("first")
     thread.join()
     assert order == ["first", "second"]
-    assert "waiting for" in messages.getvalue()
     assert str(os.getpid()) in messages.getvalue() or "another process" in messages.getvalue()
 
 

@@ -108,7 +108,7 @@ def test_a_tool_is_found_on_the_given_path_and_must_exit_with_0(
     silent = program(tmp_path / "silent", "exit 0")
     assert ask_version("c", silent).version is None
     monkeypatch.setattr(host, "TIMEOUT_S", 0.3)
-    late = program(tmp_path / "late", "trap 'exit 0' TERM INT; echo cmake 3.28.1; sleep 9 & wait")
+    late = program(tmp_path / "late", "trap 'exit 0' TERM INT; echo cmake 3.28.1; sleep 600 & wait")
     assert ask_version("c", late).version is None
 
 

@@ -138,7 +138,7 @@ CHARACTERS = "one of its headers has characters that HTTP does not allow"
     ("script", "why"),
     [
         ("exit 3", "helper"),
-        ("exec sleep 60", "did not end"),
+        ("exec sleep 600", "did not end"),
         ("yes ''", FLOOD),
         ("echo no json", OTHER),
         ("""echo '{"headers": {"a": [5]}}'""", OTHER),

@@ -226,7 +226,6 @@ def make_local(path: Path, kind: str) -> str:
     return str(path)
 
 
-@pytest.mark.timeout(20)
 @pytest.mark.parametrize(
     ("kind", "words"),
     [

@@ -6,7 +6,6 @@ import errno
 import io
 import os
 import stat
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -281,8 +280,6 @@ def test_an_interrupt_ends_a_wait_for_a_lock(store: Store) -> None:
     store.write_record(store.pins / "a", b"")
     lock = HeldLock(store.locks / "sdk.lock")
     assert lock.take()
-    late = threading.Timer(5, lock.release)
-    late.start()
 
     def wait() -> None:
         with store.lock(["sdk"], Progress()):
@@ -294,7 +291,6 @@ def test_an_interrupt_ends_a_wait_for_a_lock(store: Store) -> None:
     with pytest.raises(KeyboardInterrupt):
         run_tasks([wait, lambda: None], 2, on_done=interrupt)
     assert lock.fd >= 0
-    late.cancel()
     lock.release()
 
 
