@@ -451,6 +451,7 @@ CHATTER = (
     *("[cpuinfo_", "====== DDR", "spill_bytes=", "fill_bytes=", "write_total_", "read_total_"),
     *("frame #", "<omitting python frames>"),  # torch's stack, after its message
     "[operator_registry.cpp:",  # what a missing operator has for arguments, over many lines
+    "DEBUG    torch.__trace:",
     *("[WARNING] [Qnn ExecuTorch]: Qnn API version", "return cls.__new__(cls, *args)"),
     *("[INFO ", "WARNING:root:Node of type", "No quant config is implemented for op, "),
 )
@@ -472,15 +473,18 @@ def read_tail(log: Path) -> str:
     """Return the last TAIL_LINES lines of a log, each truncated to 400 characters. Empty lines are
     omitted, and so are lines that successful runs print too, and this project's own frames in a
     traceback. The result is empty if the log cannot be read."""
-    with suppress(OSError):
-        with open_regular(log) as stream:
-            # A log is never read as a whole: a line without an end took gigabytes of memory.
-            stream.seek(max(log.stat().st_size - MAX_TAIL_BYTES, 0))
-            text = stream.read(MAX_TAIL_BYTES).decode("utf-8", "replace")
-        text = NO_FRAMES.sub("", OWN_FRAME.sub("", text))
-        lines = [line for line in text.splitlines() if line.strip() and not _is_chatter(line)]
-        return "\n".join(line[:400] for line in lines[-TAIL_LINES:])
+    with suppress(OSError), open_regular(log) as stream:
+        # A log is never read as a whole: a line without an end took gigabytes of memory.
+        stream.seek(max(log.stat().st_size - MAX_TAIL_BYTES, 0))
+        return clean_tail(stream.read(MAX_TAIL_BYTES).decode("utf-8", "replace"))
     return ""
+
+
+def clean_tail(text: str) -> str:
+    """Return the lines of a log that read_tail returns, from the log's ``text``."""
+    text = NO_FRAMES.sub("", OWN_FRAME.sub("", text))
+    lines = [line for line in text.splitlines() if line.strip() and not _is_chatter(line)]
+    return "\n".join(line[:400] for line in lines[-TAIL_LINES:])
 
 
 def _is_chatter(line: str) -> bool:

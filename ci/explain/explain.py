@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import msgspec
 from msgspec import Struct
 
+from ci.explain.quotations import Blocks, has_form_of, unquote
 from ci.explain.rules import (
     DIGITS,
     Area,
@@ -23,12 +24,13 @@ from ci.explain.rules import (
     Variant,
     count_places,
     find_place,
+    list_words,
     read_families,
     read_namings,
 )
 from ci.facts.finding import Certainty, Proof, Remedy
 
-CHUNK_BYTES = 4 << 20
+LINE_BYTES = 4 << 20  # the first and the last half of a longer line are read
 LINE_CHARS = (
     500  # read on each side of a literal, so that no pattern has to search a very long line
 )
@@ -38,7 +40,7 @@ SHOWN_UNKNOWN = 20
 MOST_OPERATORS = 50  # are kept per rule
 _ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
 _NO_DIGITS = dict.fromkeys(DIGITS)
-_ANY = (Literal(b"", b""),)  # for rules that look at each line
+_ANY = (Literal(b"", b"", b""),)  # for rules that look at each line
 # Byte order marks, none of which is a part of another. Windows PowerShell writes UTF-16 with one.
 _MARKED = {
     codecs.BOM_UTF8: "utf-8",
@@ -176,15 +178,14 @@ class _Match:
 
 @dataclass
 class _Scan:
-    """The state of a scan. ``lines`` is the number of line ends. ``tail`` says what the last line
-    was taken for, if it had no end: the next part of the log continues it."""
+    """The state of a scan. ``lines`` is the number of lines."""
 
     rules: Sequence[Rule]
     matches: dict[str, _Match] = field(default_factory=dict)  # rule: its first line
     unknown: list[Unknown] = field(default_factory=list)
     unknown_count: int = 0
     lines: int = 0
-    tail: str = ""
+    blocks: Blocks = field(default_factory=Blocks)
     places: Counter[Place] = field(default_factory=Counter)
     contained: set[str] = field(default_factory=set)  # those of the rules' ``log`` and ``unless``
     operators: dict[str, dict[str, int]] = field(default_factory=dict)  # rule: name: line
@@ -192,22 +193,28 @@ class _Scan:
     last_begun: Operator | None = None
 
     def read(self, chunk: bytes) -> None:
-        """Match a part of a log with the rules. A line counts only for the first rule that it
-        matches."""
+        """Match whole lines of a log with the rules. A line counts only for the first rule that it
+        matches, and not for what it only quotes."""
         low = chunk.lower()
         # Most lines differ only in numbers, and most literals are in no line: a log of 100 MB takes
         # five seconds of CPU.
         kinds = set(low.translate(None, DIGITS).split(b"\n"))
         shapes = b"\n".join(kinds)
+        words = list_words(shapes)
         starts = b"\n".join(kind[:LINE_CHARS] for kind in kinds)
+        self.blocks.read(chunk, low)
         self.places += count_places(starts.decode("utf-8", "replace"))
         log_texts = {text for rule in self.rules for text in (*rule.log, *rule.unless)}
         self.contained |= {text for text in log_texts if text.encode() in shapes}
-        rule_by_start: dict[int, str] = {0: ""} if self.tail == "known" else {}
+        rule_by_start: dict[int, str] = {}
         new: list[tuple[int, str]] = []
         numbered: dict[str, list[tuple[int, str]]] = {}  # lines with a number of a family
         for rule in self.rules:
-            literals = [text for text, shape in rule.literals or _ANY if shape in shapes]
+            literals = [
+                text
+                for text, shape, word in rule.literals or _ANY
+                if word in words and shape in shapes
+            ]
             if not literals:
                 continue
             lines: Iterable[tuple[int, str]] = _find_lines(chunk, low, literals)
@@ -217,7 +224,9 @@ class _Scan:
                     numbered[rule.family] = [line for line in lines if family.find(line[1])]
                 lines = numbered[rule.family]
             for start, line in lines:
-                if start in rule_by_start or (values := rule.find(line)) is None:
+                if start in rule_by_start or rule.find(line) is None or start in self.blocks.starts:
+                    continue
+                if (values := find_said(rule, line, _decode_head(chunk, start))) is None:
                     continue
                 rule_by_start[start] = rule.id
                 # Every line is matched: when a rule was skipped after 1000 lines, its later ones
@@ -231,10 +240,7 @@ class _Scan:
         unknown = self._find_unknown(chunk, low, set(rule_by_start))
         error_lines = rule_by_start | dict.fromkeys(unknown, "")
         self._find_operators(chunk, low, shapes, error_lines, new)
-        last = chunk.rfind(b"\n") + 1
-        kind = "known" if last in rule_by_start else "unknown" if last in unknown else "open"
-        self.tail = kind if last < len(chunk) else ""
-        self.lines += chunk.count(b"\n")
+        self.lines += chunk.count(b"\n") + (not chunk.endswith(b"\n"))
 
     def _find_operators(
         self,
@@ -248,7 +254,7 @@ class _Scan:
         first line in this chunk (``new``), the last operator on which work began before it."""
         begun: dict[int, str] = {}
         for naming in read_namings():
-            literals = [text for text, shape in naming.literals if shape in shapes]
+            literals = [text for text, shape, _ in naming.literals if shape in shapes]
             for start, line in _find_lines(chunk, low, literals):
                 if not (match := re.search(naming.pattern, line)):
                     continue
@@ -272,10 +278,11 @@ class _Scan:
         unknown_lines: dict[int, str] = {}
         if self.unknown_count >= MOST_UNKNOWN:
             return set()
-        if self.tail == "unknown":
-            explained = explained | {0}
         for start, line in _find_lines(chunk, low, _MARKS):
-            if start not in explained and _ERROR.search(line) and not _QUOTED.search(line):
+            if start in explained or start in self.blocks.starts or not _ERROR.search(line):
+                continue
+            said = unquote(line, _decode_head(chunk, start))
+            if _ERROR.search(said) and not _QUOTED.search(line):
                 unknown_lines[start] = line.strip()
         self.unknown_count += len(unknown_lines)
         for start in sorted(unknown_lines)[: SHOWN_UNKNOWN - len(self.unknown)]:
@@ -305,12 +312,31 @@ def _find_lines(chunk: bytes, low: bytes, literals: Sequence[bytes]) -> Iterator
         yield start, part.decode("utf-8", "replace")
 
 
+def _decode_head(chunk: bytes, start: int) -> str:
+    """Return the start of a line."""
+    end = chunk.find(b"\n", start, start + LINE_CHARS)
+    return chunk[start : end if end >= 0 else start + LINE_CHARS].decode("utf-8", "replace")
+
+
+def find_said(rule: Rule, line: str, start: str) -> Mapping[str, str] | None:
+    """Return the values of the rule's braces for a line that it matches, or None if the line only
+    quotes what the rule looks for. ``start`` is the start of the line."""
+    said = unquote(line, "" if has_form_of(start, rule.matches) else start)
+    if said == line:
+        return rule.find(line)
+    low = said.lower().encode("utf-8", "replace")
+    if rule.literals and not any(text.strip() in low for text, _, _ in rule.literals):
+        return None
+    return rule.find(said) if said else None
+
+
 def explain(file: str, log: Iterable[bytes], rules: Sequence[Rule]) -> Explanation:
     """Explain a log.
 
     ``log`` yields chunks of any size. The text is UTF-8, or UTF-16 if it starts with its byte order
-    mark. Its line endings may be of any kind. Invalid bytes are replaced. Only one chunk and one
-    line, or CHUNK_BYTES of a longer line, are in memory at a time.
+    mark. Its line endings may be of any kind. Invalid bytes are replaced. Of a line longer than
+    LINE_BYTES, the first and the last half of that are read. Only one chunk and one line are in
+    memory at a time.
     """
     scan = _Scan(rules)
     for chunk in _split(log):
@@ -341,20 +367,22 @@ def find_known(text: str, rules: Sequence[Rule]) -> Finding | None:
 
 
 def _split(log: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield whole lines of a log in UTF-8, with ``\\n`` as line ending and without colours. Lines
-    longer than CHUNK_BYTES may be split; the next part then repeats the last LINE_CHARS."""
+    """Yield whole lines of a log in UTF-8, with ``\\n`` as line ending and without colours. The
+    middle of lines longer than LINE_BYTES is left out."""
     remainder = b""
     for part in _decode(log):
         text = remainder + part
         cut = max(text.rfind(b"\n"), text.rfind(b"\r", 0, -1)) + 1
-        remainder = text[cut:]
         if cut:
             yield _clean(text[:cut])
-        elif len(text) > CHUNK_BYTES:
-            yield _clean(text[:-LINE_CHARS])
-            remainder = text[-2 * LINE_CHARS :]
+        remainder = _shorten(text[cut:])
     if remainder:
         yield _clean(remainder)
+
+
+def _shorten(line: bytes) -> bytes:
+    half = LINE_BYTES // 2
+    return line if len(line) <= LINE_BYTES else line[:half] + line[-half:]
 
 
 def _decode(log: Iterable[bytes]) -> Iterator[bytes]:
@@ -376,7 +404,8 @@ def _decode(log: Iterable[bytes]) -> Iterator[bytes]:
 
 def _clean(part: bytes) -> bytes:
     # Logs may have a terminal's colours, and the line endings of Windows.
-    return _ANSI.sub(b"", part).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    text = _ANSI.sub(b"", part).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    return b"\n".join(map(_shorten, text.split(b"\n"))) if len(text) > LINE_BYTES else text
 
 
 def is_in_its_log(rule: Rule, scan: _Scan) -> bool:
@@ -393,9 +422,9 @@ def find_other(rule: Rule, taken: _Match, scan: _Scan) -> Rule | None:
         if candidate is rule or not is_in_its_log(candidate, scan):
             continue
         literals = candidate.literals
-        if literals and not any(text.strip() in low for text, _ in literals):
+        if literals and not any(text.strip() in low for text, _, _ in literals):
             continue
-        if (values := candidate.find(taken.text)) is not None:
+        if (values := find_said(candidate, taken.text, taken.text)) is not None:
             lines = [_Match(taken.line, taken.text, values, taken.count)]
             if earlier := scan.matches.get(candidate.id):
                 lines.append(earlier)
@@ -464,7 +493,7 @@ def _conclude(file: str, scan: _Scan) -> Explanation:
     place = find_place(scan.places)
     return Explanation(
         file=file,
-        lines=scan.lines + bool(scan.tail),
+        lines=scan.lines,
         causes=tuple(_find(rule, scan, place, guess=rule.id in guessed) for rule in causes),
         consequences=tuple(
             _find(rule, scan, place, follows[rule.id] or name) for rule in consequences

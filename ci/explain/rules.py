@@ -207,11 +207,28 @@ class Variant(Struct, frozen=True, forbid_unknown_fields=True):
     remedy: str = ""
 
 
+_WORD = re.compile(rb"[a-z_]+")
+WORD_BYTES = 128  # more than in any word of a rule
+
+
 class Literal(NamedTuple):
-    """A text in lower case, and the same without its digits."""
+    """A text in lower case, the same without its digits, and the longest word of that, which may be
+    a part of a word of the log."""
 
     text: bytes
     without_digits: bytes
+    word: bytes
+
+
+def list_words(text: bytes) -> bytes:
+    """Return the words of a text without repetitions, for a search of words of fewer than
+    WORD_BYTES bytes: a log repeats few words, so that this is much shorter than the log."""
+    words = set(_WORD.findall(text))
+    for word in [word for word in words if len(word) > 2 * WORD_BYTES]:
+        words.remove(word)
+        starts = range(0, len(word), WORD_BYTES)
+        words.update(word[start : start + 2 * WORD_BYTES] for start in starts)
+    return b" ".join(words)
 
 
 # A rule is compared with each part of each log, but what it looks for never changes.
@@ -227,7 +244,11 @@ def _list_literals(
     of_family = read_families()[family].text if family else ()
     of_files = [max(name.split("*"), key=len) for name in files]
     texts = [part.lower().encode() for part in (*text, *spelled, *names, *of_family, *of_files)]
-    return tuple(Literal(part, part.translate(None, DIGITS)) for part in texts)
+    literals = []
+    for part in texts:
+        shape = part.translate(None, DIGITS)
+        literals.append(Literal(part, shape, max(_WORD.findall(shape), key=len, default=b"")))
+    return tuple(literals)
 
 
 class Rule(Struct, frozen=True, forbid_unknown_fields=True):

@@ -36,6 +36,7 @@ from ci.images.definition import LABEL, ImagePlan
 from ci.images.engine import add_text, bind_mount, is_podman, read_file
 from provisioning.console.command import user_path
 from provisioning.console.git import ask_git
+from provisioning.console.streams import terminal_shared, user_stdout
 from provisioning.errors import ToolError
 from provisioning.store.store import store_home
 
@@ -109,7 +110,7 @@ def raw_terminal(client: DockerClient, container_id: str) -> Iterator[None]:
     finally:
         signal.signal(signal.SIGWINCH, former)
         termios.tcsetattr(0, termios.TCSADRAIN, before)
-        sys.stdout.flush()
+        user_stdout().flush()
 
 
 CALLER = "/run/qnn-ci-caller"
@@ -141,8 +142,12 @@ def run_shell(client: DockerClient, request: ShellRequest) -> int:
 
     On KeyboardInterrupt, the container is stopped before the exception is raised again.
     """
-    terminal = sys.stdin.isatty() and sys.stdout.isatty()
-    with _caller_pipe() as pipe, _prepared(client, request, pipe, terminal) as container_id:
+    terminal = sys.stdin.isatty() and user_stdout().isatty()
+    with (
+        terminal_shared(),
+        _caller_pipe() as pipe,
+        _prepared(client, request, pipe, terminal) as container_id,
+    ):
         stream = open_stream(client, container_id)
         code = _Waiter(client, container_id)
         client.api.start(container_id)

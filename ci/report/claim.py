@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from provisioning.console.caller import shown_path
+from provisioning.console.streams import package_log
 from provisioning.documents import read_text
 from provisioning.errors import UsageError
 from provisioning.files import require_writable
@@ -14,6 +15,7 @@ from provisioning.quoting import shell_words
 from provisioning.store.lock import HeldLock
 
 LOCK = ".lock"
+LOG = "log.txt"  # what other packages print in this run
 REPORTS_FIX = "pass a writable directory with --reports"
 GRACE_S, POLL_S = 1.0, 0.05
 SHOWN_COMMAND = 200  # characters
@@ -22,15 +24,19 @@ _claims: dict[Path, HeldLock] = {}  # of this process, until its verb ends
 
 def claim_reports(directory: Path) -> None:
     """Make a directory for reports, and keep other runs from writing into it until this process
-    ends. Where the file system has no locks, nothing is kept.
+    ends. Where the file system has no locks, nothing is kept. What other packages print goes to LOG
+    in the first claimed directory from now on.
 
     Raises StoreError if the directory is not writable, and UsageError if another run writes there.
     """
     path = directory.resolve()
     if path in _claims:
         require_writable(directory, REPORTS_FIX)
-    elif lock := lock_reports(directory):
+        return
+    if lock := lock_reports(directory):
         _claims[path] = lock
+    if (log := package_log()) and not log.path:
+        log.keep_in(directory / LOG)
 
 
 def lock_reports(directory: Path) -> HeldLock | None:

@@ -6,7 +6,6 @@ import html
 import math
 import os
 import re
-import sys
 import textwrap
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -21,8 +20,9 @@ from rich.text import Text
 
 from ci.facts.finding import SHOWN, Finding, list_facts
 from ci.report.schema import Status
-from ci.report.text import NAME_CHARS, clean_log_line, clean_name
+from ci.report.text import NAME_CHARS, clean_log_line, clean_name, count
 from provisioning.console.caller import is_ci, translate_commands
+from provisioning.console.streams import user_stdout
 from provisioning.console.terminal import (
     LEAST_COLUMNS,
     clean_message,
@@ -35,6 +35,8 @@ DIFF = ("-", "+")  # labels of lines that were there before, and that are there 
 AGAIN = "again"  # label of a command that repeats something
 LOG_LINES, LOG_CHARS = 40, 400
 TERMINAL_LOG_LINES = 12
+PLAIN_COLONS = re.compile(r"(?<!\w)::")
+MOST_LINES = 20  # of a card on a terminal
 LINE_CHARS = 2000
 TEXT_WIDTH, GAP = 14, 2  # of columns with text, and between columns
 ROWS = 200  # of a table in Markdown
@@ -164,8 +166,21 @@ def list_findings(findings: Sequence[Finding]) -> list[tuple[str, str]]:
     follow."""
     lines = []
     for place, finding in enumerate(findings):
-        lines += [("", f"{finding.headline} [{finding.id}]")]
-        lines += list_facts(finding) if place < SHOWN else ()
+        facts = [*list_facts(finding)] if place < SHOWN else []
+        headline = finding.headline
+        cut_headline = headline.removesuffix("...").rstrip()
+        for fact in facts:
+            word, line = fact
+            # A cut headline is followed by the whole text: not the same words twice.
+            if (
+                not word
+                and line
+                and (line.startswith(cut_headline) or cut_headline.startswith(line))
+            ):
+                headline = line
+                facts.remove(fact)
+                break
+        lines += [("", f"{headline} [{finding.id}]"), *facts]
     return lines
 
 
@@ -175,8 +190,9 @@ def show_document(document: Document) -> str:
     Colours are not shown in CI, in a file, in a terminal without them, or if NO_COLOR is set.
     """
     may_colour = not is_ci() and not os.environ.get("NO_COLOR")
-    colour = may_colour and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
-    width = max(LEAST_COLUMNS, count_columns(sys.stdout) or 120)
+    stream = user_stdout()
+    colour = may_colour and stream.isatty() and os.environ.get("TERM") != "dumb"
+    width = max(LEAST_COLUMNS, count_columns(stream) or 120)
     return render_text(document, width, colour=colour)
 
 
@@ -276,9 +292,17 @@ def _print_card(console: Console, card: Card) -> None:
     """Print a card, and its lines after a mark. A command is not wrapped, so that it can be
     copied."""
     head = (card.kind, STYLES.get(card.kind, ""))
-    console.print(Text.assemble(head, f"  {clean_name(card.title)}"))
+    # The name of a test, such as Suite::test, stays as it is. It is then not wrapped, since a CI
+    # runner would take a line that begins with :: for a command.
+    title = PLAIN_COLONS.sub(": :", clean_log_line(card.title))
+    console.print(Text.assemble(head, f"  {title}"), soft_wrap="::" in title)
     log = clean_message(card.log).splitlines()[-TERMINAL_LOG_LINES:]
-    for word, line in (*card.lines, *(("", log_line) for log_line in log)):
+    lines = [*card.lines, *(("", log_line) for log_line in log)]
+    commands = [line for line in lines if line[0] == AGAIN]
+    if (left_out := len(lines) - MOST_LINES) > 0:
+        shown = [line for line in lines if line[0] != AGAIN][: MOST_LINES - len(commands)]
+        lines = [*shown, ("", f"and {count(left_out, 'line')} in the report"), *commands]
+    for word, line in lines:
         plain = clean_log_line(_label(word, line))
         joined = join_commands(plain)
         if word == AGAIN:

@@ -22,7 +22,7 @@ from ci.report.text import (
 )
 
 NAMES = 20
-MOST_NAMED_CASES = 40  # cases that list_failed names
+MOST_CAUSES = 8  # that list_failed shows
 WORST = 5
 PHASES = 6
 ALSO = 6  # how many cases of a card have their own figures in it
@@ -63,15 +63,15 @@ def make_document(report: Report) -> Document:
 
 
 def list_failed(report: Report) -> Document:
-    """Return only the verdict and up to MOST_NAMED_CASES of the cases that failed, a line each, for
-    a suite of hundreds of cases."""
-    cases = [case for case in report.cases if case.judgement.status is Status.FAILED]
-    lines = [("", f"{case.model}: {case.headline}") for case in cases[:MOST_NAMED_CASES]]
-    left_out = len(cases) - len(lines)
-    if left_out:
-        lines.append(("", f"and {left_out} more, see the report"))
-    cards = [Card(Status.FAILED.value, count(len(cases), "test"), tuple(lines))] if lines else []
-    return Document(report.title, report.verdict, (*cards,), report.notes)
+    """Return only the verdict and the cases that failed, a card for each of the MOST_CAUSES most
+    frequent causes, for a suite of hundreds of cases."""
+    names = name_report(report)
+    causes = group_causes(report)
+    cards = [_make_problem(report, cases, names) for cases in causes[:MOST_CAUSES]]
+    notes = [*report.notes]
+    if left_out := sum(map(len, causes[MOST_CAUSES:])):
+        notes.append(f"{count(left_out, 'test')} that failed for other causes: see the report")
+    return Document(report.title, report.verdict, (*cards,), tuple(notes))
 
 
 def _list_controls(report: Report, names: Names) -> Iterator[Card]:

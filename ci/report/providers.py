@@ -6,7 +6,6 @@ Names, messages and values are escaped, so that they never act as commands.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 from ci.report.annotation import Annotation, safe_line
 from provisioning.artifacts.environment import github_line
 from provisioning.console.progress import Progress
+from provisioning.console.streams import user_stderr
 from provisioning.console.terminal import write_through
 from provisioning.fetch.credentials import TOKENS_VARIABLE, parse_tokens
 from provisioning.files import explain_writes
@@ -121,7 +121,7 @@ def mask_secrets(provider: Provider, environ: Mapping[str, str]) -> None:
         line for secret in find_secrets(environ) for line in secret.splitlines() if line.strip()
     ]
     masks = (f"::add-mask::{_escape_data(line)}\n" for line in lines)
-    write_through(sys.stderr, "".join(masks) if provider.is_github else "")
+    write_through(user_stderr(), "".join(masks) if provider.is_github else "")
 
 
 def find_secrets(environ: Mapping[str, str]) -> list[str]:

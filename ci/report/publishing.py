@@ -5,7 +5,6 @@ scanning.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -30,6 +29,7 @@ from ci.report.write import read_report, write_report
 from provisioning.console.caller import shown_path
 from provisioning.console.command import read_version
 from provisioning.console.progress import Progress
+from provisioning.console.streams import user_stderr
 from provisioning.console.terminal import write_through
 from provisioning.errors import UsageError
 
@@ -88,7 +88,7 @@ def show_in_ci(document: Document, annotations: Sequence[Annotation]) -> None:
     append_summary(document)
     provider = Provider()
     if provider.is_github:
-        write_through(sys.stderr, provider.annotate(annotations))
+        write_through(user_stderr(), provider.annotate(annotations))
 
 
 def append_summary(document: Document, environ: Mapping[str, str] = os.environ) -> bool:

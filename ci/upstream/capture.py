@@ -2,7 +2,8 @@
 
 Some functions that upstream's tests call are wrapped in the process that runs the tests; upstream's
 files are not changed. A wrapper records arguments or results, and does not change what the function
-does.
+does. Those that run a model for a reference or to calibrate run it on copies, so that the program
+and all references start from what the test gave (see ci.upstream.given).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ci.graphs.torch_calls import name_operator
+from ci.upstream.given import Given, copy_values, keep_buffers, protect
 
 TESTS = "executorch.backends.qualcomm.tests"
 Tensors = Sequence[torch.Tensor]
@@ -29,6 +31,7 @@ class Check:
     program: Any  # the module that was lowered
     float_model: Any  # the module from which it was quantized, or None
     inputs: tuple[Any, ...]  # may be nested
+    given: Given = field(default_factory=Given)  # the modules' buffers when the program ran
     is_own: bool  # whether ``expected`` are the outputs of ``program``, not of the float32 model
     pte_bytes: int = 0  # the size of the .pte, or 0 if it is not known
     outputs: Tensors = ()
@@ -55,11 +58,13 @@ class Capture:
     ) -> None:
         """Record a program that is about to run, with a copy of its inputs."""
         source = self.sources.get(id(program))
+        float_model = source[0] if source else None
         self.now = Check(
             program=program,
-            float_model=source[0] if source else None,
+            float_model=float_model,
             # A copy, because modules such as an in-place leaky_relu change their inputs.
-            inputs=tuple(tree_map(_copy, tuple(inputs))),
+            inputs=tuple(copy_values(tuple(inputs))),
+            given=Given((program, float_model)),
             is_own=is_own,
             pte_bytes=pte_bytes,
         )
@@ -68,12 +73,12 @@ class Capture:
         """Record the outputs of the program that ran last, and the values with which upstream is
         about to compare them. Record nothing if no program ran since the last comparison."""
         if self.now:
-            self.now.outputs, self.now.expected = tree_map(_copy, [[*outputs], [*expected]])
+            self.now.outputs, self.now.expected = tree_map(_detach, [[*outputs], [*expected]])
             self.checks.append(self.now)
             self.now = None
 
 
-def _copy(value: Any) -> Any:
+def _detach(value: Any) -> Any:
     return value.detach().clone() if isinstance(value, torch.Tensor) else value
 
 
@@ -110,6 +115,10 @@ def watch_delegate() -> None:
     def quantized(result: Any, _: Any, module: Any, *_w: Any, **_o: Any) -> None:
         capture.note_quantized(result, module)
 
+    protect(case, "get_qdq_module", inputs=("inputs",), module="module")
+    # Not its modules: training changes their buffers, and this is what the test asks for.
+    protect(case, "get_converted_sgd_trained_module", inputs=("inputs",))
+    protect(case, "_save_model_and_expected_output", inputs=("inputs",), module="module")
     wrap(case, "verify_output", before=begin)
     wrap(
         case,
@@ -139,10 +148,26 @@ def watch_rework() -> None:
     def close(_: Any, device_output: Any, ref_output: Any) -> None:
         capture.compare(device_output, ref_output)
 
+    calibrate_on(shared.calibrate)
+    protect(shared, "_get_expected_output", inputs=("inputs",), module="module")
     wrap(shared.calibrate, "__enter__", after=calibrated)
     wrap(shared, "verify_output_emulator", before=begin)
     for metric in shared.Metrics.__subclasses__():
         wrap(metric, "assert_close", before=close)
+
+
+def calibrate_on(calibrate: Any) -> None:
+    """Let upstream's context manager, whose ``__enter__`` quantizes its ``module``, calibrate on
+    copies of its ``inputs``, and restore the module's buffers."""
+    enter = calibrate.__enter__
+
+    @functools.wraps(enter)
+    def enter_with_copies(self: Any) -> Any:
+        self.inputs = copy_values(self.inputs)
+        with keep_buffers(self.module):
+            return enter(self)
+
+    calibrate.__enter__ = enter_with_copies
 
 
 def watch_backend_suite() -> None:
@@ -163,6 +188,9 @@ def watch_backend_suite() -> None:
     def run(test: Any, *_w: Any, **_o: Any) -> None:
         running[:] = [test]
 
+    stages = importlib.import_module("executorch.backends.test.harness.stages")
+    protect(stages.Quantize, "run", inputs=("inputs",), module="artifact")
+    protect(tester, "_calculate_reference_output", inputs=("inputs",), module="program")
     wrap(tester, "run_method_and_compare_outputs", before=run)
     wrap(tester, "_calculate_reference_output", before=begin)
     wrap(tester, "_compare_outputs", before=compare)

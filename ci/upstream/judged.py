@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct, structs
 
+from ci.cases.pool import clean_tail
 from ci.facts.finding import Finding
 from ci.facts.kinds import INCONCLUSIVE, UNRECORDED
 from ci.judging.figures import Array
@@ -25,6 +26,7 @@ from ci.report.schema import (
     Control,
     ControlKind,
     JudgementFacts,
+    RunFacts,
     Status,
     Threshold,
 )
@@ -132,10 +134,13 @@ def stack(arrays: Sequence[Array], infos: Sequence[TensorInfo]) -> list[Array]:
     return samples
 
 
-def make_result(test: str, soc: str, ran: str, message: str, ours: Sequence[Ours]) -> Result:
+def make_result(
+    test: str, soc: str, ran: str, message: str, ours: Sequence[Ours], *, printed: str = ""
+) -> Result:
     """Return the case of a test. ``ran`` is upstream's result: ``passed``, ``failed``, ``skipped``,
     or ``lacking`` a package or a flag of the runner. ``message`` is the reason if the test did not
-    pass. A test passes if upstream and this project's gate accept what it compared."""
+    pass. A test passes if upstream and this project's gate accept what it compared. If upstream's
+    test failed, the case has the end of ``printed``, which it and its packages printed."""
     rejected = [our for our in ours if our.findings]
     status, outcome, findings = Status.PASSED, BOTH, tuple[Finding, ...]()
     message = message.strip() or "no reason was given"
@@ -168,6 +173,7 @@ def make_result(test: str, soc: str, ran: str, message: str, ours: Sequence[Ours
             **worst_figures(ours),
         ),
         asked=AskedFacts(inputs=len(ours)),
+        run=RunFacts(log_tail=clean_tail(printed) if outcome == FAILED else ""),
     )
     control = None
     if outcome == BOTH:

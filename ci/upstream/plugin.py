@@ -36,7 +36,14 @@ from ci.upstream import programs
 from ci.upstream.capture import capture, watch_backend_suite, watch_delegate, watch_rework
 from ci.upstream.judged import Result, judge_comparison, make_result
 from ci.upstream.record import work_out
-from ci.upstream.suites import SUITE, SUITES, MissingPackageError, install_stubs
+from ci.upstream.suites import (
+    SUITE,
+    SUITES,
+    MissingPackageError,
+    count_file,
+    find_named_scheme,
+    install_stubs,
+)
 from provisioning.errors import describe_exception
 
 FILTERS, RESULTS = "QNN_CI_SUITE_FILTERS", "QNN_CI_SUITE_RESULTS"
@@ -136,6 +143,7 @@ class Judge:
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Prepare for tests: record comparisons, and start what runs programs, before anything
         loads QNN's compiler."""
+        count_file(Path(os.environ[RESULTS])).write_text(f"{len(session.items)}", encoding="ascii")
         if session.items and not session.config.option.collectonly:
             warm_up(plain=False)
             WATCHES[self.suite.name]()
@@ -172,7 +180,8 @@ class Judge:
         if is_subtest or not is_end:
             return report
         ran, message = choose_end(self.ends)
-        result = self.judge(name_test(item.nodeid), ran, message)
+        printed = "\n".join(text for _, text in report.sections)
+        result = self.judge(name_test(item.nodeid), ran, message, printed)
         setattr(report, ATTRIBUTE, encode(result))
         if result.case.judgement.status is Status.FAILED and report.passed:
             report.outcome, report.longrepr = "failed", f"failed by ours: {result.case.headline}"
@@ -181,16 +190,18 @@ class Judge:
             report.longrepr = (str(item.path), 0, f"Skipped: {message}")
         return report
 
-    def judge(self, name: str, ran: str, message: str) -> Result:
-        """Return the result of a test from upstream's and from what it compared."""
+    def judge(self, name: str, ran: str, message: str, printed: str) -> Result:
+        """Return the result of a test from upstream's and from what it compared. ``printed`` is
+        what the test and the packages that it uses printed."""
         comparisons = []
         if ran in {"passed", "failed"}:
-            comparisons = [work_out(check) for check in capture.checks]
+            named = find_named_scheme(name)
+            comparisons = [work_out(check, named) for check in capture.checks]
         if not comparisons and ran == "passed" and self.refusal:
             ran, message = "skipped", self.refusal
         with np.errstate(all="ignore"):
             ours = [judge_comparison(*comparison, self.limits) for comparison in comparisons]
-        return make_result(name, os.environ[SOC], ran, message, ours)
+        return make_result(name, os.environ[SOC], ran, message, ours, printed=printed)
 
 
 def find_refusal(item: Any) -> str:

@@ -4,6 +4,7 @@ only that process has the modules."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -43,33 +44,91 @@ SCHEMES = {
     (0, 8): Scheme.FP16W8,
 }
 WIDTHS = (2, 4, 8, 16)
+# The operators whose constants a scheme's weights are. The constants of others, such as the second
+# operand of an addition, are quantized as activations are.
+WEIGHTED = ("conv", "linear", "embedding", "matmul", "addmm", "mm")
 
 
-def find_scheme(program: Any) -> Scheme | None:
-    """Return the scheme for a graph:
+@dataclass(frozen=True)
+class Widths:
+    """The bits of a graph's quantizers. ``activation`` is the most frequent width of activations,
+    and 0 if none are quantized. ``constant`` and ``weight`` are the smallest widths of all
+    constants and of the weights of operators in WEIGHTED, and 0 if there are none. ``blocks`` is
+    true if any weights are quantized by blocks."""
 
-    - A16W4_BLOCK if any weights are quantized by blocks
-    - FP16 if nothing is quantized
-    - otherwise, the scheme with the graph's most frequent width of activations and its smallest
-      width of weights
+    activation: int = 0
+    constant: int = 0
+    weight: int = 0
+    blocks: bool = False
+    is_quantized: bool = False
 
-    Return None if no scheme has these widths.
-    """
-    nodes = [*program.graph.nodes] if isinstance(program, GraphModule) else []
-    quantizers = [node for node in nodes if "quantize_" in name_operator(node)]
-    if not quantizers:
-        return Scheme.FP16
-    activations, weights = list[int](), list[int]()
-    for node in quantizers:
-        if "affine" in name_operator(node):
+    def find_scheme(self) -> Scheme | None:
+        """Return the scheme with these widths: FP16 if nothing is quantized, None if no scheme has
+        them."""
+        if not self.is_quantized:
+            return Scheme.FP16
+        if self.blocks:
             return Scheme.A16W4_BLOCK
-        source = node.args[0]
-        fixed = isinstance(source, Node) and source.op == "get_attr"
+        return SCHEMES.get((self.activation, self.constant))
+
+    def fit(self, scheme: Scheme) -> bool:
+        """Return whether a graph with these widths may be of ``scheme``. Without weights, only its
+        activations decide."""
+        if self.blocks or not scheme.quantized:
+            return self.find_scheme() is scheme
+        if scheme is Scheme.A16W4_BLOCK and self.weight:
+            return False  # its weights would be quantized by blocks
+        bits = scheme.recipe.activation_bits
+        return self.activation == bits and self.weight in {0, scheme.weight_bits}
+
+
+def read_widths(program: Any) -> Widths:
+    """Return the widths of a module, which are 0 unless it is a graph with quantizers."""
+    nodes = [*program.graph.nodes] if isinstance(program, GraphModule) else []
+    activations, constants, weights = list[int](), list[int](), list[int]()
+    is_quantized = has_blocks = False
+    for node in nodes:
+        if "quantize_" not in name_operator(node):
+            continue
+        is_quantized = True
+        if "affine" in name_operator(node):
+            has_blocks = True
+            continue
         bits = _count_bits(node)
-        if bits:
-            (weights if fixed else activations).append(bits)
-    usual = max(sorted(set(activations)), key=activations.count, default=0)
-    return SCHEMES.get((usual, min(weights, default=0)))
+        source = node.args[0]
+        if not isinstance(source, Node) or source.op != "get_attr":
+            activations += [bits] if bits else []
+        elif bits:
+            constants.append(bits)
+            if any(name_operator(user).startswith(WEIGHTED) for user in list_readers(node)):
+                weights.append(bits)
+    return Widths(
+        activation=max(sorted(set(activations)), key=activations.count, default=0),
+        constant=min(constants, default=0),
+        weight=min(weights, default=0),
+        blocks=has_blocks,
+        is_quantized=is_quantized,
+    )
+
+
+def list_readers(quantizer: Node) -> list[Node]:
+    """Return the nodes that read a quantized value, behind its dequantizers."""
+    readers = list[Node]()
+    waiting = [*quantizer.users]
+    while waiting:
+        user = waiting.pop()
+        if "quantize_" in name_operator(user):
+            waiting += user.users
+        else:
+            readers.append(user)
+    return readers
+
+
+def find_scheme(program: Any, named: Scheme | None = None) -> Scheme | None:
+    """Return the scheme of a graph: ``named``, which the test's name contains, if the graph may be
+    of it, and else the scheme with the widths of its quantizers. None if no scheme has these."""
+    widths = read_widths(program)
+    return named if named and widths.fit(named) else widths.find_scheme()
 
 
 def _count_bits(node: Node) -> int:
@@ -103,11 +162,20 @@ class Flat(nn.Module):
         return self.module(*tree_unflatten(leaves, self.spec))
 
 
-def work_out(check: Check) -> tuple[Comparison, Arrays]:
+def work_out(check: Check, named: Scheme | None = None) -> tuple[Comparison, Arrays]:
     """Return the record and the arrays of a comparison. Arrays that cannot be computed are left
-    out, and the record's ``lacks`` states the reason."""
+    out, and the record's ``lacks`` states the reason. ``named`` is the scheme in the test's name.
+
+    Each run starts from the state that the test gave to the program.
+    """
     lacks = Notes()
-    scheme = find_scheme(check.program)
+    scheme = find_scheme(check.program, named)
+    if named and scheme is not named:
+        actual = f"quantized as {scheme}" if scheme else "a mixture of schemes"
+        actual = "not quantized" if scheme is Scheme.FP16 else actual
+        lacks.append(
+            f"judged as what it is: the test's name says {named}, but its model is {actual}"
+        )
     is_float = scheme is Scheme.FP16
     leaves = tree_flatten(check.inputs)[0]
     flat = tuple(leave for leave in leaves if isinstance(leave, torch.Tensor))
@@ -115,14 +183,17 @@ def work_out(check: Check) -> tuple[Comparison, Arrays]:
 
     def run(module: Any) -> Tensors:
         module = Flat(module, check.inputs) if nested else module
-        with keep_state(module):
+        with check.given.again(), keep_state(module):
             return run_eager(module, [flat])[0]
 
     arrays: dict[Member, Tensors] = {
         Member.OUTPUT: check.outputs,
         Member.UPSTREAM: check.expected,
     }
-    exact = round_blocks(check.program) if scheme is Scheme.A16W4_BLOCK else check.program
+    exact = check.program
+    if scheme is Scheme.A16W4_BLOCK and read_widths(exact).blocks:
+        with check.given.again():
+            exact = round_blocks(exact)
     unnested = Flat(exact, check.inputs) if nested else exact
     exact_member = Member.FLOAT if is_float else Member.QUANTIZED
     with torch.no_grad(), lacks.of("the outputs of the model that was lowered"):
@@ -132,12 +203,13 @@ def work_out(check: Check) -> tuple[Comparison, Arrays]:
     if not is_float:
         with torch.no_grad(), lacks.of("the outputs of the float32 model"):
             arrays[Member.FLOAT] = run(check.float_model) if check.is_own else check.expected
-    with torch.no_grad(), lacks.of("the predicted rounding noise"):
+    with torch.no_grad(), lacks.of("the predicted rounding noise"), check.given.again():
         module, inputs = (unnested, flat) if is_float else (exact, check.inputs)
         program = read_torch(module, inputs)
         arrays[Member.NOISE] = predict_noise(program, [inputs], qnn=find_qnn_version())
     if scheme and not all(output.is_floating_point() for output in check.outputs):
-        with torch.no_grad(), lacks.of("the bounds of outputs that are not floating-point"):
+        subject = "the bounds of outputs that are not floating-point"
+        with torch.no_grad(), lacks.of(subject), check.given.again():
             shaken = TorchProgram(unnested, split_module(unnested))
             bits = scheme.recipe.activation_bits
             bounds = find_ties(shaken, [flat], [tuple(arrays[exact_member])], bits)

@@ -8,8 +8,9 @@ import importlib.util
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from msgspec import structs
@@ -21,12 +22,13 @@ from ci.cases.session import Phases, make_report
 from ci.executorch.toolchain import describe_toolchain
 from ci.models.numerics import VARIABLES
 from ci.models.schemes import Scheme
-from ci.report.schema import Report
+from ci.report.schema import Report, Status
 from ci.report.text import count
 from ci.upstream.judged import Result
-from ci.upstream.suites import SUITE, SUITES, Suite, find_executorch
+from ci.upstream.suites import SUITE, SUITES, Suite, count_file, find_executorch, find_named_scheme
 from provisioning.artifacts.environment import Environment
 from provisioning.console.process import run_process
+from provisioning.console.streams import package_log
 from provisioning.documents import decode_json, read_bytes
 from provisioning.errors import ToolError, UsageError
 
@@ -74,13 +76,17 @@ def run_suite(
         "QNN_SOC_MODEL": request.soc,
         SUITE: request.suite.name,
     }
-    with phases.measure("tests"):
+    with (
+        phases.measure("tests"),
+        phases.progress.bar("tests", unit="") as bar,
+        bar.busy(partial(describe_progress, results_file)),
+    ):
         done = run_process(
             [sys.executable, "-m", "pytest", *list_words(request)],
             cwd=scratch.scratch,
             env=environment.apply({**os.environ, **variables}),
             check=False,
-            on_line=phases.progress.step,
+            on_line=log_line,
         )
     results = read_results(results_file)
     if done.returncode == NO_TESTS or (not results and done.returncode in ENDED):
@@ -98,12 +104,39 @@ def run_suite(
         tuple(describe_toolchain(environment)),
         results,
         phases,
-        (f"{count(len(results), 'test')}: {remark}",),
+        (f"{count(len(results), 'test')}: {remark}", *describe_misnamed(results)),
     )
     # The cases, and with them their schemes, were not known before.
     schemes = {case.scheme for case in report.cases} & {scheme.value for scheme in Scheme}
     limits = tuple(options.policy.limits_of("", Scheme(scheme)) for scheme in sorted(schemes))
     return structs.replace(report, thresholds=limits, unjudged=0)
+
+
+def describe_misnamed(results: Sequence[CaseResult]) -> Iterator[str]:
+    """Yield a line for each scheme that tests have in their names, but not in their graphs."""
+    misnamed = Counter[tuple[str, str]]()
+    for result in results:
+        named = find_named_scheme(result.case.model)
+        if named and result.case.scheme not in {named.value, "-"}:
+            misnamed[named.value, result.case.scheme] += 1
+    for (named_scheme, scheme), number in sorted(misnamed.items()):
+        tests = "1 test is" if number == 1 else f"{number} tests are"
+        yield f"{tests} named {named_scheme}, quantized as {scheme} by upstream, and judged as that"
+
+
+def log_line(line: str) -> None:
+    """Write a line of pytest to the log of the run."""
+    if log := package_log():
+        log.write(line)
+
+
+def describe_progress(results: Path) -> str:
+    """Return how many of the chosen tests have ended, and how many of these failed."""
+    ended = {result.case.model: result.case for result in read_rows(results)}
+    failed = [case for case in ended.values() if case.judgement.status is Status.FAILED]
+    chosen = read_bytes(count_file(results)) if count_file(results).is_file() else b""
+    text = f"{len(ended)} of {chosen.decode()}" if chosen else "pytest collects the tests"
+    return f"{text}, {len(failed)} failed" if failed else text
 
 
 def list_words(request: UpstreamRequest) -> Iterator[str]:
@@ -125,13 +158,17 @@ def list_words(request: UpstreamRequest) -> Iterator[str]:
         yield from ("--last-failed", "--last-failed-no-failures=none")
 
 
+def read_rows(file: Path) -> list[Result]:
+    """Return the rows that the plugin has written, without one that it is writing."""
+    text = read_bytes(file) if file.is_file() else b""
+    return [
+        decode_json(line, Result) for line in text.splitlines(keepends=True) if line[-1:] == b"\n"
+    ]
+
+
 def read_results(file: Path) -> list[CaseResult]:
     """Return the results that the plugin wrote, by the names of the tests."""
-    lines = read_bytes(file).splitlines() if file.is_file() else []
     # A test with subtests has a row after each of them; the last one has all its comparisons.
-    results_by_test: dict[str, Result] = {}
-    for line in lines:
-        result = decode_json(line, Result)
-        results_by_test[result.case.model] = result
+    results_by_test = {result.case.model: result for result in read_rows(file)}
     ordered = [results_by_test[test] for test in sorted(results_by_test)]
     return [CaseResult(row.case, (row.control,) if row.control else ()) for row in ordered]

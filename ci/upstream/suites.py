@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.machinery
 import importlib.util
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,9 +19,12 @@ from types import ModuleType
 from typing import Any
 
 from ci.executorch.toolchain import list_places
+from ci.models.schemes import Scheme
 from ci.models.suite import DEFAULT_SOC
 from provisioning.errors import UnfitError
 
+# The flow of a test of backends/test/suite, in its name.
+NAMED = re.compile(r"\[qnn_(\d+a\d+w(?:_block)?)\b")
 SUITE = "QNN_CI_SUITE"  # the environment variable that names the suite for the plugin
 QUALCOMM = "backends/qualcomm/tests"
 
@@ -59,6 +63,19 @@ SUITES: Mapping[str, Suite] = {
         ),
     )
 }
+
+
+def find_named_scheme(test: str) -> Scheme | None:
+    """Return the scheme in the name of a test of backends/test/suite, such as 16a8w of
+    ``test_add_f32_alpha[qnn_16a8w]``, or None if there is none."""
+    match = NAMED.search(test)
+    return Scheme(match[1]) if match and match[1] in {scheme.value for scheme in Scheme} else None
+
+
+def count_file(results: Path) -> Path:
+    """Return the file next to the file of results in which the plugin writes how many tests were
+    chosen."""
+    return results.with_suffix(".count")
 
 
 def find_executorch() -> Path:

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
+import stat
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -27,7 +29,7 @@ from provisioning.errors import ExitCode, UsageError
 STDIN = "-"
 FINDING = re.compile(r"QNN\d+")
 PART_BYTES = 1 << 20
-MOST_BYTES = 256 << 20  # a minute of work
+MOST_BYTES = 256 << 20
 LOGS = (".log", ".txt", ".out", ".err", ".logcat")
 ARCHIVES = (b"PK\x03\x04", b"\x1f\x8b", b"\xfd7zXZ", b"BZh")
 
@@ -131,6 +133,7 @@ def read_parts(name: str) -> Iterator[bytes]:
             fix="pass a file, or pipe a log into the command",
         )
     with nullcontext(sys.stdin.buffer) if name == STDIN else open_log(Path(name)) as file:
+        require_size(name, _measure(file))
         part = file.read(PART_BYTES)
         if part.startswith(ARCHIVES):
             fix = "unpack it, and pass the directory"
@@ -138,12 +141,24 @@ def read_parts(name: str) -> Iterator[bytes]:
         size = 0
         while part:
             size += len(part)
-            # Counted while reading: /dev/zero as standard input has no end.
-            if size > MOST_BYTES:
-                raise UsageError(
-                    f"{'standard input' if name == STDIN else name} is longer than {MOST_BYTES}"
-                    " bytes",
-                    fix="pass the part with the failure, such as the output of `tail -c 100M`",
-                )
+            require_size(name, size)  # /dev/zero as standard input has no end
             yield part
             part = file.read(PART_BYTES)
+
+
+def _measure(file: BinaryIO) -> int:
+    """Return how many bytes of a file are still to be read: 0 for a pipe or a terminal."""
+    try:
+        status = os.fstat(file.fileno())
+        return status.st_size - file.tell() if stat.S_ISREG(status.st_mode) else 0
+    except (OSError, ValueError):  # not a file of the system
+        return 0
+
+
+def require_size(name: str, size_bytes: int) -> None:
+    """Raise UsageError if a log is longer than MOST_BYTES."""
+    if size_bytes > MOST_BYTES:
+        raise UsageError(
+            f"{'standard input' if name == STDIN else name} is longer than {MOST_BYTES} bytes",
+            fix="pass the part with the failure, such as the output of `tail -c 100M`",
+        )

@@ -14,7 +14,7 @@ from ci.inspect.files import Inspected, Inspection, Library, inspect_file
 from ci.inspect.genie import find_config, read_genie
 from ci.inspect.genie_verdict import check_genie
 from ci.inspect.litert_libraries import describe_releases
-from ci.inspect.loading import judge_program
+from ci.inspect.loading import judge_bundle, judge_program
 from ci.onnx.reading import seal_file
 from ci.report.filled import fill_text
 from ci.report.text import name_some, show_row
@@ -141,4 +141,5 @@ def judge_file(
     if strict or len(socs) > 1:
         option = "--strict" if strict else "more than one --soc"
         raise UsageError(f"{option} is for an app, and {path.name} is none", fix="leave it out")
-    return judge_program(inspected, runtime or "", "".join(socs))
+    judge = judge_bundle if inspected.kind == "litertlm" else judge_program
+    return judge(inspected, runtime or "", "".join(socs))

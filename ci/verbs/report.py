@@ -7,7 +7,6 @@ import argparse
 import html
 import json
 import re
-import sys
 from functools import partial
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from ci.verbs.options import add_option, add_options, require_effect
 from provisioning.console.caller import shown_path
 from provisioning.console.command import DIR, FLAG, Outcome, user_path
 from provisioning.console.progress import Progress
+from provisioning.console.streams import user_stdout
 from provisioning.errors import UsageError
 
 
@@ -105,7 +105,7 @@ def summarize_report(report: Report) -> str:
     if publishing.append_summary(document):
         return show_document(document)
     text = render_markdown(document)
-    if not sys.stdout.isatty():
+    if not user_stdout().isatty():
         return text
     bare = re.sub(r"</?(?:pre|details|summary)>", "", text)  # for a person
     return re.sub(r"\n{3,}", "\n\n", html.unescape(bare).replace(WORD_JOINER, ""))

@@ -21,6 +21,7 @@ from provisioning.artifacts.environment import (
 from provisioning.artifacts.provision import Provisioned
 from provisioning.console.command import FILE, MANY, Outcome, user_path, user_program
 from provisioning.console.progress import Progress
+from provisioning.console.streams import user_stderr
 from provisioning.console.terminal import write_message, write_through
 from provisioning.console.user_folder import require_output, write_output
 from provisioning.doctor.examine import examine
@@ -67,7 +68,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         text = f"{error.id}: {error.what}. Fix: {error.fix}"
         notes.append(Annotation(Level.ERROR, text, TITLE))
     # A shell may evaluate stdout.
-    write_through(sys.stderr, provider.annotate(notes) if notes else "")
+    write_through(user_stderr(), provider.annotate(notes) if notes else "")
     outputs = {
         "roots": json.dumps({artifact.name: str(artifact.root) for artifact in artifacts}),
         "versions": json.dumps({artifact.name: artifact.version for artifact in artifacts}),

@@ -17,8 +17,8 @@ import shutil
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
@@ -33,9 +33,11 @@ from provisioning.console.caller import (
     caller_path,
     install_command,
     keep_cause,
+    shown_path,
 )
 from provisioning.console.interrupts import catch_signals, ignore_signals
 from provisioning.console.progress import Progress
+from provisioning.console.streams import PackageLog, packages_logged, user_stdout
 from provisioning.console.terminal import (
     clean_message,
     clean_output,
@@ -110,7 +112,7 @@ class Outcome:
             return render_json(self.data)
         text = self.text
         if not self.exact:
-            text = fit_lines(clean_output(text), count_columns(sys.stdout))
+            text = fit_lines(clean_output(text), count_columns(user_stdout()))
         return f"{text}\n" if text and not text.endswith("\n") else text
 
 
@@ -242,7 +244,8 @@ def run_command(
     name = find_verb(verbs, words[0]) if words else ""
     before = CALLER.set(caller)
     try:
-        with begin(name, words[1:]) if begin and name else nullcontext():
+        early = begin(name, words[1:]) if begin and name else nullcontext()
+        with packages_apart(words), early:
             outcome = _run_verb(caller, verbs, name, words)
     except KeyboardInterrupt:
         return _report_error(caller, name, InterruptedRunError("interrupted"), as_json=as_json)
@@ -258,6 +261,36 @@ def run_command(
     if outcome.exit_code:
         keep_cause("\n".join(clean_output(outcome.text).strip().splitlines()[-1:]))
     return outcome.exit_code, caller.translate(outcome.render(as_json=as_json))
+
+
+@contextmanager
+def packages_apart(words: Sequence[str]) -> Iterator[None]:
+    """Let what other packages print in the block go to a log (see packages_logged). Then print
+    where it is or, after an error that is not the caller's mistake, its last lines."""
+    with packages_logged() as log:
+        try:
+            yield
+        except (KeyboardInterrupt, UsageError):
+            raise
+        except Exception as error:
+            if log:
+                show_tail(log, error)
+            raise
+        if log:
+            log.end()
+            if log.path and not {*QUIET} & {*words}:
+                write_message(f"what other packages printed: {shown_path(log.path)}\n")
+
+
+def show_tail(log: PackageLog, error: Exception) -> None:
+    """Print the last lines of a log that the error does not contain, and the log's path."""
+    log.end()
+    shown = f"{error.what}\n{error.why}" if isinstance(error, QnnCiError) else str(error)
+    if lines := [line for line in log.tail() if line not in shown]:
+        text = "".join(f"  | {line}\n" for line in lines)
+        write_message(f"the last lines that other packages printed:\n{text}")
+    if log.path:
+        write_message(f"all of them: {shown_path(log.path)}\n")
 
 
 def replace_renamed(words: Sequence[str], renamed: Mapping[str, str]) -> list[str]:

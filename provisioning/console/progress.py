@@ -7,7 +7,6 @@ are shown at the same time below the messages.
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TextIO, cast
 
 from provisioning.console.caller import is_ci, translate_commands
+from provisioning.console.streams import user_stderr
 from provisioning.console.terminal import clean_message, count_columns, fit_lines, write_through
 
 if TYPE_CHECKING:
@@ -165,8 +165,9 @@ class Progress:
         """Return a Progress for stderr: with live bars on a terminal outside CI, else with plain
         lines.
         """
-        can_draw = sys.stderr.isatty() and os.environ.get("TERM") not in PLAIN_TERMINALS
-        return cls(sys.stderr, live=can_draw and not is_ci())
+        stream = user_stderr()
+        can_draw = stream.isatty() and os.environ.get("TERM") not in PLAIN_TERMINALS
+        return cls(stream, live=can_draw and not is_ci())
 
     def step(self, message: str) -> None:
         """Print one message on its own line."""

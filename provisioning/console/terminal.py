@@ -13,6 +13,7 @@ import textwrap
 from contextlib import suppress
 from typing import TextIO
 
+from provisioning.console.streams import user_stderr, user_stdout
 from provisioning.errors import StoreError, mask_credentials
 
 # Control characters except tab and newline, and the bidirectional overrides that reorder what a
@@ -138,7 +139,8 @@ def _fit_line(line: str, columns: int) -> str:
 
 def write_message(text: str) -> None:
     """Write ``text`` to stderr, cleaned with clean_message and wrapped to the terminal."""
-    write_through(sys.stderr, fit_lines(clean_message(text), count_columns(sys.stderr)))
+    stream = user_stderr()
+    write_through(stream, fit_lines(clean_message(text), count_columns(stream)))
 
 
 def write_through(stream: TextIO, text: str) -> None:
@@ -156,13 +158,14 @@ def write_output(text: str) -> None:
     A path that is not UTF-8 is written as its raw bytes. Raises StoreError if stdout cannot be
     written, for example because it is a file on a full disk.
     """
+    stream = user_stdout()
     try:
-        sys.stdout.write(_encodable(text, sys.stdout))
-        sys.stdout.flush()
+        stream.write(_encodable(text, stream))
+        stream.flush()
     except BrokenPipeError:
-        silence(sys.stdout)
+        silence(stream)
     except OSError as error:
-        silence(sys.stdout)
+        silence(stream)
         raise StoreError(
             "the result cannot be written to stdout",
             why=str(error),

@@ -280,6 +280,12 @@ ROWS = (
     # -- programs, libraries, apps, logs --
     Row("qnn-ci inspect app.apk", "", before=(readers.app,)),
     Row("qnn-ci inspect bundle", "bundle: not fit, 2 errors", 1, (readers.bundle,)),
+    Row(
+        "inspect model.litertlm --soc SM8750 --runtime 2.51.0",
+        "model.litertlm for 2.51.0 on SM8750: no",
+        1,
+        (readers.litert_bundle,),
+    ),
     Row("qnn-ci inspect model.litertlm", "tf_lite_prefill_decode", before=(readers.litert_bundle,)),
     Row(
         "inspect model_ctx.onnx --runtime 2.47.0",

@@ -19,6 +19,7 @@ from ci.faults.results import Searched
 from ci.inspect.compat import Answer
 from ci.inspect.files import Inspection
 from ci.inspect.genie_verdict import JudgedFolder
+from ci.inspect.loading import BundleAnswer
 from ci.llm.projection import Projection
 from ci.mend.report import Mends
 from ci.verbs.estimate import Estimates
@@ -31,6 +32,7 @@ SCHEMAS = {
     "inspect.schema.json": Inspection,
     "compat.schema.json": Answer,
     "genie.schema.json": JudgedFolder,
+    "litertlm.schema.json": BundleAnswer,
     "localise.schema.json": Localisation,
     "mend.schema.json": Mends,
     "upgrade-report.schema.json": UpgradeReport,

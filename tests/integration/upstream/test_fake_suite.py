@@ -14,6 +14,7 @@ from provisioning.errors import ExitCode
 FAKE = Path(__file__).resolve().parents[2] / "stand_ins" / "upstream_suite"
 ENDS = {
     "right": "both",
+    **dict.fromkeys(("noisy", "given_input", "given_buffer", "given_random_state"), "both"),
     "zeros": "theirs only",
     "too_far": "failed",
     "dies": "failed",
@@ -44,7 +45,33 @@ def test_a_fake_suite_has_every_outcome_and_the_failed_ones_run_again(tmp_path: 
     assert "Timeout" in cases["hangs"].reason
     assert "torchvision" in cases["needs_package"].reason
     assert "--etdump_path" in cases["runner"].reason
-    (control,) = report.controls
-    assert (control.model, control.rejected) == (cases["right"].model, True)
+    rejected = {control.model: control.rejected for control in report.controls}
+    passed = [name for name, outcome in ENDS.items() if outcome == "both"]
+    assert rejected == {cases[name].model: True for name in passed}
     rerun = run(tmp_path, "--last-failed", "--filter", "*_zeros", "--filter", "*_right")
     assert {*by_name(rerun)} == {"zeros"}
+
+
+@pytest.mark.emulator
+def test_references_and_program_get_what_the_test_gave(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Tests whose model changes its input, its buffer or the random numbers that follow. Neither
+    their packages' lines nor pytest's reach the terminal."""
+    words = ["test-upstream", "--source", str(FAKE), "--reports", str(tmp_path), "--jobs", "2"]
+    assert main([*words, "-k", "given or noisy"]) == ExitCode.OK
+    cases = by_name(read_report(tmp_path / "upstream"))
+    assert {name: case.judgement.outcome for name, case in cases.items()} == {
+        "given_input": "both",
+        "given_buffer": "both",
+        "given_random_state": "both",
+        "noisy": "both",
+    }
+    assert not any(case.judgement.warnings for case in cases.values())
+    log = (tmp_path / "upstream" / "log.txt").read_text("utf-8")
+    printed = "".join(capfd.readouterr())
+    assert "passed" in log
+    assert f"what other packages printed: {tmp_path / 'upstream' / 'log.txt'}\n" in printed
+    ours = ("1/4", "2/4", "3/4", "4/4", "doctor:", "report:", "what other", "4 tests:", "passed")
+    others = [line for line in printed.splitlines() if not line.startswith((*ours, "  tests "))]
+    assert others == []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import time
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -263,27 +265,49 @@ def test_the_time_of_explain_grows_linearly_with_the_log() -> None:
     ("encoding", "end"),
     [("utf-8", "\r\n"), ("utf-8-sig", "\r"), ("utf-16-le", "\r\n"), ("utf-16-be", "\n")],
 )
+@pytest.mark.parametrize(
+    ("before", "after", "is_read"),
+    [
+        (0, 9 << 16, True),
+        ((1 << 16) - LINE_CHARS, 9 << 16, True),
+        (9 << 16, (1 << 16) - LINE_CHARS, True),
+        (9 << 16, 0, True),
+        (1 << 16, 1 << 16, True),
+        (9 << 16, 9 << 16, False),
+    ],
+)
 def test_numbers_and_texts_are_right_after_a_very_long_line(
-    encoding: str, end: str, monkeypatch: pytest.MonkeyPatch
+    encoding: str, end: str, before: int, after: int, is_read: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A cause may be anywhere in such a line, also where the line is cut, and counts once."""
-    monkeypatch.setattr("ci.explain.explain.CHUNK_BYTES", 4 << 16)
+    """A cause counts once in a long line, and is not found in the middle of a longer one."""
+    monkeypatch.setattr("ci.explain.explain.LINE_BYTES", 4 << 16)
     mark = "\ufeff" if encoding.startswith("utf-16") else ""
-    for before in (5 << 16, (5 << 16) - LINE_CHARS):
-        lines = ["frob: fatal error", "x" * before + STUB + "y" * 9999, "b", f"{DEVICE} é"]
-        log = (mark + end.join(lines) + end).encode(encoding)
-        explanation = explain(
-            "log", (log[at : at + (1 << 16)] for at in range(0, len(log), 1 << 16)), RULES
-        )
-        (stub,), (device,) = explanation.causes, explanation.consequences
-        assert (explanation.lines, stub.line, stub.count, STUB in stub.text) == (4, 2, 1, True)
-        assert (device.line, device.text) == (4, f"{DEVICE} é")
-        assert explanation.unknown == (Unknown(1, lines[0]),)
+    lines = ["frob: fatal error", f"{'x' * before} {STUB} {'y' * after}", "b", f"{DEVICE} é"]
+    log = (mark + end.join(lines) + end).encode(encoding)
+    explanation = explain(
+        "log", (log[at : at + (1 << 16)] for at in range(0, len(log), 1 << 16)), RULES
+    )
+    device = (*explanation.causes, *explanation.consequences)[-1]
+    assert (explanation.lines, "stub-mismatch" in names(explanation.causes)) == (4, is_read)
+    assert [(cause.line, cause.count) for cause in explanation.causes] == [(2 if is_read else 4, 1)]
+    assert (device.line, device.text) == (4, f"{DEVICE} é")
+    assert explanation.unknown == (Unknown(1, lines[0]),)
+
+
+@pytest.mark.parametrize("text", [b"x", b"error ", b"\x1b]", b"0123456789abcdef"])
+def test_a_long_line_takes_little_time_and_memory(text: bytes) -> None:
+    part = (text * (1 << 20))[: 1 << 20]
+    begun = time.process_time()
+    tracemalloc.start()
+    explain("log", itertools.repeat(part, 64), RULES)
+    _, most_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert time.process_time() - begun < 20
+    assert most_bytes < 256 << 20
 
 
 def test_lines_of_a_log_stay_whole_at_chunk_borders() -> None:
-    """A chunk that ends within a line waits for the rest, except a long chunk without a line
-    end."""
+    """A chunk that ends within a line waits for the rest."""
     log = f"fine\n{STUB}\n".encode()
     for cut in range(len(log) + 1):
         explanation = explain("log", [log[:cut], log[cut:]], RULES)

@@ -228,5 +228,5 @@ def test_each_kind_of_naming_line_has_its_name_and_a_near_line_has_none(naming: 
     match = re.search(naming.pattern, naming.matches)
     assert match is not None
     assert match["name"] == naming.name
-    assert any(text in naming.matches.lower().encode() for text, _ in naming.literals)
+    assert any(text in naming.matches.lower().encode() for text, _, _ in naming.literals)
     assert re.search(naming.pattern, naming.rejects) is None

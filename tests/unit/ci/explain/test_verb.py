@@ -9,7 +9,7 @@ import json
 import lzma
 import sys
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import jsonschema
@@ -19,6 +19,7 @@ from ci.__main__ import explain_error, main
 from ci.explain.explain import find_known
 from ci.explain.render import advise
 from ci.explain.rules import read_rules
+from ci.verbs.explain import MOST_BYTES
 from provisioning.errors import ExitCode, QnnCiError
 
 ROOT = Path(__file__).parents[4]
@@ -72,6 +73,21 @@ def test_explain_reads_no_log_without_an_end(
     for name in ("-", str(tmp_path / "long.log")):
         assert main(["explain", name]) == code
         assert ("tail -c" in capsys.readouterr().err) == (code == ExitCode.USAGE)
+
+
+def test_a_log_that_is_too_large_is_refused_before_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def read_one(_name: str, parts: Iterator[bytes], _rules: object) -> None:
+        next(parts)
+        pytest.fail("the log was read")
+
+    monkeypatch.setattr("ci.verbs.explain.explain", read_one)
+    log = tmp_path / "huge.log"
+    with log.open("wb") as file:
+        file.truncate(MOST_BYTES + 1)
+    assert main(["explain", str(log)]) == 2
+    assert "tail -c" in capsys.readouterr().err
 
 
 def test_explain_reads_every_log_of_a_directory(

@@ -256,7 +256,8 @@ def test_an_interrupt_removes_the_container_and_is_raised_again(
         raise KeyboardInterrupt
 
     stream = SimpleNamespace(isatty=lambda: terminal)
-    monkeypatch.setattr(shell, "sys", SimpleNamespace(stdin=stream, stdout=stream))
+    monkeypatch.setattr(shell, "sys", SimpleNamespace(stdin=stream))
+    monkeypatch.setattr(shell, "user_stdout", lambda: stream)
     monkeypatch.setattr(shell, "raw_terminal", lambda *_: nullcontext())
     monkeypatch.setattr(shell, "copy_streams", interrupt)
     with pytest.raises(KeyboardInterrupt):

@@ -9,7 +9,8 @@ import pytest
 from ci.__main__ import main
 from provisioning.errors import ExitCode
 from tests.stand_ins.android_apps import write_apk
-from tests.stand_ins.lowered import make_program
+from tests.stand_ins.litert import make_bundle, make_compiled, make_plain
+from tests.stand_ins.lowered import make_binary, make_program
 
 
 @pytest.mark.parametrize(
@@ -39,3 +40,37 @@ def test_options_that_do_not_fit_the_file_are_refused(
     Path("app").mkdir()
     assert main(["inspect", *arguments]) == ExitCode.USAGE
     assert message in capsys.readouterr().err
+
+
+COMPILED = (3, make_compiled(), {"model_type": "tf_lite_prefill_decode"})
+OTHER_SOC = make_compiled(binary=make_binary(soc=("SM8750", 69, 79)), stamp=b"Qualcomm\0SM8750")
+EMBEDDER = (3, OTHER_SOC, {"model_type": "tf_lite_embedder"})
+AUXILIARY = (3, make_plain(), {"model_type": "tf_lite_aux"})
+
+
+@pytest.mark.parametrize(
+    ("sections", "words", "code", "text"),
+    [
+        ([COMPILED, AUXILIARY], ["--soc", "SM8650"], ExitCode.OK, "for SM8650: yes"),
+        ([COMPILED, AUXILIARY], ["--runtime", "2.51.0"], ExitCode.OK, "for 2.51.0: yes"),
+        ([COMPILED, AUXILIARY], ["--soc", "SM8750"], ExitCode.FAILED, "for SM8750: no"),
+        ([COMPILED, AUXILIARY], ["--runtime", "2.48.40"], ExitCode.FAILED, "2.48.40: no (build)"),
+        ([COMPILED, EMBEDDER, AUXILIARY], ["--soc", "SM8650"], ExitCode.FAILED, "tf_lite_embedder"),
+        ([COMPILED], ["--soc", "SM8650"], ExitCode.FAILED, "it has no tf_lite_aux"),
+        ([AUXILIARY], ["--soc", "SM8650"], ExitCode.ENVIRONMENT, "no model in it is compiled"),
+        ([COMPILED], ["--load"], ExitCode.USAGE, "neither a runtime nor an SoC"),
+        ([], ["--soc", "SM8650"], ExitCode.FAILED, "cannot be loaded"),
+    ],
+)
+def test_a_bundle_of_litert_is_judged_by_all_of_its_models(
+    sections: list[tuple[int, bytes, dict[str, str]]],
+    words: list[str],
+    code: ExitCode,
+    text: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "model.litertlm").write_bytes(make_bundle(sections))
+    assert main(["inspect", str(tmp_path / "model.litertlm"), *words]) == code
+    printed = capsys.readouterr()
+    assert text in printed.out + printed.err

@@ -84,7 +84,7 @@ def test_comparisons_of_upstreams_new_tests_are_captured(
 ) -> None:
     class Calibrate:
         def __init__(self, model: Any, quantized: Any) -> None:
-            self.module, self.quantized = model, quantized
+            self.module, self.quantized, self.inputs = model, quantized, []
 
         def __enter__(self) -> Any:
             return self.quantized
@@ -104,7 +104,15 @@ def test_comparisons_of_upstreams_new_tests_are_captured(
         del module, inputs, executorch_prog
         metric.assert_close([ONE], [TWO])
 
-    stand = SimpleNamespace(calibrate=Calibrate, verify_output_emulator=verify, Metrics=Metrics)
+    def compute(module: Any, inputs: Any) -> None:
+        del module, inputs
+
+    stand = SimpleNamespace(
+        calibrate=Calibrate,
+        verify_output_emulator=verify,
+        _get_expected_output=compute,
+        Metrics=Metrics,
+    )
     stand_in(monkeypatch, **vars(stand))
     monkeypatch.setattr(module.importlib, "import_module", lambda _: stand)
     module.watch_rework()
@@ -155,7 +163,11 @@ def test_comparisons_of_upstreams_backend_suite_are_captured(
         def _compare_outputs(expected: Any, outputs: Any) -> None:
             del expected, outputs
 
-    stand_in(monkeypatch, Tester=Tester)
+    class Quantize:
+        def run(self, artifact: Any, inputs: Any) -> None:
+            del artifact, inputs
+
+    stand_in(monkeypatch, Tester=Tester, Quantize=Quantize)
     monkeypatch.setattr(module, "name_operator", lambda node: node.target)
     module.watch_backend_suite()
     quantized = ["add", "quantize_per_tensor"]

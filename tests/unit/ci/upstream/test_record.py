@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,10 +18,12 @@ import torch.ao.quantization.fx._decomposed
 from torch import nn
 
 from ci.analysis.grids import Grid
-from ci.models.eager import keep_state
+from ci.models.eager import keep_state, run_eager
 from ci.models.schemes import Scheme
 from ci.upstream.capture import Check
 from ci.upstream.comparison import Member
+from ci.upstream.given import Given
+from ci.upstream.suites import find_named_scheme
 
 QUANTIZE = torch.ops.quantized_decomposed.quantize_per_tensor.default
 DEQUANTIZE = torch.ops.quantized_decomposed.dequantize_per_tensor.default
@@ -54,8 +57,11 @@ def quantize_affine(source: Any, *_: Any) -> Any:
     return source
 
 
-def make_program(activations: list[int], weights: list[int], *, blocks: bool = False) -> Any:
-    """A graph with a quantizer of so many bits for each activation and each weight."""
+def make_program(
+    activations: list[int], weights: list[int], *, blocks: bool = False, weighted: bool = False
+) -> Any:
+    """A graph with a quantizer of so many bits for each activation and each weight. If it is not
+    ``weighted``, no operator takes the weights as such."""
     graph = torch.fx.Graph()
     nodes = [graph.placeholder("x")]
     rows = [(nodes[0], bits) for bits in activations]
@@ -63,14 +69,19 @@ def make_program(activations: list[int], weights: list[int], *, blocks: bool = F
     for source, bits in rows:
         low, high = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
         args = (source, 1.0, 0, low, high, torch.int32)
-        nodes.append(graph.call_function(QUANTIZE, args))
+        if weighted and source.op == "get_attr":  # a constant that was quantized beforehand
+            dequantized = graph.call_function(DEQUANTIZE, args)
+            linear = torch.ops.aten.linear.default
+            nodes.append(graph.call_function(linear, (nodes[0], dequantized)))
+        else:
+            nodes.append(graph.call_function(QUANTIZE, args))
     if blocks:
         nodes.append(graph.call_function(quantize_affine, (nodes[0], [1], -128, 127, torch.int8)))
     nodes.append(graph.call_function(torch.ops.aten.neg.default, (nodes[0],)))
     graph.output(tuple(nodes))
     owner = nn.Module()
     for number in range(len(weights)):
-        owner.register_buffer(f"w{number}", torch.ones(1))
+        owner.register_buffer(f"w{number}", torch.ones(1, 4))
     return torch.fx.GraphModule(owner, graph)
 
 
@@ -94,6 +105,90 @@ def test_a_scheme_is_read_from_the_widths_of_a_graph(
     record: Any, activations: list[int], weights: list[int], scheme: Scheme | None
 ) -> None:
     assert record.find_scheme(make_program(activations, weights)) is scheme
+
+
+@pytest.mark.parametrize(
+    ("activations", "constants", "weighted", "named", "scheme"),
+    [
+        # Without weights, the name decides between the schemes of 16-bit activations.
+        ([16], [], False, Scheme.A16W16, Scheme.A16W16),
+        ([16], [], False, Scheme.A16W4, Scheme.A16W4),
+        ([16], [], False, Scheme.A16W4_BLOCK, Scheme.A16W4_BLOCK),
+        # A constant operand has the bits of activations, and is no weight.
+        ([16, 16], [16], False, Scheme.A16W8, Scheme.A16W8),
+        ([16, 16], [16], True, Scheme.A16W8, Scheme.A16W16),
+        ([16], [8], True, Scheme.A16W16, Scheme.A16W8),
+        ([16], [8], True, Scheme.A16W8, Scheme.A16W8),
+        # A flow of upstream's quantizes to another width than it is named after.
+        ([8], [8], True, Scheme.A16W4_BLOCK, Scheme.A8W8),
+        ([8], [], False, Scheme.A16W4_BLOCK, Scheme.A8W8),
+        ([16], [4], True, Scheme.A16W4_BLOCK, Scheme.A16W4),
+        ([], [], False, Scheme.A16W8, Scheme.FP16),
+    ],
+)
+def test_the_scheme_in_the_name_of_a_test_counts_unless_its_graph_contradicts(
+    record: Any,
+    activations: list[int],
+    constants: list[int],
+    weighted: bool,
+    named: Scheme,
+    scheme: Scheme,
+) -> None:
+    program = make_program(activations, constants, weighted=weighted)
+    assert record.find_scheme(program, named) is scheme
+    row, _ = record.work_out(replace(see(Plain()), program=program), named)
+    assert row.scheme == scheme.value
+    contradiction = [lack for lack in row.lacks if "the test's name says" in lack]
+    actual = "not quantized" if scheme is Scheme.FP16 else f"quantized as {scheme}"
+    assert contradiction == (
+        []
+        if scheme is named
+        else [f"judged as what it is: the test's name says {named}, but its model is {actual}"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("test", "named"),
+    [
+        ("test_add.py::test_add_f32_alpha[qnn_16a8w]", Scheme.A16W8),
+        ("test_add.py::test_add_f32_alpha[qnn_16a4w_block]", Scheme.A16W4_BLOCK),
+        ("test_add.py::test_add_dtype[qnn_16a16w-dtype0]", Scheme.A16W16),
+        ("test_add.py::test_add_f32_alpha[qnn]", None),
+        ("test_add.py::test_add_f32_alpha[qnn_99a1w]", None),
+        ("TestQNNQuantizedOperator::test_qnn_backend_16a4w_linear", None),
+    ],
+)
+def test_a_scheme_is_read_from_the_name_of_a_test(test: str, named: Scheme | None) -> None:
+    assert find_named_scheme(test) is named
+
+
+class Counts(nn.Module):
+    """Returns something else in each call: it writes to its buffer, and draws numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(1))
+
+    def forward(self, x: Any) -> Any:
+        self.calls.add_(1)
+        return x * self.calls + torch.rand(1)
+
+
+def test_references_are_computed_from_the_state_that_the_test_gave(record: Any) -> None:
+    program, float_model = torch.fx.symbolic_trace(Rounded()), Counts()
+    generator = torch.get_rng_state()
+    given = Given((program, float_model))
+    (expected,) = run_eager(float_model, [(X,)])[0]
+    float_model(X)
+    before = float_model.calls.clone(), torch.get_rng_state()
+    torch.set_rng_state(generator)
+    torch.rand(5)
+    moved = torch.get_rng_state()
+    check = replace(see(Rounded(), float_model=float_model, given=given), program=program)
+    _, arrays = record.work_out(check)
+    assert arrays[Member.FLOAT][0].tolist() == expected.tolist()
+    assert float_model.calls == before[0]
+    assert torch.equal(torch.get_rng_state(), moved), "the next test draws what it would have drawn"
 
 
 def test_weights_in_blocks_decide_and_a_module_without_a_graph_is_fp16(record: Any) -> None:
@@ -195,7 +290,8 @@ def test_weights_in_blocks_are_rounded_before_the_outputs_are_computed(
 ) -> None:
     """Upstream's own references come from weights that are not rounded."""
     rounded = torch.fx.symbolic_trace(Rounded())
-    monkeypatch.setattr(record, "find_scheme", lambda _: Scheme.A16W4_BLOCK)
+    blocks = record.Widths(activation=16, blocks=True, is_quantized=True)
+    monkeypatch.setattr(record, "read_widths", lambda _: blocks)
     monkeypatch.setattr(record, "round_blocks", lambda _: rounded)
     row, arrays = record.work_out(see(Plain()))
     assert (row.scheme, row.lacks) == ("16a4w_block", ())

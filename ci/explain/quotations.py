@@ -1,0 +1,210 @@
+"""Tell what a program printed from what only quotes it: commands that ran, source code, comments,
+diffs, names of tests, checks that passed, counts of zero, and documentation.
+
+What a line is for shows in its form, whatever it quotes. So one table of forms,
+manifests/policies/quotations.toml, serves all rules.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import dataclass, field
+from enum import Enum
+
+from msgspec import Struct
+
+from provisioning.manifest.reader import read_policy
+
+HEAD_CHARS = 400  # of a line, in which its form has to show
+COMMENT_LINES = 100  # of a block comment without an end
+OWN_CHARS = 4  # with which a line has to start as the example of its rule does
+
+# What CI systems, loggers and containers write before each line.
+_PREFIX = re.compile(
+    r"(?:[\w ./()-]{1,80}\t[\w ./()-]{1,80}\t)?"  # `gh run view --log`: job, step
+    r"(?:\d{4}-\d\d-\d\d[T ][\d:.,]+(?:Z| ?[+-]\d\d:?\d\d)?(?: \d\d[OE]\+?)? ?"
+    r"|\[[\d:.,TZ /+-]{5,40}\] ?|\d\d:\d\d:\d\d[.,\d]* |#\d+ \d+\.\d+ |[\w.-]{1,60}-\d+ +\| )*"
+)
+_NAME = re.compile(r"@(\w+)@")
+# A line that starts with "> " below one with such a word is a reason that Gradle gives.
+_GRADLE = re.compile(rb"(?i)task|configur|could not|went wrong|problem|resolv|project|evaluat")
+_BLOCKS = (b"\n> ", b" > ", b"@@ -", b"##[group]run ", b"/*", b", line ")
+_HUNK = re.compile(rb"@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@")
+_FRAME = re.compile(rb"(\s*)File \"[^\"\n]*\", line \d+")
+_BLOCK_COMMENT = re.compile(rb"\s*/\*(?:\*|\s|$)")
+_PREFIX_BYTES = re.compile(_PREFIX.pattern.encode())
+
+
+class Where(Enum):
+    """Which part of a line has to have a form: its ``start`` or any part (``anywhere``), so that
+    the whole line quotes, or the ``part`` that quotes."""
+
+    START = "start"
+    ANYWHERE = "anywhere"
+    PART = "part"
+
+
+class Form(Struct, frozen=True, forbid_unknown_fields=True):
+    """A form of lines that quote. ``of`` says what such a line is, ``matches`` is an example. The
+    group ``text`` of the pattern of a part is what quotes. ``@NAME@`` in the pattern stands for one
+    of the file's names."""
+
+    of: str
+    where: Where
+    pattern: str
+    matches: str
+
+
+class _Forms(Struct, frozen=True, forbid_unknown_fields=True):
+    """The contents of manifests/policies/quotations.toml."""
+
+    names: dict[str, str]
+    form: tuple[Form, ...]
+
+
+@functools.cache
+def read_forms() -> tuple[Form, ...]:
+    """Return the forms of manifests/policies/quotations.toml. Raises ManifestError if the file is
+    invalid."""
+    return read_policy("quotations", _Forms).form
+
+
+@functools.cache
+def _compile(where: Where) -> tuple[re.Pattern[str], ...]:
+    """Return the patterns of the forms of one kind; those of whole lines as one pattern."""
+    names = read_policy("quotations", _Forms).names
+    patterns = []
+    for form in read_forms():
+        if form.where is where:
+            pattern = _NAME.sub(lambda match: names[match[1]], form.pattern)
+            patterns.append(_NAME.sub(lambda match: names[match[1]], pattern))
+    if where is Where.PART:
+        return tuple(map(re.compile, patterns))
+    joined = "|".join(f"(?:{pattern})" for pattern in patterns)
+    return (re.compile(rf"\s*(?:{joined})" if where is Where.START else joined),)
+
+
+def unquote(line: str, start: str) -> str:
+    """Return ``line`` without what it only quotes: ``""`` if that is all of it. Letters of parts
+    that quote become ``x`` and digits ``0``. ``start`` is the start of the line, if ``line`` is a
+    part of a long one."""
+    head = _PREFIX.sub("", start[:HEAD_CHARS], count=1)
+    (of_start,), (of_line,) = _compile(Where.START), _compile(Where.ANYWHERE)
+    if of_start.match(head) or of_line.search(line):
+        return ""
+    prefix = len(start[:HEAD_CHARS]) - len(head) if line.startswith(start[:OWN_CHARS]) else 0
+    said = line[prefix:]
+    for part in _compile(Where.PART):
+        said = part.sub(_blank, said)
+    return line[:prefix] + said
+
+
+def has_form_of(start: str, example: str) -> bool:
+    """Return whether ``example`` is printed in a form that otherwise quotes, as crash reports of
+    Java are, which start with ``# A fatal error``, and whether a line starts as it does."""
+    own = example.lstrip()[:OWN_CHARS]
+    return _PREFIX.sub("", start, count=1).lstrip()[:OWN_CHARS] == own and _is_quotation(example)
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_quotation(example: str) -> bool:
+    return unquote(example, example) != example
+
+
+def _blank(match: re.Match[str]) -> str:
+    start, end = match.start("text") - match.start(), match.end("text") - match.start()
+    text = re.sub(r"[^\W\d_]", "x", re.sub(r"\d", "0", match["text"]))
+    return f"{match[0][:start]}{text}{match[0][end:]}"
+
+
+@dataclass
+class Blocks:
+    """The blocks of a log that quote: hunks of diffs, scripts that GitHub shows before it runs
+    them, block comments, the line of code below a frame of a traceback, and single lines that
+    start with ``> ``. A block may go on in the next part of the log."""
+
+    removed: int = 0  # lines of a hunk that are still to come
+    added: int = 0
+    is_script: bool = False
+    comment_lines: int = 0
+    previous: bytes = b""
+    code_indent: int = -1  # of the frame whose line of code comes next
+    starts: set[int] = field(default_factory=set)  # of the lines of blocks in this part
+
+    def read(self, chunk: bytes, low: bytes) -> None:
+        """Find the blocks of the next part of the log, which has whole lines. ``low`` is ``chunk``
+        in lower case."""
+        self.starts = set()
+        at = 0
+        if not self._is_open() and _PREFIX_BYTES.sub(b"", low[:HEAD_CHARS], count=1)[:2] != b"> ":
+            at = self._find_next(low, 0)
+        while 0 <= at < len(chunk):
+            end = chunk.find(b"\n", at)
+            end = len(chunk) if end < 0 else end
+            line = chunk[at : min(end, at + HEAD_CHARS)]
+            text = line[_PREFIX_BYTES.match(line).end() :]  # type: ignore[union-attr]
+            is_single = text.startswith(b"> ") and self._is_single(chunk, at, end)
+            if self._takes(text) or is_single:
+                self.starts.add(at)
+            at = end + 1 if self._is_open() else self._find_next(low, end)
+        self.previous = chunk[chunk.rfind(b"\n", 0, -1) + 1 :][:HEAD_CHARS]
+
+    def _is_open(self) -> bool:
+        lines = self.removed > 0 or self.added > 0 or self.comment_lines > 0
+        return lines or self.is_script or self.code_indent >= 0
+
+    def _find_next(self, low: bytes, start: int) -> int:
+        """Return the start of the next line that may begin a block, or -1."""
+        places = [place for mark in _BLOCKS if (place := low.find(mark, start)) >= 0]
+        if not places:
+            return -1
+        place = min(places)
+        return low.rfind(b"\n", 0, place + low.startswith(b"\n", place)) + 1
+
+    def _is_single(self, chunk: bytes, start: int, end: int) -> bool:
+        """Return whether the line between ``start`` and ``end``, which starts with ``> ``, quotes.
+        It is one of several if a whole log is quoted, and follows certain lines if Gradle wrote
+        it."""
+        before = self.previous
+        if start:
+            before = chunk[chunk.rfind(b"\n", 0, start - 1) + 1 : start][:HEAD_CHARS]
+        after = chunk[end + 1 : end + 1 + HEAD_CHARS]
+        neighbours = [_PREFIX_BYTES.sub(b"", line, count=1) for line in (before, after)]
+        is_one_of_several = any(line.lstrip().startswith(b">") for line in neighbours)
+        return not is_one_of_several and not _GRADLE.search(before)
+
+    def _takes(self, text: bytes) -> bool:
+        """Return whether a line is a part of a block, and note what comes next."""
+        return self._continues(text) or self._begins(text)
+
+    def _continues(self, text: bytes) -> bool:
+        """Return whether a line is the next one of a block."""
+        is_next = False
+        if self.code_indent >= 0:
+            is_next = len(text) - len(text.lstrip()) > self.code_indent
+            self.code_indent = -1
+        elif self.is_script:
+            self.is_script = not text.startswith(b"##[endgroup]")
+            is_next = True
+        elif self.comment_lines:
+            self.comment_lines = 0 if b"*/" in text else self.comment_lines - 1
+            is_next = True
+        elif self.removed > 0 or self.added > 0:
+            sign = text[:1]
+            is_next = sign in (b"", b" ", b"+", b"-", b"\\", b"\r")
+            self.removed = self.removed - (sign not in (b"+", b"\\")) if is_next else 0
+            self.added = self.added - (sign not in (b"-", b"\\")) if is_next else 0
+        return is_next
+
+    def _begins(self, text: bytes) -> bool:
+        """Return whether a line is the first one of a block."""
+        if hunk := _HUNK.match(text):
+            self.removed, self.added = (int((count or b"1")[:6]) for count in hunk.groups())
+        elif frame := _FRAME.match(text):
+            self.code_indent = len(frame[1])
+        elif text.lower().startswith(b"##[group]run "):
+            self.is_script = True
+        elif _BLOCK_COMMENT.match(text) and b"*/" not in text:
+            self.comment_lines = COMMENT_LINES
+        return self._is_open() and self.code_indent < 0

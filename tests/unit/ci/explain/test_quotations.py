@@ -1,0 +1,117 @@
+"""A line that only quotes an error is no cause, for any rule and in any form; the same error in the
+forms in which programs print errors is one."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ci.explain.explain import Explanation, explain, explain_text, find_known
+from ci.explain.quotations import Form, Where, read_forms, unquote
+from ci.explain.rules import read_rules
+from provisioning.manifest.reader import read_toml
+
+RULES = read_rules()
+LINES = [rule.matches.splitlines()[0] for rule in RULES]
+TABLE: list[dict[str, Any]] = read_toml("quotations.toml", dict[str, Any], Path(__file__).parent)[
+    "group"
+]
+FORMS = [form for group in TABLE for form in group["forms"]]
+PREFIXES = ["2026-11-29T10:00:00.1234567Z ", "[12:00:01] ", "#12 3.4 ", "web-1  | ",
+            "build\ttest\t2026-11-29T10:00:00.1234567Z "]  # fmt: skip
+# Forms of errors. Rules for lines that start in a certain way do not match all of them.
+GENUINE = [
+    *("{}", "ERROR: {}", "E/qnn ( 12): {}", "11-22 12:00:01.331 17202 17203 E qnn : {}"),
+    *("[ERROR] {}", "Caused by: {}", "  {}", '{"level":"error","msg":"{}"}', "stderr: {}"),
+    *("build.log:12:{}", "build.log:{}", "E   {}", "* {}", "#12 3.4 {}", "failed: '{}'"),
+    *('because "{}"', "{} [retry 1/3]", "##[error]{}", "::error::{}", "got error '{}'"),
+    *("FAILED tests/test_x.py::test_a[1] - {}", "x.cpp:12:3: error: {}"),
+    *('  File "x.py", line 3, in f\n    g()\n{}', "worker-1  | {}", "1 error: {}"),
+    "* What went wrong:\nExecution failed for task ':app:x'.\n> {}",
+]
+MOST_OTHERS = 70  # rules for lines that start in a certain way
+# A text that is JSON, and so has quotation marks itself, is not always seen to be quoted.
+JSON = {"genie-failed"}
+# Java's crash reports start with "# A fatal error", and some shells' messages with "-bash: ".
+ODD = {"java-crashed", "windows-lines", "permission"}
+DISK = "OSError: [Errno 28] No space left on device"
+
+
+def quote(form: str, line: str, prefix: str = "") -> str:
+    """A log with a quotation between other lines."""
+    lines = form.replace("{}", line).split("\n")
+    return "fine\n" + "\n".join(prefix + text for text in lines) + "\nfine\n"
+
+
+def names(explanation: Explanation) -> list[str]:
+    findings = (*explanation.causes, *explanation.consequences, *explanation.notes)
+    return [finding.rule for finding in (*findings, *explanation.harmless)]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_line_that_only_quotes_an_error_is_no_cause_for_any_rule(form: str) -> None:
+    explanation = explain_text("".join(quote(form, line) for line in LINES), RULES)
+    assert set(names(explanation)) <= ODD | JSON
+    assert explanation.unknown == ()
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_a_quotation_has_the_same_form_behind_what_a_ci_system_writes_before_each_line(
+    prefix: str,
+) -> None:
+    log = "".join(quote(form, line, prefix) for form in FORMS for line in (DISK, *LINES[::80]))
+    assert names(explain_text(log, RULES)) == []
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_error_after_its_quotation_is_the_cause(form: str) -> None:
+    log = quote(form, DISK)
+    explanation = explain_text(f"{log}{DISK}\n", RULES)
+    assert [(cause.rule, cause.line) for cause in explanation.causes] == [
+        ("no-space", log.count("\n") + 1)
+    ]
+    assert find_known(log, RULES) is None
+
+
+@pytest.mark.parametrize("form", GENUINE)
+def test_an_error_is_recognised_in_each_form_in_which_programs_print_it(form: str) -> None:
+    log = "".join(f"x\n{form.replace('{}', line)}\nx\n" for line in LINES)
+    missing = {rule.id for rule in RULES} - set(names(explain_text(log, RULES)))
+    assert len(missing) <= MOST_OTHERS, missing
+    (cause,) = explain_text(f"x\n{form.replace('{}', DISK)}\n", RULES).causes
+    assert cause.rule == "no-space"
+
+
+@pytest.mark.parametrize("size", [1, 7, 64, 1 << 20])
+def test_blocks_that_quote_are_found_in_chunks_of_any_size(size: int) -> None:
+    log = "".join(quote(form, DISK) for form in FORMS if "\n" in form).encode() + DISK.encode()
+    chunks = [log[at : at + size] for at in range(0, len(log), size)]
+    (cause,) = explain("log", chunks, RULES).causes
+    assert (cause.rule, cause.count) == ("no-space", 1)
+
+
+@pytest.mark.parametrize("whole", ["> {}\n> {}\n", "{}\n    $ x\n"])
+def test_a_log_that_is_quoted_as_a_whole_is_explained(whole: str) -> None:
+    assert names(explain_text(whole.replace("{}", DISK), RULES)) == ["no-space"]
+
+
+@pytest.mark.parametrize("form", read_forms(), ids=lambda form: form.of)
+def test_each_form_has_an_example_that_it_explains_alone(
+    form: Form,
+) -> None:
+    said = unquote(form.matches, form.matches)
+    assert said == "" if form.where is not Where.PART else "no space" not in said
+    assert said != form.matches
+    assert unquote("no space", "no space") == "no space"
+
+
+@pytest.mark.parametrize(
+    "text", ["(", "a=b ", "-x ", "[a", "'a b", '"', "`a ", "0", "::", ".py::["]
+)
+def test_the_time_for_a_hostile_line_is_short(text: str) -> None:
+    begun = time.process_time()
+    unquote((text * 1000)[:1000] + "!", (text * 1000)[:1000])
+    assert time.process_time() - begun < 1
