@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ci.executorch import IMPORTS
+from ci.verbs.groups import group_verbs
 from ci.verbs.registry import RENAMED, VERBS
 from provisioning.console.command import run_program
 from provisioning.errors import QnnCiError
@@ -29,7 +30,9 @@ def main(argv: list[str] | None = None) -> int:
     # Tests call verbs in their own process, where torch is imported once at most.
     begin = begin_early if argv is None else None
     try:
-        return run_program(program, VERBS, words, explain_error, begin, renamed=RENAMED)
+        return run_program(
+            program, VERBS, words, explain_error, begin, renamed=RENAMED, groups=group_verbs()
+        )
     finally:
         if claim := sys.modules.get("ci.report.claim"):  # only some verbs import it
             claim.release_reports()

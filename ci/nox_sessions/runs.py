@@ -327,6 +327,13 @@ def run_nox() -> None:
     """Run nox with the arguments of ./nox. If nox does not understand them, print how to write
     them, and exit with USAGE."""
     sys.argv[0] = "nox"
+    command = os.environ.get("QNN_CI_COMMAND", "nox")
+    if sys.argv[1:] in ([], ["-l"], ["--list"], ["--list-sessions"]):
+        from ci.verbs.groups import describe_sessions  # an image's environments do without verbs
+
+        documented = {name: func.__doc__ or "" for name, func in nox.registry.get().items()}
+        sys.stdout.write(describe_sessions(command, documented))
+        return
     try:
         nox.main()
     except SystemExit as ended:
@@ -335,6 +342,5 @@ def run_nox() -> None:
         names = [*nox.registry.get(), *list_verbs()]
         near = (difflib.get_close_matches(word, names, 1) for word in list_nox_words())
         name = next(filter(None, near), ["SESSION"])[0]
-        command = os.environ.get("QNN_CI_COMMAND", "nox")
         sys.stderr.write(f"  fix: {command} -s {name} -- ARGUMENTS; {command} -l lists sessions\n")
         sys.exit(USAGE)

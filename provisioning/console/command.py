@@ -149,6 +149,16 @@ class Verb:
         return self.environment if isinstance(self.environment, str) else self.environment(words)
 
 
+@dataclass(frozen=True)
+class VerbGroup:
+    """Verbs for one purpose: ``help NAME`` prints them. ``lines`` maps each verb to its line in the
+    list of all verbs."""
+
+    name: str
+    title: str
+    lines: Mapping[str, str]
+
+
 Begin = Callable[[str, Sequence[str]], AbstractContextManager[None]]
 
 
@@ -188,18 +198,19 @@ def run_program(
     begin: Begin | None = None,
     *,
     renamed: Mapping[str, str] = NOTHING_RENAMED,
+    groups: Sequence[VerbGroup] = (),
 ) -> int:
     """Run ``program VERB ...``, write its output to stdout, and return the exit code.
 
     For an error without a fix, ``advise`` is called with its text, such as the output of a failed
     tool, and returns a fix or ''. ``begin`` is called with the verb and its arguments before the
     verb's module is imported; the verb runs in its context. ``renamed`` maps verbs of an earlier
-    release to the arguments that replace them.
+    release to the arguments that replace them. ``groups`` are the verbs by purpose, for the help.
     """
     # First, since a file that is opened before this could get the number of a closed stream.
     open_missing_streams()
     catch_signals()
-    code, text = run_command(program, verbs, argv, advise, begin, renamed=renamed)
+    code, text = run_command(program, verbs, argv, advise, begin, renamed=renamed, groups=groups)
     # A signal that arrives while Python shuts down still belongs to the same interrupt.
     if code == ExitCode.INTERRUPTED:
         ignore_signals()
@@ -221,6 +232,7 @@ def run_command(
     begin: Begin | None = None,
     *,
     renamed: Mapping[str, str] = NOTHING_RENAMED,
+    groups: Sequence[VerbGroup] = (),
 ) -> tuple[int, str]:
     """Run ``program VERB ...`` and return the exit code and the text for stdout.
 
@@ -237,7 +249,10 @@ def run_command(
     caller = Caller(program, sessions, tuple(words), nox, session)
     as_json = "--json" in words
     if words and words[0] in {"-h", "--help", "help"}:
-        return ExitCode.OK, describe_verbs(caller, verbs)
+        return ExitCode.OK, describe_verbs(caller, verbs, groups)
+    for group in groups:
+        if words == [group.name, "--help"]:
+            return ExitCode.OK, describe_group(caller, verbs, group)
     if words and words[0] in {"-V", "--version"}:
         return ExitCode.OK, f"executorch-qnn-ci {read_version()}\n"
     # A user who knows a verb only from ./nox types the name of its session.
@@ -577,17 +592,33 @@ def _report_error(
     return error.exit_code, render_json(record)
 
 
-def describe_verbs(caller: Caller, verbs: Mapping[str, Verb]) -> str:
-    """Return the usage of a program, with one verb per line."""
-    width = max(map(len, verbs), default=0)
-    rows = "\n".join(f"  {name:<{width}}  {verb.help}" for name, verb in verbs.items())
+def describe_verbs(
+    caller: Caller, verbs: Mapping[str, Verb], groups: Sequence[VerbGroup] = ()
+) -> str:
+    """Return the usage of a program, with one verb per line, in groups if there are any."""
     command = caller.label()
-    usage = (
-        f"usage: {command} VERB [--json] [-q] [-v] ...\n"
-        f"       {command} help VERB\n"
-        f"       {command} -V"
-    )
-    return f"{usage}\n\nverbs:\n{rows}\n"
+    usage = [f"usage: {command} VERB [--json] [-q] [-v] ...", f"       {command} help VERB"]
+    usage += [f"       {command} help JOB"] if groups else []
+    usage.append(f"       {command} -V")
+    width = max(map(len, verbs), default=0)
+    blocks = ["\n".join(usage)]
+    for group in groups or [
+        VerbGroup("", "verbs:", {name: verb.help for name, verb in verbs.items()})
+    ]:
+        title = f"{group.title} (help {group.name})" if group.name else group.title
+        rows = (f"  {name:<{width}}  {text}" for name, text in group.lines.items())
+        blocks.append("\n".join([title, *rows]))
+    return "\n\n".join(blocks) + "\n"
+
+
+def describe_group(caller: Caller, verbs: Mapping[str, Verb], group: VerbGroup) -> str:
+    """Return the verbs of a group, each with what it does and examples."""
+    blocks = []
+    for name in group.lines:
+        verb = verbs[name]
+        examples = [f"    {caller.command(name, example.split())}" for example in verb.examples]
+        blocks.append("\n".join([f"  {name}: {verb.help}", *examples]))
+    return "\n\n".join([group.title, *blocks]) + "\n"
 
 
 def nonempty_word(text: str) -> str:

@@ -163,6 +163,9 @@ ROWS = (
         before=(readers.red_net, MEND),
         daily_in=JOURNEYS,
     ),
+    Row("^nox -l$", "judge a model ... test_emulator ... CI of your repository"),
+    Row("^qnn-ci --help$", "judge a model ... test-emulator ... CI of your repository"),
+    Row("^qnn-ci help why$", "find out why ... localise: ... explain:"),
     Row("^docker image prune", "This will remove all images", needs=("docker",)),
     Row("docker_|image", NO_ENGINE, 3),
     # -- test_emulator, from special cases to the suite --
