@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import sys
 import time
@@ -64,6 +65,9 @@ def run_row(row: SessionRow, shared: Path) -> tuple[Result, str]:
     ended = Ended(-1, "")
     try:
         place = open_place(run, shared)
+        if row.engine:  # other readers have none
+            host = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
+            place = replace(place, set_variables={"DOCKER_HOST": host})
         begun = time.monotonic()  # the clone and the downloads are there before a reader types
         with (row.meanwhile or nullcontext)(place) as ready_place:
             ended = type_all(run, promise, ready_place)
