@@ -126,6 +126,8 @@ def run_rows(
     used: Counter[str] = Counter()
     for number, row in enumerate(rows, 1):
         show(f"[{number}/{len(rows)}] {row.name}: {row.command}")
+        if row.stand_in:
+            show(f"    stand-in: {row.stand_in}")
         result, text = run_row(row, shared)
         used[row.name] += 1
         suffix = f"-{used[row.name]}" if used[row.name] > 1 else ""

@@ -251,7 +251,7 @@ ROWS = (
         before=BUNDLE,
         meanwhile=devices.phone,
         needs=("adb",),
-        stand_in="a program that answers the real adb as a phone does, since there is no phone",
+        stand_in="a program that answers the real adb as a phone does, instead of a phone",
     ),
     SessionRow(
         "deploy",
@@ -260,7 +260,7 @@ ROWS = (
         before=BUNDLE,
         meanwhile=devices.board,
         needs=("ssh", "sshd"),
-        stand_in="this machine behind a real sshd, since there is no board",
+        stand_in="this machine behind a real sshd, instead of a board",
     ),
     SessionRow(
         "docker_build",
