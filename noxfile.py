@@ -20,8 +20,8 @@ import nox
 ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT))  # a nox that was not started by ./nox does not look there
 
+from ci.nox_sessions.locks import GROUPS  # noqa: E402
 from ci.nox_sessions.runs import (  # noqa: E402
-    PYPROJECT,
     USAGE,
     accepts_arguments,
     end_run,
@@ -233,9 +233,8 @@ def release(session: nox.Session) -> None:
 def environments(session: nox.Session) -> None:
     """Create Python environments for the groups after ``--``, by default core and lowering."""
     groups = session.posargs or ["core", "lowering"]
-    available = PYPROJECT["dependency-groups"]
-    if unknown := [group for group in groups if group not in available]:
-        cause = f"pyproject.toml has no dependency group {unknown[0]}; use {', '.join(available)}"
+    if unknown := [group for group in groups if group not in GROUPS]:
+        cause = f"there is no environment {unknown[0]}; use {', '.join(GROUPS)}"
         fail(session, USAGE, cause)
     for group in groups:
         make_environment(session, group)

@@ -1,6 +1,5 @@
 """Build an image and its parents, and write package locks. An image gets its tag only once it is
-complete. A lock lists Python packages with their hashes for one version of Python, or apt packages
-with their versions for one image on one base.
+complete. A package lock lists apt packages with their versions for one image on one base.
 
 The Python packages are fetched with this machine's pip and its settings, and their hashes are
 checked. The engine gets only the fetched files, not the indexes, credentials and proxies of this
@@ -12,14 +11,14 @@ from __future__ import annotations
 import difflib
 import os
 import re
-import shutil
-import sys
 import tarfile
 import tempfile
+import zipfile
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.metadata import PathDistribution
 from pathlib import Path
 from typing import IO, Any
 
@@ -34,101 +33,74 @@ from packaging.utils import (
 )
 
 from ci.images.definition import (
-    BUILD_FILES,
     LABEL,
+    LOCKS,
     SCRIPTS,
     ImagePlan,
     chain,
     find_image,
     plan_image,
-    wanted_requirements,
+    python_locks,
 )
 from ci.images.engine import add_file, explain_error, is_full, normalize_image, save_image
+from ci.nox_sessions.installers import CPU_INDEX
+from ci.nox_sessions.locks import CUDA, list_pins
 from provisioning.console.process import module_command, run_process
 from provisioning.console.progress import Progress
-from provisioning.documents import decode_json, open_regular, read_text
-from provisioning.errors import DownloadError, QnnCiError, ToolError, UnfitError
+from provisioning.documents import open_regular, read_text
+from provisioning.errors import DownloadError, QnnCiError, ToolError
 from provisioning.files import write_whole
 from provisioning.store.store import store_home
 
 # QNN needs glibc 2.34, so the wheels may need it too.
 PLATFORMS = (*(f"manylinux_2_{n}_x86_64" for n in range(34, 16, -1)), "manylinux2014_x86_64")
-# torch may come from different indexes, with different bytes, so it has no hash.
-UNHASHED = "torch"
-CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-# A package that has no wheel (antlr4-python3-runtime) is built with these in the image.
-SOURCE_BUILDERS = ("setuptools", "wheel")
-# Packages that only a CUDA build of torch requires.
-CUDA = re.compile(r"(nvidia|cuda|triton)(-|$)")
-
-
-def resolve_lock(plan: ImagePlan, progress: Progress) -> str:
-    """Return the requirements for the base's Python, each with its version and, except for torch,
-    its hash.
-
-    pip evaluates markers for the Python that runs it, so a Python of the base's version is needed.
-    Raises UnfitError if there is none, and DownloadError if pip fails.
-    """
-    python = shutil.which(f"python{plan.base.python}")
-    if python is None:
-        raise UnfitError(
-            f"python{plan.base.python} is not on PATH",
-            why="pip resolves packages for the Python that runs it",
-            fix=f"install this Python, or run this command in a container of {plan.base.image}",
-        )
-    progress.step(f"resolving the packages of Python {plan.base.python}")
-    answer = _run_pip(
-        # Without --ignore-installed, the report would lack what is installed here.
-        ["install", "--dry-run", "--ignore-installed", "--quiet", "--report", "-"],
-        [*wanted_requirements(plan.checkout), *SOURCE_BUILDERS],
-        python,
-    )
-    # pip may print warnings before the report.
-    rows = decode_json(answer[answer.index("{") :], dict[str, Any])["install"]
-    return "".join(sorted(pin_lines(rows)))
-
-
-def pin_lines(rows: Sequence[dict[str, dict[str, object]]]) -> Iterator[str]:
-    """Yield the lines of a lock for the packages in pip's report, except those that only a CUDA
-    build of torch needs.
-    """
-    for row in rows:
-        name = str(row["metadata"]["name"]).lower().replace("_", "-")
-        if CUDA.match(name):
-            continue
-        # A local version, such as +cpu, belongs to one index.
-        pin = f"{name}=={str(row['metadata']['version']).split('+')[0]}"
-        hashes = row["download_info"]["archive_info"]["hashes"]  # type: ignore[index]
-        yield f"{pin}\n" if name == UNHASHED else f"{pin} --hash=sha256:{hashes['sha256']}\n"
 
 
 def fetch_wheels(plan: ImagePlan, progress: Progress) -> list[Path]:
-    """Fetch the packages in the lock into the store's downloads, and return their files.
+    """Fetch the locked packages into the store's downloads, and return their files.
 
-    Raises UnfitError if there is no lock, and DownloadError if pip fails.
+    Raises DownloadError if pip fails, or if torch is a CUDA build.
     """
-    if not plan.python_lock.is_file():
-        raise UnfitError(
-            f"there is no package lock for Python {plan.base.python}",
-            why=f"{plan.python_lock} is missing",
-            fix=f"run `qnn-ci image lock {plan.name} --write` with the same --base",
-        )
-    lines = read_text(plan.python_lock).splitlines()
     directory = store_home() / "downloads" / "wheels" / f"python-{plan.base.python}"
     directory.mkdir(parents=True, exist_ok=True)
-    hashed = directory / "requirements.txt"
-    # torch apart, because --require-hashes refuses a list in which one line has no hash.
-    hashed.write_text("".join(f"{line}\n" for line in lines if "--hash" in line), "utf-8")
-    progress.step(f"fetching {len(lines)} wheels for Python {plan.base.python}")
     platforms = [word for name in PLATFORMS for word in ("--platform", name)]
     target = ["--python-version", plan.base.python, *platforms]
     common = ["download", "--quiet", "--no-deps", "--dest", str(directory), *target]
-    _run_pip(common, ["--require-hashes", "-r", hashed])
-    _fetch_torch([*common, *(line for line in lines if "--hash" not in line)])
-    pins = (line.split()[0].split("==") for line in lines)
-    locked = {(canonicalize_name(name), version) for name, version in pins}
+    locked: set[tuple[str, str]] = set()
+    for lock in LOCKS:
+        pins = [*list_pins(lock.path, plan.base.python)]
+        progress.step(f"fetching {len(pins)} packages of {lock.name} for Python {plan.base.python}")
+        # pip would evaluate conditions for the Python that runs it.
+        requirements = directory / "requirements.txt"
+        requirements.write_text("".join(f"{drop_marker(line)}\n" for _, line in pins), "utf-8")
+        _run_pip(common, ["--require-hashes", "-r", requirements])
+        locked |= {(canonicalize_name(pin.name), str(pin.specifier)) for pin, _ in pins}
+        if lock.torch:
+            _fetch_torch([*common, f"torch=={lock.torch}"])
+            locked.add(("torch", f"=={lock.torch}"))
     # The directory is shared by several locks, and keeps wheels of earlier ones.
-    return sorted(path for path in directory.iterdir() if read_pin(path) in locked)
+    wheels = sorted(path for path in directory.iterdir() if read_pin(path) in locked)
+    for path in wheels:
+        if path.name.startswith("torch-") and needs_cuda(path):
+            raise DownloadError(
+                f"{path.name} is a CUDA build of torch",
+                why="an image with CUDA's libraries would have 5 GB more",
+                fix="set QNN_CI_TORCH_INDEX to the URL of an index that has CPU builds of torch",
+            )
+    return wheels
+
+
+def drop_marker(line: str) -> str:
+    """Return the line of a lock without its condition."""
+    pin, _, hashes = line.partition(" --hash")
+    return f"{pin.partition(';')[0].strip()} --hash{hashes}"
+
+
+def needs_cuda(wheel: Path) -> bool:
+    """Return whether a wheel of torch depends on CUDA's packages."""
+    about = "-".join(wheel.name.split("-")[:2])
+    torch = PathDistribution(zipfile.Path(wheel, f"{about}.dist-info/"))
+    return any(CUDA.match(need) for need in torch.requires or ())
 
 
 def _fetch_torch(words: Sequence[str | Path]) -> None:
@@ -150,23 +122,21 @@ def _fetch_torch(words: Sequence[str | Path]) -> None:
 
 
 def read_pin(path: Path) -> tuple[str, str] | None:
-    """Return the normalized name of the package and its version, without a local part, for a wheel
-    or a source archive. Return None for any other file."""
+    """Return the normalized name of the package and "==" with its version, without a local part,
+    for a wheel or a source archive. Return None for any other file."""
     parse = parse_wheel_filename if path.suffix == ".whl" else parse_sdist_filename
     try:
         name, version = parse(path.name)[:2]
     except (InvalidWheelFilename, InvalidSdistFilename):
         return None
-    return name, version.public
+    return name, f"=={version.public}"
 
 
-def _run_pip(
-    command: Sequence[str | Path], words: Sequence[str | Path], python: str = sys.executable
-) -> str:
-    pip = [*module_command("pip", python), "--disable-pip-version-check", "--no-input"]
+def _run_pip(command: Sequence[str | Path], words: Sequence[str | Path]) -> None:
+    pip = [*module_command("pip"), "--disable-pip-version-check", "--no-input"]
     argv = [*pip, *command, *words]
     try:
-        return run_process(argv, fix="check pip's index, proxy and certificates").output
+        run_process(argv, fix="check pip's index, proxy and certificates")
     except ToolError as error:
         raise DownloadError(
             "pip could not fetch the image's packages", why=error.why, fix=error.fix
@@ -336,23 +306,25 @@ def follow_build(events: Iterable[dict[str, Any]], name: str, progress: Progress
 
 
 def write_context(file: IO[bytes], plan: ImagePlan, wheels: list[Path]) -> None:
-    """Write the build context: a tar with files of this project and ``wheels``.
+    """Write the build context, a tar: the files in docker/, locks, and ``wheels``.
 
     ``wheels`` is empty for an image with a parent, because it inherits the parent's packages.
     """
     names = [f"docker/{name}" for name in (*SCRIPTS, f"packages/{plan.name}.txt")]
-    members = {name: plan.checkout / name for name in (*names, *BUILD_FILES)}
-    members.update({f"wheels/{path.name}": path for path in wheels})
+    members = {name: plan.checkout / name for name in names}
+    if wheels:
+        members.update({f"python/{path.name}": path for path in python_locks()})
+        members.update({f"wheels/{path.name}": path for path in wheels})
     if plan.apt_lock.is_file():
         members["locks/apt.lock"] = plan.apt_lock
     with tarfile.open(fileobj=file, mode="w") as archive:
-        for directory in ("locks", "wheels"):
+        for directory in ("locks", "python", "wheels"):
             info = tarfile.TarInfo(directory)
-            # Both directories always exist, because COPY in a Dockerfile fails without its source.
+            # They always exist, because COPY in a Dockerfile fails without its source.
             info.type, info.mode = tarfile.DIRTYPE, 0o755
             archive.addfile(info)
         for inside, path in sorted(members.items()):
-            mode = 0o755 if path.suffix in ("", ".sh") and path.name != "Dockerfile" else 0o644
+            mode = 0o755 if path.suffix == ".sh" else 0o644
             add_file(archive, inside, path, mode)
 
 
@@ -362,18 +334,16 @@ PACKAGES = "/opt/qnn-ci/packages"
 def write_locks(
     client: DockerClient, name: str, progress: Progress, *, base: str = "", write: bool = False
 ) -> str:
-    """Make new locks for the image ``name``, and return how they differ from the existing ones. If
-    ``write`` is true, also replace the existing locks.
+    """Make new locks of apt packages for the image ``name`` and its parents, and return how they
+    differ from the existing ones. If ``write`` is true, also replace the existing locks.
 
-    Only a base without a snapshot needs a lock of apt packages. It is made by building the image
-    and listing its packages. It is left out if there is still no lock of Python packages, because
-    the image cannot be built then.
+    Only a base without a snapshot needs them. They are made by building the image and listing its
+    packages.
     """
-    first = plan_image(client, chain(name)[0], base)
-    diff = _change(first.python_lock, resolve_lock(first, progress), write=write)
+    diff = ""
     for member in chain(name):
         plan = plan_image(client, member, base)
-        if not plan.base.snapshot and first.python_lock.is_file():
+        if not plan.base.snapshot:
             built = build_image(client, member, progress, base=base)
             output = client.containers.run(
                 built.image_id, ["cat", f"{PACKAGES}/{member}.txt"], entrypoint="", remove=True

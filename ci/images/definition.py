@@ -15,32 +15,23 @@ from docker.client import DockerClient
 from docker.errors import ImageNotFound
 
 from ci.images.engine import read_file
+from ci.nox_sessions.locks import Lock
 from provisioning.console.git import ask_git
-from provisioning.documents import read_bytes, read_text
+from provisioning.documents import read_text
 from provisioning.errors import ToolError, UnfitError, UsageError
 from provisioning.files import hash_file, write_whole
 from provisioning.manifest.reader import find_row, manifests_root, read_toml
 
 REPOSITORY = "executorch-qnn-ci"
 LABEL = "executorch-qnn-ci"
-# What creates the environments of an image. Other changes of the noxfile leave them as they are.
-INSTALLERS = ("ci/nox_sessions/environments.py", "ci/nox_sessions/links.py")
-BUILD_FILES = (
-    "nox",
-    "noxfile.py",
-    "pyproject.toml",
-    "ci/__init__.py",
-    "ci/nox_sessions/__init__.py",
-    "ci/nox_sessions/runs.py",
-    *INSTALLERS,
-)
 SCRIPTS = ("Dockerfile", "packages.sh", "environments.sh", "entry.sh")
-LOCKS = "locks/images"  # the directory with the package locks of all images
-SOURCES = ("docker", *BUILD_FILES, "manifests/images.toml", f"manifests/{LOCKS}")
+APT_LOCKS = "locks/images"  # the directory with the locks of apt packages
+SOURCES = ("docker", "manifests/images.toml", "manifests/locks")
 REMEMBERED = ".nox/image-base"
 # 64 bits, which suffice to tell images apart, and can be read in a list.
 TAG_DIGITS = 16
-GROUPS = ("core", "lowering")
+# The environments of an image. ./nox runs in the first one.
+LOCKS = (Lock("bootstrap"), Lock("core"), Lock("lowering"))
 # The Python version of each distribution, for a user's own base.
 PYTHONS = {
     "debian-12": "3.11",
@@ -100,14 +91,7 @@ class ImagePlan:
         """The lock of apt packages, one name=version per line. Only a base without a snapshot needs
         it.
         """
-        return manifests_root() / LOCKS / f"{self.base_name}-{self.name}.apt.txt"
-
-    @property
-    def python_lock(self) -> Path:
-        """The lock of Python packages for the base's Python version, with a hash for each package
-        except torch.
-        """
-        return manifests_root() / LOCKS / f"python-{self.base.python}.txt"
+        return manifests_root() / APT_LOCKS / f"{self.base_name}-{self.name}.apt.txt"
 
     def inputs(self) -> dict[str, str]:
         """Map the name of each input that determines the image to the input's SHA-256, or to the
@@ -116,12 +100,11 @@ class ImagePlan:
         docker = self.checkout / "docker"
         files = [docker / name for name in SCRIPTS]
         files += [docker / "packages" / f"{name}.txt" for name in chain(self.name)]
-        files += [path for path in (self.apt_lock, self.python_lock) if path.is_file()]
+        files += python_locks()
+        files += [path for path in (self.apt_lock,) if path.is_file()]
         return {
             "base": self.base_digest,
             "snapshot": self.base.snapshot,
-            # Not the hash of pyproject.toml: most of its changes leave the packages as they are.
-            "environments": describe_environments(self.checkout),
             **{path.name: hash_file(path) for path in files},
         }
 
@@ -141,30 +124,9 @@ class ImagePlan:
         return f"{REPOSITORY}/{self.name}:{tag}"
 
 
-def wanted_requirements(checkout: Path) -> list[str]:
-    """Return the requirements of ./nox and of the environments that nox sessions share, sorted.
-    Raises UnfitError if ./nox does not name its version of nox."""
-    groups = msgspec.toml.decode(read_bytes(checkout / "pyproject.toml"))["dependency-groups"]
-    nox_version = re.search(r"(?m)^NOX_VERSION=(\S+)$", read_text(checkout / "nox"))
-    if nox_version is None:
-        raise UnfitError(f"{checkout / 'nox'} does not contain the version of nox")
-    requirements, waiting = {f"nox=={nox_version[1]}"}, list(GROUPS)
-    # The list grows while it is read: groups include other groups.
-    for name in waiting:
-        for row in groups[name]:
-            if not isinstance(row, dict):
-                requirements.add(row)
-            elif row["include-group"] not in waiting:
-                waiting.append(row["include-group"])
-    return sorted(requirements)
-
-
-def describe_environments(checkout: Path) -> str:
-    """Return one SHA-256 of the requirements and of the modules that install them."""
-    # Whole modules, since functions would have to be found by name.
-    installers = [read_text(checkout / name) for name in INSTALLERS]
-    text = "\n".join([*wanted_requirements(checkout), *installers])
-    return hashlib.sha256(text.encode()).hexdigest()
+def python_locks() -> list[Path]:
+    """Return the locks of the packages in an image's environments."""
+    return [path for lock in LOCKS for path in lock.files()]
 
 
 def read_images() -> Images:

@@ -21,12 +21,10 @@ from typing import NoReturn
 import nox
 from nox.command import CommandFailed
 
-from ci.nox_sessions.environments import ROOT, PythonEnvironment, UnwritableError
+from ci.nox_sessions.environments import PythonEnvironment, UnwritableError
+from ci.nox_sessions.locks import LARGE, ROOT, Lock, read_pairs
 
-PYPROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
 USAGE, ENVIRONMENT, DOWNLOAD = 2, 3, 4  # docs/reference/exit-codes.md
-# Groups that are useful only on machines that can run QNN's host libraries.
-LARGE = ("lowering", "onnx", "onnx-torch", "litert", "litert-torch", "test")
 ELSEWHERE = "parity, plan, sign_skel and the verb report"
 # What people run without arguments. Only a policy can then be wrong.
 BARE = {"test-emulator", "test-onnx", "test-upstream", "test-llm", "audit", "fuzz"}
@@ -122,14 +120,6 @@ def choose_executorch(session: nox.Session) -> str:
     return "" if version == default else version
 
 
-def read_pairs() -> tuple[dict[str, str], str]:
-    """Return the torch version for each supported ExecuTorch, and the default ExecuTorch."""
-    pairs = nox.project.load_toml(ROOT / "manifests" / "pairs.toml")
-    # The first row of a version counts.
-    torch_versions = {row["executorch"]: row["torch"] for row in reversed(pairs["supported"])}
-    return torch_versions, pairs["default"]
-
-
 def list_sessions(session: nox.Session) -> str:
     """Return the names of this call's sessions, separated by spaces, or "" for a single session.
     Several sessions share the arguments after ``--``."""
@@ -166,20 +156,8 @@ def find_environment(session: nox.Session, group: str, executorch: str = "") -> 
     """Return a dependency group's environment, which need not exist yet. If .nox is a link, the
     environment is in its target, because the programs in an environment contain its path."""
     folder = Path(session.env_dir).parent.resolve()
-    name = f"{group}-{executorch}" if executorch else group
-    return PythonEnvironment(folder / name, list_packages(group, executorch))
-
-
-def list_packages(group: str, executorch: str = "") -> tuple[str, ...]:
-    """Return a dependency group's packages. ``executorch`` selects another version of ExecuTorch,
-    and the version of torch that manifests/pairs.toml pairs with it.
-    """
-    packages: tuple[str, ...] = nox.project.dependency_groups(PYPROJECT, group)
-    if not executorch:
-        return packages
-    torch = read_pairs()[0][executorch]
-    chosen = {"executorch": f"executorch=={executorch}", "torch": f"torch=={torch}"}
-    return tuple(chosen.get(package.partition("==")[0], package) for package in packages)
+    lock = Lock(group, executorch)
+    return PythonEnvironment(folder / lock.name, lock)
 
 
 def make_environment(session: nox.Session, group: str, executorch: str = "") -> Path:
@@ -188,12 +166,14 @@ def make_environment(session: nox.Session, group: str, executorch: str = "") -> 
     started.add(session.name)
     require_host(session, group)
     environment = find_environment(session, group, executorch)
+    if not environment.lock.path.is_file():
+        fail(session, USAGE, f"the tests do not work with ExecuTorch {executorch}")
     try:
         environment.create(session)
     except UnwritableError as error:
         fail(session, DOWNLOAD, str(error))
     except CommandFailed:
-        hint = "see pip's output above, and check the disk, pip's index, proxy and certificates"
+        hint = "see the output above, and check the disk, pip's index, proxy and certificates"
         cause = f"{environment.folder} could not be created: {hint} (pip config list)"
         fail(session, DOWNLOAD, cause)
     return environment.python

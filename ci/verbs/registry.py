@@ -27,6 +27,10 @@ from provisioning.console.command import Verb, find_verb, order_words, replace_r
 
 VERBS: dict[str, Verb] = {
     **provisioning.__main__.VERBS,
+    "update": Verb(
+        "ci.verbs.update",
+        "show as a diff what would change if other versions were pinned; --write pins them",
+    ),
     "setup": Verb(
         "ci.verbs.setup",
         "provision and check a profile for the later steps of a CI job",

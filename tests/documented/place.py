@@ -1,8 +1,8 @@
 """Where a documented command runs: as at a reader who has just followed the page.
 
 A clone of this work tree's HEAD, an empty home, and the variables that a login sets, pip's and the
-proxy's. Commands share only what a reader would wait for: the environments of ``./nox``, pip's
-cache and the verified downloads in the store.
+proxy's. Commands share only what a reader would wait for: the environments of ``./nox``, the
+caches of pip and uv and the verified downloads in the store.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from tests.documented.pages import ROOT
 
 # What pip, git and libraries for TLS need to reach a package index from this machine.
-PASSED = ("PIP_", "SSL_", "REQUESTS_", "CURL_", "http", "HTTP", "no_proxy", "NO_PROXY")
+PASSED = ("PIP_", "UV_", "SSL_", "REQUESTS_", "CURL_", "http", "HTTP", "no_proxy", "NO_PROXY")
 NO_ENGINE = "unix:///nowhere/docker.sock"  # a machine without Docker, also where tests have one
 CACHE = ".cache/executorch-qnn-ci"
 SHARED = ("store", "downloads")
@@ -133,9 +133,9 @@ def make_place(folder: Path) -> Place:
 
 
 def link_caches(home: Path) -> None:
-    """pip's configuration and cache are the machine's."""
+    """pip's configuration and the caches of pip and uv are the machine's."""
     real = Path.home()
-    for name in (".config/pip", ".cache/pip"):
+    for name in (".config/pip", ".cache/pip", ".cache/uv"):
         if (real / name).is_dir():
             (home / name).parent.mkdir(parents=True, exist_ok=True)
             (home / name).symlink_to(real / name)

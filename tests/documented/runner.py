@@ -12,15 +12,16 @@ import json
 import os
 import re
 import shutil
-import sys
+import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 
 from filelock import FileLock
 
-from ci.nox_sessions.links import link_packages
-from ci.nox_sessions.runs import PYPROJECT
+from ci.nox_sessions.installers import find_uv, read_pip_settings, translate
+from ci.nox_sessions.locks import Lock
 from tests.documented.pages import Command, read_commands
 from tests.documented.place import Ended, Place, git, give_downloads, make_place
 from tests.documented.table import Row, fill, find_row, read_list
@@ -245,18 +246,17 @@ def forget_history(clone: Path) -> None:
 
 
 def give_packages(line: str, environment: Path) -> None:
-    """Link those packages that a ``pip install`` would download and that the environment of the
-    tests has. By night, pip downloads them."""
-    project = PYPROJECT["project"]
-    requirements = [*project["dependencies"]]
-    extras = re.findall(r"\[(.+?)\]", line)
-    for extra in extras:
-        for need in project["optional-dependencies"][extra]:
-            if need.startswith(f"{project['name']}["):
-                extras += re.findall(r"\[(.+?)\]", need)
-            else:
-                requirements.append(need)
-    link_packages(environment, requirements, [Path(sys.prefix).resolve()])
+    """Install what a ``pip install`` would download: uv has it in its cache, if it made the
+    environment of the tests. By night, and without uv, pip downloads it."""
+    locks = [Lock(extra) for extra in re.findall(r"\[(.+?)\]", line)] or [Lock("core")]
+    words = ["install", "--quiet", "--offline", "--no-deps", "--python", str(environment)]
+    for lock in locks:
+        words += ["--requirements", str(lock.path)]
+        if lock.torch:
+            words.append(f"torch=={version('torch')}")
+    if uv := find_uv():
+        env = translate(read_pip_settings(), os.environ)
+        subprocess.run([uv, "pip", *words], env=env, check=False)
 
 
 def make_once(folder: Path, make: Callable[[Path], None]) -> Path:

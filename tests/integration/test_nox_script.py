@@ -11,15 +11,24 @@ import pytest
 
 from provisioning.console.process import Completed, run_process
 from tests.stand_ins.quick_venv import make_python
+from tests.stand_ins.tiny_wheels import write_wheel
 from tests.stand_ins.users import as_unprivileged
 
-SCRIPT = Path(__file__).parents[2] / "nox"
+ROOT = Path(__file__).parents[2]
+LOCK = "manifests/locks/python/bootstrap.txt"
 
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    shutil.copy(SCRIPT, tmp_path / "nox")
+    copy_script(tmp_path)
     return tmp_path
+
+
+def copy_script(checkout: Path) -> None:
+    """Copy ./nox and the lock of what it installs."""
+    (checkout / LOCK).parent.mkdir(parents=True)
+    for name in ("nox", LOCK):
+        shutil.copy(ROOT / name, checkout / name)
 
 
 def run_script(checkout: Path, **variables: str) -> Completed:
@@ -31,9 +40,8 @@ def make_checkout(root: Path, does: str) -> Path:
     """A checkout whose Python runs a shell command; its ./nox."""
     programs = root / ".nox" / "bootstrap" / "bin"
     programs.mkdir(parents=True)
-    shutil.copy(SCRIPT, root / "nox")
-    version = SCRIPT.read_text("utf-8").partition("NOX_VERSION=")[2].split()[0]
-    (programs.parent / "nox-version").write_text(version)
+    copy_script(root)
+    shutil.copy(ROOT / LOCK, programs.parent / "lock.txt")
     python = programs / "python"
     python.write_text(f'#!/bin/sh\n[ "$1" = -c ] || {{ {does}; }}\n')
     python.chmod(0o755)
@@ -99,8 +107,38 @@ def test_unreachable_package_index_exits_with_4_and_leaves_no_environment(
     pip_variables = {"PIP_CONFIG_FILE": os.devnull, "PIP_FIND_LINKS": "", "PIP_NO_INDEX": "0"}
     ended = run_script(checkout, QNN_CI_PYTHON=str(python), **pip_variables, **away)
     assert (ended.returncode, "check pip's index" in ended.output) == (4, True), ended.output
-    assert "No matching distribution found for nox" in ended.output
+    assert "No matching distribution found for " in ended.output
     assert [path.name for path in (checkout / ".nox").iterdir()] == ["bootstrap.lock"]
+
+
+@pytest.mark.parametrize("change", ["", "# another lock\n"])
+def test_nox_is_installed_again_only_if_its_lock_changes(tmp_path: Path, change: str) -> None:
+    script = make_checkout(tmp_path, "echo ran")
+    with (tmp_path / LOCK).open("a") as lock:
+        lock.write(change)
+    env = {**os.environ, "QNN_CI_PYTHON": "no-such-python"}
+    ended = run_process([script, "-l"], env=env, check=False)
+    assert (ended.returncode, "ran" in ended.output) == ((3, False) if change else (0, True))
+
+
+def test_without_a_wheel_of_uv_nox_is_installed_alone_and_this_is_said(
+    checkout: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    wheels = tmp_path_factory.mktemp("wheels")
+    uv = f"uv==9.9.9 --hash=sha256:{'0' * 64}"
+    (checkout / LOCK).write_text(f"{write_wheel(wheels, 'nox', '9.9')}\n{uv}\n")
+    (checkout / "noxfile.py").write_text("import nox\nprint('nox', nox.version)\n")
+    python = make_python(checkout / "quick")
+    places = {"PIP_CONFIG_FILE": os.devnull, "PIP_FIND_LINKS": str(wheels), "PIP_NO_INDEX": "1"}
+    ended = run_script(checkout, QNN_CI_PYTHON=str(python), **places)
+    lines = ended.output.splitlines()
+    assert lines[1].endswith(
+        "uv could not be installed, so pip is used (slower); pip says:"
+    )
+    assert "No matching distribution found for uv==9.9.9" in lines[2]
+    assert (lines[3:], ended.returncode) == (["nox 9.9"], 0)
+    again = run_script(checkout, QNN_CI_PYTHON="no-such-python")
+    assert (again.output, again.returncode) == ("nox 9.9\n", 0)
 
 
 def test_ctrl_c_while_nox_is_installed_exits_with_130_and_leaves_no_environment(

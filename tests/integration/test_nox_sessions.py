@@ -127,9 +127,9 @@ def test_an_unwritable_environment_lock_exits_with_4(bare: Place) -> None:
 def test_packages_that_cannot_be_downloaded_exit_with_4_and_are_not_recorded(
     bare: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    project = bare.clone / "pyproject.toml"
-    text = project.read_text("utf-8")
-    project.write_text(text.replace('"isal==1.9.1"', '"executorch-qnn-ci-no-such-package==1"'))
+    lock = bare.clone / "manifests/locks/python/core.txt"
+    digest = "0" * 64
+    lock.write_text(f"executorch-qnn-ci-no-such-package==1 --hash=sha256:{digest}\n")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
     environments = bare.clone / ".nox"

@@ -9,14 +9,11 @@ import json
 import os
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 from collections import namedtuple
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib.util import cache_from_source
 from pathlib import Path
 from threading import Thread
 from types import ModuleType, SimpleNamespace
@@ -26,14 +23,9 @@ import nox.registry
 import pytest
 from nox.command import CommandFailed
 
-from ci.nox_sessions import environments, runs
-from ci.nox_sessions.environments import (
-    PythonEnvironment,
-    choose_torch_index,
-    list_others,
-    responds,
-)
-from ci.nox_sessions.links import link_packages
+from ci.nox_sessions import environments, locks, runs
+from ci.nox_sessions.environments import PythonEnvironment
+from ci.nox_sessions.locks import Lock
 from ci.verbs.registry import VERBS
 from tests.documented.pages import ROOT
 from tests.stand_ins.users import unprivileged
@@ -65,52 +57,6 @@ def noxfile(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     runs.finished.clear()
     runs.failures.clear()
     return module
-
-
-class Index(BaseHTTPRequestHandler):
-    def do_HEAD(self) -> None:
-        self.send_response(200 if self.path == "/whl/cpu/torch/" else 404)
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None: ...
-
-
-@pytest.fixture
-def index() -> Iterator[str]:
-    """A package index that has torch."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), Index) as server:
-        Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/whl/cpu"
-        server.shutdown()
-
-
-def test_torch_comes_from_the_cpu_index_if_it_answers(
-    monkeypatch: pytest.MonkeyPatch, index: str
-) -> None:
-    monkeypatch.delenv("QNN_CI_TORCH_INDEX", raising=False)
-    monkeypatch.setattr(environments, "CPU_INDEX", index)
-    messages: list[str] = []
-    assert choose_torch_index(messages.append) == ["--index-url", index]
-    assert messages == [f"torch: 0.2 GB from {index}"]
-    monkeypatch.setattr(environments, "CPU_INDEX", index.replace("cpu", "none"))
-    messages = []
-    assert choose_torch_index(messages.append) == []
-    assert "pip's index" in messages[0]
-    assert "3 GB; QNN_CI_TORCH_INDEX=URL chooses another" in messages[1]
-    assert max(len(f"nox > {line}") for line in messages) <= 100
-
-
-@pytest.mark.parametrize(
-    ("named", "options"), [("", []), ("none", []), ("u", ["--index-url", "u"])]
-)
-def test_a_package_index_named_by_a_variable_is_not_probed(
-    monkeypatch: pytest.MonkeyPatch, named: str, options: list[str]
-) -> None:
-    monkeypatch.setenv("QNN_CI_TORCH_INDEX", named)
-    monkeypatch.setattr(environments, "responds", None)
-    messages: list[str] = []
-    assert choose_torch_index(messages.append) == options
-    assert "QNN_CI_TORCH_INDEX" in messages[0]
 
 
 class RefusedError(Exception):
@@ -196,10 +142,18 @@ def linux(noxfile: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Iterator[Modu
     monkeypatch.setattr(runs.platform, "system", lambda: "Linux")
     monkeypatch.setattr(runs.platform, "machine", lambda: "x86_64")
     monkeypatch.setattr(runs.ctypes, "CDLL", lambda name: None)
+    monkeypatch.setattr(environments, "find_uv", lambda: "uv")
+    monkeypatch.setattr(environments, "install_with_uv", note_installation)
     handler = signal.getsignal(signal.SIGTERM)
     yield runs
     signal.signal(signal.SIGTERM, handler)
     runs.failures.clear()
+
+
+def note_installation(session: Recorder, uv: str, folder: Path, lock: Lock) -> None:
+    """Note that a session installs a lock."""
+    folder.mkdir(parents=True)
+    session.run(uv, "sync", lock.name)
 
 
 def make(session: Recorder, *groups: str) -> None:
@@ -212,7 +166,7 @@ def make_empty(environment: PythonEnvironment) -> None:
     """Make an environment without packages that counts as complete."""
     environment.python.parent.mkdir(parents=True)
     environment.python.touch(0o755)
-    (environment.folder / environments.STAMP).write_text(environment.digest())
+    (environment.folder / environments.STAMP).write_text(environment.lock.digest())
 
 
 MODULES = {
@@ -645,44 +599,52 @@ def test_onnx_refuses_an_old_python_before_its_environment_is_made(
 # -- environments ---------------------------------------------------------------------------------
 
 
-def test_an_environment_is_made_once_and_again_when_its_packages_change(
-    linux: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.fixture
+def tiny(linux: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The folder of locks of a project whose group core needs a and b. There is no uv."""
+    folder = tmp_path / "locks"
+    folder.mkdir()
+    (folder / "core.txt").write_text("a==1\nb==2\n")
+    monkeypatch.setattr(locks, "LOCKS", folder)
+    groups = {"dependency-groups": {"core": ["a==1", "b==2"]}}
+    monkeypatch.setattr(locks, "read_project", lambda: groups)
+    monkeypatch.setattr(environments, "find_uv", lambda: None)
+    return folder
+
+
+def test_an_environment_is_made_once_and_again_when_its_lock_changes(
+    linux: ModuleType, tiny: Path, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(linux, "PYPROJECT", {"dependency-groups": {"core": ["a==1", "b==2"]}})
     session = Recorder(tmp_path, "plan")
     (tmp_path / "disk").mkdir()
     (tmp_path / ".nox").symlink_to("disk")  # an environment's programs contain its path
     python = linux.make_environment(session, "core")
     place = tmp_path / "disk" / "core"
     assert python == place / "bin" / "python"
-    created, packages, compiled = session.ran
+    created, packages = session.ran
     assert created.words == (sys.executable, "-m", "virtualenv", "-q", str(place))
     pip = (str(python), "-m", "pip", "install", "-q", "--no-compile")
-    assert packages.words == (*pip, "a==1", "b==2")
-    assert compiled.words[:5] == (str(python), "-m", "compileall", "-qq", "-j0")
-    assert compiled.words[-2:] == (environments.RARE, str(place / "lib"))
-    assert compiled.options == {"success_codes": [0, 1], "silent": True, "log": False}
+    assert packages.words == (*pip, "--no-deps", "--require-hashes", "-r", str(tiny / "core.txt"))
     assert all(command.options["silent"] and not command.options["log"] for command in session.ran)
-    assert "installing 2 packages into core" in session.said[0]
+    assert "uv cannot be used, so pip installs" in session.said[0]
+    assert "installing 2 packages into core" in session.said[1]
     stamp = place / "installed.sha256"
-    assert stamp.read_text() == linux.find_environment(session, "core").digest()
+    assert stamp.read_text() == linux.find_environment(session, "core").lock.digest()
     (place / "bin").mkdir()
     python.touch(0o755)
     linux.make_environment(session, "core")
-    assert len(session.ran) == 3
-    monkeypatch.setattr(linux, "PYPROJECT", {"dependency-groups": {"core": ["a==1", "b==3"]}})
+    assert len(session.ran) == 2
+    (tiny / "core.txt").write_text("a==1\nb==3\n")
     linux.make_environment(session, "core")
-    assert session.ran[4].words[-1] == "b==3"
-    python.unlink()
+    assert len(session.ran) == 4
     linux.make_environment(session, "core")
-    assert len(session.ran) == 9
+    assert len(session.ran) == 6
 
 
 @pytest.mark.parametrize("python", ["gone", "no program"])
 def test_an_environment_whose_python_cannot_run_is_created_again(
-    linux: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, python: str
+    linux: ModuleType, tiny: Path, tmp_path: Path, python: str
 ) -> None:
-    monkeypatch.setattr(linux, "PYPROJECT", {"dependency-groups": {"core": ["a==1"]}})
     session = Recorder(tmp_path, "plan")
     make(session, "core")
     place = tmp_path / ".nox" / "core"
@@ -713,82 +675,8 @@ def test_environments_of_another_user_are_refused_with_exit_code_4(
     assert linux.failures.pop().code == linux.DOWNLOAD
 
 
-def put(environment: Path, name: str, *requires: str, module: str = "x = 1\n") -> None:
-    """A package in an environment, with a script and a compiled module."""
-    site, script = environment / "lib/python3.11/site-packages", environment / f"bin/{name}"
-    about = site / f"{name}-1.0.dist-info"
-    for folder in (site / "__pycache__", about, script.parent):
-        folder.mkdir(parents=True, exist_ok=True)
-    (site / f"{name}.py").write_text(module)
-    Path(cache_from_source(str(site / f"{name}.py"))).write_bytes(b"compiled")
-    script.write_text(f"#!{environment}/bin/python\n")
-    script.chmod(0o755)
-    lines = [
-        f"Name: {name}",
-        "Version: 1.0",
-        *(f"Requires-Dist: {require}" for require in requires),
-    ]
-    (about / "METADATA").write_text("\n".join(lines))
-    files = [f"{name}.py,sha256=0,6", f"../../../bin/{name},,9", f"{about.name}/METADATA,,"]
-    (about / "RECORD").write_text("\n".join([*files, f"{about.name}/RECORD,,\n"]))
-
-
-@pytest.mark.parametrize(
-    ("requirements", "linked", "missing"),
-    [
-        ("a==1.0 b", "a b", ""),
-        ("a[more]==1.0", "a b c", ""),
-        ("a==2.0 b", "b", "a"),
-        ("b d", "b", "d"),
-        ("unmet", "unmet", "b"),
-        ("changed", "", "changed"),
-        ("edited", "", "edited"),
-        ("half", "half", "gone"),
-        ("begun", "", "begun"),
-        ("above", "", "above"),
-        ("absolute", "", "absolute"),
-        ("present", "", ""),
-    ],
-)
-def test_packages_of_another_environment_are_linked_if_they_are_what_is_wanted(
-    tmp_path: Path, requirements: str, linked: str, missing: str
-) -> None:
-    """An environment whose packages are all linked needs neither pip nor a network."""
-    complete, unfinished, fresh = (tmp_path / name for name in ("whole", "unfinished", "fresh"))
-    put(complete, "a", "b>=1", "c; extra == 'more'", "gone; python_version < '3'")
-    for name, requires in (("b", ()), ("c", ()), ("unmet", ("b>1",)), ("half", ("gone",))):
-        put(complete, name, *requires)
-    put(complete, "changed", module="x = 1000\n")
-    put(complete, "edited")  # later than it was installed, with the same size
-    os.utime(complete / "lib/python3.11/site-packages/edited.py", (2**31, 2**31))
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.write_text("kept")
-    for name, path in (("above", "../../../../elsewhere"), ("absolute", str(elsewhere))):
-        put(complete, name)
-        about = complete / f"lib/python3.11/site-packages/{name}-1.0.dist-info"
-        with (about / "RECORD").open("a") as record:
-            record.write(f"{path},,4\n")
-    (complete / "installed.sha256").touch()
-    put(unfinished, "begun")
-    put(fresh, "present")
-    before = {path for path in fresh.rglob("*") if path.is_file()}
-    assert link_packages(fresh, requirements.split(), list_others(fresh)) == missing.split()
-    site, old = (environment / "lib/python3.11/site-packages" for environment in (fresh, complete))
-    expected = set()
-    for name in linked.split():
-        script = fresh / "bin" / name
-        assert script.read_text() == f"#!{fresh}/bin/python\n"
-        assert os.access(script, os.X_OK)
-        files = (f"{name}.py", f"{name}-1.0.dist-info/METADATA", f"{name}-1.0.dist-info/RECORD")
-        expected |= {script, *(site / file for file in files)}
-        expected.add(Path(cache_from_source(str(site / files[0]))))
-        assert (site / files[0]).samefile(old / files[0])
-    assert {path for path in fresh.rglob("*") if path.is_file()} == before | expected
-    assert elsewhere.read_text() == "kept"
-
-
 def test_another_executorch_brings_the_torch_that_goes_with_it(
-    linux: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     rows = [("2.0", "3.1"), ("1.9", "3.0"), ("1.9", "3.1")]
     supported = "".join(
@@ -797,21 +685,32 @@ def test_another_executorch_brings_the_torch_that_goes_with_it(
     )
     (tmp_path / "manifests").mkdir()
     (tmp_path / "manifests" / "pairs.toml").write_text(f'default = "2.0"\n{supported}')
-    monkeypatch.setattr(linux, "ROOT", tmp_path)
+    monkeypatch.setattr(locks, "ROOT", tmp_path)
     group = ("torch==3.1", "executorch==2.0", "numpy==1")
-    monkeypatch.setattr(linux, "PYPROJECT", {"dependency-groups": {"lowering": [*group]}})
-    assert linux.list_packages("lowering") == group
-    other_packages = linux.list_packages("lowering", "1.9")
-    assert other_packages == ("torch==3.0", "executorch==1.9", "numpy==1")
+    (tmp_path / "pyproject.toml").write_text(f"[dependency-groups]\nlowering = {[*group]}\n")
+    for reader in (locks.read_pairs, locks.read_project):
+        monkeypatch.setattr(locks, reader.__name__, reader.__wrapped__)
+    assert Lock("lowering").requirements() == group
+    other = Lock("lowering", "1.9")
+    assert other.requirements() == ("torch==3.0", "executorch==1.9", "numpy==1")
+    assert (other.name, other.torch, other.builds.name) == ("lowering-1.9", "3.0", "torch-3.0.txt")
 
 
 @pytest.fixture
-def two(linux: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
+def two(
+    linux: ModuleType, tiny: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> ModuleType:
     """The noxfile of a project that supports ExecuTorch 2.0, which is pinned, and 1.9."""
-    monkeypatch.setattr(linux, "read_pairs", lambda: ({"2.0": "3.1", "1.9": "3.0"}, "2.0"))
+    for module in (linux, locks):
+        monkeypatch.setattr(module, "read_pairs", lambda: ({"2.0": "3.1", "1.9": "3.0"}, "2.0"))
     group = ["torch==3.1", "executorch==2.0"]
-    groups = dict.fromkeys(("core", "lowering", "test"), group)
-    monkeypatch.setattr(linux, "PYPROJECT", {"dependency-groups": groups})
+    groups = {"dependency-groups": dict.fromkeys(("core", "lowering", "test"), group)}
+    monkeypatch.setattr(locks, "read_project", lambda: groups)
+    for name in ("lowering", "test", "lowering-1.9", "test-1.9"):
+        (tiny / f"{name}.txt").write_text(f"# {name}\nexecutorch==1\n")
+    for name in ("3.1", "3.0", "3.1-cuda", "3.0-cuda"):
+        (tiny / f"torch-{name}.txt").touch()
+    monkeypatch.setattr(environments, "find_uv", lambda: "uv")
     monkeypatch.delenv("QNN_CI_SDK", raising=False)
     for session, lowers_with in (("build_android", ""), ("build_linux", "/sdk")):
         rows = [
@@ -886,33 +785,16 @@ def test_another_executorch_has_its_own_environment(
         assert "PATH" not in ran.options["env"]
         return
     assert ran.options["env"]["PATH"] == f"{environment / 'bin'}{os.pathsep}/opt/one"
-    (packages,) = [command.words for command in session.ran if "executorch==1.9" in command.words]
-    assert packages[-2:] == ("torch==3.0", "executorch==1.9")
+    assert ("uv", "sync", f"{group}-1.9") in [command.words for command in session.ran]
     stamp = (environment / "installed.sha256").read_text()
-    assert stamp == two.find_environment(session, group, "1.9").digest()
-    assert stamp != two.find_environment(session, group).digest()
+    assert stamp == two.find_environment(session, group, "1.9").lock.digest()
+    assert stamp != two.find_environment(session, group).lock.digest()
 
 
-def test_torch_is_installed_before_its_dependents_from_its_own_index(
-    linux: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    groups = {"lowering": ["torch==2", "torchvision==1", "x==1"]}
-    monkeypatch.setattr(linux, "PYPROJECT", {"dependency-groups": groups})
-    monkeypatch.setenv("QNN_CI_TORCH_INDEX", "https://index")
-    session = Recorder(tmp_path, "test_emulator")
-    (tmp_path / ".nox").mkdir()
-    linux.make_environment(session, "lowering")
-    torch, other_packages = session.ran[1:3]
-    assert torch.words[6:] == ("--no-deps", "torch==2", "--index-url", "https://index")
-    assert torch.options == {"silent": True, "log": False}
-    assert other_packages.words[6:] == ("torch==2", "torchvision==1", "x==1")
-
-
-@pytest.mark.parametrize("step", [0, 1, 2])
+@pytest.mark.parametrize("step", [0, 1])
 def test_an_environment_whose_installation_failed_is_not_recorded_as_installed(
-    linux: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, step: int
+    linux: ModuleType, tiny: Path, tmp_path: Path, step: int
 ) -> None:
-    monkeypatch.setattr(linux, "PYPROJECT", {"dependency-groups": {"core": ["a==1"]}})
     session = Recorder(tmp_path, "plan", codes=[0] * step + [1])
     place = tmp_path / ".nox" / "core"
     place.mkdir(parents=True)
@@ -946,18 +828,6 @@ def test_an_environment_that_another_nox_makes_is_waited_for(
     assert installed == []
 
 
-def test_a_package_index_is_probed_with_a_time_limit(
-    monkeypatch: pytest.MonkeyPatch, index: str
-) -> None:
-    monkeypatch.setattr(environments, "PROBE_S", 600)
-    assert responds(f"{index}/torch/")
-    assert not responds(f"{index}/none/")
-    assert not responds("no URL")
-    monkeypatch.setattr(environments, "PROBE_S", 0.05)
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        assert not responds(f"http://127.0.0.1:{silent.getsockname()[1]}/")
-
-
 def test_an_environment_of_no_group_is_refused_before_another_is_made(
     noxfile: ModuleType, linux: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -968,7 +838,7 @@ def test_an_environment_of_no_group_is_refused_before_another_is_made(
     with pytest.raises(RefusedError):
         run(Recorder(tmp_path, "environments", "core", "cor"), "environments")
     assert (created_groups, [failure.code for failure in linux.failures]) == ([], [2])
-    assert "group cor;" in linux.failures[0].cause
+    assert "environment cor;" in linux.failures[0].cause
 
 
 @pytest.mark.parametrize(

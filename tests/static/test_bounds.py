@@ -21,7 +21,7 @@ READER = "provisioning/documents.py"
 # These run in another Python, without this project.
 PROBES = {
     "provisioning/doctor/survey/python_probe.py",
-    *(f"ci/nox_sessions/{name}.py" for name in ("environments", "links", "runs")),
+    *(f"ci/nox_sessions/{name}.py" for name in ("environments", "installers", "locks", "runs")),
 }
 MAPPED = "it gets a file that the reader has opened"
 # What opens files without the reader, by source file, with the cause.

@@ -10,6 +10,10 @@ import nox.project
 import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+
+from ci.nox_sessions.locks import GROUPS, LOCKS, Lock, list_locks
+from ci.verbs.update import digest_inputs
 
 ROOT = Path(__file__).parents[2]
 PROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
@@ -91,7 +95,50 @@ def test_each_extra_has_the_requirements_of_its_dependency_group(name: str) -> N
     assert extras == [f"executorch-qnn-ci[{group}]" for group in groups]
 
 
-def test_the_pinned_nox_is_that_of_the_nox_script() -> None:
-    script = (ROOT / "nox").read_text(encoding="utf-8")
-    (version,) = re.findall(r"(?m)^NOX_VERSION=(\S+)$", script)
-    assert str(PINS["nox"].specifier) == f"=={version}"
+# -- locks -----------------------------------------------------------------------------------------
+
+LOCK = re.compile(r"[a-z0-9.-]+==\S+( ; [^;]+?)?( --hash=sha256:[0-9a-f]{64})+")
+
+
+def find_gaps(lock: Lock, path: Path) -> list[str]:
+    """Return how a lock in ``path`` differs from pyproject.toml: requirements that it lacks."""
+    lines = path.read_text("utf-8").splitlines()
+    locked = {line.partition(" --hash")[0] for line in lines[1:]}
+    versions = {canonicalize_name(pin.partition("==")[0]): pin.split()[0] for pin in locked}
+    gaps = [] if lines[0].endswith(digest_inputs(lock.requirements())) else ["inputs"]
+    for need in map(Requirement, lock.requirements()):
+        name = canonicalize_name(need.name)
+        if name != "torch":
+            version = versions.get(name, "==").partition("==")[2]
+            if not version or not need.specifier.contains(version):
+                gaps.append(str(need))
+    return gaps
+
+
+@pytest.mark.parametrize("lock", list_locks(), ids=lambda lock: lock.name)
+def test_each_lock_has_what_its_group_requires(lock: Lock) -> None:
+    """If this fails: ./nox -s qnn_ci -- update locks --write"""
+    assert find_gaps(lock, lock.path) == []
+    for path in lock.files():
+        for line in path.read_text("utf-8").splitlines()[1:]:
+            assert LOCK.fullmatch(line), line
+
+
+def test_a_lock_that_does_not_follow_pyproject_is_found(tmp_path: Path) -> None:
+    lock = Lock("core")
+    text = lock.path.read_text("utf-8")
+    for old, new, gaps in (
+        ("msgspec==0", "msgspec==1", ["msgspec==0.22.0"]),
+        ("rich==", "poor==", ["rich==15.0.0"]),
+        ("inputs: ", "inputs: 0", []),
+        (text[: text.index("\n")], "# inputs: 1", ["inputs"]),
+    ):
+        (tmp_path / "core.txt").write_text(text.replace(old, new), "utf-8")
+        assert find_gaps(lock, tmp_path / "core.txt") == gaps
+
+
+def test_every_group_of_a_session_or_verb_has_a_lock_and_no_other_lock_is_left() -> None:
+    expected = {path for lock in list_locks() for path in lock.files()}
+    assert {*LOCKS.glob("*")} == expected
+    parts = {"build", "litert-files", "mutants", "onnxruntime", "site", "workflows"}
+    assert {*PROJECT["dependency-groups"]} - parts == {*GROUPS}

@@ -10,20 +10,13 @@ import pytest
 
 from ci.images import build as building
 from ci.images import definition
-from ci.images.definition import BUILD_FILES, find_checkout, read_images
+from ci.images.definition import find_checkout, read_images
 from ci.verbs import image as verb
 from tests.stand_ins.docker_engine import FakeEngine, FakeImage, pack
 
 ROOT = find_checkout()
 ROW = read_images().bases[read_images().default_base]
 OWN = "team/debian:12"
-
-
-def copy_build_files(checkout: Path) -> None:
-    """Copy what creates the environments of an image into ``checkout``."""
-    for name in BUILD_FILES:
-        (checkout / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / name, checkout / name)
 
 
 @pytest.fixture
@@ -56,7 +49,6 @@ def checkout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A checkout that images are built from."""
     place = tmp_path / "checkout"
     place.mkdir()
-    copy_build_files(place)
     shutil.copytree(ROOT / "docker", place / "docker")
     for module in (definition, verb):
         monkeypatch.setattr(module, "find_checkout", lambda: place)

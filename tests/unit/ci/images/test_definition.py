@@ -8,28 +8,28 @@ import shutil
 import socket
 import tarfile
 import threading
+import zipfile
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from docker.errors import APIError
 
 from ci.images import build as wheels
-from ci.images.build import follow_build, pin_lines, read_pin, write_context
+from ci.images.build import follow_build, read_pin, write_context
 from ci.images.definition import (
     Base,
     ImagePlan,
     chain,
     find_checkout,
     find_image,
+    python_locks,
     read_images,
-    wanted_requirements,
 )
 from ci.images.engine import connect_engine, explain_connection, explain_error
+from ci.nox_sessions import locks
 from provisioning.console.progress import Progress
 from provisioning.errors import DownloadError, StoreError, ToolError, UnfitError, UsageError
-from tests.unit.ci.images.conftest import copy_build_files
 
 ROOT = find_checkout()
 BASE = Base(image="base", python="3.12")
@@ -47,7 +47,6 @@ def copy_manifests(folder: Path) -> Path:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    copy_build_files(tmp_path)
     shutil.copytree(ROOT / "docker", tmp_path / "docker")
     return tmp_path
 
@@ -55,32 +54,32 @@ def checkout(tmp_path: Path) -> Path:
 NAMES = ("Dockerfile", "packages.sh", "environments.sh", "entry.sh")
 
 
-@pytest.mark.parametrize(
-    ("name", "old", "new"),
-    [
-        *((f"docker/{name}", "", "# more\n") for name in NAMES),
-        ("pyproject.toml", '"rich==', '"richer=='),
-        ("nox", "NOX_VERSION=2", "NOX_VERSION=3"),
-        ("ci/nox_sessions/environments.py", 'python = f"python{sys', 'python = f"python-{sys'),
-        ("ci/nox_sessions/links.py", "target.hardlink_to(source)", "shutil.copy(source, target)"),
-    ],
-)
-def test_packages_and_build_files_change_the_tag_of_an_image(
-    checkout: Path, name: str, old: str, new: str
-) -> None:
+@pytest.mark.parametrize("name", NAMES)
+def test_build_files_change_the_tag_of_an_image(checkout: Path, name: str) -> None:
     before = plan(checkout).reference()
-    text = (checkout / name).read_text("utf-8")
-    assert old in text
-    (checkout / name).write_text(text.replace(old, new) if old else text + new, "utf-8")
+    with (checkout / "docker" / name).open("a") as file:
+        file.write("# more\n")
     assert plan(checkout).reference() != before
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [("core", True), ("lowering", True), ("bootstrap", True), ("lint", False)],
+)
+def test_locks_of_its_environments_change_the_tag_of_an_image(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, changes: bool
+) -> None:
+    folder = tmp_path / "python"
+    shutil.copytree(locks.LOCKS, folder)
+    monkeypatch.setattr(locks, "LOCKS", folder)
+    before = plan().reference()
+    with (folder / f"{name}.txt").open("a") as file:
+        file.write("# more\n")
+    assert (plan().reference() != before) == changes
 
 
 def test_unrelated_files_do_not_change_the_tag_of_an_image(checkout: Path) -> None:
     before = plan(checkout).reference()
-    text = (checkout / "noxfile.py").read_text("utf-8")
-    (checkout / "noxfile.py").write_text(text + "\n\ndef more() -> None: ...\n", "utf-8")
-    pyproject = (checkout / "pyproject.toml").read_text("utf-8")
-    (checkout / "pyproject.toml").write_text(pyproject + "\n[tool.more]\n", "utf-8")
     (checkout / "docker" / "packages" / "aot.txt").write_text("more\n")  # of another image
     assert plan(checkout).reference() == before
 
@@ -93,47 +92,44 @@ def test_every_image_has_a_package_list_and_descends_from_emulator() -> None:
         chain("gone")
 
 
-def test_every_base_is_named_by_digest_with_a_lock_for_its_python() -> None:
+def test_every_base_is_named_by_digest() -> None:
     images = read_images()
     for base in images.bases.values():
         assert re.fullmatch(r"ubuntu@sha256:[0-9a-f]{64}", base.image)
-        assert (ROOT / f"manifests/locks/images/python-{base.python}.txt").is_file()
     assert images.default_base in images.bases
 
 
 @pytest.mark.parametrize("python", ["3.10", "3.11", "3.12", "3.13"])
-def test_the_image_locks_pin_every_requirement_with_a_hash(python: str) -> None:
-    lines = (ROOT / f"manifests/locks/images/python-{python}.txt").read_text("utf-8").splitlines()
-    pins = {line.split()[0] for line in lines}
-    requirements = {
-        requirement for requirement in wanted_requirements(ROOT) if ";" not in requirement
-    }
-    assert requirements - pins == set()
-    unhashed = [line for line in lines if "--hash=sha256:" not in line]
-    assert [line.split("==")[0] for line in unhashed] == ["torch"]
+def test_each_python_gets_its_packages_without_conditions(python: str) -> None:
+    for path in python_locks():
+        lines = [wheels.drop_marker(line) for _, line in locks.list_pins(path, python)]
+        names = [line.partition("==")[0] for line in lines if "==" in line]
+        assert not [line for line in lines if ";" in line]
+        assert len(names) == len({*names}) or path.name.startswith("torch-")
+        assert ("tomli" in names) == (python == "3.10") or path.name != "core.txt"
 
 
-def test_a_lock_leaves_out_cuda_and_local_versions() -> None:
-    def row(name: str, version: str) -> dict[str, dict[str, object]]:
-        hashes = {"archive_info": {"hashes": {"sha256": "ab"}}}
-        return {"metadata": {"name": name, "version": version}, "download_info": hashes}
-
-    rows = [row("torch", "2.13.0+cpu"), row("nvidia-cublas", "1"), row("Py_YAML", "6")]
-    rows += [row("cuda-bindings", "1"), row("cudaless", "2"), row("triton", "3")]
-    assert list(pin_lines(rows)) == [
-        "torch==2.13.0\n",
-        "py-yaml==6 --hash=sha256:ab\n",
-        "cudaless==2 --hash=sha256:ab\n",
-    ]
+@pytest.mark.parametrize(
+    ("needs", "is_cuda"),
+    [("", False), ("sympy", False), ("cuda-bindings<14,>=13", True), ("nvidia-cublas; x", True)],
+)
+def test_a_cuda_build_of_torch_is_known_by_what_it_needs(
+    tmp_path: Path, needs: str, is_cuda: bool
+) -> None:
+    wheel = tmp_path / "torch-2-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        text = f"Name: torch\nRequires-Dist: filelock\nRequires-Dist: {needs}\n"
+        archive.writestr("torch-2.dist-info/METADATA", text)
+    assert wheels.needs_cuda(wheel) == is_cuda
 
 
 @pytest.mark.parametrize(
     ("file", "pin"),
     [
-        ("PyYAML-6.0.2-cp311-cp311-manylinux_2_17_x86_64.whl", ("pyyaml", "6.0.2")),
-        ("antlr4-python3-runtime-4.9.3.tar.gz", ("antlr4-python3-runtime", "4.9.3")),
-        ("ruamel.yaml-0.18-py3-none-any.whl", ("ruamel-yaml", "0.18")),
-        ("torch-2.13.0+cpu-cp311-cp311-linux_x86_64.whl", ("torch", "2.13.0")),
+        ("PyYAML-6.0.2-cp311-cp311-manylinux_2_17_x86_64.whl", ("pyyaml", "==6.0.2")),
+        ("antlr4-python3-runtime-4.9.3.tar.gz", ("antlr4-python3-runtime", "==4.9.3")),
+        ("ruamel.yaml-0.18-py3-none-any.whl", ("ruamel-yaml", "==0.18")),
+        ("torch-2.13.0+cpu-cp311-cp311-linux_x86_64.whl", ("torch", "==2.13.0")),
         ("requirements.txt", None),
         ("broken.whl", None),
     ],
@@ -149,6 +145,7 @@ def test_the_docker_context_contains_only_our_files_and_wheels(
     """It also contains the lock of apt packages if the base has one."""
     monkeypatch.setenv("QNN_CI_MANIFESTS", str(copy_manifests(tmp_path)))
     if locked:
+        plan().apt_lock.parent.mkdir()
         plan().apt_lock.write_text("dash=1\n")
     wheels = [tmp_path / f"{name}-1-py3-none-any.whl" for name in "ab"]
     for wheel in wheels:
@@ -163,26 +160,21 @@ def test_the_docker_context_contains_only_our_files_and_wheels(
             member.name: archive.extractfile(member).read() for member in archive if member.isreg()
         }  # type: ignore[union-attr]
     files = {name: ROOT / name for name in modes}
+    files |= {f"python/{path.name}": path for path in python_locks()}
     files |= {f"wheels/{wheel.name}": wheel for wheel in wheels} | {
         "locks/apt.lock": plan().apt_lock
     }
     assert sent == {name: files[name].read_bytes() for name in sent}
     assert modes == {
         "locks": 0o755,
+        "python": 0o755,
         "wheels": 0o755,
         "docker/Dockerfile": 0o644,
         "docker/entry.sh": 0o755,
         "docker/environments.sh": 0o755,
         "docker/packages.sh": 0o755,
         "docker/packages/emulator.txt": 0o644,
-        "ci/__init__.py": 0o644,
-        "ci/nox_sessions/__init__.py": 0o644,
-        "ci/nox_sessions/environments.py": 0o644,
-        "ci/nox_sessions/links.py": 0o644,
-        "ci/nox_sessions/runs.py": 0o644,
-        "nox": 0o755,
-        "noxfile.py": 0o644,
-        "pyproject.toml": 0o644,
+        **{f"python/{path.name}": 0o644 for path in python_locks()},
         "wheels/a-1-py3-none-any.whl": 0o644,
         "wheels/b-1-py3-none-any.whl": 0o644,
         **({"locks/apt.lock": 0o644} if locked else {}),
@@ -191,8 +183,8 @@ def test_the_docker_context_contains_only_our_files_and_wheels(
     write_context(child, plan(), [])  # as for an image with a parent
     with tarfile.open(fileobj=io.BytesIO(child.getvalue())) as archive:
         assert {*archive.getnames()} == {
-            mode for mode in modes if not mode.startswith("wheels/")
-        } | {"wheels"}
+            mode for mode in modes if not mode.startswith(("wheels/", "python/"))
+        }
 
 
 def test_a_missing_container_engine_and_a_denied_socket_have_different_fixes(
@@ -275,14 +267,6 @@ def test_a_build_that_fails_on_a_full_disk_exits_with_4(printed: str, error: str
     with pytest.raises(StoreError) as caught:
         follow_build(events, "tiny", Progress())
     assert caught.value.exit_code == 4
-
-
-def test_an_image_lock_needs_the_python_of_its_base(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wheels.shutil, "which", lambda _: None)
-    base: Any = SimpleNamespace(base=SimpleNamespace(python="3.12", image="team/base"))
-    with pytest.raises(UnfitError, match=r"python3\.12 is not on PATH") as caught:
-        wheels.resolve_lock(base, Progress())
-    assert "team/base" in caught.value.fix
 
 
 def test_a_download_of_pip_that_fails_says_why_and_what_to_do(

@@ -22,15 +22,15 @@ from typing import Any
 import pytest
 
 from ci.__main__ import main
-from ci.images import definition, shell
-from ci.images.build import Built, build_image, fetch_wheels
+from ci.images import shell
+from ci.images.build import Built, build_image
 from ci.images.definition import (
     plan_image,
     recall_base,
 )
 from ci.images.shell import HOME, ShellRequest, copy_streams, run_shell
 from provisioning.console.progress import Progress
-from provisioning.errors import DownloadError, ExitCode, StoreError, ToolError, UnfitError
+from provisioning.errors import DownloadError, ExitCode, StoreError, ToolError
 from tests.stand_ins.snapshots import check_snapshot
 from tests.unit.ci.images.conftest import OWN
 
@@ -92,17 +92,6 @@ def test_a_build_that_fails_leaves_no_tag_and_no_files(engine: Any) -> None:
     assert "last words" in caught.value.why
     assert "tag" not in names(engine)
     assert not list((Path(os.environ["QNN_CI_HOME"]) / "tmp").iterdir())
-
-
-def test_a_base_image_without_a_package_lock_names_the_command_that_makes_one(
-    engine: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(definition.PYTHONS, "debian-12", "3.9")
-    plan = plan_image(engine, "emulator", OWN)
-    assert "probe removed" in names(engine)
-    with pytest.raises(UnfitError) as caught:
-        fetch_wheels(plan, Progress())
-    assert "image lock emulator" in caught.value.fix
 
 
 # -- the remembered base ---------------------------------------------------------------------------

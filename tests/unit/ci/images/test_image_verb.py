@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from ci.__main__ import main
-from ci.images import build as locking
 from ci.images.definition import find_checkout, recall_base
 from ci.images.shell import ShellRequest
 from ci.verbs import image as verb
@@ -26,7 +25,7 @@ list
 build aot emulator aot --base OWN --json
 build emulator --check
 UNEQUAL build emulator --check
-LOCKS lock
+lock
 lock emulator aot --write
 lock emulator aot
 shell
@@ -61,8 +60,6 @@ def prepare(engine: Any, checkout: Path, manifests: Path, state: str) -> None:
             return events
 
         engine.api.build = build_otherwise
-    elif state == "LOCKS":
-        (manifests / "locks/images/python-3.11.txt").write_text("a==1\nb==1\n")
     elif state == "GONE":
         (checkout / ".nox" / "image-base").write_text("gone:1\n")
     elif state == "LARGE":
@@ -87,7 +84,6 @@ def test_each_image_command_reads_as_its_snapshot(
         return 7
 
     monkeypatch.setattr(verb, "run_shell", note_shell)
-    monkeypatch.setattr(locking, "resolve_lock", lambda *_: "a==1\nb==2\n")
     shown = []
     for row in COMMANDS.strip().splitlines():
         state, _, command_words = row.partition(" ")

@@ -21,7 +21,6 @@ from ci.images.definition import (
     find_image,
     plan_image,
     read_images,
-    wanted_requirements,
 )
 from ci.images.engine import normalize_image
 from provisioning.errors import ToolError, UnfitError, UsageError
@@ -60,19 +59,6 @@ PLAIN = {"name": "f", "body": b"1", "mode": 0o644, "uid": 1, "gid": 2}
 
 
 # -- what an image is made of ----------------------------------------------------------------------
-
-
-def test_image_packages_are_read_from_nox_and_the_dependency_groups(tmp_path: Path) -> None:
-    (tmp_path / "nox").write_text("x\nNOX_VERSION=7.1\n")
-    (tmp_path / "pyproject.toml").write_text(
-        '[dependency-groups]\ncore = ["b==1", {include-group = "more"}]\nmore = ["a==2"]\n'
-        'lowering = [{include-group = "core"}, "c==3"]\nother = ["d==4"]\n'
-    )
-    assert wanted_requirements(tmp_path) == ["a==2", "b==1", "c==3", "nox==7.1"]
-    (tmp_path / "nox").write_text("NOX=7.1\n")
-    with pytest.raises(UnfitError) as caught:
-        wanted_requirements(tmp_path)
-    assert "version of nox" in caught.value.what
 
 
 def test_an_unknown_image_or_a_build_outside_a_checkout_is_refused(
