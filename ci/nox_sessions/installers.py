@@ -52,7 +52,7 @@ def find_uv() -> str | None:
 
 
 def read_pip_settings() -> dict[str, str]:
-    """Return what pip is told in its files and variables, by the names of its options."""
+    """Return the settings in pip's files and variables, by the names of its options."""
     command = [sys.executable, "-m", "pip", "config", "list"]
     listed = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     sections: dict[str, dict[str, str]] = {"global": {}, "install": {}, ":env:": {}}
@@ -66,26 +66,26 @@ def read_pip_settings() -> dict[str, str]:
 
 
 def translate(settings: Mapping[str, str], variables: Mapping[str, str]) -> dict[str, str]:
-    """Return ``variables`` and those that tell uv what ``settings`` tell pip. uv's own variables
-    count more.
+    """Return ``variables`` and those with which uv has pip's ``settings``. uv's own variables count
+    more.
 
     No setting becomes an option, because everyone can see the options of a process, and the URL of
     an index may contain a password.
     """
-    told = {"UV_INDEX_STRATEGY": "unsafe-best-match", "UV_PYTHON_DOWNLOADS": "never"}
+    values = {"UV_INDEX_STRATEGY": "unsafe-best-match", "UV_PYTHON_DOWNLOADS": "never"}
     if Path(ssl.get_default_verify_paths().cafile or "/").is_file():
-        told["UV_SYSTEM_CERTS"] = "1"  # as pip does; a system may have no certificates
+        values["UV_SYSTEM_CERTS"] = "1"  # as pip does; a system may have no certificates
     for name in ("CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE"):
         if variables.get(name):
-            told["SSL_CERT_FILE"] = variables[name]
+            values["SSL_CERT_FILE"] = variables[name]
     for option, (name, separator) in SETTINGS.items():
         if option in settings:
             words = settings[option].split()
-            told[name] = separator.join(words) if separator else settings[option]
-    if proxy := told.get("ALL_PROXY"):  # the variables of one scheme would count more
-        told.update(HTTPS_PROXY=proxy, HTTP_PROXY=proxy)
+            values[name] = separator.join(words) if separator else settings[option]
+    if proxy := values.get("ALL_PROXY"):  # the variables of one scheme would count more
+        values.update(HTTPS_PROXY=proxy, HTTP_PROXY=proxy)
     own = {name: text for name, text in variables.items() if name.startswith("UV_")}
-    return {**variables, **told, **own}
+    return {**variables, **values, **own}
 
 
 def place_cache(variables: dict[str, str]) -> None:

@@ -132,9 +132,7 @@ def test_without_a_wheel_of_uv_nox_is_installed_alone_and_this_is_said(
     places = {"PIP_CONFIG_FILE": os.devnull, "PIP_FIND_LINKS": str(wheels), "PIP_NO_INDEX": "1"}
     ended = run_script(checkout, QNN_CI_PYTHON=str(python), **places)
     lines = ended.output.splitlines()
-    assert lines[1].endswith(
-        "uv could not be installed, so pip is used (slower); pip says:"
-    )
+    assert lines[1].endswith("uv could not be installed, so pip is used (slower); pip says:")
     assert "No matching distribution found for uv==9.9.9" in lines[2]
     assert (lines[3:], ended.returncode) == (["nox 9.9"], 0)
     again = run_script(checkout, QNN_CI_PYTHON="no-such-python")
