@@ -13,6 +13,10 @@ from ci.graphs.operators import CREATES, computes, is_dequantizer, is_quantizer,
 from ci.models.tensors import TensorInfo
 
 LEVELS_OF_8_BITS = 256
+NEAR = 2**-6  # tolerance as a share of a step, because float32 rounds multiples of it
+# Tolerance between a program's scale and its model's: QNN uses a scale of 1/65536 for the 16-bit
+# result of a softmax, but ONNX Runtime's quantizer writes 1/65535.
+SCALE = 2**-16
 
 
 class Grid(NamedTuple):
@@ -56,6 +60,37 @@ def add_grids(infos: Sequence[TensorInfo], grids: Sequence[Grid]) -> tuple[Tenso
         added = structs.replace(info, step=grid.step, lowest=grid.lowest, highest=grid.highest)
         described.append(added)
     return tuple(described)
+
+
+def find_impossible(output: Array, info: TensorInfo) -> Array:
+    """Return which elements of an output a program cannot return: those out of its range, and those
+    that are no multiple of its step. All are possible if the output has no step.
+
+    For a product of two computed tensors that is multiplied by weights in 8 bits, QNN 2.49.40
+    rounds the scale of the result to float16, and its integers end one above the highest: 16
+    programs of either front end returned 256 for 255, and none 257 or -1, even where the exact
+    values were ten or a hundred times the range. Products of rank 2, and 16 bits, keep the scale.
+    """
+    # Without a step, the CPU computes the output, or QNN moves values of another step into it.
+    if not info.step or info.highest <= info.lowest:
+        return np.zeros(output.shape, bool)
+    impossible = _is_off(output, info.step, info.lowest, info.highest)
+    if info.highest - info.lowest < LEVELS_OF_8_BITS and impossible.any():
+        with np.errstate(over="ignore"):
+            rounded_step = float(np.float16(info.step))
+        if 0 < rounded_step < np.inf:
+            impossible &= _is_off(output, rounded_step, info.lowest, info.highest + 1)
+    return impossible
+
+
+def _is_off(output: Array, step: float, lowest: int, highest: int) -> Array:
+    steps = output.astype(np.float64) / step
+    # The tolerance grows with the number of steps: a scale that is off by a share moves large
+    # values most.
+    near = NEAR + SCALE * np.abs(steps)
+    off: Array = np.abs(steps - np.round(steps)) > near
+    off |= (steps < lowest - near) | (steps > highest + near)
+    return off
 
 
 def read_scale(constants: Constants, node: Node) -> Array | None:

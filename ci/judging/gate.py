@@ -17,6 +17,7 @@ from functools import partial
 
 import numpy as np
 
+from ci.analysis.grids import find_impossible
 from ci.analysis.parts import MOST_CHANNELS, find_quiet, has_range
 from ci.facts.finding import Figure, Finding, Question
 from ci.facts.kinds import (
@@ -51,10 +52,6 @@ from ci.models.tensors import OutputPart, TensorInfo
 from ci.report.schema import Clipped, Threshold
 
 FLOAT32, QUANTIZED, MAX_ABS = "float32", "quantized", "max_abs"
-GRID = 2**-6  # tolerance as a share of a step, because float32 rounds multiples of it
-# Tolerance between a program's scale and its model's: QNN uses a scale of 1/65536 for the 16-bit
-# result of a softmax, but ONNX Runtime's quantizer writes 1/65535.
-SCALE = 2**-16
 # If rounding alone leaves less than this SQNR, an error is blamed on the coarse quantization, not
 # on the program.
 LOST_DB = 3.0
@@ -300,25 +297,18 @@ def _judge_magnitudes(
 def _off_grid(output: Array, info: TensorInfo, kind: FindingId, subject: str) -> Iterator[Finding]:
     """Yield a finding if a quantized output has values that are out of its range or not multiples
     of its step."""
-    # Without a step, the CPU computes the output, or QNN moves values of another step into it.
-    if info.step and info.highest > info.lowest:
-        steps = output.astype(np.float64) / info.step
-        # The tolerance grows with the number of steps: a scale that is off by a share moves large
-        # values most.
-        near = GRID + SCALE * np.abs(steps)
-        off = np.abs(steps - np.round(steps)) > near
-        off |= (steps < info.lowest - near) | (steps > info.highest + near)
-        if off.any():
-            grid = (
-                f"they are not multiples of {info.step:.6g} between"
-                f" {info.lowest * info.step:.6g} and {info.highest * info.step:.6g}"
-            )
-            yield kind.find(
-                f"{off.mean():.2%} of the elements have values that the output cannot have",
-                subject=subject,
-                details=[grid],
-                figures=(Figure(name="off_grid", value=float(off.mean())),),
-            )
+    off = find_impossible(output, info)
+    if off.any():
+        grid = (
+            f"they are not multiples of {info.step:.6g} between"
+            f" {info.lowest * info.step:.6g} and {info.highest * info.step:.6g}"
+        )
+        yield kind.find(
+            f"{off.mean():.2%} of the elements have values that the output cannot have",
+            subject=subject,
+            details=[grid],
+            figures=(Figure(name="off_grid", value=float(off.mean())),),
+        )
 
 
 def _find_lost(

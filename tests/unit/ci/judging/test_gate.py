@@ -155,7 +155,8 @@ def test_without_a_noise_prediction_only_outputs_equal_to_the_reference_pass() -
         (lambda right: right + 0.25, True),
         (lambda right: right * 1.01, False),
         (lambda right: np.where(np.arange(200) == 7, right + 0.1, right), False),
-        (lambda right: np.where(np.arange(200) == 7, 32.0, right), False),
+        (lambda right: np.where(np.arange(200) == 7, 32.25, right), False),
+        (lambda right: np.where(np.arange(200) == 7, 32.0, right), True),  # QNN's 256 of 255
         (lambda right: np.where(np.arange(200) == 7, 31.75, right), True),
         (lambda right: np.where(np.arange(200) == 7, -32.25, right), False),
         (lambda right: np.where(np.arange(200) == 7, -32.0, right), True),
@@ -168,6 +169,30 @@ def test_a_quantized_output_may_only_hold_multiples_of_its_step_in_range(
     info = TensorInfo("float32", (200,), step=0.25, lowest=-128, highest=127)
     references = References([expect(right)], None, [predict(right, 9 * draw(5, (8, 4, 200)))])
     judgement = judge(references, [np.float32(wrong(right))], [info], OPEN)
+    assert judgement.accepted == accepted, say(judgement)
+
+
+FLOAT16_SHARE = float(np.float16(0.19722012)) / 0.19722012  # 1.00023
+
+
+@pytest.mark.parametrize(
+    ("highest", "share", "accepted"),
+    [
+        (127, 1.0, True),
+        (127, FLOAT16_SHARE, True),  # QNN rounded the scale of the last product to float16
+        (127, 2 - FLOAT16_SHARE, False),
+        (127, 1 + 4 * (FLOAT16_SHARE - 1), False),
+        (32767, FLOAT16_SHARE, False),  # no program with 16 bits was seen to
+    ],
+)
+def test_the_scale_of_an_8_bit_output_may_be_rounded_to_float16(
+    highest: int, share: float, accepted: bool
+) -> None:
+    levels = np.random.default_rng(11).integers(100, 120, (4, 200))
+    right = np.float32(levels * 0.19722012)
+    info = TensorInfo("float32", (200,), step=0.19722012, lowest=-highest - 1, highest=highest)
+    references = References([expect(right)], None, [predict(right, 9 * draw(5, (8, 4, 200)))])
+    judgement = judge(references, [np.float32(right * share)], [info], OPEN)
     assert judgement.accepted == accepted, say(judgement)
 
 
