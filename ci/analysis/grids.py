@@ -66,10 +66,11 @@ def find_impossible(output: Array, info: TensorInfo) -> Array:
     """Return which elements of an output a program cannot return: those out of its range, and those
     that are no multiple of its step. All are possible if the output has no step.
 
-    For a product of two computed tensors that is multiplied by weights in 8 bits, QNN 2.49.40
-    rounds the scale of the result to float16, and its integers end one above the highest: 16
-    programs of either front end returned 256 for 255, and none 257 or -1, even where the exact
-    values were ten or a hundred times the range. Products of rank 2, and 16 bits, keep the scale.
+    If several products of two computed tensors (a batch of more than one) are multiplied by weights
+    in 8 bits, with no operator between, QNN 2.49.40 rounds the scale of the result to float16, and
+    returns one step more for each multiple of four steps: 256 for 255. None returned 257 or -1,
+    even where the exact values were ten or a hundred times the range. A single product, other
+    operators at the end, and 16 bits keep the scale (54 programs).
     """
     # Without a step, the CPU computes the output, or QNN moves values of another step into it.
     if not info.step or info.highest <= info.lowest:

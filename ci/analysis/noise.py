@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from ci.graphs.graph import LITERT, ONNXRUNTIME, Array, Graph, Node
 from ci.graphs.operators import CHOICES, computes, is_dequantizer, is_layer, is_quantizer
@@ -33,6 +34,7 @@ from ci.models.rounding import (
     LEAST_TALL,
     MOVED,
     NO_TERM,
+    PRODUCT_BIAS,
     RELATIVE,
     STATE,
     TALL,
@@ -50,6 +52,7 @@ FUSED_THROUGH = frozenset({"view", "_unsafe_view", "reshape", "cat", "clone", "a
 FACTORS = frozenset({"mul", "div"})
 NARROW, FEW, MANY = 2**9, 2**5, 2**9  # numbers of levels
 LEVELS_OF_8_BITS = 2**8 - 1
+PRODUCTS = frozenset({"matmul", "bmm"})
 BLOCKED = "dequantize_affine"  # torchao's, of weights with a scale per block
 
 
@@ -352,8 +355,11 @@ class _Errors:
         low, high = (node.numbers[name][0] for name in ("quant_min", "quant_max"))
         bits = 8 if is_narrow(node) else 16
         levels, is_unsigned = self._find_weights(source)
+        term = take_term(self.terms, source.operator.strip("_"), str(bits))
+        if bits == 8 and self._is_last_of_products(node, source):
+            term = structs.replace(term, bias=term.bias + PRODUCT_BIAS)
         return Moved(
-            take_term(self.terms, source.operator.strip("_"), str(bits)),
+            term,
             bits,
             node.numbers["zero_point"][0],
             low,
@@ -362,6 +368,36 @@ class _Errors:
             channel=-1 if source.operator == "linear" else 1,
             loses_carry=self.graph.front_end == ONNXRUNTIME and is_unsigned and bits == 16,
         )
+
+    def _is_last_of_products(self, node: Node, source: Node) -> bool:
+        """Return whether ``node`` quantizes an output of the model that ``source`` computes with
+        weights, directly from several products of two computed tensors."""
+        if source.operator not in PRODUCTS | {"linear"} or len(source.reads) < 2:
+            return False
+        if not self._find_weights(source)[0] or not self._is_output(node.results[0]):
+            return False
+        maker = self.makers.get(source.reads[0])
+        while maker and (
+            is_quantizer(maker.operator)
+            or is_dequantizer(maker.operator)
+            or maker.operator in FUSED_THROUGH - {"cat"}
+        ):
+            maker = self.makers.get(maker.reads[0])
+        if maker is None or maker.operator not in PRODUCTS or self._find_weights(maker)[0]:
+            return False
+        return math.prod(self.graph.shapes.get(maker.results[0], ())[:-2]) > 1
+
+    def _is_output(self, name: str) -> bool:
+        """Return whether a quantized value is an output, behind dequantizers and views."""
+        pending = [name]
+        for value in pending:  # which grows
+            if value in self.graph.outputs:
+                return True
+            for reader in self.graph.nodes:
+                is_view = is_dequantizer(reader.operator) or reader.operator in FUSED_THROUGH
+                if is_view and value in reader.reads[:1]:
+                    pending.append(reader.results[0])
+        return False
 
     def _find_weights(self, source: Node) -> tuple[float, bool]:
         """Return the number of levels of a layer's weights, and whether they are unsigned or

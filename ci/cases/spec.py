@@ -7,7 +7,7 @@ import difflib
 import glob
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -30,7 +30,13 @@ from ci.report.schema import CaseName
 from ci.report.text import ELLIPSIS, NAME_CHARS, cut_middle
 from provisioning.console.command import user_path
 from provisioning.errors import UsageError
-from provisioning.manifest.targets import Backend, read_backends, read_socs
+from provisioning.manifest.targets import (
+    Backend,
+    name_in,
+    point_to_socs,
+    read_backends,
+    read_socs,
+)
 
 # ExecuTorch supports LPAI only with hardware v6, which SM8850 and SAR2230P have.
 LPAI_SOC = "SM8850"
@@ -152,11 +158,11 @@ def select_cases(
         for name, entry_of_model in chosen.items():
             require_schemes(name, entry_of_model, lane)
     chosen_schemes = choose_schemes(schemes, lane, chosen, known_models)
-    asked_socs = match_all("SoC", soc_names, socs)
+    asked_socs = match_socs(soc_names, socs)
     cases: list[CaseSpec] = []
     for name, entry in chosen.items():
         model_schemes = chosen_schemes[name] if schemes else list_schemes(entry, lane)
-        model_socs = asked_socs or match_all("SoC", entry.socs, socs) or [default_soc]
+        model_socs = asked_socs or match_socs(entry.socs, socs) or [default_soc]
         cases += [
             CaseSpec(name, scheme, soc, entry.make_source(scheme))
             for scheme in model_schemes
@@ -278,6 +284,20 @@ def match_all(kind: str, words: Iterable[str], names: Iterable[str]) -> list[str
     UsageError if a glob matches none."""
     all_names = list(names)
     return [name for word in words for name in match_names(kind, word, all_names)]
+
+
+def match_socs(words: Iterable[str], names: Collection[str]) -> list[str]:
+    """Return the SoCs of a lane that match the globs in ``words``; another name of one stands for
+    it. Raises UsageError if a glob matches none."""
+    return [name for word in words for name in _match_soc(word, names)]
+
+
+def _match_soc(word: str, names: Collection[str]) -> list[str]:
+    try:
+        return match_names("SoC", name_in(word, names), names)
+    except UsageError as error:
+        fix = f"{error.fix}; {point_to_socs(word)}"
+        raise UsageError(error.what, why=error.why, fix=fix) from None
 
 
 def expand_files(words: Sequence[str], names: Iterable[str], suffix: str) -> Iterator[str]:

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from ci.models.suite import LITERT_SUITE, SUITE
 from provisioning.manifest.reader import read_policy
-from provisioning.manifest.targets import Soc, read_litert_socs, read_socs
+from provisioning.manifest.targets import Soc, read_htp_socs, read_litert_socs, read_socs
 
 
 class Recipe(Struct, frozen=True):
@@ -195,6 +195,7 @@ ONNX = SchemeSet(
     (Scheme.FP16, Scheme.U8, Scheme.U16A8W),
     ".onnx",
     "ONNX Runtime",
+    socs=read_htp_socs,
 )
 # A file is compiled as it is: in float16, or with the integers that it has.
 UNTIMED = "the times of the programs of LiteRT's plugin are neither predicted nor measured"

@@ -37,7 +37,7 @@ from provisioning.elf.programs import (
 from provisioning.elf.qnn_build import search_whole
 from provisioning.errors import FailedError, UnfitError, UsageError
 from provisioning.files import write_whole
-from provisioning.manifest.targets import find_soc, read_all_socs
+from provisioning.manifest.targets import find_any_soc, read_all_socs
 from provisioning.versions import parse_version
 
 COMPATIBILITY = f"ep_compatibility_info.{PROVIDER}"
@@ -116,7 +116,7 @@ def check_context(path: Path, soc: str) -> Blob:
     another SoC.
     """
     _, context, blob = open_context(path)
-    required = find_soc(soc)
+    required = find_any_soc(soc)
     # A binary names no SoC if it was compiled without soc_model, and a model may have no metadata.
     names = {target.soc for target in context.targets} - {NO_SOC}
     socs = read_all_socs()

@@ -16,7 +16,7 @@ import msgspec
 
 from ci.cases.cache import CompileResult, as_compiled
 from ci.cases.judged import Options
-from ci.cases.spec import CaseSpec, match_all
+from ci.cases.spec import CaseSpec, match_socs
 from ci.facts.kinds import NOT_LOWERED
 from ci.latency.calibrate import OWN_LINES, calibrate, describe_line, read_own, write_own
 from ci.latency.estimate import Device, Line, estimate_times, explain_unsimulated, find_device
@@ -162,7 +162,7 @@ def choose_socs(names: Sequence[str], device: Device | None) -> tuple[str, ...]:
     socs = read_socs()
     alike = [name for name, soc in socs.items() if soc.hexagon == device.hexagon]
     device_socs = [device.soc] if device.soc else alike
-    if other_socs := sorted({*match_all("SoC", names, sorted(socs))} - {*device_socs}):
+    if other_socs := sorted({*match_socs(names, sorted(socs))} - {*device_socs}):
         has = device.soc or f"Hexagon V{device.hexagon}"
         problem = f"{device.device} has {has}, and not {other_socs[0]}"
         raise UsageError(problem, fix="pass either --device or --soc")

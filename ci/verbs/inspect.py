@@ -1,5 +1,6 @@
 """``inspect FILE...``: show what programs, context binaries, LiteRT models, libraries, APKs and
-AARs contain, and whether a program or an app can load."""
+AARs contain, and whether a program or an app can load. ``inspect --soc NAME``: show which lanes
+support an SoC."""
 
 from __future__ import annotations
 
@@ -15,13 +16,14 @@ from ci.inspect.genie import find_config, read_genie
 from ci.inspect.genie_verdict import check_genie
 from ci.inspect.litert_libraries import describe_releases
 from ci.inspect.loading import judge_bundle, judge_program
+from ci.inspect.socs import SocAnswers, answer_soc, render_soc
 from ci.onnx.reading import seal_file
 from ci.report.filled import fill_text
 from ci.report.text import name_some, show_row
 from provisioning.console.command import FILE, FLAG, MANY, Outcome, nonempty_word
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, UsageError
-from provisioning.manifest.targets import find_any_soc
+from provisioning.manifest.targets import find_any_soc, name_in, read_all_socs
 
 KINDS = {
     "program": "ExecuTorch program",
@@ -77,7 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         " APK, a set of APKs (.apks, .xapk), an AAR, the directory of an unpacked app, or a folder"
         " for Genie"
     )
-    parser.add_argument("files", nargs="+", **FILE, help=text)
+    parser.add_argument("files", nargs="*", **FILE, help=text)
     text = "write the SHA-256 of an ONNX context model's binary into the model"
     parser.add_argument("--seal", **FLAG, help=text)
     text = (
@@ -91,14 +93,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     options = ("--runtime", "--runtime-dir")
     parser.add_argument(*options, type=nonempty_word, metavar="RUNTIME", help=text)
-    text = "the SoC to run on, such as SM8750; repeatable for an app"
+    text = (
+        "the SoC to run on, such as SM8750; repeatable for an app. Without a file: show which lanes"
+        " support it"
+    )
     parser.add_argument("--soc", metavar="SOC", **MANY, help=text)
     parser.add_argument("--strict", **FLAG, help="of an app: treat warnings as errors")
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     """Describe each file, or judge whether one can load. The exit code is 1 if a file is damaged or
-    does not load, and 3 if that is unknown. Raises UsageError for a file that cannot be read."""
+    does not load, and 3 if that is unknown. Without a file, describe each SoC; the code is 1 if no
+    lane supports one. Raises UsageError for a file that cannot be read."""
+    if not args.files:
+        return describe_socs(args)
     if args.load or args.runtime or args.soc or args.strict or args.files[0].is_dir():
         if len(args.files) > 1 or args.seal:
             raise UsageError("only one file can be judged, and --seal judges none")
@@ -117,12 +125,30 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     )
 
 
+def describe_socs(args: argparse.Namespace) -> Outcome:
+    """Describe each SoC of ``--soc``. Raises UsageError if there is none, or one is unknown."""
+    if not args.soc or args.load or args.runtime or args.seal or args.strict:
+        raise UsageError(
+            "no file was given",
+            why="only --soc can be used without one" if args.soc else "",
+            fix="pass a file, or --soc alone to see which lanes support an SoC",
+        )
+    answers = tuple(map(answer_soc, args.soc))
+    is_supported = all(any(lane.is_supported for lane in answer.lanes) for answer in answers)
+    return Outcome(
+        "\n\n".join(map(render_soc, answers)),
+        msgspec.to_builtins(SocAnswers(answers)),
+        ExitCode.OK if is_supported else ExitCode.FAILED,
+    )
+
+
 def judge_file(
     path: Path, runtime: str | None, names: Sequence[str], progress: Progress, *, strict: bool
 ) -> Outcome:
     """Judge whether a program can load or an app can run QNN, by what the file is, on the SoCs with
     these ``names``. Raises UsageError for options that the file cannot use."""
     socs = [soc.upper() for soc in names]
+    socs = [name_in(soc, read_all_socs()) for soc in socs]
     for soc in socs:
         find_any_soc(soc)
     progress.step(f"reading {path.name}")

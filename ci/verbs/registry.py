@@ -158,7 +158,7 @@ VERBS: dict[str, Verb] = {
         "ci.verbs.inspect",
         "show what a program, library or app contains, and whether it can load",
         environment=choose_file,
-        examples=("net.pte --soc SM8750", "app.apk --soc SM8650 --strict"),
+        examples=("net.pte --soc SM8750", "app.apk --soc SM8650 --strict", "--soc SA8775P"),
     ),
     "explain": Verb(
         "ci.verbs.explain", "name the causes of a failure in a log, with their fixes and sources"

@@ -5,7 +5,7 @@ the language models that have a name (manifests/decoders.toml).
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from enum import Enum
 from typing import Annotated
 
@@ -14,6 +14,7 @@ from msgspec import Meta, Struct
 
 from provisioning.errors import UsageError
 from provisioning.manifest.reader import read_toml, suggest_near
+from provisioning.quoting import show_command
 
 
 class Backend(str, Enum):
@@ -61,8 +62,12 @@ class Soc(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An SoC. ``id`` is QNN's socModel, ``hexagon`` the version of the HTP (75 for V75),
     ``vtcm_mb`` the size of the HTP's VTCM in MiB, and ``lpai`` the hardware version of the LPAI
     block, None if the SoC has no such block. ``hexagon`` and ``vtcm_mb`` are 0 if QNN knows no HTP
-    of the SoC. ``float16`` is whether the HTP computes in float16, ``litert`` whether LiteRT's
-    compiler plugin takes the name, and ``compiled`` whether QNN then compiles anything.
+    of the SoC. ``float16`` is whether the HTP computes in float16, ``executorch`` and ``litert``
+    whether ExecuTorch and LiteRT's compiler plugin take the name, and ``compiled`` whether QNN then
+    compiles anything. ``also_called`` are names of the SoC that no compiler takes.
+
+    ``qnn`` is the oldest QNN that is known to know the SoC, ``not_qnn`` the newest that is known
+    not to, and ``executorch_since`` the oldest ExecuTorch that was seen to; "" if that is unknown.
     """
 
     id: int
@@ -70,21 +75,33 @@ class Soc(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     vtcm_mb: int
     lpai: int | None = None
     float16: bool = True
+    executorch: bool = True
     litert: bool = True
     compiled: bool = True
-
-
-@functools.cache
-def read_socs() -> Mapping[str, Soc]:
-    """Return every SoC by its name in ExecuTorch, such as SM8650. Raises ManifestError."""
-    return read_toml("socs.toml", dict[str, Soc])
+    also_called: tuple[str, ...] = ()
+    qnn: str = ""
+    not_qnn: str = ""
+    executorch_since: str = ""
 
 
 @functools.cache
 def read_all_socs() -> Mapping[str, Soc]:
-    """Return also the SoCs that ExecuTorch does not know, after its own. Several names may have the
-    same number, because QNN compiles the same program for them. Raises ManifestError."""
-    return {**read_socs(), **read_toml("other-socs.toml", dict[str, Soc])}
+    """Return every SoC by name, those of ExecuTorch first. Several names may have the same number,
+    because QNN compiles the same program for them. Raises ManifestError."""
+    return read_toml("socs.toml", dict[str, Soc])
+
+
+@functools.cache
+def read_socs() -> Mapping[str, Soc]:
+    """Return every SoC whose name ExecuTorch takes, such as SM8650. Raises ManifestError."""
+    return {name: soc for name, soc in read_all_socs().items() if soc.executorch}
+
+
+@functools.cache
+def read_htp_socs() -> Mapping[str, Soc]:
+    """Return every SoC with an HTP that QNN compiles for: onnxruntime-qnn takes its number,
+    whatever it is called. Raises ManifestError."""
+    return {name: soc for name, soc in read_all_socs().items() if soc.hexagon and soc.compiled}
 
 
 @functools.cache
@@ -108,11 +125,38 @@ def find_any_soc(name: str) -> Soc:
     return _find_in(read_all_socs(), name, "`qnn-ci test-litert --list` lists the names")
 
 
+def name_in(name: str, names: Collection[str]) -> str:
+    """Return which of ``names`` stands for the SoC ``name``: itself, the name that it is another
+    name of, or one that QNN compiles the same programs for. Without such a name, or for a glob,
+    return ``name`` as it is."""
+    upper_name = name.upper()
+    if upper_name in names:
+        return upper_name
+    socs = read_all_socs()
+    row = next((row for row, soc in socs.items() if upper_name in soc.also_called), upper_name)
+    same = [other for other in names if row in socs and socs[other].id == socs[row].id]
+    return row if row in names else same[0] if same else name
+
+
 def _find_in(socs: Mapping[str, Soc], name: str, fix: str) -> Soc:
-    if soc := socs.get(name.upper()):
+    if soc := socs.get(name_in(name, socs)):
         return soc
     meant = suggest_near(name.upper(), socs)
-    raise UsageError(f"there is no SoC {name!r}", fix=f"{meant}{fix}")
+    raise UsageError(
+        f"there is no SoC {name!r}{explain_absence(name)}",
+        fix=f"{meant}{fix}; {point_to_socs(name)}",
+    )
+
+
+def explain_absence(name: str) -> str:
+    """Return why a command does not take an SoC that QNN knows, or ""."""
+    is_known = read_all_socs().get(name.upper())
+    return " for ExecuTorch, although QNN knows it" if is_known and not is_known.executorch else ""
+
+
+def point_to_socs(name: str) -> str:
+    """Return which command says what takes the SoC."""
+    return f"`{show_command('inspect', '--soc', name)}` shows which lanes take it"
 
 
 def find_htp(name: str) -> Soc:
@@ -136,7 +180,7 @@ def name_socs() -> Mapping[int, str]:
 def is_same_soc(name: str, other_name: str) -> bool:
     """Return whether QNN has one number for both names, or they are equal."""
     socs = read_all_socs()
-    soc, other_soc = socs.get(name.upper()), socs.get(other_name.upper())
+    soc, other_soc = (socs.get(name_in(each, socs)) for each in (name, other_name))
     if soc is None or other_soc is None:
         return name.upper() == other_name.upper()
     return soc.id == other_soc.id

@@ -303,6 +303,8 @@ ROWS = (
         1,
         (readers.program,),
     ),
+    Row("inspect --soc SA8775P", "SA8255 (SA8775P): Hexagon V73"),
+    Row("inspect --soc SM7435", "test_onnx (onnxruntime-qnn): yes, --soc SM7435"),
     Row("inspect model.pte --runtime", "yes", before=(readers.program,)),
     Row("qnn-ci inspect", "SM8650, V75", before=(readers.program,)),
     Row("qnn-ci explain QNN1608", "AEE_EUNABLETOLOAD"),

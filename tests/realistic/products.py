@@ -27,11 +27,11 @@ class Product(nn.Module):
 
     def __init__(self, number: int) -> None:
         super().__init__()
-        dice = random.Random(number)  # noqa: S311 - not for secrets
+        dice = random.Random(number)
         torch.manual_seed(number)
         self.before, self.between, self.last = map(dice.choice, (BEFORE, BETWEEN, LAST))
         rank = dice.choice((2, 3, 3, 4, 4))
-        self.lead = [1, dice.choice((1, 2, 4))][4 - rank :] if rank > 2 else []  # noqa: PLR2004
+        self.lead = [1, dice.choice((1, 2, 4))][4 - rank :] if rank > 2 else []
         self.rows, self.width = dice.choice((8, 16, 24)), dice.choice((8, 16, 32))
         self.out = dice.choice((4, 8, 16))
         self.query, self.key, self.value = (nn.Linear(self.width, self.width) for _ in range(3))
@@ -47,18 +47,21 @@ class Product(nn.Module):
             return first, torch.randn(*self.lead, self.width, self.rows)
         return (first,)
 
-    def forward(self, x: Tensor, y: Tensor | None = None) -> Tensor:
+    def multiply(self, x: Tensor, y: Tensor | None) -> Tensor:
+        """Return the product of computed tensors, or x if there is none."""
         if self.before == "two inputs":
-            value = x @ y
-        elif self.before == "two projections":
-            value = (self.query(x) @ self.key(x).transpose(-1, -2)) @ self.value(x)
-        elif self.before == "attention":
+            return x @ y
+        if self.before == "two projections":
+            return (self.query(x) @ self.key(x).transpose(-1, -2)) @ self.value(x)
+        if self.before == "attention":
             scores = self.query(x) @ self.key(x).transpose(-1, -2) / self.width**0.5
-            value = torch.softmax(scores, -1) @ self.value(x)
-        elif self.before == "gram":
-            value = x @ x.transpose(-1, -2)
-        else:
-            value = x
+            return torch.softmax(scores, -1) @ self.value(x)
+        if self.before == "gram":
+            return x @ x.transpose(-1, -2)
+        return x
+
+    def forward(self, x: Tensor, y: Tensor | None = None) -> Tensor:
+        value = self.multiply(x, y)
         if self.between == "relu":
             value = torch.relu(value)
         elif self.between == "softmax":

@@ -20,6 +20,7 @@ from ci.inspect.compat import Answer
 from ci.inspect.files import Inspection
 from ci.inspect.genie_verdict import JudgedFolder
 from ci.inspect.loading import BundleAnswer
+from ci.inspect.socs import SocAnswers
 from ci.llm.projection import Projection
 from ci.mend.report import Mends
 from ci.verbs.estimate import Estimates
@@ -33,6 +34,7 @@ SCHEMAS = {
     "compat.schema.json": Answer,
     "genie.schema.json": JudgedFolder,
     "litertlm.schema.json": BundleAnswer,
+    "socs.schema.json": SocAnswers,
     "localise.schema.json": Localisation,
     "mend.schema.json": Mends,
     "upgrade-report.schema.json": UpgradeReport,

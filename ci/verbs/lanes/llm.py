@@ -9,7 +9,7 @@ from typing import Any
 
 from ci.cases.policy import LANES, EmulatorPolicy
 from ci.cases.pool import Pool
-from ci.cases.spec import CaseSpec, match_all
+from ci.cases.spec import CaseSpec, match_all, match_socs
 from ci.executorch.engine import PACKAGES
 from ci.executorch.toolchain import describe_toolchain, name_toolchain
 from ci.llm.case import ForeignRun, LlmRun
@@ -37,7 +37,7 @@ def select(
     if unused := [name for name in ("models", "suite") if getattr(policy, name)]:
         untested = f"{' and '.join(unused)} of the policy are not tested here"
         progress.step(f"note: {untested}: --model selects decoders")
-    socs = match_all("SoC", request.socs, sorted(read_socs())) or [DEFAULT_SOC]
+    socs = match_socs(request.socs, sorted(read_socs())) or [DEFAULT_SOC]
     if request.pte:
         return [CaseSpec(shown_path(request.pte), Scheme.ASIS, socs[0])]
     name = shown_path(request.weights) if request.weights else request.decoder

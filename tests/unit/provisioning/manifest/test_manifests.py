@@ -42,8 +42,11 @@ from provisioning.manifest.targets import (
     find_htp,
     find_soc,
     is_same_soc,
+    name_in,
     name_socs,
     read_all_socs,
+    read_htp_socs,
+    read_litert_socs,
     read_socs,
 )
 
@@ -213,6 +216,8 @@ def test_names_of_one_soc_number_stand_for_the_same_soc() -> None:
     ("name", "other_name", "same"),
     [
         ("SA8775", "SA8255", True),
+        ("SA8775P", "SA8650", True),
+        ("qcs6490", "QCM6490", True),
         ("qcm4325", "QCM4325", True),
         ("SM8650", "SM8750", False),
         ("SM9999", "sm9999", True),  # unknown names are compared as texts
@@ -223,14 +228,42 @@ def test_socs_are_compared_by_their_numbers(name: str, other_name: str, same: bo
     assert is_same_soc(name, other_name) is same
 
 
+@pytest.mark.parametrize(
+    ("name", "in_executorch", "in_litert", "in_onnx"),
+    [
+        ("SA8775P", "SA8255", "SA8255", "SA8255"),
+        ("SA8775", "SA8255", "SA8775", "SA8775"),
+        ("qcs6490", "QCM6490", "QCM6490", "QCM6490"),
+        ("sm7435", "sm7435", "SM7435", "SM7435"),  # ExecuTorch has none of its number
+        ("SM8975", "SM8975", "SM8975", "SM8975"),
+        ("SM8*", "SM8*", "SM8*", "SM8*"),
+        ("SM9999", "SM9999", "SM9999", "SM9999"),
+    ],
+)
+def test_each_lane_has_its_name_for_an_soc(
+    name: str, in_executorch: str, in_litert: str, in_onnx: str
+) -> None:
+    tables = (read_socs(), read_litert_socs(), read_htp_socs())
+    assert [name_in(name, table) for table in tables] == [in_executorch, in_litert, in_onnx]
+
+
+def test_other_names_are_no_rows_and_stand_for_one_row() -> None:
+    socs = read_all_socs()
+    others = [name for soc in socs.values() for name in soc.also_called]
+    assert len(others) == len({*others}) == len({*others} - {*socs})
+
+
 def test_an_soc_that_executorch_does_not_know_is_found_where_files_are_read() -> None:
     assert find_any_soc("sm6650").id == 74
     assert find_htp("sm6650").hexagon == 73
     with pytest.raises(UsageError, match="there is no SoC 'SM6650'"):
         find_soc("SM6650")
     with pytest.raises(UsageError) as unknown:
-        find_any_soc("QCS6490")
-    assert "QCM6490" in unknown.value.fix
+        find_any_soc("SM6659")
+    assert "did you mean SM6650" in unknown.value.fix
+    assert "`qnn-ci inspect --soc SM6659`" in unknown.value.fix.replace(
+        "python -m pytest", "qnn-ci"
+    )
     with pytest.raises(UsageError, match="QNN knows no HTP of SDM865"):
         find_htp("SDM865")
 

@@ -1,0 +1,168 @@
+"""Answer which lanes support an SoC, from manifests/socs.toml."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from provisioning.errors import UsageError
+from provisioning.manifest.reader import suggest_near
+from provisioning.manifest.targets import Soc, name_in, read_all_socs
+from provisioning.versions import parse_version
+
+NO_HTP = "QNN knows no HTP of it: it compiles for V68, and this SoC has none"
+NOT_COMPILED = "QNN 2.51 does not know its number"
+
+
+class LaneAnswer(Struct, frozen=True):
+    """Whether a lane compiles for an SoC. ``name`` is what the lane calls it, and ``why`` is the
+    reason if it does not, or what else has to be known."""
+
+    lane: str
+    is_supported: bool
+    name: str = ""
+    why: str = ""
+
+
+class SocAnswer(Struct, frozen=True):
+    """What is known of an SoC. ``name`` is its name in manifests/socs.toml, and ``also_called`` are
+    its other names. ``hexagon`` and ``vtcm_mb`` (MiB) are 0 if QNN knows no HTP of it. ``siblings``
+    are SoCs with the same Hexagon version that ExecuTorch takes, the one with the nearest VTCM
+    first. ``qnn`` is the oldest QNN known to know the SoC, ``not_qnn`` the newest known not to."""
+
+    asked: str
+    name: str
+    number: int
+    also_called: tuple[str, ...]
+    hexagon: int
+    vtcm_mb: int
+    float16: bool
+    lpai: int | None
+    lanes: tuple[LaneAnswer, ...]
+    siblings: tuple[str, ...]
+    qnn: str = ""
+    not_qnn: str = ""
+
+
+class SocAnswers(Struct, frozen=True):
+    """What `qnn-ci inspect --soc NAME` prints as JSON."""
+
+    socs: tuple[SocAnswer, ...]
+    schema_version: int = 1
+
+
+def answer_soc(asked: str) -> SocAnswer:
+    """Return what is known of an SoC, ignoring case. Raises UsageError if nothing is."""
+    socs = read_all_socs()
+    name = name_in(asked, socs)
+    soc = socs.get(name)
+    if soc is None:
+        names = [*socs, *(other for row in socs.values() for other in row.also_called)]
+        raise UsageError(
+            f"none of the lanes knows an SoC {asked!r}",
+            why="it is neither in ExecuTorch's table, nor in that of LiteRT's compiler plugin, nor"
+            " did QNN 2.51 compile for it",
+            fix=f"{suggest_near(asked.upper(), names)}docs/reference/socs.md lists all names;"
+            " a name with another suffix, such as P, may be the same SoC",
+        )
+    other_names = [other for other, row in socs.items() if row.id == soc.id and other != name]
+    return SocAnswer(
+        asked=asked,
+        name=name,
+        number=soc.id,
+        also_called=(*other_names, *_list_second_names(soc.id)),
+        hexagon=soc.hexagon,
+        vtcm_mb=soc.vtcm_mb,
+        float16=soc.float16,
+        lpai=soc.lpai,
+        lanes=tuple(_answer_lanes(name, soc)),
+        siblings=find_siblings(soc),
+        qnn=soc.qnn,
+        not_qnn=soc.not_qnn,
+    )
+
+
+def _list_second_names(number: int) -> Iterator[str]:
+    for soc in read_all_socs().values():
+        if soc.id == number:
+            yield from soc.also_called
+
+
+def find_siblings(soc: Soc) -> tuple[str, ...]:
+    """Return the SoCs of ExecuTorch with the Hexagon version of ``soc`` and another number, the one
+    with the nearest size of VTCM first."""
+    near = [
+        (abs(other.vtcm_mb - soc.vtcm_mb), other.float16 != soc.float16, name)
+        for name, other in read_all_socs().items()
+        if soc.hexagon and other.executorch and other.hexagon == soc.hexagon and other.id != soc.id
+    ]
+    return tuple(name for _, _, name in sorted(near))
+
+
+def _answer_lanes(name: str, soc: Soc) -> Iterator[LaneAnswer]:
+    socs = read_all_socs()
+    executorch = name_in(name, [other for other, row in socs.items() if row.executorch])
+    litert = name_in(name, [other for other, row in socs.items() if row.litert])
+    why = "" if soc.float16 else "quantized models only: the HTP has no float16"
+    if not soc.hexagon:
+        why = NO_HTP if soc.compiled else NOT_COMPILED
+    takes = executorch in socs and socs[executorch].executorch
+    since = socs[executorch].executorch_since if takes else ""
+    of_executorch = why or (f"since ExecuTorch {since} or before" if since else "")
+    yield LaneAnswer(
+        "test_emulator, test_llm (ExecuTorch)",
+        takes,
+        executorch if takes else "",
+        of_executorch if takes else "ExecuTorch 1.5.1 has no name for it",
+    )
+    is_compiled = soc.compiled and bool(soc.hexagon)
+    yield LaneAnswer("test_onnx (onnxruntime-qnn)", is_compiled, name if is_compiled else "", why)
+    has_litert = litert in socs and socs[litert].litert
+    yield LaneAnswer(
+        "test_litert (LiteRT's plugin)",
+        has_litert and is_compiled,
+        litert if has_litert else "",
+        why if has_litert else "the plugin of ai-edge-litert 2.3.0 has no name for it",
+    )
+
+
+def render_soc(answer: SocAnswer) -> str:
+    """Return the answer as text."""
+    same = f", the same as {', '.join(answer.also_called)}" if answer.also_called else ""
+    called = f" ({answer.asked.upper()})" if answer.asked.upper() != answer.name else ""
+    hardware = "QNN knows no HTP of it"
+    if answer.hexagon:
+        float16 = "float16" if answer.float16 else "no float16"
+        hardware = f"Hexagon V{answer.hexagon}, {answer.vtcm_mb} MiB of VTCM, {float16}"
+    if answer.lpai is not None:
+        hardware += f", LPAI v{answer.lpai}"
+    lines = [
+        f"{answer.name}{called}: {hardware}",
+        f"  QNN's number {answer.number}{same}",
+        f"  QNN: {describe_versions(answer.qnn, answer.not_qnn)}",
+    ]
+    for lane in answer.lanes:
+        state = "yes" if lane.is_supported else "no"
+        option = f", --soc {lane.name}" if lane.is_supported and lane.name else ""
+        why = f" ({lane.why})" if lane.why else ""
+        lines.append(f"  {lane.lane}: {state}{option}{why}")
+    if answer.siblings:
+        first, *others = answer.siblings
+        rest = f"; others with this Hexagon version: {', '.join(others)}" if others else ""
+        lines.append(f"  nearest sibling: {first}{rest}")
+    return "\n".join(lines)
+
+
+def describe_versions(qnn: str, not_qnn: str) -> str:
+    """Return since when QNN knows an SoC, as far as that is known."""
+    if not qnn:
+        return "since when it knows this SoC is not known"
+    if not_qnn:
+        return f"{qnn} knows it, {not_qnn} does not"
+    return f"{qnn} knows it; older ones were not read"
+
+
+def is_too_old(soc: Soc, version: str) -> bool:
+    """Return whether QNN ``version`` is known not to know an SoC."""
+    return bool(soc.not_qnn) and parse_version(version) <= parse_version(soc.not_qnn)

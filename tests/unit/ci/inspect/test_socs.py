@@ -1,0 +1,72 @@
+"""Which lanes support an SoC."""
+
+from __future__ import annotations
+
+import pytest
+
+from ci.inspect.socs import answer_soc, is_too_old, render_soc
+from provisioning.errors import UsageError
+from provisioning.manifest.targets import find_any_soc, read_all_socs
+
+ROWS = {
+    # asked: name, supported by ExecuTorch, ONNX and LiteRT, and the nearest sibling
+    "SA8775P": ("SA8255", (True, True, True), "QCS9100"),
+    "sa8775": ("SA8775", (True, True, True), "QCS9100"),
+    "QCS6490": ("QCM6490", (True, True, True), "SM8350"),
+    "SM7435": ("SM7435", (False, True, True), "SSG2115P"),
+    "SM8975": ("SM8975", (False, True, False), ""),  # no V85 in ExecuTorch
+    "SDM865": ("SDM865", (False, False, False), ""),  # no HTP
+    "IPQ5404": ("IPQ5404", (False, False, False), ""),  # QNN does not know the number
+    "SM8750": ("SM8750", (True, True, True), "SXR2330P"),
+}
+
+
+@pytest.mark.parametrize("asked", ROWS)
+def test_an_soc_is_answered_by_lane(asked: str) -> None:
+    answer = answer_soc(asked)
+    supported = tuple(lane.is_supported for lane in answer.lanes)
+    assert (answer.name, supported, (*answer.siblings, "")[0]) == ROWS[asked]
+
+
+def test_the_answer_names_what_the_lanes_call_an_soc() -> None:
+    text = """\
+SA8255 (SA8775P): Hexagon V73, 8 MiB of VTCM, float16
+  QNN's number 52, the same as SA8630, SA8650, SA8775, SA8775P
+  QNN: 2.47.0 knows it; older ones were not read
+  test_emulator, test_llm (ExecuTorch): yes, --soc SA8255 (since ExecuTorch 1.2.0 or before)
+  test_onnx (onnxruntime-qnn): yes, --soc SA8255
+  test_litert (LiteRT's plugin): yes, --soc SA8255
+  nearest sibling: QCS9100; others with this Hexagon version: SC8380XP, SM8550, SSG2115P, SSG2125P,\
+ SXR1230P"""
+    assert render_soc(answer_soc("SA8775P")) == text
+
+
+@pytest.mark.parametrize("asked", ["SM8650P", "", "*", "SM8650\n", "../socs"])
+def test_an_unknown_soc_is_refused_with_what_is_near(asked: str) -> None:
+    with pytest.raises(UsageError, match="none of the lanes knows an SoC") as unknown:
+        answer_soc(asked)
+    assert "docs/reference/socs.md" in unknown.value.fix
+
+
+def test_every_name_of_the_table_is_answered() -> None:
+    for name, soc in read_all_socs().items():
+        for asked in (name, name.lower(), *soc.also_called):
+            answer = answer_soc(asked)
+            assert answer.number == soc.id
+            assert render_soc(answer).startswith(answer.name)
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "too_old"),
+    [
+        ("SM8850", "2.42.0", True),
+        ("SM8850", "2.37.1", True),
+        ("SM8850", "2.44.0", False),  # not known
+        ("SM8850", "2.46.0", False),
+        ("SM8750", "2.20.0", False),  # nothing is known of it
+    ],
+)
+def test_only_a_qnn_that_is_known_not_to_know_an_soc_is_too_old(
+    name: str, version: str, too_old: bool
+) -> None:
+    assert is_too_old(find_any_soc(name), version) is too_old
