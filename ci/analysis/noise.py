@@ -39,6 +39,7 @@ from ci.models.rounding import (
     STATE,
     TALL,
     UNIFORM,
+    VARIES,
     WEIGHT_GAIN,
     WEIGHT_STEPS,
     Term,
@@ -357,7 +358,7 @@ class _Errors:
         levels, is_unsigned = self._find_weights(source)
         term = take_term(self.terms, source.operator.strip("_"), str(bits))
         if bits == 8 and self._is_last_of_products(node, source):
-            term = structs.replace(term, bias=term.bias + PRODUCT_BIAS)
+            term = structs.replace(term, bias=term.bias + PRODUCT_BIAS, varies=VARIES)
         return Moved(
             term,
             bits,

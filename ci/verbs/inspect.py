@@ -106,7 +106,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     does not load, and 3 if that is unknown. Without a file, describe each SoC; the code is 1 if no
     lane supports one. Raises UsageError for a file that cannot be read."""
     if not args.files:
-        return describe_socs(args)
+        others = args.load or args.runtime or args.seal or args.strict
+        return describe_socs(args.soc, is_alone=not others)
     if args.load or args.runtime or args.soc or args.strict or args.files[0].is_dir():
         if len(args.files) > 1 or args.seal:
             raise UsageError("only one file can be judged, and --seal judges none")
@@ -125,15 +126,16 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     )
 
 
-def describe_socs(args: argparse.Namespace) -> Outcome:
-    """Describe each SoC of ``--soc``. Raises UsageError if there is none, or one is unknown."""
-    if not args.soc or args.load or args.runtime or args.seal or args.strict:
+def describe_socs(names: Sequence[str], *, is_alone: bool) -> Outcome:
+    """Describe the SoCs with these ``names``. ``is_alone`` is whether no other option was passed.
+    Raises UsageError if there is another one or no SoC, or if one is unknown."""
+    if not names or not is_alone:
         raise UsageError(
             "no file was given",
-            why="only --soc can be used without one" if args.soc else "",
+            why="" if is_alone else "only --soc can be used without one",
             fix="pass a file, or --soc alone to see which lanes support an SoC",
         )
-    answers = tuple(map(answer_soc, args.soc))
+    answers = tuple(map(answer_soc, names))
     is_supported = all(any(lane.is_supported for lane in answer.lanes) for answer in answers)
     return Outcome(
         "\n\n".join(map(render_soc, answers)),

@@ -18,8 +18,10 @@ from torch.ao.quantization.fx import _decomposed  # noqa: E402
 from torch.fx import Graph, GraphModule  # noqa: E402
 
 from ci.analysis.grids import NO_GRID, Grid, add_grids, find_grids  # noqa: E402
+from ci.analysis.noise import find_errors  # noqa: E402
 from ci.graphs.onnx_program import read_onnx  # noqa: E402
 from ci.graphs.torch_program import read_graphs, read_torch  # noqa: E402
+from ci.models.rounding import PRODUCT_BIAS  # noqa: E402
 from ci.models.tensors import TensorInfo  # noqa: E402
 from tests.build.exports import export_graph  # noqa: E402
 
@@ -292,3 +294,41 @@ def test_descriptions_get_a_grid_each() -> None:
     assert second == infos[1]
     with pytest.raises(ValueError, match="shorter"):
         add_grids(infos, [HALVES])
+
+
+LAST_HEAD = (
+    '<ir_version: 10, opset_import: ["" : 21]> g (float[{lead}, 4, 6] x, float[{lead}, 6, 4] v)'
+    " => (float[{lead}, 4, 4] y) "
+)
+WEIGHTS = (
+    "ws = Constant<value_float = 0.1>()\n"
+    "wz = Constant<value: tensor = int8 z {0}>()\n"
+    "wq = Constant<value: tensor = int8[4, 4] w {1,2,3,4,5,6,7,8,9,1,2,3,4,5,6,7}>()\n"
+    "w = DequantizeLinear(wq, ws, wz)\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("lead", "first", "last", "levels", "is_biased"),
+    [
+        (2, "MatMul(xr, vr)", "MatMul(hr, w)", "uint8 z {3}", True),
+        (1, "MatMul(xr, vr)", "MatMul(hr, w)", "uint8 z {3}", False),  # a single product
+        (2, "MatMul(xr, vr)", "MatMul(hr, w)", "uint16 z {3}", False),
+        (2, "MatMul(xr, vr)", "MatMul(hr, hr)", "uint8 z {3}", False),  # without weights
+        (2, "Relu(xw)", "MatMul(hr, w)", "uint8 z {3}", False),
+    ],
+)
+def test_the_last_of_several_products_is_a_quarter_of_a_step_larger(
+    tmp_path: Path, lead: int, first: str, last: str, levels: str, is_biased: bool
+) -> None:
+    nodes = add_rounding("x", "xr") + add_rounding("v", "vr") + WEIGHTS
+    nodes += "xw = MatMul(xr, vr)\n" if "xw" in first else ""
+    nodes += f"h = {first}\n" + add_rounding("h", "hr", 0.5)
+    nodes += f"o = {last}\n" + add_rounding("o", "y", 0.5, levels)
+    path = tmp_path / "products.onnx"
+    save(parse(nodes, LAST_HEAD.replace("{lead}", str(lead))), path)
+    program = read_onnx(path, tmp_path / "scratch.onnx")
+    errors = find_errors(next(iter(program.graphs.values())), {})
+    (change,) = [change for name, change in errors.items() if name == "yq"]
+    moved: Any = change.compute
+    assert moved.__self__.term.bias == (PRODUCT_BIAS if is_biased else 0.0)
