@@ -20,7 +20,7 @@ HEAD = (
 
 def list_answers() -> list[SocAnswer]:
     """Return the answer for the first name of each number, the newest Hexagon first."""
-    answers = {}
+    answers: dict[int, SocAnswer] = {}
     for name in read_all_socs():
         answer = answer_soc(name)
         answers.setdefault(answer.number, answer)
