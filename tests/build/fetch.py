@@ -24,7 +24,7 @@ SHA256 = hashlib.sha256(DATA).hexdigest()
 PIN = Pin(SIZE, SHA256)
 UNKNOWN = Pin()
 QUICK = TransferPolicy(
-    attempts=3, backoff_s=0, longest_wait_s=0, connect_timeout_s=5, read_timeout_s=5
+    attempts=3, backoff_s=0, longest_wait_s=0, connect_timeout_s=600, read_timeout_s=600
 )
 ONCE = replace(QUICK, attempts=1)
 

@@ -21,11 +21,11 @@ def phone(place: Place) -> Iterator[Place]:
         assert process.stdout
         port = process.stdout.readline().split()[1]
         try:
-            connected = place.run(f"adb connect 127.0.0.1:{port}", 60)
+            connected = place.run(f"adb connect 127.0.0.1:{port}", 600)
             assert connected.code == 0, connected.text
             yield place
         finally:
-            place.run("adb kill-server", 60)
+            place.run("adb kill-server", 600)
             process.terminate()
             process.communicate()
 

@@ -201,7 +201,7 @@ def install(line: str, shared: Path) -> tuple[Path, Ended]:
     def make(folder: Path) -> None:
         place = make_place(folder / "place")
         place = replace(place, programs=folder / "venv" / "bin")
-        created = place.run(f"python3 -m venv {folder}/venv", 120)
+        created = place.run(f"python3 -m venv {folder}/venv", 900)
         assert created.code == 0, created.text
         if not is_night():
             forget_history(place.clone)
@@ -225,7 +225,7 @@ def add_extra(extra: str, shared: Path) -> Path:
         place = replace(make_place(folder / "place"), programs=programs)
         line = f'pip install "executorch-qnn-ci[{extra}]"'
         give_packages(line, programs.parent)
-        ended = place.run(line, 300)
+        ended = place.run(line, 900)
         assert ended.code == 0, ended.text
         shutil.rmtree(place.folder)
 

@@ -295,7 +295,7 @@ ROWS = (
 def list_sessions() -> frozenset[str]:
     """The sessions that nox lists."""
     words = [sys.executable, "-m", "nox", "--noxfile", ROOT / "noxfile.py", "--list"]
-    return frozenset(re.findall(r"(?m)^[*-] (\S+)", run_process(words, timeout_s=60).output))
+    return frozenset(re.findall(r"(?m)^[*-] (\S+)", run_process(words, timeout_s=1200).output))
 
 
 @cache

@@ -112,7 +112,7 @@ def run(
             stdout=stdout,
             stderr=subprocess.PIPE,
             text=True,
-            timeout=120,
+            timeout=1200,
             check=False,
         )
 

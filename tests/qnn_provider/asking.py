@@ -22,7 +22,7 @@ def ask_process(requests: Sequence[dict[str, Any]], **settings: Any) -> Complete
     text = "".join(json.dumps(request) + "\n" for request in requests)
     argv = [sys.executable, WORKER]
     settings.setdefault("env", {**os.environ, **find_libatomic()})
-    return run_process(argv, input_text=text, timeout_s=300, check=False, **settings)
+    return run_process(argv, input_text=text, timeout_s=1200, check=False, **settings)
 
 
 def find_libatomic() -> dict[str, str]:

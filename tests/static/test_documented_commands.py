@@ -229,6 +229,6 @@ def test_commands_are_read_from_code_only() -> None:
 def test_the_list_of_sessions_shows_whole_sentences() -> None:
     """nox shows only the first line of a session's docstring."""
     words = [sys.executable, "-m", "nox", "--noxfile", ROOT / "noxfile.py", "--list"]
-    rows = re.findall(r"(?m)^[*-] \S+ -> (.*)", run_process(words, timeout_s=60).output)
+    rows = re.findall(r"(?m)^[*-] \S+ -> (.*)", run_process(words, timeout_s=1200).output)
     assert len(rows) == len(list_sessions())
     assert [row for row in rows if not row.endswith(".")] == []

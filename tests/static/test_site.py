@@ -29,5 +29,5 @@ def test_a_broken_link_fails_the_build_of_the_site(tmp_path: Path, text: str, co
     config = tmp_path / "mkdocs.yml"
     config.write_text(f"INHERIT: {CONFIG}\ndocs_dir: docs\nsite_dir: site\n")
     words = [sys.executable, "-m", "mkdocs", "build", "--strict", "--config-file", str(config)]
-    ended = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    ended = subprocess.run(words, capture_output=True, text=True, check=False, timeout=1200)
     assert ended.returncode == code, ended.stderr

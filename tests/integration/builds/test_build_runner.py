@@ -70,7 +70,7 @@ def test_a_full_disk_ends_a_build_with_exit_code_4(built_runner: BuildWorld) -> 
         env=world.environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=1200,
         check=False,
     )
     assert "Traceback" not in ended.stderr

@@ -123,7 +123,7 @@ def test_an_estimate_with_a_node_on_the_cpu_has_cycles_but_no_time(tmp_path: Pat
     )
     words = ["--model", str(tmp_path / "a.onnx"), "--scheme", "fp16", "--json"]
     words += ["--trace", str(tmp_path / "traces")]
-    output = run_to_end([sys.executable, "-m", "ci", "estimate", *words], timeout_s=300)
+    output = run_to_end([sys.executable, "-m", "ci", "estimate", *words], timeout_s=1200)
     assert any(path.is_file() for path in (tmp_path / "traces").rglob("*"))
     (case,) = json.loads(output[output.index("{") :])["cases"]
     assert case["estimate"]["unknown"] == "1 node runs on the CPU, which is not simulated"

@@ -55,7 +55,7 @@ def test_the_plugin_takes_the_names_of_the_table(environment: Environment, tmp_p
         env={**variables, "LD_LIBRARY_PATH": os.pathsep.join(folders)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=1200,
         check=True,
     )
     lines = [line.split() for line in ended.stdout.splitlines()]

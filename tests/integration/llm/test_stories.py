@@ -132,7 +132,7 @@ def run_in_runner(program: Path, prompt: str, place: Path) -> tuple[int, ...]:
     files["output_path"] = "story.txt"
     file_words = [part for name, file in files.items() for part in (f"--{name}", str(place / file))]
     words = [RUNNER, "--model_path", str(program), *file_words, "--seq_len", "64"]
-    subprocess.run(words, check=True, capture_output=True, timeout=300)
+    subprocess.run(words, check=True, capture_output=True, timeout=1200)
     tokens = tuple(map(int, re.findall("<([0-9]+)>", (place / "story.txt").read_text())))
     assert len(ids) + len(tokens) == 64
     return tokens

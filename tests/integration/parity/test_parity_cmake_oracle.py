@@ -58,7 +58,7 @@ def ask_cmake(folder: Path) -> dict[str, str]:
             write = WRITE.format(out=out)
             blocks.append(f"block()\ninclude({folder}/{number}.cmake)\n{write}{CLEAR}endblock()\n")
         (folder / "all.cmake").write_text(f"{HEAD}{''.join(blocks)}", encoding="utf-8")
-        ended = run_process(["cmake", "-P", folder / "all.cmake"], timeout_s=60, check=False)
+        ended = run_process(["cmake", "-P", folder / "all.cmake"], timeout_s=1200, check=False)
         answered = sum(out.exists() for out in outputs)
         assert ended.returncode or answered == len(remaining), remaining[answered]
         for text, out in zip(remaining[:answered], outputs, strict=False):

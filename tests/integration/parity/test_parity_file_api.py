@@ -59,7 +59,7 @@ def configure(source: Path, folder: Path, *options: str) -> Path:
     query = folder / QUERY
     query.parent.mkdir(parents=True)
     query.touch()
-    run_process(["cmake", "-S", source, "-B", folder, *options], timeout_s=120)
+    run_process(["cmake", "-S", source, "-B", folder, *options], timeout_s=1200)
     return folder
 
 

@@ -260,7 +260,7 @@ def test_a_fetch_does_not_wait_for_a_pipe_in_the_place_of_a_record(
         [sys.executable, "-m", "provisioning", *words],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=1200,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr

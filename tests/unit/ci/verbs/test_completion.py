@@ -31,7 +31,7 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
 def complete(tmp_path: Path, *words: str) -> set[str]:
     """What bash offers for the last of ``words``."""
     text = ASK.format(script=tmp_path / "bash", words=" ".join(words) or "''", last=len(words))
-    ended = run_process(["bash", "--norc", "-c", text], timeout_s=20)
+    ended = run_process(["bash", "--norc", "-c", text], timeout_s=1200)
     return set(ended.output.split())
 
 

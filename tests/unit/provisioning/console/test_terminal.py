@@ -60,7 +60,7 @@ def test_output_ends_with_a_newline(text: str, shown: str, exact: bool) -> None:
 def run_shell(words: str, **variables: str) -> subprocess.CompletedProcess[bytes]:
     env = {**os.environ, **variables, "PYTHONPATH": str(ROOT)}
     argv = ["bash", "-c", words.replace("PROGRAM", " ".join(PROGRAM)) + '; exit "${PIPESTATUS[0]}"']
-    return subprocess.run(argv, capture_output=True, env=env, timeout=60, check=False)
+    return subprocess.run(argv, capture_output=True, env=env, timeout=1200, check=False)
 
 
 @pytest.mark.parametrize(
