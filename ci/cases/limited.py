@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import secrets
 import sys
 from collections.abc import Callable
 from typing import TypeVar
@@ -24,6 +25,7 @@ from provisioning.errors import QnnCiError, UsageError
 R = TypeVar("R")
 TIMEOUT_S = 120.0
 MOST_MESSAGES = 1 << 20
+MARK = "QNN_CI_ANSWER_MARK"  # the text after which the process writes its answer
 
 
 def run_limited(
@@ -43,19 +45,23 @@ def run_limited(
     exceeds a limit or dies.
     """
     memory = (max_bytes, 0) if max_bytes else share_memory(1)
+    mark = secrets.token_hex()
+    path = list_python_path(os.environ.get("PYTHONPATH", ""))
     ended = run_streams(
         module_command("ci.cases.limited"),
         data=pickle.dumps(job),
-        env={**os.environ, "PYTHONPATH": list_python_path(os.environ.get("PYTHONPATH", ""))},
+        env={**os.environ, "PYTHONPATH": path, MARK: mark},
         allowance=Allowance(timeout_s, *memory),
         most_messages=MOST_MESSAGES,
     )
-    if not ended.is_good or not ended.stdout:
+    # Packages may print while they are imported, before the answer, and when the process exits.
+    data = ended.stdout.partition(mark.encode())[2]
+    if not ended.is_good or not data:
         why = ended.exceeded or f"the process that reads it {ended.describe()}"
         if (message := ended.tail.strip()) and not ended.exceeded:
             why += f": {message.splitlines()[-1].strip()}"
         raise UsageError(f"{subject} cannot be read", why=why, fix=fix)
-    result: R | QnnCiError = pickle.loads(ended.stdout)  # noqa: S301 - from our own process
+    result: R | QnnCiError = pickle.loads(data)  # noqa: S301 - from our own process
     if isinstance(result, QnnCiError):
         raise result
     return result
@@ -79,10 +85,11 @@ def _name_defects(job: Callable[[], R]) -> R:
 def main() -> int:
     """Run the job on stdin, and write its result to stdout. What the job prints is a message."""
     answers = os.dup(1)
+    mark = os.environ.pop(MARK)
     with redirected(2, 1):
         data = answer(sys.stdin.buffer.read())
     with os.fdopen(answers, "wb") as stream:
-        stream.write(data)
+        stream.write(mark.encode() + data)  # a reader of a pickle ignores what follows
     return 0
 
 

@@ -120,7 +120,7 @@ class Mending:
     def run(self, specs: Sequence[CaseSpec]) -> list[Mended]:
         """Judge the cases, search recipes for the red ones, and choose the same recipe for all
         schemes of a model if that makes none of them red."""
-        self.progress.step(f"  judge {count(len(specs), 'case')} as they are")
+        self.progress.step(f"  judge {count(len(specs), 'unchanged case')}")
         cases = [Mended(spec, case) for spec, case in zip(specs, self.judge(specs), strict=True)]
         red = [mended for mended in cases if mended.before.judgement.status is Status.FAILED]
         for mended in red:

@@ -365,7 +365,7 @@ COLUMNS = (
         show_bytes,
         chart="program",
         draw=bars.draw_size,
-        title=".pte size",
+        title="program size",  # a .pte, a .tflite or a context binary
     ),
     _figure(
         "DDR",
@@ -394,20 +394,12 @@ COLUMNS = (
 def columns_of(cases: Sequence[Case], names: Names = MappingProxyType({})) -> list[Column]:
     """Return the columns that identify a case or show its status, and those for which any case has
     a value; without cases, return all columns. ``names`` are the shown names of the models, by
-    default those that are the shortest for ``cases``.
-
-    If all cases ran in ONNX Runtime, the column with the size of the program has a different
-    heading.
-    """
+    default those that are the shortest for ``cases``."""
     names = names or name_models(case.model for case in cases)
     model = replace(COLUMNS[0], show=lambda case: names[case.model], hint=lambda case: case.model)
     columns = [model, *COLUMNS[1:]]
     if not cases:
         return columns
-    if all(case.run.runner.startswith("onnxruntime") for case in cases):
-        # With ONNX Runtime, the program is a context binary.
-        place = [column.name for column in columns].index(".pte")
-        columns[place] = replace(columns[place], title="context size")
     return [column for column in columns if not column.number or any(map(column.is_had, cases))]
 
 

@@ -174,7 +174,9 @@ def _make_problem(report: Report, cases: list[tuple[int, Case]], names: Names) -
     about = tuple((index, name_case(other_case, names)) for index, other_case in cases)
     lines = list_findings(case.judgement.findings) or [("", "no reason was given")]
     lines += _list_also(case, cases[1:], names)
-    lines += [("at", f"{place.file}:{place.line}") for place in case.places[:NAMES]]
+    places = [f"{place.file}:{place.line}" for place in case.places]
+    said = "\n".join(line for _, line in lines)  # most findings name their place
+    lines += [("at", place) for place in places[:NAMES] if place not in said]
     lines += [
         ("on the CPU", f"{operator.op}: {operator.reason}")
         for operator in case.unlisted_ops[:NAMES]
