@@ -132,6 +132,7 @@ PURPOSES = (
         (
             Row("", "tests"),
             Row("", "unit", "run the tests that need neither torch nor a download"),
+            Row("", "stress", "run the tests that kill at random instants, or race"),
             Row("", "lint", "check style, types, imports, workflows and pages"),
             Row("", "test_trained"),
             Row("", "bench"),
