@@ -34,6 +34,7 @@ from ci.nox_sessions.runs import (  # noqa: E402
     run_build,
     run_module,
     run_nox,
+    run_runtimes,
     run_verb,
 )
 
@@ -111,6 +112,12 @@ def add_session(name: str, verb: str, text: str = "") -> None:
 
 for _name, _text in SESSIONS.items():
     add_session(_name, VERBS.get(_name, _name.replace("_", "-")), _text)
+
+
+@nox.session(default=False)
+def test(session: nox.Session) -> None:
+    """Judge models by every runtime that can take them, and compare the results."""
+    run_runtimes(session)
 
 
 @nox.session(default=False)

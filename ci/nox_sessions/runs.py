@@ -242,6 +242,17 @@ def run_build(session: nox.Session, verb: str, *words: str) -> None:
     run_module(session, "lowering", "ci", verb, *words, executorch=executorch)
 
 
+def run_runtimes(session: nox.Session) -> None:
+    """Judge models by several runtimes, each in its own environment, and compare the results."""
+    from ci.verbs.environments import choose_runtimes
+
+    pythons = []
+    for runtime, group in choose_runtimes(session.posargs).items():
+        fetch_library(session, group)
+        pythons.append(f"--python={runtime}={make_environment(session, group)}")
+    run_module(session, "core", "ci", "test", *pythons, *session.posargs)
+
+
 def list_verbs() -> list[str]:
     """Return the names of all verbs."""
     from ci.verbs.registry import RENAMED, VERBS  # an image's environments do without verbs

@@ -65,6 +65,20 @@ def choose_litert(arguments: Sequence[str]) -> str:
     return LITERT_TORCH if any(".py:" in path for path in paths) else LITERT
 
 
+def choose_runtimes(arguments: Sequence[str]) -> dict[str, str]:
+    """Return the group of each runtime that ``test`` runs: those of --runtime, and without it those
+    that take the models. Empty if there is no model, which the verb reports."""
+    suffixes = {PurePath(model).suffix for model in find_values(arguments, "--model")}
+    has_modules = bool(suffixes - {".onnx", ".tflite"})
+    groups = {"executorch": LOWERING} if has_modules else {}
+    if has_modules or ".onnx" in suffixes:
+        groups["onnxruntime"] = ONNX_TORCH if has_modules else ONNX
+    if has_modules or ".tflite" in suffixes:
+        groups["litert"] = LITERT_TORCH if has_modules else LITERT
+    requested = {*find_values(arguments, "--runtime")}
+    return {name: group for name, group in groups.items() if not requested or name in requested}
+
+
 def choose_mend(arguments: Sequence[str]) -> str:
     """Return the group for mend: .onnx files are lowered by ONNX Runtime, and others by
     ExecuTorch."""

@@ -40,6 +40,7 @@ PURPOSES = (
         "models",
         "judge a model",
         (
+            Row("test", "test", "judge a model by every runtime: which one to ship"),
             Row("test-emulator", "test_emulator", "judge PyTorch models on the HTP emulator"),
             Row("test-onnx", "test_onnx", "judge ONNX models on the HTP emulator"),
             Row("test-litert", "test_litert", "judge .tflite files on the HTP emulator"),
@@ -136,6 +137,7 @@ PURPOSES = (
             Row("", "lint", "check style, types, imports, workflows and pages"),
             Row("", "test_trained"),
             Row("", "bench"),
+            Row("", "stress", "run the tests that kill at random instants, or race"),
             Row("", "mutants", "check that tests detect small faults in the judging code"),
             Row("", "release", "build the sdist, the wheel, the SBOM and the pages"),
             Row("", "environments", "create the Python environments of dependency groups"),

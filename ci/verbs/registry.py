@@ -36,6 +36,12 @@ VERBS: dict[str, Verb] = {
         "provision and check a profile for the later steps of a CI job",
         environment=choose_setup,
     ),
+    "test": Verb(
+        "ci.verbs.runtimes",
+        "judge models by every runtime that can take them, and compare the results",
+        "test",
+        examples=("--model net.py:factory", "--model net.py:factory --scheme 8a8w --soc SM8750"),
+    ),
     "test-emulator": Verb(
         "ci.verbs.emulate",
         "lower models, run them on the HTP emulator, and judge the outputs",

@@ -133,6 +133,13 @@ ROWS = (
     # -- models on the emulator --
     SessionRow("test_emulator", "./nox -s test_emulator", run_by=BEFORE),
     SessionRow(
+        "test",
+        "./nox -s test -- --model net.py:factory",
+        "on SM8650: fastest: ",
+        before=(readers.net,),
+        minutes=15,
+    ),
+    SessionRow(
         "test_onnx",
         "./nox -s test_onnx -- --model mlp --scheme u8",
         "1 passed, 0 failed",

@@ -168,6 +168,13 @@ ROWS = (
     Row("^qnn-ci help why$", "find out why ... localise: ... explain:"),
     Row("^docker image prune", "This will remove all images", needs=("docker",)),
     Row("docker_|image", NO_ENGINE, 3),
+    # -- all runtimes --
+    Row(
+        "-s test -- --model",
+        "ExecuTorch fp16 ... ONNX Runtime fp16 ... LiteRT fp16 ... on SM8650: fastest: ",
+        before=NET,
+        slow=15,
+    ),
     # -- test_emulator, from special cases to the suite --
     Row("test_(emulator|onnx) -- --list$", "models (default schemes) ... mlp ... SM8650"),
     Row("test_emulator -- --backend gpu$", "TuningMode must be enabled", 3),

@@ -23,6 +23,7 @@ from ci.inspect.loading import BundleAnswer
 from ci.inspect.socs import SocAnswers
 from ci.llm.projection import Projection
 from ci.mend.report import Mends
+from ci.report.runtimes import RuntimesReport
 from ci.verbs.estimate import Estimates
 from ci.verbs.localise import Localisation
 
@@ -37,6 +38,7 @@ SCHEMAS = {
     "socs.schema.json": SocAnswers,
     "localise.schema.json": Localisation,
     "mend.schema.json": Mends,
+    "runtimes.schema.json": RuntimesReport,
     "upgrade-report.schema.json": UpgradeReport,
     "fuzz.schema.json": Searched,
     "versions-matrix.schema.json": VersionsMatrix,

@@ -1,0 +1,207 @@
+"""``test``: judge models by every runtime that can take them (ExecuTorch, ONNX Runtime, LiteRT),
+and compare the results. Each runtime's own verb judges, in a separate process."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from ci.models.schemes import EXECUTORCH, LITERT, ONNX, Scheme, SchemeSet
+from ci.report.claim import claim_reports
+from ci.report.document import show_document
+from ci.report.html import write_page
+from ci.report.runtimes import TITLES, RuntimesReport, make_document, make_report
+from ci.report.schema import Report, Status
+from ci.report.write import read_report
+from ci.verbs.options import add_options
+from provisioning.console.caller import install_command, shown_path
+from provisioning.console.command import MANY, Outcome, user_path
+from provisioning.console.process import run_process
+from provisioning.console.progress import Progress
+from provisioning.errors import ExitCode, UsageError
+from provisioning.files import write_whole
+
+SESSION = "test"
+COMPARISON, REPORT_FILE = "runtimes.json", "report.json"
+LOG = "run.log"
+ERROR_LINES = 6  # of a runtime that was not run
+
+
+@dataclass(frozen=True)
+class RuntimeVerb:
+    """The verb of a runtime: its lane's schemes, the module that its packages have, the extra that
+    installs them, and whether it predicts times."""
+
+    verb: str
+    lane: SchemeSet
+    module: str
+    extra: str
+    estimates: bool = True
+
+    def takes(self, model: str) -> bool:
+        """Return whether the runtime can take a model: a file of its own kind, or a function. A
+        name of the suite is one that the lane's suite has."""
+        suffix = Path(model).suffix
+        if suffix in {ONNX.suffix, LITERT.suffix}:
+            return suffix == self.lane.suffix
+        return ".py:" in model or model in self.lane.suite
+
+    def find_schemes(self, names: Sequence[str]) -> list[str]:
+        """Return this lane's schemes for the requested ones, each once."""
+        schemes = (self.lane.find_counterpart(Scheme(name)) for name in names)
+        return [*dict.fromkeys(scheme.value for scheme in schemes if scheme)]
+
+
+RUNTIMES = {
+    "executorch": RuntimeVerb("test-emulator", EXECUTORCH, "executorch", "lowering"),
+    "onnxruntime": RuntimeVerb("test-onnx", ONNX, "onnxruntime", "onnx-torch"),
+    "litert": RuntimeVerb("test-litert", LITERT, "ai_edge_litert", "litert-torch", estimates=False),
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_options(parser, "--model", gaps={"--model": "file.py:factory, file.onnx or file.tflite"})
+    add_options(parser, "--scheme", "--soc", "--offline", "--reports")
+    text = f"judge by this runtime only; repeatable: {', '.join(RUNTIMES)}"
+    parser.add_argument("--runtime", choices=[*RUNTIMES], **MANY, help=text)
+    text = "the Python that has a runtime's packages, such as litert=.nox/litert-torch/bin/python"
+    parser.add_argument("--python", metavar="RUNTIME=PYTHON", **MANY, help=text)
+
+
+def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
+    """Judge the models by each runtime, and write the comparison next to their reports. The exit
+    code is 1 if a case failed, else that of a runtime that could not run, else 0. Raises UsageError
+    if no runtime can take the models."""
+    pythons = parse_pythons(args.python)
+    check_schemes(args.scheme)
+    if not args.model:
+        raise UsageError("there is no model to judge", fix="pass --model file.py:factory")
+    chosen = choose_runtimes(args.model, args.runtime)
+    folder = args.reports / SESSION
+    claim_reports(folder)
+    reports: dict[str, Report] = {}
+    places: dict[str, str] = {}
+    not_run: dict[str, str] = {}
+    codes: list[int] = []
+    further = [word for soc in args.soc for word in ("--soc", soc)]
+    further += ["--offline"] if args.offline else []
+    for name, runtime in chosen.items():
+        python = pythons.get(name, "")
+        if not python and importlib.util.find_spec(runtime.module) is None:
+            not_run[name] = f"{runtime.module} is not installed: {install_command(runtime.extra)}"
+            codes.append(ExitCode.ENVIRONMENT)
+            continue
+        if args.scheme and not runtime.find_schemes(args.scheme):
+            not_run[name] = f"it has no counterpart of {', '.join(args.scheme)}"
+            continue
+        place = folder / name / runtime.verb.replace("-", "_")
+        progress.step(f"{TITLES[name]}: {runtime.verb}")
+        words = list_words(runtime, args.model, args.scheme, further)
+        code, output = run_runtime(python or sys.executable, words, place, progress)
+        if code in {ExitCode.OK, ExitCode.FAILED} and (place / REPORT_FILE).is_file():
+            reports[name] = read_report(place)
+            places[name] = place.relative_to(folder).as_posix()
+        else:
+            lines = output.strip().splitlines()[-ERROR_LINES:]
+            not_run[name] = "; ".join(line.strip() for line in lines) or f"exit code {code}"
+        codes.append(code)
+    comparison = make_report(reports, places, not_run)
+    document = make_document(comparison)
+    write_whole(folder / COMPARISON, msgspec.json.encode(comparison))
+    write_page(document, folder, progress)
+    return Outcome(
+        show_document(document), msgspec.to_builtins(comparison), find_code(comparison, codes)
+    )
+
+
+def find_code(comparison: RuntimesReport, codes: Sequence[int]) -> ExitCode:
+    """Return FAILED if a case failed, else the first code of a runtime that is not OK."""
+    if any(row.status is Status.FAILED for row in comparison.rows):
+        return ExitCode.FAILED
+    return ExitCode(next((code for code in codes if code), ExitCode.OK))
+
+
+def choose_runtimes(models: Sequence[str], requested: Sequence[str]) -> dict[str, RuntimeVerb]:
+    """Return the runtimes, of the ``requested`` ones if there are any, that take at least one of
+    the models. Raises UsageError if a model has none."""
+    names = [name for name in RUNTIMES if not requested or name in requested]
+    for model in models:
+        if not any(RUNTIMES[name].takes(model) for name in names):
+            raise UsageError(
+                f"{model} cannot be judged by {', '.join(TITLES[name] for name in names)}",
+                fix="pass file.py:factory, file.onnx or file.tflite, and leave out --runtime",
+            )
+    return {
+        name: RUNTIMES[name]
+        for name in names
+        if any(RUNTIMES[name].takes(model) for model in models)
+    }
+
+
+def check_schemes(names: Sequence[str]) -> None:
+    """Raise UsageError for a scheme that no runtime has."""
+    known = [scheme.value for scheme in Scheme]
+    for name in names:
+        if name not in known:
+            raise UsageError(f"no scheme {name!r}", fix=f"use one of: {', '.join(known)}")
+
+
+def parse_pythons(words: Sequence[str]) -> dict[str, str]:
+    """Return the Python of each runtime that ``words`` name. Raises UsageError for another word."""
+    pythons = {}
+    for word in words:
+        name, _, python = word.partition("=")
+        if name not in RUNTIMES or not python:
+            raise UsageError(
+                f"--python {word}: it is not RUNTIME=PYTHON",
+                fix=f"start with one of: {', '.join(f'{runtime}=' for runtime in RUNTIMES)}",
+            )
+        path = user_path(python)
+        if not os.access(path, os.X_OK):
+            raise UsageError(f"--python {word}: {shown_path(path)} cannot be run")
+        pythons[name] = str(path)
+    return pythons
+
+
+def list_words(
+    runtime: RuntimeVerb, models: Sequence[str], schemes: Sequence[str], further: Sequence[str]
+) -> list[str]:
+    """Return the arguments of a runtime's verb: the models that it takes, its own schemes, and
+    ``further`` words. Without schemes, the verb chooses."""
+    words = [runtime.verb]
+    for model in filter(runtime.takes, models):
+        words += ["--model", model]
+    for scheme in runtime.find_schemes(schemes):
+        words += ["--scheme", scheme]
+    return [*words, *further, *(["--estimate"] if runtime.estimates else [])]
+
+
+def run_runtime(
+    python: str, words: Sequence[str], place: Path, progress: Progress
+) -> tuple[int, str]:
+    """Run a runtime's verb, which writes its report to ``place``, show its progress, and return its
+    exit code and what it printed."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    argv = [python, "-m", "ci", *words, "--reports", str(place.parent)]
+    ended = run_process(
+        argv,
+        env=make_variables(os.environ),
+        log=place.parent / LOG,
+        on_line=progress.step,
+        check=False,
+    )
+    return ended.returncode, ended.output
+
+
+def make_variables(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of a runtime's process, which finds this project where it is."""
+    here = str(Path(__file__).resolve().parents[2])
+    path = os.pathsep.join(filter(None, [here, variables.get("PYTHONPATH", "")]))
+    return {**variables, "PYTHONPATH": path}

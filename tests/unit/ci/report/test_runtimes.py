@@ -1,0 +1,173 @@
+"""Reports of several runtimes are compared by their own figures: planted here, nothing is run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from ci.facts.finding import Proof, advise
+from ci.facts.kinds import UNRECORDED
+from ci.report.document import render_text
+from ci.report.runtimes import RuntimesReport, make_document, make_report
+from ci.report.schema import (
+    Case,
+    Estimate,
+    FallbackOp,
+    JudgementFacts,
+    PredictedTime,
+    ProgramFacts,
+    Status,
+)
+from tests.stand_ins import reports
+
+Time = tuple[float, float, float] | float | None  # likely, low and high, or only a bound
+
+
+def make_case(
+    scheme: str,
+    time: Time = None,
+    *,
+    status: Status = Status.PASSED,
+    soc: str = "SM8650",
+    sqnr_db: float | None = 40.0,
+    size: int | None = 1000,
+    on_cpu: tuple[str, ...] = (),
+    remedy: str = "",
+) -> Case:
+    """A case of a runtime."""
+    times: tuple[PredictedTime, ...] = ()
+    if isinstance(time, tuple):
+        likely, low, high = time
+        times = (PredictedTime(device="x", ms=likely, low_ms=low, high_ms=high, median_error=0.1),)
+    elif time is not None:
+        bound = PredictedTime(
+            device="x", ms=time, low_ms=0.0, high_ms=time, median_error=0.1, is_bound=True
+        )
+        times = (bound,)
+    findings = ()
+    if status is Status.FAILED:
+        advice = advise(fix=remedy, proof=Proof.PROVEN) if remedy else advise()
+        findings = (UNRECORDED.find(f"{scheme} is wrong", advice=advice),)
+    program = ProgramFacts(
+        pte_bytes=size,
+        fallback_nodes=len(on_cpu),
+        fallback_ops=tuple(FallbackOp(op=name, reason="") for name in on_cpu),
+        estimate=Estimate(times=times),
+    )
+    judged = JudgementFacts(status=status, sqnr_db=sqnr_db, findings=findings)
+    return Case(model="net.py:net", scheme=scheme, soc=soc, program=program, judgement=judged)
+
+
+def compare(not_run: dict[str, str] | None = None, **cases: list[Case]) -> RuntimesReport:
+    """The comparison of the cases of each runtime."""
+    made = {runtime: reports.make_report(rows) for runtime, rows in cases.items()}
+    return make_report(made, dict.fromkeys(made, "place"), not_run or {})
+
+
+FAST, NEAR, SLOW = (1.0, 0.9, 1.1), (1.15, 1.05, 1.3), (3.0, 2.5, 3.5)
+RED = Status.FAILED
+COMPARISONS: dict[str, tuple[dict[str, Any], str]] = {
+    "one is the best of all": (
+        {
+            "executorch": [make_case("8a8w", FAST, size=900, sqnr_db=45.0)],
+            "onnxruntime": [make_case("u8", SLOW)],
+        },
+        (
+            "fastest: ExecuTorch 8a8w (1 (0.9 to 1.1) ms); smallest: ExecuTorch 8a8w (900 B);"
+            " most accurate: ExecuTorch 8a8w (45.0 dB)"
+        ),
+    ),
+    "two times overlap": (
+        {"executorch": [make_case("8a8w", FAST)], "onnxruntime": [make_case("u8", NEAR)]},
+        (
+            "fastest: ExecuTorch 8a8w (1 (0.9 to 1.1) ms), which cannot be distinguished from ONNX"
+            " Runtime u8; smallest: ExecuTorch 8a8w (0.98 KiB); most accurate: ExecuTorch 8a8w"
+            " (40.0 dB), which cannot be distinguished from ONNX Runtime u8"
+        ),
+    ),
+    "a bound starts at 0": (
+        {"executorch": [make_case("8a8w", 2.0)], "onnxruntime": [make_case("u8", FAST)]},
+        (
+            "fastest: ONNX Runtime u8 (1 (0.9 to 1.1) ms), which cannot be distinguished from"
+            " ExecuTorch 8a8w;"
+        ),
+    ),
+    "no time for one": (
+        {"executorch": [make_case("8a8w", SLOW)], "litert": [make_case("fp16", size=None)]},
+        "fastest: ExecuTorch 8a8w (3 (2.5 to 3.5) ms); no time is known for LiteRT fp16;",
+    ),
+    "no time at all": ({"litert": [make_case("fp16")]}, "no time is known; smallest: LiteRT fp16"),
+    "all red": (
+        {"executorch": [make_case("8a8w", status=RED)], "litert": [make_case("fp16", status=RED)]},
+        "no row passed (ExecuTorch 8a8w: 8a8w is wrong; LiteRT fp16: fp16 is wrong)",
+    ),
+    "a faster one is red": (
+        {
+            "executorch": [make_case("8a8w", FAST, status=RED, remedy="expand the constant")],
+            "onnxruntime": [make_case("u8", SLOW)],
+        },
+        (
+            "ExecuTorch 8a8w would be faster (1 (0.9 to 1.1) ms), but is red: 8a8w is wrong; fix:"
+            " expand the constant"
+        ),
+    ),
+    "a red one may be as slow": (
+        {
+            "executorch": [make_case("8a8w", NEAR, status=RED)],
+            "onnxruntime": [make_case("u8", FAST)],
+        },
+        (
+            "fastest: ONNX Runtime u8 (1 (0.9 to 1.1) ms); smallest: ONNX Runtime u8 (0.98 KiB);"
+            " most accurate: ONNX Runtime u8 (40.0 dB)"
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", COMPARISONS)
+def test_the_answer_follows_from_the_figures(name: str) -> None:
+    cases, text = COMPARISONS[name]
+    (answer,) = compare(**cases).answers
+    start = "net.py:net on SM8650: "
+    assert answer.startswith(start)
+    assert text in answer
+    if not text.endswith(";"):
+        assert answer.endswith(text) or "would be faster" not in answer
+
+
+def test_each_soc_has_an_answer_and_one_that_a_runtime_lacks_is_judged_by_the_others() -> None:
+    both = [make_case("8a8w", FAST), make_case("8a8w", SLOW, soc="SM8750")]
+    report = compare(executorch=both, onnxruntime=[make_case("u8", NEAR)])
+    first, second = report.answers
+    assert "SM8650: fastest: ExecuTorch 8a8w (1" in first
+    assert "cannot be distinguished from ONNX Runtime u8" in first
+    assert second.startswith("net.py:net on SM8750: fastest: ExecuTorch 8a8w (3")
+    assert "ONNX" not in second
+
+
+def test_what_only_one_runtime_does_is_listed_and_what_was_not_run_says_why() -> None:
+    erf = ("aten.erf.default", "aten.sin.default")
+    red = make_case("u8", NEAR, status=RED, on_cpu=erf[:1])
+    report = compare(
+        {"litert": "ai_edge_litert is not installed"},
+        executorch=[make_case("8a8w", FAST, on_cpu=erf)],
+        onnxruntime=[red],
+    )
+    text = " ".join(render_text(make_document(report), 160).split())
+    assert "ExecuTorch alone leaves aten.sin.default there" in text
+    assert "red: ONNX Runtime u8: u8 is wrong" in text
+    assert "aten.erf" not in text
+    assert "LiteRT | why: ai_edge_litert is not installed" in text
+    assert "1 rows passed, 1 failed, 1 runtime not run" in text
+
+
+def test_the_picture_has_a_point_per_row_with_a_time_and_a_ring_on_the_fastest_green_one() -> None:
+    rows = [make_case("fp16", SLOW), make_case("8a8w", FAST, status=RED), make_case("16a8w")]
+    document = make_document(compare(executorch=rows))
+    (plot,) = (card.plot for card in document.cards if card.plot)
+    points = [(point.tone, point.chosen) for point in plot.points]
+    assert points == [("passed", True), ("failed", False)]
+    alone = make_document(compare(executorch=[structs.replace(rows[0])]))
+    assert not any(card.plot for card in alone.cards)
