@@ -110,7 +110,12 @@ ROWS = (
     SessionRow(
         "provision", "./nox -s provision -- emulator", "qnn-runtime", before=(remove_downloads,)
     ),
-    SessionRow("validate", "./nox -s validate -- emulator", "emulator: fit"),
+    SessionRow(
+        "validate",
+        "./nox -s validate -- emulator",
+        "emulator: fit",
+        before=("./nox -s environments -- lowering",),  # which the doctor examines
+    ),
     SessionRow(
         "environments", "./nox -s environments -- core", "core", before=(remove_environments,)
     ),
