@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from _pytest.mark.structures import ParameterSet
 
 from ci.verbs.registry import VERBS
 from tests.stand_ins.forks import Forks, start_forks
@@ -59,20 +58,17 @@ DIRECTORIES = (
 )
 
 
-def list_params() -> Iterator[ParameterSet]:
-    """Every command with every kind of file; by day, each with a pipe and with one other kind."""
-    for number, command in enumerate(COMMANDS):
-        kinds = [make_long, make_unreadable_text]
+Make = Callable[[Path], None]
+
+
+def list_params() -> Iterator[tuple[str, Make]]:
+    """Every command with every kind of file."""
+    for command in COMMANDS:
+        kinds = [make_pipe, make_long, make_unreadable_text]
         if command in DIRECTORIES:
             kinds += [make_device, make_directory]
-        # The text is read in another process. By day, tests/unit/ci/llm has files that are wrong.
-        if command.startswith("test-llm"):
-            by_day = [make_pipe, make_long]
-        else:
-            by_day = [make_pipe, kinds[number % len(kinds)]]
-        for make in (make_pipe, *kinds):
-            marks = [] if make in by_day else [pytest.mark.nightly]
-            yield pytest.param(command, make, marks=marks)
+        for make in kinds:
+            yield command, make
 
 
 def make_pipe(path: Path) -> None:
@@ -105,7 +101,7 @@ def forks() -> Iterator[Forks]:
 
 @pytest.mark.parametrize(("command", "make"), [*list_params()])
 def test_a_command_ends_soon_with_a_pipe_device_huge_or_binary_file(
-    forks: Forks, tmp_path: Path, command: str, make: Callable[[Path], None]
+    forks: Forks, tmp_path: Path, command: str, make: Make
 ) -> None:
     odd, directory = tmp_path / "odd.json", tmp_path / "dir"
     make(odd)

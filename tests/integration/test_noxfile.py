@@ -563,14 +563,14 @@ def test_arguments_are_checked_before_a_large_environment_is_created(
     ("words", "code", "installs"),
     [
         (("bench", "nope"), 2, False),
-        pytest.param(("bench",), 2, False, marks=pytest.mark.nightly),
-        pytest.param(("bench", "--help"), 0, False, marks=pytest.mark.nightly),
+        (("bench",), 2, False),
+        (("bench", "--help"), 0, False),
         (("bench", "gate"), 0, True),
         (("mutants", "ci/nope"), 2, False),
-        pytest.param(("mutants", "ci/judging", "--jobs", "0"), 2, False, marks=pytest.mark.nightly),
+        (("mutants", "ci/judging", "--jobs", "0"), 2, False),
         (("mutants", "ci/judging"), 0, True),
         (("test_trained", "--lane", "x"), 2, False),
-        pytest.param(("test_trained", "--model", "nope*"), 2, False, marks=pytest.mark.nightly),
+        (("test_trained", "--model", "nope*"), 2, False),
         (("test_trained", "--model", "centerface*"), 0, True),
     ],
 )

@@ -246,7 +246,7 @@ def write_program(path: Path) -> None:
         # Each reads its file in another process.
         ("inspect context.onnx", GITHUB),
         ("inspect model.onnx", AZURE),
-        pytest.param("inspect foreign.onnx", NOWHERE, marks=pytest.mark.nightly),
+        ("inspect foreign.onnx", NOWHERE),
         ("inspect one.pte --json", AZURE),
         ("inspect one.pte --runtime 2.49.40 --soc SM8750", GITHUB),
         ("inspect context.onnx --runtime 2.49.40 --soc SM8750 --json", NOWHERE),

@@ -155,7 +155,7 @@ def test_configuration_of_the_user_changes_no_file_and_runs_nothing(
 # -- other checkouts, mirrors, hosts --------------------------------------------------------------
 
 
-@pytest.mark.parametrize("home", [pytest.param("home", marks=pytest.mark.nightly), "h=%41"])
+@pytest.mark.parametrize("home", ["home", "h=%41"])
 def test_commit_and_submodules_are_copied_from_a_store_at_an_unusual_path(
     code: Code, home: str
 ) -> None:
@@ -168,7 +168,7 @@ def test_commit_and_submodules_are_copied_from_a_store_at_an_unusual_path(
 
 @pytest.mark.parametrize(
     "kind",
-    ["damaged", "damaged submodule", "a link", pytest.param("a file", marks=pytest.mark.nightly)],
+    ["damaged", "damaged submodule", "a link", "a file"],
 )
 def test_commit_that_damaged_checkout_lacks_is_fetched_from_its_host(code: Code, kind: str) -> None:
     """Links and files could lead anywhere."""

@@ -172,8 +172,8 @@ def test_one_command_updates_a_wheel_pin_with_its_lock(world: World, index: str,
     "version",
     [
         "2.6.0",
-        pytest.param("2.50.40", marks=pytest.mark.nightly),
-        pytest.param("v2.50.40", marks=pytest.mark.nightly),
+        "2.50.40",
+        "v2.50.40",
     ],
 )
 def test_a_wheel_has_the_version_of_qnn_and_that_of_its_package(
@@ -216,7 +216,6 @@ def write_times(world: World, **days_ago: int) -> None:
     (served / "simple" / "tiny-qnn" / "index.json").write_text(json.dumps(page))
 
 
-@pytest.mark.nightly  # by day, tests/unit/provisioning/artifacts/test_wheel.py has ages of versions
 def test_update_skips_a_version_that_was_released_too_recently(
     world: World, index: str, run: Run
 ) -> None:

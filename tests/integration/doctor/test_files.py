@@ -20,8 +20,6 @@ from tests.stand_ins.faults import (
     taken,
 )
 
-# By day, tests/unit/provisioning/doctor shows these checks what other tests read from files.
-BY_NIGHT = pytest.mark.nightly
 OTHER_BUILD = "v2.11.40.230710101010"
 STUB79, SKEL79 = f"{LINUX}/libQnnHtpV79Stub.so", "lib/hexagon-v79/unsigned/libQnnHtpV79Skel.so"
 SKEL75 = "lib/hexagon-v75/unsigned/libQnnHtpV75Skel.so"
@@ -39,28 +37,19 @@ def misname(world: World) -> None:
 FILES = [
     Fault("an empty file", "emulator", "QNN202", content(SAVER, b"")),
     Fault("a cut skel", "linux", "QNN206", cut(SKEL79, 5_000_000)),
-    pytest.param(
-        Fault("an aarch64 library", "emulator", "QNN212", taken(SAVER, f"{LINUX}/libQnnSaver.so")),
-        marks=BY_NIGHT,
-    ),
+    Fault("an aarch64 library", "emulator", "QNN212", taken(SAVER, f"{LINUX}/libQnnSaver.so")),
     Fault("a skel that Gradle stripped", "linux", "QNN236", damage(SKEL79, elf.strip_like_gradle)),
-    pytest.param(
-        Fault(
-            "a newer glibc on the host",
-            "emulator",
-            "QNN219",
-            file_edit(SYSTEM, elf.set_string("GLIBC_2.34\0", "GLIBC_2.99\0")),
-        ),
-        marks=BY_NIGHT,
+    Fault(
+        "a newer glibc on the host",
+        "emulator",
+        "QNN219",
+        file_edit(SYSTEM, elf.set_string("GLIBC_2.34\0", "GLIBC_2.99\0")),
     ),
-    pytest.param(
-        Fault(
-            "no Android note",
-            "android",
-            "QNN222",
-            file_edit(f"android/{ANDROID}/libQnnHtp.so", elf.set_string("Android\0", "Andxoid\0")),
-        ),
-        marks=BY_NIGHT,
+    Fault(
+        "no Android note",
+        "android",
+        "QNN222",
+        file_edit(f"android/{ANDROID}/libQnnHtp.so", elf.set_string("Android\0", "Andxoid\0")),
     ),
     Fault(
         "pages of 4 KiB",
@@ -72,14 +61,11 @@ FILES = [
 
 
 COHERENCE = [
-    pytest.param(
-        Fault(
-            "a host library of another build",
-            "emulator",
-            "QNN301",
-            file_edit(SAVER, elf.set_build(BUILD, OTHER_BUILD)),
-        ),
-        marks=BY_NIGHT,
+    Fault(
+        "a host library of another build",
+        "emulator",
+        "QNN301",
+        file_edit(SAVER, elf.set_build(BUILD, OTHER_BUILD)),
     ),
     Fault("a misnamed skel", "linux", "QNN305", misname),
 ]
@@ -87,14 +73,11 @@ COHERENCE = [
 
 STAGED = [
     Fault("a skel that is missing", "staging", "QNN317", removed("staging/libQnnHtpV79Skel.so")),
-    pytest.param(
-        Fault(
-            "code for V75 in a V79 skel",
-            "staging",
-            "QNN306",
-            file_edit("staging/libQnnHtpV79Skel.so", elf.set_u32(elf.E_FLAGS_32, 0x75)),
-        ),
-        marks=BY_NIGHT,
+    Fault(
+        "code for V75 in a V79 skel",
+        "staging",
+        "QNN306",
+        file_edit("staging/libQnnHtpV79Skel.so", elf.set_u32(elf.E_FLAGS_32, 0x75)),
     ),
 ]
 

@@ -39,7 +39,6 @@ from tests.stand_ins.faults import (
 )
 from tests.stand_ins.lowered import make_program
 
-BY_NIGHT = pytest.mark.nightly  # by day, tests/unit/provisioning/doctor has them
 OLDER, NEWER = "v2.11.40.230710101010", "v2.99.40.290901101010"
 STUB, SKEL = "libQnnHtpV79Stub.so", "libQnnHtpV79Skel.so"
 SKEL_PLACE = f"lib/hexagon-v79/unsigned/{SKEL}"
@@ -190,29 +189,21 @@ FAULTS = [
     ),
     Fault("a staged broken link", "staging", "QNN300", dangle("staging/libQnnSystem.so")),
     Fault("a skel with a flipped byte", "staging", "QNN230", flip_skel),
-    pytest.param(
-        Fault("an adaptor for aarch64", "emulator", "QNN513", other_adaptor("libaarch64.so")),
-        marks=BY_NIGHT,
-    ),
+    Fault("an adaptor for aarch64", "emulator", "QNN513", other_adaptor("libaarch64.so")),
     Fault("headers of a newer QNN", "aot", "QNN110", content("include/QNN/QnnCommon.h", NEWER_API)),
     Fault("a colon in the SDK's path", "linux", "QNN111", move_sdk, in_colon),
-    pytest.param(
-        Fault(
-            "the directory above the SDK",
-            "emulator",
-            "QNN102",
-            wrap,
-            rooted("qnn-runtime", lambda world: world.base / "wrapped"),
-        ),
-        marks=BY_NIGHT,
+    Fault(
+        "the directory above the SDK",
+        "emulator",
+        "QNN102",
+        wrap,
+        rooted("qnn-runtime", lambda world: world.base / "wrapped"),
     ),
 ]
 
 MENDED = [
     Row("an empty staging directory", "staging", "QNN309", empty_staging, repair=stage_all),
-    pytest.param(
-        Row("no skel and stub", "staging", "QNN311", unstage_pair, repair=stage_all), marks=BY_NIGHT
-    ),
+    Row("no skel and stub", "staging", "QNN311", unstage_pair, repair=stage_all),
     Row(
         "an executorch that is first in a .pth file",
         "emulator",
@@ -234,15 +225,12 @@ MENDED = [
         lambda world: world.add(world.base / "pythonpath/executorch/__init__.py", b""),
         variables(PYTHONPATH="{base}/pythonpath"),
     ),
-    pytest.param(
-        Row(
-            "ADSP_LIBRARY_PATH joined by colons",
-            "linux",
-            "QNN412",
-            ask=variables(ADSP_LIBRARY_PATH="/a:/b"),
-            asked_again=variables(ADSP_LIBRARY_PATH="/a;/b"),
-        ),
-        marks=BY_NIGHT,
+    Row(
+        "ADSP_LIBRARY_PATH joined by colons",
+        "linux",
+        "QNN412",
+        ask=variables(ADSP_LIBRARY_PATH="/a:/b"),
+        asked_again=variables(ADSP_LIBRARY_PATH="/a;/b"),
     ),
     Row(
         "a home directory that no shell expanded",

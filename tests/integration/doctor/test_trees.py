@@ -12,7 +12,6 @@ from tests.stand_ins.environments import LINUX, World, git
 from tests.stand_ins.faults import SIZES, Fault, check, moved, removed
 from tests.stand_ins.second_ndk import PROFILE, REVISION, make_manifests
 
-BY_NIGHT = pytest.mark.nightly  # by day, tests/unit/provisioning/doctor has them
 NDK_HOST = "toolchains/llvm/prebuilt/linux-x86_64"
 
 
@@ -32,15 +31,10 @@ def deinit(world: World, module: str, within: str = ".") -> None:
 
 TREES = [
     Fault("a libc++ without its libunwind", "aot", "QNN216", removed("libcxx/lib/libunwind.so.1")),
-    pytest.param(
-        Fault("no directory of the profile", "linux", "QNN106", removed(LINUX)), marks=BY_NIGHT
-    ),
+    Fault("no directory of the profile", "linux", "QNN106", removed(LINUX)),
     Fault("no library of the profile", "linux", "QNN107", removed(f"{LINUX}/libQnnHtpPrepare.so")),
     Fault("no NDK there", "android", "QNN601", removed("ndk/source.properties")),
-    pytest.param(
-        Fault("an NDK for macOS", "android", "QNN605", moved(f"ndk/{NDK_HOST}", "darwin-x86_64")),
-        marks=BY_NIGHT,
-    ),
+    Fault("an NDK for macOS", "android", "QNN605", moved(f"ndk/{NDK_HOST}", "darwin-x86_64")),
     Fault("another commit", "linux", "QNN704", commit),
     Fault(
         "a nested one that is not there",

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import itertools
 import os
 import shutil
 import subprocess
@@ -350,20 +349,10 @@ def list_attacks() -> Iterator[Attack]:
             yield Attack(kind, stage, name, do, ends)
 
 
-# What these meet by day in another kind of source: the store's locks, its check of a tree of files,
-# the reader of manifests, and (an AAR is an archive at the URL of a Maven repository) downloads.
-BY_NIGHT = {
-    *itertools.product(("wheel", "aar", "git"), ("lock",)),
-    *itertools.product(("wheel", "aar"), ("tree",)),
-    *(("git", "trust"), ("aar", "trust"), ("aar", "mirror"), ("aar", "archive")),
-}
-
-
 def list_params() -> Iterator[ParameterSet]:
     for attack in list_attacks():
-        marks = [pytest.mark.nightly] * ((attack.kind, attack.stage) in BY_NIGHT)
         name = attack.name.replace(" ", "_")
-        yield pytest.param(attack, marks=marks, id=f"{attack.kind}-{attack.stage}-{name}")
+        yield pytest.param(attack, id=f"{attack.kind}-{attack.stage}-{name}")
 
 
 @pytest.fixture(scope="module")

@@ -276,14 +276,10 @@ def test_setup_qnn_fails_unless_the_caller_accepts_the_licence(tiny: GitHub, acc
     ("inputs", "message"),
     [
         ({"cache": "branch"}, "the input cache must be public, private or off"),
-        pytest.param(
-            {"profile": "no-such"}, "no profile or artifact 'no-such'", marks=pytest.mark.nightly
-        ),
+        ({"profile": "no-such"}, "no profile or artifact 'no-such'"),
         ({"profile": "cxx\nprogram=/bin/false"}, "profile must be a name"),
-        pytest.param(
-            {"versions": "libcxx@3"}, "libcxx has no version 3", marks=pytest.mark.nightly
-        ),
-        pytest.param({"versions": "$(id)"}, "profile must be a name", marks=pytest.mark.nightly),
+        ({"versions": "libcxx@3"}, "libcxx has no version 3"),
+        ({"versions": "$(id)"}, "profile must be a name"),
         ({"versions": "libcxx@14.0.0\nqnn-sdk@3"}, "qnn-sdk has no version 3"),
         ({"extras": "lowering,onx"}, "no extra 'onx'; use build, lowering, onnx, "),
         ({"offline": "true"}, "--offline was given"),

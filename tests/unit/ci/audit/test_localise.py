@@ -132,10 +132,10 @@ def open_suite(name: str) -> Division:
     ("model", "kind", "place"),
     [
         ("mlp", "linear", -1),
-        pytest.param("resnet", "conv2d", 3, marks=pytest.mark.nightly),
+        ("resnet", "conv2d", 3),
         ("decoder", "softmax", 0),
         ("lstm", "tanh", 2),
-        pytest.param("transformer", "gelu", 0, marks=pytest.mark.nightly),
+        ("transformer", "gelu", 0),
     ],
 )
 def test_localise_names_a_planted_faulty_operator(model: str, kind: str, place: int) -> None:
