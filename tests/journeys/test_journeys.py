@@ -102,24 +102,6 @@ if __name__ == "__main__":
 '''
 
 
-@pytest.mark.nightly  # 32 cases; the lane test_emulator of a pull request runs the same suite
-def test_the_first_run_passes_the_suite_and_a_rerun_is_all_cached(clone: Traveller) -> None:
-    first = clone.type("./nox -s test_emulator")
-    assert "32 passed, 0 failed, 0 unsupported, 0 cached" in first
-    assert "reports/test_emulator/index.html" in first
-    report = clone.report()
-    assert {row["soc"] for row in report["cases"]} == {"SM8650"}
-    assert all(control["rejected"] for control in report["controls"])
-    assert report["controls"]
-    for name in ("index.html", "junit.xml"):
-        assert (clone.here / "reports/test_emulator" / name).stat().st_size
-    second = clone.type("./nox -s test_emulator")
-    assert "32 passed, 0 failed, 0 unsupported, 32 cached" in second
-    assert [row["judgement"]["sqnr_db"] for row in clone.report()["cases"]] == [
-        row["judgement"]["sqnr_db"] for row in report["cases"]
-    ]
-
-
 def test_pytorch_team_gets_a_green_and_a_red_pull_request(team: Traveller) -> None:
     """Runs the commands of qnn-ci.yml on the files that ``init`` wrote."""
     team = team.install("lowering")

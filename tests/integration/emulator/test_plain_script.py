@@ -1,6 +1,7 @@
-"""Programs of CI are those of a plain script, byte for byte: with the patches and without them.
+"""Programs of CI are those of a plain script, byte for byte.
 
-The cases are the suite and the realistic models.
+Those of the suite are lowered with the patches and without them, those of the realistic models with
+them.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 from unittest.mock import patch
 
 import pytest
@@ -18,7 +20,8 @@ from ci.cases.policy import read_emulator_policy
 from provisioning.artifacts.environment import provision_profile
 from provisioning.console.progress import Progress
 from tests.integration.conftest import MakeOnce
-from tests.integration.emulator.test_realistic_models import CASES, write_policy
+from tests.integration.emulator.test_liars import run_suite
+from tests.integration.emulator.test_realistic_models import CASES, run_models
 from tests.stand_ins.runs import JUDGED, run_to_end
 
 pytestmark = [pytest.mark.emulator, pytest.mark.nightly, pytest.mark.timeout(3600)]
@@ -56,24 +59,28 @@ def lower_by_script(directory: Path) -> None:
     run_to_end(argv, timeout_s=3000, env=variables)
 
 
-def lower_by_ci(directory: Path, *options: str) -> None:
-    """The suite and the realistic models. Red cases are of no concern here."""
-    common = [sys.executable, "-m", "ci", "test-emulator", "--no-cache", *options]
-    common += ["--keep-artifacts", str(directory), "--reports", str(directory / "reports")]
-    realistic = ["--policy", str(write_policy(directory))]
-    for words in ([], realistic):
-        argv = [*common, *words]
-        run_to_end(argv, timeout_s=3000, codes=JUDGED)
+def lower_without_patches(directory: Path) -> None:
+    argv = [sys.executable, "-m", "ci", "test-emulator", "--no-cache", "--plain"]
+    argv += ["--keep-artifacts", str(directory / "kept"), "--reports", str(directory)]
+    run_to_end(argv, timeout_s=3000, codes=JUDGED)
+
+
+class Programs(NamedTuple):
+    """Where each way of lowering leaves its programs."""
+
+    script: Path
+    patched: tuple[Path, ...]
+    plain: Path
 
 
 @pytest.fixture(scope="module")
-def programs(make_once: MakeOnce) -> dict[str, Path]:
-    """Where each way of lowering leaves its programs."""
-    return {
-        "script": make_once("plain-script", lower_by_script),
-        "patched": make_once("plain-patched", lower_by_ci),
-        "plain": make_once("plain-plain", lambda place: lower_by_ci(place, "--plain")),
-    }
+def programs(make_once: MakeOnce) -> Programs:
+    patched = make_once("suite", run_suite), make_once("realistic", run_models)
+    return Programs(
+        make_once("plain-script", lower_by_script),
+        tuple(folder / "kept" for folder in patched),
+        make_once("plain-plain", lower_without_patches) / "kept",
+    )
 
 
 @pytest.fixture(scope="module")
@@ -90,16 +97,17 @@ def sign() -> Callable[[bytes], bytes]:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_lowered_program_equals_that_of_a_plain_upstream_script(
-    programs: dict[str, Path], sign: Callable[[bytes], bytes], name: str
+    programs: Programs, sign: Callable[[bytes], bytes], name: str
 ) -> None:
-    patched, plain = (
-        path.read_bytes()
-        for way in ("patched", "plain")
-        for path in programs[way].glob(f"{name}-SM8650/artifact/program.pte")
-    )
-    script = sign((programs["script"] / f"{PROGRAMS[name].replace(':', '-')}.pte").read_bytes())
+    script = sign((programs.script / f"{PROGRAMS[name].replace(':', '-')}.pte").read_bytes())
+    folders = [*programs.patched, programs.plain]
+    files = [
+        path for folder in folders for path in folder.glob(f"{name}-SM8650/artifact/program.pte")
+    ]
+    assert len(files) == (2 if name in SUITE else 1)
+    lowered_by_ci = [file.read_bytes() for file in files]
     if name in REORDERED:
-        for program in (patched, plain):
+        for program in lowered_by_ci:
             assert len(program) == len(script)
             differing = sum(
                 own_byte != script_byte
@@ -107,4 +115,4 @@ def test_a_lowered_program_equals_that_of_a_plain_upstream_script(
             )
             assert differing < MOST_REORDERED * len(script)
     else:
-        assert patched == plain == script
+        assert all(program == script for program in lowered_by_ci)

@@ -1,7 +1,4 @@
-"""Models as users bring them: none is red for the gate's sake.
-
-By default some of them; all with QNN_CI_NIGHTLY set.
-"""
+"""Models as users bring them: none is red for the gate's sake."""
 
 from __future__ import annotations
 
@@ -71,9 +68,10 @@ def write_policy(folder: Path) -> Path:
     return policy
 
 
-def run_models(reports: Path) -> None:
-    argv = [sys.executable, "-m", "ci", "test-emulator", "--reports", str(reports)]
-    argv += ["--policy", str(write_policy(reports))]
+def run_models(folder: Path) -> None:
+    """Lower and judge all models. test_plain_script compares the same programs, in ``kept``."""
+    argv = [sys.executable, "-m", "ci", "test-emulator", "--no-cache", "--reports", str(folder)]
+    argv += ["--keep-artifacts", str(folder / "kept"), "--policy", str(write_policy(folder))]
     run_to_end(argv, timeout_s=1700, codes=JUDGED)
 
 

@@ -29,7 +29,7 @@ FAULTS = {
 
 @pytest.mark.parametrize(
     ("fault", "scheme"),
-    [*(("heads:1", scheme) for scheme in ("fp16", "8a8w", "16a8w", "16a4w")), ("halves:1", "8a8w")],
+    [*(("heads:1", scheme) for scheme in ("fp16", "16a4w")), ("halves:1", "8a8w")],
 )
 def test_a_layer_with_wrong_keys_is_named_as_the_first_wrong(
     fault: str,
@@ -43,7 +43,7 @@ def test_a_layer_with_wrong_keys_is_named_as_the_first_wrong(
     assert places == [[f"{way}: first wrong in the keys of layer 1" for way in WAYS]]
 
 
-@pytest.mark.parametrize("family", ["qwen3", "gemma3_text", "smollm3", "phi3", "granite"])
+@pytest.mark.parametrize("family", ["qwen3", "gemma3_text"])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_wrong_layer_is_named_for_each_model_family(
     fault: str,
