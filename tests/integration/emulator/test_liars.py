@@ -57,7 +57,7 @@ def suite(make_once: MakeOnce) -> tuple[Path, Report, list[Kept]]:
 
 def run_suite(folder: Path) -> None:
     """Lower and judge the suite. test_plain_script compares the same programs, in ``kept``."""
-    run_cases(folder, "--no-cache", "--keep-artifacts", str(folder / "kept"))
+    run_cases(folder, "--keep-artifacts", str(folder / "kept"))
 
 
 def test_right_outputs_pass_the_gate_in_every_case(suite: tuple[Path, Report, list[Kept]]) -> None:
@@ -112,4 +112,5 @@ def test_a_runner_that_returns_wrong_outputs_fails_its_case_as_not_faithful(
     for case in report.cases:
         lie, words = LIE_OF[case.scheme]
         assert (case.judgement.status, case.question) == (Status.FAILED, Question.FAITHFUL), lie
+        assert case.program.cached
         assert words in case.reason, lie

@@ -70,7 +70,7 @@ def write_policy(folder: Path) -> Path:
 
 def run_models(folder: Path) -> None:
     """Lower and judge all models. test_plain_script compares the same programs, in ``kept``."""
-    argv = [sys.executable, "-m", "ci", "test-emulator", "--no-cache", "--reports", str(folder)]
+    argv = [sys.executable, "-m", "ci", "test-emulator", "--reports", str(folder)]
     argv += ["--keep-artifacts", str(folder / "kept"), "--policy", str(write_policy(folder))]
     run_to_end(argv, timeout_s=1700, codes=JUDGED)
 
