@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import re
+import signal
 import sys
 import time
 from collections import Counter
@@ -203,6 +204,7 @@ def main(arguments: Sequence[str]) -> int:
         print(line, flush=True)
 
     begun = time.monotonic()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, it ends the command, too
     try:
         with share_folder() as shared:
             results = run_rows(rows, shared, reports, show)
