@@ -34,8 +34,9 @@ def no_host_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
 def no_limited_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A job of ci.cases.limited runs in the test's process: a new one imports torch again."""
 
-    def answer(argv: list[str], *, data: bytes, **_: Any) -> Completed:
-        return Completed(tuple(argv), 0, "", 0.0, stdout=limited.answer(data))
+    def answer(argv: list[str], *, data: bytes, env: dict[str, str], **_: Any) -> Completed:
+        mark = env[limited.MARK].encode()
+        return Completed(tuple(argv), 0, "", 0.0, stdout=mark + limited.answer(data))
 
     monkeypatch.setattr(limited, "run_streams", answer)
 
