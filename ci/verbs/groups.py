@@ -137,7 +137,6 @@ PURPOSES = (
             Row("", "lint", "check style, types, imports, workflows and pages"),
             Row("", "test_trained"),
             Row("", "bench"),
-            Row("", "stress", "run the tests that kill at random instants, or race"),
             Row("", "mutants", "check that tests detect small faults in the judging code"),
             Row("", "release", "build the sdist, the wheel, the SBOM and the pages"),
             Row("", "environments", "create the Python environments of dependency groups"),
