@@ -24,6 +24,9 @@ from ci.inspect.apps import QNN_ABI, AppUnit, Kind, PackedFile, find_texts
 from ci.inspect.compat import Answer, Axis, Verdict, judge_compat
 from ci.inspect.files import describe_runtime, inspect_file
 from ci.inspect.litert_libraries import DISPATCH, LITERT_NAME, PLUGIN, describe_releases
+from ci.inspect.maven import Dependency, choose_qnn, find_dependencies
+from ci.inspect.packs import GROUP, OTHER, list_groups
+from ci.inspect.socs import is_too_old
 from ci.report.text import name_some
 from provisioning.doctor.checks.elf import FIRST_CHECKSUM
 from provisioning.doctor.examine import judge_staged
@@ -34,8 +37,13 @@ from provisioning.elf.facts import EM_AARCH64, EM_QDSP6
 from provisioning.elf.programs import is_loadable
 from provisioning.errors import UnfitError, UsageError
 from provisioning.files import hash_file
-from provisioning.manifest.targets import is_same_soc
-from provisioning.versions import is_older
+from provisioning.manifest.targets import (
+    find_any_soc,
+    is_same_soc,
+    read_all_socs,
+    read_litert_socs,
+)
+from provisioning.versions import is_older, is_same
 
 PAGE, LARGE_PAGE = 4096, 16384
 DECLARED_FROM = 31  # API level
@@ -83,7 +91,8 @@ class Pairing(NamedTuple):
     ``reported`` contains the id and the location of each of the doctor's findings.
 
     ``spared`` are the axes that are not reported. They are TARGETS if the app is judged for an SoC
-    and at least one of its programs may be for that SoC. Otherwise there are none.
+    and at least one of its programs may be for that SoC, and for a program that Google Play
+    delivers to one device group. Otherwise there are none.
     """
 
     program: PackedFile
@@ -94,12 +103,14 @@ class Pairing(NamedTuple):
 
 PAIRINGS: Subjects[Pairing] = Subjects()
 TARGETS = frozenset({Axis.HEXAGON, Axis.SOC, Axis.VTCM})
+OF_TARGETS = frozenset({"QNN323", "QNN324"})
 SAME_AXIS = {Axis.BUILD: "QNN313", Axis.HEXAGON: "QNN323", Axis.SOC: "QNN323"}
 
 
 def judge_unit(unit: AppUnit, socs: Sequence[str]) -> list[Finding]:
     """Return the findings on an app or flavour, sorted by id and without duplicates. Raises
     UsageError for an unknown SoC."""
+    unit = replace(unit, socs=tuple(socs))
     findings = list(APPS.judge(unit))
     if unit.tree.files or unit.tree.lowered:
         # Without an SoC, the libraries are compared with each other only.
@@ -114,9 +125,16 @@ def judge_unit(unit: AppUnit, socs: Sequence[str]) -> list[Finding]:
             left_out = {*REPLACED, *(["QNN323"] if fitting else [])}
             if any(("QNN324", shown) not in reported for shown in fitting):
                 left_out.add("QNN324")
-            findings += [finding for finding in staged if finding.id not in left_out]
+            # Google Play delivers a model of a pack only to the SoCs of its group (QNN878, QNN889).
+            findings += [
+                finding
+                for finding in staged
+                if finding.id not in left_out
+                and not (finding.id in OF_TARGETS and GROUP.search(unit.show(finding.where)))
+            ]
             for program, answer in pairs:
-                findings += PAIRINGS.judge(Pairing(program, answer, reported, spared))
+                axes = TARGETS if GROUP.search(program.shown) else spared
+                findings += PAIRINGS.judge(Pairing(program, answer, reported, axes))
     texts = (
         replace(finding, where=unit.show(finding.where), fix=unit.show(finding.fix))
         for finding in findings
@@ -206,10 +224,14 @@ def find_extraction(unit: AppUnit) -> bool | None:
 
 
 APPS.when(
-    QNN850=lambda unit: not unit.libraries,
-    QNN851=lambda unit: QNN_ABI not in unit.abis,
+    # Gradle packages the libraries of dependencies, too.
+    QNN850=lambda unit: not unit.libraries and not _list_packages(unit),
+    QNN851=lambda unit: unit.libraries and QNN_ABI not in unit.abis,
     QNN852=lambda unit: (
-        not any(re.match(r"lib(Qnn|SNPE)", file.name) for file in (*unit.libraries, *unit.assets))
+        not _list_packages(unit)
+        and not any(
+            re.match(r"lib(Qnn|SNPE)", file.name) for file in (*unit.libraries, *unit.assets)
+        )
     ),
     QNN855=lambda unit: unit.kind is not Kind.FILES and (not unit.manifest or unit.manifest.fault),
     # Any other archive than an AAR is installed as it is.
@@ -235,10 +257,16 @@ def see_skels_inside(unit: AppUnit) -> Iterator[Seen]:
     skel_names = {file.name for file in unit.tree.files if file.qnn_name.part == "Skel"}
     dsp = _find_dsp_names(unit) | skel_names
     skels = [file for file in unit.qnn_libraries if file.name in dsp]
-    if skels and find_extraction(unit) is False:
-        cause = 'extractNativeLibs is "false"'
-        if unit.gradle:
-            cause = f"{unit.gradle.file} does not set useLegacyPackaging to true"
+    bringing = [package.text for package in _list_dependencies(unit) if package.package.brings_qnn]
+    if not (skels or bringing) or find_extraction(unit) is not False:
+        return
+    cause = 'extractNativeLibs is "false"'
+    if unit.gradle:
+        cause = f"{unit.gradle.file} does not set useLegacyPackaging to true"
+    if not skels:
+        where = f"{unit.name}: {unit.gradle.file}" if unit.gradle else unit.name
+        yield seen(f"each skel of {bringing[0]}", where, others="", cause=cause)
+    else:
         yield seen(skels[0].name, skels[0].shown, others=_count_others(skels), cause=cause)
 
 
@@ -284,6 +312,154 @@ def see_packages(unit: AppUnit) -> Iterator[Seen]:
     if unit.gradle and unit.gradle.packages:
         names = name_some(unit.gradle.packages, MOST_NAMED)
         yield seen(names, f"{unit.name}: {unit.gradle.file}")
+
+
+def _list_packages(unit: AppUnit) -> tuple[str, ...]:
+    return unit.gradle.packages if unit.gradle else ()
+
+
+def _list_dependencies(unit: AppUnit) -> list[Dependency]:
+    return find_dependencies(_list_packages(unit))
+
+
+@APPS.check("QNN885")
+def see_no_qnn_package(unit: AppUnit) -> Iterator[Seen]:
+    """Report a package that needs QNN's libraries, in an app to which nothing brings them."""
+    dependencies = _list_dependencies(unit)
+    has_qnn = any(file.name.startswith("libQnn") for file in unit.qnn_libraries)
+    if has_qnn or any(dependency.package.brings_qnn for dependency in dependencies):
+        return
+    for dependency in dependencies:
+        if dependency.package.needs_qnn and unit.gradle:
+            yield seen(dependency.text, f"{unit.name}: {unit.gradle.file}")
+
+
+@APPS.check("QNN886")
+def see_package_older_than_soc(unit: AppUnit) -> Iterator[Seen]:
+    """Report that the QNN that Gradle downloads is known not to know an SoC."""
+    chosen = choose_qnn(_list_dependencies(unit))
+    for name in unit.socs if chosen and unit.gradle else ():
+        soc = find_any_soc(name)
+        if chosen and unit.gradle and is_too_old(soc, chosen.qnn):
+            where = f"{unit.name}: {unit.gradle.file}"
+            yield seen(name, where, package=chosen.text, qnn=chosen.qnn, needed=soc.qnn)
+
+
+@APPS.check("QNN887")
+def see_unknown_qnn(unit: AppUnit) -> Iterator[Seen]:
+    """Report a package of which it is not known which QNN it brings, unless the app depends on a
+    QNN."""
+    dependencies = _list_dependencies(unit)
+    if any(dependency.package.is_qnn and dependency.qnn for dependency in dependencies):
+        return
+    for dependency in dependencies:
+        if dependency.package.brings_qnn and not dependency.qnn and unit.gradle:
+            yield seen(dependency.text, f"{unit.name}: {unit.gradle.file}")
+
+
+@APPS.check("QNN888")
+def see_two_builds(unit: AppUnit) -> Iterator[Seen]:
+    """Report libraries in the sources that are of another QNN than the one that Gradle downloads,
+    and a package whose version has to be that of QNN."""
+    dependencies = _list_dependencies(unit)
+    chosen = choose_qnn(dependencies)
+    if chosen is None or unit.gradle is None:
+        return
+    for dependency in dependencies:
+        if dependency.package.same_version and not is_same(dependency.version, chosen.qnn):
+            where = f"{unit.name}: {unit.gradle.file}"
+            yield seen(dependency.text, where, qnn=dependency.version, package=chosen.text)
+    others = [
+        file
+        for file in unit.tree.files
+        if file.relative.startswith("lib/")
+        and file.name.startswith("libQnn")
+        and file.version
+        and not is_same(file.version, chosen.qnn)
+    ]
+    if others:
+        first = others[0]
+        subject = first.name + _count_others(others)
+        yield seen(subject, first.relative, qnn=first.version, package=chosen.text)
+
+
+def _list_pack_groups(unit: AppUnit) -> dict[str, set[str]]:
+    """Return the device groups for which each model of the app's packs has a directory."""
+    groups: dict[str, set[str]] = {}
+    for model, group in list_groups(asset.shown for asset in unit.assets):
+        groups.setdefault(model, set()).add(group)
+    return groups
+
+
+def _find_delivered(unit: AppUnit, soc: str, groups: Collection[str]) -> str:
+    """Return the group with a directory that Google Play delivers to an SoC, or ""."""
+    configured = unit.groups.socs if unit.groups else {}
+    return next((group for group in groups if soc in configured.get(group, ())), "")
+
+
+@APPS.check("QNN889")
+def see_soc_without_group(unit: AppUnit) -> Iterator[Seen]:
+    """Report that Google Play delivers no model of a pack to an SoC, or only the fallback."""
+    if not unit.groups or unit.groups.fault:
+        return
+    for model, groups in _list_pack_groups(unit).items():
+        for soc in unit.socs:
+            if _find_delivered(unit, soc, groups):
+                continue
+            fallback = f"its devices get {model}#group_{OTHER}" if OTHER in groups else ""
+            fallback = fallback or "its devices get no such model"
+            same = _list_served(unit, find_any_soc(soc).hexagon, groups)
+            near = f"; the model for {same[0]} has the same Hexagon version" if same else ""
+            where = f"{unit.name}: {unit.groups.file}"
+            yield seen(soc, where, model=model, fallback=fallback, near=near)
+
+
+def _list_served(unit: AppUnit, hexagon: int, groups: Collection[str]) -> list[str]:
+    """Return the SoCs of a Hexagon version for which a pack has a model."""
+    configured = unit.groups.socs if unit.groups else {}
+    served = [soc for group in groups for soc in configured.get(group, ())]
+    socs = read_all_socs()
+    return [soc for soc in served if hexagon and soc in socs and socs[soc].hexagon == hexagon]
+
+
+@APPS.check("QNN890")
+def see_served_socs(unit: AppUnit) -> Iterator[Seen]:
+    """Report the SoCs that a pack has a model for, and those of the same Hexagon versions that get
+    the fallback."""
+    if not unit.groups or unit.groups.fault or unit.socs:
+        return
+    for model, groups in _list_pack_groups(unit).items():
+        served = [soc for group in groups for soc in unit.groups.socs.get(group, ())]
+        versions = {row.hexagon for name, row in read_all_socs().items() if name in served}
+        left = [
+            name
+            for name, row in read_litert_socs().items()
+            if row.hexagon in versions and name not in served
+        ]
+        if served:
+            others = name_some(left, MOST_NAMED)
+            where = f"{unit.name}: {unit.groups.file}"
+            yield seen(model, where, socs=", ".join(sorted(served)), others=others)
+
+
+@APPS.check("QNN891")
+def see_group_without_partner(unit: AppUnit) -> Iterator[Seen]:
+    """Report directories for device groups that the app does not define, and device groups that a
+    pack has no directory for."""
+    groups_of_models = _list_pack_groups(unit)
+    if not groups_of_models or unit.kind is not Kind.SOURCES:
+        return
+    where = unit.name
+    if unit.groups is None or unit.groups.fault:
+        fault = unit.groups.fault if unit.groups else "the build file names none"
+        model = next(iter(groups_of_models))
+        yield seen(model, where, problem=f"no device targeting configuration was read ({fault})")
+        return
+    for model, groups in groups_of_models.items():
+        for group in sorted(groups - {OTHER} - unit.groups.socs.keys()):
+            yield seen(model, where, problem=f"{unit.groups.file} defines no group {group}")
+        for group in sorted(unit.groups.socs.keys() - groups):
+            yield seen(model, where, problem=f"the pack has no directory for the group {group}")
 
 
 @APPS.check("QNN883")
@@ -363,6 +539,11 @@ def _undeclared(unit: AppUnit) -> dict[str, list[str]]:
     if RPC in users and not users[RPC]:
         names = [library.name for library in unit.qnn_libraries]
         users[RPC] = [name for name in names if name == "libQnnHtp.so"]
+        users[RPC] += [
+            dependency.text
+            for dependency in _list_dependencies(unit)
+            if dependency.package.brings_qnn and not users[RPC]
+        ]
     return {name: needing_files for name, needing_files in users.items() if needing_files}
 
 

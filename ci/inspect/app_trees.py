@@ -20,8 +20,9 @@ from ci.inspect.apps import (
     read_manifest,
 )
 from ci.inspect.gradle import read_build, read_catalog
+from ci.inspect.packs import is_pack, read_build_text, read_groups
 from provisioning.console.caller import shown_path
-from provisioning.doctor.survey.tree import MAGIC, read_file, survey_tree
+from provisioning.doctor.survey.tree import BUILD_FILES, MAGIC, read_file, survey_tree
 from provisioning.documents import open_regular
 from provisioning.elf.facts import EM_AARCH64, EM_QDSP6, Defect
 from provisioning.errors import UsageError
@@ -150,8 +151,18 @@ def _read_plain(root: Path, parent: Path) -> AppUnit:
 
 def _read_sources(root: Path, places: Iterable[Path]) -> Iterator[AppUnit]:
     """Yield each module that builds an app or has libraries in jniLibs, with the files of its
-    source set main."""
+    source set main. An app also gets the models of the project's AI packs and asset packs."""
     catalog = read_catalog(root.parent) | read_catalog(root)
+    places = list(places)
+    texts = {
+        module: read_build_text(module, BUILD_FILES) for module in places if not module.is_symlink()
+    }
+    packed = [
+        asset
+        for module, text in texts.items()
+        if is_pack(text)
+        for asset in _read_plain(root, module / "src" / "main" / "jniLibs").assets
+    ]
     count = 0
     for module in places:
         libraries = module / "src" / "main" / "jniLibs"
@@ -166,7 +177,11 @@ def _read_sources(root: Path, places: Iterable[Path]) -> Iterator[AppUnit]:
                     target_sdk=gradle.target_sdk or manifest.target_sdk,
                 )
             name = _relative(root, module) or root.name
-            yield replace(unit, name=name, kind=Kind.SOURCES, manifest=manifest, gradle=gradle)
+            unit = replace(unit, name=name, kind=Kind.SOURCES, manifest=manifest, gradle=gradle)
+            if gradle.is_app:
+                groups = read_groups(root, module, texts[module])
+                unit = replace(unit, assets=(*unit.assets, *packed), groups=groups)
+            yield unit
             count += 1
     if not count:
         raise UsageError(

@@ -28,6 +28,7 @@ from shlex import quote
 
 from ci.inspect.gradle import Gradle
 from ci.inspect.litert_libraries import NAMES, find_releases
+from ci.inspect.packs import DeviceGroups
 from provisioning.archives.layout import Limits, Member, check_members
 from provisioning.archives.zipfiles import (
     STORED,
@@ -291,6 +292,10 @@ class AppUnit:
     assets: tuple[PackedFile, ...] = ()
     pointers: tuple[str, ...] = ()  # files that are only Git LFS pointers
     gradle: Gradle | None = None  # the build file of sources
+    # Of sources: the models in AI packs and asset packs are among the assets, and these are the
+    # device groups to which Google Play delivers them.
+    groups: DeviceGroups | None = None
+    socs: tuple[str, ...] = ()  # for which the app is judged
     # The facts of the assets and of the libraries for QNN's ABI.
     tree: TreeFacts = field(default_factory=lambda: TreeFacts(Path(), ()))
 

@@ -230,6 +230,36 @@ def app(place: Place) -> None:
     android_apps.write_apk(place.directory / "app.apk", libraries)
 
 
+def pack(place: Place) -> None:
+    """The sources of an app with an AI pack, whose model is for devices with SM8650."""
+    root = place.directory / "app"
+    targeting = (
+        '<c:device-targeting-config xmlns:c="http://schemas.android.com/apk/config">'
+        '<c:device-group name="Qualcomm_SM8650"><c:device-selector>'
+        '<c:system-on-chip manufacturer="QTI" model="SM8650"/></c:device-selector>'
+        "</c:device-group></c:device-targeting-config>"
+    )
+    build = (
+        "plugins { id 'com.android.application' }\nminSdk 31\n"
+        "bundle { deviceTargetingConfig = file('groups.xml') }\n"
+        "implementation 'com.google.ai.edge.litert:litert:2.1.5'\n"
+    )
+    texts = {
+        "settings.gradle": "include ':models'",
+        "build.gradle": build,
+        "groups.xml": targeting,
+        "src/main/AndroidManifest.xml": "<manifest/>",
+        "models/build.gradle": "plugins { id 'com.android.ai-pack' }",
+    }
+    for name, text in texts.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+    model = root / "models/src/main/assets/seg#group_Qualcomm_SM8650/seg.tflite"
+    model.parent.mkdir(parents=True)
+    model.write_bytes(litert.make_compiled())
+
+
 def bundle(place: Place) -> None:
     """A folder for Genie whose second part is for another SoC, and the libraries for both."""
     of_other = genie.make_part(2, soc=("SM8750", 69, 79))

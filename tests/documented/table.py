@@ -298,6 +298,9 @@ ROWS = (
     ),
     Row("qnn-ci inspect model.litertlm", "tf_lite_prefill_decode", before=(readers.litert_bundle,)),
     Row(
+        "inspect app --load --soc SM8475", "the pack has no seg for SM8475", before=(readers.pack,)
+    ),
+    Row(
         "inspect model_ctx.onnx --runtime 2.47.0",
         "model_ctx.onnx for QNN 2.47.0: no (build)",
         1,

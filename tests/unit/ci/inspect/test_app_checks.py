@@ -192,6 +192,31 @@ def sources(*lines: str, libraries: Mapping[str, bytes] = SET, **models: bytes) 
     return lambda place: write_files(place / "project", files)
 
 
+ORT = "'com.microsoft.onnxruntime:onnxruntime-android-qnn"
+RUNTIME_OF = "'com.qualcomm.qti:qnn-runtime"
+GROUPS_OF_PACK = """<c:device-targeting-config xmlns:c="http://schemas.android.com/apk/config">
+<c:device-group name="Qualcomm_SM8650"><c:device-selector>
+<c:system-on-chip manufacturer="QTI" model="SM8650"/></c:device-selector></c:device-group>
+</c:device-targeting-config>"""
+LITERT = "minSdk 31\nimplementation 'com.google.ai.edge.litert:litert:2.1.5'"
+TARGETED = "bundle { deviceTargetingConfig = file('groups.xml') }"
+
+
+def with_pack(*groups: str, build: str = TARGETED, config: str = GROUPS_OF_PACK) -> Make:
+    """A Gradle project with an app and an AI pack, which has a model for each of the groups."""
+    files: dict[str, str | bytes] = {
+        "settings.gradle": "include ':app', ':models'",
+        "app/build.gradle": f"plugins {{ id 'com.android.application' }}\n{build}\n{LITERT}",
+        "app/groups.xml": config,
+        "app/src/main/AndroidManifest.xml": DECLARES,
+        "models/build.gradle": "plugins { id 'com.android.ai-pack' }",
+    }
+    for group in groups:
+        model = make_plain() if group == "other" else make_compiled()
+        files[f"models/src/main/assets/net#group_{group}/m.tflite"] = model
+    return lambda place: write_files(place / "project", files)
+
+
 PAIRS: dict[str, tuple[Make, Make]] = {
     "QNN850": (apk({}), apk()),
     "QNN851": (apk(abi="x86_64"), apk()),
@@ -242,6 +267,29 @@ PAIRS: dict[str, tuple[Make, Make]] = {
         sources("implementation 'com.qualcomm.qti:qnn-runtime:2.49.40'", **COMPILED),
     ),
     "QNN882": (sources("'com.microsoft.onnxruntime:onnxruntime-android-qnn:1.24.1'"), sources()),
+    "QNN885": (
+        sources("'org.pytorch:executorch-android-qnn:1.5.1'", libraries={}),
+        sources("'org.pytorch:executorch-android-qnn:1.5.1'", f"{RUNTIME_OF}:2.49.0'"),
+    ),
+    "QNN886": (
+        sources(f"{ORT}:1.26.0'", libraries={}),
+        sources(f"{ORT}:1.26.0'", f"{RUNTIME_OF}:2.46.0'", libraries={}),
+    ),
+    "QNN887": (
+        sources(f"{ORT}:1.99.0'", libraries={}),
+        sources(f"{ORT}:1.99.0'", f"{RUNTIME_OF}:2.46.0'", libraries={}),
+    ),
+    "QNN888": (
+        sources(f"{RUNTIME_OF}:2.42.0'"),  # and libraries in jniLibs
+        sources(
+            f"{RUNTIME_OF}:2.34.0'",
+            "'com.qualcomm.qti:qnn-litert-delegate:2.34.0'",
+            libraries={},
+        ),
+    ),
+    "QNN889": (with_pack("Qualcomm_SM8650", "other"), with_pack()),
+    "QNN890": (with_pack("Qualcomm_SM8650", "other"), with_pack("other")),
+    "QNN891": (with_pack("Qualcomm_SM8750", "Qualcomm_SM8650"), with_pack("Qualcomm_SM8650")),
     "QNN883": (
         sources("jniLibs { useLegacyPackaging = isLegacy() }"),
         sources("jniLibs { useLegacyPackaging = true }"),
@@ -260,17 +308,55 @@ PAIRS: dict[str, tuple[Make, Make]] = {
 }  # fmt: skip
 
 
+OF_SOCS = {"QNN886": ("SM8850",), "QNN889": ("SM8750",)}  # found only if the app is judged for one
+
+
 @pytest.mark.parametrize("code", PAIRS)
 def test_each_fault_is_found_in_a_real_app(
     code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     list_libraries(tmp_path / "manifests", monkeypatch)
+    socs = OF_SOCS.get(code, ())
     fault, near = (make(tmp_path / name) for make, name in zip(PAIRS[code], "ab", strict=True))
     (finding_of_fault,) = (
-        finding for finding in judge(fault, tmp_path / "1") if finding.id == code
+        finding for finding in judge(fault, tmp_path / "1", *socs) if finding.id == code
     )
     assert str(tmp_path / "1") not in f"{finding_of_fault.where}{finding_of_fault.fix}"
-    assert code not in {finding.id for finding in judge(near, tmp_path / "2")}
+    assert code not in {finding.id for finding in judge(near, tmp_path / "2", *socs)}
+
+
+@pytest.mark.parametrize(
+    ("make", "soc", "expected"),
+    [
+        (with_pack("Qualcomm_SM8650", "other"), "SM8650", []),
+        (with_pack("Qualcomm_SM8650", "other"), "SM8635", ["QNN889"]),
+        (with_pack("Qualcomm_SM8650"), "SM8750", ["QNN889"]),
+        (with_pack("Qualcomm_SM8650", build=""), "SM8650", ["QNN891"]),
+        (with_pack("Qualcomm_SM8650", config="<a><b></a>"), "SM8650", ["QNN891"]),
+        (with_pack("Qualcomm_SM8650", config='<!DOCTYPE a [<!ENTITY b "c">]><a/>'), "", ["QNN891"]),
+        (
+            with_pack("Qualcomm_SM8650", build=TARGETED.replace("groups", "../../../etc/a")),
+            *("SM8650", ["QNN891"]),
+        ),
+        (with_pack("Qualcomm_SM8650", build=TARGETED.replace("groups", "gone")), "", ["QNN891"]),
+        (sources(f"{ORT}:1.22.0@aar'", libraries={}), "SM8850", ["QNN856", "QNN886"]),
+        (sources(f"{ORT}:+'", libraries={}), "SM8850", ["QNN856", "QNN887"]),
+        (
+            sources(f"{ORT}:1.26.0'", "jniLibs.useLegacyPackaging = true", libraries={}),
+            *("SM8650", []),
+        ),
+        (
+            sources(f"{RUNTIME_OF}:2.49.0'", "'com.qualcomm.qti:qnn-litert-delegate:2.34.0'"),
+            *("SM8850", ["QNN856", "QNN879", "QNN888", "QNN888"]),
+        ),
+    ],
+)
+def test_packages_and_packs_are_judged_without_their_libraries(
+    make: Make, soc: str, expected: list[str], tmp_path: Path
+) -> None:
+    findings = judge(make(tmp_path / "a"), tmp_path / "b", *filter(None, [soc]))
+    found = sorted(finding.id for finding in findings if finding.id >= "QNN850")
+    assert [code for code in found if code != "QNN882"] == expected
 
 
 def test_every_check_has_a_test() -> None:

@@ -1,0 +1,64 @@
+"""What is known of the QNN that Maven packages bring, from manifests/policies/maven.toml."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from provisioning.manifest.reader import read_policy
+from provisioning.versions import is_version, parse_version
+
+QNN_RUNTIME = "com.qualcomm.qti:qnn-runtime"
+
+
+class Package(Struct, frozen=True, forbid_unknown_fields=True):
+    """A package without its version; maven.toml describes the fields."""
+
+    source: str
+    brings_qnn: bool = False
+    needs_qnn: bool = False
+    is_qnn: bool = False
+    same_version: bool = False
+    releases: dict[str, str] = {}
+
+
+class Dependency(NamedTuple):
+    """A package with a version, as a build file names it, and what is known of the package. ``qnn``
+    is the version of QNN that it brings, "" if that is not known or there is none."""
+
+    text: str
+    version: str
+    package: Package
+    qnn: str
+
+
+@functools.cache
+def read_packages() -> Mapping[str, Package]:
+    """Return the known packages by group and name. Raises ManifestError."""
+    return read_policy("maven", dict[str, Package])
+
+
+def find_dependencies(texts: Iterable[str]) -> list[Dependency]:
+    """Return the known packages among those of a build file, such as
+    ``com.qualcomm.qti:qnn-runtime:2.37.1``."""
+    dependencies = []
+    for text in texts:
+        group, _, rest = text.partition(":")
+        name, _, version = rest.partition(":")
+        package = read_packages().get(f"{group}:{name}")
+        version = version.partition("@")[0]
+        if package:
+            qnn = version if package.is_qnn else package.releases.get(version, "")
+            qnn = qnn if package.brings_qnn and is_version(qnn) else ""
+            dependencies.append(Dependency(text, version, package, qnn))
+    return dependencies
+
+
+def choose_qnn(dependencies: Iterable[Dependency]) -> Dependency | None:
+    """Return the dependency whose QNN the app gets. Of several versions of qnn-runtime, Gradle
+    takes the newest. None if nothing brings QNN, or if its version is not known."""
+    known = [dependency for dependency in dependencies if dependency.qnn]
+    return max(known, key=lambda dependency: parse_version(dependency.qnn), default=None)
