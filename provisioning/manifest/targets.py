@@ -122,7 +122,7 @@ def find_soc(name: str) -> Soc:
 def find_any_soc(name: str) -> Soc:
     """Return the SoC ``name``, ignoring case, also if ExecuTorch does not know it. Raises
     UsageError if there is none."""
-    return _find_in(read_all_socs(), name, "`qnn-ci test-litert --list` lists the names")
+    return _find_in(read_all_socs(), name, "docs/reference/socs.md lists all names")
 
 
 def name_in(name: str, names: Collection[str]) -> str:
@@ -156,7 +156,7 @@ def explain_absence(name: str) -> str:
 
 def point_to_socs(name: str) -> str:
     """Return which command says what takes the SoC."""
-    return f"`{show_command('inspect', '--soc', name)}` shows which lanes take it"
+    return f"{show_command('inspect', '--soc', name)} shows which lanes take it"
 
 
 def find_htp(name: str) -> Soc:
