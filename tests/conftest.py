@@ -84,7 +84,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     text = "run all commands that pages show, not one per verb and model"
     parser.addoption("--every-documented-command", action="store_true", help=text)
     text = "how often tests/stress runs each test, each time with another seed"
-    parser.addoption("--seeds", type=int, default=5, metavar="N", help=text)
+    choices = range(1, 1000)
+    parser.addoption("--seeds", type=int, default=5, choices=choices, metavar="N", help=text)
     text = "run only the tests that another run skipped because programs were missing"
     parser.addoption("--only-skipped-in", type=Path, metavar="FILE", help=text)
 

@@ -31,7 +31,7 @@ PLACES = (
     "identify", "take the lease", "list the bundle", "push the bundle", "renew the lease",
     "list the case", "push the case", "renew it again", "run", "leave the lease",
 )  # fmt: skip
-KILLS = 3
+KILLS = 2
 
 
 def test_a_killed_run_leaves_nothing_on_the_device_and_the_next_run_succeeds(
