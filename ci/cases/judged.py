@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from msgspec import structs
@@ -40,6 +40,9 @@ from ci.cases.policy import EmulatorPolicy, find_advice
 from ci.cases.pool import read_tail
 from ci.cases.qnn_files import PARAMS, SAVER, SAVER_CALLS, count_operators
 from ci.cases.spec import CaseSpec
+from ci.diagnosis.diagnosis import Diagnosis, Suspicion
+from ci.diagnosis.experiments import Result
+from ci.diagnosis.wording import advise_on_diagnosis, describe_proof
 from ci.facts.finding import (
     HEADLINE_CHARS,
     NO_ADVICE,
@@ -152,6 +155,13 @@ NO_FLOAT = (
 )
 
 
+class Diagnoser(Protocol):
+    """Finds causes by experiments, see ci.diagnosis."""
+
+    def diagnose(self, run: Any, finding: Finding, suspicion: Suspicion) -> Diagnosis:
+        """Return what experiments show of the cause of a finding of the CaseRun ``run``."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """What was asked of a run. ``session`` names the lane, such as test_emulator."""
@@ -178,6 +188,10 @@ class Options:
     # Takes a case and its known faults. Returns a job for a worker that measures the SQNR in dB of
     # the quantized model with their remedies, or None if they have no remedy that can be applied.
     make_remedy_job: Callable[..., Callable[[], float] | None] = lambda *_, **__: None
+    # Does the experiments that show the cause of a red verdict; None if there are none.
+    experiments: Diagnoser | None = None
+    only_certain: bool = False  # whether causes that no experiment showed are left out
+    locates: bool = True  # whether the first wrong layer of a program is looked for
 
 
 @dataclass(frozen=True)
@@ -250,6 +264,8 @@ class CaseJudge:
         self.inputs_vary: float | None = None  # see judge_outputs; None if it is not known
         self.evidence = Evidence()
         self.departure = UNKNOWN
+        self.diagnosis: Diagnosis | None = None
+        self.diagnosed: Question | None = None  # of the finding that the diagnosis is for
         self.cured_db: dict[tuple[str, ...], float | None] = {}  # by the names of known faults
         self.remarks: list[str] = []
         self.notes = Notes()  # become warnings
@@ -393,18 +409,12 @@ class CaseJudge:
             with self.notes.of("the layer at which accuracy is lost"):
                 departure = self.locate()
         self.departure = departure
+        if is_traceable or question is Question.QUANTIZED:
+            with self.notes.of("the cause, by experiments"):
+                self.diagnosis, self.diagnosed = self.diagnose(finding), question
         faults = self.choose_causes(finding)
-        numbers = self.find_numbers(compiled.loss, question, faults)
-        if faults or numbers:
-            advice = verdict.explained_advice + join(numbers)
-        elif question is Question.QUANTIZED and verdict.advice == NO_ADVICE:
-            advice = SCHEME
-        else:
-            advice = verdict.advice
+        advice = self.advise_on_accuracy(verdict, compiled.loss, question, faults)
         layer = departure.layer
-        if layer:  # the program is wrong inside, so what runs it is innocent
-            causes = tuple(cause for cause in advice.causes if not blames_runner(cause.text))
-            advice = replace(advice, causes=causes)
         if layer and not faults:
             self.evidence.culprit = f"wrong from {layer.label} on"
         places = layer.origin.places if layer else ()
@@ -417,6 +427,33 @@ class CaseJudge:
                 where += Advice(where=(describe_loss(loss),), places=loss.origin.places)
                 where += suggest_mixture(self.spec, loss)
         return self.name_culprit(finding, faults).explained(advice + where)
+
+    def advise_on_accuracy(
+        self,
+        verdict: Verdict,
+        loss: Loss | None,
+        question: Question,
+        faults: Sequence[KnownFault],
+    ) -> Advice:
+        """Return what explains a finding besides the known faults: the cause that experiments
+        showed, or else numbers that operators read, or patterns in the outputs."""
+        shown = advise_on_diagnosis(self.diagnosis) if self.diagnosis else NO_ADVICE
+        numbers = self.find_numbers(loss, question, faults)
+        if self.diagnosis and self.diagnosis.is_proven:
+            return verdict.explained_advice + (NO_ADVICE if faults else shown) + join(numbers)
+        if faults or numbers:
+            advice = verdict.explained_advice + join(numbers)
+        elif question is Question.QUANTIZED and verdict.advice == NO_ADVICE:
+            advice = SCHEME + shown
+        else:
+            advice = verdict.advice + shown
+        causes = advice.causes
+        if self.departure.layer:  # the program is wrong inside, so what runs it is innocent
+            causes = tuple(cause for cause in causes if not blames_runner(cause.text))
+        # Experiments were made, and none showed a cause: a guess would be no better.
+        if self.options.only_certain or (shown.where and not faults):
+            causes = tuple(cause for cause in causes if cause.certainty is not Certainty.GUESS)
+        return replace(advice, causes=causes)
 
     def find_numbers(
         self, loss: Loss | None, question: Question, faults: Sequence[KnownFault]
@@ -448,8 +485,47 @@ class CaseJudge:
             return None
         return find_garbled(garbled)
 
+    def diagnose(self, finding: Finding) -> Diagnosis | None:
+        """Return what experiments show of the cause of a finding. This class returns nothing,
+        because it runs no program. CaseRun overrides this."""
+        del finding
+        return None
+
+    def describe_suspicion(self, finding: Finding) -> Suspicion:
+        """Return what is known of a finding before experiments."""
+        figures, layer, steps = self.evidence.figures, self.departure.layer, self.read_steps()
+        quantized_db = figures.sqnr_db_quantized
+        reached = figures.sqnr_db if quantized_db is None else quantized_db
+        is_quantization = finding.question is Question.QUANTIZED
+        if is_quantization and self.spec.scheme.quantized:
+            reached = figures.sqnr_db_scheme
+        line = str(layer.origin) if layer and layer.origin.line else ""
+        faults = dict.fromkeys(fault.fault for fault in self.suspect_faults(finding))
+        return Suspicion(
+            whole=Result(reached_db=reached, predicted_db=figures.predicted_sqnr_db),
+            first=(layer.node, layer.name.partition(" ")[0], line) if layer else ("", "", ""),
+            faults=tuple(faults),
+            count=len(steps),
+            divides=finding.question is Question.FAITHFUL,
+        )
+
     def choose_causes(self, finding: Finding) -> list[KnownFault]:
+        """Return the known faults of the graph that cause a finding: those that experiments leave
+        of the suspected ones."""
+        faults, diagnosis = self.suspect_faults(finding), self.diagnosis
+        if diagnosis is None or finding.question is not self.diagnosed:
+            return faults
+        left = [fault for fault in faults if not diagnosis.excludes(fault.fault)]
+        if left or not diagnosis.cure:
+            return left
+        # What was shown may be a known fault that nothing else suspected.
+        return [fault for fault in self.list_faults() if not diagnosis.excludes(fault.fault)]
+
+    def suspect_faults(self, finding: Finding) -> list[KnownFault]:
         """Return the known faults of the graph that can cause a finding."""
+        of_accuracy = {Question.FAITHFUL, Question.QUANTIZED}
+        if self.options.only_certain and finding.question in of_accuracy:
+            return []
         figures = self.evidence.figures
         quantized = figures.sqnr_db_quantized
         refused = finding.question in {Question.LOWERED, Question.RUN}
@@ -464,7 +540,8 @@ class CaseJudge:
             predicted_db=figures.predicted_sqnr_db,
         )
         is_quantization = finding.question is Question.QUANTIZED and self.spec.scheme.quantized
-        return self.leave_out_harmless(faults) if is_quantization else faults
+        is_tried = self.diagnosis is not None or self.options.experiments is not None
+        return self.leave_out_harmless(faults) if is_quantization and not is_tried else faults
 
     def leave_out_harmless(self, faults: list[KnownFault]) -> list[KnownFault]:
         """Return the known faults of a quantized model without those whose remedy makes it no
@@ -762,6 +839,8 @@ class CaseJudge:
             ]
             for number, causes_of_finding in causes_by_finding.items():
                 advice = sum(join_faults(causes_of_finding), NO_ADVICE)
+                if number == 0 and self.diagnosis and self.diagnosis.is_proven:
+                    advice = prove(advice, describe_proof(self.diagnosis))
                 findings[number] = findings[number].explained(advice)
             if causes and question is Question.LOWERED:
                 labels = (causes[0].label, causes[0].fault)
@@ -1020,6 +1099,13 @@ def join_faults(faults: Sequence[KnownFault]) -> Iterator[Advice]:
         combined = sum((further.advice for further in further_faults), first.advice)
         causes = (structs.replace(cause, text=cause.text + also) for cause in first.advice.causes)
         yield replace(first.advice, causes=tuple(causes), places=combined.places)
+
+
+def prove(advice: Advice, proof: str) -> Advice:
+    """Return the advice for known faults whose remedy was tried, with both figures of that."""
+    causes = (structs.replace(cause, text=f"{cause.text} ({proof})") for cause in advice.causes)
+    remedies = (structs.replace(remedy, proof=Proof.TRIED) for remedy in advice.remedies)
+    return replace(advice, causes=tuple(causes), remedies=tuple(remedies))
 
 
 def describe_fault(advice: Advice) -> str:

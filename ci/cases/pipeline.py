@@ -32,10 +32,11 @@ from ci.cases.outputs import read_inputs, read_references, stack_outputs
 from ci.cases.pool import Ended, Pool
 from ci.cases.runners import INPUT_LIST
 from ci.cases.spec import CaseSpec
+from ci.diagnosis.diagnosis import Diagnosis
 from ci.facts.finding import Finding, Proof, Question, advise
 from ci.facts.kinds import BUG, INVALID, LACKING, METRIC_ERROR, NO_OUTPUTS, OFF_GRID, find_bug
 from ci.facts.known_fault import KnownFault
-from ci.judging.causes import Departure
+from ci.judging.causes import UNKNOWN, Departure
 from ci.judging.figures import Array
 from ci.judging.gate import Judgement, References, judge
 from ci.judging.verdict import judge_metric, measure_outputs
@@ -87,9 +88,12 @@ class CaseRun(CaseJudge):
         self.setup = setup
         super().__init__(spec, setup.options, setup.work / spec.slug, setup.runner.name)
         self.stage = STAGES[0]
+        self.experiment = ""  # of a diagnosis
 
     def describe_stage(self) -> str:
         """Return the stage that the case is in, and its number: ``quantize (2 of 6)``."""
+        if self.experiment:
+            return f"diagnose: {self.experiment}"
         stages = [name for name in STAGES if name != "quantize" or self.spec.scheme.quantized]
         stage = self.stage
         if stage == STAGES[0]:  # in a worker
@@ -294,10 +298,22 @@ class CaseRun(CaseJudge):
         ended = self.setup.pool.run(job, log, self.options.timeout_s, fresh=True)
         return None if ended.failure else float(ended.result)
 
+    def diagnose(self, finding: Finding) -> Diagnosis | None:
+        """Return what experiments show of the cause of a finding, or None if none are made: of a
+        model with several methods, of a program that runs elsewhere, or of another question."""
+        experiments = self.setup.options.experiments
+        if experiments is None or self.spec.source.choices.methods or self.setup.device:
+            return None
+        if finding.question not in {Question.FAITHFUL, Question.QUANTIZED}:
+            return None
+        return experiments.diagnose(self, finding, self.describe_suspicion(finding))
+
     def locate(self) -> Departure:
         """Return the layer at which a program starts to differ from its model, or the reason why it
         is unknown. Return nothing if the engine or the model does not support a program that
         returns its layers."""
+        if not self.setup.options.locates:
+            return UNKNOWN
         judged = self.judge_layers(self.limits)
         if isinstance(judged, str):
             return Departure(text=judged)
@@ -312,6 +328,8 @@ class CaseRun(CaseJudge):
     def name_operators(self, notes: tuple[NoiseNote, ...]) -> tuple[NoiseNote, ...]:
         """Return the notes with the first layer that has errors above the predicted noise. If it is
         unknown, return them unchanged."""
+        if not self.setup.options.locates:
+            return notes
         judged = self.judge_layers(structs.replace(self.limits, strict_noise=True))
         layer = None if isinstance(judged, str) else find_departure(*judged)
         if layer is None:

@@ -33,6 +33,7 @@ class Request:
     plain: bool = False  # without this project's patches to torch
     strict_noise: bool = False
     estimate: bool = False
+    diagnose: float | None = None  # seconds of experiments for a red case; 0 for none
     # With which tools
     choice: QnnChoice = field(default_factory=QnnChoice)
     executorch: str = ""  # the version that the environment must have; "" for any

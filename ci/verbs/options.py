@@ -43,6 +43,9 @@ LITERT, LITERT_TORCH = "litert", "litert-torch"
 EVERYTHING = "test"
 
 
+DIAGNOSE_S = 30.0  # of experiments for a red case
+
+
 def count_cores() -> int:
     """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
@@ -110,6 +113,12 @@ def least(number: int) -> Callable[[str, int], None]:
             raise UsageError(f"{flag} {value} {problem}", fix="pass 1 or more")
 
     return check
+
+
+def not_negative(flag: str, value: float) -> None:
+    """Raise UsageError for a number of seconds that is below 0, or that is no number."""
+    if not 0 <= value <= MOST:
+        raise UsageError(f"{flag} {value:g} is no number of seconds", fix="pass 0 or more")
 
 
 # Without it, `inf` is a number above 0: it was a time limit, or ended in a traceback.
@@ -236,6 +245,16 @@ SHARED: Mapping[str, tuple[str, Text, Settings]] = {
         "fail a case whose error is above the predicted noise even if it is too small to matter",
         {**FLAG, "digest": True},
     ),
+    "--diagnose": (
+        HOW,
+        "how long experiments may look for the cause of a red case; 0 for none; default: {}",
+        {
+            "type": float,
+            "default": DIAGNOSE_S,
+            "metavar": "SECONDS",
+            "check": not_negative,
+        },
+    ),
     "--estimate": (
         HOW,
         "also predict the time of each case on a device, which lowers it a second time",
@@ -269,6 +288,7 @@ SHARED: Mapping[str, tuple[str, Text, Settings]] = {
     },
 }
 GAPS = {
+    "--diagnose": f"{DIAGNOSE_S:g}",
     "--jobs": "cases",
     "--model": "file.py:factory, or file.onnx",
     "--policy": "your models and limits",
@@ -279,7 +299,8 @@ RUN = ("--policy", "--timeout-s", "--offline")
 PARALLEL = ("--jobs", "--reports")
 CASES = (  # of a verb that judges cases
     *(*SELECTION, *RUN, *PARALLEL),
-    *("--keep-artifacts", "--log-level", "--no-cache", "--strict-noise", "--estimate", "--record"),
+    *("--keep-artifacts", "--log-level", "--no-cache", "--strict-noise", "--diagnose"),
+    *("--estimate", "--record"),
     *("--base", "--sarif"),
 )
 # The values of options that a verb does not have

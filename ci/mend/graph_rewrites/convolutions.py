@@ -347,12 +347,12 @@ def add_bias_apart(edit: GraphEditor, node: Node) -> None:
     apart = np.where(is_lost, total, 0)
     sizes = (-1, *[1] * (len(edit.shape(result)) - 2)) if node.operator != "linear" else (-1,)
     if norm and has_norm:
+        # The layer stays: torchao folds the batch norm into its own parameters.
         weight, offset, mean, variance = parameters
-        changed = (weight, np.where(is_lost, 0, offset), np.where(is_lost, 0, mean), variance)
-        layer_bias = None if bias is None else np.where(is_lost, 0, bias)
         with edit.at(norm):
-            layer = edit.call_again(node, *node.reads[:2], layer_bias) if bias is not None else ""
-            normalized = edit.call_again(norm, layer or result, *changed)
+            normalized = edit.call_again(
+                norm, norm.reads[0], weight, offset - apart, mean, variance
+            )
             new = edit.add(normalized, apart.reshape(sizes))
         edit.replace(norm, new, AFTER_BIAS, "a layer and a batch norm")
         return

@@ -31,6 +31,7 @@ from ci.faults.match import match_faults
 from ci.gate.plan import parse_shard, split_cases
 from ci.gate.results import read_plan
 from ci.graphs.candidates import Candidate
+from ci.mend.experiments import make_experiments
 from ci.mend.remedies import make_torch_trial
 from ci.mend.table import suggest_mending
 from ci.models.schemes import EXECUTORCH, Scheme, SchemeSet
@@ -121,6 +122,8 @@ def prepare(
     is_htp = request.backend is Backend.HTP
     if is_htp:  # the known faults are those of HTP
         options = {"find_faults": match_faults, "make_remedy_job": make_torch_trial}
+        if request.on_device is None:
+            options |= make_experiments("torch", request.diagnose)
     with (
         deploy.ready_device(request.on_device, progress)
         if request.on_device

@@ -18,6 +18,7 @@ from ci.cases.session import list_parts
 from ci.cases.spec import CaseSpec
 from ci.faults.match import match_faults
 from ci.graphs.candidates import Candidate
+from ci.mend.experiments import make_experiments
 from ci.mend.remedies import make_onnx_trial
 from ci.mend.table import suggest_mending
 from ci.models.schemes import ONNX, SchemeSet
@@ -110,7 +111,11 @@ def prepare(
         imports=engine.imports,
         choice=chosen,
         open=partial(open_tools, engine, request.profile),
-        options={"find_faults": match_faults, "make_remedy_job": make_onnx_trial},
+        options={
+            "find_faults": match_faults,
+            "make_remedy_job": make_onnx_trial,
+            **make_experiments("onnx", request.diagnose),
+        },
         work="compile, run and judge",
         # mend judges a module of PyTorch as test-emulator does, so its schemes are others.
         mendable={spec.name for spec in specs if spec.is_file},

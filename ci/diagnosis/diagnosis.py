@@ -1,0 +1,277 @@
+"""The procedure that finds the cause of a red verdict: the smallest part of the model that is wrong
+by itself, the suspects in it, and one experiment for each, until one makes the part right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+from ci.diagnosis.experiments import (
+    TIME_IS_UP,
+    WHOLE,
+    Answer,
+    Experiment,
+    KeepPart,
+    ListOperators,
+    ListRemedies,
+    Operator,
+    RemedyChoice,
+    Result,
+    RunPart,
+)
+
+LEAST_GAIN_DB = 3.0  # which a remedy must gain: chance moves an SQNR by less
+MOST_PARTS = 6  # programs to find the smallest part
+MOST_OF_PART = 8  # remedies that are tried on a part
+MOST_OF_WHOLE = 3  # and on the whole model, whose programs cost more
+SMALL = 12  # operators of a model that needs no smaller part
+KEPT_SHARE = 0.5  # of the dB below the prediction: what a part must keep, and a cause explain
+
+
+@dataclass(frozen=True)
+class Suspicion:
+    """What is known of a red case before the experiments. ``whole`` is the case's own result.
+    ``first`` is the name of the first wrong layer's node, with its operator and its line, or empty.
+    ``faults`` are the known faults that may be the cause, the likeliest first. ``count`` is the
+    number of operators of the model."""
+
+    whole: Result
+    first: tuple[str, str, str] = ("", "", "")
+    faults: tuple[str, ...] = ()
+    count: int = 0
+    divides: bool = True  # whether parts can show the error, and not only the whole model
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A remedy that was tried on the part, and its result."""
+
+    remedies: tuple[RemedyChoice, ...]
+    result: Result
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What the experiments showed. ``part`` are the operators of the smallest part that is wrong by
+    itself, empty for the whole model, and ``before`` its result. ``cure`` are the remedies that
+    make it better, and ``after`` the result with them: right, or the best that was found.
+    ``is_fused`` is whether the part is right if it returns the results inside of it. ``ended`` is
+    why the experiments stopped early, or empty."""
+
+    before: Result
+    part: tuple[Operator, ...] = ()
+    cure: tuple[RemedyChoice, ...] = ()
+    after: Result = field(default_factory=Result)
+    is_fused: bool = False
+    tried: tuple[Tried, ...] = ()
+    reproducer: str = ""
+    ended: str = ""
+
+    @property
+    def is_proven(self) -> bool:
+        """Return whether an experiment showed the cause."""
+        return bool(self.cure) or self.is_fused
+
+    def excludes(self, fault: str) -> bool:
+        """Return whether a known fault is not the cause: something else is, or its remedies were
+        tried and gained nothing."""
+        if any(fault in remedy.cures for remedy in self.cure):
+            return False
+        if self.cure:
+            return True
+        gained = [
+            gains(trial.result, self.before)
+            for trial in self.tried
+            if not trial.result.failure and any(fault in remedy.cures for remedy in trial.remedies)
+        ]
+        return bool(gained) and not any(gained)
+
+
+Steps = Generator[Experiment, Answer, Diagnosis]
+
+
+def diagnose(suspicion: Suspicion) -> Steps:
+    """Ask for experiments, and return what they showed."""
+    remedies = cast("list[RemedyChoice] | None", (yield ListRemedies()))
+    if remedies is None:
+        return Diagnosis(suspicion.whole, ended=TIME_IS_UP)
+    part, before = yield from find_part(suspicion)
+    ordered = order_remedies(remedies, suspicion, part)
+    is_small = bool(part) or suspicion.count <= SMALL
+    limit = MOST_OF_PART if is_small else MOST_OF_WHOLE
+    diagnosis = yield from try_remedies(part, before, ordered[:limit])
+    if diagnosis.cure or diagnosis.ended or not part:
+        return diagnosis
+    return (yield from examine(diagnosis))
+
+
+def find_part(suspicion: Suspicion) -> Generator[Experiment, Answer, tuple[Part, Result]]:
+    """Return the smallest part around the first wrong layer that is wrong by itself, with its
+    result. It is empty, which is the whole model, if none was found in MOST_PARTS programs."""
+    whole: tuple[Part, Result] = ((), suspicion.whole)
+    if not suspicion.divides or suspicion.count <= SMALL or not any(suspicion.first):
+        return whole
+    operators = {
+        operator.name: operator
+        for operator in cast("list[Operator] | None", (yield ListOperators())) or []
+    }
+    first = find_first(suspicion.first, [*operators.values()])
+    if first is None:
+        return whole
+    wanted_db = KEPT_SHARE * excess(suspicion.whole)
+    for count, part in enumerate(list_parts(operators, first), 1):
+        result = cast(Result, (yield RunPart(tuple(operator.name for operator in part))))
+        if not result.failure and not result.is_right and excess(result) >= wanted_db:
+            return part, result
+        if count == MOST_PARTS or result.failure == TIME_IS_UP:
+            break
+    return whole
+
+
+Part = tuple[Operator, ...]
+
+
+def find_first(first: tuple[str, str, str], operators: Sequence[Operator]) -> Operator | None:
+    """Return the operator that is the first wrong layer: the only one of its line and kind, or else
+    that with its node, which another graph may have under another name."""
+    node, kind, line = first
+    on_line = [operator for operator in operators if line and operator.line == line]
+    alike = [operator for operator in on_line if operator.kind == kind]
+    named = [operator for operator in operators if node and node in {operator.node, operator.name}]
+    if line:
+        named = [operator for operator in named if operator.line == line]
+    return next(iter(alike if len(alike) == 1 else named), None)
+
+
+def list_parts(operators: dict[str, Operator], first: Operator) -> list[Part]:
+    """Return parts around an operator, the smallest first: with what it reads, what reads it, and
+    then with more of both."""
+    readers: dict[str, list[str]] = {}
+    for operator in operators.values():
+        for name in operator.inputs:
+            readers.setdefault(name, []).append(operator.name)
+
+    def widen(names: set[str], neighbours: Callable[[str], Sequence[str]]) -> set[str]:
+        return names | {near for name in names for near in neighbours(name) if near in operators}
+
+    def before(names: set[str]) -> set[str]:
+        return widen(names, lambda name: operators[name].inputs)
+
+    def behind(names: set[str]) -> set[str]:
+        return widen(names, lambda name: readers.get(name, []))
+
+    parts: dict[Part, None] = {}
+    inner = before({first.name})
+    for names in (
+        inner,
+        behind(inner),
+        before(inner),
+        behind(before(inner)),
+        before(before(behind(inner))),
+        behind(before(before(before(inner)))),
+    ):
+        part = tuple(operator for name, operator in operators.items() if name in names)
+        if len(part) < len(operators):
+            parts[part] = None
+    return [*parts]
+
+
+def order_remedies(
+    remedies: Sequence[RemedyChoice], suspicion: Suspicion, part: Part
+) -> list[RemedyChoice]:
+    """Return the remedies in the order in which they are tried: those of known faults first, then
+    those that change the first wrong layer or the part, then those that are known to cure such
+    findings. Of a part, only those that change one of its places are left, if there are any."""
+    first_places = {suspicion.first[0], suspicion.first[2]} - {""}
+    part_places = {place for operator in part for place in operator.places}
+    inner = [remedy for remedy in remedies if not part_places.isdisjoint(remedy.places)]
+    remedies = inner or remedies
+
+    def rank(remedy: RemedyChoice) -> tuple[int, bool, bool]:
+        places = [
+            suspicion.faults.index(fault) for fault in remedy.cures if fault in suspicion.faults
+        ]
+        is_near = not first_places.isdisjoint(remedy.places)
+        known_place = min(places, default=len(suspicion.faults))
+        return known_place, not is_near, not remedy.is_for_finding
+
+    return sorted(remedies, key=rank)
+
+
+def try_remedies(part: Part, before: Result, remedies: Sequence[RemedyChoice]) -> Steps:
+    """Try remedies on a part, one by one, until one makes it right. If none does, but several help,
+    try these together."""
+    names = tuple(operator.name for operator in part) or WHOLE
+    tried: list[Tried] = []
+    helpful: list[tuple[Result, RemedyChoice]] = []
+    ended = ""
+    for remedy in remedies:
+        result = cast(Result, (yield RunPart(names, (remedy.name,))))
+        if result.failure == TIME_IS_UP:
+            ended = TIME_IS_UP
+            break
+        tried.append(Tried((remedy,), result))
+        if not gains(result, before):
+            continue
+        if result.is_right:
+            return Diagnosis(before, part, (remedy,), result, tried=tuple(tried))
+        helpful.append((result, remedy))
+    helpful.sort(key=lambda pair: -(pair[0].reached_db or 0.0))
+    cure: tuple[RemedyChoice, ...] = tuple(remedy for _, remedy in helpful[:1])
+    after = helpful[0][0] if helpful else before
+    if len(helpful) > 1 and not ended:
+        both = tuple(remedy for _, remedy in helpful[:2])
+        result = cast(Result, (yield RunPart(names, tuple(remedy.name for remedy in both))))
+        if result.failure != TIME_IS_UP:
+            tried.append(Tried(both, result))
+        if gains(result, after):
+            cure, after = both, result
+    # What explains less than half of the error is not its cause.
+    if not after.is_right and excess(after) > (1 - KEPT_SHARE) * excess(before):
+        cure, after = (), Result()
+    return Diagnosis(before, part, cure, after, tried=tuple(tried), ended=ended)
+
+
+def examine(diagnosis: Diagnosis) -> Steps:
+    """Find out whether a part that no remedy makes right is right if it returns the results inside
+    of it. If it is not, keep it as a reproducer."""
+    names = tuple(operator.name for operator in diagnosis.part)
+    result = Result()
+    if len(names) > 1:
+        result = cast(Result, (yield RunPart(names, returns_all=True)))
+    is_fused = result.is_right and gains(result, diagnosis.before)
+    path = ""
+    if not is_fused:
+        path = cast(str, (yield KeepPart(names))) or ""
+    return Diagnosis(
+        diagnosis.before,
+        diagnosis.part,
+        after=result if is_fused else Result(),
+        is_fused=is_fused,
+        tried=diagnosis.tried,
+        reproducer=path,
+    )
+
+
+def gains(result: Result, before: Result) -> bool:
+    """Return whether a result is better than another one: by its SQNR, because a verdict may be
+    green without any gain. Outputs are better than none."""
+    if result.failure or result.reached_db is None:
+        return False
+    return before.reached_db is None or result.reached_db >= before.reached_db + LEAST_GAIN_DB
+
+
+def excess(result: Result) -> float:
+    """Return by how many dB a result is below its prediction; 0 if either is unknown."""
+    if result.reached_db is None or result.predicted_db is None:
+        return 0.0
+    return max(result.predicted_db - result.reached_db, 0.0)
+
+
+def advance(steps: Steps, answer: Answer) -> tuple[Experiment | None, Diagnosis | None]:
+    """Answer a diagnosis's question. Return the next one, or the diagnosis if it has ended."""
+    try:
+        return steps.send(answer), None
+    except StopIteration as stopped:
+        return None, cast(Diagnosis, stopped.value)

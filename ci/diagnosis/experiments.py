@@ -1,0 +1,92 @@
+"""What a diagnosis asks for, and what it is answered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from msgspec import Struct
+
+WHOLE: tuple[str, ...] = ()  # the operators of a part that is the whole model
+TIME_IS_UP = "the time is up (--diagnose)"
+
+
+class Operator(Struct, frozen=True):
+    """An operator of the float model. ``name`` is that of its result, and ``inputs`` are the
+    operators whose results it reads. ``node`` is its name in the file, and ``line`` its place in
+    the user's code; each is empty if it is unknown. ``kind`` is what users call it."""
+
+    name: str
+    kind: str
+    inputs: tuple[str, ...] = ()
+    node: str = ""
+    line: str = ""
+
+    @property
+    def places(self) -> frozenset[str]:
+        """Return what a rewrite may name it by."""
+        return frozenset({self.line, self.node, self.name} - {""})
+
+    @property
+    def label(self) -> str:
+        """Return the operator with its place, such as ``add [net.py:3]``."""
+        return f"{self.kind} [{self.line}]" if self.line else self.kind
+
+
+class RemedyChoice(Struct, frozen=True):
+    """A rewrite that applies to the model and keeps its function. ``reason`` is what it is known to
+    cure, in words, ``cures`` the names of known faults that it cures, ``is_for_finding`` whether it
+    is known to cure findings of this kind, and ``places`` what it changes: lines of the user's
+    code, and names of nodes."""
+
+    name: str
+    title: str
+    reason: str
+    cures: tuple[str, ...] = ()
+    is_for_finding: bool = False
+    places: tuple[str, ...] = ()
+
+
+class Result(Struct, frozen=True):
+    """The answer to a run: the SQNR in dB that a part's program reaches against its model, and the
+    one that rounding alone would leave. ``is_right`` is whether the gate takes it for faithful; of
+    a model that is quantized badly, whether it passes. ``failure`` is why there are no outputs:
+    the program was refused, died, or did not end."""
+
+    reached_db: float | None = None
+    predicted_db: float | None = None
+    is_right: bool = False
+    failure: str = ""
+
+
+@dataclass(frozen=True)
+class ListRemedies:
+    """Asks which rewrites apply to the model. The answer is a list of RemedyChoice."""
+
+
+@dataclass(frozen=True)
+class ListOperators:
+    """Asks for the operators of the float model, in order. The answer is a list of Operator; it is
+    empty if the model cannot be divided."""
+
+
+@dataclass(frozen=True)
+class RunPart:
+    """Asks for a program of the ``part`` of the model that these operators are, with ``remedies``
+    applied; of the whole model if the part is WHOLE. With ``returns_all``, the program also returns
+    the results inside of the part. The answer is a Result."""
+
+    part: tuple[str, ...]
+    remedies: tuple[str, ...] = ()
+    returns_all: bool = False
+
+
+@dataclass(frozen=True)
+class KeepPart:
+    """Asks to keep a part as a reproducer. The answer is its path, or "" if it was not kept."""
+
+    part: tuple[str, ...]
+
+
+Experiment: TypeAlias = ListRemedies | ListOperators | RunPart | KeepPart
+Answer: TypeAlias = "list[RemedyChoice] | list[Operator] | Result | str | None"  # None starts

@@ -1,0 +1,328 @@
+"""Answers the questions of a diagnosis: compiles, runs and judges parts of a case's model, with and
+without rewrites. A part is a case like any other, so that its program is in the cache."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from msgspec import structs
+
+from ci.cases.judged import Options
+from ci.cases.pipeline import CaseRun
+from ci.cases.spec import CaseSpec
+from ci.diagnosis.diagnosis import Diagnosis, Suspicion, advance, diagnose
+from ci.diagnosis.experiments import (
+    TIME_IS_UP,
+    WHOLE,
+    Answer,
+    Experiment,
+    KeepPart,
+    ListOperators,
+    ListRemedies,
+    RemedyChoice,
+    Result,
+    RunPart,
+)
+from ci.facts.finding import Finding, Question
+from ci.mend.remedies import OnnxRemedyTrial, TorchRemedyTrial
+from ci.mend.source import Factory, make_source
+from ci.mend.subjects import Subjects
+from ci.mend.table import Rewrite, RewriteLane, read_rewrites
+from ci.mend.trials import Attempt, Trials
+from ci.models.schemes import ONNX
+from ci.models.source_lines import find_suite_model
+from ci.report.schema import Case, Status
+from provisioning.errors import QnnCiError
+from provisioning.files import write_whole
+
+NET = "net"
+CASES = 4  # of which a run may have the seconds
+LEAST_S = 1.0  # that an experiment needs
+
+
+@dataclass
+class Experiments:
+    """Answers the diagnoses of a run: each case may take ``case_s`` seconds, and all together
+    ``run_s``. Cases with the same part share its program, which is in the
+    cache."""
+
+    lane: RewriteLane
+    case_s: float
+    run_s: float
+    spent_s: float = 0.0
+    guard: threading.Lock = field(default_factory=threading.Lock)
+
+    def diagnose(self, run: CaseRun, finding: Finding, suspicion: Suspicion) -> Diagnosis:
+        """Return what experiments show of the cause of a finding."""
+        began = time.monotonic()
+        with self.guard:
+            left_s = min(self.case_s, self.run_s - self.spent_s)
+        laboratory = Laboratory(run, self.lane, finding, began + left_s)
+        try:
+            return laboratory.run_all(suspicion)
+        finally:
+            run.experiment = ""
+            shutil.rmtree(laboratory.work, ignore_errors=True)
+            with self.guard:
+                self.spent_s += time.monotonic() - began
+
+
+def make_experiments(lane: RewriteLane, case_s: float | None) -> dict[str, Any]:
+    """Return the fields of Options for a request to a lane that gives each red case ``case_s``
+    seconds of experiments. With 0, only certain causes are named; with None, the verb makes
+    none."""
+    if case_s is None:
+        return {}
+    if not case_s:
+        return {"only_certain": True}
+    return {"experiments": Experiments(lane, case_s, CASES * case_s)}
+
+
+class Laboratory:
+    """Does the experiments of one case until ``deadline``, a time of time.monotonic."""
+
+    def __init__(self, run: CaseRun, lane: RewriteLane, finding: Finding, deadline: float) -> None:
+        self.case_run, self.finding, self.deadline = run, finding, deadline
+        self.spec = run.spec
+        self.lane, self.is_onnx = lane, lane == "onnx"
+        self.work = run.directory / "diagnosis"
+        self.subjects = Subjects(self.spec, self.is_onnx, self.work / "model")
+        self.subject = self.spec  # the whole model, as rewrites of the lane take it
+        self.written: dict[tuple[tuple[str, ...], bool], str] = {}  # references of parts
+        self.count = 0
+        self.is_quantization = finding.question is Question.QUANTIZED and self.spec.scheme.quantized
+
+    @property
+    def left_s(self) -> float:
+        """Return for how many seconds an experiment may run."""
+        timeout_s = self.case_run.setup.options.timeout_s
+        return min(self.deadline - time.monotonic(), timeout_s)
+
+    def run_all(self, suspicion: Suspicion) -> Diagnosis:
+        """Answer all questions of a diagnosis, and return it."""
+        steps = diagnose(suspicion)
+        answer: Answer = None
+        while True:
+            experiment, diagnosis = advance(steps, answer)
+            if experiment is None:
+                return diagnosis or Diagnosis(suspicion.whole)
+            answer = self.answer(experiment)
+
+    def answer(self, experiment: Experiment) -> Answer:
+        """Do an experiment, and return its answer. One that fails is answered with the reason."""
+        if self.left_s < LEAST_S and not isinstance(experiment, KeepPart):
+            return Result(failure=TIME_IS_UP) if isinstance(experiment, RunPart) else None
+        if isinstance(experiment, ListRemedies):
+            self.case_run.experiment = "find what can be changed"
+            return self.list_remedies()
+        if isinstance(experiment, ListOperators):
+            self.case_run.experiment = "list the operators"
+            return self.call(self.subjects.list_operators) or []
+        if isinstance(experiment, KeepPart):
+            return self.keep(experiment.part)
+        self.case_run.experiment = describe(experiment)
+        return self.run_part(experiment)
+
+    def call(self, job: Callable[[], Any]) -> Any:
+        """Return the result of a job in a new worker, or None if it fails."""
+        self.count += 1
+        self.work.mkdir(parents=True, exist_ok=True)
+        log = self.work / f"job-{self.count}.log"
+        pool, memory = self.case_run.setup.pool, self.case_run.memory_bytes
+        ended = pool.run(job, log, max(self.left_s, LEAST_S), fresh=True, max_bytes=memory)
+        return None if ended.failure else ended.result
+
+    def list_remedies(self) -> list[RemedyChoice] | None:
+        """Return the rewrites that apply to the model and keep its function; None if the model
+        cannot be rewritten in the time that is left."""
+        reference = self.call(self.subjects.write_model)
+        if reference is None:
+            return None
+        if reference != self.spec.reference:
+            self.subject = replace(
+                self.spec,
+                source=structs.replace(
+                    self.spec.source, reference=reference, inputs="", calibration=""
+                ),
+            )
+        scheme = self.spec.scheme.base
+        rows = {
+            row.name: row
+            for row in read_rewrites(self.lane)
+            if row.helps_in(scheme) and not row.approximate
+        }
+        recipes = tuple((name,) for name in rows)
+        job = Trials(self.subject.reference, self.subject.source, recipes)
+        attempts: list[Attempt] | None = self.call(job)
+        if attempts is None:
+            return None
+        return [
+            make_choice(rows[attempt.names[0]], attempt, self.finding)
+            for attempt in attempts
+            if attempt.applies and not attempt.fault
+        ]
+
+    def run_part(self, experiment: RunPart) -> Result:
+        """Return the result of a part, or of the whole model."""
+        if self.is_quantization and experiment.part == WHOLE:
+            return self.measure_quantized(experiment.remedies)
+        spec = self.subject
+        if experiment.part != WHOLE:
+            reference = self.write_part(experiment.part, returns_all=experiment.returns_all)
+            if not reference:
+                return Result(failure="the part cannot be cut out")
+            spec = replace(
+                self.spec,
+                model=f"{self.spec.model} part {self.count}",
+                source=structs.replace(
+                    self.spec.source, reference=reference, inputs="", calibration="", shapes=()
+                ),
+            )
+        if experiment.remedies:
+            try:
+                spec = self.rewrite(spec, experiment.remedies)
+            except QnnCiError as error:
+                return Result(failure=error.what)
+        return self.judge(spec)
+
+    def write_part(self, part: tuple[str, ...], *, returns_all: bool) -> str:
+        """Return the reference of a part, or "" if it cannot be cut out."""
+        key = part, returns_all
+        if key not in self.written:
+            folder = self.work / f"part-{len(self.written)}"
+            job = partial(self.subjects.write_part, part, folder, returns_all=returns_all)
+            self.written[key] = self.call(job) or ""
+        return self.written[key]
+
+    def rewrite(self, spec: CaseSpec, names: tuple[str, ...]) -> CaseSpec:
+        """Return a case whose model has rewrites applied."""
+        self.count += 1
+        folder = self.work / f"net-{self.count}"
+        folder.mkdir(parents=True, exist_ok=True)
+        if self.is_onnx:
+            path = folder / f"net{ONNX.suffix}"
+            if not self.call(partial(rewrite_file, spec, names, path)):
+                raise QnnCiError(f"{' and '.join(names)} finds nothing to change")
+            reference = str(path)
+        else:
+            path = folder / "net.py"
+            origin = find_suite_model(spec.reference) if spec.is_ours else spec.reference
+            write_whole(path, make_source(folder, [Factory(NET, origin, names)]).encode())
+            reference = f"{path}:{NET}"
+        return replace(
+            spec,
+            model=f"{spec.model} {'-'.join(names)}",
+            source=structs.replace(spec.source, reference=reference),
+        )
+
+    def judge(self, spec: CaseSpec) -> Result:
+        """Compile, run and judge a case without locating anything in it."""
+        self.count += 1
+        setup = self.case_run.setup
+        options: Options = replace(
+            setup.options,
+            timeout_s=max(self.left_s, LEAST_S),
+            keep=None,
+            files_directory=None,
+            recorded={},
+            estimate=False,
+            experiments=None,
+            locates=False,
+            find_faults=lambda *_, **__: (),
+            make_remedy_job=lambda *_, **__: None,
+        )
+        inner = replace(setup, options=options, work=self.work / f"case-{self.count}")
+        result = read_result(CaseRun(spec, inner).run().case, self.finding.question)
+        if result.failure and self.left_s < LEAST_S:
+            return Result(failure=TIME_IS_UP)
+        return result
+
+    def measure_quantized(self, remedies: tuple[str, ...]) -> Result:
+        """Return the accuracy of the quantized model on the CPU with rewrites."""
+        job: TorchRemedyTrial | OnnxRemedyTrial
+        if self.is_onnx:
+            job = OnnxRemedyTrial(self.subject, remedies)
+        else:
+            spec = self.spec
+            job = TorchRemedyTrial(
+                spec.reference, spec.source, remedies, spec.scheme.base, spec.soc
+            )
+        reached = self.call(job)
+        if reached is None or not math.isfinite(reached):
+            failure = TIME_IS_UP if self.left_s < LEAST_S else "it cannot be quantized"
+            return Result(failure=failure)
+        required_db = self.case_run.limits.min_sqnr_db_all or 0.0
+        return Result(reached_db=float(reached), is_right=reached >= required_db)
+
+    def keep(self, part: tuple[str, ...]) -> str:
+        """Copy a part to the directory of the case's files, and return its path; "" if it has none
+        or there is no such directory."""
+        reference = self.written.get((part, False), "")
+        options = self.case_run.options
+        if not reference or options.files_directory is None:
+            return ""
+        path = Path(reference.rpartition(":")[0] or reference)
+        with suppress(OSError):
+            files = [path, *path.parent.glob(f"{path.stem}.*")]
+            self.case_run.leave(*dict.fromkeys(files))
+            return str(options.files_directory / self.spec.slug / path.name)
+        return ""
+
+
+def describe(experiment: RunPart) -> str:
+    """Return an experiment in a few words, for the progress."""
+    count = len(experiment.part)
+    subject = f"a part of {count} operators" if experiment.part else "the model"
+    change = f" with {' and '.join(experiment.remedies)}" if experiment.remedies else ""
+    return f"run {subject}{change}"
+
+
+def make_choice(row: Rewrite, attempt: Attempt, finding: Finding) -> RemedyChoice:
+    """Return the choice of a rewrite that applies to a model."""
+    places: dict[str, None] = {}
+    for change in attempt.changes:
+        places |= dict.fromkeys(change.nodes)
+        if change.place:
+            places[f"{change.place.file}:{change.place.line}"] = None
+    return RemedyChoice(
+        name=row.name,
+        title=row.title,
+        reason=row.reason,
+        cures=row.cures,
+        is_for_finding=row.cures_any([finding]),
+        places=tuple(places),
+    )
+
+
+def read_result(case: Case, question: Question) -> Result:
+    """Return the result of a case. A program is right if the gate takes it for faithful; a model in
+    float16 that is not accurate enough, only if it passes."""
+    judged = case.judgement
+    reached = judged.sqnr_db if judged.sqnr_db_quantized is None else judged.sqnr_db_quantized
+    is_passed = judged.status is Status.PASSED
+    if reached is None:
+        return Result(failure="" if is_passed else case.headline, is_right=is_passed)
+    is_faithful = all(finding.question is not Question.FAITHFUL for finding in judged.findings)
+    return Result(
+        reached_db=reached,
+        predicted_db=judged.predicted_sqnr_db,
+        is_right=is_passed or (is_faithful and question is Question.FAITHFUL),
+    )
+
+
+def rewrite_file(spec: CaseSpec, names: tuple[str, ...], target: Path) -> bool:
+    """Write a rewritten .onnx file with the samples next to the original one. Return true. Raises
+    ValueError if a rewrite changes nothing."""
+    from ci.mend.onnx_files import OnnxFile
+
+    OnnxFile(Path(spec.reference), spec.source.shapes).write(names, target)
+    return True

@@ -1,0 +1,147 @@
+"""Writes what a diagnosis runs as separate models: the whole model, or a part of its float form
+with the values that the model computes in front of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ci.audit.localise_graph import Division
+from ci.audit.localise_search import Cut
+from ci.cases.spec import CaseSpec
+from ci.diagnosis.experiments import Operator
+from ci.models.schemes import ONNX
+from provisioning.files import write_whole
+
+MOST_SETS = 12  # of a part: those that are judged, and those for calibration
+PART, FUNCTION = "part", "make_part"
+SOURCE = '''\
+"""A part of a model that `qnn-ci` cut out to find the cause of a red verdict. `make_part` returns
+it with its inputs."""
+
+from pathlib import Path
+
+import torch
+
+
+def make_part():
+    path = Path(__file__).with_suffix(".pt")
+    module, samples = torch.load(path, weights_only=False)
+    return module, samples[0], samples[1:]
+'''
+
+
+@dataclass(frozen=True)
+class Subjects:
+    """Divides the float model of a case. All methods run in a worker. ``is_onnx`` is whether the
+    lane compiles ONNX files, and ``work`` a directory of the case."""
+
+    spec: CaseSpec
+    is_onnx: bool
+    work: Path
+
+    def write_model(self) -> str:
+        """Write the float model as an .onnx file with its samples, if it is not a file already, and
+        return the reference to the model."""
+        if not self.is_onnx or self.spec.is_file:
+            return self.spec.reference
+        import numpy as np
+
+        from ci.onnx.compile import load_source, write_float
+
+        self.work.mkdir(parents=True, exist_ok=True)
+        source, path = load_source(self.spec), self.work / f"model{ONNX.suffix}"
+        write_float(source, path)
+        sets = (*source.evaluation, *source.calibration)
+        np.savez(path.with_suffix(".npz"), *map(np.stack, zip(*sets, strict=True)))
+        return str(path)
+
+    def list_operators(self) -> list[Operator]:
+        """Return the operators of the float model, in order."""
+        division = self.divide()
+        operators = []
+        for name, node in division.operators.items():
+            operators.append(
+                Operator(
+                    name=name,
+                    kind=node.label.partition(" ")[0],
+                    inputs=tuple(division.find_inputs(name)),
+                    node=division.names.get(name, ""),
+                    line=str(node.place) if node.place.line else "",
+                )
+            )
+        return operators
+
+    def divide(self) -> Division:
+        """Return the division of the float model."""
+        if self.is_onnx:
+            from ci.audit.localise_onnx import make_division
+            from ci.onnx.compile import load_source, write_float
+
+            self.work.mkdir(parents=True, exist_ok=True)
+            source = load_source(self.spec)
+            plain = write_float(source, self.work / "float.onnx", self.spec.source.shapes)
+            sets = (*source.evaluation, *source.calibration)[:MOST_SETS]
+            return make_division(plain, plain, sets, self.work)
+        import torch
+
+        from ci.audit import localise_torch
+        from ci.models.model import load_digested
+
+        model, _ = load_digested(self.spec.reference, self.spec.source)
+        with torch.no_grad():
+            program = torch.export.export(model.module, model.evaluation[0], strict=True)
+        plain_module: Any = program.module(check_guards=False)
+        localise_torch.require_stateless(plain_module)
+        judged = (*model.evaluation, *model.calibration)[:MOST_SETS]
+        return localise_torch.make_division(plain_module, plain_module, judged)
+
+    def write_part(self, operators: Sequence[str], folder: Path, *, returns_all: bool) -> str:
+        """Write a part with its inputs to a folder, and return its reference."""
+        division = self.divide()
+        names = [name for name in division.operators if name in {*operators}]
+        read_inside = {read for name in names for read in division.find_inputs(name)}
+        last = [
+            name
+            for name in names
+            if name in division.outputs or is_read_outside(division, name, names)
+        ]
+        last = last or [name for name in names if name not in read_inside]
+        outputs = [*last, *(name for name in names if returns_all and name not in last)]
+        cut = Cut(tuple(names), tuple(outputs))
+        folder.mkdir(parents=True, exist_ok=True)
+        if self.is_onnx:
+            return self._write_onnx(division, cut, folder)
+        return self._write_torch(division, cut, folder)
+
+    @staticmethod
+    def _write_onnx(division: Division, cut: Cut, folder: Path) -> str:
+        import numpy as np
+
+        from ci.audit.localise_onnx import write_file
+
+        path = folder / f"{PART}{ONNX.suffix}"
+        source = write_file(division, cut, path)
+        np.savez(path.with_suffix(".npz"), *map(np.stack, zip(*source.evaluation, strict=True)))
+        return str(path)
+
+    @staticmethod
+    def _write_torch(division: Division, cut: Cut, folder: Path) -> str:
+        import torch
+
+        from ci.audit.localise_torch import write_module
+
+        module, sets = write_module(division, cut)
+        path = folder / f"{PART}.py"
+        write_whole(path, SOURCE.encode())
+        torch.save((module, sets), path.with_suffix(".pt"))
+        return f"{path}:{FUNCTION}"
+
+
+def is_read_outside(division: Division, name: str, names: Sequence[str]) -> bool:
+    """Return whether an operator outside of a part reads a result of it."""
+    return any(
+        name in division.find_inputs(other) for other in division.operators if other not in names
+    )

@@ -1,0 +1,228 @@
+"""The procedure of a diagnosis, answered by tables: no model, no program, no emulator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pytest
+
+from ci.diagnosis.diagnosis import MOST_PARTS, Diagnosis, Suspicion, advance, diagnose
+from ci.diagnosis.experiments import (
+    TIME_IS_UP,
+    Answer,
+    Experiment,
+    KeepPart,
+    ListOperators,
+    ListRemedies,
+    Operator,
+    RemedyChoice,
+    Result,
+    RunPart,
+)
+from ci.diagnosis.wording import advise_on_diagnosis, describe_proof
+from ci.facts.finding import Certainty, Proof
+
+WRONG = Result(reached_db=18.6, predicted_db=70.0)
+RIGHT = Result(reached_db=68.9, predicted_db=70.0, is_right=True)
+LITTLE = Result(reached_db=25.0, predicted_db=70.0)
+BETTER = Result(reached_db=46.0, predicted_db=70.0)
+BEST = Result(reached_db=50.0, predicted_db=70.0)
+# The gate may take a program for faithful without any gain.
+GREEN = Result(reached_db=18.7, predicted_db=20.0, is_right=True)
+HANGS = Result(failure="it did not end within 9 s")
+REFUSED = Result(failure="refused: QNN accepts no node")
+DIES = Result(failure="the process died: SIGSEGV")
+LATE = Result(failure=TIME_IS_UP)
+# A chain of 20 operators, each of a line of its own
+CHAIN = [
+    Operator(f"op{number}", "add", (f"op{number - 1}",) if number else (), line=f"net.py:{number}")
+    for number in range(20)
+]
+LARGE = Suspicion(WRONG, first=("op9", "add", "net.py:9"), faults=("fault-b",), count=20)
+SMALL = Suspicion(WRONG, first=("op9", "add", "net.py:9"), faults=("fault-b",), count=4)
+
+
+def choose(name: str, *cures: str, at: int = 9) -> RemedyChoice:
+    """A rewrite at a line of the chain."""
+    return RemedyChoice(
+        name, f"title of {name}", f"reason of {name}", cures, False, (f"net.py:{at}",)
+    )
+
+
+A, B, C = choose("a"), choose("b", "fault-b"), choose("c")
+
+
+@dataclass
+class Laboratory:
+    """Answers from tables: ``whole`` has the results of the whole model by remedies, and ``parts``
+    those of each part, by its number of operators and remedies."""
+
+    remedies: list[RemedyChoice] | None
+    whole: Mapping[str, Result] = field(default_factory=dict)
+    parts: Mapping[str, Result] = field(default_factory=dict)
+    operators: list[Operator] = field(default_factory=lambda: CHAIN)
+    asked: list[str] = field(default_factory=list)
+
+    def run(self, suspicion: Suspicion) -> Diagnosis:
+        steps, answer = diagnose(suspicion), None
+        while True:
+            experiment, diagnosis = advance(steps, answer)
+            if experiment is None:
+                assert diagnosis is not None
+                return diagnosis
+            answer = self.answer(experiment)
+
+    def answer(self, experiment: Experiment) -> Answer:
+        if isinstance(experiment, ListRemedies):
+            return self.remedies
+        if isinstance(experiment, ListOperators):
+            return self.operators
+        if isinstance(experiment, KeepPart):
+            return "qnn/part.py"
+        assert isinstance(experiment, RunPart)
+        change = "all" if experiment.returns_all else " ".join(experiment.remedies)
+        key = f"{len(experiment.part)} {change}".strip() if experiment.part else change
+        self.asked.append(key)
+        return (self.parts if experiment.part else self.whole).get(key, WRONG)
+
+
+@pytest.mark.parametrize(
+    ("answers", "asked", "cure", "word"),
+    [
+        # Known faults come first, and the first remedy that makes the model right is the cause.
+        ({"b": RIGHT, "a": RIGHT}, ["b"], ["b"], "proven"),
+        # One that does not help is not named.
+        ({"b": WRONG, "a": RIGHT}, ["b", "a"], ["a"], "proven"),
+        # Green without a gain proves nothing.
+        ({"b": GREEN}, ["b", "a", "c"], [], ""),
+        # Of two that help, the one that alone suffices; if none does, both together.
+        ({"b": BETTER, "a": RIGHT}, ["b", "a"], ["a"], "proven"),
+        ({"b": BETTER, "c": BEST, "c b": RIGHT}, ["b", "a", "c", "c b"], ["c", "b"], "proven"),
+        ({"b": BETTER, "c": BEST, "c b": BEST}, ["b", "a", "c", "c b"], ["c"], "in part, proven"),
+        ({"b": BETTER}, ["b", "a", "c"], ["b"], "in part, proven"),
+        # What explains less than half of the error is not its cause.
+        ({"b": LITTLE}, ["b", "a", "c"], [], ""),
+        # Experiments that hang, are refused or die show nothing, and the next one is made.
+        ({"b": HANGS, "a": REFUSED, "c": RIGHT}, ["b", "a", "c"], ["c"], "proven"),
+        ({"b": DIES, "a": DIES, "c": DIES}, ["b", "a", "c"], [], ""),
+        # After the time is up, none is made.
+        ({"b": LATE, "a": RIGHT}, ["b"], [], ""),
+        ({"b": BETTER, "a": LATE}, ["b", "a"], ["b"], "in part, proven"),
+    ],
+)
+def test_the_cause_is_what_makes_the_model_right(
+    answers: Mapping[str, Result], asked: list[str], cure: list[str], word: str
+) -> None:
+    laboratory = Laboratory([A, B, C], answers)
+    diagnosis = laboratory.run(SMALL)
+    assert laboratory.asked == asked
+    assert [remedy.name for remedy in diagnosis.cure] == cure
+    assert describe_proof(diagnosis).partition(":")[0] == word
+    assert (diagnosis.ended == TIME_IS_UP) is (LATE in answers.values())
+
+
+@pytest.mark.parametrize(
+    ("answers", "excluded"),
+    [
+        ({"b": RIGHT}, False),
+        ({"b": WRONG, "a": RIGHT}, True),
+        ({"b": WRONG}, True),
+        ({"b": BETTER}, False),
+        ({"b": HANGS}, False),  # nothing is known
+        ({"b": LATE}, False),
+    ],
+)
+def test_a_known_fault_whose_remedy_gains_nothing_is_not_the_cause(
+    answers: Mapping[str, Result], excluded: bool
+) -> None:
+    assert Laboratory([A, B], answers).run(SMALL).excludes("fault-b") is excluded
+
+
+def test_a_known_fault_without_a_remedy_stays_until_another_cause_is_shown() -> None:
+    assert not Laboratory([A], {}).run(SMALL).excludes("fault-b")
+    assert Laboratory([A], {"a": RIGHT}).run(SMALL).excludes("fault-b")
+
+
+@pytest.mark.parametrize(
+    ("parts", "asked", "size"),
+    [
+        # The smallest part that is wrong by itself, and its remedies.
+        ({"2": WRONG, "2 b": RIGHT}, ["2", "2 b"], 2),
+        # A part that is right alone, refused, or hardly wrong: a larger one.
+        ({"2": RIGHT, "3": WRONG, "3 b": RIGHT}, ["2", "3", "3 b"], 3),
+        ({"2": REFUSED, "3": WRONG, "3 b": RIGHT}, ["2", "3", "3 b"], 3),
+        ({"2": Result(reached_db=60.0, predicted_db=70.0), "3 b": RIGHT}, ["2", "3", "3 b"], 3),
+    ],
+)
+def test_remedies_are_tried_on_the_smallest_part_that_is_wrong_by_itself(
+    parts: Mapping[str, Result], asked: list[str], size: int
+) -> None:
+    laboratory = Laboratory([choose("far", at=1), A, B], {}, parts)
+    diagnosis = laboratory.run(LARGE)
+    assert laboratory.asked == asked
+    assert len(diagnosis.part) == size
+    assert [remedy.name for remedy in diagnosis.cure] == ["b"]
+
+
+def test_what_is_wrong_only_as_a_whole_is_tried_on_the_whole_model() -> None:
+    right_parts = {str(size): RIGHT for size in range(2, 20)}
+    laboratory = Laboratory([A, B, C, choose("d")], {"c": RIGHT}, right_parts)
+    diagnosis = laboratory.run(LARGE)
+    *parts, first, second, third = laboratory.asked
+    assert [first, second, third] == ["b", "a", "c"]
+    assert 1 <= len(parts) <= MOST_PARTS
+    assert not diagnosis.part
+    assert diagnosis.cure == (C,)
+    assert len(Laboratory([A, B, C, choose("d")], {}, right_parts).run(LARGE).tried) == 3
+
+
+def test_operators_that_are_right_if_their_results_are_returned_are_computed_together() -> None:
+    diagnosis = Laboratory([A], {}, {"2 all": RIGHT}).run(LARGE)
+    assert diagnosis.is_fused
+    (cause,) = advise_on_diagnosis(diagnosis).causes
+    assert cause.text == (
+        "QNN computes these operators together, and each of them alone is right (proven: the part"
+        " (add [net.py:8], add [net.py:9]) has 18.6 dB, and 68.9 dB if it returns the results"
+        " inside of it)"
+    )
+
+
+def test_an_unknown_cause_says_what_was_tried_and_where_the_part_is() -> None:
+    diagnosis = Laboratory([A, B], {}, {"2 a": DIES}).run(LARGE)
+    assert not diagnosis.is_proven
+    advice = advise_on_diagnosis(diagnosis)
+    assert not advice.causes
+    (where,) = advice.where
+    assert where == (
+        "the cause is unknown: the part (add [net.py:8], add [net.py:9]) has 18.6 dB; tried: b"
+        " (18.6 dB), a (the process died: SIGSEGV); kept as qnn/part.py"
+    )
+
+
+def test_a_proven_cause_has_both_figures_and_its_remedy() -> None:
+    advice = advise_on_diagnosis(Laboratory([A], {"a": RIGHT}).run(SMALL))
+    ((cause,), (remedy,)) = advice.causes, advice.remedies
+    assert cause.text == "reason of a (proven: the model has 18.6 dB, and 68.9 dB with a)"
+    assert cause.certainty is Certainty.MEASURED
+    assert (remedy.text, remedy.proof) == ("write title of a (a)", Proof.TRIED)
+
+
+@pytest.mark.parametrize("remedies", [None, []])
+def test_a_model_without_remedies_is_not_explained(remedies: list[RemedyChoice] | None) -> None:
+    laboratory = Laboratory(remedies)
+    diagnosis = laboratory.run(SMALL)
+    assert not laboratory.asked
+    assert not diagnosis.is_proven
+    assert not advise_on_diagnosis(diagnosis).causes
+
+
+@pytest.mark.parametrize(
+    "first",
+    [("", "", ""), ("op77", "mul", "net.py:77"), ("op9", "mul", "net.py:3")],
+)
+def test_without_a_place_the_whole_model_is_tried(first: tuple[str, str, str]) -> None:
+    laboratory = Laboratory([B], {"b": RIGHT})
+    diagnosis = laboratory.run(Suspicion(WRONG, first=first, count=20))
+    assert laboratory.asked == ["b"]
+    assert diagnosis.is_proven
