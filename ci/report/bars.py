@@ -67,9 +67,13 @@ class Figure:
 
 
 def draw_sqnr(case: Case, rule: Threshold | None) -> Bar:
-    """Return a bar for the SQNR against the float32 model, with its limit. The marker is the SQNR
-    against the quantized model."""
+    """Return a bar for the SQNR of the worst sample against the float32 model, with its limit. If
+    only the SQNR over all samples has one, this is shown, and the note ends with "all". The marker is the
+    SQNR against the quantized model."""
     quantized, limit = case.judgement.sqnr_db_quantized, rule.min_sqnr_db if rule else None
+    of_all = ""
+    if rule and limit is None:
+        limit, of_all = rule.min_sqnr_db_all, " all"
     label = show_decibels(case.judgement.sqnr_db, case.judgement.max_abs)
     if label == "-":
         return Bar("-" if case.judgement.status is Status.PASSED else case.judgement.status.value)
@@ -81,7 +85,7 @@ def draw_sqnr(case: Case, rule: Threshold | None) -> Bar:
         else ((case.judgement.sqnr_db, tone),),  # none for equal outputs
         limit,
         quantized,
-        "" if limit is None else f"\N{GREATER-THAN OR EQUAL TO} {limit:g}",
+        "" if limit is None else f"\N{GREATER-THAN OR EQUAL TO} {limit:g}{of_all}",
         "" if quantized is None else f"{quantized:.1f} dB against the quantized model",
     )
 

@@ -40,9 +40,9 @@ class Column:
 
     If ``number`` is true, the text is aligned as a number, and the column is omitted everywhere if
     no case has a value for it. ``title`` is the heading if it differs from ``name``. A terminal
-    omits columns that are not ``on_terminal``, and those that are ``page_only`` are only on the
-    HTML page and in JUnit. ``hint`` returns a tooltip. ``draw`` makes a bar for the chart with the
-    title ``chart``.
+    omits columns that are not ``on_terminal``. Those that are ``page_only`` are only in the details
+    of a case on the HTML page, and in JUnit. ``hint`` returns a tooltip. ``draw`` makes a bar for
+    the chart with the title ``chart``.
     """
 
     name: str

@@ -45,6 +45,7 @@ PAGE = "index.html"
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 NAME_CHARS = 44
 CODE, ID = re.compile(r"`([^`]*)`"), re.compile(r"\[(QNN\d+)\]$")
+OPTION = re.compile(r"(?<![\w-])(--[a-z][a-z0-9]*(?:-[a-z0-9]+)+)")  # browsers break lines after -
 MOST_BARS, WORST = 60, 20
 # CSS classes of cells in the map, by the least margin in dB that each class requires.
 ROOM = {6.0: "wide", 2.0: "fair"}
@@ -135,6 +136,7 @@ def _environment() -> Environment:
         "end": partial(keep_end, most=NAME_CHARS),
         "bins": place_bins,
         "mark": mark_line,
+        "options": keep_options,
     }
     return environment
 
@@ -146,7 +148,7 @@ def _hash(text: str) -> str:
 def mark_line(line: str) -> Markup:
     """Return a line as HTML: text in backticks is code, and the id of a finding has its meaning as
     a tooltip."""
-    text = CODE.sub(r"<code>\1</code>", str(escape(clean(translate_commands(line)))))
+    text = CODE.sub(r"<code>\1</code>", str(keep_options(clean(translate_commands(line)))))
     meanings = {kind.id: kind.meaning for kind in read_kinds()}
 
     def explain(match: re.Match[str]) -> str:
@@ -154,6 +156,12 @@ def mark_line(line: str) -> Markup:
         return f'<abbr title="{meaning}">{match[1]}</abbr>' if meaning else match[0]
 
     return Markup(ID.sub(explain, text))  # noqa: S704 - escaped above
+
+
+def keep_options(text: str) -> Markup:
+    """Return text as HTML in which no line ends inside of an option, such as --keep-artifacts."""
+    marked = OPTION.sub(r'<span class="option">\1</span>', str(escape(text)))
+    return Markup(marked)  # noqa: S704 - escaped above
 
 
 def place_bins(counts: Sequence[int]) -> Iterator[tuple[float, float, float]]:

@@ -9,7 +9,16 @@ import pytest
 from msgspec.structs import replace
 
 from ci.report.html import render_html
-from ci.report.schema import Case, Element, JudgementFacts, OutputFigures, Report, Status, Threshold
+from ci.report.schema import (
+    Case,
+    Element,
+    JudgementFacts,
+    OutputFigures,
+    ProgramFacts,
+    Report,
+    Status,
+    Threshold,
+)
 from tests.stand_ins.browser import Browser, open_browser
 from tests.stand_ins.reports import change_case, make_report, say
 
@@ -83,6 +92,39 @@ def test_cases_are_sorted_by_a_click_on_a_head(
     assert browser.ask(COLUMN) == ["120.0", "9.5", "-3.0", "-"]
     assert browser.ask(f'document.querySelector("{head}").ariaSort') == "descending"
     assert browser.console == []
+
+
+CARDS = """(() => {
+  const row = document.querySelector("#case-table tbody tr");
+  const cells = [...row.cells].slice(1).filter((cell) => cell.offsetParent);
+  const labels = cells.map((cell) => getComputedStyle(cell, "::before").content);
+  const tops = new Set(cells.map((cell) => cell.getBoundingClientRect().top));
+  return [getComputedStyle(row).display, labels, tops.size === cells.length];
+})()"""
+CUT = """[...document.querySelectorAll("#case-table, .figures")]
+  .map((one) => one.closest(".scroll"))
+  .filter((one) => one.scrollWidth > one.clientWidth).length"""
+
+
+def test_cases_are_whole_on_a_wide_page_and_cards_on_a_narrow_one(
+    browser: Browser, report: Report, tmp_path: Path
+) -> None:
+    program = ProgramFacts(pte_bytes=90_000, delegated_nodes=12, fallback_nodes=0, lower_s=1.1)
+    cases = tuple(
+        replace(change_case(case, above_noise_db=-0.9, predicted_sqnr_db=60.0), program=program)
+        for case in report.cases
+    )
+    browser.resize(1280)
+    show(browser, replace(report, cases=cases), tmp_path)
+    assert browser.ask(CUT) == 0
+    browser.resize(400)
+    assert browser.ask(CUT) == 0
+    display, labels, are_lines = browser.ask(CARDS)
+    assert (display, are_lines) == ("block", True)
+    heads = ("scheme", "SoC", "status", "SQNR dB", "predicted dB", "above noise", "program size")
+    assert [head for head in heads if f'"{head}"' not in labels] == []
+    scroll, client = browser.ask(WIDTHS)
+    assert scroll == client
 
 
 def test_a_narrow_page_shows_the_limits_of_a_case_and_the_first_chart_without_scrolling(
