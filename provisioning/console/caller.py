@@ -185,21 +185,37 @@ def parse_github(url: str) -> str:
 
 
 def install_command(extra: str) -> str:
-    """Return the command that installs this project with an extra from where this copy came: a
-    commit on GitHub, a directory, a wheel or a package index."""
+    """Return the command that installs this project with an extra from where this copy came (a
+    repository, a directory, a wheel or a package index) in the way in which it was installed: by
+    pip, by ``uv tool`` or by pipx. For uvx, return this command with the extra."""
     origin, has_checkout = read_direct_url(), (CHECKOUT / "pyproject.toml").is_file()
     path = Path(unquote(urlsplit(origin.url).path)) if origin.url.startswith("file:") else None
+    commit = origin.vcs_info.get("commit_id")
     if repository := find_origin():
         target = f"{DISTRIBUTION}[{extra}] @ git+https://github.com/{repository}"
+    elif commit:
+        target = f"{DISTRIBUTION}[{extra}] @ git+{origin.url}@{commit}"
     elif path and origin.dir_info is None:
         target = f"{DISTRIBUTION}[{extra}] @ {path.as_uri()}"
     else:
         target = f"{path or (CHECKOUT if has_checkout else DISTRIBUTION)}[{extra}]"
     quoted = shell_word(target) if set(target) & set('"$`\\') else f'"{target}"'
+    before, after = _choose_installer(Path(sys.prefix))
+    return f"{before} {quoted}{after}"
+
+
+def _choose_installer(prefix: Path) -> tuple[str, str]:
+    """Return what stands before and after the requirement in a command that installs into an
+    environment."""
+    if (prefix / "uv-receipt.toml").is_file():
+        return "uv tool install --force", ""
+    if (prefix / "pipx_metadata.json").is_file():
+        return "pipx install --force", ""
+    if prefix.parent.name.startswith(("archive-v", "environments-v")):  # uvx: in uv's cache
+        return "uvx --from", " ".join([" qnn-ci", *map(shell_word, sys.argv[1:])])
     # Another pip is first on PATH in an environment of the noxfile or one that is not activated.
     is_own = Path(shutil.which("pip") or "") == Path(sys.executable).parent / "pip"
-    pip = "pip" if is_own else f"{shell_word(sys.executable)} -m pip"
-    return f"{pip} install {quoted}"
+    return f"{'pip' if is_own else f'{shell_word(sys.executable)} -m pip'} install", ""
 
 
 EPOCH_VARIABLE = "SOURCE_DATE_EPOCH"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from importlib import metadata
 from pathlib import Path
 
@@ -140,6 +141,32 @@ def test_an_extra_is_installed_from_where_this_copy_came(
     (tmp_path / "direct_url.json").write_text(json.dumps(origin))
     monkeypatch.setattr(metadata, "distribution", lambda _: metadata.PathDistribution(tmp_path))
     assert install_command("device").endswith(f'pip install "{target}"')
+
+
+@pytest.mark.parametrize(
+    ("file", "command"),
+    [
+        ("tools/qnn-ci/uv-receipt.toml", "uv tool install --force {}"),
+        ("venvs/qnn-ci/pipx_metadata.json", "pipx install --force {}"),
+        (
+            "uv/archive-v0/Ab1/pyvenv.cfg",
+            "uvx --from {} qnn-ci test-emulator --model 'my net.py:factory'",
+        ),
+        ("venv/pyvenv.cfg", "{python} -m pip install {}"),
+    ],
+)
+def test_an_extra_is_installed_as_this_copy_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, command: str
+) -> None:
+    (tmp_path / file).parent.mkdir(parents=True)
+    (tmp_path / file).touch()
+    monkeypatch.setattr(sys, "prefix", str((tmp_path / file).parent))
+    monkeypatch.setattr(sys, "argv", ["qnn-ci", "test-emulator", "--model", "my net.py:factory"])
+    commit = {"url": "file:///a/b", "vcs_info": {"vcs": "git", "commit_id": "c0ffee"}}
+    (tmp_path / "direct_url.json").write_text(json.dumps(commit))
+    monkeypatch.setattr(metadata, "distribution", lambda _: metadata.PathDistribution(tmp_path))
+    target = '"executorch-qnn-ci[device] @ git+file:///a/b@c0ffee"'
+    assert install_command("device") == command.format(target, python=sys.executable)
 
 
 @pytest.mark.parametrize(
