@@ -68,8 +68,8 @@ class Figure:
 
 def draw_sqnr(case: Case, rule: Threshold | None) -> Bar:
     """Return a bar for the SQNR of the worst sample against the float32 model, with its limit. If
-    only the SQNR over all samples has one, this is shown, and the note ends with "all". The marker is the
-    SQNR against the quantized model."""
+    only the SQNR over all samples has one, this is shown, and the note ends with "all". The marker
+    is the SQNR against the quantized model."""
     quantized, limit = case.judgement.sqnr_db_quantized, rule.min_sqnr_db if rule else None
     of_all = ""
     if rule and limit is None:
