@@ -13,6 +13,7 @@ import hashlib
 import itertools
 import json
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -316,25 +317,66 @@ def confirm_write(error: StoreError) -> StoreError:
 
 def explain_no_room(error: BaseException | None, place: Path | None = None) -> StoreError | None:
     """Return a StoreError if ``error`` or one of its causes reports a full disk or quota, else
-    None. If that error names no file, it was in ``place``, by default the temporary directory.
+    None. If that error names no file, it was in ``place`` or in the temporary directory, whichever
+    has less free space.
+
+    Whatever fails while the temporary directory is full may fail for that reason: ExecuTorch reads
+    back what it could not write, and reports that it is no JSON.
     """
+    first = error
     visited: list[BaseException] = []
     while error and error not in visited:  # `raise error from error` is its own cause
         if isinstance(error, QnnCiError):  # it states its reason itself
             return error if isinstance(error, StoreError) else None
         visited.append(error)
-        if isinstance(error, OSError) and error.errno in NO_ROOM:
-            named = os.fsdecode(error.filename) if error.filename else ""
-            place = Path(named or place or tempfile.gettempdir())
-            return explain_write(place, error, "choose a disk with enough free space")
+        failed = find_failed_write(error, place or Path(tempfile.gettempdir()))
+        if failed and failed.errno in NO_ROOM:
+            # Such as a process that writes to the cache, and to temporary files of libraries.
+            unnamed = min(filter(None, (place, Path(tempfile.gettempdir()))), key=free_bytes)
+            place = Path(failed.filename or unnamed)
+            return explain_write(place, failed, "choose a disk with enough free space")
         error = error.__cause__ or error.__context__
+    temporary = Path(tempfile.gettempdir())
+    if first and free_bytes(temporary) < READ_BYTES:
+        full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(temporary))
+        return explain_write(temporary, full, "choose another directory with TMPDIR")
     return None
+
+
+_ERRNO = re.compile(r"\[Errno (\d+)\]")
+# Writers that report a full disk without its number: numpy, torch and zip files, sqlite, C++.
+_FULL = re.compile(
+    r"\d+ requested and \d+ written|file write failed|unexpected pos \d+ vs|disk is full"
+    r"|No space left on device|Disk quota exceeded"
+)
+
+
+def find_failed_write(error: BaseException, place: Path) -> OSError | None:
+    """Return the OSError of the system for ``error``, whose ``filename`` is the path that could not
+    be written, or None if ``error`` is about something else.
+
+    A copy names its source first, but its target is what is full; a copy of a tree raises
+    shutil.Error, which has the errors of its files as text. Some libraries report a full disk only
+    as text, which counts if there is little space left for ``place``.
+    """
+    if isinstance(error, shutil.Error) and error.args and isinstance(error.args[0], list):
+        for _, target, why in error.args[0]:
+            if found := _ERRNO.search(str(why)):
+                return OSError(int(found[1]), os.strerror(int(found[1])), str(target))
+    if isinstance(error, OSError) and error.errno:
+        path = error.filename2 or error.filename
+        return OSError(error.errno, error.strerror, os.fsdecode(path) if path else None)
+    is_full = isinstance(error, OSError | RuntimeError) and _FULL.search(str(error))
+    if is_full and free_bytes(place) < SPARE_BYTES:
+        return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    return error if isinstance(error, OSError) else None
 
 
 def explain_write(place: Path, error: OSError, fix: str) -> StoreError:
     """Return the StoreError for ``error``, which occurred while ``place`` was written. If the disk
     is full, it states the free space.
     """
+    error = find_failed_write(error, place) or error
     why = f"{error.filename or place}: {error.strerror or error}"
     if error.errno == errno.EFBIG:
         fix = f"raise the limit for the size of a file (ulimit -f), or {fix}"

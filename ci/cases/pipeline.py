@@ -449,10 +449,9 @@ def keep_artifacts(directory: Path, target: Path) -> None:
                 place = target.parent.resolve() / target.name
                 text = read_text(rows).replace(f"{directory}/", f"{place}/")
                 rows.write_text(text, encoding="utf-8")
-    except OSError as error:  # also shutil.Error, which lists what failed
-        first = error if error.errno else OSError(error.args[0][0][-1])
+    except OSError as error:
         fix = "choose another directory for --keep-artifacts, on a disk with enough free space"
-        raise explain_write(target, first, fix) from error
+        raise explain_write(target, error, fix) from error
 
 
 def list_special(directory: str, names: list[str]) -> set[str]:

@@ -7,6 +7,7 @@ provisioning.doctor.survey.litert before, which does.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import copy
@@ -46,6 +47,12 @@ IF, WHILE, COMPOSITE = "IF", "WHILE", "STABLEHLO_COMPOSITE"
 BEFORE_ACTIVATION = b"/before_activation"  # the end of a tensor's name, see split_activations
 RUN_HERE = frozenset({IF, WHILE, COMPOSITE})  # their subgraphs are run by run_control
 CONTROL = RUN_HERE | {"CALL", "CALL_ONCE"}
+# The options that name subgraphs, see schema.fbs of LiteRT.
+SUBGRAPHS = (
+    *("thenSubgraphIndex", "elseSubgraphIndex", "condSubgraphIndex", "bodySubgraphIndex"),
+    *("decompositionSubgraphIndex", "initSubgraphIndex", "updateComputationSubgraphIndex"),
+    *("comparatorSubgraphIndex", "branchSubgraphIndices", "subgraph"),
+)
 MOST_LOOPS = 1 << 16
 MOST_NESTED, MOST_INLINED = 32, 1 << 16  # composites in each other, operators of a subgraph
 
@@ -155,6 +162,25 @@ def name_tensor(subgraph: Any, number: int) -> str:
     """Return the name of a tensor, or its number if it has none."""
     name: bytes = subgraph.tensors[number].name or b""
     return name.decode("utf-8", "replace") or f"tensor {number}"
+
+
+def name_all_tensors(data: bytes) -> bytes:
+    """Return a file with a name for each tensor, or the same file if all have one. Names are
+    optional, but a context binary binds its tensors by them."""
+    model = read_model(data)
+    unnamed = []
+    for subgraph in model.subgraphs:
+        taken = {tensor.name for tensor in subgraph.tensors}
+        for number, tensor in enumerate(subgraph.tensors):
+            if not tensor.name:
+                unnamed.append(tensor)
+                names = (f"tensor_{number}{'_' * length}".encode() for length in itertools.count())
+                tensor.name = next(name for name in names if name not in taken)
+    if not unnamed:
+        return data
+    model.metadata = model.metadataBuffer = None
+    keep_buffers(model, data)
+    return pack_model(model)
 
 
 def number_tensors(subgraph: Any) -> dict[str, int]:
@@ -354,6 +380,16 @@ def list_run(model: Any, operator: Any) -> list[int]:
     return []
 
 
+def list_used(operator: Any) -> list[int]:
+    """Return the numbers of all subgraphs that an operator names in its options: also that with
+    which a STABLEHLO_SCATTER combines numbers, which only LiteRT runs."""
+    numbers = []
+    for options in (operator.builtinOptions, operator.builtinOptions2):
+        for name in SUBGRAPHS:
+            numbers += np.atleast_1d(getattr(options, name, ())).astype(int).tolist()
+    return numbers
+
+
 def run_control(
     model: Any,
     operator: Any,
@@ -437,10 +473,9 @@ def cut_model(
                 tensor = copy(tensor)
                 tensor.type, tensor.quantization = schema.TensorType.FLOAT32, None
                 part.tensors[number] = tensor
-    names = {name_operator(model, operator) for operator in part.operators}
     piece = copy(model)
     piece.signatureDefs = piece.metadata = piece.metadataBuffer = None
-    if names & CONTROL:
+    if any(list_used(operator) for operator in part.operators):
         # It runs other subgraphs by their numbers, which stay. No operator runs the first one.
         piece.subgraphs = [part, *model.subgraphs[1:]]
         return pack_model(piece)

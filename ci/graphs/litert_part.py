@@ -10,24 +10,18 @@ import numpy as np
 
 from ci.graphs.graph import Bias
 from ci.graphs.litert_file import (
-    CONTROL,
+    SUBGRAPHS,
     Entry,
     drop_unused,
     keep_buffers,
     list_numbers,
-    list_run,
+    list_used,
     make_signature,
-    name_operator,
     pack_model,
     schema,
 )
 
 BIAS = 2  # the place of a layer's bias among its inputs
-# The fields of an operator's options that name a subgraph.
-SUBGRAPHS = (
-    *("thenSubgraphIndex", "elseSubgraphIndex", "condSubgraphIndex", "bodySubgraphIndex"),
-    "decompositionSubgraphIndex",
-)
 
 
 def find_operators(subgraph: Any, reads: Sequence[int], results: Sequence[int]) -> list[int]:
@@ -112,9 +106,9 @@ def _list_bodies(model: Any, part: Any) -> list[Any]:
     while waiting:
         subgraph = waiting.pop()
         for operator in subgraph.operators:
-            if name_operator(model, operator) not in CONTROL:
+            if not list_used(operator):
                 continue
-            for number in list_run(model, operator):
+            for number in list_used(operator):
                 if number not in moved:
                     body = copy(model.subgraphs[number])
                     drop_unused(body)  # which copies the operators, so that they can be changed
@@ -131,5 +125,13 @@ def _renumber_options(operator: Any, moved: Mapping[int, int]) -> None:
         options = copy(getattr(operator, field))
         for name in SUBGRAPHS:
             if hasattr(options, name):
-                setattr(options, name, moved[int(getattr(options, name))])
+                numbers = getattr(options, name)
+                is_list = np.ndim(numbers) > 0
+                setattr(
+                    options,
+                    name,
+                    np.array([moved[int(number)] for number in numbers], np.int32)
+                    if is_list
+                    else moved[int(numbers)],
+                )
         setattr(operator, field, options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from ci.graphs.litert_file import (
 )
 
 # With XNNPACK, LiteRT's default delegate, an operator alone gives other bytes than in its model.
+OWN_NAME = "self"
 PLAIN = OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
 
 
@@ -47,6 +49,23 @@ def run_interpreter(interpreter: Any, inputs: Sequence[Array]) -> list[Array]:
     ]
 
 
+def run_signature(interpreter: Any, entry: Entry, inputs: Sequence[Array]) -> dict[str, Array]:
+    """Return the outputs of a signature by their names."""
+    runner = interpreter.get_signature_runner(entry.key)
+    names = list(entry.input_names)
+    if OWN_NAME in names:
+        # The runner is called with keywords, and a method cannot have one with this name.
+        free = next(
+            name for count in itertools.count() if (name := f"{OWN_NAME}{count}") not in names
+        )
+        runner._inputs = {
+            free if name == OWN_NAME else name: index for name, index in runner._inputs.items()
+        }
+        names[names.index(OWN_NAME)] = free
+    results: dict[str, Array] = runner(**dict(zip(names, inputs, strict=True)))
+    return results
+
+
 class Reference:
     """A model on the CPU interpreter. Its inputs are those of all entries, one after another, and
     so are its outputs, in which quantized numbers are restored."""
@@ -65,8 +84,7 @@ class Reference:
             own_inputs = inputs[place : place + len(entry.inputs)]
             place += len(entry.inputs)
             if entry.key:
-                runner = self.interpreter.get_signature_runner(entry.key)
-                results = runner(**dict(zip(entry.input_names, own_inputs, strict=True)))
+                results = run_signature(self.interpreter, entry, own_inputs)
                 arrays = [np.array(results[name]) for name in entry.output_names]
             else:
                 arrays = run_interpreter(self.interpreter, own_inputs)

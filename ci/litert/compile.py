@@ -181,7 +181,9 @@ def choose_judged(
         )
     data = split_at_partitions(source.model, compiled)
     model = read_model(data)
-    inputs = SplitInputs(data, model, source.entries[0].input_names)
+    # The parts have the names of tensors, which signatures call otherwise.
+    main = source.model.subgraphs[MAIN]
+    inputs = SplitInputs(data, model, [name_tensor(main, at) for at in source.entries[0].inputs])
     sets = [inputs.make(arrays) for arrays in source.evaluation]
     random = inputs.list_random()
     fed = f"; random numbers stand for {name_some(random, 3)}, which they compute" if random else ""

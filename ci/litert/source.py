@@ -25,6 +25,7 @@ from ci.graphs.litert_file import (
     has_data,
     list_entries,
     list_numbers,
+    name_all_tensors,
     name_operator,
     name_tensor,
     read_dtype,
@@ -373,6 +374,7 @@ def make_source(
 ) -> LitertSource:
     """Return the source of a model that was checked. ``own_data`` are the policy's files with
     inputs, and ``path`` is the model's file, next to which samples may be."""
+    data = name_all_tensors(data)
     model = read_model(data)
     entries = choose_entries(name, model, own_data.signatures)
     ports = list_ports(model, entries)

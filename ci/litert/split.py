@@ -7,6 +7,7 @@ computes, as far as it can be computed, and otherwise random numbers.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from copy import copy
 from typing import Any
@@ -32,19 +33,26 @@ from ci.graphs.litert_file import (
     read_shape,
 )
 from ci.graphs.litert_part import find_operators
-from ci.graphs.litert_session import open_interpreter
+from ci.graphs.litert_session import open_interpreter, run_signature
 from ci.litert.compiled import CompiledModel, PartitionStep
 from ci.models.file_samples import RANDOM_IDS
 from provisioning.errors import FailedError
 
 # The interpreter's own message for an operator that it does not know.
 UNKNOWN = "unresolved custom op"
+# The same for operators of LiteRT itself: an older interpreter lacks some, and it runs those of
+# StableHLO, which converters write for what LiteRT lacks, in some forms only.
+LACKING = re.compile(
+    r"Didn't find op for builtin opcode '(\w+)'"
+    r"|Node number \d+ \((STABLEHLO_\w+)\) failed to prepare"
+)
 MAIN = 0
 
 
 def list_unknown(content: bytes, model: Any) -> list[str]:
-    """Return the names of the operators that the interpreter of this package does not know. Raises
-    FailedError if it refuses the model for another reason."""
+    """Return the names of the operators that the interpreter of this package does not know, or
+    lacks in the form that the model needs. Raises FailedError if it refuses the model for another
+    reason."""
     names = [
         name_operator(model, operator)
         for subgraph in model.subgraphs
@@ -56,6 +64,8 @@ def list_unknown(content: bytes, model: Any) -> list[str]:
     except (RuntimeError, ValueError) as error:
         if names and UNKNOWN in str(error):
             return list(dict.fromkeys(names))
+        if lacking := LACKING.search(str(error)):
+            return [*dict.fromkeys([*names, lacking[1] or lacking[2]])]
         if free := describe_free_axes(model):
             raise FailedError(
                 f"LiteRT does not load the model with sizes that may change ({', '.join(free)})"
@@ -142,8 +152,7 @@ class SplitInputs:
                 for name, number in zip(entry.input_names, entry.inputs, strict=True)
             ]
             all_inputs += arrays
-            runner = self.interpreter.get_signature_runner(entry.key)
-            results = runner(**dict(zip(entry.input_names, arrays, strict=True)))
+            results = run_signature(self.interpreter, entry, arrays)
             values |= {name: np.asarray(results[name]) for name in entry.output_names}
         return tuple(all_inputs)
 

@@ -17,10 +17,11 @@ from pathlib import Path
 import pytest
 
 from provisioning import files
-from provisioning.errors import ExitCode, StoreError
+from provisioning.errors import ExitCode, StoreError, UsageError
 from provisioning.files import (
     digest_sources,
     explain_no_room,
+    explain_write,
     explain_writes,
     has_files,
     publish_directory,
@@ -323,6 +324,51 @@ def test_a_full_disk_is_named_wherever_it_is_in_the_chain(number: int, named: st
     assert explain_no_room(circular) is None
     assert explain_no_room(ValueError("x")) is None
     assert explain_no_room(OSError(errno.EACCES, "no")) is None
+
+
+def fail_to_copy_tree(source: Path, target: Path) -> BaseException:
+    """The error of a copy of a tree to a disk that is full: shutil.Error names it only in text."""
+    full = os.strerror(errno.ENOSPC)
+    return shutil.Error([(str(source), str(target), f"[Errno {errno.ENOSPC}] {full}")])
+
+
+def fail_to_copy_file(source: Path, target: Path) -> BaseException:
+    return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(source), None, str(target))
+
+
+@pytest.mark.parametrize("fail", [fail_to_copy_tree, fail_to_copy_file])
+def test_a_copy_to_a_full_disk_names_its_target(
+    fail: Callable[[Path, Path], BaseException],
+) -> None:
+    error = fail(Path("/source/a"), Path("/full/a"))
+    explained = explain_no_room(error)
+    assert explained
+    assert (explained.what, explained.place) == (
+        "there is no space left for /full/a",
+        Path("/full/a"),
+    )
+    assert "/source" not in str(explained)
+    assert isinstance(error, OSError)
+    assert explain_write(Path("/full"), error, "f").is_full
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError("4096 requested and 1024 written"),  # numpy
+        RuntimeError("PytorchStreamWriter failed writing file data/0: file write failed"),
+        ValueError("Expecting value: line 1 column 1 (char 0)"),  # what was cut is read back
+    ],
+)
+def test_a_failure_while_the_temporary_directory_is_full_is_a_full_disk(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert explain_no_room(error) is None
+    monkeypatch.setattr("provisioning.files.free_bytes", lambda _: 4096)
+    explained = explain_no_room(error)
+    assert explained
+    assert explained.what == f"there is no space left for {tempfile.gettempdir()}"
+    assert explain_no_room(UsageError("it states its reason itself")) is None
 
 
 HOLDER = """

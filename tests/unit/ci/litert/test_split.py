@@ -9,7 +9,16 @@ import pytest
 
 pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed in this environment")
 
-from ci.graphs.litert_file import CUSTOM, pack_model, read_model
+from ci.graphs.litert_file import (
+    CUSTOM,
+    list_entries,
+    name_all_tensors,
+    pack_model,
+    read_model,
+    schema,
+)
+from ci.graphs.litert_part import cut_entry
+from ci.graphs.litert_session import Pieces, Reference, open_interpreter
 from ci.litert.split import SplitInputs, list_unknown
 from ci.litert.suite import Net
 from provisioning.errors import FailedError
@@ -59,3 +68,78 @@ def test_a_part_reads_what_the_parts_before_it_compute_or_else_random_numbers() 
     np.testing.assert_allclose(second, np.tanh(values), rtol=1e-5)
     assert random.shape == (2, 4)
     assert random.std() > 0
+
+
+@pytest.mark.parametrize("names", [("self", "x"), ("self", "self0"), ("x", "self")])
+def test_a_signature_may_call_an_input_self(names: tuple[str, str]) -> None:
+    """LiteRT's runner takes inputs as keywords, next to its own argument of this name."""
+    net = Net()
+    sources = [net.add_tensor((2, 4), name) for name in names]
+    net.end(sources, [net.call("SUB", sources, (2, 4), "SubOptions")], "main")
+    data = net.pack()
+    model = read_model(data)
+    first, second = np.full((2, 4), 3, np.float32), np.ones((2, 4), np.float32)
+    ((output,),) = Reference(data, model, list_entries(model)).run([(first, second)])
+    np.testing.assert_array_equal(output, first - second)
+    assert SplitInputs(data, model, names).list_random() == []
+
+
+def make_scatter(*, replaces: bool) -> bytes:
+    """A STABLEHLO_SCATTER that replaces numbers, as litert-torch writes it, or subtracts them,
+    which LiteRT's interpreter cannot."""
+    net = Net()
+    source = net.add_tensor((4, 2), "x")
+    update = net.call("TANH", (source,), (4, 2))
+    places = net.add_constant(np.arange(4, dtype=np.int32).reshape(4, 1))
+    net.end([source], [net.call("STABLEHLO_SCATTER", (source, places, update), (4, 2))], "main")
+    numbers = [net.add_tensor((), "a"), net.add_tensor((), "b")]
+    combined = numbers[1] if replaces else net.call("SUB", numbers, (), "SubOptions")
+    net.end(numbers, [combined], "body")
+    model = read_model(net.pack())
+    model.signatureDefs = model.signatureDefs[:1]
+    options = schema.StablehloScatterOptionsT()
+    options.updateWindowDims, options.insertedWindowDims = [1], [0]
+    options.scatterDimsToOperandDims, options.indexVectorDim = [0], 1
+    options.updateComputationSubgraphIndex = 1
+    scatter = model.subgraphs[0].operators[1]
+    scatter.builtinOptions, scatter.builtinOptionsType = None, 0
+    scatter.builtinOptions2 = options
+    scatter.builtinOptions2Type = schema.BuiltinOptions2.StablehloScatterOptions
+    return pack_model(model)
+
+
+@pytest.mark.parametrize(("replaces", "unknown"), [(True, []), (False, ["STABLEHLO_SCATTER"])])
+def test_an_operator_of_stablehlo_is_run_with_its_subgraph_or_unknown(
+    *, replaces: bool, unknown: list[str]
+) -> None:
+    data = make_scatter(replaces=replaces)
+    model = read_model(data)
+    assert list_unknown(data, model) == unknown
+    (entry,) = list_entries(model)
+    names = {number: f"tensor {number}" for number in range(len(model.subgraphs[0].tensors))}
+    part = cut_entry(
+        model, data, entry, names, reads=entry.inputs, results=entry.outputs, biases={}
+    )
+    assert list_unknown(part, read_model(part)) == unknown
+    if not unknown:
+        x = np.linspace(-1, 1, 8, dtype=np.float32).reshape(4, 2)
+        places = np.arange(4, dtype=np.int32).reshape(4, 1)
+        pieces = Pieces(model, 0)
+        arrays = {0: x, 1: np.tanh(x), 2: places}
+        reads = pieces.list_reads(1)
+        (output,) = pieces.run(1, [arrays[number] for number in reads])
+        np.testing.assert_allclose(output, np.tanh(x), rtol=1e-5)
+
+
+@pytest.mark.parametrize("taken", ["", "tensor_1"])
+def test_tensors_without_a_name_get_one_that_no_other_has(taken: str) -> None:
+    model = read_model(make_quotient())
+    assert name_all_tensors(pack_model(model)) == pack_model(model)
+    model.subgraphs[0].tensors[0].name = taken.encode() or None
+    model.subgraphs[0].tensors[1].name = None
+    named = read_model(name_all_tensors(pack_model(model)))
+    names = [tensor.name for tensor in named.subgraphs[0].tensors]
+    assert all(names)
+    assert len(set(names)) == len(names)
+    assert names[0] == (taken or "tensor_0").encode()
+    open_interpreter(pack_model(named)).invoke()
