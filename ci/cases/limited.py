@@ -11,19 +11,24 @@ import os
 import pickle
 import secrets
 import sys
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 from ci.cases.forked import answer_job, is_own, redirected
-from ci.cases.pool import list_python_path
+from ci.cases.pool import CALL, list_python_path
+from ci.models.user_code import calls_noted, read_call
 from provisioning.console.allowance import Allowance
 from provisioning.console.command import explain_exception
-from provisioning.console.process import module_command, run_streams
+from provisioning.console.process import end_marked, module_command, run_streams
 from provisioning.console.usage import share_memory
 from provisioning.errors import QnnCiError, UsageError
+from provisioning.files import explain_writes, scratch_directory
 
 R = TypeVar("R")
 TIMEOUT_S = 120.0
+JOB_ID = "QNN_CI_LIMITED"  # by which processes that the job starts are found
 MOST_MESSAGES = 1 << 20
 MARK = "QNN_CI_ANSWER_MARK"  # the text after which the process writes its answer
 
@@ -45,17 +50,30 @@ def run_limited(
     exceeds a limit or dies.
     """
     memory = (max_bytes, 0) if max_bytes else share_memory(1)
-    mark = secrets.token_hex()
+    mark, job_id = secrets.token_hex(), secrets.token_hex()
     path = list_python_path(os.environ.get("PYTHONPATH", ""))
-    ended = run_streams(
-        module_command("ci.cases.limited"),
-        data=pickle.dumps(job),
-        env={**os.environ, "PYTHONPATH": path, MARK: mark},
-        allowance=Allowance(timeout_s, *memory),
-        most_messages=MOST_MESSAGES,
-    )
+    temporary = Path(tempfile.gettempdir())
+    with explain_writes(temporary), scratch_directory(temporary, "limited") as folder:
+        try:
+            ended = run_streams(
+                module_command("ci.cases.limited"),
+                data=pickle.dumps((folder / CALL, pickle.dumps(job))),
+                env={**os.environ, "PYTHONPATH": path, MARK: mark, JOB_ID: job_id},
+                allowance=Allowance(timeout_s, *memory),
+                most_messages=MOST_MESSAGES,
+            )
+        finally:
+            # What a user's function started, also in a session of its own.
+            end_marked(f"{JOB_ID}={job_id}")
+        call = read_call(folder / CALL)
     # Packages may print while they are imported, before the answer, and when the process exits.
     data = ended.stdout.partition(mark.encode())[2]
+    if call and (ended.exceeded or not data):
+        raise UsageError(
+            f"{call} did not return",
+            why=ended.exceeded or f"the process that called it {ended.describe()}",
+            fix="call it in Python by itself, and let it return; raise --timeout-s if it is slow",
+        )
     if not ended.is_good or not data:
         why = ended.exceeded or f"the process that reads it {ended.describe()}"
         if (message := ended.tail.strip()) and not ended.exceeded:
@@ -69,7 +87,9 @@ def run_limited(
 
 def answer(data: bytes) -> bytes:
     """Run a pickled job, and return its result or its QnnCiError, pickled."""
-    return pickle.dumps(answer_job(lambda: _name_defects(pickle.loads(data))))  # noqa: S301
+    call, job = pickle.loads(data)  # noqa: S301 - from our own process
+    with calls_noted(call):
+        return pickle.dumps(answer_job(lambda: _name_defects(pickle.loads(job))))  # noqa: S301
 
 
 def _name_defects(job: Callable[[], R]) -> R:

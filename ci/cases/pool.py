@@ -30,7 +30,7 @@ from typing import Any
 
 import psutil
 
-from ci.cases.forked import OWN_DESCRIPTORS, answer_job, flush_stdio
+from ci.cases.forked import OWN_DESCRIPTORS, DiedError, answer_job, flush_stdio
 from ci.facts.finding import NO_ADVICE, Advice, Finding, describe_error
 from ci.facts.kinds import FindingId
 from ci.models.numerics import VARIABLES
@@ -58,6 +58,7 @@ PRELOAD = ["ci.cases.fork_server"]
 ROOT = Path(__file__).resolve().parents[2]
 # The fork server's variables: the process that started it, and the modules to import.
 STARTER, IMPORTS = "QNN_CI_STARTER", "QNN_CI_IMPORTS"
+CALL = "call"  # the file that names the user's function that is running
 ABORTED, LATE = "the run was stopped", "did not end within"
 MAX_WORKER_BYTES = 2 << 30  # a worker that is larger after a job is replaced
 MAX_TAIL_BYTES = 1 << 20  # of a log, which may be of any size
@@ -139,8 +140,11 @@ def run_job(job: Job, log: str) -> Any:
     parent = tempfile.tempdir = os.environ.get("TMPDIR", tempfile.gettempdir())
     directory = Path(tempfile.mkdtemp(prefix="job-"))
     os.environ["TMPDIR"] = tempfile.tempdir = str(directory)
+    from ci.models.user_code import calls_noted  # the verbs that only wait do without it
+
     try:
-        return job()
+        with calls_noted(Path(log).with_name(CALL)):
+            return job()
     finally:
         os.environ["TMPDIR"] = tempfile.tempdir = parent
         flush_stdio()  # write what the job printed to this log, not the next one
@@ -307,10 +311,19 @@ class Lease:
         error = result if isinstance(result, QnnCiError) else None
         if error:
             result, failure = None, error.what
+        if failure and (error is None or isinstance(error, DiedError)):
+            failure = self._blame(failure)
         if failure and self.server and not is_server(self.server):
             self.used = True  # another job killed the fork server, which ended this worker
         tail = read_tail(self.log)
         return Ended(result, failure, tail, self.used, error, self.watch.is_starved)
+
+    def _blame(self, failure: str) -> str:
+        """Return a failure of a process with the user's function that was running in it."""
+        from ci.models.user_code import read_call
+
+        call = read_call(self.log.with_name(CALL))
+        return f"{call} did not return: {failure}" if call else failure
 
 
 class Pool:

@@ -23,6 +23,7 @@ from ci.facts.finding import NOWHERE, Origin, Place, PlacedError
 from ci.models.source_lines import is_installed, name_file
 from ci.models.user_models import is_suite, lacks_function
 from provisioning.console.command import OWN_PACKAGES, explain_limit, user_path
+from provisioning.documents import read_bytes
 from provisioning.errors import QnnCiError, UsageError, describe_exception
 
 CONTRACT = (
@@ -39,11 +40,47 @@ PACKAGES = {
 }
 OWN_CODE = f"{Path(__file__).resolve().parents[1]}/"  # of this project's ``ci``
 EXPORTER = re.compile(r"/(?:torch|torchao|executorch)/")
+MOST_NAME_BYTES = 4096
 STACK_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 
 class TraceError(Exception):
     """torch.export cannot trace a model."""
+
+
+_call_files: list[Path] = []  # to which calls of user's code are noted, the last one in use
+
+
+@contextmanager
+def calls_noted(path: Path) -> Iterator[None]:
+    """Write to ``path`` which function of the user is running, during the block. If the process
+    then hangs or dies, read_call names the function."""
+    _call_files.append(path)
+    try:
+        yield
+    finally:
+        _call_files.pop()
+
+
+@contextmanager
+def _call_noted(reference: str) -> Iterator[None]:
+    path = _call_files[-1] if _call_files else None
+    with suppress(OSError):
+        if path:
+            path.write_text(Path(reference).name, encoding="utf-8")
+    yield
+    with suppress(OSError):  # not after an exception, which names the function itself
+        if path:
+            path.write_text("", encoding="utf-8")
+
+
+def read_call(path: Path) -> str:
+    """Return the user's function that was running when a process ended, such as
+    ``your function data.py:samples``, or "" if none was."""
+    with suppress(OSError, UnicodeDecodeError):
+        if name := read_bytes(path, MOST_NAME_BYTES).decode("utf-8"):
+            return f"your function {name}"
+    return ""
 
 
 @contextmanager
@@ -54,6 +91,7 @@ def users_code(reference: str) -> Iterator[None]:
     and prints. Call this only in a process that has loaded no other model of the user."""
     with (
         blame_model(reference),
+        _call_noted(reference),
         working_directory(user_path(".")),
         own_packages_hidden(),
         warnings.catch_warnings(),

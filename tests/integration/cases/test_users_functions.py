@@ -1,0 +1,97 @@
+"""Jobs in a process with limits: what a user's function does there is named as such, and ended."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from ci.cases.limited import run_limited
+from ci.models.user_code import call_function
+from provisioning.console.usage import has_ended
+from provisioning.errors import QnnCiError, UsageError
+
+DATA = """
+import os, subprocess, sys, time
+from pathlib import Path
+
+def start():
+    pids = []
+    for new_session in (False, True):
+        child = subprocess.Popen(["sleep", "3600"], start_new_session=new_session)
+        pids.append(str(child.pid))
+    Path("pids").write_text(" ".join(pids))
+
+def hangs():
+    start()
+    time.sleep(3600)
+
+def dies():
+    start()
+    os._exit(0)
+
+def is_killed():
+    start()
+    os.kill(os.getpid(), 9)
+
+def returns():
+    start()
+    return 7
+"""
+
+
+def call(reference: str) -> object:
+    return call_function(reference, "it returns samples")
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "data.py").write_text(DATA)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "data.py"
+
+
+def require_no_children(folder: Path) -> None:
+    pids = [int(pid) for pid in (folder / "pids").read_text().split()]
+    assert len(pids) == 2
+    assert [has_ended(pid) for pid in pids] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [
+        ("hangs", "did not end within 3 s"),
+        ("dies", "the process that called it exited with 0"),
+        ("is_killed", "the process that called it was killed by SIGKILL"),
+    ],
+)
+def test_a_users_function_that_does_not_return_is_named_and_its_children_are_ended(
+    data: Path, function: str, why: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        run_limited(partial(call, f"{data}:{function}"), "the model", timeout_s=3)
+    assert caught.value.what == f"your function data.py:{function} did not return"
+    assert why in caught.value.why
+    require_no_children(data.parent)
+
+
+def test_what_a_function_that_returns_leaves_running_is_ended(data: Path) -> None:
+    assert run_limited(partial(call, f"{data}:returns"), "the model") == 7
+    require_no_children(data.parent)
+
+
+@pytest.mark.parametrize("function", ["none", "start"])
+def test_the_process_of_a_job_that_calls_no_function_is_not_blamed_on_one(
+    data: Path, function: str
+) -> None:
+    """Also not if a function was called and returned, or does not exist."""
+    with pytest.raises(QnnCiError) as caught:
+        run_limited(partial(die_after, f"{data}:{function}"), "the model")
+    assert "did not return" not in caught.value.what
+
+
+def die_after(reference: str) -> None:
+    call(reference)
+    os._exit(3)
