@@ -409,7 +409,9 @@ class CaseJudge:
             with self.notes.of("the layer at which accuracy is lost"):
                 departure = self.locate()
         self.departure = departure
-        if is_traceable or question is Question.QUANTIZED:
+        # A process that ran other programs is left first: the case is judged again.
+        is_used = bool(self.evidence.run and self.evidence.run.used)
+        if not is_used and (is_traceable or question is Question.QUANTIZED):
             with self.notes.of("the cause, by experiments"):
                 self.diagnosis, self.diagnosed = self.diagnose(finding), question
         faults = self.choose_causes(finding)
@@ -513,13 +515,14 @@ class CaseJudge:
         """Return the known faults of the graph that cause a finding: those that experiments leave
         of the suspected ones."""
         faults, diagnosis = self.suspect_faults(finding), self.diagnosis
-        if diagnosis is None or finding.question is not self.diagnosed:
-            return faults
-        left = [fault for fault in faults if not diagnosis.excludes(fault.fault)]
-        if left or not diagnosis.cure:
-            return left
-        # What was shown may be a known fault that nothing else suspected.
-        return [fault for fault in self.list_faults() if not diagnosis.excludes(fault.fault)]
+        if diagnosis and finding.question is self.diagnosed:
+            faults = [fault for fault in faults if not diagnosis.excludes(fault.fault)]
+            if diagnosis.cure:
+                # What was shown may be a known fault that nothing else suspected.
+                others = [] if faults else self.list_faults()
+                return faults + [fault for fault in others if not diagnosis.excludes(fault.fault)]
+        is_quantization = finding.question is Question.QUANTIZED and self.spec.scheme.quantized
+        return self.leave_out_harmless(faults) if is_quantization else faults
 
     def suspect_faults(self, finding: Finding) -> list[KnownFault]:
         """Return the known faults of the graph that can cause a finding."""
@@ -529,7 +532,7 @@ class CaseJudge:
         figures = self.evidence.figures
         quantized = figures.sqnr_db_quantized
         refused = finding.question in {Question.LOWERED, Question.RUN}
-        faults = choose_causes(
+        return choose_causes(
             self.list_faults(refused=refused),
             finding.question,
             self.read_steps(),
@@ -539,9 +542,6 @@ class CaseJudge:
             beyond=self.find_beyond(),
             predicted_db=figures.predicted_sqnr_db,
         )
-        is_quantization = finding.question is Question.QUANTIZED and self.spec.scheme.quantized
-        is_tried = self.diagnosis is not None or self.options.experiments is not None
-        return self.leave_out_harmless(faults) if is_quantization and not is_tried else faults
 
     def leave_out_harmless(self, faults: list[KnownFault]) -> list[KnownFault]:
         """Return the known faults of a quantized model without those whose remedy makes it no

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,18 @@ from ci.cases.engine import Compiled, Delegation, Fallback, Garbled
 from ci.cases.judged import CaseJudge, find_floats
 from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import CaseSpec
-from ci.facts.finding import NO_ADVICE, WORDS, Advice, Cause, Certainty, Finding, Origin
+from ci.diagnosis.diagnosis import Diagnosis, Tried
+from ci.diagnosis.experiments import RemedyChoice, Result
+from ci.facts.finding import (
+    NO_ADVICE,
+    WORDS,
+    Advice,
+    Cause,
+    Certainty,
+    Finding,
+    Origin,
+    Question,
+)
 from ci.facts.kinds import NO_OUTPUTS, NOT_LOWERED, PART, QUANTIZED_BADLY
 from ci.facts.kinds import NOISE as NOISE_KIND
 from ci.facts.known_fault import KnownFault
@@ -256,6 +268,49 @@ def test_a_fault_whose_remedy_makes_a_quantized_model_no_better_is_no_cause(
     judge_case.measure_remedy = measure_remedy  # type: ignore[method-assign, assignment]
     chosen = judge_case.choose_causes(QUANTIZED_BADLY.find("7 dB"))
     assert [fault.fault for fault in chosen] == causes
+
+
+WRONG_MODEL = Result(reached_db=18.6, predicted_db=70.0)
+RIGHT_MODEL = Result(reached_db=68.9, predicted_db=70.0, is_right=True)
+CURES_NORM = RemedyChoice("scale", "a norm as a product", "norms are wrong", ("norm",))
+CURES_OTHERS = RemedyChoice("widen", "a wider kernel", "kernels are wrong", ())
+
+
+@pytest.mark.parametrize(
+    ("cure", "tried", "named", "words"),
+    [
+        ((CURES_NORM,), (), ["norm"], "(proven: the model has 18.6 dB, and 68.9 dB with scale)"),
+        # Another change makes the model right, or the fault's own remedy gains nothing.
+        ((CURES_OTHERS,), (), [], ""),
+        ((), (Tried((CURES_NORM,), WRONG_MODEL),), [], ""),
+        # Nothing was found out of the fault.
+        ((), (Tried((CURES_OTHERS,), WRONG_MODEL),), ["norm"], "known fault: norm"),
+        ((), (Tried((CURES_NORM,), Result(failure="refused")),), ["norm"], "known fault: norm"),
+    ],
+)
+def test_experiments_decide_which_known_fault_is_the_cause(
+    cure: tuple[RemedyChoice, ...],
+    tried: tuple[Tried, ...],
+    named: list[str],
+    words: str,
+    tmp_path: Path,
+) -> None:
+    judge_case = judge_norm(tmp_path, is_scheme=False)
+    judge_case.diagnosis = Diagnosis(WRONG_MODEL, (), cure, RIGHT_MODEL, tried=tried)
+    judge_case.diagnosed = Question.FAITHFUL
+    (finding,) = judge_case.end(Status.FAILED, [NOISE_KIND.find("x")]).case.judgement.findings
+    assert [cause.name for cause in finding.causes] == named
+    assert all(words in cause.text for cause in finding.causes)
+
+
+@pytest.mark.parametrize("only_certain", [False, True])
+def test_without_experiments_a_cause_that_is_not_certain_can_be_left_out(
+    only_certain: bool, tmp_path: Path
+) -> None:
+    judge_case = judge_norm(tmp_path, is_scheme=False)
+    judge_case.options = replace(judge_case.options, only_certain=only_certain)
+    (finding,) = judge_case.end(Status.FAILED, [NOISE_KIND.find("x")]).case.judgement.findings
+    assert bool(finding.causes) is not only_certain
 
 
 def test_a_known_fault_explains_a_poor_quantized_model_also_behind_another_finding(
