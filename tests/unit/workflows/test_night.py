@@ -25,7 +25,7 @@ RECORD = """#!/bin/sh
 echo "$(basename "$0")${QNN_CI_NIGHTLY:+ by night} $*" >> "$RECORD/calls"
 ! echo "$*" | grep -qf "$RECORD/red"
 """
-SCRIPTS = ("nox", ".ci/packages", ".ci/fresh", ".ci/container", ".ci/newest")
+SCRIPTS = ("nox", ".ci/audit", ".ci/packages", ".ci/fresh", ".ci/container", ".ci/newest")
 
 
 @dataclass
