@@ -40,7 +40,8 @@ STRINGS = (
 )
 KEPT = re.compile(rf"\b(?:keepDebugSymbols|doNotStrip){STRINGS}")
 ABIS = re.compile(rf"\babiFilters?{STRINGS}")
-OF_QNN = re.compile(r"[\w.-]+:[\w.-]*(?:qnn|executorch|litert)[\w.-]*(?::.*)?", re.IGNORECASE)
+COORDINATE = re.compile(r"[\w.-]+:(?P<name>[\w.-]+)(?::.*)?")
+OF_QNN = ("qnn", "executorch", "litert")  # in the names of Maven packages
 LEVEL = re.compile(r"\b(min|target)Sdk(?:Version)?[\s=(]+(\d{1,5})\b")
 # `apply false` in a root's build file only sets the version.
 APPLICATION = re.compile(r"\bandroid\.application\b(?![^\n;]*\bapply\b[\s(]*false)", re.IGNORECASE)
@@ -88,7 +89,7 @@ def parse_gradle(file: str, text: str, catalog: Mapping[str, str]) -> Gradle:
     levels = {name: int(level) for name, level in reversed(LEVEL.findall(text))}
     legacy = set(LEGACY.findall(text))
     is_computed = len(legacy) > 1 or not legacy <= {"true", "false"}
-    packages = [quoted for quoted in QUOTED.findall(text) if OF_QNN.fullmatch(quoted)]
+    packages = [quoted for quoted in QUOTED.findall(text) if is_of_qnn(quoted)]
     packages += [catalog[name] for name in ACCESSOR.findall(text) if name in catalog]
     return Gradle(
         file,
@@ -127,8 +128,16 @@ def _list_packages(tables: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         package = f"{module}:{version}" if isinstance(version, str) and version else f"{module}"
         if isinstance(entry, str):
             package = entry
-        if OF_QNN.fullmatch(package):
+        if is_of_qnn(package):
             yield re.sub(r"[-_]", ".", alias), package
+
+
+def is_of_qnn(package: str) -> bool:
+    """Return whether a text is the coordinate of a Maven package with QNN or a runtime that uses
+    it, such as ``com.qualcomm.qti:qnn-runtime:2.37.1``. The time grows linearly with its length."""
+    coordinate = COORDINATE.fullmatch(package)
+    name = coordinate["name"].lower() if coordinate else ""
+    return any(word in name for word in OF_QNN)
 
 
 def _as_table(value: object) -> Mapping[str, Any]:

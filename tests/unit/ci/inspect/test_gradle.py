@@ -115,3 +115,12 @@ def test_hostile_build_file_takes_little_time(part: str) -> None:
     parse(part * (MAX_BYTES // len(part)))
     parse(part[:20] + part[-1] * (MAX_BYTES - 20))
     assert time.process_time() - started < 5
+
+
+@pytest.mark.parametrize("name", ["qnn", "litert", "executorch", "qnn.-"])
+def test_a_hostile_coordinate_takes_little_time(name: str) -> None:
+    started = time.process_time()
+    most = MAX_BYTES // len(name) - 100
+    build = parse(f'dependencies {{ implementation "a:{name * most}!" }}')
+    assert build == parse('dependencies { implementation "a:b" }')
+    assert time.process_time() - started < 5
