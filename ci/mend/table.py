@@ -82,6 +82,11 @@ def read_rewrites(lane: RewriteLane, path: Path | None = None) -> tuple[Rewrite,
     return tuple(row for row in rows if lane in row.lanes)
 
 
+# Causes for which the model was not read, so that mend cannot rewrite it, either: an operator that
+# no opset has that this project reads.
+NOT_READ = frozenset({"QNN1736"})
+
+
 def suggest_mending(
     report: Report,
     lane: RewriteLane,
@@ -103,6 +108,8 @@ def suggest_mending(
             or not first
             or first.question is Question.USABLE
         ):
+            return case
+        if any(cause.name in NOT_READ for cause in first.causes):
             return case
         if mendable is not None and case.name not in mendable:
             return case

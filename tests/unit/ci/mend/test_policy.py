@@ -336,6 +336,12 @@ def test_a_red_case_ends_with_the_command_that_mends_it_if_a_rewrite_is_known() 
         make_report([change_case(red, findings=(left,))]), "torch", "mend"
     ).cases
     assert len(lstm.judgement.findings[0].remedies) == 1
+    too_new = Advice(causes=(Cause(text="too new", certainty=Certainty.KNOWN, name="QNN1736"),))
+    unread = NOT_LOWERED.find(texts[0], advice=too_new)
+    (new,) = suggest_mending(
+        make_report([change_case(red, findings=(unread,))]), "torch", "mend"
+    ).cases
+    assert new.judgement.findings[0].remedies == ()  # nothing was read that mend could rewrite
     silent = make_report([change_case(red, findings=(NO_OUTPUTS.find("exited with 127"),))])
     assert suggest_mending(silent, "torch", "mend").cases != silent.cases
     assert suggest_mending(silent, "torch", "mend", on_device=True).cases == silent.cases
