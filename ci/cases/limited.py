@@ -63,7 +63,7 @@ def run_limited(
                 most_messages=MOST_MESSAGES,
             )
         finally:
-            # What a user's function started, also in a session of its own.
+            # What a user's function started, also in a separate session.
             end_marked(f"{JOB_ID}={job_id}")
         call = read_call(folder / CALL)
     # Packages may print while they are imported, before the answer, and when the process exits.
