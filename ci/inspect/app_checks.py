@@ -163,6 +163,11 @@ def _is_for_soc(answer: Answer) -> bool:
     return rows[Axis.FILE] is Verdict.YES and Verdict.NO not in map(rows.get, TARGETS)
 
 
+def is_unread(findings: Iterable[Finding]) -> bool:
+    """Return whether it is not known if the app can run its models."""
+    return any(finding.id == "QNN893" for finding in findings)
+
+
 def lacks_only_files(unit: AppUnit, findings: Iterable[Finding]) -> bool:
     """Return whether there are errors, and all of them are about Git LFS pointers in a
     directory."""
@@ -312,6 +317,37 @@ def see_packages(unit: AppUnit) -> Iterator[Seen]:
     if unit.gradle and unit.gradle.packages:
         names = name_some(unit.gradle.packages, MOST_NAMED)
         yield seen(names, f"{unit.name}: {unit.gradle.file}")
+
+
+@APPS.check("QNN892")
+def see_nothing_that_runs(unit: AppUnit) -> Iterator[Seen]:
+    """Report models in the sources of an app that nothing can run: it has no library, and no
+    dependency that may bring one."""
+    models = _list_models_without_libraries(unit)
+    if models and not _list_packages(unit) and not (unit.gradle and unit.gradle.has_others):
+        yield seen(models[0].name + _count_others(models), models[0].shown)
+
+
+@APPS.check("QNN893")
+def see_unread_libraries(unit: AppUnit) -> Iterator[Seen]:
+    """Report models whose libraries come from dependencies of which nothing is known here."""
+    models = _list_models_without_libraries(unit)
+    is_known = bool(_list_packages(unit)) and len(_list_dependencies(unit)) > 0
+    may_come = bool(unit.gradle and (unit.gradle.packages or unit.gradle.has_others))
+    if models and may_come and not is_known:
+        file = unit.gradle.file if unit.gradle else ""
+        yield seen(unit.name, f"{unit.name}: {file}", models=models[0].name + _count_others(models))
+
+
+def _list_models_without_libraries(unit: AppUnit) -> list[PackedFile]:
+    """Return the models in the sources of an app that has no native library for QNN's ABI."""
+    is_app = unit.kind is Kind.SOURCES and bool(unit.gradle and unit.gradle.is_app)
+    # An app with packs gets the libraries for the NPU from a module per SoC.
+    if not is_app or unit.qnn_libraries or unit.groups:
+        return []
+    files = dict(unit.placed())
+    compiled = {files[facts.relative] for facts in unit.tree.lowered if facts.relative in files}
+    return [file for file in unit.assets if file.path.suffix in LITERT or file in compiled]
 
 
 def _list_packages(unit: AppUnit) -> tuple[str, ...]:

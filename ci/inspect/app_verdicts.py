@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from ci.inspect.app_checks import find_extraction, judge_unit, lacks_only_files
+from ci.inspect.app_checks import find_extraction, is_unread, judge_unit, lacks_only_files
 from ci.inspect.app_trees import read_app
 from ci.inspect.apps import QNN_ABI, AppUnit, Kind
 from ci.inspect.litert_libraries import describe_releases
@@ -56,11 +56,13 @@ class CheckedUnit:
 
     def exit_code(self, *, strict: bool) -> ExitCode:
         """Return ENVIRONMENT if the unit only lacks files, FAILED for errors and, if ``strict``,
-        for warnings, otherwise OK."""
+        for warnings, ENVIRONMENT if its libraries are not known, otherwise OK."""
         if lacks_only_files(self.unit, self.findings):
             return ExitCode.ENVIRONMENT
         verdict = self.verdict
-        return ExitCode.FAILED if verdict.errors or (strict and verdict.warnings) else ExitCode.OK
+        if verdict.errors or (strict and verdict.warnings):
+            return ExitCode.FAILED
+        return ExitCode.ENVIRONMENT if is_unread(self.findings) else ExitCode.OK
 
 
 def choose_exit(checked: Sequence[CheckedUnit], *, strict: bool) -> ExitCode:
@@ -90,7 +92,9 @@ def render_units(checked: Sequence[CheckedUnit], *, strict: bool, width: int) ->
             within = f", {packed / 1e6:.1f} MB in the archive" if is_packed else ""
             files = f"{count:>4} file{'s' if count > 1 else ' '}"
             lines.append(f"  {name:<24} {files} {size / 1e6:>8.1f} MB{within}")
-        lines += ["", render_verdict(checked_unit.verdict, strict=strict, width=width)]
+        unknown = is_unread(checked_unit.findings)
+        text = render_verdict(checked_unit.verdict, strict=strict, width=width, unknown=unknown)
+        lines += ["", text]
     return "\n".join(lines)
 
 

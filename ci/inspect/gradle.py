@@ -46,6 +46,13 @@ LEVEL = re.compile(r"\b(min|target)Sdk(?:Version)?[\s=(]+(\d{1,5})\b")
 # `apply false` in a root's build file only sets the version.
 APPLICATION = re.compile(r"\bandroid\.application\b(?![^\n;]*\bapply\b[\s(]*false)", re.IGNORECASE)
 ACCESSOR = re.compile(r"\blibs\.([\w.]+)")
+COORDINATES = re.compile(r"([\w.-]+):[\w.-]+(?::[\w.@$-]*)?")
+# Groups, and aliases of a version catalog, of packages without a native library that runs models.
+PLAIN = re.compile(
+    r"androidx[.]|com[.]google[.]android[.]material|com[.]android[.]|org[.]jetbrains|kotlin|junit"
+    r"|org[.]junit|material|compose|core|versions|plugins|bundles[.]androidx"
+)
+OF_FILES = re.compile(r"\b(?:project|files|fileTree)\s*\(")
 
 
 @dataclass(frozen=True)
@@ -53,7 +60,9 @@ class Gradle:
     """A module's build file. ``legacy`` is the value of useLegacyPackaging, None if it is not set
     or ``is_computed``. ``abis`` are those of abiFilters, and ``symbols`` the patterns of
     keepDebugSymbols. ``packages`` are the Maven packages with QNN, ExecuTorch or LiteRT, such as
-    ``com.qualcomm.qti:qnn-runtime:2.37.1``."""
+    ``com.qualcomm.qti:qnn-runtime:2.37.1``. ``has_others`` is whether it depends on anything else
+    that may contain native libraries: another module, a file, or a package that is not one of
+    Android's or Kotlin's own."""
 
     file: str
     is_app: bool = False
@@ -64,6 +73,7 @@ class Gradle:
     abis: tuple[str, ...] = ()
     symbols: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
+    has_others: bool = False
 
     def keeps(self, path: str) -> bool:
         """Return whether Gradle keeps the symbols of ``lib/ABI/NAME``."""
@@ -101,7 +111,22 @@ def parse_gradle(file: str, text: str, catalog: Mapping[str, str]) -> Gradle:
         abis=_list_strings(ABIS, text),
         symbols=_list_strings(KEPT, text),
         packages=tuple(dict.fromkeys(packages)),
+        has_others=depends_on_others(text, catalog),
     )
+
+
+def depends_on_others(text: str, catalog: Mapping[str, str]) -> bool:
+    """Return whether a build file depends on something that may contain native libraries, besides
+    the packages with QNN, ExecuTorch or LiteRT."""
+    if OF_FILES.search(text):
+        return True
+    groups = [
+        match[1]
+        for quoted in QUOTED.findall(text)
+        if (match := COORDINATES.fullmatch(quoted)) and not OF_QNN.fullmatch(quoted)
+    ]
+    groups += [name for name in ACCESSOR.findall(text) if name not in catalog]
+    return not all(map(PLAIN.match, groups))
 
 
 def _list_strings(pattern: re.Pattern[str], text: str) -> tuple[str, ...]:

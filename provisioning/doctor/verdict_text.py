@@ -19,14 +19,17 @@ WIDTH = 100
 MAX_TEXT, MAX_FIX = 3, 6
 
 
-def render_verdict(verdict: Verdict, *, strict: bool = False, width: int = WIDTH) -> str:
+def render_verdict(
+    verdict: Verdict, *, strict: bool = False, width: int = WIDTH, unknown: bool = False
+) -> str:
     """Return the verdict as text, wrapped to ``width`` columns. It has at most MAX_LINES lines,
-    unless the errors alone take more."""
+    unless the errors alone take more. ``unknown`` is whether no fault means "cannot tell"."""
     counts = Counter(finding.severity for finding in verdict.findings)
     faults = [*verdict.errors, *verdict.warnings]
     notes = [finding for finding in verdict.findings if finding.severity is Severity.NOTE]
     unfit = bool(verdict.errors) or (strict and bool(faults))
-    lines = [_headline(verdict.profile, counts, unfit=unfit)]
+    state = "not fit" if unfit else "cannot tell" if unknown else "fit"
+    lines = [_headline(verdict.profile, counts, state)]
     ordered = faults + notes
     if faults:
         lines += ["", "Fix this first:", *_whole(ordered[0], width)]
@@ -39,13 +42,13 @@ def render_verdict(verdict: Verdict, *, strict: bool = False, width: int = WIDTH
     return "\n".join(lines) + "\n"
 
 
-def _headline(profile: str, counts: Counter[Severity], *, unfit: bool) -> str:
+def _headline(profile: str, counts: Counter[Severity], state: str) -> str:
     parts = []
     for severity in Severity:
         count = counts[severity]
         if count:
             parts.append(f"{count} {severity.value}{'s' * (count > 1)}")
-    return f"{profile}: {'not fit' if unfit else 'fit'}" + (f", {', '.join(parts)}" * bool(parts))
+    return f"{profile}: {state}" + (f", {', '.join(parts)}" * bool(parts))
 
 
 def _whole(finding: Finding, width: int) -> Iterator[str]:

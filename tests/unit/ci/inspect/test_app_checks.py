@@ -308,6 +308,20 @@ PAIRS: dict[str, tuple[Make, Make]] = {
 }  # fmt: skip
 
 
+PLAIN_CODE = "implementation 'androidx.core:core-ktx:1.13.1', libs.androidx.appcompat"
+ASSET = {"assets/net.tflite": make_compiled()}
+PAIRS |= {
+    "QNN892": (
+        sources(PLAIN_CODE, libraries={}, **ASSET),
+        sources("implementation project(':runtime')", libraries={}, **ASSET),
+    ),
+    "QNN893": (
+        sources("implementation 'com.example:runner:1.0'", libraries={}, **ASSET),
+        sources(f"{ORT}:1.26.0'", libraries={}, **ASSET),
+    ),
+}
+
+
 OF_SOCS = {"QNN886": ("SM8850",), "QNN889": ("SM8750",)}  # found only if the app is judged for one
 
 
@@ -331,7 +345,7 @@ def test_each_fault_is_found_in_a_real_app(
         (with_pack("Qualcomm_SM8650", "other"), "SM8650", []),
         (with_pack("Qualcomm_SM8650", "other"), "SM8635", ["QNN889"]),
         (with_pack("Qualcomm_SM8650"), "SM8750", ["QNN889"]),
-        (with_pack("Qualcomm_SM8650", build=""), "SM8650", ["QNN891"]),
+        (with_pack("Qualcomm_SM8650", build=""), "SM8650", ["QNN891", "QNN893"]),
         (with_pack("Qualcomm_SM8650", config="<a><b></a>"), "SM8650", ["QNN891"]),
         (with_pack("Qualcomm_SM8650", config='<!DOCTYPE a [<!ENTITY b "c">]><a/>'), "", ["QNN891"]),
         (

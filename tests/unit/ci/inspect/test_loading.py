@@ -74,3 +74,33 @@ def test_a_bundle_of_litert_is_judged_by_all_of_its_models(
     assert main(["inspect", str(tmp_path / "model.litertlm"), *words]) == code
     printed = capsys.readouterr()
     assert text in printed.out + printed.err
+
+
+@pytest.mark.parametrize(
+    ("dependency", "code", "text"),
+    [
+        ("'androidx.core:core-ktx:1.13.1'", ExitCode.FAILED, "app: not fit"),
+        ("'com.example:runner:1.0'", ExitCode.ENVIRONMENT, "app: cannot tell"),
+        ("'com.google.ai.edge.litert:litert:2.1.5'", ExitCode.ENVIRONMENT, "app: cannot tell"),
+        ("project(':runner')", ExitCode.ENVIRONMENT, "app: cannot tell"),
+    ],
+)
+@pytest.mark.parametrize("model", [make_compiled(), make_plain()], ids=["compiled", "plain"])
+def test_sources_without_a_library_are_never_fit(
+    dependency: str,
+    code: ExitCode,
+    text: str,
+    model: bytes,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    main_folder = tmp_path / "app/src/main"
+    (main_folder / "assets").mkdir(parents=True)
+    (main_folder / "assets/net.tflite").write_bytes(model)
+    (main_folder / "AndroidManifest.xml").write_text("<manifest><application/></manifest>")
+    build = f"plugins {{ id 'com.android.application' }}\nimplementation {dependency}"
+    (tmp_path / "app/build.gradle").write_text(build)
+    words = ["inspect", str(tmp_path / "app"), "--load", "--soc", "SM8650"]
+    assert main(words) == code
+    assert text in capsys.readouterr().out
+    assert main([*words, "--strict"]) == ExitCode.FAILED
