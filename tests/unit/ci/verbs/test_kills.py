@@ -78,7 +78,7 @@ def test_init_continues_after_a_kill(
 
     files = kill_at_each_instant(tmp_path, prepare, run, step=step)
     assert files["notes.txt"] == b"mine"
-    assert files[".gitignore"] == b"*.pyc\r\nreports/\r\n/before/\r\n/kept/\r\n"
+    assert files[".gitignore"] == b"*.pyc\r\nreports/\r\n/before/\r\n/kept/\r\n/qnn.sarif\r\n"
     assert files.get("qnn.toml.old") == (USERS["qnn.toml"] if force else None)
 
 
