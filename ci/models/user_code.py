@@ -17,8 +17,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
-import numpy as np
-
 from ci.facts.finding import NOWHERE, Origin, Place, PlacedError
 from ci.models.source_lines import is_installed, name_file
 from ci.models.user_models import is_suite, lacks_function
@@ -89,6 +87,8 @@ def users_code(reference: str) -> Iterator[None]:
     started. Exceptions of the user's code become FailedError. Afterwards, Python's filters of
     warnings, numpy's handling of errors, stdout and stderr are as before, because ExecuTorch warns
     and prints. Call this only in a process that has loaded no other model of the user."""
+    import numpy as np  # verbs that only read files work without it
+
     with (
         blame_model(reference),
         _call_noted(reference),

@@ -68,8 +68,8 @@ class Change:
         or if a rename would replace another file, and StoreError if it cannot be written."""
         source = self.old or self.path
         with explain_writes(self.path.parent, PINS_FIX):
-            folder = source.relative_to(manifests_root()).parts[0]
-            if folder == LOCKS:  # generated: no text of a user is in them
+            # Generated: no text of a user is in them.
+            if source.is_relative_to(manifests_root() / LOCKS):
                 write_whole(self.path, self.after)
                 if source != self.path:
                     source.unlink(missing_ok=True)
