@@ -123,7 +123,7 @@ def depends_on_others(text: str, catalog: Mapping[str, str]) -> bool:
     groups = [
         match[1]
         for quoted in QUOTED.findall(text)
-        if (match := COORDINATES.fullmatch(quoted)) and not OF_QNN.fullmatch(quoted)
+        if (match := COORDINATES.fullmatch(quoted)) and not is_of_qnn(quoted)
     ]
     groups += [name for name in ACCESSOR.findall(text) if name not in catalog]
     return not all(map(PLAIN.match, groups))

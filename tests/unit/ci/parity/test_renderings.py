@@ -190,7 +190,8 @@ def test_a_hostile_file_name_cannot_break_a_line_or_inject_a_workflow_command(
     table, annotations = show(drifted, notes=True), render_annotations(drifted)
 
     assert [f.path for f in drifted.failing if f.path == HOSTILE]
-    assert "p/x\\n: :error file=a: :b\\r# #[add-mask]\\u2028\\x1b[2J\\u202e.cpp" in table
+    assert "p/x\\n::error file=a::b\\r# #[add-mask]\\u2028\\x1b[2J\\u202e.cpp" in table
+    assert not [line for line in table.splitlines() if line.strip(" |").startswith("::")]
     assert len(annotations.split("\n")) == len(drifted.failing) + 1
     assert all(line.startswith("::error file=") for line in annotations.splitlines())
     assert "##[" not in annotations
