@@ -122,5 +122,5 @@ def test_a_hostile_coordinate_takes_little_time(name: str) -> None:
     started = time.process_time()
     most = MAX_BYTES // len(name) - 100
     build = parse(f'dependencies {{ implementation "a:{name * most}!" }}')
-    assert build == parse('dependencies { implementation "a:b" }')
+    assert build == parse('dependencies { implementation "a:b!" }')
     assert time.process_time() - started < 5
