@@ -148,7 +148,7 @@ def _hash(text: str) -> str:
 def mark_line(line: str) -> Markup:
     """Return a line as HTML: text in backticks is code, and the id of a finding has its meaning as
     a tooltip."""
-    text = CODE.sub(r"<code>\1</code>", str(keep_options(clean(translate_commands(line)))))
+    text = CODE.sub(r"<code>\1</code>", str(keep_options(translate_commands(line))))
     meanings = {kind.id: kind.meaning for kind in read_kinds()}
 
     def explain(match: re.Match[str]) -> str:
@@ -160,7 +160,8 @@ def mark_line(line: str) -> Markup:
 
 def keep_options(text: str) -> Markup:
     """Return text as HTML in which no line ends inside of an option, such as --keep-artifacts."""
-    marked = OPTION.sub(r'<span class="option">\1</span>', str(escape(text)))
+    # The environment cleans what is no Markup; this is.
+    marked = OPTION.sub(r'<span class="option">\1</span>', str(escape(clean(text))))
     return Markup(marked)  # noqa: S704 - escaped above
 
 
