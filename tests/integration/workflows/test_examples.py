@@ -40,7 +40,8 @@ def test_the_examples_fit_their_schema(tmp_path: Path, kind: str, texts: tuple[s
 
 def call_own(text: str, commit: str) -> str:
     """An example that calls the workflows of this tree."""
-    text = text.replace("OWNER", "somebody").replace("COMMIT # VERSION", commit)
+    text = text.replace("OWNER/REPOSITORY", "somebody/executorch-qnn-ci")
+    text = text.replace("COMMIT # VERSION", commit)
     text = text.replace("somebody/executorch-qnn-ci/.github/workflows", "./.github/workflows")
     return text.replace(f".yml@{commit}", ".yml")
 

@@ -161,6 +161,7 @@ def test_an_extra_is_installed_as_this_copy_was(
     (tmp_path / file).parent.mkdir(parents=True)
     (tmp_path / file).touch()
     monkeypatch.setattr(sys, "prefix", str((tmp_path / file).parent))
+    monkeypatch.setenv("PATH", str(tmp_path))  # without the pip of the environment of the tests
     monkeypatch.setattr(sys, "argv", ["qnn-ci", "test-emulator", "--model", "my net.py:factory"])
     commit = {"url": "file:///a/b", "vcs_info": {"vcs": "git", "commit_id": "c0ffee"}}
     (tmp_path / "direct_url.json").write_text(json.dumps(commit))
