@@ -20,7 +20,7 @@ from ci.cases.spec import CaseSpec, match_names
 from ci.explain import rules
 from ci.explain.explain import find_known
 from ci.explain.rules import Role, check_pattern, read_rules, require_match
-from ci.facts.finding import LEADS, NO_ADVICE, Advice, Cause, Certainty, Finding, Proof, advise
+from ci.facts.finding import NO_ADVICE, Advice, Cause, Certainty, Finding, Proof, advise
 from ci.facts.kinds import NOT_LOWERED
 from ci.models.schemes import AnyScheme, Scheme
 from ci.models.suite import OWN_MODELS
@@ -249,9 +249,7 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
         if row := next(own_rows, None):
             return advise(row.why, row.fix, certainty=Certainty.KNOWN, proof=Proof.PROVEN)
         # Without our own first words: "run: " is how a workflow quotes a command.
-        words = "\n".join(
-            finding.words.removeprefix(LEADS.get(finding.question, "")) for finding in findings
-        )
+        words = "\n".join(finding.words.removeprefix(finding.lead) for finding in findings)
         rule = find_known(words, read_rules()) or (find_known(log, read_rules()) if log else None)
         if rule is None:
             return NO_ADVICE

@@ -81,6 +81,10 @@ LEADS = {
 }
 
 
+# Those of a program in a float scheme that is too far from its model: nothing was quantized.
+FLOAT_LEAD = "not accurate enough: "
+
+
 class Certainty(str, Enum):
     """How well a cause is known: a ``known`` fault or message that matched, a thing ``measured`` in
     this run, or a ``guess``."""
@@ -243,7 +247,7 @@ class Finding(Record, frozen=True, kw_only=True):
         """Return the finding with the first of ``culprits`` in its headline that is short enough.
         The former headline becomes a detail, unless it was cut, so that the evidence starts with
         it."""
-        lead = LEADS[self.question]
+        lead = self.lead
         headlines = (*(f"{lead}{culprit}" for culprit in culprits), culprits[-1])
         return msgspec.structs.replace(
             self,
@@ -254,10 +258,16 @@ class Finding(Record, frozen=True, kw_only=True):
         )
 
     @property
+    def lead(self) -> str:
+        """The first words of the headline, which say what the finding is about."""
+        is_float = self.headline.startswith(FLOAT_LEAD)
+        return FLOAT_LEAD if is_float else LEADS.get(self.question, "")
+
+    @property
     def is_cut(self) -> bool:
         """Whether the headline is the start of the evidence, which is too long for it."""
         first = next(iter(self.evidence.splitlines()), "")
-        return shorten(f"{LEADS.get(self.question, '')}{first}", HEADLINE_CHARS) == self.headline
+        return shorten(f"{self.lead}{first}", HEADLINE_CHARS) == self.headline
 
     @property
     def kin(self) -> tuple[object, ...]:

@@ -12,14 +12,14 @@ The user's metric answers a third question (ci.judging.verdict).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
 from ci.analysis.grids import find_impossible
 from ci.analysis.parts import MOST_CHANNELS, find_quiet, has_range
-from ci.facts.finding import Figure, Finding, Question
+from ci.facts.finding import FLOAT_LEAD, Figure, Finding, Question
 from ci.facts.kinds import (
     CLIPPED,
     ELEMENTS,
@@ -253,6 +253,7 @@ def _judge_magnitudes(
             )
         )
     require = partial(_require, subject)
+    badly, lost_part, subject_name = _kinds_of_accuracy(is_float=references.quantized is None)
     against_quantized = scheme = None
     requirements = []
     if references.quantized is not None:
@@ -260,7 +261,7 @@ def _judge_magnitudes(
         required = (limits.min_sqnr_db_quantized, limits.min_cosine_quantized)
         requirements.append((FAR, against_quantized, *required, QUANTIZED))
     required = (limits.min_sqnr_db, limits.min_cosine)
-    requirements.append((QUANTIZED_BADLY, scheme or against_float, *required, FLOAT32))
+    requirements.append((badly, scheme or against_float, *required, FLOAT32))
     for kind, figures, least_db, least_cosine, model in requirements:
         description, detail = (
             f"SQNR {figures.sqnr_db:.1f} dB in the worst sample",
@@ -273,16 +274,15 @@ def _judge_magnitudes(
         text = f"cosine {figures.cosine:.5f} {detail}, {{:g}} required"
         findings += require(kind, f"cosine_{model}", figures.cosine, least_cosine, text=text)
     least_db = limits.min_sqnr_db_all
-    subject_name = "the program" if references.quantized is None else "the quantized model"
     text = f"{subject_name} has {pooled:.1f} dB of SQNR, {{:g}} dB required"
     detail = "against the float32 model, over all samples"
-    findings += require(QUANTIZED_BADLY, "sqnr_all", pooled, least_db, text=text, detail=detail)
+    findings += require(badly, "sqnr_all", pooled, least_db, text=text, detail=detail)
     for part, part_db in _find_lost(eager, judged, info, least_db, references.quantized is None):
         text, detail = _describe_lost(part, part_db, eager, info)
-        findings += require(PART, "sqnr_all", part_db, least_db, text=text, detail=detail)
+        findings += require(lost_part, "sqnr_all", part_db, least_db, text=text, detail=detail)
     largest, detail = against_float.max_abs, "from the float32 model"
     text = f"an element differs by {largest:.3g}, {{:g}} allowed"
-    findings += require(QUANTIZED_BADLY, MAX_ABS, largest, limits.max_abs, text=text, detail=detail)
+    findings += require(badly, MAX_ABS, largest, limits.max_abs, text=text, detail=detail)
     return OutputJudgement(
         tuple(findings),
         against_float,
@@ -292,6 +292,15 @@ def _judge_magnitudes(
         fit_line(best.values, output) if best.values.any() else None,
         tuple(excesses),
     )
+
+
+def _kinds_of_accuracy(*, is_float: bool) -> tuple[FindingId, FindingId, str]:
+    """Return the kinds for an output, and for a part of it, that is too far from the float32
+    model's, and what is compared with it. In a float scheme, they say nothing of quantization."""
+    if not is_float:
+        return QUANTIZED_BADLY, PART, "the quantized model"
+    badly, lost_part = (replace(kind, lead=FLOAT_LEAD) for kind in (QUANTIZED_BADLY, PART))
+    return badly, lost_part, "the program"
 
 
 def _off_grid(output: Array, info: TensorInfo, kind: FindingId, subject: str) -> Iterator[Finding]:
