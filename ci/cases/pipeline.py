@@ -300,11 +300,15 @@ class CaseRun(CaseJudge):
 
     def diagnose(self, finding: Finding) -> Diagnosis | None:
         """Return what experiments show of the cause of a finding, or None if none are made: of a
-        model with several methods, of a program that runs elsewhere, or of another question."""
+        model with several methods, of a program that runs elsewhere, or of another question.
+
+        Experiments are judged by their gain in dB, which says nothing of indices or booleans."""
         experiments = self.setup.options.experiments
         if experiments is None or self.spec.source.choices.methods or self.setup.device:
             return None
         if finding.question not in {Question.FAITHFUL, Question.QUANTIZED}:
+            return None
+        if not any(figure.unit == "dB" or "sqnr" in figure.name for figure in finding.figures):
             return None
         return experiments.diagnose(self, finding, self.describe_suspicion(finding))
 

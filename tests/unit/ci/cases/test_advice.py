@@ -13,6 +13,7 @@ import pytest
 
 from ci.cases.engine import Compiled, Delegation, Fallback, Garbled
 from ci.cases.judged import CaseJudge, find_floats
+from ci.cases.pipeline import CaseRun
 from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import CaseSpec
 from ci.diagnosis.diagnosis import Diagnosis, Tried
@@ -23,6 +24,7 @@ from ci.facts.finding import (
     Advice,
     Cause,
     Certainty,
+    Figure,
     Finding,
     Origin,
     Question,
@@ -388,3 +390,27 @@ def test_a_quantized_program_that_is_mostly_float_says_so(
     compiled = Compiled(program="p", binary="p", size_bytes=1, delegation=delegation, types=types)
     warnings = [*find_floats(compiled, CaseSpec("mlp", Scheme(scheme), "SM8650"))]
     assert [words in warning for warning in warnings] == [True] * bool(words)
+
+
+@pytest.mark.parametrize(
+    ("figure", "is_asked"),
+    [
+        (Figure(name="above_noise", value=47.8, unit="dB"), True),
+        (Figure(name="sqnr_all", value=18.8, unit="dB"), True),
+        (Figure(name="equal", value=0.0, allowed=0.995), False),
+        (None, False),
+    ],
+)
+def test_experiments_are_made_only_for_what_is_measured_in_decibels(
+    figure: Figure | None, is_asked: bool
+) -> None:
+    finding = NOISE_KIND.find("it is wrong", figures=[figure] if figure else [])
+    asked = []
+    experiments = SimpleNamespace(diagnose=lambda *words: asked.append(words))
+    run: Any = SimpleNamespace(
+        setup=SimpleNamespace(options=SimpleNamespace(experiments=experiments), device=""),
+        spec=SimpleNamespace(source=SimpleNamespace(choices=SimpleNamespace(methods=()))),
+        describe_suspicion=lambda _: None,
+    )
+    CaseRun.diagnose(run, finding)
+    assert bool(asked) is is_asked
