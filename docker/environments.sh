@@ -32,5 +32,8 @@ grep "^torch==$torch " "$locks/$builds.txt" >torch.txt || echo "torch==$torch" >
 bootstrap/bin/uv pip install --quiet --no-index --no-deps --python lowering/bin/python --requirement torch.txt
 
 rm -rf cache torch.txt
+# uv notes in each package when its wheel was copied, which differs between two builds.
+find . -path '*.dist-info/uv_cache.json' -delete
+find . -path '*.dist-info/RECORD' -exec sed -i '/\.dist-info\/uv_cache\.json,/d' {} +
 find . -name __pycache__ -type d -prune -exec rm -rf {} +
 chmod -R a+rX .
