@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import shutil
 import ssl
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ci.nox_sessions.locks import BOOTSTRAP, ROOT, Lock, list_pins
+from ci.nox_sessions.pip_settings import read_settings
 
 if TYPE_CHECKING:
     import nox
@@ -49,20 +49,6 @@ def find_uv() -> str | None:
             if any(pin.specifier.contains(said.stdout.split()[1]) for pin in pins):
                 return str(path)
     return None
-
-
-def read_pip_settings() -> dict[str, str]:
-    """Return the settings in pip's files and variables, by the names of its options."""
-    command = [sys.executable, "-m", "pip", "config", "list"]
-    listed = subprocess.run(command, capture_output=True, text=True, check=False).stdout
-    sections: dict[str, dict[str, str]] = {"global": {}, "install": {}, ":env:": {}}
-    for line in listed.splitlines():
-        key, _, value = line.partition("=")
-        section, _, name = key.rpartition(".")
-        if section in sections:
-            sections[section][name.replace("_", "-")] = str(ast.literal_eval(value)).strip()
-    # Of equal names, the last one counts.
-    return {name: text for section in sections.values() for name, text in section.items() if text}
 
 
 def translate(settings: Mapping[str, str], variables: Mapping[str, str]) -> dict[str, str]:
@@ -103,7 +89,7 @@ def install_with_uv(session: nox.Session, uv: str, folder: Path, lock: Lock) -> 
     def run(*words: str, env: Mapping[str, str]) -> None:
         session.run(uv, *words, env=env, silent=True, log=False)
 
-    settings = read_pip_settings()
+    settings = read_settings(os.environ)
     env = translate(settings, os.environ)
     place_cache(env)
     run(

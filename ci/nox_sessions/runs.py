@@ -23,6 +23,7 @@ from nox.command import CommandFailed
 
 from ci.nox_sessions.environments import PythonEnvironment, UnwritableError
 from ci.nox_sessions.locks import LARGE, ROOT, Lock, read_pairs
+from ci.nox_sessions.pip_settings import SettingsError
 
 USAGE, ENVIRONMENT, DOWNLOAD = 2, 3, 4  # docs/reference/exit-codes.md
 ELSEWHERE = "parity, plan, sign_skel and the verb report"
@@ -170,7 +171,7 @@ def make_environment(session: nox.Session, group: str, executorch: str = "") -> 
         fail(session, USAGE, f"the tests do not work with ExecuTorch {executorch}")
     try:
         environment.create(session)
-    except UnwritableError as error:
+    except (UnwritableError, SettingsError) as error:
         fail(session, DOWNLOAD, str(error))
     except CommandFailed:
         hint = "see the output above, and check the disk, pip's index, proxy and certificates"

@@ -20,8 +20,9 @@ from packaging.specifiers import SpecifierSet
 from packaging.tags import Tag, compatible_tags, cpython_tags, mac_platforms
 from packaging.utils import parse_wheel_filename
 
-from ci.nox_sessions.installers import find_uv, read_pip_settings, translate
+from ci.nox_sessions.installers import find_uv, translate
 from ci.nox_sessions.locks import CUDA, LARGE, list_locks, read_project
+from ci.nox_sessions.pip_settings import SettingsError, read_settings
 from provisioning.artifacts.pins import Change
 from provisioning.console.command import Outcome
 from provisioning.console.process import run_streams
@@ -144,7 +145,11 @@ class Resolver:
             raise UnfitError("locks cannot be written", why=why, fix=fix)
         # Additional indexes and folders have only some of the files of a package.
         hidden = {"UV_INDEX", "UV_FIND_LINKS"}
-        env = translate(read_pip_settings(), os.environ)
+        try:
+            env = translate(read_settings(os.environ), os.environ)
+        except SettingsError as error:
+            fix = "correct that file (pip config debug lists all of them)"
+            raise UnfitError("locks cannot be written", why=str(error), fix=fix) from error
         self.env = {name: value for name, value in env.items() if name not in hidden}
         self.command = [uv, "pip", "compile", "-", "--quiet", "--universal", "--no-header"]
         self.command += ["--python-version", OLDEST_PYTHON, "--format", "pylock.toml"]

@@ -20,8 +20,9 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from ci.nox_sessions.installers import find_uv, read_pip_settings, translate
+from ci.nox_sessions.installers import find_uv, translate
 from ci.nox_sessions.locks import Lock
+from ci.nox_sessions.pip_settings import read_settings
 from tests.documented.pages import Command, read_commands
 from tests.documented.place import Ended, Place, git, give_downloads, make_place
 from tests.documented.table import Row, fill, find_row, read_list
@@ -255,7 +256,7 @@ def give_packages(line: str, environment: Path) -> None:
         if lock.torch:
             words.append(f"torch=={version('torch')}")
     if uv := find_uv():
-        env = translate(read_pip_settings(), os.environ)
+        env = translate(read_settings(os.environ), os.environ)
         subprocess.run([uv, "pip", *words], env=env, check=False)
 
 

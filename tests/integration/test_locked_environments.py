@@ -13,14 +13,13 @@ from typing import Any
 import pytest
 from nox.command import CommandFailed
 
-from ci.nox_sessions import installers, locks
+from ci.nox_sessions import installers, locks, pip_settings
 from ci.nox_sessions.environments import PythonEnvironment
 from ci.nox_sessions.installers import (
     find_uv,
     install_with_pip,
     install_with_uv,
     list_sources,
-    read_pip_settings,
     translate,
 )
 from ci.nox_sessions.locks import Lock
@@ -74,6 +73,7 @@ def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     settings = tmp_path / "pip.conf"
     settings.write_text(f"[global]\nno-index = true\nfind-links =\n    {folder}\n")
     monkeypatch.setenv("PIP_CONFIG_FILE", str(settings))
+    monkeypatch.setattr(pip_settings, "list_files", lambda _: [settings])
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("QNN_CI_TORCH_INDEX", "none")
     return folder
@@ -231,23 +231,6 @@ def test_uv_is_told_what_pip_is_told(
     result = translate(settings, variables)
     assert {name: text for name, text in result.items() if name not in always} == told
     assert result["UV_INDEX_STRATEGY"] == "unsafe-best-match"
-
-
-def test_settings_of_pip_are_read_from_its_files_and_variables(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = tmp_path / "pip.conf"
-    settings.write_text(
-        "[global]\nindex-url = https://a/simple\nfind-links =\n    /a\n    /b c\ntimeout = 5\n"
-        "[install]\ntimeout = 6\n[download]\ntimeout = 7\n"
-    )
-    monkeypatch.setenv("PIP_CONFIG_FILE", str(settings))
-    monkeypatch.setenv("PIP_INDEX_URL", "https://b/it's")
-    for name in ("PIP_TIMEOUT", "PIP_DEFAULT_TIMEOUT", "PIP_FIND_LINKS"):
-        monkeypatch.delenv(name, raising=False)
-    read = read_pip_settings()
-    assert (read["index-url"], read["timeout"]) == ("https://b/it's", "6")
-    assert read["find-links"].split() == ["/a", "/b", "c"]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A bare system finds packages where this machine's pip does."""
+"""uv and a bare system find packages where this machine's pip does."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ import sys
 from configparser import RawConfigParser
 from pathlib import Path
 
-SCRIPT = Path(__file__).resolve().parents[2] / ".ci" / "pip_settings.py"
+import pytest
+
+from ci.nox_sessions.pip_settings import SettingsError, read_settings
+
+SCRIPT = Path(__file__).resolve().parents[2] / "ci" / "nox_sessions" / "pip_settings.py"
 
 
 def run_script(target: Path, **variables: str) -> list[str]:
@@ -16,6 +20,10 @@ def run_script(target: Path, **variables: str) -> list[str]:
     argv = [sys.executable, str(SCRIPT), str(target)]
     ended = subprocess.run(argv, env=env, capture_output=True, text=True, check=True)
     return ended.stdout.splitlines()
+
+
+def list_below(folder: Path, directories: list[str]) -> list[str]:
+    return [path for path in directories if path.startswith(str(folder))]
 
 
 def test_settings_of_user_and_variables_are_merged_and_their_directories_listed(
@@ -33,11 +41,61 @@ def test_settings_of_user_and_variables_are_merged_and_their_directories_listed(
     variables = {"HOME": str(tmp_path / "home"), "PIP_FIND_LINKS": f"{tmp_path}/more wheels"}
     variables["XDG_CONFIG_HOME"] = ""
     directories = run_script(target, PIP_CONFIG_FILE=str(named), **variables)
-    mine = [line for line in directories if line.startswith(str(tmp_path))]
-    assert mine == [f"{tmp_path}/index", f"{tmp_path}/wheels", f"{tmp_path}/more"]
+    assert list_below(tmp_path, directories) == [f"{tmp_path}/wheels", f"{tmp_path}/more"]
     settings = RawConfigParser()
     settings.read(target)
     assert settings.get("global", "timeout") == "8"
+    assert not settings.has_option("install", "find-links")  # pip does not read the user's file
+    assert list_below(tmp_path, run_script(target, **variables)) == [
+        f"{tmp_path}/index",
+        f"{tmp_path}/more",
+    ]
+    settings.read(target)
     assert settings.get("install", "find-links") == "/nonexistent/wheels"
     assert run_script(target, PIP_CONFIG_FILE=os.devnull, HOME=str(tmp_path / "home")) == []
     assert target.read_text() == ""
+
+
+USER = "[global]\nquiet = 2\nfind-links =\n    /a\n    /b c\ntimeout = 5\n[download]\ntimeout = 7\n"
+NAMED = "[global]\nfind_links = /named\n[install]\ntimeout = 6\nindex-url =\n"
+
+
+@pytest.mark.parametrize(
+    ("variables", "settings"),
+    [
+        ({}, {"find-links": "/a\n/b c", "timeout": "5", "quiet": "2"}),
+        ({"PIP_TIMEOUT": "8", "PIP_FIND_LINKS": ""}, {"find-links": "/a\n/b c", "timeout": "8"}),
+        ({"PIP_CONFIG_FILE": "named"}, {"find-links": "/named", "timeout": "6"}),
+        ({"PIP_CONFIG_FILE": "named", "PIP_NO_INDEX": "1"}, {"timeout": "6", "no-index": "1"}),
+        ({"PIP_CONFIG_FILE": "none"}, {"timeout": "5"}),
+        ({"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": "https://b/it's"}, None),
+    ],
+)
+def test_settings_count_as_pip_counts_them(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    variables: dict[str, str],
+    settings: dict[str, str] | None,
+) -> None:
+    """Files of the system may have more settings. The named file counts more than they do,
+    whichever name sorts first: pip 26 lists both."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "etc/pip").mkdir(parents=True)
+    (tmp_path / "etc/pip/pip.conf").write_text("[global]\nfind-links = /system\ntimeout = 9\n")
+    (tmp_path / ".config/pip").mkdir(parents=True)
+    (tmp_path / ".config/pip/pip.conf").write_text(USER)
+    (tmp_path / "named").write_text(NAMED)
+    places = {"HOME": str(tmp_path), "XDG_CONFIG_DIRS": str(tmp_path / "etc")}
+    found = read_settings({**places, **variables})
+    if settings is None:
+        assert found == {"index-url": "https://b/it's"}
+    else:
+        assert found | settings == found
+
+
+@pytest.mark.parametrize("content", [b"[global", b"[a]\nb = 1\nb = 2\n", b"\xff", b"text"])
+def test_a_file_that_pip_cannot_read_is_named(tmp_path: Path, content: bytes) -> None:
+    named = tmp_path / "pip.conf"
+    named.write_bytes(content)
+    with pytest.raises(SettingsError, match=r"pip\.conf, pip's settings, cannot be read"):
+        read_settings({"PIP_CONFIG_FILE": str(named)})

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ci.nox_sessions.installers import find_uv, read_pip_settings, translate
+from ci.nox_sessions.installers import find_uv, translate
+from ci.nox_sessions.pip_settings import read_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 NET = """
@@ -36,7 +37,7 @@ def run(place: Path, line: str) -> subprocess.CompletedProcess[str]:
     uv = Path(str(find_uv())).parent
     tools = {"UV_TOOL_DIR": str(place / "tools"), "UV_TOOL_BIN_DIR": str(place / "bin")}
     path = os.pathsep.join([str(place / "bin"), str(uv), os.environ["PATH"]])
-    env = {**translate(read_pip_settings(), os.environ), **tools, "PATH": path}
+    env = {**translate(read_settings(os.environ), os.environ), **tools, "PATH": path}
     env["QNN_CI_HOME"] = os.environ.get("QNN_CI_HOME", "") or str(place / "home")
     return subprocess.run(
         ["bash", "-c", line], cwd=place, env=env, capture_output=True, text=True, check=False
