@@ -22,7 +22,7 @@ from ci.explain.explain import find_known
 from ci.explain.rules import Role, check_pattern, read_rules, require_match
 from ci.facts.finding import NO_ADVICE, Advice, Cause, Certainty, Finding, Proof, advise
 from ci.facts.kinds import NOT_LOWERED
-from ci.models.schemes import AnyScheme, Scheme
+from ci.models.schemes import LANES_OF_FILES, AnyScheme, Scheme
 from ci.models.suite import OWN_MODELS
 from ci.models.user_models import (
     Limits,
@@ -30,6 +30,7 @@ from ci.models.user_models import (
     ModelBudget,
     ModelEntry,
     ReferencePolicy,
+    check_limits,
     resolve_entry,
 )
 from ci.report.schema import (
@@ -319,6 +320,7 @@ def read_emulator_policy(path: Path | None = None, lane: str = EMULATOR) -> Emul
         check_tables(policy, policy.override[:overrides])
         tuple(list_device_runtimes(policy.runtimes))
         check_suite(policy)
+        check_budget(policy)
         models = {
             name: resolve_entry(name, entry, path.parent) for name, entry in policy.models.items()
         }
@@ -336,7 +338,13 @@ def check_tables(policy: EmulatorPolicy, overrides: Sequence[Override]) -> None:
             why="the limits for HTP are in [schemes]",
             fix="move its tables to [schemes.SCHEME]",
         )
+    for name, limits in policy.schemes.items():
+        check_limits(f"schemes.{name}", name, limits)
+    for backend, schemes in policy.backends.items():
+        for name, limits in schemes.items():
+            check_limits(f"backends.{backend.value}.{name}", name, limits)
     for row in overrides:
+        check_limits(f"limits in the [[override]] of {row.model}", row.scheme, row.limits)
         if row.model in policy.models:
             raise UsageError(
                 f"[[override]] of {row.model} has no effect",
@@ -350,6 +358,23 @@ def check_tables(policy: EmulatorPolicy, overrides: Sequence[Override]) -> None:
                 why=f"the nearest model of the suite is {near[0]}" if near else "",
                 fix=f"use one of: {', '.join(OWN_MODELS)}",
             )
+
+
+def check_budget(policy: EmulatorPolicy) -> None:
+    """Raise UsageError for a key of ``budget`` that has no effect for any model: all of them are
+    files of a kind that this project never runs on a device."""
+    suffixes = {Path(entry.path).suffix for entry in policy.models.values()}
+    if policy.suite or len(suffixes) != 1:
+        return
+    for lane in LANES_OF_FILES:
+        for key, reason in lane.unused_keys.items() if lane.suffix in suffixes else ():
+            table, _, name = key.partition(".")
+            if table == "budget" and getattr(policy.budget, name) is not None:
+                raise UsageError(
+                    f"{key} has no effect for {lane.file_kind}",
+                    why=reason,
+                    fix="remove this key: all models of this policy are such files",
+                )
 
 
 def check_suite(policy: EmulatorPolicy) -> None:

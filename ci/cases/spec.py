@@ -173,6 +173,51 @@ def select_cases(
     return list(dict.fromkeys(cases))
 
 
+def require_fitting_schemes(
+    specs: Sequence[CaseSpec],
+    quantized: Collection[str],
+    requested: Sequence[str],
+    entries: Mapping[str, ModelEntry],
+    usual: Scheme,
+) -> None:
+    """Raise UsageError for a requested scheme, of the command line or a policy, that no file has:
+    asis is for files that are quantized already, and the others for those that are not.
+
+    ``specs`` are the cases of files, ``quantized`` the references of files that are quantized,
+    ``requested`` the values of --scheme, and ``usual`` the scheme to suggest for float files. A
+    glob may select more schemes than fit.
+    """
+    misfits = [spec for spec in specs if is_misfit(spec, quantized)]
+    fitting = [spec for spec in specs if not is_misfit(spec, quantized)]
+    for spec in misfits:
+        entry = entries.get(spec.model)
+        if requested:
+            place = "--scheme"
+            peers = [peer for peer in fitting if peer.scheme == spec.scheme]
+            is_useless = spec.scheme.value in requested and not peers
+            # Of its model, nothing would run.
+            is_useless |= all(peer.model != spec.model for peer in fitting)
+        else:
+            place = f"models.{spec.model}.schemes"
+            is_useless = bool(entry and entry.schemes)
+        if is_useless:
+            is_quantized = spec.reference in quantized
+            own = Scheme.ASIS if is_quantized else usual
+            raise UsageError(
+                f"{place}: {Path(spec.reference).name} is"
+                f" {'quantized already' if is_quantized else 'not quantized'}, and {spec.scheme} is"
+                f" for models that are{' not' * is_quantized}",
+                fix=f"pass --scheme {own}, which replaces the schemes of a policy"
+                if requested
+                else f"write {own}, or pass --scheme {own}",
+            )
+
+
+def is_misfit(spec: CaseSpec, quantized: Collection[str]) -> bool:
+    """Return whether the file of a case cannot have its scheme, as require_fitting_schemes says."""
+    return (spec.scheme is Scheme.ASIS) != (spec.reference in quantized)
+
+
 def require_files(chosen: Mapping[str, ModelEntry], lane: SchemeSet) -> None:
     """Raise UsageError for a model whose file another lane compiles."""
     for name, entry in chosen.items():

@@ -190,11 +190,16 @@ EXECUTORCH = SchemeSet(
     tuple(scheme for scheme in Scheme if not scheme.recipe.activations),
     (Scheme.FP16, Scheme.A8W8, Scheme.A16W8),
 )
+ON_NO_DEVICE = "this project runs no program of ONNX Runtime on a device"
 ONNX = SchemeSet(
     tuple(scheme for scheme in Scheme if not scheme.recipe.dtype),
     (Scheme.FP16, Scheme.U8, Scheme.U16A8W),
     ".onnx",
     "ONNX Runtime",
+    unused_keys=dict.fromkeys(
+        ("budget.p50_ms", "budget.p90_ms", "budget.load_ms", "budget.device_memory_bytes"),
+        ON_NO_DEVICE,
+    ),
     socs=read_htp_socs,
 )
 # A file is compiled as it is: in float16, or with the integers that it has.

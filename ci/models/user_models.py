@@ -41,6 +41,7 @@ NPY = "an .npy file of shape [samples, *shape] for a single input"
 NPZ = "an .npz file with one array per input"
 SETS = f"{NPY}, or {NPZ}"
 FORMATS = (b"\x93NUMPY", b"PK")  # how .npy and .npz files start
+OF_QUANTIZED = "_quantized"  # how limits end that compare the program with the quantized model
 FACTORY, FUNCTION = "factory", "function"
 # A module that uses one of these may define names that static analysis does not find.
 DYNAMIC = {"*", "__getattr__", "exec", "eval", "globals", "locals", "vars", "setattr", "__dict__"}
@@ -231,7 +232,27 @@ def resolve_entry(name: str, entry: ModelEntry, folder: Path) -> ModelEntry:
         metric=metric,
     )
     check_mixtures(name, resolved)
+    for scheme, limits in resolved.limits.items():
+        check_limits(f"models.{name}.limits.{scheme}", resolved.find_scheme(scheme), limits)
     return resolved
+
+
+def check_limits(key: str, scheme: AnyScheme, limits: Limits) -> None:
+    """Raise UsageError for a limit in the table ``key`` of a policy that compares the program with
+    a quantized model, if the scheme quantizes nothing."""
+    if scheme.quantized:
+        return
+    tables: dict[str, OutputLimits] = {key: limits}
+    tables |= {f"{key}.outputs.{number}": table for number, table in limits.outputs.items()}
+    for table_key, table in tables.items():
+        if names := [name for name in table.stated_limits if name.endswith(OF_QUANTIZED)]:
+            raise UsageError(
+                f"{table_key}.{names[0]} has no effect",
+                why=f"{scheme} quantizes nothing, so that there is no quantized model to compare"
+                " the program with",
+                fix=f"write {names[0].removesuffix(OF_QUANTIZED)}, which compares it with the"
+                " float32 model",
+            )
 
 
 def check_keys(name: str, entry: ModelEntry) -> None:

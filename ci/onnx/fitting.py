@@ -14,7 +14,7 @@ import msgspec
 
 from ci.cases.limited import TIMEOUT_S
 from ci.cases.policy import EmulatorPolicy
-from ci.cases.spec import CaseSpec
+from ci.cases.spec import CaseSpec, require_fitting_schemes
 from ci.models.schemes import ONNX, Mixture, Scheme
 from ci.models.user_models import Source
 from ci.onnx.reading import FileFit, check_float_model, fit_file
@@ -160,27 +160,15 @@ def fit_schemes(
     """Return the cases, with the scheme ``asis`` for ``quantized`` files, and only for those.
     Raises UsageError if a model has none of the requested schemes."""
     fitted = []
+    unmixed = [spec for spec in specs if not isinstance(spec.scheme, Mixture)]
+    require_fitting_schemes(unmixed, quantized, requested_schemes, policy.models, Scheme.U8)
     for spec in specs:
         is_quantized = spec.reference in quantized
-        entry = policy.models.get(spec.model)
-        schemes = [peer.scheme for peer in specs if peer.model == spec.model]
-        chosen = requested_schemes or (entry and entry.schemes)
         if is_quantized and isinstance(spec.scheme, Mixture):
             raise UsageError(
                 f"models.{spec.model}.mixtures: {Path(spec.reference).name} is quantized already",
                 why=f"{spec.scheme} would quantize it again",
                 fix="remove the mixture: the types that the file contains are shown by --list",
-            )
-        if chosen and all((scheme is Scheme.ASIS) != is_quantized for scheme in schemes):
-            place = "--scheme" if requested_schemes else f"models.{spec.model}.schemes"
-            raise UsageError(
-                f"{place}: {Path(spec.reference).name} is"
-                f" {'quantized already' if is_quantized else 'not quantized'}, and {spec.scheme} is"
-                f" for models that are{' not' * is_quantized}",
-                fix=f"leave out {place}: a quantized file runs unchanged, judged by the limits of"
-                " scheme asis"
-                if is_quantized
-                else f"leave out {place}, or name other schemes",
             )
         if is_quantized:
             fitted.append(replace(spec, scheme=Scheme.ASIS))

@@ -86,9 +86,14 @@ def read_report(path: Path) -> Report:
     return read_unchecked(path).recounted
 
 
+def find_report(path: Path) -> Path:
+    """Return the file of a report that is ``path``, or report.json in the directory ``path``."""
+    return path / "report.json" if path.is_dir() else path
+
+
 def read_unchecked(path: Path) -> Report:
     """Return a report as ``read_report`` does, but with the summary that is in the file."""
-    file = path / "report.json" if path.is_dir() else path
+    file = find_report(path)
     fix = "docs/schemas/report.schema.json describes it"
     return read_json(file, Report, "report", fix, upgrade)
 

@@ -30,7 +30,10 @@ from provisioning.manifest.targets import find_soc
 
 SUITE = "faults"
 SELECTING, INSTEAD = ("--model", "--scheme", "--plan"), "; choose faults with --filter"
-USES = ("--filter", "--soc", "--policy", "--reports", "--base", "--sarif")
+USES = (
+    *("--filter", "--soc", "--policy", "--reports", "--base", "--sarif"),
+    *("--executorch", "--sdk", "--adaptor"),
+)
 NEEDS = {"onnx": "onnxruntime_qnn", "executorch": "executorch"}
 
 

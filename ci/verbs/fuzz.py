@@ -35,6 +35,8 @@ from provisioning.manifest.targets import find_soc
 MINUTES, SESSION = 10.0, "fuzz"
 SOURCES = ("both", "blocks", "random")
 LIMIT_BYTES, MOST_NAME = 1 << 20, 60
+# What has an effect if a graph is tried instead of a search
+WITH_GRAPH = ("--scheme", "--soc", "--frontend", "--reports", "--sdk", "--adaptor")
 # As many as a search tries with the smallest graph of a finding.
 SEEDS = tuple(range(10))
 
@@ -79,7 +81,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         find_soc(soc)
     runs = [(scheme, soc) for scheme in schemes for soc in socs]
     if args.graph:
-        require_effect(args, "--graph", "--scheme", "--soc", "--frontend", "--reports", "--offline")
+        require_effect(args, "--graph", *WITH_GRAPH)
     if args.graph and len(socs) > 1:
         raise UsageError("--graph tries one SoC", fix="pass --soc once")
     directory = args.reports / SESSION

@@ -36,6 +36,7 @@ from provisioning.manifest.targets import read_decoders
 WITH_PROGRAM = (
     *("--weights", "--tokenizer", "--prompt", "--tokens", "--soc", "--policy"),
     *("--reports", "--base", "--sarif", "--scheme", "--text", "--max-perplexity"),
+    *("--timeout-s", "--jobs", "--sdk", "--adaptor"),
 )
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from ci.models.suite import DEFAULT_SOC
 from ci.verbs.user_policy import NAME, OURS, policy_path
+from provisioning.console.caller import shown_path
 from provisioning.console.command import (
     DIR,
     FILE,
@@ -43,6 +44,8 @@ LITERT, LITERT_TORCH = "litert", "litert-torch"
 EVERYTHING = "test"
 
 
+# What a call with them promises, it keeps even if it needs nothing for it.
+PROMISES = frozenset({"--offline"})
 DIAGNOSE_S = 30.0  # of experiments for a red case
 
 
@@ -77,19 +80,19 @@ class Option:
         """Return the option as it is typed, such as ``--model``."""
         return self.argument.option_strings[0]
 
-    @property
-    def asks(self) -> bool:
-        """Return whether the option asks for something, such as a case or a file. The others only
-        choose how it is done (in parallel, without a cache) or with which tools."""
-        # argparse keeps an argument's group in this attribute.
-        group = getattr(self.argument, "container", None)
-        return self.digest or getattr(group, "title", "") not in {HOW, TOOLS}
-
     def is_given(self, values: Mapping[str, Any]) -> bool:
         """Return whether the option has a value in the values of a parser's options, and another
         one than its default."""
         value = values[self.argument.dest]
         return bool(value) and value != self.argument.default
+
+    def is_typed(self, values: Mapping[str, Any]) -> bool:
+        """Return whether the option is in the command line with a value, which may be its default.
+        A parser that no command line has filled does not know, and then is_given decides."""
+        flags = values.get("typed_flags")
+        if flags is None:
+            return self.is_given(values)
+        return self.flag in flags and values[self.argument.dest] not in (None, "", [])
 
     def repeat(self, values: Mapping[str, Any]) -> list[str]:
         """Return the words that repeat the option in a command."""
@@ -143,6 +146,19 @@ def name_path(path: Path) -> str:
     from ci.models.source_lines import name_argument
 
     return name_argument(path.absolute())
+
+
+def check_base(flag: str, value: Path | None) -> None:
+    """Raise UsageError for an earlier report that does not exist. It is read only when the run has
+    ended."""
+    from ci.report.write import find_report
+
+    if value and not find_report(value).is_file():
+        raise UsageError(
+            f"{flag} {shown_path(value)} does not exist",
+            why="there is no report to compare with",
+            fix=f"pass the report.json of an earlier run, or leave out {flag}",
+        )
 
 
 def list_log_levels() -> Sequence[str]:
@@ -231,7 +247,11 @@ SHARED: Mapping[str, tuple[str, Text, Settings]] = {
         "the directory for {}; default: reports",
         {**DIR, "default": lambda: Path("reports").absolute()},
     ),
-    "--base": (RESULTS, "an earlier report.json to compare with", FILE),
+    "--base": (
+        RESULTS,
+        "an earlier report.json to compare with",
+        {**FILE, "check": check_base},
+    ),
     "--sarif": (RESULTS, "also write failures as SARIF 2.1.0", FILE),
     "--keep-artifacts": (RESULTS, "keep programs, outputs and logs", {**DIR}),
     "--log-level": (
@@ -371,11 +391,11 @@ def require_effect(
     *uses: str,
     hints: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Raise UsageError for an option that asks for something that a call with the option ``mode``
-    does not do. ``uses`` are the options that have an effect with it, and ``hints`` say by flag
-    what to do instead."""
+    """Raise UsageError for an option that has no effect in a call with the option ``mode``.
+    ``uses`` are the options that have an effect with it, and ``hints`` say by flag what to do
+    instead."""
     for option in list_given(args):
-        if option.asks and option.flag not in {mode.split(maxsplit=1)[0], *uses}:
+        if option.flag not in {mode.split(maxsplit=1)[0], *PROMISES, *uses}:
             raise UsageError(
                 f"{option.flag} cannot be used with {mode}",
                 why="it would have no effect",
@@ -384,8 +404,8 @@ def require_effect(
 
 
 def list_given(args: argparse.Namespace) -> list[Option]:
-    """Return the options that have other values than their defaults."""
-    return [option for option in args.options if option.is_given(vars(args))]
+    """Return the options that the command line sets."""
+    return [option for option in args.options if option.is_typed(vars(args))]
 
 
 def list_digested(args: argparse.Namespace) -> list[str]:

@@ -19,7 +19,7 @@ from ci.report.overview import make_document
 from ci.report.providers import Provider
 from ci.report.schema import Report, make_json_schema
 from ci.report.write import read_report, render_files, report_data
-from ci.verbs.options import add_option, add_options, require_effect
+from ci.verbs.options import add_option, add_options, check_values, require_effect
 from provisioning.console.caller import shown_path
 from provisioning.console.command import DIR, FLAG, Outcome, user_path
 from provisioning.console.progress import Progress
@@ -46,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     """Show a report, or rewrite its other files. The exit code is that of the report. Raises
     UsageError for a report that cannot be read, and StoreError if a file cannot be written."""
+    check_values(args)
     if args.schema:
         require_effect(args, "--schema")
         schema = make_json_schema()

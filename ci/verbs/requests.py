@@ -35,6 +35,8 @@ FIELDS = {
     "keep_artifacts": "keep",
 }
 LISTING = ("--policy", "--shape", "--backend", "--runner", "--option")
+# With a model, whose nodes are read in a separate process
+LISTING_NODES = ("--model", "--scheme", "--soc", "--timeout-s", "--executorch")
 
 
 def check_arguments(args: argparse.Namespace, session: str) -> None:
@@ -74,8 +76,8 @@ def make_request(
     """
     options: dict[str, Any] = {**vars(args), **parsed}
     if options["list"]:
-        selecting = ("--model", "--scheme", "--soc") if options["model"] else ()
-        require_effect(args, "--list", *LISTING, *selecting)
+        nodes = LISTING_NODES if options["model"] else ()
+        require_effect(args, "--list", *LISTING, *nodes)
     # A verb that judges other tests than models has no --policy, and must find none.
     typed_policy = options.get("policy")
     policy = choose_policy(typed_policy) if "policy" in options else None

@@ -7,7 +7,7 @@ import argparse
 import importlib.util
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,6 +84,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if not args.model:
         raise UsageError("there is no model to judge", fix="pass --model file.py:factory")
     chosen = choose_runtimes(args.model, args.runtime)
+    require_chosen("--runtime", args.runtime, chosen)
+    require_chosen("--python", pythons, chosen)
     folder = args.reports / SESSION
     claim_reports(folder)
     reports: dict[str, Report] = {}
@@ -143,6 +145,17 @@ def choose_runtimes(models: Sequence[str], requested: Sequence[str]) -> dict[str
         for name in names
         if any(RUNTIMES[name].takes(model) for model in models)
     }
+
+
+def require_chosen(flag: str, names: Iterable[str], chosen: Collection[str]) -> None:
+    """Raise UsageError for a runtime that an option names and that judges nothing in this call."""
+    for name in names:
+        if name not in chosen:
+            raise UsageError(
+                f"{flag} {name} has no effect",
+                why=f"the models are judged by {', '.join(TITLES[known] for known in chosen)}",
+                fix=f"leave it out, or pass a model that {TITLES[name]} takes",
+            )
 
 
 def check_schemes(names: Sequence[str]) -> None:

@@ -364,6 +364,13 @@ def _parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Na
     return parser.parse_args(words)
 
 
+def list_flags(words: Sequence[str]) -> frozenset[str]:
+    """Return the options among the words of a call, as typed, without their values. A parsed value
+    does not tell whether it was typed: `--jobs 2` is the default on a machine with two cores."""
+    options = takewhile(lambda word: word != "--", words)
+    return frozenset(word.partition("=")[0] for word in options if word.startswith("--"))
+
+
 def _run_verb(caller: Caller, verbs: Mapping[str, Verb], name: str, words: list[str]) -> Outcome:
     if not words or words[0] in GLOBAL:
         write_message(describe_verbs(caller, verbs))
@@ -387,6 +394,7 @@ def _run_verb(caller: Caller, verbs: Mapping[str, Verb], name: str, words: list[
         keep_own(words[1:], parser, other_parsers) if other_parsers else (words[1:], [])
     )
     args = _parse(parser, own_words)
+    args.typed_flags = list_flags(own_words)
     # A misspelled option is reported before the noxfile installs packages for the session.
     if os.environ.get(ONLY_PARSE):
         return Outcome()

@@ -17,7 +17,7 @@ from ci.cases.policy import LANES, EmulatorPolicy
 from ci.cases.pool import Pool
 from ci.cases.request import Request
 from ci.cases.session import list_parts
-from ci.cases.spec import CaseSpec
+from ci.cases.spec import CaseSpec, require_fitting_schemes
 from ci.faults.match import match_faults
 from ci.graphs.candidates import Candidate
 from ci.litert.engine import LitertEngine, make_runner
@@ -68,8 +68,8 @@ def _choose_float(spec: CaseSpec, requested: Sequence[str]) -> CaseSpec:
         raise UsageError(
             f"{spec.model} is a PyTorch model, which is converted in float, and {Scheme.ASIS} is"
             " for files that are quantized",
-            fix="leave out --scheme, or quantize the model with LiteRT's tools, and pass the"
-            " .tflite file",
+            fix=f"pass --scheme {Scheme.FP16}, or quantize the model with LiteRT's tools, and pass"
+            " the .tflite file",
         )
     return replace(spec, scheme=Scheme.FP16)
 
@@ -142,6 +142,15 @@ def fit_cases(
                 f"{name}: sizes that may change ({free}) are compiled as 1: LiteRT's plugin does so"
                 " without a message"
             )
+    quantized = {
+        reference
+        for (reference, _), fit_or_error in fits.items()
+        if isinstance(fit_or_error, LitertFit) and fit_or_error.is_quantized
+    }
+    known = [
+        spec for spec in read_specs if isinstance(fits[spec.reference, spec.source], LitertFit)
+    ]
+    require_fitting_schemes(known, quantized, request.schemes, entries, Scheme.FP16)
     fitted = [
         spec if spec.is_function else _choose_scheme(spec, fits[spec.reference, spec.source])
         for spec in specs
@@ -218,11 +227,6 @@ def check_limits(spec: CaseSpec, entry: ModelEntry) -> None:
 def _choose_scheme(spec: CaseSpec, fit: LitertFit | UsageError) -> CaseSpec:
     if isinstance(fit, UsageError):
         return spec
-    if fit.is_quantized and spec.scheme is Scheme.FP16:
-        raise UsageError(
-            f"{spec.model} is quantized, and fp16 is for models that are not",
-            fix="leave out --scheme: a file is compiled as it is",
-        )
     return replace(spec, scheme=Scheme.ASIS if fit.is_quantized else Scheme.FP16)
 
 

@@ -167,4 +167,5 @@ LANE = Lane(
     prepare=prepare,
     list_nodes=list_nodes,
     suggest=suggest,
+    without=("--adaptor",),  # an adaptor is ExecuTorch's: ONNX Runtime calls QNN itself
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from ci.graphs.litert_file import pack_model, read_model
 from ci.litert.source import list_nodes
 from ci.litert.suite import make_model
 from ci.models.schemes import LITERT, Scheme
-from ci.models.user_models import Source
+from ci.models.user_models import ModelEntry, Source
 from ci.verbs.lanes.litert import LitertRequest, choose_packages, fit_cases, select
 from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
@@ -37,10 +38,37 @@ def test_a_file_is_compiled_in_the_scheme_that_it_has(tmp_path: Path) -> None:
     assert [spec.scheme for spec in fitted] == [Scheme.FP16, Scheme.ASIS]
 
 
-def test_fp16_is_refused_for_a_file_that_is_quantized(tmp_path: Path) -> None:
-    spec = write_spec(tmp_path / "net.tflite", make_model("convolution_int8"), Scheme.FP16)
-    with pytest.raises(UsageError, match="net is quantized, and fp16 is for models that are not"):
-        fit_cases([spec], REQUEST, Progress())
+@pytest.mark.parametrize(
+    ("model", "scheme", "other"),
+    [
+        ("convolution_int8", Scheme.FP16, Scheme.ASIS),
+        ("dense", Scheme.ASIS, Scheme.FP16),
+    ],
+)
+@pytest.mark.parametrize("is_typed", [True, False])
+def test_a_scheme_that_the_file_cannot_have_is_refused(
+    tmp_path: Path, model: str, scheme: Scheme, other: Scheme, is_typed: bool
+) -> None:
+    spec = write_spec(tmp_path / "net.tflite", make_model(model), scheme)
+    entry = ModelEntry(spec.reference, (scheme.value,))
+    typed = (scheme.value,) if is_typed else ()
+    place = "--scheme" if is_typed else "models.net.schemes"
+    with pytest.raises(UsageError, match=f"{place}: net.tflite is .*{scheme} is for") as caught:
+        fit_cases([spec], replace(REQUEST, schemes=typed), Progress(), {"net": entry})
+    # No circle: what is to be passed instead is accepted, whatever the policy lists.
+    assert f"--scheme {other}" in caught.value.fix
+    request = replace(REQUEST, schemes=(other.value,))
+    specs = [replace(spec, scheme=other)]
+    assert fit_cases(specs, request, Progress(), {"net": entry}) == specs
+
+
+def test_a_glob_selects_the_scheme_that_the_file_has(tmp_path: Path) -> None:
+    specs = [
+        write_spec(tmp_path / "net.tflite", make_model("dense"), scheme)
+        for scheme in (Scheme.ASIS, Scheme.FP16)
+    ]
+    fitted = fit_cases(specs, replace(REQUEST, schemes=("*",)), Progress())
+    assert [spec.scheme for spec in fitted] == [Scheme.FP16]
 
 
 def test_a_file_that_cannot_be_used_ends_the_run_of_it_alone(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def fit_all(
 
 def fit(path: Path, *schemes: Scheme, chosen: bool = False) -> list[str]:
     specs = [CaseSpec(path.name, scheme, "SM8650", Source(str(path))) for scheme in schemes]
-    words = [*schemes] if chosen else []
+    words = [*schemes] if chosen else ["*"] * (len({*schemes} & {Scheme.ASIS}) > 0)
     return [spec.scheme.value for spec in fit_all(specs, POLICY, words)]
 
 
@@ -186,11 +186,15 @@ def test_a_quantized_onnx_model_becomes_one_asis_case(tmp_path: Path, quantized:
     dynamic = write_model(tmp_path / "dynamic.onnx", nodes, *ends((1, 3)))
     for path in (quantized, dynamic):
         assert fit(path, Scheme.FP16, Scheme.U8, Scheme.U16A8W) == ["asis"]
-    assert fit(quantized, Scheme.ASIS, Scheme.FP16, chosen=True) == ["asis"]
+    assert fit(quantized, Scheme.ASIS, Scheme.FP16) == ["asis"]  # by a glob
+    with pytest.raises(UsageError, match=r"--scheme: .* is quantized already(.|\n)*asis"):
+        fit(quantized, Scheme.ASIS, Scheme.FP16, chosen=True)
     with pytest.raises(UsageError, match=r"--scheme: .* is quantized already(.|\n)*asis"):
         fit(quantized, Scheme.FP16, chosen=True)
     plain = write_relu(tmp_path / "plain.onnx")
     assert fit(plain, Scheme.FP16, Scheme.U8) == ["fp16", "u8"]
-    assert fit(plain, Scheme.ASIS, Scheme.U8, chosen=True) == ["u8"]
+    assert fit(plain, Scheme.ASIS, Scheme.U8) == ["u8"]
+    with pytest.raises(UsageError, match=r"is not quantized, and asis"):
+        fit(plain, Scheme.ASIS, Scheme.U8, chosen=True)
     with pytest.raises(UsageError, match="is not quantized"):
         fit(plain, Scheme.ASIS, chosen=True)

@@ -14,7 +14,7 @@ from tests.stand_ins.reports import change_case, encode_earlier
 from tests.stand_ins.shards import make_cases, make_shards
 
 CALIBRATION = ["estimate", "--calibrate", "device", "--policy", "out/qnn.toml"]
-UPGRADE = ["upgrade-report", "whole", "device", "--session", "test_emulator", "--reports", "out"]
+UPGRADE = ["upgrade-report", "whole", "device", "--reports", "out"]
 
 
 def measure(case: Case, number: int) -> Case:

@@ -145,7 +145,8 @@ def test_a_summary_is_printed_or_added_to_the_page_of_the_run(
     assert main(words) == ExitCode.FAILED
     assert page.read_text() == printed
     assert "Against the base" not in capsys.readouterr().out
-    assert main([*words[:-1], str(tmp_path / "gone.json")]) == ExitCode.FAILED
+    (tmp_path / "damaged.json").touch()
+    assert main([*words[:-1], str(tmp_path / "damaged.json")]) == ExitCode.FAILED
     assert "not compared with the base" in page.read_text()
     page.write_text("")
     assert main(["report", str(failing)]) == ExitCode.FAILED

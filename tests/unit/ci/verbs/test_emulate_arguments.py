@@ -244,7 +244,8 @@ def test_a_report_is_compared_written_as_sarif_and_annotated(
     assert written.comparison
     assert [str(change.case) for change in written.comparison.changed] == [str(failed)]
     monkeypatch.setenv("GITHUB_ACTIONS", "")
-    assert run("--base", "gone") == ExitCode.FAILED
+    Path("damaged").touch()
+    assert run("--base", "damaged") == ExitCode.FAILED
     warnings = capsys.readouterr().err
     assert ("not compared with the base: " in warnings, "::error" in warnings) == (True, False)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,42 @@ KEYS = {
         f'{MODEL}[[override]]\nmodel = "net"\nscheme = "fp16"\nlimits = {{}}\nreason = "r"',
         "move its limits to [models.net.limits.fp16]",
     ),
+    "limits of a quantized model in float": (
+        "test-emulator",
+        f"{MODEL}[models.net.limits.fp16]\nmin_sqnr_db_quantized = 30",
+        "models.net.limits.fp16.min_sqnr_db_quantized has no effect",
+    ),
+    "such limits of one output": (
+        "test-onnx",
+        f"{FILE}[models.net.limits.fp16.outputs.1]\nmin_equal_quantized = 0.9",
+        "models.net.limits.fp16.outputs.1.min_equal_quantized has no effect",
+    ),
+    "such limits of a scheme": (
+        "test-emulator",
+        f"{MODEL}[schemes.fp16]\nmin_cosine_quantized = 0.9",
+        "schemes.fp16.min_cosine_quantized has no effect",
+    ),
+    "such limits of a backend": (
+        "test-emulator",
+        f"{MODEL}[backends.gpu.fp16]\nmin_cosine_quantized = 0.9",
+        "backends.gpu.fp16.min_cosine_quantized has no effect",
+    ),
+    "such limits of the suite": (
+        "test-emulator",
+        """[[override]]\nmodel = "mlp"\nscheme = "fp16"\nreason = "r"
+limits = {min_sqnr_db_quantized = 30}""",
+        "override]] of mlp.min_sqnr_db_quantized has no effect",
+    ),
+    "times of a file that runs on no device": (
+        "test-onnx",
+        f"{FILE}[models.net.budget]\np50_ms = 3.0",
+        "models.net.budget.p50_ms has no effect for an .onnx file",
+    ),
+    "times of a policy of such files": (
+        "test-onnx",
+        f"{FILE}[budget]\nload_ms = 3.0",
+        "budget.load_ms has no effect for an .onnx file",
+    ),
     "an override of no model": (
         "test-emulator",
         '[[override]]\nmodel = "mpl"\nscheme = "fp16"\nlimits = {}\nreason = "r"',
@@ -96,17 +133,36 @@ def test_a_scheme_of_the_command_line_replaces_those_of_the_policy(repository: P
     [
         ("test-emulator --list --record", "--record"),
         ("test-emulator --list --scheme fp16", "--scheme"),
+        # The number of cores is the default, which may be 2.
+        *((f"test-emulator --list --jobs {number}", "--jobs") for number in (1, 2, 3, 4)),
+        ("test-onnx --list --model net.onnx --no-cache", "--no-cache"),
+        ("test-litert --list --timeout-s 300", "--timeout-s"),
+        ("audit --list --sdk wheel", "--sdk"),
+        ("test-emulator --model mlp --base gone.json", "--base gone.json does not exist"),
+        ("test-onnx --model net.onnx --base .", "--base"),
+        ("report . --base gone.json", "--base gone.json does not exist"),
+        ("judge . --base gone.json", "--base gone.json does not exist"),
+        ("test-llm --base gone.json", "--base gone.json does not exist"),
+        ("mend --model net.onnx --adaptor wheel", "--adaptor is not for .onnx files"),
+        ("localise --model net.onnx --adaptor wheel", "--adaptor is not for .onnx files"),
+        ("localise --model net.tflite --adaptor wheel", "--adaptor is not for .tflite files"),
+        ("test --model net.onnx --runtime onnxruntime --runtime litert", "--runtime litert"),
+        (f"test --model net.onnx --python litert={sys.executable}", "--python litert"),
+        ("test-emulator --suite faults --jobs 2", "--jobs"),
+        ("test-emulator --model mlp --starts 0", "--starts"),
         ("test-emulator --suite faults --strict-noise", "--strict-noise"),
         ("test-emulator --backend gpu --estimate", "--estimate"),
         ("test-onnx --model net.onnx --direct --embed-mode 0", "--embed-mode"),
         ("test-onnx --model net.onnx --option backend_type=cpu --estimate", "--estimate"),
         ("estimate --calibrate report.json --model mlp", "--model"),
         ("estimate --calibrate report.json --trace out", "--trace"),
+        ("estimate --calibrate report.json --no-cache", "--no-cache"),
         ("test-llm --project . --prompt Once", "--prompt"),
         ("test-llm --program x.pte --tokenizer t.json --context 128", "--context"),
         ("test-llm --program x.pte --tokenizer t.json --keep-artifacts k", "--keep-artifacts"),
         ("test-llm --weights w.bin --tokenizer t.bin --model stories260k", "--model"),
         ("fuzz --graph broadcast-add-before-norm --minutes 3", "--minutes"),
+        ("fuzz --graph broadcast-add-before-norm --minutes 10", "--minutes"),
         ("report --schema --base report.json", "--base"),
         ("report --trend . --sarif x.sarif", "--sarif"),
         ("report . --annotate --summary", "--annotate"),
@@ -123,3 +179,10 @@ def test_an_option_without_effect_is_refused(
 ) -> None:
     assert main(shlex.split(words)) == ExitCode.USAGE
     assert flag in capsys.readouterr().err
+
+
+def test_what_is_not_typed_is_no_option_without_effect(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QNN_CI_JOBS", "37")
+    assert main(["test-emulator", "--list", "--offline"]) == ExitCode.OK
