@@ -341,7 +341,7 @@ def _match_soc(word: str, names: Collection[str]) -> list[str]:
     try:
         return match_names("SoC", name_in(word, names), names)
     except UsageError as error:
-        fix = f"{error.fix}; {point_to_socs(word)}"
+        fix = f"{error.fix}{point_to_socs(word)}"
         raise UsageError(error.what, why=error.why, fix=fix) from None
 
 

@@ -130,7 +130,9 @@ def _answer_lanes(name: str, soc: Soc) -> Iterator[LaneAnswer]:
 def render_soc(answer: SocAnswer) -> str:
     """Return the answer as text."""
     same = f", the same as {', '.join(answer.also_called)}" if answer.also_called else ""
-    called = f" ({answer.asked.upper()})" if answer.asked.upper() != answer.name else ""
+    spelled = {name.lower(): name for name in (answer.name, *answer.also_called)}
+    other_name = spelled.get(answer.asked.lower(), answer.asked.upper())
+    called = f" ({other_name})" if other_name != answer.name else ""
     hardware = "QNN knows no HTP of it"
     if answer.hexagon:
         float16 = "float16" if answer.float16 else "no float16"

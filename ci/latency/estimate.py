@@ -12,6 +12,7 @@ import csv
 import difflib
 import functools
 import math
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -35,7 +36,7 @@ from ci.report.text import count
 from provisioning.documents import DocumentError, decoding, read_json, read_text
 from provisioning.errors import ManifestError, UsageError
 from provisioning.manifest.reader import manifests_root
-from provisioning.manifest.targets import read_socs
+from provisioning.manifest.targets import name_in, read_socs
 
 FOLDER = "latency"
 IMPLAUSIBLE = 0.1  # the largest share of cycles with a wrong cost
@@ -172,6 +173,13 @@ def find_device(text: str) -> Device:
     devices = {device.device: device for device in read_devices()}
     names = [name for name in devices if text.lower() in name.lower()]
     exact = [name for name in names if text.lower() == name.lower()]
+    soc = name_in(text, read_socs())
+    if not names and soc in read_socs():
+        published = [device.device for device in devices.values() if device.soc == soc]
+        shown_device = f", or --device {shlex.quote(published[0])}" if published else ""
+        raise UsageError(
+            f"{text!r} is an SoC, and not a device", fix=f"pass --soc {soc}{shown_device}"
+        )
     if len(exact or names) != 1:
         near = names or difflib.get_close_matches(text, devices, n=1)
         verb = "is" if len(names) == 1 else "are"
@@ -230,7 +238,8 @@ def find_obstacle(
 ) -> str:
     """Return why there is no time for a program, or ""."""
     if simulation.missing_ops:
-        return f"the simulator knows no costs for {count(simulation.missing_ops, 'operator')}"
+        operators = count(simulation.missing_ops, "operator")
+        return f"the simulator knows no costs for {operators}; QNN does not name them"
     if simulation.implausible_cycles > IMPLAUSIBLE * simulation.cycles:
         return (
             f"{count(simulation.implausible_cycles, 'cycle')} of the simulation are implausible:"

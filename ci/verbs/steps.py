@@ -26,7 +26,7 @@ from ci.cases.spec import CaseSpec, list_schemes, select_cases
 from ci.executorch.toolchain import find_on_path
 from ci.graphs.candidates import Candidate
 from ci.latency.calibrate import read_own
-from ci.models.schemes import SchemeSet
+from ci.models.schemes import LITERT, SchemeSet
 from ci.models.suite import DEFAULT_SOC, OWN_MODELS
 from ci.models.user_models import check_data
 from ci.report import evidence, publishing
@@ -312,8 +312,9 @@ def show_nodes(rows: Sequence[Mapping[str, str]]) -> list[str]:
 
 def list_choices(policy: EmulatorPolicy, scheme_set: SchemeSet) -> Outcome:
     """Return lists of the models (with descriptions and default schemes), the schemes and the
-    SoCs."""
-    socs = sorted(scheme_set.socs())
+    SoCs, with the names under which these are sold."""
+    rows_of_socs = scheme_set.socs()
+    socs = sorted(rows_of_socs)
     schemes = [scheme.value for scheme in scheme_set.schemes]
     about = {name: entry.path for name, entry in policy.models.items()}
     for name, text in scheme_set.suite.items():
@@ -326,12 +327,22 @@ def list_choices(policy: EmulatorPolicy, scheme_set: SchemeSet) -> Outcome:
             chosen = [scheme for scheme in suite_schemes if scheme in scheme_set.schemes]
         names = [scheme.value for scheme in chosen]
         models[name] = {"about": text, "schemes": names}
-        rows.append(f"  {name:<{width}}  {text} ({', '.join(names)})")
+        shown_names = ", ".join(names)
+        if scheme_set is LITERT and name in policy.models and not policy.models[name].schemes:
+            shown_names = "asis or fp16, as the file is"
+        rows.append(f"  {name:<{width}}  {text} ({shown_names})")
     lines = [f"  {' '.join(socs[start : start + 10])}" for start in range(0, len(socs), 10)]
+    sold_names = [
+        f"  {other_name}: {soc}"
+        for soc in socs
+        for other_name in rows_of_socs[soc].also_called
+        if " " in other_name
+    ]
     blocks = (
         ["models (default schemes)", *rows],
         ["schemes", f"  {' '.join(schemes)}"],
         ["SoCs", *lines],
+        ["names of SoCs, which --soc takes, too", *sold_names],
     )
     text = "\n\n".join(map("\n".join, blocks)) + "\n"
     return Outcome(text, {"models": models, "schemes": schemes, "socs": socs})

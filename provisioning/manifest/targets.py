@@ -83,6 +83,10 @@ class Soc(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     not_qnn: str = ""
     executorch_since: str = ""
 
+    def is_called(self, name: str) -> bool:
+        """Return whether ``name`` is another name of the SoC, ignoring case."""
+        return any(other.lower() == name.lower() for other in self.also_called)
+
 
 @functools.cache
 def read_all_socs() -> Mapping[str, Soc]:
@@ -133,7 +137,7 @@ def name_in(name: str, names: Collection[str]) -> str:
     if upper_name in names:
         return upper_name
     socs = read_all_socs()
-    row = next((row for row, soc in socs.items() if upper_name in soc.also_called), upper_name)
+    row = next((row for row, soc in socs.items() if soc.is_called(upper_name)), upper_name)
     same = [other for other in names if row in socs and socs[other].id == socs[row].id]
     return row if row in names else same[0] if same else name
 
@@ -144,7 +148,7 @@ def _find_in(socs: Mapping[str, Soc], name: str, fix: str) -> Soc:
     meant = suggest_near(name.upper(), socs)
     raise UsageError(
         f"there is no SoC {name!r}{explain_absence(name)}",
-        fix=f"{meant}{fix}; {point_to_socs(name)}",
+        fix=f"{meant}{fix}{point_to_socs(name)}",
     )
 
 
@@ -155,8 +159,11 @@ def explain_absence(name: str) -> str:
 
 
 def point_to_socs(name: str) -> str:
-    """Return which command says what takes the SoC."""
-    return f"{show_command('inspect', '--soc', name)} shows which lanes take it"
+    """Return which command says what takes the SoC, or "" if it knows no more of it."""
+    socs = read_all_socs()
+    if name_in(name, socs) not in socs:
+        return ""
+    return f"; {show_command('inspect', '--soc', name)} shows which lanes take it"
 
 
 def find_htp(name: str) -> Soc:

@@ -194,6 +194,21 @@ def test_an_estimate_without_a_time_states_the_reason(name: str) -> None:
     assert text in estimate.unknown
 
 
+@pytest.mark.parametrize(
+    ("name", "fix"),
+    [
+        ("Snapdragon 8 Gen 3", "pass --soc SM8650, or --device 'Samsung Galaxy S24'"),
+        ("sm8450", "pass --soc SM8450"),
+    ],
+)
+def test_an_soc_is_no_device_and_the_error_names_the_option_that_takes_it(
+    name: str, fix: str
+) -> None:
+    with pytest.raises(UsageError, match="is an SoC, and not a device") as refused:
+        find_device(name)
+    assert refused.value.fix == fix
+
+
 def test_a_line_with_large_errors_gives_no_time() -> None:
     device = find_device("q-6690")
     estimate = estimate_times(make_simulation(), Scheme.U8_CHANNEL, "SM8550", device=device)

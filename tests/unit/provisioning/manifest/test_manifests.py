@@ -238,6 +238,7 @@ def test_socs_are_compared_by_their_numbers(name: str, other_name: str, same: bo
         ("SM8975", "SM8975", "SM8975", "SM8975"),
         ("SM8*", "SM8*", "SM8*", "SM8*"),
         ("SM9999", "SM9999", "SM9999", "SM9999"),
+        ("snapdragon 8 gen 3", "SM8650", "SM8650", "SM8650"),
     ],
 )
 def test_each_lane_has_its_name_for_an_soc(
@@ -256,12 +257,13 @@ def test_other_names_are_no_rows_and_stand_for_one_row() -> None:
 def test_an_soc_that_executorch_does_not_know_is_found_where_files_are_read() -> None:
     assert find_any_soc("sm6650").id == 74
     assert find_htp("sm6650").hexagon == 73
-    with pytest.raises(UsageError, match="there is no SoC 'SM6650'"):
+    with pytest.raises(UsageError, match="there is no SoC 'SM6650'") as known:
         find_soc("SM6650")
+    assert "`qnn-ci inspect --soc SM6650` shows which lanes take it" in known.value.fix
     with pytest.raises(UsageError) as unknown:
         find_any_soc("SM6659")
     assert "did you mean SM6650" in unknown.value.fix
-    assert "`qnn-ci inspect --soc SM6659` shows which lanes take it" in unknown.value.fix
+    assert "inspect" not in unknown.value.fix  # which knows no more of it
     with pytest.raises(UsageError, match="QNN knows no HTP of SDM865"):
         find_htp("SDM865")
 
