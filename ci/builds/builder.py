@@ -39,6 +39,7 @@ from ci.builds.plan import BuildJob, BuildPlan
 from ci.builds.steps import run_stages
 from ci.builds.toolchains import PROBE_S
 from ci.report.filled import fill_text
+from provisioning.console.caller import own_command
 from provisioning.console.process import run_process
 from provisioning.console.progress import Progress
 from provisioning.doctor.registry import Finding
@@ -306,5 +307,10 @@ def describe_elf(facts: ElfFacts) -> dict[str, Any]:
 
 def render_result(result: Result, row: Mapping[str, Any]) -> str:
     """Return the text about a build: a summary, and the artifacts with their sizes and findings.
-    For an adaptor, the text also says where it was installed and whether it was proven."""
-    return fill_text("builds/templates/result.txt.j2", result=result, row=row)
+    For an adaptor, the text also says where it was installed, how it is used, and whether it was
+    proven."""
+    command = ""
+    if overlay := row.get("overlay"):
+        sdk = result.plan.values["qnn_sdk_root"]
+        command = own_command("test-emulator", "--sdk", sdk, "--adaptor", overlay)
+    return fill_text("builds/templates/result.txt.j2", result=result, row=row, command=command)

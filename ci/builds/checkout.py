@@ -22,7 +22,7 @@ from provisioning.files import has_files
 from provisioning.manifest.pairs import read_pairs
 from provisioning.manifest.reader import read_toolchain
 from provisioning.manifest.targets import find_soc
-from provisioning.versions import is_older
+from provisioning.versions import is_older, is_same
 
 SOURCE, QNN_SDK = "executorch", "qnn-sdk"
 LPAI, HTP = 0, 3  # DSP types, as numbered by the Hexagon SDK
@@ -56,6 +56,11 @@ def prepare_checkout(target: Target, request: BuildRequest, progress: Progress) 
     if target.per_soc and request.dsp_type == LPAI:
         check_lpai(environment)
     source = environment.root(SOURCE)
+    if request.lays_over and target.installs:
+        versions = {item.name: item.version for item in environment.artifacts}
+        # First, because no fix of what follows is of use with the checkout of another version.
+        installed = ask_python(request.python).distributions["executorch"]
+        require_same_version(request.python, installed, versions[SOURCE])
     components = list(target.needs.components)
     for extra in sorted(request.extras):
         components += target.needs.extras.get(extra, ())
@@ -87,6 +92,20 @@ def prepare_checkout(target: Target, request: BuildRequest, progress: Progress) 
     skip = unneeded | find_installed(source)
     check = partial(check_fitness, environment, request, progress)
     return BuildJob(plan, request, inputs, skip, variables, check)
+
+
+def require_same_version(python: Path, installed: str | None, checkout: str) -> None:
+    """Raise UnfitError if the executorch package that is installed for ``python`` has another
+    version than the checkout. An unknown version is accepted."""
+    if installed and not is_same(installed, checkout):
+        raise UnfitError(
+            f"the checkout is ExecuTorch {checkout}, but executorch {installed} is installed",
+            why=f"an overlay combines the wheel installed for {python} with the checkout's "
+            "adaptor, so their versions must match",
+            fix=f"run `./nox -s build_aot -- --executorch {checkout}`, which creates an "
+            f"environment if {checkout} is supported; or install executorch=={checkout} for "
+            f"{python}; or build ExecuTorch {installed} (--source); or add --install none",
+        )
 
 
 def check_fitness(environment: Environment, request: BuildRequest, progress: Progress) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from ci.builds.builder import Result
+from ci.builds.checkout import require_same_version
 from ci.builds.files import python_tag, read_record, write_record
 from ci.builds.plan import BuildJob, Place
 from ci.builds.targets import Target
@@ -28,7 +29,6 @@ from provisioning.console.process import run_process
 from provisioning.console.progress import Progress
 from provisioning.errors import FailedError, UnfitError
 from provisioning.files import digest_sources, explain_writes, staged_directory
-from provisioning.versions import is_same
 
 OVERLAY, CHECKOUT, _ = PLACES = ("overlay", "checkout", "none")
 
@@ -101,16 +101,7 @@ def check_delivery(job: BuildJob, where: str, *, with_proof: bool) -> None:
         # Before the build, which takes minutes, and not after it.
         facts = ask_python(python, ["torch"])
         installed = facts.distributions["executorch"]
-        checkout = job.plan.values["executorch_version"]
-        if installed and not is_same(installed, checkout):
-            raise UnfitError(
-                f"the checkout is ExecuTorch {checkout}, but executorch {installed} is installed",
-                why=f"an overlay combines the wheel installed for {python} with the checkout's "
-                "adaptor, so their versions must match",
-                fix=f"run `./nox -s build_aot -- --executorch {checkout}`, which creates an "
-                f"environment if {checkout} is supported; or install executorch=={checkout} for "
-                f"{python}; or build ExecuTorch {installed} (--source); or add --install none",
-            )
+        require_same_version(python, installed, job.plan.values["executorch_version"])
         if with_proof and not facts.modules["torch"]:
             raise UnfitError(
                 f"torch is not installed for {python}",

@@ -87,7 +87,8 @@ class BuildRequest:
     installed for it are not checked. ``jobs`` is the number of parallel compilers, or 0 for one per
     core. ``release`` selects CMake's build type Release, and ``clean`` removes the earlier build
     first. ``extras`` are the values of --with, and ``defines`` are the -D options, with names that
-    may include a type. If ``doctor`` is false, the doctor is not run.
+    may include a type. If ``doctor`` is false, the doctor is not run. ``lays_over`` is whether the
+    adaptor is to be laid over the executorch package that is installed for ``python``.
     """
 
     source: Path | None = None
@@ -101,6 +102,7 @@ class BuildRequest:
     dsp_type: int = 3
     doctor: bool = True
     packages: bool = True
+    lays_over: bool = False
 
     @property
     def named(self) -> dict[str, str]:

@@ -298,7 +298,7 @@ COLUMNS = (
         title="weights by bits",
         on_terminal=False,
     ),
-    Column("parts", lambda case: _show(case.program.partitions, "d"), page_only=True),
+    Column("partitions", lambda case: _show(case.program.partitions, "d"), page_only=True),
     Column(
         "lower s",
         lambda case: show_seconds(case.program.lower_s),
@@ -431,7 +431,7 @@ LIMITS = {
 }
 BUDGETS = {
     ".pte": _limit("budget.program_bytes", show_bytes),
-    "parts": _limit("budget.partitions", "d"),
+    "partitions": _limit("budget.partitions", "d"),
     **{name: _limit(f"budget.{field}", form) for name, field, form in FOOTPRINT},
     **{f"{name} ms": _limit(f"budget.{name}_ms", ".4g") for name in ("p50", "p90", "load")},
     "memory": _limit("budget.device_memory_bytes", show_bytes),

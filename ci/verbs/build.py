@@ -13,7 +13,7 @@ import msgspec
 
 from ci.builds.builder import SCHEMA_VERSION, describe_result, render_result, run_build
 from ci.builds.checkout import LPAI, QNN_SOURCES, find_python, prepare_checkout
-from ci.builds.deliver import PLACES, check_delivery, deliver
+from ci.builds.deliver import OVERLAY, PLACES, check_delivery, deliver
 from ci.builds.plan import BuildJob, BuildRequest
 from ci.builds.runner import prepare_runner
 from ci.builds.targets import Origin, Target, find_target, read_targets
@@ -244,6 +244,7 @@ def read_call(args: argparse.Namespace) -> BuildCall:
         doctor=not args.no_doctor,
         # The noxfile runs --check before it installs torch.
         packages=not args.check,
+        lays_over=args.install == OVERLAY and not args.check,
     )
     pythons = [find_python(word) for word in args.python or [""]]
     return BuildCall(

@@ -185,6 +185,27 @@ def test_a_build_for_lpai_needs_an_sdk_that_lowers_for_it(
 # The job
 
 
+def test_a_wheel_of_another_version_is_named_before_anything_that_the_checkout_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No submodule that is fetched for the wrong version is of use."""
+    versions = {"executorch": "1.5.0", "qnn-sdk": "2.37.0"}
+    rows = tuple(Provisioned(*row, tmp_path / row[0]) for row in versions.items())
+    monkeypatch.setattr(checkout, "locate_profile", lambda name, _: Environment(name, rows, {}))
+    facts = PythonFacts("py", distributions={"executorch": "1.5.1"})
+    monkeypatch.setattr(checkout, "ask_python", lambda *_: facts)
+    monkeypatch.setenv("QNN_CI_HOME", str(tmp_path / "home"))
+
+    def prepare(target: str, *, lays_over: bool) -> str:
+        request = BuildRequest(python=Path("py"), lays_over=lays_over)
+        return explain(lambda: prepare_checkout(find_target(target), request, Progress(None)))
+
+    mismatch = "UnfitError the checkout is ExecuTorch 1.5.0, but executorch 1.5.1 is installed"
+    assert prepare("aot", lays_over=True).startswith(mismatch)
+    assert not prepare("aot", lays_over=False).startswith(mismatch)
+    assert not prepare("android", lays_over=True).startswith(mismatch)
+
+
 def test_each_python_and_sdk_has_a_build_of_an_adaptor_and_shares_that_of_a_runtime(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
