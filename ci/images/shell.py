@@ -20,7 +20,7 @@ import tempfile
 import termios
 import threading
 import tty
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,10 +34,16 @@ from docker.utils.socket import STDERR, STDOUT, frames_iter
 from ci.images.build import Built
 from ci.images.definition import LABEL, ImagePlan
 from ci.images.engine import add_text, bind_mount, is_podman, read_file
+from ci.nox_sessions.pip_settings import (
+    SettingsError,
+    format_settings,
+    list_directories,
+    read_settings,
+)
 from provisioning.console.command import user_path
 from provisioning.console.git import ask_git
 from provisioning.console.streams import terminal_shared, user_stdout
-from provisioning.errors import ToolError
+from provisioning.errors import ToolError, UnfitError
 from provisioning.store.store import store_home
 
 READ_BYTES = 1 << 16
@@ -120,7 +126,7 @@ SHELL_LABEL = f"{LABEL}.shell"
 # The caller's variables that have the same meaning in the container.
 PASSED = (
     *("CI", "NO_COLOR", "TERM", "QNN_CI_JOBS", "SOURCE_DATE_EPOCH"),
-    *("QNN_CI_MIRROR", "QNN_CI_TORCH_INDEX", "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL"),
+    *("QNN_CI_MIRROR", "QNN_CI_TORCH_INDEX"),
     *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"),
 )
 
@@ -215,8 +221,13 @@ def _prepared(
     checkout, caller = request.plan.checkout, user_path(".").absolute()
     (checkout / ".nox").mkdir(exist_ok=True)
     volumes = _own_volumes(client, request)
+    try:
+        pip_settings = read_settings(os.environ)
+    except SettingsError as error:
+        fix = "correct that file (pip config debug lists all of them)"
+        raise UnfitError("the shell was not started", why=str(error), fix=fix) from error
     config = client.api.create_host_config(
-        mounts=_mounts(request, pipe, volumes),
+        mounts=[*_mounts(request, pipe, volumes), *_package_mounts(pip_settings)],
         # A process with the number 1 ignores signals without a handler, and does not reap orphans.
         init=True,
         auto_remove=True,
@@ -237,7 +248,7 @@ def _prepared(
     )
     container_id = str(created["Id"])
     try:
-        _name_user(client, container_id)
+        _write_etc(client, container_id, pip_settings)
         yield container_id
     finally:
         with suppress(Exception):  # the engine has usually removed it already
@@ -272,6 +283,16 @@ def _mounts(request: ShellRequest, pipe: Path, volumes: dict[str, str]) -> list[
         *(Mount(inside, name, type="volume") for name, inside in volumes.items()),
         bind_mount(pipe, Path(CALLER)),
     ]
+
+
+def _package_mounts(pip_settings: Mapping[str, str]) -> list[Mount]:
+    """Return mounts of the caller's directories in which pip looks for packages, and of the
+    certificates with which it connects to an index, at the same paths."""
+    certificates = [pip_settings.get(option, "") for option in ("cert", "client-cert")]
+    paths = [Path(place) for place in (*list_directories(pip_settings), *certificates)]
+    # A mount of /opt would hide the image's environments.
+    shown = [path for path in paths if path.is_absolute() and not Path(HOME).is_relative_to(path)]
+    return [bind_mount(path, path, read_only=True) for path in shown if path.exists()]
 
 
 def _outer_git(checkout: Path) -> list[Path]:
@@ -320,16 +341,17 @@ def _own_volumes(client: DockerClient, request: ShellRequest) -> dict[str, str]:
     return volumes
 
 
-def _name_user(client: DockerClient, container_id: str) -> None:
-    """Add the caller's user and group to /etc/passwd and /etc/group in the container unless the
-    caller is root. git, ssh and getpass look up the names of these ids.
+def _write_etc(client: DockerClient, container_id: str, pip_settings: Mapping[str, str]) -> None:
+    """Write the caller's settings of pip to /etc/pip.conf in the container, not to its variables,
+    which ``docker inspect`` shows: the URL of an index may contain a password. Add the caller's
+    user and group to /etc/passwd and /etc/group unless the caller is root: git, ssh and getpass
+    look up the names of these ids.
     """
     uid, gid = os.getuid(), os.getgid()
-    if uid == 0:
-        return
     lines = {"passwd": f"dev:x:{uid}:{gid}:dev:{HOME}:/bin/bash\n", "group": f"dev:x:{gid}:\n"}
     with io.BytesIO() as file:
         with tarfile.open(fileobj=file, mode="w") as archive:
-            for name, line in lines.items():
+            add_text(archive, "pip.conf", format_settings(pip_settings))
+            for name, line in lines.items() if uid else ():
                 add_text(archive, name, read_file(client, container_id, f"/etc/{name}") + line)
         client.api.put_archive(container_id, "/etc", file.getvalue())

@@ -32,6 +32,7 @@ SETTINGS = {
     "cert": ("SSL_CERT_FILE", ""),
     "client-cert": ("SSL_CLIENT_CERT", ""),
     "proxy": ("ALL_PROXY", ""),
+    "default-timeout": ("UV_HTTP_TIMEOUT", ""),
     "timeout": ("UV_HTTP_TIMEOUT", ""),
     "retries": ("UV_HTTP_RETRIES", ""),
     "keyring-provider": ("UV_KEYRING_PROVIDER", ""),

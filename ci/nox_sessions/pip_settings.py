@@ -1,13 +1,14 @@
 """The settings of pip on this machine, as uv and a bare system need them.
 
-``python3 ci/nox_sessions/pip_settings.py FILE`` merges pip's files into one, and prints the local
-directories that they and pip's variables name, such as an index of files, one a line. It needs only
+``python3 ci/nox_sessions/pip_settings.py FILE`` merges pip's files and variables into one file, and
+prints the local directories that they name, such as an index of files, one a line. It needs only
 the standard library, and no pip: ``pip config list`` prints nothing if pip is set to be quiet, and
 pip 26 sorts the values of several files by the names of these files, not by which of them counts.
 """
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Iterable, Mapping
@@ -70,13 +71,11 @@ def read_settings(variables: Mapping[str, str]) -> dict[str, str]:
     return settings
 
 
-def list_directories(settings: RawConfigParser, variables: Mapping[str, str]) -> list[str]:
+def list_directories(settings: Mapping[str, str]) -> list[str]:
     """Return the existing local directories in which pip looks for packages."""
     directories = []
     for option in (*INDEXES, *OTHER_PLACES):
-        values = [settings.get(section, option, fallback="") for section in settings.sections()]
-        values.append(variables.get(f"PIP_{option.upper().replace('-', '_')}", ""))
-        for place in " ".join(values).split():
+        for place in settings.get(option, "").split():
             address = urlsplit(place)
             if address.scheme not in {"", "file"}:
                 continue
@@ -88,15 +87,22 @@ def list_directories(settings: RawConfigParser, variables: Mapping[str, str]) ->
     return list(dict.fromkeys(directories))
 
 
+def format_settings(settings: Mapping[str, str]) -> str:
+    """Return the text of a file for pip with these settings."""
+    file, text = RawConfigParser(), io.StringIO()
+    file.read_dict({"global": settings})
+    file.write(text)
+    return text.getvalue()
+
+
 def main(target: str) -> None:
-    """Write the merged settings of this machine and user to the file ``target``."""
+    """Write the settings of this machine and user to the file ``target``."""
     try:
-        settings = read_files(list_files(os.environ))
+        settings = read_settings(os.environ)
     except SettingsError as error:
         sys.exit(f"{sys.argv[0]}: {error}")
-    with Path(target).open("w", encoding="utf-8") as file:
-        settings.write(file)
-    sys.stdout.writelines(f"{path}\n" for path in list_directories(settings, os.environ))
+    Path(target).write_text(format_settings(settings), encoding="utf-8")
+    sys.stdout.writelines(f"{path}\n" for path in list_directories(settings))
 
 
 if __name__ == "__main__":

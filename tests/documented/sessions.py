@@ -18,8 +18,10 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from ci.images.engine import connect_engine
 from provisioning.console.process import run_process
 from tests.documented import devices, readers
+from tests.documented.images import describe_machine, find_leaks
 from tests.documented.pages import ROOT, Command
 from tests.documented.place import CACHE, Place
 from tests.documented.table import (
@@ -100,6 +102,15 @@ def find_distributions(place: Place) -> None:
     missing = [name for name in sorted(names) if not list((place.clone / "dist").glob(name))]
     assert not missing, f"dist/ has no {missing[0]}"
     assert (place.clone / "build/site/index.html").is_file()
+
+
+def look_into_image(place: Place) -> None:
+    """No file of an image's layers names the machine that built it."""
+    with connect_engine() as engine:
+        leaks = find_leaks(
+            engine, "executorch-qnn-ci/emulator:latest", describe_machine(), place.folder
+        )
+    assert not leaks, f"{leaks[0][0]} in the image contains {leaks[0][1]}"
 
 
 STAND_IN_BUILD: dict[str, Any] = {**BUILD, "stand_in": SOURCES}
@@ -279,6 +290,7 @@ ROWS = (
         "./nox -s docker_build -- emulator --base IMAGE",
         "MB",
         before=(link_environments,),
+        after=look_into_image,
         engine=True,
         minutes=20,
     ),

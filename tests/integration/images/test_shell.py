@@ -60,6 +60,8 @@ class Shell:
         (self.home / "store").mkdir(parents=True)
         self.env = {**os.environ, "QNN_CI_HOME": str(self.home), "PYTHONPATH": str(ROOT)}
         self.env.pop("QNN_CI_CALLER_DIR", None)
+        for name in [name for name in self.env if name.startswith("PIP_")]:
+            del self.env[name]
 
     def argv(self, *words: str, frozen: str = "") -> list[str]:
         return [sys.executable, "-c", CALL, self.image, str(self.checkout), frozen, *words]
@@ -121,6 +123,37 @@ def test_mirror_and_proxy_variables_of_the_caller_reach_the_container(shell: She
     shell.env.update(QNN_CI_MIRROR="https://mirror.invalid", HTTPS_PROXY="http://proxy.invalid:1")
     ended = shell.run("sh", "-c", "echo $QNN_CI_MIRROR $HTTPS_PROXY")
     assert ended.stdout == "https://mirror.invalid http://proxy.invalid:1\n"
+
+
+def test_pip_in_the_container_looks_where_the_callers_pip_does(
+    shell: Shell, tmp_path: Path
+) -> None:
+    """A password in an index's URL is in a file there, not in the container's variables."""
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    (wheels / "one.whl").write_text("")
+    certificates = tmp_path / "company.pem"
+    certificates.write_text("certificates")
+    settings = tmp_path / "pip.conf"
+    settings.write_text(f"[global]\ncert = {certificates}\nfind-links =\n    {wheels}\n    /none\n")
+    shell.env.update(PIP_CONFIG_FILE=str(settings), PIP_INDEX_URL="https://me:secret@host/simple")
+    ended = shell.run(
+        "sh", "-c", f"cat /etc/pip.conf '{certificates}'; ls '{wheels}'; env; touch '{wheels}/new'"
+    )
+    assert "index-url = https://me:secret@host/simple\n" in ended.stdout
+    assert f"find-links = {wheels}\n\t/none\n" in ended.stdout
+    assert "certificatesone.whl\n" in ended.stdout
+    assert ended.stdout.count("secret") == 1
+    assert "Read-only" in ended.stderr
+
+
+def test_settings_of_pip_that_cannot_be_read_are_an_error(shell: Shell, tmp_path: Path) -> None:
+    settings = tmp_path / "pip.conf"
+    settings.write_text("[global")
+    shell.env.update(PIP_CONFIG_FILE=str(settings))
+    ended = shell.run("true")
+    assert "UnfitError: the shell was not started" in ended.stderr
+    shell.wait_for(0)
 
 
 def test_the_store_is_mounted_writable_or_read_only_if_frozen(shell: Shell) -> None:
