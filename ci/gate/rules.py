@@ -25,6 +25,14 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     alone: bool = False
 
 
+class Data(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Says which modules read ``files``, which are globs. A change to the files requires each
+    session that imports a module in ``readers``."""
+
+    files: tuple[str, ...]
+    readers: tuple[str, ...]
+
+
 class SessionRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How CI runs a session. ``by_hand`` is the reason if CI cannot run it.
 
@@ -32,7 +40,8 @@ class SessionRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     with ``alone``. ``pythons``: versions of Python, with one job for each. ``report``: the file in
     reports/SESSION/ that shows how many cases ran. ``policy``: the name of the file in
     manifests/policies/ with the suite that the session judges. ``shards``: the number of jobs among
-    which the cases of this suite are divided. ``roots`` is a rule of earlier releases, see
+    which the cases of this suite are divided. ``runs``: the sessions whose verbs it starts as
+    processes, so that it needs what they import. ``roots`` is a rule of earlier releases, see
     read_rules, and ``record`` no longer has an effect.
     """
 
@@ -44,8 +53,16 @@ class SessionRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     report: str = ""
     policy: str = ""
     shards: Annotated[int, msgspec.Meta(ge=1)] = 1
+    runs: tuple[str, ...] = ()
     roots: tuple[str, ...] = ()
     record: Any = None
+
+
+class ImportRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The contents of gate-imports.toml, which ``python -m tests.static.test_gate_imports`` writes:
+    the files that sessions import, and the data that these read."""
+
+    rule: tuple[Rule, ...] = ()
 
 
 class GateRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -55,6 +72,7 @@ class GateRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     branch: str
     sessions: dict[str, SessionRule]
     rule: tuple[Rule, ...] = ()
+    data: tuple[Data, ...] = ()
     python: str = "3.11"
     cases: Any = None
     command: Any = None
@@ -106,12 +124,14 @@ def list_outdated(rules: GateRules) -> Iterator[str]:
 
 
 def read_rules(path: Path | None = None) -> GateRules:
-    """Return the rules in manifests/policies/gate.toml, or in the user's file at ``path``. The
-    ``roots`` of a session become a rule. Raises ManifestError if the file is missing or invalid."""
+    """Return the rules in manifests/policies/gate.toml and gate-imports.toml, or only those in the
+    user's file at ``path``. The ``roots`` of a session become a rule. Raises ManifestError if a
+    file is missing or invalid."""
     rules = read_policy("gate", GateRules, path)
+    imports = () if path else read_policy("gate-imports", ImportRules).rule
     roots = [
         Rule(session.roots, (name,), "the session uses it")
         for name, session in rules.sessions.items()
         if session.roots
     ]
-    return msgspec.structs.replace(rules, rule=(*rules.rule, *roots)) if roots else rules
+    return msgspec.structs.replace(rules, rule=(*rules.rule, *imports, *roots))

@@ -57,15 +57,17 @@ ROWS = [
     ),
     Row("a schema beside the pages", {"docs/schemas/report.json": "[]"}, UNIT),
     # Code
-    Row("a model", {f"{SUITE}/mlp.py": "+x = 1\n"}, LANES),
-    Row("a model that is gone", {f"{SUITE}/lstm.py": None}, LANES),
-    Row("a new model", {f"{SUITE}/gru.py": "import torch\n"}, LANES),
+    Row("a model", {f"{SUITE}/mlp.py": "+x = 1\n"}, f"{LANES} build_runner"),
+    Row("a model that is gone", {f"{SUITE}/lstm.py": None}, f"{LANES} build_runner"),
+    Row("a new model", {f"{SUITE}/gru.py": "import torch\n"}, f"{LANES} build_runner"),
     Row("the cases", {"ci/cases/policy.py": "+x"}, LANES),
-    Row("a template", {"ci/report/templates/page.html.j2": "+x"}, LANES),
+    Row("a template", {"ci/report/templates/page.html.j2": "+x"}, f"{LANES} build_runner"),
     Row("one lane", {"ci/onnx/engine.py": "x = 1\n"}, "test_onnx tests unit lint"),
-    Row("a page below ci", {"ci/builds/notes.md": "x"}, f"{EMULATOR} build_runner"),
+    everything("a page below ci", {"ci/builds/notes.md": "x"}, "ci/builds/notes.md"),
     Row("what fetches", {"provisioning/files.py": "+x"}, f"{LANES} build_runner"),
-    Row("renamed", {"ci/cases/policy.py": None, "ci/cases/limits.py": "x"}, LANES),
+    everything(
+        "renamed", {"ci/cases/policy.py": None, "ci/cases/limits.py": "x"}, "ci/cases/limits.py"
+    ),
     # Manifests
     Row("a row of the suite", swap(POLICY, '["fp16"]', '["8a8w"]'), EMULATOR),
     Row("a broken policy", {POLICY: "+[[[\n"}, EMULATOR),
