@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 from msgspec import Struct, structs
@@ -42,7 +42,7 @@ from ci.judging.figures import decibels
 from ci.judging.gate import OutputJudgement, References, judge
 from ci.litert.engine import LitertEngine
 from ci.models.rounding import find_version
-from ci.models.schemes import LITERT, ONNX, Scheme
+from ci.models.schemes import EXECUTORCH, LITERT, ONNX, Scheme
 from ci.models.tensors import TensorInfo, limit_db
 from ci.models.user_models import NO_SOURCE
 from ci.onnx.engine import OnnxEngine
@@ -125,6 +125,7 @@ class TorchParts:
     """Divides PyTorch models, which ExecuTorch lowers. All methods run in a worker process, which
     keeps the model in memory for the next parts, and is leased for this case only."""
 
+    runtime: ClassVar[str] = EXECUTORCH.runtime
     engine: ExecutorchEngine
 
     def hold(self, spec: CaseSpec) -> Division:
@@ -164,9 +165,10 @@ class TorchParts:
 
 @dataclass(frozen=True)
 class OnnxParts:
-    """Divides .onnx files, which ONNX Runtime compiles, with the methods of TorchParts. The whole
+    """Divides models that ONNX Runtime compiles, with the methods of TorchParts. The whole
     models are written to ``work``, a directory of the case."""
 
+    runtime: ClassVar[str] = ONNX.runtime
     engine: OnnxEngine
     work: Path
 
@@ -215,8 +217,9 @@ class OnnxParts:
 
 @dataclass(frozen=True)
 class LitertParts:
-    """Divides .tflite files, which LiteRT's plugin compiles, with the methods of TorchParts."""
+    """Divides models that LiteRT's plugin compiles, with the methods of TorchParts."""
 
+    runtime: ClassVar[str] = LITERT.runtime
     engine: LitertEngine
 
     def hold(self, spec: CaseSpec) -> Division:
@@ -294,6 +297,7 @@ class Localised(Located, frozen=True, kw_only=True):
     """
 
     model: str
+    runtime: str = EXECUTORCH.runtime
     scheme: str
     soc: str
     wrong: bool
@@ -351,12 +355,15 @@ class Localiser:
         return Localised(
             **structs.asdict(located),
             model=self.spec.model,
+            runtime=self.parts.runtime,
             scheme=self.spec.scheme.value,
             soc=self.spec.soc,
             wrong=located.is_wrong,
             programs=len(laboratory.tried),
             model_rows=tuple(model.losses),
-            cause=name_cause(located, self.spec) if located.part_outputs else "",
+            cause=name_cause(located, self.spec, self.parts.runtime)
+            if located.part_outputs
+            else "",
             reproducer=written,
             known_faults=faults,
         )
@@ -442,16 +449,19 @@ CAUSES = {
     Mend.RANGES: "calibration chose ranges that clip values in the quantized model, but QNN merges"
     " roundings and does not clip them. With wider ranges, the part is right",
 }
-COMPILERS = {ONNX.suffix: "ONNX Runtime", LITERT.suffix: "LiteRT's plugin"}  # of files
+COMPILERS = {
+    EXECUTORCH.runtime: "ExecuTorch's passes",
+    ONNX.runtime: "ONNX Runtime",
+    LITERT.runtime: "LiteRT's plugin",
+}
 
 
-def name_cause(located: Located, spec: CaseSpec) -> str:
+def name_cause(located: Located, spec: CaseSpec, runtime: str) -> str:
     """Return why the smallest part is wrong, according to the change that makes it right."""
     if located.mended_by:
         return CAUSES[located.mended_by[0]]
     model = "quantized model" if spec.scheme.quantized else "float32 model"
-    compiler = COMPILERS.get(Path(spec.reference).suffix, "ExecuTorch's passes")
-    return f"{compiler} or QNN make the program differ from the part's {model}"
+    return f"{COMPILERS[runtime]} or QNN make the program differ from the part's {model}"
 
 
 def find_suspect(

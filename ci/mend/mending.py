@@ -37,7 +37,7 @@ from ci.mend.source import Factory, make_source
 from ci.mend.table import read_rewrites
 from ci.mend.trials import Attempt, Trials
 from ci.models.lowering_options import QUANTIZING, Observer
-from ci.models.schemes import ONNX, Scheme, find_alternatives
+from ci.models.schemes import ONNX, Scheme, SchemeSet, find_alternatives
 from ci.models.source_lines import find_suite_model
 from ci.models.user_models import Source
 from ci.report.schema import Case, Status
@@ -51,7 +51,7 @@ NET = "net"  # the function in a candidate's file
 TIME_IS_UP = "the time is up (--minutes)"
 FINISH_S = 20.0  # for the last trial of a search for mixtures
 MORE_DB = 3.0  # what a mixture must gain if the SQNR is high enough, but not for the task
-# How ranges may follow from calibration, for PyTorch models and for .onnx files. With an outlier
+# How ranges may follow from calibration, by ExecuTorch and by ONNX Runtime. With an outlier
 # in one of 12 samples, 8a8w has 13.6 dB from minimum to maximum, also by histogram, and 33.3 dB by
 # moving average; u8 has 13.6 dB, and 19.0 dB by percentile.
 OBSERVERS: tuple[tuple[Observer, ...], ...] = (
@@ -106,10 +106,11 @@ Waiting: TypeAlias = tuple[Mended, Generator[Question, Answer, None], Question]
 
 @dataclass
 class Mending:
-    """Mends cases until ``deadline``, a time of time.monotonic. ``approximate`` allows rewrites
-    that change the function."""
+    """Mends cases until ``deadline``, a time of time.monotonic. ``lane`` has the schemes of the
+    runtime that compiles the cases. ``approximate`` allows rewrites that change the function."""
 
     setup: Setup
+    lane: SchemeSet
     progress: Progress
     deadline: float
     approximate: bool = False
@@ -149,7 +150,9 @@ class Mending:
         alternatives = find_alternatives(scheme)
         on_cpu = is_on_cpu(mended.before)
         hopeless = list_hopeless(spec, cases) if on_cpu else set[str]()
-        schemes = [name.value for name in alternatives.whole if is_plain and name in policy.schemes]
+        judged_schemes = {*policy.schemes} & {*self.lane.schemes}
+        whole = alternatives.whole if is_plain else ()
+        schemes = [name.value for name in whole if name in judged_schemes]
         can_mix = is_plain and bool(alternatives.finer) and has_parts
         return Search(
             mended.before,
@@ -157,7 +160,7 @@ class Mending:
             self.approximate,
             faults=is_plain and bool(alternatives.around) and not on_cpu,
             mixes=can_mix and not quantization.training_steps,
-            observers=OBSERVERS[spec.is_file] if is_plain and is_coarse else (),
+            observers=OBSERVERS[self.lane is ONNX] if is_plain and is_coarse else (),
             schemes=[scheme for scheme in schemes if scheme not in hopeless],
             floor_db=self.find_floor(spec),
         )

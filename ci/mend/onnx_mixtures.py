@@ -1,9 +1,11 @@
-"""How mend measures mixtures of an .onnx file: by the quantized file, on the CPU."""
+"""How mend measures mixtures of a model that ONNX Runtime quantizes, an .onnx file or a PyTorch
+model: by the quantized file, on the CPU."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import onnx
 
@@ -22,11 +24,14 @@ from ci.models.file_samples import Arrays
 from ci.models.lowering_options import Choices
 from ci.models.schemes import Scheme
 from ci.models.user_models import Source
-from ci.onnx.compile import run_reference
+from ci.onnx.compile import run_reference, write_float
 from ci.onnx.models import external_files, read_model
 from ci.onnx.precision import find_added, find_results, list_floats
 from ci.onnx.preparation import prepare_file, quantize_file, write_normal_form
-from ci.onnx.source import from_file
+from ci.onnx.source import from_file, from_torch
+
+if TYPE_CHECKING:
+    from ci.models.model import Model
 
 
 class MixableFile:
@@ -62,6 +67,17 @@ def open_file(
     calibration = from_file(path, model, external_files(model, path), source).calibration
     plain = write_normal_form(rewritten, scratch / "float.onnx", shapes)
     return MixableFile(plain, scheme, calibration, scratch)
+
+
+def export_model(model: Model, scratch: Path) -> Path:
+    """Return the file of a PyTorch model, as the engine exports it, in ``scratch``."""
+    return write_float(from_torch(model, ""), scratch / "float.onnx")
+
+
+def open_model(model: Model, scheme: Scheme, scratch: Path) -> MixableFile:
+    """Return a PyTorch model as ONNX Runtime quantizes it."""
+    calibration = from_torch(model, "").calibration
+    return MixableFile(export_model(model, scratch), scheme, calibration, scratch)
 
 
 def list_units_of_file(source: onnx.ModelProto, prepared: onnx.ModelProto) -> list[Unit]:

@@ -22,7 +22,7 @@ from ci.cases.spec import CaseSpec
 from ci.mend.mending import Mended, find_reference, name_scheme
 from ci.mend.search import Recipe
 from ci.mend.source import Factory, make_relative
-from ci.models.schemes import EXECUTORCH, ONNX
+from ci.models.schemes import ONNX, SchemeSet
 from ci.models.suite import DEFAULT_SOC
 from provisioning.console.caller import shown_path
 from provisioning.console.user_folder import require_no_link
@@ -169,11 +169,12 @@ def list_factories(
 @dataclass(frozen=True)
 class Written:
     """What is written: the entries of the policy with their cases, the functions of mended_net.py
-    by entry, and the path of that file."""
+    by entry, the path of that file, and the schemes of the lane that judged the cases."""
 
     entries: Mapping[str, Sequence[Mended]]
     factories: Mapping[str, Factory]
     source: Path
+    lane: SchemeSet
 
     def name_file(self, entry: str) -> Path:
         """Return the path of an entry's rewritten .onnx file."""
@@ -301,8 +302,7 @@ class Written:
             raise UsageError(
                 f"--apply: not all SoCs of models.{model} were judged", fix="leave out --soc"
             )
-        lane = ONNX if cases[0].spec.is_file else EXECUTORCH
-        schemes = entry.get("schemes", [scheme.value for scheme in lane.default])
+        schemes = entry.get("schemes", [scheme.value for scheme in self.lane.default])
         judged = {case.spec.scheme.value for case in cases}
         remaining_schemes = [scheme for scheme in schemes if scheme not in judged]
         if remaining_schemes:  # the entry stays for them, and a new one has the recipe

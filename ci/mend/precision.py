@@ -30,6 +30,11 @@ class Rewritten:
     rewrites: tuple[str, ...]
     scheme: Scheme
 
+    @property
+    def is_onnx(self) -> bool:
+        """Whether ONNX Runtime quantizes the model."""
+        return bool(self.scheme.recipe.activations)
+
     def load(self) -> Model:
         """Load a PyTorch model, and rewrite it."""
         from ci.mend.rewrite import rewrite_module
@@ -75,6 +80,10 @@ class MixTrials(Rewritten):
             from ci.mend.onnx_mixtures import open_file
 
             return open_file(Path(self.reference), self.source, self.path, self.scheme, scratch)
+        if self.is_onnx:
+            from ci.mend.onnx_mixtures import open_model
+
+            return open_model(self.load(), self.scheme, scratch)
         from ci.mend.torch_mixtures import MixableModule
 
         return MixableModule(self.load(), self.scheme, self.soc)
@@ -101,7 +110,7 @@ class FaultTrials(Rewritten):
 
         steps, marked, selectable = self.describe()
         faults = match_faults(steps, self.scheme.value, "")
-        selector = "tensor" if self.path else "node"
+        selector = "tensor" if self.path or self.is_onnx else "node"
         mixtures = []
         for scheme in self.alternatives:
             remaining = {fault.fault for fault in match_faults(steps, scheme.value, "")}
@@ -118,13 +127,16 @@ class FaultTrials(Rewritten):
 
     def describe(self) -> tuple[tuple[Step, ...], list[str], set[str] | None]:
         """Return the steps of the rewritten model, the names of the nodes on the lines, and those
-        of all nodes that a part can select, or None for a file. The quantizer's graph may lack
-        nodes of the steps: a rewritten model is exported in another way than the original."""
-        if self.path:
+        of all nodes that a part can select, or None in ONNX. The quantizer's graph may lack nodes
+        of the steps: a rewritten model is exported in another way than the original."""
+        if self.path or self.is_onnx:
             from ci.analysis.steps import describe_steps
             from ci.graphs.onnx_reader import read_file
+            from ci.mend.onnx_mixtures import export_model
 
-            return describe_steps(read_file(self.path)), [], None
+            with TemporaryDirectory() as scratch:
+                path = self.path or export_model(self.load(), Path(scratch))
+                return describe_steps(read_file(path)), [], None
         from ci.executorch.graph_reader import describe_module
         from ci.graphs.torch_candidates import list_candidates
         from ci.mend.torch_mixtures import export_strictly

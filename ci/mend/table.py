@@ -12,7 +12,7 @@ from msgspec import Struct, structs
 
 from ci.facts.finding import Finding, Question, advise
 from ci.facts.kinds import NO_OUTPUTS
-from ci.models.schemes import Scheme
+from ci.models.schemes import Scheme, SchemeSet
 from ci.report.schema import Case, CaseName, Report, Status
 from provisioning.errors import ManifestError
 from provisioning.manifest.reader import read_policy
@@ -89,17 +89,20 @@ NOT_READ = frozenset({"QNN1736"})
 
 def suggest_mending(
     report: Report,
-    lane: RewriteLane,
+    lane: SchemeSet,
     command: str,
     *,
     on_device: bool = False,
     mendable: Collection[CaseName] | None = None,
+    files: Collection[CaseName] = (),
 ) -> Report:
     """Return a report in which a failed case ends with the command that mends it, if a rewrite is
     known to cure its first finding. A model that fails by itself has none, and neither has a
     program without outputs ``on_device``, because rewrites are tried on the emulator. ``command``
-    is the start of this command. ``mendable`` are the cases that it can judge, None for all."""
-    rows = read_rewrites(lane)
+    is the start of this command, and ``lane`` has the schemes of the runtime that compiled the
+    cases. ``mendable`` are the cases that it can judge, None for all, and ``files`` those whose
+    models are files."""
+    rows_of_functions, rows_of_files = read_rewrites("torch"), read_rewrites("onnx")
 
     def suggest(case: Case) -> Case:
         first, *later = case.judgement.findings or (None,)
@@ -115,9 +118,11 @@ def suggest_mending(
             return case
         if on_device and first.id == NO_OUTPUTS.id:
             return case
+        is_file = case.name in files
+        rows = rows_of_files if is_file else rows_of_functions
         if not any(row.helps_in(case.scheme) and row.cures_any([first]) for row in rows):
             return case
-        mend_command = case.choose(command)
+        mend_command = case.choose(" ".join([command, *lane.repeat_runtime(is_file=is_file)]))
         fix = f"`qnn-ci {mend_command}` tries known rewrites of the model, and proves the result"
         return structs.replace(
             case,

@@ -156,7 +156,7 @@ class SchemeSet:
     accepts, or "" if it accepts none, ``title`` what its compiler is called, and ``suite`` this
     project's models with their descriptions. ``unused_keys`` are those of a model's entry in a
     policy that have no effect for such a file, with the reasons, and ``socs`` returns the SoCs that
-    the lane compiles for."""
+    the lane compiles for. ``runtime`` is the lane's name in options and reports."""
 
     schemes: tuple[Scheme, ...]
     default: tuple[Scheme, ...]
@@ -165,6 +165,7 @@ class SchemeSet:
     suite: Mapping[str, str] = field(default_factory=lambda: SUITE)
     unused_keys: Mapping[str, str] = field(default_factory=dict)
     socs: Callable[[], Mapping[str, Soc]] = read_socs
+    runtime: str = "executorch"
 
     def find_counterpart(self, scheme: Scheme) -> Scheme | None:
         """Return this lane's scheme for what ``scheme`` of another lane is: the one with as many
@@ -178,6 +179,12 @@ class SchemeSet:
                 return other
         is_float = not quantizing and Scheme.FP16 in self.schemes
         return Scheme.FP16 if is_float else None
+
+    def repeat_runtime(self, *, is_file: bool) -> list[str]:
+        """Return the words that choose this lane for a model in a command: none for ExecuTorch,
+        which is the default, nor for a file, which only one runtime takes."""
+        is_default = is_file or self.runtime == "executorch"
+        return [] if is_default else ["--runtime", self.runtime]
 
     @property
     def file_kind(self) -> str:
@@ -201,6 +208,7 @@ ONNX = SchemeSet(
         ON_NO_DEVICE,
     ),
     socs=read_htp_socs,
+    runtime="onnxruntime",
 )
 # A file is compiled as it is: in float16, or with the integers that it has.
 UNTIMED = "the times of the programs of LiteRT's plugin are neither predicted nor measured"
@@ -219,6 +227,8 @@ LITERT = SchemeSet(
         "budget.device_memory_bytes": "this project runs no program of LiteRT on a device",
     },
     read_litert_socs,
+    runtime="litert",
 )
 LANES_OF_FILES = (ONNX, LITERT)
 MODEL_FILES = tuple(lane.suffix for lane in LANES_OF_FILES)
+RUNTIMES = {lane.runtime: lane for lane in (EXECUTORCH, *LANES_OF_FILES)}

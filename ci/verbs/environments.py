@@ -26,6 +26,8 @@ from provisioning.console.command import user_path
 from provisioning.errors import UsageError
 
 OF_ONNX = {".onnx": ONNX}
+# Of models that are Python functions, by the runtime that compiles them
+OF_RUNTIMES = {"executorch": LOWERING, "onnxruntime": ONNX_TORCH, "litert": LITERT_TORCH}
 UPSTREAM = ("upstream", "upstream-rework", "backend-suite")  # the suites of test-upstream
 
 
@@ -70,25 +72,32 @@ def choose_runtimes(arguments: Sequence[str]) -> dict[str, str]:
     that take the models. Empty if there is no model, which the verb reports."""
     suffixes = {PurePath(model).suffix for model in find_values(arguments, "--model")}
     has_modules = bool(suffixes - {".onnx", ".tflite"})
-    groups = {"executorch": LOWERING} if has_modules else {}
-    if has_modules or ".onnx" in suffixes:
-        groups["onnxruntime"] = ONNX_TORCH if has_modules else ONNX
-    if has_modules or ".tflite" in suffixes:
-        groups["litert"] = LITERT_TORCH if has_modules else LITERT
+    groups = dict(OF_RUNTIMES) if has_modules else {}
+    if not has_modules and ".onnx" in suffixes:
+        groups["onnxruntime"] = ONNX
+    if not has_modules and ".tflite" in suffixes:
+        groups["litert"] = LITERT
     requested = {*find_values(arguments, "--runtime")}
     return {name: group for name, group in groups.items() if not requested or name in requested}
 
 
 def choose_mend(arguments: Sequence[str]) -> str:
-    """Return the group for mend: .onnx files are lowered by ONNX Runtime, and others by
-    ExecuTorch."""
-    return choose_by_models(arguments, OF_ONNX, LOWERING, LOWERING)
+    """Return the group for mend: .onnx files are lowered by ONNX Runtime, and other models by the
+    runtime in --runtime, by default ExecuTorch."""
+    return choose_by_models(arguments, OF_ONNX, find_runtime_group(arguments), LOWERING)
 
 
 def choose_localise(arguments: Sequence[str]) -> str:
     """Return the group for localise: files are compiled as by the verbs that test them, and other
-    models by ExecuTorch."""
-    return choose_by_models(arguments, {**OF_ONNX, ".tflite": LITERT}, LOWERING, LOWERING)
+    models by the runtime in --runtime, by default ExecuTorch."""
+    groups = {**OF_ONNX, ".tflite": LITERT}
+    return choose_by_models(arguments, groups, find_runtime_group(arguments), LOWERING)
+
+
+def find_runtime_group(arguments: Sequence[str]) -> str:
+    """Return the group for models that are Python functions, by the last --runtime."""
+    runtimes = ["executorch", *find_values(arguments, "--runtime")]
+    return OF_RUNTIMES.get(runtimes[-1], LOWERING)
 
 
 def choose_by_models(
@@ -162,11 +171,9 @@ def choose_estimate(arguments: Sequence[str]) -> str:
     lowers the models."""
     if group := find_group(arguments):
         return group
-    frontends = [*find_values(arguments, "--frontend")]
-    models = [*find_values(arguments, "--model")]
-    if all(model.endswith(".onnx") for model in models) and models:
-        return ONNX
-    return ONNX_TORCH if "onnx" in frontends else LOWERING
+    if "onnx" in find_values(arguments, "--frontend"):  # as in earlier releases
+        arguments = [*arguments, "--runtime=onnxruntime"]
+    return choose_by_models(arguments, OF_ONNX, find_runtime_group(arguments), LOWERING)
 
 
 def choose_setup(arguments: Sequence[str]) -> str:

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -21,13 +20,13 @@ from ci.facts.kinds import NOT_LOWERED
 from ci.latency.calibrate import OWN_LINES, calibrate, describe_line, read_own, write_own
 from ci.latency.estimate import Device, Line, estimate_times, explain_unsimulated, find_device
 from ci.latency.simulation import TRACE, choose_simulated, convert_trace
-from ci.models.schemes import ONNX
+from ci.models.schemes import LITERT, ONNX
 from ci.report.export import describe_fix, is_own_trace
 from ci.report.filled import fill_text
 from ci.report.schema import CaseName, Estimate
 from ci.report.write import read_report
-from ci.verbs.lanes import emulator, onnx
-from ci.verbs.lanes.lane import Lane, Plan
+from ci.verbs.lanes.choice import choose_lane
+from ci.verbs.lanes.lane import Plan
 from ci.verbs.options import RUN, add_option, add_options, check_values, require_effect
 from ci.verbs.requests import make_request
 from ci.verbs.trials import open_setup
@@ -48,6 +47,8 @@ NOTE = (
 
 
 SCHEMA_VERSION = 1
+FRONTENDS = {"executorch": "executorch", "onnx": ONNX.runtime}  # the values of --frontend
+UNSIMULATED = "LiteRT's plugin asks QNN for no simulation, so its programs have no estimates"
 
 
 class EstimatedCase(CaseName, frozen=True, kw_only=True, forbid_unknown_fields=False):
@@ -72,12 +73,12 @@ def render_estimates(cases: Sequence[EstimatedCase]) -> str:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, "--model", gaps={"--model": "file.onnx, or file.py:factory"})
+    add_options(parser, "--runtime", gaps={"--runtime": "executorch or onnxruntime"})
     add_options(parser, "--scheme", "--soc")
     add = partial(add_option, parser)
     device = "a device with published times, such as 'Galaxy S24'; this also chooses the SoC"
     add(WHAT, "--device NAME", device, default="")
-    frontend = "what lowers the models; default: onnx for .onnx files, else executorch"
-    add(WHAT, "--frontend", frontend, choices=("executorch", "onnx"))
+    add(WHAT, "--frontend", "the former name of --runtime", choices=[*FRONTENDS])
     add_options(parser, *RUN, "--no-cache")
     trace = "write the predicted timeline of each case to DIR, for ui.perfetto.dev"
     add(RESULTS, "--trace", trace, **DIR)
@@ -100,7 +101,11 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     device = find_device(args.device) if args.device else None
     if args.trace:
         require_writable(args.trace)
-    lane = choose_lane(args.model, args.frontend)
+    lane = choose_lane(
+        args.model, args.policy, choose_runtime(args.runtime, args.frontend, progress)
+    )
+    if lane.schemes is LITERT:
+        raise UsageError(UNSIMULATED, fix="pass --runtime executorch or --runtime onnxruntime")
     request = make_request(lane.request, args, SESSION, socs=choose_socs(args.soc, device))
     policy, schemes = lane.read_policy(request, progress)
     specs = lane.select(request, policy, schemes, progress)
@@ -116,12 +121,19 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         return estimate_cases(results, options, device, args.trace)
 
 
-def choose_lane(models: Sequence[str], frontend: str | None) -> Lane[Any]:
-    """Return the lane that lowers the requested models: that of --frontend, if it was passed."""
-    is_onnx = any(word.endswith(ONNX.suffix) for word in models)
-    if frontend:
-        is_onnx = frontend == "onnx"
-    return onnx.LANE if is_onnx else emulator.LANE
+def choose_runtime(runtime: str, frontend: str | None, progress: Progress) -> str:
+    """Return the requested runtime, or "". Raises UsageError for two different ones."""
+    former = FRONTENDS.get(frontend or "", "")
+    if former:
+        progress.step(
+            f"warning: --frontend will be removed in the next release; use --runtime {former}"
+        )
+    if former and runtime not in {"", former}:
+        raise UsageError(
+            f"--runtime {runtime} contradicts --frontend {frontend}",
+            fix="leave out --frontend, which is the former name of --runtime",
+        )
+    return runtime or former
 
 
 def estimate_cases(

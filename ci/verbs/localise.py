@@ -4,7 +4,7 @@ model."""
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,18 +25,17 @@ from ci.cases.pipeline import Setup
 from ci.cases.policy import EmulatorPolicy
 from ci.cases.request import Request
 from ci.cases.spec import FILE_VERBS, CaseSpec
-from ci.models.schemes import LITERT, ONNX, Scheme
+from ci.models.schemes import Scheme
 from ci.models.suite import DEFAULT_SOC
 from ci.onnx.fitting import parse_shapes, refuse_shapes
 from ci.report.filled import fill_text
 from ci.report.text import name_models
-from ci.verbs.environments import find_suffix
-from ci.verbs.lanes import emulator, litert, onnx
+from ci.verbs.lanes import onnx
+from ci.verbs.lanes.choice import choose_lane, name_verb
 from ci.verbs.lanes.lane import Lane
 from ci.verbs.options import RUN, add_option, add_options, check_values, least, list_given
 from ci.verbs.requests import make_request
 from ci.verbs.trials import open_setup
-from ci.verbs.user_policy import choose_policy
 from provisioning.console.caller import shown_path
 from provisioning.console.command import WHAT, Outcome, user_path
 from provisioning.console.progress import Progress
@@ -49,7 +48,6 @@ PYTHON = ".py"  # the suffix of reproducers of models that are not in files
 LIMIT = 60
 SHOWN = 8
 LEAST_LOST_DB = 0.1
-LANES: Mapping[str, Lane[Any]] = {ONNX.suffix: onnx.LANE, LITERT.suffix: litert.LANE}
 
 
 class Localisation(Struct, frozen=True, kw_only=True):
@@ -88,9 +86,8 @@ def render_cases(cases: Sequence[Localised]) -> str:
 
 def repeat_case(case: Localised) -> str:
     """Return the verb that judges a case, with options that select it."""
-    verb = FILE_VERBS.get(Path(case.model).suffix, "test-emulator")
     words = ("--model", case.model, "--scheme", case.scheme, "--soc", case.soc)
-    return f"{verb} {shell_words(words)}"
+    return f"{name_verb(case.runtime)} {shell_words(words)}"
 
 
 def test_reproducer(case: Localised) -> str:
@@ -108,7 +105,7 @@ def test_reproducer(case: Localised) -> str:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = partial(add_option, parser, WHAT)
     add_options(parser, "--model", required=True)
-    add_options(parser, "--shape", "--scheme", "--soc")
+    add_options(parser, "--runtime", "--shape", "--scheme", "--soc")
     limit = f"maximum number of programs to lower per case; default: {LIMIT}"
     add("--limit N", limit, type=int, default=LIMIT, check=least(1))
     add(
@@ -127,8 +124,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     open_setup."""
     check_values(args)
     # Even an error that is too small to matter shows which operator is wrong.
-    models = (args.model, args.shape, args.policy)
-    lane, request = make_lane_request(args, SESSION, *models, strict_noise=True)
+    models, runtime = (args.model, args.shape, args.policy), args.runtime
+    lane, request = make_lane_request(args, SESSION, *models, runtime=runtime, strict_noise=True)
     specs, policy = choose_cases(lane, request, progress)
     with lane.prepare(request, policy, specs, progress) as plan:
         if args.reproducer:
@@ -152,19 +149,19 @@ def make_lane_request(
     shape_words: Sequence[str],
     policy: Path | None,
     *,
-    lanes: Mapping[str, Lane[Any]] = LANES,
+    runtime: str,
     **values: Any,
 ) -> tuple[Lane[Any], Request]:
-    """Return the lane of the requested ``models``, and the request of a call. ``shape_words`` and
-    ``policy`` are its options, ``lanes`` those of files, by suffix, and ``values`` are as for
-    make_request. Raises UsageError for an option that has no effect in the lane."""
+    """Return the lane of ``runtime`` or, if that is "", of the requested ``models``, and the
+    request of a call. ``shape_words`` and ``policy`` are its options, and ``values`` are as for
+    make_request. Raises UsageError for an option that has no effect in the lane, and the errors of
+    choose_lane."""
     shapes = parse_shapes(shape_words)
-    suffix = find_suffix(models, choose_policy(policy))
-    lane = lanes.get(suffix, emulator.LANE)
+    lane = choose_lane(models, policy, runtime)
     for option in list_given(args):
         if option.flag in lane.without:
             raise UsageError(
-                f"{option.flag} is not for {suffix} files",
+                f"{option.flag} is not for {lane.schemes.title}",
                 why="it would have no effect",
                 fix=f"leave out {option.flag}",
             )

@@ -34,12 +34,12 @@ from ci.mend.report import Mends, choose_exit, describe_case, make_document
 from ci.mend.rewrite import EXTERNAL, SAMPLES
 from ci.mend.search import Recipe
 from ci.mend.source import make_relative, make_source, read_source
-from ci.models.schemes import ONNX
+from ci.models.schemes import EXECUTORCH, LITERT, SchemeSet
 from ci.report.claim import claim_reports
 from ci.report.document import show_document
 from ci.report.export import check_session
 from ci.report.html import PAGE, write_page
-from ci.verbs.lanes import emulator, onnx
+from ci.verbs.lanes.choice import name_verb
 from ci.verbs.localise import choose_cases, make_lane_request
 from ci.verbs.options import MODELS, PARALLEL, RUN, add_option, add_options, positive
 from ci.verbs.requests import check_arguments
@@ -63,14 +63,13 @@ from provisioning.quoting import is_unicode, show_command
 SESSION = "mend"
 OUTPUT_FIX = f"{MOVE_ASIDE}; or pass another directory to --output"
 MINUTES = 20.0
-WRITTEN = {ONNX.suffix: onnx.LANE}  # the files that this verb writes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     models = {"text": f"{MODELS}; default: all of the policy's"}
     add_options(parser, "--model", gaps={"--model": "file.onnx, or file.py:factory"}, **models)
     gaps = {"--reports": f"{SESSION}/"}
-    add_options(parser, "--shape", "--scheme", "--soc", *RUN, *PARALLEL, gaps=gaps)
+    add_options(parser, "--runtime", "--shape", "--scheme", "--soc", *RUN, *PARALLEL, gaps=gaps)
     add = partial(add_option, parser)
     text = f"how long to search; default: {MINUTES:g}"
     add(HOW, "--minutes", text, type=float, default=MINUTES, check=positive("more minutes"))
@@ -95,7 +94,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 @dataclass(frozen=True)
 class Output:
     """Where and how the results are written: the options of mend besides those of a Request.
-    ``policy`` is the user's policy, and ``policy_models`` are the names of its models."""
+    ``lane`` has the schemes of the runtime that compiles the models. ``policy`` is the user's
+    policy, and ``policy_models`` are the names of its models."""
 
     directory: Path
     policy: Path | None = None
@@ -104,6 +104,12 @@ class Output:
     standalone: bool = False
     force: bool = False
     timeout_s: float = 300.0
+    lane: SchemeSet = EXECUTORCH
+
+    @property
+    def verb(self) -> str:
+        """The verb that judges the models."""
+        return name_verb(self.lane.runtime)
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
@@ -111,12 +117,12 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     StoreError if a directory cannot be written, and the same errors as choose_cases and
     open_setup."""
     check_arguments(args, SESSION)
-    lane, request = make_lane_request(
-        args, SESSION, args.model, args.shape, args.policy, lanes=WRITTEN
-    )
+    models = (args.model, args.shape, args.policy)
+    lane, request = make_lane_request(args, SESSION, *models, runtime=args.runtime)
     specs, policy = choose_cases(lane, request, progress)
     output = Output(
         directory=args.output,
+        lane=lane.schemes,
         policy=request.policy,
         policy_models=tuple(policy.models),
         applies=args.apply,
@@ -124,8 +130,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         force=args.force,
         timeout_s=args.timeout_s,
     )
-    if lane is not emulator.LANE:
-        require_torch(output)
+    check_files(output, specs)
     check_output(output, specs)
     check_session(request.directory, (f"{SESSION}.json", PAGE))
     claim_reports(request.directory)
@@ -136,7 +141,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         )
         with open_setup(plan, options, progress, offline=request.offline) as setup:
             progress.step("3/4 mend")
-            mending = Mending(setup, progress, deadline, args.allow_approximate)
+            mending = Mending(setup, lane.schemes, progress, deadline, args.allow_approximate)
             mended_cases = mending.run(plan.specs)
     progress.step("4/4 report")
     written = write_mended(mended_cases, output, progress)
@@ -147,23 +152,25 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     write_page(document, request.directory, progress)
     text = show_document(document)
     if written:
-        text += f"\njudge it again: {show_command(name_verb(specs), '--policy', written)}\n"
+        text += f"\njudge it again: {show_command(output.verb, '--policy', written)}\n"
     return Outcome(text, data, choose_exit(mended_cases), exact=True)
 
 
-def require_torch(output: Output) -> None:
-    """Raise UsageError for an option that has an effect only if a model is a PyTorch model."""
-    if output.standalone:
+def check_files(output: Output, specs: Sequence[CaseSpec]) -> None:
+    """Raise UsageError for a .tflite file, and for an option that has an effect only if a model is
+    a PyTorch model."""
+    files = [spec for spec in specs if spec.is_file]
+    if files and output.lane is LITERT:
+        raise UsageError(
+            f"{files[0].model} is {LITERT.file_kind}, and mend writes no such files",
+            fix="mend the PyTorch model from which it was made, with --runtime litert",
+        )
+    if output.standalone and len(files) == len(specs):
         raise UsageError(
             "--standalone cannot be used with .onnx files",
             why=f"their rewrites are in new .onnx files, and no {SOURCE} is written",
             fix="leave out --standalone",
         )
-
-
-def name_verb(specs: Sequence[CaseSpec]) -> str:
-    """Return the verb that judges the cases."""
-    return "test-onnx" if all(spec.is_file for spec in specs) else "test-emulator"
 
 
 def check_output(output: Output, specs: Sequence[CaseSpec]) -> None:
@@ -189,7 +196,7 @@ def check_output(output: Output, specs: Sequence[CaseSpec]) -> None:
             names += name_files(name_onnx(entry))
     if not output.force:
         folder.require_ours(dict.fromkeys(names))
-        require_same_run(folder, output, specs)
+        require_same_run(folder, output)
 
 
 def check_apply(output: Output, specs: Sequence[CaseSpec]) -> None:
@@ -228,16 +235,16 @@ def name_files(target: str) -> list[str]:
     return [target, f"{target}{EXTERNAL}", f"{Path(target).with_suffix(SAMPLES)}"]
 
 
-def is_other_run(folder: UserFolder, output: Output, specs: Sequence[CaseSpec]) -> bool:
-    """Return whether the folder has results for another policy or for the other kind of models."""
-    about, context = folder.record.about, describe_run(folder, output, specs)
+def is_other_run(folder: UserFolder, output: Output) -> bool:
+    """Return whether the folder has results for another policy or for another runtime."""
+    about, context = folder.record.about, describe_run(folder, output)
     return any(about.get(key, value) != value for key, value in context.items())
 
 
-def require_same_run(folder: UserFolder, output: Output, specs: Sequence[CaseSpec]) -> None:
+def require_same_run(folder: UserFolder, output: Output) -> None:
     """Raise UsageError if the folder has results that cannot be in one policy with this run's."""
-    if is_other_run(folder, output, specs):
-        old, new = folder.record.about, describe_run(folder, output, specs)
+    if is_other_run(folder, output):
+        old, new = folder.record.about, describe_run(folder, output)
         raise UsageError(
             f"{shown_path(folder.path)} has results for {show_run(old)}, but this run is for"
             f" {show_run(new)}",
@@ -252,10 +259,10 @@ def show_run(about: Mapping[str, str]) -> str:
     return f"{about.get('command')} with {f'the policy {policy}' if policy else 'no policy'}"
 
 
-def describe_run(folder: UserFolder, output: Output, specs: Sequence[CaseSpec]) -> dict[str, str]:
+def describe_run(folder: UserFolder, output: Output) -> dict[str, str]:
     """Return what all runs that write into one folder must have in common."""
     base = make_relative(str(output.policy.absolute()), folder.path) if output.policy else ""
-    return {"policy": base, "command": name_verb(specs)}
+    return {"policy": base, "command": output.verb}
 
 
 def read_earlier(folder: UserFolder) -> Earlier:
@@ -281,14 +288,13 @@ def write_mended(mended_cases: Sequence[Mended], output: Output, progress: Progr
     stays, also what another run wrote in the meantime."""
     if all(mended.recipe == Recipe() for mended in mended_cases):
         return ""
-    specs = [mended.spec for mended in mended_cases]
     folder, top = UserFolder(output.directory, OUTPUT_FIX), output.directory.resolve()
     # Another run may write here at the same time. What it wrote is read under the lock, and stays.
     with lock_folder(folder.path, progress):
         earlier = read_earlier(folder)
         if not output.force:
-            require_same_run(folder, output, specs)
-        elif is_other_run(folder, output, specs):
+            require_same_run(folder, output)
+        elif is_other_run(folder, output):
             earlier = Earlier()
             with suppress(FileNotFoundError):
                 progress.step(f"renamed: {shown_path(move_aside(folder.path / POLICY))}")
@@ -300,7 +306,7 @@ def write_mended(mended_cases: Sequence[Mended], output: Output, progress: Progr
         entries = plan_entries(mended_cases, listed_models, earlier.references)
         factories = list_factories(entries, earlier_functions)
         functions = {factory.name: factory for factory in (*earlier_functions, *factories.values())}
-        mended_files = Written(entries, factories, top / SOURCE)
+        mended_files = Written(entries, factories, top / SOURCE, output.lane)
         policy, obsolete = folder.path / POLICY, list[str]()
         # Written aside and renamed at the end: after a kill at any time, the same command
         # continues.
@@ -314,13 +320,13 @@ def write_mended(mended_cases: Sequence[Mended], output: Output, progress: Progr
                     write_rewritten(first.spec, first.recipe, target, output.timeout_s)
                     names = name_files(target.name)
                     obsolete += [name for name in names if not (scratch / name).exists()]
-            command = show_command(name_verb(specs), "--policy", shown_path(policy))
+            command = show_command(output.verb, "--policy", shown_path(policy))
             text = write_toml(mended_files.make_policy(output.policy, earlier))
             write_whole(scratch / POLICY, HEAD.format(command=command) + text)
             references = earlier.list_others([*mended_files.references.values()])
             references |= mended_files.references
             about = {
-                **describe_run(folder, output, specs),
+                **describe_run(folder, output),
                 "models": {
                     name: make_relative(reference, top) for name, reference in references.items()
                 },

@@ -161,6 +161,13 @@ def check_base(flag: str, value: Path | None) -> None:
         )
 
 
+def list_runtimes() -> Sequence[str]:
+    """Return the values of --runtime."""
+    from ci.models.schemes import RUNTIMES
+
+    return [*RUNTIMES]
+
+
 def list_log_levels() -> Sequence[str]:
     """Return the values of --log-level."""
     from ci.models.lowering_options import LOG_LEVELS
@@ -194,6 +201,14 @@ SHARED: Mapping[str, tuple[str, Text, Settings]] = {
     "--model": (WHAT, MODELS, {**MANY}),
     "--scheme": (WHAT, "the name of a scheme, or a glob; repeatable", {**MANY}),
     "--soc": (WHAT, "the name of an SoC, or a glob; repeatable; default: {}", MANY),
+    "--runtime": (
+        WHAT,
+        (
+            "what compiles the model, which is a Python function: {}; default: executorch, and for"
+            " files the runtime of their kind"
+        ),
+        {"choices": list_runtimes, "default": "", "again": str},
+    ),
     "--shape": (
         WHAT,
         "the shape of an input with dynamic sizes, for an .onnx file, such as x=1,3,224,224",
@@ -312,6 +327,7 @@ GAPS = {
     "--jobs": "cases",
     "--model": "file.py:factory, or file.onnx",
     "--policy": "your models and limits",
+    "--runtime": "executorch, onnxruntime or litert",
     "--soc": DEFAULT_SOC,
 }
 SELECTION = ("--model", "--scheme", "--soc", "--list")

@@ -214,6 +214,7 @@ ROWS = (
     Row("nox -s test_litert$", "passed ... 0 failed", slow=30),
     Row("test_llm -- --project", "projected, not measured", before=(readers.llama_files,)),
     Row("nox -s test_llm", "controls: ... passed ... 0 failed", slow=20),
+    Row("estimate .*--runtime onnxruntime", "u8", before=NET, slow=10),
     Row(
         "estimate --model net.py",
         "cycles ... simulated for QCS9100",
@@ -228,6 +229,16 @@ ROWS = (
     ),
     Row("estimate --calibrate", "qnn-latency.json", before=(readers.timed_report,)),
     Row("-s audit", "an audit does not run QNN's compiler", before=NET, daily_in=AUDIT),
+    Row(
+        "localise .*--runtime (onnxruntime|litert)",
+        "as predicted",
+        before=NET,
+        daily_in="tests/unit/ci/verbs/test_localise_arguments.py",
+    ),
+    Row(
+        "-s mend .*positions --runtime onnxruntime",
+        "expand-constant green ... test-onnx --policy",
+    ),
     Row(
         "qnn-ci localise --model net.py",
         "as predicted ... 2 programs",

@@ -159,7 +159,7 @@ def end(comparison: str, loads: bool, outcome: Outcome, *, strict: bool) -> Outc
 def suggest(report: Report, plan: Plan, command: str) -> Report:
     """Return the report with the commands that mend its cases."""
     return suggest_mending(
-        report, "torch", command, on_device=plan.on_device, mendable=plan.mendable
+        report, EXECUTORCH, command, on_device=plan.on_device, mendable=plan.mendable
     )
 
 

@@ -22,11 +22,12 @@ from ci.faults.match import match_faults
 from ci.graphs.candidates import Candidate
 from ci.litert.engine import LitertEngine, make_runner
 from ci.litert.reading import LitertFit, fit_litert
+from ci.mend.table import suggest_mending
 from ci.models.schemes import LITERT, Scheme, SchemeSet
 from ci.models.suite import DEFAULT_SOC
 from ci.models.user_models import ModelEntry, list_scheme_tables
 from ci.onnx.toolchain import require_python
-from ci.report.schema import Tool
+from ci.report.schema import Report, Tool
 from ci.report.text import name_models
 from ci.verbs import options, steps
 from ci.verbs.lanes.lane import Lane, Plan, Tools
@@ -99,8 +100,13 @@ def prepare(
         options={"find_faults": match_faults},
         remarks=tuple(list_without_htp(fitted)),
         work="compile, run and judge",
-        mendable=(),  # mend writes no .tflite files
+        mendable={spec.name for spec in fitted if not spec.is_file},  # mend writes no .tflite files
     )
+
+
+def suggest(report: Report, plan: Plan, command: str) -> Report:
+    """Return the report with the commands that mend its cases."""
+    return suggest_mending(report, LITERT, command, mendable=plan.mendable)
 
 
 def fit_cases(
@@ -270,5 +276,6 @@ LANE = Lane(
     select=select,
     prepare=prepare,
     list_nodes=list_nodes,
+    suggest=suggest,
     without=("--sdk", "--adaptor"),  # LiteRT's plugin works with one version of QNN
 )

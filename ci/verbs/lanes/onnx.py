@@ -117,14 +117,13 @@ def prepare(
             **make_experiments("onnx", request.diagnose),
         },
         work="compile, run and judge",
-        # mend judges a module of PyTorch as test-emulator does, so its schemes are others.
-        mendable={spec.name for spec in specs if spec.is_file},
     )
 
 
 def suggest(report: Report, plan: Plan, command: str) -> Report:
     """Return the report with the commands that mend its cases."""
-    return suggest_mending(report, "onnx", command, mendable=plan.mendable)
+    files = {spec.name for spec in plan.specs if spec.is_file}
+    return suggest_mending(report, ONNX, command, files=files)
 
 
 def open_tools(engine: OnnxEngine, profile: str, environment: Environment, pool: Pool) -> Tools:

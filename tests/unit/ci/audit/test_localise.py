@@ -706,7 +706,7 @@ def test_a_localise_report_reads_as_its_snapshot() -> None:
             wrong=located.is_wrong,
             model_rows=rows(20, 21),
             programs=7,
-            cause=name_cause(located, spec),
+            cause=name_cause(located, spec, "executorch"),
             reproducer=str(Path.cwd() / "wrong.py"),
             known_faults=(make_fault(4, "add"), make_fault(5, "mul", "sub")),
         ),
@@ -721,6 +721,7 @@ def test_a_localise_report_reads_as_its_snapshot() -> None:
         ),
         Localised(
             model="nets/net.onnx",
+            runtime="onnxruntime",
             scheme="fp16",
             soc="SM8750",
             wrong=False,

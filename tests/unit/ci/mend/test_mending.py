@@ -18,7 +18,7 @@ from ci.mend.mixture_search import Unit
 from ci.mend.precision import FaultTrials, MixTrials
 from ci.mend.search import Recipe, Search
 from ci.mend.trials import Attempt
-from ci.models.schemes import Scheme
+from ci.models.schemes import EXECUTORCH, Scheme
 from ci.models.user_models import Source
 from ci.report.schema import Case, JudgementFacts, Status
 from tests.stand_ins.reports import change_case
@@ -56,7 +56,7 @@ def mending(folder: Path, cases: list[Mended], sqnr_db: float, fault: str) -> Me
         options=SimpleNamespace(jobs=1, policy=LIMITS, timeout_s=9),
         pool=SimpleNamespace(close=None),
     )
-    run = Mending(setup, SimpleNamespace(step=str), float("inf"))  # type: ignore[arg-type]
+    run = Mending(setup, EXECUTORCH, SimpleNamespace(step=str), float("inf"))  # type: ignore[arg-type]
     for case in cases:
         name = run.name(case.spec, ("r",))
         run.attempts[name] = Attempt(names=("r",), fault=fault)

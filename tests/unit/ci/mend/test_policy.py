@@ -26,7 +26,7 @@ from ci.mend.source import Factory, make_source, read_source
 from ci.mend.table import suggest_mending
 from ci.mend.trials import AppliedChange
 from ci.models.lowering_options import Part
-from ci.models.schemes import Scheme
+from ci.models.schemes import EXECUTORCH, LITERT, ONNX, Scheme
 from ci.models.user_models import Source
 from ci.report.document import render_text
 from ci.report.html import render_document
@@ -117,7 +117,9 @@ def written(
     folder: Path, cases: list[Mended], policy_models: tuple[str, ...] = ("net",)
 ) -> Written:
     entries = plan_entries(cases, policy_models)
-    return Written(entries, list_factories(entries), folder / "mended" / "mended_net.py")
+    return Written(
+        entries, list_factories(entries), folder / "mended" / "mended_net.py", EXECUTORCH
+    )
 
 
 @pytest.mark.parametrize("edit", EDITED)
@@ -271,7 +273,8 @@ def test_an_onnx_file_has_an_entry_with_the_rewritten_file(tmp_path: Path) -> No
         cases.append(replace(mended_case, spec=replace(mended_case.spec, source=source)))
         cases[-1].recipe = recipe
     entries = plan_entries(cases)
-    files = Written(entries, list_factories(entries), tmp_path / "mended" / "mended_net.py")
+    source = tmp_path / "mended" / "mended_net.py"
+    files = Written(entries, list_factories(entries), source, ONNX)
     shapes = {"x": [1, 3]}
     assert files.make_policy(None)["models"] == {
         "net": {"path": "net.onnx", "schemes": ["u8"], "socs": ["SM8650"], "shapes": shapes},
@@ -317,33 +320,40 @@ def test_a_red_case_ends_with_the_command_that_mends_it_if_a_rewrite_is_known() 
     red = judged("net", "16a8w", Status.FAILED)
     named = NOISE.find("not faithful: known fault batch-norm-alone [net.py:3]")
     report = make_report([change_case(red, findings=(named,)), red])
-    first, second = suggest_mending(report, "torch", "mend --policy q.toml").cases
+    first, second = suggest_mending(report, EXECUTORCH, "mend --policy q.toml").cases
     command = "`qnn-ci mend --policy q.toml --model net --scheme 16a8w --soc SM8650`"
     assert first.judgement.findings[0].remedies[-1].text.startswith(command)
     assert second == red
-    assert suggest_mending(report, "torch", "mend", mendable={red.name}) != report
-    assert suggest_mending(report, "torch", "mend", mendable=()) == report
+    assert suggest_mending(report, EXECUTORCH, "mend", mendable={red.name}) != report
+    assert suggest_mending(report, EXECUTORCH, "mend", mendable=()) == report
+    for lane, files, words in (
+        (ONNX, (), "mend --runtime onnxruntime --model net"),
+        (LITERT, (), "mend --runtime litert --model net"),
+        (ONNX, {red.name}, "mend --model net"),
+    ):
+        by_runtime = suggest_mending(report, lane, "mend", files=files).cases[0]
+        assert f"`qnn-ci {words} " in by_runtime.judgement.findings[0].remedies[-1].text
     index = "IndexError: tuple index out of range"
     pool = f"{index} [executorch/backends/qualcomm/builders/op_avg_pool3d.py]"
     texts = ("aten.gru.input is not quantized", pool, index, "ElementWiseAdd failed 3110")
     refused = [change_case(red, findings=(NOT_LOWERED.find(text),)) for text in texts]
-    cases = suggest_mending(make_report(refused), "torch", "mend").cases
+    cases = suggest_mending(make_report(refused), EXECUTORCH, "mend").cases
     assert [len(case.judgement.findings[0].remedies) for case in cases] == [1, 1, 0, 0]
     lstm_cause = "ExecuTorch does not quantize nn.LSTM"
     cause = Cause(text=lstm_cause, certainty=Certainty.KNOWN, name="QNN1346")
     left = ON_CPU.find("QNN does not take these types: slice", advice=Advice(causes=(cause,)))
     (lstm,) = suggest_mending(
-        make_report([change_case(red, findings=(left,))]), "torch", "mend"
+        make_report([change_case(red, findings=(left,))]), EXECUTORCH, "mend"
     ).cases
     assert len(lstm.judgement.findings[0].remedies) == 1
     too_new = Advice(causes=(Cause(text="too new", certainty=Certainty.KNOWN, name="QNN1736"),))
     unread = NOT_LOWERED.find(texts[0], advice=too_new)
     (new,) = suggest_mending(
-        make_report([change_case(red, findings=(unread,))]), "torch", "mend"
+        make_report([change_case(red, findings=(unread,))]), EXECUTORCH, "mend"
     ).cases
     assert new.judgement.findings[0].remedies == ()  # nothing was read that mend could rewrite
     silent = make_report([change_case(red, findings=(NO_OUTPUTS.find("exited with 127"),))])
-    assert suggest_mending(silent, "torch", "mend").cases != silent.cases
-    assert suggest_mending(silent, "torch", "mend", on_device=True).cases == silent.cases
+    assert suggest_mending(silent, EXECUTORCH, "mend").cases != silent.cases
+    assert suggest_mending(silent, EXECUTORCH, "mend", on_device=True).cases == silent.cases
     users_error = change_case(red, findings=(INVALID.find("net.py raised: no index"),))
-    assert suggest_mending(make_report([users_error]), "torch", "mend").cases == (users_error,)
+    assert suggest_mending(make_report([users_error]), EXECUTORCH, "mend").cases == (users_error,)

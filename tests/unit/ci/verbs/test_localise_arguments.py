@@ -125,6 +125,54 @@ def test_localise_divides_a_tflite_file_as_it_is(
 
 
 @pytest.mark.parametrize(
+    ("runtime", "profile", "suffix"),
+    [
+        ("executorch", "emulator", "py"),
+        ("onnxruntime", "onnx", "onnx"),
+        ("litert", "litert", "tflite"),
+    ],
+)
+def test_a_function_is_divided_for_the_runtime_that_was_chosen(
+    searched: list[Namespace], tmp_path: Path, runtime: str, profile: str, suffix: str
+) -> None:
+    (tmp_path / "net.py").write_text("def net(): ...\n")
+    words = ["--model", "net.py:net", "--scheme", "fp16", "--reproducer", f"part.{suffix}"]
+    assert main(["localise", *words, "--runtime", runtime]) == ExitCode.FAILED
+    (search,) = searched
+    assert (search.parts.runtime, search.parts.engine) == (runtime, ENGINES[profile])
+    assert entered[0][0].profile.partition("-")[0] == profile
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--model", "net.onnx", "--runtime", "litert"], "--runtime litert is not for .onnx files"),
+        (["--model", "net.tflite", "--runtime", "executorch"], "ExecuTorch does not"),
+        (["--model", "mlp", "--runtime", "litert", "--sdk", "wheel"], "--sdk is not for LiteRT"),
+        (["--model", "mlp", "--runtime", "tvm"], "invalid choice"),
+    ],
+)
+def test_a_runtime_that_cannot_take_the_model_is_refused(
+    searched: list[Namespace],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    message: str,
+) -> None:
+    for name in ("net.onnx", "net.tflite"):
+        (tmp_path / name).touch()
+    for name in ("localise", "mend"):
+        try:
+            code: int = main([name, *words])
+        except SystemExit as error:  # of argparse
+            code = int(str(error.code))
+        assert code == ExitCode.USAGE
+        text = capsys.readouterr().err
+        assert message in " ".join(text.split()), text
+    assert not searched
+
+
+@pytest.mark.parametrize(
     ("words", "message"),
     [
         (["--limit", "0"], "--limit 0"),

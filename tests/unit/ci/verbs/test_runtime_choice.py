@@ -1,0 +1,61 @@
+"""Which environment and which verb a runtime has, and what a former option chooses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ci.__main__ import main
+from ci.models.schemes import RUNTIMES
+from ci.report.runtimes import TITLES
+from ci.verbs.environments import OF_RUNTIMES
+from ci.verbs.registry import choose_environment
+from provisioning.errors import ExitCode
+
+ENVIRONMENTS = {
+    "localise --model net.py:net": "lowering",
+    "localise --model net.py:net --runtime onnxruntime": "onnx-torch",
+    "localise --model net.py:net --runtime=litert": "litert-torch",
+    "localise --model net.onnx --runtime onnxruntime": "onnx",
+    "localise --model net.tflite": "litert",
+    "mend --model net.py:net --runtime executorch": "lowering",
+    "mend --model net.py:net --runtime executorch --runtime litert": "litert-torch",
+    "mend --model net.onnx": "onnx",
+    "mend --model net.py:net --runtime nonsense": "lowering",
+    "estimate --model net.py:net --runtime onnxruntime": "onnx-torch",
+    "estimate --model net.py:net --frontend onnx": "onnx-torch",
+    "estimate --model net.py:net --frontend=executorch": "lowering",
+    "estimate --model net.onnx": "onnx",
+}
+
+
+@pytest.mark.parametrize("command", ENVIRONMENTS)
+def test_a_runtime_has_an_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
+    assert choose_environment(command.split()) == ENVIRONMENTS[command]
+
+
+def test_all_tables_of_runtimes_have_the_same_names() -> None:
+    assert [*RUNTIMES] == [*TITLES] == [*OF_RUNTIMES]
+    assert {name: lane.title for name, lane in RUNTIMES.items()} == TITLES
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--runtime litert", "LiteRT's plugin asks QNN for no simulation"),
+        (
+            "--runtime executorch --frontend onnx",
+            "--runtime executorch contradicts --frontend onnx",
+        ),
+        ("--frontend onnx --soc no", "use --runtime onnxruntime"),
+    ],
+)
+def test_what_estimate_cannot_simulate_is_refused(
+    capsys: pytest.CaptureFixture[str], words: str, message: str
+) -> None:
+    assert main(["estimate", "--model", "mlp", *words.split()]) == ExitCode.USAGE
+    assert message in capsys.readouterr().err
