@@ -102,12 +102,13 @@ def hold_lock(path: Path, log: Callable[[str], None]) -> Iterator[None]:
 
     try:
         path.parent.mkdir(exist_ok=True)
-        lock = path.open("w")
+        # A link is not followed, and nothing is written: it may be a file of the user's.
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     except OSError as error:
         raise UnwritableError(
             f"{path.parent} cannot be written ({error.strerror}); {MOVE}"
         ) from error
-    with lock:
+    with os.fdopen(descriptor, "r+b") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

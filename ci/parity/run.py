@@ -266,7 +266,9 @@ def keep(path: Path, answer: bytes) -> None:
     except OSError:  # without a cache, reading is only slower
         return
     # Another run may remove the same files at this moment.
-    aged = sorted((old.stat().st_mtime, old) for old in path.parent.glob("*.json") if old.exists())
+    aged = sorted(
+        (old.stat().st_mtime, old) for old in path.parent.glob("found-*.json") if old.exists()
+    )
     for _, old in aged[:-KEPT_FILES]:
         old.unlink(missing_ok=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -49,6 +50,14 @@ def lock_reports(directory: Path) -> HeldLock | None:
     """
     require_writable(directory, REPORTS_FIX)
     lock = HeldLock(directory.resolve() / LOCK)
+    with suppress(FileNotFoundError):
+        state = lock.path.lstat()
+        if not stat.S_ISREG(state.st_mode) or state.st_nlink > 1:
+            raise UsageError(
+                f"{shown_path(directory / LOCK)} is a link, or not a file",
+                why="a run locks this file in its directory, and yours is not replaced",
+                fix="move it, or pass another directory with --reports",
+            )
     try:
         is_free = lock.take()
     except OSError:

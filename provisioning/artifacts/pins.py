@@ -130,6 +130,7 @@ def take_archive(request: ArtifactRequest, file: Path, store: Store) -> None:
             shutil.copyfile(file, fresh)
             fresh.chmod(FILE_MODE)
             fresh.replace(store.downloads / request.download)
+            store.note_download(request.download)
         finally:
             fresh.unlink(missing_ok=True)
 

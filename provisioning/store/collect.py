@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -242,12 +242,24 @@ HOME_PARTS = {
     FETCHED: "packages that upgrade-report tried",
     "parity": "build files that parity has read",
     "doctor": "results of creating devices",
-    "tools": "a Python for Qualcomm's signer",
-    "bench": "inputs of benchmarks",
     "tmp": "inputs of image builds",
 }
-# What else this project writes there, and what the file system of a mounted volume has.
-HOME_NAMES = frozenset({*HOME_PARTS, "locks", "pins", "uses", "licences.json", "lost+found"})
+# The names of what this project writes into each part, except downloads and decoders, which have
+# the names of other people's files.
+ENTRY_NAMES = {
+    "lowered": re.compile(r"[0-9a-f]{2}"),
+    BUILDS: re.compile(r"[a-z]+-[0-9a-f]{10}"),
+    FETCHED: FETCHED_NAME,
+    "parity": re.compile(r"found-[0-9a-f]{32}-[0-9a-f]{16}\.json"),
+    "doctor": re.compile(r"device-[0-9a-f]{32}\.txt"),
+    "tmp": re.compile(r"image-[a-z0-9_]{8}"),
+}
+# The names in the folders among these.
+INNER_NAMES = {"lowered": re.compile(r"[0-9a-f]{64}"), "wheels": re.compile(r"python-3\.\d+")}
+# What else this project writes there, or did, and what the file system of a mounted volume has.
+HOME_NAMES = frozenset(
+    {*HOME_PARTS, "locks", "pins", "uses", "licences.json", "lost+found", "tools", "bench"}
+)
 ENVIRONMENTS, ABOUT_ENVIRONMENTS = "environments", "Python environments of nox sessions (.nox)"
 
 
@@ -278,13 +290,46 @@ def list_parts(store: Store) -> list[CachePart]:
     return parts
 
 
-def find_removable(store: Store, parts: Iterable[CachePart]) -> tuple[list[Garbage], list[Kept]]:
+def find_removable(
+    store: Store, parts: Iterable[CachePart], decoders: Collection[str] = ()
+) -> tuple[list[Garbage], list[Kept]]:
     """Find what can be removed from ``parts`` of the cache, and what is kept because a process uses
-    it or this project did not make it.
+    it or this project did not make it. ``decoders`` are the names of the published decoders.
     """
     strangers = find_strangers(store.home)
-    judged = {path: _judge(part, path, strangers) for part in parts for path in part.entries()}
+    judged: dict[Path, Verdict] = {}
+    for part in parts:
+        for path in part.entries():
+            if part.name in HOME_PARTS and not _is_own_entry(store, part, path, decoders):
+                judged[path] = FOREIGN
+            else:
+                judged[path] = _judge(part, path, strangers)
     return _spare_used(judged, {})
+
+
+def _is_own_entry(store: Store, part: CachePart, path: Path, decoders: Collection[str]) -> bool:
+    """Return whether an entry of a part is what this project writes there. ``QNN_CI_HOME`` may be a
+    folder that had a ``downloads`` or a ``builds`` of the user's before."""
+    if STAGING_NAME.fullmatch(path.name) or PART_NAME.fullmatch(path.name):
+        return True
+    if part.name == "store":
+        return path.is_dir() and made_by_us(path) is not None
+    if part.name == "decoders":
+        return path.name in decoders
+    if part.name == "downloads":
+        is_temporary = path.name.startswith((".pip-", ".update-"))
+        is_noted = path.is_file() and store.fetched_note(path.name).is_file()
+        return is_temporary or is_noted or (path.name == "wheels" and _holds_only(path, path.name))
+    if not ENTRY_NAMES[part.name].fullmatch(path.name):
+        return False
+    return part.name not in INNER_NAMES or _holds_only(path, part.name)
+
+
+def _holds_only(directory: Path, kind: str) -> bool:
+    """Return whether all entries of a directory have names of this kind."""
+    if directory.is_symlink() or not directory.is_dir():
+        return False
+    return all(INNER_NAMES[kind].fullmatch(path.name) for path in directory.iterdir())
 
 
 def find_strangers(home: Path) -> list[str]:
@@ -302,8 +347,7 @@ def find_strangers(home: Path) -> list[str]:
 
 def _judge(part: CachePart, path: Path, strangers: Sequence[str]) -> Verdict:
     if part.name == "store":
-        is_ours = path.is_dir() and made_by_us(path) is not None
-        return (True, part.about) if is_ours else FOREIGN
+        return True, part.about
     # With QNN_CI_HOME=~, `cache clean all` removed the user's own ~/tmp, ~/downloads and ~/builds.
     if strangers and part.name != ENVIRONMENTS:
         return False, f"it may not be of qnn-ci, which did not create {strangers[0]} there either"

@@ -7,6 +7,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,9 +15,15 @@ from provisioning.console.allowance import PROC, read_stat
 from provisioning.documents import read_text
 from provisioning.files import open_own
 
+# What a lock contains: the process ID of its last holder.
+OWN_CONTENT = re.compile(rb"\d*\n?")
+MOST_BYTES = 4096
+
 
 class HeldLock:
-    """A lock file that this process holds from ``take`` to ``release``."""
+    """A lock file that this process holds from ``take`` to ``release``. A file at its path that
+    contains anything else than a process ID is locked, and keeps its content and its mode: it may
+    be the user's."""
 
     def __init__(self, path: Path, mode: int = 0o644) -> None:
         self.path, self.mode = path, mode
@@ -28,12 +35,14 @@ class HeldLock:
         """
         fd = open_own(self.path, self.mode)
         try:
-            with suppress(PermissionError):  # another user's file: only they can change its mode
-                os.fchmod(fd, self.mode)
+            is_own = bool(OWN_CONTENT.fullmatch(os.pread(fd, MOST_BYTES, 0)))
+            if is_own:
+                with suppress(PermissionError):  # another user's: only they can change its mode
+                    os.fchmod(fd, self.mode)
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # After the lock is held: the name in it must not be another holder's.
-            os.ftruncate(fd, 0)
-            os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+            if is_own:  # and held, so that the name in it is not another holder's
+                os.ftruncate(fd, 0)
+                os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
             self.fd, fd = fd, -1
             return True
         except OSError as error:
@@ -53,7 +62,8 @@ class HeldLock:
     def read_holder(self) -> str:
         """Return the ID of the process that holds the lock, or held it last; '' if unknown."""
         with suppress(OSError, UnicodeDecodeError):
-            return read_text(self.path).partition(" ")[0].strip()
+            text = read_text(self.path)
+            return text.strip() if OWN_CONTENT.fullmatch(text.encode()) else ""
         return ""
 
 

@@ -293,6 +293,16 @@ class Store:
             for pid, start in find_callers():
                 (self.uses / f"{name}.{pid}.{start}").touch()
 
+    def note_download(self, filename: str) -> None:
+        """Record for ``cache clean`` that this project wrote the file ``filename`` in downloads/. A
+        user may have put the others there."""
+        with suppress(OSError):  # then it is kept
+            self.fetched_note(filename).touch()
+
+    def fetched_note(self, filename: str) -> Path:
+        """Return the path of the record that this project wrote a file in downloads/."""
+        return self.locks / f"{filename}.fetched"
+
     def find_user(self, path: Path) -> int | None:
         """Return the process ID of a running shell that note_use recorded for the published
         directory ``path``, or None if there is none. Records of shells that have ended are removed.

@@ -11,7 +11,8 @@ from provisioning.console.command import FLAG, Outcome
 from provisioning.console.progress import Progress
 from provisioning.errors import UsageError
 from provisioning.files import mib
-from provisioning.manifest.reader import list_toolchains
+from provisioning.manifest.reader import list_toolchains, manifests_root
+from provisioning.manifest.targets import read_decoders
 from provisioning.store.collect import CachePart, find_removable, list_parts, remove_garbage
 from provisioning.store.store import Store, explain_errors
 
@@ -106,7 +107,10 @@ def describe_parts(store: Store, parts: list[CachePart]) -> Outcome:
 def clean_parts(store: Store, parts: list[CachePart], *, dry_run: bool) -> Outcome:
     """Remove what find_removable finds in these parts, or only list it if ``dry_run`` is true."""
     with explain_errors(store.home):
-        garbage, kept_paths = find_removable(store, parts)
+        # The user's own manifests need not have decoders.
+        has_decoders = (manifests_root() / "decoders.toml").is_file()
+        decoders = [*read_decoders()] if has_decoders else []
+        garbage, kept_paths = find_removable(store, parts, decoders)
         freed = 0 if dry_run else remove_garbage(store, garbage)
     size = sum(item.size_bytes for item in garbage)
     verb = "would remove" if dry_run else "removed"

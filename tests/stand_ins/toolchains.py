@@ -77,6 +77,8 @@ def keep_wheel(world: World) -> None:
     downloads = world.home / "downloads"
     downloads.mkdir(parents=True)
     shutil.copy(world.index / WHEEL, downloads)
+    (world.home / "locks").mkdir(exist_ok=True)
+    (world.home / "locks" / f"{WHEEL}.fetched").touch()
 
 
 PROFILES = """

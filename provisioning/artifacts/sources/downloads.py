@@ -47,6 +47,7 @@ def obtain_file(job: FillJob, fetch: Callable[[Path], object], advice: str = TRY
         store.check_space(release.size_bytes, release.filename)
         try:
             fetch(target)
+            store.note_download(target.name)
         except IntegrityError:
             raise
         except DownloadError as error:

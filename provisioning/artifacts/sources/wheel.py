@@ -123,6 +123,7 @@ def find_release(job: FillJob, version: str) -> WheelRelease:
     if not version and is_older(new.package_version, old.package_version):
         return old  # the pinned version is newer than the cooldown allows
     download = wheel.replace(job.store.downloads / wheel.name)
+    job.store.note_download(wheel.name)
     job = replace(job, request=replace(job.request, release=new), root=job.root / "tree")
     with closing(FileSource(download)) as source:
         paths = [path for path, _ in select_members(source, job)]

@@ -23,7 +23,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("QNN_SDK_ROOT", raising=False)
     toolchains.keep_wheel(world)
     provision_profile("emulator", Progress())
-    for name in ("lowered/one", "builds/aot-1", "bench", "pins"):
+    for name in (f"lowered/ab/{'ab' * 32}", "builds/aot-0123456789", "pins"):
         (world.home / name).mkdir(parents=True, exist_ok=True)
         (world.home / name / "file").write_bytes(b"x" * 1000)
     checkout = tmp_path / "checkout"
@@ -65,14 +65,37 @@ def test_cache_clean_keeps_what_may_be_of_the_user_whose_directory_the_store_is_
     rows = call(capsys, "clean", "all")["kept"]
     assert isinstance(rows, list)
     reasons = {row["path"]: row["why"] for row in rows}
-    assert "notes.txt" in reasons[str(home / "downloads" / "holiday.zip")]
+    assert "notes.txt" in reasons[str(home / "lowered" / "ab")]
     assert (home / "downloads" / "holiday.zip").is_file()
-    assert (home / "lowered" / "one" / "file").is_file()
+    assert any((home / "lowered" / "ab").rglob("file"))
     assert not any((home / "store").iterdir())  # a tree has a record of what this project wrote
 
-    (home / "notes.txt").unlink()
-    call(capsys, "clean", "all")
-    assert not (home / "downloads" / "holiday.zip").exists()
+
+def test_cache_clean_removes_only_what_the_store_wrote_into_a_folder_of_the_user(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No other name in the folder shows that it is the user's."""
+    files = [
+        *(
+            "downloads/holiday.zip",
+            "downloads/wheels/car.txt",
+            "builds/app-1/notes",
+            "tmp/image.png",
+        ),
+        *("lowered/one/file", "lowered/cd/file", "parity/found.json", "packages/mine/file"),
+        *("decoders/mine/model.bin", "doctor/device-1.txt", "store/mine/file", "bench/file"),
+    ]
+    for file in files:
+        (home / file).parent.mkdir(parents=True, exist_ok=True)
+        (home / file).touch()
+    before = {path for path in (home / "downloads").iterdir() if path.suffix == ".whl"}
+    assert before
+    rows = call(capsys, "clean", "all")["kept"]
+    assert isinstance(rows, list)
+    assert {row["why"] for row in rows if str(home) in row["path"]} == {"qnn-ci did not create it"}
+    assert [file for file in files if not (home / file).exists()] == []
+    left = {path.relative_to(home).as_posix() for path in home.rglob("*") if path.is_file()}
+    assert {name for name in left if not name.startswith(("locks/", "pins/"))} == {*files}
 
 
 def test_cache_clean_does_not_follow_a_link_in_place_of_a_cache_directory(

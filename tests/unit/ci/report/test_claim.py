@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ci.__main__ import main
+from ci.nox_sessions.environments import UnwritableError, hold_lock
 from ci.report import claim
 from ci.report.claim import claim_reports
 from provisioning.errors import ExitCode, UsageError
@@ -45,6 +46,35 @@ def test_reports_belong_to_one_run_until_it_ends_even_by_kill(tmp_path: Path) ->
         claim_reports(tmp_path / "other")
     claim_reports(tmp_path)
     claim_reports(tmp_path)  # a run may ask twice
+
+
+def test_a_claim_writes_neither_through_a_link_nor_over_a_file_of_the_user(tmp_path: Path) -> None:
+    notes, reports = tmp_path / "notes.txt", tmp_path / "reports"
+    notes.write_text("mine", "utf-8")
+    reports.mkdir()
+    (reports / ".lock").write_text("packages = 7\n", "utf-8")
+    claim_reports(reports)
+    assert (reports / ".lock").read_text("utf-8") == "packages = 7\n"
+    for name, make in (("soft", Path.symlink_to), ("hard", Path.hardlink_to)):
+        (tmp_path / name).mkdir()
+        link = tmp_path / name / ".lock"
+        make(link, notes)
+        with pytest.raises(UsageError, match=r"\.lock is a link, or not a file"):
+            claim_reports(tmp_path / name)
+        assert (link.samefile(notes), notes.read_text("utf-8")) == (True, "mine")
+
+
+def test_the_lock_of_an_environment_writes_neither_through_a_link_nor_over_a_file(
+    tmp_path: Path,
+) -> None:
+    notes = tmp_path / "notes.lock"
+    notes.write_text("mine", "utf-8")
+    (tmp_path / "core.lock").symlink_to(notes)
+    with hold_lock(notes, print):
+        pass
+    with pytest.raises(UnwritableError), hold_lock(tmp_path / "core.lock", print):
+        pass
+    assert notes.read_text("utf-8") == "mine"
 
 
 @pytest.mark.parametrize(

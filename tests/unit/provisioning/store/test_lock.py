@@ -49,6 +49,19 @@ def test_lock_has_one_holder_who_is_named_in_its_file(path: Path, is_0_free: boo
         os.close(keep)
 
 
+@pytest.mark.parametrize("content", ["mine\n", "[package]\n", "12 ab\n", "1\n2\n", "-1"])
+def test_a_file_of_the_user_is_locked_and_not_written(path: Path, content: str) -> None:
+    path.write_text(content)
+    path.chmod(0o640)
+    first, second = HeldLock(path, 0o666), HeldLock(path, 0o666)
+    assert (first.take(), second.take()) == (True, False)
+    assert (path.read_text(), path.stat().st_mode & 0o777) == (content, 0o640)
+    assert second.read_holder() == ""
+    first.release()
+    assert second.take()
+    second.release()
+
+
 # -- processes ------------------------------------------------------------------------------------
 
 
