@@ -12,7 +12,6 @@ import csv
 import difflib
 import functools
 import math
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -37,6 +36,7 @@ from provisioning.documents import DocumentError, decoding, read_json, read_text
 from provisioning.errors import ManifestError, UsageError
 from provisioning.manifest.reader import manifests_root
 from provisioning.manifest.targets import name_in, read_socs
+from provisioning.quoting import shell_word
 
 FOLDER = "latency"
 IMPLAUSIBLE = 0.1  # the largest share of cycles with a wrong cost
@@ -176,7 +176,7 @@ def find_device(text: str) -> Device:
     soc = name_in(text, read_socs())
     if not names and soc in read_socs():
         published = [device.device for device in devices.values() if device.soc == soc]
-        shown_device = f", or --device {shlex.quote(published[0])}" if published else ""
+        shown_device = f", or --device {shell_word(published[0])}" if published else ""
         raise UsageError(
             f"{text!r} is an SoC, and not a device", fix=f"pass --soc {soc}{shown_device}"
         )
