@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from functools import cached_property
 from itertools import chain, islice
 from typing import Any, NamedTuple
@@ -31,6 +32,7 @@ from ci.models.tensors import (
     FUSION_DB,
     MOST_BYTES,
     MOST_LAYERS,
+    PHASES,
     RANKS,
     READERS,
     RECIPROCALS,
@@ -124,8 +126,8 @@ class Comparison:
                     largest=0.0 if drop.source else self._find_largest(drop.node),
                 )
 
-    def list_readings(self) -> Iterator[Reading]:
-        """Yield what the operators READERS read."""
+    def list_readings(self) -> Iterator[tuple[str, Reading]]:
+        """Yield what the operators READERS read, with the name of that value."""
         operators = READERS
         # Quantized by onnxruntime, a Reciprocal of a number below 1 returns at most 1. Through
         # ExecuTorch, it is right.
@@ -133,7 +135,9 @@ class Comparison:
             operators = READERS - RECIPROCALS
         for node in self.graph.nodes:
             if node.operator in operators and node.results[0] in self.reached_db:
-                yield from self._read(node, node.reads[0], self.reached_db[node.results[0]])
+                source = node.reads[0]
+                for reading in self._read(node, source, self.reached_db[node.results[0]]):
+                    yield source, reading
 
     def find_beyond(self, wide: Record) -> Iterator[Reading]:
         """Yield the first value that float16 cannot hold, if that costs the outputs accuracy.
@@ -235,7 +239,7 @@ def find_loss(
             [*map(np.asarray, islice(expected_outputs, len(outputs)))], outputs
         )
         losses += comparison.list_losses(weights_db)
-        readings += comparison.list_readings()
+        readings += list_tried_readings(program, inputs, comparison, {})
     greatest = max(losses, key=lambda loss: loss.added, default=None)
     if greatest is None:
         if decided or any(reading.operator in RECIPROCALS for reading in readings):
@@ -244,7 +248,13 @@ def find_loss(
             return structs.replace(nowhere, readings=tuple(readings), decided=decided)
         return None
     nodes = choose_rounded(program, inputs)
-    return structs.replace(greatest, nodes=nodes, readings=tuple(readings), decided=decided)
+    output_db = min(
+        find_least_db(comparison.exact.outputs, comparison.rounded.outputs)
+        for comparison in comparisons
+    )
+    return structs.replace(
+        greatest, nodes=nodes, readings=tuple(readings), decided=decided, output_db=output_db
+    )
 
 
 def find_decided_further(program: Program, sets: Sequence[Any]) -> LostDecisions | None:
@@ -346,13 +356,17 @@ def find_float16_loss_of(program: Program, inputs: Any, *, is_lossy: bool) -> Lo
     losses: list[Loss] = []
     readings: list[Reading] = []
     beyond: list[Reading] = []
-    for comparison in comparisons:
-        losses += comparison.list_losses(BEST_DB, comparison.find_harmless())
-        readings += comparison.list_readings()
-        beyond += comparison.find_beyond(wide[comparison.method])
     half = {
         method: round_values(graph, Change(round_to_float16)) for method, graph in graphs.items()
     }
+    output_db = wide_db = BEST_DB
+    for comparison in comparisons:
+        expected_outputs = comparison.exact.outputs
+        losses += comparison.list_losses(BEST_DB, comparison.find_harmless())
+        readings += list_tried_readings(program, inputs, comparison, half)
+        beyond += comparison.find_beyond(wide[comparison.method])
+        output_db = min(output_db, find_least_db(expected_outputs, comparison.rounded.outputs))
+        wide_db = min(wide_db, find_least_db(expected_outputs, wide[comparison.method].outputs))
     greatest = max(losses, key=lambda loss: loss.added, default=None)
     fused = find_lost_fusions(program, inputs, comparisons, half) if is_lossy else None
     if greatest is None and fused:  # rounding alone would lose nothing
@@ -364,7 +378,63 @@ def find_float16_loss_of(program: Program, inputs: Any, *, is_lossy: bool) -> Lo
         beyond=next(iter(beyond), None),
         decided=find_decided(program, inputs, comparisons, half),
         fused=fused,
+        output_db=output_db,
+        wide_db=wide_db,
     )
+
+
+def list_tried_readings(
+    program: Program, inputs: Any, comparison: Comparison, changes: Mapping[str, Changes]
+) -> list[Reading]:
+    """Return what the operators READERS of a method read. Where their results are lost, it is
+    tried what the outputs have if that value is exact: what all operators of a kind read, in
+    one run for each kind. The rounded run had these ``changes``."""
+    read_values = [*comparison.list_readings()]
+    groups: dict[str, set[str]] = {}
+    for source, reading in read_values:
+        if reading.behind_db < LOST_DB:
+            groups.setdefault(reading.operator, set()).add(source)
+    kept_db = {
+        operator: measure_unrounded(
+            program, inputs, comparison, sources, changes, is_exact=operator in PHASES
+        )
+        for operator, sources in groups.items()
+    }
+    return [
+        structs.replace(reading, kept_db=kept_db[reading.operator])
+        if reading.behind_db < LOST_DB
+        else reading
+        for _, reading in read_values
+    ]
+
+
+def measure_unrounded(
+    program: Program,
+    inputs: Any,
+    comparison: Comparison,
+    values: AbstractSet[str],
+    changes: Mapping[str, Changes],
+    *,
+    is_exact: bool,
+) -> float:
+    """Return the least SQNR in dB of an output of a method if these values of it are not rounded,
+    as they are in the rounded run with its ``changes``. If they must be ``is_exact``, neither is
+    what they are computed from: a large angle is the product of a position and a frequency, whose
+    rounding loses it, too."""
+    method = comparison.method
+    recipes = {name: Recipe(changes.get(name, {})) for name in program.graphs}
+    own_changes = changes.get(method, {})
+    kept_changes = {name: change for name, change in own_changes.items() if name not in values}
+    unrounded = [
+        name
+        for group in group_roundings(comparison.graph)
+        if not values.isdisjoint(group)
+        for name in group
+    ]
+    fixed = {name: comparison.exact.values[name] for name in values} if is_exact else {}
+    recipes[method] = Recipe(kept_changes, unrounded=unrounded, fixed=fixed)
+    outputs = record(program, inputs, recipes)[method].outputs
+    return find_least_db(comparison.exact.outputs, outputs)
 
 
 def find_lost_fusions(

@@ -17,7 +17,7 @@ from ci.cases.engine import Fallback
 from ci.cases.judged import expect, find_fallbacks, find_no_node
 from ci.cases.policy import EmulatorPolicy, find_advice
 from ci.cases.spec import CaseSpec
-from ci.facts.finding import WORDS, Cause, Finding, Origin, Remedy
+from ci.facts.finding import CAUSE_WORDS, REMEDY_WORDS, Cause, Finding, Origin, Remedy
 from ci.facts.kinds import NOT_LOWERED
 from ci.facts.known_fault import KnownFault
 from ci.faults.match import match_faults
@@ -279,9 +279,13 @@ def make_document(audit: Audit) -> Document:
         title = f"{names[model]}: {op} x{many} [{place or 'line not known'}]"
         where = [("", f"{where}: {reason}") for reason, where in _group_reasons(refusals)]
         advice = [
-            (WORDS[cause.certainty], cause.text) for _, row in refusals for cause in row.causes
+            (CAUSE_WORDS[cause.certainty], cause.text)
+            for _, row in refusals
+            for cause in row.causes
         ]
-        advice += [(WORDS[fix.proof], fix.text) for _, row in refusals for fix in row.remedies]
+        advice += [
+            (REMEDY_WORDS[fix.proof], fix.text) for _, row in refusals for fix in row.remedies
+        ]
         cards.append(Card("on the CPU", title, (*where, *dict.fromkeys(advice))))
     cards += [
         Card("known fault", f"{names[model]}: {fault}", (("", where), ("fix", fault.fix)))

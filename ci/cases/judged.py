@@ -3,6 +3,7 @@ row. This module uses no engine and no runner, so it can also judge outputs from
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
@@ -82,9 +83,9 @@ from ci.judging.causes import (
     advise_on_range,
     advise_on_reciprocals,
     advise_on_softmax,
-    choose_causes,
-    find_clipped_reciprocals,
+    is_likely,
     join,
+    order_faults,
 )
 from ci.judging.details import describe_outputs
 from ci.judging.error_patterns import blames_runner
@@ -105,7 +106,7 @@ from ci.judging.verdict import (
 from ci.latency.estimate import Line
 from ci.models.schemes import Mixture, Scheme, find_alternatives
 from ci.models.source_lines import find_factory, find_suite_model
-from ci.models.tensors import FLOAT_BITS, WEIGHTS, Loss, Reading, Retyped, name_type, write_sets
+from ci.models.tensors import FLOAT_BITS, WEIGHTS, Loss, Retyped, name_type, write_sets
 from ci.models.user_models import MetricResult, is_suite
 from ci.report.schema import (
     AskedFacts,
@@ -143,6 +144,9 @@ ISLAND = advise(  # without an error number, for which manifests/policies/errors
     " takes only softmax in float",
     f"remove it from discard_nodes, and give it 16 bits as a part of a mixture ({GUIDE})",
 )
+ACCURACY = frozenset({Question.FAITHFUL, Question.QUANTIZED})
+NAMED = frozenset({Certainty.PROVEN, Certainty.KNOWN, Certainty.LIKELY, Certainty.UNKNOWN})
+UNTRIED = advise("no experiment was made to find the cause", certainty=Certainty.UNKNOWN)
 UNCOMPARED = "the outputs were not compared with the emulator's"
 # To nodes on the CPU that read indices of QNN
 CAST = advise(
@@ -266,7 +270,6 @@ class CaseJudge:
         self.departure = UNKNOWN
         self.diagnosis: Diagnosis | None = None
         self.diagnosed: Question | None = None  # of the finding that the diagnosis is for
-        self.cured_db: dict[tuple[str, ...], float | None] = {}  # by the names of known faults
         self.remarks: list[str] = []
         self.notes = Notes()  # become warnings
 
@@ -417,7 +420,7 @@ class CaseJudge:
         faults = self.choose_causes(finding)
         advice = self.advise_on_accuracy(verdict, compiled.loss, question, faults)
         layer = departure.layer
-        if layer and not faults:
+        if layer and not (faults and self.is_proven(question)):
             self.evidence.culprit = f"wrong from {layer.label} on"
         places = layer.origin.places if layer else ()
         where = Advice(where=tuple(filter(None, [departure.text])), places=places)
@@ -438,32 +441,44 @@ class CaseJudge:
         faults: Sequence[KnownFault],
     ) -> Advice:
         """Return what explains a finding besides the known faults: the cause that experiments
-        showed, or else numbers that operators read, or patterns in the outputs."""
-        shown = advise_on_diagnosis(self.diagnosis) if self.diagnosis else NO_ADVICE
-        numbers = self.find_numbers(loss, question, faults)
-        if self.diagnosis and self.diagnosis.is_proven:
-            return verdict.explained_advice + (NO_ADVICE if faults else shown) + join(numbers)
-        if faults or numbers:
-            advice = verdict.explained_advice + join(numbers)
+        showed, or else that it is unknown, with what numbers and patterns make likely."""
+        numbers = join(self.find_numbers(loss, question, faults))
+        if self.diagnosis and self.is_proven(question):
+            shown = advise_on_diagnosis(self.diagnosis, [fault.fault for fault in faults])
+            return verdict.explained_advice + shown + numbers
+        advice = verdict.advice
+        if faults or numbers.causes:
+            advice = verdict.explained_advice
         elif question is Question.QUANTIZED and verdict.advice == NO_ADVICE:
-            advice = SCHEME + shown
-        else:
-            advice = verdict.advice + shown
+            advice = SCHEME
         causes = advice.causes
         if self.departure.layer:  # the program is wrong inside, so what runs it is innocent
             causes = tuple(cause for cause in causes if not blames_runner(cause.text))
-        # Experiments were made, and none showed a cause: a guess would be no better.
-        if self.options.only_certain or (shown.where and not faults):
-            causes = tuple(cause for cause in causes if cause.certainty is not Certainty.GUESS)
-        return replace(advice, causes=causes)
+        if self.diagnosis:  # what experiments leave is more than a pattern of the outputs
+            causes = tuple(cause for cause in causes if cause.certainty is not Certainty.LIKELY)
+        advice = replace(advice, causes=causes) + numbers
+        if self.diagnosis:
+            advice += advise_on_diagnosis(self.diagnosis)
+        if self.options.only_certain:
+            certain = [cause for cause in advice.causes if cause.certainty is not Certainty.LIKELY]
+            advice = replace(advice, causes=tuple(certain))
+        is_named = any(cause.certainty in NAMED for cause in advice.causes)
+        if question in ACCURACY and not is_named and not faults:
+            advice += UNTRIED
+        return advice
+
+    def is_proven(self, question: Question) -> bool:
+        """Return whether experiments showed the cause of the finding on a question."""
+        return bool(self.diagnosis and self.diagnosis.is_proven and question is self.diagnosed)
 
     def find_numbers(
         self, loss: Loss | None, question: Question, faults: Sequence[KnownFault]
     ) -> tuple[Advice, ...]:
         """Return the causes of a lost accuracy that lie in the numbers of the model."""
         scheme = self.spec.scheme
-        is_accuracy = question in {Question.FAITHFUL, Question.QUANTIZED}
-        if is_accuracy and not faults and (range_ := advise_on_range(loss, self.departure)):
+        sqnr_db = self.evidence.figures.sqnr_db
+        is_accuracy = question in ACCURACY and not faults
+        if is_accuracy and (range_ := advise_on_range(loss, self.departure, sqnr_db)):
             return range_
         if question is Question.FAITHFUL and scheme.quantized:
             gain, bits = self.evidence.figures.gain, scheme.base.recipe.activation_bits
@@ -496,8 +511,7 @@ class CaseJudge:
     def describe_suspicion(self, finding: Finding) -> Suspicion:
         """Return what is known of a finding before experiments."""
         figures, layer, steps = self.evidence.figures, self.departure.layer, self.read_steps()
-        quantized_db = figures.sqnr_db_quantized
-        reached = figures.sqnr_db if quantized_db is None else quantized_db
+        reached = self.reached_db
         is_quantization = finding.question is Question.QUANTIZED
         if is_quantization and self.spec.scheme.quantized:
             reached = figures.sqnr_db_scheme
@@ -512,70 +526,54 @@ class CaseJudge:
         )
 
     def choose_causes(self, finding: Finding) -> list[KnownFault]:
-        """Return the known faults of the graph that cause a finding: those that experiments leave
-        of the suspected ones."""
-        faults, diagnosis = self.suspect_faults(finding), self.diagnosis
-        if diagnosis and finding.question is self.diagnosed:
-            faults = [fault for fault in faults if not diagnosis.excludes(fault.fault)]
-            if diagnosis.cure:
-                # What was shown may be a known fault that nothing else suspected.
-                others = [] if faults else self.list_faults()
-                return faults + [fault for fault in others if not diagnosis.excludes(fault.fault)]
-        is_quantization = finding.question is Question.QUANTIZED and self.spec.scheme.quantized
-        return self.leave_out_harmless(faults) if is_quantization else faults
+        """Return the known fault that causes a finding, with all of its places: the one that
+        experiments showed, or else the likeliest of those that no experiment could try."""
+        faults, question = self.suspect_faults(finding), finding.question
+        if question not in ACCURACY:
+            return faults
+        diagnosis = self.diagnosis if question is self.diagnosed else None
+        if diagnosis and diagnosis.is_proven:
+            # What was shown may be a known fault that nothing else suspected.
+            suspects = list(dict.fromkeys((*faults, *self.list_faults())))
+            causes = [
+                fault for fault in suspects if diagnosis.shows(fault.fault, list_marks(fault))
+            ]
+        elif self.options.only_certain:
+            return []
+        else:
+            causes = [
+                fault
+                for fault in faults
+                if not (diagnosis and diagnosis.excludes(fault.fault))
+                and is_likely(
+                    fault,
+                    question,
+                    self.read_steps(),
+                    self.departure,
+                    self.reached_db,
+                    predicted_db=self.evidence.figures.predicted_sqnr_db,
+                )
+            ]
+        return [fault for fault in causes if fault.fault == causes[0].fault]
 
     def suspect_faults(self, finding: Finding) -> list[KnownFault]:
-        """Return the known faults of the graph that can cause a finding."""
-        of_accuracy = {Question.FAITHFUL, Question.QUANTIZED}
-        if self.options.only_certain and finding.question in of_accuracy:
-            return []
-        figures = self.evidence.figures
-        quantized = figures.sqnr_db_quantized
+        """Return the known faults of the graph that can cause a finding, the likeliest first."""
         refused = finding.question in {Question.LOWERED, Question.RUN}
-        return choose_causes(
+        return order_faults(
             self.list_faults(refused=refused),
             finding.question,
             self.read_steps(),
             self.departure,
-            figures.sqnr_db if quantized is None else quantized,
+            self.reached_db,
             is_float16=not self.spec.scheme.quantized,
-            beyond=self.find_beyond(),
-            predicted_db=figures.predicted_sqnr_db,
         )
 
-    def leave_out_harmless(self, faults: list[KnownFault]) -> list[KnownFault]:
-        """Return the known faults of a quantized model without those whose remedy makes it no
-        better: something else loses the accuracy. A fault whose remedy cannot be measured stays,
-        and so do several that only help together."""
-        reached = self.evidence.figures.sqnr_db_scheme
-        if reached is None or not math.isfinite(reached):
-            return faults
-        names = dict.fromkeys(fault.fault for fault in faults if fault.is_scheme)
-        harmless = {name for name in names if not self.costs(faults, (name,), reached)}
-        if len(harmless) > 1 and self.costs(faults, tuple(sorted(harmless)), reached):
-            return faults
-        return [fault for fault in faults if fault.fault not in harmless]
-
-    def costs(self, faults: Sequence[KnownFault], names: tuple[str, ...], reached: float) -> bool:
-        """Return whether the quantized model is better with the remedies of some of its known
-        faults, or that is unknown."""
-        if names not in self.cured_db:
-            named = [fault for fault in faults if fault.fault in names]
-            with self.notes.of("the cost of the known faults"):
-                self.cured_db[names] = self.measure_remedy(named, approximate=True)
-        cured = self.cured_db.get(names)
-        return cured is None or cured >= reached + CURED_DB
-
-    def find_beyond(self) -> Reading | None:
-        """Return the numbers of the case that its program cannot hold, if they cost accuracy:
-        those beyond float16, or reciprocals that a quantized program limits."""
-        artifact = self.evidence.artifact
-        loss = artifact.compiled.loss if artifact else None
-        if loss and loss.beyond:
-            return loss.beyond
-        is_quantized = self.spec.scheme.quantized
-        clipped = find_clipped_reciprocals(loss, self.departure) if is_quantized else []
-        return next(iter(clipped), None)
+    @property
+    def reached_db(self) -> float | None:
+        """The SQNR of the outputs in dB: against the quantized model, if there is one."""
+        figures = self.evidence.figures
+        quantized_db = figures.sqnr_db_quantized
+        return figures.sqnr_db if quantized_db is None else quantized_db
 
     def warn_of_loss(self, loss: Loss | None) -> tuple[str, ...]:
         """Return where a quantized model that is just above its limit loses its accuracy, as a
@@ -679,10 +677,10 @@ class CaseJudge:
 
     def name_culprit(self, finding: Finding, faults: Sequence[KnownFault]) -> Finding:
         """Return a finding on a program that is not faithful with the known fault or the layer that
-        causes the error in its headline, if one of them is known."""
+        causes the error in its headline, if the one is proven, or the other known."""
         if finding.question is not Question.FAITHFUL:
             return finding
-        if fault := next(iter(faults), None):
+        if self.is_proven(finding.question) and (fault := next(iter(faults), None)):
             names = (fault.label, *(cause.name for cause in fault.advice.causes))
             return finding.renamed(*(f"known fault {name}" for name in names))
         return finding.renamed(self.evidence.culprit) if self.evidence.culprit else finding
@@ -839,8 +837,11 @@ class CaseJudge:
             ]
             for number, causes_of_finding in causes_by_finding.items():
                 advice = sum(join_faults(causes_of_finding), NO_ADVICE)
-                if number == 0 and self.diagnosis and self.diagnosis.is_proven:
+                answered = findings[number].question
+                if self.diagnosis and self.is_proven(answered):
                     advice = prove(advice, describe_proof(self.diagnosis))
+                elif answered in ACCURACY:
+                    advice = doubt(advice)
                 findings[number] = findings[number].explained(advice)
             if causes and question is Question.LOWERED:
                 labels = (causes[0].label, causes[0].fault)
@@ -872,7 +873,12 @@ class CaseJudge:
         is_garbled = bool(artifact and artifact.compiled.delegation.garbled)
         if is_garbled and finding.id == ON_CPU.id:
             return NO_ADVICE
-        return self.policy.advise([finding], log)
+        advice = self.policy.advise([finding], log)
+        # A user's own row has no name. A rule knows a pattern, which no experiment decided.
+        is_rule = any(cause.name for cause in advice.causes)
+        if not is_rule or finding.question not in ACCURACY:
+            return advice
+        return NO_ADVICE if self.options.only_certain else replace(doubt(advice), title="")
 
     def read_steps(self) -> Sequence[Step]:
         """Return the operators of the float32 model, or nothing if they are unknown."""
@@ -906,8 +912,6 @@ class CaseJudge:
         return (find_factory(reference),) if reference and not self.spec.is_file else ()
 
 
-# A remedy always changes a little: roberta in u8 has 7.0 dB with its mask, and 7.1 with one of -30.
-CURED_DB = 1.0  # which the remedy of a fault gains if the fault is the cause
 COSTLY_DB = 10.0  # what a known fault may cost a passed case without a warning
 MOST_FLOAT = 0.5  # the share of a quantized program's operators that may be float
 
@@ -1103,9 +1107,28 @@ def join_faults(faults: Sequence[KnownFault]) -> Iterator[Advice]:
 
 def prove(advice: Advice, proof: str) -> Advice:
     """Return the advice for known faults whose remedy was tried, with both figures of that."""
-    causes = (structs.replace(cause, text=f"{cause.text} ({proof})") for cause in advice.causes)
+    causes = []
+    for cause in advice.causes:
+        text = f"{cause.text} ({proof})"
+        causes.append(structs.replace(cause, text=text, certainty=Certainty.PROVEN))
     remedies = (structs.replace(remedy, proof=Proof.TRIED) for remedy in advice.remedies)
     return replace(advice, causes=tuple(causes), remedies=tuple(remedies))
+
+
+def doubt(advice: Advice) -> Advice:
+    """Return the advice for known faults whose remedy was not tried."""
+    causes = []
+    for cause in advice.causes:
+        text = f"{cause.text} (not tried)"
+        causes.append(structs.replace(cause, text=text, certainty=Certainty.LIKELY))
+    remedies = (structs.replace(remedy, proof=Proof.SUGGESTED) for remedy in advice.remedies)
+    return replace(advice, causes=tuple(causes), remedies=tuple(remedies))
+
+
+def list_marks(fault: KnownFault) -> list[str]:
+    """Return what a rewrite may name the places of a known fault by: lines, and names of nodes."""
+    lines = [str(fault.origin)] if fault.line else []
+    return [*lines, *itertools.chain(fault.nodes, *fault.repeated)]
 
 
 def describe_fault(advice: Advice) -> str:

@@ -3,7 +3,7 @@ by itself, the suspects in it, and one experiment for each, until one makes the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -73,13 +73,20 @@ class Diagnosis:
         """Return whether an experiment showed the cause."""
         return bool(self.cure) or self.is_fused
 
+    def shows(self, fault: str, places: Collection[str]) -> bool:
+        """Return whether a known fault at some places of the model is what the cure cures there.
+        If either's places are unknown, every place is possible."""
+        return any(
+            fault in remedy.cures
+            and (not remedy.places or not places or not {*places}.isdisjoint(remedy.places))
+            for remedy in self.cure
+        )
+
     def excludes(self, fault: str) -> bool:
         """Return whether a known fault is not the cause: something else is, or its remedies were
         tried and gained nothing."""
-        if any(fault in remedy.cures for remedy in self.cure):
-            return False
-        if self.cure:
-            return True
+        if self.is_proven:
+            return not any(fault in remedy.cures for remedy in self.cure)
         gained = [
             gains(trial.result, self.before)
             for trial in self.tried

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from ci.diagnosis.diagnosis import Diagnosis
 from ci.diagnosis.experiments import Result
 from ci.facts.finding import NO_ADVICE, Advice, Certainty, Proof, advise
@@ -35,17 +37,20 @@ def show_db(result: Result) -> str:
     return "no outputs" if result.reached_db is None else f"{result.reached_db:.1f} dB"
 
 
-def advise_on_diagnosis(diagnosis: Diagnosis) -> Advice:
-    """Return the cause that experiments showed, or what was tried in vain. A known fault states its
-    cause itself, see KnownFault.proof."""
+def advise_on_diagnosis(diagnosis: Diagnosis, named: Collection[str] = ()) -> Advice:
+    """Return the cause that experiments showed, or that it is unknown, with what was tried in vain.
+    The known faults that are ``named`` state their cause themselves, see KnownFault."""
     proof = describe_proof(diagnosis)
     if diagnosis.cure:
-        reasons = "; ".join(dict.fromkeys(remedy.reason for remedy in diagnosis.cure))
-        titles = "; ".join(f"{remedy.title} ({remedy.name})" for remedy in diagnosis.cure)
+        remedies = [remedy for remedy in diagnosis.cure if {*named}.isdisjoint(remedy.cures)]
+        if not remedies:
+            return NO_ADVICE
+        reasons = "; ".join(dict.fromkeys(remedy.reason for remedy in remedies))
+        titles = "; ".join(f"{remedy.title} ({remedy.name})" for remedy in remedies)
         return advise(
             f"{reasons} ({proof})",
             f"write {titles}",
-            certainty=Certainty.MEASURED,
+            certainty=Certainty.PROVEN,
             proof=Proof.TRIED,
         )
     if diagnosis.is_fused:
@@ -53,17 +58,20 @@ def advise_on_diagnosis(diagnosis: Diagnosis) -> Advice:
             f"QNN computes these operators together, and each of them alone is right ({proof})",
             "return a result inside of the part as a further output, or write one of its operators"
             " differently",
+            certainty=Certainty.PROVEN,
         )
-    if not diagnosis.part and not diagnosis.tried:
-        return NO_ADVICE
     tried = [
         f"{' and '.join(remedy.name for remedy in trial.remedies)}"
         f" ({trial.result.failure or show_db(trial.result)})"
         for trial in diagnosis.tried
     ]
     shown = ", ".join(tried[:SHOWN]) + (f" and {len(tried) - SHOWN} more" * (len(tried) > SHOWN))
-    attempts = f"; tried: {shown}" if tried else ""
-    subject = f"{name_subject(diagnosis)} has {show_db(diagnosis.before)}"
-    ended = f"; {diagnosis.ended}" if diagnosis.ended else ""
-    kept = f"; kept as {diagnosis.reproducer}" if diagnosis.reproducer else ""
-    return Advice(where=(f"the cause is unknown: {subject}{attempts}{ended}{kept}",))
+    facts = [f"{name_subject(diagnosis)} has {show_db(diagnosis.before)}"]
+    if tried:
+        facts.append(f"tried: {shown}")
+    elif not diagnosis.ended:
+        facts.append("no known rewrite applies to it")
+    facts += [diagnosis.ended] if diagnosis.ended else []
+    facts += [f"kept as {diagnosis.reproducer}"] if diagnosis.reproducer else []
+    text = f"no experiment shows the cause: {'; '.join(facts)}"
+    return advise(text, certainty=Certainty.UNKNOWN)

@@ -7,7 +7,7 @@ from functools import partial
 
 from ci.explain.explain import MOST_UNKNOWN, Explanation, Operator, find_known
 from ci.explain.rules import Rule, read_rules
-from ci.facts.finding import WORDS
+from ci.facts.finding import REMEDY_WORDS
 from ci.facts.kinds import Kind
 from ci.report.annotation import Annotation, Level, one_line
 from ci.report.filled import fill_text
@@ -23,7 +23,7 @@ def render(explanation: Explanation) -> str:
         "explain/templates/explanation.txt.j2",
         one=explanation,
         most=MOST_UNKNOWN,
-        words=WORDS,
+        words=REMEDY_WORDS,
         cut=_cut,
         list_operators=_list_operators,
     )
@@ -53,9 +53,10 @@ def annotate(explanations: Sequence[Explanation]) -> Iterator[Annotation]:
     """Yield an annotation for each cause."""
     for explanation in explanations:
         for cause in explanation.causes:
+            word = REMEDY_WORDS[cause.remedies[0].proof]
             yield Annotation(
                 Level.ERROR,
-                f"{cause.cause}. {WORDS[cause.remedies[0].proof].capitalize()}: {cause.fix}. "
+                f"{cause.cause}. {word.capitalize()}: {cause.fix}. "
                 f"Seen in {explanation.file}, line {cause.line}: {_cut(cause.text)}",
                 f"explain: {cause.id} {cause.rule}",
             )

@@ -86,12 +86,21 @@ FLOAT_LEAD = "not accurate enough: "
 
 
 class Certainty(str, Enum):
-    """How well a cause is known: a ``known`` fault or message that matched, a thing ``measured`` in
-    this run, or a ``guess``."""
+    """How well a cause is known: ``proven`` by an experiment of this run whose figures the text
+    has, a ``known`` message that matched, a thing ``measured`` in this run, ``likely`` but not
+    tried by an experiment, or a ``guess`` from a line of a log. ``unknown`` says what was tried in
+    vain, if anything was."""
 
+    PROVEN = "proven"
     KNOWN = "known"
     MEASURED = "measured"
+    LIKELY = "likely"
     GUESS = "guess"
+    UNKNOWN = "unknown"
+
+
+# A cause that is certain makes these superfluous.
+UNCERTAIN = frozenset({Certainty.LIKELY, Certainty.GUESS, Certainty.UNKNOWN})
 
 
 class Proof(str, Enum):
@@ -229,10 +238,10 @@ class Finding(Record, frozen=True, kw_only=True):
 
     def explained(self, advice: Advice) -> Finding:
         """Return the finding with further advice, the best known cause and the best proven remedy
-        first. A guess is left out if a cause is known."""
+        first. If a cause is proven or known, those that are not certain are left out."""
         causes = _join(self.causes, advice.causes)
-        if any(cause.certainty is Certainty.KNOWN for cause in causes):
-            causes = tuple(cause for cause in causes if cause.certainty is not Certainty.GUESS)
+        if any(cause.certainty in {Certainty.PROVEN, Certainty.KNOWN} for cause in causes):
+            causes = tuple(cause for cause in causes if cause.certainty not in UNCERTAIN)
         remedies = _join(self.remedies, advice.remedies)
         return msgspec.structs.replace(
             self,
@@ -278,8 +287,10 @@ class Finding(Record, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        """What the finding says, without marks and remedies, for patterns."""
-        causes = (cause.text for cause in self.causes)
+        """What the finding says, without marks and remedies, for patterns. What was tried in vain
+        has messages of other models."""
+        named = (cause for cause in self.causes if cause.certainty is not Certainty.UNKNOWN)
+        causes = (cause.text for cause in named)
         lines = (self.headline, *self.details, self.evidence, *self.seen, *causes, *self.where)
         return "\n".join(filter(None, lines))
 
@@ -316,10 +327,16 @@ def shorten(text: str, most: int) -> str:
     return f"{cut.rpartition(' ')[0] or cut}..."
 
 
-WORDS = {
+# Two tables: members of both enumerations have the same value, and are equal by it.
+CAUSE_WORDS = {
+    Certainty.PROVEN: "why",
     Certainty.KNOWN: "why",
     Certainty.MEASURED: "why",
+    Certainty.LIKELY: "likely",
     Certainty.GUESS: "possibly",
+    Certainty.UNKNOWN: "unknown",
+}
+REMEDY_WORDS = {
     Proof.TRIED: "fix",
     Proof.PROVEN: "fix",
     Proof.SUGGESTED: "try",
@@ -329,13 +346,14 @@ WORDS = {
 def list_facts(finding: Finding) -> Iterator[tuple[str, str]]:
     """Yield what a finding says besides its headline: each time a word, such as ``why``, and a
     line. The word is empty for details and evidence. The words ``fix`` and ``why`` are kept for
-    what is known; a guess is ``possibly``, and a remedy that nothing proves is ``try``."""
+    what is known; what no experiment decided is ``likely``, a guess from a log ``possibly``, and a
+    remedy that nothing proves ``try``."""
     lines = (*finding.details, *(line for line in finding.evidence.splitlines() if line.strip()))
     yield from (("", line) for line in lines)
     yield from (("seen", line) for line in finding.seen)
-    yield from ((WORDS[cause.certainty], cause.text) for cause in finding.causes)
+    yield from ((CAUSE_WORDS[cause.certainty], cause.text) for cause in finding.causes)
     yield from (("where", line) for line in finding.where)
-    yield from ((WORDS[remedy.proof], remedy.text) for remedy in finding.remedies)
+    yield from ((REMEDY_WORDS[remedy.proof], remedy.text) for remedy in finding.remedies)
 
 
 def show_finding(finding: Finding) -> Iterator[str]:
@@ -348,8 +366,8 @@ def show_finding(finding: Finding) -> Iterator[str]:
 def show_brief(finding: Finding) -> str:
     """Return a finding in one line: its headline, the best known cause and the best remedy."""
     parts = [f"{finding.headline} [{finding.id}]"]
-    parts += [f"{WORDS[cause.certainty]}: {cause.text}" for cause in finding.causes[:1]]
-    parts += [f"{WORDS[remedy.proof]}: {remedy.text}" for remedy in finding.remedies[:1]]
+    parts += [f"{CAUSE_WORDS[cause.certainty]}: {cause.text}" for cause in finding.causes[:1]]
+    parts += [f"{REMEDY_WORDS[remedy.proof]}: {remedy.text}" for remedy in finding.remedies[:1]]
     return "; ".join(parts)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ci.analysis.steps import Step
-from ci.facts.finding import NO_ADVICE, Advice, Question, advise
+from ci.facts.finding import NO_ADVICE, Advice, Certainty, Question, advise
 from ci.facts.known_fault import KnownFault
 from ci.graphs.graph import EXECUTORCH
 from ci.models.rounding import FLOAT16_MAX
@@ -22,12 +22,6 @@ from ci.models.tensors import (
     Reading,
 )
 
-# How much lower the SQNR may be than the lowest one with which a fault was seen: the constants and
-# the inputs of a model differ from those of the fault's graph.
-MARGIN_DB = 30.0
-# The same for a fault behind the place where the loss starts: only its size speaks for it.
-# F.normalize (31.5 dB) was once named for 5.2 dB, of which the reciprocals behind it are the cause.
-BEHIND_DB = 10.0
 KEPT_DB = 30.0  # an operator whose result is at least as accurate is not the cause
 SHOWN_DECISIONS = 3
 EQUALITIES = frozenset({"eq", "ne", "Equal"})
@@ -61,7 +55,7 @@ class Departure:
 UNKNOWN = Departure()
 
 
-def choose_causes(
+def order_faults(
     faults: Sequence[KnownFault],
     question: Question,
     steps: Sequence[Step],
@@ -69,62 +63,57 @@ def choose_causes(
     sqnr_db: float | None,
     *,
     is_float16: bool,
-    beyond: Reading | None = None,
-    predicted_db: float | None = None,
 ) -> list[KnownFault]:
-    """Return the known faults of a graph that can cause a failure on a question.
+    """Return the known faults of a graph that can cause a failure on a question, the likeliest
+    first. This is the order in which experiments try them, and decides nothing.
 
     A fault of the quantized model explains only a model that is not quantized well, and every other
     one only a program that is not faithful; in float16, there is a single model, so both are
-    possible. The fault must be where the loss starts, if that is known, and its error must not be
-    far smaller than the failure's. ``sqnr_db`` is that of the outputs. ``beyond`` are numbers that
-    the program cannot hold, if they cost accuracy: then a fault that loses little is not the cause.
-    ``predicted_db`` is the SQNR that rounding leaves: a float16 program that reaches it needs no
-    other cause.
-    """
-    faults = [fault for fault in faults if _answers(fault, question, is_float16=is_float16)]
-    if question is not Question.FAITHFUL:
-        if question is not Question.QUANTIZED or sqnr_db is None or predicted_db is None:
-            return faults
-        # A program that rounds as predicted was once put down to softplus: 36.3 dB, and 35.5
-        # without it.
-        is_rounding = is_float16 and sqnr_db >= predicted_db
-        return [fault for fault in faults if fault.is_scheme or not is_rounding]
-    # Numbers that are not finite, as of a softmax of a mask near the end of float32, have an SQNR
-    # of NaN or minus infinity. Neither is the size of an error: softcap in u8 once excluded every
-    # fault with a recorded SQNR by it.
-    sqnr_db = _keep_finite(sqnr_db)
-    reached = sqnr_db if departure.sqnr_db is None else _keep_finite(departure.sqnr_db)
-    first_faults = [
-        fault
-        for fault in faults
-        if is_where(fault, steps, departure)
-        and _is_large_enough(fault, reached)
-        and _is_large_enough(fault, sqnr_db)
-    ]
-    # If the first wrong layer is nearly right, the numbers behind it that do not fit are the cause.
-    is_beyond = beyond and departure.sqnr_db is not None and departure.sqnr_db >= KEPT_DB
-    if first_faults and not is_beyond:
-        return first_faults
-    # What starts the loss is too small for it: a larger fault behind it is the cause. If there is
-    # none, no cause is known: softplus (41 dB) was once named for outputs of -0.2 dB.
-    return [
-        fault
-        for fault in faults
-        if fault.least_db is not None
-        and _is_large_enough(fault, sqnr_db, BEHIND_DB)
-        and is_behind(fault, steps, departure)
-    ]
+    possible. Those where the loss starts come first, then those behind it, and of these each time
+    those that were seen with an error as large as this one. ``sqnr_db`` is that of the outputs."""
+
+    def rank(fault: KnownFault) -> tuple[bool, bool, bool]:
+        is_first = is_where(fault, steps, departure)
+        is_near = is_first or is_behind(fault, steps, departure)
+        return not is_first, not is_near, not _is_large_enough(fault, departure, sqnr_db)
+
+    possible = [fault for fault in faults if _answers(fault, question, is_float16=is_float16)]
+    return sorted(possible, key=rank) if question is Question.FAITHFUL else possible
+
+
+def is_likely(
+    fault: KnownFault,
+    question: Question,
+    steps: Sequence[Step],
+    departure: Departure,
+    sqnr_db: float | None,
+    *,
+    predicted_db: float | None = None,
+) -> bool:
+    """Return whether a known fault that no experiment tried may be named, as likely: if it is where
+    the loss starts, and was seen with an error as large as this one. ``predicted_db`` is the SQNR
+    that rounding leaves: a float16 program that reaches it needs no other cause.
+
+    A program that rounds as predicted was once put down to softplus: 36.3 dB, and 35.5 without it.
+    Softplus (41 dB) was also once named for outputs of -0.2 dB."""
+    if question is Question.FAITHFUL:
+        is_large = _is_large_enough(fault, departure, sqnr_db)
+        return is_large and is_where(fault, steps, departure)
+    is_rounding = sqnr_db is not None and predicted_db is not None and sqnr_db >= predicted_db
+    return question is not Question.QUANTIZED or fault.is_scheme or not is_rounding
 
 
 def _keep_finite(sqnr_db: float | None) -> float | None:
     return sqnr_db if sqnr_db is not None and math.isfinite(sqnr_db) else None
 
 
-def _is_large_enough(
-    fault: KnownFault, sqnr_db: float | None, margin_db: float = MARGIN_DB
-) -> bool:
-    return sqnr_db is None or fault.least_db is None or sqnr_db > fault.least_db - margin_db
+def _is_large_enough(fault: KnownFault, departure: Departure, sqnr_db: float | None) -> bool:
+    """Return whether a fault was seen with an error as large as that of the outputs, and as that
+    where the loss starts. Numbers that are not finite, as of a softmax of a mask near the end of
+    float32, have an SQNR of NaN or minus infinity, which is no size of an error."""
+    sizes = (_keep_finite(sqnr_db), _keep_finite(departure.sqnr_db))
+    least_db = fault.least_db
+    return least_db is None or all(size is None or size >= least_db for size in sizes)
 
 
 def _answers(fault: KnownFault, question: Question, *, is_float16: bool) -> bool:
@@ -199,18 +188,41 @@ def advise_on_numbers(
 
     ``bits`` are those of an activation, FLOAT16_BITS for float16, and 0 if they are unknown.
     ``known_faults`` are the names of those that are causes already."""
-    readings = loss.readings if loss else ()
-    causes = [*_advise_on_masks(readings, bits)]
+    causes = [*_advise_on_masks(loss, bits)]
     # The known fault says the same of the mask.
     if any("mask-too-large" in name for name in known_faults):
         causes = []
-    causes += [*_advise_on_phases(readings, bits), *_advise_on_logarithms(readings, bits)]
+    causes += [*_advise_on_phases(loss, bits), *_advise_on_logarithms(loss, bits)]
     return (*causes, *_advise_on_equality(loss))
 
 
-def advise_on_range(loss: Loss | None, departure: Departure) -> tuple[Advice, ...]:
+LEAST_GAIN_DB = 3.0  # which an experiment must gain: chance moves an SQNR by less
+
+
+def _suspect(cause: str, fix: str) -> Advice:
+    """Return a cause that numbers make likely, and no experiment decided."""
+    return advise(f"{cause} (not tried)", fix, certainty=Certainty.LIKELY)
+
+
+def _conclude(cause: str, fix: str, reading: Reading, output_db: float | None) -> Advice:
+    """Return the cause that an operator reads rounded numbers. It is proven if the outputs have
+    less than half of their noise without that rounding, and none if they do not."""
+    kept_db = reading.kept_db
+    if kept_db is None or output_db is None:
+        return _suspect(cause, fix)
+    if kept_db < output_db + LEAST_GAIN_DB:
+        return NO_ADVICE
+    figures = f"on the CPU, the outputs have {output_db:.1f} dB, and {kept_db:.1f} dB"
+    proof = f"proven: {figures} if these numbers are exact"
+    return advise(f"{cause} ({proof})", fix, certainty=Certainty.PROVEN)
+
+
+def advise_on_range(
+    loss: Loss | None, departure: Departure, sqnr_db: float | None = None
+) -> tuple[Advice, ...]:
     """Return the cause that float16 cannot hold the numbers of an operator, unless the program was
-    seen to be right there."""
+    seen to be right there. It is proven if the range alone leaves the outputs no more than the
+    program's ``sqnr_db``."""
     beyond = loss.beyond if loss else None
     if beyond is None:
         return ()
@@ -235,7 +247,13 @@ def advise_on_range(loss: Loss | None, departure: Departure) -> tuple[Advice, ..
         "scale the values before this operator, as by a constant factor that a norm behind it"
         " removes again; or quantize the model with 16-bit activations"
     )
-    advice = advise(cause, fix)
+    advice = _suspect(cause, fix)
+    output_db, wide_db = (loss.output_db, loss.wide_db) if loss else (None, None)
+    is_measured = output_db is not None and wide_db is not None
+    if is_measured and (sqnr_db is None or sqnr_db >= (output_db or 0.0) - LEAST_GAIN_DB):
+        figures = f"on the CPU, the outputs have {output_db:.1f} dB in float16"
+        proof = f"proven: {figures}, and {wide_db:.1f} dB with the range of float32"
+        advice = advise(f"{cause} ({proof})", fix, certainty=Certainty.PROVEN)
     return (replace(advice, places=beyond.origin.places),)
 
 
@@ -253,10 +271,11 @@ def advise_on_decisions(loss: Loss | None) -> tuple[Advice, ...]:
     named = ", ".join(places) + (f" and {count} more" if count else "")
     advice = advise(
         f"decisions on rounded numbers: {named} differ from those of the float32"
-        f" model. With its decisions, the outputs have {lost.kept_db:.1f} dB instead of"
-        f" {lost.reached_db:.1f}",
+        f" model (proven: with its decisions, the outputs have {lost.kept_db:.1f} dB instead of"
+        f" {lost.reached_db:.1f})",
         "make the decisions outside of the model, or give what they read more bits; a decision"
         " between numbers that are nearly equal is still a different one",
+        certainty=Certainty.PROVEN,
     )
     return (replace(advice, places=lost.decisions[0].origin.places),)
 
@@ -273,7 +292,7 @@ def advise_on_fusions(loss: Loss | None) -> tuple[Advice, ...]:
     marks = [*dict.fromkeys(f"{place.name}{place.origin.mark}" for place in lost.activations)]
     count = len(marks) - SHOWN_DECISIONS
     named = ", ".join(marks[:SHOWN_DECISIONS]) + (f" and {count} more" if count > 0 else "")
-    advice = advise(
+    advice = _suspect(
         f"fused activations: in float16, HTP computes {named} together with the layer or the sum"
         f" before them, and approximates them. This leaves about {lost.reached_db:.1f} dB, and"
         f" rounding alone {lost.apart_db:.1f}",
@@ -299,7 +318,7 @@ def advise_on_reciprocals(loss: Loss | None, departure: Departure) -> tuple[Advi
     if not clipped:
         return ()
     lowest = min(clipped, key=lambda reading: reading.largest)
-    advice = advise(
+    advice = _suspect(
         f"reciprocals above 1: only numbers up to {lowest.largest:.3g} reach {_list(clipped)}, and"
         " a quantized Reciprocal of QNN whose numbers are all below 1 returns at most 1",
         "divide a tensor of ones by the numbers, as 1 / x is a Reciprocal in PyTorch, too; in an"
@@ -329,7 +348,7 @@ def advise_on_softmax(
             return ()
         if not any(SOFTMAX in step.operator for step in steps[before + 1 : wrong]):
             return ()
-    advice = advise(
+    advice = _suspect(
         f"a softmax of scores that differ little: through ExecuTorch, QNN's softmax in 8 bits then"
         f" returns too large numbers, and the outputs have {gain:.4g} times the right values",
         "choose a scheme with 16-bit activations, for the softmax at least",
@@ -350,10 +369,10 @@ def find_clipped_reciprocals(loss: Loss | None, departure: Departure) -> list[Re
     ]
 
 
-def _advise_on_masks(readings: Sequence[Reading], bits: int) -> Iterator[Advice]:
+def _advise_on_masks(loss: Loss | None, bits: int) -> Iterator[Advice]:
     masks = [
         reading
-        for reading in readings
+        for reading in (loss.readings if loss else ())
         if reading.operator in SOFTMAXES
         and bits in MASKS
         and reading.low <= MASKS[bits]
@@ -363,37 +382,41 @@ def _advise_on_masks(readings: Sequence[Reading], bits: int) -> Iterator[Advice]
     if masks:
         lowest = min(masks, key=lambda reading: reading.low)
         step = (lowest.high - lowest.low) / 2**bits
-        yield advise(
+        yield _conclude(
             f"a mask: numbers down to {lowest.low:.3g} reach {_list(masks)}, so one of the"
             f" {2**bits} steps of {bits} bits is {step:.3g}, and the differences between the other"
             " numbers are lost",
             f"use {SPARE[bits]} in the mask instead: a blocked element then still has no weight"
             " after the softmax",
+            lowest,
+            loss.output_db if loss else None,
         )
 
 
-def _advise_on_phases(readings: Sequence[Reading], bits: int) -> Iterator[Advice]:
+def _advise_on_phases(loss: Loss | None, bits: int) -> Iterator[Advice]:
     phases = [
         reading
-        for reading in readings
+        for reading in (loss.readings if loss else ())
         if reading.operator in PHASES and reading.behind_db < KEPT_DB and _is_large(reading, bits)
     ]
     if phases:
         largest = max(phases, key=lambda reading: reading.largest)
         kind = "float16" if bits == FLOAT16_BITS else f"{bits} bits"
-        yield advise(
+        yield _conclude(
             f"large angles: numbers up to {largest.largest:.4g} reach {_list(phases)}, where a step"
             f" of {kind} is {_find_step_size(largest, bits):.2g}, so most of the angle is lost",
             "compute sin and cos outside of the model, and pass them as inputs or store a table of"
             " them as a constant; or reduce the angle modulo 2 * pi in float32 before it enters the"
             " model",
+            largest,
+            loss.output_db if loss else None,
         )
 
 
-def _advise_on_logarithms(readings: Sequence[Reading], bits: int) -> Iterator[Advice]:
+def _advise_on_logarithms(loss: Loss | None, bits: int) -> Iterator[Advice]:
     small = [
         reading
-        for reading in readings
+        for reading in (loss.readings if loss else ())
         if reading.operator in LOGARITHMS
         # Zero before the logarithm: seen in whisper's front end.
         and bits not in {0, FLOAT16_BITS}  # of float16, advise_on_range knows more
@@ -402,12 +425,14 @@ def _advise_on_logarithms(readings: Sequence[Reading], bits: int) -> Iterator[Ad
     ]
     if small:
         widest = max(small, key=lambda reading: reading.high / reading.low)
-        yield advise(
+        yield _conclude(
             f"a logarithm of small numbers: numbers from {widest.low:.3g} to {widest.high:.3g}"
             f" reach {_list(small)}, where a step of {bits} bits is"
             f" {_find_step_size(widest, bits):.2g}, so all smaller numbers are one, or zero",
             "compute the logarithm outside of the model, and pass it as an input; or use a larger"
             " floor; or leave this operator and those that it reads in float16",
+            widest,
+            loss.output_db if loss else None,
         )
 
 
@@ -415,7 +440,7 @@ def _advise_on_equality(loss: Loss | None) -> Iterator[Advice]:
     if loss is None or loss.decided:  # named there
         return
     if loss.name.partition(" ")[0] in EQUALITIES and loss.behind_db < KEPT_DB:
-        yield advise(
+        yield _suspect(
             f"a comparison: {loss.name}{loss.origin.mark} tests rounded numbers for equality, and"
             " other numbers are equal after rounding than before it",
             "compare with a tolerance, such as x >= largest - 0.01, or outside of the model",

@@ -43,6 +43,7 @@ FLOAT16 = (
 )
 OTHER_FORM = "write the affected part of the model differently"
 BATCH = "lower the model with batch 1"
+ROWS = "some rows of the batch are correct and others are not"
 UINT8 = "use int32 or float32 inputs, because QNN reads each uint8 of an input as 0 or 1"
 KEPT = 0.1  # the share of the allowed drop of a metric that counts as no drop
 NEAR_DB = 3.0  # below this difference, chance decides which of two parts has the larger excess
@@ -312,7 +313,7 @@ def advise_on_figures(
             place = f"output {index}: " if several else ""
             advice += Advice((f"{place}{pattern.description}",))
             if pattern.cause and not is_known:
-                advice += advise(pattern.cause, certainty=Certainty.GUESS)
+                advice += advise(f"{pattern.cause} (not tried)", certainty=Certainty.LIKELY)
     if patterns and not is_known:
         advice += _advise_on_program(judgement, patterns, inputs)
     failed = any(output.fails(Question.QUANTIZED) for output in judgement.outputs)
@@ -341,7 +342,7 @@ def _advise_on_program(
     # Asked of all parts near the worst one: in 15 % of draws, a channel was the worst part by
     # chance, and the advice missed the batch.
     if any(excess.kind == ROW and excess.is_partial for excess in chain(*places)):
-        return advise("some rows of the batch are correct and others are not", BATCH)
+        return Advice((ROWS,)) + advise(fix=BATCH)
     if any(pattern and pattern.cause for pattern in patterns.values()):
         return NO_ADVICE
     # Batch 1 is no advice for a model that already has it.

@@ -143,7 +143,9 @@ class Laboratory:
 
     def list_remedies(self) -> list[RemedyChoice] | None:
         """Return the rewrites that apply to the model and keep its function; None if the model
-        cannot be rewritten in the time that is left."""
+        cannot be rewritten in the time that is left. If the quantized model is wrong, one that
+        changes the function may help, such as a smaller number in a mask: its outputs are compared
+        with those of the original model."""
         reference = self.call(self.subjects.write_model)
         if reference is None:
             return None
@@ -158,7 +160,7 @@ class Laboratory:
         rows = {
             row.name: row
             for row in read_rewrites(self.lane)
-            if row.helps_in(scheme) and not row.approximate
+            if row.helps_in(scheme) and (self.is_quantization or not row.approximate)
         }
         recipes = tuple((name,) for name in rows)
         job = Trials(self.subject.reference, self.subject.source, recipes)

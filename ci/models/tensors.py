@@ -160,7 +160,8 @@ class Reading(Struct, frozen=True):
     """The numbers that an operator reads: the smallest and the largest of the float32 model, and
     ``least_kept``, the smallest that is above half of the smallest one. The latter is far above
     ``low`` if a mask is among the numbers. ``behind_db`` is the SQNR of the operator's result in
-    the rounded model. ``name`` is the operator's label."""
+    the rounded model. ``name`` is the operator's label. ``kept_db`` is the least SQNR of an output
+    if what all such operators read is not rounded, None if that was not tried."""
 
     operator: str
     name: str
@@ -169,6 +170,7 @@ class Reading(Struct, frozen=True):
     least_kept: float
     behind_db: float
     origin: Origin = NOWHERE
+    kept_db: float | None = None
 
     @property
     def largest(self) -> float:
@@ -236,7 +238,9 @@ class Loss(Struct, frozen=True):
     true if results were rounded to float16 instead of being quantized. ``beyond`` are the numbers
     of the first result that float16 cannot hold, if that costs the outputs accuracy. ``decided``
     are decisions that rounding changes, if that costs at least DECISION_DB, and ``fused`` are
-    activations that lose accuracy behind a layer, if that costs at least FUSION_DB."""
+    activations that lose accuracy behind a layer, if that costs at least FUSION_DB. ``output_db``
+    is the least SQNR of an output in the rounded run, and ``wide_db`` that with the range of
+    float32 and the precision of float16; each is None if it is unknown."""
 
     name: str
     before_db: float
@@ -250,6 +254,8 @@ class Loss(Struct, frozen=True):
     beyond: Reading | None = None
     decided: LostDecisions | None = None
     fused: LostFusions | None = None
+    output_db: float | None = None
+    wide_db: float | None = None
 
     @property
     def added(self) -> float:

@@ -42,6 +42,7 @@ class Annotation:
     path: str = ""
     line: int = 0
     finding: str = ""  # the id of the finding, or "" if it has none
+    certainty: str = ""  # of the finding's first cause, or "" if it has none
     identity: str = ""  # what the same finding says in another run; by default its message
 
     def plain(self) -> str:
@@ -91,6 +92,7 @@ def make_annotations(report: Report) -> list[Annotation]:
                 place.file,
                 place.line,
                 first.id,
+                first.causes[0].certainty.value if first.causes else "",
                 " ".join(map(str, kin[:3])),
             )
         )
@@ -143,6 +145,7 @@ def render_annotations(
                     annotation.path, annotation.title, annotation.identity or annotation.message
                 )
             },
+            **({"properties": {"certainty": annotation.certainty}} if annotation.certainty else {}),
         }
         for annotation in annotations
     ]

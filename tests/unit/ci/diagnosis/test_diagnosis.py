@@ -21,7 +21,7 @@ from ci.diagnosis.experiments import (
     RunPart,
 )
 from ci.diagnosis.wording import advise_on_diagnosis, describe_proof
-from ci.facts.finding import Certainty, Proof
+from ci.facts.finding import NO_ADVICE, Certainty, Proof
 
 WRONG = Result(reached_db=18.6, predicted_db=70.0)
 RIGHT = Result(reached_db=68.9, predicted_db=70.0, is_right=True)
@@ -192,11 +192,11 @@ def test_an_unknown_cause_says_what_was_tried_and_where_the_part_is() -> None:
     diagnosis = Laboratory([A, B], {}, {"2 a": DIES}).run(LARGE)
     assert not diagnosis.is_proven
     advice = advise_on_diagnosis(diagnosis)
-    assert not advice.causes
-    (where,) = advice.where
-    assert where == (
-        "the cause is unknown: the part (add [net.py:8], add [net.py:9]) has 18.6 dB; tried: b"
-        " (18.6 dB), a (the process died: SIGSEGV); kept as qnn/part.py"
+    (cause,) = advice.causes
+    assert cause.certainty is Certainty.UNKNOWN
+    assert cause.text == (
+        "no experiment shows the cause: the part (add [net.py:8], add [net.py:9]) has 18.6 dB;"
+        " tried: b (18.6 dB), a (the process died: SIGSEGV); kept as qnn/part.py"
     )
 
 
@@ -204,17 +204,39 @@ def test_a_proven_cause_has_both_figures_and_its_remedy() -> None:
     advice = advise_on_diagnosis(Laboratory([A], {"a": RIGHT}).run(SMALL))
     ((cause,), (remedy,)) = advice.causes, advice.remedies
     assert cause.text == "reason of a (proven: the model has 18.6 dB, and 68.9 dB with a)"
-    assert cause.certainty is Certainty.MEASURED
+    assert cause.certainty is Certainty.PROVEN
     assert (remedy.text, remedy.proof) == ("write title of a (a)", Proof.TRIED)
 
 
-@pytest.mark.parametrize("remedies", [None, []])
-def test_a_model_without_remedies_is_not_explained(remedies: list[RemedyChoice] | None) -> None:
+@pytest.mark.parametrize(
+    ("remedies", "reason"),
+    [(None, "the time is up (--diagnose)"), ([], "no known rewrite applies to it")],
+)
+def test_the_cause_of_a_model_without_remedies_is_unknown(
+    remedies: list[RemedyChoice] | None, reason: str
+) -> None:
     laboratory = Laboratory(remedies)
     diagnosis = laboratory.run(SMALL)
     assert not laboratory.asked
     assert not diagnosis.is_proven
-    assert not advise_on_diagnosis(diagnosis).causes
+    (cause,) = advise_on_diagnosis(diagnosis).causes
+    assert cause.certainty is Certainty.UNKNOWN
+    assert cause.text == f"no experiment shows the cause: the model has 18.6 dB; {reason}"
+
+
+def test_a_cure_shows_a_known_fault_only_where_it_changes_the_model() -> None:
+    diagnosis = Laboratory([B], {"b": RIGHT}).run(SMALL)
+    assert diagnosis.shows("fault-b", ["net.py:9", "add_3"])
+    assert diagnosis.shows("fault-b", [])
+    assert not diagnosis.shows("fault-b", ["net.py:4"])
+    assert not diagnosis.shows("fault-a", ["net.py:9"])
+
+
+def test_named_faults_state_their_cause_themselves() -> None:
+    both = Laboratory([A, B], {"b": BETTER, "a": BEST, "a b": RIGHT}).run(SMALL)
+    (cause,) = advise_on_diagnosis(both, ["fault-b"]).causes
+    assert cause.text.startswith("reason of a (proven: the model has 18.6 dB, and 68.9 dB with a")
+    assert advise_on_diagnosis(Laboratory([B], {"b": RIGHT}).run(SMALL), ["fault-b"]) == NO_ADVICE
 
 
 @pytest.mark.parametrize(

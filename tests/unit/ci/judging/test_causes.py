@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from ci.analysis.steps import Step
-from ci.facts.finding import Advice, Origin, Question
+from ci.facts.finding import Advice, Certainty, Origin, Question
 from ci.facts.known_fault import KnownFault
 from ci.judging.causes import (
     FLOAT16_BITS,
@@ -21,7 +22,8 @@ from ci.judging.causes import (
     advise_on_range,
     advise_on_reciprocals,
     advise_on_softmax,
-    choose_causes,
+    is_likely,
+    order_faults,
 )
 from ci.models.tensors import (
     Decision,
@@ -47,54 +49,32 @@ def depart(wrong: str, *right: str, sqnr_db: float = 5.0) -> Departure:
     return Departure(Layer(wrong, wrong, node=wrong), layers, "", sqnr_db)
 
 
-def choose(
+def is_named(
     fault: KnownFault,
     departure: Departure = UNKNOWN,
     question: Question = Question.FAITHFUL,
     sqnr_db: float = 5.0,
-    *,
-    is_float16: bool = False,
+    predicted_db: float | None = None,
 ) -> bool:
-    causes = choose_causes([fault], question, STEPS, departure, sqnr_db, is_float16=is_float16)
-    return causes == [fault]
+    return is_likely(fault, question, STEPS, departure, sqnr_db, predicted_db=predicted_db)
 
 
-def test_a_known_fault_is_a_cause_only_where_the_loss_starts() -> None:
-    assert choose(known("cumsum"))  # the place is unknown
-    assert choose(known("cumsum"), depart("cumsum", "conv", "relu"))
-    assert choose(known("relu", "cumsum"), depart("cumsum", "conv"))
-    assert not choose(known("conv"), depart("cumsum", "conv", "relu"))
-    assert not choose(known("tanh"), depart("cumsum", "conv"))
+def test_a_known_fault_is_likely_only_where_the_loss_starts() -> None:
+    assert is_named(known("cumsum"))  # the place is unknown
+    assert is_named(known("cumsum"), depart("cumsum", "conv", "relu"))
+    assert is_named(known("relu", "cumsum"), depart("cumsum", "conv"))
+    assert not is_named(known("conv"), depart("cumsum", "conv", "relu"))
+    assert not is_named(known("tanh"), depart("cumsum", "conv"))
 
 
-def test_a_known_fault_that_loses_little_is_no_cause_next_to_an_overflow() -> None:
-    beyond = make_reading("exp", "exp", (1.0, 1e6), 1.0)
-    for sqnr_db, is_cause in ((38.5, False), (12.0, True)):
-        departure = depart("cumsum", "conv", sqnr_db=sqnr_db)
-        fault = known("cumsum")
-        causes = choose_causes(
-            [fault], Question.FAITHFUL, STEPS, departure, 15.7, is_float16=True, beyond=beyond
-        )
-        assert causes == [fault] * is_cause
-        assert choose(fault, departure, is_float16=True)
-
-
-def test_a_fault_behind_the_first_wrong_layer_must_be_as_large_as_the_error() -> None:
-    beyond = make_reading("reciprocal", "reciprocal", (0.05, 0.1), -1.0)
-    near, far = known("tanh", least_db=31.5), known("tanh", least_db=-25.0)
-    for place in ("cumsum", "unknown"):
-        departure = depart(place, "conv", sqnr_db=34.0)
-        for fault, is_cause in ((near, False), (far, True)):
-            causes = choose_causes(
-                [fault, known("cumsum", least_db=31.5)],
-                Question.FAITHFUL,
-                STEPS,
-                departure,
-                5.2,
-                is_float16=False,
-                beyond=beyond,
-            )
-            assert causes == [fault] * is_cause
+def test_suspects_are_ordered_by_their_place_and_then_by_their_size() -> None:
+    first_small, first = known("cumsum", least_db=41.0), known("cumsum", least_db=2.0)
+    behind_small, behind = known("tanh", least_db=31.5), known("tanh", least_db=-25.0)
+    right = known("conv")
+    faults = [right, behind_small, behind, first_small, first]
+    departure = depart("cumsum", "conv", "relu")
+    ordered = order_faults(faults, Question.FAITHFUL, STEPS, departure, 5.0, is_float16=True)
+    assert ordered == [first, first_small, behind, behind_small, right]
 
 
 def test_activations_that_are_fused_are_a_cause_with_their_figures() -> None:
@@ -106,60 +86,35 @@ def test_activations_that_are_fused_are_a_cause_with_their_figures() -> None:
     assert advise_on_fusions(Loss("", 60.0, 60.0, 60.0)) == advise_on_fusions(None) == ()
 
 
-def test_a_known_fault_of_a_line_in_a_loop_is_a_cause_at_each_of_its_calls() -> None:
+def test_a_known_fault_of_a_line_in_a_loop_is_likely_at_each_of_its_calls() -> None:
     looped = known("tanh", repeated=(("conv",), ("cumsum",)))
-    assert choose(looped, depart("conv"))
-    assert choose(looped, depart("cumsum", "conv", "relu"))
-    assert not choose(looped, depart("relu", "conv"))
+    assert is_named(looped, depart("conv"))
+    assert is_named(looped, depart("cumsum", "conv", "relu"))
+    assert not is_named(looped, depart("relu", "conv"))
 
 
-def test_a_larger_fault_behind_the_first_wrong_layer_is_the_cause_if_the_first_is_too_small() -> (
-    None
-):
-    small, large = known("relu", least_db=40.0), known("tanh", least_db=-20.0)
-    right = known("conv", least_db=-20.0)  # before the first wrong layer
-    for sqnr_db, causes in ((25.0, [small]), (-0.2, [large])):
-        departure = depart("relu", "conv", sqnr_db=37.7)
-        chosen = choose_causes(
-            [small, right, large],
-            Question.FAITHFUL,
-            STEPS,
-            departure,
-            sqnr_db,
-            is_float16=False,
-        )
-        assert chosen == causes
-    # Unknown places, as of a layer that a function of the file contains, leave out the small one.
-    for faults, causes in (([small, large], [large]), ([small], [])):
-        chosen = choose_causes(faults, Question.FAITHFUL, STEPS, UNKNOWN, -0.2, is_float16=False)
-        assert chosen == causes
-    alone = choose_causes([small], Question.FAITHFUL, STEPS, departure, -0.2, is_float16=False)
-    assert alone == []
-
-
-def test_a_fault_of_a_shared_layer_is_a_cause_at_each_call_of_its_line() -> None:
+def test_a_fault_of_a_shared_layer_is_likely_at_each_call_of_its_line() -> None:
     origin = Origin(file="net.py", line=9)
     steps = [Step(name, "conv", (), (), (), {}, origin) for name in ("conv", "conv_1")]
     for line, is_cause in ((9, True), (10, False)):
         layer = Layer("conv", "conv", Origin(file="net.py", line=line), "conv")
         departure = Departure(layer, (), "", 5.0)
-        causes = choose_causes(
-            [known("conv_1")], Question.FAITHFUL, steps, departure, 5.0, is_float16=False
-        )
-        assert bool(causes) is is_cause
+        named = is_likely(known("conv_1"), Question.FAITHFUL, steps, departure, 5.0)
+        assert named is is_cause
 
 
-def test_a_known_fault_is_no_cause_of_a_far_larger_error() -> None:
-    assert choose(known("tanh", least_db=41.0), sqnr_db=20.0)
-    assert not choose(known("tanh", least_db=41.0), sqnr_db=-103.0)
-    assert choose(known("tanh", least_db=-97.0), sqnr_db=-103.0)
+def test_a_known_fault_is_not_likely_if_it_was_never_seen_with_such_an_error() -> None:
+    assert is_named(known("tanh", least_db=41.0), sqnr_db=41.0)
+    assert not is_named(known("tanh", least_db=41.0), sqnr_db=40.0)
+    assert is_named(known("tanh", least_db=-97.0), sqnr_db=-90.0)
+    assert not is_named(known("tanh", least_db=6.0), depart("tanh"), sqnr_db=30.0)
     for sqnr_db in (math.nan, -math.inf):  # no sizes: some numbers are not finite
-        assert choose(known("tanh", least_db=2.0), depart("tanh", sqnr_db=sqnr_db))
-        assert choose(known("tanh", least_db=2.0), sqnr_db=sqnr_db)
+        assert is_named(known("tanh", least_db=2.0), depart("tanh", sqnr_db=sqnr_db))
+        assert is_named(known("tanh", least_db=2.0), sqnr_db=sqnr_db)
 
 
 @pytest.mark.parametrize(
-    ("facts", "question", "float16", "is_cause"),
+    ("facts", "question", "float16", "is_possible"),
     [
         ({}, Question.QUANTIZED, False, False),
         ({}, Question.QUANTIZED, True, True),
@@ -170,10 +125,12 @@ def test_a_known_fault_is_no_cause_of_a_far_larger_error() -> None:
         ({"only_stops": True}, Question.FAITHFUL, False, False),
     ],
 )
-def test_a_known_fault_is_a_cause_only_of_its_own_question(
-    facts: dict[str, bool], question: Question, float16: bool, is_cause: bool
+def test_a_known_fault_is_suspected_only_for_its_own_question(
+    facts: dict[str, bool], question: Question, float16: bool, is_possible: bool
 ) -> None:
-    assert choose(known("conv", **facts), question=question, is_float16=float16) is is_cause
+    fault = known("conv", **facts)
+    suspects = order_faults([fault], question, STEPS, UNKNOWN, 5.0, is_float16=float16)
+    assert suspects == [fault] * is_possible
 
 
 @pytest.mark.parametrize(
@@ -184,16 +141,7 @@ def test_a_float16_program_that_is_as_accurate_as_rounding_allows_needs_no_known
     predicted_db: float | None, is_scheme: bool, is_cause: bool
 ) -> None:
     fault = known("tanh", is_scheme=is_scheme)
-    causes = choose_causes(
-        [fault],
-        Question.QUANTIZED,
-        STEPS,
-        UNKNOWN,
-        36.0,
-        is_float16=True,
-        predicted_db=predicted_db,
-    )
-    assert causes == [fault] * is_cause
+    assert is_named(fault, UNKNOWN, Question.QUANTIZED, 36.0, predicted_db) is is_cause
 
 
 def tell(operator: str, numbers: Any, bits: int, behind_db: float = 10.0) -> str:
@@ -217,6 +165,27 @@ def test_a_mask_is_known_by_the_numbers_that_a_softmax_reads() -> None:
     assert tell("softmax", MASKED, FLOAT16_BITS) == ""
     assert tell("softmax", MASKED, 16, behind_db=45.0) == ""  # nothing is lost here
     assert tell("softmax", np.append(SCORES, -np.inf), 8) == ""
+
+
+@pytest.mark.parametrize(
+    ("kept_db", "output_db", "certainty", "words"),
+    [
+        (44.4, 21.7, Certainty.PROVEN, "have 21.7 dB, and 44.4 dB if these numbers are exact"),
+        (24.6, 21.7, None, ""),  # less than half of the noise
+        (None, 21.7, Certainty.LIKELY, "(not tried)"),
+        (44.4, None, Certainty.LIKELY, "(not tried)"),
+    ],
+)
+def test_numbers_are_the_cause_if_the_outputs_are_better_without_their_rounding(
+    kept_db: float | None, output_db: float | None, certainty: Certainty | None, words: str
+) -> None:
+    reading = make_reading("softmax", "softmax", MASKED, 10.0, Origin(file="net.py", line=9))
+    assert reading
+    readings = (structs.replace(reading, kept_db=kept_db),)
+    loss = Loss("x", 60.0, 10.0, 60.0, readings=readings, output_db=output_db)
+    causes = [cause for advice in advise_on_numbers(loss, 16) for cause in advice.causes]
+    assert [cause.certainty for cause in causes] == [certainty] * bool(certainty)
+    assert all(words in cause.text for cause in causes)
 
 
 def test_a_logarithm_of_numbers_far_below_a_step_is_known_by_what_it_reads() -> None:
@@ -252,7 +221,8 @@ def test_decisions_on_rounded_numbers_are_a_cause_and_equality_is_named_once() -
     text = advice.causes[0].text
     assert "eq [net.py:9] (20 % of" in text
     assert "gt [net.py:9] (less than 1 %" in text
-    assert "41.0 dB instead of 5.0" in text
+    assert "(proven: with its decisions, the outputs have 41.0 dB instead of 5.0)" in text
+    assert advice.causes[0].certainty is Certainty.PROVEN
     assert advice.places == origin.places
     assert advise_on_numbers(lost, 8) == ()
     assert advise_on_decisions(None) == advise_on_decisions(Loss("x", 9.0, 5.0, 60.0)) == ()
@@ -289,6 +259,13 @@ def test_numbers_that_float16_cannot_hold_are_a_cause_where_the_program_is_not_r
     assert advise_on_range(loss, Departure(wrong, (right,), "", 5.0)) == ()
     assert advise_on_range(loss, Departure(right, (right,), "", 5.0)) == (advice,)
     assert advise_on_range(Loss("pow", 60.0, 4.8, 60.0), UNKNOWN) == ()
+    assert advice.causes[0].certainty is Certainty.LIKELY
+    # It is proven by the outputs without the range, unless the program is worse than it explains.
+    measured = structs.replace(loss, output_db=5.2, wide_db=61.0)
+    for sqnr_db, certainty in ((4.0, Certainty.PROVEN), (-9.0, Certainty.LIKELY)):
+        (advice,) = advise_on_range(measured, UNKNOWN, sqnr_db)
+        assert advice.causes[0].certainty is certainty
+        assert ("61.0 dB" in advice.causes[0].text) is (certainty is Certainty.PROVEN)
 
 
 def test_a_reciprocal_of_numbers_below_one_is_a_cause_unless_it_was_right() -> None:

@@ -8,13 +8,25 @@ from dataclasses import replace as change
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
+from ci.facts.finding import (
+    Advice,
+    Cause,
+    Certainty,
+    Place,
+    Proof,
+    Remedy,
+    show_finding,
+)
+from ci.facts.kinds import NOISE
 from ci.report.annotation import (
     Annotation,
     Level,
     fingerprint,
+    make_annotations,
     render_annotations,
     render_log,
 )
@@ -48,6 +60,34 @@ def test_a_case_differs_from_the_base_by_any_figure(
     now = change_case(before, **figures)
     compared = compare_reports(replace(report, cases=(before,)), replace(report, cases=(now,)))
     assert (len(compared.changed), compared.same) == (differs, not differs)
+
+
+@pytest.mark.parametrize(
+    ("certainty", "word"),
+    [
+        (Certainty.PROVEN, "why"),
+        (Certainty.KNOWN, "why"),
+        (Certainty.MEASURED, "why"),
+        (Certainty.LIKELY, "likely"),
+        (Certainty.UNKNOWN, "unknown"),
+    ],
+)
+def test_how_certain_a_cause_is_stands_in_text_json_and_sarif(
+    report: Report, certainty: Certainty, word: str
+) -> None:
+    fix = Remedy(text="do it", proof=Proof.PROVEN)
+    finding = NOISE.find("it is wrong", places=[Place(file="n.py", line=3)]).explained(
+        Advice(causes=(Cause(text="a norm", certainty=certainty),), remedies=(fix,))
+    )
+    lines = [*show_finding(finding)]
+    assert lines[1:] == [f"  {word}: a norm", "  fix: do it"]
+    case = change_case(CASE, status=Status.FAILED, findings=(finding,))
+    (row,) = json.loads(msgspec.json.encode(case))["judgement"]["findings"]
+    assert row["causes"][0]["certainty"] == certainty.value
+    (annotation,) = make_annotations(replace(report, cases=(case,)))
+    assert f"{word}: a norm; fix: do it" in annotation.message
+    (result,) = render_annotations([finding.id], [annotation])
+    assert result["properties"] == {"certainty": certainty.value}
 
 
 def test_a_sarif_log_reads_as_its_snapshot() -> None:
