@@ -118,7 +118,7 @@ def test_the_program_of_another_model_is_red_by_its_numbers(run_case: RunCase) -
 def test_a_known_fault_of_a_quantized_file_is_its_cause(run_case: RunCase) -> None:
     result = run_case(quantize(make_product_and_sum(), 8), Scheme.ASIS)
     assert result.case.judgement.status is Status.FAILED, describe(result)
-    assert "known fault relu-between-product-and-sum" in f"{result.case.judgement.findings[0]}"
+    assert "known fault: relu-between-product-and-sum" in f"{result.case.judgement.findings[0]}"
 
 
 def make_whole_constant() -> bytes:
