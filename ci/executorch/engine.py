@@ -87,9 +87,13 @@ class ExecutorchEngine:
         return count_judged(spec.reference, spec.source)
 
     def warm_up(self, spec: CaseSpec) -> None:
-        """Apply the patches, and lower a small model so that the forks share the loaded code."""
-        del spec
+        """Apply the patches, and lower a small model so that the forks share the loaded code. If
+        ``preload`` has loaded the model, export it, so that all of its schemes share the export."""
         load_compiler(plain=self.plain)
+        if not (spec.layers or spec.simulated):
+            from ci.models.model import preload_exports
+
+            preload_exports(spec.reference, spec.source)
 
     def compile(self, spec: CaseSpec, staging: Staging) -> Compiled:
         """Lower a case, or simulate it if its spec requests that. The files go to ``staging``."""

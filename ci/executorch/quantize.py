@@ -27,6 +27,7 @@ from ci.executorch.compiled_types import mark_annotated, mark_parts
 from ci.executorch.internals import ModuleQConfig, QnnQuantizer, QuantDtype, QuantRecipe, qc_schema
 from ci.graphs.torch_candidates import list_candidates, mark_origins
 from ci.models.eager import copy_inputs, flatten_outputs, keep_state, run_eager
+from ci.models.exports import export_module
 from ci.models.factory import Inputs
 from ci.models.lowering_options import NO_CHOICES, Choices, Part
 from ci.models.model import Model, join_modules, split_model, split_module
@@ -83,7 +84,7 @@ def quantize_method(
     module = copy.deepcopy(model.module) if recipe.training_steps else model.module
     with torch.no_grad():
         # Strict, because ExecuTorch documents it so: a model is lowered as in a user's script.
-        program = torch.export.export(module, model.evaluation[0], strict=True)
+        program = export_module(module, model.evaluation[0], strict=True)
         # With check_guards, the module would call a guard function, and ExecuTorch would mistake
         # that call for the observer of a concatenated input. If the caller is in ExecuTorch's
         # files, torch omits the call by itself.

@@ -22,6 +22,7 @@ from ci.graphs.torch_calls import list_results, name_operator
 from ci.graphs.torch_candidates import ORIGIN
 from ci.graphs.torch_reader import read_graph_module
 from ci.models.eager import Disturbance, keep_state, run_eager
+from ci.models.exports import export_module
 from ci.models.factory import Inputs
 from ci.models.model import join_modules, split_inputs, split_module
 from ci.models.user_code import TraceError
@@ -323,7 +324,7 @@ def trace_methods(module: nn.Module, inputs: Inputs) -> dict[str, nn.Module]:
     with torch.no_grad():
         for name, part in split_module(module).items():
             try:
-                program = torch.export.export(part, examples[name], strict=True)
+                program = export_module(part, examples[name], strict=True)
             except Exception as error:
                 raise TraceError(f"torch.export cannot trace {name}") from error
             decomposed = program.run_decompositions(get_decompositions(cells))

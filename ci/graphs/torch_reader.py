@@ -26,24 +26,24 @@ from ci.graphs.torch_calls import (
     to_array,
 )
 from ci.graphs.torch_state import find_written, is_view
-from ci.models.eager import copy_inputs, keep_state
+from ci.models.eager import keep_state
+from ci.models.exports import export_module
 from ci.models.factory import Inputs
 
 
 def read_module(module: nn.Module, inputs: Inputs, *, functional: bool = True) -> Graph:
     """Return the graph of a module. If it is ``functional``, writes into parts of tensors become
     operators such as ``slice_scatter``. Raises the errors of torch.export."""
-    with torch.no_grad(), keep_state(module):
-        if not functional:
-            return read_program(torch.export.export(module, copy_inputs(inputs), strict=False))
-        try:
-            program = torch.export.export(module, copy_inputs(inputs), strict=False)
-        except Exception:  # noqa: BLE001 - ExecuTorch's quantizer exports in this way
-            program = torch.export.export(module, copy_inputs(inputs), strict=True)
-        if any(map(_writes_part, program.graph.nodes)):
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # torch 2.13 calls its own deprecated functions
-                program = program.run_decompositions({})
+    if not functional:
+        return read_program(export_module(module, inputs, strict=False))
+    try:
+        program = export_module(module, inputs, strict=False)
+    except Exception:  # noqa: BLE001 - ExecuTorch's quantizer exports in this way
+        program = export_module(module, inputs, strict=True)
+    if any(map(_writes_part, program.graph.nodes)):
+        with torch.no_grad(), keep_state(module), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch 2.13 calls its own deprecated functions
+            program = program.run_decompositions({})
     return read_program(program)
 
 
