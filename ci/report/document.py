@@ -69,10 +69,18 @@ WORD_JOINER = "\u2060"
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a table. ``tone`` is the status that determines the row's colour, empty for none."""
+    """A row of a table. ``tone`` is the status that determines the row's colour, empty for none.
+    ``tones`` are those of single cells, if not only the verdict has a colour."""
 
     cells: tuple[str, ...]
     tone: str = ""
+    tones: tuple[str, ...] = ()
+
+    def find_tone(self, place: int, verdict: int) -> str:
+        """Return the tone of the cell at ``place``. The verdict is in the column ``verdict``."""
+        if self.tones:
+            return self.tones[place]
+        return self.tone if place == verdict else ""
 
 
 @dataclass(frozen=True)
@@ -100,13 +108,17 @@ class Table:
 @dataclass(frozen=True)
 class Point:
     """A point of a plot. ``x`` and ``y`` are its position, ``tone`` a CSS class. A point that is
-    ``chosen`` has a ring."""
+    ``chosen`` has a ring. ``label`` is a tooltip, and ``name`` is written next to the point, at the
+    height ``name_y``, to its left or right."""
 
     x: float
     y: float
     tone: str
     label: str
     chosen: bool
+    name: str = ""
+    name_y: float = 0.0
+    is_left: bool = False
 
 
 @dataclass(frozen=True)
@@ -265,8 +277,8 @@ def _print_table(console: Console, table: Table) -> None:
             min_width=widths[place],
         )
     for row, cells in zip(table.rows, rows, strict=False):
-        styles = {table.verdict: STYLES.get(row.tone, "")}
-        grid.add_row(*(Text(cells[place], styles.get(place, "")) for place in shown))
+        styles = [STYLES.get(row.find_tone(place, table.verdict), "") for place in shown]
+        grid.add_row(*(Text(cells[place], styles[at]) for at, place in enumerate(shown)))
     console.print(grid)
     if lost := [table.head[place] for place in candidates if place not in shown]:
         names = ", ".join(lost)
@@ -368,7 +380,8 @@ def _write_table(table: Table) -> str:
 
 def _mark_cell(table: Table, row: Row, place: int) -> str:
     """Return a cell in Markdown, with a mark for the row's tone before the verdict."""
-    mark = f"{MARKS[row.tone]} " if place == table.verdict and row.tone in MARKS else ""
+    tone = row.find_tone(place, table.verdict)
+    mark = f"{MARKS[tone]} " if tone in MARKS else ""
     return mark + escape_markdown(row.cells[place][:LINE_CHARS])
 
 

@@ -5,18 +5,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import msgspec
 
+from ci.facts.finding import Proof
 from ci.report.columns import show_estimate
 from ci.report.document import PLOT_HEIGHT, PLOT_WIDTH, Card, Document, Plot, Point, Row, Table
-from ci.report.schema import Case, FallbackOp, PredictedTime, Report, Status
-from ci.report.text import count, show_bytes
+from ci.report.schema import RANKS, Case, FallbackOp, PredictedTime, Report, Status
+from ci.report.text import count, show_bytes, show_decibels
 
 SCHEMA_VERSION = 1
 TITLES = {"executorch": "ExecuTorch", "onnxruntime": "ONNX Runtime", "litert": "LiteRT"}
-HEAD = ("SoC", "runtime", "scheme", "verdict", "SQNR dB", "estimated ms", "size", "on CPU")
+KEYS = ("runtime", "scheme")  # the first columns
+FIGURES = ("verdict", "SQNR dB", "estimated ms", "size", "on CPU")
+NOTHING = "-"  # of a figure that is not known, or of a case that was not judged
+NAME_HEIGHT = 14.0  # of a row's name in the picture, in its units
 ALIKE_DB = 1.0  # SQNRs that differ by less are not distinguished
 
 
@@ -24,7 +29,9 @@ class RuntimeRow(msgspec.Struct, frozen=True, kw_only=True):
     """A case of one runtime. ``ms``, ``low_ms`` and ``high_ms`` are the predicted time and its
     interval, None if there is none; ``ms`` is None, too, if only an upper bound is known.
     ``cpu_nodes`` are the nodes that stay on the CPU, and ``cpu_operators`` what they compute.
-    ``headline`` and ``remedy`` are of the first finding."""
+    ``headline`` and ``remedy`` are of the first finding. ``exact`` is whether the outputs are
+    equal, which is better than any SQNR. ``shown_db`` and ``shown_ms`` are as the runtime's own
+    report shows them."""
 
     model: str
     soc: str
@@ -32,6 +39,7 @@ class RuntimeRow(msgspec.Struct, frozen=True, kw_only=True):
     scheme: str
     status: Status
     sqnr_db: float | None = None
+    exact: bool = False
     ms: float | None = None
     low_ms: float | None = None
     high_ms: float | None = None
@@ -41,13 +49,35 @@ class RuntimeRow(msgspec.Struct, frozen=True, kw_only=True):
     headline: str = ""
     remedy: str = ""
     is_proven: bool = False
-    shown_ms: str = ""
+    shown_db: str = NOTHING
+    shown_ms: str = NOTHING
 
     @property
     def likely_ms(self) -> float:
         """Return the predicted time or, if it is only bounded, the bound; infinite if unknown."""
         likely = self.high_ms if self.ms is None else self.ms
         return math.inf if likely is None else likely
+
+    @property
+    def longest_ms(self) -> float:
+        """Return the longest time that the row may take; infinite if unknown."""
+        return math.inf if self.high_ms is None else self.high_ms
+
+    @property
+    def accuracy_db(self) -> float | None:
+        """Return the SQNR, infinite if the outputs are equal; None if nothing was compared."""
+        return math.inf if self.exact else self.sqnr_db
+
+    @property
+    def shown_size(self) -> str:
+        """Return the size of the program as text."""
+        return NOTHING if self.size_bytes is None else show_bytes(self.size_bytes)
+
+    @property
+    def figures(self) -> tuple[str, ...]:
+        """Return the cells of FIGURES."""
+        nodes = NOTHING if self.cpu_nodes is None else str(self.cpu_nodes)
+        return (self.status.value, self.shown_db, self.shown_ms, self.shown_size, nodes)
 
     @property
     def label(self) -> str:
@@ -58,12 +88,14 @@ class RuntimeRow(msgspec.Struct, frozen=True, kw_only=True):
 class RuntimesReport(msgspec.Struct, frozen=True, kw_only=True):
     """The JSON of a comparison (docs/schemas/runtimes.schema.json). ``answers`` has a sentence per
     model and SoC. ``reports`` are the reports of the runtimes, and ``not_run`` the reasons of those
-    that were not run."""
+    that were not run. ``unknown_socs`` are the requested SoCs that a runtime does not compile
+    for."""
 
     rows: tuple[RuntimeRow, ...]
     answers: tuple[str, ...]
     reports: dict[str, str]
     not_run: dict[str, str]
+    unknown_socs: dict[str, tuple[str, ...]] = {}
     schema_version: int = SCHEMA_VERSION
 
 
@@ -94,6 +126,7 @@ def list_rows(runtime: str, report: Report) -> Iterator[RuntimeRow]:
             scheme=case.scheme,
             status=case.judgement.status,
             sqnr_db=case.judgement.sqnr_db,
+            exact=case.judgement.sqnr_db is None and case.judgement.max_abs == 0,
             ms=time.ms if time and not time.is_bound else None,
             low_ms=time.low_ms if time else None,
             high_ms=time.high_ms if time else None,
@@ -102,7 +135,8 @@ def list_rows(runtime: str, report: Report) -> Iterator[RuntimeRow]:
             cpu_operators=tuple(name_operators(case.program.fallback_ops)),
             headline=finding.headline if finding else "",
             remedy=remedy.text if remedy else "",
-            is_proven=bool(remedy and remedy.proof.value != "suggested"),
+            is_proven=bool(remedy and remedy.proof is not Proof.SUGGESTED),
+            shown_db=show_decibels(case.judgement.sqnr_db, case.judgement.max_abs),
             shown_ms=show_estimate(case),
         )
 
@@ -128,17 +162,15 @@ def group_rows(rows: Iterable[RuntimeRow]) -> list[Group]:
 
 def answer(group: Group) -> str:
     """Return in one sentence which row of a group to ship: the fastest, the smallest and the most
-    accurate of those that passed, and what would have to change for a faster one."""
+    accurate of those that passed, and what would have to change for a better one."""
     where = f"{group.model} on {group.soc}"
     if not group.green:
         reasons = "; ".join(f"{row.label}: {row.headline}" for row in group.rows if row.headline)
-        return f"{where}: no row passed" + (f" ({reasons})" if reasons else "")
-    parts = [*describe_fastest(group.green)]
-    sized = [row for row in group.green if row.size_bytes is not None]
-    if sized:
-        smallest = min(sized, key=lambda row: row.size_bytes or 0)
-        parts.append(f"smallest: {smallest.label} ({show_bytes(smallest.size_bytes or 0)})")
-    parts += describe_most_accurate(group.green)
+        parts = [f"no row passed ({reasons})" if reasons else "no row passed"]
+    else:
+        parts = [*describe_fastest(group.green)]
+        parts += describe_smallest(group.green)
+        parts += describe_most_accurate(group.green)
     parts += describe_better(group)
     return f"{where}: {'; '.join(parts)}"
 
@@ -165,28 +197,64 @@ def overlaps(first: RuntimeRow, second: RuntimeRow) -> bool:
     return low <= high
 
 
+def describe_smallest(rows: Sequence[RuntimeRow]) -> Iterator[str]:
+    """Yield which row has the smallest program, and those of the same size."""
+    sized = [row for row in rows if row.size_bytes is not None]
+    if not sized:
+        return
+    smallest = min(sized, key=lambda row: row.size_bytes or 0)
+    alike = [
+        row.label for row in sized if row is not smallest and row.size_bytes == smallest.size_bytes
+    ]
+    tie = f", as small as {', '.join(alike)}" if alike else ""
+    yield f"smallest: {smallest.label} ({smallest.shown_size}){tie}"
+
+
 def describe_most_accurate(rows: Sequence[RuntimeRow]) -> Iterator[str]:
     """Yield which row has the highest SQNR, and those within ALIKE_DB of it."""
-    measured = [row for row in rows if row.sqnr_db is not None]
+    measured = [(row, row.accuracy_db) for row in rows if row.accuracy_db is not None]
     if not measured:
         return
-    best = max(measured, key=lambda row: row.sqnr_db or 0.0)
-    near = (best.sqnr_db or 0.0) - ALIKE_DB
-    alike = [row.label for row in measured if row is not best and (row.sqnr_db or 0.0) > near]
+    best, best_db = max(measured, key=lambda pair: pair[1])
+    alike = []
+    for row, accuracy_db in measured:
+        if row is not best and (accuracy_db == best_db or accuracy_db > best_db - ALIKE_DB):
+            alike.append(row.label)
     tie = f", which cannot be distinguished from {', '.join(alike)}" if alike else ""
-    yield f"most accurate: {best.label} ({best.sqnr_db:.1f} dB){tie}"
+    shown = "exact" if best.exact else f"{best.shown_db} dB"
+    yield f"most accurate: {best.label} ({shown}){tie}"
 
 
 def describe_better(group: Group) -> Iterator[str]:
-    """Yield the red row that would be the fastest of all, with the remedy of its first finding."""
+    """Yield what would have to change for a better row: the red row that would be faster than all
+    green ones, and the one that would be smaller. If no row is green, yield the red one with a
+    proven remedy that would be the fastest. Of alike rows, one with a proven remedy comes first."""
+    red = [row for row in group.rows if row.status is Status.FAILED]
+    if not group.green:
+        if curable := [row for row in red if row.is_proven]:
+            best = min(curable, key=lambda row: row.likely_ms)
+            yield f"{best.label} is nearest to green, with a proven cure: {best.remedy}"
+        return
     limits = [row.low_ms for row in group.green if row.low_ms is not None]
-    red = [row for row in group.rows if row.status is Status.FAILED and row.high_ms is not None]
-    faster = [row for row in red if limits and (row.high_ms or math.inf) < min(limits)]
+    faster = [row for row in red if limits and row.longest_ms < min(limits)]
+    sizes = [row.size_bytes for row in group.green if row.size_bytes is not None]
+    smaller = [row for row in red if sizes and (row.size_bytes or math.inf) < min(sizes)]
+    named = None
     if faster:
-        best = min(faster, key=lambda row: row.high_ms or math.inf)
-        cure = f"; {'fix' if best.is_proven else 'try'}: {best.remedy}" if best.remedy else ""
-        reason = f"is red: {best.headline}{cure}"
-        yield f"{best.label} would be faster ({best.shown_ms} ms), but {reason}"
+        named = min(faster, key=lambda row: (not row.is_proven, row.longest_ms))
+        word = "faster and smaller" if named in smaller else "faster"
+        figures = f"{named.shown_ms} ms"
+        yield f"{named.label} would be {word} ({figures}), but is red: {show_cure(named)}"
+    others = [row for row in smaller if row is not named]
+    if others and named not in smaller:
+        best = min(others, key=lambda row: (not row.is_proven, row.size_bytes))
+        yield f"{best.label} would be smaller ({best.shown_size}), but is red: {show_cure(best)}"
+
+
+def show_cure(row: RuntimeRow) -> str:
+    """Return why a row is red, and what cures it: ``fix`` if this is proven, else ``try``."""
+    word = "fix" if row.is_proven else "try"
+    return f"{row.headline}; {word}: {row.remedy}" if row.remedy else row.headline
 
 
 def list_differences(group: Group) -> Iterator[tuple[str, str]]:
@@ -206,7 +274,10 @@ def list_differences(group: Group) -> Iterator[tuple[str, str]]:
 
 
 def make_report(
-    reports: Mapping[str, Report], places: Mapping[str, str], not_run: Mapping[str, str]
+    reports: Mapping[str, Report],
+    places: Mapping[str, str],
+    not_run: Mapping[str, str],
+    unknown_socs: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
 ) -> RuntimesReport:
     """Return the comparison of reports by runtime. ``places`` are the directories of the
     reports."""
@@ -214,7 +285,11 @@ def make_report(
     ordered = [row for group in group_rows(rows) for row in group.rows]
     answers = tuple(answer(group) for group in group_rows(ordered))
     return RuntimesReport(
-        rows=tuple(ordered), answers=answers, reports=dict(places), not_run=dict(not_run)
+        rows=tuple(ordered),
+        answers=answers,
+        reports=dict(places),
+        not_run=dict(not_run),
+        unknown_socs=dict(unknown_socs),
     )
 
 
@@ -222,12 +297,15 @@ def make_document(report: RuntimesReport) -> Document:
     """Return the tables, one per model, the pictures of accuracy against time, what differs, and
     the answers."""
     groups = group_rows(report.rows)
-    parts: list[Table | Card] = []
-    for model in dict.fromkeys(group.model for group in groups):
-        rows = [show_row(row) for group in groups if group.model == model for row in group.rows]
-        parts.append(Table(model, "", HEAD, tuple(rows), verdict=3, numbers=frozenset({4, 6, 7})))
+    groups_of: dict[str, list[Group]] = {}
+    for group in groups:
+        groups_of.setdefault(group.model, []).append(group)
+    is_single = len(groups_of) == 1
+    parts: list[Table | Card] = [
+        make_table(peers, names_model=not is_single) for peers in groups_of.values()
+    ]
     if not groups:
-        parts.append(Table("models", "", HEAD, ()))
+        parts.append(Table("models", "", (*KEYS, *FIGURES), ()))
     for group in groups:
         lines = tuple(list_differences(group))
         plot = draw(group)
@@ -236,6 +314,9 @@ def make_document(report: RuntimesReport) -> Document:
             parts.append(Card("differences", f"{group.model} on {group.soc}", lines, plot))
     for runtime, reason in report.not_run.items():
         parts.append(Card("not run", TITLES[runtime], (("why", reason),)))
+    for runtime, names in report.unknown_socs.items():
+        title = f"{TITLES[runtime]} on {', '.join(names)}"
+        parts.append(Card("not run", title, (("why", "it does not compile for this SoC"),)))
     for runtime, place in report.reports.items():
         parts.append(Card("report", TITLES[runtime], (("page", f"{place}/index.html"),)))
     red = sum(row.status is Status.FAILED for row in report.rows)
@@ -245,13 +326,49 @@ def make_document(report: RuntimesReport) -> Document:
     return Document("Runtimes", result, tuple(parts), report.answers, state.value)
 
 
-def show_row(row: RuntimeRow) -> Row:
-    """Return the cells of a row."""
-    size = "-" if row.size_bytes is None else show_bytes(row.size_bytes)
-    sqnr = "-" if row.sqnr_db is None else f"{row.sqnr_db:.1f}"
-    nodes = "-" if row.cpu_nodes is None else str(row.cpu_nodes)
-    cells = (row.soc, TITLES[row.runtime], row.scheme, row.status.value, sqnr, row.shown_ms, size)
-    return Row((*cells, nodes), row.status.value)
+def make_table(groups: Sequence[Group], *, names_model: bool) -> Table:
+    """Return the table of a model, whose groups are its SoCs: a row per runtime and scheme. One SoC
+    has a column per figure, the verdict below the SoC's name; each of several has one column with
+    all figures. With ``names_model``, the first column is the model, because a terminal shows no
+    titles."""
+    model, socs = groups[0].model, [group.soc for group in groups]
+    cases: dict[tuple[str, str], dict[str, RuntimeRow]] = {}
+    for group in groups:
+        for row in group.rows:
+            cases.setdefault((row.runtime, row.scheme), {})[row.soc] = row
+    rows = []
+    for (runtime, scheme), judged in cases.items():
+        worst = max((row.status for row in judged.values()), key=RANKS.__getitem__)
+        keys = (*[model] * names_model, TITLES[runtime], scheme)
+        if len(socs) == 1:
+            rows.append(Row((*keys, *judged[socs[0]].figures), worst.value))
+        else:
+            cells = [show_figures(judged.get(soc)) for soc in socs]
+            tones = [judged[soc].status.value if soc in judged else "" for soc in socs]
+            rows.append(Row((*keys, *cells), worst.value, (*[""] * len(keys), *tones)))
+    head = (*["model"] * names_model, *KEYS)
+    if len(socs) == 1:
+        first = len(head)
+        numbers = frozenset({first + 1, first + 3, first + 4})
+        head = (*head, socs[0], *FIGURES[1:])
+        title = f"{model} on {socs[0]}"
+        return Table(title, "", head, tuple(rows), verdict=first, numbers=numbers)
+    caption = f"each cell: {', '.join(FIGURES)}"
+    return Table(model, caption, (*head, *socs), tuple(rows))
+
+
+def show_figures(row: RuntimeRow | None) -> str:
+    """Return all figures of a case as one cell, NOTHING if it was not judged."""
+    if row is None:
+        return NOTHING
+    verdict, accuracy, time, size, nodes = row.figures
+    units = [
+        accuracy if accuracy in {NOTHING, "exact"} else f"{accuracy} dB",
+        time if time[:1].isalpha() or time == NOTHING else f"{time} ms",
+        size,
+        f"{nodes} on CPU",
+    ]
+    return f"{verdict}: {', '.join(units)}"
 
 
 def draw(group: Group) -> Plot | None:
@@ -264,17 +381,35 @@ def draw(group: Group) -> Plot | None:
     accuracies = [row.sqnr_db or 0.0 for row in rows]
     lowest, highest = min(0.0, *accuracies), max(accuracies)
     fastest = min(group.green, key=lambda row: row.likely_ms, default=None)
-    points = []
+    points: list[Point] = []
     for row, accuracy in zip(rows, accuracies, strict=True):
         x = PLOT_WIDTH * row.likely_ms / longest
         y = PLOT_HEIGHT * (1 - (accuracy - lowest) / ((highest - lowest) or 1.0))
         label = f"{row.label}: {accuracy:.1f} dB, {row.shown_ms} ms, {row.status.value}"
         tone = "passed" if row.status is Status.PASSED else "failed"
-        points.append(Point(x, y, tone, label, row is fastest))
+        points.append(Point(x, y, tone, label, row is fastest, row.label))
     ends = ("0 ms", f"{longest:.3g} ms", f"{lowest:.0f} dB", f"{highest:.0f} dB")
+    missing = [row.label for row in group.rows if row not in rows]
+    left_out = f"; without a time or an SQNR: {', '.join(missing)}" if missing else ""
     return Plot(
-        tuple(points),
+        spread_names(points),
         (),
         ends,
-        "accuracy against estimated time, a point per row; the ring is the fastest that passed",
+        "accuracy against estimated time, a point per row, red ones hollow; the ring is the fastest"
+        f" that passed{left_out}",
     )
+
+
+def spread_names(points: Sequence[Point]) -> tuple[Point, ...]:
+    """Return points whose names do not cover each other: each name is to the right of its point, or
+    to the left in the right half, and is moved down while another one is there."""
+    taken: list[tuple[bool, float]] = []
+    placed = []
+    for point in sorted(points, key=lambda point: point.y):
+        is_left = point.x > PLOT_WIDTH / 2
+        name_y = point.y + NAME_HEIGHT / 3
+        while any(side == is_left and abs(name_y - y) < NAME_HEIGHT for side, y in taken):
+            name_y += NAME_HEIGHT / 2
+        taken.append((is_left, name_y))
+        placed.append(replace(point, name_y=name_y, is_left=is_left))
+    return tuple(placed)

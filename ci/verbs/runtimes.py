@@ -9,10 +9,12 @@ import os
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import msgspec
 
+from ci.cases.spec import match_names
 from ci.models.schemes import EXECUTORCH, LITERT, ONNX, Scheme, SchemeSet
 from ci.report.claim import claim_reports
 from ci.report.document import show_document
@@ -27,6 +29,7 @@ from provisioning.console.process import run_process
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, UsageError
 from provisioning.files import write_whole
+from provisioning.manifest.targets import read_socs
 
 SESSION = "test"
 COMPARISON, REPORT_FILE = "runtimes.json", "report.json"
@@ -52,6 +55,11 @@ class RuntimeVerb:
         if suffix in {ONNX.suffix, LITERT.suffix}:
             return suffix == self.lane.suffix
         return ".py:" in model or model in self.lane.suite
+
+    def find_socs(self, names: Sequence[str]) -> list[str]:
+        """Return those of the requested names and globs of SoCs that the runtime compiles for."""
+        socs = [soc.lower() for soc in self.lane.socs()]
+        return [name for name in names if any(fnmatchcase(soc, name.lower()) for soc in socs)]
 
     def find_schemes(self, names: Sequence[str]) -> list[str]:
         """Return this lane's schemes for the requested ones, each once."""
@@ -81,6 +89,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if no runtime can take the models."""
     pythons = parse_pythons(args.python)
     check_schemes(args.scheme)
+    check_socs(args.soc)
     if not args.model:
         raise UsageError("there is no model to judge", fix="pass --model file.py:factory")
     chosen = choose_runtimes(args.model, args.runtime)
@@ -91,9 +100,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     reports: dict[str, Report] = {}
     places: dict[str, str] = {}
     not_run: dict[str, str] = {}
+    unknown_socs: dict[str, tuple[str, ...]] = {}
     codes: list[int] = []
-    further = [word for soc in args.soc for word in ("--soc", soc)]
-    further += ["--offline"] if args.offline else []
     for name, runtime in chosen.items():
         python = pythons.get(name, "")
         if not python and importlib.util.find_spec(runtime.module) is None:
@@ -103,6 +111,13 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         if args.scheme and not runtime.find_schemes(args.scheme):
             not_run[name] = f"it has no counterpart of {', '.join(args.scheme)}"
             continue
+        socs = runtime.find_socs(args.soc)
+        if unknown := tuple(soc for soc in args.soc if soc not in socs):
+            unknown_socs[name] = unknown
+            if not socs:
+                continue
+        further = [word for soc in socs for word in ("--soc", soc)]
+        further += ["--offline"] if args.offline else []
         place = folder / name / runtime.verb.replace("-", "_")
         progress.step(f"{TITLES[name]}: {runtime.verb}")
         words = list_words(runtime, args.model, args.scheme, further)
@@ -114,7 +129,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
             lines = output.strip().splitlines()[-ERROR_LINES:]
             not_run[name] = "; ".join(line.strip() for line in lines) or f"exit code {code}"
         codes.append(code)
-    comparison = make_report(reports, places, not_run)
+    comparison = make_report(reports, places, not_run, unknown_socs)
     document = make_document(comparison)
     write_whole(folder / COMPARISON, msgspec.json.encode(comparison))
     write_page(document, folder, progress)
@@ -164,6 +179,14 @@ def check_schemes(names: Sequence[str]) -> None:
     for name in names:
         if name not in known:
             raise UsageError(f"no scheme {name!r}", fix=f"use one of: {', '.join(known)}")
+
+
+def check_socs(names: Sequence[str]) -> None:
+    """Raise UsageError for an SoC for which no runtime compiles."""
+    for name in names:
+        if not any(runtime.find_socs([name]) for runtime in RUNTIMES.values()):
+            match_names("SoC", name, sorted(read_socs()))
+            raise UsageError(f"no runtime compiles for {name}", fix="choose another SoC")
 
 
 def parse_pythons(words: Sequence[str]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -9,7 +10,9 @@ from msgspec import structs
 
 from ci.facts.finding import Proof, advise
 from ci.facts.kinds import UNRECORDED
+from ci.report.columns import COLUMNS
 from ci.report.document import render_text
+from ci.report.html import render_document
 from ci.report.runtimes import RuntimesReport, make_document, make_report
 from ci.report.schema import (
     Case,
@@ -32,6 +35,7 @@ def make_case(
     status: Status = Status.PASSED,
     soc: str = "SM8650",
     sqnr_db: float | None = 40.0,
+    max_abs: float | None = None,
     size: int | None = 1000,
     on_cpu: tuple[str, ...] = (),
     remedy: str = "",
@@ -56,7 +60,7 @@ def make_case(
         fallback_ops=tuple(FallbackOp(op=name, reason="") for name in on_cpu),
         estimate=Estimate(times=times),
     )
-    judged = JudgementFacts(status=status, sqnr_db=sqnr_db, findings=findings)
+    judged = JudgementFacts(status=status, sqnr_db=sqnr_db, max_abs=max_abs, findings=findings)
     return Case(model="net.py:net", scheme=scheme, soc=soc, program=program, judgement=judged)
 
 
@@ -83,8 +87,9 @@ COMPARISONS: dict[str, tuple[dict[str, Any], str]] = {
         {"executorch": [make_case("8a8w", FAST)], "onnxruntime": [make_case("u8", NEAR)]},
         (
             "fastest: ExecuTorch 8a8w (1 (0.9 to 1.1) ms), which cannot be distinguished from ONNX"
-            " Runtime u8; smallest: ExecuTorch 8a8w (0.98 KiB); most accurate: ExecuTorch 8a8w"
-            " (40.0 dB), which cannot be distinguished from ONNX Runtime u8"
+            " Runtime u8; smallest: ExecuTorch 8a8w (0.98 KiB), as small"
+            " as ONNX Runtime u8; most accurate: ExecuTorch 8a8w (40.0 dB), which cannot be"
+            " distinguished from ONNX Runtime u8"
         ),
     ),
     "a bound starts at 0": (
@@ -111,6 +116,47 @@ COMPARISONS: dict[str, tuple[dict[str, Any], str]] = {
         (
             "ExecuTorch 8a8w would be faster (1 (0.9 to 1.1) ms), but is red: 8a8w is wrong; fix:"
             " expand the constant"
+        ),
+    ),
+    "a faster one and a smaller one are red": (
+        {
+            "executorch": [
+                make_case("8a8w", SLOW),
+                make_case("16a8w", FAST, status=RED, remedy="a"),
+                make_case("fp16", (1.0, 0.8, 1.05), status=RED),
+            ],
+            "litert": [make_case("fp16", size=10, status=RED)],
+        },
+        (
+            "ExecuTorch 16a8w would be faster (1 (0.9 to 1.1) ms), but is red: 16a8w is wrong; fix:"
+            " a; LiteRT fp16 would be smaller (10 B), but is red: fp16 is wrong"
+        ),
+    ),
+    "a red one would be better in both": (
+        {
+            "executorch": [make_case("8a8w", SLOW)],
+            "onnxruntime": [make_case("u8", FAST, size=10, status=RED)],
+        },
+        "ONNX Runtime u8 would be faster and smaller (1 (0.9 to 1.1) ms), but is red: u8 is wrong",
+    ),
+    "all red, one with a proven cure": (
+        {
+            "executorch": [make_case("8a8w", SLOW, status=RED, remedy="expand it")],
+            "litert": [make_case("fp16", status=RED)],
+        },
+        (
+            "no row passed (ExecuTorch 8a8w: 8a8w is wrong; LiteRT fp16: fp16 is wrong); ExecuTorch"
+            " 8a8w is nearest to green, with a proven cure: expand it"
+        ),
+    ),
+    "equal outputs are more accurate than any SQNR": (
+        {
+            "executorch": [make_case("8a8w", SLOW, sqnr_db=99.0)],
+            "litert": [make_case("fp16", sqnr_db=None, max_abs=0.0)],
+        },
+        (
+            "no time is known for LiteRT fp16; smallest: ExecuTorch 8a8w (0.98 KiB), as small as"
+            " LiteRT fp16; most accurate: LiteRT fp16 (exact)"
         ),
     ),
     "a red one may be as slow": (
@@ -140,6 +186,11 @@ def test_the_answer_follows_from_the_figures(name: str) -> None:
 def test_each_soc_has_an_answer_and_one_that_a_runtime_lacks_is_judged_by_the_others() -> None:
     both = [make_case("8a8w", FAST), make_case("8a8w", SLOW, soc="SM8750")]
     report = compare(executorch=both, onnxruntime=[make_case("u8", NEAR)])
+    table = make_document(report).tables[0]
+    assert table.head == ("runtime", "scheme", "SM8650", "SM8750")
+    assert table.rows[0].tones == ("", "", "passed", "passed")
+    assert table.rows[1].cells[2] == "passed: 40.0 dB, 1.15 (1.05 to 1.3) ms, 0.98 KiB, 0 on CPU"
+    assert (table.rows[1].cells[3], table.rows[1].tones[3]) == ("-", "")
     first, second = report.answers
     assert "SM8650: fastest: ExecuTorch 8a8w (1" in first
     assert "cannot be distinguished from ONNX Runtime u8" in first
@@ -171,3 +222,38 @@ def test_the_picture_has_a_point_per_row_with_a_time_and_a_ring_on_the_fastest_g
     assert points == [("passed", True), ("failed", False)]
     alone = make_document(compare(executorch=[structs.replace(rows[0])]))
     assert not any(card.plot for card in alone.cards)
+
+
+def test_a_row_shows_what_the_report_of_its_runtime_shows() -> None:
+    """The cells are those of the runtime's own table and page."""
+    cases = [
+        make_case("8a8w", FAST, sqnr_db=41.26, size=123456, on_cpu=("aten.erf.default",)),
+        make_case("fp16", 0.2, sqnr_db=None, max_abs=0.0),
+        make_case("16a8w", status=RED, size=None, sqnr_db=-3.04),
+    ]
+    table = make_document(compare(executorch=cases)).tables[0]
+    titles = {column.title or column.name: column.show for column in COLUMNS}
+    for row, case in zip(table.rows, cases, strict=True):
+        figures = dict(zip(table.head, row.cells, strict=True))
+        assert figures["SM8650"] == titles["status"](case)
+        assert figures["SQNR dB"] == titles["SQNR dB"](case)
+        assert figures["estimated ms"] == titles["estimate ms"](case)
+        assert figures["size"] == titles["program size"](case)
+        assert figures["on CPU"] == str(case.program.fallback_nodes)
+
+
+def test_an_soc_for_which_a_runtime_does_not_compile_is_named() -> None:
+    rows = {"executorch": reports.make_report([make_case("8a8w", FAST)])}
+    report = make_report(rows, {}, {}, {"litert": ("SXR2330P",)})
+    text = " ".join(render_text(make_document(report), 160).split())
+    assert "not run LiteRT on SXR2330P | why: it does not compile for this SoC" in text
+
+
+def test_names_in_the_picture_do_not_cover_each_other() -> None:
+    rows = [make_case(scheme, FAST) for scheme in ("fp16", "8a8w", "16a8w", "16a16w", "16a4w")]
+    (plot,) = (card.plot for card in make_document(compare(executorch=rows)).cards if card.plot)
+    heights = sorted(point.name_y for point in plot.points)
+    assert all(later - earlier >= 14 for earlier, later in pairwise(heights))
+    assert {point.is_left for point in plot.points} == {True}
+    page = render_document(make_document(compare(executorch=rows)))
+    assert page.count("ExecuTorch 16a16w</text>") == 1

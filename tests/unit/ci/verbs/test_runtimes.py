@@ -24,6 +24,7 @@ mkdir -p "$2/{session}"
 echo {output}
 exit {code}
 """
+ONLY_LITERT = "QCM2290"
 SESSIONS = {"executorch": "test_emulator", "onnxruntime": "test_onnx", "litert": "test_litert"}
 
 
@@ -129,6 +130,7 @@ def test_a_runtime_that_fails_does_not_keep_the_others_from_being_compared(
         (["--model", "a.tflite", "--runtime", "executorch"], "a.tflite cannot be judged by Exec"),
         (["--model", "net.txt"], "net.txt cannot be judged by ExecuTorch, ONNX Runtime, LiteRT"),
         (["--model", "net.py:net", "--scheme", "9a9w"], "no scheme '9a9w'"),
+        (["--model", "net.py:net", "--soc", "SM8651"], "no SoC 'SM8651'"),
         (["--model", "net.py:net", "--python", "tvm=python3"], "it is not RUNTIME=PYTHON"),
         (["--model", "net.py:net", "--python", "litert=gone"], "gone cannot be run"),
     ],
@@ -139,3 +141,15 @@ def test_what_cannot_be_judged_is_refused_before_anything_runs(
     assert main(["test", *words]) == ExitCode.USAGE
     assert message in capsys.readouterr().err
     assert not (place / "reports").exists()
+
+
+def test_a_runtime_gets_only_the_socs_that_it_knows(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pythons = [add_python(place, runtime, "fp16") for runtime in SESSIONS]
+    chosen = [soc for soc in ("SM8650", ONLY_LITERT) for soc in ("--soc", soc)]
+    code, data = run(capsys, "--model", "net.py:net", *chosen, *pythons)
+    assert code == ExitCode.OK
+    assert read_words(place, "litert").endswith(f"--soc SM8650 --soc {ONLY_LITERT}")
+    assert ONLY_LITERT not in read_words(place, "executorch")
+    assert data["unknown_socs"] == {name: [ONLY_LITERT] for name in ("executorch", "onnxruntime")}
