@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Struct, structs
 
 from ci.facts.finding import NOWHERE, Origin
-from ci.graphs.graph import EXECUTORCH, Array, Constants, Graph, Node, Numbers
+from ci.graphs.graph import EXECUTORCH, ONNXRUNTIME, Array, Constants, Graph, Node, Numbers
 from ci.graphs.operators import is_dequantizer, is_quantizer
 from ci.models.short_rows import find_short_row
 
@@ -68,6 +68,7 @@ class Step(Struct, frozen=True):
     numbers: dict[str, tuple[float, ...]] = {}
     origin: Origin = NOWHERE
     front_end: str = ""  # which compiles the model for QNN; empty if it is unknown
+    label: str = ""  # in an .onnx file: what a user calls it, such as ``MatMul 'scores'``
 
 
 def measure_step(operands: Sequence[Operand], numbers: Numbers) -> dict[str, tuple[float, ...]]:
@@ -117,6 +118,7 @@ def measure_step(operands: Sequence[Operand], numbers: Numbers) -> dict[str, tup
     - ``biased``: the largest ratio of an element of a layer's bias to the weights of its channel,
       also of a batch norm that a convolution absorbs, see _measure_bias
     - ``stacked``: the number of tensors that a concatenation joins along an axis of size 1
+    - ``computed``: 1 if each of two operands is not constant
     - ``outer``: 1 if each of two operands that are not constant has a single element along an axis
       where the other one has several, as a column times a row
     - ``decided``: 1 if a cast makes integers of floats
@@ -166,6 +168,8 @@ def _measure_spread(operands: Sequence[Operand], numbers: Numbers) -> Measures:
     if axes := sum(any(pair) for pair in zip(pads[::2], pads[1::2], strict=False)):
         yield "padded", (float(axes),)
     shapes = [operand.shape for operand in operands if not operand.constant]
+    if len(operands) == len(shapes) == 2:
+        yield "computed", (1.0,)
     if len(shapes) == 2 and _is_outer(*shapes):
         yield "outer", (1.0,)
 
@@ -450,6 +454,7 @@ class _Describer:
             numbers,
             node.place,
             self.graph.front_end,
+            node.label if self.graph.front_end == ONNXRUNTIME else "",
         )
 
     def describe_operand(self, name: str) -> Operand:

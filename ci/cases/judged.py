@@ -86,6 +86,7 @@ from ci.judging.causes import (
     is_likely,
     join,
     order_faults,
+    spans_more_than,
 )
 from ci.judging.details import describe_outputs
 from ci.judging.error_patterns import blames_runner
@@ -894,7 +895,22 @@ class CaseJudge:
         scheme, qnn = self.spec.scheme.base.value, self.evidence.compiler
         compiled = bool(artifact and not artifact.compiled.delegation.fallback_nodes)
         ends = {"compiled": compiled and not refused, "refused": refused}
+        if not refused:  # what the CPU computes, no compiler of QNN gets wrong
+            on_cpu = self.list_on_cpu(steps)
+            steps = [step for step in steps if step.name not in on_cpu]
         return [*self.options.find_faults(steps, scheme, qnn, **ends)]
+
+    def list_on_cpu(self, steps: Sequence[Step]) -> set[str]:
+        """Return the names of the steps that stay on the CPU in the program, if there is one and
+        its nodes have names, as those of an .onnx file."""
+        artifact = self.evidence.artifact
+        fallbacks = artifact.compiled.delegation.fallback_ops if artifact else ()
+        labels = {
+            f"{fallback.op.rpartition(':')[2]} '{fallback.name}'"  # as readers of graphs name it
+            for fallback in fallbacks
+            if fallback.name
+        }
+        return {step.name for step in steps if step.label in labels}
 
     def list_faults(self, *, refused: bool = False) -> list[KnownFault]:
         """Return the result of find_faults. If it raises an exception, add a warning and return an
@@ -955,8 +971,16 @@ REASONS = (
 )  # fmt: skip
 
 
+def is_quantizing(node: Fallback) -> bool:
+    """Return whether a node only converts the format of numbers."""
+    return node.op.rpartition(":")[2] in QUANTIZING
+
+
 def find_fallbacks(left: Sequence[Fallback]) -> Finding:
     """Return the finding that nodes stay on the CPU, although the policy requires the NPU."""
+    # What computes comes first: quantizers only follow it.
+    computing = [node for node in left if not is_quantizing(node)]
+    left = [*computing, *(node for node in left if is_quantizing(node))]
     alike = {(node.label, str(node.origin) or node.reason): node for node in left[::-1]}
     lines = [f"{node.label}: {node.text}" for node in alike.values()][::-1]  # each line once
     and_more = [f"and {len(lines) - SHOWN_OPS} more"] if len(lines) > SHOWN_OPS else []
@@ -1289,6 +1313,8 @@ def suggest_mixture(spec: CaseSpec, loss: Loss) -> Advice:
     base, choices = spec.scheme.base, spec.source.choices
     finer = find_alternatives(base).finer
     if not finer or not loss.nodes or choices.recipe:
+        return NO_ADVICE
+    if spans_more_than(loss, finer.recipe.activation_bits):
         return NO_ADVICE
     if finer.weight_bits == base.weight_bits and loss.weights_db < loss.behind_db + WEIGHTS_DB:
         return NO_ADVICE

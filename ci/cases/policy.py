@@ -453,7 +453,8 @@ class OperatorRule(Struct, frozen=True, forbid_unknown_fields=True):
     instead. ``proof`` is the file with the tried remedy, or empty. ``operator`` and ``reason`` are
     patterns for the operator's name and QNN's reason. The row applies to ``schemes`` (globs) and to
     ``socs``. If ``socs`` is empty, it applies to SoCs whose Hexagon version is lower than
-    ``before_hexagon``, or to all SoCs if that is 0."""
+    ``before_hexagon``, or to all SoCs if that is 0. ``mended_in`` is the package and version that
+    take the operator, if one does."""
 
     operator: str
     fix: str
@@ -463,6 +464,7 @@ class OperatorRule(Struct, frozen=True, forbid_unknown_fields=True):
     schemes: tuple[str, ...] = ("*",)
     socs: tuple[str, ...] = ()
     before_hexagon: int = 0
+    mended_in: str = ""
 
     def __post_init__(self) -> None:
         check_pattern(self.operator)
@@ -472,7 +474,8 @@ class OperatorRule(Struct, frozen=True, forbid_unknown_fields=True):
     def advice(self) -> Advice:
         """Return the cause and the remedy."""
         proof = Proof.PROVEN if self.proof else Proof.SUGGESTED
-        return advise(self.why, self.fix, certainty=Certainty.KNOWN, proof=proof)
+        mended = f"; or use {self.mended_in} or newer, which takes it" if self.mended_in else ""
+        return advise(self.why, f"{self.fix}{mended}", certainty=Certainty.KNOWN, proof=proof)
 
     def covers(self, scheme: str, soc: str) -> bool:
         """Return whether the row applies to a scheme and an SoC."""

@@ -18,7 +18,8 @@ class KnownFault(Struct, frozen=True, kw_only=True):
     from compiling or running the model. ``least_db`` is the lowest SQNR with which it was seen, or
     None if it is unknown. ``schemes`` are those with the fault, and ``elsewhere`` says that others
     are right, which a run may contradict. ``repeated`` are the nodes of the pattern's other calls
-    from the same line, as in a loop."""
+    from the same line, as in a loop. ``mended`` is the newer QNN that computes it rightly, if one
+    is known."""
 
     fault: str
     title: str
@@ -36,6 +37,7 @@ class KnownFault(Struct, frozen=True, kw_only=True):
     elsewhere: str = ""
     schemes: tuple[str, ...] = ()
     repeated: tuple[tuple[str, ...], ...] = ()
+    mended: str = ""
 
     @property
     def origin(self) -> Origin:

@@ -21,7 +21,7 @@ from ci.graphs.graph import LITERT, ONNXRUNTIME
 from ci.models.schemes import Scheme
 from provisioning.errors import ManifestError, UsageError
 from provisioning.manifest.reader import read_policy
-from provisioning.versions import is_same, is_version
+from provisioning.versions import is_older, is_same, is_version, parse_version
 
 POLICY = "faults"
 Owner = Literal["qnn", "onnxruntime", "executorch", "quantization", "unknown"]
@@ -160,6 +160,19 @@ class Fault(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             remedy=self.litert.remedy or IN_SOURCE.format(self.remedy),
             elsewhere=self.litert.elsewhere or self.elsewhere,
         )
+
+    def find_mended(self, scheme: str, qnn: str, front_end: str) -> str:
+        """Return the first version of QNN after ``qnn`` from which on all results of the fault's
+        graph in a scheme and a front end are right; empty if none is known."""
+        rows = [row for row in self.tried if (row.frontend, row.scheme) == (front_end, scheme)]
+        tried = {version for row in rows for end in ENDS for version in row[end]}
+        mended = ""
+        for version in sorted(tried, key=parse_version, reverse=True):
+            if {row.find_end(version) for row in rows} - {""} != {RIGHT}:
+                break
+            if is_older(qnn, version):
+                mended = version
+        return mended
 
     def only_stops(self, front_end: str = "") -> bool:
         """Return whether the graph was refused or crashed, and its values were never wrong."""

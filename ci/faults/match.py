@@ -12,6 +12,9 @@ from ci.facts.finding import NOWHERE
 from ci.facts.known_fault import KnownFault
 from ci.faults.known import Fault, find_pattern, read_faults, rename_steps
 from ci.models.schemes import Scheme
+from provisioning.manifest.reader import find_package_versions
+
+PACKAGE = "onnxruntime-qnn"
 
 
 def match_faults(
@@ -37,8 +40,9 @@ def match_faults(
     for fault in read_faults():
         affected = {name for name in schemes if fault.applies(name, qnn, front_end, **ends)}
         for chain in find_pattern(fault.pattern, renamed) if affected else ():
-            if find_scheme(scheme, chain) in affected:
-                known_fault = make_known(fault, chain, by_name)
+            if (name := find_scheme(scheme, chain)) in affected:
+                mended = fault.find_mended(name, qnn, front_end) if qnn else ""
+                known_fault = make_known(fault, chain, by_name, mended)
                 places.setdefault((fault.name, known_fault.place), []).append(known_fault)
     matches = []
     for *earlier, last in places.values():
@@ -56,9 +60,12 @@ def find_scheme(scheme: str, chain: Sequence[Step]) -> str:
     return f"int{bits:.0f}" if bits else Scheme.FP16.value
 
 
-def make_known(fault: Fault, chain: Sequence[Step], operators: dict[str, str]) -> KnownFault:
+def make_known(
+    fault: Fault, chain: Sequence[Step], operators: dict[str, str], mended: str = ""
+) -> KnownFault:
     """Return the known fault for a chain of steps that matches its pattern. ``operators`` maps the
-    name of each step to torch's name of its operator."""
+    name of each step to torch's name of its operator. ``mended`` is the version of QNN that mends
+    it, if there is one."""
     origin = next((step.origin for step in chain if step.origin != NOWHERE), NOWHERE)
     first, *later_steps = chain
     call = f"{first.operator} of {' and '.join(map(_describe_operand, first.operands[:2]))}"
@@ -67,7 +74,8 @@ def make_known(fault: Fault, chain: Sequence[Step], operators: dict[str, str]) -
         fault=fault.name,
         title=fault.title,
         seen=wording.seen,
-        fix=wording.remedy,
+        fix=f"{wording.remedy}; or use {name_package(mended)}" if mended else wording.remedy,
+        mended=name_package(mended) if mended else "",
         calls=", then ".join([call, *(step.operator for step in later_steps)]),
         nodes=tuple(step.name for step in chain),
         operators=tuple(operators[step.name] for step in chain),
@@ -80,6 +88,12 @@ def make_known(fault: Fault, chain: Sequence[Step], operators: dict[str, str]) -
         elsewhere=wording.elsewhere,
         schemes=fault.pattern.schemes,
     )
+
+
+def name_package(qnn: str) -> str:
+    """Return a version of QNN with that of the package that brings it, if one does."""
+    wheel = find_package_versions(PACKAGE).get(qnn, "")
+    return f"QNN {qnn}, which {PACKAGE} {wheel} brings" if wheel else f"QNN {qnn}"
 
 
 def _describe_operand(operand: Operand) -> str:

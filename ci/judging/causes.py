@@ -413,6 +413,12 @@ def _advise_on_phases(loss: Loss | None, bits: int) -> Iterator[Advice]:
         )
 
 
+def spans_more_than(loss: Loss, bits: int) -> bool:
+    """Return whether numbers reach a logarithm at which accuracy is lost, the smallest of which are
+    zero in a uniform range of ``bits``: finer types of no more bits do not help."""
+    return bool([*_advise_on_logarithms(loss, bits)])
+
+
 def _advise_on_logarithms(loss: Loss | None, bits: int) -> Iterator[Advice]:
     small = [
         reading
@@ -429,8 +435,9 @@ def _advise_on_logarithms(loss: Loss | None, bits: int) -> Iterator[Advice]:
             f"a logarithm of small numbers: numbers from {widest.low:.3g} to {widest.high:.3g}"
             f" reach {_list(small)}, where a step of {bits} bits is"
             f" {_find_step_size(widest, bits):.2g}, so all smaller numbers are one, or zero",
-            "compute the logarithm outside of the model, and pass it as an input; or use a larger"
-            " floor; or leave this operator and those that it reads in float16",
+            "if it inverts a sigmoid, as log(x / (1 - x)), keep the logits of before the sigmoid"
+            " instead; or subtract logarithms, log(x) - log(1 - x); or compute it outside of the"
+            " model, and pass it as an input; or use a larger floor; or lower the model in fp16",
             widest,
             loss.output_db if loss else None,
         )

@@ -140,6 +140,10 @@ def test_limits_of_a_model_permit_the_fallback_of_that_model_alone() -> None:
         assert judge(SPLIT, policy=with_(models={name: entry})).status is status
 
 
+BATCH_NORM = "QNN Batchnorm unsupported datatype on HTP."
+TF = "tf_half_pixel_for_nn"
+
+
 @pytest.mark.parametrize(
     ("op", "reason", "scheme", "soc", "has"),
     [
@@ -154,6 +158,10 @@ def test_limits_of_a_model_permit_the_fallback_of_that_model_alone() -> None:
         ("aten.max.dim", "no indices", "fp16", "SM8650", "amax"),
         ("aten.index.Tensor", "a shape depends on the data: TypeError", "fp16", "SM8650", "mask"),
         ("aten.view_copy.default", "has incorrect Rank 6", "8a8w", "SM8650", "reshape to rank 4"),
+        ("BatchNormalization", BATCH_NORM, "asis", "SM8650", "in float"),
+        ("Resize", f"coordinate_transformation_mode {TF}", "u8", "SM8650", "qnn 2.6.0 or newer"),
+        ("Resize", f"Resize with {TF} only supports mode 'nearest'", "u8", "SM8650", "half_"),
+        ("Resize", f"Resize with {TF} does not support nearest_mode", "u8", "SM8650", "asym"),
     ],
 )  # fmt: skip
 def test_the_remedy_depends_on_operator_reason_scheme_and_soc(

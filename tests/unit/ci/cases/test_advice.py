@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ci.analysis.steps import Step
 from ci.cases.engine import Compiled, Delegation, Fallback, Garbled
 from ci.cases.judged import UNTRIED, CaseJudge, find_floats
 from ci.cases.pipeline import CaseRun
@@ -329,6 +330,35 @@ def test_a_lost_part_does_not_name_the_layer_at_which_the_whole_output_loses(
         explained = judge_case.explain(finding, verdict, compiled, is_traceable=True)
         places[kind.id] = any("stem" in line for line in explained.where)
     assert places == {QUANTIZED_BADLY.id: True, PART.id: False}
+
+
+def test_what_the_cpu_computes_is_no_known_fault(tmp_path: Path) -> None:
+    seen: list[list[str]] = []
+
+    def find_faults(steps: Sequence[Step], *_: Any, **__: Any) -> tuple[KnownFault, ...]:
+        seen.append([step.name for step in steps])
+        return ()
+
+    options = make_options(policy=read_emulator_policy(lane="onnx"), find_faults=find_faults)
+    judge_case = CaseJudge(CaseSpec("net.onnx", Scheme.ASIS, "SM8650"), options, tmp_path, "x")
+    steps = tuple(
+        Step(f"{name}_out", "batch_norm", (), (), (1,), label=f"BatchNormalization '{name}'")
+        for name in ("first", "second")
+    )
+    left = (
+        Fallback("DequantizeLinear", "QNN Batchnorm unsupported datatype on HTP.", name="scale"),
+        Fallback("BatchNormalization", "QNN Batchnorm unsupported datatype on HTP.", name="second"),
+    )
+    delegation = Delegation(1, 2, 1, left)
+    compiled = Compiled(program="p", binary="p", size_bytes=1, delegation=delegation, steps=steps)
+    artifact: Any = SimpleNamespace(compiled=compiled)
+    judge_case.evidence.artifact = artifact
+    judge_case.find_faults()
+    judge_case.find_faults(refused=True)
+    assert seen == [["first_out"], ["first_out", "second_out"]]
+    # What computes is named before the quantizers around it.
+    (finding,) = judge_case.delegation_faults(compiled)
+    assert finding.evidence.splitlines()[0].startswith("BatchNormalization second")
 
 
 def test_nodes_that_read_garbled_indices_are_not_left_to_the_cpu(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from ci.analysis.steps import Operand, Step
 from ci.faults.graph import Graph, Node, Tensor, parse_graph
 from ci.faults.known import (
     ENDS,
+    Frontend,
     Pattern,
     Tried,
     describe,
@@ -416,3 +417,46 @@ def test_the_remedies_of_tflite_files_are_for_their_users() -> None:
     fault = next(fault for fault in read_faults() if fault.name == "power-of-constant")
     assert fault.describe("executorch").remedy == fault.remedy
     assert fault.remedy in fault.describe(LITERT).remedy != fault.remedy
+
+
+@pytest.mark.parametrize(
+    ("rows", "qnn", "mended"),
+    [
+        ([("onnx", "fp16", "2.47.0 2.49.40", "2.50.40 2.51.0")], "2.49.40", "2.50.40"),
+        ([("onnx", "fp16", "2.47.0 2.49.40", "2.50.40 2.51.0")], "v2.47.0.260601", "2.50.40"),
+        ([("onnx", "fp16", "2.47.0 2.49.40", "2.50.40 2.51.0")], "2.50.40", "2.51.0"),
+        ([("onnx", "fp16", "2.49.40", "2.48.40")], "2.49.40", ""),  # only an older one is right
+        ([("onnx", "fp16", "2.49.40 2.51.0", "2.50.40")], "2.49.40", ""),  # wrong again
+        ([("onnx", "u8", "2.49.40", "2.51.0")], "2.49.40", ""),
+        ([("executorch", "fp16", "2.49.40", "2.51.0")], "2.49.40", ""),
+        ([], "2.49.40", ""),
+    ],
+)
+def test_a_fault_is_mended_by_the_first_qnn_from_which_on_all_are_right(
+    rows: list[tuple[Frontend, str, str, str]], qnn: str, mended: str
+) -> None:
+    tried = tuple(
+        Tried(frontend, scheme, tuple(wrong.split()), tuple(right.split()))
+        for frontend, scheme, wrong, right in rows
+    )
+    fault = structs.replace(read_faults()[0], tried=tried)
+    assert fault.find_mended("fp16", qnn, "onnx") == mended
+
+
+@pytest.mark.parametrize(
+    ("call", "front_end", "scheme", "is_known"),
+    [
+        ("matmul(x, y)", "onnx", "u16a8w", True),
+        ("matmul(x, y)", "onnx", "u8", False),
+        ("matmul(x, y)", "executorch", "16a8w", False),
+        ("matmul(x, w)", "onnx", "u16a8w", False),  # a linear layer
+    ],
+)
+def test_a_product_of_two_computed_tensors_is_computed_in_8_bits(
+    call: str, front_end: str, scheme: str, is_known: bool
+) -> None:
+    text = f"x = input(2, 8, 8)\ny = input(2, 8, 8)\nw = constant(2, 8, 8)\nz = {call}\nreturn z"
+    (fault,) = (fault for fault in read_faults() if fault.name == "second-operand-in-8-bits")
+    chains = find_pattern(fault.pattern, describe(parse_graph(text), front_end=front_end))
+    applies = fault.applies(scheme, "2.51.0", front_end)
+    assert bool(chains and applies) == is_known

@@ -24,6 +24,7 @@ from ci.judging.causes import (
     advise_on_softmax,
     is_likely,
     order_faults,
+    spans_more_than,
 )
 from ci.models.tensors import (
     Decision,
@@ -198,6 +199,13 @@ def test_a_logarithm_of_numbers_far_below_a_step_is_known_by_what_it_reads() -> 
     assert tell("log", np.linspace(0.5, 9, 20), 8) == ""
     assert tell("log", np.geomspace(1e-10, 87.7, 20), FLOAT16_BITS) == ""
     assert tell("log", np.geomspace(1e-10, 87.7, 20), 8, behind_db=45.0) == ""
+    # A quotient such as that of an inverse sigmoid: 16 bits do not help.
+    reading = make_reading("log", "log", np.geomspace(1e-5, 4.49e4, 20), 5.0)
+    loss = Loss("x", 60.0, 10.0, 60.0, readings=tuple(filter(None, [reading])))
+    assert spans_more_than(loss, 16)
+    reading = make_reading("log", "log", np.geomspace(0.04, 87.7, 20), 5.0)
+    loss = Loss("x", 60.0, 10.0, 60.0, readings=tuple(filter(None, [reading])))
+    assert not spans_more_than(loss, 16)
 
 
 def test_a_comparison_for_equality_is_a_cause_where_the_accuracy_is_lost() -> None:
