@@ -63,6 +63,20 @@ def choose_rounded(program: Program, inputs: Any) -> Names:
     return choose_loudest([*roundings], measure, count_runs(program))
 
 
+def run_without(program: Program, inputs: Any, operators: Collection[str]) -> Sequence[Array]:
+    """Return the outputs of a quantized model on one sample, with each rounding except those that
+    only these ``operators`` compute and read, as choose_rounded names them."""
+    recipes = {}
+    left_out: dict[str, list[str]] = {method: [] for method in program.graphs}
+    for names, values in list_roundings(program).items():
+        if {*names} <= {*operators}:
+            for method, value in values:
+                left_out[method].append(value)
+    for method, values_of_method in left_out.items():
+        recipes[method] = Recipe(unrounded=values_of_method)
+    return program.prepare(recipes).run([inputs])[0]
+
+
 def count_runs(program: Program) -> int:
     """Return how many runs a model of this size may take."""
     size = 1

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from msgspec import structs
 
-from ci.analysis.effects import choose_rounded, group_roundings
+from ci.analysis.effects import choose_rounded, group_roundings, run_without
 from ci.analysis.noise import find_fused, has_inexact
 from ci.facts.finding import NOWHERE
 from ci.graphs.graph import ONNXRUNTIME, Array, Graph, Node
@@ -248,12 +248,20 @@ def find_loss(
             return structs.replace(nowhere, readings=tuple(readings), decided=decided)
         return None
     nodes = choose_rounded(program, inputs)
-    output_db = min(
-        find_least_db(comparison.exact.outputs, comparison.rounded.outputs)
-        for comparison in comparisons
-    )
+    exact_outputs = [*chain(*(comparison.exact.outputs for comparison in comparisons))]
+    rounded_outputs = [*chain(*(comparison.rounded.outputs for comparison in comparisons))]
+    output_db = find_least_db(exact_outputs, rounded_outputs)
+    finer_db = None
+    # Of several methods, a run returns only the outputs of the first one.
+    if nodes and len(program.graphs) == 1:
+        finer_db = find_least_db(exact_outputs, run_without(program, inputs, nodes))
     return structs.replace(
-        greatest, nodes=nodes, readings=tuple(readings), decided=decided, output_db=output_db
+        greatest,
+        nodes=nodes,
+        readings=tuple(readings),
+        decided=decided,
+        output_db=output_db,
+        finer_db=finer_db,
     )
 
 

@@ -82,6 +82,7 @@ from ci.judging.causes import (
     advise_on_numbers,
     advise_on_range,
     advise_on_reciprocals,
+    advise_on_rounding,
     advise_on_softmax,
     is_likely,
     join,
@@ -493,7 +494,13 @@ class CaseJudge:
         bits = scheme.base.recipe.activation_bits
         bits = FLOAT16_BITS if not scheme.quantized else bits if bits in MASKS else 0
         causes = advise_on_numbers(loss, bits, [fault.fault for fault in faults])
-        return (*decisions, *causes, *advise_on_fusions(loss))
+        named = (*decisions, *causes, *advise_on_fusions(loss))
+        is_known = self.is_proven(question) or any(
+            cause.certainty is Certainty.PROVEN for advice in named for cause in advice.causes
+        )
+        if not scheme.quantized or is_known:
+            return named
+        return (*named, *advise_on_rounding(loss, self.evidence.figures.sqnr_db_scheme))
 
     def find_garbled(self, compiled: Compiled, question: Question) -> Finding | None:
         """Return the finding that nodes on the CPU read the indices of another operator with the
@@ -516,6 +523,7 @@ class CaseJudge:
         is_quantization = finding.question is Question.QUANTIZED
         if is_quantization and self.spec.scheme.quantized:
             reached = figures.sqnr_db_scheme
+        finer = find_alternatives(self.spec.scheme.base).finer
         line = str(layer.origin) if layer and layer.origin.line else ""
         faults = dict.fromkeys(fault.fault for fault in self.suspect_faults(finding))
         return Suspicion(
@@ -524,6 +532,7 @@ class CaseJudge:
             faults=tuple(faults),
             count=len(steps),
             divides=finding.question is Question.FAITHFUL,
+            finer=finer.value if finer else "",
         )
 
     def choose_causes(self, finding: Finding) -> list[KnownFault]:
@@ -536,9 +545,11 @@ class CaseJudge:
         if diagnosis and diagnosis.is_proven:
             # What was shown may be a known fault that nothing else suspected.
             suspects = list(dict.fromkeys((*faults, *self.list_faults())))
+            shown = [fault for fault in suspects if diagnosis.shows(fault.fault)]
+            # A lane may name nodes otherwise than the file that it rewrites.
             causes = [
-                fault for fault in suspects if diagnosis.shows(fault.fault, list_marks(fault))
-            ]
+                fault for fault in shown if diagnosis.shows(fault.fault, list_marks(fault))
+            ] or shown
         elif self.options.only_certain:
             return []
         else:
@@ -1130,13 +1141,13 @@ def join_faults(faults: Sequence[KnownFault]) -> Iterator[Advice]:
 
 
 def prove(advice: Advice, proof: str) -> Advice:
-    """Return the advice for known faults whose remedy was tried, with both figures of that."""
+    """Return the advice for known faults of which one remedy was tried, with both figures of
+    that. What was tried is a remedy of its own, see advise_on_diagnosis."""
     causes = []
     for cause in advice.causes:
         text = f"{cause.text} ({proof})"
         causes.append(structs.replace(cause, text=text, certainty=Certainty.PROVEN))
-    remedies = (structs.replace(remedy, proof=Proof.TRIED) for remedy in advice.remedies)
-    return replace(advice, causes=tuple(causes), remedies=tuple(remedies))
+    return replace(advice, causes=tuple(causes))
 
 
 def doubt(advice: Advice) -> Advice:

@@ -4,7 +4,7 @@ by itself, the suspects in it, and one experiment for each, until one makes the 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 from ci.diagnosis.experiments import (
@@ -34,13 +34,15 @@ class Suspicion:
     """What is known of a red case before the experiments. ``whole`` is the case's own result.
     ``first`` is the name of the first wrong layer's node, with its operator and its line, or empty.
     ``faults`` are the known faults that may be the cause, the likeliest first. ``count`` is the
-    number of operators of the model."""
+    number of operators of the model, and ``finer`` the scheme with more bits for activations, or
+    empty."""
 
     whole: Result
     first: tuple[str, str, str] = ("", "", "")
     faults: tuple[str, ...] = ()
     count: int = 0
     divides: bool = True  # whether parts can show the error, and not only the whole model
+    finer: str = ""
 
 
 @dataclass(frozen=True)
@@ -56,14 +58,16 @@ class Diagnosis:
     """What the experiments showed. ``part`` are the operators of the smallest part that is wrong by
     itself, empty for the whole model, and ``before`` its result. ``cure`` are the remedies that
     make it better, and ``after`` the result with them: right, or the best that was found.
-    ``is_fused`` is whether the part is right if it returns the results inside of it. ``ended`` is
-    why the experiments stopped early, or empty."""
+    ``is_fused`` is whether the part is right if it returns the results inside of it, and ``finer``
+    the scheme with more bits in which it is right, or empty. ``ended`` is why the experiments
+    stopped early, or empty."""
 
     before: Result
     part: tuple[Operator, ...] = ()
     cure: tuple[RemedyChoice, ...] = ()
     after: Result = field(default_factory=Result)
     is_fused: bool = False
+    finer: str = ""
     tried: tuple[Tried, ...] = ()
     reproducer: str = ""
     ended: str = ""
@@ -71,9 +75,9 @@ class Diagnosis:
     @property
     def is_proven(self) -> bool:
         """Return whether an experiment showed the cause."""
-        return bool(self.cure) or self.is_fused
+        return bool(self.cure or self.finer) or self.is_fused
 
-    def shows(self, fault: str, places: Collection[str]) -> bool:
+    def shows(self, fault: str, places: Collection[str] = ()) -> bool:
         """Return whether a known fault at some places of the model is what the cure cures there.
         If either's places are unknown, every place is possible."""
         return any(
@@ -95,6 +99,7 @@ class Diagnosis:
         return bool(gained) and not any(gained)
 
 
+Part = tuple[Operator, ...]
 Steps = Generator[Experiment, Answer, Diagnosis]
 
 
@@ -103,40 +108,52 @@ def diagnose(suspicion: Suspicion) -> Steps:
     remedies = cast("list[RemedyChoice] | None", (yield ListRemedies()))
     if remedies is None:
         return Diagnosis(suspicion.whole, ended=TIME_IS_UP)
-    part, before = yield from find_part(suspicion)
+    is_small = suspicion.count <= SMALL
+    part: Part = ()
+    before = suspicion.whole
+    if not is_small:
+        part, before = yield from find_part(suspicion)
     ordered = order_remedies(remedies, suspicion, part)
-    is_small = bool(part) or suspicion.count <= SMALL
-    limit = MOST_OF_PART if is_small else MOST_OF_WHOLE
+    limit = MOST_OF_PART if part or is_small else MOST_OF_WHOLE
     diagnosis = yield from try_remedies(part, before, ordered[:limit])
-    if diagnosis.cure or diagnosis.ended or not part:
+    if diagnosis.cure or diagnosis.ended:
         return diagnosis
-    return (yield from examine(diagnosis))
+    if is_small:  # remedies were tried on the whole model, whose program costs no more
+        part, before = yield from find_part(suspicion)
+        diagnosis = replace(diagnosis, part=part, before=before)
+    if not part:
+        return diagnosis
+    return (yield from examine(diagnosis, suspicion.finer))
 
 
 def find_part(suspicion: Suspicion) -> Generator[Experiment, Answer, tuple[Part, Result]]:
     """Return the smallest part around the first wrong layer that is wrong by itself, with its
-    result. It is empty, which is the whole model, if none was found in MOST_PARTS programs."""
+    result. It is empty, which is the whole model, if none was found in MOST_PARTS programs. If no
+    layer is known to be wrong, a small model is searched from its last operator on."""
     whole: tuple[Part, Result] = ((), suspicion.whole)
-    if not suspicion.divides or suspicion.count <= SMALL or not any(suspicion.first):
+    is_small = suspicion.count <= SMALL
+    if not suspicion.divides or not (any(suspicion.first) or is_small):
         return whole
     operators = {
         operator.name: operator
         for operator in cast("list[Operator] | None", (yield ListOperators())) or []
     }
     first = find_first(suspicion.first, [*operators.values()])
+    if first is None and is_small:
+        first = next(reversed(operators.values()), None)
     if first is None:
         return whole
     wanted_db = KEPT_SHARE * excess(suspicion.whole)
-    for count, part in enumerate(list_parts(operators, first), 1):
+    parts = list_parts(operators, first)
+    if not is_small:  # of a small model, the whole is a part, too
+        parts = [part for part in parts if len(part) < len(operators)]
+    for count, part in enumerate(parts, 1):
         result = cast(Result, (yield RunPart(tuple(operator.name for operator in part))))
         if not result.failure and not result.is_right and excess(result) >= wanted_db:
             return part, result
         if count == MOST_PARTS or result.failure == TIME_IS_UP:
             break
     return whole
-
-
-Part = tuple[Operator, ...]
 
 
 def find_first(first: tuple[str, str, str], operators: Sequence[Operator]) -> Operator | None:
@@ -179,8 +196,7 @@ def list_parts(operators: dict[str, Operator], first: Operator) -> list[Part]:
         behind(before(before(before(inner)))),
     ):
         part = tuple(operator for name, operator in operators.items() if name in names)
-        if len(part) < len(operators):
-            parts[part] = None
+        parts[part] = None
     return [*parts]
 
 
@@ -240,25 +256,21 @@ def try_remedies(part: Part, before: Result, remedies: Sequence[RemedyChoice]) -
     return Diagnosis(before, part, cure, after, tried=tuple(tried), ended=ended)
 
 
-def examine(diagnosis: Diagnosis) -> Steps:
+def examine(diagnosis: Diagnosis, finer: str) -> Steps:
     """Find out whether a part that no remedy makes right is right if it returns the results inside
-    of it. If it is not, keep it as a reproducer."""
+    of it, or with more bits. If it is not, keep it as a reproducer."""
     names = tuple(operator.name for operator in diagnosis.part)
-    result = Result()
+    before = diagnosis.before
     if len(names) > 1:
         result = cast(Result, (yield RunPart(names, returns_all=True)))
-    is_fused = result.is_right and gains(result, diagnosis.before)
-    path = ""
-    if not is_fused:
-        path = cast(str, (yield KeepPart(names))) or ""
-    return Diagnosis(
-        diagnosis.before,
-        diagnosis.part,
-        after=result if is_fused else Result(),
-        is_fused=is_fused,
-        tried=diagnosis.tried,
-        reproducer=path,
-    )
+        if result.is_right and gains(result, before):
+            return replace(diagnosis, after=result, is_fused=True)
+    if finer:
+        result = cast(Result, (yield RunPart(names, scheme=finer)))
+        if result.is_right and gains(result, before):
+            return replace(diagnosis, after=result, finer=finer)
+    path = cast(str, (yield KeepPart(names))) or ""
+    return replace(diagnosis, reproducer=path)
 
 
 def gains(result: Result, before: Result) -> bool:

@@ -6,8 +6,9 @@ from collections.abc import Collection
 
 from ci.diagnosis.diagnosis import Diagnosis
 from ci.diagnosis.experiments import Result
-from ci.facts.finding import NO_ADVICE, Advice, Certainty, Proof, advise
+from ci.facts.finding import Advice, Certainty, Proof, advise
 
+PRECISION = "docs/guides/precision.md"
 SHOWN = 4  # operators, or remedies that were tried
 
 
@@ -17,7 +18,12 @@ def describe_proof(diagnosis: Diagnosis) -> str:
     if not diagnosis.is_proven:
         return ""
     change = " and ".join(remedy.name for remedy in diagnosis.cure)
-    change = f"with {change}" if change else "if it returns the results inside of it"
+    if change:
+        change = f"with {change}"
+    elif diagnosis.finer:
+        change = f"in {diagnosis.finer}"
+    else:
+        change = "if it returns the results inside of it"
     word = "proven" if diagnosis.after.is_right else "in part, proven"
     subject = f"{name_subject(diagnosis)} has {show_db(diagnosis.before)}"
     return f"{word}: {subject}, and {show_db(diagnosis.after)} {change}"
@@ -42,13 +48,11 @@ def advise_on_diagnosis(diagnosis: Diagnosis, named: Collection[str] = ()) -> Ad
     The known faults that are ``named`` state their cause themselves, see KnownFault."""
     proof = describe_proof(diagnosis)
     if diagnosis.cure:
+        titles = "; ".join(f"{remedy.title} ({remedy.name})" for remedy in diagnosis.cure)
         remedies = [remedy for remedy in diagnosis.cure if {*named}.isdisjoint(remedy.cures)]
-        if not remedies:
-            return NO_ADVICE
         reasons = "; ".join(dict.fromkeys(remedy.reason for remedy in remedies))
-        titles = "; ".join(f"{remedy.title} ({remedy.name})" for remedy in remedies)
         return advise(
-            f"{reasons} ({proof})",
+            f"{reasons} ({proof})" if reasons else "",
             f"write {titles}",
             certainty=Certainty.PROVEN,
             proof=Proof.TRIED,
@@ -58,6 +62,13 @@ def advise_on_diagnosis(diagnosis: Diagnosis, named: Collection[str] = ()) -> Ad
             f"QNN computes these operators together, and each of them alone is right ({proof})",
             "return a result inside of the part as a further output, or write one of its operators"
             " differently",
+            certainty=Certainty.PROVEN,
+        )
+    if diagnosis.finer:
+        return advise(
+            f"QNN computes these operators less accurately than the bits of the scheme allow"
+            f" ({proof})",
+            f"give them the bits of {diagnosis.finer}, as a part of a mixture ({PRECISION})",
             certainty=Certainty.PROVEN,
         )
     tried = [

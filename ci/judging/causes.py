@@ -24,6 +24,7 @@ from ci.models.tensors import (
 
 KEPT_DB = 30.0  # an operator whose result is at least as accurate is not the cause
 SHOWN_DECISIONS = 3
+SHOWN_OPERATORS = 8  # as many as a mixture has
 EQUALITIES = frozenset({"eq", "ne", "Equal"})
 SOFTMAX = "softmax"  # in the names of its operators
 LEAST_GAIN = 1.004  # from here on, the gate rejects a program
@@ -278,6 +279,30 @@ def advise_on_decisions(loss: Loss | None) -> tuple[Advice, ...]:
         certainty=Certainty.PROVEN,
     )
     return (replace(advice, places=lost.decisions[0].origin.places),)
+
+
+def advise_on_rounding(loss: Loss | None, sqnr_db: float | None) -> tuple[Advice, ...]:
+    """Return the cause that the rounding of weights, or that of some operators, loses the accuracy
+    of a quantized model with ``sqnr_db`` against float32. It was tried: with only the weights
+    quantized, the outputs are hardly better; or without the roundings of these operators, they
+    have less than half of their noise."""
+    if loss is None or loss.is_float16:
+        return ()
+    if sqnr_db is not None and loss.weights_db < sqnr_db + LEAST_GAIN_DB:
+        figures = f"the outputs have {sqnr_db:.1f} dB, and {loss.weights_db:.1f} dB if nothing else"
+        cause = f"the rounding of the weights (proven: on the CPU, {figures} is rounded)"
+        fix = "choose a scheme with more bits for the weights, or with a scale for each channel"
+        return (advise(cause, fix, certainty=Certainty.PROVEN),)
+    if loss.output_db is None or loss.finer_db is None:
+        return ()
+    if loss.finer_db < loss.output_db + LEAST_GAIN_DB:
+        return ()
+    names = ", ".join(loss.nodes[:SHOWN_OPERATORS])
+    further = len(loss.nodes) - SHOWN_OPERATORS
+    named = names + (f" and {further} more" if further > 0 else "")
+    figures = f"the outputs have {loss.output_db:.1f} dB, and {loss.finer_db:.1f} dB without it"
+    cause = f"the rounding of {named} (proven: on the CPU, {figures})"
+    return (advise(cause, certainty=Certainty.PROVEN),)
 
 
 def advise_on_fusions(loss: Loss | None) -> tuple[Advice, ...]:

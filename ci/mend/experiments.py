@@ -38,7 +38,7 @@ from ci.mend.source import Factory, make_source
 from ci.mend.subjects import Subjects
 from ci.mend.table import Rewrite, RewriteLane, read_rewrites
 from ci.mend.trials import Attempt, Trials
-from ci.models.schemes import ONNX
+from ci.models.schemes import ONNX, Scheme
 from ci.models.source_lines import find_suite_model
 from ci.report.schema import Case, Status
 from provisioning.errors import QnnCiError
@@ -194,6 +194,8 @@ class Laboratory:
                 spec = self.rewrite(spec, experiment.remedies)
             except QnnCiError as error:
                 return Result(failure=error.what)
+        if experiment.scheme:
+            spec = replace(spec, scheme=Scheme(experiment.scheme))
         return self.judge(spec)
 
     def write_part(self, part: tuple[str, ...], *, returns_all: bool) -> str:
@@ -285,6 +287,7 @@ def describe(experiment: RunPart) -> str:
     count = len(experiment.part)
     subject = f"a part of {count} operators" if experiment.part else "the model"
     change = f" with {' and '.join(experiment.remedies)}" if experiment.remedies else ""
+    change += f" in {experiment.scheme}" if experiment.scheme else ""
     return f"run {subject}{change}"
 
 

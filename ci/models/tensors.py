@@ -239,8 +239,9 @@ class Loss(Struct, frozen=True):
     of the first result that float16 cannot hold, if that costs the outputs accuracy. ``decided``
     are decisions that rounding changes, if that costs at least DECISION_DB, and ``fused`` are
     activations that lose accuracy behind a layer, if that costs at least FUSION_DB. ``output_db``
-    is the least SQNR of an output in the rounded run, and ``wide_db`` that with the range of
-    float32 and the precision of float16; each is None if it is unknown."""
+    is the least SQNR of an output in the rounded run, ``wide_db`` that with the range of float32
+    and the precision of float16, and ``finer_db`` that without the roundings of ``nodes``; each is
+    None if it is unknown."""
 
     name: str
     before_db: float
@@ -256,6 +257,7 @@ class Loss(Struct, frozen=True):
     fused: LostFusions | None = None
     output_db: float | None = None
     wide_db: float | None = None
+    finer_db: float | None = None
 
     @property
     def added(self) -> float:

@@ -95,6 +95,9 @@ def test_the_largest_loss_is_at_the_coarsest_or_clipped_range(
     assert loss.behind_db < 25 < loss.before_db
     assert loss.weights_db == 60
     assert loss.nodes
+    assert loss.output_db is not None
+    assert loss.finer_db is not None
+    assert loss.finer_db > loss.output_db + 3
     worse = find_loss(program, sample, [3 * np.sin(values)])
     assert worse is not None
     assert worse.weights_db < 10

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -21,7 +21,7 @@ from ci.diagnosis.experiments import (
     RunPart,
 )
 from ci.diagnosis.wording import advise_on_diagnosis, describe_proof
-from ci.facts.finding import NO_ADVICE, Certainty, Proof
+from ci.facts.finding import Certainty, Proof
 
 WRONG = Result(reached_db=18.6, predicted_db=70.0)
 RIGHT = Result(reached_db=68.9, predicted_db=70.0, is_right=True)
@@ -40,7 +40,9 @@ CHAIN = [
     for number in range(20)
 ]
 LARGE = Suspicion(WRONG, first=("op9", "add", "net.py:9"), faults=("fault-b",), count=20)
-SMALL = Suspicion(WRONG, first=("op9", "add", "net.py:9"), faults=("fault-b",), count=4)
+SMALL = Suspicion(
+    WRONG, first=("op9", "add", "net.py:9"), faults=("fault-b",), count=4, divides=False
+)
 
 
 def choose(name: str, *cures: str, at: int = 9) -> RemedyChoice:
@@ -82,6 +84,7 @@ class Laboratory:
             return "qnn/part.py"
         assert isinstance(experiment, RunPart)
         change = "all" if experiment.returns_all else " ".join(experiment.remedies)
+        change = experiment.scheme or change
         key = f"{len(experiment.part)} {change}".strip() if experiment.part else change
         self.asked.append(key)
         return (self.parts if experiment.part else self.whole).get(key, WRONG)
@@ -188,6 +191,34 @@ def test_operators_that_are_right_if_their_results_are_returned_are_computed_tog
     )
 
 
+@pytest.mark.parametrize("first", [("op3", "add", "net.py:3"), ("", "", "")])
+def test_of_a_small_model_that_nothing_cures_the_smallest_wrong_part_is_found(
+    first: tuple[str, str, str],
+) -> None:
+    """It is searched from the last operator on if every layer is right, as if they are returned."""
+    laboratory = Laboratory([A], {}, {"2": RIGHT, "3": WRONG, "3 all": RIGHT}, CHAIN[:4])
+    diagnosis = laboratory.run(Suspicion(WRONG, first=first, count=4))
+    assert laboratory.asked == ["a", "2", "3", "3 all"]
+    assert diagnosis.is_fused
+    assert [operator.name for operator in diagnosis.part] == ["op1", "op2", "op3"]
+
+
+def test_a_part_that_is_right_with_more_bits_is_inexact_in_the_scheme() -> None:
+    laboratory = Laboratory([A], {}, {"2 16a8w": RIGHT})
+    diagnosis = laboratory.run(replace(LARGE, finer="16a8w"))
+    assert laboratory.asked == ["2", "2 a", "2 all", "2 16a8w"]
+    ((cause,), (remedy,)) = (
+        advise_on_diagnosis(diagnosis).causes,
+        advise_on_diagnosis(diagnosis).remedies,
+    )
+    assert cause.text == (
+        "QNN computes these operators less accurately than the bits of the scheme allow (proven:"
+        " the part (add [net.py:8], add [net.py:9]) has 18.6 dB, and 68.9 dB in 16a8w)"
+    )
+    assert cause.certainty is Certainty.PROVEN
+    assert remedy.text.startswith("give them the bits of 16a8w")
+
+
 def test_an_unknown_cause_says_what_was_tried_and_where_the_part_is() -> None:
     diagnosis = Laboratory([A, B], {}, {"2 a": DIES}).run(LARGE)
     assert not diagnosis.is_proven
@@ -236,7 +267,9 @@ def test_named_faults_state_their_cause_themselves() -> None:
     both = Laboratory([A, B], {"b": BETTER, "a": BEST, "a b": RIGHT}).run(SMALL)
     (cause,) = advise_on_diagnosis(both, ["fault-b"]).causes
     assert cause.text.startswith("reason of a (proven: the model has 18.6 dB, and 68.9 dB with a")
-    assert advise_on_diagnosis(Laboratory([B], {"b": RIGHT}).run(SMALL), ["fault-b"]) == NO_ADVICE
+    alone = advise_on_diagnosis(Laboratory([B], {"b": RIGHT}).run(SMALL), ["fault-b"])
+    assert not alone.causes
+    assert [remedy.text for remedy in alone.remedies] == ["write title of b (b)"]
 
 
 @pytest.mark.parametrize(

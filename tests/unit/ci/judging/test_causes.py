@@ -21,6 +21,7 @@ from ci.judging.causes import (
     advise_on_numbers,
     advise_on_range,
     advise_on_reciprocals,
+    advise_on_rounding,
     advise_on_softmax,
     is_likely,
     order_faults,
@@ -234,6 +235,31 @@ def test_decisions_on_rounded_numbers_are_a_cause_and_equality_is_named_once() -
     assert advice.places == origin.places
     assert advise_on_numbers(lost, 8) == ()
     assert advise_on_decisions(None) == advise_on_decisions(Loss("x", 9.0, 5.0, 60.0)) == ()
+
+
+@pytest.mark.parametrize(
+    ("weights_db", "finer_db", "words"),
+    [
+        (
+            8.0,
+            31.0,
+            "the rounding of the weights (proven: on the CPU, the outputs have 7.0 dB, and",
+        ),
+        (40.0, 31.0, "the rounding of mul, sin (proven: on the CPU, the outputs have 7.2 dB, and"),
+        (40.0, 9.0, ""),
+        (40.0, None, ""),
+    ],
+)
+def test_whose_rounding_loses_the_accuracy_was_tried(
+    weights_db: float, finer_db: float | None, words: str
+) -> None:
+    nodes = ("mul", "sin")
+    loss = Loss("sin", 60.0, 7.0, weights_db, nodes=nodes, output_db=7.2, finer_db=finer_db)
+    causes = [cause for advice in advise_on_rounding(loss, 7.0) for cause in advice.causes]
+    assert [cause.certainty for cause in causes] == [Certainty.PROVEN] * bool(words)
+    assert all(words in cause.text for cause in causes)
+    assert advise_on_rounding(structs.replace(loss, is_float16=True), 7.0) == ()
+    assert advise_on_rounding(None, 7.0) == ()
 
 
 def test_large_angles_are_known_by_the_numbers_that_sin_and_cos_read() -> None:
