@@ -1142,7 +1142,7 @@ def join_faults(faults: Sequence[KnownFault]) -> Iterator[Advice]:
 
 def prove(advice: Advice, proof: str) -> Advice:
     """Return the advice for known faults of which one remedy was tried, with both figures of
-    that. What was tried is a remedy of its own, see advise_on_diagnosis."""
+    that. What was tried is another remedy, see advise_on_diagnosis."""
     causes = []
     for cause in advice.causes:
         text = f"{cause.text} ({proof})"
