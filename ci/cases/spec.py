@@ -37,6 +37,7 @@ from provisioning.manifest.targets import (
     read_backends,
     read_socs,
 )
+from provisioning.quoting import show_command
 
 # ExecuTorch supports LPAI only with hardware v6, which SM8850 and SAR2230P have.
 LPAI_SOC = "SM8850"
@@ -223,13 +224,12 @@ def require_files(chosen: Mapping[str, ModelEntry], lane: SchemeSet) -> None:
     for name, entry in chosen.items():
         suffix = Path(entry.path).suffix
         if suffix in MODEL_FILES and suffix != lane.suffix:
-            verb, kind = FILE_VERBS[suffix], suffix.removeprefix(".")
+            judge = show_command(FILE_VERBS[suffix], "--model", name)
             file_kind = next(lane.file_kind for lane in LANES_OF_FILES if lane.suffix == suffix)
             raise UsageError(
                 f"{name} is {file_kind}, which this command does not run",
-                fix=f"run `qnn-ci {verb}`. If a policy also has other models, put the {suffix}"
-                f" files into another one (`qnn-ci {verb} --policy {kind}.toml`), or choose models"
-                " with --model",
+                fix=f"run {judge}; if a policy also has other models, choose these with --model, or"
+                f" put the {suffix} files into another policy",
             )
 
 

@@ -23,7 +23,7 @@ from provisioning.console.caller import shown_path
 from provisioning.console.process import run_tasks
 from provisioning.console.progress import Progress
 from provisioning.errors import UsageError, at_key
-from provisioning.quoting import shell_words
+from provisioning.quoting import shell_words, show_command
 
 
 def require_files(policy: EmulatorPolicy, path: Path | None) -> None:
@@ -37,8 +37,8 @@ def require_files(policy: EmulatorPolicy, path: Path | None) -> None:
     raise UsageError(
         f"{name} lists no .onnx file",
         why="its models are PyTorch models, which `qnn-ci test-emulator` tests",
-        fix="pass the policy of your .onnx files, such as `qnn-ci test-onnx --policy onnx.toml`; to"
-        f" export these models to ONNX, pass `--policy {name}`",
+        fix="pass the policy of your .onnx files with --policy, or a file with --model; to export"
+        f" these models to ONNX, run {show_command('test-onnx', '--policy', name)}",
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from ci.cases import limited
 from ci.models.numerics import THREADS
 from provisioning.console.process import Completed
 from provisioning.elf import loader
+from tests.typed_hints import Typist, watch
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -51,3 +53,11 @@ def host_libraries(
     folder = tmp_path_factory.mktemp("host-libraries")
     monkeypatch.setattr(loader, "DEFAULT_DIRECTORIES", (str(folder),))
     return folder
+
+
+@pytest.fixture(autouse=True)
+def typed_hints(monkeypatch: pytest.MonkeyPatch) -> Iterator[Typist]:
+    """The hints of each refused command are typed where they were printed, after the test."""
+    typist = watch(monkeypatch)
+    yield typist
+    assert typist.find_faults() == []
