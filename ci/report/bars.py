@@ -51,6 +51,14 @@ class Figure:
         """Whether a bar has a note."""
         return any(bar.note for bar in self.bars)
 
+    @cached_property
+    def marks(self) -> frozenset[str]:
+        """What is drawn: the CSS classes of segments, and "limit" and "marker"."""
+        marks = {tone for bar in self.bars for length, tone in bar.segments if length}
+        marks |= {"limit" for bar in self.bars if bar.limit is not None}
+        marks |= {"marker" for bar in self.bars if bar.marker is not None}
+        return frozenset(marks)
+
     def place(self, value: float) -> float:
         """Return a value's position on the scale, in percent of its width."""
         low, high = self.ends

@@ -46,6 +46,7 @@ TEMPLATES = Path(__file__).resolve().parent / "templates"
 NAME_CHARS = 44
 CODE, ID = re.compile(r"`([^`]*)`"), re.compile(r"\[(QNN\d+)\]$")
 OPTION = re.compile(r"(?<![\w-])(--[a-z][a-z0-9]*(?:-[a-z0-9]+)+)")  # browsers break lines after -
+BREAKS = re.compile(r"(?=[.:])|(?<=[/_])")
 MOST_BARS, WORST = 60, 20
 # CSS classes of cells in the map, by the least margin in dB that each class requires.
 ROOM = {6.0: "wide", 2.0: "fair"}
@@ -60,6 +61,8 @@ def render_html(report: Report) -> str:
     controls: dict[str, list[Control]] = defaultdict(list)
     for control in report.controls:
         controls[str(control)].append(control)
+    figures = _draw_figures(report, [case for _, case in shown])
+    heat = make_map(report) if len(shown) < len(cases) else {}
     return render_page(
         "index.html.j2",
         report=report,
@@ -79,8 +82,10 @@ def render_html(report: Report) -> str:
         names=name_report(report),
         several_socs=len({case.soc for case in report.cases}) > 1,
         shown=shown,
-        figures=_draw_figures(report, [case for _, case in shown]),
-        heat=make_map(report) if len(shown) < len(cases) else {},
+        figures=figures,
+        marks={mark for figure in figures for mark in figure.marks},
+        heat=heat,
+        tones={cell.tone for row in heat.values() for cell in row.values()},
         work=show_work(report),
         statuses=sorted({case.judgement.status for case in report.cases}, key=[*Status].index),
     )
@@ -137,6 +142,7 @@ def _environment() -> Environment:
         "bins": place_bins,
         "mark": mark_line,
         "options": keep_options,
+        "breakable": mark_breaks,
     }
     return environment
 
@@ -163,6 +169,12 @@ def keep_options(text: str) -> Markup:
     # The environment cleans what is no Markup; this is.
     marked = OPTION.sub(r'<span class="option">\1</span>', str(escape(clean(text))))
     return Markup(marked)  # noqa: S704 - escaped above
+
+
+def mark_breaks(text: str) -> Markup:
+    """Return a name as HTML whose lines may end before a dot or a colon, and after a slash."""
+    parts = BREAKS.split(str(text))
+    return Markup("<wbr>").join(escape(clean(part)) for part in parts)
 
 
 def place_bins(counts: Sequence[int]) -> Iterator[tuple[float, float, float]]:

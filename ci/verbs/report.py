@@ -54,7 +54,10 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if args.trend:
         require_effect(args, "--trend", "--to")
         if args.path:
-            raise UsageError("--trend takes no report", fix="leave out PATH, or --trend")
+            raise UsageError(
+                "--trend takes no report",
+                fix="leave out PATH: --trend names the directory with the reports",
+            )
         return show_trend(args.trend, args.to or args.trend, progress, force=args.force)
     if not args.path:
         raise UsageError("no report is specified", fix="pass a report.json or its directory")

@@ -101,7 +101,7 @@ CARDS = """(() => {
   const tops = new Set(cells.map((cell) => cell.getBoundingClientRect().top));
   return [getComputedStyle(row).display, labels, tops.size === cells.length];
 })()"""
-CUT = """[...document.querySelectorAll("#case-table, .figures")]
+CUT = """[...document.querySelectorAll("#case-table, .figures, .cards")]
   .map((one) => one.closest(".scroll"))
   .filter((one) => one.scrollWidth > one.clientWidth).length"""
 
@@ -117,6 +117,10 @@ def test_cases_are_whole_on_a_wide_page_and_cards_on_a_narrow_one(
     browser.resize(1280)
     show(browser, replace(report, cases=cases), tmp_path)
     assert browser.ask(CUT) == 0
+    # Only what is drawn has a place in the legend: no program has nodes on the CPU.
+    legend = browser.ask(SHOWN % ".legend li")
+    assert [text for text in legend if "CPU" in text or "earlier run" in text] == []
+    assert "measured, case failed" in legend
     browser.resize(400)
     assert browser.ask(CUT) == 0
     display, labels, are_lines = browser.ask(CARDS)

@@ -16,7 +16,7 @@ from ci.report.overview import make_document
 from ci.report.schema import Case, Report, Status
 from tests.stand_ins.reports import change_case, say
 
-VOID = {"meta", "input"}
+VOID = {"meta", "input", "wbr"}
 COLOURS = ("text", "dim", "bad", "good", "warn", "link")
 
 

@@ -53,7 +53,7 @@ ROWS = (
     ("parity --source tree --rev HEAD", "omit --rev"),
     ("parity --source .", "or --policy with this project's layout"),
     ("path qnn-sdk", "run `qnn-ci fetch "),
-    ("report folder --trend folder", "leave out PATH, or --trend"),
+    ("report folder --trend folder", "leave out PATH: --trend names"),
     ("sign", "pass --lpai-arch v6"),
     ("sign --lpai-arch v6 --out folder", "pass --force to replace it"),
     ("stage --soc SM8650 --runner gone --runtime folder --out out", "run `qnn-ci build android`"),
