@@ -22,7 +22,15 @@ from ci.explain.explain import find_known
 from ci.explain.rules import Role, check_pattern, read_rules, require_match
 from ci.facts.finding import NO_ADVICE, Advice, Cause, Certainty, Finding, Proof, advise
 from ci.facts.kinds import NOT_LOWERED
-from ci.models.schemes import LANES_OF_FILES, AnyScheme, Scheme
+from ci.models.schemes import (
+    EXECUTORCH,
+    LANES_OF_FILES,
+    LITERT,
+    ONNX,
+    RUNTIMES,
+    AnyScheme,
+    Scheme,
+)
 from ci.models.suite import OWN_MODELS
 from ci.models.user_models import (
     Limits,
@@ -56,6 +64,13 @@ LANES = {  # policies by session
     "test_onnx": "onnx",
     "test_llm": "llm",
     "test_litert": "litert",
+}
+# The runtimes of the policies of lanes
+RUNTIMES_OF = {
+    EMULATOR: EXECUTORCH.runtime,
+    LANES["test_onnx"]: ONNX.runtime,
+    LANES["test_llm"]: EXECUTORCH.runtime,
+    LANES["test_litert"]: LITERT.runtime,
 }
 NO_ENTRY = ModelEntry("none")
 # Limits of earlier versions, which no longer have an effect.
@@ -125,6 +140,8 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     override: tuple[Override, ...] = field(default_factory=tuple)
     unsupported: tuple[Unsupported, ...] = field(default_factory=tuple)
     advice: tuple[rules.Advice, ...] = field(default_factory=tuple)
+    # Tables that replace those of the policy for one runtime, merged when the policy is read
+    by_runtime: dict[str, dict[str, Any]] = field(default_factory=dict)
     runtimes: tuple[str, ...] = ()  # where devices get QNN from: see list_device_runtimes
     # whether an error above the predicted noise fails a case even if it is too small to matter
     strict_noise: bool = False
@@ -396,6 +413,7 @@ def extend_default(user_table: dict[str, Any], lane: str = EMULATOR) -> dict[str
 
     Raises UsageError for a policy that lacks a required table and does not extend another policy.
     """
+    user_table = choose_tables(user_table, RUNTIMES_OF.get(lane, ""))
     # Policies that were written for an earlier version are accepted, with a warning.
     dropped = sorted(set(drop_limits(user_table)))
     merged = user_table
@@ -419,6 +437,35 @@ def extend_default(user_table: dict[str, Any], lane: str = EMULATOR) -> dict[str
             usual = usual or _tables(merged.get("schemes")).get(base)
             limits[scheme] = merge(usual, limits[scheme])
     return {**merged, "dropped": dropped} if dropped else merged
+
+
+def choose_tables(user_table: dict[str, Any], runtime: str) -> dict[str, Any]:
+    """Return a user's policy for a runtime: the tables below ``by_runtime.RUNTIME`` are merged into
+    it, and what they set replaces what it sets. Those for other runtimes are left out. Raises
+    UsageError for the name of no runtime."""
+    tables: dict[str, Any] = _tables(user_table.get("by_runtime"))
+    if not tables:
+        return user_table
+    if unknown := [name for name in tables if name not in RUNTIMES]:
+        raise UsageError(
+            f"by_runtime.{unknown[0]} is for no runtime", fix=f"use one of: {', '.join(RUNTIMES)}"
+        )
+    common = {key: value for key, value in user_table.items() if key != "by_runtime"}
+    changes: dict[str, Any] = _tables(tables.get(runtime))
+    return replace_tables(common, changes)
+
+
+def replace_tables(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """Return ``base`` with the values in ``changes``, which replace its own. Tables are merged by
+    key."""
+    changed = dict(base)
+    for key, value in changes.items():
+        own = base.get(key)
+        if isinstance(own, dict) and isinstance(value, dict):
+            changed[key] = replace_tables(own, value)
+        else:
+            changed[key] = value
+    return changed
 
 
 def drop_limits(table: Any) -> Iterator[str]:

@@ -10,6 +10,7 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 
@@ -19,6 +20,7 @@ from ci.models.schemes import (
     LANES_OF_FILES,
     MODEL_FILES,
     ONNX,
+    RUNTIMES,
     AnyScheme,
     Scheme,
     SchemeSet,
@@ -138,12 +140,11 @@ def select_cases(
         **{name: ModelEntry("", tuple(suite.get(name, ()))) for name in lane.suite},
         **entries,
     }
-    chosen: dict[str, ModelEntry] = {}
-    words = expand_files(models, known_models, lane.suffix) if models else [*entries, *suite]
-    for word in words:
-        for name, entry in find_models(word, known_models).items():
-            alike = chosen.get(name, entry).make_source() != entry.make_source()
-            chosen[entry.path if alike else name] = entry
+    own_entries = [name for name, entry in entries.items() if entry.is_for(lane.runtime)]
+    words = expand_files(models, known_models, lane.suffix) if models else [*own_entries, *suite]
+    chosen = choose_entries(words, known_models, lane)
+    if entries and not chosen:
+        raise refuse_runtimes([*entries], lane)
     for name, entry_of_model in chosen.items() if lane.suffix else ():
         key = "run" if entry_of_model.run != ONE_RUN else ""
         chosen_options = {name for name, _ in entry_of_model.lowering.chosen()}
@@ -219,6 +220,31 @@ def is_misfit(spec: CaseSpec, quantized: Collection[str]) -> bool:
     return (spec.scheme is Scheme.ASIS) != (spec.reference in quantized)
 
 
+def choose_entries(
+    words: Iterable[str], known_models: Mapping[str, ModelEntry], lane: SchemeSet
+) -> dict[str, ModelEntry]:
+    """Return the entries of the models that ``words`` select and that the lane's runtime judges.
+    Raises UsageError for a word that selects none."""
+    chosen: dict[str, ModelEntry] = {}
+    for word in words:
+        found_models = find_models(word, known_models)
+        if not any(entry.is_for(lane.runtime) for entry in found_models.values()):
+            raise refuse_runtimes([*found_models], lane)
+        for name, entry in found_models.items():
+            if entry.is_for(lane.runtime):
+                alike = chosen.get(name, entry).make_source() != entry.make_source()
+                chosen[entry.path if alike else name] = entry
+    return chosen
+
+
+def refuse_runtimes(names: Sequence[str], lane: SchemeSet) -> UsageError:
+    """Return the error for models of which the lane's runtime judges none."""
+    return UsageError(
+        f"models.{names[0]}.runtimes does not list {lane.runtime}, which this command runs",
+        fix=f'add "{lane.runtime}", or run another command, such as `qnn-ci test`',
+    )
+
+
 def require_files(chosen: Mapping[str, ModelEntry], lane: SchemeSet) -> None:
     """Raise UsageError for a model whose file another lane compiles."""
     for name, entry in chosen.items():
@@ -288,10 +314,12 @@ def require_schemes(name: str, entry: ModelEntry, lane: SchemeSet) -> None:
     if not entry.path and any(scheme in lane.schemes for scheme in entry.schemes):
         lane = engine
     required = entry.schemes or tuple(entry.mixtures)
+    # A model with runtimes may list schemes of each of them.
+    others = [RUNTIMES[runtime].schemes for runtime in entry.runtimes if runtime != lane.runtime]
     refused = {
         scheme: entry.find_scheme(scheme).base
         for scheme in required
-        if entry.find_scheme(scheme).base not in lane.schemes
+        if entry.find_scheme(scheme).base not in {*lane.schemes, *chain.from_iterable(others)}
     }
     if not refused:
         return
@@ -321,6 +349,9 @@ def list_schemes(entry: ModelEntry, lane: SchemeSet) -> list[AnyScheme]:
     listed = [entry.find_scheme(name) for name in entry.schemes]
     mixtures = [entry.find_scheme(name) for name in list_mixtures(entry, lane)]
     usable = [mixture for mixture in listed if mixture.base in lane.schemes]
+    if not usable and entry.runtimes:  # those of another runtime stand for this one's
+        counterparts = (lane.find_counterpart(scheme.base) for scheme in listed)
+        usable = [*dict.fromkeys(filter(None, counterparts))]
     return usable or [*lane.default, *mixtures]
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from msgspec import structs, to_builtins
 
+from ci.cases.policy import choose_tables
 from ci.cases.spec import CaseSpec
 from ci.mend.mending import Mended, find_reference, name_scheme
 from ci.mend.search import Recipe
@@ -189,7 +190,7 @@ class Written:
         """Return a policy for the directory of mended_net.py that contains the entries, and
         everything but the models of the user's ``policy``. Entries of ``earlier`` runs about other
         models stay."""
-        user_tables = read_tables(policy) if policy else {}
+        user_tables = choose_tables(read_tables(policy), self.lane.runtime) if policy else {}
         user_models = user_tables.pop("models", {})
         user_tables.pop("suite", None)
         directory = self.source.parent

@@ -23,7 +23,16 @@ from ci.models.lowering_options import (
     RunOptions,
     check_choices,
 )
-from ci.models.schemes import LANES_OF_FILES, LITERT, MODEL_FILES, ONNX, AnyScheme, Mixture, Scheme
+from ci.models.schemes import (
+    LANES_OF_FILES,
+    LITERT,
+    MODEL_FILES,
+    ONNX,
+    RUNTIMES,
+    AnyScheme,
+    Mixture,
+    Scheme,
+)
 from ci.models.suite import SUITE
 from ci.report.schema import MOST_NUMBER, AccuracyLimits, Budget, Count, Number
 from provisioning.console.caller import shown_path
@@ -166,7 +175,12 @@ class ModelEntry(Struct, frozen=True, forbid_unknown_fields=True):
     float_model: str = ""  # the float file from which a quantized .onnx file was made
     signatures: tuple[str, ...] = ()  # of a .tflite file, that are run; all if empty
     estimate: bool = False  # whether the time on a device is predicted
+    runtimes: tuple[str, ...] = ()  # that judge the model; all that can if empty
     mixtures: dict[str, MixtureEntry] = field(default_factory=dict)
+
+    def is_for(self, runtime: str) -> bool:
+        """Return whether a runtime judges the model."""
+        return not self.runtimes or runtime in self.runtimes
 
     def find_scheme(self, name: str) -> AnyScheme:
         """Return the mixture or the scheme with this name. Raises ValueError if there is none."""
@@ -273,6 +287,14 @@ def check_keys(name: str, entry: ModelEntry) -> None:
             problem = f"models.{name}.{key} is only for {article} {kinds} file"
             raise UsageError(problem, fix=f"remove this key: {reason}")
     lane = next((files for files in LANES_OF_FILES if entry.path.endswith(files.suffix)), None)
+    able = {lane.runtime: lane} if lane else RUNTIMES
+    if unable := [runtime for runtime in entry.runtimes if runtime not in able]:
+        kind = f"{lane.file_kind} runs in" if lane else "the runtimes are"
+        raise UsageError(
+            f"models.{name}.runtimes: {unable[0]} cannot judge this model",
+            why=f"{kind} {', '.join(able)}",
+            fix=f"remove {unable[0]}",
+        )
     if lane is None:  # a factory, which several lanes judge
         return
     for key in list_keys(entry):

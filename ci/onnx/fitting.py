@@ -28,9 +28,11 @@ from provisioning.quoting import shell_words, show_command
 
 def require_files(policy: EmulatorPolicy, path: Path | None) -> None:
     """Raise UsageError if the user's policy at ``path``, which was found and not passed, has models
-    but no .onnx file. In a repository with both kinds, these are in another policy."""
+    but no .onnx file, and none that lists ONNX Runtime in its runtimes. In a repository with both
+    kinds, the files are in another policy."""
     if not policy.models or any(
-        model.path.endswith(ONNX.suffix) for model in policy.models.values()
+        model.path.endswith(ONNX.suffix) or ONNX.runtime in model.runtimes
+        for model in policy.models.values()
     ):
         return
     name = shown_path(path or Path())

@@ -661,9 +661,11 @@ class OnDeviceFacts(Record, frozen=True, kw_only=True):
 
 
 class Case(CaseName, frozen=True, kw_only=True):
-    """One model, scheme and SoC: what was asked, and what is known of the program, of its run, of
-    the judgement and of a run on a device."""
+    """One model, runtime, scheme and SoC: what was asked, and what is known of the program, of its
+    run, of the judgement and of a run on a device. ``runtime`` is executorch, onnxruntime or
+    litert; reports of earlier versions lack it."""
 
+    runtime: str = ""
     asked: AskedFacts = AskedFacts()
     program: ProgramFacts = ProgramFacts()
     run: RunFacts = RunFacts()

@@ -21,7 +21,7 @@ from ci.verbs.options import (
     ONNX_TORCH,
     SHARED,
 )
-from ci.verbs.user_policy import choose_policy, policy_path, read_paths
+from ci.verbs.user_policy import choose_policy, policy_path, read_paths, read_runtimes
 from provisioning.console.command import user_path
 from provisioning.errors import UsageError
 
@@ -70,15 +70,28 @@ def choose_litert(arguments: Sequence[str]) -> str:
 def choose_runtimes(arguments: Sequence[str]) -> dict[str, str]:
     """Return the group of each runtime that ``test`` runs: those of --runtime, and without it those
     that take the models. Empty if there is no model, which the verb reports."""
-    suffixes = {PurePath(model).suffix for model in find_values(arguments, "--model")}
-    has_modules = bool(suffixes - {".onnx", ".tflite"})
-    groups = dict(OF_RUNTIMES) if has_modules else {}
-    if not has_modules and ".onnx" in suffixes:
-        groups["onnxruntime"] = ONNX
-    if not has_modules and ".tflite" in suffixes:
-        groups["litert"] = LITERT
+    try:
+        policy = find_policy(arguments)
+    except UsageError:  # the verb reports it
+        policy = None
+    models = list_models([*find_values(arguments, "--model")], policy)
+    of_files = {"executorch": "", "onnxruntime": ONNX, "litert": LITERT}
     requested = {*find_values(arguments, "--runtime")}
-    return {name: group for name, group in groups.items() if not requested or name in requested}
+    groups = {}
+    for name, group in OF_RUNTIMES.items():
+        taken = [path for path, runtimes in models if takes(name, path, runtimes)]
+        has_modules = any(PurePath(path).suffix not in {".onnx", ".tflite"} for path in taken)
+        if taken and (not requested or name in requested):
+            groups[name] = group if has_modules else of_files[name]
+    return groups
+
+
+def takes(runtime: str, path: str, runtimes: Sequence[str]) -> bool:
+    """Return whether a runtime can take a model: a file of its own kind, or what is no file. It
+    must be one of the ``runtimes`` that the model's entry in a policy lists, if it lists any."""
+    suffix = PurePath(path).suffix
+    of_file = {".onnx": "onnxruntime", ".tflite": "litert"}.get(suffix, runtime)
+    return of_file == runtime and (not runtimes or runtime in runtimes)
 
 
 def choose_mend(arguments: Sequence[str]) -> str:
@@ -96,8 +109,23 @@ def choose_localise(arguments: Sequence[str]) -> str:
 
 def find_runtime_group(arguments: Sequence[str]) -> str:
     """Return the group for models that are Python functions, by the last --runtime."""
-    runtimes = ["executorch", *find_values(arguments, "--runtime")]
+    runtimes = [*find_values(arguments, "--runtime")]
+    if not runtimes:
+        try:
+            policy = find_policy(arguments)
+        except UsageError:  # the verb reports it
+            return LOWERING
+        runtimes = [find_runtime([*find_values(arguments, "--model")], policy)]
     return OF_RUNTIMES.get(runtimes[-1], LOWERING)
+
+
+def find_runtime(models: Sequence[str], policy: Path | None) -> str:
+    """Return the runtime that compiles the chosen ``models``, or else those of the policy, if none
+    was chosen: ExecuTorch, if it is one of the runtimes that the policy lists for each of them, or
+    else the first one that is."""
+    listed = [{*runtimes} for _, runtimes in list_models(models, policy) if runtimes]
+    common = set.intersection(*listed) if listed else {*OF_RUNTIMES}
+    return next((runtime for runtime in OF_RUNTIMES if runtime in common), "executorch")
 
 
 def choose_by_models(
@@ -129,14 +157,24 @@ def find_suffix(models: Sequence[str], policy: Path | None) -> str:
 def list_paths(models: Sequence[str], policy: Path | None) -> list[str]:
     """Return the paths of the chosen ``models``, or else of those of the policy. A model that is
     not in the policy is its own path."""
-    paths_by_name = read_paths(policy)
-    paths = []
+    return [path for path, _ in list_models(models, policy)]
+
+
+def list_models(models: Sequence[str], policy: Path | None) -> list[tuple[str, list[str]]]:
+    """Return the paths of the chosen ``models``, as list_paths does, each with the runtimes that
+    the policy lists for it."""
+    entries = read_entries(policy)
+    chosen: list[tuple[str, list[str]]] = []
     for model in models:
-        matched = [
-            path for name, path in paths_by_name.items() if fnmatchcase(name.lower(), model.lower())
-        ]
-        paths += matched or [model]
-    return paths or [*paths_by_name.values()]
+        names = [name for name in entries if fnmatchcase(name.lower(), model.lower())]
+        chosen += [entries[name] for name in names] or [(model, [])]
+    return chosen or [*entries.values()]
+
+
+def read_entries(policy: Path | None) -> dict[str, tuple[str, list[str]]]:
+    """Return the path of each model of a policy and the runtimes that it lists, by name."""
+    paths, runtimes = read_paths(policy), read_runtimes(policy)
+    return {name: (path, runtimes.get(name, [])) for name, path in paths.items()}
 
 
 def find_values(arguments: Sequence[str], option: str) -> Iterator[str]:

@@ -8,21 +8,24 @@ import importlib.util
 import os
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 import msgspec
 
-from ci.cases.spec import match_names
-from ci.models.schemes import EXECUTORCH, LITERT, ONNX, Scheme, SchemeSet
+from ci.cases.spec import match_socs
+from ci.models.schemes import EXECUTORCH, LITERT, MODEL_FILES, ONNX, Scheme, SchemeSet
 from ci.report.claim import claim_reports
 from ci.report.document import show_document
 from ci.report.html import write_page
 from ci.report.runtimes import TITLES, RuntimesReport, make_document, make_report
 from ci.report.schema import Report, Status
 from ci.report.write import read_report
+from ci.verbs.environments import read_entries, takes
 from ci.verbs.options import add_options
+from ci.verbs.user_policy import choose_policy
 from provisioning.console.caller import install_command, shown_path
 from provisioning.console.command import MANY, Outcome, user_path
 from provisioning.console.process import run_process
@@ -38,6 +41,16 @@ ERROR_LINES = 6  # of a runtime that was not run
 
 
 @dataclass(frozen=True)
+class Model:
+    """A model to judge: its name in a policy or what was typed, its path, and the runtimes that the
+    policy lists for it."""
+
+    word: str
+    path: str
+    runtimes: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
 class RuntimeVerb:
     """The verb of a runtime: its lane's schemes, the module that its packages have, the extra that
     installs them, and whether it predicts times."""
@@ -48,18 +61,21 @@ class RuntimeVerb:
     extra: str
     estimates: bool = True
 
-    def takes(self, model: str) -> bool:
+    def takes(self, model: Model) -> bool:
         """Return whether the runtime can take a model: a file of its own kind, or a function. A
-        name of the suite is one that the lane's suite has."""
-        suffix = Path(model).suffix
-        if suffix in {ONNX.suffix, LITERT.suffix}:
-            return suffix == self.lane.suffix
-        return ".py:" in model or model in self.lane.suite
+        name of the suite is one that the lane's suite has. A policy may list other runtimes."""
+        is_file = model.path.endswith(MODEL_FILES)
+        is_known = is_file or ".py:" in model.path or model.path in self.lane.suite
+        return is_known and takes(self.lane.runtime, model.path, model.runtimes)
 
     def find_socs(self, names: Sequence[str]) -> list[str]:
         """Return those of the requested names and globs of SoCs that the runtime compiles for."""
-        socs = [soc.lower() for soc in self.lane.socs()]
-        return [name for name in names if any(fnmatchcase(soc, name.lower()) for soc in socs)]
+        socs = sorted(self.lane.socs())
+        known = []
+        for name in names:
+            with suppress(UsageError):
+                known += [name] if match_socs([name], socs) else []
+        return known
 
     def find_schemes(self, names: Sequence[str]) -> list[str]:
         """Return this lane's schemes for the requested ones, each once."""
@@ -76,7 +92,7 @@ RUNTIMES = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, "--model", gaps={"--model": "file.py:factory, file.onnx or file.tflite"})
-    add_options(parser, "--scheme", "--soc", "--offline", "--reports")
+    add_options(parser, "--scheme", "--soc", "--policy", "--offline", "--reports")
     text = f"judge by this runtime only; repeatable: {', '.join(RUNTIMES)}"
     parser.add_argument("--runtime", choices=[*RUNTIMES], **MANY, help=text)
     text = "the Python that has a runtime's packages, such as litert=.nox/litert-torch/bin/python"
@@ -90,9 +106,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     pythons = parse_pythons(args.python)
     check_schemes(args.scheme)
     check_socs(args.soc)
-    if not args.model:
-        raise UsageError("there is no model to judge", fix="pass --model file.py:factory")
-    chosen = choose_runtimes(args.model, args.runtime)
+    models = list_chosen(args.model, args.policy)
+    chosen = choose_runtimes(models, args.runtime)
     require_chosen("--runtime", args.runtime, chosen)
     require_chosen("--python", pythons, chosen)
     folder = args.reports / SESSION
@@ -118,9 +133,10 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
                 continue
         further = [word for soc in socs for word in ("--soc", soc)]
         further += ["--offline"] if args.offline else []
+        further += ["--policy", str(args.policy)] if args.policy else []
         place = folder / name / runtime.verb.replace("-", "_")
         progress.step(f"{TITLES[name]}: {runtime.verb}")
-        words = list_words(runtime, args.model, args.scheme, further)
+        words = list_words(runtime, models, args.scheme, further)
         code, output = run_runtime(python or sys.executable, words, place, progress)
         if code in {ExitCode.OK, ExitCode.FAILED} and (place / REPORT_FILE).is_file():
             reports[name] = read_report(place)
@@ -145,14 +161,30 @@ def find_code(comparison: RuntimesReport, codes: Sequence[int]) -> ExitCode:
     return ExitCode(next((code for code in codes if code), ExitCode.OK))
 
 
-def choose_runtimes(models: Sequence[str], requested: Sequence[str]) -> dict[str, RuntimeVerb]:
+def list_chosen(words: Sequence[str], policy: Path | None) -> list[Model]:
+    """Return the models that the values of --model select, or all of the policy's without any.
+    Raises UsageError if there is none."""
+    entries = read_entries(choose_policy(policy))
+    chosen: dict[str, Model] = {}
+    for word in words or entries:
+        names = [name for name in entries if fnmatchcase(name.lower(), word.lower())]
+        for name in names:
+            chosen[name] = Model(name, *entries[name])
+        if not names:
+            chosen[word] = Model(word, word)
+    if not chosen:
+        raise UsageError("there is no model to judge", fix="pass --model file.py:factory")
+    return [*chosen.values()]
+
+
+def choose_runtimes(models: Sequence[Model], requested: Sequence[str]) -> dict[str, RuntimeVerb]:
     """Return the runtimes, of the ``requested`` ones if there are any, that take at least one of
     the models. Raises UsageError if a model has none."""
     names = [name for name in RUNTIMES if not requested or name in requested]
     for model in models:
         if not any(RUNTIMES[name].takes(model) for name in names):
             raise UsageError(
-                f"{model} cannot be judged by {', '.join(TITLES[name] for name in names)}",
+                f"{model.word} cannot be judged by {', '.join(TITLES[name] for name in names)}",
                 fix="pass file.py:factory, file.onnx or file.tflite, and leave out --runtime",
             )
     return {
@@ -185,7 +217,7 @@ def check_socs(names: Sequence[str]) -> None:
     """Raise UsageError for an SoC for which no runtime compiles."""
     for name in names:
         if not any(runtime.find_socs([name]) for runtime in RUNTIMES.values()):
-            match_names("SoC", name, sorted(read_socs()))
+            match_socs([name], sorted(read_socs()))
             raise UsageError(f"no runtime compiles for {name}", fix="choose another SoC")
 
 
@@ -207,13 +239,13 @@ def parse_pythons(words: Sequence[str]) -> dict[str, str]:
 
 
 def list_words(
-    runtime: RuntimeVerb, models: Sequence[str], schemes: Sequence[str], further: Sequence[str]
+    runtime: RuntimeVerb, models: Sequence[Model], schemes: Sequence[str], further: Sequence[str]
 ) -> list[str]:
     """Return the arguments of a runtime's verb: the models that it takes, its own schemes, and
     ``further`` words. Without schemes, the verb chooses."""
     words = [runtime.verb]
     for model in filter(runtime.takes, models):
-        words += ["--model", model]
+        words += ["--model", model.word]
     for scheme in runtime.find_schemes(schemes):
         words += ["--scheme", scheme]
     return [*words, *further, *(["--estimate"] if runtime.estimates else [])]

@@ -61,9 +61,18 @@ def find_policy(start: Path) -> Path | None:
     return None
 
 
-def read_paths(policy: Path | None) -> dict[str, str]:
-    """Return what a policy runs: the path of each of its models, by name. Empty if there is no
-    policy or it is invalid, which the verb reports."""
+def read_runtimes(policy: Path | None) -> dict[str, list[str]]:
+    """Return the runtimes that judge each model of a policy, by name; none if any runtime does that
+    can take the model. Empty if there is no policy or it is invalid, which the verb reports."""
+    models = _read_tables(policy).get("models")
+    runtimes = {}
+    for name, entry in models.items() if isinstance(models, dict) else ():
+        listed = entry.get("runtimes") if isinstance(entry, dict) else None
+        runtimes[name] = [*map(str, listed)] if isinstance(listed, list) else []
+    return runtimes
+
+
+def _read_tables(policy: Path | None) -> dict[str, Any]:
     try:
         with decoding():
             # A policy may start with a byte order mark.
@@ -71,6 +80,13 @@ def read_paths(policy: Path | None) -> dict[str, str]:
             tables: dict[str, Any] = tomllib.loads(text)
     except DocumentError:
         return {}
+    return tables
+
+
+def read_paths(policy: Path | None) -> dict[str, str]:
+    """Return what a policy runs: the path of each of its models, by name. Empty if there is no
+    policy or it is invalid, which the verb reports."""
+    tables = _read_tables(policy)
     suite, models = (tables.get(key) for key in ("suite", "models"))
     paths = {name: name for name in suite} if isinstance(suite, dict) else {}
     for name, entry in models.items() if isinstance(models, dict) else ():

@@ -49,6 +49,7 @@ def encode_earlier(report: Report) -> bytes:
     """A report in the form of schema 6, in which all fields of a case were side by side."""
     data = report_data(report)
     for row in data["cases"]:
+        del row["runtime"]
         parts = {part: row.pop(part) for part in PARTS}
         row |= {name: parts[part][field] for name, (part, field) in PLACES.items()}
     return msgspec.json.encode({**data, "schema_version": 6})

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ci.models.schemes import EXECUTORCH, RUNTIMES
-from ci.verbs.environments import find_suffix
+from ci.models.schemes import RUNTIMES
+from ci.verbs.environments import find_runtime, find_suffix
 from ci.verbs.lanes import emulator, litert, onnx
 from ci.verbs.lanes.lane import Lane
 from ci.verbs.user_policy import choose_policy
@@ -31,7 +31,8 @@ def choose_lane(models: Sequence[str], policy: Path | None, runtime: str = "") -
             why=f"{of_files.title} compiles them, {RUNTIMES[runtime].title} does not",
             fix="leave out --runtime, or pass file.py:factory",
         )
-    return LANES[runtime or (of_files or EXECUTORCH).runtime]
+    chosen = of_files.runtime if of_files else find_runtime(models, choose_policy(policy))
+    return LANES[runtime or chosen]
 
 
 def name_verb(runtime: str) -> str:

@@ -147,7 +147,13 @@ def run_lane(lane: Lane[AnyRequest], request: AnyRequest, progress: Progress) ->
     with lane.prepare(request, policy, specs, progress) as plan:
         report = run_plan(plan, request, policy, phases)
         report = lane.suggest(report, plan, request.mending)
-    report = structs.replace(report, shard=plan.shard, remarks=(*report.remarks, *plan.remarks))
+    runtime = lane.schemes.runtime
+    report = structs.replace(
+        report,
+        cases=tuple(structs.replace(case, runtime=runtime) for case in report.cases),
+        shard=plan.shard,
+        remarks=(*report.remarks, *plan.remarks),
+    )
     outcome = steps.publish(report, request, policy.models, progress, brief=lane.brief)
     return plan.end(outcome)
 

@@ -10,9 +10,15 @@ from pathlib import Path
 import pytest
 
 from ci.__main__ import main
+from ci.cases.policy import read_emulator_policy
+from ci.cases.spec import select_cases
+from ci.models.schemes import RUNTIMES, Scheme
 from ci.report.schema import Case, JudgementFacts, Status
 from ci.report.write import encode_report
-from provisioning.errors import ExitCode
+from ci.verbs.environments import choose_runtimes
+from ci.verbs.lanes.choice import choose_lane
+from ci.verbs.registry import choose_environment
+from provisioning.errors import ExitCode, ManifestError, UsageError
 from tests.stand_ins import reports
 from tests.stand_ins.reports import say
 
@@ -153,3 +159,119 @@ def test_a_runtime_gets_only_the_socs_that_it_knows(
     assert read_words(place, "litert").endswith(f"--soc SM8650 --soc {ONLY_LITERT}")
     assert ONLY_LITERT not in read_words(place, "executorch")
     assert data["unknown_socs"] == {name: [ONLY_LITERT] for name in ("executorch", "onnxruntime")}
+
+
+POLICY = """extends = "default"
+
+[models.net]
+path = "net.py:net"
+schemes = ["8a8w", "u16a8w"]
+runtimes = ["executorch", "onnxruntime"]
+
+[models.file]
+path = "net.onnx"
+
+[by_runtime.onnxruntime.schemes.fp16]
+min_sqnr_db_all = 55.0
+
+[by_runtime.onnxruntime.models.net.limits.u16a8w]
+min_sqnr_db_all = 44.0
+
+[by_runtime.executorch.models.net]
+schemes = ["16a8w"]
+
+[by_runtime.executorch.models.net.lowering]
+profile_level = "detailed"
+"""
+
+
+@pytest.fixture
+def policy(place: Path) -> Path:
+    """A policy with a model for two runtimes, and one for any that can take it."""
+    (place / "net.py").write_text("def net(): ...\n")
+    (place / "net.onnx").touch()
+    path = place / "qnn.toml"
+    path.write_text(POLICY)
+    return path
+
+
+def test_without_a_model_each_runtime_judges_those_of_the_policy_that_list_it(
+    policy: Path, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pythons = [add_python(place, runtime, "fp16") for runtime in ("executorch", "onnxruntime")]
+    code, data = run(capsys, "--policy", policy.name, *pythons)
+    assert (code, data["not_run"]) == (ExitCode.OK, {})
+    chosen = f"--policy {policy}"
+    assert read_words(place, "executorch") == f"-m ci test-emulator --model net {chosen} --estimate"
+    assert (
+        read_words(place, "onnxruntime")
+        == f"-m ci test-onnx --model net --model file {chosen} --estimate"
+    )
+    assert main(["test", "--model", "net", "--runtime", "litert"]) == ExitCode.USAGE
+    assert "net cannot be judged by LiteRT" in capsys.readouterr().err
+
+
+def test_a_verb_of_one_runtime_reads_its_own_tables_of_a_common_policy(policy: Path) -> None:
+    emulator, onnx = read_emulator_policy(policy), read_emulator_policy(policy, "onnx")
+    assert emulator.by_runtime == onnx.by_runtime == {}
+    usual = read_emulator_policy(None, "onnx").limits_of("net", Scheme.FP16)
+    assert onnx.limits_of("net", Scheme.FP16).min_sqnr_db_all == 55.0 != usual.min_sqnr_db_all
+    assert onnx.limits_of("net", Scheme.U16A8W).min_sqnr_db_all == 44.0
+    assert onnx.models["net"].lowering.profile_level == ""
+    assert emulator.limits_of("net", Scheme.FP16).min_sqnr_db_all != 55.0
+    assert emulator.models["net"].schemes == ("16a8w",)
+    assert emulator.models["net"].lowering.profile_level == "detailed"
+
+
+SELECTED = {
+    "executorch": ["net 16a8w"],
+    "onnxruntime": ["net u16a8w", "file fp16", "file u8", "file u16a8w"],
+}
+
+
+@pytest.mark.parametrize("runtime", SELECTED)
+def test_a_runtime_selects_the_models_that_list_it(policy: Path, runtime: str) -> None:
+    lane = RUNTIMES[runtime]
+    name = {"executorch": "emulator", "onnxruntime": "onnx"}[runtime]
+    entries = read_emulator_policy(policy, name).models
+    if runtime == "executorch":
+        entries = {"net": entries["net"]}  # it refuses files, as without runtimes
+    cases = select_cases({}, ["SM8650"], entries=entries, lane=lane)
+    assert [f"{case.model} {case.scheme}" for case in cases] == SELECTED[runtime]
+    with pytest.raises(UsageError, match="does not list litert"):
+        select_cases({}, ["SM8650"], entries=entries, models=["net"], lane=RUNTIMES["litert"])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('[models.a]\npath = "net.py:net"\nruntimes = ["tvm"]', "tvm cannot judge this model"),
+        ('[models.a]\npath = "net.onnx"\nruntimes = ["litert"]', "litert cannot judge this model"),
+        ("[by_runtime.tvm.schemes.fp16]", "by_runtime.tvm is for no runtime"),
+        ("[by_runtime.executorch]\nbudgets = 1", "budgets"),
+    ],
+)
+def test_a_runtime_of_a_policy_that_has_no_effect_is_refused(
+    policy: Path, text: str, message: str
+) -> None:
+    policy.write_text(f'extends = "default"\n{text}\n')
+    with pytest.raises(ManifestError, match=message):
+        read_emulator_policy(policy)
+
+
+def test_a_model_without_executorch_is_divided_by_the_first_runtime_that_it_lists(
+    policy: Path, place: Path
+) -> None:
+    text = POLICY.replace('["executorch", "onnxruntime"]', '["litert"]')
+    policy.write_text(text)
+    words = ["localise", "--model", "net", "--policy", str(policy)]
+    assert choose_environment(words) == "litert-torch"
+    assert choose_lane(["net"], policy).schemes.runtime == "litert"
+    assert choose_runtimes(["--model", "net", "--policy", str(policy)]) == {
+        "litert": "litert-torch"
+    }
+    assert choose_runtimes(["--policy", str(policy)]) == {
+        "onnxruntime": "onnx",
+        "litert": "litert-torch",
+    }
+    del place
