@@ -56,6 +56,7 @@ def advise_on_diagnosis(diagnosis: Diagnosis, named: Collection[str] = ()) -> Ad
             f"write {titles}",
             certainty=Certainty.PROVEN,
             proof=Proof.TRIED,
+            rewrites=tuple(remedy.name for remedy in diagnosis.cure),
         )
     if diagnosis.is_fused:
         return advise(

@@ -167,10 +167,12 @@ class Cause(Record, frozen=True, kw_only=True):
 
 
 class Remedy(Record, frozen=True, kw_only=True):
-    """What to do next."""
+    """What to do next. ``rewrites`` are the names of the rewrites of mend that it consists of, in
+    their order; empty if it is something else."""
 
     text: str
     proof: Proof
+    rewrites: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -207,11 +209,13 @@ def advise(
     name: str = "",
     certainty: Certainty = Certainty.MEASURED,
     proof: Proof = Proof.SUGGESTED,
+    rewrites: tuple[str, ...] = (),
 ) -> Advice:
-    """Return advice with one cause and one remedy. Either is left out if it is empty."""
+    """Return advice with one cause and one remedy, which is ``rewrites`` of mend, or something
+    else. Either is left out if it is empty."""
     return Advice(
         causes=(Cause(text=why, certainty=certainty, name=name),) if why else (),
-        remedies=(Remedy(text=fix, proof=proof),) if fix else (),
+        remedies=(Remedy(text=fix, proof=proof, rewrites=rewrites),) if fix else (),
     )
 
 

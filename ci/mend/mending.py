@@ -14,6 +14,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from msgspec import structs
 
+from ci.cases.judged import Diagnoser
 from ci.cases.limited import run_limited
 from ci.cases.pipeline import CaseRun, Setup
 from ci.cases.session import run_cases
@@ -114,6 +115,7 @@ class Mending:
     progress: Progress
     deadline: float
     approximate: bool = False
+    experiments: Diagnoser | None = None  # of the unchanged cases
     attempts: dict[tuple[str, Source, tuple[str, ...]], Attempt] = field(default_factory=dict)
     verdicts: dict[tuple[CaseSpec, Recipe], Case] = field(default_factory=dict)
     rounds: int = 0
@@ -122,7 +124,8 @@ class Mending:
         """Judge the cases, search recipes for the red ones, and choose the same recipe for all
         schemes of a model if that makes none of them red."""
         self.progress.step(f"  judge {count(len(specs), 'unchanged case')}")
-        cases = [Mended(spec, case) for spec, case in zip(specs, self.judge(specs), strict=True)]
+        unchanged = self.judge(specs, experiments=self.experiments)
+        cases = [Mended(spec, case) for spec, case in zip(specs, unchanged, strict=True)]
         red = [mended for mended in cases if mended.before.judgement.status is Status.FAILED]
         for mended in red:
             mended.search = self.start(mended, cases)
@@ -170,11 +173,18 @@ class Mending:
         """Return for how many seconds a job may run."""
         return max(min(self.deadline - time.monotonic(), self.setup.options.timeout_s), 1.0)
 
-    def judge(self, specs: Sequence[CaseSpec], timeout_s: float | None = None) -> list[Case]:
+    def judge(
+        self,
+        specs: Sequence[CaseSpec],
+        timeout_s: float | None = None,
+        experiments: Diagnoser | None = None,
+    ) -> list[Case]:
         """Return the verdicts on cases, which differ in model, scheme or SoC. With ``timeout_s``,
-        each step of a case ends after this time, instead of that of the options."""
+        each step of a case ends after this time, instead of that of the options. With
+        ``experiments``, their cause is looked for."""
         self.rounds += 1
-        options = replace(self.setup.options, timeout_s=timeout_s or self.setup.options.timeout_s)
+        timeout_s = timeout_s or self.setup.options.timeout_s
+        options = replace(self.setup.options, timeout_s=timeout_s, experiments=experiments)
         setup = replace(self.setup, options=options, work=self.setup.work / f"round-{self.rounds}")
         runs = [CaseRun(spec, setup) for spec in specs]
         results = run_cases(runs, setup.pool, setup.options.jobs, self.progress)

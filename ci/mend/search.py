@@ -3,13 +3,15 @@ I/O itself, so that the cases of a run are judged at the same time and a test ca
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+import math
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias, cast
 
 from msgspec import Struct
 
 from ci.facts import finding
+from ci.facts.kinds import ELEMENTS
 from ci.judging.verdict import OF_MODEL
 from ci.mend.table import Rewrite
 from ci.mend.trials import Attempt
@@ -17,6 +19,7 @@ from ci.models.lowering_options import Observer, Part
 from ci.report.schema import Case, Status
 
 LEAST_GAIN_DB = 1.0
+CHANCE_DB = 3.0  # by which the worst of several parts differs by chance
 SHOWN_PARTS = 3
 
 
@@ -124,7 +127,9 @@ class Search:
 
     def run(self) -> Generator[Question, Answer, None]:
         """Search, and leave the result in ``best``: rewrites, then another calibration, then a
-        higher precision for parts of the model, then another scheme."""
+        higher precision for parts of the model, then another scheme. What experiments showed to
+        cure the case is tried first."""
+        yield from self.apply_cure()
         yield from self.rewrite()
         rewrites = self.best.recipe.rewrites
         for observer in self.observers:
@@ -134,8 +139,8 @@ class Search:
             if self.is_about(OF_FAULTS if mix.faulty else OF_PRECISION):
                 for parts in cast(Mixtures, (yield mix)):
                     recipe = Recipe(rewrites=mix.rewrites, parts=parts, observer=mix.observer)
-                    case = yield from self.judge(recipe, must_pass=mix.faulty)
-                    if case.judgement.status is Status.PASSED:
+                    yield from self.judge(recipe, must_pass=mix.faulty)
+                    if self.is_green:
                         return
         for scheme in self.schemes:
             if self.is_about(OF_SCHEME):
@@ -160,10 +165,25 @@ class Search:
             return False
         return first.question in questions and first.id not in OF_MODEL
 
+    def apply_cure(self) -> Generator[Question, Answer, None]:
+        """Try the rewrites that experiments showed to cure the first finding."""
+        first = next(iter(self.first.judgement.findings), None)
+        remedies = first.remedies if first else ()
+        names = next((remedy.rewrites for remedy in remedies if remedy.rewrites), ())
+        allowed = {row.name for row in self.rows if self.approximate or not row.approximate}
+        if not names or not allowed.issuperset(names):
+            return
+        (attempt,) = yield from self.ask(Survey((names,)))
+        if attempt.applies and not attempt.fault:
+            yield from self.judge(Recipe(rewrites=names))
+
     def rewrite(self) -> Generator[Question, Answer, None]:
         """Try rewrites. They are added one by one, as long as each makes the verdict better. If
         none does, all are tried together, and those that are not needed are dropped again."""
-        applicable = yield from self.survey(())
+        is_cured = self.is_green
+        if is_cured:
+            return
+        applicable = yield from self.survey(self.best.recipe.rewrites)
         while applicable and not self.is_green:
             before = self.best
             for name in applicable:
@@ -237,26 +257,72 @@ class Search:
             applicable = (yield from self.survey(names)) if names != names_before else []
         if len(names) <= tried_length:
             return
-        case = yield from self.judge(Recipe(rewrites=names))
-        if case.judgement.status is not Status.PASSED:
+        yield from self.judge(Recipe(rewrites=names))
+        if not self.is_green:
             return
         for dropped in names:
             fewer = tuple(name for name in self.best.recipe.rewrites if name != dropped)
             (attempt,) = yield from self.ask(Survey((fewer,)))
             if attempt.applies and not attempt.fault:
                 case = yield from self.judge(Recipe(rewrites=fewer))
-                if case.judgement.status is Status.PASSED:
+                if is_better(case, self.first) and case.judgement.status is Status.PASSED:
                     self.best = self.steps[-1]  # as good with less, so it is never "better"
 
 
 def is_better(case: Case, reference: Case) -> bool:
     """Return whether a verdict is better than another one: green, or with outputs, or with fewer
-    nodes on the CPU, or with a higher SQNR."""
+    nodes on the CPU, or with a higher SQNR. With as many nodes on the CPU, one that is green must
+    have gained some accuracy, too: a program of 42.7 dB once turned green with 42.7 dB."""
     *grades, quality_db = rank(case)
     *reference_grades, reference_db = rank(reference)
+    if grades[1:] == reference_grades[1:] and grades > reference_grades:
+        return has_gained(case, reference)
     if grades != reference_grades:
         return grades > reference_grades
     return quality_db >= reference_db + LEAST_GAIN_DB
+
+
+def has_gained(case: Case, reference: Case) -> bool:
+    """Return whether outputs are more accurate than those of a reference: as a whole, or in the
+    worst sample or channel, by the user's metric, or for a finding on single elements in the worst
+    one. Without such figures, as of integers that are equal or not, the verdict decides."""
+    first = next(iter(reference.judgement.findings), None)
+    is_of_element = first is not None and first.id == ELEMENTS.id
+    whole, parts = list_accuracies(case, with_element=is_of_element)
+    whole_before, parts_before = list_accuracies(reference, with_element=is_of_element)
+    gains = [
+        (whole[name] - whole_before[name], LEAST_GAIN_DB) for name in whole if name in whole_before
+    ]
+    gains += [
+        (parts[name] - parts_before[name], CHANCE_DB) for name in parts if name in parts_before
+    ]
+    return not gains or any(gain >= least for gain, least in gains)
+
+
+def list_accuracies(case: Case, *, with_element: bool) -> tuple[dict[str, float], dict[str, float]]:
+    """Return how accurate the outputs of a case are as a whole, and in their worst parts, by the
+    name of the figure: in dB, or in percent for shares and metrics."""
+    judged = case.judgement
+    whole = {
+        "sqnr": judged.sqnr_db,
+        "sqnr against the quantized model": judged.sqnr_db_quantized,
+        "equal": None if judged.equal is None else 100 * judged.equal,
+        "metric": None if judged.metric is None else 100 * judged.metric,
+    }
+    parts: dict[str, float | None] = {}
+    for number, output in enumerate(judged.outputs):
+        samples = [db for db in (*output.sqnr_db, *output.sqnr_db_quantized) if db is not None]
+        channels = [channel.sqnr_db for channel in output.channels if channel.sqnr_db is not None]
+        parts[f"samples of {number}"] = min(samples, default=None)
+        parts[f"channels of {number}"] = min(channels, default=None)
+        if output.max_error and with_element:
+            parts[f"element of {number}"] = -20 * math.log10(output.max_error)
+    return drop_unknown(whole), drop_unknown(parts)
+
+
+def drop_unknown(figures: Mapping[str, float | None]) -> dict[str, float]:
+    """Return the figures that are known."""
+    return {name: figure for name, figure in figures.items() if figure is not None}
 
 
 def rank(case: Case) -> tuple[bool, bool, int, float]:

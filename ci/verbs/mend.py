@@ -15,6 +15,7 @@ import msgspec
 
 from ci.cases.spec import CaseSpec
 from ci.faults.match import match_faults
+from ci.mend.experiments import CASES, Experiments
 from ci.mend.mending import Mended, Mending, find_reference, write_rewritten
 from ci.mend.policy import (
     HEAD,
@@ -34,14 +35,14 @@ from ci.mend.report import Mends, choose_exit, describe_case, make_document
 from ci.mend.rewrite import EXTERNAL, SAMPLES
 from ci.mend.search import Recipe
 from ci.mend.source import make_relative, make_source, read_source
-from ci.models.schemes import EXECUTORCH, LITERT, SchemeSet
+from ci.models.schemes import EXECUTORCH, LITERT, ONNX, SchemeSet
 from ci.report.claim import claim_reports
 from ci.report.document import show_document
 from ci.report.export import check_session
 from ci.report.html import PAGE, write_page
 from ci.verbs.lanes.choice import name_verb
 from ci.verbs.localise import choose_cases, make_lane_request
-from ci.verbs.options import MODELS, PARALLEL, RUN, add_option, add_options, positive
+from ci.verbs.options import DIAGNOSE_S, MODELS, PARALLEL, RUN, add_option, add_options, positive
 from ci.verbs.requests import check_arguments
 from ci.verbs.steps import read_options
 from ci.verbs.trials import open_setup
@@ -141,7 +142,14 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         )
         with open_setup(plan, options, progress, offline=request.offline) as setup:
             progress.step("3/4 mend")
-            mending = Mending(setup, lane.schemes, progress, deadline, args.allow_approximate)
+            mending = Mending(
+                setup,
+                lane.schemes,
+                progress,
+                deadline,
+                args.allow_approximate,
+                open_experiments(lane.schemes, deadline - time.monotonic()),
+            )
             mended_cases = mending.run(plan.specs)
     progress.step("4/4 report")
     written = write_mended(mended_cases, output, progress)
@@ -154,6 +162,14 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     if written:
         text += f"\njudge it again: {show_command(output.verb, '--policy', written)}\n"
     return Outcome(text, data, choose_exit(mended_cases), exact=True)
+
+
+def open_experiments(schemes: SchemeSet, left_s: float) -> Experiments | None:
+    """Return what looks for the cause of each red case, None if the runtime has no experiments."""
+    if schemes is LITERT:
+        return None
+    case_s = min(DIAGNOSE_S, left_s)
+    return Experiments("onnx" if schemes is ONNX else "torch", case_s, CASES * case_s)
 
 
 def check_files(output: Output, specs: Sequence[CaseSpec]) -> None:

@@ -198,7 +198,8 @@ def test_a_search_ends_if_the_first_judgement_is_interrupted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = mending(tmp_path, [], 0, "")
-    fields = {**vars(run.setup), "options": make_dataclass("Options", ["jobs", "timeout_s"])(1, 9)}
+    options = make_dataclass("Options", ["jobs", "timeout_s", "experiments"])(1, 9, None)
+    fields = {**vars(run.setup), "options": options}
     run.setup = make_dataclass("Setup", fields)(**fields)  # type: ignore[assignment]
     monkeypatch.setattr("ci.mend.mending.CaseRun", lambda *_: None)
     monkeypatch.setattr("ci.mend.mending.run_cases", lambda *_: [])

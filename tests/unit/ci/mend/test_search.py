@@ -5,20 +5,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
+from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
-from ci.facts.finding import Finding
-from ci.facts.kinds import NOISE, QUANTIZED_BADLY
+from ci.facts.finding import Finding, Proof, advise
+from ci.facts.kinds import ELEMENTS, METRIC_DROP, NOISE, QUANTIZED_BADLY, FindingId
 from ci.graphs.graph import EXECUTORCH, ONNXRUNTIME, Graph, Node
 from ci.mend.mixture_search import MOST_TRIALS, Unit, choose_mixtures, count_products
-from ci.mend.search import Judge, Mix, Recipe, Search, Survey, advance
+from ci.mend.search import Judge, Mix, Recipe, Search, Survey, advance, is_better
 from ci.mend.table import Rewrite
 from ci.mend.trials import Attempt
 from ci.models.lowering_options import Part
 from ci.models.schemes import Scheme
-from ci.report.schema import Case, JudgementFacts, Status
+from ci.report.schema import Case, ChannelFigures, JudgementFacts, OutputFigures, Status
 
 PARTS = (Part(Scheme.A16W8, node="add"),)
 ROWS = {"helps": (), "cures": ("QNN2001",), "breaks": (), "absent": (), "mask": ()}
@@ -110,6 +112,78 @@ def test_a_search_tries_the_cheapest_rewrite_first_and_keeps_what_helps(
     else:
         assert judged_recipes == tried
     assert finished.refused == {"breaks": "differs"}
+
+
+CURE = advise(fix="write it", proof=Proof.TRIED, rewrites=("helps", "mask"))
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "tried", "best"),
+    [
+        ({"helps, mask": 50}, ["helps, mask"], "helps, mask"),
+        # If it does not suffice, the search goes on from it.
+        ({"helps, mask": 20, "helps, mask, cures": 45}, [..., "helps, mask, cures"], None),
+        # It gains nothing: the search begins as usual.
+        ({"cures": 50}, ["helps, mask", "cures"], "cures"),
+    ],
+)
+def test_a_search_begins_with_what_experiments_showed(
+    verdicts: Verdicts, tried: list[object], best: str | None
+) -> None:
+    judged_recipes, finished = search(verdicts, UNFAITHFUL.explained(CURE))
+    assert judged_recipes[:1] == ["helps, mask"]
+    if ... in tried:
+        assert judged_recipes[-1:] == tried[1:]
+        assert judged_recipes[-1] == str(finished.best.recipe)
+    else:
+        assert judged_recipes == tried
+        assert str(finished.best.recipe) == best
+
+
+def test_another_scheme_than_the_rewrites_of_the_lane_is_no_cure_to_begin_with() -> None:
+    cure = advise(fix="write it", proof=Proof.TRIED, rewrites=("of another lane",))
+    judged_recipes, _ = search({"cures": 50}, UNFAITHFUL.explained(cure))
+    assert judged_recipes == ["cures"]
+
+
+WORST = ChannelFigures(axis=0, index=1, sqnr_db=3.0)
+OUTPUT = OutputFigures(dtype="float32", shape=(2,), channels=(WORST,), max_error=1.0)
+BETTER = replace(WORST, sqnr_db=20.0)
+
+
+@pytest.mark.parametrize(
+    ("figures", "kind", "is_cured"),
+    [
+        ({"sqnr_db": 42.7}, NOISE, False),  # seen: green without any gain
+        ({"sqnr_db": 43.7}, NOISE, True),
+        ({"sqnr_db_quantized": 52.0}, NOISE, True),
+        ({"outputs": (replace(OUTPUT, channels=(BETTER,)),)}, NOISE, True),
+        ({"outputs": (replace(OUTPUT, max_error=0.01),)}, NOISE, False),
+        ({"outputs": (replace(OUTPUT, max_error=0.01),)}, ELEMENTS, True),
+        ({"metric": 0.9}, METRIC_DROP, True),
+        ({"metric": 0.505}, METRIC_DROP, False),
+    ],
+)
+def test_a_case_that_turns_green_is_better_only_if_its_outputs_have_gained(
+    figures: dict[str, Any], kind: FindingId, is_cured: bool
+) -> None:
+    before = JudgementFacts(
+        status=Status.FAILED,
+        sqnr_db=42.7,
+        sqnr_db_quantized=50.0,
+        metric=0.5,
+        outputs=(OUTPUT,),
+        findings=(kind.find("it is wrong"),),
+    )
+    red = Case(model="net", scheme="fp16", soc="SM8650", judgement=before)
+    after = replace(before, status=Status.PASSED, findings=(), **figures)
+    assert is_better(replace(red, judgement=after), red) is is_cured
+
+
+def test_without_figures_the_verdict_decides_whether_a_case_is_better() -> None:
+    red = JudgementFacts(status=Status.FAILED, findings=(NOISE.find("it is wrong"),))
+    case = Case(model="net", scheme="fp16", soc="SM8650", judgement=red)
+    assert is_better(replace(case, judgement=JudgementFacts(status=Status.PASSED)), case)
 
 
 def test_a_rewrite_that_changes_the_function_is_tried_only_on_request() -> None:
