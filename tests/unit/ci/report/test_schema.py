@@ -83,6 +83,9 @@ def test_a_report_of_the_schema_before_is_read_and_no_older_one(tmp_path: Path) 
     read = read_report(EARLIER)
     assert len(PLACES) == 57
     for row, case in zip(written["cases"], msgspec.to_builtins(read)["cases"], strict=True):
+        for finding in case["judgement"]["findings"]:
+            for remedy in finding["remedies"]:
+                assert remedy.pop("rewrites") == ()  # which that schema lacks
         flat = {old: case[part][field] for old, (part, field) in PLACES.items()}
         names = {name: case[name] for name in CaseName.__struct_fields__}
         assert json.loads(msgspec.json.encode({**names, **flat})) == row
