@@ -21,6 +21,8 @@ class LlmRequest(Request):
     weights: Path | None = None
     tokenizer: Path | None = None
     pte: Path | None = None  # a program that was lowered elsewhere
+    bundle: Path | None = None  # a bundle of LiteRT-LM
+    reference: Path | None = None  # another bundle of the same model
     prompt: str = ""
     tokens: int = 48
     context: int = 64
@@ -37,10 +39,15 @@ def check_request(request: LlmRequest) -> None:
             why="both name the model to run",
             fix="pass one of them",
         )
-    (check_program_options if request.pte else check_model_options)(request)
+    if request.bundle:
+        check_bundle_options(request)
+    else:
+        (check_program_options if request.pte else check_model_options)(request)
     require_files(
         {
             "--program": request.pte,
+            "--bundle": request.bundle,
+            "--reference": request.reference,
             "--weights": request.weights,
             "--tokenizer": request.tokenizer,
             "--text": request.text,
@@ -58,6 +65,16 @@ def require_files(files: Mapping[str, Path | None]) -> None:
                 fix="correct the path; it is relative to the directory from which you ran the"
                 " command",
             )
+
+
+def check_bundle_options(request: LlmRequest) -> None:
+    """Raise UsageError for options that do not work with --bundle."""
+    if len(request.socs) > 1:
+        raise UsageError(
+            "--bundle cannot be used with several --soc",
+            why="its decoder is already compiled, for one of them",
+            fix="pass at most one --soc",
+        )
 
 
 def check_program_options(request: LlmRequest) -> None:

@@ -90,6 +90,10 @@ class ControlKind(str, Enum):
     POSITION_OFF = "position_off"
     OTHER_PROMPT = "other_prompt"
     PREFILL_IGNORED = "prefill_ignored"
+    SECOND_CHUNK_LOST = "second_chunk_lost"
+    CHUNK_SHIFTED = "chunk_shifted"
+    POSITIONS_RESTARTED = "positions_restarted"
+    FIRST_MASK_REUSED = "first_mask_reused"
 
 
 class Tool(Record, frozen=True, kw_only=True):

@@ -67,6 +67,11 @@ def choose_litert(arguments: Sequence[str]) -> str:
     return LITERT_TORCH if any(".py:" in path for path in paths) else LITERT
 
 
+def choose_llm(arguments: Sequence[str]) -> str:
+    """Return the group for test-llm: ExecuTorch lowers models, and LiteRT runs bundles."""
+    return LITERT_TORCH if any(find_values(arguments, "--bundle")) else LOWERING
+
+
 def choose_runtimes(arguments: Sequence[str]) -> dict[str, str]:
     """Return the group of each runtime that ``test`` runs: those of --runtime, and without it those
     that take the models. Empty if there is no model, which the verb reports."""

@@ -38,6 +38,10 @@ WITH_PROGRAM = (
     *("--reports", "--base", "--sarif", "--scheme", "--text", "--max-perplexity"),
     *("--timeout-s", "--jobs", "--sdk", "--adaptor"),
 )
+WITH_BUNDLE = (
+    *("--reference", "--weights", "--prompt", "--tokens", "--soc", "--policy"),
+    *("--reports", "--base", "--sarif"),
+)
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="pte",
         **FILE,
     )
+    bundle = "judge a .litertlm file as LiteRT-LM runs it on an NPU: chunks, decode and free text"
+    add("--bundle", bundle, **FILE)
+    reference = (
+        "of --bundle: a bundle of the same model to compare with, such as the uncompiled one"
+    )
+    add("--reference", reference, **FILE)
     project = "estimate the size of a model's programs from its config.json, and lower nothing"
     add("--project CONFIG", project, type=user_path)
     add_options(parser, "--scheme", "--soc", gaps={"--soc": DEFAULT_SOC})
@@ -108,14 +118,19 @@ def read_request(args: argparse.Namespace) -> LlmRequest | ProjectRequest:
         require_files({"--project": args.project})
         schemes = choose_schemes(args.scheme, LANE.schemes)
         return ProjectRequest(args.project, schemes, args.context)
-    if args.pte:
+    if args.bundle:
+        require_effect(args, "--bundle", *WITH_BUNDLE)
+    elif args.reference:
+        raise UsageError("--reference has no effect without --bundle", fix="leave it out")
+    elif args.pte:
         require_effect(args, "--program", *WITH_PROGRAM)
     request = make_request(LlmRequest, args, LANE.session, decoder=args.model, judges=True)
     check_request(request)
     check_arguments(args, LANE.session)
     # No command repeats a case with the user's own files: it would need --model, which cannot name
     # them.
-    return replace(request, command="") if request.pte or request.weights else request
+    is_users = request.pte or request.weights or request.bundle
+    return replace(request, command="") if is_users else request
 
 
 def project_model(request: ProjectRequest) -> Outcome:

@@ -15,6 +15,7 @@ from ci.verbs.environments import (
     choose_file,
     choose_fuzz,
     choose_litert,
+    choose_llm,
     choose_localise,
     choose_mend,
     choose_onnx,
@@ -86,8 +87,12 @@ VERBS: dict[str, Verb] = {
         "ci.verbs.llm",
         "run a language model on the emulator, and judge its tokens",
         "test_llm",
-        environment=LOWERING,
-        examples=("--scheme 16a8w --prompt Once", "--weights llama --tokenizer tokenizer.json"),
+        environment=choose_llm,
+        examples=(
+            "--scheme 16a8w --prompt Once",
+            "--weights llama --tokenizer tokenizer.json",
+            "--bundle gemma.litertlm --reference gemma_cpu.litertlm",
+        ),
     ),
     "init": Verb(
         "ci.verbs.init",

@@ -33,7 +33,7 @@ from ci.report.schema import (
 )
 from ci.report.write import write_report
 from ci.verbs.lanes.emulator import list_planned, take_shard
-from tests.build import genie
+from tests.build import genie, litert_bundles
 from tests.documented.pages import ROOT
 from tests.documented.place import CACHE, Place
 from tests.stand_ins import (
@@ -279,6 +279,12 @@ def litert_bundle(place: Place) -> None:
     """A .litertlm file with a compiled model."""
     section = (3, litert.make_compiled(), {"model_type": "tf_lite_prefill_decode"})
     (place.directory / "model.litertlm").write_bytes(litert.make_bundle([section]))
+
+
+def wrong_bundle(place: Place) -> None:
+    """A .litertlm file that writes each chunk of a prompt over the first one."""
+    auxiliary = litert_bundles.plant_at_zero(litert_bundles.read_part("auxiliary.tflite"))
+    litert_bundles.write_tiny(place.directory / "model.litertlm", auxiliary=auxiliary)
 
 
 def change(place: Place) -> None:

@@ -213,6 +213,12 @@ ROWS = (
     Row("test_litert -- --model net.py", "1 passed, 0 failed", before=NET, slow=30),
     Row("nox -s test_litert$", "passed ... 0 failed", slow=30),
     Row("test_llm -- --project", "projected, not measured", before=(readers.llama_files,)),
+    Row(
+        "-s test_llm .*--bundle",
+        "where: from the second chunk on: keys of layer 0",
+        1,
+        (readers.wrong_bundle,),
+    ),
     Row("nox -s test_llm", "controls: ... passed ... 0 failed", slow=20),
     Row("estimate .*--runtime onnxruntime", "u8", before=NET, slow=10),
     Row(

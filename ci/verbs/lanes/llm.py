@@ -1,4 +1,5 @@
-"""The lane of test-llm: ExecuTorch lowers decoders, and the emulator generates tokens with them."""
+"""The lane of test-llm: ExecuTorch lowers decoders, and the emulator generates tokens with them. Or
+a bundle of LiteRT-LM is run as LiteRT-LM does."""
 
 from __future__ import annotations
 
@@ -19,6 +20,7 @@ from ci.llm.recipes import DEFAULT, RECIPES
 from ci.llm.request import LlmRequest
 from ci.llm.subject import find_program, find_subject
 from ci.models.schemes import Scheme, SchemeSet
+from ci.verbs.lanes.bundles import find_bundle_soc, plan_bundle
 from ci.verbs.lanes.lane import Lane, Plan, Tools
 from ci.verbs.options import LOWERING
 from provisioning.artifacts.environment import Environment
@@ -38,6 +40,9 @@ def select(
         untested = f"{' and '.join(unused)} of the policy are not tested here"
         progress.step(f"note: {untested}: --model selects decoders")
     socs = match_socs(request.socs, sorted(read_socs())) or [DEFAULT_SOC]
+    if request.bundle:
+        soc = socs[0] if request.socs else find_bundle_soc(request.bundle) or DEFAULT_SOC
+        return [CaseSpec(shown_path(request.bundle), Scheme.ASIS, soc)]
     if request.pte:
         return [CaseSpec(shown_path(request.pte), Scheme.ASIS, socs[0])]
     name = shown_path(request.weights) if request.weights else request.decoder
@@ -52,6 +57,9 @@ def prepare(
     """Yield the plan of a run. The files of a known decoder are fetched. Raises UnfitError for a
     missing package, and the same errors as find_program or find_subject."""
     del policy
+    if request.bundle:
+        yield plan_bundle(request, request.bundle, specs)
+        return
     LANE.require_packages(specs)
     usual: dict[str, Any] = {
         "specs": specs,

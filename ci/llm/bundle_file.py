@@ -1,0 +1,458 @@
+"""Reads a bundle of LiteRT-LM (.litertlm), and checks whether its parts fit each other. Nothing is
+run, and the models in it are never copied into memory as a whole.
+
+A bundle for an NPU has three models: the embedder, the decoder, and the auxiliary graphs, which
+compute masks and the rotations of positions, and write the caches. Their signatures have the names
+that LiteRT-LM looks up (runtime/executor/llm_litert_npu_compiled_model_executor.cc, lines 60 to 112
+at 767d74f).
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+from ci.llm.tokenizers import Tokenizer, read_tokenizer
+from provisioning.console.caller import shown_path
+from provisioning.doctor.survey.context_binaries import TensorSpec
+from provisioning.doctor.survey.litert import Bundle, Section, is_bundle, parse_bundle
+from provisioning.doctor.survey.programs import Method, Program, map_file
+from provisioning.documents import open_regular
+from provisioning.errors import FailedError, UsageError
+from provisioning.files import write_whole
+
+MAIN, EMBEDDER, AUXILIARY = "tf_lite_prefill_decode", "tf_lite_embedder", "tf_lite_aux"
+PARTS = {MAIN: "decoder", EMBEDDER: "embedder", AUXILIARY: "auxiliary graphs"}
+SENTENCEPIECE, HUGGING_FACE = "SentencePiece tokenizer", "Hugging Face tokenizer, compressed"
+METADATA = "metadata of the language model"
+PREFILL, DECODE = "prefill", "decode"
+PREFILL_SIZE = re.compile(r"prefill_(\d+)")
+CACHE = re.compile(r"kv_cache_([kv])_(\d+)")
+SLICE, CACHE_PREFIX = "kv_slice_", "kv_cache_"
+MOST_METADATA, MOST_TOKENIZER, MOST_CHUNK = 16 << 20, 256 << 20, 1 << 16
+COPY_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Cache:
+    """A cache of the decoder: the name of its input, its shape, the axis along which it grows, and
+    how its numbers are encoded. ``kind`` is k or v."""
+
+    kind: str
+    layer: int
+    port: TensorSpec
+    axis: int
+
+    @property
+    def name(self) -> str:
+        """Return the name of the cache's input."""
+        return self.port.name
+
+    @property
+    def slice_name(self) -> str:
+        """Return the name of the output with the new keys or values."""
+        return f"{SLICE}{self.kind}_{self.layer}"
+
+    @property
+    def length(self) -> int:
+        """Return how many tokens fit in the cache."""
+        return self.port.shape[self.axis]
+
+
+@dataclass(frozen=True)
+class LlmMetadata:
+    """What the metadata of the language model says. ``start`` is the token that precedes each
+    prompt, and ``stops`` are those that end a text: ids, or their text. ``most_tokens`` is the
+    largest number of tokens of a conversation, 0 if it is not stated."""
+
+    start: tuple[int, ...] | str = ()
+    stops: tuple[int | str, ...] = ()
+    most_tokens: int = 0
+
+
+@dataclass(frozen=True)
+class BundleFile:
+    """A bundle whose parts fit each other. ``chunks`` are the numbers of tokens that its prefill
+    signatures take, the largest first, and ``caches`` are all keys by layer, then all values.
+    ``models`` are the models by their types, such as ``tf_lite_aux``."""
+
+    path: Path
+    bundle: Bundle
+    metadata: LlmMetadata
+    models: Mapping[str, Section]
+    chunks: tuple[int, ...] = ()
+    caches: tuple[Cache, ...] = ()
+    signatures: Mapping[str, Mapping[str, Method]] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Return the name of the file."""
+        return self.path.name
+
+    @cached_property
+    def main(self) -> Program:
+        """Return the decoder."""
+        return self.models[MAIN].model or Program("", "", 0)
+
+    @property
+    def is_compiled(self) -> bool:
+        """Return whether the decoder is compiled for Qualcomm's NPU."""
+        return bool(self.main.contexts)
+
+    @property
+    def is_float(self) -> bool:
+        """Return whether the decoder passes floats on."""
+        return self.caches[0].port.dtype.startswith("float")
+
+    @property
+    def context(self) -> int:
+        """Return how many tokens fit in the caches."""
+        return min(cache.length for cache in self.caches)
+
+    @property
+    def logits(self) -> TensorSpec:
+        """Return the logits of the decoder."""
+        return find_port(self.signatures[MAIN][DECODE].outputs, "logits")
+
+    @property
+    def vocabulary(self) -> int:
+        """Return the number of tokens that have a logit."""
+        return self.logits.shape[-1]
+
+    def copy_model(self, kind: str, directory: Path) -> Path:
+        """Write a model to a file of its own in ``directory``, and return its path."""
+        section, target = self.models[kind], directory / f"{kind}.tflite"
+        with open_regular(self.path) as source, target.open("wb") as copy:
+            source.seek(section.offset)
+            remaining = section.size_bytes
+            while remaining and (block := source.read(min(COPY_BYTES, remaining))):
+                copy.write(block)
+                remaining -= len(block)
+        return target
+
+    def read_tokenizer(self, directory: Path) -> Tokenizer:
+        """Return the bundle's tokenizer, whose file is written to ``directory``. Raises UsageError
+        if it cannot be read."""
+        section = find_tokenizer(self.name, self.bundle)
+        data = read_section(self.path, section, MOST_TOKENIZER)
+        target = directory / "tokenizer.model"
+        if section.content == HUGGING_FACE:
+            target, data = directory / "tokenizer.json", decompress(self.name, data)
+        write_whole(target, data)
+        return read_tokenizer(target)
+
+
+def read_bundle(path: Path) -> BundleFile:
+    """Return a bundle, after checking that it is whole and that its parts fit each other.
+
+    Raises UsageError for a file that is no bundle, or one of a kind that is not supported here.
+    Raises FailedError if the bundle is damaged, or lacks something that LiteRT-LM needs.
+    """
+    name = shown_path(path)
+    view = map_file(path)
+    if not is_bundle(view):
+        raise UsageError(
+            f"--bundle {name} is not a bundle of LiteRT-LM", fix="pass a .litertlm file"
+        )
+    bundle = parse_bundle(view)
+    if bundle.damage:
+        raise FailedError(
+            f"{name} cannot be loaded: it {bundle.damage}", fix="copy or pack the bundle again"
+        )
+    models = {
+        str(section.items.get("model_type", "")).lower(): section for section in bundle.sections
+    }
+    for kind, part in PARTS.items():
+        if kind not in models or models[kind].model is None:
+            raise FailedError(
+                f"{name} has no {part}",
+                why=f"LiteRT-LM needs a model of the type {kind} to run a bundle on the NPU",
+                fix="pack the bundle again with it; a bundle for the GPU or the CPU has none",
+            )
+    find_tokenizer(name, bundle)
+    section = next((each for each in bundle.sections if each.content == METADATA), None)
+    if section is None:
+        raise FailedError(f"{name} has no {METADATA}", fix="pack the bundle again")
+    metadata = parse_metadata(name, read_section(path, section, MOST_METADATA))
+    signatures = {kind: list_signatures(models[kind].model) for kind in PARTS}
+    whole = BundleFile(path, bundle, metadata, models, signatures=signatures)
+    whole = replace(
+        whole, chunks=find_chunks(name, signatures), caches=find_caches(name, signatures)
+    )
+    for chunk in whole.chunks:
+        check_signatures(whole, f"{PREFILL}_{chunk}", f"_{chunk}", f"{PREFILL}_")
+    check_signatures(whole, DECODE, "", f"{DECODE}_")
+    return whole
+
+
+def list_signatures(model: Program | None) -> dict[str, Method]:
+    """Return the signatures of a model by their names."""
+    methods = model.methods if model else ()
+    return {name: method for method in methods for name in method.name.split(", ")}
+
+
+def find_chunks(name: str, signatures: Mapping[str, Mapping[str, Method]]) -> tuple[int, ...]:
+    """Return the numbers of tokens that the prefill signatures take, the largest first. Raises
+    FailedError if the decoder has none, or no decode signature."""
+    matches = filter(None, map(PREFILL_SIZE.fullmatch, signatures[MAIN]))
+    sizes = sorted({int(match[1]) for match in matches}, reverse=True)
+    chunks = tuple(size for size in sizes if 1 < size <= MOST_CHUNK)
+    for signature, is_there in ((f"{PREFILL}_128", chunks), (DECODE, DECODE in signatures[MAIN])):
+        if not is_there:
+            raise FailedError(
+                f"the decoder of {name} has no signature such as {signature}",
+                why=f"LiteRT-LM runs it; it has {', '.join(signatures[MAIN]) or 'none'}",
+                fix="convert the model with litert-torch, with prefill_lengths",
+            )
+    return chunks
+
+
+def find_caches(name: str, signatures: Mapping[str, Mapping[str, Method]]) -> tuple[Cache, ...]:
+    """Return the caches of the decoder: all keys by layer, then all values.
+
+    Raises FailedError if a cache has no slice, and UsageError for caches that are not supported
+    here: of several lengths, as those of a ring buffer, or other ones than keys and values.
+    """
+    decode = signatures[MAIN][DECODE]
+    slices = {port.name: port for port in decode.outputs}
+    caches = []
+    for port in decode.inputs:
+        if not port.name.startswith(CACHE_PREFIX):
+            continue
+        match = CACHE.fullmatch(port.name)
+        if not match:
+            raise UsageError(
+                f"{name} has a cache {port.name}",
+                why="only keys and values (kv_cache_k_0, kv_cache_v_0, ...) are supported here",
+            )
+        slice_name = f"{SLICE}{match[1]}_{match[2]}"
+        part = slices.get(slice_name)
+        if part is None:
+            raise FailedError(
+                f"the decoder of {name} has no output {slice_name}",
+                why=f"LiteRT-LM copies it into {port.name} after each call",
+                fix="convert the model with split_cache",
+            )
+        axes = [
+            axis
+            for axis, (size, new) in enumerate(zip(port.shape, part.shape, strict=False))
+            if size != new
+        ]
+        if len(port.shape) != 4 or len(part.shape) != 4 or len(axes) != 1 or axes[0] < 2:
+            raise FailedError(
+                f"{port.name} of {name} is {list(port.shape)}, and {slice_name} of decode is"
+                f" {list(part.shape)}",
+                why="they must have four axes, and may differ in that of time alone",
+            )
+        caches.append(Cache(match[1], int(match[2]), port, axes[0]))
+    caches.sort(key=lambda cache: (cache.kind, cache.layer))
+    layers = {kind: [cache.layer for cache in caches if cache.kind == kind] for kind in "kv"}
+    if not caches or layers["k"] != layers["v"]:
+        raise FailedError(
+            f"the decoder of {name} has keys of {len(layers['k'])} layers, and values of"
+            f" {len(layers['v'])}"
+        )
+    if len({cache.length for cache in caches}) > 1:
+        raise UsageError(
+            f"{name} has caches of several lengths",
+            why="ring buffers of a sliding window are not supported here",
+        )
+    return tuple(caches)
+
+
+def check_signatures(bundle: BundleFile, main: str, suffix: str, prefix: str) -> None:
+    """Raise FailedError if a signature that LiteRT-LM calls together with the decoder's ``main`` is
+    missing, or if it passes a tensor on with another shape or type."""
+    method, caches = bundle.signatures[MAIN][main], {each.name: each.port for each in bundle.caches}
+    embedder = _find_signature(bundle, EMBEDDER, f"{prefix}embedder{suffix}")
+    update_key = f"{prefix}cache_update{suffix}"
+    update = _find_signature(bundle, AUXILIARY, update_key)
+    computed: dict[str, TensorSpec] = {}
+    for word in ("rope", "mask"):
+        graph = _find_signature(bundle, AUXILIARY, f"{prefix}{word}{suffix}")
+        computed |= {port.name: port for port in graph.outputs}
+    embedding = find_embedding(method)
+    if embedding and len(embedder.outputs) == 1:
+        computed[embedding.name] = embedder.outputs[0]
+    for port in method.inputs:
+        _compare(bundle, port, {**computed, **caches}, main)
+    results = {port.name: port for port in method.outputs}
+    for port in update.inputs:
+        if port.name.startswith((SLICE, CACHE_PREFIX)):
+            _compare(bundle, port, {**results, **caches}, update_key)
+
+
+def find_embedding(method: Method) -> TensorSpec | None:
+    """Return the input of the decoder for the embeddings: the only one that is neither a cache, nor
+    a mask, nor a rotation."""
+    others = (CACHE_PREFIX, "mask", "pos_emb")
+    ports = [port for port in method.inputs if not port.name.startswith(others)]
+    return ports[0] if len(ports) == 1 else None
+
+
+def find_port(ports: Sequence[TensorSpec], name: str) -> TensorSpec:
+    """Return the port with a name. Raises FailedError if there is none."""
+    port = next((port for port in ports if port.name == name), None)
+    if port is None:
+        raise FailedError(f"the decoder has no output {name}")
+    return port
+
+
+def _find_signature(bundle: BundleFile, kind: str, key: str) -> Method:
+    signatures = bundle.signatures[kind]
+    if key in signatures:
+        return signatures[key]
+    raise FailedError(
+        f"{bundle.name}: there is no signature {key} in the {PARTS[kind]}",
+        why="LiteRT-LM runs it with the decoder's; the signatures there are"
+        f" {', '.join(signatures) or 'none'}",
+        fix="pack models that were converted together, with the same prefill_lengths",
+    )
+
+
+def _compare(
+    bundle: BundleFile, port: TensorSpec, sources: Mapping[str, TensorSpec], reader: str
+) -> None:
+    """Raise FailedError unless there is a source for an input, of the same shape and type."""
+    fix = "pack models that were converted together"
+    source = sources.get(port.name)
+    if source is None:
+        raise FailedError(
+            f"{bundle.name}: nothing computes {port.name}, which {reader} reads",
+            why=f"the other models have {', '.join(sorted(sources))}",
+            fix=fix,
+        )
+    for what, wanted, actual in (
+        ("is", list(port.shape), list(source.shape)),
+        ("has the type", port.dtype, source.dtype),
+    ):
+        if wanted != actual:
+            raise FailedError(
+                f"{bundle.name}: {port.name} {what} {actual}, but {reader} reads {wanted}",
+                why="LiteRT-LM passes the same buffer from one model to the next",
+                fix=fix,
+            )
+
+
+def find_tokenizer(name: str, bundle: Bundle) -> Section:
+    """Return the section with the tokenizer. Raises FailedError if there is none."""
+    kinds = (SENTENCEPIECE, HUGGING_FACE)
+    section = next((each for each in bundle.sections if each.content in kinds), None)
+    if section is None:
+        raise FailedError(f"{name} has no tokenizer", fix="pack the bundle again with one")
+    return section
+
+
+def read_section(path: Path, section: Section, most_bytes: int) -> bytes:
+    """Return the bytes of a section. Raises FailedError if they are more than ``most_bytes``."""
+    if section.size_bytes > most_bytes:
+        raise FailedError(
+            f"{path.name}: the {section.content} has {section.size_bytes} bytes",
+            why=f"at most {most_bytes} are read",
+        )
+    with open_regular(path) as file:
+        file.seek(section.offset)
+        return file.read(section.size_bytes)
+
+
+def decompress(name: str, data: bytes) -> bytes:
+    """Return the tokenizer of Hugging Face in a section: its size (u64), then the data of zlib, as
+    litert-lm-builder 0.18.1 writes it. Raises FailedError for other data."""
+    size = int.from_bytes(data[:8], "little")
+    if not 0 < size <= MOST_TOKENIZER:
+        raise FailedError(f"{name}: the tokenizer would have {size} bytes")
+    try:
+        content = zlib.decompressobj().decompress(data[8:], size)
+    except zlib.error as error:
+        raise FailedError(f"{name}: the tokenizer cannot be unpacked", why=str(error)) from error
+    if len(content) != size:
+        raise FailedError(f"{name}: the tokenizer has {len(content)} bytes instead of {size}")
+    return content
+
+
+def parse_metadata(name: str, data: bytes) -> LlmMetadata:
+    """Return what the metadata of the language model says: LlmMetadata in
+    runtime/proto/llm_metadata.proto of LiteRT-LM. Raises FailedError if it cannot be read."""
+    start: tuple[int, ...] | str = ()
+    stops: list[int | str] = []
+    most_tokens = 0
+    try:
+        for number, value in list_fields(data):
+            if number in {1, 2} and isinstance(value, bytes):
+                tokens = parse_tokens(value)
+                if number == 1:
+                    start = tokens
+                else:
+                    stops += [tokens] if isinstance(tokens, str) else tokens[-1:]
+            elif number == 5 and isinstance(value, int):
+                most_tokens = value
+    except (ValueError, IndexError) as error:
+        raise FailedError(f"{name}: the {METADATA} cannot be read", why=str(error)) from error
+    return LlmMetadata(start, tuple(stops), most_tokens)
+
+
+def parse_tokens(data: bytes) -> tuple[int, ...] | str:
+    """Return a TokenUnion (runtime/proto/token.proto): ids, or a text."""
+    for number, value in list_fields(data):
+        if number == 2 and isinstance(value, bytes):
+            return value.decode("utf-8")
+        if number == 1 and isinstance(value, bytes):
+            ids: list[int] = []
+            for field_number, content in list_fields(value):
+                if field_number == 1 and isinstance(content, int):
+                    ids.append(content)
+                elif field_number == 1:
+                    ids += list_varints(bytes(content))
+            return tuple(ids)
+    return ()
+
+
+def list_fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """Yield the fields of a message in protobuf's encoding (protobuf.dev/programming-guides/
+    encoding): each with its number, and a number or bytes. Raises ValueError for other data."""
+    place = 0
+    while place < len(data):
+        key, place = read_varint(data, place)
+        kind = key & 7
+        if kind == 0:
+            value, place = read_varint(data, place)
+            yield key >> 3, value
+            continue
+        if kind == 2:
+            size, place = read_varint(data, place)
+        elif kind in {1, 5}:
+            size = 8 if kind == 1 else 4
+        else:
+            raise ValueError(f"a field has the type {kind}")
+        if place + size > len(data):
+            raise ValueError("it is cut short")
+        yield key >> 3, data[place : place + size]
+        place += size
+
+
+def list_varints(data: bytes) -> list[int]:
+    """Return numbers that follow each other. Raises ValueError for other data."""
+    numbers, place = [], 0
+    while place < len(data):
+        number, place = read_varint(data, place)
+        numbers.append(number)
+    return numbers
+
+
+def read_varint(data: bytes, place: int) -> tuple[int, int]:
+    """Return the number at ``place``, and the place behind it. Raises ValueError if it does not
+    end."""
+    number = 0
+    for shift in range(0, 64, 7):
+        if place >= len(data):
+            break
+        byte = data[place]
+        place += 1
+        number |= (byte & 127) << shift
+        if byte < 128:
+            return number, place
+    raise ValueError("it is cut short in a number")

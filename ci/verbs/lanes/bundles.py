@@ -1,0 +1,114 @@
+"""What test-llm does with a bundle of LiteRT-LM. It is refused before anything runs if it is not
+whole, if its parts do not fit each other, or if its contexts are for another SoC or a newer QNN."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from ci.cases.limited import run_limited
+from ci.cases.pool import Pool
+from ci.cases.session import list_parts
+from ci.cases.spec import CaseSpec
+from ci.inspect.compat import Runtime, Verdict, judge_compat
+from ci.litert.engine import LitertEngine
+from ci.llm.bundle_case import BundleJob, BundleRun, encode_prompt
+from ci.llm.bundle_file import BundleFile, read_bundle
+from ci.llm.generation import make_runner
+from ci.llm.request import LlmRequest
+from ci.llm.subject import read_dimensions
+from ci.onnx.options import find_library
+from ci.verbs import options, steps
+from ci.verbs.lanes.lane import Plan, Tools
+from provisioning.artifacts.choice import WHEEL, WHEEL_RUNTIME, QnnChoice
+from provisioning.artifacts.environment import Environment
+from provisioning.errors import UnfitError
+
+PROFILE = "litert"
+PACKAGES = ("ai_edge_litert", "flatbuffers", "onnx", "onnxruntime", "onnxruntime_qnn")
+PACKAGES_OF_TEXT = ("tokenizers", "sentencepiece", "torch")
+
+
+def find_bundle_soc(path: Path) -> str:
+    """Return the SoC for which the decoder of a bundle is compiled, or "". Raises the errors of
+    read_bundle."""
+    contexts = load_bundle(path).main.contexts
+    return next((context.soc for context in contexts if context.soc), "")
+
+
+def load_bundle(path: Path) -> BundleFile:
+    """Read a bundle in a process with limits. Raises the errors of read_bundle."""
+    return run_limited(partial(read_bundle, path), path.name)
+
+
+def check_bundle(path: Path, prompt: str) -> None:
+    """Read a bundle and its tokenizer. Raises the errors of read_bundle and encode_prompt, and
+    UsageError for a tokenizer of another model."""
+    file = read_bundle(path)
+    with TemporaryDirectory() as scratch:
+        tokenizer = file.read_tokenizer(Path(scratch))
+        tokenizer.require(f"the decoder of {file.name}", vocabulary=file.vocabulary)
+        encode_prompt(file, tokenizer, prompt)
+
+
+def require_fit(path: Path, soc: str, qnn: str = "") -> None:
+    """Raise UnfitError if the contexts of a bundle are for another SoC, or for a newer version than
+    ``qnn``. The emulator runs contexts for other SoCs, and a phone does not."""
+    file = load_bundle(path)
+    if not file.is_compiled:
+        return
+    runtime = Runtime(f"QNN {qnn}", qnn=qnn) if qnn else None
+    answer = judge_compat(file.main, runtime, soc)
+    if answer.verdict is Verdict.NO:
+        reasons = [row.why for row in answer.rows if row.verdict is Verdict.NO]
+        raise UnfitError(
+            f"the decoder of {path.name} does not load on {soc}" + (f" with QNN {qnn}" * bool(qnn)),
+            why="; ".join(reasons),
+            fix="pass the --soc that it was compiled for, or compile it again",
+        )
+
+
+def plan_bundle(request: LlmRequest, path: Path, specs: list[CaseSpec]) -> Plan:
+    """Return the plan for a bundle. Raises UnfitError for a missing package, and the same errors as
+    check_bundle and require_fit."""
+    steps.require_packages((*PACKAGES, *PACKAGES_OF_TEXT), options.LITERT_TORCH)
+    (spec,) = specs
+    run_limited(partial(check_bundle, path, request.prompt), path.name)
+    bundles = [path, *([request.reference] if request.reference else [])]
+    for bundle in bundles:
+        require_fit(bundle, spec.soc)
+    if request.weights:
+        read_dimensions(request.weights, request.timeout_s)
+    jobs: list[BundleJob] = []
+
+    def open_tools(environment: Environment, pool: Pool) -> Tools:
+        (qnn,) = (each for each in environment.artifacts if each.name == WHEEL_RUNTIME)
+        for bundle in bundles:
+            require_fit(bundle, spec.soc, qnn.version)
+        job = BundleJob(
+            path=path,
+            prompt=request.prompt,
+            tokens=request.tokens,
+            soc=spec.soc,
+            library=find_library(qnn.root, {}),
+            reference=request.reference,
+            weights=request.weights,
+        )
+        jobs.append(job)
+        # Nothing is compiled here; the engine is only named.
+        engine = LitertEngine(toolchain=(), sdk=qnn.root, timeout_s=request.timeout_s)
+        return Tools(engine=engine, runner=make_runner(pool), parts=list_parts(environment))
+
+    return Plan(
+        specs=specs,
+        profile=PROFILE,
+        imports=("ci.llm.bundle_case",),
+        choice=QnnChoice(WHEEL, WHEEL),
+        open=open_tools,
+        make_run=lambda case, setup: BundleRun(case, setup, jobs[0]),
+        # Baselines are for the models of a policy, and no policy's models are tested here.
+        options={"baselines": None},
+        work="run and judge",
+        mendable=(),
+    )

@@ -1,0 +1,128 @@
+"""Bundles of LiteRT-LM that are refused before anything runs, and what is read of right ones."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ci.llm.bundle_file import (
+    LlmMetadata,
+    decompress,
+    list_fields,
+    parse_metadata,
+    read_bundle,
+)
+from provisioning.errors import FailedError, UsageError
+from tests.build.litert_bundles import LLM, make_tiny, read_part, write_tiny
+from tests.stand_ins.litert import make_plain
+
+
+def test_a_right_bundle_says_what_it_takes(tmp_path: Path) -> None:
+    bundle = read_bundle(write_tiny(tmp_path / "tiny.litertlm"))
+    assert bundle.chunks == (8,)
+    assert [(cache.name, cache.axis) for cache in bundle.caches] == [
+        ("kv_cache_k_0", 2),
+        ("kv_cache_k_1", 2),
+        ("kv_cache_v_0", 3),
+        ("kv_cache_v_1", 3),
+    ]
+    assert (bundle.context, bundle.vocabulary, bundle.is_compiled) == (64, 57, False)
+    assert bundle.metadata == LlmMetadata((1,), (2,), 64)
+
+
+def rename(part: str, old: bytes, new: bytes) -> bytes:
+    data = read_part(part)
+    assert old in data
+    return data.replace(old, new)
+
+
+# What is wrong with a bundle, and what the refusal says.
+WRONG: dict[str, tuple[Callable[[], bytes], str]] = {
+    "no bundle": (lambda: b"x" * 100, "is not a bundle of LiteRT-LM"),
+    "without auxiliary graphs": (lambda: make_tiny(auxiliary=None), "has no auxiliary graphs"),
+    "without embedder": (lambda: make_tiny(embedder=None), "has no embedder"),
+    "without decoder": (lambda: make_tiny(decoder=None), "has no decoder"),
+    "without tokenizer": (lambda: make_tiny(tokenizer=None), "has no tokenizer"),
+    "without metadata": (
+        lambda: make_tiny(metadata=None),
+        "has no metadata of the language model",
+    ),
+    "damaged metadata": (
+        lambda: make_tiny(metadata=b"\x0a\xff"),
+        "the metadata of the language model cannot be read",
+    ),
+    "another model as embedder": (
+        lambda: make_tiny(embedder=make_plain()),
+        "there is no signature prefill_embedder_8 in the embedder",
+    ),
+    "another model as auxiliary graphs": (
+        lambda: make_tiny(auxiliary=read_part("embedder.tflite")),
+        "there is no signature prefill_cache_update_8 in the auxiliary graphs",
+    ),
+    "a decoder without prefill": (
+        lambda: make_tiny(decoder=rename("decoder.tflite", b"prefill_8\0", b"prefill_x\0")),
+        "has no signature such as prefill_128",
+    ),
+    "a decoder without slices": (
+        lambda: make_tiny(decoder=rename("decoder.tflite", b"kv_slice_v_1", b"kv_slice_w_1")),
+        "has no output kv_slice_v_1",
+    ),
+    "a mask of another name": (
+        lambda: make_tiny(auxiliary=rename("auxiliary.tflite", b"mask_global", b"mask_locals")),
+        "nothing computes mask_global, which prefill_8 reads",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", WRONG)
+def test_a_wrong_bundle_is_refused_with_the_cause(tmp_path: Path, fault: str) -> None:
+    make, text = WRONG[fault]
+    path = tmp_path / "tiny.litertlm"
+    path.write_bytes(make())
+    with pytest.raises((FailedError, UsageError)) as caught:
+        read_bundle(path)
+    assert text in str(caught.value)
+
+
+@pytest.mark.parametrize("tenth", range(10))
+def test_a_bundle_that_is_cut_is_refused(tmp_path: Path, tenth: int) -> None:
+    whole = make_tiny()
+    path = tmp_path / "tiny.litertlm"
+    path.write_bytes(whole[: len(whole) * tenth // 10 + 8])
+    with pytest.raises(FailedError, match="is cut short"):
+        read_bundle(path)
+
+
+def test_a_packed_tokenizer_is_unpacked() -> None:
+    data = b'{"model": {}}'
+    packed = len(data).to_bytes(8, "little") + zlib.compress(data)
+    assert decompress("m", packed) == data
+    for wrong in (packed[:-6], b"", (1 << 40).to_bytes(8, "little"), packed[:8] + b"no zlib"):
+        with pytest.raises(FailedError):
+            decompress("m", wrong)
+
+
+def test_metadata_has_ids_or_texts() -> None:
+    start = b"\x0a\x05\x12\x03<s>"
+    stops = b"\x12\x06\x12\x04</s>\x12\x06\x0a\x04\x0a\x02\x05\x07"  # the last ids are packed
+    assert parse_metadata("m", start + stops) == LlmMetadata("<s>", ("</s>", 7), 0)
+
+
+@given(st.binary(max_size=40))
+def test_no_metadata_ends_in_anything_but_a_refusal(data: bytes) -> None:
+    with suppress(FailedError):
+        parse_metadata("m", data)
+
+
+def test_fields_are_numbers_or_bytes() -> None:
+    assert [*list_fields(LLM)] == [
+        (1, b"\x0a\x03\x0a\x01\x01"),
+        (2, b"\x0a\x03\x0a\x01\x02"),
+        (5, 64),
+    ]
