@@ -124,7 +124,7 @@ class BundleFile:
         return self.logits.shape[-1]
 
     def copy_model(self, kind: str, directory: Path) -> Path:
-        """Write a model to a file of its own in ``directory``, and return its path."""
+        """Write a model to a separate file in ``directory``, and return its path."""
         section, target = self.models[kind], directory / f"{kind}.tflite"
         with open_regular(self.path) as source, target.open("wb") as copy:
             source.seek(section.offset)

@@ -3,6 +3,8 @@ fault."""
 
 from __future__ import annotations
 
+import json
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,8 @@ from typing import Any
 from tests.stand_ins.litert import make_bundle
 
 PLACE = Path(__file__).parents[1] / "artifacts" / "litert_lm"
-MODEL, TOKENIZER, METADATA = 3, 4, 5  # types of sections
+MODEL = 3  # the type of a section with a model
+SECTIONS = {"tokenizer": 4, "metadata": 5, "packed": 6}  # packed is a tokenizer of Hugging Face
 TYPES = {
     "decoder": "tf_lite_prefill_decode",
     "embedder": "tf_lite_embedder",
@@ -40,8 +43,15 @@ def make_tiny(cut: int | None = None, **parts: bytes | None) -> bytes:
         if name in TYPES:
             sections.append((MODEL, data, {"model_type": TYPES[name]}))
         else:
-            sections.append((TOKENIZER if name == "tokenizer" else METADATA, data, {}))
+            sections.append((SECTIONS[name], data, {}))
     return make_bundle(sections, cut=cut)
+
+
+def make_other_tokenizer() -> bytes:
+    """A tokenizer of Hugging Face with two words, as it is in a bundle."""
+    model = {"type": "WordLevel", "vocab": {"a": 0, "b": 1}, "unk_token": "a"}
+    data = json.dumps({"version": "1.0", "model": model}).encode()
+    return len(data).to_bytes(8, "little") + zlib.compress(data)
 
 
 def write_tiny(path: Path, **parts: bytes | None) -> Path:

@@ -23,7 +23,7 @@ from ci.verbs import options, steps
 from ci.verbs.lanes.lane import Plan, Tools
 from provisioning.artifacts.choice import WHEEL, WHEEL_RUNTIME, QnnChoice
 from provisioning.artifacts.environment import Environment
-from provisioning.errors import UnfitError
+from provisioning.errors import FailedError, UnfitError, UsageError
 
 PROFILE = "litert"
 PACKAGES = ("ai_edge_litert", "flatbuffers", "onnx", "onnxruntime", "onnxruntime_qnn")
@@ -44,11 +44,18 @@ def load_bundle(path: Path) -> BundleFile:
 
 def check_bundle(path: Path, prompt: str) -> None:
     """Read a bundle and its tokenizer. Raises the errors of read_bundle and encode_prompt, and
-    UsageError for a tokenizer of another model."""
+    FailedError for a tokenizer of another model."""
     file = read_bundle(path)
     with TemporaryDirectory() as scratch:
         tokenizer = file.read_tokenizer(Path(scratch))
-        tokenizer.require(f"the decoder of {file.name}", vocabulary=file.vocabulary)
+        try:
+            tokenizer.require("the decoder", vocabulary=file.vocabulary)
+        except UsageError as error:
+            raise FailedError(
+                f"the tokenizer of {file.name} belongs to another model",
+                why=error.why,
+                fix="pack the bundle again with the tokenizer of its model",
+            ) from error
         encode_prompt(file, tokenizer, prompt)
 
 

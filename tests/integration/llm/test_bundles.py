@@ -19,7 +19,6 @@ from ci.report.schema import ControlKind
 from provisioning.errors import FailedError, UsageError
 from tests.build.litert_bundles import (
     LLM,
-    pack_tiny,
     plant_at_zero,
     read_part,
     write_tiny,
@@ -41,7 +40,7 @@ def judge(path: Path, prompt: str = "Ben has a", **options: Any) -> BundleResult
 
 @pytest.mark.parametrize("decoder", ["decoder.tflite", "decoder_int8.tflite"])
 def test_a_right_bundle_passes(tmp_path: Path, decoder: str) -> None:
-    path = pack_tiny(tmp_path / "tiny.litertlm", tmp_path, decoder=read_part(decoder))
+    path = write_tiny(tmp_path / "tiny.litertlm", decoder=read_part(decoder))
     result = judge(path, weights=WEIGHTS)
     assert result.text == TEXT
     assert [judged.name for judged in result.judged] == [

@@ -30,6 +30,7 @@ from ci.verbs.requests import make_request
 from provisioning.artifacts.choice import read_choice
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode
+from tests.build.litert_bundles import make_other_tokenizer, write_tiny
 from tests.stand_ins.reports import make_report
 from tests.stand_ins.safetensors import write_safetensors
 from tests.stand_ins.snapshots import check_snapshot
@@ -73,6 +74,17 @@ MISTAKES = [
     ["--program", "gone.pte", "--tokenizer", TOKENIZER],
     ["--program", TOKENIZER, "--tokenizer", TOKENIZER],
     ["--program", "cut.pte", "--tokenizer", TOKENIZER],
+    ["--reference", "tiny.litertlm"],
+    ["--bundle", "gone.litertlm"],
+    ["--bundle", "m.pte"],
+    ["--bundle", "cut.litertlm"],
+    ["--bundle", "other.litertlm"],
+    ["--bundle", "parts.litertlm"],
+    ["--bundle", "tiny.litertlm", "--reference", "cut.litertlm"],
+    ["--bundle", "tiny.litertlm", "--scheme", "fp16"],
+    ["--bundle", "tiny.litertlm", "--text", "empty.txt"],
+    ["--bundle", "tiny.litertlm", "--soc", "SM8650", "--soc", "SM8750"],
+    ["--bundle", "tiny.litertlm", "--soc", "SM1"],
     ["--project", "gone.json"],
     ["--project", "config.json", "--context", "129"],
     ["--project", "config.json", "--context", "1"],
@@ -115,6 +127,10 @@ def test_wrong_llm_options_are_refused_before_anything_is_fetched(
     Path("empty.txt").write_text("")
     Path("config.json").write_text(json.dumps(LLAMA))
     Path("small.bin").write_bytes(b"\x01\0\0\0" + 2 * (b"\0\0\x80\x3f\x01\0\0\0" + b"a"))
+    write_tiny(Path("tiny.litertlm"))
+    write_tiny(Path("parts.litertlm"), auxiliary=None)
+    write_tiny(Path("other.litertlm"), tokenizer=None, packed=make_other_tokenizer())
+    Path("cut.litertlm").write_bytes(Path("tiny.litertlm").read_bytes()[:-1000])
     lines = []
     for words in MISTAKES:
         code = main(["test-llm", *words])
