@@ -26,7 +26,7 @@ from ci.verbs.options import LOWERING
 from provisioning.artifacts.environment import Environment
 from provisioning.console.caller import shown_path
 from provisioning.console.progress import Progress
-from provisioning.manifest.targets import read_socs
+from provisioning.manifest.targets import read_litert_socs, read_socs
 
 DEFAULT_SOC = "SM8750"
 IMPORTS = LlmEngine.imports
@@ -39,10 +39,11 @@ def select(
     if unused := [name for name in ("models", "suite") if getattr(policy, name)]:
         untested = f"{' and '.join(unused)} of the policy are not tested here"
         progress.step(f"note: {untested}: --model selects decoders")
-    socs = match_socs(request.socs, sorted(read_socs())) or [DEFAULT_SOC]
     if request.bundle:
-        soc = socs[0] if request.socs else find_bundle_soc(request.bundle) or DEFAULT_SOC
+        named = match_socs(request.socs, sorted(read_litert_socs()))
+        soc = named[0] if named else find_bundle_soc(request.bundle) or DEFAULT_SOC
         return [CaseSpec(shown_path(request.bundle), Scheme.ASIS, soc)]
+    socs = match_socs(request.socs, sorted(read_socs())) or [DEFAULT_SOC]
     if request.pte:
         return [CaseSpec(shown_path(request.pte), Scheme.ASIS, socs[0])]
     name = shown_path(request.weights) if request.weights else request.decoder
