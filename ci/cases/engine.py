@@ -119,6 +119,7 @@ class Compiled(Struct, frozen=True, kw_only=True):
     simulation: Simulation | None = None  # only if the case is simulated; then nothing else counts
     types: tuple[TypeShare, ...] = ()  # of the operators and weights that QNN compiled
     retyped: tuple[Retyped, ...] = ()  # tensors with fewer bits than requested
+    frozen: tuple[str, ...] = ()  # buffers of which the quantized model has the first values only
     warnings: tuple[str, ...] = ()  # about explanations that could not be computed
 
 
@@ -249,22 +250,47 @@ def require_proof(reference: Sequence[Sequence[Array]], policy: ReferencePolicy 
 
 
 def require_export(
-    exporter: str, module_outputs: Sequence[Sequence[Array]], outputs: Sequence[Sequence[Array]]
+    exporter: str,
+    module_outputs: Sequence[Sequence[Array]],
+    outputs: Sequence[Sequence[Array]],
+    state: Sequence[str] = (),
 ) -> None:
     """Raise FailedError if the SQNR of an exported model's output against the torch module's output
-    is below EXPORTED_DB. Both have one list per sample; nothing is compared without
-    ``module_outputs``. ``exporter`` is what exported the model."""
+    is below EXPORTED_DB. Both have one list per sample, from successive calls; nothing is compared
+    without ``module_outputs``. ``exporter`` is what exported the model, and ``state`` are the
+    buffers that each call of the module changes."""
     for expected_arrays, arrays in zip(module_outputs, outputs, strict=False):
         for index, (expected, array) in enumerate(zip(expected_arrays, arrays, strict=True)):
             if not np.isfinite(expected).all():
                 continue  # the model itself is not finite
             reached = measure_pooled(expected, array)
             if not reached >= EXPORTED_DB:
-                raise FailedError(
+                problem = (
                     f"{exporter} changed the model: output {index} has an SQNR of {reached:.1f} dB"
-                    f" against torch, but at least {EXPORTED_DB:g} dB is required",
+                    f" against torch, but at least {EXPORTED_DB:g} dB is required"
+                )
+                if state:
+                    raise FailedError(
+                        problem,
+                        why=f"each call of the model changes {name_buffers(state)}, and the file"
+                        " has no state: it computes with the values of before the first call",
+                        fix=STATE_AS_INPUT,
+                    )
+                raise FailedError(
+                    problem,
                     why="both were computed in float32 on the CPU, so QNN is not the cause",
                 )
+
+
+STATE_AS_INPUT = (
+    "pass the state, such as a position, as an input, and return its new value as an output, which"
+    " the app passes to the next call"
+)
+
+
+def name_buffers(names: Sequence[str]) -> str:
+    """Return the names of buffers for a message."""
+    return f"the buffer{'s' * (len(names) > 1)} {', '.join(names)}"
 
 
 def find_degenerate(reference: Sequence[Sequence[Array]], policy: ReferencePolicy) -> str:

@@ -25,6 +25,7 @@ from ci.cases.engine import (
     FLOAT,
     INPUTS,
     QUANTIZING,
+    STATE_AS_INPUT,
     STEPS,
     Compiled,
     Fallback,
@@ -34,6 +35,7 @@ from ci.cases.engine import (
     RunNotes,
     Sets,
     list_places,
+    name_buffers,
     read_steps,
 )
 from ci.cases.outputs import OUTPUT, OUTPUTS, stack_outputs
@@ -397,6 +399,9 @@ class CaseJudge:
         self.evidence.warnings += self.warn_of_loss(compiled.loss)
         self.evidence.warnings += self.warn_of_clipping(compiled.clipped)
         self.evidence.warnings += (*self.warn_of_faults(), *find_floats(compiled, self.spec))
+        if compiled.frozen:
+            advice = advise_on_frozen(compiled.frozen)
+            self.evidence.warnings += (f"{advice.causes[0].text}; {advice.remedies[0].text}",)
         return self.end(Status.PASSED, remark=remark)
 
     def explain(
@@ -410,6 +415,12 @@ class CaseJudge:
         question, departure = finding.question, UNKNOWN
         if indices := self.find_garbled(compiled, question):
             return indices
+        # Nothing else explains what the second call returns: it needs no experiment.
+        if question is Question.QUANTIZED and compiled.frozen:
+            name = name_buffers(compiled.frozen)
+            return finding.renamed(f"quantization freezes {name}").explained(
+                advise_on_frozen(compiled.frozen)
+            )
         if question is Question.FAITHFUL and is_traceable:
             with self.notes.of("the layer at which accuracy is lost"):
                 departure = self.locate()
@@ -980,6 +991,20 @@ REASONS = (
     (re.compile(r"failed 3110|error 3110"), "QNN does not take these types, shapes or attributes"),
     (re.compile(r"No node visitor"), "ExecuTorch has no QNN builder"),
 )  # fmt: skip
+
+
+def advise_on_frozen(names: Sequence[str]) -> Advice:
+    """Return the cause that the quantized model has only the first values of buffers, and what
+    helps. It was shown by an experiment: ci.models.eager.find_frozen."""
+    return advise(
+        f"ExecuTorch's quantizer makes a constant of what reads {name_buffers(names)}, which each"
+        " call changes in place: with other values there, the float32 model returns other outputs,"
+        " and the quantized one the same",
+        f"{STATE_AS_INPUT}; or write the buffer with copy_, as"
+        f" self.{names[0]}.copy_(self.{names[0]} + 1), which is not frozen",
+        certainty=Certainty.MEASURED,
+        proof=Proof.PROVEN,
+    )
 
 
 def is_quantizing(node: Fallback) -> bool:

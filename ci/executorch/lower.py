@@ -73,7 +73,7 @@ from ci.facts.kinds import NOT_LOWERED
 from ci.graphs.graph import Graph
 from ci.graphs.torch_program import TorchProgram, read_graphs, read_torch
 from ci.latency.simulation import TRACE, choose_simulated, read_simulation
-from ci.models.eager import keep_state, run_eager
+from ci.models.eager import find_frozen, keep_state, run_eager
 from ci.models.factory import Inputs
 from ci.models.lowering_options import LOG_LEVELS, NO_CHOICES, PROFILE_LEVELS, Choices
 from ci.models.model import Model, digest_weights, split_inputs, split_module
@@ -279,6 +279,7 @@ class Lowering:
             methods=methods if len(methods) > 1 else (),
             loss=loss,
             clipped=clipped,
+            frozen=self.find_frozen(module) if scheme.quantized else (),
             made_inputs=name_made(
                 model.made_inputs, model.made_calibration, quantized=scheme.quantized
             ),
@@ -292,6 +293,13 @@ class Lowering:
             outputs = describe_outputs(model, graphs, compiled.delegation.on_host)
         outputs = add_parts(outputs, parts)
         return structs.replace(compiled, outputs=outputs, unshared_bytes=len(unshared))
+
+    def find_frozen(self, module: Any) -> tuple[str, ...]:
+        """Return the buffers of which the quantized ``module`` has the first values only."""
+        frozen: list[str] = []
+        with self.staging.notes.of("the buffers that quantization freezes"):
+            frozen += find_frozen(self.model.module, module, self.model.evaluation[0])
+        return tuple(frozen)
 
     def write_compiled(self, module: Any, choices: Choices, **facts: Any) -> Compiled:
         """Lower a module, write the program, and return its description, which also has these

@@ -223,7 +223,7 @@ def judge_program(
     staging.write(INPUTS, judged.sets)
     reference = run_reference(judged)
     # First, because the conversion may be what makes them infinite. A file has no module.
-    require_export(CONVERTER, source.expected, reference)
+    require_export(CONVERTER, source.expected, reference, source.state)
     expected: Sequence[Sequence[Array]] = source.expected or reference
     if source.float_data:
         expected = run_float_model(source, judged)

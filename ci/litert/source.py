@@ -61,7 +61,8 @@ class LitertSource:
     """A model and its inputs. ``digest`` is a hash of everything that determines both.
     ``evaluation`` has for each sample the inputs of all entries, one after another. ``expected``
     has the outputs of a torch module for them, and ``weights`` is the SHA-256 of its weights; both
-    are empty for a file. ``remarks`` are what its conversion changed."""
+    are empty for a file. ``remarks`` are what its conversion changed, and ``state`` the buffers
+    that each call of the torch module changes."""
 
     name: str
     data: bytes
@@ -75,6 +76,7 @@ class LitertSource:
     expected: tuple[Arrays, ...] = ()
     weights: str = ""
     remarks: tuple[str, ...] = ()
+    state: tuple[str, ...] = ()
 
 
 def digest_litert(spec: CaseSpec) -> str:
@@ -121,6 +123,7 @@ def convert_source(spec: CaseSpec) -> LitertSource:
     """Return the source for a torch module. Raises FailedError if litert-torch cannot convert it,
     or if the file takes or returns other tensors than the module."""
     from ci.litert.convert import convert_module  # it imports litert-torch
+    from ci.models.eager import find_changed
     from ci.models.model import digest_weights, load_digested
 
     module, digest = load_digested(spec.reference, spec.source)
@@ -148,6 +151,7 @@ def convert_source(spec: CaseSpec) -> LitertSource:
         expected=sets[1],
         weights=digest_weights(module.module),
         remarks=remarks,
+        state=tuple(find_changed(module.module, module.evaluation[0])),
     )
 
 

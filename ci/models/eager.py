@@ -165,6 +165,49 @@ def keep_state(module: nn.Module, names: Collection[str] | None = None) -> Itera
                 buffer.copy_(before)
 
 
+def find_changed(module: nn.Module, inputs: Inputs) -> dict[str, Tensor]:
+    """Return the buffers that a call of a module changes, by name, with their values afterwards.
+    The module's state does not change."""
+    if not any(True for _ in module.buffers()):
+        return {}
+    with keep_state(module):
+        before = {name: buffer.clone() for name, buffer in module.named_buffers()}
+        run_eager(module, [inputs])
+        after = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    return {
+        name: value
+        for name, value in after.items()
+        if not torch.equal(value.nan_to_num(), before[name].nan_to_num())
+    }
+
+
+def find_frozen(module: nn.Module, made: nn.Module, inputs: Inputs) -> tuple[str, ...]:
+    """Return the buffers that a call of a module changes and on which its outputs depend, but not
+    those of ``made``, which a tool made of it and which has buffers of the same names. What reads
+    them has become a constant there, so that only the first call is right. The state of both does
+    not change."""
+    frozen = []
+    for name, value in find_changed(module, inputs).items():
+        if any(name not in dict(part.named_buffers()) for part in (module, made)):
+            continue
+        moved = [_is_moved(part, name, value, inputs) for part in (module, made)]
+        if moved == [True, False]:
+            frozen.append(name)
+    return tuple(frozen)
+
+
+def _is_moved(module: nn.Module, name: str, value: Tensor, inputs: Inputs) -> bool:
+    """Return whether an output of a module depends on the value of a buffer."""
+    with keep_state(module):
+        (before,) = run_eager(module, [inputs])
+    with keep_state(module):
+        with torch.no_grad():
+            dict(module.named_buffers())[name].copy_(value)
+        (after,) = run_eager(module, [inputs])
+    pairs = zip(before, after, strict=True)
+    return not all(torch.equal(*tensors) for tensors in pairs)
+
+
 class Disturbance(TorchDispatchMode):
     """Adds a small error to the floating-point inputs of each operator that returns integers or
     booleans, such as a comparison, an argmax, a top-k or a conversion.

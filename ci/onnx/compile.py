@@ -263,7 +263,7 @@ def write_references(
         plain = write_normal_form(Path(spec.source.float_model), plain, spec.source.shapes)
         expected = run_reference(plain, source.evaluation)
     # First, because the export may be what makes them infinite. A model from a file has no module.
-    require_export(EXPORTER, source.reference, reference)
+    require_export(EXPORTER, source.reference, reference, source.state)
     staging.write_float(expected, source.made_inputs)
     disturbed = staging.directory.with_name("disturbed.onnx")
     bits = spec.scheme.recipe.activation_bits

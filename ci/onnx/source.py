@@ -57,7 +57,8 @@ class Source:
     """A model and its inputs. ``digest`` is a hash of everything that determines both.
 
     ``origin`` is a user's file or a torch model. ``reference`` contains the torch model's outputs
-    for ``evaluation``; for a file, it is empty. ``made_inputs`` and ``made_calibration`` describe
+    for ``evaluation``; for a file, it is empty. ``state`` are the buffers that each call of the
+    torch model changes. ``made_inputs`` and ``made_calibration`` describe
     inputs that were generated because the user provided too few.
     """
 
@@ -68,10 +69,13 @@ class Source:
     reference: tuple[Arrays, ...] = ()
     made_inputs: str = ""
     made_calibration: str = ""
+    state: tuple[str, ...] = ()
 
 
 def from_torch(model: Model, digest: str) -> Source:
     """Return the source for a model of the suite or from a user's function."""
+    from ci.models.eager import find_changed  # it imports torch
+
     return Source(
         model,
         digest,
@@ -80,6 +84,7 @@ def from_torch(model: Model, digest: str) -> Source:
         reference=_to_arrays(model.reference),
         made_inputs=model.made_inputs,
         made_calibration=model.made_calibration,
+        state=tuple(find_changed(model.module, model.evaluation[0])),
     )
 
 

@@ -307,7 +307,7 @@ def test_the_runner_is_not_suspected_if_a_layer_is_wrong(tmp_path: Path) -> None
     cause = Cause(text=f"{RUNNER}, which mixed up the samples", certainty=Certainty.LIKELY)
     guess = Advice(causes=(cause,))
     verdict: Any = SimpleNamespace(advice=guess, explained_advice=NO_ADVICE)
-    compiled: Any = SimpleNamespace(delegation=Delegation(1, 0, 1), loss=None)
+    compiled = Compiled(program="p", binary="p", size_bytes=1, delegation=Delegation(1, 0, 1))
     layer = Layer("relu", "relu", Origin(file="net.py", line=3))
     for departure, causes in ((UNKNOWN, guess.causes), (Departure(layer), UNTRIED.causes)):
         judge_case.locate = lambda departure=departure: departure  # type: ignore[method-assign, misc]
@@ -324,13 +324,32 @@ def test_a_lost_part_does_not_name_the_layer_at_which_the_whole_output_loses(
     judge_case = CaseJudge(CaseSpec("mlp", Scheme.A8W8, "SM8650"), options, tmp_path, "x")
     verdict: Any = SimpleNamespace(advice=NO_ADVICE, explained_advice=NO_ADVICE)
     loss = Loss("stem", before_db=60.0, behind_db=30.0, weights_db=50.0)
-    compiled: Any = SimpleNamespace(delegation=Delegation(1, 0, 1), loss=loss)
+    compiled = Compiled(
+        program="p", binary="p", size_bytes=1, delegation=Delegation(1, 0, 1), loss=loss
+    )
     places = {}
     for kind in (QUANTIZED_BADLY, PART):
         finding = kind.find("SQNR 0.3 dB")
         explained = judge_case.explain(finding, verdict, compiled, is_traceable=True)
         places[kind.id] = any("stem" in line for line in explained.where)
     assert places == {QUANTIZED_BADLY.id: True, PART.id: False}
+
+
+def test_a_frozen_buffer_is_named_without_experiments(tmp_path: Path) -> None:
+    options = make_options(policy=read_emulator_policy(), experiments=None)
+    judge_case = CaseJudge(CaseSpec("net", Scheme.A8W8, "SM8650"), options, tmp_path, "x")
+    verdict: Any = SimpleNamespace(advice=NO_ADVICE, explained_advice=NO_ADVICE)
+    compiled = Compiled(
+        program="p", binary="p", size_bytes=1, delegation=Delegation(1, 0, 1), frozen=("count",)
+    )
+    finding = QUANTIZED_BADLY.find("the quantized model has -0.3 dB of SQNR")
+    explained = judge_case.explain(finding, verdict, compiled, is_traceable=True)
+    assert explained.headline == "not quantized well: quantization freezes the buffer count"
+    assert "as an input" in explained.remedies[0].text
+    # If the case passes, it is a warning.
+    judge_case.end_passed(compiled, "")
+    (warning,) = judge_case.evidence.warnings
+    assert "what reads the buffer count" in warning
 
 
 def test_what_the_cpu_computes_is_no_known_fault(tmp_path: Path) -> None:

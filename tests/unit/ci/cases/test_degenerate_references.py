@@ -85,5 +85,8 @@ def test_an_export_is_compared_with_torch_in_each_output_of_each_set() -> None:
         exported[number][index] = right[number][index] * np.float32(factor)
         with pytest.raises(FailedError, match=f"^tool .* output {index} has an SQNR of {sqnr}"):
             require_export("tool", right, exported)
+    with pytest.raises(FailedError, match="buffers count, cache") as caught:
+        require_export("tool", right, right[::-1], ("count", "cache"))
+    assert "as an input" in caught.value.fix
     infinite = [[np.ones(4, np.float32) * np.inf]]
     require_export("tool", infinite, infinite)  # the model itself is not finite
