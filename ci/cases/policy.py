@@ -19,6 +19,7 @@ from msgspec import Struct, field
 from ci.cases.spec import CaseSpec, match_names
 from ci.explain import rules
 from ci.explain.explain import find_known
+from ci.explain.linear import compile_linear
 from ci.explain.rules import Role, check_pattern, read_rules, require_match
 from ci.facts.finding import NO_ADVICE, Advice, Cause, Certainty, Finding, Proof, advise
 from ci.facts.kinds import NOT_LOWERED
@@ -284,10 +285,11 @@ class EmulatorPolicy(Struct, frozen=True, forbid_unknown_fields=True):
 def is_match(name: str, pattern: str, findings: Sequence[Finding], log: str = "") -> bool:
     """Return whether a finding has the id ``name`` and a text that ``pattern`` matches. An empty
     condition always holds. Without a ``name``, the ``log`` may match instead."""
+    search = compile_linear(pattern).search
     for finding in (finding for finding in findings if name in {"", finding.id}):
-        if any(re.search(pattern, text) for text in (finding.words, finding.evidence)):
+        if search(finding.words) or search(finding.evidence):
             return True
-    return bool(log and not name and re.search(pattern, log))
+    return bool(log and not name and search(log))
 
 
 def _threshold(

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ci.explain.linear import compile_linear
 from ci.facts.finding import Certainty
 from ci.facts.kinds import read_kinds
 from provisioning.errors import ManifestError
@@ -138,6 +139,9 @@ def read_families() -> dict[str, Family]:
         numbers = {hex(int(key, 16)): named for key, named in rows.items()}
         families[name] = replace(family, numbers=numbers)
     return families
+
+
+OF_POLICY = ("policy",)  # the source of a rule from a team's policy
 
 
 class Role(Enum):
@@ -310,7 +314,15 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(
                 f"{self.id}: a text of fewer than three characters matches nearly every log"
             )
-        check_pattern(self.pattern)
+        if self.by_user:
+            compile_linear(self.pattern)
+        else:
+            check_pattern(self.pattern)
+
+    @property
+    def by_user(self) -> bool:
+        """Whether the rule is a row of a team's policy."""
+        return self.source == OF_POLICY
 
     @property
     def finding_id(self) -> str:
@@ -332,11 +344,8 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
             low = line.lower()
             if not any(text.lower() in low for text in self.text):
                 return None
-        groups: Mapping[str, str] = {}
-        if self.pattern:
-            if (matched := re.search(self.pattern, line)) is None:
-                return None
-            groups = {name: text or "" for name, text in matched.groupdict().items()}
+        if (groups := self._find_groups(line)) is None:
+            return None
         if self.files:
             if not (reason := self._find_reason(line)):
                 return None
@@ -345,6 +354,13 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
             return groups
         values = read_families()[self.family].find(line, self.codes)
         return None if values is None else {**groups, **values}
+
+    def _find_groups(self, line: str) -> Mapping[str, str] | None:
+        """Return the named groups of ``pattern``, or None if it is not found."""
+        if self.by_user:
+            return {} if compile_linear(self.pattern).search(line) else None
+        matched = re.search(self.pattern, line)
+        return matched and {name: text or "" for name, text in matched.groupdict().items()}
 
     def _find_reason(self, line: str) -> Mapping[str, str]:
         """Return the message of an error line that names one of ``files``, or nothing."""
@@ -460,7 +476,8 @@ MOST_ENDLESS = 3
 
 
 def check_pattern(pattern: str) -> None:
-    """Raise ValueError for a regular expression that is invalid or could take forever.
+    """Raise ValueError for a regular expression of this project that is invalid or could take
+    forever. Those of users are searched for in another way, see ``linear``.
 
     It could take forever if it repeats a group that contains an unbounded repetition or an
     alternative, or if it has more than MOST_ENDLESS unbounded repetitions.
@@ -499,7 +516,7 @@ def require_match(name: str, pattern: str) -> None:
         raise ValueError("a row needs an id of docs/reference/findings.md or a pattern")
     if name and name not in {kind.id for kind in read_kinds()}:
         raise ValueError(f"{name} is no id of docs/reference/findings.md")
-    check_pattern(pattern)
+    compile_linear(pattern)
 
 
 def make_rules(rows: Iterable[Advice]) -> tuple[Rule, ...]:
@@ -514,7 +531,7 @@ def make_rules(rows: Iterable[Advice]) -> tuple[Rule, ...]:
             pattern=row.pattern,
             matches="",
             rejects="",
-            source=("policy",),
+            source=OF_POLICY,
             is_seen=True,
         )
         for number, row in enumerate(rows, 1)

@@ -331,14 +331,28 @@ class AppUnit:
     def show(self, text: str) -> str:
         """Return ``text`` with paths in the scratch directory replaced by the locations that users
         know."""
-        for relative, file in self.placed():
-            text = text.replace(str(self.tree.root / relative), file.shown)
+        root = str(self.tree.root)
+        if root not in text:
+            return text
+        text = re.sub(rf"{re.escape(root)}/((?:lib/[^/]+|assets/\d+)/[^/]+)", self._show_file, text)
         place = f"{'jni' if self.kind is Kind.AAR else 'lib'}/{QNN_ABI} of {self.name}"
         if self.kind is Kind.FILES:
             place = self.name
         for path in (self.tree.root / "lib" / QNN_ABI, self.tree.root):
             text = text.replace(str(path), place)
         return text
+
+    @cached_property
+    def _shown_files(self) -> dict[str, str]:
+        """The locations that users know, by path in ``tree``."""
+        return {relative: file.shown for relative, file in self.placed()}
+
+    def _show_file(self, match: re.Match[str]) -> str:
+        """Return the location for a path in the scratch directory, which text may follow."""
+        for length in range(len(match[1]), 0, -1):
+            if shown := self._shown_files.get(match[1][:length]):
+                return shown + match[1][length:]
+        return match[0]
 
     def placed(self) -> Iterator[tuple[str, PackedFile]]:
         """Yield each file to check, with its path in ``tree``."""

@@ -100,8 +100,7 @@ class FileFacts:
     @property
     def directory(self) -> str:
         """The directory below the root, '' for the root itself."""
-        parent = str(PurePosixPath(self.relative).parent)
-        return "" if parent == "." else parent
+        return self.relative.rpartition("/")[0]
 
 
 @dataclass(frozen=True)

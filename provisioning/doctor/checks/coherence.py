@@ -53,24 +53,30 @@ def find_families(case: Case) -> Iterator[Family]:
     staging = facts.trees.get(STAGING)
     if staging and not (staging.is_sdk or staging.is_pointers):
         hexagon = str(case.soc[1]) if case.soc else ""
-        for files in split_sets(staging.files):
+        for files in filter(None, split_sets(staging.files).values()):
             yield Family(files, hexagon=hexagon, is_staged=True)
 
 
-def split_sets(files: Sequence[FileFacts]) -> list[tuple[FileFacts, ...]]:
-    """Split a tree into sets of libraries, one for each directory with QNN's CPU libraries.
+def split_sets(files: Sequence[FileFacts]) -> dict[str, tuple[FileFacts, ...]]:
+    """Split a tree into sets of libraries, one for each directory with QNN's CPU libraries, or one
+    for the root if there are none.
 
     A file in another directory, such as a skel, belongs to the set whose directory is nearest to
     it, or to several if they are equally near. Without CPU libraries, all files are one set.
     """
-    places = sorted({file.directory for file in files if file.is_cpu_library})
-    sets: dict[str, list[FileFacts]] = {place: [] for place in places or [""]}
+    places = sorted({file.directory for file in files if file.is_cpu_library}) or [""]
+    sets: dict[str, list[FileFacts]] = {place: [] for place in places}
     for file in files:
-        near = {place: _shared_parts(place, file.directory) for place in sets}
-        for place, members in sets.items():
-            if near[place] == max(near.values()):
-                members.append(file)
-    return [tuple(members) for members in sets.values() if members]
+        for place in nearest_places(sets, file):
+            sets[place].append(file)
+    return {place: tuple(members) for place, members in sets.items()}
+
+
+def nearest_places(places: Iterable[str], file: FileFacts) -> list[str]:
+    """Return those of ``places`` that are nearest to a file."""
+    near = {place: _shared_parts(place, file.directory) for place in places}
+    nearest = max(near.values())
+    return [place for place, parts in near.items() if parts == nearest]
 
 
 def _shared_parts(place: str, directory: str) -> tuple[bool, int]:

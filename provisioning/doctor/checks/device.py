@@ -7,7 +7,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from provisioning.doctor.checks.coherence import most_common_build, see_dangling, split_sets
+from provisioning.doctor.checks.coherence import (
+    most_common_build,
+    nearest_places,
+    see_dangling,
+    split_sets,
+)
 from provisioning.doctor.facts import STAGING, DeviceFacts, FileFacts, TreeFacts, parse_qnn_name
 from provisioning.doctor.registry import ENVIRONMENT, Case, Seen, Subjects, seen
 from provisioning.elf.facts import EM_AARCH64
@@ -243,11 +248,11 @@ def see_no_parts_for_soc(staging: Staging) -> Iterator[Seen]:
 @STAGINGS.check("QNN313")
 def see_newer_program(staging: Staging) -> Iterator[Seen]:
     """Report programs from a newer QNN than the libraries next to them."""
+    sets = split_sets(staging.tree.files)
+    builds = {place: most_common_build(files) for place, files in sets.items()}
     for file in staging.tree.lowered:
-        for files in split_sets((*staging.tree.files, file)):
-            if file not in files:
-                continue
-            usual = most_common_build(neighbour for neighbour in files if neighbour is not file)
+        for place in nearest_places(sets, file):
+            usual = builds[place]
             runtime = usual.version if usual else None
             # A newer runtime loads older programs: a program of SDK 2.37.0 ran on 2.49.40.
             if file.version and runtime and not is_loadable(file.version, runtime):

@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from ci.explain.explain import Finding, explain_text
 from ci.explain.rules import (
     HEADLINE_CHARS,
-    Advice,
     Area,
     Naming,
     Place,
@@ -186,8 +185,6 @@ def test_an_expression_that_may_take_for_ever_is_refused(pattern: str) -> None:
         check_pattern(pattern)
     with pytest.raises(ValueError, match=re.escape(repr(pattern))):
         make_rule(pattern=pattern)
-    with pytest.raises(ValueError, match=re.escape(repr(pattern))):
-        Advice(pattern=pattern, fix="a fix")
 
 
 def test_a_rule_that_matches_everything_is_refused() -> None:

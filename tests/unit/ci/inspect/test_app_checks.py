@@ -12,7 +12,7 @@ import pytest
 
 from ci.__main__ import main
 from ci.inspect.app_checks import APPS, PAIRINGS, RPC, _weigh, find_extraction, find_wanted
-from ci.inspect.apps import AppManifest, AppUnit, Kind, PackedFile
+from ci.inspect.apps import QNN_ABI, AppManifest, AppUnit, Kind, PackedFile
 from provisioning.doctor.facts import TreeFacts
 from provisioning.doctor.registry import Finding, Severity
 from provisioning.elf.facts import EM_X86_64
@@ -673,3 +673,20 @@ def test_check_app_prints_text_or_json(
         out = json.dumps(json.loads(text.out), indent=1) + "\n" if "--json" in words else text.out
         shown += f"$ inspect --load app.apk {' '.join(words)}\n{out}exit code {code:d}\n"
     check_snapshot(SNAPSHOTS / "check_app.txt", shown.replace(str(tmp_path), "TMP"))
+
+
+def test_thousands_of_files_are_shown_where_users_know_them(tmp_path: Path) -> None:
+    """A text was searched for each file of the app, which took hours."""
+    count = 10_000
+    names = [f"model {number}.pte" for number in range(count)]
+    assets = tuple(PackedFile(name, tmp_path, f"a.apk/assets/{name}", 1) for name in names)
+    library = PackedFile("libQnnHtp.so", tmp_path, "a.apk/lib/x", 1, QNN_ABI)
+    tree = TreeFacts(tmp_path, ())
+    unit = AppUnit("a.apk", Kind.APK, None, (library,), assets=assets, tree=tree)
+    for number, name in enumerate(names):
+        assert unit.show(f"{tmp_path}/assets/{number}/{name}") == f"a.apk/assets/{name}"
+    near = f"{tmp_path}/assets/1/model 1.pte and {tmp_path}/lib/{QNN_ABI}/libQnnHtp.so.1"
+    assert unit.show(near) == "a.apk/assets/model 1.pte and a.apk/lib/x.1"
+    other = f"{tmp_path}/assets/1/other, {tmp_path}/lib/{QNN_ABI}, {tmp_path}"
+    place = f"lib/{QNN_ABI} of a.apk"
+    assert unit.show(other) == f"{place}/assets/1/other, {place}, {place}"
