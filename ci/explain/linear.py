@@ -17,11 +17,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 if sys.version_info >= (3, 11):
-    from re import _constants as ops
-    from re import _parser as parser
+    from re import _constants, _parser
+
+    ops, parser = _constants, _parser
 else:
-    import sre_constants as ops
-    import sre_parse as parser
+    import sre_constants
+    import sre_parse
+
+    ops, parser = sre_constants, sre_parse
 
 MOST_STATES = 2_000
 MOST_REMEMBERED = 20_000
