@@ -32,7 +32,8 @@ from ci.diagnosis.experiments import (
     Result,
     RunPart,
 )
-from ci.facts.finding import Finding, Question
+from ci.facts.finding import LEADS, Finding, Question
+from ci.mend.answers import Answers, answers_home
 from ci.mend.remedies import OnnxRemedyTrial, TorchRemedyTrial
 from ci.mend.source import Factory, make_source
 from ci.mend.subjects import Subjects
@@ -45,6 +46,7 @@ from provisioning.errors import QnnCiError
 from provisioning.files import write_whole
 
 NET = "net"
+REFUSED = LEADS[Question.LOWERED]
 CASES = 4  # of which a run may have the seconds
 LEAST_S = 1.0  # that an experiment needs
 
@@ -52,8 +54,8 @@ LEAST_S = 1.0  # that an experiment needs
 @dataclass
 class Experiments:
     """Answers the diagnoses of a run: each case may take ``case_s`` seconds, and all together
-    ``run_s``. Cases with the same part share its program, which is in the
-    cache."""
+    ``run_s``. Programs of parts are in the cache, and answers in the store, so that a rerun
+    repeats no experiment."""
 
     lane: RewriteLane
     case_s: float
@@ -96,7 +98,8 @@ class Laboratory:
         self.lane, self.is_onnx = lane, lane == "onnx"
         self.work = run.directory / "diagnosis"
         self.subjects = Subjects(self.spec, self.is_onnx, self.work / "model")
-        self.subject = self.spec  # the whole model, as rewrites of the lane take it
+        self.opened: CaseSpec | None = None  # see open_subject
+        self.answers = open_answers(run, lane, finding)
         self.written: dict[tuple[tuple[str, ...], bool], str] = {}  # references of parts
         self.count = 0
         self.is_quantization = finding.question is Question.QUANTIZED and self.spec.scheme.quantized
@@ -115,7 +118,11 @@ class Laboratory:
             experiment, diagnosis = advance(steps, answer)
             if experiment is None:
                 return diagnosis or Diagnosis(suspicion.whole)
-            answer = self.answer(experiment)
+            answer = self.answers.read(experiment) if self.answers else None
+            if answer is None:
+                answer = self.answer(experiment)
+                if self.answers and is_lasting(answer):
+                    self.answers.write(experiment, answer)
 
     def answer(self, experiment: Experiment) -> Answer:
         """Do an experiment, and return its answer. One that fails is answered with the reason."""
@@ -146,16 +153,9 @@ class Laboratory:
         cannot be rewritten in the time that is left. If the quantized model is wrong, one that
         changes the function may help, such as a smaller number in a mask: its outputs are compared
         with those of the original model."""
-        reference = self.call(self.subjects.write_model)
-        if reference is None:
+        subject = self.open_subject()
+        if subject is None:
             return None
-        if reference != self.spec.reference:
-            self.subject = replace(
-                self.spec,
-                source=structs.replace(
-                    self.spec.source, reference=reference, inputs="", calibration=""
-                ),
-            )
         scheme = self.spec.scheme.base
         rows = {
             row.name: row
@@ -163,7 +163,7 @@ class Laboratory:
             if row.helps_in(scheme) and (self.is_quantization or not row.approximate)
         }
         recipes = tuple((name,) for name in rows)
-        job = Trials(self.subject.reference, self.subject.source, recipes)
+        job = Trials(subject.reference, subject.source, recipes)
         attempts: list[Attempt] | None = self.call(job)
         if attempts is None:
             return None
@@ -173,11 +173,30 @@ class Laboratory:
             if attempt.applies and not attempt.fault
         ]
 
+    def open_subject(self) -> CaseSpec | None:
+        """Return the case with the whole model as rewrites of the lane take it, which is written
+        for the first experiment that needs it; None if it cannot be written."""
+        if self.opened is None:
+            reference = self.call(self.subjects.write_model)
+            if reference == self.spec.reference:
+                self.opened = self.spec
+            elif reference is not None:
+                source = structs.replace(
+                    self.spec.source, reference=reference, inputs="", calibration=""
+                )
+                self.opened = replace(self.spec, source=source)
+        return self.opened
+
     def run_part(self, experiment: RunPart) -> Result:
         """Return the result of a part, or of the whole model."""
-        if self.is_quantization and experiment.part == WHOLE:
-            return self.measure_quantized(experiment.remedies)
-        spec = self.subject
+        spec = self.spec
+        if experiment.part == WHOLE:
+            subject = self.open_subject()
+            if subject is None:
+                return Result(failure="the model cannot be written")
+            if self.is_quantization:
+                return self.measure_quantized(subject, experiment.remedies)
+            spec = subject
         if experiment.part != WHOLE:
             reference = self.write_part(experiment.part, returns_all=experiment.returns_all)
             if not reference:
@@ -250,11 +269,11 @@ class Laboratory:
             return Result(failure=TIME_IS_UP)
         return result
 
-    def measure_quantized(self, remedies: tuple[str, ...]) -> Result:
+    def measure_quantized(self, subject: CaseSpec, remedies: tuple[str, ...]) -> Result:
         """Return the accuracy of the quantized model on the CPU with rewrites."""
         job: TorchRemedyTrial | OnnxRemedyTrial
         if self.is_onnx:
-            job = OnnxRemedyTrial(self.subject, remedies)
+            job = OnnxRemedyTrial(subject, remedies)
         else:
             spec = self.spec
             job = TorchRemedyTrial(
@@ -270,9 +289,11 @@ class Laboratory:
     def keep(self, part: tuple[str, ...]) -> str:
         """Copy a part to the directory of the case's files, and return its path; "" if it has none
         or there is no such directory."""
-        reference = self.written.get((part, False), "")
         options = self.case_run.options
-        if not reference or options.files_directory is None:
+        if options.files_directory is None:
+            return ""
+        reference = self.write_part(part, returns_all=False)
+        if not reference:
             return ""
         path = Path(reference.rpartition(":")[0] or reference)
         with suppress(OSError):
@@ -280,6 +301,34 @@ class Laboratory:
             self.case_run.leave(*dict.fromkeys(files))
             return str(options.files_directory / self.spec.slug / path.name)
         return ""
+
+
+def open_answers(run: CaseRun, lane: RewriteLane, finding: Finding) -> Answers | None:
+    """Return the answers that the store has about the model of a case; None if the case has no
+    program, or the cache must not be used."""
+    artifact = run.evidence.artifact
+    if artifact is None or not run.options.use_cache:
+        return None
+    words = (
+        artifact.key,
+        lane,
+        run.spec.soc,
+        run.spec.scheme.value,
+        run.runner,
+        repr(run.setup.parts),
+        repr(run.limits),
+        finding.question.value,
+        finding.words,
+    )
+    return Answers(words, answers_home())
+
+
+def is_lasting(answer: Answer) -> bool:
+    """Return whether an answer is the same in another run: not if a limit of time ended it, or if
+    something else than the compiler failed."""
+    if not isinstance(answer, Result):
+        return bool(answer)
+    return not answer.failure or answer.failure.startswith(REFUSED)
 
 
 def describe(experiment: RunPart) -> str:

@@ -237,6 +237,7 @@ HOME_PARTS = {
     "store": "verified toolchains",
     "downloads": "archives and wheels that toolchains were unpacked from",
     "lowered": "lowered programs",
+    "answers": "results of experiments that showed causes",
     "decoders": "published decoders",
     "builds": "build trees and build results",
     FETCHED: "packages that upgrade-report tried",
@@ -248,6 +249,7 @@ HOME_PARTS = {
 # the names of other people's files.
 ENTRY_NAMES = {
     "lowered": re.compile(r"[0-9a-f]{2}"),
+    "answers": re.compile(r"[0-9a-f]{64}\.json"),
     BUILDS: re.compile(r"[a-z]+-[0-9a-f]{10}"),
     FETCHED: FETCHED_NAME,
     "parity": re.compile(r"found-[0-9a-f]{32}-[0-9a-f]{16}\.json"),

@@ -1,0 +1,85 @@
+"""Answers of experiments in the store: what is read again, and what is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ci.diagnosis.experiments import (
+    TIME_IS_UP,
+    Answer,
+    Experiment,
+    KeepPart,
+    ListOperators,
+    ListRemedies,
+    Operator,
+    RemedyChoice,
+    Result,
+    RunPart,
+)
+from ci.mend.answers import Answers
+from ci.mend.experiments import is_lasting
+
+REMEDY = RemedyChoice("scale", "a norm as a product", "norms are wrong", ("norm",), places=("n:3",))
+
+
+@pytest.mark.parametrize(
+    ("experiment", "answer"),
+    [
+        (ListRemedies(), [REMEDY]),
+        (ListOperators(), [Operator("add", "add", ("x",), line="net.py:3")]),
+        (RunPart(("add",), ("scale",)), Result(18.6, 70.0)),
+        (RunPart((), scheme="16a8w"), Result(failure="refused: QNN accepts no node")),
+    ],
+)
+def test_an_answer_is_read_again_for_the_same_program_and_experiment(
+    experiment: Experiment, answer: Answer, tmp_path: Path
+) -> None:
+    answers = Answers(("program", "fp16"), tmp_path / "answers")
+    assert answers.read(experiment) is None
+    answers.write(experiment, answer)
+    assert answers.read(experiment) == answer
+    assert Answers(("other program", "fp16"), tmp_path / "answers").read(experiment) is None
+    for other in (RunPart(("add",), ("scale", "widen")), RunPart(("add",), returns_all=True)):
+        assert answers.read(other) is None
+
+
+def test_a_damaged_answer_is_asked_again(tmp_path: Path) -> None:
+    answers, experiment = Answers(("program",), tmp_path), RunPart(("add",))
+    answers.write(experiment, Result(18.6, 70.0))
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(path.read_bytes()[:-3])
+    assert answers.read(experiment) is None
+    answers.write(experiment, Result(18.6, 70.0))
+    assert answers.read(experiment) == Result(18.6, 70.0)
+
+
+def test_where_a_reproducer_was_kept_is_not_kept_as_an_answer(tmp_path: Path) -> None:
+    answers = Answers(("program",), tmp_path)
+    answers.write(KeepPart(("add",)), "qnn/part.py")
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_store_that_cannot_be_written_costs_only_the_answer(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    answers = Answers(("program",), tmp_path / "file" / "answers")
+    answers.write(RunPart(("add",)), Result(18.6, 70.0))
+    assert answers.read(RunPart(("add",))) is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_kept"),
+    [
+        (Result(18.6, 70.0), True),
+        (Result(failure="refused: QNN accepts no node"), True),
+        (Result(failure=TIME_IS_UP), False),
+        (Result(failure="lowering: did not end within 9 s"), False),
+        (Result(failure="run: the process died: SIGKILL"), False),
+        ([REMEDY], True),
+        ([], False),  # as of a job that did not end
+        (None, False),
+    ],
+)
+def test_what_a_limit_of_time_may_have_ended_is_tried_again(answer: Answer, is_kept: bool) -> None:
+    assert is_lasting(answer) is is_kept
