@@ -476,16 +476,19 @@ def run_cases(
 
 
 def describe_progress(done: int, total: int, name: str, result: CaseResult) -> str:
-    """Return one line with a case's ``name``, status, SQNR and remarks. Unless the case passed, its
-    first headline follows."""
+    """Return one line with a case's ``name``, status, SQNR and remarks. If the case failed, the
+    question that it failed follows; the card at the end has the rest. If it is unsupported, its
+    headline follows."""
     case = result.case
     figure = f"{case.judgement.sqnr_db:.1f} dB" if case.judgement.sqnr_db is not None else ""
-    headline = "" if case.judgement.status is Status.PASSED else case.headline
+    cause = "" if case.judgement.status is Status.PASSED else case.headline
+    if case.judgement.status is Status.FAILED and case.judgement.findings:
+        cause = case.judgement.findings[0].lead.removesuffix(": ")
     notes = (
         "cached" if case.program.cached else "",
         case.asked.made_inputs,
         result.remark,
-        headline,
+        cause,
     )
     tail = "  ".join(filter(None, notes))
     status = case.judgement.status.value

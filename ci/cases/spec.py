@@ -416,8 +416,10 @@ def _list_folder(word: str, folder: Path, suffix: str) -> list[str]:
     other_suffixes = sorted({entry.suffix for entry in entries} & {*MODEL_FILES})
     fix = f"pass the folder with the files, or a glob: '{word.rstrip('/')}/**/*{suffix}'"
     if other_suffixes:
-        verbs = " and ".join(f"`qnn-ci {FILE_VERBS[ending]}`" for ending in other_suffixes)
-        fix = f"run {verbs} for its {' and '.join(other_suffixes)} files"
+        commands = " and ".join(
+            show_command(FILE_VERBS[ending], "--model", word) for ending in other_suffixes
+        )
+        fix = f"run {commands} for its {' and '.join(other_suffixes)} files"
     raise UsageError(
         f"the folder {word} has no {suffix} file", why="folders in it are not searched", fix=fix
     )

@@ -162,9 +162,9 @@ def test_a_folder_or_a_glob_selects_the_files_of_the_lane(
     ("word", "lane", "problem", "fix"),
     [
         ("nets/*.tflite", LITERT, "no file matches", "correct the path"),
-        ("nets", LITERT, "the folder nets has no .tflite file", "`qnn-ci test-onnx`"),
+        ("nets", LITERT, "the folder nets has no .tflite file", "`qnn-ci test-onnx --model nets`"),
         ("mlp", LITERT, "the folder mlp has no .tflite file", "'mlp/**/*.tflite'"),
-        ("nets/*.onnx", LITERT, "is an .onnx file", "`qnn-ci test-onnx`"),
+        ("nets/*.onnx", LITERT, "is an .onnx file", "`qnn-ci test-onnx --model nets/a.onnx`"),
         ("nets", EXECUTORCH, "no model 'nets'", "use one of"),
     ],
 )
@@ -272,7 +272,7 @@ def test_options_that_a_lane_or_a_scheme_does_not_have_are_refused() -> None:
         (averaged, ONNX, r"models\.own\.lowering: observer cannot be used with fp16"),
         (other_lane, LITERT, r"models\.own\.lowering has options.*remove them"),
         (runs, ONNX, r"models\.own\.run has options.*remove them"),
-        (plain, EXECUTORCH, r"own is an .onnx file.*`qnn-ci test-onnx`"),
+        (plain, EXECUTORCH, r"own is an .onnx file.*`qnn-ci test-onnx --model own`"),
     ):
         good = ModelEntry("mlp", (Scheme.FP16,)) if lane is EXECUTORCH else plain
         with pytest.raises(UsageError) as caught:
