@@ -26,13 +26,15 @@ from ci.nox_sessions.runs import (  # noqa: E402
     accepts_arguments,
     end_run,
     fail,
+    list_pytest_words,
+    make_environment,
+    run_module,
+)
+from ci.verbs.sessions import (  # noqa: E402
     fetch_library,
     list_nox_words,
-    list_pytest_words,
     list_verbs,
-    make_environment,
     run_build,
-    run_module,
     run_nox,
     run_runtimes,
     run_verb,

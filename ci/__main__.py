@@ -11,15 +11,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ci.executorch import IMPORTS
+from ci.verbs.environments import OTHERS
 from ci.verbs.groups import group_verbs
 from ci.verbs.registry import RENAMED, VERBS
 from provisioning.console.command import run_program
 from provisioning.errors import QnnCiError
-
-OTHERS = {
-    *("-h", "--help", "--list", "--suite", "--device", "--any", "--backend"),
-    *("--sdk", "--adaptor", "--executorch"),
-}
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -28,6 +28,13 @@ from provisioning.errors import UsageError
 OF_ONNX = {".onnx": ONNX}
 # Of models that are Python functions, by the runtime that compiles them
 OF_RUNTIMES = {"executorch": LOWERING, "onnxruntime": ONNX_TORCH, "litert": LITERT_TORCH}
+# Options with which a run provisions or imports something else than usual, or nothing
+OTHERS = frozenset(
+    {
+        *("-h", "--help", "--list", "--suite", "--device", "--any", "--backend"),
+        *("--sdk", "--adaptor", "--executorch"),
+    }
+)
 UPSTREAM = ("upstream", "upstream-rework", "backend-suite")  # the suites of test-upstream
 
 

@@ -26,6 +26,7 @@ from nox.command import CommandFailed
 from ci.nox_sessions import environments, locks, runs
 from ci.nox_sessions.environments import PythonEnvironment
 from ci.nox_sessions.locks import Lock
+from ci.verbs import sessions
 from ci.verbs.registry import VERBS
 from tests.documented.pages import ROOT
 from tests.stand_ins.users import unprivileged
@@ -141,7 +142,7 @@ def linux(noxfile: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Iterator[Modu
     behind."""
     monkeypatch.setattr(runs.platform, "system", lambda: "Linux")
     monkeypatch.setattr(runs.platform, "machine", lambda: "x86_64")
-    monkeypatch.setattr(runs.ctypes, "CDLL", lambda name: None)
+    monkeypatch.setattr(sessions.ctypes, "CDLL", lambda name: None)
     monkeypatch.setattr(environments, "find_uv", lambda: "uv")
     monkeypatch.setattr(environments, "install_with_uv", note_installation)
     handler = signal.getsignal(signal.SIGTERM)
@@ -294,7 +295,7 @@ def test_the_arguments_of_a_session_choose_its_environment(
 ) -> None:
     session = Recorder(tmp_path, name, *words)
     fetched = []
-    monkeypatch.setattr(linux, "fetch_library", lambda *arguments: fetched.append(arguments))
+    monkeypatch.setattr(sessions, "fetch_library", lambda *arguments: fetched.append(arguments))
     make(session, group)
     run(session)
     (ran,) = session.ran
@@ -507,21 +508,94 @@ def test_a_library_that_is_missing_is_made_before_torch_is_installed(
         for words in ((), ("--model", "m", "--offline")):
             session = Recorder(tmp_path / f"{name}{len(words)}", name, *words)
             make(session, "core")
-            monkeypatch.setattr(linux.ctypes, "CDLL", lambda name: None)
-            linux.fetch_library(session, group)
+            monkeypatch.setattr(sessions.ctypes, "CDLL", lambda name: None)
+            sessions.fetch_library(session, group)
             assert session.ran == []
             linux.find_environment(session, group).folder.mkdir(parents=True)  # it was begun
-            monkeypatch.setattr(linux.ctypes, "CDLL", refuse)
+            monkeypatch.setattr(sessions.ctypes, "CDLL", refuse)
             monkeypatch.setattr(linux, "make_environment", lambda *_: tmp_path / "python")
-            monkeypatch.setattr(linux, "needs_only_core", lambda *_: False)
+            monkeypatch.setattr(sessions, "install_beside_fetch", lambda *_: None)
+            monkeypatch.setattr(sessions, "needs_only_core", lambda *_: False)
             run(session)
             fetched, lane = (command.words[1:] for command in session.ran)
             assert fetched == ("-m", "ci", "fetch", "libatomic", *words[2:])
             assert lane == ("-m", "ci", name.replace("_", "-"), *words)
             assert "libatomic.so.1" in session.said[0]
             make(session, group)
-            linux.fetch_library(session, group)
+            sessions.fetch_library(session, group)
             assert len(session.ran) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "fetched"),
+    [
+        ("test_emulator", (), "emulator"),
+        ("test_onnx", ("--model", "net.onnx"), "onnx"),
+        ("test_litert", ("--model", "net.tflite"), "litert"),
+        ("test_emulator", ("--offline",), ""),
+        ("test_emulator", ("--sdk=2.49.40",), ""),
+        ("test_emulator", ("--backend", "lpai"), ""),
+        ("mend", (), ""),
+    ],
+)
+@pytest.mark.parametrize("code", [0, 4])
+def test_libraries_are_fetched_while_the_packages_are_installed(
+    linux: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    name: str,
+    words: tuple[str, ...],
+    fetched: str,
+    code: int,
+) -> None:
+    session = Recorder(tmp_path, name, *words)
+    make(session, "core")
+    core = tmp_path / ".nox" / "core" / "bin" / "python"
+    # The installation ends when the fetch has begun, and the fetch when the packages are installed.
+    core.write_text(
+        f'#!/bin/sh\ncd {tmp_path}\n[ "$3" = fetch ] || exit 3\necho "$*" >call\n'
+        f"read word <done\necho end >end\nexit {code}\n"
+    )
+    os.mkfifo(tmp_path / "done")
+
+    def install(session: Recorder, uv: str, folder: Path, lock: Lock) -> None:
+        python = folder / "bin" / "python"
+        python.parent.mkdir(parents=True)
+        python.touch(0o755)
+        if fetched:
+            wait_until((tmp_path / "call").is_file)
+            with (tmp_path / "done").open("w") as stream:
+                stream.write("installed\n")
+
+    monkeypatch.setattr(environments, "install_with_uv", install)
+    run(session)
+    call = tmp_path / "call"
+    assert (call.read_text() if call.is_file() else "") == (
+        f"-m ci fetch --quiet {fetched}\n" if fetched else ""
+    )
+    assert (tmp_path / "end").is_file() == bool(fetched)  # before the verb starts
+    assert session.ran[-1].words[1:3] == ("-m", "ci")
+
+
+def test_a_fetch_ends_if_the_packages_cannot_be_installed(
+    linux: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    session = Recorder(tmp_path, "test_emulator")
+    make(session, "core")
+    core = tmp_path / ".nox" / "core" / "bin" / "python"
+    core.write_text(f"#!/bin/sh\necho $$ >{tmp_path}/id\nexec cat {tmp_path}/never\n")
+    os.mkfifo(tmp_path / "never")
+
+    def refuse(*_: Any) -> None:
+        wait_until(lambda: (tmp_path / "id").is_file() and (tmp_path / "id").read_text())
+        raise CommandFailed(return_code=2)
+
+    monkeypatch.setattr(environments, "install_with_uv", refuse)
+    with pytest.raises(RefusedError):
+        run(session)
+    assert [failure.code for failure in linux.failures] == [4]
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "id").read_text()), 0)
 
 
 @pytest.mark.parametrize(
@@ -552,7 +626,8 @@ def test_arguments_are_checked_before_a_large_environment_is_created(
     make(session, "core")
     core = tmp_path / ".nox" / "core" / "bin" / "python"
     core.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/calls\nexit {code}\n')
-    monkeypatch.setattr(linux, "fetch_library", lambda *_: None)
+    monkeypatch.setattr(sessions, "fetch_library", lambda *_: None)
+    monkeypatch.setattr(sessions, "install_beside_fetch", lambda *_: None)
     run(session)
     ran = [command.words for command in session.ran if "ci" in command.words]
     assert (ran[-1][0] == str(core)) == is_enough
@@ -701,7 +776,7 @@ def two(
     linux: ModuleType, tiny: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> ModuleType:
     """The noxfile of a project that supports ExecuTorch 2.0, which is pinned, and 1.9."""
-    for module in (linux, locks):
+    for module in (sessions, locks):
         monkeypatch.setattr(module, "read_pairs", lambda: ({"2.0": "3.1", "1.9": "3.0"}, "2.0"))
     group = ["torch==3.1", "executorch==2.0"]
     groups = {"dependency-groups": dict.fromkeys(("core", "lowering", "test"), group)}
@@ -748,11 +823,11 @@ def test_the_executorch_is_that_of_the_option_or_of_the_built_runtime(
     monkeypatch.setenv("QNN_CI_SDK", sdk)
     two.finished += finished.split()
     session = Recorder(tmp_path, "test_emulator", *words.split(), "--reports", str(tmp_path))
-    assert two.choose_executorch(session) == chosen
+    assert sessions.choose_executorch(session) == chosen
     (tmp_path / "reports").symlink_to(tmp_path)
     monkeypatch.chdir(tmp_path)
     session = Recorder(tmp_path, "test_emulator", *words.split())
-    assert two.choose_executorch(session) == chosen, "reports/ of the current directory"
+    assert sessions.choose_executorch(session) == chosen, "reports/ of the current directory"
 
 
 @pytest.mark.parametrize(
@@ -860,11 +935,11 @@ def test_a_mistyped_nox_command_is_answered_with_the_right_form(
     ends: int,
     hint: str,
 ) -> None:
-    monkeypatch.setattr(runs.nox, "main", lambda: sys.exit(gives))
+    monkeypatch.setattr(sessions.nox, "main", lambda: sys.exit(gives))
     monkeypatch.setattr(sys, "argv", ["noxfile.py", *words])
     monkeypatch.setenv("QNN_CI_COMMAND", "./nox")
     with pytest.raises(SystemExit) as ended:
-        runs.run_nox()
+        sessions.run_nox()
     assert ended.value.code == ends
     assert sys.argv == ["nox", *words]
     errors = capsys.readouterr().err

@@ -22,6 +22,7 @@ READER = "provisioning/documents.py"
 PROBES = {
     "provisioning/doctor/survey/python_probe.py",
     *(f"ci/nox_sessions/{name}.py" for name in ("environments", "installers", "locks", "runs")),
+    "ci/verbs/sessions.py",
 }
 MAPPED = "it gets a file that the reader has opened"
 # What opens files without the reader, by source file, with the cause.
