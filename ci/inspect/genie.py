@@ -48,8 +48,10 @@ class Section(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class GenieKeys(Struct, frozen=True, forbid_unknown_fields=True):
-    """The content of manifests/policies/genie.toml."""
+    """The content of manifests/policies/genie.toml. ``explains`` maps the number of an error of QNN
+    to the findings on a folder that cause it."""
 
+    explains: dict[str, tuple[str, ...]]
     sections: dict[str, Section]
 
 

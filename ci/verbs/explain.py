@@ -10,6 +10,7 @@ import stat
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -20,11 +21,14 @@ from ci.explain.explain import Explanation, explain
 from ci.explain.render import annotate, render, render_entry
 from ci.explain.rules import Rule, make_rules, read_rules
 from ci.facts.kinds import Kind, read_kinds
+from ci.inspect.bundle_log import BundleExplanation, LogFacts, explain_bundle
+from ci.report.filled import fill_text
 from ci.report.providers import Provider
-from provisioning.console.command import FLAG, Outcome, user_path
+from provisioning.console.command import FLAG, Outcome, nonempty_word, user_path
 from provisioning.console.progress import Progress
 from provisioning.documents import open_regular
 from provisioning.errors import ExitCode, UsageError
+from provisioning.manifest.targets import find_any_soc, name_in, read_all_socs
 
 STDIN = "-"
 FINDING = re.compile(r"QNN\d+")
@@ -42,6 +46,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", nargs="*", metavar="FILE", help=text)
     text = "a policy whose [[advice]] rows are additional rules"
     parser.add_argument("--policy", type=user_path, help=text)
+    text = "the bundle that the log is about: a folder for Genie, or a .litertlm file"
+    parser.add_argument("--bundle", type=user_path, metavar="BUNDLE", help=text)
+    text = "with --bundle: the SoC of the phone; default: the one that the log names"
+    parser.add_argument("--soc", type=nonempty_word, metavar="SOC", help=text)
+    text = "with --bundle: QNN's libraries or version on the phone; default: as the log says"
+    options = ("--runtime", "--runtime-dir")
+    parser.add_argument(*options, type=nonempty_word, metavar="RUNTIME", help=text)
     parser.add_argument("--github", **FLAG, help="print the causes as GitHub annotations")
 
 
@@ -58,18 +69,56 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
             place = "kinds" if isinstance(entry, Kind) else "findings"
             described[place].append(msgspec.to_builtins(entry))
         return Outcome("\n".join(map(render_entry, entries)), described)
+    request = BundleRequest(args.bundle, args.soc or "", args.runtime or "")
+    request.check(len(args.files), github=args.github)
     explanations = []
+    facts = LogFacts()
     for name in list_logs(args.files or [STDIN]):
         progress.step(f"reading {'standard input' if name == STDIN else name}")
-        explanations.append(read_log(name, rules))
+        explanations.append(read_log(name, rules, facts if request.path else None))
     failed = any(explanation.causes for explanation in explanations)
     if args.github:
         text = Provider({"GITHUB_ACTIONS": "true"}).annotate(list(annotate(explanations)))
     else:
         text = "\n".join(map(render, explanations))
-    data = {"logs": msgspec.to_builtins(explanations)}
+    data: dict[str, Any] = {"logs": msgspec.to_builtins(explanations)}
+    if request.path:
+        progress.step(f"reading {request.path.name}")
+        bundle = request.explain(request.path, facts)
+        failed |= bundle.has_errors
+        text += "\n" + fill_text("verbs/templates/bundle_log.txt.j2", one=bundle)
+        data["bundle"] = msgspec.to_builtins(bundle)
     code = ExitCode.FAILED if failed else ExitCode.OK
     return Outcome(text, data, code, exact=args.github)
+
+
+@dataclass(frozen=True)
+class BundleRequest:
+    """The bundle that a log is about, or None; and the SoC and the runtime to compare it with."""
+
+    path: Path | None
+    soc: str
+    runtime: str
+
+    def check(self, logs: int, *, github: bool) -> None:
+        """Raise UsageError for options that do not work together: a bundle belongs to one log."""
+        if self.path is None:
+            if self.soc or self.runtime:
+                option = "--soc" if self.soc else "--runtime"
+                raise UsageError(f"{option} has no effect without --bundle", fix="pass --bundle")
+            return
+        if github or logs > 1:
+            other = "--github" if github else "several logs"
+            raise UsageError(f"--bundle cannot be used with {other}", fix="pass one log")
+        if not self.path.exists():
+            raise UsageError(f"--bundle {self.path} does not exist", fix="correct the path")
+        if self.soc:
+            find_any_soc(name_in(self.soc.upper(), read_all_socs()))
+
+    def explain(self, path: Path, facts: LogFacts) -> BundleExplanation:
+        """Return what the bundle at ``path`` says about a log."""
+        soc = name_in(self.soc.upper(), read_all_socs()) if self.soc else ""
+        return explain_bundle(path, facts, soc, self.runtime)
 
 
 def find_entry(name: str, rules: tuple[Rule, ...]) -> Rule | Kind:
@@ -108,10 +157,12 @@ def list_logs(names: list[str]) -> Iterator[str]:
         yield from map(str, logs)
 
 
-def read_log(name: str, rules: tuple[Rule, ...]) -> Explanation:
-    """Explain a file, or standard input. Raises UsageError if it cannot be read."""
+def read_log(name: str, rules: tuple[Rule, ...], facts: LogFacts | None = None) -> Explanation:
+    """Explain a file, or standard input; ``facts`` notes what it says of a bundle. Raises
+    UsageError if it cannot be read."""
+    parts = facts.read(read_parts(name)) if facts else read_parts(name)
     try:
-        return explain("standard input" if name == STDIN else name, read_parts(name), rules)
+        return explain("standard input" if name == STDIN else name, parts, rules)
     except OSError as error:
         raise UsageError(
             f"cannot read {name}", why=error.strerror or str(error), fix="pass the path of a log"

@@ -275,6 +275,17 @@ def bundle(place: Place) -> None:
         (place.directory / "libs" / name).write_bytes(data)
 
 
+def genie_log(place: Place) -> None:
+    """The log of a bundle that Genie does not load."""
+    (place.directory / "run.log").write_text(
+        "Using libGenie.so version 1.9.0\n"
+        "QNN build v2.42.0.251225135753_193295\n"
+        '[ERROR] "Could not create context from binary for context index = 0 : err 5000"\n'
+        '[ERROR] "Could not create context from binary for context index = 1 : err 1009"\n'
+        "Failed to create the dialog.\n"
+    )
+
+
 def litert_bundle(place: Place) -> None:
     """A .litertlm file with a compiled model."""
     section = (3, litert.make_compiled(), {"model_type": "tf_lite_prefill_decode"})

@@ -339,6 +339,12 @@ ROWS = (
         "qnn-ci explain QNN2001",
         "states  The program's error is above",
     ),
+    Row(
+        "qnn-ci explain run.log --bundle",
+        "bundle: 4 findings; SoC SM8650; QNN 2.42.0, from line 2",
+        1,
+        (readers.bundle, readers.genie_log),
+    ),
     Row("qnn-ci explain", "libc++.so.1: cannot open shared object file", 1, (readers.logs,)),
     # -- builds --
     Row("--with llama", "qnn_llama_runner", daily_in="docs/findings/builds.md", **BUILD),

@@ -18,6 +18,7 @@ import msgspec
 from ci.explain.explain import Explanation
 from ci.explain.rules import Area, Place, Role, Rule, read_families, read_rules, spell_code
 from ci.facts.kinds import Kind
+from ci.inspect.bundle_log import BundleExplanation
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = DOCS / "reference" / "troubleshooting.md"
@@ -155,8 +156,8 @@ def _escape(text: str) -> str:
 
 def make_schema() -> dict[str, Any]:
     """The schema of what ``explain --json`` prints."""
-    (logs, findings, kinds), defs = msgspec.json.schema_components(
-        (Explanation, Rule, Kind), ref_template="#/$defs/{name}"
+    (logs, findings, kinds, bundle), defs = msgspec.json.schema_components(
+        (Explanation, Rule, Kind, BundleExplanation), ref_template="#/$defs/{name}"
     )
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -169,6 +170,7 @@ def make_schema() -> dict[str, Any]:
             "logs": {"type": "array", "items": logs},
             "findings": {"type": "array", "items": findings},
             "kinds": {"type": "array", "items": kinds},
+            "bundle": bundle,
         },
         "$defs": defs,
     }
