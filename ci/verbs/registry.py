@@ -179,7 +179,11 @@ VERBS: dict[str, Verb] = {
         "ci.verbs.upgrade_report",
         "show what changes with another version of QNN or ExecuTorch",
         environment=choose_upgrade,
-        examples=("onnxruntime-qnn==2.5.0 onnxruntime-qnn==2.7.0 --model mlp", "--matrix --known"),
+        examples=(
+            "--model net.onnx --scheme u8",
+            "onnxruntime-qnn==2.5.0 onnxruntime-qnn==2.7.0 --model mlp",
+            "--matrix --known",
+        ),
     ),
     "verify-evidence": Verb("ci.verbs.evidence", "check the evidence that a program passed"),
 }

@@ -4,27 +4,18 @@ you change a pin; with --matrix, the results of the known faults with several ve
 from __future__ import annotations
 
 import argparse
-import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from ci.audit.upgrade import Difference, compare, compare_faults, make_document
-from ci.cases.policy import LANES, read_emulator_policy
-from ci.cases.spec import select_cases
 from ci.faults.expected import Rerun, list_tried
 from ci.faults.known import FRONTENDS, read_faults
-from ci.models import schemes
 from ci.onnx.toolchain import list_packages
 from ci.report.claim import claim_reports
 from ci.report.document import show_document
 from ci.report.export import check_session
 from ci.report.html import PAGE, write_page
-from ci.report.schema import Report
-from ci.report.write import read_report
 from ci.verbs.environments import choose_onnx
 from ci.verbs.options import (
     LOWERING,
@@ -37,8 +28,6 @@ from ci.verbs.options import (
 from ci.verbs.sides import (
     EMULATOR,
     FORMS,
-    HTP,
-    LIBRARIES,
     ONNX,
     Side,
     check_word,
@@ -48,47 +37,39 @@ from ci.verbs.sides import (
     split_pins,
 )
 from ci.verbs.steps import require_packages
+from ci.verbs.upgrade_cures import CureRequest, choose_session, find_cures, make_request
 from ci.verbs.upgrade_matrix import MatrixRequest, find_faults, run_matrix, show_recorded
+from ci.verbs.upgrade_runs import (
+    UpgradeRequest,
+    check_cases,
+    find_qnn,
+    list_words,
+    run_side,
+)
 from ci.verbs.user_policy import OURS, choose_policy
-from provisioning.artifacts.choice import SDK_VARIABLE
 from provisioning.console.caller import shown_path
-from provisioning.console.command import MANY, Outcome
-from provisioning.console.process import module_command, run_process
+from provisioning.console.command import FLAG, MANY, Outcome
 from provisioning.console.progress import Progress
-from provisioning.console.user_folder import UserFolder
-from provisioning.elf.qnn_build import find_qnn_build
 from provisioning.errors import ExitCode, QnnCiError, UsageError
-from provisioning.manifest.targets import read_socs
-from provisioning.versions import is_same, parse_version
+from provisioning.versions import is_same
 
-SCHEMES = {EMULATOR: schemes.EXECUTORCH, ONNX: schemes.ONNX}
-LAST_LINES = 6
 MATRIX = "known faults by version"  # a group of the help
-OWN = Path(__file__).parents[2]  # where this package is found
-OWN_VARIABLES = (SDK_VARIABLE, "QNN_CI_CAUSE_FILE")  # set for this call; not passed to the runs
-
-
-@dataclass(frozen=True)
-class UpgradeRequest:
-    """Two versions to compare, and what their runs test. ``policy`` is the policy of both runs, or
-    None for this project's own suite."""
-
-    words: tuple[str, str]
-    session: str
-    models: tuple[str, ...]
-    schemes: tuple[str, ...]
-    socs: tuple[str, ...]
-    policy: Path | None
-    reports: Path
+# What has an effect with --model and no OLD
+CURE_OPTIONS = ("--model", "--scheme", "--soc", "--policy", "--session", "--with", "--reports")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    versions = [
-        add("old", metavar="OLD", help=FORMS),
+    for version in (
+        add("old", metavar="OLD", help=f"{FORMS}; without OLD and NEW, see --model"),
         add("new", metavar="NEW", help="the version that would replace OLD, in the same forms"),
-    ]
-    text = "a model, in any form that the session's --model accepts; repeatable"
+    ):
+        # With nargs="?" instead, argparse would not accept an option between OLD and NEW.
+        version.required = False
+    text = (
+        "a model, in any form that the session's --model accepts; repeatable; without OLD and NEW,"
+        " judge it with the installed version and, if it is red, with all others"
+    )
     add_options(parser, "--model", group="", text=text)
     add_options(parser, "--scheme", "--soc", "--policy", group="")
     text = "the session to run for an SDK; default: test_emulator"
@@ -98,26 +79,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         " directory for versions_matrix/, default: reports"
     )
     add_options(parser, "--reports", text=text, default=None)
-
-    class ChooseMatrix(argparse.Action):
-        """Sets the option, and makes OLD and NEW optional. With nargs="?" instead, argparse would
-        not accept an option between OLD and NEW."""
-
-        def __call__(self, _: Any, namespace: argparse.Namespace, *__: Any) -> None:
-            setattr(namespace, self.dest, True)
-            for version in versions:
-                version.required = False
-
     text = "run the known faults with several versions of QNN instead, through ONNX Runtime"
-    settings: dict[str, Any] = {"action": ChooseMatrix, "nargs": 0, "default": False}
-    add_option(parser, MATRIX, "--matrix", text, **settings)
+    add_option(parser, MATRIX, "--matrix", text, **FLAG)
     wheels_help = (
         "a wheel, such as onnxruntime-qnn==2.7.0; repeatable; default: all known wheels, or"
-        " none with --sdk"
+        " none with --sdk; with --model and no OLD, a version to judge it with"
     )
     needs = {"needs": "--matrix"}
     # args.with would be a syntax error.
-    add_option(parser, MATRIX, "--with QNN", wheels_help, dest="sides", **MANY, **needs)
+    with_needs = {"needs": "--matrix or --model"}
+    add_option(parser, MATRIX, "--with QNN", wheels_help, dest="sides", **MANY, **with_needs)
     add_option(
         parser, MATRIX, "--sdk", "an SDK's directory or version; repeatable", **MANY, **needs
     )
@@ -131,14 +102,17 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     UnfitError and DownloadError."""
     check_values(args)
     request = read_request(args)
+    if isinstance(request, CureRequest):
+        return find_cures(request, progress)
     if isinstance(request, UpgradeRequest):
         return compare_versions(request, progress)
     return show_recorded(request.faults) if request.known else run_matrix(request, progress)
 
 
-def read_request(args: argparse.Namespace) -> UpgradeRequest | MatrixRequest:
-    """Return what to compare or, with --matrix, what to run. Raises UsageError for an argument that
-    is no version, and for options that two reports or the matrix cannot use."""
+def read_request(args: argparse.Namespace) -> UpgradeRequest | MatrixRequest | CureRequest:
+    """Return what to compare, with --matrix, what to run or, with --model alone, what to mend.
+    Raises UsageError for an argument that is no version, and for options that two reports or the
+    matrix cannot use."""
     if args.matrix:
         matrix_options = ("--with", "--sdk", "--fault", "--known", "--reports")
         require_effect(args, "--matrix", *matrix_options)
@@ -152,6 +126,30 @@ def read_request(args: argparse.Namespace) -> UpgradeRequest | MatrixRequest:
             require_effect(args, "--known", "--matrix", "--fault")
         reports = args.reports or Path("reports").absolute()
         return MatrixRequest((*args.sides,), (*args.sdk,), faults, reports, args.known)
+    reports = args.reports or Path("reports/upgrade").absolute()
+    if args.model and not (args.old or args.new):
+        require_effect(args, "--model alone", *CURE_OPTIONS)
+        run = UpgradeRequest(
+            ("", ""),
+            choose_session(args.model, args.session),
+            (*args.model,),
+            (*args.scheme,),
+            (*args.soc,),
+            choose_policy(args.policy),
+            reports,
+        )
+        return make_request(run, args.sides)
+    if not args.new:
+        raise UsageError(
+            "there are no two versions to compare",
+            fix="pass OLD and NEW, or --model alone to judge its red cases with all versions",
+        )
+    if args.sides:
+        raise UsageError(
+            "--with cannot be used with OLD and NEW",
+            why="it would have no effect",
+            fix="leave out --with, or OLD and NEW",
+        )
     words = (args.old, args.new)
     for word in words:
         check_word(word)
@@ -167,7 +165,7 @@ def read_request(args: argparse.Namespace) -> UpgradeRequest | MatrixRequest:
         # Chosen here once, so that the runs of both sides have the same policy, wherever they
         # start.
         choose_policy(args.policy) if needs_run else None,
-        args.reports or Path("reports/upgrade").absolute(),
+        reports,
     )
 
 
@@ -197,22 +195,6 @@ def compare_versions(request: UpgradeRequest, progress: Progress) -> Outcome:
     return Outcome(show_document(document), msgspec.to_builtins(comparison), code, exact=True)
 
 
-def check_cases(word: str, request: UpgradeRequest) -> None:
-    """Raise UsageError, as the session does, if the run of an argument cannot have the models,
-    schemes and SoCs of the command line."""
-    if session := find_session(word, request.session):
-        policy = read_emulator_policy(request.policy, LANES[session])
-        select_cases(
-            policy.suite,
-            sorted(read_socs()),
-            entries=policy.models,
-            models=request.models,
-            schemes=request.schemes,
-            soc_names=request.socs,
-            lane=SCHEMES[session],
-        )
-
-
 def require_engine(word: str, request: UpgradeRequest) -> None:
     """Raise UnfitError if this Python lacks a package that a run of the argument needs and that the
     argument does not name itself."""
@@ -228,67 +210,6 @@ def require_engine(word: str, request: UpgradeRequest) -> None:
         needed = list_packages(exports=extra == ONNX_TORCH)
     pinned = {name.replace("-", "_") for name in pins}
     require_packages([name for name in needed if name not in pinned], extra)
-
-
-def list_words(values: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return options with several values as words of a command, each value after its flag."""
-    words = []
-    for name, values_of_option in values.items():
-        for value in values_of_option:
-            words += [f"--{name}", value]
-    return words
-
-
-def run_side(
-    side: Side, request: UpgradeRequest, progress: Progress, failures: list[Difference]
-) -> Report | None:
-    """Return the side's report, or else the report of a new run. If the run leaves no report,
-    return None and add the reason to ``failures``."""
-    if side.report:
-        return side.report
-    directory = request.reports / side.slug
-    report = directory / side.session / "report.json"
-    check_session(report.parent)  # what is not a report is the user's
-    # A run that fails would otherwise be judged by the report of an earlier one.
-    report.unlink(missing_ok=True)
-    options: dict[str, Sequence[str]] = {
-        "model": request.models,
-        "scheme": request.schemes,
-        "soc": request.socs,
-        "policy": [str(request.policy or OURS)],
-        "sdk": [side.sdk] if side.sdk else [],
-    }
-    words = list_words(options)
-    verb = side.session.replace("_", "-")
-    argv = [*module_command("ci"), verb, *words, "--reports", str(directory)]
-    # PYTHONPATH, because it comes before site-packages: the version under test hides the installed
-    # one.
-    paths = [*map(str, (*side.packages, OWN)), os.environ.get("PYTHONPATH", "")]
-    variables = {name: text for name, text in os.environ.items() if name not in OWN_VARIABLES}
-    variables["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-    progress.step(f"{side.name}: {verb} {' '.join(words)}")
-    log = request.reports / f"{side.slug}.log"
-    folder = UserFolder(request.reports)
-    with folder.stage() as scratch:
-        ended = run_process(argv, env=variables, check=False, log=scratch / log.name)
-        folder.publish(scratch, force=True).say_aside(progress)
-    if report.is_file():
-        return read_report(report)
-    lines = (line.strip() for line in ended.output.splitlines()[-LAST_LINES:])
-    failure = f"{ended.describe()}: {' '.join(filter(None, lines))} (whole log: {shown_path(log)})"
-    failures.append(Difference(side.name, "run", "a report", failure, "worse"))
-    return None
-
-
-def find_qnn(side: Side, report: Report | None) -> str:
-    """Return the QNN version of a side, from its libraries or, if there are none, from its report.
-    Return an empty string if neither states one."""
-    library = side.tree / LIBRARIES / HTP if side.tree else None
-    if library and library.is_file() and (build := find_qnn_build(library)):
-        return build.version or ""
-    tools = report.toolchain if report else ()
-    named = next((tool.version for tool in tools if tool.name == HTP), "")
-    return str(parse_version(named)) if named else ""
 
 
 def list_ends(side: Side, qnn: str, progress: Progress, noted: list[Difference]) -> list[Rerun]:

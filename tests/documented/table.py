@@ -280,6 +280,7 @@ ROWS = (
     Row("upgrade-report --matrix --known", "pad-beyond-range"),
     Row("upgrade-report --matrix", "matrix.md", slow=60),
     Row("upgrade-report before|upgrade-report OLD", "1 worse", before=(readers.two_reports,)),
+    Row("upgrade-report --model", "nothing to mend", slow=60),
     Row("upgrade-report .*--policy", "worse", before=(INIT,), slow=60),
     Row("upgrade-report", "worse", slow=60),
     # -- a team's repository --

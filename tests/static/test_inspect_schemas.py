@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from ci.audit.cures import CureReport
 from ci.audit.operators import Audit
 from ci.audit.upgrade import UpgradeReport
 from ci.faults.expected import VersionsMatrix
@@ -39,6 +40,7 @@ SCHEMAS = {
     "localise.schema.json": Localisation,
     "mend.schema.json": Mends,
     "runtimes.schema.json": RuntimesReport,
+    "upgrade-cures.schema.json": CureReport,
     "upgrade-report.schema.json": UpgradeReport,
     "fuzz.schema.json": Searched,
     "versions-matrix.schema.json": VersionsMatrix,

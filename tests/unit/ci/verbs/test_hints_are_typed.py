@@ -56,6 +56,11 @@ ROWS = (
     ("report folder --trend folder", "leave out PATH: --trend names"),
     ("sign", "pass --lpai-arch v6"),
     ("sign --lpai-arch v6 --out folder", "pass --force to replace it"),
+    ("upgrade-report", "pass OLD and NEW, or --model alone"),
+    (
+        "upgrade-report 2.49.0 2.50.0 --model mlp --with onnxruntime-qnn==2.7.0",
+        "leave out --with, or OLD and NEW",
+    ),
     ("stage --soc SM8650 --runner gone --runtime folder --out out", "run `qnn-ci build android`"),
     ("test", "pass --model file.py:factory"),
     ("test-emulator --policy gone.toml", "`qnn-ci init --policy-only` writes one"),

@@ -12,7 +12,7 @@ import pytest
 from ci.audit.upgrade import Difference
 from ci.report.schema import Case, JudgementFacts, Status, Tool
 from ci.report.write import write_report
-from ci.verbs import sides, upgrade_report
+from ci.verbs import sides, upgrade_report, upgrade_runs
 from ci.verbs.sides import (
     EMULATOR,
     HTP,
@@ -24,7 +24,7 @@ from ci.verbs.sides import (
     find_side,
     lay_out_libraries,
 )
-from ci.verbs.upgrade_report import UpgradeRequest, find_qnn, run_side
+from ci.verbs.upgrade_runs import UpgradeRequest, find_qnn, run_side
 from provisioning.artifacts.choice import python_tag
 from provisioning.console.progress import Progress
 from provisioning.errors import (
@@ -117,11 +117,11 @@ def test_a_run_without_a_report_is_a_difference_that_names_its_log(
     log.parent.mkdir()
     log.write_text("the user's")
     runs = Runs(lambda _: runs.keywords["log"].write_text("of the run"))
-    monkeypatch.setattr(upgrade_report, "run_process", runs)
+    monkeypatch.setattr(upgrade_runs, "run_process", runs)
     noted: list[Difference] = []
     side = Side("2.49.0 rc", session=EMULATOR, sdk="2.49.0")
     assert run_side(side, NONE, Progress(), noted) is None
-    assert runs.keywords["env"]["PYTHONPATH"] == str(upgrade_report.OWN)
+    assert runs.keywords["env"]["PYTHONPATH"] == str(upgrade_runs.OWN)
     (difference,) = noted
     assert (difference.subject, difference.verdict) == ("2.49.0 rc", "worse")
     assert difference.now == "exited with 3: one two (whole log: out/2.49.0_rc.log)"
@@ -255,7 +255,7 @@ def test_two_versions_are_compared_by_their_cases_and_known_faults(
 
 def args_of(old: str, new: str, **changes: Any) -> Namespace:
     usual: dict[str, Any] = {"session": EMULATOR, "policy": None, "reports": Path("out")}
-    usual |= {"model": [], "scheme": [], "soc": [], "options": (), "matrix": False}
+    usual |= {"model": [], "scheme": [], "soc": [], "options": (), "matrix": False, "sides": []}
     return Namespace(old=old, new=new, **{**usual, **changes})
 
 
