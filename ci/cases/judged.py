@@ -9,7 +9,7 @@ import math
 import re
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -121,6 +121,7 @@ from ci.report.schema import (
     Estimate,
     FallbackOp,
     JudgementFacts,
+    LayerFigures,
     NoiseNote,
     OnDeviceFacts,
     OpCount,
@@ -250,6 +251,7 @@ class Evidence:
     lacks: str = ""
     is_defect: bool = False
     outputs: tuple[OutputFigures, ...] = ()
+    layers: tuple[LayerFigures, ...] = ()
     estimate: Estimate | None = None
     nearness: Nearness | None = None  # how close a device's outputs are to the emulator's
 
@@ -272,6 +274,7 @@ class CaseJudge:
         self.inputs_vary: float | None = None  # see judge_outputs; None if it is not known
         self.evidence = Evidence()
         self.departure = UNKNOWN
+        self.layer_places: Sequence[Collection[str]] = ()  # node and line of each of the layers
         self.diagnosis: Diagnosis | None = None
         self.diagnosed: Question | None = None  # of the finding that the diagnosis is for
         self.remarks: list[str] = []
@@ -430,6 +433,9 @@ class CaseJudge:
         if not is_used and (is_traceable or question is Question.QUANTIZED):
             with self.notes.of("the cause, by experiments"):
                 self.diagnosis, self.diagnosed = self.diagnose(finding), question
+        if self.diagnosis:
+            part = {place for operator in self.diagnosis.part for place in operator.places}
+            self.evidence.layers = mark_part(self.evidence.layers, self.layer_places, part)
         faults = self.choose_causes(finding)
         advice = self.advise_on_accuracy(verdict, compiled.loss, question, faults)
         layer = departure.layer
@@ -1185,6 +1191,16 @@ def doubt(advice: Advice) -> Advice:
     return replace(advice, causes=tuple(causes), remedies=tuple(remedies))
 
 
+def mark_part(
+    figures: Sequence[LayerFigures], places: Sequence[Collection[str]], part: Collection[str]
+) -> tuple[LayerFigures, ...]:
+    """Return the figures of layers, of which those with a place in a part are marked."""
+    return tuple(
+        structs.replace(layer, in_part=not {*names}.isdisjoint(part))
+        for layer, names in zip(figures, places, strict=True)
+    )
+
+
 def list_marks(fault: KnownFault) -> list[str]:
     """Return what a rewrite may name the places of a known fault by: lines, and names of nodes."""
     lines = [str(fault.origin)] if fault.line else []
@@ -1302,6 +1318,7 @@ def describe_judgement(
         is_defect=evidence.is_defect,
         metric_name=metric_name,
         outputs=evidence.outputs,
+        layers=evidence.layers,
         **facts,
     )
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import shutil
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -45,7 +45,7 @@ from ci.latency.simulation import choose_simulated
 from ci.models.tensors import Layer
 from ci.models.user_data import run_metric
 from ci.models.user_models import MetricResult, ReferencePolicy
-from ci.report.schema import Estimate, NoiseNote, Status, Threshold, Tool
+from ci.report.schema import Estimate, LayerFigures, NoiseNote, Status, Threshold, Tool
 from provisioning.console.user_folder import owned_directory
 from provisioning.documents import read_text, read_window
 from provisioning.errors import DefectError, QnnCiError, StoreError, UnfitError
@@ -323,6 +323,10 @@ class CaseRun(CaseJudge):
             return Departure(text=judged)
         judgement, layers = judged
         text, layer = describe_departure(judgement, layers), find_departure(judgement, layers)
+        self.evidence.layers = tuple(describe_layers(judgement, layers, layer))
+        self.layer_places = [
+            {place.node, str(place.origin) if place.origin.line else ""} - {""} for place in layers
+        ]
         if layer is None:
             return Departure(text=text)
         place = layers.index(layer)
@@ -409,6 +413,22 @@ def find_departure(judgement: Judgement, layers: Sequence[Layer]) -> Layer | Non
         if any(finding.question is Question.FAITHFUL for finding in faults):
             return layer
     return None
+
+
+def describe_layers(
+    judgement: Judgement, layers: Sequence[Layer], first: Layer | None
+) -> Iterator[LayerFigures]:
+    """Yield the figures of each layer; ``first`` is the first wrong one. The arguments are those of
+    find_departure."""
+    judged = judgement.outputs[len(judgement.outputs) - len(layers) :]
+    for layer, result in zip(layers, judged, strict=True):
+        figures = result.nearest
+        yield LayerFigures(
+            label=layer.label,
+            sqnr_db=figures.sqnr_db if figures else None,
+            predicted_db=result.predicted_db,
+            is_first=layer is first,
+        )
 
 
 def describe_departure(judgement: Judgement, layers: Sequence[Layer]) -> str:

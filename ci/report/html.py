@@ -24,6 +24,7 @@ from ci.facts.kinds import read_kinds
 from ci.report.bars import Figure
 from ci.report.columns import LIMITS, columns_of, find_margin, list_charts, name_report, show_limit
 from ci.report.document import Document, group_cards, list_findings
+from ci.report.layers import LayerChart
 from ci.report.overview import make_document
 from ci.report.schema import Case, Control, ControlKind, Report, Status
 from ci.report.text import (
@@ -75,6 +76,7 @@ def render_html(report: Report) -> str:
         show_limit=show_limit,
         describe_note=describe_note,
         list_findings=list_findings,
+        chart_layers=LayerChart,
         rules=[report.threshold_for(case) for case in report.cases],
         again=report.again,
         controls=controls,

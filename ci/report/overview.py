@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from ci.report.columns import columns_of, find_margin, name_report
 from ci.report.comparison import SOURCES
 from ci.report.document import AGAIN, Card, Document, Row, Table, list_findings
+from ci.report.layers import show_blocks
 from ci.report.schema import Case, CaseName, Change, Report, Status
 from ci.report.text import (
     Names,
@@ -173,6 +174,7 @@ def _make_problem(report: Report, cases: list[tuple[int, Case]], names: Names) -
     _, case = cases[0]
     about = tuple((index, name_case(other_case, names)) for index, other_case in cases)
     lines = list_findings(case.judgement.findings) or [("", "no reason was given")]
+    lines += [("layers", show_blocks(case.judgement.layers))] if case.judgement.layers else []
     lines += _list_also(case, cases[1:], names)
     places = [f"{place.file}:{place.line}" for place in case.places]
     said = "\n".join(line for _, line in lines)  # most findings name their place

@@ -397,6 +397,19 @@ class OutputFigures(Record, frozen=True, kw_only=True):
     worst: Element | None = None
 
 
+class LayerFigures(Record, frozen=True, kw_only=True):
+    """A layer's result in a program that also returns its layers: ``label`` is the operator with
+    its place, ``sqnr_db`` the SQNR against the model that the program should compute, and
+    ``predicted_db`` what rounding leaves. ``is_first`` marks the first wrong layer, and ``in_part``
+    those of the smallest part that is wrong by itself."""
+
+    label: str
+    sqnr_db: Decibels | None = None
+    predicted_db: Decibels | None = None
+    is_first: bool = False
+    in_part: bool = False
+
+
 class Clipped(Record, frozen=True, kw_only=True):
     """A tensor whose values for the judged inputs, from ``seen_low`` to ``seen_high``, leave the
     range from ``low`` to ``high`` for which it was calibrated. These are None in report.json if
@@ -618,7 +631,8 @@ class JudgementFacts(Record, frozen=True, kw_only=True):
     an output over its reference (1 if it is correct), and ``offset`` the mean error in standard
     deviations. ``metric`` is the value of the user's metric, which is named ``metric_name``;
     ``metric_float`` and ``metric_quantized`` are its values for the float32 model and the quantized
-    model. ``outputs`` contains details of each output. ``findings`` say why the case failed or did
+    model. ``outputs`` contains details of each output, and ``layers``, in order, those of
+    each layer of a program that is not faithful. ``findings`` say why the case failed or did
     not run; the most important one comes first. ``warnings`` do not fail the case, and neither do
     ``noise_notes``. With ``is_defect``, executorch-qnn-ci itself failed, so the case says nothing
     about the model. ``outcome`` is the result of an upstream test, such as ``both`` if it passed
@@ -650,6 +664,7 @@ class JudgementFacts(Record, frozen=True, kw_only=True):
     metric_quantized: float | None = None
     metric_name: str = ""
     outputs: tuple[OutputFigures, ...] = ()
+    layers: tuple[LayerFigures, ...] = ()
     recorded_sqnr_db: Decibels | None = None
     recorded_sqnr_db_quantized: Decibels | None = None
     recorded_footprint: Footprint | None = None

@@ -41,11 +41,13 @@ EARLIER_NAMES = {
     ("run", "ms"): "run_ms",
     ("device", "figures"): "device",
 }
+LATER_NAMES = frozenset({("judgement", "layers")})  # which schema 6 lacks
 # The part and field of each field of schema 6.
 PLACES = {
     EARLIER_NAMES.get((part, field), field): (part, field)
     for part, kind in PARTS.items()
     for field in kind.__struct_fields__
+    if (part, field) not in LATER_NAMES
 }
 
 

@@ -1,0 +1,103 @@
+"""No red case of a model whose cause is known names another one. The models are outside of this
+repository, in the folder that QNN_CI_TRUE_CAUSES names; tests/realistic/truths.toml has the causes.
+
+Each test writes a table, case by case: what was said, and whether it is true, to
+``true-causes-LANE.md`` in the folder that QNN_CI_TRUE_CAUSES_TABLE names.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from msgspec import Struct
+
+from ci.facts.finding import Certainty
+from ci.report.schema import Case, Status
+from ci.report.write import read_report
+from provisioning.manifest.reader import convert_toml, tomllib
+from tests.stand_ins.runs import JUDGED, run_to_end
+
+pytest.importorskip("executorch", reason="ExecuTorch is not installed in this environment")
+pytest.importorskip("onnxscript", reason="onnxscript is not installed in this environment")
+pytest.importorskip("onnxruntime_qnn", reason="onnxruntime-qnn is not installed")
+
+FOLDER = os.environ.get("QNN_CI_TRUE_CAUSES", "")
+TABLE = os.environ.get("QNN_CI_TRUE_CAUSES_TABLE", "")
+pytestmark = [
+    pytest.mark.emulator,
+    pytest.mark.skipif(not FOLDER, reason="QNN_CI_TRUE_CAUSES is not set"),
+]
+DIAGNOSE_S = "300"
+TRUTHS = Path(__file__).parents[2] / "realistic" / "truths.toml"
+NAMED = {Certainty.PROVEN, Certainty.KNOWN, Certainty.MEASURED, Certainty.LIKELY}
+# What restates the finding, and names no cause.
+RESTATED = ("quantization lost the accuracy", "the program is faithful to")
+
+
+class Row(Struct, frozen=True, forbid_unknown_fields=True):
+    """A model with its schemes, and the pattern of its cause."""
+
+    lane: str
+    model: str
+    schemes: tuple[str, ...]
+    cause: str
+
+
+class Truths(Struct, frozen=True, forbid_unknown_fields=True):
+    """The contents of truths.toml."""
+
+    case: tuple[Row, ...]
+
+
+def read_truths() -> tuple[Row, ...]:
+    text = TRUTHS.read_text(encoding="utf-8")
+    return convert_toml(tomllib.loads(text), Truths, text).case
+
+
+def judge(case: Case, pattern: str) -> tuple[str, str]:
+    """What a case says of its cause, and whether that is ``right``, ``wrong`` or ``unknown``."""
+    if case.judgement.status is not Status.FAILED:
+        return "green", "green"
+    finding = case.judgement.findings[0]
+    named = [
+        f"{cause.certainty.value}: {cause.text}"
+        for cause in finding.causes
+        if cause.certainty in NAMED and not cause.text.startswith(RESTATED)
+    ]
+    if not named:
+        return " ".join(cause.text for cause in finding.causes) or finding.headline, "unknown"
+    is_right = all(re.search(pattern, text, re.IGNORECASE) for text in named)
+    return "; ".join(named), "right" if is_right else "wrong"
+
+
+@pytest.mark.parametrize("lane", ["test-emulator", "test-onnx"])
+def test_no_cause_that_is_named_is_wrong(lane: str, tmp_path: Path) -> None:
+    rows = [row for row in read_truths() if row.lane == lane]
+    text = 'extends = "default"\n'
+    for number, row in enumerate(rows):
+        path = Path(FOLDER).resolve() / row.model
+        schemes = [*row.schemes]
+        text += f'[models.truth{number}]\npath = "{path}"\nschemes = {schemes}\n'
+    policy, reports = tmp_path / "qnn.toml", tmp_path / "reports"
+    policy.write_text(text, encoding="utf-8")
+    argv = [sys.executable, "-m", "ci", lane, "--policy", str(policy), "--reports", str(reports)]
+    argv += ["--diagnose", DIAGNOSE_S]  # all of them may take four times as long together
+    argv += [word for number in range(len(rows)) for word in ("--model", f"truth{number}")]
+    run_to_end(argv, timeout_s=3600, codes=JUDGED)
+
+    lines = ["| case | said | truth | verdict |", "|---|---|---|---|"]
+    wrong = []
+    for case in read_report(reports / lane.replace("-", "_")).cases:
+        row = rows[int(case.model.removeprefix("truth"))]
+        said, verdict = judge(case, row.cause)
+        name = f"{row.model} {case.scheme}"
+        lines.append(f"| {name} | {said[:300]} | {row.cause} | {verdict} |".replace("\n", " "))
+        if verdict == "wrong":
+            wrong.append((name, said))
+    table = Path(TABLE or tmp_path) / f"true-causes-{lane}.md"
+    table.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    assert wrong == [], "\n".join(lines)
