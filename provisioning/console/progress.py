@@ -27,6 +27,7 @@ LEAST_COLUMNS = 100  # for a graphic bar
 REFRESHES_PER_S = 5
 # A log gets one line per interval, so that a long download does not fill it.
 PLAIN_INTERVAL_S = 10.0
+SAME_INTERVALS = 6  # between lines of which only the time differs
 # Values of TERM for terminals that cannot move their cursor.
 PLAIN_TERMINALS = {"dumb", "unknown"}
 
@@ -50,6 +51,7 @@ class Bar:
     _counted: float = 0
     _started: float = field(default_factory=time.monotonic)
     _shown: float = field(default_factory=time.monotonic)
+    _shown_state: tuple[float, str] | None = None
 
     def advance(self, amount: float, note: str = "") -> None:
         """Add ``amount`` to the count, and show ``note`` after it. In a log, this writes a line if
@@ -71,17 +73,25 @@ class Bar:
             self._busy.remove(name)
 
     def log(self) -> None:
-        """Write a line into a log if PLAIN_INTERVAL_S passed since the last one."""
+        """Write a line into a log if PLAIN_INTERVAL_S passed since the last one, or SAME_INTERVALS
+        of them if only the time differs."""
         now = time.monotonic()
         if self.progress.live or now - self._shown < PLAIN_INTERVAL_S:
             return
-        self._shown = now
+        state = (self.done, self.note())
+        if state == self._shown_state and now - self._shown < SAME_INTERVALS * PLAIN_INTERVAL_S:
+            return
+        self._shown, self._shown_state = now, state
         self.progress.write(f"{self.line()}\n")
+
+    def note(self) -> str:
+        """Return what follows the count: what the last step was, or the current work."""
+        busy = map(_describe_task, self._busy.copy())  # other threads change the list
+        return self._note or ", ".join(busy)
 
     def line(self) -> str:
         """Return the line to show now, no wider than the terminal."""
-        busy = map(_describe_task, self._busy.copy())  # other threads change the list
-        text = clean_message(self.describe(time.monotonic(), self._note or ", ".join(busy)))
+        text = clean_message(self.describe(time.monotonic(), self.note()))
         if self.progress.live and self.columns and len(text) >= self.columns:
             text = text[: self.columns - 4] + "..."  # text in the last column would wrap
         return text

@@ -177,6 +177,29 @@ def test_a_long_wait_prints_progress_lines_into_a_pipe(monkeypatch: pytest.Monke
     assert "\x1b" not in pipe.getvalue()
 
 
+def test_a_log_repeats_a_line_of_which_only_the_time_differs_once_a_minute(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    start = module.time.monotonic() + 0.5
+    clock = [start]
+    monkeypatch.setattr(module.time, "monotonic", lambda: clock[0])
+    pipe = StringIO()
+    with Progress(pipe).bar("cases", 2, unit="") as bar, bar.busy("mlp: lower"):
+        for second in range(0, 131, 5):
+            clock[0] = start + second
+            bar.log()
+        bar.advance(1, "lstm: run")
+        clock[0] += 10
+        bar.log()
+    lines = [line.split("]")[-1].strip() for line in pipe.getvalue().splitlines()]
+    assert lines == [
+        "0% 0 of 2, 10 s  mlp: lower",
+        "0% 0 of 2, 1 min 10 s  mlp: lower",
+        "0% 0 of 2, 2 min 10 s  mlp: lower",
+        "50% 1 of 2, 2 min 20 s  lstm: run",
+    ]
+
+
 def test_steps_are_wrapped_between_words(screen: Screen) -> None:
     Progress(screen, live=True).step("  [1/2] net.py:bad " + "a reason that goes on " * 6)
     lines = lines_of(screen)
