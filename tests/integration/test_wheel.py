@@ -31,7 +31,7 @@ def test_the_wheel_runs_in_an_empty_environment_and_sets_up_an_empty_repository(
     (wheel,) = (tmp_path / "dist").iterdir()
     run(sys.executable, "-m", "venv", "environment")
     programs = tmp_path / "environment" / "bin"
-    run(programs / "python", "-m", "pip", "install", "-q", wheel)
+    run(ROOT / ".ci" / "install", programs / "python", wheel)
     version = re.findall(r'(?m)^version = "(.+)"$', (ROOT / "pyproject.toml").read_text("utf-8"))
     assert run(programs / "qnn-ci", "--version").split()[-1] in version
     run("git", "init", "-q", repository)
