@@ -92,7 +92,8 @@ def caller(project: Project, tmp_path: Path) -> GitHub:
     own_repository = tmp_path / "own"
     (own_repository / ".github").mkdir(parents=True)
     (own_repository / ".github" / "actions").symlink_to(ROOT / ".github" / "actions")
-    (own_repository / "pyproject.toml").symlink_to(ROOT / "pyproject.toml")
+    for name in ("pyproject.toml", ".ci", "manifests"):
+        (own_repository / name).symlink_to(ROOT / name)
     git(own_repository, "init", "--quiet")
     git(own_repository, "config", "uploadpack.allowAnySHA1InWant", "true")
     head = commit(own_repository, "qnn-ci")

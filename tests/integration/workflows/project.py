@@ -136,10 +136,11 @@ class Project:
         self.github = github
         self.folder = github.services.repository
         self.outcomes = github.folder / "outcomes.json"
-        for name, text in {**FILES, ".ci/packages": "#!/bin/sh\n"}.items():
+        scripts = (".ci/packages", ".ci/install")
+        for name, text in {**FILES, **dict.fromkeys(scripts, "#!/bin/sh\n")}.items():
             (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
             (self.folder / name).write_text(text)
-        for name in ("nox", ".ci/packages"):
+        for name in ("nox", *scripts):
             (self.folder / name).chmod(0o755)
         (self.folder / "nox").write_text(make_program(programs, "tests.stand_ins.quick_nox"))
         manifests = github.folder / "manifests"

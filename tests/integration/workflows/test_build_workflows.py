@@ -81,7 +81,6 @@ FILES = {
 def fork(caller: GitHub, tmp_path: Path) -> GitHub:
     """A fork of a small ExecuTorch, whose pull request has yet to change something."""
     own_repository = tmp_path / "own"
-    (own_repository / "manifests").symlink_to(ROOT / "manifests")
     (own_repository / ".github/actions").unlink()
     action = own_repository / ".github/actions/setup-qnn/action.yml"
     action.parent.mkdir(parents=True)
