@@ -17,7 +17,6 @@ from tests.integration.workflows.project import (
 )
 from tests.integration.workflows.test_examples import FORK, call_own
 from tests.stand_ins.actions import git
-from tests.workflows.document import ROOT
 
 BUILD = """
     on: pull_request
