@@ -20,6 +20,7 @@ from ci.llm.tokenizers import Tokenizer, read_tokenizer
 from provisioning.console.caller import shown_path
 from provisioning.doctor.survey.context_binaries import TensorSpec
 from provisioning.doctor.survey.litert import Bundle, Section, is_bundle, parse_bundle
+from provisioning.doctor.survey.litert_names import SECTIONS
 from provisioning.doctor.survey.programs import Method, Program, map_file
 from provisioning.documents import open_regular
 from provisioning.errors import FailedError, UsageError
@@ -27,6 +28,7 @@ from provisioning.files import write_whole
 
 MAIN, EMBEDDER, AUXILIARY = "tf_lite_prefill_decode", "tf_lite_embedder", "tf_lite_aux"
 PARTS = {MAIN: "decoder", EMBEDDER: "embedder", AUXILIARY: "auxiliary graphs"}
+WEIGHTS_SECTION = 7  # the type of a section with the weights of a model
 SENTENCEPIECE, HUGGING_FACE = "SentencePiece tokenizer", "Hugging Face tokenizer, compressed"
 METADATA = "metadata of the language model"
 PREFILL, DECODE = "prefill", "decode"
@@ -163,16 +165,20 @@ def read_bundle(path: Path) -> BundleFile:
         raise FailedError(
             f"{name} cannot be loaded: it {bundle.damage}", fix="copy or pack the bundle again"
         )
-    models = {
-        str(section.items.get("model_type", "")).lower(): section for section in bundle.sections
-    }
+    models = choose_models(bundle)
     for kind, part in PARTS.items():
-        if kind not in models or models[kind].model is None:
+        if kind not in models:
             raise FailedError(
                 f"{name} has no {part}",
                 why=f"LiteRT-LM needs a model of the type {kind} to run a bundle on the NPU",
                 fix="pack the bundle again with it; a bundle for the GPU or the CPU has none",
             )
+    if any(section.content == SECTIONS[WEIGHTS_SECTION] for section in bundle.sections):
+        raise UsageError(
+            f"{name} has weights in a section apart from their model",
+            why="such models are not run here",
+            fix="pack it without externalized weights",
+        )
     find_tokenizer(name, bundle)
     section = next((each for each in bundle.sections if each.content == METADATA), None)
     if section is None:
@@ -187,6 +193,17 @@ def read_bundle(path: Path) -> BundleFile:
         check_signatures(whole, f"{PREFILL}_{chunk}", f"_{chunk}", f"{PREFILL}_")
     check_signatures(whole, DECODE, "", f"{DECODE}_")
     return whole
+
+
+def choose_models(bundle: Bundle) -> dict[str, Section]:
+    """Return the models of a bundle by their types. Of several of a type, such as one per backend,
+    a compiled one counts, or else the first."""
+    models: dict[str, Section] = {}
+    for section in bundle.sections:
+        kind = str(section.items.get("model_type", "")).lower()
+        if section.model and (kind not in models or section.model.contexts):
+            models[kind] = section
+    return models
 
 
 def list_signatures(model: Program | None) -> dict[str, Method]:

@@ -13,7 +13,8 @@ from tests.stand_ins.litert import make_bundle
 
 PLACE = Path(__file__).parents[1] / "artifacts" / "litert_lm"
 MODEL = 3  # the type of a section with a model
-SECTIONS = {"tokenizer": 4, "metadata": 5, "packed": 6}  # packed is a tokenizer of Hugging Face
+# packed is a tokenizer of Hugging Face
+SECTIONS = {"tokenizer": 4, "metadata": 5, "packed": 6, "weights": 7}
 TYPES = {
     "decoder": "tf_lite_prefill_decode",
     "embedder": "tf_lite_embedder",

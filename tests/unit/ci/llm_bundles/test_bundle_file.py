@@ -53,6 +53,7 @@ WRONG: dict[str, tuple[Callable[[], bytes], str]] = {
         lambda: make_tiny(metadata=None),
         "has no metadata of the language model",
     ),
+    "weights apart": (lambda: make_tiny(weights=b"w"), "has weights in a section apart"),
     "damaged metadata": (
         lambda: make_tiny(metadata=b"\x0a\xff"),
         "the metadata of the language model cannot be read",
