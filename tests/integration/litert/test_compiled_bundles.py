@@ -22,7 +22,7 @@ from ci.litert.plugin import run_plugin
 from provisioning.artifacts.environment import provision_profile
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode
-from tests.build.litert_bundles import PLACE, pack_tiny, write_tiny
+from tests.build.litert_bundles import PLACE, pack_tiny, plant_at_zero, read_part, write_tiny
 from tests.build.pinned_qnn import NEEDS_PINNED_QNN
 
 pytestmark = NEEDS_PINNED_QNN
@@ -75,6 +75,17 @@ def test_a_compiled_bundle_runs_on_the_emulator(
     assert case["judgement"]["equal"] == 1.0
     assert len(report["controls"]) == 4
     assert all(control["rejected"] for control in report["controls"])
+
+
+def test_the_cache_written_at_0_is_red_on_the_emulator(
+    tmp_path: Path, compiled: bytes, call: Call
+) -> None:
+    auxiliary = plant_at_zero(read_part("auxiliary.tflite"))
+    write_tiny(tmp_path / "npu.litertlm", decoder=compiled, auxiliary=auxiliary)
+    code, output, report = call("--bundle", "npu.litertlm", "--prompt", "Ben has a")
+    assert code == ExitCode.FAILED, output
+    assert "where: from the second chunk on: keys of layer 0" in output
+    assert report["cases"][0]["judgement"]["status"] == "failed"
 
 
 def test_a_bundle_for_another_soc_is_refused(tmp_path: Path, compiled: bytes, call: Call) -> None:
