@@ -94,3 +94,13 @@ def test_a_bundle_for_another_soc_is_refused(tmp_path: Path, compiled: bytes, ca
     assert code == ExitCode.ENVIRONMENT
     assert "does not load on SM8750" in output
     assert not report
+
+
+def test_a_bundle_of_a_newer_qnn_is_refused(tmp_path: Path, compiled: bytes, call: Call) -> None:
+    newer = compiled.replace(b"v2.51.0.", b"v2.99.0.")
+    assert newer != compiled
+    write_tiny(tmp_path / "npu.litertlm", decoder=newer)
+    code, output, report = call("--bundle", "npu.litertlm")
+    assert code == ExitCode.ENVIRONMENT
+    assert "compiled with QNN 2.99.0" in output
+    assert not report
