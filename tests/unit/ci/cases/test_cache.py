@@ -246,7 +246,10 @@ def test_every_source_file_that_affects_a_program_is_in_its_cache_key(
 def test_the_key_of_a_program_covers_the_rooms_that_its_lowering_imports(
     room: str, file: str
 ) -> None:
-    text = "".join(path.read_text("utf-8") for path in (ROOT / "ci" / room).rglob("*.py"))
+    sources = (ROOT / "ci" / room).rglob("*.py")
+    # A bundle of a language model is compiled already.
+    lowering = [path for path in sources if not path.name.startswith("bundle_")]
+    text = "".join(path.read_text("utf-8") for path in lowering)
     imported = re.findall(r"^\s*from ci\.(\w+)", text, re.MULTILINE)
     digested = re.search(r"^ROOMS = \((.*)\)", (ROOT / file).read_text("utf-8"), re.MULTILINE)
     assert digested

@@ -113,6 +113,9 @@ def test_a_failed_image_build_is_not_remembered_as_the_base_of_the_checkout(
 def request_(engine: Any, checkout: Path, monkeypatch: pytest.MonkeyPatch) -> ShellRequest:
     """A command in the user's own base; its streams end at once."""
     monkeypatch.setenv("QNN_CI_CALLER_DIR", str(checkout))
+    for name in [name for name in os.environ if name.startswith("PIP_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
 
     def open_closed(*_: Any) -> socket.socket:
         mounts = engine.called("container")[-1]["host_config"]["mounts"]
@@ -165,6 +168,7 @@ def test_a_shell_has_the_callers_place_ids_and_settings_and_is_removed(
     (put,) = engine.called("put")
     assert put["files"]["passwd"] == f"root:x\ndev:x:1000:100:dev:{HOME}:/bin/bash\n".encode()
     assert put["files"]["group"] == b"root:x\ndev:x:100:\n"
+    assert put["files"]["pip.conf"] == b"[global]\n\n"
     text = describe_calls(engine).replace(str(tmp_path), "TMP")
     names_of_digests: dict[str, str] = {}
     text = re.sub(
