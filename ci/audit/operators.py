@@ -77,14 +77,15 @@ class Found(Struct, frozen=True):
 
     ``taken`` maps each operator, with its origin, to the number of nodes that QNN executes.
     ``left`` are the nodes on the CPU. ``failure`` is why a lowering would fail, or None.
-    ``io_bytes`` is the size of the model's inputs and outputs. ``written_back`` is the number of
+    ``partitions`` is None if they are not known before the model is compiled. ``io_bytes`` is the
+    size of the model's inputs and outputs. ``written_back`` is the number of
     buffers that the model changes; the CPU copies them after each inference. ``steps`` describes
     the float32 graph.
     """
 
     taken: Mapping[tuple[str, Origin], int] = {}
     left: tuple[Fallback, ...] = ()
-    partitions: tuple[Partition, ...] = ()
+    partitions: tuple[Partition, ...] | None = ()
     io_bytes: Bytes | None = None
     failure: Finding | None = None
     written_back: Count = 0
@@ -175,18 +176,21 @@ def judge_case(
         status=status,
         findings=tuple(findings),
         operators=list_operators(partitioned, scheme, soc, policy),
-        partitions=partitioned.partitions,
-        border_bytes=sum_bytes(
-            size
-            for part in partitioned.partitions
-            for size in (part.input_bytes, part.output_bytes)
-        ),
+        partitions=partitioned.partitions or (),
+        border_bytes=measure_border(partitioned.partitions),
         io_bytes=partitioned.io_bytes,
         written_back=partitioned.written_back,
         known_faults=match_faults(partitioned.steps, scheme, qnn),
         full_delegation=full,
         seconds=round(seconds, 3),
     )
+
+
+def measure_border(partitions: Sequence[Partition] | None) -> int | None:
+    """Return the bytes of the inputs and outputs of all partitions, or None if they are unknown."""
+    if partitions is None:
+        return None
+    return sum_bytes(size for part in partitions for size in (part.input_bytes, part.output_bytes))
 
 
 def explain_failure(failure: Finding, choices: Choices) -> Finding:
@@ -262,7 +266,7 @@ def make_document(audit: Audit) -> Document:
         cells = (
             *(names[case.model], case.scheme, case.soc, case.status.value),
             f"{case.count(taken=True)}/{operators}",
-            str(len(case.partitions)),
+            str(len(case.partitions)) if case.border_bytes is not None or case.partitions else "-",
             show_bytes(case.border_bytes if case.partitions else None),
             show_bytes(measure_extra(case)),
         )

@@ -241,7 +241,7 @@ def refuse_runtimes(names: Sequence[str], lane: SchemeSet) -> UsageError:
     """Return the error for models of which the lane's runtime judges none."""
     return UsageError(
         f"models.{names[0]}.runtimes does not list {lane.runtime}, which this command runs",
-        fix=f'add "{lane.runtime}", or run another command, such as `qnn-ci test`',
+        fix=f'add "{lane.runtime}" to this key',
     )
 
 

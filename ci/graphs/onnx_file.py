@@ -76,6 +76,11 @@ def find_origin(node: Any) -> Origin:
     )
 
 
+def list_origins(model: onnx.ModelProto) -> dict[str, Origin]:
+    """Return where the nodes of a model come from, by their names."""
+    return {node.name: find_origin(node) for node in model.graph.node}
+
+
 def name_result(name: str) -> str:
     """Return the name of a result before onnxruntime's quantizer, which renames outputs."""
     return name.removesuffix(QUANTIZED_INPUT)

@@ -46,10 +46,6 @@ NOTHING_TAKEN, LOST_IN_TRANSLATION, LOST_IN_PREPARE = 1, 3, 6
 MOST_BYTES = 256 << 20  # of messages; QNN prints 1 MB for 300 operators
 
 
-class NothingTakenError(FailedError):
-    """QNN takes no operator of a model."""
-
-
 @dataclass(frozen=True)
 class PluginResult:
     """What the plugin did. ``refused`` are the operators that stay on the CPU, each by the number
@@ -58,6 +54,12 @@ class PluginResult:
 
     refused: Mapping[tuple[int, int], str] = field(default_factory=dict)
     selected: Mapping[int, int] = field(default_factory=dict)
+
+
+class NothingTakenError(FailedError):
+    """QNN takes no operator of a model. ``result`` is what the plugin did."""
+
+    result = PluginResult()
 
 
 def read_messages(stderr: str, stdout: str) -> PluginResult:
@@ -118,9 +120,11 @@ def run_plugin(
     library_folder: Path,
     log: Path,
     timeout_s: float,
+    compiles: bool = True,
 ) -> PluginResult:
     """Compile ``source`` for an SoC and write the result to ``target``. QNN's libraries are in
-    ``library_folder``. Both streams are written next to ``log``.
+    ``library_folder``. Both streams are written next to ``log``. Unless it ``compiles``, only ask
+    QNN about each operator.
 
     Raises FailedError if the plugin takes no operator, refuses the file, dies or exceeds a limit.
     """
@@ -133,7 +137,7 @@ def run_plugin(
     ended = run_streams(
         [
             package / PROGRAM,
-            "--cmd=apply",
+            f"--cmd={'apply' if compiles else 'partition'}",
             f"--model={source}",
             f"--o={target}",
             "--soc_manufacturer=Qualcomm",
@@ -181,11 +185,13 @@ def describe_failure(ended: Completed, result: PluginResult) -> FailedError:
         )
     if code == NOTHING_TAKEN and result.selected and not any(result.selected.values()):
         reason = next(filter(None, result.refused.values()), "")
-        return NothingTakenError(
+        untaken = NothingTakenError(
             "QNN takes no operator of the model",
             why=reason or "LiteRT's plugin cannot translate any",
             fix="plugin.stdout.log has QNN's reasons; quantize the model or use another SoC",
         )
+        untaken.result = result
+        return untaken
     if code == LOST_IN_PREPARE:
         reasons = [" ".join(line.split()) for line in QNN_ERROR.findall(stdout)]
         return FailedError(

@@ -12,7 +12,7 @@ import onnx
 
 from ci.cases.engine import Compiled, Delegation, Staging
 from ci.cases.spec import CaseSpec
-from ci.graphs.onnx_file import find_origin
+from ci.graphs.onnx_file import list_origins
 from ci.latency.simulation import (
     SCHEMATIC,
     TRACE,
@@ -48,8 +48,8 @@ def simulate_source(
     soc = choose_simulated(spec.soc)
     with scratch_directory(staging.cache, "simulating") as scratch:
         model = write_float(source, scratch / "float.onnx", spec.source.shapes)
-        nodes = onnx.load(model, load_external_data=False).graph.node
-        origins = {node.name: find_origin(node) for node in nodes}  # torch.onnx records them
+        exported = onnx.load(model, load_external_data=False)
+        origins = list_origins(exported)  # torch.onnx records them
         if spec.scheme.quantized:
             quantized = scratch / QUANTIZED_MODEL
             write_quantized(source, model, quantized, spec)

@@ -5,23 +5,30 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from ci.audit.operators import Audit, Audited, Found, judge_case, make_annotations, make_document
+from ci.audit.operators_files import ask_litert, ask_onnxruntime
 from ci.cases.cache import as_compiled
-from ci.cases.engine import Staging
+from ci.cases.engine import Engine, Staging
 from ci.cases.forked import run_forked
+from ci.cases.judged import Options
 from ci.cases.policy import EmulatorPolicy
+from ci.cases.pool import Pool
 from ci.cases.request import Request
 from ci.cases.session import Phases, check_functions, started_now
 from ci.cases.spec import CaseSpec
 from ci.executorch.engine import ExecutorchEngine
 from ci.executorch.toolchain import LIBRARY, describe_toolchain
+from ci.litert.engine import LitertEngine
+from ci.models.rounding import find_version
+from ci.onnx.engine import OnnxEngine
 from ci.report.claim import claim_reports
 from ci.report.document import show_document
 from ci.report.export import check_session
@@ -30,13 +37,16 @@ from ci.report.publishing import show_in_ci
 from ci.report.text import count, name_case, name_models
 from ci.verbs import steps
 from ci.verbs.built import require_executorch
-from ci.verbs.lanes.emulator import LANE, EmulatorRequest
+from ci.verbs.lanes.emulator import EmulatorRequest
+from ci.verbs.lanes.lane import Lane
+from ci.verbs.localise import make_lane_request
 from ci.verbs.options import PARALLEL, RUN, SELECTION, add_options
-from ci.verbs.requests import check_arguments, make_request
+from ci.verbs.requests import check_arguments
+from ci.verbs.trials import open_setup
 from provisioning.console.command import Outcome
 from provisioning.console.process import run_tasks
 from provisioning.console.progress import Progress
-from provisioning.errors import ExitCode
+from provisioning.errors import DefectError, ExitCode
 from provisioning.files import write_json
 
 SESSION = "audit"
@@ -73,9 +83,31 @@ class AuditJob:
         return partition_model(model, self.spec, staging)
 
 
+@dataclass(frozen=True)
+class FileAuditJob:
+    """A job that asks ONNX Runtime's provider or LiteRT's plugin about a model. ``work`` is a
+    scratch directory. All output is written to ``log``."""
+
+    engine: Engine
+    spec: CaseSpec
+    work: Path
+    log: Path
+
+    def __call__(self) -> tuple[Found, float]:
+        """Return the result and the time in seconds."""
+        began = time.monotonic()
+        if isinstance(self.engine, OnnxEngine):
+            found = ask_onnxruntime(self.engine, self.spec, self.work, self.log)
+        elif isinstance(self.engine, LitertEngine):
+            found = ask_litert(self.engine, self.spec, self.work, self.log)
+        else:
+            raise DefectError(f"{type(self.engine).__name__} cannot be asked about operators")
+        return found, time.monotonic() - began
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    gaps = {"--model": "or file.py:factory", "--reports": f"{SESSION}/"}
-    add_options(parser, *SELECTION, *RUN, *PARALLEL, gaps=gaps)
+    gaps = {"--reports": f"{SESSION}/"}
+    add_options(parser, *SELECTION, "--runtime", "--shape", *RUN, *PARALLEL, gaps=gaps)
     add_options(parser, "--executorch", "--sdk", "--adaptor")
 
 
@@ -83,15 +115,23 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     """Audit the requested cases, or list the choices. The exit code is 1 if a case fails. Raises
     UsageError, and UnfitError for a missing package or an unsuitable environment."""
     check_arguments(args, SESSION)
-    request = make_request(EmulatorRequest, args, SESSION)
-    policy, schemes = LANE.read_policy(request, progress)
+    models = (args.model, args.shape, args.policy)
+    lane, request = make_lane_request(args, SESSION, *models, runtime=args.runtime)
+    policy, schemes = lane.read_policy(request, progress)
     if request.lists:
-        return steps.list_asked(request, policy, schemes, LANE.list_nodes)
-    specs = steps.select_asked(request, policy, schemes)
+        return steps.list_asked(request, policy, schemes, lane.list_nodes)
+    is_executorch = isinstance(request, EmulatorRequest)
+    if is_executorch:
+        specs = steps.select_asked(request, policy, schemes)
+    else:
+        specs = lane.select(request, policy, schemes, progress)
     check_session(request.directory, ("audit.json", PAGE))
     claim_reports(request.directory)
-    LANE.require_packages(specs)
-    audit = run(specs, policy, request, progress)
+    if is_executorch:
+        lane.require_packages(specs)
+        audit = run(specs, policy, request, progress)
+    else:
+        audit = run_files(lane, specs, policy, request, progress)
     return publish(audit, request.directory, progress)
 
 
@@ -125,16 +165,66 @@ def run(
             result, seconds = (early, 0.0) if early else ended.result
             return judge_case(spec, policy, result, seconds, qnn)
 
-        names = name_models(spec.model for spec in specs)
-
-        def show(case: Audited) -> None:
-            line = f"  {name_case(case, names):<34} {case.status.value:<11} {case.headline}"
-            progress.step(line.rstrip())
-
-        tasks = [partial(audit, number, spec) for number, spec in enumerate(specs)]
-        cases = tuple(run_tasks(tasks, request.jobs, on_done=show, abort=pool.close))
+        cases = audit_all(audit, specs, request, pool, progress)
     progress.step("4/4 report")
     return Audit(cases=cases, toolchain=parts, started=started, command=request.command)
+
+
+def run_files(
+    lane: Lane[Any],
+    specs: list[CaseSpec],
+    policy: EmulatorPolicy,
+    request: Request,
+    progress: Progress,
+) -> Audit:
+    """Provision, check the environment, then ask the provider or the plugin of a runtime about each
+    case."""
+    started = started_now()
+    with lane.prepare(request, policy, specs, progress) as plan:
+        options = Options(policy=policy, specs=plan.specs, timeout_s=request.timeout_s)
+        with open_setup(plan, options, progress, offline=request.offline) as setup:
+            progress.step(f"3/4 audit {count(len(plan.specs), 'case')}, {request.jobs} at a time")
+
+            def audit(number: int, spec: CaseSpec) -> Audited:
+                place = setup.work / f"audit-{number}"
+                place.mkdir()
+                job = FileAuditJob(setup.engine, spec, place, place / "log")
+                memory = policy.memory_of(spec.model)
+                ended = setup.pool.run(job, job.log, request.timeout_s, max_bytes=memory)
+                # A model that fails before the runtime is asked is not blamed on QNN.
+                early = Found(failure=as_compiled(ended).refused) if ended.failure else None
+                result, seconds = (early, 0.0) if early else ended.result
+                return judge_case(spec, policy, result, seconds, find_qnn(setup.engine, spec))
+
+            cases = audit_all(audit, plan.specs, request, setup.pool, progress)
+            parts = setup.parts
+    progress.step("4/4 report")
+    return Audit(cases=cases, toolchain=parts, started=started, command=request.command)
+
+
+def find_qnn(engine: Engine, spec: CaseSpec) -> str:
+    """Return the version of QNN that an engine uses for a case, "" if it is not known."""
+    if isinstance(engine, OnnxEngine):
+        return find_version(Path(engine.options(spec)["backend_path"]))
+    return find_version(engine.library) if isinstance(engine, LitertEngine) else ""
+
+
+def audit_all(
+    audit: Callable[[int, CaseSpec], Audited],
+    specs: Sequence[CaseSpec],
+    request: Request,
+    pool: Pool,
+    progress: Progress,
+) -> tuple[Audited, ...]:
+    """Audit cases, several at a time, and show each of them when it is done."""
+    names = name_models(spec.model for spec in specs)
+
+    def show(case: Audited) -> None:
+        line = f"  {name_case(case, names):<34} {case.status.value:<11} {case.headline}"
+        progress.step(line.rstrip())
+
+    tasks = [partial(audit, number, spec) for number, spec in enumerate(specs)]
+    return tuple(run_tasks(tasks, request.jobs, on_done=show, abort=pool.close))
 
 
 def publish(audit: Audit, directory: Path, progress: Progress) -> Outcome:

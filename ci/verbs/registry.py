@@ -80,7 +80,7 @@ VERBS: dict[str, Verb] = {
         "ci.verbs.audit",
         "list the operators of a model that QNN supports and those that stay on the CPU",
         "audit",
-        environment=LOWERING,
+        environment=choose_localise,
         examples=("--model net.py:factory", "--model mlp --scheme 8a8w --soc SM8750"),
     ),
     "test-llm": Verb(

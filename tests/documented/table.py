@@ -234,6 +234,18 @@ ROWS = (
         daily_in="tests/integration/emulator/test_estimate.py",
     ),
     Row("estimate --calibrate", "qnn-latency.json", before=(readers.timed_report,)),
+    Row(
+        "-s audit .*net.onnx",
+        "1 passed, 0 failed",
+        before=(readers.onnx_net,),
+        daily_in="tests/integration/onnx/test_audit.py",
+    ),
+    Row(
+        "-s audit .*--runtime litert",
+        "1 passed, 0 failed",
+        before=NET,
+        daily_in="tests/integration/litert/test_audit.py",
+    ),
     Row("-s audit", "an audit does not run QNN's compiler", before=NET, daily_in=AUDIT),
     Row(
         "localise .*--runtime (onnxruntime|litert)",

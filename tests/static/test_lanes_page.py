@@ -87,8 +87,8 @@ CODE = {
     ),
     "`audit`": (
         "ci/audit/operators_partitions.py:partition_model",
-        "",
-        "",
+        "ci/audit/operators_files.py:ask_onnxruntime",
+        "ci/audit/operators_files.py:ask_litert",
     ),
     "a phone or a board": (
         "ci/verbs/emulate.py:choose_socs",
@@ -100,9 +100,9 @@ CODE = {
 ENGINES = {
     *("parts of an output", "known faults", "results of all layers", "times by QNN's simulator"),
     "`fuzz`",
+    "`audit`",
 }
 COUNTERPARTS = {  # what a lane would have under these names, if it had the feature
-    "`audit`": (("ci/onnx/*.py", "ci/litert/*.py"), "partition_model"),
     "a phone or a board": (("ci/verbs/onnx.py", "ci/verbs/litert.py"), "choose_socs"),
 }
 # What the package of LiteRT's lane would use, if the lane had the feature.

@@ -277,5 +277,5 @@ LANE = Lane(
     prepare=prepare,
     list_nodes=list_nodes,
     suggest=suggest,
-    without=("--sdk", "--adaptor"),  # LiteRT's plugin works with one version of QNN
+    without=("--sdk", "--adaptor", "--executorch"),  # LiteRT's plugin works with one version of QNN
 )

@@ -166,5 +166,6 @@ LANE = Lane(
     prepare=prepare,
     list_nodes=list_nodes,
     suggest=suggest,
-    without=("--adaptor",),  # an adaptor is ExecuTorch's: ONNX Runtime calls QNN itself
+    # An adaptor is ExecuTorch's: ONNX Runtime calls QNN itself.
+    without=("--adaptor", "--executorch"),
 )

@@ -62,7 +62,7 @@ ROWS = (
         "leave out --with, or OLD and NEW",
     ),
     ("stage --soc SM8650 --runner gone --runtime folder --out out", "run `qnn-ci build android`"),
-    ("test", "pass --model file.py:factory"),
+    ("test --policy default", "pass --model file.py:factory"),
     ("test-emulator --policy gone.toml", "`qnn-ci init --policy-only` writes one"),
     ("test-emulator --model net.onnx", "if a policy also has other models, choose these"),
     ("test-emulator --policy both.toml", "if a policy also has other models, choose these"),
