@@ -556,10 +556,11 @@ def read_arrays(path: Path) -> dict[str, Any]:
             stream.seek(0)
             loaded: Any = np.load(stream, allow_pickle=False)
             if isinstance(loaded, np.ndarray):
-                return {"arr_0": loaded}
+                return {"arr_0": _to_native(loaded)}
             # A compressed file can unpack to far more than its own size.
             _check_size(path, sum(member.file_size for member in loaded.zip.infolist()))
-            return {name: np.asarray(loaded[name]) for name in loaded}  # bytes if it is no array
+            # A member is bytes if it is no array.
+            return {name: _to_native(np.asarray(loaded[name])) for name in loaded}
     except UsageError:
         raise
     except Exception as error:  # of numpy, zipfile, zlib, or for lack of memory
@@ -569,6 +570,11 @@ def read_arrays(path: Path) -> dict[str, Any]:
         raise UsageError(
             f"{shown_path(path)} cannot be read", why=why, fix=f"write {SETS}"
         ) from error
+
+
+def _to_native(array: Any) -> Any:
+    """Return an array in this machine's byte order: torch and the runtimes take no other one."""
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
 def _check_start(path: Path, start: bytes) -> None:
@@ -602,7 +608,7 @@ def count_sets(arrays: Collection[Any], called: str) -> int:
         )
         raise UsageError(f"{called} does not contain samples", why=why, fix=f"write {SETS}")
     kinds = [array.dtype for array in arrays]
-    if not all(kind.kind in "biuf" and kind.itemsize <= 8 and kind.isnative for kind in kinds):
+    if not all(kind.kind in "biuf" and kind.itemsize <= 8 for kind in kinds):
         why = f"its arrays have dtypes {', '.join(map(str, kinds))}"
         raise UsageError(f"{called} has arrays of a dtype that torch does not support", why=why)
     if not all(np.isfinite(array).all() for array in arrays):

@@ -36,6 +36,7 @@ from provisioning.console.caller import (
     shown_path,
 )
 from provisioning.console.interrupts import catch_signals, ignore_signals
+from provisioning.console.memory import guard_imports
 from provisioning.console.progress import Progress
 from provisioning.console.streams import PackageLog, packages_logged, user_stdout
 from provisioning.console.terminal import (
@@ -210,6 +211,7 @@ def run_program(
     # First, since a file that is opened before this could get the number of a closed stream.
     open_missing_streams()
     catch_signals()
+    guard_imports()
     code, text = run_command(program, verbs, argv, advise, begin, renamed=renamed, groups=groups)
     # A signal that arrives while Python shuts down still belongs to the same interrupt.
     if code == ExitCode.INTERRUPTED:
@@ -490,6 +492,20 @@ def group_options(
     return add
 
 
+def explain_no_directory(error: OSError) -> UnfitError:
+    """Return the error for a directory without a name that does not exist: the current one, or that
+    of temporary files."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        where = os.environ.get("PWD", "")
+        return UnfitError(
+            f"the current directory{f' {where}' if where else ''} does not exist any more",
+            fix="change to another directory, such as with `cd ~`, and type the command again",
+        )
+    return UnfitError(error.strerror or str(error), fix="set TMPDIR to a writable directory")
+
+
 def explain_limit(error: BaseException) -> UnfitError | None:
     """Return the error for an exception that a limit of memory or threads caused, else None. The
     dynamic linker reports such a limit as an ImportError of the library that it cannot map."""
@@ -518,8 +534,7 @@ def explain_exception(error: Exception) -> QnnCiError:
     if str(error).startswith(("Symlink loop", "embedded null ")):  # Path.resolve before Python 3.13
         return UsageError(str(error), fix="choose another path or name")
     if isinstance(error, OSError) and error.errno == errno.ENOENT and not error.filename:
-        fix = "set TMPDIR to a writable directory"
-        return UnfitError(error.strerror or str(error), fix=fix)  # from tempfile
+        return explain_no_directory(error)
     if isinstance(error, OSError) and is_refused_write(error):
         return explain_write(Path(error.filename or "a file"), error, "choose another path")
     if isinstance(error, OSError) and error.errno in REFUSALS:

@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 import types
@@ -21,6 +22,8 @@ from provisioning.console.command import (
 )
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode, ToolError, UnfitError, UsageError
+
+ROOT = Path(__file__).parents[4]
 
 
 @pytest.fixture
@@ -190,3 +193,40 @@ def test_a_path_is_relative_to_where_nox_was_called(
     for read in (user_path, user_program):
         with pytest.raises(UsageError, match="empty"):
             read("")
+
+
+@pytest.mark.parametrize("words", [("plan",), ("inspect", "x.pte"), ("explain", "x.log")])
+def test_a_directory_that_was_removed_is_named(tmp_path: Path, words: tuple[str, ...]) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    call = "import os, sys; os.rmdir(os.getcwd()); from ci.__main__ import main; sys.exit(main())"
+    variables = {name: text for name, text in os.environ.items() if name != "QNN_CI_CALLER_DIR"}
+    ended = subprocess.run(
+        [sys.executable, "-c", call, *words],
+        cwd=gone,
+        env={**variables, "PYTHONPATH": str(ROOT), "PWD": str(gone)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == ExitCode.ENVIRONMENT
+    assert f"the current directory {gone} does not exist any more" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_too_little_address_space_is_refused(tmp_path: Path) -> None:
+    """OpenBLAS, which numpy loads, would ask for its memory for ever."""
+    words = ("test-emulator", "--model", "mlp")
+    ended = subprocess.run(
+        ["sh", "-c", 'ulimit -v 120000; exec "$@"', "sh", sys.executable, "-m", "ci", *words],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert ended.returncode == ExitCode.ENVIRONMENT
+    assert "out of memory" in ended.stderr
+    assert "ulimit -v" in ended.stderr
+    assert "Traceback" not in ended.stderr
