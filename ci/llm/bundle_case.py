@@ -22,6 +22,7 @@ from ci.llm.bundle_file import BundleFile, read_bundle
 from ci.llm.bundle_models import OpenBundle, open_bundle
 from ci.llm.bundle_verdict import (
     AFTER,
+    ALONE,
     Judged,
     Text,
     choose_error,
@@ -121,7 +122,7 @@ class BundleJob:
                 rejected = bool(wrong.faults)
                 controls.append(ControlResult(kind, rejected, wrong.verdict.sqnr_db))
         began = time.monotonic()
-        alone = run_decode(bundle, text, min(len(ids), max(file.chunks) + AFTER))
+        alone = run_decode(bundle, text, min(len(ids), ALONE))
         decode_s = (time.monotonic() - began) / len(alone.run.tokens)
         judged += [alone, run_free(bundle, text, max(file.chunks), stops)]
         shown = tokenizer.decode((*prompt, *judged[-1].run.tokens))
@@ -194,7 +195,9 @@ def require_room(prompt: Sequence[int], file: BundleFile, context: int) -> None:
 
 def require_same_model(file: BundleFile, reference: BundleFile) -> None:
     """Raise UsageError if a bundle cannot be the reference of another one."""
-    layers = [[(cache.kind, cache.layer) for cache in each.caches] for each in (file, reference)]
+    layers = [
+        [(cache.kind, cache.layer) for cache in each.shared_caches] for each in (file, reference)
+    ]
     if layers[0] == layers[1] and file.vocabulary == reference.vocabulary:
         return
     sizes = [

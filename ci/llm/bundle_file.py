@@ -34,20 +34,26 @@ METADATA = "metadata of the language model"
 PREFILL, DECODE = "prefill", "decode"
 PREFILL_SIZE = re.compile(r"prefill_(\d+)")
 CACHE = re.compile(r"kv_cache_([kv])_(\d+)")
-SLICE, CACHE_PREFIX = "kv_slice_", "kv_cache_"
+SLICE, CACHE_PREFIX, PER_LAYER = "kv_slice_", "kv_cache_", "per_layer"
 MOST_METADATA, MOST_TOKENIZER, MOST_CHUNK = 16 << 20, 256 << 20, 1 << 16
 COPY_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
 class Cache:
-    """A cache of the decoder: the name of its input, its shape, the axis along which it grows, and
-    how its numbers are encoded. ``kind`` is k or v."""
+    """A cache of the decoder: the input of prefill, which has its name, its shape and how its
+    numbers are encoded, and the axis along which it grows. ``kind`` is k or v.
+
+    If decode has it in another type, it is not ``is_shared``: of some models, a cache that nothing
+    needs is such a one, and LiteRT-LM gives decode a separate buffer for it, which stays empty
+    (lines 627 to 640 at 767d74f).
+    """
 
     kind: str
     layer: int
     port: TensorSpec
     axis: int
+    is_shared: bool = True
 
     @property
     def name(self) -> str:
@@ -109,6 +115,11 @@ class BundleFile:
     def is_float(self) -> bool:
         """Return whether the decoder passes floats on."""
         return self.caches[0].port.dtype.startswith("float")
+
+    @property
+    def shared_caches(self) -> list[Cache]:
+        """Return the caches that prefill and decode share, which are compared."""
+        return [cache for cache in self.caches if cache.is_shared]
 
     @property
     def context(self) -> int:
@@ -236,6 +247,8 @@ def find_caches(name: str, signatures: Mapping[str, Mapping[str, Method]]) -> tu
     """
     decode = signatures[MAIN][DECODE]
     slices = {port.name: port for port in decode.outputs}
+    prefill_key = f"{PREFILL}_{find_chunks(name, signatures)[0]}"
+    prefill = {port.name: port for port in signatures[MAIN][prefill_key].inputs}
     caches = []
     for port in decode.inputs:
         if not port.name.startswith(CACHE_PREFIX):
@@ -265,7 +278,9 @@ def find_caches(name: str, signatures: Mapping[str, Mapping[str, Method]]) -> tu
                 f" {list(part.shape)}",
                 why="they must have four axes, and may differ in that of time alone",
             )
-        caches.append(Cache(match[1], int(match[2]), port, axes[0]))
+        shared = prefill.get(port.name, port)
+        is_shared = (shared.shape, shared.dtype) == (port.shape, port.dtype)
+        caches.append(Cache(match[1], int(match[2]), shared, axes[0], is_shared))
     caches.sort(key=lambda cache: (cache.kind, cache.layer))
     layers = {kind: [cache.layer for cache in caches if cache.kind == kind] for kind in "kv"}
     if not caches or layers["k"] != layers["v"]:
@@ -285,6 +300,7 @@ def check_signatures(bundle: BundleFile, main: str, suffix: str, prefix: str) ->
     """Raise FailedError if a signature that LiteRT-LM calls together with the decoder's ``main`` is
     missing, or if it passes a tensor on with another shape or type."""
     method, caches = bundle.signatures[MAIN][main], {each.name: each.port for each in bundle.caches}
+    separate = {cache.name for cache in bundle.caches if not cache.is_shared}
     embedder = _find_signature(bundle, EMBEDDER, f"{prefix}embedder{suffix}")
     update_key = f"{prefix}cache_update{suffix}"
     update = _find_signature(bundle, AUXILIARY, update_key)
@@ -292,11 +308,14 @@ def check_signatures(bundle: BundleFile, main: str, suffix: str, prefix: str) ->
     for word in ("rope", "mask"):
         graph = _find_signature(bundle, AUXILIARY, f"{prefix}{word}{suffix}")
         computed |= {port.name: port for port in graph.outputs}
+    if layered := [port.name for port in method.inputs if port.name.startswith(PER_LAYER)]:
+        raise UsageError(f"{bundle.name} has {layered[0]}", why="that is not supported here")
     embedding = find_embedding(method)
     if embedding and len(embedder.outputs) == 1:
         computed[embedding.name] = embedder.outputs[0]
     for port in method.inputs:
-        _compare(bundle, port, {**computed, **caches}, main)
+        if port.name not in separate:
+            _compare(bundle, port, {**computed, **caches}, main)
     results = {port.name: port for port in method.outputs}
     for port in update.inputs:
         if port.name.startswith((SLICE, CACHE_PREFIX)):

@@ -128,7 +128,7 @@ class BundleLoop:
         inputs |= self.auxiliary(f"{prefix}_rope{suffix}", spoiled)
         mask = self.auxiliary(f"{prefix}_mask{suffix}", usual)
         inputs |= self.spoil(number, "mask", dict(mask))
-        outputs = bundle.main.run(main, {**inputs, **self.caches})
+        outputs = bundle.main.run(main, {**inputs, **choose_caches(bundle, main, self.caches)})
         slices = {name: array for name, array in outputs.items() if name.startswith(SLICE)}
         update = {**usual, **slices, **self.caches}
         written = self.auxiliary(f"{prefix}_cache_update{suffix}", update)
@@ -146,7 +146,7 @@ class BundleLoop:
         """Note what a call wrote into the caches, and what it changed in them."""
         start, added = self.position, []
         is_changed = False
-        for cache in self.bundle.file.caches:
+        for cache in self.bundle.file.shared_caches:
             old, new = (list_rows(cache, arrays[cache.name]) for arrays in (self.caches, written))
             is_changed |= not np.array_equal(old[:start], new[:start])
             added.append(restore(cache.port, new[start : start + count]))
@@ -161,6 +161,18 @@ class BundleLoop:
         """Return the generation of this loop, from the logits of each step."""
         tokens = tuple(int(np.argmax(row)) for row in logits)
         return Generated(tuple(fed), tokens, np.stack(logits), np.concatenate(self.rows, axis=1))
+
+
+def choose_caches(bundle: OpenBundle, main: str, caches: Arrays) -> dict[str, Array]:
+    """Return the caches as a signature of the decoder takes them: an empty one if it has another
+    type there."""
+    chosen = {}
+    for port in bundle.file.signatures[MAIN][main].inputs:
+        if port.name in caches:
+            cache = caches[port.name]
+            is_same = cache.dtype == np.dtype(port.dtype)
+            chosen[port.name] = cache if is_same else np.zeros(port.shape, port.dtype)
+    return chosen
 
 
 def embed(bundle: OpenBundle, signature: str, ids: Array, main: str) -> dict[str, Array]:
@@ -211,9 +223,9 @@ class ReferenceLoop:
             ports = bundle.file.signatures[AUXILIARY][signature].inputs
             shaped = {port.name: arrays[port.name].reshape(port.shape) for port in ports}
             inputs |= bundle.auxiliary.run(signature, shaped)
-        outputs = bundle.main.run(DECODE, {**inputs, **self.caches})
+        outputs = bundle.main.run(DECODE, {**inputs, **choose_caches(bundle, DECODE, self.caches)})
         added = []
-        for cache in bundle.file.caches:
+        for cache in bundle.file.shared_caches:
             new = list_rows(cache, self.change(outputs[cache.slice_name]))
             list_rows(cache, self.caches[cache.name])[self.position] = new[0]
             added.append(restore(cache.port, new))

@@ -27,6 +27,7 @@ from ci.report.schema import ControlKind
 from ci.report.text import count
 
 AFTER = 2  # tokens after a prompt that are passed on, too
+ALONE = 16  # tokens that are passed on by decode alone
 DISTURBED_RUNS = 3
 # The relative errors of embeddings, keys and values from which the noise is predicted. On the CPU,
 # prefill and decode of a float model differ by less. On the emulator, in float16, keys and values

@@ -13,12 +13,17 @@ pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed in
 pytest.importorskip("sentencepiece", reason="sentencepiece is not installed in this environment")
 pytest.importorskip("torch", reason="torch is not installed in this environment")
 
+from ci.graphs.litert_file import list_entries, pack_model, read_model, schema
 from ci.llm import tiny
 from ci.llm.bundle_case import BundleJob, BundleResult, list_findings
+from ci.llm.bundle_file import read_bundle
+from ci.llm.bundle_loop import choose_caches, make_caches
+from ci.llm.bundle_models import InterpretedModel, OpenBundle
 from ci.report.schema import ControlKind
 from provisioning.errors import FailedError, UsageError
 from tests.build.litert_bundles import (
     LLM,
+    PLACE,
     plant_at_zero,
     read_part,
     write_tiny,
@@ -102,3 +107,24 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     far = write_tiny(tmp_path / "far.litertlm", metadata=LLM[:6] + b"\x7f" + LLM[7:])
     with pytest.raises(FailedError, match="the decoder has 57 logits"):
         judge(far)
+
+
+def test_a_cache_of_another_type_in_decode_stays_empty_there(tmp_path: Path) -> None:
+    """As LiteRT-LM does with layer 25 of a Gemma 3."""
+    model = read_model(read_part("decoder.tflite"))
+    (decode,) = list_entries(model, ["decode"])
+    tensors = model.subgraphs[decode.subgraph].tensors
+    for number, name in zip(decode.inputs, decode.input_names, strict=True):
+        if name in {"kv_cache_k_1", "kv_cache_v_1"}:
+            tensors[number].type = schema.TensorType.INT16
+    file = read_bundle(write_tiny(tmp_path / "tiny.litertlm", decoder=pack_model(model)))
+    assert [cache.name for cache in file.shared_caches] == ["kv_cache_k_0", "kv_cache_v_0"]
+    bundle = OpenBundle(file, *[InterpretedModel(PLACE / "embedder.tflite")] * 3)
+    full = {name: array + 1 for name, array in make_caches(bundle).items()}
+    chosen = choose_caches(bundle, "decode", full)
+    assert {name: (array.dtype.name, float(array.max())) for name, array in chosen.items()} == {
+        "kv_cache_k_0": ("float32", 1.0),
+        "kv_cache_k_1": ("int16", 0.0),
+        "kv_cache_v_0": ("float32", 1.0),
+        "kv_cache_v_1": ("int16", 0.0),
+    }
