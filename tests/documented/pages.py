@@ -30,7 +30,7 @@ VERBS = {
 }
 SHELL = {"", "sh", "bash", "console"}
 PROGRAMS = {"nox", "./nox", "python", "python3", "qnn-ci", "pip", "git", "gh", "adb", "cmake"}
-PROGRAMS |= {"strip", "readelf", "docker", "curl", "apt-get", "eval", "export", "make"}
+PROGRAMS |= {"strip", "readelf", "docker", "curl", "apt-get", "eval", "export", "make", "uv", "uvx"}
 
 
 @dataclass(frozen=True)

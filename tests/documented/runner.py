@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
+import pytest
 from filelock import FileLock
 
 from ci.nox_sessions.installers import find_uv, translate
@@ -45,6 +46,7 @@ THEIRS = {
     "README.md": "Models\n",
 }
 IN_THE_SHELL = ("export ", "eval ")
+BY_UV = ("uvx ", "uv ")  # the reader has no clone
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ def list_runs() -> list[Run]:
     twice = [
         replace(run, below=True)
         for run in once
-        if not find_row(run.command).slow and not run.command.typed.startswith("pip ")
+        if not find_row(run.command).slow and not run.command.typed.startswith(("pip ", *BY_UV))
     ]
     return [*once, *twice]
 
@@ -131,7 +133,7 @@ def type_all(run: Run, row: Row, place: Place) -> Ended:
 def spell(text: str, run: Run, place: Place) -> str:
     """A command as a reader types it in a place."""
     text = fill(text, place)
-    if not run.install:
+    if not run.install and not text.startswith(BY_UV):
         text = re.sub(r"\bqnn-ci (?=[a-z-])", "./nox -s qnn_ci -- ", text)
     if not run.below:
         return text
@@ -171,6 +173,17 @@ def open_place(run: Run, shared: Path) -> Place:
     if run.install:
         root = make_checkout(place.home / "our models", THEIRS).root
         place = replace(place, directory=root, programs=install(run.install, shared)[0])
+    if run.command.typed.startswith(BY_UV):
+        uv = find_uv()
+        if uv is None:
+            pytest.skip("uv's wheel cannot be had here")
+        # uv has pip's settings, as a reader would tell it them.
+        place = replace(
+            place,
+            directory=make_checkout(place.home / "our models", {}).root,
+            programs=Path(uv).parent,
+            set_variables=translate(read_settings(os.environ), {}),
+        )
     if run.below:
         place = replace(place, directory=place.directory / "below")
         place.directory.mkdir()

@@ -151,6 +151,9 @@ QUOTED = "tests/integration/emulator/test_quoted_folder.py"
 NO_ENGINE = "no Docker engine answers"
 
 ROWS = (
+    Row("^uvx .* test-emulator", "3 passed, 0 failed", before=NET, slow=15),
+    Row("^uv tool install ", "Installed 1 executable: qnn-ci", slow=15),
+    Row("^uv cache dir", "uv"),
     Row(
         "test_onnx -- --policy mended",
         "1 passed, 0 failed",
