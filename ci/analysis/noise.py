@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from msgspec import structs
 
-from ci.graphs.graph import LITERT, ONNXRUNTIME, Array, Graph, Node
+from ci.graphs.graph import EXECUTORCH, LITERT, ONNXRUNTIME, Array, Graph, Node
 from ci.graphs.operators import CHOICES, computes, is_dequantizer, is_layer, is_quantizer
 from ci.graphs.run import Change, Changes, Program, Recipe, Shared, Tools, Value
 from ci.models.rounding import (
@@ -32,6 +32,7 @@ from ci.models.rounding import (
     FLOAT16_MAX,
     LAYER,
     LEAST_TALL,
+    MOST_SPLIT,
     MOVED,
     NO_TERM,
     PRODUCT_BIAS,
@@ -54,6 +55,7 @@ FACTORS = frozenset({"mul", "div"})
 NARROW, FEW, MANY = 2**9, 2**5, 2**9  # numbers of levels
 LEVELS_OF_8_BITS = 2**8 - 1
 PRODUCTS = frozenset({"matmul", "bmm"})
+INT16_MOST = 2**15 - 1
 BLOCKED = "dequantize_affine"  # torchao's, of weights with a scale per block
 
 
@@ -263,6 +265,19 @@ class Moved:
         return tools.to_type(moved.clamp(self.low, self.high), value)
 
 
+@dataclass(frozen=True)
+class Split:
+    """The second operand of a product of two activations of 16 bits: its levels have no more than
+    MOST_SPLIT, and the error of ``moved``, if they are those of a computed value."""
+
+    moved: Moved | None
+
+    def add(self, value: Value, operand: Value, tools: Tools) -> Value:
+        """Return the levels with their error, limited to those that QNN can split."""
+        levels = self.moved.add(value, operand, tools) if self.moved else value
+        return tools.to_type(tools.to_float(levels).clamp(-math.inf, MOST_SPLIT), value)
+
+
 def roll_steps(like: Value, power: Value, tools: Tools) -> Value:
     """Return random steps with this mean square: some elements by one step, or all by more."""
     rolled = tools.draw(like, 1.0)
@@ -313,15 +328,22 @@ class _Errors:
                     if name in self.float16:  # rounded when QNN reads it
                         yield name, Change(Rounded(NO_TERM, is_given=True).add)
             elif is_quantizer(node.operator):
-                source = self.makers.get(node.reads[0])
-                is_activation = source is not None and rounds(source.operator)
-                if source and is_activation and "zero_point" in node.numbers:
-                    move = self._find_moved(node, source)
-                    yield node.results[0], Change(move.add, for_floats=False)
+                if change := self._find_quantized(node):
+                    yield node.results[0], change
             elif is_dequantizer(node.operator) or rounds(node.operator):
                 for place, name in enumerate(node.results):
                     if name in self.float16:
                         yield name, Change(self._find_rounded(node, name, place).add)
+
+    def _find_quantized(self, node: Node) -> Change | None:
+        """Return the change of what a quantizer returns, if QNN's differs."""
+        source = self.makers.get(node.reads[0])
+        move = None
+        if source and rounds(source.operator) and "zero_point" in node.numbers:
+            move = self._find_moved(node, source)
+        if self._is_split(node):
+            return Change(Split(move).add, for_floats=False)
+        return Change(move.add, for_floats=False) if move else None
 
     def list_fused(self) -> Iterator[tuple[str, Node, Change]]:
         """Yield the result of each fused activation, its node, and the change that adds its
@@ -369,6 +391,20 @@ class _Errors:
             channel=-1 if source.operator == "linear" else 1,
             loses_carry=self.graph.front_end == ONNXRUNTIME and is_unsigned and bits == 16,
         )
+
+    def _is_split(self, node: Node) -> bool:
+        """Return whether QNN splits what a quantizer returns into bytes, see MOST_SPLIT."""
+        is_signed = [*node.numbers.get("quant_max", ())] == [INT16_MOST]
+        if self.graph.front_end != EXECUTORCH or not is_signed:
+            return False
+        pending = [*node.results]
+        for value in pending:  # which grows
+            for reader in self.graph.nodes:
+                if reader.operator in PRODUCTS and value in reader.reads[1:2]:
+                    return True
+                if value in reader.reads[:1] and not rounds(reader.operator):
+                    pending += reader.results
+        return False
 
     def _is_last_of_products(self, node: Node, source: Node) -> bool:
         """Return whether ``node`` quantizes an output of the model that ``source`` computes with

@@ -20,6 +20,7 @@ BENCHES: dict[str, str] = {
     "gate": "tests.bench.gate",
     "operators": "tests.bench.operators",
     "litert-operators": "tests.bench.litert_operators",
+    "products": "tests.bench.products",
     "right": "tests.bench.right",
     "provisioning": "tests.bench.provisioning",
     "latency": "tests.bench.latency",

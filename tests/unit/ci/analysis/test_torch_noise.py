@@ -580,3 +580,34 @@ def test_a_relative_error_is_shared_by_a_row_for_exp_and_per_element_for_cos(nam
     assert float(gains.abs().max()) == pytest.approx(2**-6, rel=0.1)
     is_shared = float(gains.std(-1).mean()) < 0.1 * float(gains.std())
     assert is_shared is (name == "exp")
+
+
+class SplitProduct(nn.Module):
+    """A product of two activations of 16 bits, of which ``place`` has the levels of int16."""
+
+    def __init__(self, place: int) -> None:
+        super().__init__()
+        self.place = place
+
+    def forward(self, values: Tensor) -> Tensor:
+        limits = (1 / 32767, 0, -32767, 32767, torch.int16)
+        signed = OPS.dequantize_per_tensor(OPS.quantize_per_tensor(values, *limits), *limits)
+        other = round_to(values, 2**-15, 16)
+        product = other @ signed.transpose(0, 1) if self.place else signed @ other.transpose(0, 1)
+        return round_to(product, 1e-4, 16)
+
+
+@pytest.mark.parametrize(("place", "lost"), [(0, 0.0), (1, 128 / 32767)])
+def test_the_largest_levels_of_a_second_operand_of_16_bits_are_lost(
+    place: int, lost: float
+) -> None:
+    """QNN splits int16 into two signed bytes: 32640 to 32767 become 32639."""
+    values = torch.full((4, 8), 0.25)
+    values[2, 3] = 1.0
+    (noise,) = predict(export_graph(SplitProduct(place), (values,)), [(values,)])
+    errors = np.asarray(noise).mean(axis=(0, 1))  # [row, column] of the product
+    # The third row of the second operand has the largest number, which the others have a quarter
+    # of. The first operand is not split.
+    assert errors[[0, 1, 3], 2] == pytest.approx(-0.25 * lost, abs=2e-4)
+    assert errors[2, 2] == pytest.approx(-lost, abs=2e-4)
+    assert errors[:, [0, 1, 3]] == pytest.approx(0.0, abs=2e-4)
