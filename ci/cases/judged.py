@@ -556,9 +556,11 @@ class CaseJudge:
         """Return the known fault that causes a finding, with all of its places: the one that
         experiments showed, or else the likeliest of those that no experiment could try."""
         faults, question = self.suspect_faults(finding), finding.question
-        if question not in ACCURACY:
-            return faults
         diagnosis = self.diagnosis if question is self.diagnosed else None
+        if question not in ACCURACY and not (diagnosis and diagnosis.is_proven):
+            return [
+                fault for fault in faults if not (diagnosis and diagnosis.excludes(fault.fault))
+            ]
         if diagnosis and diagnosis.is_proven:
             # What was shown may be a known fault that nothing else suspected.
             suspects = list(dict.fromkeys((*faults, *self.list_faults())))
@@ -786,6 +788,8 @@ class CaseJudge:
         refusal, else ``failed``."""
         if reason := self.find_refusal(finding):
             return self.end(Status.UNSUPPORTED, [expect(finding, reason)], log_tail)
+        with self.notes.of("the cause, by experiments"):
+            self.diagnosis, self.diagnosed = self.diagnose(finding), finding.question
         return self.end(Status.FAILED, [finding], log_tail)
 
     def find_refusal(self, finding: Finding, log_tail: str = "") -> str:
@@ -865,12 +869,7 @@ class CaseJudge:
                 for number, failure in enumerate(findings)
             ]
             for number, causes_of_finding in causes_by_finding.items():
-                advice = sum(join_faults(causes_of_finding), NO_ADVICE)
-                answered = findings[number].question
-                if self.diagnosis and self.is_proven(answered):
-                    advice = prove(advice, describe_proof(self.diagnosis))
-                elif answered in ACCURACY:
-                    advice = doubt(advice)
+                advice = self.advise_on_faults(findings[number], causes_of_finding)
                 findings[number] = findings[number].explained(advice)
             if causes and question is Question.LOWERED:
                 labels = (causes[0].label, causes[0].fault)
@@ -894,6 +893,18 @@ class CaseJudge:
         remarks = "; ".join(filter(None, [*self.remarks, remark]))
         claims = {fault.fault: (fault.elsewhere, fault.schemes) for fault in causes}
         return CaseResult(case, controls, remarks, claims=claims)
+
+    def advise_on_faults(self, finding: Finding, faults: Sequence[KnownFault]) -> Advice:
+        """Return the advice for the known faults that cause a finding, with how certain that is.
+        Of a refusal, what experiments showed comes with it; ``explain`` has it for others."""
+        advice = sum(join_faults(faults), NO_ADVICE)
+        is_accuracy = finding.question in ACCURACY
+        if self.diagnosis and self.is_proven(finding.question):
+            advice = prove(advice, describe_proof(self.diagnosis))
+            if not is_accuracy:
+                advice += advise_on_diagnosis(self.diagnosis, [fault.fault for fault in faults])
+            return advice
+        return doubt(advice) if is_accuracy else advice
 
     def advise_by_rules(self, finding: Finding, log: str) -> Advice:
         """Return what the rules for messages say about a finding. To nodes on the CPU that read

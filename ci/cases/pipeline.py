@@ -34,7 +34,16 @@ from ci.cases.runners import INPUT_LIST
 from ci.cases.spec import CaseSpec
 from ci.diagnosis.diagnosis import Diagnosis
 from ci.facts.finding import Finding, Proof, Question, advise
-from ci.facts.kinds import BUG, INVALID, LACKING, METRIC_ERROR, NO_OUTPUTS, OFF_GRID, find_bug
+from ci.facts.kinds import (
+    BUG,
+    INVALID,
+    LACKING,
+    METRIC_ERROR,
+    NO_NODE,
+    NO_OUTPUTS,
+    OFF_GRID,
+    find_bug,
+)
 from ci.facts.known_fault import KnownFault
 from ci.judging.causes import UNKNOWN, Departure
 from ci.judging.figures import Array
@@ -306,9 +315,10 @@ class CaseRun(CaseJudge):
         experiments = self.setup.options.experiments
         if experiments is None or self.spec.source.choices.methods or self.setup.device:
             return None
-        if finding.question not in {Question.FAITHFUL, Question.QUANTIZED}:
-            return None
-        if not any(figure.unit == "dB" or "sqnr" in figure.name for figure in finding.figures):
+        if finding.question in {Question.FAITHFUL, Question.QUANTIZED}:
+            if not any(figure.unit == "dB" or "sqnr" in figure.name for figure in finding.figures):
+                return None
+        elif finding.question is not Question.LOWERED or finding.id == NO_NODE.id:
             return None
         return experiments.diagnose(self, finding, self.describe_suspicion(finding))
 

@@ -91,10 +91,13 @@ class Diagnosis:
         tried and gained nothing."""
         if self.is_proven:
             return not any(fault in remedy.cures for remedy in self.cure)
+        # Of a model that is refused, a remedy with which it is refused again has gained nothing.
+        is_refused = self.before.reached_db is None
         gained = [
             gains(trial.result, self.before)
             for trial in self.tried
-            if not trial.result.failure and any(fault in remedy.cures for remedy in trial.remedies)
+            if any(fault in remedy.cures for remedy in trial.remedies)
+            and (not trial.result.failure or (is_refused and trial.result.is_refused))
         ]
         return bool(gained) and not any(gained)
 

@@ -32,7 +32,7 @@ from ci.diagnosis.experiments import (
     Result,
     RunPart,
 )
-from ci.facts.finding import LEADS, Finding, Question
+from ci.facts.finding import Finding, Question
 from ci.mend.answers import Answers, answers_home
 from ci.mend.remedies import OnnxRemedyTrial, TorchRemedyTrial
 from ci.mend.source import Factory, make_source
@@ -46,7 +46,7 @@ from provisioning.errors import QnnCiError
 from provisioning.files import write_whole
 
 NET = "net"
-REFUSED = LEADS[Question.LOWERED]
+STOPPING = frozenset({Question.LOWERED, Question.RUN})
 CASES = 4  # of which a run may have the seconds
 LEAST_S = 1.0  # that an experiment needs
 
@@ -306,7 +306,7 @@ class Laboratory:
 def open_answers(run: CaseRun, lane: RewriteLane, finding: Finding) -> Answers | None:
     """Return the answers that the store has about the model of a case; None if the case has no
     program, or the cache must not be used."""
-    artifact = run.evidence.artifact
+    artifact = run.evidence.artifact  # None if the model was refused
     if artifact is None or not run.options.use_cache:
         return None
     words = (
@@ -328,7 +328,7 @@ def is_lasting(answer: Answer) -> bool:
     something else than the compiler failed."""
     if not isinstance(answer, Result):
         return bool(answer)
-    return not answer.failure or answer.failure.startswith(REFUSED)
+    return not answer.failure or answer.is_refused
 
 
 def describe(experiment: RunPart) -> str:
@@ -358,18 +358,23 @@ def make_choice(row: Rewrite, attempt: Attempt, finding: Finding) -> RemedyChoic
 
 
 def read_result(case: Case, question: Question) -> Result:
-    """Return the result of a case. A program is right if the gate takes it for faithful; a model in
-    float16 that is not accurate enough, only if it passes."""
+    """Return the result of a case. A program is right if the gate takes it for faithful; a model
+    that was refused, or whose program did not run, if it has outputs; and a model in float16 that
+    is not accurate enough, only if it passes."""
     judged = case.judgement
     reached = judged.sqnr_db if judged.sqnr_db_quantized is None else judged.sqnr_db_quantized
     is_passed = judged.status is Status.PASSED
+    answered = {finding.question for finding in judged.findings}
     if reached is None:
-        return Result(failure="" if is_passed else case.headline, is_right=is_passed)
-    is_faithful = all(finding.question is not Question.FAITHFUL for finding in judged.findings)
+        is_refused = Question.LOWERED in answered
+        failure = "" if is_passed else case.headline
+        return Result(failure=failure, is_right=is_passed, is_refused=is_refused)
+    is_lowered = answered.isdisjoint(STOPPING)
+    is_faithful = Question.FAITHFUL not in answered and question is Question.FAITHFUL
     return Result(
         reached_db=reached,
         predicted_db=judged.predicted_sqnr_db,
-        is_right=is_passed or (is_faithful and question is Question.FAITHFUL),
+        is_right=is_passed or is_faithful or (is_lowered and question in STOPPING),
     )
 
 

@@ -275,6 +275,31 @@ def test_experiments_decide_which_known_fault_is_the_cause(
     assert all(cause.certainty is certainty for cause in finding.causes)
 
 
+@pytest.mark.parametrize(
+    ("cure", "tried", "certainty"),
+    [
+        ((CURES_NORM,), (), Certainty.PROVEN),
+        ((), (), Certainty.KNOWN),  # its pattern, and that the model is refused
+        ((), (Tried((CURES_NORM,), Result(failure="refused", is_refused=True)),), None),
+    ],
+)
+def test_experiments_decide_which_known_fault_is_the_cause_of_a_refusal(
+    cure: tuple[RemedyChoice, ...],
+    tried: tuple[Tried, ...],
+    certainty: Certainty | None,
+    tmp_path: Path,
+) -> None:
+    judge_case = judge_norm(tmp_path, is_scheme=False)
+    refused = Result(failure="refused: error 1002")
+    diagnosis = Diagnosis(refused, (), cure, RIGHT_MODEL, tried=tried)
+    judge_case.diagnose = lambda _: diagnosis  # type: ignore[method-assign]
+    (finding,) = judge_case.refuse(NOT_LOWERED.find("x"), "").case.judgement.findings
+    assert [cause.certainty for cause in finding.causes] == [certainty] * bool(certainty)
+    assert [remedy.rewrites for remedy in finding.remedies if remedy.rewrites] == (
+        [("scale",)] if cure else []
+    )
+
+
 @pytest.mark.parametrize("only_certain", [False, True])
 def test_without_experiments_a_cause_that_is_not_certain_can_be_left_out(
     only_certain: bool, tmp_path: Path

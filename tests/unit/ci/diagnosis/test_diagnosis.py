@@ -142,6 +142,29 @@ def test_a_known_fault_whose_remedy_gains_nothing_is_not_the_cause(
     assert Laboratory([A, B], answers).run(SMALL).excludes("fault-b") is excluded
 
 
+STOPPED = Suspicion(Result(failure="refused: error 1002"), faults=("fault-b",), divides=False)
+
+
+@pytest.mark.parametrize(
+    ("answers", "cure", "is_excluded"),
+    [
+        ({"b": RIGHT}, ["b"], False),
+        ({"b": Result(failure="refused: error 1002", is_refused=True), "a": RIGHT}, ["a"], True),
+        ({"b": Result(failure="refused: error 1002", is_refused=True), "a": DIES}, [], True),
+        ({"b": HANGS, "a": DIES}, [], False),  # nothing is known
+    ],
+)
+def test_the_cause_of_a_refusal_is_what_the_compiler_takes_without(
+    answers: Mapping[str, Result], cure: list[str], is_excluded: bool
+) -> None:
+    diagnosis = Laboratory([A, B], answers).run(STOPPED)
+    assert [remedy.name for remedy in diagnosis.cure] == cure
+    assert diagnosis.excludes("fault-b") is is_excluded
+    if cure:
+        proof = f"proven: the model has no outputs, and 68.9 dB with {cure[0]}"
+        assert describe_proof(diagnosis) == proof
+
+
 def test_a_known_fault_without_a_remedy_stays_until_another_cause_is_shown() -> None:
     assert not Laboratory([A], {}).run(SMALL).excludes("fault-b")
     assert Laboratory([A], {"a": RIGHT}).run(SMALL).excludes("fault-b")

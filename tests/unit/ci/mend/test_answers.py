@@ -72,7 +72,7 @@ def test_a_store_that_cannot_be_written_costs_only_the_answer(tmp_path: Path) ->
     ("answer", "is_kept"),
     [
         (Result(18.6, 70.0), True),
-        (Result(failure="refused: QNN accepts no node"), True),
+        (Result(failure="refused: QNN accepts no node", is_refused=True), True),
         (Result(failure=TIME_IS_UP), False),
         (Result(failure="lowering: did not end within 9 s"), False),
         (Result(failure="run: the process died: SIGKILL"), False),
