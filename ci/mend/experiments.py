@@ -4,6 +4,7 @@ without rewrites. A part is a case like any other, so that its program is in the
 from __future__ import annotations
 
 import math
+import os
 import shutil
 import threading
 import time
@@ -48,6 +49,7 @@ from provisioning.files import write_whole
 NET = "net"
 STOPPING = frozenset({Question.LOWERED, Question.RUN})
 CASES = 4  # of which a run may have the seconds
+MOST_SLOW = 4.0  # times that experiments may take longer on a busy machine
 LEAST_S = 1.0  # that an experiment needs
 
 
@@ -55,19 +57,22 @@ LEAST_S = 1.0  # that an experiment needs
 class Experiments:
     """Answers the diagnoses of a run: each case may take ``case_s`` seconds, and all together
     ``run_s``. Programs of parts are in the cache, and answers in the store, so that a rerun
-    repeats no experiment."""
+    repeats no experiment. Where more processes run than there are cores, they may take as much
+    longer, see find_slowness, unless ``is_strict``."""
 
     lane: RewriteLane
     case_s: float
     run_s: float
+    is_strict: bool = False
     spent_s: float = 0.0
     guard: threading.Lock = field(default_factory=threading.Lock)
 
     def diagnose(self, run: CaseRun, finding: Finding, suspicion: Suspicion) -> Diagnosis:
         """Return what experiments show of the cause of a finding."""
         began = time.monotonic()
+        slowness = 1.0 if self.is_strict else measure_slowness()
         with self.guard:
-            left_s = min(self.case_s, self.run_s - self.spent_s)
+            left_s = min(self.case_s, self.run_s - self.spent_s) * slowness
         laboratory = Laboratory(run, self.lane, finding, began + left_s)
         try:
             return laboratory.run_all(suspicion)
@@ -75,7 +80,21 @@ class Experiments:
             run.experiment = ""
             shutil.rmtree(laboratory.work, ignore_errors=True)
             with self.guard:
-                self.spent_s += time.monotonic() - began
+                self.spent_s += (time.monotonic() - began) / slowness
+
+
+def measure_slowness() -> float:
+    """Return how many times longer a job takes here than on idle cores; 1 if that is unknown."""
+    with suppress(OSError):
+        return find_slowness(os.getloadavg()[0], len(os.sched_getaffinity(0)))
+    return 1.0
+
+
+def find_slowness(load: float, cores: int) -> float:
+    """Return how many times longer a job takes if ``load`` processes run on some cores: at least 1,
+    and at most MOST_SLOW. With a fixed limit, a machine that two jobs share found no cause in 30
+    seconds that is found in 9 on an idle one."""
+    return min(max(load / max(cores, 1), 1.0), MOST_SLOW)
 
 
 def make_experiments(lane: RewriteLane, case_s: float | None) -> dict[str, Any]:

@@ -35,6 +35,7 @@ from ci.mend.report import Mends, choose_exit, describe_case, make_document
 from ci.mend.rewrite import EXTERNAL, SAMPLES
 from ci.mend.search import Recipe
 from ci.mend.source import make_relative, make_source, read_source
+from ci.mend.table import RewriteLane
 from ci.models.schemes import EXECUTORCH, LITERT, ONNX, SchemeSet
 from ci.report.claim import claim_reports
 from ci.report.document import show_document
@@ -169,7 +170,8 @@ def open_experiments(schemes: SchemeSet, left_s: float) -> Experiments | None:
     if schemes is LITERT:
         return None
     case_s = min(DIAGNOSE_S, left_s)
-    return Experiments("onnx" if schemes is ONNX else "torch", case_s, CASES * case_s)
+    lane: RewriteLane = "onnx" if schemes is ONNX else "torch"
+    return Experiments(lane, case_s, CASES * case_s, is_strict=True)  # as --minutes is
 
 
 def check_files(output: Output, specs: Sequence[CaseSpec]) -> None:
