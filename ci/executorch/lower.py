@@ -66,12 +66,12 @@ from ci.executorch.quantize import (
     quantize_model,
     round_blocks,
 )
-from ci.executorch.simulator import SimulatorHook
 from ci.executorch.toolchain import LIBRARY, find_qnn_version
 from ci.facts.finding import Finding, Origin
 from ci.facts.kinds import NOT_LOWERED
 from ci.graphs.graph import Graph
 from ci.graphs.torch_program import TorchProgram, read_graphs, read_torch
+from ci.latency.profile_hook import SimulatorHook
 from ci.latency.simulation import TRACE, choose_simulated, read_simulation
 from ci.models.eager import find_frozen, keep_state, run_eager
 from ci.models.factory import Inputs

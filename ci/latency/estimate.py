@@ -19,7 +19,7 @@ from typing import Annotated, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from ci.latency.simulation import choose_simulated
+from ci.latency.simulation import choose_simulated, find_hexagon
 from ci.models.schemes import AnyScheme, Scheme
 from ci.report.schema import (
     MOST,
@@ -230,7 +230,7 @@ def explain_unsimulated(soc: str) -> str:
     """Return why there is no simulation for programs of ``soc``."""
     if choose_simulated(soc):
         return "QNN's simulator was not run"
-    return f"QNN simulates no SoC with Hexagon V{read_socs()[soc].hexagon}"
+    return f"QNN simulates no SoC with Hexagon V{find_hexagon(soc)}"
 
 
 def find_obstacle(

@@ -19,7 +19,7 @@ from ci.facts.finding import Origin
 from ci.report.annotation import OWN_TOOL
 from ci.report.schema import OperatorCost, Simulation
 from provisioning.errors import FailedError
-from provisioning.manifest.targets import read_socs
+from provisioning.manifest.targets import read_htp_socs, read_litert_socs, read_socs
 
 MARK, SCHEMATIC = b'"traceEvents"', "*_schematic.bin"
 TRACE = "trace.gz"  # of a simulated case: QNN's traces as written, compressed
@@ -66,7 +66,12 @@ Event = tuple[str, str, int]  # unit, name, value
 def choose_simulated(soc: str) -> str:
     """Return the SoC that QNN simulates for programs of ``soc``, or "" if it simulates none with a
     similar NPU."""
-    return SIMULATED.get(read_socs()[soc].hexagon, "")
+    return SIMULATED.get(find_hexagon(soc), "")
+
+
+def find_hexagon(soc: str) -> int:
+    """Return the Hexagon version of an SoC of any lane, 0 if it is not known."""
+    return {**read_litert_socs(), **read_htp_socs(), **read_socs()}[soc].hexagon
 
 
 @dataclass(frozen=True)

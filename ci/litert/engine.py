@@ -21,7 +21,6 @@ from ci.onnx.fallback import describe_refusal
 from ci.onnx.options import choose_options, find_library
 from ci.report.text import count
 from provisioning.documents import CONTENT_BYTES, read_bytes
-from provisioning.errors import UsageError
 
 if TYPE_CHECKING:
     from ci.litert.source import LitertSource
@@ -73,6 +72,7 @@ class LitertEngine:
             spec.scheme.value,
             spec.soc,
             "layers" if spec.layers else "",
+            "simulated" if spec.simulated else "",
         )
 
     def read_data(self, spec: CaseSpec) -> int:
@@ -85,12 +85,15 @@ class LitertEngine:
         """Nothing is slow when it is first used."""
 
     def compile(self, spec: CaseSpec, staging: Staging) -> Compiled:
-        """Compile a case. Raises the errors of compile_litert, and UsageError for a request that
-        this lane cannot fulfil."""
+        """Compile a case, or predict its latency if it is ``simulated``. Raises the errors of
+        compile_litert or simulate_litert."""
+        from ci.litert.simulate import simulate_litert
         from ci.litert.source import load_litert
 
         if spec.simulated:
-            raise UsageError("LiteRT models are not compiled for estimates")
+            limit_s = self.timeout_s * PLUGIN_SHARE
+            source = load_litert(spec)
+            return simulate_litert(source, spec, staging, library=self.library, timeout_s=limit_s)
         return self.compile_source(load_litert(spec), spec, staging)
 
     def compile_source(

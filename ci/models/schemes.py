@@ -211,7 +211,7 @@ ONNX = SchemeSet(
     runtime="onnxruntime",
 )
 # A file is compiled as it is: in float16, or with the integers that it has.
-UNTIMED = "the times of the programs of LiteRT's plugin are neither predicted nor measured"
+UNTIMED = "the times of the programs of LiteRT's plugin are predicted, but not measured"
 LITERT = SchemeSet(
     (Scheme.ASIS, Scheme.FP16),
     (Scheme.ASIS,),
@@ -222,7 +222,6 @@ LITERT = SchemeSet(
         "calibration": "LiteRT's plugin compiles it with the numbers that it has, so nothing is"
         " calibrated",
         "mixtures": "LiteRT's plugin compiles each operator with the type that it has",
-        **dict.fromkeys(("estimate", "budget.cycles", "budget.ms"), UNTIMED),
         **dict.fromkeys(("budget.p50_ms", "budget.p90_ms", "budget.load_ms"), UNTIMED),
         "budget.device_memory_bytes": "this project runs no program of LiteRT on a device",
     },

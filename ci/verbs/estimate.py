@@ -20,7 +20,7 @@ from ci.facts.kinds import NOT_LOWERED
 from ci.latency.calibrate import OWN_LINES, calibrate, describe_line, read_own, write_own
 from ci.latency.estimate import Device, Line, estimate_times, explain_unsimulated, find_device
 from ci.latency.simulation import TRACE, choose_simulated, convert_trace
-from ci.models.schemes import LITERT, ONNX
+from ci.models.schemes import ONNX
 from ci.report.export import describe_fix, is_own_trace
 from ci.report.filled import fill_text
 from ci.report.schema import CaseName, Estimate
@@ -48,7 +48,6 @@ NOTE = (
 
 SCHEMA_VERSION = 1
 FRONTENDS = {"executorch": "executorch", "onnx": ONNX.runtime}  # the values of --frontend
-UNSIMULATED = "LiteRT's plugin asks QNN for no simulation, so its programs have no estimates"
 
 
 class EstimatedCase(CaseName, frozen=True, kw_only=True, forbid_unknown_fields=False):
@@ -73,8 +72,7 @@ def render_estimates(cases: Sequence[EstimatedCase]) -> str:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, "--model", gaps={"--model": "file.onnx, or file.py:factory"})
-    add_options(parser, "--runtime", gaps={"--runtime": "executorch or onnxruntime"})
-    add_options(parser, "--scheme", "--soc")
+    add_options(parser, "--runtime", "--scheme", "--soc")
     add = partial(add_option, parser)
     device = "a device with published times, such as 'Galaxy S24'; this also chooses the SoC"
     add(WHAT, "--device NAME", device, default="")
@@ -104,8 +102,6 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     lane = choose_lane(
         args.model, args.policy, choose_runtime(args.runtime, args.frontend, progress)
     )
-    if lane.schemes is LITERT:
-        raise UsageError(UNSIMULATED, fix="pass --runtime executorch or --runtime onnxruntime")
     request = make_request(lane.request, args, SESSION, socs=choose_socs(args.soc, device))
     policy, schemes = lane.read_policy(request, progress)
     specs = lane.select(request, policy, schemes, progress)

@@ -12,8 +12,7 @@ from ci.verbs.requests import check_arguments, make_request
 from provisioning.console.command import Outcome
 from provisioning.console.progress import Progress
 
-# The emulator is not timed, and QNN's simulator has no model of LiteRT's programs yet.
-OPTIONS = [flag for flag in CASES if flag not in {"--diagnose", "--estimate", "--log-level"}]
+OPTIONS = [flag for flag in CASES if flag not in {"--diagnose", "--log-level"}]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -52,14 +52,13 @@ class Model:
 
 @dataclass(frozen=True)
 class RuntimeVerb:
-    """The verb of a runtime: its lane's schemes, the module that its packages have, the extra that
-    installs them, and whether it predicts times."""
+    """The verb of a runtime: its lane's schemes, the module that its packages have, and the extra
+    that installs them."""
 
     verb: str
     lane: SchemeSet
     module: str
     extra: str
-    estimates: bool = True
 
     def takes(self, model: Model) -> bool:
         """Return whether the runtime can take a model: a file of its own kind, or a function. A
@@ -86,7 +85,7 @@ class RuntimeVerb:
 RUNTIMES = {
     "executorch": RuntimeVerb("test-emulator", EXECUTORCH, "executorch", "lowering"),
     "onnxruntime": RuntimeVerb("test-onnx", ONNX, "onnxruntime", "onnx-torch"),
-    "litert": RuntimeVerb("test-litert", LITERT, "ai_edge_litert", "litert-torch", estimates=False),
+    "litert": RuntimeVerb("test-litert", LITERT, "ai_edge_litert", "litert-torch"),
 }
 
 
@@ -248,7 +247,7 @@ def list_words(
         words += ["--model", model.word]
     for scheme in runtime.find_schemes(schemes):
         words += ["--scheme", scheme]
-    return [*words, *further, *(["--estimate"] if runtime.estimates else [])]
+    return [*words, *further, "--estimate"]
 
 
 def run_runtime(

@@ -76,9 +76,9 @@ CODE = {
         "ci/report/evidence.py:parse_statement",
     ),
     "times by QNN's simulator": (
-        "ci/executorch/simulator.py:SimulatorHook",
+        "ci/latency/profile_hook.py:SimulatorHook",
         "ci/onnx/simulate.py:simulate_source",
-        "",
+        "ci/litert/simulate.py:simulate_litert",
     ),
     "`fuzz`": (
         "ci/faults/executorch_runner.py:run_modules",
@@ -110,7 +110,6 @@ UNUSED = {
     "where quantization costs": "find_loss",
     "tensors that leave": "find_clipped",
     "mixtures of schemes": "assign_parts",
-    "times by QNN's simulator": "simulate_source",
 }
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from ci.executorch.simulator import SimulatorHook
 from ci.facts.finding import Origin
+from ci.latency.profile_hook import SimulatorHook
 from ci.latency.simulation import (
     Event,
     Observed,
@@ -167,7 +167,7 @@ def test_a_trace_for_perfetto_has_microseconds_and_a_process_per_graph() -> None
 def test_the_simulator_hook_is_refused_for_unverified_versions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ci.executorch.simulator.version", lambda _: "1.6.0")
+    monkeypatch.setattr("ci.latency.profile_hook.version", lambda _: "1.6.0")
     library = tmp_path / "libQnnHtp.so"
     library.write_bytes(b"\0v2.60.0.270101000000\0")
     message = "verified with ExecuTorch 1.5.1 with QNN 2.49.40, not with ExecuTorch 1.6.0"

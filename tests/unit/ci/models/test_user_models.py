@@ -80,7 +80,7 @@ KEYS: dict[str, tuple[dict[str, Any], str]] = {
     "inputs": ({"inputs": "data.npy"}, "factory onnx tflite"),
     "memory_bytes": ({"memory_bytes": 1}, "factory onnx tflite"),
     "socs": ({"socs": ("SM8750",)}, "factory onnx tflite"),
-    "estimate": ({"estimate": True}, "factory onnx"),
+    "estimate": ({"estimate": True}, "factory onnx tflite"),
     "mixtures": ({"mixtures": {"mixed": PER_CHANNEL}}, "factory onnx"),
     "shapes": ({"shapes": {"x": (1, 2)}}, "onnx"),
     "float_model": ({"float_model": "float.onnx"}, "onnx tflite"),
@@ -94,11 +94,12 @@ KEYS: dict[str, tuple[dict[str, Any], str]] = {
         "factory onnx",
     ),
     "budget.partitions": ({"budget": ModelBudget(partitions=1)}, "factory onnx tflite"),
-    "budget.ms": ({"budget": ModelBudget(ms=1.0)}, "factory onnx"),
+    "budget.ms": ({"budget": ModelBudget(ms=1.0)}, "factory onnx tflite"),
     "budget.schemes.asis.ms": (
         {"budget": ModelBudget(schemes={"asis": Budget(ms=1.0)})},
-        "factory onnx",
+        "factory onnx tflite",
     ),
+    "budget.p50_ms": ({"budget": ModelBudget(p50_ms=1.0)}, "factory"),
     "budget.schemes.u8": ({"budget": ModelBudget(schemes={"u8": Budget()})}, "factory onnx"),
 }
 PATHS = {"factory": "net.py:factory", "onnx": "net.onnx", "tflite": "net.tflite"}

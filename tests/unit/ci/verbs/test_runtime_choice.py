@@ -46,7 +46,6 @@ def test_all_tables_of_runtimes_have_the_same_names() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--runtime litert", "LiteRT's plugin asks QNN for no simulation"),
         (
             "--runtime executorch --frontend onnx",
             "--runtime executorch contradicts --frontend onnx",

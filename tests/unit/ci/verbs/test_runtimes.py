@@ -94,7 +94,7 @@ def test_each_runtime_gets_the_models_that_it_takes_and_its_own_name_of_a_scheme
         f" {common} --estimate"
     )
     assert read_words(place, "litert") == (
-        f"-m ci test-litert --model net.py:net --model b.tflite --scheme fp16 {common}"
+        f"-m ci test-litert --model net.py:net --model b.tflite --scheme fp16 {common} --estimate"
     )
     assert data["reports"] == {name: f"{name}/{session}" for name, session in SESSIONS.items()}
     page = (place / "reports/test/index.html").read_text()
@@ -156,7 +156,7 @@ def test_a_runtime_gets_only_the_socs_that_it_knows(
     chosen = [soc for soc in ("SM8650", ONLY_LITERT) for soc in ("--soc", soc)]
     code, data = run(capsys, "--model", "net.py:net", *chosen, *pythons)
     assert code == ExitCode.OK
-    assert read_words(place, "litert").endswith(f"--soc SM8650 --soc {ONLY_LITERT}")
+    assert read_words(place, "litert").endswith(f"--soc SM8650 --soc {ONLY_LITERT} --estimate")
     assert ONLY_LITERT not in read_words(place, "executorch")
     assert data["unknown_socs"] == {name: [ONLY_LITERT] for name in ("executorch", "onnxruntime")}
 

@@ -1,6 +1,7 @@
 """Reads what QNN's simulator predicts for a graph that ExecuTorch compiles.
 
-ExecuTorch's adaptor gives QNN a profile handle, but does not read it after compiling a graph. So
+ExecuTorch's adaptor and LiteRT's plugin give QNN a profile handle, but do not read it after
+compiling a graph. So
 the entry for graphFinalize in the interface table of libQnnHtp.so is replaced by a function that
 calls the original and then reads the handle. The layouts are those of QnnInterface.h and
 QnnProfile.h. This changes memory of the process: use it only in a fork, and only with the versions
@@ -36,7 +37,9 @@ from provisioning.documents import CONTENT_BYTES, read_text
 from provisioning.elf.qnn_build import find_qnn_build
 from provisioning.errors import FailedError
 
-VERIFIED = (("1.5.1", "2.49.40"),)  # of ExecuTorch and QNN
+# Versions of QNN with which the hook is verified, by what compiles graphs
+VERIFIED = {"executorch": (("1.5.1", "2.49.40"),), "ai-edge-litert": (("2.3.0", "2.51.0"),)}
+TITLES = {"executorch": "ExecuTorch", "ai-edge-litert": "LiteRT"}
 UNITS = {1: "US", 2: "BYTES", 3: "CYCLES", 4: "COUNT", 5: "OBJECT"}
 OBJECT = 5
 FUNCTIONS_OFFSET = 40  # of the functions in QnnInterface_t
@@ -70,10 +73,11 @@ class ExtendedData(Structure):
 
 
 class SimulatorHook:
-    """Collects events and traces of the graphs that this process compiles, after ``install``."""
+    """Collects events and traces of the graphs that this process compiles, after ``install``.
+    ``package`` is what compiles them."""
 
-    def __init__(self, library: Path) -> None:
-        self.library = library
+    def __init__(self, library: Path, package: str = "executorch") -> None:
+        self.library, self.package = library, package
         self.events: list[Event] = []
         self.traces: list[bytes] = []
         self.schematics: list[str] = []
@@ -83,14 +87,15 @@ class SimulatorHook:
         """Replace graphFinalize. Raises FailedError if the hook is not verified with the installed
         versions."""
         build = find_qnn_build(self.library)
-        versions = (version("executorch"), build.version if build else "unknown")
-        if versions not in VERIFIED:
+        versions = (version(self.package), build.version if build else "unknown")
+        if versions not in VERIFIED[self.package]:
+            title = TITLES[self.package]
             verified = " and ".join(
-                f"ExecuTorch {executorch} with QNN {qnn}" for executorch, qnn in VERIFIED
+                f"{title} {compiler} with QNN {qnn}" for compiler, qnn in VERIFIED[self.package]
             )
             raise FailedError(
                 f"QNN's simulator was not read: this is verified with {verified}, not with"
-                f" ExecuTorch {versions[0]} and QNN {versions[1]}"
+                f" {title} {versions[0]} and QNN {versions[1]}"
             )
         table, number = c_void_p(), c_uint32()
         library = CDLL(str(self.library))
