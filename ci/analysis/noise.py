@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from msgspec import structs
 
-from ci.graphs.graph import EXECUTORCH, LITERT, ONNXRUNTIME, Array, Graph, Node
+from ci.graphs.graph import EXECUTORCH, LITERT, ONNXRUNTIME, Array, Graph, Node, to_array
 from ci.graphs.operators import CHOICES, computes, is_dequantizer, is_layer, is_quantizer
 from ci.graphs.run import Change, Changes, Program, Recipe, Shared, Tools, Value
 from ci.models.rounding import (
@@ -86,7 +86,7 @@ def predict_noise(
     noisy = [run.run(sets) for _ in range(count_runs(sizes))]
     errors = []
     for index, first in enumerate(exact[0]):
-        if np.asarray(first).dtype.kind == "f":
+        if to_array(first).dtype.kind == "f":
             exact_output = _stack_samples(exact, index)
             noisy_outputs = [_stack_samples(outputs, index) for outputs in noisy]
             errors.append(np.stack([output - exact_output for output in noisy_outputs]))
@@ -96,7 +96,7 @@ def predict_noise(
 
 
 def _stack_samples(outputs: Sequence[Sequence[Any]], index: int) -> Array:
-    return np.stack([np.asarray(sample[index]) for sample in outputs])
+    return np.stack([to_array(sample[index]) for sample in outputs])
 
 
 def find_errors(graph: Graph, terms: Terms, on_cpu: Collection[str] = ()) -> Changes:

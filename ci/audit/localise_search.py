@@ -72,7 +72,10 @@ class Operator(Struct, frozen=True, kw_only=True):
     def __str__(self) -> str:
         line = f" [{self.line}]" if self.line else ""
         name = f" {self.node!r}" if self.node else ""
-        return f"{self.kind}{name}{line}{f' of {self.module}' if self.module else ''}"
+        module = f" of {self.module}" if self.module else ""
+        if self.module and not self.line:
+            module = f" [module {self.module}]"  # as findings have it: "of 2" says nothing
+        return f"{self.kind}{name}{line}{module}"
 
 
 class Cut(Struct, frozen=True):

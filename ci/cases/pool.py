@@ -473,6 +473,7 @@ CHATTING = (
     *("requested for preservation by partitioner", "torchao/_C_", "is an Enum subclass and is now"),
     *("] [QNN] Using QNN SDK at ", "The backend_opinfo module couldn't be imported"),
     "File mapped weights feature is only available on Windows",
+    *("torchvision is not installed. Skipping torchvision::", "VerifyEachNodeIsAssignedToAnEp]"),
 )
 
 

@@ -20,6 +20,13 @@ Numbers = Mapping[str, tuple[float, ...]]
 EXECUTORCH, ONNXRUNTIME, LITERT = "executorch", "onnx", "litert"  # front ends
 
 
+def to_array(value: Any) -> Array:
+    """Return an array or a tensor of torch as numpy has it. bfloat16, which numpy lacks, becomes
+    float32."""
+    is_bfloat16 = str(getattr(value, "dtype", "")) == "torch.bfloat16"
+    return np.asarray(value.float() if is_bfloat16 else value)
+
+
 class Node(NamedTuple):
     """A call of an operator.
 

@@ -16,7 +16,7 @@ from torch._ops import HigherOrderOperator, OpOverload
 from torch.fx import GraphModule, Interpreter, Node
 from torch.utils._pytree import tree_leaves
 
-from ci.graphs.graph import Array, Graph
+from ci.graphs.graph import Array, Graph, to_array
 from ci.graphs.run import Recipe, Record, Shared, share_axes
 from ci.graphs.torch_calls import list_results, name_operator
 from ci.graphs.torch_candidates import ORIGIN
@@ -104,7 +104,7 @@ class TorchRun:
         self.seed += 1
         with keep_state(self.module):
             outputs = run_eager(self.changed, sets)
-        return [tuple(map(np.asarray, tensors)) for tensors in outputs]
+        return [tuple(map(to_array, tensors)) for tensors in outputs]
 
     def record(self, sets: Sequence[Inputs]) -> list[dict[str, Record]]:
         """Return the records for each sample, by method. Each call draws from the next seed."""
@@ -246,7 +246,7 @@ class _Interpreter(Interpreter):
         value = self.env[first] if n in self.unrounded else super().run_node(n)
         if n.op == "output":
             leaves = (leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor))
-            self.outputs = tuple(map(_to_array, leaves))
+            self.outputs = tuple(map(to_array, (leaf.detach() for leaf in leaves)))
         if n in self.changes:
             operand = self.env.get(first) if isinstance(first, Node) else first
             value = self._change(n, value, operand)
@@ -256,7 +256,7 @@ class _Interpreter(Interpreter):
         for place, name in self.watched.get(n, ()):
             tensor = values[place]
             if isinstance(tensor, Tensor) and tensor.is_floating_point():
-                self.values[name] = _to_array(self.watch(tensor, self.tools))
+                self.values[name] = to_array(self.watch(tensor, self.tools).detach())
         return value
 
     def _decide(self, node: Node, value: Any) -> Any:
@@ -265,7 +265,7 @@ class _Interpreter(Interpreter):
         for place, name in self.decisions[node]:
             if isinstance(values[place], Tensor):
                 # A copy, because a later operator may write to the result.
-                self.values[name] = _to_array(values[place]).copy()
+                self.values[name] = to_array(values[place].detach()).copy()
                 if name in self.fixed:
                     values[place] = torch.from_numpy(np.array(self.fixed[name]))
         return tuple(values) if isinstance(value, (list, tuple)) else values[0]
@@ -278,11 +278,6 @@ class _Interpreter(Interpreter):
                 # Random numbers are float32, and so would be the sum of one and a float16 value.
                 values[place] = change.compute(tensor, operand, self.tools).to(tensor.dtype)
         return tuple(values) if isinstance(value, (list, tuple)) else values[0]
-
-
-def _to_array(tensor: Tensor) -> Array:
-    tensor = tensor.detach()
-    return np.asarray(tensor.float() if tensor.dtype == torch.bfloat16 else tensor)
 
 
 # The graphs of each float32 model: its noise and its loss in float16 are found in the same ones.

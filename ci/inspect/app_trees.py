@@ -49,6 +49,11 @@ def read_app(
         units = list(_read_directory(path, reader, skip))
     elif path.is_file():
         units = [reader.read_file(path)]
+    elif not path.exists():
+        raise UsageError(
+            f"there is no {path}",
+            fix="correct the path; it is relative to the directory from which you ran the command",
+        )
     else:
         raise UsageError(
             f"{path} is neither a file nor a directory",

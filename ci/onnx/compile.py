@@ -78,6 +78,7 @@ from ci.onnx.fallback import (
 )
 from ci.onnx.layers import expose_layers
 from ci.onnx.models import Shapes, external_files, read_model
+from ci.onnx.options import find_backend
 from ci.onnx.precision import find_asked, list_tensors, name_types
 from ci.onnx.preparation import copy_file, quantize_file, write_normal_form
 from ci.onnx.session import RECORD_ASSIGNMENT, open_session
@@ -86,6 +87,7 @@ from ci.report.schema import Clipped, Footprint, TypeShare
 from provisioning.doctor.survey.context_binaries import ContextBinary, list_context_binaries
 from provisioning.documents import read_window
 from provisioning.errors import FailedError
+from provisioning.manifest.targets import read_all_socs
 
 DRAWS = {
     *("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),
@@ -137,6 +139,7 @@ def compile_source(
     cannot be used to judge the program, or if the export changed them. Raises StageError if a tool
     fails.
     """
+    require_float16(spec, options)
     plain = write_float(source, staging.directory.with_name("float.onnx"), spec.source.shapes)
     steps, parts = describe_file(plain, staging, has_layers=spec.layers)
     model, reference, float32, owners = write_references(source, plain, spec, staging)
@@ -448,6 +451,17 @@ def write_context(
         peak=peak,
     )
     return delegation, footprint
+
+
+def require_float16(spec: CaseSpec, options: Mapping[str, str]) -> None:
+    """Raise FailedError for a float model and an SoC whose HTP has no float16. QNN's provider
+    rejects its nodes then without naming the cause."""
+    soc = read_all_socs()[spec.soc]
+    if not spec.scheme.quantized and not soc.float16 and find_backend(options) == "htp":
+        raise FailedError(
+            f"the HTP of {spec.soc} has no float16, in which a float model is computed",
+            fix="choose a scheme that quantizes, such as --scheme u8, or another SoC",
+        )
 
 
 def require_no_branch(model: Path) -> None:

@@ -611,3 +611,19 @@ def test_the_largest_levels_of_a_second_operand_of_16_bits_are_lost(
     assert errors[[0, 1, 3], 2] == pytest.approx(-0.25 * lost, abs=2e-4)
     assert errors[2, 2] == pytest.approx(-lost, abs=2e-4)
     assert errors[:, [0, 1, 3]] == pytest.approx(0.0, abs=2e-4)
+
+
+class Truncated(nn.Module):
+    """A part of a model that returns bfloat16, which numpy does not have."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x * 0.7).to(torch.bfloat16)
+
+
+def test_a_part_that_returns_bfloat16_has_predicted_noise() -> None:
+    torch.manual_seed(0)
+    inputs = (torch.randn(4, 16),)
+    program = read_torch(export_graph(Truncated(), inputs), inputs)
+    (errors,) = predict_noise(program, [inputs])
+    assert errors.shape == (RUNS, 1, 4, 16)
+    assert np.isfinite(errors).all()
