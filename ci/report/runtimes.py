@@ -22,6 +22,7 @@ KEYS = ("runtime", "scheme")  # the first columns
 FIGURES = ("verdict", "SQNR dB", "estimated ms", "size", "on CPU")
 NOTHING = "-"  # of a figure that is not known, or of a case that was not judged
 NAME_HEIGHT = 14.0  # of a row's name in the picture, in its units
+LESS_BYTES = 0.95  # of a program's size, from which on another one is called smaller
 ALIKE_DB = 1.0  # SQNRs that differ by less are not distinguished
 
 
@@ -238,7 +239,8 @@ def describe_better(group: Group) -> Iterator[str]:
     limits = [row.low_ms for row in group.green if row.low_ms is not None]
     faster = [row for row in red if limits and row.longest_ms < min(limits)]
     sizes = [row.size_bytes for row in group.green if row.size_bytes is not None]
-    smaller = [row for row in red if sizes and (row.size_bytes or math.inf) < min(sizes)]
+    small = LESS_BYTES * min(sizes, default=0)
+    smaller = [row for row in red if (row.size_bytes or math.inf) < small]
     named = None
     if faster:
         named = min(faster, key=lambda row: (not row.is_proven, row.longest_ms))
@@ -259,7 +261,8 @@ def show_cure(row: RuntimeRow) -> str:
 
 def list_differences(group: Group) -> Iterator[tuple[str, str]]:
     """Yield what differs between the runtimes of a group: operators that stay on the CPU in one of
-    them and not in another, and schemes in which one is red and another is not."""
+    them and not in another, and what is wrong in rows of one of them or of several, if rows of
+    another runtime passed."""
     operators: dict[str, set[str]] = {}
     for row in group.rows:
         operators.setdefault(row.runtime, set()).update(row.cpu_operators)
@@ -268,9 +271,14 @@ def list_differences(group: Group) -> Iterator[tuple[str, str]]:
         if own_names := sorted(names - everywhere):
             yield "on the CPU", f"{TITLES[runtime]} alone leaves {', '.join(own_names)} there"
     passed = {row.runtime for row in group.green}
+    red: dict[str, list[RuntimeRow]] = {}  # by headline
     for row in group.rows:
         if row.status is Status.FAILED and passed - {row.runtime}:
-            yield "red", f"{row.label}: {row.headline}"
+            red.setdefault(row.headline, []).append(row)
+    for headline, rows in red.items():
+        is_single = len({row.runtime for row in rows}) == 1
+        word = f"only {TITLES[rows[0].runtime]}" if is_single else "red"
+        yield word, f"{', '.join(row.label for row in rows)}: {headline}"
 
 
 def make_report(

@@ -208,7 +208,7 @@ def test_what_only_one_runtime_does_is_listed_and_what_was_not_run_says_why() ->
     )
     text = " ".join(render_text(make_document(report), 160).split())
     assert "ExecuTorch alone leaves aten.sin.default there" in text
-    assert "red: ONNX Runtime u8: u8 is wrong" in text
+    assert "only ONNX Runtime: ONNX Runtime u8: u8 is wrong" in text
     assert "aten.erf" not in text
     assert "LiteRT | why: ai_edge_litert is not installed" in text
     assert "1 rows passed, 1 failed, 1 runtime not run" in text
@@ -257,3 +257,29 @@ def test_names_in_the_picture_do_not_cover_each_other() -> None:
     assert {point.is_left for point in plot.points} == {True}
     page = render_document(make_document(compare(executorch=rows)))
     assert page.count("ExecuTorch 16a16w</text>") == 1
+
+
+def test_what_is_wrong_in_several_runtimes_is_listed_once_and_a_fault_of_one_says_so() -> None:
+    def fail(scheme: str, headline: str) -> Case:
+        case = make_case(scheme, NEAR, status=RED)
+        finding = UNRECORDED.find(headline)
+        judged = structs.replace(case.judgement, findings=(finding,))
+        return structs.replace(case, judgement=judged)
+
+    report = compare(
+        executorch=[make_case("8a8w", FAST), fail("fp16", "the sum is wrong")],
+        onnxruntime=[make_case("u8", FAST), fail("fp16", "the sum is wrong")],
+        litert=[fail("fp16", "the norm is wrong")],
+    )
+    (card,) = (card for card in make_document(report).cards if card.kind == "differences")
+    assert card.lines == (
+        ("red", "ExecuTorch fp16, ONNX Runtime fp16: the sum is wrong"),
+        ("only LiteRT", "LiteRT fp16: the norm is wrong"),
+    )
+
+
+def test_a_program_that_is_hardly_smaller_is_not_called_smaller() -> None:
+    rows = [make_case("8a8w", SLOW, size=1000), make_case("16a8w", SLOW, status=RED, size=960)]
+    assert "would be smaller" not in compare(executorch=rows).answers[0]
+    rows[1] = make_case("16a8w", SLOW, status=RED, size=940)
+    assert "16a8w would be smaller (940 B)" in compare(executorch=rows).answers[0]
