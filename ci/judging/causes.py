@@ -282,15 +282,20 @@ def advise_on_decisions(loss: Loss | None) -> tuple[Advice, ...]:
 
 
 def advise_on_rounding(loss: Loss | None, sqnr_db: float | None) -> tuple[Advice, ...]:
-    """Return the cause that the rounding of weights, or that of some operators, loses the accuracy
-    of a quantized model with ``sqnr_db`` against float32. It was tried: with only the weights
-    quantized, the outputs are hardly better; or without the roundings of these operators, they
-    have less than half of their noise."""
+    """Return the cause that the weights, or the rounding of some operators, loses the accuracy of a
+    quantized model with ``sqnr_db`` against float32. It was tried: with only the weights quantized,
+    the outputs are hardly better; or without the roundings of these operators, they have less than
+    half of their noise."""
     if loss is None or loss.is_float16:
         return ()
     if sqnr_db is not None and loss.weights_db < sqnr_db + LEAST_GAIN_DB:
-        figures = f"the outputs have {sqnr_db:.1f} dB, and {loss.weights_db:.1f} dB if nothing else"
-        cause = f"the rounding of the weights (proven: on the CPU, {figures} is rounded)"
+        # A BatchNorm that torchao folds wrongly has the same figures: the weights are not rounded
+        # badly, but the quantized model computes another function.
+        figures = f"the outputs have {sqnr_db:.1f} dB, and {loss.weights_db:.1f} dB"
+        cause = (
+            "the weights, or how the quantizer rewrites the model, and not the rounding of"
+            f" activations (proven: on the CPU, {figures} without that rounding)"
+        )
         fix = "choose a scheme with more bits for the weights, or with a scale for each channel"
         return (advise(cause, fix, certainty=Certainty.PROVEN),)
     if loss.output_db is None or loss.finer_db is None:
