@@ -499,10 +499,13 @@ class CaseJudge:
         is_accuracy = question in ACCURACY and not faults
         if is_accuracy and (range_ := advise_on_range(loss, self.departure, sqnr_db)):
             return range_
+        # Rewrites cure these two: where they were tried in vain, something else is the cause.
+        was_tried = bool(self.diagnosis and self.diagnosis.tried)
         if question is Question.FAITHFUL and scheme.quantized:
             gain, bits = self.evidence.figures.gain, scheme.base.recipe.activation_bits
             softmax = advise_on_softmax(self.read_steps(), self.departure, gain, bits)
-            return (*advise_on_reciprocals(loss, self.departure), *(() if faults else softmax))
+            reciprocals = () if was_tried else advise_on_reciprocals(loss, self.departure)
+            return (*reciprocals, *(() if faults else softmax))
         decisions = advise_on_decisions(loss)
         if question is Question.PROOF:  # the decisions make the gate vague
             return decisions
@@ -511,7 +514,7 @@ class CaseJudge:
         bits = scheme.base.recipe.activation_bits
         bits = FLOAT16_BITS if not scheme.quantized else bits if bits in MASKS else 0
         causes = advise_on_numbers(loss, bits, [fault.fault for fault in faults])
-        named = (*decisions, *causes, *advise_on_fusions(loss))
+        named = (*decisions, *causes, *(() if was_tried else advise_on_fusions(loss)))
         is_known = self.is_proven(question) or any(
             cause.certainty is Certainty.PROVEN for advice in named for cause in advice.causes
         )

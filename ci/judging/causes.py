@@ -284,11 +284,15 @@ def advise_on_decisions(loss: Loss | None) -> tuple[Advice, ...]:
 def advise_on_rounding(loss: Loss | None, sqnr_db: float | None) -> tuple[Advice, ...]:
     """Return the cause that the weights, or the rounding of some operators, loses the accuracy of a
     quantized model with ``sqnr_db`` against float32. It was tried: with only the weights quantized,
-    the outputs are hardly better; or without the roundings of these operators, they have less than
-    half of their noise."""
+    the outputs are hardly better, while the rounding of activations alone costs less; or without
+    the roundings of these operators, they have less than half of their noise. ``output_db`` is that
+    of the activations alone: large angles in 8 bits are lost by both, and are no fault of the
+    weights."""
     if loss is None or loss.is_float16:
         return ()
-    if sqnr_db is not None and loss.weights_db < sqnr_db + LEAST_GAIN_DB:
+    output_db = loss.output_db
+    is_of_weights = output_db is not None and output_db >= loss.weights_db + LEAST_GAIN_DB
+    if sqnr_db is not None and is_of_weights and loss.weights_db < sqnr_db + LEAST_GAIN_DB:
         # A BatchNorm that torchao folds wrongly has the same figures: the weights are not rounded
         # badly, but the quantized model computes another function.
         figures = f"the outputs have {sqnr_db:.1f} dB, and {loss.weights_db:.1f} dB"
@@ -298,14 +302,12 @@ def advise_on_rounding(loss: Loss | None, sqnr_db: float | None) -> tuple[Advice
         )
         fix = "choose a scheme with more bits for the weights, or with a scale for each channel"
         return (advise(cause, fix, certainty=Certainty.PROVEN),)
-    if loss.output_db is None or loss.finer_db is None:
-        return ()
-    if loss.finer_db < loss.output_db + LEAST_GAIN_DB:
+    if output_db is None or loss.finer_db is None or loss.finer_db < output_db + LEAST_GAIN_DB:
         return ()
     names = ", ".join(loss.nodes[:SHOWN_OPERATORS])
     further = len(loss.nodes) - SHOWN_OPERATORS
     named = names + (f" and {further} more" if further > 0 else "")
-    figures = f"the outputs have {loss.output_db:.1f} dB, and {loss.finer_db:.1f} dB without it"
+    figures = f"the outputs have {output_db:.1f} dB, and {loss.finer_db:.1f} dB without it"
     cause = f"the rounding of {named} (proven: on the CPU, {figures})"
     return (advise(cause, certainty=Certainty.PROVEN),)
 

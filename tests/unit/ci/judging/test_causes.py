@@ -238,23 +238,23 @@ def test_decisions_on_rounded_numbers_are_a_cause_and_equality_is_named_once() -
 
 
 @pytest.mark.parametrize(
-    ("weights_db", "finer_db", "words"),
+    ("weights_db", "output_db", "finer_db", "words"),
     [
-        (
-            8.0,
-            31.0,
-            "(proven: on the CPU, the outputs have 7.0 dB, and 8.0 dB without that rounding)",
-        ),
-        (40.0, 31.0, "the rounding of mul, sin (proven: on the CPU, the outputs have 7.2 dB, and"),
-        (40.0, 9.0, ""),
-        (40.0, None, ""),
+        (8.0, 31.0, 33.0, "the outputs have 7.0 dB, and 8.0 dB without that rounding)"),
+        (8.0, 7.2, 31.0, "the rounding of mul, sin (proven: on the CPU, the outputs have 7.2 dB,"),
+        (40.0, 7.2, 31.0, "the rounding of mul, sin (proven: on the CPU, the outputs have 7.2 dB,"),
+        # Both lose everything, as of large angles in 8 bits: neither is the cause alone.
+        (8.0, 7.2, 9.0, ""),
+        (40.0, 7.2, None, ""),
+        (8.0, None, None, ""),
     ],
 )
 def test_whose_rounding_loses_the_accuracy_was_tried(
-    weights_db: float, finer_db: float | None, words: str
+    weights_db: float, output_db: float | None, finer_db: float | None, words: str
 ) -> None:
-    nodes = ("mul", "sin")
-    loss = Loss("sin", 60.0, 7.0, weights_db, nodes=nodes, output_db=7.2, finer_db=finer_db)
+    loss = Loss(
+        "sin", 60.0, 7.0, weights_db, nodes=("mul", "sin"), output_db=output_db, finer_db=finer_db
+    )
     causes = [cause for advice in advise_on_rounding(loss, 7.0) for cause in advice.causes]
     assert [cause.certainty for cause in causes] == [Certainty.PROVEN] * bool(words)
     assert all(words in cause.text for cause in causes)
