@@ -205,11 +205,14 @@ def _suspect(cause: str, fix: str) -> Advice:
     return advise(f"{cause} (not tried)", fix, certainty=Certainty.LIKELY)
 
 
-def _conclude(cause: str, fix: str, reading: Reading, output_db: float | None) -> Advice:
+def _conclude(cause: str, fix: str, reading: Reading, loss: Loss | None) -> Advice:
     """Return the cause that an operator reads rounded numbers. It is proven if the outputs have
-    less than half of their noise without that rounding, and none if they do not."""
-    kept_db = reading.kept_db
-    if kept_db is None or output_db is None:
+    less than half of their noise without that rounding, and none if they do not; likely if that was
+    not tried, or the weights alone lose as much."""
+    kept_db, output_db = reading.kept_db, loss.output_db if loss else None
+    if loss is None or kept_db is None or output_db is None:
+        return _suspect(cause, fix)
+    if loss.weights_db < output_db + LEAST_GAIN_DB:
         return _suspect(cause, fix)
     if kept_db < output_db + LEAST_GAIN_DB:
         return NO_ADVICE
@@ -303,6 +306,8 @@ def advise_on_rounding(loss: Loss | None, sqnr_db: float | None) -> tuple[Advice
         fix = "choose a scheme with more bits for the weights, or with a scale for each channel"
         return (advise(cause, fix, certainty=Certainty.PROVEN),)
     if output_db is None or loss.finer_db is None or loss.finer_db < output_db + LEAST_GAIN_DB:
+        return ()
+    if loss.weights_db < output_db + LEAST_GAIN_DB:  # without it, as much would be lost
         return ()
     names = ", ".join(loss.nodes[:SHOWN_OPERATORS])
     further = len(loss.nodes) - SHOWN_OPERATORS
@@ -421,7 +426,7 @@ def _advise_on_masks(loss: Loss | None, bits: int) -> Iterator[Advice]:
             f"use {SPARE[bits]} in the mask instead: a blocked element then still has no weight"
             " after the softmax",
             lowest,
-            loss.output_db if loss else None,
+            loss,
         )
 
 
@@ -441,7 +446,7 @@ def _advise_on_phases(loss: Loss | None, bits: int) -> Iterator[Advice]:
             " them as a constant; or reduce the angle modulo 2 * pi in float32 before it enters the"
             " model",
             largest,
-            loss.output_db if loss else None,
+            loss,
         )
 
 
@@ -471,7 +476,7 @@ def _advise_on_logarithms(loss: Loss | None, bits: int) -> Iterator[Advice]:
             " instead; or subtract logarithms, log(x) - log(1 - x); or compute it outside of the"
             " model, and pass it as an input; or use a larger floor; or lower the model in fp16",
             widest,
-            loss.output_db if loss else None,
+            loss,
         )
 
 
