@@ -27,6 +27,7 @@ from provisioning.artifacts.environment import Environment, profile_requests
 from provisioning.artifacts.installations import read_version
 from provisioning.artifacts.sources import ArtifactRequest, Options
 from provisioning.console.progress import Progress
+from provisioning.doctor.checks.board import BOARDS
 from provisioning.doctor.checks.coherence import FAMILIES
 from provisioning.doctor.checks.device import DEVICES, STAGINGS
 from provisioning.doctor.checks.elf import CONTENT, DEFECTS, TARGET
@@ -274,7 +275,7 @@ def summarize(facts: EnvironmentFacts) -> dict[str, Any]:
 
 SUBJECTS: tuple[Subjects[Any], ...] = (
     *(ENVIRONMENT, TOOLS, INSTALLATIONS, SDK, DEFECTS, TARGET, CONTENT, NEEDS, FAMILIES, STAGINGS),
-    *(VARIABLES, RUNTIMES, PYTHON, NDKS, CHECKOUTS, DEVICES, ADAPTOR),
+    *(VARIABLES, RUNTIMES, PYTHON, NDKS, CHECKOUTS, DEVICES, BOARDS, ADAPTOR),
 )
 
 

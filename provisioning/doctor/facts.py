@@ -365,6 +365,20 @@ class DeviceFacts:
 
 
 @dataclass(frozen=True)
+class BoardFacts:
+    """A Linux board that was asked over ssh. ``failure`` is why it gave no answer, or ''. ``nodes``
+    are the device nodes of its DSP, each with whether its user can open it, and ``files`` the paths
+    of the files that the DSP may load. ``has_daemon`` is whether FastRPC's daemon runs.
+    """
+
+    address: str
+    failure: str = ""
+    nodes: Mapping[str, bool] = field(default_factory=dict)
+    files: tuple[str, ...] = ()
+    has_daemon: bool = False
+
+
+@dataclass(frozen=True)
 class EnvironmentFacts:
     """All facts of an environment. Facts that were not examined are None or empty."""
 
@@ -383,3 +397,4 @@ class EnvironmentFacts:
     checkout: CheckoutFacts | None = None
     installations: tuple[InstallationFacts, ...] = ()
     devices: tuple[DeviceFacts, ...] | None = None
+    board: BoardFacts | None = None

@@ -59,6 +59,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the processor to lower for (default: htp)",
     )
     parser.add_argument("--device", **FLAG, help="examine devices that adb lists")
+    text = "examine the files with which the DSP of a Linux board starts a process"
+    parser.add_argument("--board", default="", metavar="ssh:[USER@]HOST[:PORT]", help=text)
     text = "check this shell's variables instead of those that the profile sets"
     parser.add_argument("--shell", **FLAG, help=text)
 
@@ -69,7 +71,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     """
     find_fitness(args.profile)
     given_roots = parse_roots(args.root)
-    check_roots(args.profile, given_roots)
+    check_roots(args.profile, given_roots, is_asked_of_board=bool(args.board))
     chosen = choice.read_choice(args.sdk, args.adaptor)
     python = Path(args.python) if args.python else None
     backend = Backend(args.backend)
@@ -85,7 +87,14 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     else:
         profile = name_profile(args.profile, chosen)
         request = compose_request(profile, given_roots, os.environ, keep_variables=args.shell)
-        request = replace(request, python=python, soc=args.soc, device=args.device, backend=backend)
+        request = replace(
+            request,
+            python=python,
+            soc=args.soc,
+            device=args.device,
+            backend=backend,
+            board=args.board,
+        )
         verdict = examine_request(request, progress)
     fit = verdict.fit and not (args.strict and verdict.warnings)
     columns = shutil.get_terminal_size((WIDTH, 24)).columns  # longer lines are hard to read
@@ -124,11 +133,14 @@ def parse_roots(words: list[str]) -> dict[str, Path]:
     return roots
 
 
-def check_roots(profile: str, given_roots: Mapping[str, Path]) -> None:
+def check_roots(
+    profile: str, given_roots: Mapping[str, Path], *, is_asked_of_board: bool = False
+) -> None:
     """Raise UsageError if a name in ``given_roots`` is neither an artifact of the profile nor the
-    staging directory, or if the profile needs that directory and it is missing.
+    staging directory, or if the profile needs that directory and it is missing, unless a board is
+    examined.
     """
-    if STAGING not in given_roots and not find_fitness(profile).sdk:
+    if STAGING not in given_roots and not find_fitness(profile).sdk and not is_asked_of_board:
         raise UsageError(
             f"profile {profile} examines only files for a device, and no directory was given",
             fix=f"pass --root {STAGING}=DIR",

@@ -29,6 +29,7 @@ from provisioning.doctor.facts import (
     VariableFacts,
 )
 from provisioning.doctor.fitness import DoctorPolicy, ElfPolicy, Fitness, choose_policy
+from provisioning.doctor.survey.board import survey_board
 from provisioning.doctor.survey.host import (
     survey_checkout,
     survey_devices,
@@ -55,7 +56,8 @@ class SurveyRequest:
 
     If ``python`` is None, the running interpreter is examined. If ``tries_device`` is true, the
     interpreter's adaptor has to create a device of the emulator. ``backend`` is the backend to
-    lower for. If ``device`` is true, devices that adb lists are examined, too. ``home`` is
+    lower for. If ``device`` is true, devices that adb lists are examined, too; ``board`` is the
+    address of a board to examine over ssh, or ''. ``home`` is
     the directory for caches, and ``submodules`` are those that the profile's targets need.
     """
 
@@ -71,6 +73,7 @@ class SurveyRequest:
     backend: Backend = Backend.HTP
     soc: str | None = None
     device: bool = False
+    board: str = ""
 
 
 def survey_environment(
@@ -137,6 +140,7 @@ def survey_environment(
             if adoption.variable and name in request.roots
         ),
         devices=survey_devices(request.variables, DEVICE_DIRECTORY) if request.device else None,
+        board=survey_board(request.board, request.variables) if request.board else None,
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from provisioning.doctor.checks.board import Board
 from provisioning.doctor.checks.coherence import Family
 from provisioning.doctor.checks.device import RPC, Device, Staging
 from provisioning.doctor.checks.elf import Placed
@@ -25,6 +26,7 @@ from provisioning.doctor.examine import SUBJECTS
 from provisioning.doctor.facts import (
     HOST_KIND,
     BackendFacts,
+    BoardFacts,
     CheckoutFacts,
     DeviceFacts,
     EnvironmentFacts,
@@ -146,6 +148,19 @@ def within(fitness: Fitness = FIT, soc: tuple[str, int] | None = None, **change:
     """A case for a check; ``change`` are its facts."""
     base = case(fitness)
     return replace(base, facts=replace(base.facts, **change), soc=soc)
+
+
+BOARD_FILES = (
+    *("/d/fastrpc_shell_3", "/d/fastrpc_shell_unsigned_3", "/d/libc++.so.1"),
+    "/d/libQnnHtpV68Skel.so",
+)
+
+
+def board(**change: Any) -> Board:
+    """A board with each file; ``change`` is what is different."""
+    nodes = {"/dev/fastrpc-cdsp": True}
+    facts = BoardFacts("ssh:b", nodes=nodes, files=BOARD_FILES, has_daemon=True)
+    return Board(replace(facts, **change), case(FIT))
 
 
 def machine(fitness: Fitness = FIT, **change: Any) -> Case:
@@ -689,6 +704,14 @@ PAIRS: Mapping[str, tuple[Any, Any]] = {
     "QNN806": (device(libraries={"l": OTHER.text}), device(libraries={"l": ""})),
     "QNN807": (device(align=4096), device(align=16384)),
     "QNN808": (within(devices=()), within(devices=(PHONE,))),
+    "QNN810": (board(failure="no route"), board()),
+    "QNN811": (board(nodes={}), board()),
+    "QNN812": (board(nodes={"/dev/fastrpc-cdsp": False}), board()),
+    "QNN813": (board(files=BOARD_FILES[2:]), board(files=BOARD_FILES[1:])),
+    "QNN814": (board(files=BOARD_FILES[:1]), board(files=(*BOARD_FILES[:1], "/d/testsig-0x1.so"))),
+    "QNN815": (board(files=BOARD_FILES[:2]), board()),
+    "QNN816": (board(files=BOARD_FILES[:3]), board()),
+    "QNN817": (board(has_daemon=False), board()),
     "QNN901": (laid(checkout="1.4.1"), laid(checkout="1.5.1+cpu")),
     "QNN902": (laid(headers="2.50"), laid(headers="2.49")),
     "QNN903": (laid(no_device="unknown custom config socModel 0"), laid(no_device="")),

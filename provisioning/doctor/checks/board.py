@@ -1,0 +1,51 @@
+"""Check the files of a Linux board with which its DSP starts a process."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from provisioning.doctor.facts import BoardFacts
+from provisioning.doctor.registry import Case, Subjects, seen
+
+SHELL, UNSIGNED = re.compile(r"fastrpc_shell_\d"), re.compile(r"fastrpc_shell_unsigned_\d")
+SIGNATURE = re.compile(r"testsig-\w+\.so")
+SKEL = re.compile(r"libQnnHtpV(\d+)Skel\.so")
+
+
+class Board(NamedTuple):
+    """A board, and the requirements for it."""
+
+    facts: BoardFacts
+    case: Case
+
+    def has(self, pattern: re.Pattern[str]) -> bool:
+        """Return whether a file has such a name."""
+        return any(pattern.fullmatch(file.rpartition("/")[2]) for file in self.facts.files)
+
+    def has_skel(self) -> bool:
+        """Return whether there is the skel for the requested SoC, or any."""
+        if not self.case.soc:
+            return self.has(SKEL)
+        return self.has(re.compile(rf"libQnnHtpV{self.case.soc[1]}Skel\.so"))
+
+    @property
+    def skel(self) -> str:
+        """The name of the skel."""
+        return f"libQnnHtpV{self.case.soc[1] if self.case.soc else 'NN'}Skel.so"
+
+
+BOARDS = Subjects(
+    lambda case: [Board(case.facts.board, case)] if case.facts.board else [],
+    lambda board: seen(f"board {board.facts.address}", board.facts.address, board=board),
+)
+BOARDS.when(
+    QNN810=lambda board: board.facts.failure,
+    QNN811=lambda board: not board.facts.nodes,
+    QNN812=lambda board: board.facts.nodes and not any(board.facts.nodes.values()),
+    QNN813=lambda board: not (board.has(SHELL) or board.has(UNSIGNED)),
+    QNN814=lambda board: board.has(SHELL) and not board.has(UNSIGNED) and not board.has(SIGNATURE),
+    QNN815=lambda board: not board.has(re.compile(r"libc\+\+\.so\.1")),
+    QNN816=lambda board: not board.has_skel(),
+    QNN817=lambda board: not board.facts.has_daemon,
+)
