@@ -454,6 +454,11 @@ def choose_tables(user_table: dict[str, Any], runtime: str) -> dict[str, Any]:
         )
     common = {key: value for key, value in user_table.items() if key != "by_runtime"}
     changes: dict[str, Any] = _tables(tables.get(runtime))
+    if "by_runtime" in changes:
+        raise UsageError(
+            f"by_runtime.{runtime}.by_runtime has no effect",
+            fix=f"move its tables to by_runtime.{runtime}",
+        )
     return replace_tables(common, changes)
 
 

@@ -249,6 +249,8 @@ def test_a_runtime_selects_the_models_that_list_it(policy: Path, runtime: str) -
         ('[models.a]\npath = "net.onnx"\nruntimes = ["litert"]', "litert cannot judge this model"),
         ("[by_runtime.tvm.schemes.fp16]", "by_runtime.tvm is for no runtime"),
         ("[by_runtime.executorch]\nbudgets = 1", "budgets"),
+        ("by_runtime = 1", "Expected `object`"),
+        ("[by_runtime.executorch.by_runtime.litert]", "by_runtime has no effect"),
     ],
 )
 def test_a_runtime_of_a_policy_that_has_no_effect_is_refused(
