@@ -174,7 +174,8 @@ def _make_problem(report: Report, cases: list[tuple[int, Case]], names: Names) -
     _, case = cases[0]
     about = tuple((index, name_case(other_case, names)) for index, other_case in cases)
     lines = list_findings(case.judgement.findings) or [("", "no reason was given")]
-    lines += [("layers", show_blocks(case.judgement.layers))] if case.judgement.layers else []
+    layers = case.judgement.layers
+    lines += [("layers", show_blocks(layers))] if len(layers) > 1 else []
     lines += _list_also(case, cases[1:], names)
     places = [f"{place.file}:{place.line}" for place in case.places]
     said = "\n".join(line for _, line in lines)  # most findings name their place
