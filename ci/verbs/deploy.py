@@ -20,7 +20,7 @@ from ci.device.connection import (
     open_device,
 )
 from ci.device.runner import STARTS, DeviceRunner, lease_first
-from ci.verbs.options import MOST, add_option
+from ci.verbs.options import MOST, add_option, require_effect
 from provisioning.console.command import DIR, FLAG, MANY, Outcome, between, group_options
 from provisioning.console.process import fill_script
 from provisioning.console.progress import Progress
@@ -98,6 +98,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
             "no device is specified", fix="pass --device adb:, --device ssh:HOST or --any soc=SOC"
         )
     if args.clean:
+        require_effect(args, "--clean", "--device", "--any", "--place")
         return clean_device(open_device(choice.name, choice.place))
     began = time.monotonic()
     with ready_device(choice, progress) as (runner, facts):

@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--trend", text, **DIR)
     add_options(parser, "--base", "--sarif")
     force = "rename existing files that this command did not write, instead of refusing them"
-    add("--force", force, **FLAG)
+    add("--force", force, **FLAG, needs="--to or --sarif or --trend")
     add("--schema", "print the schema of report.json", **FLAG)
 
 

@@ -77,6 +77,8 @@ ONLY_PARSE = "QNN_CI_ONLY_PARSE"  # the noxfile checks arguments before it insta
 GLOBAL = frozenset({*QUIET, *VERBOSE, "--json"})  # options that may precede the verb
 NO_THREAD = "can't start new thread"  # a RuntimeError
 NO_MAPPING = ("failed to map segment", "cannot allocate memory", "Cannot allocate memory")
+# Options that choose how a verb prints its result for people or a CI system
+TEXT_FORMS = frozenset({"--annotate", "--github", "--markdown"})
 # Errors that may occur anywhere, and their fixes.
 REFUSALS = {
     errno.EACCES: "run the command as a user with this permission, or choose another path",
@@ -397,6 +399,12 @@ def _run_verb(caller: Caller, verbs: Mapping[str, Verb], name: str, words: list[
     )
     args = _parse(parser, own_words)
     args.typed_flags = list_flags(own_words)
+    if args.json and (lost := sorted(TEXT_FORMS & args.typed_flags)):
+        raise UsageError(
+            f"{lost[0]} cannot be used with --json",
+            why="--json prints only the result, as JSON, so that the option would have no effect",
+            fix=f"leave out --json, or {lost[0]}",
+        )
     # A misspelled option is reported before the noxfile installs packages for the session.
     if os.environ.get(ONLY_PARSE):
         return Outcome()
