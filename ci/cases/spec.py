@@ -204,14 +204,14 @@ def require_fitting_schemes(
             is_useless = bool(entry and entry.schemes)
         if is_useless:
             is_quantized = spec.reference in quantized
-            own = Scheme.ASIS if is_quantized else usual
+            matching_scheme = Scheme.ASIS if is_quantized else usual
             raise UsageError(
                 f"{place}: {Path(spec.reference).name} is"
                 f" {'quantized already' if is_quantized else 'not quantized'}, and {spec.scheme} is"
                 f" for models that are{' not' * is_quantized}",
-                fix=f"pass --scheme {own}, which replaces the schemes of a policy"
+                fix=f"pass --scheme {matching_scheme}, which replaces the schemes of a policy"
                 if requested
-                else f"write {own}, or pass --scheme {own}",
+                else f"write {matching_scheme}, or pass --scheme {matching_scheme}",
             )
 
 
@@ -295,10 +295,10 @@ def choose_schemes(
 def require_own_scheme(word: str, names: Sequence[str], lane: SchemeSet) -> None:
     """Raise UsageError if ``word`` is the name of another lane's scheme, with the one that this
     lane has for it. ``names`` are those that this lane has."""
-    known = {scheme.value: scheme for scheme in Scheme}
-    if word in names or word not in known:
+    schemes_by_name = {scheme.value: scheme for scheme in Scheme}
+    if word in names or word not in schemes_by_name:
         return
-    counterpart = lane.find_counterpart(known[word])
+    counterpart = lane.find_counterpart(schemes_by_name[word])
     raise UsageError(
         f"{lane.title} has no scheme {word}",
         why=f"it has {', '.join(names)}",

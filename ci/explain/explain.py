@@ -281,8 +281,8 @@ class _Scan:
         for start, line in _find_lines(chunk, low, _MARKS):
             if start in explained or start in self.blocks.starts or not _ERROR.search(line):
                 continue
-            said = unquote(line, _decode_head(chunk, start))
-            if _ERROR.search(said) and not _QUOTED.search(line):
+            unquoted = unquote(line, _decode_head(chunk, start))
+            if _ERROR.search(unquoted) and not _QUOTED.search(line):
                 unknown_lines[start] = line.strip()
         self.unknown_count += len(unknown_lines)
         for start in sorted(unknown_lines)[: SHOWN_UNKNOWN - len(self.unknown)]:
@@ -321,13 +321,13 @@ def _decode_head(chunk: bytes, start: int) -> str:
 def find_said(rule: Rule, line: str, start: str) -> Mapping[str, str] | None:
     """Return the values of the rule's braces for a line that it matches, or None if the line only
     quotes what the rule looks for. ``start`` is the start of the line."""
-    said = unquote(line, "" if has_form_of(start, rule.matches) else start)
-    if said == line:
+    unquoted = unquote(line, "" if has_form_of(start, rule.matches) else start)
+    if unquoted == line:
         return rule.find(line)
-    low = said.lower().encode("utf-8", "replace")
+    low = unquoted.lower().encode("utf-8", "replace")
     if rule.literals and not any(text.strip() in low for text, _, _ in rule.literals):
         return None
-    return rule.find(said) if said else None
+    return rule.find(unquoted) if unquoted else None
 
 
 def explain(file: str, log: Iterable[bytes], rules: Sequence[Rule]) -> Explanation:

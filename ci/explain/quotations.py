@@ -94,17 +94,19 @@ def unquote(line: str, start: str) -> str:
     if of_start.match(head) or of_line.search(line):
         return ""
     prefix = len(start[:HEAD_CHARS]) - len(head) if line.startswith(start[:OWN_CHARS]) else 0
-    said = line[prefix:]
+    unquoted = line[prefix:]
     for part in _compile(Where.PART):
-        said = part.sub(_blank, said)
-    return line[:prefix] + said
+        unquoted = part.sub(_blank, unquoted)
+    return line[:prefix] + unquoted
 
 
 def has_form_of(start: str, example: str) -> bool:
     """Return whether ``example`` is printed in a form that otherwise quotes, as crash reports of
     Java are, which start with ``# A fatal error``, and whether a line starts as it does."""
-    own = example.lstrip()[:OWN_CHARS]
-    return _PREFIX.sub("", start, count=1).lstrip()[:OWN_CHARS] == own and _is_quotation(example)
+    example_start = example.lstrip()[:OWN_CHARS]
+    return _PREFIX.sub("", start, count=1).lstrip()[:OWN_CHARS] == example_start and _is_quotation(
+        example
+    )
 
 
 @functools.lru_cache(maxsize=4096)

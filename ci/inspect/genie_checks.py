@@ -221,10 +221,12 @@ def see_other_device(folder: GenieFolder) -> Iterator[Seen]:
     file = str(folder.section("engine", "backend").get("extensions"))
     for device in folder.devices:
         if device.hexagon and hexagons and device.hexagon not in hexagons:
-            made = f"Hexagon V{', V'.join(map(str, sorted(hexagons)))}"
-            yield seen(file, file, settings=f"Hexagon V{device.hexagon}", made=made)
+            contexts = f"Hexagon V{', V'.join(map(str, sorted(hexagons)))}"
+            yield seen(file, file, settings=f"Hexagon V{device.hexagon}", contexts=contexts)
         elif device.soc_id and soc_ids and device.soc_id not in soc_ids:
-            yield seen(file, file, settings=_name_socs({device.soc_id}), made=_name_socs(soc_ids))
+            yield seen(
+                file, file, settings=_name_socs({device.soc_id}), contexts=_name_socs(soc_ids)
+            )
 
 
 def _name_socs(soc_ids: set[int]) -> str:

@@ -150,8 +150,9 @@ def render_soc(answer: SocAnswer) -> str:
         why = f" ({lane.why})" if lane.why else ""
         lines.append(f"  {lane.lane}: {state}{option}{why}")
     if answer.siblings:
-        first, *others = answer.siblings
-        rest = f"; others with this Hexagon version: {', '.join(others)}" if others else ""
+        first, *other_siblings = answer.siblings
+        names = ", ".join(other_siblings)
+        rest = f"; others with this Hexagon version: {names}" if other_siblings else ""
         lines.append(f"  nearest sibling: {first}{rest}")
     return "\n".join(lines)
 

@@ -61,8 +61,9 @@ class RuntimeVerb:
     extra: str
 
     def takes(self, model: Model) -> bool:
-        """Return whether the runtime can take a model: a file of its own kind, or a function. A
-        name of the suite is one that the lane's suite has. A policy may list other runtimes."""
+        """Return whether the runtime can take a model: a file that its lane compiles, or a
+        function. A name of the suite is one that the lane's suite has. A policy may list other
+        runtimes."""
         is_file = model.path.endswith(MODEL_FILES)
         is_known = is_file or ".py:" in model.path or model.path in self.lane.suite
         return is_known and takes(self.lane.runtime, model.path, model.runtimes)
@@ -268,7 +269,7 @@ def run_runtime(
 
 
 def make_variables(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of a runtime's process, which finds this project where it is."""
-    here = str(Path(__file__).resolve().parents[2])
-    path = os.pathsep.join(filter(None, [here, variables.get("PYTHONPATH", "")]))
+    """Return the variables of a runtime's process, which imports the same copy of this project."""
+    project_root = str(Path(__file__).resolve().parents[2])
+    path = os.pathsep.join(filter(None, [project_root, variables.get("PYTHONPATH", "")]))
     return {**variables, "PYTHONPATH": path}

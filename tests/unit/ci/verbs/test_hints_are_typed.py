@@ -157,8 +157,8 @@ UNTYPED = {
 # Single fixes that no row prints, and why.
 LEFT = {
     "pass --scheme {counterpart or names[0]}": "rows print it with a scheme",
-    "pass --scheme {own}, which replaces the schemes of a policy": "needs a quantized file",
-    "write {own}, or pass --scheme {own}": "needs a quantized file",
+    "pass --scheme {matching_scheme}, which replaces the schemes of a policy": "needs a quantized file",
+    "write {matching_scheme}, or pass --scheme {matching_scheme}": "needs a quantized file",
     "remove {scheme}, or select other schemes with --scheme, such as {able[0]}": "edits a policy",
     "use --soc with one of: {able}": "an option of a lowering that few SoCs have",
     "use --model to choose models without these options": "nobody knows the models",
