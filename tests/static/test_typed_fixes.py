@@ -1,0 +1,37 @@
+"""Each fix that names an option or a command has a situation in tests/typed_fixes.py, in which
+tests/unit/ci/verbs/test_hints_are_typed.py types it, or a reason why no test does."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from tests.documented.pages import ROOT
+from tests.stand_ins.sources import list_nodes, parse_source
+from tests.static.test_hints import show_string
+from tests.typed_fixes import LEFT, OPTION, ROWS, UNTYPED
+
+
+def read_fixes() -> Iterator[tuple[str, str]]:
+    """Yield the file and the text of each fix that names an option or a command."""
+    for top in ("ci", "provisioning"):
+        for path in sorted((ROOT / top).rglob("*.py")):
+            for node in list_nodes(parse_source(path.read_text("utf-8"))):
+                values = [node.value] if isinstance(node, ast.keyword) and node.arg == "fix" else []
+                if values and isinstance(values[0], ast.IfExp):
+                    values = [values[0].body, values[0].orelse]
+                for value in values:
+                    text = show_string(value).replace("{show_command(", "`qnn-ci {")
+                    if OPTION.search(text):
+                        yield path.relative_to(ROOT).as_posix(), text
+
+
+def test_each_fix_with_an_option_or_a_command_is_typed_or_has_a_reason() -> None:
+    printed = [fix for _, fix in ROWS]
+    untyped = {
+        (file, text) for file, text in read_fixes() if not any(part in text for part in printed)
+    }
+    left = {text for file, text in untyped if not file.startswith(tuple(UNTYPED))}
+    assert left == {*LEFT}
+    used = {place for place in UNTYPED for file, _ in untyped if file.startswith(place)}
+    assert used == {*UNTYPED}
