@@ -26,7 +26,7 @@ from ci.verbs.options import LOWERING
 from provisioning.artifacts.environment import Environment
 from provisioning.console.caller import shown_path
 from provisioning.console.progress import Progress
-from provisioning.manifest.targets import read_litert_socs, read_socs
+from provisioning.manifest.targets import find_any_soc, name_in, read_all_socs, read_socs
 
 DEFAULT_SOC = "SM8750"
 IMPORTS = LlmEngine.imports
@@ -40,8 +40,10 @@ def select(
         untested = f"{' and '.join(unused)} of the policy are not tested here"
         progress.step(f"note: {untested}: --model selects decoders")
     if request.bundle:
-        named = match_socs(request.socs, sorted(read_litert_socs()))
-        soc = named[0] if named else find_bundle_soc(request.bundle) or DEFAULT_SOC
+        soc = find_bundle_soc(request.bundle) or DEFAULT_SOC
+        for name in request.socs:
+            soc = name_in(name.upper(), read_all_socs())
+            find_any_soc(soc)
         return [CaseSpec(shown_path(request.bundle), Scheme.ASIS, soc)]
     socs = match_socs(request.socs, sorted(read_socs())) or [DEFAULT_SOC]
     if request.pte:
