@@ -228,3 +228,14 @@ def test_every_failing_verb_without_a_fix_gets_the_fix_of_a_matching_rule(
     monkeypatch.setattr("ci.verbs.explain.execute", fail)
     assert main(["explain", "x.log"]) == QnnCiError.exit_code
     assert "cache info" in capsys.readouterr().err
+
+
+def test_a_headline_does_not_deny_what_the_log_says() -> None:
+    """A model of which QNN refuses one operator when it validates, and another one later."""
+    log = (
+        "[ERROR] [Qnn ExecuTorch]: <E> Failed to validate op aten_add_tensor_2 with error 0xc26\n"
+        '[ERROR] [Qnn ExecuTorch]: <E> "dequantize_2" generated: could not create op\n'
+    )
+    finding = find_known(log, read_rules())
+    assert finding is not None
+    assert "accepted" not in f"{finding.headline} {finding.detail}"
