@@ -13,7 +13,7 @@ import pytest
 
 from ci.analysis.steps import Step
 from ci.cases.engine import Compiled, Delegation, Fallback, Garbled
-from ci.cases.judged import UNTRIED, CaseJudge, find_floats
+from ci.cases.judged import UNTRIED, CaseJudge, find_floats, mark_part
 from ci.cases.pipeline import CaseRun
 from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import CaseSpec
@@ -49,7 +49,7 @@ from ci.judging.verdict import (
 )
 from ci.models.schemes import Scheme
 from ci.models.tensors import Layer, Loss, OutputPart, Range, TensorInfo
-from ci.report.schema import Status, Threshold, TypeShare
+from ci.report.schema import LayerFigures, Status, Threshold, TypeShare
 from tests.build.setups import make_options
 from tests.stand_ins.lanes import make_references
 from tests.stand_ins.reports import say
@@ -340,6 +340,14 @@ def test_the_runner_is_not_suspected_if_a_layer_is_wrong(tmp_path: Path) -> None
             NOISE_KIND.find("too far"), verdict, compiled, is_traceable=True
         )
         assert explained.causes == causes
+
+
+def test_the_layers_of_the_part_that_is_wrong_by_itself_are_marked() -> None:
+    figures = [LayerFigures(label=label) for label in ("conv", "add", "norm")]
+    places = [{"conv", "net.py:1"}, {"add_1"}, {"norm", "net.py:3"}]
+    marked = mark_part(figures, places, {"net.py:3", "add_1", "mul"})
+    assert [layer.in_part for layer in marked] == [False, True, True]
+    assert mark_part((), (), {"add"}) == ()
 
 
 def test_a_lost_part_does_not_name_the_layer_at_which_the_whole_output_loses(
