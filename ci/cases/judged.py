@@ -515,12 +515,11 @@ class CaseJudge:
         bits = FLOAT16_BITS if not scheme.quantized else bits if bits in MASKS else 0
         causes = advise_on_numbers(loss, bits, [fault.fault for fault in faults])
         named = (*decisions, *causes, *(() if was_tried else advise_on_fusions(loss)))
-        is_known = self.is_proven(question) or any(
-            cause.certainty is Certainty.PROVEN for advice in named for cause in advice.causes
-        )
-        if not scheme.quantized or is_known:
+        # Constants that are no weights, such as the positions of large angles, are quantized, too:
+        # the numbers say more than that quantized weights lose as much.
+        if not scheme.quantized or named or self.is_proven(question):
             return named
-        return (*named, *advise_on_rounding(loss, self.evidence.figures.sqnr_db_scheme))
+        return advise_on_rounding(loss, self.evidence.figures.sqnr_db_scheme)
 
     def find_garbled(self, compiled: Compiled, question: Question) -> Finding | None:
         """Return the finding that nodes on the CPU read the indices of another operator with the
