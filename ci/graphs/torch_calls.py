@@ -41,7 +41,7 @@ def read_calls(part: fx.GraphModule, written: Collection[fx.Node]) -> Graph:
             # The target may be in a submodule, such as "body.weight".
             value = functools.reduce(getattr, str(node.target).split("."), part)
             if node not in written and isinstance(value, Tensor):
-                constants[node.name] = functools.partial(to_array, value)
+                constants[node.name] = functools.partial(tensor_to_array, value)
         elif node.op == "call_function" and node.target is not operator.getitem:
             nodes.append(read_call(node, names, shapes, constants))
         elif node.op == "output":
@@ -279,10 +279,10 @@ def _compute(node: fx.Node, reads: Sequence[Read], operands: Sequence[Array | No
     with torch.no_grad():
         result = target(*args, **kwargs)
     results = result if isinstance(result, (list, tuple)) else [result]
-    return [to_array(tensor) for tensor in results]
+    return [tensor_to_array(tensor) for tensor in results]
 
 
-def to_array(value: Any) -> Array:
+def tensor_to_array(value: Any) -> Array:
     """Return the elements of a tensor. Those of bfloat16, which numpy lacks, are widened."""
     tensor = value.detach()
     if tensor.dtype == torch.bfloat16:

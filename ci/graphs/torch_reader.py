@@ -23,7 +23,7 @@ from ci.graphs.torch_calls import (
     note_types,
     read_call,
     read_calls,
-    to_array,
+    tensor_to_array,
 )
 from ci.graphs.torch_state import find_written, is_view
 from ci.models.eager import keep_state
@@ -64,7 +64,7 @@ def read_program(program: Any) -> Graph:
         **signature.inputs_to_buffers,
     }
     constants: dict[str, Callable[[], Array]] = {
-        name: functools.partial(to_array, states[target])
+        name: functools.partial(tensor_to_array, states[target])
         for name, target in stored.items()
         if isinstance(states.get(target), Tensor) and target not in changed and name not in written
     }

@@ -14,7 +14,7 @@ from torch import Tensor, fx, nn
 from torch.fx import Interpreter
 
 from ci.graphs.graph import Array, Graph, Node
-from ci.graphs.torch_calls import name_result, read_calls, to_array
+from ci.graphs.torch_calls import name_result, read_calls, tensor_to_array
 from ci.graphs.torch_state import find_written
 from ci.mend.proof import Arrays
 from ci.mend.rewrite import Change, export_module, rewrite_graph
@@ -28,7 +28,7 @@ class TorchSubject:
     def __init__(self, module: nn.Module, sets: Sequence[Inputs]) -> None:
         exported = copy_graph(export_module(module, sets[0]))
         self.dtypes = [tensor.dtype for tensor in sets[0]]
-        self.sets = [tuple(map(to_array, tensors)) for tensors in sets]
+        self.sets = [tuple(map(tensor_to_array, tensors)) for tensors in sets]
         self.original = TorchForm(exported, module, self.dtypes)
 
     def rewrite(self, names: Sequence[str]) -> tuple[fx.GraphModule, list[tuple[Change, ...]]]:
@@ -71,7 +71,7 @@ class TorchForm:
             changing = _Changing(self.exported, fixed)
             with torch.no_grad(), keep_state(self.exported):
                 outputs = flatten_outputs(changing.run(*copy_inputs(tensors)))
-            return [*map(to_array, outputs)]
+            return [*map(tensor_to_array, outputs)]
         before = {name: buffer.clone() for name, buffer in self.module.named_buffers()}
         with keep_state(self.module):
             (outputs,) = run_eager(self.module, [tensors])
@@ -79,7 +79,7 @@ class TorchForm:
             for name, buffer in sorted(self.module.named_buffers(), key=itemgetter(0)):
                 if not torch.equal(before[name], buffer):
                     changed.append(buffer.clone())
-        return [*map(to_array, (*outputs, *changed))]
+        return [*map(tensor_to_array, (*outputs, *changed))]
 
     def read_values(self, inputs: Arrays, names: Sequence[str]) -> dict[str, Array]:
         """Return values inside of the module for one sample."""
@@ -109,7 +109,7 @@ class _Changing(Interpreter):
         if n.op != "output" and name in self.fixed and isinstance(result, Tensor):
             return torch.tensor(self.fixed[name]).to(result.dtype)
         if n.op != "output" and name in self.names and isinstance(result, Tensor):
-            self.values[name] = to_array(result.clone())
+            self.values[name] = tensor_to_array(result.clone())
         return result
 
 

@@ -10,7 +10,7 @@ import torch
 
 from ci.executorch.quantize import configure, make_quantizer, quantize_method
 from ci.graphs.graph import Array
-from ci.graphs.torch_calls import list_results, read_calls, to_array
+from ci.graphs.torch_calls import list_results, read_calls, tensor_to_array
 from ci.graphs.torch_candidates import list_candidates, mark_origins
 from ci.graphs.torch_state import find_written
 from ci.mend.mixture_search import (
@@ -52,7 +52,7 @@ def run_sets(model: Model, module: Any) -> list[list[Array]]:
 
 def to_arrays(sets: Sequence[Sequence[Any]]) -> list[list[Array]]:
     """Return the tensors of each sample as arrays."""
-    return [[to_array(tensor) for tensor in tensors] for tensors in sets]
+    return [[tensor_to_array(tensor) for tensor in tensors] for tensors in sets]
 
 
 def export_strictly(model: Model) -> Any:
