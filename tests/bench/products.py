@@ -117,6 +117,7 @@ def run_bench(progress: Progress) -> Mapping[str, Any]:
                     if is_rejected(case):
                         rejected[row] += 1
                         names.append(f"{lane.verb} {case.name}: {case.headline}")
+                        progress.step(f"rejected: {names[-1]}")
             total, bad = right.total(), rejected.total()
             progress.step(
                 f"bench products: {first + BUNDLE} networks, {lane.verb}: {total} right programs,"
