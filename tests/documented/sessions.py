@@ -249,7 +249,12 @@ ROWS = (
     ),
     # -- builds --
     SessionRow("build_runner", "./nox -s build_runner", "built in", needs=("g++", "make")),
-    SessionRow("build_aot", "./nox -s build_aot -- --no-proof", "built in", **STAND_IN_BUILD),
+    SessionRow(
+        "build_aot",
+        "./nox -s build_aot -- --no-proof",
+        "to use it ... build_aot/artifacts.json",
+        **STAND_IN_BUILD,
+    ),
     SessionRow("build_android", "./nox -s build_android", "built in", **STAND_IN_BUILD),
     SessionRow("build_linux", "./nox -s build_linux", "built in", **STAND_IN_BUILD),
     SessionRow(
