@@ -24,6 +24,7 @@ BENCHES: dict[str, str] = {
     "right": "tests.bench.right",
     "provisioning": "tests.bench.provisioning",
     "latency": "tests.bench.latency",
+    "first": "tests.bench.first",
 }
 
 

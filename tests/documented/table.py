@@ -450,7 +450,7 @@ ROWS = (
     ),
     Row("parity -- ", "cmake-only-source", 1, (readers.executorch_below,)),
     # -- the project itself --
-    Row("bench -- (emulator|gate)", "", slow=60),
+    Row("bench -- (emulator|gate|first)", "", slow=60),
     Row("-s stress|stress -- ", "passed", slow=30, daily_in=SESSIONS),
     Row("mutants -- .* --sample", "10 of ... mutants tried", slow=5, daily_in=SESSIONS),
     Row("test_trained -- --model", "bad cases, 0 green", slow=20, daily_in=SESSIONS),
