@@ -440,6 +440,14 @@ def read_rules() -> tuple[Rule, ...]:
             why=f"consequence_of names unknown ids: {unknown}" if unknown else "an id occurs twice",
             fix="give each rule a unique id, and use only existing ids in consequence_of",
         )
+    families = read_families()
+    for rule in rules:
+        if rule.family and rule.family not in families:
+            raise ManifestError(
+                "manifests/policies/errors.toml is not consistent",
+                why=f"{rule.id} names {rule.family!r}, which is no family of numbers",
+                fix=f"name one of {', '.join(families)}, as in manifests/policies/codes.toml",
+            )
     late = (Role.SYMPTOM, Role.COMPONENT)
     return tuple(sorted(rules, key=lambda rule: rule.role in late and late.index(rule.role) + 1))
 

@@ -258,7 +258,7 @@ ROWS = (
     ),
     Row(
         "-s mend .*positions --runtime onnxruntime",
-        "expand-constant green ... test-onnx --policy",
+        "expand-constant green ... -- --policy mended",
     ),
     Row(
         "qnn-ci localise --model net.py",

@@ -38,9 +38,12 @@ def write_bundle(
 
 
 def deploy(lab: Lab, bundle: Path, *words: str) -> int:
+    return call_deploy(lab, "--bundle", str(bundle), "--json", *words)
+
+
+def call_deploy(lab: Lab, *words: str) -> int:
     name = "ssh:board" if lab.device.name.startswith("ssh") else "adb:"
-    common = ["deploy", "--device", name, "--place", str(lab.place), "--bundle", str(bundle)]
-    return main([*common, "--json", *words])
+    return main(["deploy", "--device", name, "--place", str(lab.place), *words])
 
 
 @PHONE_BY_DAY
@@ -52,7 +55,7 @@ def test_second_deploy_of_a_bundle_sends_nothing(lab: Lab, tmp_path: Path, capsy
         sent.append(json.loads(capsys.readouterr().out)["sent_bytes"])
     assert sent == [10, 0]
     assert not (lab.place / "lease").exists()
-    assert deploy(lab, bundle, "--clean") == ExitCode.OK
+    assert call_deploy(lab, "--clean") == ExitCode.OK
     assert not lab.place.exists()
 
 

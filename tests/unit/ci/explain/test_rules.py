@@ -197,24 +197,25 @@ def test_a_rule_that_matches_everything_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("old", "new", "fix"),
     [
-        lambda text: text.replace('id = "no-space"', 'id = "zip-broken"'),
-        lambda text: text.replace("number = 1003", "number = 1004"),
-        lambda text: text.replace('"op-preparation", "constants-only"]', '"nothing-like-it"]'),
+        ('id = "no-space"', 'id = "zip-broken"', "consequence_of"),
+        ("number = 1003", "number = 1004", "consequence_of"),
+        ('"op-preparation", "constants-only"]', '"nothing-like-it"]', "consequence_of"),
+        ('family = "datatype"', 'family = "\\u0000"', "codes.toml"),
     ],
 )
 def test_rules_that_contradict_each_other_are_refused(
-    change: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    old: str, new: str, fix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = (Path("manifests") / "policies" / "errors.toml").read_text("utf-8")
-    assert callable(change)
+    assert old in text
     (tmp_path / "policies").mkdir()
-    (tmp_path / "policies" / "errors.toml").write_text(change(text), "utf-8")
+    (tmp_path / "policies" / "errors.toml").write_text(text.replace(old, new), "utf-8")
     monkeypatch.setenv("QNN_CI_MANIFESTS", str(tmp_path))
     with pytest.raises(ManifestError, match=r"errors\.toml") as caught:
         read_rules.__wrapped__()
-    assert "consequence_of" in caught.value.fix
+    assert fix in caught.value.fix
     late = [Role.SYMPTOM, Role.COMPONENT]
     ranks = [late.index(rule.role) + 1 if rule.role in late else 0 for rule in RULES]
     assert ranks == sorted(ranks)
