@@ -361,8 +361,8 @@ def find_failed_write(error: BaseException, place: Path) -> OSError | None:
     """
     if isinstance(error, shutil.Error) and error.args and isinstance(error.args[0], list):
         for _, target, why in error.args[0]:
-            if found := _ERRNO.search(str(why)):
-                return OSError(int(found[1]), os.strerror(int(found[1])), str(target))
+            if number := _ERRNO.search(str(why)):
+                return OSError(int(number[1]), os.strerror(int(number[1])), str(target))
     if isinstance(error, OSError) and error.errno:
         path = error.filename2 or error.filename
         return OSError(error.errno, error.strerror, os.fsdecode(path) if path else None)

@@ -467,9 +467,9 @@ def replace_tables(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, A
     key."""
     changed = dict(base)
     for key, value in changes.items():
-        own = base.get(key)
-        if isinstance(own, dict) and isinstance(value, dict):
-            changed[key] = replace_tables(own, value)
+        before = base.get(key)
+        if isinstance(before, dict) and isinstance(value, dict):
+            changed[key] = replace_tables(before, value)
         else:
             changed[key] = value
     return changed

@@ -138,7 +138,7 @@ class LinearPattern:
     def _enter(self, places: frozenset[int], before: str) -> _Position:
         like = ""
         if self._has_conditions:
-            like = next((one for one in LIKE if _is_like(one, before)), before)
+            like = next((example for example in LIKE if _is_like(example, before)), before)
         key = (places, like)
         return self._known.setdefault(key, _Position(self, places, like))
 

@@ -42,17 +42,17 @@ class LogFacts:
     versions: dict[str, int] = field(default_factory=dict)
     socs: dict[str, int] = field(default_factory=dict)
     lines: int = 0
-    rest: bytes = b""
+    open_line: bytes = b""
 
     def read(self, parts: Iterable[bytes]) -> Iterator[bytes]:
         """Yield the parts of a log unchanged, and note what they say."""
         for part in parts:
-            *lines, self.rest = (self.rest + part).split(b"\n")
+            *lines, self.open_line = (self.open_line + part).split(b"\n")
             for line in lines:
                 self._read_line(line[:LINE_BYTES])
-            self.rest = self.rest[-LINE_BYTES:]
+            self.open_line = self.open_line[-LINE_BYTES:]
             yield part
-        self._read_line(self.rest)
+        self._read_line(self.open_line)
 
     def _read_line(self, line: bytes) -> None:
         self.lines += 1
@@ -139,8 +139,8 @@ def explain_bundle(
     open_lines = [line for line in known if line not in explained_lines]
     return BundleExplanation(
         path.name,
-        _tell(chosen_soc, soc, facts.socs),
-        _tell(folder.runtime.qnn if folder.runtime else "", runtime_name, facts.versions),
+        _show_origin(chosen_soc, soc, facts.socs),
+        _show_origin(folder.runtime.qnn if folder.runtime else "", runtime_name, facts.versions),
         tuple(findings),
         tuple(open_lines),
     )
@@ -169,12 +169,12 @@ def sort_findings(findings: Sequence[Finding]) -> list[Finding]:
     return sorted(findings, key=lambda finding: (order.index(finding.severity), finding.id))
 
 
-def _tell(value: str, given: str, lines: dict[str, int]) -> str:
+def _show_origin(value: str, option: str, lines: dict[str, int]) -> str:
     """Return a value and where it comes from."""
     if not value:
         return ""
     line = next((line for name, line in lines.items() if _is_same(name, value)), 0)
-    return value if given or not line else f"{value}, from line {line}"
+    return value if option or not line else f"{value}, from line {line}"
 
 
 def _is_same(name: str, value: str) -> bool:

@@ -152,8 +152,8 @@ def render_soc(answer: SocAnswer) -> str:
     if answer.siblings:
         first, *other_siblings = answer.siblings
         names = ", ".join(other_siblings)
-        rest = f"; others with this Hexagon version: {names}" if other_siblings else ""
-        lines.append(f"  nearest sibling: {first}{rest}")
+        others = f"; others with this Hexagon version: {names}" if other_siblings else ""
+        lines.append(f"  nearest sibling: {first}{others}")
     return "\n".join(lines)
 
 

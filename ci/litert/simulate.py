@@ -155,7 +155,7 @@ def apply_plugin(path: Path, soc: str, library: Path) -> SimulatorHook:
     hook = SimulatorHook(library, "ai-edge-litert")
     hook.install()
     plugin = CDLL(str(plugins / PLUGIN))
-    kept = [pass_soc(plugin, name, soc.encode()) for name in WITH_SOC]
+    names_in_memory = [pass_soc(plugin, name, soc.encode()) for name in WITH_SOC]
     environment = Environment.create(
         compiler_plugin_path=str(plugins), dispatch_library_path=str(plugins)
     )
@@ -164,7 +164,7 @@ def apply_plugin(path: Path, soc: str, library: Path) -> SimulatorHook:
     options.qualcomm_options.profiling = QualcommProfiling.OPTRACE
     with working_directory(path.parent):  # QNN writes its schematics there
         CompiledModel.from_file(str(path.absolute()), environment=environment, options=options)
-    del kept
+    del names_in_memory
     return hook
 
 
@@ -174,20 +174,23 @@ def pass_soc(plugin: CDLL, name: str, soc: bytes) -> Any:
     not where it is expected."""
     address = cast(getattr(plugin, name), c_void_p).value or 0
     process = CDLL(None, use_errno=True)
-    place, found = Location(), c_void_p()
+    place, symbol_address = Location(), c_void_p()
     process.dladdr1.argtypes = (c_void_p, POINTER(Location), POINTER(c_void_p), c_int)
     process.mprotect.argtypes = (c_void_p, c_size_t, c_int)
-    if not process.dladdr1(address, byref(place), byref(found), SYMBOL_INFO) or not found.value:
+    if (
+        not process.dladdr1(address, byref(place), byref(symbol_address), SYMBOL_INFO)
+        or not symbol_address.value
+    ):
         raise FailedError(f"{PLUGIN} has no symbol {name}")
-    symbol = TableEntry.from_address(found.value)
+    symbol = TableEntry.from_address(symbol_address.value)
     base = place.base or 0
     if base + symbol.value != address:
         raise FailedError(f"the symbol {name} of {PLUGIN} is not where it is expected")
     original = Taking(address)
     replacement = Taking(pass_first(original, soc))
     # mprotect takes whole pages.
-    page = found.value & -mmap.PAGESIZE
-    length = found.value + sizeof(TableEntry) - page
+    page = symbol_address.value & -mmap.PAGESIZE
+    length = symbol_address.value + sizeof(TableEntry) - page
     if process.mprotect(page, length, READ_WRITE):
         raise FailedError(f"{PLUGIN} cannot be changed: {ctypes.get_errno()}")
     symbol.value = ((cast(replacement, c_void_p).value or 0) - base) % 2**64

@@ -220,10 +220,10 @@ def locate(
 def describe(departure: Departure) -> str:
     """Return which keys or values are the first wrong ones."""
     kind = "keys" if departure.keys else "values"
-    more = " and values" if departure.keys and departure.values else ""
+    and_values = " and values" if departure.keys and departure.values else ""
     return (
-        f"{kind} of layer {departure.layer}{more} ({departure.above_db:.0f} dB above the predicted"
-        " noise)"
+        f"{kind} of layer {departure.layer}{and_values} "
+        f"({departure.above_db:.0f} dB above the predicted noise)"
     )
 
 

@@ -57,8 +57,8 @@ class Answers:
         """Return the file of an experiment's answer; None for one that is not kept."""
         if type(experiment) not in KINDS:
             return None
-        asked = msgspec.json.encode(experiment)
-        name = hashlib.sha256(asked).hexdigest()
+        question = msgspec.json.encode(experiment)
+        name = hashlib.sha256(question).hexdigest()
         key = hash_words(digest_code(), *self.words, type(experiment).__name__, name)
         return self.home / f"{key}.json"
 

@@ -181,16 +181,16 @@ def find_changed(module: nn.Module, inputs: Inputs) -> dict[str, Tensor]:
     }
 
 
-def find_frozen(module: nn.Module, made: nn.Module, inputs: Inputs) -> tuple[str, ...]:
+def find_frozen(module: nn.Module, changed: nn.Module, inputs: Inputs) -> tuple[str, ...]:
     """Return the buffers that a call of a module changes and on which its outputs depend, but not
-    those of ``made``, which a tool made of it and which has buffers of the same names. What reads
-    them has become a constant there, so that only the first call is right. The state of both does
-    not change."""
+    the outputs of ``changed``, which a tool made of the module and whose buffers have the same
+    names. What reads them has become a constant there, so that only the first call is right. The
+    state of both does not change."""
     frozen = []
     for name, value in find_changed(module, inputs).items():
-        if any(name not in dict(part.named_buffers()) for part in (module, made)):
+        if any(name not in dict(part.named_buffers()) for part in (module, changed)):
             continue
-        moved = [_is_moved(part, name, value, inputs) for part in (module, made)]
+        moved = [_is_moved(part, name, value, inputs) for part in (module, changed)]
         if moved == [True, False]:
             frozen.append(name)
     return tuple(frozen)

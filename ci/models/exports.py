@@ -25,7 +25,7 @@ class Export:
         """Return whether these are the same inputs."""
         own_leaves, leaves = tree_leaves(self.inputs), tree_leaves(inputs)
         pairs = zip(own_leaves, leaves, strict=False)
-        return len(own_leaves) == len(leaves) and all(own is leaf for own, leaf in pairs)
+        return len(own_leaves) == len(leaves) and all(own_leaf is leaf for own_leaf, leaf in pairs)
 
 
 # The last export of each module that is still in use, with and without strictness.

@@ -97,12 +97,12 @@ class FileAuditJob:
         """Return the result and the time in seconds."""
         began = time.monotonic()
         if isinstance(self.engine, OnnxEngine):
-            found = ask_onnxruntime(self.engine, self.spec, self.work, self.log)
+            answers = ask_onnxruntime(self.engine, self.spec, self.work, self.log)
         elif isinstance(self.engine, LitertEngine):
-            found = ask_litert(self.engine, self.spec, self.work, self.log)
+            answers = ask_litert(self.engine, self.spec, self.work, self.log)
         else:
             raise DefectError(f"{type(self.engine).__name__} cannot be asked about operators")
-        return found, time.monotonic() - began
+        return answers, time.monotonic() - began
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -86,7 +86,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         progress.step(f"reading {request.path.name}")
         bundle = request.explain(request.path, facts)
         failed |= bundle.has_errors
-        text += "\n" + fill_text("verbs/templates/bundle_log.txt.j2", one=bundle)
+        text += "\n" + fill_text("verbs/templates/bundle_log.txt.j2", log=bundle)
         data["bundle"] = msgspec.to_builtins(bundle)
     code = ExitCode.FAILED if failed else ExitCode.OK
     return Outcome(text, data, code, exact=args.github)

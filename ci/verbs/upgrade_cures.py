@@ -238,8 +238,8 @@ def run_nox(version: str, request: UpgradeRequest, progress: Progress) -> Report
     report.unlink(missing_ok=True)
     words = ["--executorch", version, *request.selecting, "--reports", str(directory)]
     # The variables of this call's own session would be those of the other one, too.
-    own = ("QNN_CI_CAUSE_FILE", "QNN_CI_SESSION", "QNN_CI_SESSIONS", "QNN_CI_FINISHED")
-    variables = {key: text for key, text in os.environ.items() if key not in own}
+    of_this_call = ("QNN_CI_CAUSE_FILE", "QNN_CI_SESSION", "QNN_CI_SESSIONS", "QNN_CI_FINISHED")
+    variables = {key: text for key, text in os.environ.items() if key not in of_this_call}
     variables["QNN_CI_CALLER_DIR"] = str(user_path("."))
     progress.step(f"{name}: ./nox -s {request.session} -- {' '.join(words)}")
     argv = [str(CHECKOUT / "nox"), "-s", request.session, "--", *words]

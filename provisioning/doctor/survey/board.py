@@ -20,7 +20,7 @@ TIMEOUT_S = 60.0
 ADDRESS = re.compile(
     r"ssh:(?P<host>(?!-)[^\s:\[\]]+|(?:[^\s:\[\]]+@)?\[[0-9a-fA-F:.%\w]+\])(?::(?P<port>\d+))?"
 )
-# Nobody can answer a question about a password or an unknown host key.
+# A check has no terminal for a question about a password or an unknown host key.
 OPTIONS = (
     "-T",
     "-o",
