@@ -45,7 +45,7 @@ from ci.cases.qnn_files import PARAMS, SAVER, SAVER_CALLS, count_operators
 from ci.cases.spec import CaseSpec
 from ci.diagnosis.diagnosis import Diagnosis, Suspicion
 from ci.diagnosis.experiments import Result
-from ci.diagnosis.wording import advise_on_diagnosis, describe_proof
+from ci.diagnosis.wording import advise_on_diagnosis, describe_cure, describe_proof
 from ci.facts.finding import (
     HEADLINE_CHARS,
     NO_ADVICE,
@@ -902,7 +902,7 @@ class CaseJudge:
         advice = sum(join_faults(faults), NO_ADVICE)
         is_accuracy = finding.question in ACCURACY
         if self.diagnosis and self.is_proven(finding.question):
-            advice = prove(advice, describe_proof(self.diagnosis))
+            advice = prove(advice, self.diagnosis)
             if not is_accuracy:
                 advice += advise_on_diagnosis(self.diagnosis, [fault.fault for fault in faults])
             return advice
@@ -1184,14 +1184,20 @@ def join_faults(faults: Sequence[KnownFault]) -> Iterator[Advice]:
         yield replace(first.advice, causes=tuple(causes), places=combined.places)
 
 
-def prove(advice: Advice, proof: str) -> Advice:
-    """Return the advice for known faults of which one remedy was tried, with both figures of
-    that. What was tried is another remedy, see advise_on_diagnosis."""
+def prove(advice: Advice, diagnosis: Diagnosis) -> Advice:
+    """Return the advice for known faults whose remedy was tried as rewrites of mend, with both
+    figures of the experiment."""
+    proof = describe_proof(diagnosis)
     causes = []
     for cause in advice.causes:
         text = f"{cause.text} ({proof})"
         causes.append(structs.replace(cause, text=text, certainty=Certainty.PROVEN))
-    return replace(advice, causes=tuple(causes))
+    remedies = advice.remedies or advise(fix=describe_cure(diagnosis)).remedies
+    if diagnosis.cure:
+        rewrites = tuple(remedy.name for remedy in diagnosis.cure)
+        first = structs.replace(remedies[0], proof=Proof.TRIED, rewrites=rewrites)
+        remedies = (first, *remedies[1:])
+    return replace(advice, causes=tuple(causes), remedies=remedies)
 
 
 def doubt(advice: Advice) -> Advice:

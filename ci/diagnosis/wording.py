@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from ci.diagnosis.diagnosis import Diagnosis
 from ci.diagnosis.experiments import Result
-from ci.facts.finding import Advice, Certainty, Proof, advise
+from ci.facts.finding import NO_ADVICE, Advice, Certainty, Proof, advise
 
 PRECISION = "docs/guides/precision.md"
 SHOWN = 4  # operators, or remedies that were tried
@@ -29,6 +29,12 @@ def describe_proof(diagnosis: Diagnosis) -> str:
     return f"{word}: {subject}, and {show_db(diagnosis.after)} {change}"
 
 
+def describe_cure(diagnosis: Diagnosis) -> str:
+    """Return what to write instead, with the names of the rewrites; empty if none cures it."""
+    titles = "; ".join(f"{remedy.title} ({remedy.name})" for remedy in diagnosis.cure)
+    return f"write {titles}" if titles else ""
+
+
 def name_subject(diagnosis: Diagnosis) -> str:
     """Return what the experiments were made with."""
     if not diagnosis.part:
@@ -45,15 +51,17 @@ def show_db(result: Result) -> str:
 
 def advise_on_diagnosis(diagnosis: Diagnosis, named: Collection[str] = ()) -> Advice:
     """Return the cause that experiments showed, or that it is unknown, with what was tried in vain.
-    The known faults that are ``named`` state their cause themselves, see KnownFault."""
+    The known faults that are ``named`` state their cause and its remedy themselves, see
+    KnownFault."""
     proof = describe_proof(diagnosis)
     if diagnosis.cure:
-        titles = "; ".join(f"{remedy.title} ({remedy.name})" for remedy in diagnosis.cure)
         remedies = [remedy for remedy in diagnosis.cure if {*named}.isdisjoint(remedy.cures)]
+        if not remedies:
+            return NO_ADVICE
         reasons = "; ".join(dict.fromkeys(remedy.reason for remedy in remedies))
         return advise(
             f"{reasons} ({proof})" if reasons else "",
-            f"write {titles}",
+            describe_cure(diagnosis),
             certainty=Certainty.PROVEN,
             proof=Proof.TRIED,
             rewrites=tuple(remedy.name for remedy in diagnosis.cure),
