@@ -92,7 +92,7 @@ def test_all_jobs_run_in_order_and_are_counted(night: Night) -> None:
 @pytest.mark.parametrize(
     ("job", "red", "calls"),
     [
-        ("trained", "stories", ["nox -s test_trained", "nox -s test_llm -- --model stories260k"]),
+        ("stories", "stories", ["nox -s test_llm -- --model stories260k"]),
         # The second command of a job does not hide that the first one failed.
         ("trained", "test_trained", ["nox -s test_trained"]),
         (
@@ -126,6 +126,13 @@ def test_a_job_that_lacks_something_is_skipped_unless_it_is_asked_for(night: Nig
     run = night.run("fedora-3.10")
     assert run.stdout.splitlines()[-1] == "0 passed, 1 failed"
     assert "failed: its image cannot be pulled" in run.stdout
+
+
+def test_weights_that_cannot_be_fetched_are_lacking(night: Night) -> None:
+    (night.folder / "nox").write_text("#!/bin/sh\nexit 4\n")
+    run = night.run("stories")
+    assert run.returncode == 1
+    assert "failed: its weights cannot be fetched" in run.stdout
 
 
 def test_a_job_that_does_not_exist_fails_with_what_lists_them(night: Night) -> None:
