@@ -98,6 +98,8 @@ def test_no_cause_that_is_named_is_wrong(lane: str, tmp_path: Path) -> None:
         lines.append(f"| {name} | {said[:300]} | {row.cause} | {verdict} |".replace("\n", " "))
         if verdict == "wrong":
             wrong.append((name, said))
-    table = Path(TABLE or tmp_path) / f"true-causes-{lane}.md"
+    folder = Path(TABLE or tmp_path)
+    folder.mkdir(parents=True, exist_ok=True)
+    table = folder / f"true-causes-{lane}.md"
     table.write_text("\n".join(lines) + "\n", encoding="utf-8")
     assert wrong == [], "\n".join(lines)
