@@ -170,8 +170,8 @@ def apply_plugin(path: Path, soc: str, library: Path) -> SimulatorHook:
 
 def pass_soc(plugin: CDLL, name: str, soc: bytes) -> Any:
     """Make dlsym find another function under the name of one of the plugin's, which calls it with
-    ``soc``. Return what must live as long as it may be called. Raises FailedError if the symbol is
-    not where it is expected."""
+    ``soc``. Return what must live as long as it may be called. Raises FailedError if the
+    plugin has no such symbol, or if the symbol has another address than its function."""
     address = cast(getattr(plugin, name), c_void_p).value or 0
     process = CDLL(None, use_errno=True)
     place, symbol_address = Location(), c_void_p()
@@ -185,7 +185,7 @@ def pass_soc(plugin: CDLL, name: str, soc: bytes) -> Any:
     symbol = TableEntry.from_address(symbol_address.value)
     base = place.base or 0
     if base + symbol.value != address:
-        raise FailedError(f"the symbol {name} of {PLUGIN} is not where it is expected")
+        raise FailedError(f"the symbol {name} of {PLUGIN} has another address than its function")
     original = Taking(address)
     replacement = Taking(pass_first(original, soc))
     # mprotect takes whole pages.

@@ -99,7 +99,7 @@ def choose_runtimes(arguments: Sequence[str]) -> dict[str, str]:
 
 
 def takes(runtime: str, path: str, runtimes: Sequence[str]) -> bool:
-    """Return whether a runtime can take a model: a file of its own kind, or what is no file. It
+    """Return whether a runtime can take a model: a file of its format, or a PyTorch model. It
     must be one of the ``runtimes`` that the model's entry in a policy lists, if it lists any."""
     suffix = PurePath(path).suffix
     of_file = {".onnx": "onnxruntime", ".tflite": "litert"}.get(suffix, runtime)
