@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 from msgspec import Struct, structs
@@ -34,8 +34,12 @@ from ci.cases.outputs import read_inputs, read_references, stack_outputs
 from ci.cases.pipeline import CaseRun, Setup
 from ci.cases.pool import Ended, Job
 from ci.cases.spec import CaseSpec
+from ci.diagnosis import experiments
+from ci.diagnosis.diagnosis import Diagnosis
+from ci.diagnosis.experiments import Change, Result, Smallest
+from ci.diagnosis.wording import advise_on_diagnosis
 from ci.executorch.engine import ExecutorchEngine
-from ci.facts.finding import Finding, Question
+from ci.facts.finding import Advice, Cause, Finding, Question, Remedy
 from ci.facts.known_fault import KnownFault
 from ci.faults.match import match_faults
 from ci.judging.figures import decibels
@@ -290,10 +294,10 @@ class Localised(Located, frozen=True, kw_only=True):
     """The results of one case, also in JSON. Numbers in dB are from the worst sample.
 
     ``program_rows`` compare the program with the model that was lowered, and ``model_rows`` compare
-    that model with float32. ``programs`` is the number of programs that were tried. ``cause`` is
-    the suspected cause, and ``reproducer`` the file that was written; each is empty if there is
-    none. ``known_faults`` are those whose pattern the graph contains. See also Located in
-    ci/audit/localise_search.py.
+    that model with float32. ``programs`` is the number of programs that the search tried.
+    ``causes`` and ``remedies`` are those of the verdict, and ``cause`` is the text of the first
+    cause. ``reproducer`` is the file that was written, or empty. ``known_faults`` are those whose
+    pattern the graph contains. See also Located in ci/audit/localise_search.py.
     """
 
     model: str
@@ -304,8 +308,15 @@ class Localised(Located, frozen=True, kw_only=True):
     programs: int
     model_rows: tuple[Row, ...] = ()
     cause: str = ""
+    causes: tuple[Cause, ...] = ()
+    remedies: tuple[Remedy, ...] = ()
     reproducer: str = ""
     known_faults: tuple[KnownFault, ...] = ()
+
+    def explained(self, advice: Advice | Finding) -> Localised:
+        """Return the results with the causes and remedies of a verdict."""
+        cause = advice.causes[0].text if advice.causes else ""
+        return structs.replace(self, cause=cause, causes=advice.causes, remedies=advice.remedies)
 
 
 FRAMES = (" ", "Traceback (most recent call last)", "The above exception was", "During handling")
@@ -326,10 +337,16 @@ class Localiser:
     progress: Progress
     count: int = field(default=0, init=False)
 
-    def run(self, limit: int, reproducer: Path | None) -> Localised:
-        """Search with at most ``limit`` programs. If there is a wrong part and ``reproducer`` is
-        not None, write the smallest wrong part to that file. Raises FailedError if the model cannot
-        be loaded, exported or quantized, or if the part's tensors cannot be written."""
+    def run(
+        self,
+        limit: int,
+        reproducer: Path | None,
+        suspected: Sequence[experiments.Operator] = (),
+    ) -> Localised:
+        """Search with at most ``limit`` programs, first in the part of the ``suspected`` operators
+        of the float model. If there is a wrong part and ``reproducer`` is not None, write the
+        smallest wrong part to that file. Raises FailedError if the model cannot be loaded, exported
+        or quantized, or if the part's tensors cannot be written."""
         described = self.call(
             partial(describe, self.parts, self.spec), self.setup.work / "model.log"
         )
@@ -344,8 +361,12 @@ class Localiser:
         faults = match_faults(model.steps, self.spec.scheme.base.value, model.qnn)
         for fault in faults:
             self.progress.step(f"  known fault: {fault}")
+        suspected_names = [
+            operator.name for operator in match_operators(suspected, model.operators)
+        ]
         suspects = [
-            *filter(None, (find_suspect(operators, fault, model.aliases) for fault in faults))
+            *filter(None, [suspected_names]),
+            *filter(None, (find_suspect(operators, fault, model.aliases) for fault in faults)),
         ]
         search = Search(operators, tuple(model.outputs), laboratory, suspects)
         located = search.run()
@@ -361,9 +382,6 @@ class Localiser:
             wrong=located.is_wrong,
             programs=len(laboratory.tried),
             model_rows=tuple(model.losses),
-            cause=name_cause(located, self.spec, self.parts.runtime)
-            if located.part_outputs
-            else "",
             reproducer=written,
             known_faults=faults,
         )
@@ -442,26 +460,79 @@ def reproducer_folder(file: Path) -> UserFolder:
 
 
 NO_ALIASES: Mapping[str, str] = MappingProxyType({})
-CAUSES = {
+CHANGES = {
+    Mend.BIASES: "separate biases",
+    Mend.RANGES: "wider ranges",
+}
+REASONS = {
     Mend.BIASES: "the quantizer gives a bias that several layers share a single scale, but QNN"
-    " expects the product of the scales of each layer's input and weights. With separate biases,"
-    " the part is right",
+    " expects the product of the scales of each layer's input and weights",
     Mend.RANGES: "calibration chose ranges that clip values in the quantized model, but QNN merges"
-    " roundings and does not clip them. With wider ranges, the part is right",
+    " roundings and does not clip them",
 }
-COMPILERS = {
-    EXECUTORCH.runtime: "ExecuTorch's passes",
-    ONNX.runtime: "ONNX Runtime",
-    LITERT.runtime: "LiteRT's plugin",
-}
+AnyOperator = TypeVar("AnyOperator", Operator, experiments.Operator)
 
 
-def name_cause(located: Located, spec: CaseSpec, runtime: str) -> str:
-    """Return why the smallest part is wrong, according to the change that makes it right."""
-    if located.mended_by:
-        return CAUSES[located.mended_by[0]]
-    model = "quantized model" if spec.scheme.quantized else "float32 model"
-    return f"{COMPILERS[runtime]} or QNN make the program differ from the part's {model}"
+def match_operators(
+    wanted: Sequence[Operator] | Sequence[experiments.Operator],
+    available: Sequence[AnyOperator],
+) -> list[AnyOperator]:
+    """Return the operators of another graph of the same model, such as its float form, that are the
+    wanted ones; none if one of them has no counterpart there."""
+    matches = []
+    for operator in wanted:
+        key = operator.kind, operator.node, operator.line
+        alike = [other for other in available if (other.kind, other.node, other.line) == key]
+        named = [other for other in alike if other.name == operator.name]
+        if not named and len(alike) != 1:
+            return []
+        matches.append((named or alike)[0])
+    return matches
+
+
+def describe_smallest(
+    located: Located, operators: Sequence[experiments.Operator]
+) -> Smallest | None:
+    """Return what a search shows of the smallest wrong part, whose operators are named as in
+    ``operators`` of the float model; None if there is no such part."""
+    if not located.part:
+        return None
+    worst = max(located.part_outputs, key=lambda output: output.excess_db, default=None)
+    result = Result(failure=located.ended, is_refused=True)
+    if worst:
+        result = Result(worst.reached_db, worst.predicted_db)
+    change, returning = None, None
+    if located.changed:
+        mend = located.mended_by[0]
+        change = Change(CHANGES[mend], REASONS[mend], read_right(located.changed))
+    if located.returned:
+        returning = read_right(located.returned)
+    return Smallest(tuple(match_operators(located.part, operators)), result, returning, change)
+
+
+def read_right(outputs: Sequence[Departure]) -> Result:
+    """Return the result of a part whose outputs are right."""
+    worst = max(outputs, key=lambda output: output.excess_db)
+    return Result(worst.reached_db, worst.predicted_db, is_right=True)
+
+
+def advise_on_part(located: Located) -> Advice:
+    """Return the cause that a search alone shows, without experiments on the float model."""
+    smallest = describe_smallest(located, ())
+    if smallest is None:
+        return advise_on_diagnosis(Diagnosis(Result(failure=located.ended)))
+    part = tuple(
+        experiments.Operator(operator.name, operator.kind, line=operator.line)
+        for operator in located.part
+    )
+    if smallest.change:
+        after = smallest.change.result
+        return advise_on_diagnosis(
+            Diagnosis(smallest.result, part, after=after, change=smallest.change)
+        )
+    after = smallest.returning or Result()
+    is_fused = smallest.returning is not None
+    return advise_on_diagnosis(Diagnosis(smallest.result, part, after=after, is_fused=is_fused))
 
 
 def find_suspect(

@@ -183,8 +183,9 @@ class Located(Struct, frozen=True, kw_only=True):
 
     ``part`` contains the operators of the smallest part that is still wrong, and ``part_outputs``
     its outputs; if the program has no ``outputs``, the smallest part that is refused.
-    ``mended_by`` is the change that makes the part right. The part is also right if it returns the
-    results of the operators ``cured_by``. ``readers`` contains the first operator that depends on
+    ``mended_by`` is the change that makes the part right, and ``changed`` its outputs then. The
+    part is also right if it returns the results of the operators ``cured_by``, and ``returned`` are
+    its outputs then. ``readers`` contains the first operator that depends on
     all of them. ``sharing`` are operators outside the part that join several results and share a
     range with it.
     """
@@ -198,6 +199,8 @@ class Located(Struct, frozen=True, kw_only=True):
     cured_by: tuple[Operator, ...] = ()
     readers: tuple[Operator, ...] = ()
     mended_by: tuple[Mend, ...] = ()
+    changed: tuple[Departure, ...] = ()
+    returned: tuple[Departure, ...] = ()
     sharing: tuple[Operator, ...] = ()
     ended: str = ""
 
@@ -288,7 +291,7 @@ class Search:
     def find_suspect(self) -> Cut | None:
         """Return the first part of suspects that is wrong by itself, or None."""
         for part in (self.close(names, ()) for names in self.suspects):
-            trial = self.laboratory.measure(part, "a known fault")
+            trial = self.laboratory.measure(part, "a suspected part")
             if trial.worst:
                 self.proven = trial.outputs
                 return part
@@ -445,7 +448,9 @@ class Search:
             mended = Cut(cut.operators, cut.outputs, (mend,))
             trial = self.laboratory.measure(mended, f"other {mend.value}")
             if not trial.refused and trial.worst is None:
-                self.located = structs.replace(self.located, mended_by=(mend,))
+                self.located = structs.replace(
+                    self.located, mended_by=(mend,), changed=trial.outputs
+                )
                 return
 
     def cure(self, cut: Cut) -> Located:
@@ -458,8 +463,12 @@ class Search:
             exposing = Cut(cut.operators, (*cut.outputs, *names))
             trial = self.laboratory.measure(exposing, "exposing more")
             part_outputs = trial.outputs[: len(cut.outputs)]
-            return not trial.refused and not any(departure.wrong for departure in part_outputs)
+            if trial.refused or any(departure.wrong for departure in part_outputs):
+                return False
+            returned[:] = part_outputs
+            return True
 
+        returned: list[Departure] = []
         names = [name for name in cut.operators if name not in cut.outputs]
         if not cures(names):
             return located
@@ -473,6 +482,7 @@ class Search:
             located,
             cured_by=tuple(self.operators[name] for name in fewest),
             readers=tuple(readers[:1]),
+            returned=tuple(returned),
         )
 
 

@@ -11,7 +11,9 @@ from ci.diagnosis.experiments import (
     TIME_IS_UP,
     WHOLE,
     Answer,
+    Change,
     Experiment,
+    FindSmallest,
     KeepPart,
     ListOperators,
     ListRemedies,
@@ -19,6 +21,7 @@ from ci.diagnosis.experiments import (
     RemedyChoice,
     Result,
     RunPart,
+    Smallest,
 )
 
 LEAST_GAIN_DB = 3.0  # which a remedy must gain: chance moves an SQNR by less
@@ -35,7 +38,8 @@ class Suspicion:
     ``first`` is the name of the first wrong layer's node, with its operator and its line, or empty.
     ``faults`` are the known faults that may be the cause, the likeliest first. ``count`` is the
     number of operators of the model, and ``finer`` the scheme with more bits for activations, or
-    empty."""
+    empty. ``searches`` is whether the smallest part may be searched with many programs, as
+    localise does."""
 
     whole: Result
     first: tuple[str, str, str] = ("", "", "")
@@ -43,6 +47,7 @@ class Suspicion:
     count: int = 0
     divides: bool = True  # whether parts can show the error, and not only the whole model
     finer: str = ""
+    searches: bool = False
 
 
 @dataclass(frozen=True)
@@ -58,9 +63,9 @@ class Diagnosis:
     """What the experiments showed. ``part`` are the operators of the smallest part that is wrong by
     itself, empty for the whole model, and ``before`` its result. ``cure`` are the remedies that
     make it better, and ``after`` the result with them: right, or the best that was found.
-    ``is_fused`` is whether the part is right if it returns the results inside of it, and ``finer``
-    the scheme with more bits in which it is right, or empty. ``ended`` is why the experiments
-    stopped early, or empty."""
+    ``is_fused`` is whether the part is right if it returns the results inside of it, ``finer`` the
+    scheme with more bits in which it is right, or empty, and ``change`` the change of its
+    quantizers with which it is. ``ended`` is why the experiments stopped early, or empty."""
 
     before: Result
     part: tuple[Operator, ...] = ()
@@ -68,6 +73,7 @@ class Diagnosis:
     after: Result = field(default_factory=Result)
     is_fused: bool = False
     finer: str = ""
+    change: Change | None = None
     tried: tuple[Tried, ...] = ()
     reproducer: str = ""
     ended: str = ""
@@ -75,7 +81,7 @@ class Diagnosis:
     @property
     def is_proven(self) -> bool:
         """Return whether an experiment showed the cause."""
-        return bool(self.cure or self.finer) or self.is_fused
+        return bool(self.cure or self.finer or self.change) or self.is_fused
 
     def shows(self, fault: str, places: Collection[str] = ()) -> bool:
         """Return whether a known fault at some places of the model is what the cure cures there.
@@ -111,6 +117,18 @@ def diagnose(suspicion: Suspicion) -> Steps:
     remedies = cast("list[RemedyChoice] | None", (yield ListRemedies()))
     if remedies is None:
         return Diagnosis(suspicion.whole, ended=TIME_IS_UP)
+    diagnosis = yield from find_cause(suspicion, remedies)
+    if not suspicion.searches or diagnosis.ended:
+        return diagnosis
+    names = tuple(operator.name for operator in diagnosis.part)
+    smallest = cast("Smallest | None", (yield FindSmallest(names)))
+    if smallest is None:
+        return diagnosis
+    return (yield from narrow(diagnosis, smallest, remedies, suspicion))
+
+
+def find_cause(suspicion: Suspicion, remedies: Sequence[RemedyChoice]) -> Steps:
+    """Find a part that is wrong by itself, and what makes it right, with few programs."""
     is_small = suspicion.count <= SMALL
     part: Part = ()
     before = suspicion.whole
@@ -274,6 +292,37 @@ def examine(diagnosis: Diagnosis, finer: str) -> Steps:
             return replace(diagnosis, after=result, finer=finer)
     path = cast(str, (yield KeepPart(names))) or ""
     return replace(diagnosis, reproducer=path)
+
+
+def narrow(
+    diagnosis: Diagnosis,
+    smallest: Smallest,
+    remedies: Sequence[RemedyChoice],
+    suspicion: Suspicion,
+) -> Steps:
+    """Repeat the experiments on the smallest part: its cause is that of fewer operators. Without a
+    cure, what makes it right with the quantizers of the whole model is the cause."""
+    part, tried = smallest.part, diagnosis.tried
+    if part and {*part} != {*diagnosis.part}:
+        names = tuple(operator.name for operator in part)
+        before = cast(Result, (yield RunPart(names)))
+        if before.is_refused or not (before.failure or before.is_right):
+            # What cures the larger part may cure this one; that only this one is cured is news.
+            ordered = order_remedies(diagnosis.cure or remedies, suspicion, part)
+            narrowed = yield from try_remedies(part, before, ordered)
+            tried = tuple(dict.fromkeys((*tried, *narrowed.tried)))
+            if not (narrowed.cure or narrowed.ended or diagnosis.is_proven):
+                narrowed = yield from examine(narrowed, suspicion.finer)
+            if narrowed.is_proven:
+                return narrowed
+    if diagnosis.is_proven:
+        return diagnosis
+    shown = replace(diagnosis, before=smallest.result, part=part or diagnosis.part, tried=tried)
+    if smallest.change:
+        return replace(shown, after=smallest.change.result, change=smallest.change)
+    if smallest.returning:
+        return replace(shown, after=smallest.returning, is_fused=True)
+    return shown
 
 
 def gains(result: Result, before: Result) -> bool:

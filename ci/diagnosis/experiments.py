@@ -84,6 +84,35 @@ class RunPart:
     scheme: str = ""
 
 
+class Change(Struct, frozen=True):
+    """A change of the quantizers of a part that makes it right: what was changed, in words such as
+    ``separate biases``, why that helps, and what the part then reaches."""
+
+    title: str
+    reason: str
+    result: Result
+
+
+class Smallest(Struct, frozen=True):
+    """The answer to FindSmallest. ``part`` are the operators of the float model that the smallest
+    part consists of, and ``result`` what its program reaches with the quantizers of the whole
+    model. ``returning`` is its result if it returns the results inside of it, and ``change`` the
+    change that makes it right; each is None if the part stays wrong."""
+
+    part: tuple[Operator, ...]
+    result: Result
+    returning: Result | None = None
+    change: Change | None = None
+
+
+@dataclass(frozen=True)
+class FindSmallest:
+    """Asks for the smallest part that is wrong by itself, by a search of many programs, which
+    starts with ``part``. The answer is a Smallest, or None if there is none."""
+
+    part: tuple[str, ...]
+
+
 @dataclass(frozen=True)
 class KeepPart:
     """Asks to keep a part as a reproducer. The answer is its path, or "" if it was not kept."""
@@ -91,5 +120,6 @@ class KeepPart:
     part: tuple[str, ...]
 
 
-Experiment: TypeAlias = ListRemedies | ListOperators | RunPart | KeepPart
-Answer: TypeAlias = "list[RemedyChoice] | list[Operator] | Result | str | None"  # None starts
+Experiment: TypeAlias = ListRemedies | ListOperators | RunPart | FindSmallest | KeepPart
+# None starts
+Answer: TypeAlias = "list[RemedyChoice] | list[Operator] | Result | Smallest | str | None"

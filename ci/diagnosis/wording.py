@@ -22,6 +22,8 @@ def describe_proof(diagnosis: Diagnosis) -> str:
         change = f"with {change}"
     elif diagnosis.finer:
         change = f"in {diagnosis.finer}"
+    elif diagnosis.change:
+        change = f"with {diagnosis.change.title}"
     else:
         change = "if it returns the results inside of it"
     word = "proven" if diagnosis.after.is_right else "in part, proven"
@@ -80,6 +82,8 @@ def advise_on_diagnosis(diagnosis: Diagnosis, named: Collection[str] = ()) -> Ad
             f"give them the bits of {diagnosis.finer}, as a part of a mixture ({PRECISION})",
             certainty=Certainty.PROVEN,
         )
+    if diagnosis.change:
+        return advise(f"{diagnosis.change.reason} ({proof})", certainty=Certainty.PROVEN)
     tried = [
         f"{' and '.join(remedy.name for remedy in trial.remedies)}"
         f" ({trial.result.failure or show_db(trial.result)})"

@@ -26,12 +26,15 @@ from ci.diagnosis.experiments import (
     WHOLE,
     Answer,
     Experiment,
+    FindSmallest,
     KeepPart,
     ListOperators,
     ListRemedies,
+    Operator,
     RemedyChoice,
     Result,
     RunPart,
+    Smallest,
 )
 from ci.facts.finding import Finding, Question
 from ci.mend.answers import Answers, answers_home
@@ -43,6 +46,7 @@ from ci.mend.trials import Attempt, Trials
 from ci.models.schemes import ONNX, Scheme
 from ci.models.source_lines import find_suite_model
 from ci.report.schema import Case, Status
+from ci.report.text import count
 from provisioning.errors import QnnCiError
 from provisioning.files import write_whole
 
@@ -58,12 +62,18 @@ class Experiments:
     """Answers the diagnoses of a run: each case may take ``case_s`` seconds, and all together
     ``run_s``. Programs of parts are in the cache, and answers in the store, so that a rerun
     repeats no experiment. Where more processes run than there are cores, they may take as much
-    longer, see find_slowness, unless ``is_strict``."""
+    longer, see find_slowness, unless ``is_strict``.
+
+    ``search`` finds the smallest wrong part, and takes the operators of the float model and those
+    that it begins with; None if only few programs may be compiled for a part. ``note`` gets each
+    experiment in words."""
 
     lane: RewriteLane
     case_s: float
     run_s: float
     is_strict: bool = False
+    search: Callable[[list[Operator], tuple[str, ...]], Smallest | None] | None = None
+    note: Callable[[str], None] = lambda _: None
     spent_s: float = 0.0
     guard: threading.Lock = field(default_factory=threading.Lock)
 
@@ -73,9 +83,11 @@ class Experiments:
         slowness = 1.0 if self.is_strict else measure_slowness()
         with self.guard:
             left_s = min(self.case_s, self.run_s - self.spent_s) * slowness
-        laboratory = Laboratory(run, self.lane, finding, began + left_s)
+        laboratory = Laboratory(run, self, finding, began + left_s)
+        # Only a program that is wrong, or that does not exist, has a smallest part.
+        searches = self.search is not None and finding.question is not Question.QUANTIZED
         try:
-            return laboratory.run_all(suspicion)
+            return laboratory.run_all(replace(suspicion, searches=searches))
         finally:
             run.experiment = ""
             shutil.rmtree(laboratory.work, ignore_errors=True)
@@ -111,8 +123,11 @@ def make_experiments(lane: RewriteLane, case_s: float | None) -> dict[str, Any]:
 class Laboratory:
     """Does the experiments of one case until ``deadline``, a time of time.monotonic."""
 
-    def __init__(self, run: CaseRun, lane: RewriteLane, finding: Finding, deadline: float) -> None:
+    def __init__(
+        self, run: CaseRun, shared: Experiments, finding: Finding, deadline: float
+    ) -> None:
         self.case_run, self.finding, self.deadline = run, finding, deadline
+        self.shared, lane = shared, shared.lane
         self.spec = run.spec
         self.lane, self.is_onnx = lane, lane == "onnx"
         self.work = run.directory / "diagnosis"
@@ -148,15 +163,37 @@ class Laboratory:
         if self.left_s < LEAST_S and not isinstance(experiment, KeepPart):
             return Result(failure=TIME_IS_UP) if isinstance(experiment, RunPart) else None
         if isinstance(experiment, ListRemedies):
-            self.case_run.experiment = "find what can be changed"
+            self.show("find what can be changed")
             return self.list_remedies()
         if isinstance(experiment, ListOperators):
-            self.case_run.experiment = "list the operators"
-            return self.call(self.subjects.list_operators) or []
+            self.show("list the operators")
+            return self.list_operators()
+        if isinstance(experiment, FindSmallest):
+            return self.find_smallest(experiment)
         if isinstance(experiment, KeepPart):
             return self.keep(experiment.part)
-        self.case_run.experiment = describe(experiment)
+        self.show(describe(experiment))
         return self.run_part(experiment)
+
+    def show(self, text: str) -> None:
+        """Show what is done now."""
+        self.case_run.experiment = text
+        self.shared.note(text)
+
+    def list_operators(self) -> list[Operator]:
+        """Return the operators of the float model; none if it cannot be divided."""
+        return self.call(self.subjects.list_operators) or []
+
+    def find_smallest(self, experiment: FindSmallest) -> Smallest | None:
+        """Return the smallest part that is wrong by itself, or None if there is none. The search
+        has a limit of programs, and not of time."""
+        if self.shared.search is None:
+            return None
+        began = time.monotonic()
+        try:
+            return self.shared.search(self.list_operators(), experiment.part)
+        finally:
+            self.deadline += time.monotonic() - began
 
     def call(self, job: Callable[[], Any]) -> Any:
         """Return the result of a job in a new worker, or None if it fails."""
@@ -352,8 +389,8 @@ def is_lasting(answer: Answer) -> bool:
 
 def describe(experiment: RunPart) -> str:
     """Return an experiment in a few words, for the progress."""
-    count = len(experiment.part)
-    subject = f"a part of {count} operators" if experiment.part else "the model"
+    size = count(len(experiment.part), "operator")
+    subject = f"a part of {size}" if experiment.part else "the model"
     change = f" with {' and '.join(experiment.remedies)}" if experiment.remedies else ""
     change += f" in {experiment.scheme}" if experiment.scheme else ""
     return f"run {subject}{change}"

@@ -1,34 +1,40 @@
-"""``localise``: find the operator where a program loses accuracy, by lowering parts of its
-model."""
+"""``localise``: find the operator where a program loses accuracy, and why: the diagnosis of a red
+verdict with more time, and with a search for the smallest part that is wrong by itself."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from ci.audit.localise import (
     Localised,
     Localiser,
+    advise_on_part,
     choose_parts,
+    describe_smallest,
     reproducer_folder,
 )
 from ci.audit.localise_search import LEAST_OFF
 from ci.cases.judged import Options
-from ci.cases.pipeline import Setup
+from ci.cases.pipeline import CaseRun, Setup
 from ci.cases.policy import EmulatorPolicy
 from ci.cases.request import Request
 from ci.cases.spec import FILE_VERBS, CaseSpec
+from ci.diagnosis.experiments import Operator, Smallest
+from ci.facts.finding import CAUSE_WORDS, NO_ADVICE, REMEDY_WORDS, Certainty, Question
+from ci.mend.experiments import Experiments
 from ci.models.schemes import Scheme
 from ci.models.suite import DEFAULT_SOC
 from ci.onnx.fitting import parse_shapes, refuse_shapes
 from ci.report.filled import fill_text
+from ci.report.schema import Case, Status
 from ci.report.text import name_models
 from ci.verbs.lanes import onnx
 from ci.verbs.lanes.choice import choose_lane, name_verb
@@ -46,8 +52,10 @@ from provisioning.quoting import shell_words
 SESSION = "localise"
 PYTHON = ".py"  # the suffix of reproducers of models that are not in files
 LIMIT = 60
+DIAGNOSE_S = 300.0  # for experiments, ten times as long as after a red verdict
 SHOWN = 8
 LEAST_LOST_DB = 0.1
+CERTAIN = frozenset({Certainty.PROVEN, Certainty.KNOWN})
 
 
 class Localisation(Struct, frozen=True, kw_only=True):
@@ -81,7 +89,14 @@ def render_cases(cases: Sequence[Localised]) -> str:
         shown_path=lambda path: shown_path(Path(path)),
         repeat=repeat_case,
         test=test_reproducer,
+        explain=list_reasons,
     )
+
+
+def list_reasons(case: Localised) -> list[tuple[str, str]]:
+    """Return the causes and remedies of a case as the verdict words them, each with its word."""
+    causes = [(CAUSE_WORDS[cause.certainty], cause.text) for cause in case.causes]
+    return [*causes, *((REMEDY_WORDS[remedy.proof], remedy.text) for remedy in case.remedies)]
 
 
 def repeat_case(case: Localised) -> str:
@@ -106,7 +121,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = partial(add_option, parser, WHAT)
     add_options(parser, "--model", required=True)
     add_options(parser, "--runtime", "--shape", "--scheme", "--soc")
-    limit = f"maximum number of programs to lower per case; default: {LIMIT}"
+    limit = f"maximum number of programs that the search lowers per case; default: {LIMIT}"
     add("--limit N", limit, type=int, default=LIMIT, check=least(1))
     add(
         "--reproducer OUT",
@@ -115,6 +130,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=user_path,
     )
     add_options(parser, "--no-cache", group=WHAT)
+    gaps = {"--diagnose": f"{DIAGNOSE_S:g}"}
+    add_options(parser, "--diagnose", gaps=gaps, group=WHAT, default=DIAGNOSE_S)
     add_options(parser, *RUN, "--sdk", "--adaptor")
 
 
@@ -123,9 +140,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     case has no program. Raises UsageError, and the same errors as choose_cases and
     open_setup."""
     check_values(args)
-    # Even an error that is too small to matter shows which operator is wrong.
     models, runtime = (args.model, args.shape, args.policy), args.runtime
-    lane, request = make_lane_request(args, SESSION, *models, runtime=runtime, strict_noise=True)
+    lane, request = make_lane_request(args, SESSION, *models, runtime=runtime)
     specs, policy = choose_cases(lane, request, progress)
     with lane.prepare(request, policy, specs, progress) as plan:
         if args.reproducer:
@@ -135,6 +151,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
             specs=plan.specs,
             timeout_s=request.timeout_s,
             use_cache=request.use_cache,
+            **plan.options,
         )
         with open_setup(plan, options, progress, offline=request.offline) as setup:
             cases = localise(setup, args.limit, args.reproducer, progress)
@@ -217,6 +234,71 @@ def localise(
             f"3/4 localise {names[spec.model]} {spec.scheme} {spec.soc}, at most {limit} programs"
         )
         setup = replace(shared, work=shared.work / f"localise-{number}")
-        parts = choose_parts(setup.engine, setup.work / "model")
-        localised_cases.append(Localiser(spec, setup, parts, progress).run(limit, reproducer))
+        localised_cases.append(CaseSearch(spec, setup, limit, reproducer, progress).run())
     return localised_cases
+
+
+@dataclass
+class CaseSearch:
+    """Localises one case. ``localised`` is what the search found, once it has run."""
+
+    spec: CaseSpec
+    setup: Setup
+    limit: int
+    reproducer: Path | None
+    progress: Progress
+    localised: Localised | None = field(default=None, init=False)
+
+    def run(self) -> Localised:
+        """Return the operators at which the case loses accuracy, with the cause. Raises FailedError
+        if the model cannot be loaded, exported or quantized, or if the reproducer cannot be
+        written."""
+        case = self.judge(strict=False)
+        if case.judgement.status is Status.PASSED and case.judgement.noise_notes:
+            # Even an error that is too small to matter shows which operator is wrong.
+            case = self.judge(strict=True)
+        # No experiment asked for the search in a case that passes, or whose time was up.
+        localised = self.localised or self.find([], ())
+        finding = next(iter(case.judgement.findings), None)
+        shown = advise_on_part(localised) if localised.is_wrong else NO_ADVICE
+        if finding is None:
+            return localised.explained(shown)
+        is_named = any(cause.certainty in CERTAIN for cause in finding.causes)
+        is_shown = any(cause.certainty in CERTAIN for cause in shown.causes)
+        if is_shown and not is_named and finding.question is Question.FAITHFUL:
+            finding = finding.explained(shown)
+        return localised.explained(finding)
+
+    def judge(self, *, strict: bool) -> Case:
+        """Return the verdict on the case, with the cause that experiments show. If ``strict``, an
+        error above the predicted noise is a failure even if it is too small to matter."""
+        options = self.setup.options
+        policy, experiments = (
+            structs.replace(options.policy, strict_noise=strict),
+            options.experiments,
+        )
+        if isinstance(experiments, Experiments):
+            experiments = replace(experiments, search=self.search, note=self.note)
+        options = replace(options, policy=policy, experiments=experiments)
+        return CaseRun(self.spec, replace(self.setup, options=options)).run().case
+
+    def note(self, experiment: str) -> None:
+        """Show an experiment."""
+        self.progress.step(f"  {experiment}")
+
+    def search(self, operators: list[Operator], suspected: tuple[str, ...]) -> Smallest | None:
+        """Return what ``find`` shows of the smallest part that is wrong by itself; None if there is
+        no such part."""
+        return describe_smallest(self.find(operators, suspected), operators)
+
+    def find(self, operators: list[Operator], suspected: tuple[str, ...]) -> Localised:
+        """Search for the smallest part of the model that is wrong by itself, first in the part with
+        the ``suspected`` of the ``operators`` of the float model."""
+        # The search finds errors that are too small to matter, too.
+        policy = structs.replace(self.setup.options.policy, strict_noise=True)
+        setup = replace(self.setup, options=replace(self.setup.options, policy=policy))
+        parts = choose_parts(setup.engine, setup.work / "model")
+        first = [operator for operator in operators if operator.name in suspected]
+        localiser = Localiser(self.spec, setup, parts, self.progress)
+        self.localised = localiser.run(self.limit, self.reproducer, first)
+        return self.localised

@@ -23,9 +23,11 @@ from ci.audit.localise import (  # noqa: E402
     Localised,
     Localiser,
     TorchParts,
+    advise_on_part,
+    describe_smallest,
     find_suspect,
+    match_operators,
     measure_departure,
-    name_cause,
 )
 from ci.audit.localise_graph import Division  # noqa: E402
 from ci.audit.localise_search import (  # noqa: E402
@@ -48,12 +50,12 @@ from ci.audit.localise_torch import (  # noqa: E402
 from ci.cases.engine import Delegation  # noqa: E402
 from ci.cases.pool import Ended  # noqa: E402
 from ci.cases.spec import CaseSpec  # noqa: E402
+from ci.diagnosis import experiments  # noqa: E402
 from ci.executorch.engine import ExecutorchEngine  # noqa: E402
 from ci.facts.known_fault import KnownFault  # noqa: E402
 from ci.judging.gate import judge_output  # noqa: E402
 from ci.models.eager import run_eager  # noqa: E402
 from ci.models.model import load_model  # noqa: E402
-from ci.models.schemes import Scheme  # noqa: E402
 from ci.models.tensors import TensorInfo  # noqa: E402
 from ci.report.schema import Threshold  # noqa: E402
 from ci.verbs.localise import (  # noqa: E402
@@ -175,6 +177,7 @@ def test_operators_that_are_right_only_when_exposed_are_named_with_their_reader(
     assert located.first is None
     assert [operator.kind for operator in located.part] == ["add", "mul", "stack"]
     assert [reader.kind for reader in located.readers] == ["stack"]
+    assert [output.wrong for output in located.returned] == [False]
     assert {operator.kind for operator in located.cured_by} < {"add", "mul"}
 
 
@@ -232,6 +235,7 @@ def test_a_bias_with_a_wrong_shared_scale_is_named_and_corrected() -> None:
     assert wrong.name == "linear_1"
     assert wrong.bias_off == pytest.approx(0.75)
     assert located.mended_by == (Mend.BIASES,)
+    assert not located.changed[0].wrong
     assert located.first == wrong
     cut = Cut(("linear_1",), ("linear_1",))
     as_it_is, mended = (
@@ -693,10 +697,10 @@ def test_a_localise_report_reads_as_its_snapshot() -> None:
         cured_by=(operator("c1"), operator("c2")),
         readers=(operator("r1"), operator("r2")),
         mended_by=(Mend.RANGES,),
+        changed=(depart("q", 57, faithful=True),),
         sharing=(operator("s1"), operator("s2")),
         ended="the limit of 5 programs (--limit) is reached",
     )
-    spec = CaseSpec("net", Scheme.A8W8, "SM8650")
     cases = [
         Localised(
             **msgspec.structs.asdict(located),
@@ -706,10 +710,9 @@ def test_a_localise_report_reads_as_its_snapshot() -> None:
             wrong=located.is_wrong,
             model_rows=rows(20, 21),
             programs=7,
-            cause=name_cause(located, spec, "executorch"),
             reproducer=str(Path.cwd() / "wrong.py"),
             known_faults=(make_fault(4, "add"), make_fault(5, "mul", "sub")),
-        ),
+        ).explained(advise_on_part(located)),
         Localised(
             model="other",
             scheme="fp16",
@@ -737,6 +740,83 @@ def test_a_localise_report_reads_as_its_snapshot() -> None:
     assert data == {"schema_version": 1}
     assert first["part_outputs"] == msgspec.to_builtins(located.part_outputs)
     assert first["cause"].startswith("calibration")
+
+
+def label(name: str, kind: str, line: str = "net.py:1", node: str = "") -> Operator:
+    return Operator(name=name, kind=kind, line=line, node=node)
+
+
+FLOAT = [
+    experiments.Operator("add", "add", (), line="net.py:1"),
+    experiments.Operator("add_1", "add", ("add",), line="net.py:1"),
+    experiments.Operator("mul_4", "mul", ("add_1",), line="net.py:2"),
+    experiments.Operator("y", "Relu", ("mul_4",), node="relu_node"),
+]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "matches"),
+    [
+        ([label("add_1", "add")], ["add_1"]),
+        # Another graph numbers its nodes otherwise; the only one of its line is the same.
+        ([label("mul", "mul", "net.py:2")], ["mul_4"]),
+        ([label("y_QuantizeLinear", "Relu", "", "relu_node")], ["y"]),
+        # Of two that are alike, neither is chosen, and a part without one operator is another part.
+        ([label("add_7", "add")], []),
+        ([label("add_1", "add"), label("sub", "sub")], []),
+        ([], []),
+    ],
+)
+def test_an_operator_has_its_counterpart_by_name_or_by_line(
+    wanted: list[Operator], matches: list[str]
+) -> None:
+    assert [operator.name for operator in match_operators(wanted, FLOAT)] == matches
+
+
+def depart(reached_db: float) -> Departure:
+    return Departure("add", reached_db, 60.0, faithful=reached_db > 50)
+
+
+LOCATED = Located(part=(label("add", "add"),), part_outputs=(depart(55.0), depart(20.0)))
+
+
+SHARED_BIAS = (
+    "the quantizer gives a bias that several layers share a single scale, but QNN expects the"
+    " product of the scales of each layer's input and weights (proven: the part (add [net.py:1])"
+    " has 20.0 dB, and 59.0 dB with separate biases)"
+)
+FUSED = (
+    "QNN computes these operators together, and each of them alone is right (proven: the part (add"
+    " [net.py:1]) has 20.0 dB, and 58.0 dB if it returns the results inside of it)"
+)
+NOTHING = (
+    "no experiment shows the cause: the part (add [net.py:1]) has 20.0 dB; no known rewrite applies"
+    " to it"
+)
+BIASES = {"mended_by": (Mend.BIASES,), "changed": (depart(59.0),)}
+
+
+@pytest.mark.parametrize(
+    ("fields", "cause"),
+    [
+        (BIASES, SHARED_BIAS),
+        ({"returned": (depart(59.0), depart(58.0))}, FUSED),
+        ({}, NOTHING),
+    ],
+)
+def test_what_a_search_alone_shows_is_worded_as_a_diagnosis(
+    fields: dict[str, Any], cause: str
+) -> None:
+    located = msgspec.structs.replace(LOCATED, **fields)
+    assert [shown.text for shown in advise_on_part(located).causes] == [cause]
+    smallest = describe_smallest(located, FLOAT)
+    assert smallest is not None
+    assert [operator.name for operator in smallest.part] == ["add"]
+    assert (smallest.result.reached_db, smallest.result.is_right) == (20.0, False)
+
+
+def test_a_model_without_a_wrong_part_has_no_smallest_one() -> None:
+    assert describe_smallest(Located(), FLOAT) is None
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,9 @@ from ci.diagnosis.diagnosis import MOST_PARTS, Diagnosis, Suspicion, advance, di
 from ci.diagnosis.experiments import (
     TIME_IS_UP,
     Answer,
+    Change,
     Experiment,
+    FindSmallest,
     KeepPart,
     ListOperators,
     ListRemedies,
@@ -19,6 +21,7 @@ from ci.diagnosis.experiments import (
     RemedyChoice,
     Result,
     RunPart,
+    Smallest,
 )
 from ci.diagnosis.wording import advise_on_diagnosis, describe_proof
 from ci.facts.finding import NO_ADVICE, Certainty, Proof
@@ -58,12 +61,14 @@ A, B, C = choose("a"), choose("b", "fault-b"), choose("c")
 @dataclass
 class Laboratory:
     """Answers from tables: ``whole`` has the results of the whole model by remedies, and ``parts``
-    those of each part, by its number of operators and remedies."""
+    those of each part, by its number of operators and remedies. ``smallest`` is what a search
+    finds."""
 
     remedies: list[RemedyChoice] | None
     whole: Mapping[str, Result] = field(default_factory=dict)
     parts: Mapping[str, Result] = field(default_factory=dict)
     operators: list[Operator] = field(default_factory=lambda: CHAIN)
+    smallest: Smallest | None = None
     asked: list[str] = field(default_factory=list)
 
     def run(self, suspicion: Suspicion) -> Diagnosis:
@@ -82,6 +87,9 @@ class Laboratory:
             return self.operators
         if isinstance(experiment, KeepPart):
             return "qnn/part.py"
+        if isinstance(experiment, FindSmallest):
+            self.asked.append(f"search in {len(experiment.part)}")
+            return self.smallest
         assert isinstance(experiment, RunPart)
         change = "all" if experiment.returns_all else " ".join(experiment.remedies)
         change = experiment.scheme or change
@@ -302,3 +310,86 @@ def test_without_a_place_the_whole_model_is_tried(first: tuple[str, str, str]) -
     diagnosis = laboratory.run(Suspicion(WRONG, first=first, count=20))
     assert laboratory.asked == ["b"]
     assert diagnosis.is_proven
+
+
+SEARCHED = replace(LARGE, searches=True)
+ONE = (CHAIN[9],)
+OTHERS = Change("wider ranges", "ranges clip", RIGHT)
+
+
+@pytest.mark.parametrize(
+    ("smallest", "parts", "asked", "proof"),
+    [
+        # The cure of the part is tried on the smallest one, and shown with its figures.
+        (
+            Smallest(ONE, WRONG),
+            {"2 b": RIGHT, "1 b": RIGHT},
+            ["2", "2 b", "search in 2", "1", "1 b"],
+            "proven: the part (add [net.py:9]) has 18.6 dB, and 68.9 dB with b",
+        ),
+        # It does not cure the smallest one, or that is right by itself: the part stays.
+        (
+            Smallest(ONE, WRONG),
+            {"2 b": RIGHT},
+            ["2", "2 b", "search in 2", "1", "1 b"],
+            "proven: the part (add [net.py:8], add [net.py:9]) has 18.6 dB, and 68.9 dB with b",
+        ),
+        (
+            Smallest(ONE, WRONG),
+            {"2 b": RIGHT, "1": RIGHT},
+            ["2", "2 b", "search in 2", "1"],
+            "proven: the part (add [net.py:8], add [net.py:9]) has 18.6 dB, and 68.9 dB with b",
+        ),
+        # Nothing cured the part, but the smallest one is cured.
+        (
+            Smallest(ONE, WRONG),
+            {"1 a": RIGHT},
+            ["2", "2 b", "2 a", "2 all", "search in 2", "1", "1 b", "1 a"],
+            "proven: the part (add [net.py:9]) has 18.6 dB, and 68.9 dB with a",
+        ),
+        # Neither is; the search changed its quantizers, or returned the results inside of it.
+        (
+            Smallest(ONE, LITTLE, RIGHT, OTHERS),
+            {},
+            ["2", "2 b", "2 a", "2 all", "search in 2", "1", "1 b", "1 a"],
+            "proven: the part (add [net.py:9]) has 25.0 dB, and 68.9 dB with wider ranges",
+        ),
+        (
+            Smallest(ONE, LITTLE, RIGHT),
+            {"1": DIES},
+            ["2", "2 b", "2 a", "2 all", "search in 2", "1"],
+            (
+                "proven: the part (add [net.py:9]) has 25.0 dB, and 68.9 dB if it returns the"
+                " results inside of it"
+            ),
+        ),
+        # The operators of the smallest part have no counterpart in the float model.
+        (
+            Smallest((), LITTLE),
+            {},
+            ["2", "2 b", "2 a", "2 all", "search in 2"],
+            "",
+        ),
+        (None, {}, ["2", "2 b", "2 a", "2 all", "search in 2"], ""),
+        # The time was up before.
+        (Smallest(ONE, WRONG), {"2 b": LATE}, ["2", "2 b"], ""),
+    ],
+)
+def test_a_search_repeats_the_experiments_on_the_smallest_part(
+    smallest: Smallest | None, parts: Mapping[str, Result], asked: list[str], proof: str
+) -> None:
+    laboratory = Laboratory([A, B], {}, parts, smallest=smallest)
+    diagnosis = laboratory.run(SEARCHED)
+    assert laboratory.asked == asked
+    assert describe_proof(diagnosis) == proof
+
+
+def test_a_change_of_the_quantizers_that_makes_a_part_right_is_a_proven_cause() -> None:
+    laboratory = Laboratory([], {}, smallest=Smallest(ONE, LITTLE, None, OTHERS))
+    advice = advise_on_diagnosis(laboratory.run(SEARCHED))
+    (cause,) = advice.causes
+    assert cause.text == (
+        "ranges clip (proven: the part (add [net.py:9]) has 25.0 dB, and 68.9 dB with wider ranges)"
+    )
+    assert cause.certainty is Certainty.PROVEN
+    assert not advice.remedies

@@ -12,15 +12,17 @@ import pytest
 from msgspec.structs import replace
 
 from ci.__main__ import main
-from ci.audit.localise import LitertParts, OnnxParts, TorchParts
+from ci.audit.localise import LitertParts, Localised, OnnxParts, TorchParts
 from ci.cases.judged import Options
 from ci.cases.pipeline import Setup
 from ci.cases.policy import read_emulator_policy
 from ci.executorch.engine import ExecutorchEngine
 from ci.litert.engine import LitertEngine
 from ci.litert.reading import LitertFit
+from ci.mend.experiments import Experiments
 from ci.models.schemes import Scheme
 from ci.onnx.engine import OnnxEngine
+from ci.report.schema import Case, JudgementFacts, Status
 from ci.verbs import localise as verb
 from ci.verbs import steps
 from ci.verbs.lanes import litert, onnx
@@ -46,9 +48,18 @@ def searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Namespace]
         def __init__(self, spec: Any, setup: Any, parts: Any, _: Any) -> None:
             self.own = {"spec": spec, "setup": setup, "parts": parts}
 
-        def run(self, limit: int, reproducer: Path | None) -> Namespace:
-            done.append(Namespace(**self.own, limit=limit, reproducer=reproducer))
-            return done[-1]
+        def run(self, limit: int, reproducer: Path | None, suspected: Any) -> Any:
+            searched = {"limit": limit, "reproducer": reproducer, "suspected": suspected}
+            done.append(Namespace(**self.own, **searched))
+            return Localised(model="net", scheme="fp16", soc="SM8650", wrong=False, programs=1)
+
+    class PassedRun:
+        def __init__(self, spec: Any, setup: Any) -> None:
+            judged.append(setup.options)
+
+        def run(self) -> Any:
+            judgement = JudgementFacts(status=Status.PASSED)
+            return Namespace(case=Case("net", "fp16", "SM8650", judgement=judgement))
 
     @contextmanager
     def enter(plan: Plan, options: Options, _: Any, *, offline: bool) -> Iterator[Setup]:
@@ -57,7 +68,9 @@ def searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Namespace]
         yield make_setup(tmp_path, engine, "the runner", "pool", options=options)
 
     entered.clear()
+    judged.clear()
     monkeypatch.setattr(verb, "open_setup", enter)
+    monkeypatch.setattr(verb, "CaseRun", PassedRun)
     monkeypatch.setattr(verb, "Localiser", Localiser)
     monkeypatch.setattr(steps, "require_packages", lambda *_: None)
     monkeypatch.setattr(onnx, "fit_shapes", lambda specs, *_, **__: (specs, set()))
@@ -69,6 +82,7 @@ def searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Namespace]
 
 
 entered: list[tuple[Plan, bool]] = []
+judged: list[Options] = []  # of each verdict
 ENGINES: dict[str, Any] = {
     "emulator": ExecutorchEngine(()),
     "onnx": OnnxEngine(toolchain=(), sdk=Path()),
@@ -85,8 +99,13 @@ def test_localise_options_reach_the_search(searched: list[Namespace], tmp_path: 
     options += ["--policy", "own.toml"]
     assert main(["localise", *ONE, *options, *words]) == ExitCode.FAILED
     (search,) = searched
-    policy = replace(read_emulator_policy(tmp_path / "own.toml"), strict_noise=True)
-    assert search.setup.options.policy == policy.for_backend(Backend.HTP)
+    policy = read_emulator_policy(tmp_path / "own.toml").for_backend(Backend.HTP)
+    # The verdict is that of test-emulator, whose answers are in the store; the search is strict.
+    (options,) = judged
+    assert options.policy == policy
+    assert search.setup.options.policy == replace(policy, strict_noise=True)
+    assert isinstance(options.experiments, Experiments)
+    assert (options.experiments.case_s, options.experiments.lane) == (300.0, "torch")
     assert (search.spec.soc, search.limit) == ("SM8750", 1)
     assert search.reproducer == tmp_path / "out" / "one.py"
     assert (search.setup.options.timeout_s, search.setup.options.use_cache) == (0.5, False)
