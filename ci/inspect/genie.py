@@ -16,8 +16,10 @@ from typing import Any
 
 from msgspec import Struct
 
+from ci.inspect.apps import find_texts
 from ci.inspect.compat import Runtime
 from ci.inspect.files import describe_runtime, read_runtime
+from ci.llm.tokenizers import list_token_ids
 from provisioning.console.command import user_path
 from provisioning.doctor.survey.context_binaries import ContextBinary, Graph
 from provisioning.doctor.survey.programs import Program, map_file, parse_program
@@ -34,6 +36,7 @@ from provisioning.manifest.reader import read_policy
 
 CONFIG = "genie_config.json"
 DIALOG, ENGINE = "dialog", "engine"
+GENIE, KEY_OF_ALL = "libGenie.so", b"spill-fill-bufsize"
 # In the names of files and graphs: "prompt_ar128_cl4096_1_of_3", "model_part_2_of_4.bin".
 PART = re.compile(r"(\d+)_of_(\d+)")
 LENGTHS = re.compile(r"ar(\d+)_cl(\d+)")
@@ -76,6 +79,15 @@ class BinaryFile:
         return tuple(graph for context in self.contexts for graph in context.graphs)
 
     @property
+    def variants(self) -> frozenset[tuple[int, int]]:
+        """Return for how many new tokens, in a context of which length, there are graphs, by their
+        names. None if a graph has another name."""
+        matches = [LENGTHS.search(graph.name) for graph in self.graphs]
+        if None in matches:
+            return frozenset()
+        return frozenset((int(match[1]), int(match[2])) for match in matches if match)
+
+    @property
     def place(self) -> tuple[int, int] | None:
         """Return which part of how many the file is, by its name or the names of its graphs."""
         for text in (self.name, *(graph.name for graph in self.graphs)):
@@ -103,14 +115,25 @@ class HtpDevice:
 
 
 @dataclass(frozen=True)
+class Libraries:
+    """The libraries that a device gets: ``names`` of their files, ``builds`` of QNN's libraries,
+    each as (file, version), and ``genie``, the path of libGenie.so, None without one."""
+
+    names: frozenset[str]
+    builds: tuple[tuple[str, str], ...] = ()
+    genie: Path | None = None
+
+
+@dataclass(frozen=True)
 class GenieFolder:
     """A folder for Genie.
 
     ``config`` is the parsed configuration, and ``faults`` are why it, or a file that it names, is
     not valid, each as (file, reason). ``missing`` and ``absolute`` are the files that it names and
     that are not in the folder, or that have an absolute path, each as (key, path). ``soc`` is the
-    SoC that was asked about. ``libraries`` are the names of the files of the ``runtime``, None if
-    only its version is known.
+    SoC that was asked about. ``libraries`` are those of the ``runtime``, None if only its version
+    is known. ``strange_keys`` are the keys that its libGenie does not contain, and ``table_bytes``
+    is the size of the embedding table, 0 without one.
     """
 
     name: str
@@ -123,7 +146,9 @@ class GenieFolder:
     tokenizer: Tokenizer | None = None
     devices: tuple[HtpDevice, ...] = ()
     runtime: Runtime | None = None
-    libraries: frozenset[str] | None = None
+    libraries: Libraries | None = None
+    strange_keys: tuple[str, ...] = ()
+    table_bytes: int = 0
     soc: str = ""
 
     def section(self, *keys: str) -> Mapping[str, Any]:
@@ -167,15 +192,19 @@ def read_genie(folder: Path, config: Path, soc: str = "", runtime_name: str = ""
         why = "it has no object `dialog`"
         return GenieFolder(folder.name, config.name, {}, faults=((config.name, why),))
     reader = FolderReader(folder)
-    faults = [(config.name, fault) for fault in check_keys(document)]
+    runtime, libraries = find_libraries(folder, runtime_name)
+    library_keys = find_keys(libraries.genie, document) if libraries and libraries.genie else None
+    faults = [(config.name, fault) for fault in check_keys(document, library_keys or frozenset())]
     engine = find_section(document, (DIALOG, ENGINE))
     names = find_section(engine, ("model", "binary")).get("ctx-bins")
     binaries = tuple(reader.read_binaries(names if isinstance(names, list) else []))
     tokenizer = reader.read_tokenizer(find_section(document, (DIALOG, "tokenizer")).get("path"))
     extensions = find_section(engine, ("backend",)).get("extensions")
     devices = tuple(reader.read_devices(extensions))
-    reader.find("dialog.embedding.lut-path", reader.word(document, "embedding", "lut-path"))
-    runtime, libraries = find_libraries(folder, runtime_name)
+    table = reader.find("dialog.embedding.lut-path", reader.word(document, "embedding", "lut-path"))
+    strange: list[str] = []
+    if library_keys is not None:
+        strange = [key for _, key in list_keys(document) if key not in library_keys]
     return GenieFolder(
         folder.name,
         config.name,
@@ -188,20 +217,46 @@ def read_genie(folder: Path, config: Path, soc: str = "", runtime_name: str = ""
         devices=devices,
         runtime=runtime,
         libraries=libraries,
+        strange_keys=tuple(strange),
+        table_bytes=table.stat().st_size if table else 0,
         soc=soc,
     )
 
 
-def find_libraries(folder: Path, name: str) -> tuple[Runtime | None, frozenset[str] | None]:
-    """Return the runtime called ``name``, by default the one in ``folder``, and the names of its
-    files. Each is None if it is not known."""
+def find_libraries(folder: Path, name: str) -> tuple[Runtime | None, Libraries | None]:
+    """Return the runtime called ``name``, by default the one in ``folder``, and its libraries. Each
+    is None if it is not known."""
     place = user_path(name) if name else folder
     if not place.is_dir():
         return read_runtime(name), None
     files = survey_tree(place).files
     if not name and not any(file.name.startswith("libQnn") for file in files):
         return None, None
-    return describe_runtime(files, place.name, ()), frozenset(file.name for file in files)
+    libraries = Libraries(
+        frozenset(file.name for file in files),
+        tuple(
+            (file.name, file.version) for file in files if file.qnn_name.backend and file.version
+        ),
+        next((file.path for file in files if file.name == GENIE), None),
+    )
+    return describe_runtime(files, place.name, ()), libraries
+
+
+def list_keys(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the keys of the sections of genie.toml in a configuration, each with its section."""
+    for name in read_policy("genie", GenieKeys).sections:
+        for key in find_section(document, name.split(".")):
+            yield name, key
+
+
+def find_keys(library: Path, document: Mapping[str, Any]) -> frozenset[str] | None:
+    """Return the keys of a configuration that a libGenie contains, or None for a library that
+    contains no key at all. In libGenie of QNN 2.47 to 2.51, each key that it knows is a text."""
+    texts = {key.encode(): key for _, key in list_keys(document)}
+    found = find_texts(library, [*texts, KEY_OF_ALL])
+    return (
+        frozenset(texts[text] for text in found if text in texts) if KEY_OF_ALL in found else None
+    )
 
 
 def find_section(document: Any, keys: Sequence[str]) -> Mapping[str, Any]:
@@ -268,17 +323,10 @@ class FolderReader:
         except (DocumentError, OSError) as error:
             self.faults.append((path.name, str(error)))
             return None
-        vocabulary = find_section(document, ("model",)).get("vocab")
-        ids: list[Any] = []
-        if isinstance(vocabulary, dict):
-            ids = [*vocabulary.values()]
-        elif isinstance(vocabulary, list):  # of a unigram model: pairs of a token and its score
-            ids = [*range(len(vocabulary))]
         added = document.get("added_tokens")
         tokens = [row for row in added if isinstance(row, dict)] if isinstance(added, list) else []
         special = [row.get("id") for row in tokens if row.get("special")]
-        ids += [row.get("id") for row in tokens]
-        numbers = [number for number in ids if isinstance(number, int)]
+        numbers = list_token_ids(document)
         if not numbers:
             self.faults.append((path.name, "it lists no vocabulary"))
             return None
@@ -324,13 +372,16 @@ def is_of_kind(value: Any, kind: str) -> bool:
     return isinstance(value, TYPES[kind])
 
 
-def check_keys(document: Mapping[str, Any]) -> Iterator[str]:
+def check_keys(
+    document: Mapping[str, Any], library_keys: frozenset[str] = frozenset()
+) -> Iterator[str]:
     """Yield why libGenie refuses the keys of a configuration. Sections whose keys are not known
-    here are not checked."""
+    here are not checked, and ``library_keys``, which the shipped libGenie contains, may be newer
+    ones."""
     for name, section in read_policy("genie", GenieKeys).sections.items():
         keys = name.split(".")
         if keys[-1] in find_section(document, keys[:-1]):
-            yield from check_section(name, section, find_section(document, keys))
+            yield from check_section(name, section, find_section(document, keys), library_keys)
         elif keys[-1] in NEEDED_SECTIONS:
             yield f"{name} is missing"
     htp = find_section(document, (DIALOG, ENGINE, "backend", "QnnHtp"))
@@ -340,12 +391,16 @@ def check_keys(document: Mapping[str, Any]) -> Iterator[str]:
             yield f"{key} and positional-encoding exclude each other"
 
 
-def check_section(name: str, section: Section, values: Mapping[str, Any]) -> Iterator[str]:
+def check_section(
+    name: str, section: Section, values: Mapping[str, Any], library_keys: frozenset[str]
+) -> Iterator[str]:
     """Yield why libGenie refuses the keys of a section."""
     for key in section.required:
         if key not in values:
             yield f"{name}.{key} is missing"
     for key, value in values.items():
+        if key not in section.keys and key in library_keys:
+            continue
         if key not in section.keys:
             yield f"{name}.{key} is a key that libGenie does not know"
         elif not is_of_kind(value, section.keys[key]):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
+from ci.inspect import genie_graphs
 from ci.inspect.compat import Axis, Verdict, judge_compat
 from ci.inspect.genie import LENGTHS, BinaryFile, GenieFolder
 from ci.report.text import name_some
@@ -27,6 +28,17 @@ OF_PHONE = (Axis.HEXAGON, Axis.SOC, Axis.VTCM)
 OF_LIBRARIES = (Axis.BUILD, Axis.BINARY_INFO)
 
 FOLDERS: Subjects[GenieFolder] = Subjects()
+FOLDERS.each(
+    QNN967=genie_graphs.see_other_variants,
+    QNN968=genie_graphs.see_wrong_caches,
+    QNN969=genie_graphs.see_wrong_embedding,
+    QNN970=genie_graphs.see_small_spill_buffer,
+    QNN971=genie_graphs.see_keys_of_other_library,
+    QNN972=genie_graphs.see_mixed_libraries,
+    QNN973=genie_graphs.see_unshared_weights,
+    QNN974=genie_graphs.see_small_tokenizer,
+    QNN975=genie_graphs.see_large_parts,
+)
 
 
 def judge_genie(folder: GenieFolder) -> list[Finding]:
@@ -79,12 +91,20 @@ def see_mixed_parts(folder: GenieFolder) -> Iterator[Seen]:
 @FOLDERS.check("QNN955")
 def see_wrong_parts(folder: GenieFolder) -> Iterator[Seen]:
     """Report parts that are missing, twice there, or in another order than their names say."""
-    places = [binary.place for binary in folder.binaries]
-    if not places or None in places:
+    variants: dict[tuple[int, int], list[frozenset[tuple[int, int]]]] = {}
+    for binary in folder.binaries:
+        if binary.place is None:
+            return
+        variants.setdefault(binary.place, []).append(binary.variants)
+    if not variants:
         return
-    numbers = [place[0] for place in places if place]
-    count = max(place[1] for place in places if place)
-    if numbers != [*range(1, count + 1)]:
+    count = max(place[1] for place in variants)
+    # Graphs for prompts and for single tokens may be in separate files.
+    is_twice = any(
+        sum(map(len, sets)) > len(frozenset().union(*sets)) for sets in variants.values()
+    )
+    is_twice |= any(len(sets) > 1 and not all(sets) for sets in variants.values())
+    if is_twice or [place[0] for place in variants] != [*range(1, count + 1)]:
         names = name_some([binary.name for binary in folder.binaries], MOST_NAMED)
         yield seen("ctx-bins", folder.config_file, names=names, count=count)
 
@@ -277,7 +297,7 @@ def see_missing_libraries(folder: GenieFolder) -> Iterator[Seen]:
     for hexagon in sorted({context.hexagon for context in contexts if context.hexagon}):
         needed += [f"libQnnHtpV{hexagon}Stub.so", f"libQnnHtpV{hexagon}Skel.so"]
     for name in needed:
-        if name not in folder.libraries:
+        if name not in folder.libraries.names:
             yield seen(name, folder.runtime.name)
 
 

@@ -11,6 +11,7 @@ import msgspec
 from ci.inspect.app_verdicts import LEAST_WIDTH
 from ci.inspect.genie import BinaryFile, GenieFolder
 from ci.inspect.genie_checks import judge_genie
+from ci.inspect.genie_graphs import measure_caches
 from provisioning.console.command import Outcome
 from provisioning.doctor.examine import Verdict
 from provisioning.doctor.registry import Finding
@@ -31,12 +32,16 @@ def check_genie(folder: GenieFolder, *, strict: bool) -> Outcome:
 
 
 def describe(folder: GenieFolder) -> Iterator[str]:
-    """Yield a line for each context binary, the tokenizer and the libraries, and the sum of the
-    sizes, which is the memory that the weights need at least."""
+    """Yield a line for each context binary, the tokenizer and the libraries, and the memory that
+    weights and caches need at least."""
     for binary in folder.binaries:
         yield f"  {binary.name}: {', '.join(filter(None, describe_binary(binary)))}"
     total = sum(binary.size_bytes for binary in folder.binaries)
-    yield f"  memory for the weights: at least {total / 1e6:,.1f} MB"
+    caches = measure_caches(folder)
+    yield (
+        f"  memory: at least {(total + caches) / 1e6:,.1f} MB, of which caches"
+        f" {caches / 1e6:,.1f} MB; how much a phone gives a process is not known here"
+    )
     if folder.tokenizer:
         yield f"  tokenizer: ids up to {folder.tokenizer.vocabulary - 1}"
     if folder.runtime:

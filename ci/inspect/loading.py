@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import msgspec
 
 from ci.inspect.compat import Answer, Verdict, judge_compat
 from ci.inspect.files import Inspected, read_runtime
+from ci.inspect.litert_libraries import DISPATCH
+from ci.llm.bundle_file import PARTS, BundleFile, read_bundle
 from ci.report.text import show_row
-from provisioning.console.command import Outcome
+from provisioning.console.command import Outcome, user_path
+from provisioning.doctor.survey.tree import survey_tree
 from provisioning.errors import ExitCode, FailedError, UsageError
 
 CODES = {
@@ -44,13 +49,22 @@ def judge_program(inspected: Inspected, runtime_name: str, soc: str) -> Outcome:
     return Outcome(_render(answer), msgspec.to_builtins(answer), CODES[answer.verdict])
 
 
-MAIN, AUXILIARY = "tf_lite_prefill_decode", "tf_lite_aux"
+@dataclass(frozen=True)
+class BundleFault:
+    """Why LiteRT-LM cannot run a .litertlm file on the NPU, whatever the phone: what is wrong, its
+    consequence and its remedy."""
+
+    what: str
+    why: str = ""
+    fix: str = ""
 
 
 @dataclass(frozen=True)
 class BundleAnswer:
     """The answer for a .litertlm file: one per model that is compiled for the NPU. ``lacking`` are
-    the parts without which LiteRT-LM does not run the file on the NPU."""
+    the parts without which LiteRT-LM does not run the file on the NPU, and ``faults`` say what else
+    does not fit in the file or the runtime. ``open_question`` is why the parts were not compared
+    with each other, or ""."""
 
     file: str
     runtime: str
@@ -58,13 +72,16 @@ class BundleAnswer:
     verdict: Verdict
     models: tuple[Answer, ...]
     lacking: tuple[str, ...] = ()
+    faults: tuple[BundleFault, ...] = ()
+    open_question: str = ""
     schema_version: int = 1
 
 
-def judge_bundle(inspected: Inspected, runtime_name: str, soc: str) -> Outcome:
-    """Judge the models of a .litertlm file as judge_program does, and whether parts are missing.
-    The answer is "cannot tell" if no model is compiled for the NPU. Raises FailedError for a
-    damaged file, and UsageError if there is neither a runtime nor an SoC."""
+def judge_bundle(path: Path, inspected: Inspected, runtime_name: str, soc: str) -> Outcome:
+    """Judge the models of a .litertlm file as judge_program does, whether parts are missing, and
+    whether they fit each other. The answer is "cannot tell" if no model is compiled for the NPU.
+    Raises FailedError for a damaged file, and UsageError if there is neither a runtime nor an SoC.
+    """
     if not runtime_name and not soc:
         raise UsageError(
             "neither a runtime nor an SoC is specified", fix="add --runtime, --soc or both"
@@ -79,21 +96,79 @@ def judge_bundle(inspected: Inspected, runtime_name: str, soc: str) -> Outcome:
         if section.model and section.model.contexts:
             answer = judge_compat(section.model, runtime, soc)
             answers.append(replace(answer, file=kind or section.content))
-    # LiteRT-LM reads masks, positions and cache updates from it: "TF_LITE_AUX not found".
-    lacking = [kind for kind in (MAIN, AUXILIARY) if answers and kind not in kinds]
+    lacking = [kind for kind in PARTS if answers and kind not in kinds]
+    faults: list[BundleFault] = []
+    open_question = ""
+    if answers and not lacking:
+        try:
+            faults += list_faults(read_bundle(path))
+        except UsageError as error:  # a kind of bundle that this project does not read
+            open_question = f"{error.what}: {error.why or error.fix}"
+        except FailedError as error:
+            faults.append(BundleFault(error.what, error.why, error.fix))
+        faults += list_missing_libraries(runtime_name)
     verdicts = [answer.verdict for answer in answers] or [Verdict.UNKNOWN]
+    if open_question:
+        verdicts.append(Verdict.UNKNOWN)
     verdict = next(kind for kind in (Verdict.NO, Verdict.UNKNOWN, Verdict.YES) if kind in verdicts)
-    if lacking:
+    if lacking or faults:
         verdict = Verdict.NO
     judged = BundleAnswer(
-        inspected.file, runtime_name, soc, verdict, tuple(answers), tuple(lacking)
+        inspected.file,
+        runtime_name,
+        soc,
+        verdict,
+        tuple(answers),
+        tuple(lacking),
+        tuple(faults),
+        open_question,
     )
     return Outcome(_render_bundle(judged), msgspec.to_builtins(judged), CODES[verdict])
+
+
+def list_faults(file: BundleFile) -> Iterator[BundleFault]:
+    """Yield what does not fit in a bundle whose models fit each other: tokenizer and metadata.
+    Raises the errors of BundleFile.count_tokens."""
+    size = file.count_tokens()
+    # Models have unused rows, and tokenizers pieces that only other models of a family use.
+    if size and abs(size - file.vocabulary) > file.vocabulary // 100:
+        yield BundleFault(
+            f"the tokenizer has {size} tokens, and the decoder {file.vocabulary} logits",
+            "it belongs to another model, so that prompts and answers are noise",
+            "pack the bundle again with the tokenizer of its model",
+        )
+    ids = [token for token in file.metadata.stops if isinstance(token, int)]
+    ids += [token for token in file.metadata.start if isinstance(token, int)]
+    if strange := [token for token in ids if token >= file.vocabulary]:
+        yield BundleFault(
+            f"the metadata names the token {strange[0]}, and the decoder has {file.vocabulary}"
+            " logits",
+            "answers do not end, or the first token of a prompt has no embedding",
+            "pack the bundle again with the start and stop tokens of its model",
+        )
+
+
+def list_missing_libraries(runtime_name: str) -> Iterator[BundleFault]:
+    """Yield the libraries of LiteRT that a directory with other libraries of it lacks. A directory
+    with QNN's libraries alone says nothing of LiteRT's."""
+    place = user_path(runtime_name) if runtime_name else None
+    if place is None or not place.is_dir():
+        return
+    names = {file.name for file in survey_tree(place).files}
+    if DISPATCH not in names and any(name.lower().startswith("liblitert") for name in names):
+        yield BundleFault(
+            f"{place.name} has no {DISPATCH}",
+            "LiteRT opens it for compiled models: 'No usable Dispatch runtime found'",
+            f"add {DISPATCH} of the release of LiteRT that the other libraries are from",
+        )
 
 
 def _render_bundle(judged: BundleAnswer) -> str:
     lines = [_render(answer) for answer in judged.models]
     lines += [f"  it has no {part}, which LiteRT-LM needs on the NPU\n" for part in judged.lacking]
+    lines += [_render_fault(fault) for fault in judged.faults]
+    if judged.open_question:
+        lines.append(f"  whether its parts fit is not judged: {judged.open_question}\n")
     if not judged.models:
         lines.append(
             "  no model in it is compiled for the NPU: LiteRT-LM compiles it on the phone, or runs"
@@ -101,6 +176,12 @@ def _render_bundle(judged: BundleAnswer) -> str:
         )
     where = " on ".join(filter(None, (judged.runtime, judged.soc)))
     return f"{''.join(lines)}{judged.file} for {where}: {judged.verdict.value}\n"
+
+
+def _render_fault(fault: BundleFault) -> str:
+    lines = [f"  {fault.what}\n"]
+    lines += [f"    {text}\n" for text in (fault.why, fault.fix and f"fix: {fault.fix}") if text]
+    return "".join(lines)
 
 
 def _render(answer: Answer) -> str:

@@ -15,14 +15,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
-from ci.llm.tokenizers import Tokenizer, read_tokenizer
+from ci.llm.tokenizers import Tokenizer, list_token_ids, read_tokenizer
 from provisioning.console.caller import shown_path
 from provisioning.doctor.survey.context_binaries import TensorSpec
 from provisioning.doctor.survey.litert import Bundle, Section, is_bundle, parse_bundle
 from provisioning.doctor.survey.litert_names import SECTIONS
 from provisioning.doctor.survey.programs import Method, Program, map_file
-from provisioning.documents import open_regular
+from provisioning.documents import DocumentError, decode_json, open_regular
 from provisioning.errors import FailedError, UsageError
 from provisioning.files import write_whole
 
@@ -37,6 +38,7 @@ CACHE = re.compile(r"kv_cache_([kv])_(\d+)")
 SLICE, CACHE_PREFIX, PER_LAYER = "kv_slice_", "kv_cache_", "per_layer"
 MOST_METADATA, MOST_TOKENIZER, MOST_CHUNK = 16 << 20, 256 << 20, 1 << 16
 COPY_BYTES = 1 << 20
+PIECES = 1  # the field of sentencepiece's ModelProto that lists its pieces
 
 
 @dataclass(frozen=True)
@@ -146,6 +148,24 @@ class BundleFile:
                 copy.write(block)
                 remaining -= len(block)
         return target
+
+    def count_tokens(self) -> int:
+        """Return the number of tokens of the bundle's tokenizer, without its library; 0 if its form
+        is not known. Raises FailedError if it is damaged."""
+        section = find_tokenizer(self.name, self.bundle)
+        data = read_section(self.path, section, MOST_TOKENIZER)
+        if section.content == HUGGING_FACE:
+            try:
+                document = decode_json(decompress(self.name, data), dict[str, Any])
+            except DocumentError as error:
+                raise FailedError(
+                    f"{self.name}: the tokenizer is damaged", why=str(error)
+                ) from error
+            return max(list_token_ids(document), default=-1) + 1
+        try:
+            return sum(number == PIECES for number, _ in list_fields(data))
+        except ValueError as error:
+            raise FailedError(f"{self.name}: the tokenizer is damaged", why=str(error)) from error
 
     def read_tokenizer(self, directory: Path) -> Tokenizer:
         """Return the bundle's tokenizer, whose file is written to ``directory``. Raises UsageError

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -295,3 +295,18 @@ class PieceTable:
             is_byte = len(piece) == 6 and piece.startswith(b"<0x") and piece.endswith(b">")
             parts.append(bytes.fromhex(piece[3:5].decode()) if is_byte else piece)
         return b"".join(parts).decode("utf-8", "replace").removeprefix(" ")
+
+
+def list_token_ids(document: Mapping[str, Any]) -> list[int]:
+    """Return the ids of a tokenizer.json of Hugging Face: those of its vocabulary, and of its added
+    tokens."""
+    model, added = document.get("model"), document.get("added_tokens")
+    words = model.get("vocab") if isinstance(model, dict) else None
+    ids: list[Any] = []
+    if isinstance(words, dict):
+        ids += words.values()
+    elif isinstance(words, list):  # of a unigram model: pairs of a token and its score
+        ids += range(len(words))
+    rows = added if isinstance(added, list) else []
+    ids += [row.get("id") for row in rows if isinstance(row, dict)]
+    return [number for number in ids if isinstance(number, int)]

@@ -169,5 +169,6 @@ def judge_file(
     if strict or len(socs) > 1:
         option = "--strict" if strict else "more than one --soc"
         raise UsageError(f"{option} is for an app, and {path.name} is none", fix="leave it out")
-    judge = judge_bundle if inspected.kind == "litertlm" else judge_program
-    return judge(inspected, runtime or "", "".join(socs))
+    if inspected.kind == "litertlm":
+        return judge_bundle(path, inspected, runtime or "", "".join(socs))
+    return judge_program(inspected, runtime or "", "".join(socs))

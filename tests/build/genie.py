@@ -4,13 +4,18 @@ prompts and one for single tokens, a tokenizer and the settings of the HTP."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from tests.stand_ins.lowered import make_binary
+from tests.stand_ins.lowered import Port, make_binary
 
 VOCABULARY, LENGTH, HIDDEN, HEAD = 512, 1024, 64, 16
+INT32, UFIXED8 = 0x0032, 0x0408
+KINDS = MappingProxyType({"prompt": 128, "token": 1})
+HEADS: Mapping[str, int] = MappingProxyType({})  # 4 in each graph
+CACHE_SCALE = 0.5
 PARTS = ("model_part_1_of_2.bin", "model_part_2_of_2.bin")
 Change = Callable[[Path, dict[str, Any]], object]
 
@@ -51,19 +56,41 @@ def make_config() -> dict[str, Any]:
     }
 
 
-def make_part(number: int, *, hidden: int = HIDDEN, logits: int = VOCABULARY, **how: Any) -> bytes:
-    """A context binary with the graphs of part ``number`` of two."""
+def make_part(
+    number: int,
+    *,
+    hidden: int = HIDDEN,
+    logits: int = VOCABULARY,
+    kinds: Mapping[str, int] = KINDS,
+    heads: Mapping[str, int] = HEADS,
+    room: int = 0,
+    first: Port | None = None,
+    new_scale: float = CACHE_SCALE,
+    **how: Any,
+) -> bytes:
+    """A context binary with the graphs of part ``number`` of two.
+
+    ``kinds`` are its graphs with their numbers of tokens, and ``heads`` the heads of their caches.
+    ``room`` is the room that the caches have beyond what is needed, ``first`` the input of part 1
+    that replaces token ids, and ``new_scale`` the scale of new keys and values.
+    """
     ports = {}
-    for kind, tokens in (("prompt", 128), ("token", 1)):
-        takes: dict[str, tuple[int, ...]] = {
-            "past_key_0_in": (4, 1, HEAD, LENGTH - tokens),
-            "past_value_0_in": (4, 1, LENGTH - tokens, HEAD),
+    for kind, tokens in kinds.items():
+        length, count = LENGTH - tokens + room, heads.get(kind, 4)
+        layer = number - 1
+        takes: dict[str, Sequence[int] | Port] = {
+            f"past_key_{layer}_in": Port((count, 1, HEAD, length), UFIXED8, CACHE_SCALE),
+            f"past_value_{layer}_in": Port((count, 1, length, HEAD), UFIXED8, CACHE_SCALE),
             "position_ids_cos": (1, 1, tokens, HEAD // 2),
         }
-        first = {"input_ids": (1, tokens)} if number == 1 else {"hidden": (1, tokens, hidden)}
-        gives = {"hidden": (1, tokens, HIDDEN)} if number == 1 else {"logits": (1, tokens, logits)}
-        name = f"{kind}_ar{tokens}_cl{LENGTH}_{number}_of_2"
-        ports[name] = ({**first, **takes}, gives)
+        gives: dict[str, Sequence[int] | Port] = {
+            f"past_key_{layer}_out": Port((count, 1, HEAD, tokens), UFIXED8, new_scale),
+            f"past_value_{layer}_out": Port((count, 1, tokens, HEAD), UFIXED8, new_scale),
+        }
+        ids = {"inputs_embeds": first} if first else {"input_ids": Port((1, tokens), INT32)}
+        takes |= ids if number == 1 else {"hidden": (1, tokens, hidden)}
+        gives |= {"hidden": (1, tokens, HIDDEN)} if number == 1 else {"logits": (1, tokens, logits)}
+        ports[f"{kind}_ar{tokens}_cl{LENGTH}_{number}_of_2"] = (takes, gives)
     return make_binary(graphs=[*ports], ports=ports, **how)
 
 

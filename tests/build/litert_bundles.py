@@ -9,7 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.stand_ins.litert import make_bundle
+from provisioning.doctor.survey.litert import parse_model
+from tests.stand_ins.litert import make_bundle, make_partitions
+from tests.stand_ins.lowered import make_binary
 
 PLACE = Path(__file__).parents[1] / "artifacts" / "litert_lm"
 MODEL = 3  # the type of a section with a model
@@ -46,6 +48,16 @@ def make_tiny(cut: int | None = None, **parts: bytes | None) -> bytes:
         else:
             sections.append((SECTIONS[name], data, {}))
     return make_bundle(sections, cut=cut)
+
+
+def make_compiled_decoder(**how: Any) -> bytes:
+    """The decoder of ``tiny`` as a plugin compiles it: one partition per signature, with a context
+    binary of make_binary(``how``)."""
+    methods = parse_model(memoryview(read_part("decoder.tflite")), "decoder").methods
+    graphs = [f"qnn_partition_{number}" for number in range(len(methods))]
+    soc = how.get("soc", ("SM8650", 57, 75))
+    stamp = b"Qualcomm\0" + soc[0].encode()
+    return make_partitions(methods, make_binary(graphs=graphs, **how), stamp)
 
 
 def make_other_tokenizer() -> bytes:

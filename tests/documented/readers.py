@@ -287,9 +287,9 @@ def genie_log(place: Place) -> None:
 
 
 def litert_bundle(place: Place) -> None:
-    """A .litertlm file with a compiled model."""
-    section = (3, litert.make_compiled(), {"model_type": "tf_lite_prefill_decode"})
-    (place.directory / "model.litertlm").write_bytes(litert.make_bundle([section]))
+    """A .litertlm file with a compiled decoder."""
+    decoder = litert_bundles.make_compiled_decoder()
+    litert_bundles.write_tiny(place.directory / "model.litertlm", decoder=decoder)
 
 
 def wrong_bundle(place: Place) -> None:

@@ -6,6 +6,8 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from provisioning.doctor.survey.litert_names import DTYPES
+from provisioning.doctor.survey.programs import Method
 from tests.stand_ins.lowered import Fields, Number, Vector, make_binary, make_flatbuffer
 
 CONV_2D, DENSIFY, CUSTOM = 3, 124, 32
@@ -106,13 +108,15 @@ def make_model(
     return make_flatbuffer(fields, b"TFL3")
 
 
-def make_signature(key: str, inputs: Mapping[str, int], outputs: Mapping[str, int]) -> Fields:
-    """A signature of subgraph 0 that names tensors."""
+def make_signature(
+    key: str, inputs: Mapping[str, int], outputs: Mapping[str, int], subgraph: int = 0
+) -> Fields:
+    """A signature of a subgraph that names tensors."""
     ports = []
     for names in (inputs, outputs):
         rows = [{0: name, 1: Number("I", number)} for name, number in names.items()]
         ports.append(Vector(rows))
-    return {0: ports[0], 1: ports[1], 2: key, 4: Number("I", 0)}
+    return {0: ports[0], 1: ports[1], 2: key, 4: Number("I", subgraph)}
 
 
 def make_plain() -> bytes:
@@ -181,6 +185,39 @@ def make_compiled(
 
     length = len(build(1 << 20))
     return build(length) + binary
+
+
+def make_partitions(
+    methods: Sequence[Method], binary: bytes, stamp: bytes = b"Qualcomm\0SM8650"
+) -> bytes:
+    """A model with these signatures, each of which is one partition for the NPU."""
+    numbers = {name: number for number, (name, _) in DTYPES.items()}
+
+    def build(offset: int) -> bytes:
+        graphs, signatures = [], []
+        for subgraph, method in enumerate(methods):
+            ports = [*method.inputs, *method.outputs]
+            tensors = [make_tensor(port.name, port.shape, numbers[port.dtype]) for port in ports]
+            count = len(method.inputs)
+            reads, writes = range(count), range(count, len(ports))
+            places = {"bytecode_offset": offset, "bytecode_size": len(binary)}
+            options = make_flexbuffer({**places, "name": f"qnn_partition_{subgraph}"})
+            graphs.append(
+                {
+                    0: Vector(tensors),
+                    1: Vector(reads, "i"),
+                    2: Vector(writes, "i"),
+                    3: Vector([make_operator(2, reads, writes, options=options)]),
+                }
+            )
+            names = [port.name for port in ports]
+            inputs = dict(zip(names[:count], reads, strict=True))
+            outputs = dict(zip(names[count:], writes, strict=True))
+            signatures.append(make_signature(method.name, inputs, outputs, subgraph))
+        stamped = {"LiteRtStamp": stamp.ljust(250, b"\0")}
+        return make_model(graphs, metadata=stamped, signatures=signatures)
+
+    return build(len(build(1 << 20))) + binary
 
 
 def make_bundle(

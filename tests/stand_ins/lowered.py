@@ -7,7 +7,16 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-Ports = Mapping[str, Sequence[int]]  # the shapes of inputs or outputs, by name
+
+class Port(NamedTuple):
+    """An input or output with QNN's type; with ``scale`` its zero point is 128."""
+
+    shape: Sequence[int]
+    dtype: int = 0x0232
+    scale: float | None = None
+
+
+Ports = Mapping[str, Sequence[int] | Port]  # inputs or outputs by name, with their shapes
 
 BUILD = "v2.49.40.260810104044"
 OPTIONS = "min_arch={hexagon};soc_type={soc};arch={hexagon};unroll=1;vtcm_size={vtcm};"
@@ -110,11 +119,18 @@ def make_tensor(name: str, dtype: int, shape: Sequence[int], scale: float | None
     return fields | {4: Number("I", 1), 15: {0: Number("f", scale), 1: Number("i", -128)}}
 
 
+def make_port(name: str, port: Sequence[int] | Port) -> Fields:
+    """An input or output of a graph."""
+    known = port if isinstance(port, Port) else Port(port)
+    return make_tensor(name, known.dtype, known.shape, known.scale)
+
+
 def make_binary(
     *,
     build: str = BUILD,
     soc: tuple[str, int, int] = ("SM8650", 57, 75),
     vtcm_mb: int = 8,
+    spill_bytes: int = 0,
     graphs: Sequence[str] = ("forward",),
     results: Sequence[str] = ("y",),
     version: int = 3,
@@ -129,12 +145,11 @@ def make_binary(
         outputs = [make_tensor(result, 0x0232, (1, 4)) for result in results]
         if name in ports:
             inputs, outputs = (
-                [make_tensor(port, 0x0232, shape) for port, shape in side.items()]
-                for side in ports[name]
+                [make_port(name, port) for name, port in side.items()] for side in ports[name]
             )
         fields = {0: name, 1: Number("I", len(inputs)), 2: Vector(inputs)}
         fields[3] = Number("I", len(outputs))
-        packed = struct.pack("<IQII68xQ", 1, 0, 0, vtcm_mb << 20, 24 << 10)
+        packed = struct.pack("<IIQI68xQ", 1, 0, spill_bytes, vtcm_mb << 20, 24 << 10)
         described = {0: {**fields, 4: Vector(outputs)}}
         return {0: Number("I", 3), 1: Number("B", 3), 2: {0: described, 2: Vector(packed)}}
 

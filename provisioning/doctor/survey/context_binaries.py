@@ -36,9 +36,11 @@ INFO_AT, SIZE_AT = 40, 16
 KNOWN_INFO = 3  # the supported versions of QnnSystemContext_BinaryInfo_t and of the graphs in it
 UNDEFINED = 0x7FFFFFFF
 MIN_ARCH = re.compile(rb"min_arch=(\d{1,3})")
-# Offsets in HTP's data about a graph: its VTCM (u32) and the size of its constants (u64). The size
-# depends on the bits per weight: an mlp with 16, 8 and 4 bits has 44, 28 and 20 KiB of constants.
-VTCM_AT, CONSTANTS_AT = 16, 88
+# Offsets in HTP's data about a graph: its spill-fill buffer (u64, first in
+# QnnHtpSystemContext_GraphBlobInfoV1_t; 8 MB for six convolutions of 64 x 256 x 256, 0 for those of
+# 16 x 16 x 16), its VTCM (u32) and the size of its constants (u64). The latter depends on the bits
+# per weight: an mlp with 16, 8 and 4 bits has 44, 28 and 20 KiB of constants.
+SPILL_AT, VTCM_AT, CONSTANTS_AT = 8, 16, 88
 SCALE_OFFSET = 0
 # Kinds of Qnn_DataType_t (QnnTypes.h), with their sizes in bits. The first byte of a number is
 # the kind, in this order, and the second is the size as it is written: 0x0316 is sfixed16.
@@ -74,7 +76,8 @@ class TensorSpec:
 @dataclass(frozen=True)
 class Graph:
     """A graph of a context; ``vtcm_mb`` is the VTCM that it was compiled for, ``constant_bytes``
-    the size of its weights, biases and tables. None if unknown.
+    the size of its weights, biases and tables, ``spill_bytes`` the size of the buffer for what does
+    not fit in VTCM. None if unknown.
     """
 
     name: str
@@ -82,6 +85,7 @@ class Graph:
     outputs: tuple[TensorSpec, ...] = ()
     vtcm_mb: int | None = None
     constant_bytes: int | None = None
+    spill_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -208,8 +212,9 @@ def _parse_graph(item: Table) -> Graph:
     whole_size = len(packed) >= CONSTANTS_AT + 8
     vtcm = struct.unpack_from("<I", packed, VTCM_AT)[0] >> 20 if len(packed) >= 20 else None
     constants = struct.unpack_from("<Q", packed, CONSTANTS_AT)[0] if whole_size else None
+    spilled = struct.unpack_from("<Q", packed, SPILL_AT)[0] if whole_size else None
     inputs, outputs = (tuple(map(_parse_tensor, graph.list_tables(number))) for number in (2, 4))
-    return Graph(graph.text(0), inputs, outputs, vtcm, constants)
+    return Graph(graph.text(0), inputs, outputs, vtcm, constants, spilled)
 
 
 def _parse_tensor(item: Table) -> TensorSpec:

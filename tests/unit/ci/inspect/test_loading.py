@@ -51,8 +51,7 @@ AUXILIARY = (3, make_plain(), {"model_type": "tf_lite_aux"})
 @pytest.mark.parametrize(
     ("sections", "words", "code", "text"),
     [
-        ([COMPILED, AUXILIARY], ["--soc", "SM8650"], ExitCode.OK, "for SM8650: yes"),
-        ([COMPILED, AUXILIARY], ["--runtime", "2.51.0"], ExitCode.OK, "for 2.51.0: yes"),
+        ([COMPILED, AUXILIARY], ["--soc", "SM8650"], ExitCode.FAILED, "it has no tf_lite_embedder"),
         ([COMPILED, AUXILIARY], ["--soc", "SM8750"], ExitCode.FAILED, "for SM8750: no"),
         ([COMPILED, AUXILIARY], ["--runtime", "2.48.40"], ExitCode.FAILED, "2.48.40: no (build)"),
         ([COMPILED, EMBEDDER, AUXILIARY], ["--soc", "SM8650"], ExitCode.FAILED, "tf_lite_embedder"),

@@ -1,0 +1,224 @@
+"""Check whether the graphs of a folder for Genie fit each other, its configuration and its
+libraries. Each check takes the facts of ci.inspect.genie, and reads nothing.
+
+The names of graphs (``ar128_cl4096``) and tensors (``past_key_0_in``) are those that qai-hub-models
+writes, and that libGenie searches for. What has other names is not judged.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+
+from ci.inspect.genie import LENGTHS, GenieFolder
+from ci.report.text import name_some
+from provisioning.doctor.registry import Seen, seen
+from provisioning.doctor.survey.context_binaries import Graph, TensorSpec
+
+CACHE = re.compile(r"past_(key|value)_(\d+)_(in|out)")
+MOST_NAMED, HTP = 4, "libQnnHtp.so"
+# A process on Hexagon has addresses of 32 bits.
+MOST_ADDRESSED = 1 << 32
+# Models have unused rows in their vocabulary: of published ones, at most 1 %.
+LEAST_USED = 0.9
+
+
+def see_other_variants(folder: GenieFolder) -> Iterator[Seen]:
+    """Report a part that lacks the graphs for a number of tokens that another part has."""
+    variants: dict[tuple[int, int] | str, set[tuple[int, int]]] = defaultdict(set)
+    names: dict[tuple[int, int] | str, str] = {}
+    for binary in folder.binaries:
+        if not binary.variants:
+            return
+        part = binary.place or binary.name
+        variants[part] |= binary.variants
+        names.setdefault(part, binary.name)
+    everything = set().union(*variants.values())
+    for part, of_part in variants.items():
+        if lacking := sorted(everything - of_part):
+            words = [f"{tokens} tokens in {length}" for tokens, length in lacking]
+            yield seen(names[part], names[part], lacking=name_some(words, MOST_NAMED))
+
+
+def see_wrong_caches(folder: GenieFolder) -> Iterator[Seen]:
+    """Report the first cache that cannot be passed from a graph to the next call."""
+    heads: dict[tuple[str, str], tuple[str, tuple[int, ...]]] = {}
+    for binary in folder.binaries:
+        for graph in binary.graphs:
+            if reason := find_cache_fault(graph):
+                yield seen(graph.name, binary.name, reason=reason)
+                return
+            for port in graph.inputs:
+                if not CACHE.fullmatch(port.name) or len(port.shape) != 4:
+                    continue
+                length_axis = 3 if port.name.startswith("past_key") else 2
+                rows = tuple(size for axis, size in enumerate(port.shape) if axis != length_axis)
+                other, known = heads.setdefault((binary.name, port.name), (graph.name, rows))
+                if known != rows:
+                    reason = f"{port.name} is {list(port.shape)}, of other heads than in {other}"
+                    yield seen(graph.name, binary.name, reason=reason)
+                    return
+
+
+def find_cache_fault(graph: Graph) -> str:
+    """Return what is wrong with the caches of a graph, "" if nothing is. Keys are [heads, 1, dim,
+    length], values [heads, 1, length, dim]."""
+    inputs = {port.name: port for port in graph.inputs if CACHE.fullmatch(port.name)}
+    outputs = {port.name: port for port in graph.outputs if CACHE.fullmatch(port.name)}
+    lengths = set()
+    for name, port in inputs.items():
+        kind, layer, _ = CACHE.fullmatch(name).groups()  # type: ignore[union-attr]
+        other_kind = "value" if kind == "key" else "key"
+        if f"past_{other_kind}_{layer}_in" not in inputs:
+            return f"it takes {name}, and no past_{other_kind}_{layer}_in"
+        result = outputs.get(f"past_{kind}_{layer}_out")
+        if outputs and result is None:
+            return f"it takes {name}, and returns no past_{kind}_{layer}_out"
+        if result and (reason := compare_encoding(port, result)):
+            return reason
+        if len(port.shape) == 4:
+            lengths.add(port.shape[3] if kind == "key" else port.shape[2])
+    variant = LENGTHS.search(graph.name)
+    # Of sliding windows, the caches have several lengths.
+    if variant and len(lengths) == 1:
+        tokens, context = int(variant[1]), int(variant[2])
+        (length,) = lengths
+        if length not in {context - tokens, context}:
+            return (
+                f"its caches have room for {length} tokens, and for {tokens} new ones in a context"
+                f" of {context}, {context - tokens} are needed"
+            )
+    return ""
+
+
+def compare_encoding(port: TensorSpec, result: TensorSpec) -> str:
+    """Return why new rows of a cache cannot be copied into it, "" if they can."""
+    if port.dtype != result.dtype:
+        return f"{result.name} is {result.dtype}, and {port.name} {port.dtype}"
+    if port.scale != result.scale or port.zero_point != result.zero_point:
+        return (
+            f"{result.name} has the scale {result.scale} and zero point {result.zero_point}, and"
+            f" {port.name} {port.scale} and {port.zero_point}"
+        )
+    return ""
+
+
+def see_wrong_embedding(folder: GenieFolder) -> Iterator[Seen]:
+    """Report a first part that takes embeddings which the configuration does not give, or gives of
+    another size."""
+    if not folder.binaries or not folder.binaries[0].graphs:
+        return
+    graph = folder.binaries[0].graphs[0]
+    ports = {port.name: port for port in graph.inputs}
+    embedded = next((port for name, port in ports.items() if "embed" in name), None)
+    embedding = folder.section("embedding")
+    if "input_ids" in ports:
+        return
+    if embedded and not embedding:
+        reason = f"{graph.name} takes {embedded.name} {list(embedded.shape)}, and no token ids"
+        yield seen("dialog.embedding", folder.config_file, reason=f"it is missing, but {reason}")
+        return
+    size, rows = embedding.get("size"), folder.section("context").get("n-vocab")
+    if not isinstance(size, int) or not isinstance(rows, int):
+        return
+    if embedded and embedded.shape and embedded.shape[-1] != size:
+        reason = f"its size is {size}, and {embedded.name} is {list(embedded.shape)}"
+        yield seen("dialog.embedding", folder.config_file, reason=reason)
+    elif folder.table_bytes and (kind := read_bits(embedding)):
+        needed = size * rows * kind // 8
+        if folder.table_bytes != needed:
+            reason = (
+                f"{embedding.get('lut-path')} has {folder.table_bytes} bytes, and n-vocab {rows}"
+                f" times {size} numbers of {kind} bits are {needed}"
+            )
+            yield seen("dialog.embedding", folder.config_file, reason=reason)
+
+
+def read_bits(embedding: Mapping[str, object]) -> int:
+    """Return the bits of a number of the embedding table, 0 if they are not known: float32 without
+    ``datatype``, whose names are those of QNN's types."""
+    datatype = embedding.get("datatype", "QNN_DATATYPE_FLOAT_32")
+    match = re.search(r"_(4|8|16|32)$", datatype) if isinstance(datatype, str) else None
+    return int(match[1]) if match else 0
+
+
+def see_small_spill_buffer(folder: GenieFolder) -> Iterator[Seen]:
+    """Report a shared buffer that is smaller than what a graph spills. 0 means none is shared."""
+    size = folder.htp.get("spill-fill-bufsize")
+    if not isinstance(size, int) or isinstance(size, bool) or size <= 0:
+        return
+    spilled = [
+        (graph.spill_bytes or 0, graph.name)
+        for binary in folder.binaries
+        for graph in binary.graphs
+    ]
+    needed, name = max(spilled, default=(0, ""))
+    if needed > size:
+        subject = "dialog.engine.backend.QnnHtp.spill-fill-bufsize"
+        yield seen(subject, folder.config_file, size=size, graph=name, needed=needed)
+
+
+def see_keys_of_other_library(folder: GenieFolder) -> Iterator[Seen]:
+    """Report keys whose names are not in the libGenie that is shipped."""
+    for key in folder.strange_keys:
+        yield seen(key, folder.config_file, libraries=folder.runtime.name if folder.runtime else "")
+
+
+def see_mixed_libraries(folder: GenieFolder) -> Iterator[Seen]:
+    """Report QNN's libraries of several versions."""
+    builds = folder.libraries.builds if folder.libraries else ()
+    first = next((qnn for name, qnn in builds if name == HTP), "")
+    for name, qnn in builds:
+        if first and qnn != first:
+            where = folder.runtime.name if folder.runtime else ""
+            yield seen(name, where, qnn=qnn, other=first)
+            return
+
+
+def see_unshared_weights(folder: GenieFolder) -> Iterator[Seen]:
+    """Report parts whose graphs for prompts and for single tokens are in separate files."""
+    files: dict[tuple[int, int], list[str]] = defaultdict(list)
+    for binary in folder.binaries:
+        if binary.place:
+            files[binary.place].append(binary.name)
+    for names in files.values():
+        if len({*names}) > 1:
+            yield seen(name_some(names, MOST_NAMED), folder.config_file)
+            return
+
+
+def see_small_tokenizer(folder: GenieFolder) -> Iterator[Seen]:
+    """Report a tokenizer with far fewer tokens than the model."""
+    vocabulary, tokenizer = folder.section("context").get("n-vocab"), folder.tokenizer
+    if not tokenizer or not isinstance(vocabulary, int):
+        return
+    if tokenizer.vocabulary < LEAST_USED * vocabulary:
+        file = str(folder.section("tokenizer").get("path"))
+        yield seen(file, file, ids=tokenizer.vocabulary - 1, vocabulary=vocabulary)
+
+
+def see_large_parts(folder: GenieFolder) -> Iterator[Seen]:
+    """Report a part that is larger than the addresses of a process on Hexagon."""
+    for binary in folder.binaries:
+        if binary.size_bytes > MOST_ADDRESSED:
+            yield seen(binary.name, binary.name, size=f"{binary.size_bytes / 1e9:,.1f} GB")
+
+
+def measure_caches(folder: GenieFolder) -> int:
+    """Return the size in bytes of the caches of all parts, each for its largest graph."""
+    total = 0
+    for binary in folder.binaries:
+        sizes = [0]
+        for graph in binary.graphs:
+            ports = [port for port in graph.inputs if CACHE.fullmatch(port.name)]
+            sizes.append(sum(math.prod(port.shape) * read_type_bits(port) // 8 for port in ports))
+        total += max(sizes)
+    return total
+
+
+def read_type_bits(port: TensorSpec) -> int:
+    """Return the bits of a number of a tensor, by the name of its type, 0 if it has none."""
+    match = re.search(r"\d+$", port.dtype)
+    return int(match[0]) if match else 0

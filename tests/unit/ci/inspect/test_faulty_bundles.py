@@ -1,0 +1,385 @@
+"""Folders for Genie and bundles of LiteRT-LM with one fault, as users met them, are judged by that
+fault alone, and right ones by none."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from ci.__main__ import main
+from ci.inspect.genie import BinaryFile, GenieFolder
+from ci.inspect.genie_checks import judge_genie
+from provisioning.errors import ExitCode
+from tests.build.genie import (
+    HIDDEN,
+    PARTS,
+    VOCABULARY,
+    make_config,
+    make_genie,
+    make_part,
+    make_tokenizer,
+)
+from tests.build.litert_bundles import (
+    LLM,
+    make_compiled_decoder,
+    make_other_tokenizer,
+    make_tiny,
+    read_part,
+)
+from tests.stand_ins.android_apps import library, make_set
+from tests.stand_ins.lowered import Port
+
+Change = Callable[[Path, dict[str, Any]], object]
+OLDER, NEWER = "v2.42.0.251225135753", "v2.51.0.261010101010"
+QCS9075, QCS6490 = ("QCS9075", 77, 73), ("QCS6490", 93, 68)
+# The numbers of tokens of the graphs of a model that was linked without shared weights.
+PROMPT, TOKEN = {"prompt": 128}, {"token": 1}
+TABLE_BYTES = VOCABULARY * HIDDEN * 2
+EMBEDDING = {
+    "version": 1,
+    "type": "lut",
+    "size": HIDDEN,
+    "lut-path": "embedding.bin",
+    "datatype": "QNN_DATATYPE_UFIXED_POINT_16",
+}
+EMBEDS = Port((1, 128, HIDDEN))
+
+
+class Row(NamedTuple):
+    """A fault: the thread in which users met it, how it is made, the options, and the findings with
+    what they say."""
+
+    thread: str
+    make: Change
+    words: Sequence[str]
+    code: ExitCode
+    findings: Mapping[str, str]
+
+
+def keep(_: Path, __: dict[str, Any]) -> None:
+    """Nothing is wrong."""
+
+
+def parts(**how: Any) -> Change:
+    """Both parts are compiled otherwise."""
+
+    def change(folder: Path, _: dict[str, Any]) -> None:
+        for number, name in enumerate(PARTS, start=1):
+            (folder / name).write_bytes(make_part(number, **how))
+
+    return change
+
+
+def second(**how: Any) -> Change:
+    """The second part is compiled otherwise."""
+    return lambda folder, _: (folder / PARTS[1]).write_bytes(make_part(2, **how))
+
+
+def list_words(value: object) -> Iterator[str]:
+    """The keys of all objects in a JSON value."""
+    if isinstance(value, dict):
+        for key, content in value.items():
+            yield key
+            yield from list_words(content)
+
+
+def libraries(*, genie: bytes = b"", **how: Any) -> Change:
+    """QNN's libraries are in the folder, too. ``genie`` are the texts of libGenie.so."""
+
+    def change(folder: Path, _: dict[str, Any]) -> None:
+        files = make_set(**how)
+        files |= {name: library(name) for name in ("libQnnHtpNetRunExtensions.so",)}
+        files["libGenie.so"] = library("libGenie.so") + genie
+        for name, data in files.items():
+            (folder / name).write_bytes(data)
+
+    return change
+
+
+def both(*changes: Change) -> Change:
+    """Several changes, one after another."""
+
+    def change(folder: Path, config: dict[str, Any]) -> None:
+        for each in changes:
+            each(folder, config)
+
+    return change
+
+
+def of_another_libqnn(folder: Path, _: dict[str, Any]) -> None:
+    """The skel is of another SDK than the other libraries."""
+    name = "libQnnHtpV75Skel.so"
+    (folder / name).write_bytes(make_set(build=NEWER)[name])
+
+
+def settings(soc: int, hexagon: str) -> Change:
+    """The settings of the HTP name another device."""
+    text = json.dumps({"devices": [{"soc_model": soc, "dsp_arch": hexagon}]})
+    return lambda folder, _: (folder / "htp_config.json").write_text(text)
+
+
+def put_htp(key: str, value: object) -> Change:
+    """A key of the HTP's section has a value."""
+
+    def change(_: Path, config: dict[str, Any]) -> None:
+        config["dialog"]["engine"]["backend"]["QnnHtp"][key] = value
+
+    return change
+
+
+def embed(table_bytes: int) -> Change:
+    """The first part takes embeddings, which Genie looks up in a table."""
+
+    def change(folder: Path, config: dict[str, Any]) -> None:
+        (folder / PARTS[0]).write_bytes(make_part(1, first=EMBEDS))
+        (folder / "embedding.bin").write_bytes(bytes(table_bytes))
+        config["dialog"]["embedding"] = EMBEDDING
+
+    return change
+
+
+def separate(folder: Path, config: dict[str, Any]) -> None:
+    """Graphs for prompts and for single tokens are in separate files."""
+    names = []
+    for kinds in (PROMPT, TOKEN):
+        for number in (1, 2):
+            names.append(f"{next(iter(kinds))}_{number}_of_2.bin")
+            (folder / names[-1]).write_bytes(make_part(number, kinds=kinds))
+    for name in PARTS:
+        (folder / name).unlink()
+    config["dialog"]["engine"]["model"]["binary"]["ctx-bins"] = names
+
+
+def tokenizer(size: int) -> Change:
+    """The tokenizer has ``size`` tokens."""
+    text = json.dumps(make_tokenizer(size))
+    return lambda folder, _: (folder / "tokenizer.json").write_text(text)
+
+
+# What libGenie.so contains: the keys that it knows.
+GENIE_KEYS = b"\0".join(sorted({key.encode() for key in list_words(make_config())}))
+FITS, WRONG = ExitCode.OK, ExitCode.FAILED
+GENIE: dict[str, Row] = {
+    "contexts of a newer QNN than the libraries": Row(
+        "ai-hub-apps 148", libraries(build=OLDER), [], WRONG, {"QNN964": "2.42.0"}
+    ),
+    "no libraries for the Hexagon version": Row(
+        "ai-hub-apps 148", libraries(hexagon=0x79), [], WRONG, {"QNN965": "libQnnHtpV75"}
+    ),
+    "libraries of two SDKs": Row(
+        "ai-hub-models 192",
+        both(libraries(), of_another_libqnn),
+        [],
+        WRONG,
+        {"QNN972": "libQnnHtpV75Skel.so is of QNN 2.51.0"},
+    ),
+    "settings of another automotive SoC": Row(
+        "ai-hub-apps 31", settings(31, "v66"), [], WRONG, {"QNN962": "Hexagon V66"}
+    ),
+    "contexts for a phone on a QCS6490": Row(
+        "ai-hub-models 192",
+        keep,
+        ["--soc", "QCS6490"],
+        WRONG,
+        {"QNN963": "compiled for V75, but QCM6490 has V68"},
+    ),
+    "more VTCM than the SoC has": Row(
+        "ai-hub-apps 16",
+        both(parts(soc=QCS6490, vtcm_mb=8), settings(93, "v68")),
+        ["--soc", "QCS6490"],
+        WRONG,
+        {"QNN963": "8 MB of VTCM"},
+    ),
+    "new values of another scale": Row(
+        "ai-hub-models 332", second(new_scale=0.25), [], WRONG, {"QNN968": "the scale 0.25"}
+    ),
+    "caches of another context length": Row(
+        "ai-hub-models 332", second(room=1024), [], WRONG, {"QNN968": "room for 1920 tokens"}
+    ),
+    "other heads for single tokens": Row(
+        "ai-hub-models 332", second(heads={"token": 8}), [], WRONG, {"QNN968": "of other heads"}
+    ),
+    "a part without a graph for single tokens": Row(
+        "ai-hub-apps 121", second(kinds=PROMPT), [], WRONG, {"QNN967": "no graph for 1 tokens"}
+    ),
+    "a key that the shipped libGenie does not know": Row(
+        "ai-hub-models 82",
+        both(libraries(genie=GENIE_KEYS), put_htp("allow-async-init", value=True)),
+        [],
+        WRONG,
+        {"QNN971": "allow-async-init"},
+    ),
+    "the embeddings of another model": Row(
+        "aimet 4066", embed(TABLE_BYTES // 2), [], WRONG, {"QNN969": "embedding.bin has"}
+    ),
+    "no embeddings": Row(
+        "aimet 4066",
+        lambda folder, _: (folder / PARTS[0]).write_bytes(make_part(1, first=EMBEDS)),
+        [],
+        WRONG,
+        {"QNN969": "dialog.embedding does not fit the first part: it is missing"},
+    ),
+    "a buffer that is too small": Row(
+        "ai-hub-apps 63",
+        both(second(spill_bytes=8 << 20), put_htp("spill-fill-bufsize", 1 << 20)),
+        [],
+        WRONG,
+        {"QNN970": "spills 8388608 bytes"},
+    ),
+    "weights that are not shared": Row(
+        "ai-hub-apps 31", separate, [], FITS, {"QNN973": "are the same part in separate files"}
+    ),
+    "the tokenizer of a smaller model": Row(
+        "ai-hub-models 129", tokenizer(VOCABULARY // 4), [], FITS, {"QNN974": "ids up to 127 only"}
+    ),
+}
+RIGHT: dict[str, tuple[Change, Sequence[str]]] = {
+    "with its libraries": (
+        libraries(genie=GENIE_KEYS),
+        ["--soc", "SM8650"],
+    ),
+    "with an embedding table": (embed(TABLE_BYTES), ["--soc", "SM8650", "--runtime", "2.51.0"]),
+    "with room in the shared buffer": (
+        both(second(spill_bytes=8 << 20), put_htp("spill-fill-bufsize", 8 << 20)),
+        ["--soc", "SM8650", "--runtime", "2.49.40"],
+    ),
+}
+
+
+def judge(
+    capsys: pytest.CaptureFixture[str], path: Path, words: Sequence[str]
+) -> tuple[int, dict[str, str]]:
+    """The exit code, and the texts of the findings by id, without the note on what is unknown."""
+    code = main(["inspect", str(path), *words, "--json"])
+    findings = json.loads(capsys.readouterr().out)["findings"]
+    return code, {row["id"]: row["what"] for row in findings if row["id"] != "QNN966"}
+
+
+@pytest.mark.parametrize("name", GENIE)
+def test_a_folder_is_judged_by_its_fault(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = GENIE[name]
+    code, findings = judge(capsys, make_genie(tmp_path / "bundle", row.make), row.words)
+    assert (code, [*findings]) == (row.code, [*row.findings])
+    for number, text in row.findings.items():
+        assert text in findings[number]
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_right_folder_is_judged_by_nothing(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change, words = RIGHT[name]
+    folder = make_genie(tmp_path / "bundle", change)
+    assert judge(capsys, folder, [*words, "--strict"]) == (ExitCode.OK, {})
+
+
+def test_a_context_beyond_the_addresses_of_the_dsp_is_a_warning() -> None:
+    """Of a file on the disk, all bytes would be read."""
+    binary = BinaryFile("model.bin", (4 << 30) + 1)
+    folder = GenieFolder("bundle", "genie_config.json", {}, binaries=(binary,))
+    assert [row.id for row in judge_genie(folder)] == ["QNN966", "QNN975"]
+    right = replace(folder, binaries=(replace(binary, size_bytes=4 << 30),))
+    assert [row.id for row in judge_genie(right)] == ["QNN966"]
+
+
+def compiled(**sections: Any) -> Callable[[], bytes]:
+    """A bundle whose decoder is compiled for SM8650; ``sections`` are as in make_tiny."""
+    return lambda: make_tiny(**{"decoder": make_compiled_decoder(), **sections})
+
+
+def rename(part: str, old: bytes, new: bytes) -> bytes:
+    data = read_part(f"{part}.tflite")
+    assert old in data
+    return data.replace(old, new)
+
+
+# Each: the thread, what is made, the options, and what is printed.
+LITERT: dict[str, tuple[str, Callable[[], bytes], Sequence[str], str]] = {
+    "another phone": ("LiteRT-LM 2079", compiled(), ["--soc", "SM8550"], "for SM8550: no"),
+    "older libraries": ("LiteRT-LM 2226", compiled(), ["--runtime", "2.42.0"], "no (build)"),
+    "no embedder": (
+        "LiteRT-LM 1121",
+        compiled(embedder=None),
+        ["--soc", "SM8650"],
+        "it has no tf_lite_embedder",
+    ),
+    "no auxiliary graphs": (
+        "LiteRT-LM 1377",
+        compiled(auxiliary=None),
+        ["--soc", "SM8650"],
+        "it has no tf_lite_aux",
+    ),
+    "no tokenizer": ("LiteRT-LM 1377", compiled(tokenizer=None), ["--soc", "SM8650"], "no token"),
+    "another tokenizer": (
+        "LiteRT-LM 3508",
+        compiled(tokenizer=None, packed=make_other_tokenizer()),
+        ["--soc", "SM8650"],
+        "the tokenizer has 2 tokens, and the decoder 57 logits",
+    ),
+    "stop tokens of another model": (
+        "LiteRT-LM 3508",
+        compiled(metadata=LLM.replace(b"\x0a\x01\x02", b"\x0a\x01\x7f")),
+        ["--soc", "SM8650"],
+        "the metadata names the token 127",
+    ),
+    "auxiliary graphs of another chunk": (
+        "LiteRT-LM 3508",
+        compiled(auxiliary=rename("auxiliary", b"prefill_mask_8", b"prefill_mask_4")),
+        ["--soc", "SM8650"],
+        "there is no signature prefill_mask_8 in the auxiliary graphs",
+    ),
+    "no dispatch library": (
+        "LiteRT-LM 1466",
+        compiled(),
+        ["--runtime-dir", "libraries"],
+        "libraries has no libLiteRtDispatch_Qualcomm.so",
+    ),
+}
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with ``libraries`` of an app without LiteRT's dispatch library."""
+    monkeypatch.setenv("QNN_CI_CALLER_DIR", str(tmp_path))
+    (tmp_path / "libraries").mkdir()
+    for name, data in {**make_set(), "libLiteRt.so": library("libLiteRt.so")}.items():
+        (tmp_path / "libraries" / name).write_bytes(data)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", LITERT)
+def test_a_bundle_of_litert_lm_is_judged_by_its_fault(
+    name: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, make, words, text = LITERT[name]
+    path = place / "model.litertlm"
+    path.write_bytes(make())
+    assert main(["inspect", str(path), "--load", *words]) == ExitCode.FAILED
+    assert text in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [["--soc", "SM8650"], ["--runtime", "2.51.0"]])
+def test_a_right_bundle_of_litert_lm_can_be_loaded(
+    words: list[str], place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = place / "model.litertlm"
+    path.write_bytes(compiled()())
+    assert main(["inspect", str(path), "--load", *words, "--json"]) == ExitCode.OK
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["verdict"], answer["lacking"], answer["faults"]) == ("yes", [], [])
+
+
+def test_a_kind_of_bundle_that_is_not_read_is_not_called_wrong(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = place / "model.litertlm"
+    path.write_bytes(compiled(weights=b"w")())
+    assert main(["inspect", str(path), "--soc", "SM8650"]) == ExitCode.ENVIRONMENT
+    assert "whether its parts fit is not judged" in capsys.readouterr().out
