@@ -47,6 +47,7 @@ OBSERVERS = {
 }
 LARGEST = (-65504.0, 65504.0)  # float16's range, to which infinite values are limited
 MOST_NAMED = 3
+RMS_NORM, SIMPLIFIED, ELSEWHERE = "RMSNormalization", "SimplifiedLayerNormalization", "qnn-ci"
 
 
 @stage(ONNXRUNTIME)
@@ -73,16 +74,66 @@ def write_normal_form(path: Path, target: Path, shapes: Shapes = ()) -> Path:
     )
     if not must_change:
         return path
+    if opset != new_opset:
+        require_known_operators(model)
     model = onnx.load(path)
     fix_shapes(model, shapes)
     if model.functions:
         model = inliner.inline_local_functions(model, convert_version=True)
     if opset != new_opset:
-        model = version_converter.convert_version(model, new_opset)
+        model = convert_opset(model, new_opset)
     model.ir_version = max(model.ir_version, OLDEST_IR)
     remove_initializer_from_input(model)
     onnx.save(model, target)
     return target
+
+
+def require_known_operators(model: Any) -> None:
+    """Raise FailedError if a model has operators that NEWEST_OPSET lacks, except RMSNormalization,
+    which has an equivalent. The rule onnx-operator-too-new explains the error."""
+    known = {
+        schema.name
+        for schema in onnx.defs.get_all_schemas_with_history()
+        if not schema.domain and schema.since_version <= NEWEST_OPSET
+    }
+    known |= {RMS_NORM, *(function.name for function in model.functions)}
+    operators = dict.fromkeys(
+        node.op_type
+        for graph in list_graphs(model.graph)
+        for node in graph.node
+        if node.domain in {"", "ai.onnx"}
+    )
+    newer = [operator for operator in operators if operator not in known]
+    if newer:
+        raise FailedError(
+            f"the model has {name_some(newer, MOST_NAMED)}, which opset {NEWEST_OPSET} lacks"
+        )
+
+
+def convert_opset(model: Any, opset: int) -> Any:
+    """Return the model in another opset. RMSNormalization, which opset 21 lacks, becomes
+    onnxruntime's own operator, which computes the same: ONNX's converter knows only what has an
+    equivalent in ONNX."""
+    norms = [
+        node
+        for graph in list_graphs(model.graph)
+        for node in graph.node
+        if node.op_type == RMS_NORM and node.domain in {"", "ai.onnx"}
+    ]
+    for node in norms:
+        # In another domain, the converter leaves it as it is.
+        node.op_type, node.domain = SIMPLIFIED, ELSEWHERE
+    if norms:
+        model.opset_import.append(onnx.helper.make_opsetid(ELSEWHERE, 1))
+    model = version_converter.convert_version(model, opset)
+    for graph in list_graphs(model.graph):
+        for node in graph.node:
+            if node.domain == ELSEWHERE:
+                node.domain = ""
+    kept = [entry for entry in model.opset_import if entry.domain != ELSEWHERE]
+    del model.opset_import[:]
+    model.opset_import.extend(kept)
+    return model
 
 
 def _has_length(tensor: Any) -> bool:

@@ -20,11 +20,14 @@ pytest.importorskip("onnxruntime_qnn", reason="onnxruntime-qnn is not installed"
 from onnx import TensorProto, load, save
 from onnx.helper import make_function, make_graph, make_node, make_opsetid
 from onnx.numpy_helper import to_array
+from onnxruntime import InferenceSession
 from onnxruntime.capi.onnxruntime_pybind11_state import EngineError
 
 from ci.cases.engine import FLOAT, INPUTS, QUANTIZED, Delegation, RunNotes
 from ci.cases.qnn_files import PROFILE_CSV
 from ci.cases.spec import CaseSpec
+from ci.explain.explain import find_known
+from ci.explain.rules import read_rules
 from ci.graphs.onnx_session import CPU
 from ci.models.schemes import Scheme
 from ci.models.tensors import read_sets
@@ -418,6 +421,31 @@ def test_a_provider_without_a_device_is_an_error(monkeypatch: pytest.MonkeyPatch
     devices.pop()
     with pytest.raises(FailedError, match=r"no device for QNN's provider(.|\n)*fix: "):
         session.find_device.__wrapped__()
+
+
+def test_of_the_operators_after_opset_21_only_the_norm_that_qnn_takes_is_read(
+    tmp_path: Path,
+) -> None:
+    ports = [tensor("x", (1, 3))], [tensor("y", (1, 3))]
+    scale = constant("scale", np.ones(3, np.float32))
+    norm = make_node("RMSNormalization", ["x", "scale"], ["y"], axis=-1, epsilon=0.25)
+    path = write_model(tmp_path / "norm.onnx", [norm], *ports, [scale], opset=23)
+    model = load(write_normal_form(path, tmp_path / "other.onnx"))
+    (node,) = model.graph.node
+    assert (node.op_type, node.domain) == ("SimplifiedLayerNormalization", "")
+    assert {opset.domain: opset.version for opset in model.opset_import}[""] == 21
+    session = InferenceSession(model.SerializeToString(), providers=[CPU])
+    (y,) = session.run(None, {"x": np.array([[1, 2, 3]], np.float32)})
+    np.testing.assert_allclose(y, np.array([[1, 2, 3]]) / np.sqrt(14 / 3 + 0.25), rtol=1e-6)
+
+    others = make_node("Swish", ["x"], ["a"]), make_node("TensorScatter", ["a", "x"], ["y"])
+    path = write_model(tmp_path / "new.onnx", others, *ports, opset=24)
+    with pytest.raises(StageError) as caught:
+        write_normal_form(path, tmp_path / "other.onnx")
+    assert str(caught.value.__cause__) == "the model has Swish, TensorScatter, which opset 21 lacks"
+    finding = find_known(str(caught.value.__cause__), read_rules())
+    assert finding is not None
+    assert finding.finding_id == "QNN1736"
 
 
 def test_a_recent_model_with_constant_weights_stays_as_it_is(tmp_path: Path) -> None:
