@@ -47,6 +47,7 @@ LACKING = re.compile(
     r"|Node number \d+ \((STABLEHLO_\w+)\) failed to prepare"
 )
 MAIN = 0
+MOST_NAMED = 4
 
 
 def list_unknown(content: bytes, model: Any) -> list[str]:
@@ -74,12 +75,33 @@ def list_unknown(content: bytes, model: Any) -> list[str]:
                 fix="write the file with fixed sizes for these inputs: LiteRT and its plugin take"
                 " 1 for sizes that may change",
             ) from error
+        if "zero_point" in str(error) and (shifted := list_shifted(model)):
+            named = ", ".join(shifted[:MOST_NAMED])
+            excess = f" and {len(shifted) - MOST_NAMED} more" if shifted[MOST_NAMED:] else ""
+            raise FailedError(
+                "there is no reference: LiteRT's own kernels take no int16 with a zero point",
+                why=f"these have one: {named}{excess}; QNN may take them, but this project"
+                f" compares with LiteRT on the CPU, which says: {' '.join(str(error).split())}",
+                fix="quantize with int16 around zero, as LiteRT's 16x8 quantization does, or to"
+                " int8, which may have zero points",
+            ) from error
         raise FailedError(
             "LiteRT does not load the model",
             why=" ".join(str(error).split()),
             fix="write the file again, with the version of LiteRT that runs it on the phone",
         ) from error
     return []
+
+
+def list_shifted(model: Any) -> list[str]:
+    """Return the names of the int16 tensors that have a zero point other than 0."""
+    names = []
+    for subgraph in model.subgraphs:
+        for number, tensor in enumerate(subgraph.tensors):
+            zeros = tensor.quantization.zeroPoint if tensor.quantization else None
+            if zeros is not None and any(zeros) and read_dtype(tensor) == "int16":
+                names.append(name_tensor(subgraph, number))
+    return names
 
 
 def split_at_partitions(model: Any, compiled: CompiledModel) -> bytes:

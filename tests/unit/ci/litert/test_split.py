@@ -20,7 +20,7 @@ from ci.graphs.litert_file import (
 from ci.graphs.litert_part import cut_entry
 from ci.graphs.litert_session import Pieces, Reference, open_interpreter
 from ci.litert.split import SplitInputs, list_unknown
-from ci.litert.suite import Net
+from ci.litert.suite import Net, make_model
 from provisioning.errors import FailedError
 
 UNKNOWN = "Landmarks"
@@ -51,6 +51,17 @@ def test_a_model_that_the_interpreter_refuses_is_an_error_with_its_reason() -> N
     with pytest.raises(FailedError, match="LiteRT does not load the model") as raised:
         list_unknown(data, read_model(data))
     assert "[2,4] and [2,5], are not broadcastable" in raised.value.why
+
+
+def test_int16_with_zero_points_has_no_reference() -> None:
+    model = read_model(make_model("dense_int16"))
+    (source,) = model.subgraphs[0].inputs
+    model.subgraphs[0].tensors[source].quantization.zeroPoint = [5000]
+    data = pack_model(model)
+    with pytest.raises(FailedError, match=r"no reference: .* no int16 with a zero point") as raised:
+        list_unknown(data, read_model(data))
+    assert "5000 != 0" in raised.value.why
+    assert "around zero" in raised.value.fix
 
 
 def test_a_part_reads_what_the_parts_before_it_compute_or_else_random_numbers() -> None:
