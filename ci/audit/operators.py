@@ -279,7 +279,11 @@ def make_document(audit: Audit) -> Document:
         if case.status is not Status.PASSED
     ]
     for (model, op, place), refusals in group_refusals(audit.cases).items():
-        many = max(row.count for _, row in refusals)
+        # Nodes whose lines are not known have a row each.
+        counts = Counter[tuple[str, str]]()
+        for case, row in refusals:
+            counts[case.scheme, case.soc] += row.count
+        many = max(counts.values())
         title = f"{names[model]}: {op} x{many} [{place or 'line not known'}]"
         where = [("", f"{where}: {reason}") for reason, where in _group_reasons(refusals)]
         advice = [
@@ -320,7 +324,10 @@ def _group_reasons(refusals: Sequence[tuple[Audited, OperatorRow]]) -> Iterator[
 
 
 def _join_socs(schemes: dict[str, list[str]]) -> str:
-    return "; ".join(f"{scheme} on {', '.join(socs)}" for scheme, socs in schemes.items())
+    # An operator of several nodes is refused once per node.
+    return "; ".join(
+        f"{scheme} on {', '.join(dict.fromkeys(socs))}" for scheme, socs in schemes.items()
+    )
 
 
 def group_faults(audit: Audit) -> dict[tuple[str, KnownFault], str]:

@@ -192,9 +192,8 @@ def _compare_figures(
         was, current = getattr(before, name, None), getattr(now, name, None)
         if was is not None and current is None and now:
             # Such as the DDR traffic: QNN 2.50.40 and 2.51.0 print no bandwidth summary under ONNX
-            # Runtime.
-            verdict: Verdict = "worse" if was else "other"  # a figure of 0 cannot be lost
-            yield Difference(subject, name, f"{was:,}{row.unit}", "not known", verdict)
+            # Runtime. A figure that is not known is neither worse nor better.
+            yield Difference(subject, name, f"{was:,}{row.unit}", "not known", "other")
         if was is None or current is None or was == current:
             continue
         change = current / was - 1 if was else None

@@ -48,6 +48,7 @@ OBSERVERS = {
 LARGEST = (-65504.0, 65504.0)  # float16's range, to which infinite values are limited
 MOST_NAMED = 3
 RMS_NORM, SIMPLIFIED, ELSEWHERE = "RMSNormalization", "SimplifiedLayerNormalization", "qnn-ci"
+LAYER_NORM = "LayerNormalization"
 
 
 @stage(ONNXRUNTIME)
@@ -184,8 +185,25 @@ def prepare_file(source: Path) -> Any:
         mend_constants(model.graph)
         onnx.save(model, folded)
         changed = qnn_preprocess_model(str(folded), str(prepared))
-        model = onnx.load(prepared if changed else folded)
+        model = infer_norms(onnx.load(prepared if changed else folded))
     onnx.helper.set_model_props(model, metadata)
+    return model
+
+
+def infer_norms(model: Any) -> Any:
+    """Return the model with the types of all results if it has onnxruntime's SIMPLIFIED. ONNX does
+    not know this operator, so it infers no type for its result, and the quantizer would leave the
+    result and all that reads it in float. LayerNormalization has the same result types."""
+    norms = [node for node in model.graph.node if node.op_type == SIMPLIFIED and not node.domain]
+    if not norms:
+        return model
+    names = {node.output[0] for node in norms}
+    for node in norms:
+        node.op_type = LAYER_NORM
+    model = onnx.shape_inference.infer_shapes(model)
+    for node in model.graph.node:
+        if node.op_type == LAYER_NORM and node.output[0] in names:
+            node.op_type = SIMPLIFIED
     return model
 
 
@@ -296,7 +314,7 @@ def override_weights(graph: Any, recipe: Recipe) -> dict[str, list[dict[str, Any
                 # Without an axis: QNN supports no MatMul with a scale per channel (quant_config.py
                 # of onnxruntime 1.32).
                 overrides[node.input[place]] = [{"quant_type": kind, "symmetric": symmetric}]
-        if node.op_type == "LayerNormalization" and recipe.per_channel:
+        if node.op_type == LAYER_NORM and recipe.per_channel:
             overrides[node.input[1]] = [{"quant_type": QuantType.QUInt8, "symmetric": False}]
     return {name: override for name, override in overrides.items() if name in constants}
 

@@ -87,6 +87,7 @@ TWICE = tuple(
     Fallback("aten.mul.Tensor", f"Value 7{node}; Failed to validate op x{node} with error 0xc26")
     for node in (" in the node 'a'", " in the node 'b'")
 )
+NODES = tuple(Fallback("Relu", "no Relu", name=name) for name in ("first", "second"))
 ASK = (rules.Advice(pattern="complex64|erf", fix="ask Ann", why="a note says so"),)
 
 
@@ -102,6 +103,7 @@ def test_audit_verdicts_read_as_their_snapshot() -> None:
         "one node on the cpu": (SPLIT, POLICY, "SM8650", none),
         "two nodes of a line": (replace(SPLIT, left=(ERF, ERF)), POLICY, "SM8650", none),
         "two nodes of one reason": (replace(SPLIT, left=TWICE), POLICY, "SM8650", none),
+        "two nodes of a file": (replace(SPLIT, left=NODES), POLICY, "SM8650", none),
         "permitted": (SPLIT, PERMITTING, "SM8650", none),
         "asked": (replace(SPLIT, left=(replace(ERF, asked=True),)), POLICY, "SM8650", none),
         "no node": (Found({}, (ERF,), (), 80), PERMITTING, "SM8650", none),

@@ -107,7 +107,7 @@ RED: dict[str, Any] = {"status": Status.FAILED, "findings": say("no op\nmore")}
     [
         ({"metric": 0.9}, {"metric": 0.8}, ("metric", "0.9", "0.8", "worse", None)),
         ({"sqnr_db": None, "max_abs": 0.0}, {}, ("SQNR", "exact", "30.0 dB", "worse", None)),
-        ({}, take(spill_bytes=None), ("spill_bytes", "10 bytes", "not known", "worse", None)),
+        ({}, take(spill_bytes=None), ("spill_bytes", "10 bytes", "not known", "other", None)),
         (take(spill_bytes=0), take(spill_bytes=None), LOST),
         ({}, take(segment_align=4096), ("segment_align", "256", "4,096", "better", 15.0)),
         ({"sqnr_db": 0.0}, {"sqnr_db": 0.05}, ("SQNR", "0.0 dB", "0.1 dB", "better", 0.05)),

@@ -428,15 +428,23 @@ def test_of_the_operators_after_opset_21_only_the_norm_that_qnn_takes_is_read(
 ) -> None:
     ports = [tensor("x", (1, 3))], [tensor("y", (1, 3))]
     scale = constant("scale", np.ones(3, np.float32))
-    norm = make_node("RMSNormalization", ["x", "scale"], ["y"], axis=-1, epsilon=0.25)
-    path = write_model(tmp_path / "norm.onnx", [norm], *ports, [scale], opset=23)
+    norm = make_node("RMSNormalization", ["x", "scale"], ["z"], axis=-1, epsilon=0.25)
+    nodes = [norm, make_node("Neg", ["z"], ["y"])]
+    path = write_model(tmp_path / "norm.onnx", nodes, *ports, [scale], opset=23)
     model = load(write_normal_form(path, tmp_path / "other.onnx"))
-    (node,) = model.graph.node
+    node = model.graph.node[0]
     assert (node.op_type, node.domain) == ("SimplifiedLayerNormalization", "")
     assert {opset.domain: opset.version for opset in model.opset_import}[""] == 21
     session = InferenceSession(model.SerializeToString(), providers=[CPU])
     (y,) = session.run(None, {"x": np.array([[1, 2, 3]], np.float32)})
-    np.testing.assert_allclose(y, np.array([[1, 2, 3]]) / np.sqrt(14 / 3 + 0.25), rtol=1e-6)
+    np.testing.assert_allclose(y, np.array([[1, 2, 3]]) / -np.sqrt(14 / 3 + 0.25), rtol=1e-6)
+
+    target = tmp_path / "quantized.onnx"
+    quantize_file(tmp_path / "other.onnx", target, Scheme.U8, [(np.ones((1, 3), np.float32),)])
+    kinds = [node.op_type for node in load(target).graph.node]
+    start = kinds.index("SimplifiedLayerNormalization")
+    typed = ["SimplifiedLayerNormalization", "QuantizeLinear", "DequantizeLinear", "Neg"]
+    assert kinds[start : start + 4] == typed
 
     others = make_node("Swish", ["x"], ["a"]), make_node("TensorScatter", ["a", "x"], ["y"])
     path = write_model(tmp_path / "new.onnx", others, *ports, opset=24)
