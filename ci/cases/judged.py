@@ -151,7 +151,7 @@ ISLAND = advise(  # without an error number, for which manifests/policies/errors
 )
 ACCURACY = frozenset({Question.FAITHFUL, Question.QUANTIZED})
 NAMED = frozenset({Certainty.PROVEN, Certainty.KNOWN, Certainty.LIKELY, Certainty.UNKNOWN})
-UNTRIED = advise("no experiment was made to find the cause", certainty=Certainty.UNKNOWN)
+UNTRIED = "no experiment was made to find the cause"
 UNCOMPARED = "the outputs were not compared with the emulator's"
 # To nodes on the CPU that read indices of QNN
 CAST = advise(
@@ -166,6 +166,9 @@ NO_FLOAT = (
 
 class Diagnoser(Protocol):
     """Finds causes by experiments, see ci.diagnosis."""
+
+    def refuse(self, spec: CaseSpec) -> str:
+        """Return why no experiment can be made with a case; empty if experiments can be."""
 
     def diagnose(self, run: Any, finding: Finding, suspicion: Suspicion) -> Diagnosis:
         """Return what experiments show of the cause of a finding of the CaseRun ``run``."""
@@ -277,6 +280,7 @@ class CaseJudge:
         self.layer_places: Sequence[Collection[str]] = ()  # node and line of each of the layers
         self.diagnosis: Diagnosis | None = None
         self.diagnosed: Question | None = None  # of the finding that the diagnosis is for
+        self.untried = UNTRIED  # with the reason, if the lane cannot make experiments
         self.remarks: list[str] = []
         self.notes = Notes()  # become warnings
 
@@ -483,7 +487,7 @@ class CaseJudge:
             advice = replace(advice, causes=tuple(certain))
         is_named = any(cause.certainty in NAMED for cause in advice.causes)
         if question in ACCURACY and not is_named and not faults:
-            advice += UNTRIED
+            advice += advise(self.untried, certainty=Certainty.UNKNOWN)
         return advice
 
     def is_proven(self, question: Question) -> bool:

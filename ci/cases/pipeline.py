@@ -27,7 +27,7 @@ from ci.cases.engine import (
     Sets,
     needed,
 )
-from ci.cases.judged import UNCOMPARED, CaseJudge, CaseResult, Options, Run, find_no_node
+from ci.cases.judged import UNCOMPARED, UNTRIED, CaseJudge, CaseResult, Options, Run, find_no_node
 from ci.cases.outputs import read_inputs, read_references, stack_outputs
 from ci.cases.pool import Ended, Pool
 from ci.cases.runners import INPUT_LIST
@@ -314,6 +314,9 @@ class CaseRun(CaseJudge):
         Experiments are judged by their gain in dB, which says nothing of indices or booleans."""
         experiments = self.setup.options.experiments
         if experiments is None or self.spec.source.choices.methods or self.setup.device:
+            return None
+        if reason := experiments.refuse(self.spec):
+            self.untried = f"{UNTRIED}: {reason}"
             return None
         if finding.question in {Question.FAITHFUL, Question.QUANTIZED}:
             if not any(figure.unit == "dB" or "sqnr" in figure.name for figure in finding.figures):

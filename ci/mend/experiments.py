@@ -55,6 +55,10 @@ STOPPING = frozenset({Question.LOWERED, Question.RUN})
 CASES = 4  # of which a run may have the seconds
 MOST_SLOW = 4.0  # times that experiments may take longer on a busy machine
 LEAST_S = 1.0  # that an experiment needs
+NOT_CHANGED = (
+    "they change PyTorch models and .onnx files, and no .tflite file; judge the PyTorch model from"
+    " which it was made"
+)
 
 
 @dataclass
@@ -62,7 +66,7 @@ class Experiments:
     """Answers the diagnoses of a run: each case may take ``case_s`` seconds, and all together
     ``run_s``. Programs of parts are in the cache, and answers in the store, so that a rerun
     repeats no experiment. Where more processes run than there are cores, they may take as much
-    longer, see find_slowness, unless ``is_strict``.
+    longer, see find_slowness, unless ``is_strict``. With ``only_functions``, files have none.
 
     ``search`` finds the smallest wrong part, and takes the operators of the float model and those
     that it begins with; None if only few programs may be compiled for a part. ``note`` gets each
@@ -72,10 +76,16 @@ class Experiments:
     case_s: float
     run_s: float
     is_strict: bool = False
+    only_functions: bool = False
     search: Callable[[list[Operator], tuple[str, ...]], Smallest | None] | None = None
     note: Callable[[str], None] = lambda _: None
     spent_s: float = 0.0
     guard: threading.Lock = field(default_factory=threading.Lock)
+
+    def refuse(self, spec: CaseSpec) -> str:
+        """Return why no experiment can be made with a case; empty if experiments can be."""
+        is_changeable = spec.is_function or not self.only_functions
+        return "" if is_changeable else NOT_CHANGED
 
     def diagnose(self, run: CaseRun, finding: Finding, suspicion: Suspicion) -> Diagnosis:
         """Return what experiments show of the cause of a finding."""
@@ -109,15 +119,18 @@ def find_slowness(load: float, cores: int) -> float:
     return min(max(load / max(cores, 1), 1.0), MOST_SLOW)
 
 
-def make_experiments(lane: RewriteLane, case_s: float | None) -> dict[str, Any]:
+def make_experiments(
+    lane: RewriteLane, case_s: float | None, *, only_functions: bool = False
+) -> dict[str, Any]:
     """Return the fields of Options for a request to a lane that gives each red case ``case_s``
     seconds of experiments. With 0, only certain causes are named; with None, the verb makes
-    none."""
+    none. See Experiments for ``only_functions``."""
     if case_s is None:
         return {}
     if not case_s:
         return {"only_certain": True}
-    return {"experiments": Experiments(lane, case_s, CASES * case_s)}
+    experiments = Experiments(lane, case_s, CASES * case_s, only_functions=only_functions)
+    return {"experiments": experiments}
 
 
 class Laboratory:

@@ -12,7 +12,7 @@ from ci.verbs.requests import check_arguments, make_request
 from provisioning.console.command import Outcome
 from provisioning.console.progress import Progress
 
-OPTIONS = [flag for flag in CASES if flag not in {"--diagnose", "--log-level"}]
+OPTIONS = [flag for flag in CASES if flag != "--log-level"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

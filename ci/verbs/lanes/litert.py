@@ -22,6 +22,7 @@ from ci.faults.match import match_faults
 from ci.graphs.candidates import Candidate
 from ci.litert.engine import LitertEngine, make_runner
 from ci.litert.reading import LitertFit, fit_litert
+from ci.mend.experiments import make_experiments
 from ci.mend.table import suggest_mending
 from ci.models.schemes import LITERT, Scheme, SchemeSet
 from ci.models.suite import DEFAULT_SOC
@@ -97,7 +98,10 @@ def prepare(
         # An adaptor is ExecuTorch's: LiteRT calls QNN itself.
         choice=choice.QnnChoice(choice.WHEEL, choice.WHEEL),
         open=partial(open_tools, engine),
-        options={"find_faults": match_faults},
+        options={
+            "find_faults": match_faults,
+            **make_experiments("torch", request.diagnose, only_functions=True),
+        },
         remarks=tuple(list_without_htp(fitted)),
         work="compile, run and judge",
         mendable={spec.name for spec in fitted if not spec.is_file},  # mend writes no .tflite files
