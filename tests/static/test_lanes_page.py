@@ -40,6 +40,11 @@ CODE = {
         "ci/onnx/layers.py:expose_layers",
         "ci/litert/layers.py:expose_layers",
     ),
+    "[experiments]": (
+        "ci/mend/experiments.py:Experiments",
+        "ci/mend/experiments.py:Experiments",
+        "ci/mend/experiments.py:Experiments",
+    ),
     "tensors that leave": (
         "ci/analysis/clipping.py:find_clipped",
         "ci/analysis/clipping.py:find_clipped",

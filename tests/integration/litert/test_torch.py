@@ -102,8 +102,7 @@ def unknown():
 
 
 class Positions(nn.Module):
-    """Positions without a batch before a norm, of which QNN computes one row of the batch only."""
-
+    # Positions without a batch before a norm, of which QNN computes one row of the batch only
     def __init__(self):
         super().__init__()
         torch.manual_seed(0)
