@@ -355,9 +355,21 @@ def list_facts(finding: Finding) -> Iterator[tuple[str, str]]:
     lines = (*finding.details, *(line for line in finding.evidence.splitlines() if line.strip()))
     yield from (("", line) for line in lines)
     yield from (("seen", line) for line in finding.seen)
-    yield from ((CAUSE_WORDS[cause.certainty], cause.text) for cause in finding.causes)
+    yield from (
+        (CAUSE_WORDS[cause.certainty], show_cause(finding, cause)) for cause in finding.causes
+    )
     yield from (("where", line) for line in finding.where)
     yield from ((REMEDY_WORDS[remedy.proof], remedy.text) for remedy in finding.remedies)
+
+
+def show_cause(finding: Finding, cause: Cause) -> str:
+    """Return the text of a cause. It does not repeat the name and the place of a known fault that
+    the headline ends with."""
+    _, is_named, label = finding.headline.partition("known fault ")
+    named = f"known fault: {label} "
+    if is_named and cause.text.startswith(named):
+        return f"this known fault {cause.text.removeprefix(named)}"
+    return cause.text
 
 
 def show_finding(finding: Finding) -> Iterator[str]:
@@ -370,7 +382,10 @@ def show_finding(finding: Finding) -> Iterator[str]:
 def show_brief(finding: Finding) -> str:
     """Return a finding in one line: its headline, the best known cause and the best remedy."""
     parts = [f"{finding.headline} [{finding.id}]"]
-    parts += [f"{CAUSE_WORDS[cause.certainty]}: {cause.text}" for cause in finding.causes[:1]]
+    parts += [
+        f"{CAUSE_WORDS[cause.certainty]}: {show_cause(finding, cause)}"
+        for cause in finding.causes[:1]
+    ]
     parts += [f"{REMEDY_WORDS[remedy.proof]}: {remedy.text}" for remedy in finding.remedies[:1]]
     return "; ".join(parts)
 

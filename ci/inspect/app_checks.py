@@ -330,9 +330,10 @@ def see_nothing_that_runs(unit: AppUnit) -> Iterator[Seen]:
 
 @APPS.check("QNN893")
 def see_unread_libraries(unit: AppUnit) -> Iterator[Seen]:
-    """Report models whose libraries come from dependencies of which nothing is known here."""
+    """Report models whose libraries come from dependencies of which nothing is known here. No known
+    package brings LiteRT's dispatch library, which a compiled .tflite needs."""
     models = _list_models_without_libraries(unit)
-    is_known = bool(_list_packages(unit)) and len(_list_dependencies(unit)) > 0
+    is_known = bool(_list_dependencies(unit)) and not any(unit.list_compiled())
     may_come = bool(unit.gradle and (unit.gradle.packages or unit.gradle.has_others))
     if models and may_come and not is_known:
         file = unit.gradle.file if unit.gradle else ""

@@ -41,8 +41,9 @@ class Column:
     If ``number`` is true, the text is aligned as a number, and the column is omitted everywhere if
     no case has a value for it. ``title`` is the heading if it differs from ``name``. A terminal
     omits columns that are not ``on_terminal``. Those that are ``page_only`` are only in the details
-    of a case on the HTML page, and in JUnit. ``hint`` returns a tooltip. ``draw`` makes a bar for
-    the chart with the title ``chart``.
+    of a case on the HTML page, and in JUnit; those that are ``on_device`` are in a second table
+    there. ``hint`` returns a tooltip. ``draw`` makes a bar for the chart with the title
+    ``chart``.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Column:
     title: str = ""
     on_terminal: bool = True
     page_only: bool = False
+    on_device: bool = False
     hint: Callable[[Case], str] | None = None
     chart: str = ""
     draw: Draw | None = None
@@ -145,6 +147,7 @@ def _make_time_column(
         name,
         show,
         sort=lambda case: case.device.figures and figure(case.device.figures),
+        on_device=True,
         hint=describe_timing,
     )
 
@@ -330,6 +333,7 @@ COLUMNS = (
         "memory",
         lambda case: case.device.figures.peak_memory_bytes if case.device.figures else None,
         show_bytes,
+        on_device=True,
         hint=lambda _: "memory of the runner's process, without the DSP's memory",
         title="peak memory",
     ),
@@ -337,6 +341,7 @@ COLUMNS = (
         "heat",
         show_heat,
         lambda case: case.device.figures and case.device.figures.after.hottest_c,
+        on_device=True,
         hint=lambda case: (
             ", ".join(case.device.figures.after.slowed) if case.device.figures else ""
         ),
@@ -345,6 +350,7 @@ COLUMNS = (
         "equal e",
         "device.equal_emulator",
         show_equal,
+        on_device=True,
         hint=lambda case: (
             f"SQNR {show_decibels(case.device.sqnr_db_emulator)} dB"
             if case.device.sqnr_db_emulator
@@ -357,6 +363,7 @@ COLUMNS = (
         "device.sqnr_db_emulator",
         show_decibels,
         title="SQNR to the emulator dB",
+        on_device=True,
         on_terminal=False,
     ),
     _figure(
@@ -438,6 +445,15 @@ BUDGETS = {
     "estimate ms": _limit("budget.ms", ".4g"),
     "simulated cycles": _limit("budget.cycles", "d"),
 }
+
+
+def list_limits(report: Report) -> dict[str, Callable[[Threshold], str]]:
+    """Return the limits, by column, that at least one of the thresholds of a report has."""
+    return {
+        name: show
+        for name, show in LIMITS.items()
+        if any(show(rule) != NOTHING for rule in report.thresholds)
+    }
 
 
 def show_limit(name: str, rule: Threshold) -> str:

@@ -22,7 +22,14 @@ from markupsafe import Markup, escape
 
 from ci.facts.kinds import read_kinds
 from ci.report.bars import Figure
-from ci.report.columns import LIMITS, columns_of, find_margin, list_charts, name_report, show_limit
+from ci.report.columns import (
+    columns_of,
+    find_margin,
+    list_charts,
+    list_limits,
+    name_report,
+    show_limit,
+)
 from ci.report.document import Document, group_cards, list_findings
 from ci.report.layers import LayerChart
 from ci.report.overview import make_document
@@ -72,7 +79,7 @@ def render_html(report: Report) -> str:
         groups=group_cards(overview.cards),
         tables=[table for table in overview.tables[:-1] if table.rows],
         columns=columns_of(report.cases, name_report(report)),
-        limits=LIMITS,
+        limits=list_limits(report),
         show_limit=show_limit,
         describe_note=describe_note,
         list_findings=list_findings,

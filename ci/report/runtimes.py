@@ -330,7 +330,8 @@ def make_document(report: RuntimesReport) -> Document:
     red = sum(row.status is Status.FAILED for row in report.rows)
     passed = sum(row.status is Status.PASSED for row in report.rows)
     state = Status.FAILED if red or not report.rows else Status.PASSED
-    result = f"{passed} rows passed, {red} failed, {count(len(report.not_run), 'runtime')} not run"
+    not_run = count(len(report.not_run), "runtime")
+    result = f"{count(passed, 'row')} passed, {red} failed, {not_run} not run"
     return Document("Runtimes", result, tuple(parts), report.answers, state.value)
 
 

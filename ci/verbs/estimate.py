@@ -25,10 +25,9 @@ from ci.report.export import describe_fix, is_own_trace
 from ci.report.filled import fill_text
 from ci.report.schema import CaseName, Estimate
 from ci.report.write import read_report
-from ci.verbs.lanes.choice import choose_lane
 from ci.verbs.lanes.lane import Plan
+from ci.verbs.localise import make_lane_request
 from ci.verbs.options import RUN, add_option, add_options, check_values, require_effect
-from ci.verbs.requests import make_request
 from ci.verbs.trials import open_setup
 from provisioning.console.caller import shown_path
 from provisioning.console.command import DIR, RESULTS, WHAT, Outcome
@@ -72,7 +71,7 @@ def render_estimates(cases: Sequence[EstimatedCase]) -> str:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, "--model", gaps={"--model": "file.onnx, or file.py:factory"})
-    add_options(parser, "--runtime", "--scheme", "--soc")
+    add_options(parser, "--runtime", "--shape", "--scheme", "--soc")
     add = partial(add_option, parser)
     device = "a device with published times, such as 'Galaxy S24'; this also chooses the SoC"
     add(WHAT, "--device NAME", device, default="")
@@ -99,10 +98,10 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     device = find_device(args.device) if args.device else None
     if args.trace:
         require_writable(args.trace)
-    lane = choose_lane(
-        args.model, args.policy, choose_runtime(args.runtime, args.frontend, progress)
-    )
-    request = make_request(lane.request, args, SESSION, socs=choose_socs(args.soc, device))
+    models = (args.model, args.shape, args.policy)
+    runtime = choose_runtime(args.runtime, args.frontend, progress)
+    socs = choose_socs(args.soc, device)
+    lane, request = make_lane_request(args, SESSION, *models, runtime=runtime, socs=socs)
     policy, schemes = lane.read_policy(request, progress)
     specs = lane.select(request, policy, schemes, progress)
     with lane.prepare(request, policy, specs, progress) as plan:

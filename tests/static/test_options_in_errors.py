@@ -1,4 +1,5 @@
-"""An error of a verb names only options that this verb has, and other errors those of some verb."""
+"""An error, a fix or a remedy of a verb names only options that this verb has. One of another
+module names those of a verb that imports it, and one of the policies those of some verb."""
 
 from __future__ import annotations
 
@@ -7,17 +8,35 @@ import ast
 import re
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
+from typing import Any
+
+import pytest
 
 from provisioning.console.caller import Caller
 from provisioning.console.command import make_parser
+from provisioning.manifest.reader import parse_toml
 from tests.documented.pages import ROOT, VERBS
 from tests.stand_ins.sources import list_nodes, parse_source
+from tests.static.test_gate_imports import read_graph
 
-OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9_-]*")
+FIXES = {"fix", "remedy"}
 # Whole commands are parsed by test_documented_commands.
 COMMAND = re.compile(r"`[^`]*`|\./nox .*|qnn-ci .*|pip install .*|git .*")
 OF_ANOTHER_VERB = {("ci.verbs.deploy", "--soc"), ("ci.verbs.judge", "--keep-artifacts")}
+# Of patchelf, Bazel, linkers, ExecuTorch's scripts, AI Hub and Genie's tools.
+OF_OTHER_TOOLS = {
+    ("checks.toml", "--set-rpath"),
+    ("errors.toml", "--api_token"),
+    ("errors.toml", "--checkpoint"),
+    ("errors.toml", "--decoder_model"),
+    ("errors.toml", "--log_level"),
+    ("errors.toml", "--no-as-needed"),
+    ("errors.toml", "--num_sharding"),
+    ("errors.toml", "--use_qnn"),
+    ("errors.toml", "--verbose_failures"),
+    ("errors.toml", "--whole-archive"),
+}
 MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts): path
     for top in ("ci", "provisioning")
@@ -54,23 +73,79 @@ def list_texts(node: ast.AST) -> Iterator[str]:
             yield from list_texts(inner)
 
 
-def list_named(path: Path) -> set[str]:
-    """The options that the errors of a module name."""
-    calls = (node for node in list_nodes(parse_source(path.read_text("utf-8"))) if is_error(node))
-    texts = (text for call in calls for text in list_texts(call))
-    return {option for text in texts for option in OPTION.findall(COMMAND.sub("", text))}
+def list_named(source: str) -> set[str]:
+    """The options that the errors, fixes and remedies of a module name."""
+    nodes = (node for node in list_nodes(parse_source(source)) if is_message(node))
+    return {option for node in nodes for text in list_texts(node) for option in find_options(text)}
 
 
-def is_error(node: ast.AST) -> bool:
+def find_options(text: str) -> list[str]:
+    return OPTION.findall(COMMAND.sub("", text))
+
+
+def is_message(node: ast.AST) -> bool:
+    if isinstance(node, ast.keyword):
+        return node.arg in FIXES
     return isinstance(node, ast.Call) and getattr(node.func, "id", "").endswith("Error")
 
 
-def test_every_option_named_in_an_error_exists() -> None:
+def list_choices(module: str) -> set[str]:
+    """The options of the verbs that a module is, or that import it, also indirectly."""
     options = read_options()
-    all_options = set().union(*options.values())
+    if module in options:
+        return options[module]
+    importers = read_graph().find_downstream_modules(module)
+    return set().union(*(options[importer] for importer in importers & options.keys()))
+
+
+def list_fixes(value: Any, key: str = "") -> Iterator[str]:
+    """The texts of a policy that say what to do."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from list_fixes(inner, name)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from list_fixes(inner, key)
+    elif key in FIXES:
+        yield str(value)
+
+
+def test_every_option_that_a_message_names_exists() -> None:
     unknown = {
         (module, option)
         for module, path in MODULES.items()
-        for option in list_named(path) - options.get(module, all_options)
+        for option in list_named(path.read_text("utf-8"))
+        if option not in list_choices(module)
     }
     assert unknown == OF_ANOTHER_VERB
+
+
+def test_every_option_that_a_policy_says_to_pass_exists() -> None:
+    all_options = set().union(*read_options().values())
+    unknown = {
+        (path.name, option)
+        for path in sorted((ROOT / "manifests/policies").glob("*.toml"))
+        for fix in list_fixes(parse_toml(path.read_text("utf-8"), Any))
+        for option in find_options(fix)
+        if option not in all_options
+    }
+    assert unknown == OF_OTHER_TOOLS
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'raise UsageError(f"--gone {value} is wrong")',
+        'raise UsageError("wrong", fix="pass --gone")',
+        'Remedy(fix="leave out --gone" if value else "")',
+    ],
+)
+def test_a_message_with_an_unknown_option_is_found(source: str) -> None:
+    assert list_named(source) == {"--gone"}
+
+
+def test_a_message_of_one_lane_names_no_option_of_another() -> None:
+    assert "--sdk" not in list_choices("ci.verbs.litert")
+    assert "--sdk" in list_choices("ci.verbs.onnx")
+    assert "--lpai-arch" not in list_choices("ci.cases.spec")
+    assert "--scheme" in list_choices("ci.cases.spec")

@@ -22,31 +22,31 @@ pytest.importorskip("onnxruntime_qnn", reason="onnxruntime-qnn is not installed"
 ROOT = Path(__file__).resolve().parents[3]
 pytestmark = [pytest.mark.emulator, pytest.mark.nightly]
 INDICES, ANGLES = "the indices of topk", "large angles: numbers up to"
-SHORT_ROW, SUM = "known fault: conv-of-a-short-row", "known fault: cumsum-of-many-steps"
+SHORT_ROW, SUM = "conv-of-a-short-row", "cumsum-of-many-steps"
 # The words that name the cause; a case without any is green.
 CAUSES = {
     "test-emulator": {
         "short_row": {"fp16": SHORT_ROW, "8a8w": ""},
         "top_boxes": {"fp16": INDICES, "8a8w": INDICES},
-        "running_sum": {"fp16": SUM, "8a8w": "known fault: cumsum-in-8-bits"},
+        "running_sum": {"fp16": SUM, "8a8w": "cumsum-in-8-bits"},
         "angles": {"fp16": ANGLES, "8a8w": ANGLES, "16a8w": ""},
-        "masked": {"fp16": "", "16a8w": "known fault: mask-too-large-in-16-bits"},
+        "masked": {"fp16": "", "16a8w": "mask-too-large-in-16-bits"},
         "masked_by_fill": {"8a8w": "a mask: numbers", "16a8w": "a mask: numbers"},
         "masked_slightly": {"8a8w": "", "16a8w": ""},
         "squares": {"fp16": "overflow: numbers up to", "16a8w": ""},
-        "skipped": {"8a8w": "known fault: batch-norm-folded-in-use"},
-        "packed": {"8a8w": "known fault: joint-projection-of-batch"},
+        "skipped": {"8a8w": "batch-norm-folded-in-use"},
+        "packed": {"8a8w": "joint-projection-of-batch"},
     },
     "test-onnx": {
         "short_row": {"fp16": SHORT_ROW, "u8": ""},
-        "running_sum": {"fp16": SUM, "u8": "known fault: cumsum-in-8-bits"},
+        "running_sum": {"fp16": SUM, "u8": "cumsum-in-8-bits"},
         "angles": {"fp16": ANGLES, "u8": ANGLES, "u16a8w": ""},
         "masked": {
-            "u8": "known fault: mask-too-large",
-            "u16a8w": "known fault: mask-too-large-in-16-bits",
+            "u8": "mask-too-large",
+            "u16a8w": "mask-too-large-in-16-bits",
         },
         "squares": {"fp16": "overflow: numbers up to"},
-        "feed_forward": {"u8": "known fault: norm-before-feed-forward"},
+        "feed_forward": {"u8": "norm-before-feed-forward"},
     },
 }
 

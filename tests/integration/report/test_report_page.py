@@ -11,8 +11,11 @@ from msgspec.structs import replace
 from ci.report.html import render_html
 from ci.report.schema import (
     Case,
+    DeviceFigures,
     Element,
+    Heat,
     JudgementFacts,
+    OnDeviceFacts,
     OutputFigures,
     ProgramFacts,
     Report,
@@ -106,12 +109,35 @@ CUT = """[...document.querySelectorAll("#case-table, .figures, .cards")]
   .filter((one) => one.scrollWidth > one.clientWidth).length"""
 
 
+TIMES = DeviceFigures(
+    starts=3,
+    runs=90,
+    first_ms=12.25,
+    p50_ms=3.125,
+    p50_spread_ms=0.25,
+    p90_ms=3.375,
+    p90_spread_ms=0.25,
+    load_ms=140.5,
+    load_spread_ms=9.5,
+    peak_memory_bytes=90_000_000,
+    before=Heat(hottest_c=31.0),
+    after=Heat(hottest_c=45.0),
+)
+
+
 def test_cases_are_whole_on_a_wide_page_and_cards_on_a_narrow_one(
     browser: Browser, report: Report, tmp_path: Path
 ) -> None:
     program = ProgramFacts(pte_bytes=90_000, delegated_nodes=12, fallback_nodes=0, lower_s=1.1)
+    device = OnDeviceFacts(figures=TIMES, sqnr_db_emulator=98.5, equal_emulator=0.9995)
+    choices = "parts attention u16a8w + mlp u16a8w, quantized per channel, 4 calibration samples"
     cases = tuple(
-        replace(change_case(case, above_noise_db=-0.9, predicted_sqnr_db=60.0), program=program)
+        replace(
+            change_case(case, above_noise_db=-0.9, predicted_sqnr_db=60.0),
+            program=program,
+            device=device,
+            asked=replace(case.asked, choices=choices),
+        )
         for case in report.cases
     )
     browser.resize(1280)
@@ -127,6 +153,7 @@ def test_cases_are_whole_on_a_wide_page_and_cards_on_a_narrow_one(
     assert (display, are_lines) == ("block", True)
     heads = ("scheme", "SoC", "status", "SQNR dB", "predicted dB", "above noise", "program size")
     assert [head for head in heads if f'"{head}"' not in labels] == []
+    assert browser.ask(SHOWN % "caption").count("On the device") == 1
     scroll, client = browser.ask(WIDTHS)
     assert scroll == client
 

@@ -316,8 +316,8 @@ PAIRS |= {
         sources("implementation project(':runtime')", libraries={}, **ASSET),
     ),
     "QNN893": (
-        sources("implementation 'com.example:runner:1.0'", libraries={}, **ASSET),
         sources(f"{ORT}:1.26.0'", libraries={}, **ASSET),
+        sources(f"{ORT}:1.26.0'", libraries={}, **{"assets/net.tflite": make_plain()}),
     ),
 }
 

@@ -211,7 +211,7 @@ def test_what_only_one_runtime_does_is_listed_and_what_was_not_run_says_why() ->
     assert "only ONNX Runtime: ONNX Runtime u8: u8 is wrong" in text
     assert "aten.erf" not in text
     assert "LiteRT | why: ai_edge_litert is not installed" in text
-    assert "1 rows passed, 1 failed, 1 runtime not run" in text
+    assert "1 row passed, 1 failed, 1 runtime not run" in text
 
 
 def test_the_picture_has_a_point_per_row_with_a_time_and_a_ring_on_the_fastest_green_one() -> None:

@@ -51,6 +51,7 @@ def test_all_tables_of_runtimes_have_the_same_names() -> None:
             "--runtime executorch contradicts --frontend onnx",
         ),
         ("--frontend onnx --soc no", "use --runtime onnxruntime"),
+        ("--shape x=4,16", "--shape is for .onnx files"),
     ],
 )
 def test_what_estimate_cannot_simulate_is_refused(
