@@ -334,7 +334,8 @@ def test_the_runner_is_not_suspected_if_a_layer_is_wrong(tmp_path: Path) -> None
     verdict: Any = SimpleNamespace(advice=guess, explained_advice=NO_ADVICE)
     compiled = Compiled(program="p", binary="p", size_bytes=1, delegation=Delegation(1, 0, 1))
     layer = Layer("relu", "relu", Origin(file="net.py", line=3))
-    for departure, causes in ((UNKNOWN, guess.causes), (Departure(layer), UNTRIED.causes)):
+    unknown = (Cause(text=UNTRIED, certainty=Certainty.UNKNOWN),)
+    for departure, causes in ((UNKNOWN, guess.causes), (Departure(layer), unknown)):
         judge_case.locate = lambda departure=departure: departure  # type: ignore[method-assign, misc]
         explained = judge_case.explain(
             NOISE_KIND.find("too far"), verdict, compiled, is_traceable=True
@@ -444,20 +445,23 @@ def test_a_quantized_program_that_is_mostly_float_says_so(
 
 
 @pytest.mark.parametrize(
-    ("figure", "is_asked"),
+    ("figure", "reason", "is_asked"),
     [
-        (Figure(name="above_noise", value=47.8, unit="dB"), True),
-        (Figure(name="sqnr_all", value=18.8, unit="dB"), True),
-        (Figure(name="equal", value=0.0, allowed=0.995), False),
-        (None, False),
+        (Figure(name="above_noise", value=47.8, unit="dB"), "", True),
+        (Figure(name="sqnr_all", value=18.8, unit="dB"), "", True),
+        (Figure(name="equal", value=0.0, allowed=0.995), "", False),
+        (None, "", False),
+        (Figure(name="above_noise", value=47.8, unit="dB"), "it is a .tflite file", False),
     ],
 )
-def test_experiments_are_made_only_for_what_is_measured_in_decibels(
-    figure: Figure | None, is_asked: bool
+def test_experiments_are_made_only_for_what_is_measured_in_decibels_and_can_be_changed(
+    figure: Figure | None, reason: str, is_asked: bool
 ) -> None:
     finding = NOISE_KIND.find("it is wrong", figures=[figure] if figure else [])
     asked = []
-    experiments = SimpleNamespace(diagnose=lambda *words: asked.append(words))
+    experiments = SimpleNamespace(
+        diagnose=lambda *words: asked.append(words), refuse=lambda _: reason
+    )
     run: Any = SimpleNamespace(
         setup=SimpleNamespace(options=SimpleNamespace(experiments=experiments), device=""),
         spec=SimpleNamespace(source=SimpleNamespace(choices=SimpleNamespace(methods=()))),
@@ -465,3 +469,5 @@ def test_experiments_are_made_only_for_what_is_measured_in_decibels(
     )
     CaseRun.diagnose(run, finding)
     assert bool(asked) is is_asked
+    if reason:
+        assert run.untried == f"{UNTRIED}: {reason}"
