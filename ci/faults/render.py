@@ -125,8 +125,8 @@ def render_markdown(finding: Finding, version: str, toolchain: str) -> str:
         f"```text\n{finding.graph.rstrip()}\n```",
         f"It is a part of the block `{block}` in the sizes of `{size}`." * bool(finding.block),
         late * (not finding.shrunk),
-        f"It is the known fault `{finding.known}` of docs/findings/faults.md."
-        * bool(finding.known),
+        f"The cause is known: `{finding.known}`." * bool(finding.known),
+        f"{finding.cause[:1].upper()}{finding.cause[1:]}." * bool(finding.cause),
         f"The message: `{finding.why}`" * bool(finding.why),
         f"The result is the same with {finding.failed} of {finding.repeats} other seeds.",
     ]

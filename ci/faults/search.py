@@ -7,7 +7,7 @@ import math
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,7 +17,11 @@ from typing import Any
 
 from msgspec import structs
 
+from ci.diagnosis.diagnosis import Diagnosis
+from ci.diagnosis.experiments import RemedyChoice
+from ci.diagnosis.wording import advise_on_diagnosis
 from ci.faults.blocks import Cell, read_blocks, visit_blocks
+from ci.faults.causes import diagnose_graph
 from ci.faults.generate import find_unfit, generate
 from ci.faults.graph import Graph, parse_graph
 from ci.faults.known import CRASHED, REFUSED, RIGHT, WRONG, Frontend, describe
@@ -62,9 +66,10 @@ class LateError(Exception):
 @dataclass
 class Search:
     """A search in one front end and scheme, with ``jobs`` trials in parallel. ``source`` selects
-    graphs from blocks, random graphs, or both in turns. With ``uses_known``, suspects with a known
-    fault are only counted; they are neither confirmed nor shrunk. Each of ``rewrites`` is tried on
-    a finding."""
+    graphs from blocks, random graphs, or both in turns. With ``uses_known``, suspects whose cause
+    is a known fault are only counted; they are neither confirmed nor shrunk. A known fault is the
+    cause if one of the ``remedies`` that cure it makes the graph right, or if none can be tried.
+    All ``remedies`` are tried on a finding."""
 
     trial: Trial
     frontend: Frontend
@@ -75,13 +80,16 @@ class Search:
     progress: Progress
     qnn: str = ""
     uses_known: bool = False
-    rewrites: Sequence[str] = ()
+    remedies: Sequence[RemedyChoice] = ()
     source: str = BOTH
     ends: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
     findings: list[Finding] = field(default_factory=list)
     examined: Counter[str] = field(default_factory=Counter)  # suspects, per feature
     known_suspects: Counter[str] = field(default_factory=Counter)  # per known fault
+    other_causes: set[int] = field(default_factory=set)  # suspects whose known fault is innocent
+    # Known faults that were proven, with the result and the block of the graph
+    proven: set[tuple[str, str, Cell]] = field(default_factory=set)
     cells: dict[int, Cell] = field(default_factory=dict)  # per number of a graph from a block
     tried: dict[Cell, Counter[str]] = field(default_factory=dict)
     stopped: Counter[str] = field(default_factory=Counter)  # graphs that stop others, per block
@@ -234,6 +242,8 @@ class Search:
         with one of average length. COSTLY ones have a separate share. At the end of the search,
         those that are not COSTLY are still confirmed, but not shrunk."""
         graphs = {number: parse_graph(suspect.text) for number, suspect in waiting}
+        if self.uses_known:
+            waiting = self.leave_out_known(waiting, graphs)
         features = {number: list_features(graph) for number, graph in graphs.items()}
 
         def rank(entry: tuple[int, Result]) -> tuple[int, int, int]:
@@ -245,7 +255,7 @@ class Search:
         while queue:
             queue.sort(key=rank)  # again each time, because each examined suspect changes ranks
             number, suspect = queue.pop(0)
-            if self.count_explained(graphs[number], suspect.end):
+            if self.count_found(graphs[number], suspect.end):
                 continue
             start, costly = time.monotonic(), suspect.end in COSTLY
             share_s = (start - self.started) * (COSTLY_SHARE if costly else SHARE)
@@ -270,12 +280,58 @@ class Search:
             taken_s.append(time.monotonic() - start)
         return left
 
-    def count_explained(self, graph: Graph, end: str) -> bool:
-        """Count a suspect that needs no examination, because its graph has a known fault, or
-        because it has the result and the operators of a finding. Return whether it was counted."""
-        if self.uses_known and (fault := self.find_known(graph)):
+    def leave_out_known(
+        self, waiting: Sequence[tuple[int, Result]], graphs: Mapping[int, Graph]
+    ) -> list[tuple[int, Result]]:
+        """Count the suspects that a known fault causes, and return the others. A fault of which the
+        graph has only the pattern is innocent if its remedies do not make the graph right."""
+        left, decided = list[tuple[int, Result]](), list[tuple[int, Result, str]]()
+        items: dict[Item, None] = {}
+        for number, suspect in waiting:
+            fault = self.find_known(graphs[number]) if number not in self.other_causes else ""
+            cures = [remedy.name for remedy in self.remedies if fault in remedy.cures]
+            cell = self.cells.get(number)
+            if not fault:
+                left.append((number, suspect))
+            elif not cures or (cell and (fault, suspect.end, cell) in self.proven):
+                self.known_suspects[fault] += 1
+            else:
+                decided.append((number, suspect, fault))
+                items |= dict.fromkeys(Item(suspect.text, suspect.seed, name) for name in cures)
+        results = dict(zip(items, self.try_items([*items], 1, self.deadline), strict=True))
+        for number, suspect, fault in decided:
+            by_name = {
+                item.rewrite: result
+                for item, result in results.items()
+                if (item.text, item.seed) == (suspect.text, suspect.seed)
+            }
+            diagnosis = self.diagnose(graphs[number], suspect, [fault], by_name)
+            if diagnosis.excludes(fault):
+                self.other_causes.add(number)
+                left.append((number, suspect))
+                continue
             self.known_suspects[fault] += 1
-            return True
+            if diagnosis.is_proven and number in self.cells:
+                self.proven.add((fault, suspect.end, self.cells[number]))
+        return left
+
+    def diagnose(
+        self, graph: Graph, red: Result, faults: Sequence[str], results: Mapping[str, Result]
+    ) -> Diagnosis:
+        """Return what the results of a red graph with remedies show, which ``results`` have by the
+        names of remedies."""
+
+        def run(names: str) -> Result:
+            if names in results:
+                return results[names]
+            return next(self.try_items([Item(red.text, red.seed, names)], 1, self.deadline))
+
+        remedies = [remedy for remedy in self.remedies if is_tried(results.get(remedy.name))]
+        return diagnose_graph(red, len(graph.nodes), faults, remedies, run)
+
+    def count_found(self, graph: Graph, end: str) -> bool:
+        """Count a suspect that needs no examination, because it has the result and the operators of
+        a finding. Return whether it was counted."""
         for index, finding in enumerate(self.findings):
             if end == finding.end and has_chain(graph, parse_graph(finding.graph)):
                 self.findings[index] = structs.replace(finding, suspects=finding.suspects + 1)
@@ -317,6 +373,9 @@ class Search:
             self.unconfirmed += 1
             return
         worst = min(failing, key=lambda result: result.sqnr_db)
+        results = self.try_remedies(worst) if has_time else {}
+        known = self.find_known(small)
+        diagnosis = self.diagnose(small, worst, [known] if known else [], results)
         finding = make_finding(
             small,
             end,
@@ -326,8 +385,9 @@ class Search:
             soc=self.soc,
             right=right,
             also_wrong=also_wrong,
-            known=self.find_known(small),
-            mended_by=self.find_cures(small, worst.seed) if has_time else (),
+            known=name_cause(diagnosis, known),
+            cause=describe_cause(diagnosis),
+            mended_by=tuple(name for name, result in results.items() if result.end == RIGHT),
             seed=self.seed,
             number=number,
             block=" ".join(self.cells.get(number, ())),
@@ -356,12 +416,12 @@ class Search:
                 also_wrong.append(description)
         return tuple(right), tuple(also_wrong)
 
-    def find_cures(self, graph: Graph, seed: int) -> tuple[str, ...]:
-        """Return the names of the rewrites with which a graph is right with a seed."""
-        items = [Item(str(graph), seed, name) for name in self.rewrites]
-        results = self.try_items(items, 1, self.deadline)
-        pairs = zip(self.rewrites, results, strict=True)
-        return tuple(name for name, result in pairs if result.end == RIGHT)
+    def try_remedies(self, red: Result) -> dict[str, Result]:
+        """Return the results of a red graph with each remedy, by its name."""
+        names = [remedy.name for remedy in self.remedies]
+        items = [Item(red.text, red.seed, name) for name in names]
+        results = zip(names, self.try_items(items, 1, self.deadline), strict=True)
+        return dict(results)
 
     def fails(
         self, end: str, graphs: Sequence[Graph], seeds: Sequence[int] = SEEDS, bundle_size: int = 0
@@ -377,6 +437,26 @@ class Search:
         steps = describe(graph, find_shapes(graph), self.frontend)
         faults = match_faults(steps, self.scheme, self.qnn)
         return faults[0].fault if faults else ""
+
+
+def is_tried(result: Result | None) -> bool:
+    """Return whether a remedy changed a graph, which was then run."""
+    return result is not None and result.end not in {UNJUDGED, UNTRIED}
+
+
+def name_cause(diagnosis: Diagnosis, fault: str) -> str:
+    """Return the name of the known cause of a red graph that has the pattern of a known ``fault``:
+    the fault, unless experiments exclude it, or the rewrites that make the graph right. It is empty
+    if the cause is new."""
+    cures = {name for remedy in diagnosis.cure for name in remedy.cures}
+    if fault and (fault in cures or not diagnosis.excludes(fault)):
+        return fault
+    return " and ".join(remedy.name for remedy in diagnosis.cure)
+
+
+def describe_cause(diagnosis: Diagnosis) -> str:
+    """Return the cause that experiments show, or that they show none, with what was tried."""
+    return "; ".join(cause.text for cause in advise_on_diagnosis(diagnosis).causes)
 
 
 def find_reserve(waiting: Sequence[tuple[int, Result]]) -> float:

@@ -101,13 +101,14 @@ def mend_file(name: str, path: Path, sets: Sequence[Any]) -> Path:
 
 
 def mend_alone(proof: RewriteProof, name: str, lane: RewriteLane) -> Any:
-    """Return a model with one rewrite. Raises ValueError if it finds nothing to change, or if the
-    proof fails."""
-    rows = [rewrite for rewrite in read_rewrites(lane) if rewrite.name == name]
-    attempt = try_recipe(proof, rows)
+    """Return a model with one rewrite, or with several, whose names have spaces between. Raises
+    ValueError if the last one finds nothing to change, or if the proof fails."""
+    names = name.split()
+    rows = {rewrite.name: rewrite for rewrite in read_rewrites(lane)}
+    attempt = try_recipe(proof, [rows[single] for single in names])
     if attempt.fault or not attempt.applies:
-        raise ValueError(attempt.fault or f"{name} finds nothing to change")
-    return proof.rewrite([name])[0]
+        raise ValueError(attempt.fault or f"{names[-1]} finds nothing to change")
+    return proof.rewrite(names)[0]
 
 
 def try_recipe(proof: RewriteProof, rows: Sequence[Rewrite]) -> Attempt:

@@ -68,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
-    """Search for faults, or try one graph. The exit code is 1 for a finding that is no known fault.
+    """Search for faults, or try one graph. The exit code is 1 for a finding whose cause is new.
     Raises UsageError, and the same errors as open_bench."""
     for name, bound in (("minutes", 0), ("jobs", 0), ("graphs", -1), ("seed", -1)):
         if not getattr(args, name) > bound:  # also refuses NaN
@@ -114,7 +114,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
                 progress=progress,
                 qnn=bench.qnn,
                 uses_known=not args.without_known,
-                rewrites=bench.list_rewrites(scheme.value),
+                remedies=bench.list_remedies(scheme),
                 source=args.source,
             )
             # Each scheme gets the same share of the time, and what one leaves goes to the next.

@@ -12,6 +12,7 @@ from ci.cases.judged import Options
 from ci.cases.pipeline import Setup
 from ci.cases.pool import Pool
 from ci.cases.session import Phases, check_functions
+from ci.diagnosis.experiments import RemedyChoice
 from ci.executorch.engine import PACKAGES
 from ci.faults.expected import Rerun, rerun
 from ci.faults.known import Fault, Frontend
@@ -58,15 +59,18 @@ class Bench:
         job = TrialJob((), self.frontend, scheme, soc, options, edit)
         return Trial(self.workers, job, directory)
 
-    def list_rewrites(self, scheme: str, fault: str = "") -> list[str]:
-        """Return the rewrites that are known to help in a scheme, and to cure a fault, if one is
-        given."""
-        names = []
-        for rewrite in read_rewrites("onnx" if self.frontend == "onnx" else "torch"):
-            cures = not fault or fault in rewrite.cures
-            if cures and rewrite.helps_in(Scheme(scheme)):
-                names.append(rewrite.name)
-        return names
+    def list_remedies(self, scheme: Scheme) -> list[RemedyChoice]:
+        """Return the rewrites that are known to help in a scheme."""
+        return [
+            RemedyChoice(rewrite.name, rewrite.title, rewrite.reason, rewrite.cures)
+            for rewrite in read_rewrites("onnx" if self.frontend == "onnx" else "torch")
+            if rewrite.helps_in(scheme)
+        ]
+
+    def list_rewrites(self, scheme: str, fault: str) -> list[str]:
+        """Return the rewrites that are known to help in a scheme, and to cure a fault."""
+        remedies = self.list_remedies(Scheme(scheme))
+        return [remedy.name for remedy in remedies if fault in remedy.cures]
 
     def rerun(self, faults: Sequence[Fault], soc: str, progress: Progress) -> list[Rerun]:
         """Run the graphs of known faults again, and show the result of each."""

@@ -13,6 +13,8 @@ pytest.importorskip("torch", reason="torch is not installed in this environment"
 from msgspec.structs import replace
 
 from ci.cases.pool import Ended
+from ci.diagnosis.experiments import RemedyChoice
+from ci.faults.blocks import Cell
 from ci.faults.generate import generate
 from ci.faults.graph import Graph, parse_graph
 from ci.faults.known import CRASHED, REFUSED, RIGHT, WRONG, describe, find_pattern, read_faults
@@ -187,6 +189,84 @@ def test_a_known_fault_is_only_counted_unless_the_table_is_off() -> None:
         finder = make_search(always(RIGHT), uses_known=True)
         assert finder.examine([(7, Result(text, 0, end))]) == []
         assert (dict(finder.known_suspects), finder.unconfirmed) == ({PLANTED.name: 1}, 0)
+
+
+CURE = RemedyChoice("cure", "t", "the constant is not expanded", (PLANTED.name,))
+NO_CAUSE = "no experiment shows the cause"
+OTHER = RemedyChoice("other", "t", "the sum is fused", ())
+
+
+def cured_by(*names: str) -> Callable[[Item, int], str]:
+    """The planted fault, which these rewrites cure together; a rewrite without a known one finds
+    nothing to change."""
+
+    def find(item: Item, bundle: int) -> str:
+        if "nothing" in item.rewrite:
+            return UNJUDGED
+        is_cured = item.rewrite and {*names} <= {*item.rewrite.split()}
+        return RIGHT if is_cured else find_planted(item, bundle)
+
+    return find
+
+
+@pytest.mark.parametrize(
+    ("ends", "remedies", "counted", "finding"),
+    [
+        # The remedy of the fault makes the graph right: it is the cause.
+        (cured_by("cure"), [OTHER, CURE], True, None),
+        # It does not: the fault has the pattern only, and what the graph has is new, with what was
+        # tried, or is what another rewrite cures.
+        (
+            find_planted,
+            [OTHER, CURE],
+            False,
+            (
+                "",
+                f"{NO_CAUSE}: the model has 2.0 dB; tried: cure (2.0 dB), other (2.0 dB)",
+                (),
+            ),
+        ),
+        (
+            cured_by("other"),
+            [OTHER, CURE],
+            False,
+            (
+                "other",
+                "the sum is fused (proven: the model has 2.0 dB, and 61.0 dB with other)",
+                ("other",),
+            ),
+        ),
+        # No remedy can be tried: the pattern is all that is known.
+        (find_planted, [OTHER], True, None),
+        (cured_by("cure"), [replace(CURE, name="nothing")], True, None),
+    ],
+)
+def test_a_known_fault_is_the_cause_only_if_its_remedies_do_not_contradict(
+    ends: Callable[[Item, int], str],
+    remedies: list[RemedyChoice],
+    counted: bool,
+    finding: tuple[str, str, tuple[str, ...]] | None,
+) -> None:
+    finder = make_search(ends, uses_known=True)
+    finder.remedies = remedies
+    red = Result(str(parse_graph(FIRST)), 0, WRONG, 2.0, 60.0)
+    assert finder.examine([(7, red)]) == []
+    assert dict(finder.known_suspects) == ({PLANTED.name: 1} if counted else {})
+    shown = [(item.known, item.cause, item.mended_by) for item in finder.findings]
+    assert shown == ([finding] if finding else [])
+
+
+def test_a_fault_that_was_proven_in_a_block_is_counted_there_without_experiments() -> None:
+    finder = make_search(cured_by("cure"), uses_known=True)
+    finder.remedies = [CURE]
+    red = Result(str(parse_graph(FIRST)), 0, WRONG, 2.0, 60.0)
+    finder.cells = {7: Cell("attention", "small"), 8: Cell("attention", "small")}
+    assert finder.examine([(7, red)]) == []
+    tried = len(finder.trial.calls)  # type: ignore[attr-defined]
+    assert finder.examine([(8, red), (9, red)]) == []
+    calls = finder.trial.calls[tried:]  # type: ignore[attr-defined]
+    assert [item.rewrite for _, _, items in calls for item in items] == ["cure"]  # of the third
+    assert dict(finder.known_suspects) == {PLANTED.name: 3}
 
 
 @pytest.mark.parametrize(
