@@ -7,9 +7,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import cast
 
+from ci.diagnosis import experiments
 from ci.diagnosis.diagnosis import Diagnosis, Suspicion, advance, diagnose
 from ci.diagnosis.experiments import Answer, ListRemedies, RemedyChoice, RunPart
-from ci.diagnosis.experiments import Result as PartResult
 from ci.faults.known import REFUSED, RIGHT, WRONG
 from ci.faults.results import Result
 
@@ -39,11 +39,13 @@ def diagnose_graph(
             answer = read_result(run(" ".join(experiment.remedies)))
 
 
-def read_result(result: Result) -> PartResult:
+def read_result(result: Result) -> experiments.Result:
     """Return the result of a graph as that of an experiment."""
     if result.end not in {RIGHT, WRONG}:
-        return PartResult(failure=result.why or result.end, is_refused=result.end == REFUSED)
-    return PartResult(
+        return experiments.Result(
+            failure=result.why or result.end, is_refused=result.end == REFUSED
+        )
+    return experiments.Result(
         reached_db=limit(result.sqnr_db),
         predicted_db=limit(result.predicted_db),
         is_right=result.end == RIGHT,
