@@ -16,6 +16,7 @@ from provisioning.artifacts.environment import Environment, locate_profile
 from provisioning.console.git import list_submodules
 from provisioning.console.progress import Progress
 from provisioning.doctor.policies import read_doctor_policy
+from provisioning.doctor.survey.host import has_cuda_toolkit
 from provisioning.documents import read_text
 from provisioning.errors import UnfitError, UsageError
 from provisioning.files import has_files
@@ -296,7 +297,8 @@ def probe_python(needs: Needs, request: BuildRequest) -> tuple[str, str]:
     for option, names in optional.items():
         # CMake stops here, with advice that does not lead on: "Caffe2 uses CUDA but I cannot find
         # the CUDA libraries". A machine with the toolkit can build against a CUDA torch.
-        if "torch" in names and request.packages and facts.torch_cuda and not has_cuda_toolkit():
+        has_toolkit = not facts.torch_cuda or has_cuda_toolkit(os.environ)
+        if "torch" in names and request.packages and not has_toolkit:
             raise UnfitError(
                 f"torch in {request.python} was built for CUDA {facts.torch_cuda}, and this machine"
                 " has no CUDA toolkit",
@@ -306,16 +308,6 @@ def probe_python(needs: Needs, request: BuildRequest) -> tuple[str, str]:
             )
     tag = "-".join(facts.tag.strip(".").split("-")[:2])
     return tag, ".".join(map(str, facts.version))
-
-
-CUDA = "/usr/local/cuda"  # where NVIDIA's packages install the toolkit
-
-
-def has_cuda_toolkit() -> bool:
-    """Return whether CMake would find a CUDA toolkit: by nvcc, a variable or the usual place."""
-    places = [os.environ.get(name, "") for name in ("CUDA_HOME", "CUDA_PATH", "CUDAToolkit_ROOT")]
-    compilers = [Path(place) / "bin/nvcc" for place in (*places, CUDA) if place]
-    return bool(shutil.which("nvcc")) or any(compiler.is_file() for compiler in compilers)
 
 
 def find_python(word: str) -> Path:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ci.facts.finding import Place
 from ci.models import suite
-from provisioning.console.caller import shown_path
+from provisioning.console.caller import caller_path, shown_path
 from provisioning.documents import read_text
 
 
@@ -25,9 +25,12 @@ def name_file(path: Path) -> str:
 
 
 def name_argument(path: Path) -> str:
-    """Return a file's path for use in a command. It is relative to the file's repository if there
-    is one, else relative to the caller's directory if the file is in it, else absolute."""
-    return name_file(path) if find_repository(path) else shown_path(path)
+    """Return a file's path for use in a command. It is relative to the file's repository if the
+    caller's directory is in it, else relative to that directory if the file is in it, else
+    absolute."""
+    repository = find_repository(path)
+    is_callers = repository and repository == find_repository(caller_path(Path(path.name)))
+    return name_file(path) if is_callers else shown_path(path)
 
 
 @functools.cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
+from ci.facts.kinds import INCONCLUSIVE
 from ci.report.columns import columns_of, find_margin, name_report
 from ci.report.comparison import SOURCES
 from ci.report.document import AGAIN, Card, Document, Row, Table, list_findings
@@ -76,8 +77,15 @@ def list_failed(report: Report) -> Document:
 
 
 def _list_controls(report: Report, names: Names) -> Iterator[Card]:
-    """Yield a card with the wrong outputs that the gate let pass."""
-    if passed := [control for control in report.controls if not control.rejected]:
+    """Yield a card with the wrong outputs that the gate let pass, except those of a case that has
+    failed for this reason."""
+    failed = {
+        case.name
+        for case in report.cases
+        if any(finding.id == INCONCLUSIVE.id for finding in case.judgement.findings[:1])
+    }
+    passed = [control for control in report.controls if not control.rejected]
+    if passed := [control for control in passed if control.name not in failed]:
         lines = []
         for control in passed[:NAMES]:
             sqnr = f"SQNR {show_decibels(control.sqnr_db)} dB"

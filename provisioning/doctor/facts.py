@@ -196,7 +196,8 @@ class NdkFacts:
 @dataclass(frozen=True)
 class HostFacts:
     """The machine. Sizes are in GB (10**9 bytes). ``libraries`` maps the names of wanted libraries
-    to the paths where the loader finds them, or to None.
+    to the paths where the loader finds them, or to None. ``has_cuda`` is whether CMake would find a
+    CUDA toolkit.
     """
 
     system: str
@@ -209,6 +210,7 @@ class HostFacts:
     cpu_flags: frozenset[str] = frozenset()
     tools: tuple[ToolFacts, ...] = ()
     libraries: Mapping[str, str | None] = field(default_factory=dict)
+    has_cuda: bool = False
 
 
 @dataclass(frozen=True)

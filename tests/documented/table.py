@@ -321,6 +321,9 @@ ROWS = (
     Row("^eval .*setup", ""),
     Row("qnn-ci setup", "export QNN_SDK_ROOT="),
     # -- programs, libraries, apps, logs --
+    Row(
+        "inspect app.apk --load$", "QNN, HTP skels 2 files ... app.apk: fit", before=(readers.app,)
+    ),
     Row("qnn-ci inspect app.apk", "", before=(readers.app,)),
     Row("qnn-ci inspect bundle", "bundle: not fit, 2 errors", 1, (readers.bundle,)),
     Row(

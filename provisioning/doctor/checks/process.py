@@ -335,6 +335,14 @@ def see_unknown_pair(python: Interpreter) -> Iterator[Seen]:
     yield python.seen("torch", executorch=executorch, torch=torch, qnn=with_qnn, nearest=nearest)
 
 
+@PYTHON.check("QNN519")
+def see_cuda_torch(python: Interpreter) -> Iterator[Seen]:
+    """Report a torch for CUDA, with which CMake needs a toolkit that the machine lacks."""
+    is_build = python.case.fitness.headers
+    if is_build and python.facts.torch_cuda and not python.case.facts.host.has_cuda:
+        yield python.seen("torch")
+
+
 @PYTHON.check("QNN516")
 def see_hidden_by_folder(python: Interpreter) -> Iterator[Seen]:
     """Report that a folder called executorch is imported instead of the installed package."""

@@ -63,7 +63,19 @@ def survey_host(
         cpu_flags=frozenset(line[1].split() if line else []),
         tools=survey_tools(programs, variables) if programs else (),
         libraries=find_libraries(libraries),
+        has_cuda=has_cuda_toolkit(variables),
     )
+
+
+CUDA = "/usr/local/cuda"  # where NVIDIA's packages install the toolkit
+
+
+def has_cuda_toolkit(variables: Mapping[str, str]) -> bool:
+    """Return whether CMake would find a CUDA toolkit: by nvcc, a variable or the usual place."""
+    places = [variables.get(name, "") for name in ("CUDA_HOME", "CUDA_PATH", "CUDAToolkit_ROOT")]
+    compilers = [Path(place) / "bin/nvcc" for place in (*places, CUDA) if place]
+    nvcc = shutil.which("nvcc", path=variables.get("PATH", ""))
+    return bool(nvcc) or any(compiler.is_file() for compiler in compilers)
 
 
 def usable_cores() -> int:

@@ -17,6 +17,7 @@ from provisioning.artifacts.environment import Environment
 from provisioning.artifacts.provision import Provisioned
 from provisioning.console.progress import Progress
 from provisioning.doctor.facts import PythonFacts
+from provisioning.doctor.survey import host
 from provisioning.manifest.pairs import read_pairs
 from tests.build.builds import TOOLS, explain
 
@@ -125,7 +126,7 @@ def test_a_cuda_torch_without_a_toolkit_is_refused_before_cmake(
     if toolkit:
         (tmp_path / toolkit).parent.mkdir()
         (tmp_path / toolkit).touch()
-    monkeypatch.setattr(checkout, "CUDA", "")
+    monkeypatch.setattr(host, "CUDA", "")
     monkeypatch.setenv("CUDA_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(checkout, "ask_python", ask)

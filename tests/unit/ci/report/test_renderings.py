@@ -15,7 +15,7 @@ from markdown_it import MarkdownIt
 from msgspec.structs import replace
 
 from ci.facts.finding import Figure, Finding, Place, advise
-from ci.facts.kinds import QUANTIZED_BADLY
+from ci.facts.kinds import INCONCLUSIVE, QUANTIZED_BADLY
 from ci.report.columns import show_equal
 from ci.report.comparison import compare_reports
 from ci.report.document import render_markdown, render_text
@@ -298,6 +298,15 @@ def test_the_narrowest_table_has_the_sqnr_and_not_the_inputs(
     assert "SQNR" in head
     assert "inputs" not in head
     assert "27.0" in rows
+
+
+def test_wrong_outputs_for_which_a_case_has_failed_are_named_once(report: Report) -> None:
+    (first, *others), (red, *controls) = report.cases, report.controls
+    red = replace(red, rejected=False, model=first.model, scheme=first.scheme, soc=first.soc)
+    for findings, count in (((INCONCLUSIVE.find("the gate accepts zeros"),), 0), (say("a"), 1)):
+        case = change_case(first, status=Status.FAILED, findings=findings)
+        run = replace(report, cases=(case, *others), controls=(red, *controls)).recounted
+        assert render_text(make_document(run), 120).count("let wrong outputs pass") == count
 
 
 # -- JUnit -----------------------------------------------------------------------------------------

@@ -299,6 +299,14 @@ def python(*, hidden: bool = False, glibc: str | None = "2.36", **change: Any) -
     return Interpreter(replace(PYTHON, **change), base)
 
 
+def cuda_torch(*, has_toolkit: bool) -> Interpreter:
+    """A torch for CUDA in the Python of a build."""
+    facts, base = python(torch_cuda="12.8")
+    host = replace(HOST, has_cuda=has_toolkit)
+    fitness = msgspec.structs.replace(base.fitness, headers=True)
+    return Interpreter(facts, replace(base, fitness=fitness, facts=replace(base.facts, host=host)))
+
+
 def having(**versions: str | None) -> Interpreter:
     return python(distributions={**PYTHON.distributions, **versions})
 
@@ -653,6 +661,7 @@ PAIRS: Mapping[str, tuple[Any, Any]] = {
         python(installed="/elsewhere/executorch"),
     ),
     "QNN517": (python(shadowed=(("torch", "/path/torch.py", "/site/torch"),)), python()),
+    "QNN519": (cuda_torch(has_toolkit=False), cuda_torch(has_toolkit=True)),
     "QNN518": (
         within(Fitness(packages=("torch", "onnx")), python=PYTHON),
         within(Fitness(packages=("torch",)), python=PYTHON),
