@@ -3,6 +3,7 @@
 The artifact contains:
 
 - program/compiled.tflite, which the plugin wrote
+- program/source.npz, the samples on which it is judged, if they are those of the whole model
 - program/source.tflite, the model itself, or its partitions if the interpreter does not know all of
   its operators; an empty file "split" or "part" says that it is not a user's model
 - the files that ci.cases.cache describes
@@ -16,6 +17,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from ci.analysis.grids import add_grids, find_grids
 from ci.analysis.layers import find_float16_loss
@@ -67,7 +70,7 @@ from ci.report.schema import Footprint, OperatorCount
 from ci.report.text import count, name_some
 from provisioning.errors import FailedError
 
-PROGRAM, COMPILED, SOURCE = "program", "compiled.tflite", "source.tflite"
+PROGRAM, COMPILED, SOURCE, SAMPLES = "program", "compiled.tflite", "source.tflite", "source.npz"
 SPLIT, PART = "split", "part"  # empty files, which say what the source is
 TRANSLATES_NOT = "LiteRT's plugin cannot translate it for QNN"
 OWN_OPERATOR = "it is a custom operator, of which LiteRT's plugin translates none"
@@ -136,6 +139,10 @@ def compile_litert(
     judged = choose_judged(source, compiled, unknown, staging)
     if is_part:
         (program / PART).touch()
+    elif not (layers or judged.is_split or list_skipped(source)):
+        # Without its inputs, a kept file would be judged on random ones.
+        arrays = map(np.stack, zip(*source.evaluation, strict=True))
+        np.savez(program / SAMPLES, *arrays)
     if judged.is_split:
         (program / SOURCE).write_bytes(judged.data)
         (program / SPLIT).touch()

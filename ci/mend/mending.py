@@ -291,7 +291,7 @@ class Mending:
             lines = tuple(
                 f"{place.file}:{place.line}" for place in best.judgement.findings[0].places
             )
-            job = FaultTrials(*model, alternatives.around, lines, path)
+            job = FaultTrials(*model, spec.soc, alternatives.around, lines, path)
         else:
             target_db = self.find_target(spec, best.judgement.sqnr_db or 0.0)
             finer = alternatives.finer or scheme

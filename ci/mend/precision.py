@@ -101,6 +101,7 @@ class FaultTrials(Rewritten):
     ``scheme``, or else those of ``lines``, in one of the schemes ``alternatives``. ``path`` is a
     rewritten .onnx file, or None for a PyTorch model."""
 
+    soc: str
     alternatives: tuple[Scheme, ...]
     lines: tuple[str, ...]
     path: Path | None = None
@@ -139,10 +140,12 @@ class FaultTrials(Rewritten):
                 return describe_steps(read_file(path)), [], None
         from ci.executorch.graph_reader import describe_module
         from ci.graphs.torch_candidates import list_candidates
-        from ci.mend.torch_mixtures import export_strictly
+        from ci.mend.torch_mixtures import read_annotated
 
         model = self.load()
-        nodes = list_candidates(export_strictly(model).graph)
+        nodes = read_annotated(
+            model, self.soc, self.scheme, lambda module: list_candidates(module.graph)
+        )
         marked = [node.name for node in nodes if not {*node.line}.isdisjoint(self.lines)]
         selectable = {name for candidate in nodes for name in candidate.node}
         return describe_module(model.module, model.evaluation[0]), marked, selectable

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock, patch
@@ -26,6 +28,7 @@ with patch.dict(os.environ, QNN_SDK_ROOT="nowhere"), warnings.catch_warnings():
     from ci.executorch.compiled_types import ASKED
     from ci.executorch.delegation import Refusals, audit_delegation
     from ci.executorch.quantize import round_blocks
+    from ci.mend.torch_mixtures import MixableModule
 
 from ci.analysis.effects import choose_rounded, list_roundings  # noqa: E402
 from ci.analysis.grids import NO_GRID, find_grids  # noqa: E402
@@ -34,6 +37,7 @@ from ci.models.lowering_options import NO_CHOICES, Choices, Part  # noqa: E402
 from ci.models.model import (  # noqa: E402
     FORWARD,
     Model,
+    load_model,
 )
 from ci.models.schemes import Scheme  # noqa: E402
 from provisioning.errors import FailedError, UsageError  # noqa: E402
@@ -236,3 +240,25 @@ def test_a_trained_range_covers_all_sets_channel_by_channel() -> None:
     assert (observer.min_val.tolist(), observer.max_val.tolist()) == ([-1, 1], [5, 4])
     torch.testing.assert_close(fake.scale, torch.tensor([5, 4]) / 127.5)
     assert not fake.observer_enabled
+
+
+NORMS = """
+import torch
+from torch import nn
+
+
+def factory():
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.BatchNorm2d(4)]
+    return nn.Sequential(*layers).eval(), (torch.randn(1, 3, 8, 8),)
+"""
+
+
+def test_a_batch_norm_is_a_unit_of_mend_only_if_no_convolution_absorbs_it(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(NORMS)
+    mixable = MixableModule(load_model(f"{tmp_path}/net.py:factory"), Scheme.A8W8, "SM8650")
+    names = [name for unit in mixable.units for name in unit.nodes]
+    assert names == ["conv2d", "relu", "batch_norm_1"]
+    for name in names:  # the quantizer knows each of them
+        choices = Choices(parts=(Part(Scheme.A16W8, node=name),))
+        assert math.isfinite(mixable.measure(choices))

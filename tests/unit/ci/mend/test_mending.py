@@ -168,7 +168,9 @@ def test_a_part_whose_node_the_quantizer_does_not_have_is_left_out(
         Step("add", "add", mask, ("", ""), (4, 4)),
         Step("softmax", "softmax", (Operand((4, 4), False),), ("add",), (4, 4)),
     )
-    trials = FaultTrials("n.py:f", Source("n.py:f"), ("r",), Scheme.A8W8, (Scheme.FP16,), ())
+    trials = FaultTrials(
+        "n.py:f", Source("n.py:f"), ("r",), Scheme.A8W8, "SM8650", (Scheme.FP16,), ()
+    )
     monkeypatch.setattr(FaultTrials, "describe", lambda _: (steps, [], selectable))
     assert [part.node for parts in trials() for part in parts if part.node != "softmax"] == nodes
 
