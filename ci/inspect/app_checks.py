@@ -293,10 +293,12 @@ def see_skels_to_strip(unit: AppUnit) -> Iterator[Seen]:
 
 @APPS.check("QNN880")
 def see_filtered_abi(unit: AppUnit) -> Iterator[Seen]:
-    """Report abiFilters without QNN's ABI."""
-    if unit.gradle and unit.gradle.abis and QNN_ABI not in unit.gradle.abis:
+    """Report abiFilters, and splits per ABI, without QNN's ABI."""
+    if unit.gradle:
         where = f"{unit.name}: {unit.gradle.file}"
-        yield seen(unit.name, where, filters=", ".join(unit.gradle.abis))
+        for name, abis in (("abiFilters", unit.gradle.abis), ("splits.abi", unit.gradle.splits)):
+            if abis and QNN_ABI not in abis:
+                yield seen(unit.name, where, option=name, filters=", ".join(abis))
 
 
 @APPS.check("QNN881")
@@ -359,6 +361,10 @@ def _list_dependencies(unit: AppUnit) -> list[Dependency]:
     return find_dependencies(_list_packages(unit))
 
 
+def _choose_qnn(unit: AppUnit) -> Dependency | None:
+    return choose_qnn(_list_dependencies(unit), unit.gradle.forced if unit.gradle else ())
+
+
 @APPS.check("QNN885")
 def see_no_qnn_package(unit: AppUnit) -> Iterator[Seen]:
     """Report a package that needs QNN's libraries, in an app to which nothing brings them."""
@@ -374,7 +380,7 @@ def see_no_qnn_package(unit: AppUnit) -> Iterator[Seen]:
 @APPS.check("QNN886")
 def see_package_older_than_soc(unit: AppUnit) -> Iterator[Seen]:
     """Report that the QNN that Gradle downloads is known not to know an SoC."""
-    chosen = choose_qnn(_list_dependencies(unit))
+    chosen = _choose_qnn(unit)
     for name in unit.socs if chosen and unit.gradle else ():
         soc = find_any_soc(name)
         if chosen and unit.gradle and is_too_old(soc, chosen.qnn):
@@ -399,7 +405,7 @@ def see_two_builds(unit: AppUnit) -> Iterator[Seen]:
     """Report libraries in the sources that are of another QNN than the one that Gradle downloads,
     and a package whose version has to be that of QNN."""
     dependencies = _list_dependencies(unit)
-    chosen = choose_qnn(dependencies)
+    chosen = _choose_qnn(unit)
     if chosen is None or unit.gradle is None:
         return
     for dependency in dependencies:

@@ -19,7 +19,7 @@ from ci.inspect.apps import (
     PackedFile,
     read_manifest,
 )
-from ci.inspect.gradle import read_build, read_catalog
+from ci.inspect.gradle import Gradle, join_modules, read_build, read_catalog
 from ci.inspect.packs import is_pack, read_build_text, read_groups
 from provisioning.console.caller import shown_path
 from provisioning.doctor.survey.tree import BUILD_FILES, MAGIC, read_file, survey_tree
@@ -168,10 +168,16 @@ def _read_sources(root: Path, places: Iterable[Path]) -> Iterator[AppUnit]:
         if is_pack(text)
         for asset in _read_plain(root, module / "src" / "main" / "jniLibs").assets
     ]
+    builds: dict[str, Gradle] = {}  # by the path that Gradle gives a module, such as :app
+    for module in texts:
+        if build := read_build(module, catalog):
+            builds[_name_module(root, module)] = build
     count = 0
     for module in places:
         libraries = module / "src" / "main" / "jniLibs"
-        gradle = None if module.is_symlink() else read_build(module, catalog)
+        path = _name_module(root, module)
+        is_read = module in texts and path in builds
+        gradle = join_modules(path, builds) if is_read else None
         if gradle and (gradle.is_app or libraries.is_dir()):
             unit = _read_plain(root, libraries)
             manifest = unit.manifest
@@ -195,6 +201,10 @@ def _read_sources(root: Path, places: Iterable[Path]) -> Iterator[AppUnit]:
             "libraries in src/main/jniLibs",
             fix="build the APK or the AAR and pass it; for libraries alone, pass their directory",
         )
+
+
+def _name_module(root: Path, module: Path) -> str:
+    return ":" + ":".join(module.relative_to(root).parts)
 
 
 def _is_for_android(path: Path) -> bool:

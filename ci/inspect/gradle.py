@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,21 @@ STRINGS = (
 )
 KEPT = re.compile(rf"\b(?:keepDebugSymbols|doNotStrip){STRINGS}")
 ABIS = re.compile(rf"\babiFilters?{STRINGS}")
+# splits { abi { isEnable = true; reset(); include("x86", "arm64-v8a") } }
+SPLITS = re.compile(r"\bsplits\s*\{\s*abi\s*\{([^{}]*)\}")
+ENABLED = re.compile(r"\b(?:isEnable|enable)[\s=(]+true\b")
+UNIVERSAL = re.compile(r"\b(?:isUniversalApk|universalApk)[\s=(]+true\b")
+RESET = re.compile(r"\breset\s*\(")  # without it, include adds to all ABIs
+INCLUDED = re.compile(rf"\binclude{STRINGS}")
+# Of resolutionStrategy: Gradle takes this version, even if another dependency needs a newer one.
+FORCED = re.compile(rf"\bforce{STRINGS}")
+# Dependencies of tests, of debug builds and of the compiler, which are not in a released app.
+NOT_RELEASED = re.compile(
+    r"\b(?:(?:test|androidTest|debug)\w*(?:Implementation|Api|RuntimeOnly)|\w*[cC]ompileOnly)\b[^\n;]*"
+)
+# project(":npu"), project(path: ':npu'), projects.npu
+MODULE = re.compile(r"\bproject\s*\(\s*(?:path\s*[:=]\s*)?[\"'](:[\w.:-]+)[\"']")
+MODULE_ACCESSOR = re.compile(r"\bprojects\.([\w.]+)")
 COORDINATE = re.compile(r"[\w.-]+:(?P<name>[\w.-]+)(?::.*)?")
 OF_QNN = ("qnn", "executorch", "litert")  # in the names of Maven packages
 LEVEL = re.compile(r"\b(min|target)Sdk(?:Version)?[\s=(]+(\d{1,5})\b")
@@ -60,9 +75,11 @@ class Gradle:
     """A module's build file. ``legacy`` is the value of useLegacyPackaging, None if it is not set
     or ``is_computed``. ``abis`` are those of abiFilters, and ``symbols`` the patterns of
     keepDebugSymbols. ``packages`` are the Maven packages with QNN, ExecuTorch or LiteRT, such as
-    ``com.qualcomm.qti:qnn-runtime:2.37.1``. ``has_others`` is whether it depends on anything else
-    that may contain native libraries: another module, a file, or a package that is not one of
-    Android's or Kotlin's own."""
+    ``com.qualcomm.qti:qnn-runtime:2.37.1``, and ``forced`` those whose version it forces.
+    ``modules`` are the paths of the modules of the project that it depends on, such as ``:npu``.
+    ``splits`` are the ABIs for which it splits the app. ``has_others`` is whether it depends on
+    anything else that may contain native libraries: another module, a file, or a package that is
+    not one of Android's or Kotlin's own."""
 
     file: str
     is_app: bool = False
@@ -72,7 +89,10 @@ class Gradle:
     target_sdk: int | None = None
     abis: tuple[str, ...] = ()
     symbols: tuple[str, ...] = ()
+    splits: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
+    forced: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
     has_others: bool = False
 
     def keeps(self, path: str) -> bool:
@@ -84,7 +104,10 @@ class Gradle:
         )
 
 
-def read_build(module: Path, catalog: Mapping[str, str]) -> Gradle | None:
+Catalog = Mapping[str, tuple[str, ...]]  # packages by a name in build files, several of a bundle
+
+
+def read_build(module: Path, catalog: Catalog) -> Gradle | None:
     """Return the build file of a module; None if it has none that can be read, or only one that is
     larger than MAX_BYTES. ``catalog`` is what read_catalog returns."""
     for name in BUILD_FILES:
@@ -93,14 +116,19 @@ def read_build(module: Path, catalog: Mapping[str, str]) -> Gradle | None:
     return None
 
 
-def parse_gradle(file: str, text: str, catalog: Mapping[str, str]) -> Gradle:
+def parse_gradle(file: str, text: str, catalog: Catalog) -> Gradle:
     """Return what the text of a build file, in Groovy or Kotlin, states."""
     text = COMMENT.sub(lambda match: match[1] or " ", text)
+    text = NOT_RELEASED.sub(" ", text)
     levels = {name: int(level) for name, level in reversed(LEVEL.findall(text))}
     legacy = set(LEGACY.findall(text))
     is_computed = len(legacy) > 1 or not legacy <= {"true", "false"}
     packages = [quoted for quoted in QUOTED.findall(text) if is_of_qnn(quoted)]
-    packages += [catalog[name] for name in ACCESSOR.findall(text) if name in catalog]
+    for name in ACCESSOR.findall(text):
+        packages += catalog.get(name, ())
+    forced = tuple(filter(is_of_qnn, _list_strings(FORCED, text)))
+    packages = [package for package in packages if not _is_replaced(package, forced)]
+    modules = [*MODULE.findall(text), *map(_name_module, MODULE_ACCESSOR.findall(text))]
     return Gradle(
         file,
         is_app=bool(APPLICATION.search(text)),
@@ -110,12 +138,52 @@ def parse_gradle(file: str, text: str, catalog: Mapping[str, str]) -> Gradle:
         target_sdk=levels.get("target"),
         abis=_list_strings(ABIS, text),
         symbols=_list_strings(KEPT, text),
+        splits=_list_splits(text),
         packages=tuple(dict.fromkeys(packages)),
+        forced=forced,
+        modules=tuple(dict.fromkeys(modules)),
         has_others=depends_on_others(text, catalog),
     )
 
 
-def depends_on_others(text: str, catalog: Mapping[str, str]) -> bool:
+def _is_replaced(package: str, forced: tuple[str, ...]) -> bool:
+    """Return whether another version of a package is forced."""
+    module = package.rpartition(":")[0]
+    return package not in forced and any(other.startswith(f"{module}:") for other in forced)
+
+
+def _name_module(accessor: str) -> str:
+    """Return the path, as ``:npu-core:io``, of a module that Kotlin names ``npuCore.io``."""
+    return ":" + re.sub(r"[A-Z]", lambda match: f"-{match[0].lower()}", accessor).replace(".", ":")
+
+
+def _list_splits(text: str) -> tuple[str, ...]:
+    """Return the ABIs for which an app is split, or nothing if there is one for all ABIs."""
+    for body in SPLITS.findall(text):
+        if ENABLED.search(body) and RESET.search(body) and not UNIVERSAL.search(body):
+            return _list_strings(INCLUDED, body)
+    return ()
+
+
+def join_modules(path: str, builds: Mapping[str, Gradle]) -> Gradle:
+    """Return the build of a module with the packages of all modules that it depends on. ``builds``
+    are those of the project by path, such as ``:app``."""
+    paths = [path]
+    for known in paths:  # which grows
+        paths += [
+            other for other in builds[known].modules if other in builds and other not in paths
+        ]
+    forced = builds[path].forced
+    packages = [
+        package
+        for known in paths
+        for package in builds[known].packages
+        if not _is_replaced(package, forced)
+    ]
+    return replace(builds[path], packages=tuple(dict.fromkeys(packages)))
+
+
+def depends_on_others(text: str, catalog: Catalog) -> bool:
     """Return whether a build file depends on something that may contain native libraries, besides
     the packages with QNN, ExecuTorch or LiteRT."""
     if OF_FILES.search(text):
@@ -133,13 +201,27 @@ def _list_strings(pattern: re.Pattern[str], text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(QUOTED.findall(" ".join(pattern.findall(text)))))
 
 
-def read_catalog(root: Path) -> dict[str, str]:
+def read_catalog(root: Path) -> dict[str, tuple[str, ...]]:
     """Return the packages with QNN, ExecuTorch or LiteRT in the version catalog of a Gradle
-    project, by the names that build files use, such as ``qnn.runtime``."""
+    project, by the names that build files use, such as ``qnn.runtime`` or, for a bundle of several,
+    ``bundles.npu``."""
     with suppress(DocumentError), decoding():
         text = read_text(root / "gradle" / "libs.versions.toml", "replace", MAX_BYTES)
-        return dict(_list_packages(tomllib.loads(text)))
+        tables = tomllib.loads(text)
+        packages = dict(_list_packages(tables))
+        catalog: dict[str, tuple[str, ...]] = {
+            name: (package,) for name, package in packages.items()
+        }
+        for alias, members in _as_table(tables.get("bundles")).items():
+            names = [_name_accessor(str(member)) for member in _as_list(members)]
+            if bundled := [packages[name] for name in names if name in packages]:
+                catalog[f"bundles.{_name_accessor(alias)}"] = tuple(bundled)
+        return catalog
     return {}
+
+
+def _name_accessor(alias: str) -> str:
+    return re.sub(r"[-_]", ".", alias)
 
 
 def _list_packages(tables: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -149,12 +231,13 @@ def _list_packages(tables: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         module = fields.get("module") or f"{fields.get('group')}:{fields.get('name')}"
         version = fields.get("version", "")
         if isinstance(version, dict):
-            version = versions.get(str(version.get("ref")), "")
+            named = version.get("strictly") or version.get("require")
+            version = named or versions.get(str(version.get("ref")), "")
         package = f"{module}:{version}" if isinstance(version, str) and version else f"{module}"
         if isinstance(entry, str):
             package = entry
         if is_of_qnn(package):
-            yield re.sub(r"[-_]", ".", alias), package
+            yield _name_accessor(alias), package
 
 
 def is_of_qnn(package: str) -> bool:
@@ -167,3 +250,7 @@ def is_of_qnn(package: str) -> bool:
 
 def _as_table(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
+
+
+def _as_list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []

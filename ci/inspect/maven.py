@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -57,8 +57,15 @@ def find_dependencies(texts: Iterable[str]) -> list[Dependency]:
     return dependencies
 
 
-def choose_qnn(dependencies: Iterable[Dependency]) -> Dependency | None:
+def choose_qnn(
+    dependencies: Iterable[Dependency], forced: Collection[str] = ()
+) -> Dependency | None:
     """Return the dependency whose QNN the app gets. Of several versions of qnn-runtime, Gradle
-    takes the newest. None if nothing brings QNN, or if its version is not known."""
+    takes the newest, unless the build file forces one of them. The other packages that bring QNN
+    depend on qnn-runtime, too, so there are never two of them. None if nothing brings QNN, or if
+    its version is not known."""
     known = [dependency for dependency in dependencies if dependency.qnn]
+    for dependency in known:
+        if dependency.package.is_qnn and dependency.text in forced:
+            return dependency
     return max(known, key=lambda dependency: parse_version(dependency.qnn), default=None)

@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import time
+from itertools import chain
 from pathlib import Path
 
 import pytest
 
-from ci.inspect.gradle import MAX_BYTES, Gradle, parse_gradle, read_build, read_catalog
+from ci.inspect.gradle import (
+    MAX_BYTES,
+    Gradle,
+    join_modules,
+    parse_gradle,
+    read_build,
+    read_catalog,
+)
 
 SKEL = "lib/arm64-v8a/libQnnHtpV75Skel.so"
 
+CATALOG = {
+    "litert.npu": ("com.google.ai.edge.litert:litert:2",),
+    "bundles.npu": ("com.qualcomm.qti:qnn-runtime:2.49.0", "x:litert:1"),
+}
+
 
 def parse(text: str) -> Gradle:
-    return parse_gradle("build.gradle", text, {"litert.npu": "com.google.ai.edge.litert:litert:2"})
+    return parse_gradle("build.gradle", text, CATALOG)
 
 
 @pytest.mark.parametrize(
@@ -40,6 +53,20 @@ def parse(text: str) -> Gradle:
         ),
         ("implementation(libs.litert.npu)", "packages", ("com.google.ai.edge.litert:litert:2",)),
         ("'com.google:guava:1'; implementation(libs.guava)", "packages", ()),
+        ("implementation libs.bundles.npu", "packages", CATALOG["bundles.npu"]),
+        ("testImplementation('x:qnn:1'); implementation('x:qnn:2')", "packages", ("x:qnn:2",)),
+        ("debugImplementation(libs.litert.npu)", "packages", ()),
+        ("compileOnly 'x:qnn:1'", "packages", ()),
+        ("force('x:qnn:1'); api('x:qnn:2')", "packages", ("x:qnn:1",)),
+        ("force('x:qnn:1')", "forced", ("x:qnn:1",)),
+        ("splits { abi { enable true; reset(); include 'x86' } }", "splits", ("x86",)),
+        ("splits { abi { isEnable = true; include('x86') } }", "splits", ()),
+        (
+            "splits { abi { enable true; reset(); include 'x86'; universalApk true } }",
+            "splits",
+            (),
+        ),
+        ("api(project(':npu')); api(projects.npuCore.io)", "modules", (":npu", ":npu-core:io")),
     ],
 )
 def test_literal_values_are_read(text: str, field: str, value: object) -> None:
@@ -85,7 +112,7 @@ def test_kept_symbols_are_patterns_of_paths(text: str, is_kept: bool) -> None:
 def test_version_catalog_names_packages(tmp_path: Path, text: str, packages: list[str]) -> None:
     (tmp_path / "gradle").mkdir()
     (tmp_path / "gradle" / "libs.versions.toml").write_text(text)
-    assert list(read_catalog(tmp_path).values()) == packages
+    assert [*chain(*read_catalog(tmp_path).values())] == packages
 
 
 def test_build_file_that_is_too_large_or_none_is_not_read(tmp_path: Path) -> None:
@@ -124,3 +151,15 @@ def test_a_hostile_coordinate_takes_little_time(name: str) -> None:
     build = parse(f'dependencies {{ implementation "a:{name * most}!" }}')
     assert build == parse('dependencies { implementation "a:b!" }')
     assert time.process_time() - started < 5
+
+
+def test_a_module_has_the_packages_of_those_that_it_depends_on() -> None:
+    builds = {
+        ":app": parse("api(project(':npu')); implementation('x:litert:1')"),
+        ":npu": parse("api(project(path: ':io')); api('x:qnn:2')"),
+        ":io": parse("api(project(':app')); api('x:qnn:1'); api(project(':gone'))"),
+    }
+    assert join_modules(":app", builds).packages == ("x:litert:1", "x:qnn:2", "x:qnn:1")
+    builds[":app"] = parse("force('x:qnn:1'); api(project(':npu'))")
+    assert join_modules(":app", builds).packages == ("x:qnn:1",)
+    assert join_modules(":io", builds).packages == ("x:qnn:1", "x:qnn:2")
