@@ -119,6 +119,12 @@ def divide_litert(spec: CaseSpec) -> Division:
             f"localise cannot divide a model with several signatures ({name_some(keys, 3)}): name"
             f' one in the model\'s entry of a policy, as signatures = ["{keys[0]}"]',
         )
+    if source.entries[0].states:
+        raise UsageError(
+            "localise cannot divide a model that keeps values between its runs",
+            why="a part reads values that the run before left",
+            fix="return the values as outputs, and pass them as inputs to the next run",
+        )
     if unknown := list_unknown(source.data, source.model):
         raise UsageError(
             f"localise cannot divide a model with {name_some(unknown, 3)}: LiteRT's interpreter"

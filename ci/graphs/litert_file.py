@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import flatbuffers
 import numpy as np
@@ -57,11 +57,25 @@ MOST_LOOPS = 1 << 16
 MOST_NESTED, MOST_INLINED = 32, 1 << 16  # composites in each other, operators of a subgraph
 
 
+# In a model's metadata: the names of the inputs that are states, and with what they begin.
+STATES, STARTS = b"executorch-qnn-ci states", b"executorch-qnn-ci starts"
+NEXT = "/next"  # the end of the name of the output with the next value of a state
+
+
+class StatePort(NamedTuple):
+    """A value that is passed from one run to the next: the number of its input, that of the output
+    that has its next value, and the bytes with which it begins."""
+
+    read: int
+    write: int
+    start: bytes
+
+
 @dataclass(frozen=True)
 class Entry:
     """A subgraph that is run: that of a signature or, without one, the first. ``inputs`` and
     ``outputs`` are the numbers of its tensors, which the signature calls ``input_names`` and
-    ``output_names``."""
+    ``output_names``. ``states`` are further ones, see ci.graphs.litert_states."""
 
     key: str
     subgraph: int
@@ -69,6 +83,7 @@ class Entry:
     outputs: tuple[int, ...]
     input_names: tuple[str, ...]
     output_names: tuple[str, ...]
+    states: tuple[StatePort, ...] = ()
 
 
 def read_model(data: bytes) -> Any:
@@ -127,7 +142,11 @@ def _make_entry(
     model: Any, key: str, number: int, inputs: dict[int, str], outputs: dict[int, str]
 ) -> Entry:
     subgraph = model.subgraphs[number]
-    reads, results = list_numbers(subgraph.inputs), list_numbers(subgraph.outputs)
+    states = list_states(model, subgraph)
+    own_inputs = {state.read for state in states}
+    own_outputs = {state.write for state in states}
+    reads = tuple(n for n in list_numbers(subgraph.inputs) if n not in own_inputs)
+    results = tuple(n for n in list_numbers(subgraph.outputs) if n not in own_outputs)
     return Entry(
         key,
         number,
@@ -135,7 +154,69 @@ def _make_entry(
         results,
         _name_ports(subgraph, reads, inputs),
         _name_ports(subgraph, results, outputs),
+        states,
     )
+
+
+def list_states(model: Any, subgraph: Any) -> tuple[StatePort, ...]:
+    """Return the states of a subgraph that the metadata of a model notes, none if its inputs and
+    outputs do not fit what is noted."""
+    notes = {entry.name: model.buffers[entry.buffer].data for entry in model.metadata or ()}
+    names, starts = notes.get(STATES), notes.get(STARTS)
+    if names is None or starts is None:
+        return ()
+    content = np.asarray(starts, np.uint8).tobytes()
+    inputs = {name_tensor(subgraph, n): n for n in list_numbers(subgraph.inputs)}
+    outputs = {name_tensor(subgraph, n): n for n in list_numbers(subgraph.outputs)}
+    states, place = [], 0
+    for name in np.asarray(names, np.uint8).tobytes().decode("utf-8", "replace").split("\n"):
+        read, write = inputs.get(name), outputs.get(f"{name}{NEXT}")
+        if read is None or write is None:
+            return ()
+        tensors = subgraph.tensors[read], subgraph.tensors[write]
+        forms = [(read_shape(tensor), read_dtype(tensor)) for tensor in tensors]
+        if forms[0] != forms[1] or not forms[0][1]:
+            return ()
+        size = int(np.prod(forms[0][0], dtype=np.int64)) * np.dtype(forms[0][1]).itemsize
+        states.append(StatePort(read, write, content[place : place + size]))
+        place += size
+    return tuple(states) if place == len(content) else ()
+
+
+class Carried:
+    """The values that an entry passes from one run to the next, from its start on."""
+
+    def __init__(self, entry: Entry, model: Any) -> None:
+        subgraph = model.subgraphs[entry.subgraph]
+        self.entry, tensors = entry, subgraph.tensors
+        self.inputs, self.outputs = list_numbers(subgraph.inputs), list_numbers(subgraph.outputs)
+        self.starts: list[Array] = []
+        for state in entry.states:
+            tensor = tensors[state.read]
+            array = np.frombuffer(state.start, read_dtype(tensor)).reshape(read_shape(tensor))
+            self.starts.append(array)
+        self.values = self.starts
+
+    def begin(self) -> None:
+        """Let the states begin anew."""
+        self.values = self.starts
+
+    def keep(self, values: Sequence[Array]) -> None:
+        """Keep the next values of the states."""
+        self.values = [np.array(value) for value in values]
+
+    def run(
+        self, inputs: Sequence[Array], run: Callable[[Sequence[Array]], Sequence[Array]]
+    ) -> list[Array]:
+        """Return the outputs of the entry. ``run`` takes and returns those of its subgraph, with
+        the states, in their order."""
+        entry = self.entry
+        given = dict(zip(entry.inputs, inputs, strict=True))
+        given |= {s.read: value for s, value in zip(entry.states, self.values, strict=True)}
+        results = run([given[number] for number in self.inputs])
+        by_number = dict(zip(self.outputs, results, strict=True))
+        self.keep([by_number[state.write] for state in entry.states])
+        return [by_number[number] for number in entry.outputs]
 
 
 def _name_ports(subgraph: Any, numbers: Sequence[int], names: Mapping[int, str]) -> tuple[str, ...]:
@@ -487,20 +568,20 @@ def cut_model(
 
 
 def keep_buffers(model: Any, data: bytes = b"") -> None:
-    """Keep only the first buffer, which is the empty one, and those of tensors, whose numbers
-    change. What is behind the flatbuffer in the file ``data`` becomes part of it."""
+    """Keep only the first buffer, which is the empty one, and those of tensors and of metadata,
+    whose numbers change. What is behind the flatbuffer in the file ``data`` becomes part of it."""
     buffers, places = [model.buffers[0]], {0: 0}
-    for subgraph in model.subgraphs:
-        for tensor in subgraph.tensors:
-            if tensor.buffer not in places:
-                places[tensor.buffer] = len(buffers)
-                buffer = copy(model.buffers[tensor.buffer])
-                if data and buffer.offset > 1:
-                    buffer.data = np.frombuffer(data, np.uint8, buffer.size, buffer.offset)
-                    buffer.offset = buffer.size = 0
-                buffers.append(buffer)
-            tensor.buffer = places[tensor.buffer]
-    model.buffers = buffers
+    tensors = [tensor for subgraph in model.subgraphs for tensor in subgraph.tensors]
+    for holder in (*tensors, *(model.metadata or ())):
+        if holder.buffer not in places:
+            places[holder.buffer] = len(buffers)
+            buffer = copy(model.buffers[holder.buffer])
+            if data and buffer.offset > 1:
+                buffer.data = np.frombuffer(data, np.uint8, buffer.size, buffer.offset)
+                buffer.offset = buffer.size = 0
+            buffers.append(buffer)
+        holder.buffer = places[holder.buffer]
+    model.buffers, model.metadataBuffer = buffers, None
 
 
 def drop_unused(subgraph: Any) -> None:

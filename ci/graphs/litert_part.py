@@ -77,7 +77,7 @@ def cut_entry(
             part.tensors[place] = _replace_bias(part.tensors[place], biases[result], buffers)
     drop_unused(part)
     piece = copy(model)
-    piece.subgraphs = [part, *_list_bodies(model, part)]
+    piece.subgraphs = [part, *move_bodies(model, part)]
     piece.signatureDefs = [make_signature(entry.key, 0, part)] if entry.key else None
     piece.metadata = piece.metadataBuffer = None
     piece.buffers = buffers
@@ -97,7 +97,7 @@ def _replace_bias(tensor: Any, bias: Bias, buffers: list[Any]) -> Any:
     return rescaled
 
 
-def _list_bodies(model: Any, part: Any) -> list[Any]:
+def move_bodies(model: Any, part: Any) -> list[Any]:
     """Return the subgraphs that the operators of a part run, and those that these run. The
     operators then name them by their places behind the part."""
     bodies: list[Any] = []

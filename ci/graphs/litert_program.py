@@ -14,6 +14,7 @@ from ci.graphs.graph import Array, Graph
 from ci.graphs.litert_file import (
     BEFORE_ACTIVATION,
     RUN_HERE,
+    Carried,
     Entry,
     inline_composites,
     list_bodies,
@@ -139,6 +140,8 @@ class LitertRun:
         """Return the outputs and the recorded values for each sample; those of a subgraph that an
         operator runs are of its last run."""
         records = []
+        for method in self.methods.values():
+            method.carried.begin()
         for inputs in sets:
             for method in self.methods.values():
                 method.last = Record([], {})
@@ -172,6 +175,7 @@ class _Method:
         # An operator whose kernel takes only constants there; its weights then stay as they are.
         self.refused: set[int] = set()
         self.last = Record([], {})  # of the last run
+        self.carried = Carried(entry, program.model)
 
     def run(self, inputs: Sequence[Array]) -> list[Array]:
         """Return the outputs, of which those in ``last`` are restored from their integers."""
@@ -179,9 +183,12 @@ class _Method:
         recorded: dict[str, Array] = {}
         for number, array in zip(self.entry.inputs, inputs, strict=True):
             self._store(number, array, None, values, recorded)
+        for state, array in zip(self.entry.states, self.carried.values, strict=True):
+            self._store(state.read, array, None, values, recorded)
         for place, operator in enumerate(self.subgraph.operators or ()):
             self._execute(place, operator, values, recorded)
         outputs = [self._find(number, values) for number in self.entry.outputs]
+        self.carried.keep([self._find(state.write, values) for state in self.entry.states])
         restored = []
         for number, array in zip(self.entry.outputs, outputs, strict=True):
             restored.append(restore_numbers(self.subgraph.tensors[number], array))

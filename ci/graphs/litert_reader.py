@@ -53,14 +53,36 @@ class LitertSpelling(Struct, frozen=True, forbid_unknown_fields=True):
     window: bool = False
 
 
+class LitertWritten(Struct, frozen=True, forbid_unknown_fields=True):
+    """How an operator of torch is written. litert-spellings.toml explains the fields."""
+
+    operator: str = ""
+    options: str = ""
+    fields: dict[str, str] = {}
+    inputs: tuple[str, ...] = ()
+    attributes: dict[str, int] = {}
+    count: str = ""
+
+
 class _LitertSpellings(Struct, frozen=True, forbid_unknown_fields=True):
     spelling: dict[str, LitertSpelling]
+    written: dict[str, LitertWritten]
 
 
 @functools.cache
+def _read_table() -> _LitertSpellings:
+    return read_policy("litert-spellings", _LitertSpellings)
+
+
 def read_litert_spellings() -> Mapping[str, LitertSpelling]:
     """Return the operators of LiteRT whose names differ from torch's, or that have arguments."""
-    return read_policy("litert-spellings", _LitertSpellings).spelling
+    return _read_table().spelling
+
+
+def read_litert_written() -> Mapping[str, LitertWritten]:
+    """Return how torch's operators are written to a .tflite file, except those for which
+    ci.graphs.litert_writer has a function."""
+    return _read_table().written
 
 
 def read_litert_graph(model: Any, entry: Entry, data: bytes = b"") -> LitertGraph:
@@ -108,7 +130,13 @@ class _LitertReader:
             self._add_operator(number, operator)
         outputs = [self._read_real(number) for number in self.entry.outputs]
         graph = Graph(
-            self.nodes, outputs, self.shapes, self.constants, self.dtypes, front_end=LITERT
+            self.nodes,
+            outputs,
+            self.shapes,
+            self.constants,
+            self.dtypes,
+            front_end=LITERT,
+            states=frozenset(self._note(state.read) for state in self.entry.states),
         )
         return LitertGraph(graph, self.names, self.pieces)
 

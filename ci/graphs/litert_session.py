@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
 from ci.graphs.graph import Array
 from ci.graphs.litert_file import (
+    Carried,
     Entry,
     cut_model,
     has_data,
@@ -91,15 +93,19 @@ class Reference:
         self.interpreter = open_interpreter(content)
 
     def run(self, sets: Sequence[Sequence[Array]]) -> list[tuple[Array, ...]]:
-        """Return the outputs for each sample."""
-        return [self._run_sample(inputs) for inputs in sets]
+        """Return the outputs for each sample. States begin anew, and last from one sample to the
+        next."""
+        carried = [Carried(entry, self.model) for entry in self.entries]
+        return [self._run_sample(inputs, carried) for inputs in sets]
 
-    def _run_sample(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
+    def _run_sample(self, inputs: Sequence[Array], carried: Sequence[Carried]) -> tuple[Array, ...]:
         outputs, place = [], 0
-        for entry in self.entries:
+        for entry, states in zip(self.entries, carried, strict=True):
             own_inputs = inputs[place : place + len(entry.inputs)]
             place += len(entry.inputs)
-            if entry.key:
+            if entry.states:
+                arrays = states.run(own_inputs, partial(run_interpreter, self.interpreter))
+            elif entry.key:
                 results = run_signature(self.interpreter, entry, own_inputs)
                 arrays = [np.array(results[name]) for name in entry.output_names]
             else:

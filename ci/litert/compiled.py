@@ -13,6 +13,7 @@ from flatbuffers import flexbuffers
 
 from ci.graphs.litert_file import (
     CONTROL,
+    Entry,
     list_entries,
     list_numbers,
     name_operator,
@@ -196,6 +197,17 @@ def check_order(name: str, model: Any, source: Any) -> None:
                 why=f"it has {', '.join(names)}, but the model has {', '.join(source_names)}",
                 fix="compile the model again",
             )
+
+
+def check_states(name: str, entries: Sequence[Entry], source_entries: Sequence[Entry]) -> None:
+    """Raise FailedError if the compiled file ``name`` has not the states of its source: then each
+    run would begin anew."""
+    if [len(entry.states) for entry in entries] != [len(entry.states) for entry in source_entries]:
+        raise FailedError(
+            f"{name} has not the states of the model that it was compiled from",
+            why="their inputs, their outputs or the notes on them in its metadata are missing",
+            fix="compile the model again",
+        )
 
 
 def check_tensors(

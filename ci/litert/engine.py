@@ -128,7 +128,7 @@ class CompiledProgram:
     def __init__(self, program: Program, engine: LitertEngine) -> None:
         from ci.graphs.litert_file import list_entries, read_model
         from ci.litert.compile import PART, SOURCE, SPLIT
-        from ci.litert.compiled import CompiledModel, check_order, check_target
+        from ci.litert.compiled import CompiledModel, check_order, check_states, check_target
         from ci.litert.execution import Execution
 
         soc = program.spec.soc
@@ -146,12 +146,16 @@ class CompiledProgram:
         self.execution = Execution(compiled, source, folder, options, partitions_only=is_split)
         signatures = program.spec.source.signatures
         entries = list_entries(source) if is_split else list_entries(compiled.model, signatures)
+        check_states(program.path.name, entries, list_entries(source, signatures))
         opened = self.execution
         self.calls = opened.list_alone(entries) if is_split else opened.list_calls(entries)
 
     def run(self, sets: Sets) -> Sets:
-        """Return the outputs, one list per sample."""
+        """Return the outputs, one list per sample. States begin anew, and last from one sample to
+        the next."""
         outputs = []
+        for call in self.calls:
+            call.begin()
         for arrays in sets:
             results: list[Any] = []
             place = 0

@@ -18,6 +18,7 @@ from onnx import helper
 
 from ci.graphs.graph import Array
 from ci.graphs.litert_file import (
+    Carried,
     Entry,
     cut_model,
     has_data,
@@ -221,10 +222,11 @@ def cut_source(
 
 
 class Call(NamedTuple):
-    """Something to run that takes ``inputs`` arrays."""
+    """Something to run that takes ``inputs`` arrays. ``begin`` lets its states begin anew."""
 
     inputs: int
     run: Callable[[Sequence[Array]], list[Array]]
+    begin: Callable[[], None] = lambda: None
 
 
 class Execution:
@@ -282,7 +284,11 @@ class Execution:
         for entry in entries:
             graph = self.model.subgraphs[entry.subgraph]
             run = partial(self.run_subgraph, entry.subgraph)
-            calls.append(Call(len(entry.inputs), partial(_restore, graph, entry.outputs, run)))
+            carried = Carried(entry, self.model)
+            if entry.states:
+                run = partial(_run_carried, carried, run)
+            restored = partial(_restore, graph, entry.outputs, run)
+            calls.append(Call(len(entry.inputs), restored, carried.begin))
         return calls
 
     def list_alone(self, entries: Sequence[Entry]) -> list[Call]:
@@ -363,6 +369,14 @@ class Execution:
                     " the CPU",
                 )
         raise FailedError(f"nothing computes the tensor {name}")
+
+
+def _run_carried(
+    carried: Carried,
+    run: Callable[[Sequence[Array]], list[Array]],
+    arrays: Sequence[Array],
+) -> list[Array]:
+    return carried.run(arrays, run)
 
 
 def _restore(

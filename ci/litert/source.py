@@ -34,6 +34,8 @@ from ci.graphs.litert_file import (
     read_shape,
 )
 from ci.graphs.litert_reader import DRAWS
+from ci.graphs.litert_session import Reference
+from ci.graphs.litert_states import expose_states, has_states
 from ci.litert.compiled import survey_model
 from ci.litert.plugin import CONVERTER
 from ci.litert.split import draw_integers
@@ -53,7 +55,7 @@ from ci.models.user_models import MIN_SETS, NO_SOURCE, RANDOM
 from provisioning.documents import read_user_file
 from provisioning.errors import FailedError, UsageError, at_key
 
-VARIABLE = "VAR_HANDLE"
+LARGEST_CHANGE = 1e-5  # of an output's largest element, by a state that is an input
 
 
 @dataclass(frozen=True)
@@ -268,9 +270,8 @@ def check_litert(data: bytes, name: str) -> None:
 
 
 def check_model(name: str, model: Any) -> None:
-    """Raise UsageError for a model that keeps values between its runs: LiteRT's plugin refuses it,
-    and each sample would be judged on what the one before left. Also for what
-    LiteRT's interpreter cannot pass by its names, and for a model without outputs or operators."""
+    """Raise UsageError for what LiteRT's interpreter cannot pass by its names, and for a model that
+    draws random numbers or has no outputs or operators."""
     for subgraph in model.subgraphs:
         for tensor in subgraph.tensors:
             check_text(name, tensor.name)
@@ -286,15 +287,6 @@ def check_model(name: str, model: Any) -> None:
             if kind in DRAWS:
                 error = describe_random(f"{kind} of {name}")
                 raise UsageError(error.what, why=error.why, fix=error.fix)
-            reads = [number for number in list_numbers(operator.inputs) if number >= 0]
-            # The states of an LSTM or an SVDF are tensors that are marked, and no handles.
-            has_state = any(subgraph.tensors[number].isVariable for number in reads)
-            if kind == VARIABLE or has_state:
-                raise UsageError(
-                    f"{name} keeps values between its runs ({kind})",
-                    why="LiteRT's plugin for Qualcomm refuses models with variables",
-                    fix="return the values as outputs, and pass them as inputs to the next run",
-                )
     if not any(subgraph.operators for subgraph in model.subgraphs):
         raise UsageError(
             f"{name} has no operators",
@@ -378,8 +370,12 @@ def make_source(
 ) -> LitertSource:
     """Return the source of a model that was checked. ``own_data`` are the policy's files with
     inputs, and ``path`` is the model's file, next to which samples may be."""
-    data = name_all_tensors(data)
+    own_file, data = data, name_all_tensors(data)
     model = read_model(data)
+    is_stateful = has_states(model)
+    if is_stateful:
+        data = expose_states(name, data)
+        model = read_model(data)
     entries = choose_entries(name, model, own_data.signatures)
     ports = list_ports(model, entries)
     quantized = [
@@ -398,6 +394,8 @@ def make_source(
             _draw_quantized(model, entries, arrays, quantized, seed)
             for seed, arrays in enumerate(judged, SEED)
         )
+    if is_stateful:
+        require_same_steps(name, own_file, LitertSource(name, data, model, entries, "", judged))
     digest = hashlib.sha256(data)
     digest.update(f"{made_inputs} {digest_sets(judged)} {own_data.signatures}".encode())
     digest.update(hashlib.sha256(float_data).digest())
@@ -411,7 +409,49 @@ def make_source(
         made_inputs,
         float_data,
         own_data.signatures,
+        remarks=tuple(describe_carried(name, model, entries)),
     )
+
+
+def describe_carried(name: str, model: Any, entries: Sequence[Entry]) -> list[str]:
+    """Return what the user has to know about the states of a model."""
+    states = [
+        name_tensor(model.subgraphs[entry.subgraph], state.read)
+        for entry in entries
+        for state in entry.states
+    ]
+    if not states:
+        return []
+    remark = (
+        f"{name} keeps values between its runs, which LiteRT's plugin refuses: they are inputs and"
+        f" outputs of the program ({', '.join(states)}), the samples are successive runs, and an"
+        " application has to pass each value on"
+    )
+    return [remark]
+
+
+def require_same_steps(name: str, own_file: bytes, source: LitertSource) -> None:
+    """Raise FailedError if the model with exposed states, run step by step on LiteRT's CPU, does
+    not return what the user's file returns."""
+    model = read_model(own_file)
+    try:
+        expected = Reference(own_file, model, list_entries(model)).run(source.evaluation)
+        computed = Reference(source.data, source.model, source.entries).run(source.evaluation)
+    except (RuntimeError, ValueError) as error:
+        raise FailedError(
+            f"LiteRT's interpreter does not run {name} on these inputs",
+            why=" ".join(str(error).split()),
+            fix="put samples that the model accepts next to it, in an .npz file of the same name",
+        ) from error
+    for step, pair in enumerate(zip(expected, computed, strict=True)):
+        for index, (right, array) in enumerate(zip(*pair, strict=True)):
+            scale = float(np.max(np.abs(right), initial=0.0)) or 1.0
+            if not np.allclose(right, array, rtol=0, atol=LARGEST_CHANGE * scale, equal_nan=True):
+                raise FailedError(
+                    f"the states of {name} cannot be made inputs and outputs",
+                    why=f"output {index} of run {step + 1} then has other values on LiteRT's CPU",
+                    fix="return the values as outputs, and pass them as inputs to the next run",
+                )
 
 
 def list_nodes(spec: CaseSpec) -> list[Candidate]:

@@ -36,7 +36,7 @@ from ci.mend.search import (
 )
 from ci.mend.source import Factory, make_source
 from ci.mend.table import read_rewrites
-from ci.mend.trials import Attempt, Trials
+from ci.mend.trials import Attempt, Trials, choose_lane
 from ci.models.lowering_options import QUANTIZING, Observer
 from ci.models.schemes import ONNX, Scheme, SchemeSet, find_alternatives
 from ci.models.source_lines import find_suite_model
@@ -142,7 +142,7 @@ class Mending:
         scheme in which the model has nodes on the CPU, too."""
         spec, policy = mended.spec, self.setup.options.policy
         scheme = spec.scheme.base
-        rows = read_rewrites("onnx" if spec.is_file else "torch")
+        rows = read_rewrites(choose_lane(spec.reference))
         entry = policy.models.get(spec.model)
         chosen_options = {name for name, _ in spec.source.choices.chosen()}
         is_plain = chosen_options.isdisjoint(QUANTIZING) and not (entry and entry.mixtures)
@@ -334,12 +334,13 @@ class Mending:
         if recipe.rewrites:
             directory = self.setup.work / "nets"
             directory.mkdir(parents=True, exist_ok=True)
-            path = directory / f"{spec.slug}-{'-'.join(recipe.rewrites)}{ONNX.suffix}"
+            stem = f"{spec.slug}-{'-'.join(recipe.rewrites)}"
             if spec.is_file:
+                path = directory / f"{stem}{Path(spec.reference).suffix}"
                 write_rewritten(spec, recipe, path, self.setup.options.timeout_s)
                 reference = str(path)
             else:
-                path = path.with_suffix(".py")
+                path = directory / f"{stem}.py"
                 factory = Factory(NET, find_reference(spec), recipe.rewrites)
                 write_whole(path, make_source(directory, [factory]))
                 reference = f"{path}:{NET}"
@@ -469,14 +470,19 @@ def name_scheme(mended: Mended) -> str:
 
 
 def write_rewritten(spec: CaseSpec, recipe: Recipe, target: Path, timeout_s: float) -> None:
-    """Write the rewritten model of a case with an .onnx file to ``target``, see OnnxFile.write, in
-    a process that may take ``timeout_s`` seconds."""
+    """Write the rewritten model of a case with a file to ``target``, see OnnxFile.write, in a
+    process that may take ``timeout_s`` seconds."""
     job = partial(_write_rewritten, spec.reference, spec.source.shapes, recipe.rewrites, target)
     # A parser in C++ that does not end, takes all memory or aborts would do the same to the verb.
     run_limited(job, Path(spec.reference).name, timeout_s=timeout_s)
 
 
 def _write_rewritten(reference: str, shapes: Any, rewrites: Sequence[str], target: Path) -> None:
+    if choose_lane(reference) == "litert":
+        from ci.mend.litert_files import open_file
+
+        open_file(Path(reference)).write(rewrites, target)
+        return
     from ci.mend.onnx_files import OnnxFile  # torch models do not need its onnxruntime
 
     OnnxFile(Path(reference), shapes).write(rewrites, target)

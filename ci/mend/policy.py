@@ -23,7 +23,7 @@ from ci.cases.spec import CaseSpec
 from ci.mend.mending import Mended, find_reference, name_scheme
 from ci.mend.search import Recipe
 from ci.mend.source import Factory, make_relative
-from ci.models.schemes import ONNX, SchemeSet
+from ci.models.schemes import MODEL_FILES, SchemeSet
 from ci.models.suite import DEFAULT_SOC
 from provisioning.console.caller import shown_path
 from provisioning.console.user_folder import require_no_link
@@ -61,17 +61,17 @@ def name_entry(model: str) -> str:
     ``net/model.onnx``."""
     file, _, function = model.rpartition(":")
     word = function if function != "factory" else Path(file).stem
-    if word.endswith(ONNX.suffix) and Path(word).stem == "model":  # the folder is the name
+    if word.endswith(MODEL_FILES) and Path(word).stem == "model":  # the folder is the name
         word = Path(word).parent.name or word
     return re.sub(r"[^A-Za-z0-9]+", "_", Path(word).stem).strip("_")[:40] or "net"
 
 
-def name_onnx(entry: str) -> str:
-    """Return the name of an entry's rewritten .onnx file. If the entry has characters that a file's
-    name cannot have, the name ends with a hash."""
+def name_rewritten(entry: str, suffix: str) -> str:
+    """Return the name of an entry's rewritten file of a model, with the suffix of such files. If
+    the entry has characters that a file's name cannot have, the name ends with a hash."""
     word = re.sub(r"[^\w.-]+", "_", entry)[:MOST_CHARS]
     digest = hashlib.sha256(entry.encode()).hexdigest()[:8]
-    return f"{word if word == entry else f'{word}-{digest}'}{ONNX.suffix}"
+    return f"{word if word == entry else f'{word}-{digest}'}{suffix}"
 
 
 def name_function(entry: str) -> str:
@@ -178,8 +178,9 @@ class Written:
     lane: SchemeSet
 
     def name_file(self, entry: str) -> Path:
-        """Return the path of an entry's rewritten .onnx file."""
-        return self.source.with_name(name_onnx(entry))
+        """Return the path of an entry's rewritten file."""
+        suffix = Path(self.entries[entry][0].spec.reference).suffix
+        return self.source.with_name(name_rewritten(entry, suffix))
 
     @property
     def references(self) -> dict[str, str]:

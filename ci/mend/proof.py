@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from ci.graphs.graph import ONNXRUNTIME, Array, Graph, Node
+from ci.graphs.graph import EXECUTORCH, Array, Graph, Node
 from ci.mend.different import DRAWN, Different, compare_arrays, thin_out
 from ci.mend.rewrite import Change
 
@@ -194,8 +194,8 @@ def list_shared(original: Graph, rewritten: Graph, gone: Collection[str]) -> set
         if new_maker is None or maker.name in gone:
             continue
         # torch.fx gives free names to other nodes, and a rewrite may change the operator of a node
-        # in place, such as relu_ to relu. In an ONNX model, what replaces a value has its name.
-        if maker.operator == new_maker.operator or original.front_end == ONNXRUNTIME:
+        # in place, such as relu_ to relu. In a file, what replaces a value has its name.
+        if maker.operator == new_maker.operator or original.front_end != EXECUTORCH:
             shared.add(name)
     return shared
 

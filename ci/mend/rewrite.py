@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     import onnx
     from torch import Tensor, fx, nn
 
+    from ci.mend.litert_files import EditedFile
+
 
 @dataclass(frozen=True)
 class Change:
@@ -35,8 +37,11 @@ class Change:
 TorchRewrite: TypeAlias = "Callable[[fx.GraphModule], tuple[Change, ...]]"
 # Edits an ONNX model whose shapes have been inferred in place, and returns the same.
 OnnxRewrite: TypeAlias = "Callable[[onnx.ModelProto], tuple[Change, ...]]"
+# Edits a .tflite file in place, and returns the same.
+LitertRewrite: TypeAlias = "Callable[[EditedFile], tuple[Change, ...]]"
 
 TORCH, ONNX = "ci.mend.torch_rewrites", "ci.mend.onnx_rewrites"
+LITERT = "ci.mend.litert_rewrites"
 EXTERNAL, SAMPLES = ".data", ".npz"  # suffixes of the files next to a rewritten .onnx file
 
 
@@ -49,8 +54,8 @@ def find_place(node: Any) -> Place | None:
 
 
 def find_rewrite(package: str, name: str) -> Callable[[Any], tuple[Change, ...]]:
-    """Return the function of a rewrite in the dict REWRITES of a package, TORCH or ONNX. Raises
-    ValueError if there is no function with this name."""
+    """Return the function of a rewrite in the dict REWRITES of a package, TORCH, ONNX or LITERT.
+    Raises ValueError if there is no function with this name."""
     rewrites = importlib.import_module(package).REWRITES
     if name not in rewrites:
         raise ValueError(f"there is no rewrite {name!r}")

@@ -18,7 +18,7 @@ from provisioning.errors import ManifestError
 from provisioning.manifest.reader import read_policy
 
 POLICY = "rewrites"
-RewriteLane = Literal["torch", "onnx"]
+RewriteLane = Literal["torch", "onnx", "litert"]
 
 
 class Rewrite(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -95,14 +95,15 @@ def suggest_mending(
     on_device: bool = False,
     mendable: Collection[CaseName] | None = None,
     files: Collection[CaseName] = (),
+    rows_of_kind: RewriteLane = "onnx",
 ) -> Report:
     """Return a report in which a failed case ends with the command that mends it, if a rewrite is
     known to cure its first finding. A model that fails by itself has none, and neither has a
     program without outputs ``on_device``, because rewrites are tried on the emulator. ``command``
     is the start of this command, and ``lane`` has the schemes of the runtime that compiled the
     cases. ``mendable`` are the cases that it can judge, None for all, and ``files`` those whose
-    models are files."""
-    rows_of_functions, rows_of_files = read_rewrites("torch"), read_rewrites("onnx")
+    models are files, of the kind ``rows_of_kind``."""
+    rows_of_functions, rows_of_files = read_rewrites("torch"), read_rewrites(rows_of_kind)
 
     def suggest(case: Case) -> Case:
         first, *later = case.judgement.findings or (None,)

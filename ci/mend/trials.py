@@ -14,7 +14,7 @@ from ci.facts.finding import Place
 from ci.mend.different import Different
 from ci.mend.proof import RewriteProof
 from ci.mend.table import Rewrite, RewriteLane, read_rewrites
-from ci.models.schemes import ONNX
+from ci.models.schemes import LITERT, ONNX
 from ci.models.user_models import Source
 from provisioning.errors import describe_exception
 
@@ -43,22 +43,39 @@ class Attempt(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Trials:
-    """A job that applies recipes to a PyTorch model or an .onnx file, each to the original one."""
+    """A job that applies recipes to a PyTorch model or a file, each to the original one."""
 
     reference: str
     source: Source
     recipes: tuple[tuple[str, ...], ...]
 
     def __call__(self) -> list[Attempt]:
-        lane: RewriteLane = "onnx" if self.reference.endswith(ONNX.suffix) else "torch"
+        lane = choose_lane(self.reference)
         rows = {rewrite.name: rewrite for rewrite in read_rewrites(lane)}
         attempts = []
         with TemporaryDirectory() as scratch:
-            proof = self.open_file(Path(scratch)) if lane == "onnx" else self.open_module()
+            proof = self.open_proof(lane, Path(scratch))
             for names in self.recipes:
                 recipe = [rows[name] for name in names]
                 attempts.append(try_recipe(proof, recipe))
         return attempts
+
+    def open_proof(self, lane: RewriteLane, scratch: Path) -> RewriteProof:
+        """Load the model. What is written goes to ``scratch``."""
+        if lane == "onnx":
+            return self.open_file(scratch)
+        return self.open_litert() if lane == "litert" else self.open_module()
+
+    def open_litert(self) -> RewriteProof:
+        """Load a .tflite file. Raises UsageError if rewrites cannot be applied to it."""
+        from ci.litert.source import make_source
+        from ci.mend.litert_files import open_file
+        from ci.mend.litert_form import LitertSubject
+
+        path = Path(self.reference)
+        file = open_file(path)
+        source = make_source(path.name, file.data, self.source, path=path)
+        return RewriteProof(LitertSubject(file, source.evaluation))
 
     def open_module(self) -> RewriteProof:
         """Load a PyTorch model."""
@@ -80,6 +97,13 @@ class Trials:
         model = read_model(path, shapes)
         source = from_file(path, model, external_files(model, path), self.source)
         return RewriteProof(OnnxSubject(OnnxFile(path, shapes), source.evaluation, scratch))
+
+
+def choose_lane(reference: str) -> RewriteLane:
+    """Return whose rewrites are for a model: a file's kind has its own."""
+    if reference.endswith(LITERT.suffix):
+        return "litert"
+    return "onnx" if reference.endswith(ONNX.suffix) else "torch"
 
 
 def mend_module(name: str, module: Any, sets: Sequence[Any]) -> Any:

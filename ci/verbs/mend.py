@@ -26,7 +26,7 @@ from ci.mend.policy import (
     check_editable,
     list_factories,
     name_entry,
-    name_onnx,
+    name_rewritten,
     plan_entries,
     read_tables,
     write_toml,
@@ -36,7 +36,7 @@ from ci.mend.rewrite import EXTERNAL, SAMPLES
 from ci.mend.search import Recipe
 from ci.mend.source import make_relative, make_source, read_source
 from ci.mend.table import RewriteLane
-from ci.models.schemes import EXECUTORCH, LITERT, ONNX, SchemeSet
+from ci.models.schemes import EXECUTORCH, LITERT, ONNX, Scheme, SchemeSet
 from ci.report.claim import claim_reports
 from ci.report.document import show_document
 from ci.report.export import check_session
@@ -69,7 +69,9 @@ MINUTES = 20.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     models = {"text": f"{MODELS}; default: all of the policy's"}
-    add_options(parser, "--model", gaps={"--model": "file.onnx, or file.py:factory"}, **models)
+    add_options(
+        parser, "--model", gaps={"--model": "file.onnx, file.tflite, or file.py:factory"}, **models
+    )
     gaps = {"--reports": f"{SESSION}/"}
     add_options(parser, "--runtime", "--shape", "--scheme", "--soc", *RUN, *PARALLEL, gaps=gaps)
     add = partial(add_option, parser)
@@ -83,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         " program's size"
     )
     add_options(parser, "--estimate", text=costs)
-    output = f"the directory for {POLICY} and {SOURCE}, or the .onnx files; default: mended"
+    output = f"the directory for {POLICY} and {SOURCE}, or the rewritten files; default: mended"
     add(RESULTS, "--output", output, **DIR, default="mended")
     add(RESULTS, "--apply", "also edit your policy in place", **FLAG)
     text = f"write a {SOURCE} that contains the rewrites and imports nothing of this project"
@@ -137,6 +139,7 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     check_session(request.directory, (f"{SESSION}.json", PAGE))
     claim_reports(request.directory)
     with lane.prepare(request, policy, specs, progress) as plan:
+        check_schemes(plan.specs)
         deadline = time.monotonic() + 60 * args.minutes
         options = read_options(
             request, policy, plan.specs, find_faults=match_faults, files_directory=None
@@ -175,20 +178,25 @@ def open_experiments(schemes: SchemeSet, left_s: float) -> Experiments | None:
 
 
 def check_files(output: Output, specs: Sequence[CaseSpec]) -> None:
-    """Raise UsageError for a .tflite file, and for an option that has an effect only if a model is
-    a PyTorch model."""
+    """Raise UsageError for an option that has an effect only if a model is a PyTorch model."""
     files = [spec for spec in specs if spec.is_file]
-    if files and output.lane is LITERT:
-        raise UsageError(
-            f"{files[0].model} is {LITERT.file_kind}, and mend writes no such files",
-            fix="mend the PyTorch model from which it was made, with --runtime litert",
-        )
     if output.standalone and len(files) == len(specs):
         raise UsageError(
-            "--standalone cannot be used with .onnx files",
-            why=f"their rewrites are in new .onnx files, and no {SOURCE} is written",
+            "--standalone cannot be used with files of models",
+            why=f"their rewrites are in new files, and no {SOURCE} is written",
             fix="leave out --standalone",
         )
+
+
+def check_schemes(specs: Sequence[CaseSpec]) -> None:
+    """Raise UsageError for a file that is quantized already."""
+    for spec in specs:
+        if spec.is_file and spec.scheme is Scheme.ASIS and spec.reference.endswith(LITERT.suffix):
+            raise UsageError(
+                f"{spec.model} is quantized, and mend rewrites float models",
+                why="the values of a rewrite have no scales, which only calibration gives",
+                fix="mend the float model, and quantize the result",
+            )
 
 
 def check_output(output: Output, specs: Sequence[CaseSpec]) -> None:
@@ -211,7 +219,7 @@ def check_output(output: Output, specs: Sequence[CaseSpec]) -> None:
         if spec.is_file:
             is_listed = spec.model in output.policy_models
             entry = spec.model if is_listed else name_entry(spec.model)
-            names += name_files(name_onnx(entry))
+            names += name_files(name_rewritten(entry, Path(spec.reference).suffix))
     if not output.force:
         folder.require_ours(dict.fromkeys(names))
         require_same_run(folder, output)
@@ -249,7 +257,7 @@ def require_unicode(paths: Sequence[Path]) -> None:
 
 
 def name_files(target: str) -> list[str]:
-    """Return the names of a rewritten .onnx file, its weights and its samples."""
+    """Return the names of a rewritten file, its weights and its samples."""
     return [target, f"{target}{EXTERNAL}", f"{Path(target).with_suffix(SAMPLES)}"]
 
 
@@ -301,7 +309,7 @@ def read_earlier(folder: UserFolder) -> Earlier:
 
 
 def write_mended(mended_cases: Sequence[Mended], output: Output, progress: Progress) -> str:
-    """Write the policy, and the module or the .onnx files with the recipes of all cases, and return
+    """Write the policy, and the module or the files with the recipes of all cases, and return
     the policy's path, or "" if no case has a recipe. What earlier runs wrote about other models
     stays, also what another run wrote in the meantime."""
     if all(mended.recipe == Recipe() for mended in mended_cases):

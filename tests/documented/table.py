@@ -278,6 +278,11 @@ ROWS = (
         before=(readers.red_onnx,),
         daily_in=QUOTED,
     ),
+    Row(
+        "-s mend .*red.tflite",
+        "expand-constant green ... 0 of 1 cases green before, 1 after",
+        before=RED_TFLITE,
+    ),
     Row("-s mend .*lost.py:norm", "0 of 1 cases green before, 1 after", slow=10),
     Row(
         "-s mend .*lost.py:positions",

@@ -68,7 +68,12 @@ CODE = {
     "`mend`: rewrites": (
         "ci/mend/proof.py:RewriteProof",
         "ci/mend/proof.py:RewriteProof",
+        "ci/mend/proof.py:RewriteProof",
+    ),
+    "models that keep values": (
+        "ci/models/eager.py:run_eager",
         "",
+        "ci/graphs/litert_states.py:expose_states",
     ),
     "`mend`: a search": (
         "ci/mend/mixture_search.py:choose_mixtures",
@@ -104,6 +109,7 @@ CODE = {
 # Their engines differ: how a model is exported, compiled and simulated, and how results are added.
 ENGINES = {
     *("parts of an output", "known faults", "results of all layers", "times by QNN's simulator"),
+    "models that keep values",
     "`fuzz`",
     "`audit`",
 }

@@ -1,5 +1,5 @@
 """docs/findings/mending.md lists the rewrites of manifests/policies/rewrites.toml. Each works in
-both lanes, or its row says why the other lane needs none. Each is written once.
+PyTorch and in ONNX, or its row says why the other lane needs none. Each is written once.
 
 ``python -m tests.static.test_mending_page`` writes the list.
 """
@@ -24,8 +24,9 @@ MEND = Path(__file__).parents[2] / "ci" / "mend"
 PAGE = Path(__file__).parents[2] / "docs" / "findings" / "mending.md"
 HINT = "run `python -m tests.static.test_mending_page`"
 LANES: tuple[RewriteLane, ...] = get_args(RewriteLane)
+QUANTIZING: tuple[RewriteLane, ...] = ("torch", "onnx")
 TABLE = re.compile(r"(<!-- rewrites -->\n\n)(?:\|.*\n)*")
-HEAD = "| rewrite | replaces | PyTorch | ONNX |\n|---|---|---|---|\n"
+HEAD = "| rewrite | replaces | PyTorch | ONNX | LiteRT |\n|---|---|---|---|---|\n"
 
 
 def read_all_rewrites() -> list[Rewrite]:
@@ -36,14 +37,15 @@ def read_all_rewrites() -> list[Rewrite]:
 
 def find_unexplained(rows: Sequence[Rewrite]) -> list[str]:
     """The rewrites that a lane lacks without a reason, and those with a reason that lack none."""
-    return [row.name for row in rows if (len(row.lanes) == len(LANES)) == bool(row.needless)]
+    return [row.name for row in rows if ({*QUANTIZING} <= {*row.lanes}) == bool(row.needless)]
 
 
 def render_page(page: str, rows: Sequence[Rewrite]) -> str:
     """``page`` with the list of these rewrites."""
     lines = [HEAD]
     for row in rows:
-        cells = ["yes" if lane in row.lanes else f"no: {row.needless}" for lane in LANES]
+        cells = ["yes" if lane in row.lanes else f"no: {row.needless}" for lane in QUANTIZING]
+        cells.append("yes" if "litert" in row.lanes else "not seen")
         lines.append(f"| {' | '.join(map(escape, [f'`{row.name}`', row.title, *cells]))} |\n")
     return TABLE.sub(lambda match: match[1] + "".join(lines), page)
 

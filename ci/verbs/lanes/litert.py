@@ -104,13 +104,17 @@ def prepare(
         },
         remarks=tuple(list_without_htp(fitted)),
         work="compile, run and judge",
-        mendable={spec.name for spec in fitted if not spec.is_file},  # mend writes no .tflite files
+        # A quantized file is not rewritten.
+        mendable={spec.name for spec in fitted if spec.scheme is not Scheme.ASIS},
     )
 
 
 def suggest(report: Report, plan: Plan, command: str) -> Report:
     """Return the report with the commands that mend its cases."""
-    return suggest_mending(report, LITERT, command, mendable=plan.mendable)
+    files = {spec.name for spec in plan.specs if spec.is_file}
+    return suggest_mending(
+        report, LITERT, command, mendable=plan.mendable, files=files, rows_of_kind="litert"
+    )
 
 
 def fit_cases(

@@ -28,6 +28,7 @@ from ci.verbs.lanes.litert import LANE, LitertRequest, fit_cases
 from provisioning.console.progress import Progress
 from provisioning.errors import ManifestError, UsageError
 from provisioning.manifest.targets import read_litert_socs
+from tests.build.litert_states import make_lstm
 from tests.stand_ins.litert import make_compiled
 
 DENSE = make_model("dense")
@@ -76,13 +77,25 @@ def make_counter() -> bytes:
     return net.pack()
 
 
-def make_filter() -> bytes:
-    """A model with an SVDF, which keeps its last inputs in a tensor that is marked as a state."""
+def make_two() -> bytes:
+    """A model with two signatures, one of which has a state."""
     net = Net()
     source, state = net.add_tensor((1, 8), "x"), net.add_tensor((1, 20), "state")
     net.tensors[state].isVariable = True
     reads = (source, net.draw(4, 8), net.draw(4, 5), net.draw(4), state)
     net.end([source], [net.call("SVDF", reads, (1, 4), "SVDFOptions", rank=1)])
+    other = net.add_tensor((1, 8), "y")
+    net.end([other], [net.add_linear(other, (1, 8), 4)], "other")
+    return net.pack()
+
+
+def make_rnn() -> bytes:
+    """A model with an operator whose state cannot be written as an input."""
+    net = Net()
+    source, state = net.add_tensor((1, 8), "x"), net.add_tensor((1, 4), "state")
+    net.tensors[state].isVariable = True
+    reads = (source, net.draw(4, 8), net.draw(4, 4), net.draw(4), state)
+    net.end([source], [net.call("RNN", reads, (1, 4), "RNNOptions")])
     return net.pack()
 
 
@@ -164,9 +177,11 @@ WRONG = {
     "a tensor that is missing": (edit(misplace_operator), "LiteRT does not load the model"),
     "an operator that is missing": (edit(misplace_code), "operator code 99 is missing"),
     "a subgraph that is missing": (edit(misplace_subgraph), "has a signature of subgraph 7"),
-    "variables": (make_counter(), "keeps values between its runs (VAR_HANDLE)"),
+    "a variable without a start": (make_counter(), "reads a variable before it has a value"),
     "random numbers": (make_dropout(), "draws random numbers, in RANDOM_UNIFORM"),
-    "a state": (make_filter(), "keeps values between its runs (SVDF)"),
+    "states of two signatures": (make_two(), "keeps values between its runs, and has 2 signatures"),
+    "another kind of state": (make_rnn(), "keeps values between its runs (RNN)"),
+    "a coupled gate": (make_lstm(coupled=True), "with more than weights and biases"),
     "two inputs of one name": (change_ports(repeat_input), "has two inputs called 'x'"),
     "two outputs of one name": (change_ports(repeat_output), "has two outputs called"),
     "an output without a name": (change_ports(drop_output), "does not name the output"),
@@ -198,9 +213,9 @@ def test_a_file_that_cannot_be_compiled_is_refused_with_its_cause(
 
 def test_a_case_that_runs_next_to_others_fails_for_the_same_reason(tmp_path: Path) -> None:
     """Its file is refused before, but if others can be used, it becomes a red case."""
-    source = load_litert(write_case(tmp_path, make_filter()))
-    spec, nothing = write_case(tmp_path, make_filter()), cast("Staging", None)
-    with pytest.raises(UsageError, match=r"keeps values between its runs \(SVDF\)"):
+    source = load_litert(write_case(tmp_path, make_dropout()))
+    spec, nothing = write_case(tmp_path, make_dropout()), cast("Staging", None)
+    with pytest.raises(UsageError, match="draws random numbers"):
         compile_litert(source, spec, nothing, library=tmp_path, timeout_s=1)
 
 
