@@ -3,7 +3,7 @@
 LiteRT's plugin for Qualcomm refuses variables (VAR_HANDLE) and the tensors into which an LSTM or an
 SVDF writes. An application that runs such a model on the NPU has to pass each value from one run to
 the next. ``expose_states`` writes this form of a model, and notes in its metadata which output
-belongs to which input and with what each begins. Whoever runs the entry of such a file starts with
+belongs to which input and with what each begins. A run of the entry of such a file starts with
 these values, and passes each on."""
 
 from __future__ import annotations
@@ -427,7 +427,7 @@ class _Exposing:
         return self.writer.add_operator("RESHAPE", [number, sizes], target, "ReshapeOptions")
 
     def _name_ports(self) -> None:
-        """Give the inputs and outputs of states names of their own."""
+        """Name the outputs of states."""
         for state in self.states:
             self.subgraph.tensors[state.last].name = f"{state.name}{NEXT}".encode()
 
