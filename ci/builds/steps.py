@@ -163,10 +163,11 @@ def explain_failure(
             why=output.full_disk,
             fix="free space, or set QNN_CI_HOME to another disk; the next run continues this build",
         )
-    cause = output.first_error or how
+    cause = output.first_error
+    details = f"the output also says:\n{output.details}" if output.details else ""
     return ToolError(
-        f"{label} failed: {cause}",
-        why=output.excerpt or tail or "it printed nothing",
+        f"{label} failed: {cause or how}",
+        why=details if cause else tail or "it printed nothing",
         fix="; ".join(filter(None, [advice, f"the complete output is in {log}"])),
     )
 
@@ -257,6 +258,10 @@ class Output:
         return next(quoted, " ".join(lines[:2]))
 
     @property
-    def excerpt(self) -> str:
-        """The kept lines: the first error with what follows it, and later errors."""
-        return "\n".join(self._excerpt).rstrip()
+    def details(self) -> str:
+        """The kept lines besides the first error: what follows it, and later errors."""
+        first_two = " ".join(line.strip() for line in self._excerpt[:2])
+        if self.first_error == first_two:
+            return "\n".join(self._excerpt[2:]).rstrip()
+        lines = [line for line in self._excerpt if line.strip() != self.first_error]
+        return "\n".join(lines).rstrip()

@@ -104,7 +104,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     claim_reports(args.reports / "mutants")
-    results = []
+    results, pages = [], []
     for name in args.packages:
         tests = args.tests or [find_tests(name)]
         place = ROOT / "build" / "mutants" / name.replace("/", ".")
@@ -113,9 +113,10 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
         results.append(try_mutants(place, name, tests, jobs, args.sample, args.seed, progress))
         stem = args.reports / "mutants" / name.replace("/", ".")
         write_whole(Path(f"{stem}.json"), json.dumps(asdict(results[-1]), indent=1) + "\n")
-        write_whole(Path(f"{stem}.md"), render_page(results[-1]))
+        pages.append(Path(f"{stem}.md"))
+        write_whole(pages[-1], render_page(results[-1]))
     lines = [result.summary for result in results]
-    lines.append(f"survivors: {args.reports / 'mutants'}/PACKAGE.md")
+    lines.append(f"survivors: {', '.join(str(page) for page in pages)}")
     return Outcome("\n".join(lines) + "\n", [asdict(result) for result in results])
 
 

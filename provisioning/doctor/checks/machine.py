@@ -4,6 +4,7 @@ never; and an Android NDK, which is compared with the profile's pin.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from functools import partial
 from typing import NamedTuple
@@ -155,12 +156,18 @@ CHECKOUTS.when(
 
 def see_submodules(state: str, nested: set[bool], checkout: Checkout) -> Iterator[Seen]:
     """Report submodules in ``state``: needed ones if ``nested`` contains False, and those
-    nested in needed ones if it contains True.
+    nested in needed ones if it contains True. ``owners`` are the needed ones of all of them, for
+    one command that updates them.
     """
-    for module, owner in checkout.submodules(state):
-        if (module.path != owner) in nested:
-            where, commit = f"{checkout.facts.root}/{module.path}", module.commit[:12]
-            yield checkout.seen(module.path, where, owner=owner, commit=commit)
+    modules = [
+        (module, owner)
+        for module, owner in checkout.submodules(state)
+        if (module.path != owner) in nested
+    ]
+    owners = shlex.join(sorted({owner for _, owner in modules}))
+    for module, owner in modules:
+        where, commit = f"{checkout.facts.root}/{module.path}", module.commit[:12]
+        yield checkout.seen(module.path, where, owner=owner, owners=owners, commit=commit)
 
 
 CHECKOUTS.each(
