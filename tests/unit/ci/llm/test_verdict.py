@@ -64,16 +64,13 @@ OTHER_TEXT[3] = [5, 0, 0, 0]  # the text differs from the tie on
         ),
         (
             replace(RUN, tokens=(3, 3, 3, 3)),
-            [WRONG_TOKEN.format(step, 3, token) for step, token in enumerate((0, 1, 0))],
+            [WRONG_TOKEN.format(0, 3, 0), "3 of 4 steps are wrong"],
             1,
             0,
         ),
         (
             replace(RUN, tokens=(3, 3, 3, 0)),
-            [
-                *(WRONG_TOKEN.format(step, 3, token) for step, token in enumerate((0, 1, 0))),
-                "4 of 4 steps are wrong",
-            ],
+            [WRONG_TOKEN.format(0, 3, 0), "4 of 4 steps are wrong"],
             0,
             0,
         ),
@@ -86,8 +83,8 @@ def test_a_run_that_is_fed_the_reference_s_tokens_is_compared_at_each_step(
     assert (verdict.steps, verdict.equal, verdict.tied) == (4, equal, tied)
     assert len(verdict.faults) == len(faults)
     assert [*map(str.startswith, verdict.faults, faults)] == [True] * len(faults)
-    steps = {int(fault[5]) for fault in faults if fault.startswith("step")}
-    assert verdict.rejected == (steps | {3} if equal == 0 else steps)
+    counts = [int(fault[0]) for fault in faults if fault.endswith("steps are wrong")]
+    assert len(verdict.rejected) == (counts[0] if counts else len(faults))
 
 
 def cut(run: Generated, count: int) -> Generated:
