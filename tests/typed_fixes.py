@@ -103,6 +103,7 @@ LEFT = {
     "pass the --soc that it was compiled for, or compile it again": "needs a bundle",
     "leave out --frontend, which is the former name of --runtime": "test_runtimes prints it",
     "leave out --runtime, or pass file.py:factory": "test_runtimes prints it",
+    "leave out --runtime": "test_loading types it",
     "pass --directory, or another model": "nobody knows the directory",
     "add the model to a policy (`qnn-ci init` writes one), and pass --policy": "needs torch",
 }

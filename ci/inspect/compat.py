@@ -161,7 +161,7 @@ def _judge_build(contexts: Contexts, runtime: Runtime | None) -> Judged:
         why = "the program does not state its QNN version: ask the person who compiled it"
         return Verdict.UNKNOWN, why
     if not runtime.qnn:
-        why = f"{runtime.name} does not state its QNN version: pass one (--runtime 2.49.40)"
+        why = f"{runtime.name} does not state its QNN version: pass one (--qnn-runtime 2.49.40)"
         return Verdict.UNKNOWN, why
     # A program may contain contexts of several compilers; the runtime has to load them all.
     newest = max(compilers, key=parse_version)
@@ -170,7 +170,7 @@ def _judge_build(contexts: Contexts, runtime: Runtime | None) -> Judged:
         return Verdict.YES, why
     # 2.49 as a runtime may be 2.49.0 or 2.49.40.
     if newest.startswith(f"{runtime.qnn}."):
-        fix = f"pass all three parts of the runtime's version (--runtime {newest})"
+        fix = f"pass all three parts of the runtime's version (--qnn-runtime {newest})"
         return Verdict.UNKNOWN, f"{why}: {fix}"
     return Verdict.NO, f"{why}, which is older: use {newest} or later"
 

@@ -31,7 +31,7 @@ def judge_program(inspected: Inspected, runtime_name: str, soc: str) -> Outcome:
     if not runtime_name and not soc:
         raise UsageError(
             "neither a runtime nor an SoC is specified",
-            fix="add --runtime, --soc or both",
+            fix="add --qnn-runtime, --soc or both",
         )
     if inspected.program is None:
         if inspected.kind == "onnx":
@@ -84,7 +84,7 @@ def judge_bundle(path: Path, inspected: Inspected, runtime_name: str, soc: str) 
     """
     if not runtime_name and not soc:
         raise UsageError(
-            "neither a runtime nor an SoC is specified", fix="add --runtime, --soc or both"
+            "neither a runtime nor an SoC is specified", fix="add --qnn-runtime, --soc or both"
         )
     if inspected.damage or inspected.bundle is None:
         raise FailedError(f"{inspected.file} cannot be loaded", why=f"it {inspected.damage}")

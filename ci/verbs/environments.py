@@ -21,7 +21,13 @@ from ci.verbs.options import (
     ONNX_TORCH,
     SHARED,
 )
-from ci.verbs.user_policy import choose_policy, policy_path, read_paths, read_runtimes
+from ci.verbs.user_policy import (
+    choose_policy,
+    policy_path,
+    read_own_paths,
+    read_paths,
+    read_runtimes,
+)
 from provisioning.console.command import user_path
 from provisioning.errors import UsageError
 
@@ -60,7 +66,9 @@ def choose_emulator(arguments: Sequence[str]) -> str:
 
 def choose_onnx(arguments: Sequence[str]) -> str:
     """Return the group for test-onnx: only a model that is not an .onnx file needs torch."""
-    return find_group(arguments) or choose_by_models(arguments, OF_ONNX, ONNX_TORCH, ONNX)
+    return find_group(arguments) or choose_by_models(
+        arguments, OF_ONNX, ONNX_TORCH, ONNX, "onnxruntime"
+    )
 
 
 def choose_litert(arguments: Sequence[str]) -> str:
@@ -68,7 +76,7 @@ def choose_litert(arguments: Sequence[str]) -> str:
     if group := find_group(arguments):
         return group
     try:
-        paths = list_paths([*find_values(arguments, "--model")], find_policy(arguments))
+        paths = list_paths([*find_values(arguments, "--model")], find_policy(arguments), "litert")
     except UsageError:  # the verb reports it
         return LITERT
     return LITERT_TORCH if any(".py:" in path for path in paths) else LITERT
@@ -141,7 +149,11 @@ def find_runtime(models: Sequence[str], policy: Path | None) -> str:
 
 
 def choose_by_models(
-    arguments: Sequence[str], groups: Mapping[str, str], other_group: str, unknown: str
+    arguments: Sequence[str],
+    groups: Mapping[str, str],
+    other_group: str,
+    unknown: str,
+    runtime: str = "",
 ) -> str:
     """Return the group in ``groups`` for the suffix of all models of a command line, or
     ``other_group`` if they have no such suffix. If the policy is invalid, which the verb reports,
@@ -150,7 +162,8 @@ def choose_by_models(
         policy = find_policy(arguments)
     except UsageError:
         return unknown
-    return groups.get(find_suffix([*find_values(arguments, "--model")], policy), other_group)
+    chosen = [*find_values(arguments, "--model")]
+    return groups.get(find_suffix(chosen, policy, runtime), other_group)
 
 
 def find_policy(arguments: Sequence[str]) -> Path | None:
@@ -159,17 +172,21 @@ def find_policy(arguments: Sequence[str]) -> Path | None:
     return choose_policy(policies[-1] if policies else None)
 
 
-def find_suffix(models: Sequence[str], policy: Path | None) -> str:
+def find_suffix(models: Sequence[str], policy: Path | None, runtime: str = "") -> str:
     """Return the suffix of the files that the chosen ``models``, or else those of the policy, are;
-    "" if they have several, or if one is no file."""
-    suffixes = {PurePath(path).suffix for path in list_paths(models, policy)}
+    "" if they have several, or if one is no file. With a ``runtime``, as in list_paths."""
+    suffixes = {PurePath(path).suffix for path in list_paths(models, policy, runtime)}
     return suffixes.pop() if len(suffixes) == 1 else ""
 
 
-def list_paths(models: Sequence[str], policy: Path | None) -> list[str]:
+def list_paths(models: Sequence[str], policy: Path | None, runtime: str = "") -> list[str]:
     """Return the paths of the chosen ``models``, or else of those of the policy. A model that is
-    not in the policy is its own path."""
-    return [path for path, _ in list_models(models, policy)]
+    not in the policy is its own path. With a ``runtime``, models for others are left out."""
+    return [
+        path
+        for path, runtimes in list_models(models, policy)
+        if not (runtime and runtimes) or runtime in runtimes
+    ]
 
 
 def list_models(models: Sequence[str], policy: Path | None) -> list[tuple[str, list[str]]]:
@@ -184,9 +201,16 @@ def list_models(models: Sequence[str], policy: Path | None) -> list[tuple[str, l
 
 
 def read_entries(policy: Path | None) -> dict[str, tuple[str, list[str]]]:
-    """Return the path of each model of a policy and the runtimes that it lists, by name."""
+    """Return the path of each model of a policy and the runtimes that it lists, by name. A model
+    that only tables below ``by_runtime`` name has their runtimes."""
     paths, runtimes = read_paths(policy), read_runtimes(policy)
-    return {name: (path, runtimes.get(name, [])) for name, path in paths.items()}
+    entries = {name: (path, runtimes.get(name, [])) for name, path in paths.items()}
+    for runtime, own_paths in read_own_paths(policy).items():
+        for name, path in own_paths.items():
+            if runtime in OF_RUNTIMES and name not in paths:
+                _, listed = entries.setdefault(name, (path, []))
+                listed.append(runtime)
+    return entries
 
 
 def find_values(arguments: Sequence[str], option: str) -> Iterator[str]:

@@ -19,10 +19,11 @@ from ci.inspect.loading import judge_bundle, judge_program
 from ci.inspect.socs import SocAnswers, answer_soc, render_soc
 from ci.onnx.reading import seal_file
 from ci.report.filled import fill_text
+from ci.report.runtimes import TITLES
 from ci.report.text import name_some, show_row
 from provisioning.console.command import FILE, FLAG, MANY, Outcome, nonempty_word
 from provisioning.console.progress import Progress
-from provisioning.errors import ExitCode, UsageError
+from provisioning.errors import ExitCode, FailedError, UsageError
 from provisioning.manifest.targets import find_any_soc, name_in, read_all_socs
 
 KINDS = {
@@ -36,6 +37,15 @@ KINDS = {
     "library": "library",
     "package": "package",
     "unknown": "file",
+}
+# What loads each kind of file; several load the others.
+LOADERS = {
+    "program": ("executorch",),
+    "bundle": ("executorch",),
+    "data": ("executorch",),
+    "onnx": ("onnxruntime",),
+    "litert": ("litert",),
+    "litertlm": ("litert",),
 }
 INDENT, COLUMN, SHOWN = "  ", 14, 4
 
@@ -83,16 +93,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "write the SHA-256 of an ONNX context model's binary into the model"
     parser.add_argument("--seal", **FLAG, help=text)
     text = (
-        "judge one file: whether a program loads (with --runtime, --soc or both), or whether an app"
-        " can run QNN. The options below imply it, and so does a directory"
+        "judge one file: whether a program loads (with --qnn-runtime, --soc or both), or whether an"
+        " app can run QNN. The options below imply it, and so does a directory"
     )
     parser.add_argument("--load", **FLAG, help=text)
     text = (
         "of a program: a directory with QNN's libraries, an APK or AAR, ARTIFACT@VERSION, or a QNN"
         " version"
     )
-    options = ("--runtime", "--runtime-dir")
-    parser.add_argument(*options, type=nonempty_word, metavar="RUNTIME", help=text)
+    options = ("--qnn-runtime", "--runtime-dir")
+    parser.add_argument(*options, type=nonempty_word, metavar="QNN", help=text)
+    text = (
+        f"what is to load the file: {', '.join(TITLES)}; any other value is taken as that of"
+        " --qnn-runtime"
+    )
+    parser.add_argument("--runtime", type=nonempty_word, metavar="RUNTIME", help=text)
     text = (
         "the SoC to run on, such as SM8750; repeatable for an app. Without a file: show which lanes"
         " support it"
@@ -105,13 +120,17 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     """Describe each file, or judge whether one can load. The exit code is 1 if a file is damaged or
     does not load, and 3 if that is unknown. Without a file, describe each SoC; the code is 1 if no
     lane supports one. Raises UsageError for a file that cannot be read."""
+    qnn, loader = choose_runtimes(args.runtime or "", args.qnn_runtime or "")
     if not args.files:
-        others = args.load or args.runtime or args.seal or args.strict
+        others = args.load or args.runtime or args.qnn_runtime or args.seal or args.strict
         return describe_socs(args.soc, is_alone=not others)
-    if args.load or args.runtime or args.soc or args.strict or args.files[0].is_dir():
+    if loader:
+        for path in args.files:
+            require_loader(path, loader)
+    if args.load or qnn or args.soc or args.strict or args.files[0].is_dir():
         if len(args.files) > 1 or args.seal:
             raise UsageError("only one file can be judged, and --seal judges none")
-        return judge_file(args.files[0], args.runtime, args.soc, progress, strict=args.strict)
+        return judge_file(args.files[0], qnn, args.soc, progress, strict=args.strict)
     inspected_files: list[Inspected] = []
     for path in args.files:
         progress.step(f"reading {path.name}")
@@ -124,6 +143,35 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     return Outcome(
         render_files(inspected_files), msgspec.to_builtins(Inspection(tuple(inspected_files))), code
     )
+
+
+def choose_runtimes(word: str, qnn: str) -> tuple[str, str]:
+    """Return where QNN's libraries are, and the runtime that is to load the files, of the values of
+    --runtime and --qnn-runtime. Raises UsageError if both are QNN's libraries."""
+    if not word or word in TITLES:
+        return qnn, word
+    if qnn:
+        raise UsageError(
+            f"--runtime {word} and --qnn-runtime {qnn} are both QNN's libraries",
+            why=f"only {name_some([*TITLES], len(TITLES))} are runtimes of models",
+            fix="leave one of them out",
+        )
+    return word, ""
+
+
+def require_loader(path: Path, runtime: str) -> None:
+    """Raise FailedError for a file that another runtime loads than this one. What several load,
+    such as a context binary or an app, is for each of them."""
+    if path.is_dir():
+        return
+    kind = inspect_file(path).kind
+    loaders = LOADERS.get(kind, tuple(TITLES))
+    if runtime not in loaders:
+        raise FailedError(
+            f"{path.name} is not for {TITLES[runtime]}",
+            why=f"it is of the kind {KINDS[kind]}, which {TITLES[loaders[0]]} loads",
+            fix="leave out --runtime",
+        )
 
 
 def describe_socs(names: Sequence[str], *, is_alone: bool) -> Outcome:
@@ -164,7 +212,9 @@ def judge_file(
     inspected = inspect_file(path) if is_program else None
     if inspected is None or inspected.kind == "package":
         if runtime:
-            raise UsageError("--runtime is for a program, and this is an app", fix="leave it out")
+            raise UsageError(
+                f"--qnn-runtime {runtime} is for a program, and this is an app", fix="leave it out"
+            )
         return check_app(path, progress, socs, strict=strict)
     if strict or len(socs) > 1:
         option = "--strict" if strict else "more than one --soc"

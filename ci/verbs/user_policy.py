@@ -83,6 +83,22 @@ def _read_tables(policy: Path | None) -> dict[str, Any]:
     return tables
 
 
+def read_own_paths(policy: Path | None) -> dict[str, dict[str, str]]:
+    """Return the paths of the models that the tables ``by_runtime.RUNTIME`` of a policy name, by
+    runtime. Empty if there is no policy or it is invalid, which the verb reports."""
+    by_runtime = _read_tables(policy).get("by_runtime")
+    paths: dict[str, dict[str, str]] = {}
+    for runtime, tables in by_runtime.items() if isinstance(by_runtime, dict) else ():
+        models = tables.get("models") if isinstance(tables, dict) else None
+        own = {}
+        for name, entry in models.items() if isinstance(models, dict) else ():
+            path = entry.get("path") if isinstance(entry, dict) else None
+            if isinstance(path, str):  # another entry changes a model of the rest of the policy
+                own[name] = path
+        paths[runtime] = own
+    return paths
+
+
 def read_paths(policy: Path | None) -> dict[str, str]:
     """Return what a policy runs: the path of each of its models, by name. Empty if there is no
     policy or it is invalid, which the verb reports."""

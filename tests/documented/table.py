@@ -332,7 +332,7 @@ ROWS = (
     Row("qnn-ci inspect app.apk", "", before=(readers.app,)),
     Row("qnn-ci inspect bundle", "bundle: not fit, 2 errors", 1, (readers.bundle,)),
     Row(
-        "inspect model.litertlm --soc SM8750 --runtime 2.51.0",
+        "inspect model.litertlm --soc SM8750 --qnn-runtime 2.51.0",
         "model.litertlm for 2.51.0 on SM8750: no",
         1,
         (readers.litert_bundle,),
@@ -342,7 +342,7 @@ ROWS = (
         "inspect app --load --soc SM8475", "the pack has no seg for SM8475", before=(readers.pack,)
     ),
     Row(
-        "inspect model_ctx.onnx --runtime 2.47.0",
+        "inspect model_ctx.onnx --qnn-runtime 2.47.0",
         "model_ctx.onnx for QNN 2.47.0: no (build)",
         1,
         (readers.context_model,),
@@ -356,7 +356,7 @@ ROWS = (
     ),
     Row("inspect --soc SA8775P", "SA8255 (SA8775P): Hexagon V73"),
     Row("inspect --soc SM7435", "test_onnx (onnxruntime-qnn): yes, --soc SM7435"),
-    Row("inspect model.pte --runtime", "yes", before=(readers.program,)),
+    Row("inspect model.pte --qnn-runtime", "yes", before=(readers.program,)),
     Row("qnn-ci inspect", "SM8650, V75", before=(readers.program,)),
     Row("qnn-ci explain QNN1608", "AEE_EUNABLETOLOAD"),
     Row(

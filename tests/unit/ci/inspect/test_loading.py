@@ -23,8 +23,11 @@ from tests.stand_ins.lowered import make_binary, make_program
         (["net.pte", "--soc", "SM8650", "--soc", "SM8750"], "more than one --soc is for an app"),
         (["net.pte", "--soc", "SM1"], "SM1"),
         (["app.apk", "--soc", "SM1"], "SM1"),
-        (["app.apk", "--runtime", "2.49"], "--runtime is for a program, and this is an app"),
-        (["app", "--runtime", "2.49"], "--runtime is for a program, and this is an app"),
+        (
+            ["app.apk", "--runtime", "2.49"],
+            "--qnn-runtime 2.49 is for a program, and this is an app",
+        ),
+        (["app", "--runtime", "2.49"], "--qnn-runtime 2.49 is for a program, and this is an app"),
     ],
 )
 def test_options_that_do_not_fit_the_file_are_refused(
@@ -103,3 +106,30 @@ def test_sources_without_a_library_are_never_fit(
     assert main(words) == code
     assert text in capsys.readouterr().out
     assert main([*words, "--strict"]) == ExitCode.FAILED
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["--runtime", "executorch"], ExitCode.OK, "ExecuTorch program"),
+        (["--runtime", "executorch", "--qnn-runtime", "2.51.0"], ExitCode.OK, "2.51.0: yes"),
+        (["--runtime", "litert"], ExitCode.FAILED, "net.pte is not for LiteRT"),
+        (["--runtime", "litert", "--soc", "SM8650"], ExitCode.FAILED, "which ExecuTorch loads"),
+        (["--runtime", "2.51.0"], ExitCode.OK, "2.51.0: yes"),
+        (["--runtime", "2.51.0", "--qnn-runtime", "2.51.0"], ExitCode.USAGE, "both QNN's"),
+        (["--runtime", "tvm"], ExitCode.USAGE, "tvm"),
+    ],
+)
+def test_a_runtime_of_models_and_one_of_qnn_are_told_apart(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    code: ExitCode,
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("net.pte").write_bytes(make_program())
+    assert main(["inspect", "net.pte", *words]) == code
+    shown = capsys.readouterr()
+    assert message in shown.out + shown.err

@@ -41,7 +41,7 @@ def test_options_before_and_after_an_old_verb_are_kept() -> None:
     ("words", "message"),
     [
         ("inspect a.so b.so --load", "only one file can be judged"),
-        ("inspect . --runtime 2.49.40", "--runtime is for a program"),
+        ("inspect . --runtime 2.49.40", "--qnn-runtime 2.49.40 is for a program"),
         ("sign --verify", "no library to verify"),
         ("sign --verify x.so --dry-run", "--dry-run cannot be used with --verify"),
         ("sign x.so --at 2026-11-20", "--at has no effect without --verify"),

@@ -277,3 +277,37 @@ def test_a_model_without_executorch_is_divided_by_the_first_runtime_that_it_list
         "litert": "litert-torch",
     }
     del place
+
+
+OWN = """
+[by_runtime.litert.models.phone]
+path = "phone.tflite"
+
+[by_runtime.litert.models.shared]
+path = "net.py:net"
+
+[by_runtime.executorch.models.shared]
+path = "net.py:net"
+"""
+
+
+def test_a_model_that_only_tables_of_a_runtime_name_is_judged_by_that_runtime(
+    policy: Path, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    policy.write_text(POLICY + OWN)
+    (place / "phone.tflite").touch()
+    pythons = [add_python(place, name, "fp16") for name in ("executorch", "onnxruntime", "litert")]
+    code, data = run(capsys, "--policy", policy.name, *pythons)
+    assert (code, data["not_run"]) == (ExitCode.OK, {})
+    models = {
+        "executorch": "--model net --model shared",
+        "onnxruntime": "--model net --model file",
+        "litert": "--model shared --model phone",
+    }
+    for runtime, words in models.items():
+        assert f" {words} --policy " in read_words(place, runtime)
+    assert choose_runtimes(["--model", "phone", "--policy", str(policy)]) == {"litert": "litert"}
+    assert choose_environment(["test-onnx", "--policy", str(policy)]) == "onnx-torch"
+    assert choose_environment(["test-litert", "--policy", str(policy)]) == "litert-torch"
+    assert main(["test", "--model", "phone", "--runtime", "executorch"]) == ExitCode.USAGE
+    assert "phone cannot be judged by ExecuTorch" in capsys.readouterr().err
