@@ -40,6 +40,7 @@ GENIE, KEY_OF_ALL = "libGenie.so", b"spill-fill-bufsize"
 # In the names of files and graphs: "prompt_ar128_cl4096_1_of_3", "model_part_2_of_4.bin".
 PART = re.compile(r"(\d+)_of_(\d+)")
 LENGTHS = re.compile(r"ar(\d+)_cl(\d+)")
+MASK = "attention_mask"
 MOST_CONFIG_BYTES, MOST_TOKENIZER_BYTES = 1 << 20, 256 << 20
 
 
@@ -80,12 +81,12 @@ class BinaryFile:
 
     @property
     def variants(self) -> frozenset[tuple[int, int]]:
-        """Return for how many new tokens, in a context of which length, there are graphs, by their
-        names. None if a graph has another name."""
-        matches = [LENGTHS.search(graph.name) for graph in self.graphs]
-        if None in matches:
+        """Return for how many new tokens, in a context of which length, there are graphs. None if
+        that is not known of a graph."""
+        variants = [measure_graph(graph) for graph in self.graphs]
+        if None in variants:
             return frozenset()
-        return frozenset((int(match[1]), int(match[2])) for match in matches if match)
+        return frozenset(variant for variant in variants if variant)
 
     @property
     def place(self) -> tuple[int, int] | None:
@@ -94,6 +95,16 @@ class BinaryFile:
             if match := PART.search(text):
                 return int(match[1]), int(match[2])
         return None
+
+
+def measure_graph(graph: Graph) -> tuple[int, int] | None:
+    """Return for how many new tokens, in a context of which length, a graph is, by its mask or its
+    name; None if neither says it."""
+    mask = next((port.shape for port in graph.inputs if port.name == MASK), ())
+    if len(mask) >= 2:
+        return mask[-2], mask[-1]
+    match = LENGTHS.search(graph.name)
+    return (int(match[1]), int(match[2])) if match else None
 
 
 @dataclass(frozen=True)
@@ -197,6 +208,8 @@ def read_genie(folder: Path, config: Path, soc: str = "", runtime_name: str = ""
     faults = [(config.name, fault) for fault in check_keys(document, library_keys or frozenset())]
     engine = find_section(document, (DIALOG, ENGINE))
     names = find_section(engine, ("model", "binary")).get("ctx-bins")
+    if names == []:
+        faults.append((config.name, "dialog.engine.model.binary.ctx-bins names no file"))
     binaries = tuple(reader.read_binaries(names if isinstance(names, list) else []))
     tokenizer = reader.read_tokenizer(find_section(document, (DIALOG, "tokenizer")).get("path"))
     extensions = find_section(engine, ("backend",)).get("extensions")
@@ -269,6 +282,19 @@ def find_section(document: Any, keys: Sequence[str]) -> Mapping[str, Any]:
     return document if isinstance(document, dict) else {}
 
 
+def place_file(folder: Path, word: str) -> Path:
+    """Return where a file that the configuration names is. An absolute path is one on the device,
+    so its name is that of a file in ``folder``, and so is that of a path out of the folder."""
+    relative = PurePosixPath(word.replace("\\", "/"))
+    return folder / (relative.name if is_outside(word) else relative)
+
+
+def is_outside(word: str) -> bool:
+    """Return whether a path is absolute or leads out of its folder."""
+    relative = PurePosixPath(word.replace("\\", "/"))
+    return relative.is_absolute() or ".." in relative.parts
+
+
 class FolderReader:
     """Finds and reads the files that a configuration names. What it cannot use is listed in
     ``missing``, ``absolute`` and ``faults`` (see GenieFolder)."""
@@ -285,15 +311,12 @@ class FolderReader:
         return find_section(document, (DIALOG, section)).get(key)
 
     def find(self, key: str, word: Any) -> Path | None:
-        """Return the file that ``word`` names, or None. An absolute path is one on the device, so
-        only its name is looked for here, and so is a path out of the folder."""
+        """Return the file that ``word`` names (see place_file), or None."""
         if not isinstance(word, str) or not word:
             return None
-        relative = PurePosixPath(word.replace("\\", "/"))
-        if relative.is_absolute() or ".." in relative.parts:
+        path = place_file(self.folder, word)
+        if is_outside(word):
             self.absolute.append((key, word))
-            relative = PurePosixPath(relative.name)
-        path = self.folder / relative
         if path.is_file():
             return path
         self.missing.append((key, word))
@@ -361,6 +384,7 @@ TYPES: Mapping[str, tuple[type, ...]] = {
     "object": (dict,),
     "numbers": (int, float, list),
     "strings": (list,),
+    "objects": (dict, list),
 }
 
 

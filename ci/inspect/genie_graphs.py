@@ -12,7 +12,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
-from ci.inspect.genie import LENGTHS, GenieFolder
+from ci.inspect.genie import GenieFolder, measure_graph
 from ci.report.text import name_some
 from provisioning.doctor.registry import Seen, seen
 from provisioning.doctor.survey.context_binaries import Graph, TensorSpec
@@ -23,6 +23,7 @@ MOST_NAMED, HTP = 4, "libQnnHtp.so"
 MOST_ADDRESSED = 1 << 32
 # Models have unused rows in their vocabulary: of published ones, at most 1 %.
 LEAST_USED = 0.9
+LEAST_WEIGHTS = 1 << 20  # graphs with fewer bytes of weights need not share them
 
 
 def see_other_variants(folder: GenieFolder) -> Iterator[Seen]:
@@ -80,10 +81,10 @@ def find_cache_fault(graph: Graph) -> str:
             return reason
         if len(port.shape) == 4:
             lengths.add(port.shape[3] if kind == "key" else port.shape[2])
-    variant = LENGTHS.search(graph.name)
+    variant = measure_graph(graph)
     # Of sliding windows, the caches have several lengths.
     if variant and len(lengths) == 1:
-        tokens, context = int(variant[1]), int(variant[2])
+        tokens, context = variant
         (length,) = lengths
         if length not in {context - tokens, context}:
             return (
@@ -178,14 +179,22 @@ def see_mixed_libraries(folder: GenieFolder) -> Iterator[Seen]:
 
 
 def see_unshared_weights(folder: GenieFolder) -> Iterator[Seen]:
-    """Report parts whose graphs for prompts and for single tokens are in separate files."""
+    """Report parts whose graphs for prompts and for single tokens do not share their weights."""
     files: dict[tuple[int, int], list[str]] = defaultdict(list)
     for binary in folder.binaries:
         if binary.place:
             files[binary.place].append(binary.name)
     for names in files.values():
         if len({*names}) > 1:
-            yield seen(name_some(names, MOST_NAMED), folder.config_file)
+            subject = f"{name_some(names, MOST_NAMED)} are the same part in separate files"
+            yield seen(subject, folder.config_file)
+            return
+    for binary in folder.binaries:
+        graphs = binary.graphs
+        smallest = min((graph.constant_bytes or 0 for graph in graphs), default=0)
+        is_shared = any(graph.shared_bytes or graph.shared_bytes is None for graph in graphs)
+        if len(graphs) > 1 and not is_shared and smallest > LEAST_WEIGHTS:
+            yield seen(f"the graphs of {binary.name} share no weights", binary.name)
             return
 
 

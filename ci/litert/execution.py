@@ -40,6 +40,8 @@ from provisioning.errors import FailedError
 CONTEXT, NODE = "context_{}.bin", "partition_{}.onnx"
 OPSET, IR_VERSION = 17, 10
 MOST_LOOPS, MOST_CHARS = 1 << 16, 160
+# An input or output: its name, numpy's name of its type, and its shape.
+Port = tuple[str, str, Sequence[int]]
 ERRORS = "error"  # at level warn, the provider writes two lines about features that it lacks
 
 
@@ -91,28 +93,14 @@ class Partition:
         context = folder / CONTEXT.format(step.span[0])
         if not context.exists():  # several partitions may share it
             context.write_bytes(compiled.take_context(step))
-        node = helper.make_node(
-            "EPContext",
-            self.names,
-            self.results,
-            domain="com.microsoft",
-            name=step.name,
-            embed_mode=0,
-            ep_cache_context=context.name,
-            source="QNN",
-            main_context=1,
-            partition_name=step.name,
-        )
         ports = []
         for names, numbers in ((self.names, step.inputs), (self.results, step.outputs)):
             described = [
-                _describe_port(name, tensors[tensor])
+                (name, read_dtype(tensors[tensor]), read_shape(tensors[tensor]) or (1,))
                 for name, tensor in zip(names, numbers, strict=True)
             ]
             ports.append(described)
-        graph = helper.make_graph([node], "partition", *ports)
-        opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("com.microsoft", 1)]
-        model = helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION)
+        model = make_context_model(step.name, *ports, context=context.name)
         self.path = folder / NODE.format(number)
         onnx.save(model, self.path)
         sessions.find(self.path)
@@ -127,9 +115,35 @@ class Partition:
         return [array.reshape(shape) for array, shape in zip(outputs, self.shapes, strict=True)]
 
 
-def _describe_port(name: str, tensor: Any) -> Any:
-    kind = helper.np_dtype_to_tensor_dtype(np.dtype(read_dtype(tensor)))
-    return helper.make_tensor_value_info(name, kind, read_shape(tensor) or (1,))
+def make_context_model(
+    name: str, inputs: Sequence[Port], outputs: Sequence[Port], *, context: str
+) -> Any:
+    """Return an ONNX model that runs the graph ``name`` of the context binary in the file
+    ``context``, which is next to the model."""
+    node = helper.make_node(
+        "EPContext",
+        [port[0] for port in inputs],
+        [port[0] for port in outputs],
+        domain="com.microsoft",
+        name=name,
+        embed_mode=0,
+        ep_cache_context=context,
+        source="QNN",
+        main_context=1,
+        partition_name=name,
+    )
+    described = [
+        [
+            helper.make_tensor_value_info(
+                port_name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), shape
+            )
+            for port_name, dtype, shape in side
+        ]
+        for side in (inputs, outputs)
+    ]
+    graph = helper.make_graph([node], "partition", *described)
+    opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION)
 
 
 class CpuPart:

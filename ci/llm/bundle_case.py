@@ -36,6 +36,8 @@ from ci.llm.bundle_verdict import (
 )
 from ci.llm.case import describe_speed
 from ci.llm.generation import Loop, eager_step
+from ci.llm.genie_file import GenieSource, read_genie_bundle
+from ci.llm.genie_models import open_genie
 from ci.llm.interface import Interface
 from ci.llm.tokenizers import Tokenizer
 from ci.llm.verdict import compare_float
@@ -66,7 +68,8 @@ class BundleResult:
 @dataclass(frozen=True)
 class BundleJob:
     """Runs a bundle and judges what it gives, in a worker. ``reference`` is another bundle of the
-    same model, and ``weights`` are float32 weights, or None. ``library`` is QNN's backend."""
+    same model, and ``weights`` are float32 weights, or None. ``library`` is QNN's backend.
+    ``genie`` is the folder if the bundle is one for Genie."""
 
     path: Path
     prompt: str
@@ -75,11 +78,17 @@ class BundleJob:
     library: Path
     reference: Path | None = None
     weights: Path | None = None
+    genie: GenieSource | None = None
 
     def __call__(self) -> BundleResult:
         """Return the result. Raises UsageError for a prompt that does not fit, and the errors of
         read_bundle and open_bundle."""
         fix_numerics()
+        if self.genie:
+            folder = read_genie_bundle(self.genie)
+            with TemporaryDirectory() as scratch:
+                bundle = open_genie(folder, Path(scratch) / "bundle", self.soc, self.library)
+                return self.judge(bundle, bundle, folder.read_tokenizer(Path(scratch)))
         file = read_bundle(self.path)
         with TemporaryDirectory() as scratch:
             tokenizer = file.read_tokenizer(Path(scratch))
@@ -107,7 +116,7 @@ class BundleJob:
         error = choose_error(is_compiled=file.is_compiled, is_float=file.is_float)
         text = Text(tuple(ids), len(prompt), generated, make_reference(right, ids, error))
         judged, controls = [], []
-        warnings = []
+        warnings = [*file.remarks]
         for chunk, chunk_lengths in lengths.items():
             judged += [run_prompt(bundle, text, length, chunk) for length in chunk_lengths]
             longest = max(chunk_lengths, default=0)
@@ -131,9 +140,10 @@ class BundleJob:
                 "the decoder is not compiled for Qualcomm's NPU: it ran on LiteRT's interpreter"
             )
         if right is bundle and not self.weights:
+            option = "--weights" if self.genie else "--reference or --weights"
             warnings.append(
                 "the reference is decode of the bundle itself, so that wrong weights go unnoticed;"
-                " pass --reference or --weights"
+                f" pass {option}"
             )
         likeness = None
         if self.weights:
@@ -188,7 +198,7 @@ def require_room(prompt: Sequence[int], file: BundleFile, context: int) -> None:
     if calls * max(file.chunks) - (calls > 1) > context or len(prompt) >= context:
         raise UsageError(
             f"a prompt of {len(prompt)} tokens does not fit in a context of {context} tokens",
-            why=f"LiteRT-LM passes it on in chunks of {max(file.chunks)} tokens",
+            why=f"it is passed on in chunks of {max(file.chunks)} tokens",
             fix="pass a shorter --prompt",
         )
 

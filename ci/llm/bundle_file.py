@@ -88,7 +88,8 @@ class LlmMetadata:
 class BundleFile:
     """A bundle whose parts fit each other. ``chunks`` are the numbers of tokens that its prefill
     signatures take, the largest first, and ``caches`` are all keys by layer, then all values.
-    ``models`` are the models by their types, such as ``tf_lite_aux``."""
+    ``models`` are the models by their types, such as ``tf_lite_aux``, and ``remarks`` say what was
+    done otherwise than on a phone."""
 
     path: Path
     bundle: Bundle
@@ -97,6 +98,7 @@ class BundleFile:
     chunks: tuple[int, ...] = ()
     caches: tuple[Cache, ...] = ()
     signatures: Mapping[str, Mapping[str, Method]] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -112,6 +114,12 @@ class BundleFile:
     def is_compiled(self) -> bool:
         """Return whether the decoder is compiled for Qualcomm's NPU."""
         return bool(self.main.contexts)
+
+    @property
+    def keeps_last(self) -> bool:
+        """Return whether the last token of each chunk is put aside, and passed on with the next
+        one, as LiteRT-LM does."""
+        return True
 
     @property
     def is_float(self) -> bool:

@@ -97,10 +97,20 @@ class BundleLoop:
             pending = part[-1:]
         return pending[0]
 
+    def read_prompt(self, tokens: Sequence[int]) -> Array:
+        """Pass a prompt on, and return the logits of its last token [vocabulary]. Raises ValueError
+        if it exceeds the context."""
+        if self.bundle.file.keeps_last:
+            return self.decode(self.prefill(tokens))
+        logits: Array = np.zeros(0, np.float32)
+        for start in range(0, len(tokens), self.chunk):
+            part = tokens[start : start + self.chunk]
+            logits = read_logits(self.bundle, self.call(part, self.chunk), len(part) - 1)
+        return logits
+
     def decode(self, token: int) -> Array:
         """Pass one token on, and return its logits [vocabulary]."""
-        outputs = self.call([token], 1)
-        return read_logits(self.bundle, outputs)
+        return read_logits(self.bundle, self.call([token], 1), 0)
 
     def call(self, tokens: Sequence[int], size: int) -> Arrays:
         """Call the signatures for ``size`` tokens once, and return the decoder's outputs. Raises
@@ -183,10 +193,10 @@ def embed(bundle: OpenBundle, signature: str, ids: Array, main: str) -> dict[str
     return {port.name: embedded} if port else {}
 
 
-def read_logits(bundle: OpenBundle, outputs: Arrays) -> Array:
-    """Return the logits of decode as float32 [vocabulary]."""
+def read_logits(bundle: OpenBundle, outputs: Arrays, row: int) -> Array:
+    """Return the logits of a token of a call as float32 [vocabulary]."""
     port = bundle.file.logits
-    return restore(port, outputs[port.name]).reshape(-1)
+    return restore(port, outputs[port.name]).reshape(-1, port.shape[-1])[row]
 
 
 Disturb = Callable[[Array], Array]
@@ -231,7 +241,7 @@ class ReferenceLoop:
             added.append(restore(cache.port, new))
         self.rows.append(np.stack(added))
         self.position += 1
-        return read_logits(bundle, outputs)
+        return read_logits(bundle, outputs, 0)
 
     def change(self, array: Array) -> Array:
         """Return floats as ``disturb`` changes them. Integers are encoded coarsely enough."""

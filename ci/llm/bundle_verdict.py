@@ -165,7 +165,7 @@ def run_prompt(
 ) -> Judged:
     """Run and judge a prompt of ``length`` tokens in chunks, and AFTER tokens behind it."""
     loop = BundleLoop(bundle, chunk, spoil)
-    logits = [loop.decode(loop.prefill(text.ids[:length]))]
+    logits = [loop.read_prompt(text.ids[:length])]
     logits += [loop.decode(token) for token in text.ids[length : length + AFTER]]
     run = loop.collect(text.ids[: length + AFTER], logits)
     reference = text.cut(length, AFTER)
@@ -188,7 +188,7 @@ def run_decode(bundle: OpenBundle, text: Text, size: int) -> Judged:
 def run_free(bundle: OpenBundle, text: Text, chunk: int, stops: Sequence[int]) -> Judged:
     """Generate and judge a text after the prompt."""
     loop, prompt = BundleLoop(bundle, chunk), text.ids[: text.prompt]
-    logits = [loop.decode(loop.prefill(prompt))]
+    logits = [loop.read_prompt(prompt)]
     tokens = [int(np.argmax(logits[-1]))]
     while len(tokens) < text.free and tokens[-1] not in stops:
         logits.append(loop.decode(tokens[-1]))

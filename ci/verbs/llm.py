@@ -66,7 +66,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="pte",
         **FILE,
     )
-    bundle = "judge a .litertlm file as LiteRT-LM runs it on an NPU: chunks, decode and free text"
+    bundle = (
+        "judge a .litertlm file as LiteRT-LM runs it on an NPU, or a folder for Genie: chunks,"
+        " decode and free text"
+    )
     add("--bundle", bundle, **FILE)
     reference = (
         "of --bundle: a bundle of the same model to compare with, such as the uncompiled one"

@@ -15,6 +15,7 @@ VOCABULARY, LENGTH, HIDDEN, HEAD = 512, 1024, 64, 16
 INT32, UFIXED8 = 0x0032, 0x0408
 KINDS = MappingProxyType({"prompt": 128, "token": 1})
 HEADS: Mapping[str, int] = MappingProxyType({})  # 4 in each graph
+NO_PORTS: Mapping[str, Port] = MappingProxyType({})
 CACHE_SCALE = 0.5
 PARTS = ("model_part_1_of_2.bin", "model_part_2_of_2.bin")
 Change = Callable[[Path, dict[str, Any]], object]
@@ -66,13 +67,15 @@ def make_part(
     room: int = 0,
     first: Port | None = None,
     new_scale: float = CACHE_SCALE,
+    extra: Mapping[str, Port] = NO_PORTS,
     **how: Any,
 ) -> bytes:
     """A context binary with the graphs of part ``number`` of two.
 
     ``kinds`` are its graphs with their numbers of tokens, and ``heads`` the heads of their caches.
     ``room`` is the room that the caches have beyond what is needed, ``first`` the input of part 1
-    that replaces token ids, and ``new_scale`` the scale of new keys and values.
+    that replaces token ids, ``new_scale`` the scale of new keys and values, and ``extra`` more
+    inputs.
     """
     ports = {}
     for kind, tokens in kinds.items():
@@ -90,6 +93,7 @@ def make_part(
         ids = {"inputs_embeds": first} if first else {"input_ids": Port((1, tokens), INT32)}
         takes |= ids if number == 1 else {"hidden": (1, tokens, hidden)}
         gives |= {"hidden": (1, tokens, HIDDEN)} if number == 1 else {"logits": (1, tokens, logits)}
+        takes |= extra
         ports[f"{kind}_ar{tokens}_cl{LENGTH}_{number}_of_2"] = (takes, gives)
     return make_binary(graphs=[*ports], ports=ports, **how)
 

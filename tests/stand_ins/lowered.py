@@ -131,6 +131,7 @@ def make_binary(
     soc: tuple[str, int, int] = ("SM8650", 57, 75),
     vtcm_mb: int = 8,
     spill_bytes: int = 0,
+    shared_bytes: int = 0,
     graphs: Sequence[str] = ("forward",),
     results: Sequence[str] = ("y",),
     version: int = 3,
@@ -149,7 +150,9 @@ def make_binary(
             )
         fields = {0: name, 1: Number("I", len(inputs)), 2: Vector(inputs)}
         fields[3] = Number("I", len(outputs))
-        packed = struct.pack("<IIQI68xQ", 1, 0, spill_bytes, vtcm_mb << 20, 24 << 10)
+        packed = struct.pack(
+            "<IIQI68xQ8xQ", 1, 0, spill_bytes, vtcm_mb << 20, 24 << 10, shared_bytes
+        )
         described = {0: {**fields, 4: Vector(outputs)}}
         return {0: Number("I", 3), 1: Number("B", 3), 2: {0: described, 2: Vector(packed)}}
 

@@ -1,5 +1,6 @@
-"""What test-llm does with a bundle of LiteRT-LM. It is refused before anything runs if it is not
-whole, if its parts do not fit each other, or if its contexts are for another SoC or a newer QNN."""
+"""What test-llm does with a bundle of LiteRT-LM, or a folder for Genie. It is refused before
+anything runs if it is not whole, if its parts do not fit each other, or if its contexts are for
+another SoC or a newer QNN."""
 
 from __future__ import annotations
 
@@ -12,10 +13,13 @@ from ci.cases.pool import Pool
 from ci.cases.session import list_parts
 from ci.cases.spec import CaseSpec
 from ci.inspect.compat import Runtime, Verdict, judge_compat
+from ci.inspect.genie import place_file, read_genie, require_config
+from ci.inspect.genie_checks import judge_genie
 from ci.litert.engine import LitertEngine
 from ci.llm.bundle_case import BundleJob, BundleRun, encode_prompt
 from ci.llm.bundle_file import BundleFile, read_bundle
 from ci.llm.generation import make_runner
+from ci.llm.genie_file import GenieSource, read_genie_bundle
 from ci.llm.request import LlmRequest
 from ci.llm.subject import read_dimensions
 from ci.onnx.options import find_library
@@ -23,10 +27,13 @@ from ci.verbs import options, steps
 from ci.verbs.lanes.lane import Plan, Tools
 from provisioning.artifacts.choice import WHEEL, WHEEL_RUNTIME, QnnChoice
 from provisioning.artifacts.environment import Environment
+from provisioning.doctor.registry import Severity
 from provisioning.errors import FailedError, UnfitError, UsageError
 
 PROFILE = "litert"
 PACKAGES = ("ai_edge_litert", "flatbuffers", "onnx", "onnxruntime", "onnxruntime_qnn")
+# The findings of inspect on the libraries in a folder for Genie, which the emulator does not load.
+OF_LIBRARIES = {"QNN964", "QNN965", "QNN971", "QNN972"}
 PACKAGES_OF_TEXT = ("tokenizers", "sentencepiece", "torch")
 
 
@@ -38,14 +45,38 @@ def find_bundle_soc(path: Path) -> str:
 
 
 def load_bundle(path: Path) -> BundleFile:
-    """Read a bundle in a process with limits. Raises the errors of read_bundle."""
-    return run_limited(partial(read_bundle, path), path.name)
+    """Read a bundle in a process with limits. Raises the errors of read_any."""
+    return run_limited(partial(read_any, path), path.name)
+
+
+def read_any(path: Path) -> BundleFile:
+    """Return a bundle of LiteRT-LM, or a folder for Genie as one. Raises the errors of read_bundle,
+    find_source and read_genie_bundle."""
+    return read_genie_bundle(find_source(path)) if path.is_dir() else read_bundle(path)
+
+
+def find_source(path: Path) -> GenieSource:
+    """Return the files of a folder for Genie. Raises UsageError if it is none, and FailedError with
+    the first finding of inspect that keeps Genie from loading it."""
+    folder = read_genie(path, require_config(path))
+    errors = [finding for finding in judge_genie(folder) if finding.severity is Severity.ERROR]
+    # Whether the libraries for a phone are complete does not matter on the emulator.
+    if errors := [finding for finding in errors if finding.id not in OF_LIBRARIES]:
+        first = errors[0]
+        raise FailedError(f"{path.name}: {first.what}", why=first.why, fix=first.fix)
+    names = folder.section("engine", "model", "binary").get("ctx-bins") or ()
+    return GenieSource(
+        path,
+        folder.section(),
+        tuple(place_file(path, name) for name in names),
+        place_file(path, str(folder.section("tokenizer").get("path"))),
+    )
 
 
 def check_bundle(path: Path, prompt: str) -> None:
     """Read a bundle and its tokenizer. Raises the errors of read_bundle and encode_prompt, and
     FailedError for a tokenizer of another model."""
-    file = read_bundle(path)
+    file = read_any(path)
     with TemporaryDirectory() as scratch:
         tokenizer = file.read_tokenizer(Path(scratch))
         try:
@@ -81,6 +112,10 @@ def plan_bundle(request: LlmRequest, path: Path, specs: list[CaseSpec]) -> Plan:
     check_bundle and require_fit."""
     steps.require_packages((*PACKAGES, *PACKAGES_OF_TEXT), options.LITERT_TORCH)
     (spec,) = specs
+    if path.is_dir() and request.reference:
+        raise UsageError(
+            "--reference is for bundles of LiteRT-LM", fix="pass --weights, or leave it out"
+        )
     run_limited(partial(check_bundle, path, request.prompt), path.name)
     bundles = [path, *([request.reference] if request.reference else [])]
     for bundle in bundles:
@@ -101,6 +136,7 @@ def plan_bundle(request: LlmRequest, path: Path, specs: list[CaseSpec]) -> Plan:
             library=find_library(qnn.root, {}),
             reference=request.reference,
             weights=request.weights,
+            genie=find_source(path) if path.is_dir() else None,
         )
         jobs.append(job)
         # Nothing is compiled here; the engine is only named.

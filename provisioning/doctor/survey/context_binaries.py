@@ -40,7 +40,9 @@ MIN_ARCH = re.compile(rb"min_arch=(\d{1,3})")
 # QnnHtpSystemContext_GraphBlobInfoV1_t; 8 MB for six convolutions of 64 x 256 x 256, 0 for those of
 # 16 x 16 x 16), its VTCM (u32) and the size of its constants (u64). The latter depends on the bits
 # per weight: an mlp with 16, 8 and 4 bits has 44, 28 and 20 KiB of constants.
-SPILL_AT, VTCM_AT, CONSTANTS_AT = 8, 16, 88
+# At SHARED_AT is the size of the weights that graphs of a context share (u64): 60 KiB for two
+# graphs of a decoder with shared weights, 0 for the same two in separate contexts.
+SPILL_AT, VTCM_AT, CONSTANTS_AT, SHARED_AT = 8, 16, 88, 104
 SCALE_OFFSET = 0
 # Kinds of Qnn_DataType_t (QnnTypes.h), with their sizes in bits. The first byte of a number is
 # the kind, in this order, and the second is the size as it is written: 0x0316 is sfixed16.
@@ -77,7 +79,8 @@ class TensorSpec:
 class Graph:
     """A graph of a context; ``vtcm_mb`` is the VTCM that it was compiled for, ``constant_bytes``
     the size of its weights, biases and tables, ``spill_bytes`` the size of the buffer for what does
-    not fit in VTCM. None if unknown.
+    not fit in VTCM, ``shared_bytes`` the size of the weights that it shares with other graphs. None
+    if unknown.
     """
 
     name: str
@@ -86,6 +89,7 @@ class Graph:
     vtcm_mb: int | None = None
     constant_bytes: int | None = None
     spill_bytes: int | None = None
+    shared_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -213,8 +217,10 @@ def _parse_graph(item: Table) -> Graph:
     vtcm = struct.unpack_from("<I", packed, VTCM_AT)[0] >> 20 if len(packed) >= 20 else None
     constants = struct.unpack_from("<Q", packed, CONSTANTS_AT)[0] if whole_size else None
     spilled = struct.unpack_from("<Q", packed, SPILL_AT)[0] if whole_size else None
+    has_shared = len(packed) >= SHARED_AT + 8
+    shared = struct.unpack_from("<Q", packed, SHARED_AT)[0] if has_shared else None
     inputs, outputs = (tuple(map(_parse_tensor, graph.list_tables(number))) for number in (2, 4))
-    return Graph(graph.text(0), inputs, outputs, vtcm, constants, spilled)
+    return Graph(graph.text(0), inputs, outputs, vtcm, constants, spilled, shared)
 
 
 def _parse_tensor(item: Table) -> TensorSpec:

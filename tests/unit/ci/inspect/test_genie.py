@@ -71,6 +71,7 @@ FAULTS: dict[str, tuple[Change, str, str]] = {
         "QNN950",
         "pos-id-dim and positional-encoding",
     ),
+    "no parts": (put(*BINS, value=[]), "QNN950", "ctx-bins names no file"),
     "a damaged tokenizer": (write("tokenizer.json", "[1]"), "QNN950", "tokenizer.json"),
     "no vocabulary": (write("tokenizer.json", "{}"), "QNN950", "lists no vocabulary"),
     "a part is missing": (remove(PARTS[1]), "QNN951", PARTS[1]),
