@@ -100,9 +100,8 @@ class Partition:
                 for name, tensor in zip(names, numbers, strict=True)
             ]
             ports.append(described)
-        model = make_context_model(step.name, *ports, context=context.name)
         self.path = folder / NODE.format(number)
-        onnx.save(model, self.path)
+        write_context_model(self.path, step.name, *ports, context=context.name)
         sessions.find(self.path)
 
     def run(self, arrays: Sequence[Array]) -> list[Array]:
@@ -115,10 +114,10 @@ class Partition:
         return [array.reshape(shape) for array, shape in zip(outputs, self.shapes, strict=True)]
 
 
-def make_context_model(
-    name: str, inputs: Sequence[Port], outputs: Sequence[Port], *, context: str
-) -> Any:
-    """Return an ONNX model that runs the graph ``name`` of the context binary in the file
+def write_context_model(
+    path: Path, name: str, inputs: Sequence[Port], outputs: Sequence[Port], *, context: str
+) -> None:
+    """Write an ONNX model that runs the graph ``name`` of the context binary in the file
     ``context``, which is next to the model."""
     node = helper.make_node(
         "EPContext",
@@ -143,7 +142,7 @@ def make_context_model(
     ]
     graph = helper.make_graph([node], "partition", *described)
     opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("com.microsoft", 1)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION)
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION), path)
 
 
 class CpuPart:

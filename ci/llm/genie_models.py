@@ -81,12 +81,10 @@ def cut_cache(port: TensorSpec, kind: str, cache: Array) -> Array:
 
 def write_model(step: Step, directory: Path) -> Path:
     """Write the ONNX file that runs a graph, and return its path."""
-    from ci.litert.execution import make_context_model
+    from ci.litert.execution import write_context_model
 
     if step.model:
         return step.model
-    import onnx
-
     context = directory / step.file.name
     if not context.exists():
         shutil.copyfile(step.file, context)
@@ -95,7 +93,7 @@ def write_model(step: Step, directory: Path) -> Path:
         for side in (step.graph.inputs, step.graph.outputs)
     ]
     path = directory / f"{step.file.stem}_{step.tokens}.onnx"
-    onnx.save(make_context_model(step.graph.name, *ports, context=context.name), path)
+    write_context_model(path, step.graph.name, *ports, context=context.name)
     return path
 
 

@@ -217,7 +217,13 @@ ROWS = (
     Row("nox -s test_litert$", "passed ... 0 failed", slow=30),
     Row("test_llm -- --project", "projected, not measured", before=(readers.llama_files,)),
     Row(
-        "-s test_llm .*--bundle",
+        "-s test_llm .*--bundle bundle ",
+        "bundle: model_part_2_of_2.bin was compiled with QNN 2.49.40 for SM8750",
+        1,
+        (readers.bundle,),
+    ),
+    Row(
+        "-s test_llm .*--bundle model",
         "where: from the second chunk on: keys of layer 0",
         1,
         (readers.wrong_bundle,),

@@ -113,9 +113,7 @@ def plan_bundle(request: LlmRequest, path: Path, specs: list[CaseSpec]) -> Plan:
     steps.require_packages((*PACKAGES, *PACKAGES_OF_TEXT), options.LITERT_TORCH)
     (spec,) = specs
     if path.is_dir() and request.reference:
-        raise UsageError(
-            "--reference is for bundles of LiteRT-LM", fix="pass --weights, or leave it out"
-        )
+        raise UsageError("--reference is for bundles of LiteRT-LM", fix="leave it out")
     run_limited(partial(check_bundle, path, request.prompt), path.name)
     bundles = [path, *([request.reference] if request.reference else [])]
     for bundle in bundles:

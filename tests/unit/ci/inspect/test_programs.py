@@ -105,7 +105,7 @@ def with_less_vtcm(graph: int) -> bytes:
 
 def with_facts(size: int) -> bytes:
     """HTP's facts about the graph are this many bytes long."""
-    head = struct.pack("<IIQII", 96, 1, 0, 0, 8 << 20)[:12]
+    head = struct.pack("<IIQII", 112, 1, 0, 0, 8 << 20)[:12]
     return edit(BINARY, head, struct.pack("<I", size) + head[4:])
 
 
