@@ -212,6 +212,10 @@ def test_what_only_one_runtime_does_is_listed_and_what_was_not_run_says_why() ->
     assert "aten.erf" not in text
     assert "LiteRT | why: ai_edge_litert is not installed" in text
     assert "1 row passed, 1 failed, 1 runtime not run" in text
+    page = render_document(make_document(report))
+    places = [f"{place}/index.html" for place in report.reports.values()]
+    assert all(f'<a href="{place}">{place}</a>' in page for place in places)
+    assert places
 
 
 def test_the_picture_has_a_point_per_row_with_a_time_and_a_ring_on_the_fastest_green_one() -> None:
