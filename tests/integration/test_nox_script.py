@@ -85,8 +85,10 @@ def test_the_nox_script_runs_in_a_checkout_of_any_name(tmp_path: Path, name: str
     assert ended.output.splitlines() == [str(tmp_path / name), f"{tmp_path} noxfile.py -l"]
 
 
-@pytest.mark.parametrize("name", ["PYTHONHOME", "PYTHONINSPECT", "PYTHONSAFEPATH"])
-def test_the_script_removes_python_variables_that_break_environments(
+@pytest.mark.parametrize(
+    "name", ["PYTHONHOME", "PYTHONINSPECT", "PYTHONSAFEPATH", "PYTHONDONTWRITEBYTECODE"]
+)
+def test_the_script_removes_python_variables_that_break_environments_or_slow_them_down(
     tmp_path: Path, name: str
 ) -> None:
     script = make_checkout(tmp_path, "env")
