@@ -10,7 +10,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 
-from ci.executorch import IMPORTS
 from ci.verbs.environments import OTHERS
 from ci.verbs.groups import group_verbs
 from ci.verbs.registry import RENAMED, VERBS
@@ -43,9 +42,13 @@ def begin_early(verb: str, words: Sequence[str]) -> Iterator[None]:
     with ExitStack() as stack:
         if is_usual and find_spec("executorch"):
             from ci.cases.pool import begin_imports
+            from ci.executorch import choose_imports
 
             with suppress(OSError, QnnCiError):  # the verb reports what it meets itself
-                stack.enter_context(begin_imports("emulator", IMPORTS))
+                imports = choose_imports(
+                    use_cache="--no-cache" not in words, plain="--plain" in words
+                )
+                stack.enter_context(begin_imports("emulator", imports))
         yield
 
 

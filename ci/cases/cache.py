@@ -46,7 +46,6 @@ from provisioning.files import (
     publish_directory,
     scratch_directory,
 )
-from provisioning.store.store import store_home
 
 RECORD = "artifact.json"
 # These modules select cases and judge outputs but do not affect the programs. Models are hashed by
@@ -97,11 +96,6 @@ class Artifact(Struct, frozen=True):
             if name.startswith(f"{folder}/") and name.count(".") == 1
         )
         return hash_words(*(word for row in hashes for word in row))
-
-
-def programs_home() -> Path:
-    """Return the directory of compiled programs."""
-    return store_home() / "lowered"
 
 
 def artifact_path(cache: Path, key: str) -> Path:

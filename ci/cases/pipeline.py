@@ -14,7 +14,7 @@ from pathlib import Path
 
 from msgspec import structs
 
-from ci.cases.cache import CompileJob, as_compiled, programs_home
+from ci.cases.cache import CompileJob, as_compiled
 from ci.cases.engine import (
     CPU,
     STAGE,
@@ -30,6 +30,7 @@ from ci.cases.engine import (
 from ci.cases.judged import UNCOMPARED, UNTRIED, CaseJudge, CaseResult, Options, Run, find_no_node
 from ci.cases.outputs import read_inputs, read_references, stack_outputs
 from ci.cases.pool import Ended, Pool
+from ci.cases.programs import programs_home
 from ci.cases.runners import INPUT_LIST
 from ci.cases.spec import CaseSpec
 from ci.diagnosis.diagnosis import Diagnosis

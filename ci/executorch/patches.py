@@ -14,6 +14,7 @@ import re
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -58,6 +59,13 @@ def warm_up(*, plain: bool) -> tuple[str, ...]:
     converted = quantize_model(model, Scheme.A8W8, SOC)
     to_edge_transform_and_lower(torch.export.export(converted, inputs[0], strict=True))
     return notes
+
+
+def before_forks() -> None:
+    """Warm up in the fork server, once for all workers. If this fails, each worker tries it again,
+    and reports why."""
+    with suppress(Exception):
+        warm_up(plain=False)
 
 
 def apply_patches(patches: Iterable[Patch]) -> Iterator[str]:

@@ -23,7 +23,13 @@ from ci.cases.request import Request
 from ci.cases.runners import ProgramRunner, find_program
 from ci.cases.session import Phases, report_unrun
 from ci.cases.spec import CaseSpec, choose_lane, default_soc, require_backend
-from ci.executorch.engine import NAME, PACKAGES, ExecutorchEngine, make_runner
+from ci.executorch import choose_imports
+from ci.executorch.engine import (
+    NAME,
+    PACKAGES,
+    ExecutorchEngine,
+    make_runner,
+)
 from ci.executorch.toolchain import describe_toolchain, name_toolchain
 from ci.facts.finding import Proof, advise
 from ci.facts.kinds import LACKING
@@ -133,7 +139,7 @@ def prepare(
         yield Plan(
             specs=specs,
             profile=LANE.profile(request.choice),
-            imports=ExecutorchEngine.imports,
+            imports=choose_imports(use_cache=request.use_cache, plain=request.plain),
             choice=request.choice,
             open=partial(open_tools, request, device[0] if device else None, progress),
             options=options,
