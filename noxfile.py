@@ -20,7 +20,6 @@ import nox
 ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT))  # a nox that was not started by ./nox does not look there
 
-from ci.nox_sessions.locks import GROUPS  # noqa: E402
 from ci.nox_sessions.runs import (  # noqa: E402
     USAGE,
     accepts_arguments,
@@ -30,6 +29,7 @@ from ci.nox_sessions.runs import (  # noqa: E402
     make_environment,
     run_module,
 )
+from ci.packages.locks import GROUPS  # noqa: E402
 from ci.verbs.sessions import (  # noqa: E402
     fetch_library,
     list_nox_words,

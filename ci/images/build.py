@@ -44,7 +44,7 @@ from ci.images.definition import (
 )
 from ci.images.engine import add_file, explain_error, is_full, normalize_image, save_image
 from ci.nox_sessions.installers import CPU_INDEX
-from ci.nox_sessions.locks import CUDA, list_pins
+from ci.packages.locks import CUDA, list_pins
 from provisioning.console.process import module_command, run_process
 from provisioning.console.progress import Progress
 from provisioning.documents import open_regular, read_text

@@ -15,7 +15,7 @@ from docker.client import DockerClient
 from docker.errors import ImageNotFound
 
 from ci.images.engine import read_file
-from ci.nox_sessions.locks import Lock
+from ci.packages.locks import Lock
 from provisioning.console.git import ask_git
 from provisioning.documents import read_text
 from provisioning.errors import ToolError, UnfitError, UsageError

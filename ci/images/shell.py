@@ -34,7 +34,7 @@ from docker.utils.socket import STDERR, STDOUT, frames_iter
 from ci.images.build import Built
 from ci.images.definition import LABEL, ImagePlan
 from ci.images.engine import add_text, bind_mount, is_podman, read_file
-from ci.nox_sessions.pip_settings import (
+from ci.packages.pip_settings import (
     SettingsError,
     format_settings,
     list_directories,

@@ -12,22 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ci.nox_sessions.installers import find_uv, install_with_pip, install_with_uv
-from ci.nox_sessions.locks import ROOT, Lock, list_pins
-from provisioning.quoting import shell_word
+from ci.nox_sessions.installers import install_with_pip, install_with_uv
+from ci.packages.locks import Lock, list_pins
+from ci.packages.uv import find_uv
 
 if TYPE_CHECKING:
     import nox
 
 HEARTBEAT_S = 15.0
 STAMP = "installed.sha256"  # in an environment that is complete: the digest of its lock
-# Not `pip install .`: nox adds a full stop, and not everyone is in that directory.
-INSTALL = f"`pip install {shell_word(str(ROOT))}`"
-MOVE = f"install the checkout with {INSTALL}, or copy it to a directory that you own"
-
-
-class UnwritableError(Exception):
-    """This user cannot write an environment's directory or its file lock."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +55,7 @@ class PythonEnvironment:
         """Create the environment anew, unless it is complete. Two processes that want the same
         environment do this one after the other.
 
-        Raises UnwritableError, and CommandFailed of nox if a command fails.
+        Raises OSError if this user cannot write it, SettingsError, and CommandFailed of nox.
         """
         if self.is_complete():
             return
@@ -73,14 +66,10 @@ class PythonEnvironment:
 
     def _install(self, session: nox.Session) -> None:
         stamp = self.folder / STAMP
-        try:
-            stamp.unlink(missing_ok=True)
-            # What was not installed to its end would count as installed.
-            if self.folder.exists():
-                shutil.rmtree(self.folder)
-        except OSError as error:
-            problem = f"{self.folder} cannot be written ({error.strerror})"
-            raise UnwritableError(f"{problem}; remove it, or {MOVE}") from error
+        stamp.unlink(missing_ok=True)
+        # What was not installed to its end would count as installed.
+        if self.folder.exists():
+            shutil.rmtree(self.folder)
         uv = find_uv()
         if uv is None:
             session.log("uv cannot be used, so pip installs; to try again, remove .nox/bootstrap")
@@ -97,17 +86,12 @@ class PythonEnvironment:
 @contextmanager
 def hold_lock(path: Path, log: Callable[[str], None]) -> Iterator[None]:
     """Hold a file lock for the duration of the block. While another process holds it, print a note
-    and wait. Raises UnwritableError if the file cannot be written."""
+    and wait. Raises OSError if the file cannot be written."""
     import fcntl  # does not exist on Windows
 
-    try:
-        path.parent.mkdir(exist_ok=True)
-        # A link is not followed, and nothing is written: it may be a file of the user's.
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
-    except OSError as error:
-        raise UnwritableError(
-            f"{path.parent} cannot be written ({error.strerror}); {MOVE}"
-        ) from error
+    path.parent.mkdir(exist_ok=True)
+    # A link is not followed, and nothing is written: it may be a file of the user's.
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     with os.fdopen(descriptor, "r+b") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -3,6 +3,7 @@ call of nox ends."""
 
 from __future__ import annotations
 
+import errno
 import os
 import platform
 import signal
@@ -17,11 +18,15 @@ from typing import NoReturn
 import nox
 from nox.command import CommandFailed
 
-from ci.nox_sessions.environments import PythonEnvironment, UnwritableError
-from ci.nox_sessions.locks import LARGE, ROOT, Lock
-from ci.nox_sessions.pip_settings import SettingsError
+from ci.nox_sessions.environments import PythonEnvironment
+from ci.packages.locks import LARGE, ROOT, Lock
+from ci.packages.pip_settings import SettingsError
+from provisioning.quoting import shell_word
 
 USAGE, ENVIRONMENT, DOWNLOAD = 2, 3, 4  # docs/reference/exit-codes.md
+# Not `pip install .`: nox adds a full stop, and not everyone is in that directory.
+INSTALL = f"`pip install {shell_word(str(ROOT))}`"
+MOVE = f"install the checkout with {INSTALL}, or copy it to a directory that you own"
 ELSEWHERE = "parity, plan, sign_skel and the verb report"
 
 
@@ -131,7 +136,11 @@ def make_environment(session: nox.Session, group: str, executorch: str = "") -> 
         fail(session, USAGE, f"the tests do not work with ExecuTorch {executorch}")
     try:
         environment.create(session)
-    except (UnwritableError, SettingsError) as error:
+    except OSError as error:
+        what = f"{error.filename or environment.folder} cannot be written ({error.strerror})"
+        is_full = error.errno in {errno.ENOSPC, errno.EDQUOT}
+        fail(session, DOWNLOAD, f"{what}; {'free space there' if is_full else MOVE}")
+    except SettingsError as error:
         fail(session, DOWNLOAD, str(error))
     except CommandFailed:
         hint = "see the output above, and check the disk, pip's index, proxy and certificates"

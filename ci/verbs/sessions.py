@@ -17,7 +17,6 @@ from pathlib import Path
 import nox
 
 from ci.nox_sessions.environments import show_progress
-from ci.nox_sessions.locks import LARGE, ROOT, read_pairs
 from ci.nox_sessions.runs import (
     USAGE,
     fail,
@@ -28,6 +27,7 @@ from ci.nox_sessions.runs import (
     require_host,
     run_module,
 )
+from ci.packages.locks import LARGE, ROOT, read_pairs
 from ci.verbs.environments import OTHERS, choose_runtimes
 from ci.verbs.groups import describe_sessions
 from ci.verbs.registry import RENAMED, VERBS, choose_environment

@@ -20,9 +20,10 @@ from packaging.specifiers import SpecifierSet
 from packaging.tags import Tag, compatible_tags, cpython_tags, mac_platforms
 from packaging.utils import parse_wheel_filename
 
-from ci.nox_sessions.installers import find_uv, translate
-from ci.nox_sessions.locks import CUDA, LARGE, list_locks, read_project
-from ci.nox_sessions.pip_settings import SettingsError, read_settings
+from ci.packages.locks import CUDA, LARGE
+from ci.packages.pip_settings import SettingsError, read_settings
+from ci.packages.requirements import list_locks, list_requirements, read_project
+from ci.packages.uv import find_uv, translate
 from provisioning.artifacts.pins import Change
 from provisioning.console.command import Outcome
 from provisioning.console.process import run_streams
@@ -115,9 +116,10 @@ def plan_locks(cooldown_days: int, progress: Progress) -> Iterator[Change]:
     for lock in locks:
         progress.step(f"resolving {lock.name}")
         targets = list_targets(large=lock.group in LARGE)
-        packages = resolver.resolve(lock.requirements())
+        requirements = list_requirements(lock)
+        packages = resolver.resolve(requirements)
         pins = [row for row in packages if row["name"] != "torch" and not CUDA.match(row["name"])]
-        yield describe(lock.path, lock.requirements(), write_pins(pins, targets))
+        yield describe(lock.path, requirements, write_pins(pins, targets))
     for lock in {lock.torch: lock for lock in locks if lock.torch}.values():
         progress.step(f"resolving torch {lock.torch}")
         torch, targets = f"torch=={lock.torch}", list_targets(large=True)

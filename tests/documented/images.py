@@ -13,7 +13,7 @@ from docker.client import DockerClient
 
 from ci.images.definition import LABEL
 from ci.images.engine import save_image
-from ci.nox_sessions.pip_settings import read_settings
+from ci.packages.pip_settings import read_settings
 
 
 def describe_machine() -> set[str]:

@@ -21,9 +21,9 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from ci.nox_sessions.installers import find_uv, translate
-from ci.nox_sessions.locks import Lock
-from ci.nox_sessions.pip_settings import read_settings
+from ci.packages.locks import Lock
+from ci.packages.pip_settings import read_settings
+from ci.packages.uv import find_uv, translate
 from tests.documented.pages import Command, read_commands
 from tests.documented.place import Ended, Place, git, give_downloads, make_place
 from tests.documented.table import Row, fill, find_row, read_list

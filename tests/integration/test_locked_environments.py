@@ -13,16 +13,12 @@ from typing import Any
 import pytest
 from nox.command import CommandFailed
 
-from ci.nox_sessions import installers, locks, pip_settings
+from ci.nox_sessions import installers
 from ci.nox_sessions.environments import PythonEnvironment
-from ci.nox_sessions.installers import (
-    find_uv,
-    install_with_pip,
-    install_with_uv,
-    list_sources,
-    translate,
-)
-from ci.nox_sessions.locks import Lock
+from ci.nox_sessions.installers import install_with_pip, install_with_uv, list_sources
+from ci.packages import locks, pip_settings, uv
+from ci.packages.locks import Lock
+from ci.packages.uv import find_uv, translate
 from tests.stand_ins.tiny_wheels import write_wheel
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -65,8 +61,7 @@ def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     builds.append(write_wheel(folder, "torch", "2.0+cpu", "one"))
     (packages / "torch-2.0.txt").write_text("\n".join(builds))
     (packages / "torch-2.0-cuda.txt").write_text(f"{cuda}\n")
-    groups = {"core": ["one==1.0"], "lowering": ["one==1.0", "torch==2.0"]}
-    monkeypatch.setattr(locks, "read_project", lambda: {"dependency-groups": groups})
+    monkeypatch.setattr(locks, "read_pairs", lambda: ({"1.0": "2.0"}, "1.0"))
     for name in list(os.environ):
         if name.startswith(("PIP_", "UV_", "QNN_CI_TORCH")):
             monkeypatch.delenv(name)
@@ -182,11 +177,11 @@ def test_a_cache_that_cannot_be_written_is_next_to_the_environments(
     wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session: Any = Session()
-    uv = str(find_uv())
+    program = str(find_uv())
     monkeypatch.delenv("UV_CACHE_DIR")
     monkeypatch.setattr(installers, "ROOT", tmp_path)
     monkeypatch.setattr(installers.os, "access", lambda *_: False)
-    install_with_uv(session, uv, tmp_path / "environment", Lock("core"))
+    install_with_uv(session, program, tmp_path / "environment", Lock("core"))
     assert (tmp_path / ".nox" / "uv-cache").is_dir()
 
 
@@ -236,10 +231,10 @@ def test_uv_is_told_what_pip_is_told(
 @pytest.mark.parametrize(
     ("index", "sources"),
     [
-        (None, [(["--torch-backend", "cpu"], installers.IMPATIENT), ([], {})]),
-        ("", [([], {})]),
-        ("none", [([], {})]),
-        ("https://t", [([], {"UV_INDEX": "https://t https://a"})]),
+        (None, [{"UV_TORCH_BACKEND": "cpu"}, {}]),
+        ("", [{}]),
+        ("none", [{}]),
+        ("https://t", [{"UV_INDEX": "https://t https://a"}]),
     ],
 )
 def test_torch_is_looked_for_on_its_own_index_unless_a_variable_names_another(
@@ -258,9 +253,9 @@ def test_a_uv_of_another_version_is_not_used(
     program.write_text('#!/bin/sh\necho "uv $UV_TOLD (x86_64)"\n')
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    monkeypatch.setattr(installers, "ROOT", tmp_path)
+    monkeypatch.setattr(uv, "ROOT", tmp_path)
     fake: Any = SimpleNamespace(executable=str(tmp_path / "none" / "python"))
-    monkeypatch.setattr(installers, "sys", fake)
+    monkeypatch.setattr(uv, "sys", fake)
     pins = [pin for pin, _ in locks.list_pins(locks.BOOTSTRAP) if pin.name == "uv"]
     (version,) = [specifier.version for specifier in pins[0].specifier]
     for told, used in ((version, str(program)), ("0.1.0", None), ("", None)):

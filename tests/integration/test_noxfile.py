@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import importlib.util
 import io
@@ -23,9 +24,11 @@ import nox.registry
 import pytest
 from nox.command import CommandFailed
 
-from ci.nox_sessions import environments, locks, runs
+from ci.nox_sessions import environments, runs
 from ci.nox_sessions.environments import PythonEnvironment
-from ci.nox_sessions.locks import Lock
+from ci.packages import locks, requirements
+from ci.packages.locks import Lock
+from ci.packages.requirements import list_requirements
 from ci.verbs import sessions
 from ci.verbs.registry import VERBS
 from tests.documented.pages import ROOT
@@ -681,8 +684,6 @@ def tiny(linux: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     folder.mkdir()
     (folder / "core.txt").write_text("a==1\nb==2\n")
     monkeypatch.setattr(locks, "LOCKS", folder)
-    groups = {"dependency-groups": {"core": ["a==1", "b==2"]}}
-    monkeypatch.setattr(locks, "read_project", lambda: groups)
     monkeypatch.setattr(environments, "find_uv", lambda: None)
     return folder
 
@@ -760,14 +761,15 @@ def test_another_executorch_brings_the_torch_that_goes_with_it(
     )
     (tmp_path / "manifests").mkdir()
     (tmp_path / "manifests" / "pairs.toml").write_text(f'default = "2.0"\n{supported}')
-    monkeypatch.setattr(locks, "ROOT", tmp_path)
+    for module in (locks, requirements):
+        monkeypatch.setattr(module, "ROOT", tmp_path)
     group = ("torch==3.1", "executorch==2.0", "numpy==1")
     (tmp_path / "pyproject.toml").write_text(f"[dependency-groups]\nlowering = {[*group]}\n")
-    for reader in (locks.read_pairs, locks.read_project):
-        monkeypatch.setattr(locks, reader.__name__, reader.__wrapped__)
-    assert Lock("lowering").requirements() == group
+    monkeypatch.setattr(locks, "read_pairs", locks.read_pairs.__wrapped__)
+    monkeypatch.setattr(requirements, "read_project", requirements.read_project.__wrapped__)
+    assert list_requirements(Lock("lowering")) == group
     other = Lock("lowering", "1.9")
-    assert other.requirements() == ("torch==3.0", "executorch==1.9", "numpy==1")
+    assert list_requirements(other) == ("torch==3.0", "executorch==1.9", "numpy==1")
     assert (other.name, other.torch, other.builds.name) == ("lowering-1.9", "3.0", "torch-3.0.txt")
 
 
@@ -778,9 +780,6 @@ def two(
     """The noxfile of a project that supports ExecuTorch 2.0, which is pinned, and 1.9."""
     for module in (sessions, locks):
         monkeypatch.setattr(module, "read_pairs", lambda: ({"2.0": "3.1", "1.9": "3.0"}, "2.0"))
-    group = ["torch==3.1", "executorch==2.0"]
-    groups = {"dependency-groups": dict.fromkeys(("core", "lowering", "test"), group)}
-    monkeypatch.setattr(locks, "read_project", lambda: groups)
     for name in ("lowering", "test", "lowering-1.9", "test-1.9"):
         (tiny / f"{name}.txt").write_text(f"# {name}\nexecutorch==1\n")
     for name in ("3.1", "3.0", "3.1-cuda", "3.0-cuda"):
@@ -880,6 +879,27 @@ def test_an_environment_whose_installation_failed_is_not_recorded_as_installed(
     (failure,) = linux.failures
     assert (failure.session, failure.code) == ("plan", 4)
     assert failure.cause.startswith(f"{place} could not be created")
+
+
+@pytest.mark.parametrize(
+    ("number", "fix"), [(errno.ENOSPC, "free space there"), (errno.EROFS, "copy it to a directory")]
+)
+def test_a_disk_that_cannot_be_written_is_named_with_what_to_do(
+    linux: ModuleType,
+    tiny: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    number: int,
+    fix: str,
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number), "/full/torch.txt")
+
+    monkeypatch.setattr(environments, "install_with_pip", refuse)
+    cause = rf"/full/torch.txt cannot be written \({os.strerror(number)}\); .*{fix}"
+    with pytest.raises(RefusedError, match=cause):
+        linux.make_environment(Recorder(tmp_path, "plan"), "core")
+    assert [failure.code for failure in linux.failures] == [4]
 
 
 def test_an_environment_that_another_nox_makes_is_waited_for(

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ci.nox_sessions.pip_settings import SettingsError, read_settings
+from ci.packages.pip_settings import SettingsError, read_settings
 
-SCRIPT = Path(__file__).resolve().parents[2] / "ci" / "nox_sessions" / "pip_settings.py"
+SCRIPT = Path(__file__).resolve().parents[2] / "ci" / "packages" / "pip_settings.py"
 
 
 def run_script(target: Path, **variables: str) -> list[str]:

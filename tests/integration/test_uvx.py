@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ci.nox_sessions.installers import find_uv, translate
-from ci.nox_sessions.pip_settings import read_settings
+from ci.packages.pip_settings import read_settings
+from ci.packages.uv import find_uv, translate
 
 ROOT = Path(__file__).resolve().parents[2]
 NET = """

@@ -21,7 +21,8 @@ READER = "provisioning/documents.py"
 # These run in another Python, without this project.
 PROBES = {
     "provisioning/doctor/survey/python_probe.py",
-    *(f"ci/nox_sessions/{name}.py" for name in ("environments", "installers", "locks", "runs")),
+    *(f"ci/nox_sessions/{name}.py" for name in ("environments", "installers", "runs")),
+    *(f"ci/packages/{name}.py" for name in ("locks", "pip_settings", "requirements", "uv")),
     "ci/verbs/sessions.py",
 }
 MAPPED = "it gets a file that the reader has opened"

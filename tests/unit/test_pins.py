@@ -12,7 +12,8 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from ci.nox_sessions.locks import GROUPS, LOCKS, Lock, list_locks
+from ci.packages.locks import GROUPS, LOCKS, WITH_TORCH, Lock
+from ci.packages.requirements import list_locks, list_requirements
 from ci.verbs.update import digest_inputs
 
 ROOT = Path(__file__).parents[2]
@@ -55,6 +56,13 @@ def test_a_pin_that_leaves_a_python_out_is_found() -> None:
 def test_the_tested_pythons_are_those_that_the_project_supports() -> None:
     supported = SpecifierSet(PROJECT["project"]["requires-python"])
     assert [f"3.{minor}" for minor in range(30) if supported.contains(f"3.{minor}.1")] == [*PYTHONS]
+
+
+def test_the_groups_with_torch_are_known() -> None:
+    for group in GROUPS[1:]:
+        requirements = list_requirements(Lock(group))
+        assert (f"torch=={Lock(group).torch}" in requirements) is (group in WITH_TORCH)
+        assert any(row.startswith("torch=") for row in requirements) is (group in WITH_TORCH)
 
 
 @pytest.mark.parametrize("name", ["torch", "executorch"])
@@ -105,8 +113,8 @@ def find_gaps(lock: Lock, path: Path) -> list[str]:
     lines = path.read_text("utf-8").splitlines()
     locked = {line.partition(" --hash")[0] for line in lines[1:]}
     versions = {canonicalize_name(pin.partition("==")[0]): pin.split()[0] for pin in locked}
-    gaps = [] if lines[0].endswith(digest_inputs(lock.requirements())) else ["inputs"]
-    for need in map(Requirement, lock.requirements()):
+    gaps = [] if lines[0].endswith(digest_inputs(list_requirements(lock))) else ["inputs"]
+    for need in map(Requirement, list_requirements(lock)):
         name = canonicalize_name(need.name)
         if name != "torch":
             version = versions.get(name, "==").partition("==")[2]

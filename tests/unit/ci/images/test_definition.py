@@ -27,7 +27,7 @@ from ci.images.definition import (
     read_images,
 )
 from ci.images.engine import connect_engine, explain_connection, explain_error
-from ci.nox_sessions import locks
+from ci.packages import locks
 from provisioning.console.progress import Progress
 from provisioning.errors import DownloadError, StoreError, ToolError, UnfitError, UsageError
 

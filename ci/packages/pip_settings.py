@@ -1,6 +1,6 @@
 """The settings of pip on this machine, as uv and a bare system need them.
 
-``python3 ci/nox_sessions/pip_settings.py FILE`` merges pip's files and variables into one file, and
+``python3 ci/packages/pip_settings.py FILE`` merges pip's files and variables into one file, and
 prints the local directories that they name, such as an index of files, one a line. It needs only
 the standard library, and no pip: ``pip config list`` prints nothing if pip is set to be quiet, and
 pip 26 sorts the values of several files by the names of these files, not by which of them counts.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -26,11 +26,11 @@ else:
 ROOT = Path(__file__).resolve().parents[2]
 LOCKS = ROOT / "manifests" / "locks" / "python"
 BOOTSTRAP = LOCKS / "bootstrap.txt"  # nox and uv, which ./nox installs
+WITH_TORCH = ("lowering", "onnx-torch", "litert-torch", "test", "test-litert")
 # Groups that are useful only on machines that can run QNN's host libraries.
-LARGE = ("lowering", "onnx", "onnx-torch", "litert", "litert-torch", "test", "test-litert")
+LARGE = (*WITH_TORCH, "onnx", "litert")
 # The groups that environments are made of; the others are parts of these. ./nox runs in bootstrap.
 GROUPS = ("bootstrap", "core", "device", "lint", "release", "unit", *LARGE)
-WITHOUT_TESTS = ("1.2.0",)  # it needs pytest before 9.0
 LINUX = {"platform_machine": "x86_64", "platform_system": "Linux", "sys_platform": "linux"}
 CUDA = re.compile(r"(nvidia|cuda|triton)(-|$)")
 
@@ -53,22 +53,11 @@ class Lock:
         """Return the file without torch."""
         return LOCKS / f"{self.name}.txt"
 
-    def requirements(self) -> tuple[str, ...]:
-        """Return what the lock has to contain: the group's requirements in pyproject.toml, with
-        another ExecuTorch if that was chosen, and the torch that manifests/pairs.toml pairs with
-        it."""
-        rows = tuple(dict.fromkeys(list_group(self.group)))
-        if not self.executorch:
-            return rows
-        torch = read_pairs()[0][self.executorch]
-        chosen = {"executorch": f"executorch=={self.executorch}", "torch": f"torch=={torch}"}
-        return tuple(chosen.get(row.partition("==")[0], row) for row in rows)
-
     @property
     def torch(self) -> str:
         """Return the version of torch, or "" for a group without torch."""
-        pins = dict(row.split("==", 1) for row in self.requirements() if "==" in row)
-        return pins.get("torch", "")
+        versions, default = read_pairs()
+        return versions[self.executorch or default] if self.group in WITH_TORCH else ""
 
     @property
     def builds(self) -> Path:
@@ -103,38 +92,15 @@ def list_pins(path: Path, python: str = "") -> Iterator[tuple[Requirement, str]]
                 yield pin, line
 
 
-@cache
-def read_project() -> Any:
-    """Return the content of pyproject.toml."""
-    return tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
-
-
-def list_group(name: str) -> Iterator[str]:
-    """Yield the requirements of a dependency group and of the groups that it includes."""
-    rows: list[str | Mapping[str, str]] = read_project()["dependency-groups"][name]
-    for row in rows:
-        if isinstance(row, str):
-            yield row
-        else:
-            yield from list_group(row["include-group"])
+def read_toml(path: Path) -> Any:
+    """Return the content of one of this project's TOML files."""
+    return tomllib.loads(path.read_text("utf-8"))
 
 
 @cache
 def read_pairs() -> tuple[dict[str, str], str]:
     """Return the torch version for each supported ExecuTorch, and the default ExecuTorch."""
-    pairs = tomllib.loads((ROOT / "manifests" / "pairs.toml").read_text("utf-8"))
+    pairs = read_toml(ROOT / "manifests" / "pairs.toml")
     # The first row of a version counts.
     torch_versions = {row["executorch"]: row["torch"] for row in reversed(pairs["supported"])}
     return torch_versions, pairs["default"]
-
-
-def list_locks() -> list[Lock]:
-    """Return the locks of all environments."""
-    versions, default = read_pairs()
-    locks = [Lock(group) for group in GROUPS]
-    for version in versions:
-        if version != default:
-            locks.append(Lock("lowering", version))
-            if version not in WITHOUT_TESTS:
-                locks.append(Lock("test", version))
-    return locks
