@@ -1,4 +1,5 @@
-"""The pinned uv, and this machine's settings of pip as variables of uv, which reads none of them."""
+"""The pinned uv, and this machine's settings of pip as variables of uv. uv itself does not read
+them."""
 
 from __future__ import annotations
 
