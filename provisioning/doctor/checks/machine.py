@@ -4,7 +4,6 @@ never; and an Android NDK, which is compared with the profile's pin.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 from functools import partial
 from typing import NamedTuple
@@ -13,6 +12,7 @@ from provisioning.doctor.facts import NDK, CheckoutFacts, NdkFacts, SubmoduleFac
 from provisioning.doctor.fitness import NdkPolicy, ToolPolicy
 from provisioning.doctor.registry import ENVIRONMENT, Case, Seen, Subjects, seen
 from provisioning.elf.facts import EM_AARCH64, EM_X86_64, MACHINE_NAMES
+from provisioning.quoting import shell_words
 from provisioning.versions import is_older, parse_version
 
 PACKAGES = {
@@ -164,7 +164,7 @@ def see_submodules(state: str, nested: set[bool], checkout: Checkout) -> Iterato
         for module, owner in checkout.submodules(state)
         if (module.path != owner) in nested
     ]
-    owners = shlex.join(sorted({owner for _, owner in modules}))
+    owners = shell_words(sorted({owner for _, owner in modules}))
     for module, owner in modules:
         where, commit = f"{checkout.facts.root}/{module.path}", module.commit[:12]
         yield checkout.seen(module.path, where, owner=owner, owners=owners, commit=commit)
