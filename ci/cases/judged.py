@@ -922,6 +922,13 @@ class CaseJudge:
         advice = self.policy.advise([finding], log)
         # A user's own row has no name. A rule knows a pattern, which no experiment decided.
         is_rule = any(cause.name for cause in advice.causes)
+        if is_rule and self.diagnosis and finding.question is self.diagnosed is Question.LOWERED:
+            # Messages are often those of what follows: a weight that is computed from constants was
+            # refused as a layer norm of more axes, and as an input that is changed in place.
+            cure = self.diagnosis.cure
+            if cure and not any(remedy.is_for_finding for remedy in cure):
+                names = " and ".join(remedy.name for remedy in cure)
+                return Advice(title=f"it is lowered with {names}")
         if not is_rule or finding.question not in ACCURACY:
             return advice
         return NO_ADVICE if self.options.only_certain else replace(doubt(advice), title="")

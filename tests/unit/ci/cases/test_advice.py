@@ -300,6 +300,25 @@ def test_experiments_decide_which_known_fault_is_the_cause_of_a_refusal(
     )
 
 
+@pytest.mark.parametrize("is_for_finding", [False, True])
+def test_a_message_names_no_cause_of_a_refusal_if_something_else_is_proven(
+    is_for_finding: bool, tmp_path: Path
+) -> None:
+    judge_case = judge_norm(tmp_path, is_scheme=False)
+    cure = RemedyChoice("fold", "folds", "computes a weight", is_for_finding=is_for_finding)
+    diagnosis = Diagnosis(Result(failure="refused"), (), (cure,), RIGHT_MODEL)
+    judge_case.diagnose = lambda _: diagnosis  # type: ignore[method-assign]
+    refused = NOT_LOWERED.find(
+        "RuntimeError: QNN graph I/O does not match the delegated program signature"
+    )
+    (finding,) = judge_case.refuse(refused, "").case.judgement.findings
+    rules = [cause.text for cause in finding.causes if "in place" in cause.text]
+    assert bool(rules) is ("in place" in finding.headline) is is_for_finding
+    assert any("computes a weight (proven: " in cause.text for cause in finding.causes)
+    if not is_for_finding:
+        assert finding.headline == "refused: it is lowered with fold"
+
+
 @pytest.mark.parametrize("only_certain", [False, True])
 def test_without_experiments_a_cause_that_is_not_certain_can_be_left_out(
     only_certain: bool, tmp_path: Path
