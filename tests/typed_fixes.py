@@ -104,6 +104,10 @@ LEFT = {
     "leave out --frontend, which is the former name of --runtime": "test_runtimes prints it",
     "leave out --runtime, or pass file.py:factory": "test_runtimes prints it",
     "leave out --runtime": "test_loading types it",
+    (
+        "{SHIP[session]}, or judge the PyTorch model with `qnn-ci test-emulator`, which takes"
+        " --device"
+    ): "nobody knows the PyTorch model",
     "pass --directory, or another model": "nobody knows the directory",
     "add the model to a policy (`qnn-ci init` writes one), and pass --policy": "needs torch",
 }

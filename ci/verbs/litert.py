@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 
+from ci.verbs.lanes.devices import add_missing_device, refuse_device
 from ci.verbs.lanes.lane import run_lane
 from ci.verbs.lanes.litert import LANE, LitertRequest
 from ci.verbs.options import CASES, add_options
@@ -21,10 +22,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--reports": f"{LANE.session}/",
     }
     add_options(parser, *OPTIONS, gaps=gaps)
+    add_missing_device(parser)
 
 
 def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
-    """Run the requested cases, or list the choices. Raises the same errors as check_arguments and
-    run_lane."""
+    """Run the requested cases, or list the choices. Raises the same errors as refuse_device,
+    check_arguments and run_lane."""
+    refuse_device(args.device, LANE.session)
     check_arguments(args, LANE.session)
     return run_lane(LANE, make_request(LitertRequest, args, LANE.session, judges=True), progress)

@@ -1,0 +1,51 @@
+"""What is missing to run the programs of ONNX Runtime and LiteRT on a device. Nothing here runs
+one."""
+
+from __future__ import annotations
+
+import argparse
+
+from ci.verbs.options import add_option
+from provisioning.console.command import MANY
+from provisioning.errors import UnfitError
+
+TITLE, OPTION = "on a device", "--device adb:SERIAL|ssh:HOST"
+TEXT = "report what is missing to run the program on a phone (adb:) or a board (ssh:)"
+BOARD = "ssh:"
+# By the verb's module. A program for the shell has to read inputs from files and to write outputs.
+ON_PHONE = {
+    "test_onnx": "a program of ONNX Runtime for Android's shell: its AAR onnxruntime-android-qnn"
+    " has libonnxruntime.so and a library for Java, and onnxruntime_perf_test is only in its"
+    " sources, from which `build.sh --android` makes it",
+    "test_litert": "a program of LiteRT for Android's shell, and its dispatch library"
+    " libLiteRtDispatch_Qualcomm.so: the AAR has libraries for apps, and benchmark_litert_model is"
+    " only in its sources, from which Bazel makes it",
+}
+ON_BOARD = {
+    "test_onnx": "a runner of this project for boards: the wheel onnxruntime-qnn 2.7.0 for Linux on"
+    " aarch64 has QNN's libraries, stubs and skels, and nothing here calls it there yet",
+    "test_litert": "the dispatch library libLiteRtDispatch_Qualcomm.so: the wheel ai-edge-litert"
+    " 2.3.0 for Linux on aarch64 has libLiteRt.so, but not that library",
+}
+SHIP = {
+    "test_onnx": "run the context binary in your app (docs/guides/onnx.md)",
+    "test_litert": "run the compiled file in your app (docs/guides/litert.md)",
+}
+
+
+def add_missing_device(parser: argparse.ArgumentParser) -> None:
+    """Add an option that reports what is missing."""
+    add_option(parser, TITLE, OPTION, TEXT, **MANY)
+
+
+def refuse_device(names: list[str], session: str) -> None:
+    """Raise UnfitError if a device was chosen: the verb of a ``session`` runs nothing on one."""
+    if not names:
+        return
+    missing = (ON_BOARD if names[0].startswith(BOARD) else ON_PHONE)[session]
+    raise UnfitError(
+        f"{session} runs no program on {names[0]}",
+        why=f"missing is {missing}",
+        fix=f"{SHIP[session]}, or judge the PyTorch model with `qnn-ci test-emulator`, which takes"
+        " --device",
+    )
