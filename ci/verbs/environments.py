@@ -114,15 +114,9 @@ def takes(runtime: str, path: str, runtimes: Sequence[str]) -> bool:
     return of_file == runtime and (not runtimes or runtime in runtimes)
 
 
-def choose_mend(arguments: Sequence[str]) -> str:
-    """Return the group for mend: .onnx files are lowered by ONNX Runtime, and other models by the
-    runtime in --runtime, by default ExecuTorch."""
-    return choose_by_models(arguments, OF_ONNX, find_runtime_group(arguments), LOWERING)
-
-
 def choose_localise(arguments: Sequence[str]) -> str:
-    """Return the group for localise: files are compiled as by the verbs that test them, and other
-    models by the runtime in --runtime, by default ExecuTorch."""
+    """Return the group for localise, mend and audit: files are compiled as by the verbs that test
+    them, and other models by the runtime in --runtime, by default ExecuTorch."""
     groups = {**OF_ONNX, ".tflite": LITERT}
     return choose_by_models(arguments, groups, find_runtime_group(arguments), LOWERING)
 

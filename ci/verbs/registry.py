@@ -17,7 +17,6 @@ from ci.verbs.environments import (
     choose_litert,
     choose_llm,
     choose_localise,
-    choose_mend,
     choose_onnx,
     choose_setup,
     choose_upgrade,
@@ -132,7 +131,7 @@ VERBS: dict[str, Verb] = {
         "ci.verbs.mend",
         "make red models green by rewriting them, with proof",
         "mend",
-        environment=choose_mend,
+        environment=choose_localise,
         examples=("--model net.py:factory --scheme 8a8w", "--model net.onnx --minutes 5"),
     ),
     "estimate": Verb(

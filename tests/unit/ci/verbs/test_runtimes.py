@@ -311,3 +311,10 @@ def test_a_model_that_only_tables_of_a_runtime_name_is_judged_by_that_runtime(
     assert choose_environment(["test-litert", "--policy", str(policy)]) == "litert-torch"
     assert main(["test", "--model", "phone", "--runtime", "executorch"]) == ExitCode.USAGE
     assert "phone cannot be judged by ExecuTorch" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["audit", "localise", "mend"])
+def test_a_file_is_changed_in_the_environment_that_compiles_it(place: Path, verb: str) -> None:
+    del place
+    assert choose_environment([verb, "--model", "net.tflite"]) == "litert"
+    assert choose_environment([verb, "--model", "net.onnx"]) == "onnx"

@@ -1,0 +1,81 @@
+"""Red .tflite files that mend makes green on the emulator: as LiteRT's CPU runs them, the new files
+return what the old ones return."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnxruntime_qnn", reason="onnxruntime-qnn is not installed")
+pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed in this environment")
+
+from ci.graphs.litert_file import list_entries, read_model
+from ci.graphs.litert_session import Reference
+from ci.litert.suite import Net, make_model
+
+ROOT = Path(__file__).parents[3]
+pytestmark = pytest.mark.emulator
+PADS = np.array([[0, 0], [2, 2], [2, 2], [0, 0]], np.int32)
+
+
+def make_positions(net: Net) -> tuple[int, int]:
+    """Positions that are added to a batch in front of a sigmoid."""
+    shape = (2, 16, 64)
+    x = net.add_tensor(shape, "x")
+    total = net.call("ADD", (x, net.draw(16, 64)), shape, "AddOptions")
+    return x, net.call("LOGISTIC", (total,), shape)
+
+
+def make_padded(net: Net) -> tuple[int, int]:
+    """A convolution whose padding is as long as its kernel."""
+    x = net.add_tensor((1, 8, 8, 4), "x")
+    padded = net.call("PAD", (x, net.add_constant(PADS)), (1, 12, 12, 4), "PadOptions")
+    sizes = {"strideH": 1, "strideW": 1, "dilationHFactor": 1, "dilationWFactor": 1, "padding": 1}
+    reads = (padded, net.draw(4, 2, 2, 4), net.draw(4, scale=0.1))
+    return x, net.call("CONV_2D", reads, (1, 11, 11, 4), "Conv2DOptions", **sizes)
+
+
+RED = {"positions": (make_positions, "expand-constant"), "padded": (make_padded, "surround-kernel")}
+
+
+def test_red_files_become_green_and_compute_the_same(tmp_path: Path) -> None:
+    words = ["mend", "--json", "--reports", str(tmp_path), "--output", str(tmp_path / "mended")]
+    for name, (make, _) in RED.items():
+        net = Net()
+        x, y = make(net)
+        net.end([x], [y])
+        path = tmp_path / f"{name}.tflite"
+        path.write_bytes(net.pack())
+        words += ["--model", str(path)]
+    command = [sys.executable, "-m", "ci", *words]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
+    cases = {Path(case["model"]).stem: case for case in json.loads(ended.stdout)["cases"]}
+    assert ended.returncode == 0
+    for name, (_, rewrite) in RED.items():
+        case = cases[name]
+        assert (case["result"], case["rewrites"]) == ("mended", [rewrite])
+        assert case["after"]["sqnr_db"] > 40 > case["before"]["sqnr_db"]
+        files = [tmp_path / f"{name}.tflite", tmp_path / "mended" / f"{name}.tflite"]
+        shape = (2, 16, 64) if name == "positions" else (1, 8, 8, 4)
+        inputs = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+        outputs = []
+        for file in files:
+            data = file.read_bytes()
+            model = read_model(data)
+            (sample,) = Reference(data, model, list_entries(model)).run([[inputs]])
+            outputs.append(sample[0])
+        np.testing.assert_allclose(outputs[1], outputs[0], rtol=1e-5, atol=1e-6)
+
+
+def test_a_quantized_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "net.tflite"
+    path.write_bytes(make_model("dense_int16"))
+    command = [sys.executable, "-m", "ci", "mend", "--model", str(path), "--reports", str(tmp_path)]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, check=False, text=True)
+    assert ended.returncode == 2
+    assert "net.tflite is quantized, and mend rewrites float models" in ended.stderr
