@@ -285,6 +285,5 @@ LANE = Lane(
     prepare=prepare,
     list_nodes=list_nodes,
     suggest=suggest,
-    # LiteRT's plugin works with one version of QNN, and no experiment is made with its models.
-    without=("--sdk", "--adaptor", "--executorch", "--diagnose"),
+    without=("--sdk", "--adaptor", "--executorch"),  # LiteRT's plugin works with one version of QNN
 )
