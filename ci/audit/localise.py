@@ -414,7 +414,7 @@ class Localiser:
         program = run.copy_program(self.spec, place, compiled, run.directory)
         sets = read_inputs(place, compiled)
         # Limits of single outputs are for those of the model, not for those of the part.
-        limits = structs.replace(run.limits, outputs=())
+        limits = structs.replace(run.facts.limits, outputs=())
         trial = Trial(refused="not run")
         for fresh in (False, True):  # a part is wrong only if it also fails in a fresh process
             ran = run.execute(program, sets, fresh=fresh)

@@ -14,7 +14,7 @@ from msgspec.structs import asdict, replace
 
 from ci.analysis.steps import Step
 from ci.cases.engine import Fallback
-from ci.cases.judged import expect, find_fallbacks, find_no_node
+from ci.cases.lowering_findings import expect, find_fallbacks, find_no_node
 from ci.cases.policy import EmulatorPolicy, find_advice
 from ci.cases.spec import CaseSpec
 from ci.facts.finding import CAUSE_WORDS, REMEDY_WORDS, Cause, Finding, Origin, Remedy

@@ -23,7 +23,8 @@ from msgspec import structs
 
 from ci.cases.cache import RECORD, Artifact, digest_record, hash_files
 from ci.cases.engine import Compiled, Program
-from ci.cases.judged import CaseJudge, CaseResult, Options, Run
+from ci.cases.facts import CaseFacts, CaseResult, Options, Run
+from ci.cases.judged import CaseJudge
 from ci.cases.outputs import OUTPUTS, read_inputs, read_outputs, read_references
 from ci.cases.policy import EmulatorPolicy
 from ci.cases.spec import CaseSpec
@@ -67,7 +68,7 @@ def judge_report(
     specs = [find_spec(case, policy) for case in report.cases]
     results = []
     for case, spec in zip(report.cases, specs, strict=True):
-        judging = CaseJudge(spec, options, work, by if pulled else case.run.runner)
+        judging = CaseJudge(CaseFacts(spec, options, work, by if pulled else case.run.runner))
         outputs_folder = pulled and pulled / spec.slug
         results.append(judge_case(case, judging, directory / spec.slug, outputs_folder))
     cases = tuple(result.case for result in results)
@@ -100,9 +101,9 @@ def judge_case(case: Case, judging: CaseJudge, folder: Path, pulled: Path | None
     """Judge a report row again. By default, the run's own outputs are judged, and a failed case
     stays failed. With ``pulled``, a device's outputs are judged. If the run did not keep its
     outputs (or the program, with ``pulled``), judge_unrun judges the row."""
-    judging.evidence.cached = case.program.cached
+    judging.facts.evidence.cached = case.program.cached
     # Measuring the metric would run the user's code, and kept outputs are judged from bytes alone.
-    metric, judging.metric = judging.metric, None
+    metric, judging.facts.metric = judging.facts.metric, None
     if not (folder / ("artifact" if pulled else OUTPUTS)).is_dir():
         return CaseResult(judge_unrun(case, judging))
     try:
@@ -184,21 +185,23 @@ def judge_kept(folder: Path, judging: CaseJudge, pulled: Path | None) -> CaseRes
     """Judge the kept outputs of a case or, with ``pulled``, the outputs of a device. The device's
     outputs are also compared with the kept ones. If the outputs cannot be judged, raises a
     QnnCiError or one of the exceptions in HARM."""
-    artifact = read_kept(folder, judging.spec)
+    artifact = read_kept(folder, judging.facts.spec)
     compiled, place = artifact.compiled, folder / "artifact"
-    judging.note_program(place, artifact)
+    judging.facts.note_program(place, artifact)
     if not compiled.delegation.partitions:
         return judging.refuse(NO_NODE.find("QNN accepted no node"), "")
     references, log = read_references(place, compiled), folder / "run.log"
-    judging.note_inputs(read_inputs(place, compiled))
+    judging.facts.note_inputs(read_inputs(place, compiled))
     if pulled:
         run, log = read_pulled(pulled, compiled), pulled / LOG
         if (folder / OUTPUTS).is_dir() and not run.failure:
             emulated = read_outputs(folder / OUTPUTS, compiled, compiled.sets)
-            judging.compare_emulator(run.outputs, emulated, compiled)
+            judging.facts.compare_emulator(run.outputs, emulated, compiled)
     else:
         run = Run(outputs=read_outputs(folder / OUTPUTS, compiled, compiled.sets))
-    program = Program(judging.spec, place / compiled.program, compiled, judging.directory, log)
+    program = Program(
+        judging.facts.spec, place / compiled.program, compiled, judging.facts.directory, log
+    )
     return judging.judge_run(program, references, run)
 
 

@@ -27,13 +27,16 @@ from ci.cases.engine import (
     Sets,
     needed,
 )
-from ci.cases.judged import UNCOMPARED, UNTRIED, CaseJudge, CaseResult, Options, Run, find_no_node
+from ci.cases.facts import UNCOMPARED, CaseFacts, CaseResult, Options, Run
+from ci.cases.judged import CaseJudge
+from ci.cases.lowering_findings import find_no_node
 from ci.cases.outputs import read_inputs, read_references, stack_outputs
 from ci.cases.pool import Ended, Pool
 from ci.cases.programs import programs_home
+from ci.cases.reasons import UNTRIED
 from ci.cases.runners import INPUT_LIST
 from ci.cases.spec import CaseSpec
-from ci.diagnosis.diagnosis import Diagnosis
+from ci.diagnosis.diagnosis import Diagnosis, Suspicion
 from ci.facts.finding import Finding, Proof, Question, advise
 from ci.facts.kinds import (
     BUG,
@@ -91,12 +94,14 @@ class Setup:
         return CompileJob(self.engine, spec, self.cache, log, self.options.use_cache, reference)
 
 
-class CaseRun(CaseJudge):
-    """Compiles, runs and judges one case."""
+class CaseRun:
+    """Compiles and runs one case, and has it judged. It is the Probes of its judge."""
 
     def __init__(self, spec: CaseSpec, setup: Setup) -> None:
-        self.setup = setup
-        super().__init__(spec, setup.options, setup.work / spec.slug, setup.runner.name)
+        self.spec, self.setup, self.options = spec, setup, setup.options
+        self.directory = setup.work / spec.slug
+        self.facts = CaseFacts(spec, setup.options, self.directory, setup.runner.name)
+        self.judging = CaseJudge(self.facts, self)
         self.stage = STAGES[0]
         self.experiment = ""  # of a diagnosis
 
@@ -126,20 +131,31 @@ class CaseRun(CaseJudge):
         except (StoreError, UnfitError):
             raise
         except RunError as error:
-            self.evidence.lacks = error.lacks
+            self.facts.evidence.lacks = error.lacks
             if error.lacks:
                 return self.end(Status.UNSUPPORTED, [LACKING.from_error(error)])
             return self.end(Status.FAILED, [NO_OUTPUTS.from_error(error)])
         except Exception as error:
             if no_room := explain_no_room(error):
                 raise no_room from error
-            self.evidence.is_defect = isinstance(error, DefectError)
+            self.facts.evidence.is_defect = isinstance(error, DefectError)
             if isinstance(error, QnnCiError):
-                kind = BUG if self.evidence.is_defect else INVALID
+                kind = BUG if self.facts.evidence.is_defect else INVALID
                 return self.end(Status.FAILED, [kind.from_error(error)])
-            self.evidence.is_defect = True
+            self.facts.evidence.is_defect = True
             return self.end(Status.FAILED, [find_bug(error)], traceback.format_exc())
         return result
+
+    def end(
+        self,
+        status: Status,
+        findings: Sequence[Finding] = (),
+        log_tail: str = "",
+        *,
+        remark: str = "",
+    ) -> CaseResult:
+        """Return the result of the case, as CaseJudge.end does."""
+        return self.judging.end(status, findings, log_tail, remark=remark)
 
     def _compile_and_run(self) -> CaseResult:
         ended = self.compile(self.spec, self.directory / "lower.log")
@@ -148,24 +164,26 @@ class CaseRun(CaseJudge):
             raise RunError(f"lowering: {ended.failure}", lacks=CPU)
         compile_result = as_compiled(ended)
         if compile_result.refused:
-            self.evidence.is_defect = compile_result.refused.id == BUG.id
+            self.facts.evidence.is_defect = compile_result.refused.id == BUG.id
             if ended.failure:  # no tool refused it
                 return self.end(Status.FAILED, [compile_result.refused], ended.log_tail)
-            return self.refuse(compile_result.refused, ended.log_tail)
+            return self.judging.refuse(compile_result.refused, ended.log_tail)
         if not compile_result.artifact:
             raise DefectError("a program was neither compiled nor refused")
         directory, compiled = Path(compile_result.directory), compile_result.artifact.compiled
-        self.require_outputs(len(compiled.outputs))
+        self.judging.require_outputs(len(compiled.outputs))
         if compile_result.repaired:
-            self.remarks.append("a damaged cache entry was replaced")
-        self.note_program(directory, compile_result.artifact)
-        self.evidence.cached = compile_result.cached
+            self.facts.remarks.append("a damaged cache entry was replaced")
+        self.facts.note_program(directory, compile_result.artifact)
+        self.facts.evidence.cached = compile_result.cached
         if not compiled.delegation.partitions:
-            return self.refuse(find_no_node(compiled.delegation.fallback_ops), ended.log_tail)
-        if self.estimates:
+            return self.judging.refuse(
+                find_no_node(compiled.delegation.fallback_ops), ended.log_tail
+            )
+        if self.facts.estimates:
             subject = "the time on a device"
-            with needed(subject) if self.limits_time else self.notes.of(subject):
-                self.evidence.estimate = self.estimate()
+            with needed(subject) if self.facts.limits_time else self.facts.notes.of(subject):
+                self.facts.evidence.estimate = self.estimate()
         # A copy: the directory of the artifact has the references, which a dishonest runner could
         # return.
         program = self.copy_program(self.spec, directory, compiled, self.directory)
@@ -197,8 +215,10 @@ class CaseRun(CaseJudge):
     def compile(self, spec: CaseSpec, log: Path) -> Ended:
         """Find or compile a program in a worker. The references of a case with ``layers`` are not
         checked, because the outputs of layers may be zero or constant."""
-        job = self.setup.make_job(spec, log, None if spec.layers else self.policy.reference)
-        return self.setup.pool.run(job, log, self.options.timeout_s, max_bytes=self.memory_bytes)
+        job = self.setup.make_job(spec, log, None if spec.layers else self.facts.policy.reference)
+        return self.setup.pool.run(
+            job, log, self.options.timeout_s, max_bytes=self.facts.memory_bytes
+        )
 
     def copy_program(
         self, spec: CaseSpec, directory: Path, compiled: Compiled, place: Path
@@ -213,17 +233,17 @@ class CaseRun(CaseJudge):
         else:
             shutil.copyfile(directory / part, target / part)
         path, log = target / compiled.program, place / "run.log"
-        return Program(spec, path, compiled, place, log, self.memory_bytes)
+        return Program(spec, path, compiled, place, log, self.facts.memory_bytes)
 
     def end_unrun(self, program: Program) -> CaseResult:
         """End a case that was lowered but cannot run here, and keep its program next to the report.
         The case is unsupported; it fails if its delegation or its footprint violates the policy."""
-        self.leave(program.path)
-        faults = self.delegation_faults(program.compiled)
-        over = self.find_excesses(program.compiled)
+        self.facts.leave(program.path)
+        faults = self.judging.delegation_faults(program.compiled)
+        over = self.judging.find_excesses(program.compiled)
         if faults or over:
             return self.end(Status.FAILED, [*over, *faults])
-        self.evidence.lacks = self.setup.device
+        self.facts.evidence.lacks = self.setup.device
         finding = LACKING.find(
             f"lowered; the program cannot run here: it needs {self.setup.device}",
             advice=advise(
@@ -241,19 +261,21 @@ class CaseRun(CaseJudge):
         # Read before the runner starts, so that nothing it writes can change the verdict.
         references = read_references(artifact, program.compiled)
         sets = read_inputs(artifact, program.compiled)
-        self.note_inputs(sets)
-        before = copy(self.evidence)
+        self.facts.note_inputs(sets)
+        before = copy(self.facts.evidence)
         run = self.execute(program, sets)
         if self.setup.emulator and not run.failure:
             self.run_emulator(self.setup.emulator, program, sets, run)
         self.stage = "judge"
-        result = self.judge_run(program, references, run)
+        result = self.judging.judge_run(program, references, run)
         # A pass needs no second run: freed memory is overwritten, so no program can see another's
         # outputs.
         if result.case.judgement.status is Status.PASSED or not run.used:
             return result
-        self.evidence = before
-        second = self.judge_run(program, references, self.execute(program, sets, fresh=True))
+        self.facts.evidence = before
+        second = self.judging.judge_run(
+            program, references, self.execute(program, sets, fresh=True)
+        )
         if second.case.judgement.status is not Status.PASSED:
             return second
         remark = (
@@ -270,9 +292,9 @@ class CaseRun(CaseJudge):
         emulator_program = replace(program, directory=place, log=place / "run.log")
         emulated = self.execute(emulator_program, sets, runner=emulator)
         if emulated.failure:
-            self.remarks.append(f"{UNCOMPARED}: {emulated.failure}")
+            self.facts.remarks.append(f"{UNCOMPARED}: {emulated.failure}")
         else:
-            self.compare_emulator(run.outputs, emulated.outputs, program.compiled)
+            self.facts.compare_emulator(run.outputs, emulated.outputs, program.compiled)
 
     def execute(
         self, program: Program, sets: Sets, *, fresh: bool = False, runner: Runner | None = None
@@ -308,23 +330,22 @@ class CaseRun(CaseJudge):
         ended = self.setup.pool.run(job, log, self.options.timeout_s, fresh=True)
         return None if ended.failure else float(ended.result)
 
-    def diagnose(self, finding: Finding) -> Diagnosis | None:
-        """Return what experiments show of the cause of a finding, or None if none are made: of a
-        model with several methods, of a program that runs elsewhere, or of another question.
+    def diagnose(self, finding: Finding, suspicion: Suspicion) -> Diagnosis | str:
+        """Return what experiments show of the cause of a finding, or why none are made: of a model
+        with several methods, of a program that runs elsewhere, or of another question.
 
         Experiments are judged by their gain in dB, which says nothing of indices or booleans."""
         experiments = self.setup.options.experiments
         if experiments is None or self.spec.source.choices.methods or self.setup.device:
-            return None
+            return UNTRIED
         if reason := experiments.refuse(self.spec):
-            self.untried = f"{UNTRIED}: {reason}"
-            return None
+            return f"{UNTRIED}: {reason}"
         if finding.question in {Question.FAITHFUL, Question.QUANTIZED}:
             if not any(figure.unit == "dB" or "sqnr" in figure.name for figure in finding.figures):
-                return None
+                return UNTRIED
         elif finding.question is not Question.LOWERED or finding.id == NO_NODE.id:
-            return None
-        return experiments.diagnose(self, finding, self.describe_suspicion(finding))
+            return UNTRIED
+        return experiments.diagnose(self, finding, suspicion)
 
     def locate(self) -> Departure:
         """Return the layer at which a program starts to differ from its model, or the reason why it
@@ -332,13 +353,13 @@ class CaseRun(CaseJudge):
         returns its layers."""
         if not self.setup.options.locates:
             return UNKNOWN
-        judged = self.judge_layers(self.limits)
+        judged = self.judge_layers(self.facts.limits)
         if isinstance(judged, str):
             return Departure(text=judged)
         judgement, layers = judged
         text, layer = describe_departure(judgement, layers), find_departure(judgement, layers)
-        self.evidence.layers = tuple(describe_layers(judgement, layers, layer))
-        self.layer_places = [
+        self.facts.evidence.layers = tuple(describe_layers(judgement, layers, layer))
+        self.facts.evidence.layer_places = [
             {place.node, str(place.origin) if place.origin.line else ""} - {""} for place in layers
         ]
         if layer is None:
@@ -352,7 +373,7 @@ class CaseRun(CaseJudge):
         unknown, return them unchanged."""
         if not self.setup.options.locates:
             return notes
-        judged = self.judge_layers(structs.replace(self.limits, strict_noise=True))
+        judged = self.judge_layers(structs.replace(self.facts.limits, strict_noise=True))
         layer = None if isinstance(judged, str) else find_departure(*judged)
         if layer is None:
             return notes
@@ -391,26 +412,26 @@ class CaseRun(CaseJudge):
     def measure_metric(self, references: References, outputs: list[Array]) -> list[Finding]:
         """Measure the user's metric, if the model has one, and return why it rejects the
         program."""
-        if self.metric is None:
+        if self.facts.metric is None:
             return []
         float32 = [expected.values for expected in references.float32]
         quantized = None
         if references.quantized:
             quantized = [expected.values for expected in references.quantized]
         arrays = self.spec.is_file
-        job = partial(run_metric, self.metric, outputs, float32, quantized, arrays=arrays)
+        job = partial(run_metric, self.facts.metric, outputs, float32, quantized, arrays=arrays)
         log = self.directory / "metric.log"
         ended = self.setup.pool.run(
-            job, log, self.options.timeout_s, fresh=True, max_bytes=self.memory_bytes
+            job, log, self.options.timeout_s, fresh=True, max_bytes=self.facts.memory_bytes
         )
         if ended.starved:
             raise RunError(f"metric: {ended.failure}", lacks=CPU)
         if ended.failure:
             return [ended.find(METRIC_ERROR)]
         result: MetricResult = ended.result
-        self.evidence.metric = result
+        self.facts.evidence.metric = result
         outputs_vary = measure_outputs(references)
-        return list(judge_metric(self.metric, result, self.inputs_vary, outputs_vary))
+        return list(judge_metric(self.facts.metric, result, self.facts.inputs_vary, outputs_vary))
 
 
 SIMILAR_DB = 3.0  # an SQNR of a layer that is not further below its prediction explains nothing

@@ -19,9 +19,10 @@ from msgspec import structs
 
 from ci.cases.baselines import Baseline, read_baselines, suite_folder
 from ci.cases.engine import Engine
-from ci.cases.judged import CaseResult, Evidence, Options, make_case
+from ci.cases.facts import CaseResult, Evidence, Options
 from ci.cases.pipeline import CaseRun, Setup
 from ci.cases.pool import Pool
+from ci.cases.row import make_case
 from ci.cases.spec import CaseSpec
 from ci.facts.finding import Advice, Cause, Finding, Proof, Question, Remedy
 from ci.models.numerics import NUMERICS

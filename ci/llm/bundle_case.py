@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from ci.cases.engine import RunNotes
-from ci.cases.judged import CaseResult, Run
+from ci.cases.facts import CaseResult, Run
 from ci.cases.pipeline import CaseRun, Setup
 from ci.cases.spec import CaseSpec
 from ci.facts.finding import Advice, Finding, advise
@@ -254,7 +254,7 @@ class BundleRun(CaseRun):
 
     def __init__(self, spec: CaseSpec, setup: Setup, job: BundleJob) -> None:
         super().__init__(spec, setup)
-        self.job, self.runner = job, NAME
+        self.job, self.facts.runner = job, NAME
 
     def run(self) -> CaseResult:
         """Run and judge the bundle. Raises the errors of BundleJob that are the user's."""
@@ -263,7 +263,7 @@ class BundleRun(CaseRun):
         began = time.monotonic()
         # A new process: QNN's libraries keep the device of a process's first session.
         ended = self.setup.pool.run(
-            self.job, log, self.options.timeout_s, fresh=True, max_bytes=self.memory_bytes
+            self.job, log, self.options.timeout_s, fresh=True, max_bytes=self.facts.memory_bytes
         )
         if isinstance(ended.error, UsageError):
             raise ended.error
@@ -271,24 +271,24 @@ class BundleRun(CaseRun):
             return self.end(Status.FAILED, [ended.find(NO_OUTPUTS)], ended.log_tail)
         result: BundleResult = ended.result
         notes = RunNotes(run_ms=result.decode_s * 1000)
-        self.evidence.run = Run(notes=notes, wall_s=time.monotonic() - began)
-        self.evidence.controls = result.controls
-        self.evidence.warnings += result.warnings
+        self.facts.evidence.run = Run(notes=notes, wall_s=time.monotonic() - began)
+        self.facts.evidence.controls = result.controls
+        self.facts.evidence.warnings += result.warnings
         verdicts = [judged.verdict for judged in result.judged]
         steps = sum(verdict.steps for verdict in verdicts)
         equal = sum(verdict.equal + verdict.tied for verdict in verdicts)
-        self.evidence.figures = CaseFigures(
+        self.facts.evidence.figures = CaseFigures(
             sqnr_db=min(verdict.sqnr_db for verdict in verdicts),
             predicted_sqnr_db=min(verdict.predicted_db for verdict in verdicts),
             equal=equal / steps,
         )
-        self.remarks.append(f"{equal} of {steps} tokens equal the reference's")
+        self.facts.remarks.append(f"{equal} of {steps} tokens equal the reference's")
         if result.agreement is not None:
-            self.remarks.append(
+            self.facts.remarks.append(
                 f"top-1 {result.agreement:.0%} and KL {result.divergence:.3f} against float32"
             )
-        self.remarks.append(describe_speed(notes))
-        findings = list_findings(result, self.limits.min_equal or 0.0)
+        self.facts.remarks.append(describe_speed(notes))
+        findings = list_findings(result, self.facts.limits.min_equal or 0.0)
         case = self.end(Status.FAILED if findings else Status.PASSED, findings)
         return replace(case, noted=f"{result.text!r} ({case.remark})")
 

@@ -12,9 +12,11 @@ import numpy as np
 from msgspec import structs
 
 from ci.cases.engine import Program, RunError, RunNotes
-from ci.cases.judged import CaseResult, Evidence, Run, find_lost_types, make_case
+from ci.cases.facts import CaseResult, Evidence, Run
+from ci.cases.lowering_findings import find_lost_types
 from ci.cases.pipeline import CaseRun, Setup
 from ci.cases.pool import read_tail
+from ci.cases.row import make_case
 from ci.cases.spec import CaseSpec
 from ci.facts.finding import Advice, Figure, Finding, advise
 from ci.facts.kinds import INCONCLUSIVE, INVALID, NO_OUTPUTS, QUANTIZED_BADLY, TOKENS
@@ -77,12 +79,14 @@ class LlmRun(CaseRun):
         """Return the result of a case, with the agreement with float32 as its metric if it was
         measured."""
         result = super().end(status, findings, log_tail, remark=remark)
-        if self.evidence.metric is None:
+        if self.facts.evidence.metric is None:
             return result
         case = structs.replace(
             result.case,
             judgement=structs.replace(
-                result.case.judgement, metric_name=AGREEMENT, metric=self.evidence.metric.value
+                result.case.judgement,
+                metric_name=AGREEMENT,
+                metric=self.facts.evidence.metric.value,
             ),
         )
         return replace(result, case=case, noted=f"{self.text!r} ({result.remark})")
@@ -103,15 +107,15 @@ class LlmRun(CaseRun):
                 notes = opened.finish()
         except RunError as error:
             wall_s = time.monotonic() - began
-            self.evidence.run = Run(failure=error.what, wall_s=wall_s)
+            self.facts.evidence.run = Run(failure=error.what, wall_s=wall_s)
             finding = NO_OUTPUTS.find(error.what, advice=error.advice)
             return self.end(Status.FAILED, [finding], read_tail(program.log))
-        self.evidence.run = Run(notes=notes, wall_s=time.monotonic() - began)
-        with self.notes.of("the speed of the program"):
-            self.remarks.append(describe_speed(notes))
+        self.facts.evidence.run = Run(notes=notes, wall_s=time.monotonic() - began)
+        with self.facts.notes.of("the speed of the program"):
+            self.facts.remarks.append(describe_speed(notes))
         findings = [*find_lost_types(program.compiled.retyped), *findings]
-        findings += self.find_excesses(program.compiled)
-        findings += self.delegation_faults(program.compiled)
+        findings += self.judging.find_excesses(program.compiled)
+        findings += self.judging.delegation_faults(program.compiled)
         return self.end(Status.FAILED if findings else Status.PASSED, findings)
 
     def judge_generation(self, step: Step, runs: ReferenceRuns) -> list[Finding]:
@@ -144,10 +148,10 @@ class LlmRun(CaseRun):
         findings = [TOKENS.find(fault, advice=Advice(where=where)) for fault in faults[:1]]
         findings += map(TOKENS.find, faults[1:])
         self.note_figures(verdicts["forced"], forced, runs)
-        with self.notes.of("the agreement with float32"):
+        with self.facts.notes.of("the agreement with float32"):
             self.note_agreement(verdicts["forced"], forced, runs)
         findings += self.judge_quantized(runs.perplexity)
-        with self.notes.of("the text"):
+        with self.facts.notes.of("the text"):
             self.describe(free, runs)
         if faults:
             return findings
@@ -164,15 +168,15 @@ class LlmRun(CaseRun):
         model, float32 = right
         quantized = f"{model:.3f} with the quantized model, " if self.spec.scheme.quantized else ""
         text = f"the perplexity is {perplexity:.3f}, {quantized}{float32:.3f} with float32"
-        self.remarks.append(text)
+        self.facts.remarks.append(text)
         if most is not None and perplexity > most >= model:
             yield f"{text}; the limit is {most:g}"
 
     def judge_quantized(self, perplexity: tuple[float, ...]) -> list[Finding]:
         """Return why to reject the model that was lowered, without regard to the program:
         its logits have too low an SQNR against float32, or its perplexity exceeds the limit."""
-        required_db, most = self.limits.min_sqnr_db_all, self.subject.max_perplexity
-        reached = self.evidence.figures.sqnr_db_scheme
+        required_db, most = self.facts.limits.min_sqnr_db_all, self.subject.max_perplexity
+        reached = self.facts.evidence.figures.sqnr_db_scheme
         findings = []
         if (
             self.spec.scheme.quantized
@@ -195,7 +199,7 @@ class LlmRun(CaseRun):
     def note_figures(self, verdict: Verdict, forced: Generated, runs: ReferenceRuns) -> None:
         """Record the figures of the forced run, which has all steps of the reference."""
         model, float32 = runs.model.run, runs.float32
-        self.evidence.figures = CaseFigures(
+        self.facts.evidence.figures = CaseFigures(
             sqnr_db=measure_pooled(float32, forced.logits),
             sqnr_db_quantized=verdict.sqnr_db if self.spec.scheme.quantized else None,
             sqnr_db_scheme=measure_pooled(float32, model.logits)
@@ -210,8 +214,8 @@ class LlmRun(CaseRun):
         """Record how similar the program and its model are to the float32 model."""
         program = compare_float(forced.logits, runs.float32)
         quantized = compare_float(runs.model.run.logits, runs.float32)
-        self.evidence.metric = MetricResult(program.agreement, 1.0, 0.0, quantized.agreement)
-        self.remarks.append(
+        self.facts.evidence.metric = MetricResult(program.agreement, 1.0, 0.0, quantized.agreement)
+        self.facts.remarks.append(
             f"{verdict.equal} of {verdict.steps} tokens equal the model's"
             + (f", {verdict.tied} ties" if verdict.tied else "")
             + f"; top-1 {program.agreement:.0%} and KL {program.divergence:.3f} against float32"
@@ -223,7 +227,7 @@ class LlmRun(CaseRun):
         self.text = self.show((*runs.prompt, *free.tokens))
         same_count = count_same(free.tokens, runs.text)
         if same_count < min(len(free.tokens), len(runs.text)):
-            self.remarks.append(
+            self.facts.remarks.append(
                 f"the text differs from float32's after {count(same_count, 'token')}"
             )
         decided = float(np.mean(runs.model.decided()))
@@ -232,7 +236,7 @@ class LlmRun(CaseRun):
                 f"only {decided:.0%} of the steps have a margin above the noise: in the others,"
                 " two tokens are equally good, and a wrong one may go unnoticed"
             )
-            self.evidence.warnings += (text,)
+            self.facts.evidence.warnings += (text,)
 
     def judge_controls(
         self, interface: Interface, step: Step, forced: Generated, runs: ReferenceRuns
@@ -248,10 +252,10 @@ class LlmRun(CaseRun):
                     "there is no control with endless text,"
                     " because the correct text does not end either"
                 )
-                self.evidence.warnings += (text,)
+                self.facts.evidence.warnings += (text,)
                 continue
             results.append(ControlResult(kind, rejected, verdict.sqnr_db if verdict else None))
-        self.evidence.controls = tuple(results)
+        self.facts.evidence.controls = tuple(results)
         accepted = ", ".join(result.kind.value for result in results if not result.rejected)
         if not accepted:
             return []
@@ -309,15 +313,15 @@ class ForeignRun(CaseRun):
         self.stage = "run"
         log = self.setup.work / "run.log"
         ended = self.setup.pool.run(
-            self.job, log, self.options.timeout_s, max_bytes=self.memory_bytes
+            self.job, log, self.options.timeout_s, max_bytes=self.facts.memory_bytes
         )
         if isinstance(ended.error, UsageError):
             raise ended.error
         if ended.failure:
-            self.evidence.is_defect = isinstance(ended.error, DefectError)
+            self.facts.evidence.is_defect = isinstance(ended.error, DefectError)
             return self.end(Status.FAILED, [ended.find(NO_OUTPUTS)], ended.log_tail)
         foreign, text = ended.result
-        return judge_program(self.spec, foreign, text, self.limits.min_equal or 0.0)
+        return judge_program(self.spec, foreign, text, self.facts.limits.min_equal or 0.0)
 
 
 def judge_program(spec: CaseSpec, foreign: Foreign, text: str, min_equal: float) -> CaseResult:

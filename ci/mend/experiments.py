@@ -17,7 +17,7 @@ from typing import Any
 
 from msgspec import structs
 
-from ci.cases.judged import Options
+from ci.cases.facts import Options
 from ci.cases.pipeline import CaseRun
 from ci.cases.spec import CaseSpec
 from ci.diagnosis.diagnosis import Diagnosis, Suspicion, advance, diagnose
@@ -213,7 +213,7 @@ class Laboratory:
         self.count += 1
         self.work.mkdir(parents=True, exist_ok=True)
         log = self.work / f"job-{self.count}.log"
-        pool, memory = self.case_run.setup.pool, self.case_run.memory_bytes
+        pool, memory = self.case_run.setup.pool, self.case_run.facts.memory_bytes
         ended = pool.run(job, log, max(self.left_s, LEAST_S), fresh=True, max_bytes=memory)
         return None if ended.failure else ended.result
 
@@ -352,7 +352,7 @@ class Laboratory:
         if reached is None or not math.isfinite(reached):
             failure = TIME_IS_UP if self.left_s < LEAST_S else "it cannot be quantized"
             return Result(failure=failure)
-        required_db = self.case_run.limits.min_sqnr_db_all or 0.0
+        required_db = self.case_run.facts.limits.min_sqnr_db_all or 0.0
         return Result(reached_db=float(reached), is_right=reached >= required_db)
 
     def keep(self, part: tuple[str, ...]) -> str:
@@ -367,7 +367,7 @@ class Laboratory:
         path = Path(reference.rpartition(":")[0] or reference)
         with suppress(OSError):
             files = [path, *path.parent.glob(f"{path.stem}.*")]
-            self.case_run.leave(*dict.fromkeys(files))
+            self.case_run.facts.leave(*dict.fromkeys(files))
             return str(options.files_directory / self.spec.slug / path.name)
         return ""
 
@@ -375,7 +375,7 @@ class Laboratory:
 def open_answers(run: CaseRun, lane: RewriteLane, finding: Finding) -> Answers | None:
     """Return the answers that the store has about the model of a case; None if the case has no
     program, or the cache must not be used."""
-    artifact = run.evidence.artifact  # None if the model was refused
+    artifact = run.facts.evidence.artifact  # None if the model was refused
     if artifact is None or not run.options.use_cache:
         return None
     words = (
@@ -383,9 +383,9 @@ def open_answers(run: CaseRun, lane: RewriteLane, finding: Finding) -> Answers |
         lane,
         run.spec.soc,
         run.spec.scheme.value,
-        run.runner,
+        run.facts.runner,
         repr(run.setup.parts),
-        repr(run.limits),
+        repr(run.facts.limits),
         finding.question.value,
         finding.words,
     )

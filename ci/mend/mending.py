@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from msgspec import structs
 
-from ci.cases.judged import Diagnoser
+from ci.cases.facts import Diagnoser
 from ci.cases.limited import run_limited
 from ci.cases.pipeline import CaseRun, Setup
 from ci.cases.session import run_cases

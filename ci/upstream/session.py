@@ -15,7 +15,7 @@ from pathlib import Path
 
 from msgspec import structs
 
-from ci.cases.judged import CaseResult, Options
+from ci.cases.facts import CaseResult, Options
 from ci.cases.pool import ScratchPool
 from ci.cases.request import Request
 from ci.cases.session import Phases, make_report

@@ -17,8 +17,8 @@ from ci.audit.operators import Audit, Audited, Found, judge_case, make_annotatio
 from ci.audit.operators_files import ask_litert, ask_onnxruntime
 from ci.cases.cache import as_compiled
 from ci.cases.engine import Engine, Staging
+from ci.cases.facts import Options
 from ci.cases.forked import run_forked
-from ci.cases.judged import Options
 from ci.cases.policy import EmulatorPolicy
 from ci.cases.pool import Pool
 from ci.cases.request import Request

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from ci.cases.cache import CompileResult, as_compiled
-from ci.cases.judged import Options
+from ci.cases.facts import Options
 from ci.cases.spec import CaseSpec, match_socs
 from ci.facts.kinds import NOT_LOWERED
 from ci.latency.calibrate import OWN_LINES, calibrate, describe_line, read_own, write_own

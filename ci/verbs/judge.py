@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ci.cases.baselines import read_baselines, users_folder
-from ci.cases.judged import Options
+from ci.cases.facts import Options
 from ci.cases.kept import judge_report
 from ci.cases.policy import LANES
 from ci.cases.request import Request

@@ -22,7 +22,7 @@ from ci.audit.localise import (
     reproducer_folder,
 )
 from ci.audit.localise_search import LEAST_OFF
-from ci.cases.judged import Options
+from ci.cases.facts import Options
 from ci.cases.pipeline import CaseRun, Setup
 from ci.cases.policy import EmulatorPolicy
 from ci.cases.request import Request

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from ci.analysis.mixtures import list_parts
 from ci.cases.baselines import name_figures, record_baselines, suite_folder, users_folder
 from ci.cases.cache import hash_words
-from ci.cases.judged import Options
+from ci.cases.facts import Options
 from ci.cases.limited import run_limited
 from ci.cases.pipeline import KEEP_FIX
 from ci.cases.policy import LANES, EmulatorPolicy, read_emulator_policy

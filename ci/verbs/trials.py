@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from ci.cases.judged import Options
+from ci.cases.facts import Options
 from ci.cases.pipeline import Setup
 from ci.cases.pool import Pool
 from ci.cases.session import Phases, check_functions

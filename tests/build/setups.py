@@ -6,7 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from ci.cases.judged import Options
+from ci.cases.facts import Options
 from ci.cases.pipeline import Setup
 from ci.cases.policy import read_emulator_policy
 

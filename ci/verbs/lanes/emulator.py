@@ -16,7 +16,7 @@ import msgspec
 from msgspec import structs
 
 from ci.cases.engine import Runner
-from ci.cases.judged import Options
+from ci.cases.facts import Options
 from ci.cases.policy import LANES, EmulatorPolicy
 from ci.cases.pool import Pool
 from ci.cases.request import Request

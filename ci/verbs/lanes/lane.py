@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 from msgspec import structs
 
 from ci.cases.engine import Engine, Runner
-from ci.cases.judged import Options
+from ci.cases.facts import Options
 from ci.cases.pipeline import CaseRun, Setup
 from ci.cases.policy import EmulatorPolicy
 from ci.cases.pool import Pool, ScratchPool

@@ -20,9 +20,10 @@ from ci.analysis.steps import Operand, Step
 from ci.cases.baselines import Baseline
 from ci.cases.cache import Artifact
 from ci.cases.engine import Compiled, Delegation, Fallback, RunError, RunNotes, Staging
-from ci.cases.judged import Evidence, Run, make_case
+from ci.cases.facts import Evidence, Run
 from ci.cases.policy import EmulatorPolicy, Unsupported, read_emulator_policy
 from ci.cases.pool import Ended, Job
+from ci.cases.row import make_case
 from ci.cases.spec import CaseSpec
 from ci.explain.rules import Advice
 from ci.facts.finding import Origin, Place

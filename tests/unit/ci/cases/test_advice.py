@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,11 +12,14 @@ import pytest
 
 from ci.analysis.steps import Step
 from ci.cases.engine import Compiled, Delegation, Fallback, Garbled
-from ci.cases.judged import UNTRIED, CaseJudge, find_floats, mark_part
+from ci.cases.facts import CaseFacts, Options
+from ci.cases.judged import CaseJudge
+from ci.cases.lowering_findings import find_floats
 from ci.cases.pipeline import CaseRun
 from ci.cases.policy import read_emulator_policy
+from ci.cases.reasons import UNTRIED, mark_part
 from ci.cases.spec import CaseSpec
-from ci.diagnosis.diagnosis import Diagnosis, Tried
+from ci.diagnosis.diagnosis import Diagnosis, Suspicion, Tried
 from ci.diagnosis.experiments import RemedyChoice, Result
 from ci.facts.finding import (
     NO_ADVICE,
@@ -171,7 +173,7 @@ def test_the_log_of_a_failed_case_adds_its_remedy_to_the_reason(
 ) -> None:
     policy = read_emulator_policy()
     options = make_options(policy=policy)
-    judge_case = CaseJudge(CaseSpec("mlp", Scheme.FP16, "SM8650"), options, tmp_path, "x")
+    judge_case = make_judge(CaseSpec("mlp", Scheme.FP16, "SM8650"), options, tmp_path)
     log = "[ERROR] [Qnn ExecuTorch]:  <E> The SocModel doesn't support FP16\n"
     assert (
         "quantize the model" in judge_case.end(Status.FAILED, [finding], log).case.reason
@@ -179,14 +181,27 @@ def test_the_log_of_a_failed_case_adds_its_remedy_to_the_reason(
     assert "quantize" not in judge_case.end(Status.PASSED, log_tail=log).case.reason
 
 
-def judge_norm(directory: Path, *, is_scheme: bool) -> CaseJudge:
-    """Return a judge for a case whose model has the known fault "norm"."""
+def make_judge(spec: CaseSpec, options: Options, directory: Path, probes: Any = None) -> CaseJudge:
+    """Return a judge for a case, of which ``probes`` show what only a run does."""
+    return CaseJudge(CaseFacts(spec, options, directory, "x"), probes)
+
+
+def judge_norm(directory: Path, *, is_scheme: bool, **values: Any) -> CaseJudge:
+    """Return a judge for a case whose model has the known fault "norm". Its options are ``values``,
+    except for what the probe ``probes`` shows."""
     fault = KnownFault(
         fault="norm", title="", seen="", fix="", calls="", nodes=(), operators=(), file="net.py",
         line=3, is_scheme=is_scheme,
     )  # fmt: skip
-    options = make_options(policy=read_emulator_policy(), find_faults=lambda *_, **__: (fault,))
-    return CaseJudge(CaseSpec("mlp", Scheme.A8W8, "SM8650"), options, directory, "x")
+    probes = values.pop("probes", None)
+    values = {"policy": read_emulator_policy(), "find_faults": lambda *_, **__: (fault,), **values}
+    spec = CaseSpec("mlp", Scheme.A8W8, "SM8650")
+    return make_judge(spec, make_options(**values), directory, probes)
+
+
+def measure(cured_db: float | None) -> Any:
+    """Probes by which the quantized model with a remedy has so many decibels."""
+    return SimpleNamespace(measure_remedy=lambda *_, **__: cured_db)
 
 
 @pytest.mark.parametrize(
@@ -206,12 +221,11 @@ def test_a_passed_case_warns_of_what_a_known_fault_costs(
     figures: tuple[str, ...],
     tmp_path: Path,
 ) -> None:
-    judge_case = judge_norm(tmp_path, is_scheme=is_scheme)
-    judge_case.evidence.figures = CaseFigures(
+    judge_case = judge_norm(tmp_path, is_scheme=is_scheme, probes=measure(cured_db))
+    judge_case.facts.evidence.figures = CaseFigures(
         sqnr_db=19.4, sqnr_db_quantized=38.0, predicted_sqnr_db=predicted_db, sqnr_db_scheme=19.5
     )
-    judge_case.measure_remedy = lambda *_, **__: cured_db  # type: ignore[method-assign]
-    warnings = [*judge_case.warn_of_faults()]
+    warnings = [*judge_case.costs.warn_of_faults()]
     assert len(warnings) == bool(figures)
     assert all(
         figure in warning for warning in warnings for figure in ("norm [net.py:3]", *figures)
@@ -230,12 +244,11 @@ def test_a_passed_case_warns_of_what_a_known_fault_costs(
 def test_a_channel_that_a_known_fault_drowns_fails_the_case(
     cured_db: float | None, error: float, lost: str, tmp_path: Path
 ) -> None:
-    judge_case = judge_norm(tmp_path, is_scheme=True)
-    judge_case.evidence.figures = CaseFigures(sqnr_db=19.4, sqnr_db_scheme=19.5)
-    judge_case.measure_remedy = lambda *_, **__: cured_db  # type: ignore[method-assign]
+    judge_case = judge_norm(tmp_path, is_scheme=True, probes=measure(cured_db))
+    judge_case.facts.evidence.figures = CaseFigures(sqnr_db=19.4, sqnr_db_scheme=19.5)
     classes = np.array([1.0, 0.1, -0.7]) * RANDOM.uniform(0.9, 1.1, (8, 3))
     output = classes + np.array([0.0, 0.1 * error, 0.0])
-    findings = [*judge_case.find_drowned(make_references(classes), [output])]
+    findings = [*judge_case.costs.find_drowned(make_references(classes), [output])]
     assert [finding.id for finding in findings] == [PART.id] * bool(lost)
     assert all(lost in finding.headline for finding in findings)
 
@@ -266,8 +279,8 @@ def test_experiments_decide_which_known_fault_is_the_cause(
     tmp_path: Path,
 ) -> None:
     judge_case = judge_norm(tmp_path, is_scheme=False)
-    judge_case.diagnosis = Diagnosis(WRONG_MODEL, (), cure, RIGHT_MODEL, tried=tried)
-    judge_case.diagnosed = Question.FAITHFUL
+    judge_case.reasons.diagnosis = Diagnosis(WRONG_MODEL, (), cure, RIGHT_MODEL, tried=tried)
+    judge_case.reasons.diagnosed = Question.FAITHFUL
     (finding,) = judge_case.end(Status.FAILED, [NOISE_KIND.find("x")]).case.judgement.findings
     assert [cause.name for cause in finding.causes] == named
     assert all(words in cause.text for cause in finding.causes)
@@ -289,10 +302,10 @@ def test_experiments_decide_which_known_fault_is_the_cause_of_a_refusal(
     certainty: Certainty | None,
     tmp_path: Path,
 ) -> None:
-    judge_case = judge_norm(tmp_path, is_scheme=False)
     refused = Result(failure="refused: error 1002")
     diagnosis = Diagnosis(refused, (), cure, RIGHT_MODEL, tried=tried)
-    judge_case.diagnose = lambda _: diagnosis  # type: ignore[method-assign]
+    probes = SimpleNamespace(diagnose=lambda *_: diagnosis)
+    judge_case = judge_norm(tmp_path, is_scheme=False, probes=probes)
     (finding,) = judge_case.refuse(NOT_LOWERED.find("x"), "").case.judgement.findings
     assert [cause.certainty for cause in finding.causes] == [certainty] * bool(certainty)
     assert [remedy.rewrites for remedy in finding.remedies if remedy.rewrites] == (
@@ -304,10 +317,10 @@ def test_experiments_decide_which_known_fault_is_the_cause_of_a_refusal(
 def test_a_message_names_no_cause_of_a_refusal_if_something_else_is_proven(
     is_for_finding: bool, tmp_path: Path
 ) -> None:
-    judge_case = judge_norm(tmp_path, is_scheme=False)
     cure = RemedyChoice("fold", "folds", "computes a weight", is_for_finding=is_for_finding)
     diagnosis = Diagnosis(Result(failure="refused"), (), (cure,), RIGHT_MODEL)
-    judge_case.diagnose = lambda _: diagnosis  # type: ignore[method-assign]
+    probes = SimpleNamespace(diagnose=lambda *_: diagnosis)
+    judge_case = judge_norm(tmp_path, is_scheme=False, probes=probes)
     refused = NOT_LOWERED.find(
         "RuntimeError: QNN graph I/O does not match the delegated program signature"
     )
@@ -323,8 +336,7 @@ def test_a_message_names_no_cause_of_a_refusal_if_something_else_is_proven(
 def test_without_experiments_a_cause_that_is_not_certain_can_be_left_out(
     only_certain: bool, tmp_path: Path
 ) -> None:
-    judge_case = judge_norm(tmp_path, is_scheme=False)
-    judge_case.options = replace(judge_case.options, only_certain=only_certain)
+    judge_case = judge_norm(tmp_path, is_scheme=False, only_certain=only_certain)
     (finding,) = judge_case.end(Status.FAILED, [NOISE_KIND.find("x")]).case.judgement.findings
     assert bool(finding.causes) is not only_certain
 
@@ -347,7 +359,7 @@ def test_a_known_fault_explains_a_poor_quantized_model_also_behind_another_findi
 
 def test_the_runner_is_not_suspected_if_a_layer_is_wrong(tmp_path: Path) -> None:
     options = make_options(policy=read_emulator_policy())
-    judge_case = CaseJudge(CaseSpec("mlp", Scheme.FP16, "SM8650"), options, tmp_path, "x")
+    spec = CaseSpec("mlp", Scheme.FP16, "SM8650")
     cause = Cause(text=f"{RUNNER}, which mixed up the samples", certainty=Certainty.LIKELY)
     guess = Advice(causes=(cause,))
     verdict: Any = SimpleNamespace(advice=guess, explained_advice=NO_ADVICE)
@@ -355,8 +367,11 @@ def test_the_runner_is_not_suspected_if_a_layer_is_wrong(tmp_path: Path) -> None
     layer = Layer("relu", "relu", Origin(file="net.py", line=3))
     unknown = (Cause(text=UNTRIED, certainty=Certainty.UNKNOWN),)
     for departure, causes in ((UNKNOWN, guess.causes), (Departure(layer), unknown)):
-        judge_case.locate = lambda departure=departure: departure  # type: ignore[method-assign, misc]
-        explained = judge_case.explain(
+        probes = SimpleNamespace(
+            locate=lambda departure=departure: departure, diagnose=lambda *_: UNTRIED
+        )
+        reasons = make_judge(spec, options, tmp_path, probes).reasons
+        explained = reasons.explain(
             NOISE_KIND.find("too far"), verdict, compiled, is_traceable=True
         )
         assert explained.causes == causes
@@ -374,7 +389,7 @@ def test_a_lost_part_does_not_name_the_layer_at_which_the_whole_output_loses(
     tmp_path: Path,
 ) -> None:
     options = make_options(policy=read_emulator_policy())
-    judge_case = CaseJudge(CaseSpec("mlp", Scheme.A8W8, "SM8650"), options, tmp_path, "x")
+    judge_case = make_judge(CaseSpec("mlp", Scheme.A8W8, "SM8650"), options, tmp_path)
     verdict: Any = SimpleNamespace(advice=NO_ADVICE, explained_advice=NO_ADVICE)
     loss = Loss("stem", before_db=60.0, behind_db=30.0, weights_db=50.0)
     compiled = Compiled(
@@ -383,25 +398,25 @@ def test_a_lost_part_does_not_name_the_layer_at_which_the_whole_output_loses(
     places = {}
     for kind in (QUANTIZED_BADLY, PART):
         finding = kind.find("SQNR 0.3 dB")
-        explained = judge_case.explain(finding, verdict, compiled, is_traceable=True)
+        explained = judge_case.reasons.explain(finding, verdict, compiled, is_traceable=True)
         places[kind.id] = any("stem" in line for line in explained.where)
     assert places == {QUANTIZED_BADLY.id: True, PART.id: False}
 
 
 def test_a_frozen_buffer_is_named_without_experiments(tmp_path: Path) -> None:
     options = make_options(policy=read_emulator_policy(), experiments=None)
-    judge_case = CaseJudge(CaseSpec("net", Scheme.A8W8, "SM8650"), options, tmp_path, "x")
+    judge_case = make_judge(CaseSpec("net", Scheme.A8W8, "SM8650"), options, tmp_path)
     verdict: Any = SimpleNamespace(advice=NO_ADVICE, explained_advice=NO_ADVICE)
     compiled = Compiled(
         program="p", binary="p", size_bytes=1, delegation=Delegation(1, 0, 1), frozen=("count",)
     )
     finding = QUANTIZED_BADLY.find("the quantized model has -0.3 dB of SQNR")
-    explained = judge_case.explain(finding, verdict, compiled, is_traceable=True)
+    explained = judge_case.reasons.explain(finding, verdict, compiled, is_traceable=True)
     assert explained.headline == "not quantized well: quantization freezes the buffer count"
     assert "as an input" in explained.remedies[0].text
     # If the case passes, it is a warning.
     judge_case.end_passed(compiled, "")
-    (warning,) = judge_case.evidence.warnings
+    (warning,) = judge_case.facts.evidence.warnings
     assert "what reads the buffer count" in warning
 
 
@@ -413,7 +428,7 @@ def test_what_the_cpu_computes_is_no_known_fault(tmp_path: Path) -> None:
         return ()
 
     options = make_options(policy=read_emulator_policy(lane="onnx"), find_faults=find_faults)
-    judge_case = CaseJudge(CaseSpec("net.onnx", Scheme.ASIS, "SM8650"), options, tmp_path, "x")
+    judge_case = make_judge(CaseSpec("net.onnx", Scheme.ASIS, "SM8650"), options, tmp_path)
     steps = tuple(
         Step(f"{name}_out", "batch_norm", (), (), (1,), label=f"BatchNormalization '{name}'")
         for name in ("first", "second")
@@ -425,9 +440,9 @@ def test_what_the_cpu_computes_is_no_known_fault(tmp_path: Path) -> None:
     delegation = Delegation(1, 2, 1, left)
     compiled = Compiled(program="p", binary="p", size_bytes=1, delegation=delegation, steps=steps)
     artifact: Any = SimpleNamespace(compiled=compiled)
-    judge_case.evidence.artifact = artifact
-    judge_case.find_faults()
-    judge_case.find_faults(refused=True)
+    judge_case.facts.evidence.artifact = artifact
+    judge_case.facts.find_faults()
+    judge_case.facts.find_faults(refused=True)
     assert seen == [["first_out"], ["first_out", "second_out"]]
     # What computes is named before the quantizers around it.
     (finding,) = judge_case.delegation_faults(compiled)
@@ -436,7 +451,7 @@ def test_what_the_cpu_computes_is_no_known_fault(tmp_path: Path) -> None:
 
 def test_nodes_that_read_garbled_indices_are_not_left_to_the_cpu(tmp_path: Path) -> None:
     options = make_options(policy=read_emulator_policy())
-    judge_case = CaseJudge(CaseSpec("mlp", Scheme.FP16, "SM8650"), options, tmp_path, "x")
+    judge_case = make_judge(CaseSpec("mlp", Scheme.FP16, "SM8650"), options, tmp_path)
     reason = "Unsupported input/output datatypes requested; Failed to validate op with error 0xc26"
     reader = Fallback("aten.unsqueeze_copy.default", reason, origin=Origin(file="n.py", line=2))
     remedies = {}
@@ -484,9 +499,8 @@ def test_experiments_are_made_only_for_what_is_measured_in_decibels_and_can_be_c
     run: Any = SimpleNamespace(
         setup=SimpleNamespace(options=SimpleNamespace(experiments=experiments), device=""),
         spec=SimpleNamespace(source=SimpleNamespace(choices=SimpleNamespace(methods=()))),
-        describe_suspicion=lambda _: None,
     )
-    CaseRun.diagnose(run, finding)
+    shown = CaseRun.diagnose(run, finding, Suspicion(WRONG_MODEL))
     assert bool(asked) is is_asked
-    if reason:
-        assert run.untried == f"{UNTRIED}: {reason}"
+    if not is_asked:
+        assert shown == (f"{UNTRIED}: {reason}" if reason else UNTRIED)

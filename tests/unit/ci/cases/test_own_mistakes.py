@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ci.cases import judged
+from ci.cases import facts, judged
+from ci.cases.facts import CaseFacts
 from ci.cases.judged import CaseJudge
 from ci.cases.pipeline import CaseResult, CaseRun
 from ci.report.schema import Case, Footprint, Status
@@ -18,8 +19,9 @@ from tests.stand_ins.lanes import COARSE, LABELLER, EchoRunner, run_case
 from tests.stand_ins.reports import make_report
 
 EXPLAIN = (
-    *((judged, name) for name in ("find_qnn_build", "describe_outputs", "suggest_tighter")),
-    *((CaseJudge, name) for name in ("find_faults", "find_factory")),
+    (facts, "find_qnn_build"),
+    *((judged, name) for name in ("describe_outputs", "suggest_tighter")),
+    *((CaseFacts, name) for name in ("find_faults", "find_factory")),
     *((CaseRun, name) for name in ("locate", "estimate")),
 )
 NEEDED = (

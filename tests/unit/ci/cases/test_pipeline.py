@@ -15,6 +15,7 @@ import pytest
 
 from ci.cases.cache import Artifact
 from ci.cases.engine import NOISE, Sets, Staging
+from ci.cases.facts import CaseFacts
 from ci.cases.judged import CaseJudge
 from ci.cases.outputs import OUTPUT, read_noise, read_outputs, stack_outputs
 from ci.cases.pipeline import describe_departure
@@ -133,17 +134,17 @@ def test_saver_operators_are_counted_and_its_files_put_next_to_the_report(
     artifact = Artifact("key", "m", "s", "soc", compiled, 1.0, {})
     (tmp_path / "made" / compiled.binary).write_bytes(b"v2.49.40.260810104044\0")
     options = make_options(files_directory=tmp_path / "beside")
-    judge = CaseJudge(SPEC, options, tmp_path, "echo")
-    judge.note_program(folder.parent, artifact)
-    judge.leave(folder.parent / compiled.binary)  # as a runner leaves its files
+    judge = CaseJudge(CaseFacts(SPEC, options, tmp_path, "echo"))
+    judge.facts.note_program(folder.parent, artifact)
+    judge.facts.leave(folder.parent / compiled.binary)  # as a runner leaves its files
     case = judge.end(Status.PASSED).case
     assert case.program.qnn_ops == (OpCount(op="Relu", count=1),)
     assert case.program.compiler == "v2.49.40.260810104044"
     left = {path.name: path.read_bytes() for path in (tmp_path / "beside" / SPEC.slug).iterdir()}
     assert left.pop(compiled.binary)
     assert left == {SAVER_CALLS: calls, PARAMS: b"weights"}
-    judge.note_program(tmp_path, artifact)  # QNN took no operator
-    assert judge.evidence.compiler == ""
+    judge.facts.note_program(tmp_path, artifact)  # QNN took no operator
+    assert judge.facts.evidence.compiler == ""
 
 
 def test_a_prediction_that_is_not_finite_accepts_nothing(tmp_path: Path) -> None:

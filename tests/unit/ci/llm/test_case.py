@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from ci.cases.engine import Delegation, Fallback, Program, RunError, RunNotes
-from ci.cases.judged import CaseResult
+from ci.cases.facts import CaseResult
 from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import CaseSpec
 from ci.facts.finding import Question

@@ -21,7 +21,7 @@ import pytest
 from msgspec.structs import replace
 
 from ci.__main__ import main
-from ci.cases.judged import Options
+from ci.cases.facts import Options
 from ci.cases.pipeline import Setup
 from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import CaseSpec

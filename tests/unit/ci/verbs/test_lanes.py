@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ci.cases.judged import Options
+from ci.cases.facts import Options
 from ci.cases.policy import EmulatorPolicy
 from ci.cases.request import Request
 from ci.cases.session import Phases, report_unrun

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from ci.__main__ import main
 from ci.audit.localise import LitertParts, Localised, OnnxParts, TorchParts
-from ci.cases.judged import Options
+from ci.cases.facts import Options
 from ci.cases.pipeline import Setup
 from ci.cases.policy import read_emulator_policy
 from ci.executorch.engine import ExecutorchEngine

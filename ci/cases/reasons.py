@@ -1,0 +1,452 @@
+"""Explains the findings of a case: where its program is wrong, why, and what to try."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from msgspec import structs
+
+from ci.cases.engine import STATE_AS_INPUT, Compiled, name_buffers
+from ci.cases.facts import CaseFacts
+from ci.cases.lowering_findings import GUIDE, find_garbled
+from ci.cases.spec import CaseSpec
+from ci.diagnosis.diagnosis import Diagnosis, Suspicion
+from ci.diagnosis.experiments import Result
+from ci.diagnosis.wording import advise_on_diagnosis, describe_cure, describe_proof
+from ci.facts.finding import NO_ADVICE, Advice, Certainty, Finding, Proof, Question, advise
+from ci.facts.kinds import ON_CPU, PART
+from ci.facts.known_fault import KnownFault
+from ci.judging.causes import (
+    FLOAT16_BITS,
+    MASKS,
+    UNKNOWN,
+    Departure,
+    advise_on_decisions,
+    advise_on_fusions,
+    advise_on_numbers,
+    advise_on_range,
+    advise_on_reciprocals,
+    advise_on_rounding,
+    advise_on_softmax,
+    is_likely,
+    join,
+    order_faults,
+    spans_more_than,
+)
+from ci.judging.error_patterns import blames_runner
+from ci.judging.figures import Array
+from ci.judging.gate import References
+from ci.judging.verdict import MODEL, OF_MODEL, SCHEME, Verdict
+from ci.models.schemes import Mixture, find_alternatives
+from ci.models.tensors import Loss
+from ci.report.schema import LayerFigures, NoiseNote
+
+WEIGHTS_DB = 3.0  # if activations lose less than this, more bits for them help little
+ACCURACY = frozenset({Question.FAITHFUL, Question.QUANTIZED})
+NAMED = frozenset({Certainty.PROVEN, Certainty.KNOWN, Certainty.LIKELY, Certainty.UNKNOWN})
+UNTRIED = "no experiment was made to find the cause"
+
+
+class Probes(Protocol):
+    """What only a run of the case shows: of its program, its model or the user's code."""
+
+    def locate(self) -> Departure:
+        """Return the layer at which the program starts to differ from its model."""
+
+    def diagnose(self, finding: Finding, suspicion: Suspicion) -> Diagnosis | str:
+        """Return what experiments show of the cause of a finding, or why none are made."""
+
+    def name_operators(self, notes: tuple[NoiseNote, ...]) -> tuple[NoiseNote, ...]:
+        """Return the notes with the operator that causes the errors."""
+
+    def measure_metric(self, references: References, outputs: list[Array]) -> list[Finding]:
+        """Return why the user's metric rejects the program."""
+
+    def measure_remedy(
+        self, faults: Sequence[KnownFault], *, approximate: bool = False
+    ) -> float | None:
+        """Return the SQNR in dB of the quantized model with the remedies of known faults, or None
+        if they cannot be applied, or do not apply."""
+
+
+class Reasons:
+    """Explains the findings of one case. ``departure`` is the layer at which its program is wrong,
+    ``diagnosis`` what experiments showed, and ``diagnosed`` the question of the finding that the
+    diagnosis is for. ``untried`` is why there is none. Without ``probes``, no layer is located and
+    no experiment made."""
+
+    def __init__(self, facts: CaseFacts, probes: Probes | None) -> None:
+        self.facts, self.probes = facts, probes
+        self.departure = UNKNOWN
+        self.diagnosis: Diagnosis | None = None
+        self.diagnosed: Question | None = None
+        self.untried = UNTRIED
+
+    def explain(
+        self, finding: Finding, verdict: Verdict, compiled: Compiled, *, is_traceable: bool
+    ) -> Finding:
+        """Return the first finding of a failed case with its causes, with the place where the
+        accuracy is lost, and with what to try. ``is_traceable`` is whether a layer can be
+        guilty."""
+        if finding.id in OF_MODEL:
+            return finding if finding.causes else finding.explained(MODEL)
+        question, departure = finding.question, UNKNOWN
+        garbled = compiled.delegation.garbled
+        if garbled and question in {Question.FAITHFUL, Question.QUANTIZED, Question.TASK}:
+            return find_garbled(garbled)
+        # Nothing else explains what the second call returns: it needs no experiment.
+        if question is Question.QUANTIZED and compiled.frozen:
+            name = name_buffers(compiled.frozen)
+            return finding.renamed(f"quantization freezes {name}").explained(
+                advise_on_frozen(compiled.frozen)
+            )
+        if self.probes and question is Question.FAITHFUL and is_traceable:
+            with self.facts.notes.of("the layer at which accuracy is lost"):
+                departure = self.probes.locate()
+        self.departure = departure
+        # A process that ran other programs is left first: the case is judged again.
+        is_used = bool(self.facts.evidence.run and self.facts.evidence.run.used)
+        if not is_used and (is_traceable or question is Question.QUANTIZED):
+            with self.facts.notes.of("the cause, by experiments"):
+                self.diagnose(finding)
+        if self.diagnosis:
+            part = {place for operator in self.diagnosis.part for place in operator.places}
+            self.facts.evidence.layers = mark_part(
+                self.facts.evidence.layers, self.facts.evidence.layer_places, part
+            )
+        faults = self.choose_causes(finding)
+        advice = self.advise_on_accuracy(verdict, compiled.loss, question, faults)
+        layer = departure.layer
+        if layer and not (faults and self.is_proven(question)):
+            self.facts.evidence.culprit = f"wrong from {layer.label} on"
+        places = layer.origin.places if layer else ()
+        where = Advice(where=tuple(filter(None, [departure.text])), places=places)
+        with self.facts.notes.of("the place where the model loses accuracy"):
+            loss = compiled.loss
+            # The loss is that of the whole output: where a part is lost, it names another layer.
+            is_whole = question in {Question.QUANTIZED, Question.PROOF} and finding.id != PART.id
+            if loss and loss.name and is_whole:
+                where += Advice(where=(describe_loss(loss),), places=loss.origin.places)
+                where += suggest_mixture(self.facts.spec, loss)
+        return self.name_culprit(finding, faults).explained(advice + where)
+
+    def advise_on_accuracy(
+        self,
+        verdict: Verdict,
+        loss: Loss | None,
+        question: Question,
+        faults: Sequence[KnownFault],
+    ) -> Advice:
+        """Return what explains a finding besides the known faults: the cause that experiments
+        showed, or else that it is unknown, with what numbers and patterns make likely."""
+        numbers = join(self.find_numbers(loss, question, faults))
+        if self.diagnosis and self.is_proven(question):
+            shown = advise_on_diagnosis(self.diagnosis, [fault.fault for fault in faults])
+            return verdict.explained_advice + shown + numbers
+        advice = verdict.advice
+        if faults or numbers.causes:
+            advice = verdict.explained_advice
+        elif question is Question.QUANTIZED and verdict.advice == NO_ADVICE:
+            advice = SCHEME
+        causes = advice.causes
+        if self.departure.layer:  # the program is wrong inside, so what runs it is innocent
+            causes = tuple(cause for cause in causes if not blames_runner(cause.text))
+        if self.diagnosis:  # what experiments leave is more than a pattern of the outputs
+            causes = tuple(cause for cause in causes if cause.certainty is not Certainty.LIKELY)
+        advice = replace(advice, causes=causes) + numbers
+        if self.diagnosis:
+            advice += advise_on_diagnosis(self.diagnosis)
+        if self.facts.options.only_certain:
+            certain = [cause for cause in advice.causes if cause.certainty is not Certainty.LIKELY]
+            advice = replace(advice, causes=tuple(certain))
+        is_named = any(cause.certainty in NAMED for cause in advice.causes)
+        if question in ACCURACY and not is_named and not faults:
+            advice += advise(self.untried, certainty=Certainty.UNKNOWN)
+        return advice
+
+    def is_proven(self, question: Question) -> bool:
+        """Return whether experiments showed the cause of the finding on a question."""
+        return bool(self.diagnosis and self.diagnosis.is_proven and question is self.diagnosed)
+
+    def find_numbers(
+        self, loss: Loss | None, question: Question, faults: Sequence[KnownFault]
+    ) -> tuple[Advice, ...]:
+        """Return the causes of a lost accuracy that lie in the numbers of the model."""
+        scheme = self.facts.spec.scheme
+        sqnr_db = self.facts.evidence.figures.sqnr_db
+        is_accuracy = question in ACCURACY and not faults
+        if is_accuracy and (range_ := advise_on_range(loss, self.departure, sqnr_db)):
+            return range_
+        # Rewrites cure these two: where they were tried in vain, something else is the cause.
+        was_tried = bool(self.diagnosis and self.diagnosis.tried)
+        if question is Question.FAITHFUL and scheme.quantized:
+            gain, bits = self.facts.evidence.figures.gain, scheme.base.recipe.activation_bits
+            softmax = advise_on_softmax(self.facts.read_steps(), self.departure, gain, bits)
+            reciprocals = () if was_tried else advise_on_reciprocals(loss, self.departure)
+            return (*reciprocals, *(() if faults else softmax))
+        decisions = advise_on_decisions(loss)
+        if question is Question.PROOF:  # the decisions make the gate vague
+            return decisions
+        if question is not Question.QUANTIZED:
+            return ()
+        bits = scheme.base.recipe.activation_bits
+        bits = FLOAT16_BITS if not scheme.quantized else bits if bits in MASKS else 0
+        causes = advise_on_numbers(loss, bits, [fault.fault for fault in faults])
+        named = (*decisions, *causes, *(() if was_tried else advise_on_fusions(loss)))
+        # Constants that are no weights, such as the positions of large angles, are quantized, too:
+        # the numbers say more than that quantized weights lose as much.
+        if not scheme.quantized or named or self.is_proven(question):
+            return named
+        return advise_on_rounding(loss, self.facts.evidence.figures.sqnr_db_scheme)
+
+    def describe_suspicion(self, finding: Finding) -> Suspicion:
+        """Return what is known of a finding before experiments."""
+        figures, layer, steps = (
+            self.facts.evidence.figures,
+            self.departure.layer,
+            self.facts.read_steps(),
+        )
+        reached = self.facts.reached_db
+        is_quantization = finding.question is Question.QUANTIZED
+        if is_quantization and self.facts.spec.scheme.quantized:
+            reached = figures.sqnr_db_scheme
+        finer = find_alternatives(self.facts.spec.scheme.base).finer
+        line = str(layer.origin) if layer and layer.origin.line else ""
+        faults = dict.fromkeys(fault.fault for fault in self.suspect_faults(finding))
+        return Suspicion(
+            whole=Result(reached_db=reached, predicted_db=figures.predicted_sqnr_db),
+            first=(layer.node, layer.name.partition(" ")[0], line) if layer else ("", "", ""),
+            faults=tuple(faults),
+            count=len(steps),
+            divides=finding.question is Question.FAITHFUL,
+            finer=finer.value if finer else "",
+        )
+
+    def choose_causes(self, finding: Finding) -> list[KnownFault]:
+        """Return the known fault that causes a finding, with all of its places: the one that
+        experiments showed, or else the likeliest of those that no experiment could try."""
+        faults, question = self.suspect_faults(finding), finding.question
+        diagnosis = self.diagnosis if question is self.diagnosed else None
+        if question not in ACCURACY and not (diagnosis and diagnosis.is_proven):
+            return [
+                fault for fault in faults if not (diagnosis and diagnosis.excludes(fault.fault))
+            ]
+        if diagnosis and diagnosis.is_proven:
+            # What was shown may be a known fault that nothing else suspected.
+            suspects = list(dict.fromkeys((*faults, *self.facts.list_faults())))
+            shown = [fault for fault in suspects if diagnosis.shows(fault.fault)]
+            # A lane may name nodes otherwise than the file that it rewrites.
+            causes = [
+                fault for fault in shown if diagnosis.shows(fault.fault, list_marks(fault))
+            ] or shown
+        elif self.facts.options.only_certain:
+            return []
+        else:
+            causes = [
+                fault
+                for fault in faults
+                if not (diagnosis and diagnosis.excludes(fault.fault))
+                and is_likely(
+                    fault,
+                    question,
+                    self.facts.read_steps(),
+                    self.departure,
+                    self.facts.reached_db,
+                    predicted_db=self.facts.evidence.figures.predicted_sqnr_db,
+                )
+            ]
+        return [fault for fault in causes if fault.fault == causes[0].fault]
+
+    def suspect_faults(self, finding: Finding) -> list[KnownFault]:
+        """Return the known faults of the graph that can cause a finding, the likeliest first."""
+        refused = finding.question in {Question.LOWERED, Question.RUN}
+        return order_faults(
+            self.facts.list_faults(refused=refused),
+            finding.question,
+            self.facts.read_steps(),
+            self.departure,
+            self.facts.reached_db,
+            is_float16=not self.facts.spec.scheme.quantized,
+        )
+
+    def name_culprit(self, finding: Finding, faults: Sequence[KnownFault]) -> Finding:
+        """Return a finding on a program that is not faithful with the known fault or the layer that
+        causes the error in its headline, if the one is proven, or the other known."""
+        if finding.question is not Question.FAITHFUL:
+            return finding
+        if self.is_proven(finding.question) and (fault := next(iter(faults), None)):
+            names = (fault.label, *(cause.name for cause in fault.advice.causes))
+            return finding.renamed(*(f"known fault {name}" for name in names))
+        return (
+            finding.renamed(self.facts.evidence.culprit) if self.facts.evidence.culprit else finding
+        )
+
+    def advise_on_faults(self, finding: Finding, faults: Sequence[KnownFault]) -> Advice:
+        """Return the advice for the known faults that cause a finding, with how certain that is.
+        Of a refusal, what experiments showed comes with it; ``explain`` has it for others."""
+        advice = sum(join_faults(faults), NO_ADVICE)
+        is_accuracy = finding.question in ACCURACY
+        if self.diagnosis and self.is_proven(finding.question):
+            advice = prove(advice, self.diagnosis)
+            if not is_accuracy:
+                advice += advise_on_diagnosis(self.diagnosis, [fault.fault for fault in faults])
+            return advice
+        return doubt(advice) if is_accuracy else advice
+
+    def advise_by_rules(self, finding: Finding, log: str) -> Advice:
+        """Return what the rules for messages say about a finding. To nodes on the CPU that read
+        garbled indices, they do not apply: to let the CPU compute these is no remedy."""
+        artifact = self.facts.evidence.artifact
+        is_garbled = bool(artifact and artifact.compiled.delegation.garbled)
+        if is_garbled and finding.id == ON_CPU.id:
+            return NO_ADVICE
+        advice = self.facts.policy.advise([finding], log)
+        # A user's own row has no name. A rule knows a pattern, which no experiment decided.
+        is_rule = any(cause.name for cause in advice.causes)
+        if is_rule and self.diagnosis and finding.question is self.diagnosed is Question.LOWERED:
+            # Messages are often those of what follows: a weight that is computed from constants was
+            # refused as a layer norm of more axes, and as an input that is changed in place.
+            cure = self.diagnosis.cure
+            if cure and not any(remedy.is_for_finding for remedy in cure):
+                names = " and ".join(remedy.name for remedy in cure)
+                return Advice(title=f"it is lowered with {names}")
+        if not is_rule or finding.question not in ACCURACY:
+            return advice
+        return NO_ADVICE if self.facts.options.only_certain else replace(doubt(advice), title="")
+
+    def diagnose(self, finding: Finding) -> None:
+        """Have experiments made for a finding, and record what they show."""
+        if self.probes is None:
+            return
+        self.diagnosis, self.diagnosed = None, finding.question
+        shown = self.probes.diagnose(finding, self.describe_suspicion(finding))
+        if isinstance(shown, Diagnosis):
+            self.diagnosis = shown
+        else:
+            self.untried = shown
+
+
+def advise_on_frozen(names: Sequence[str]) -> Advice:
+    """Return the cause that the quantized model has only the first values of buffers, and what
+    helps. It was shown by an experiment: ci.models.eager.find_frozen."""
+    return advise(
+        f"ExecuTorch's quantizer makes a constant of what reads {name_buffers(names)}, which each"
+        " call changes in place: with other values there, the float32 model returns other outputs,"
+        " and the quantized one the same",
+        f"{STATE_AS_INPUT}; or write the buffer with copy_, as"
+        f" self.{names[0]}.copy_(self.{names[0]} + 1), which is not frozen",
+        certainty=Certainty.MEASURED,
+        proof=Proof.PROVEN,
+    )
+
+
+MOST_PLACES = 3  # of a known fault, besides the first
+
+
+def join_faults(faults: Sequence[KnownFault]) -> Iterator[Advice]:
+    """Yield the advice for each known fault once, with all of its places."""
+    # A line in a loop, or a layer that is shared, has the fault at each of its calls.
+    groups: dict[str, list[KnownFault]] = {}
+    for fault in faults:
+        groups.setdefault(fault.fault, []).append(fault)
+    for first, *further_faults in groups.values():
+        names = [further.place for further in further_faults]
+        if len(names) > MOST_PLACES:
+            names[MOST_PLACES:] = [f"and {len(names) - MOST_PLACES} more"]
+        also = f"; also at {', '.join(names)}" if names else ""
+        combined = sum((further.advice for further in further_faults), first.advice)
+        causes = (structs.replace(cause, text=cause.text + also) for cause in first.advice.causes)
+        yield replace(first.advice, causes=tuple(causes), places=combined.places)
+
+
+def prove(advice: Advice, diagnosis: Diagnosis) -> Advice:
+    """Return the advice for known faults whose remedy was tried as rewrites of mend, with both
+    figures of the experiment."""
+    proof = describe_proof(diagnosis)
+    causes = []
+    for cause in advice.causes:
+        text = f"{cause.text} ({proof})"
+        causes.append(structs.replace(cause, text=text, certainty=Certainty.PROVEN))
+    remedies = advice.remedies or advise(fix=describe_cure(diagnosis)).remedies
+    if diagnosis.cure:
+        rewrites = tuple(remedy.name for remedy in diagnosis.cure)
+        first = structs.replace(remedies[0], proof=Proof.TRIED, rewrites=rewrites)
+        remedies = (first, *remedies[1:])
+    return replace(advice, causes=tuple(causes), remedies=remedies)
+
+
+def doubt(advice: Advice) -> Advice:
+    """Return the advice for known faults whose remedy was not tried."""
+    causes = []
+    for cause in advice.causes:
+        text = f"{cause.text} (not tried)"
+        causes.append(structs.replace(cause, text=text, certainty=Certainty.LIKELY))
+    remedies = (structs.replace(remedy, proof=Proof.SUGGESTED) for remedy in advice.remedies)
+    return replace(advice, causes=tuple(causes), remedies=tuple(remedies))
+
+
+def mark_part(
+    figures: Sequence[LayerFigures], places: Sequence[Collection[str]], part: Collection[str]
+) -> tuple[LayerFigures, ...]:
+    """Return the figures of layers, of which those with a place in a part are marked."""
+    return tuple(
+        structs.replace(layer, in_part=not {*names}.isdisjoint(part))
+        for layer, names in zip(figures, places, strict=True)
+    )
+
+
+def list_marks(fault: KnownFault) -> list[str]:
+    """Return what a rewrite may name the places of a known fault by: lines, and names of nodes."""
+    lines = [str(fault.origin)] if fault.line else []
+    return [*lines, *itertools.chain(fault.nodes, *fault.repeated)]
+
+
+def describe_fault(advice: Advice) -> str:
+    """Return a known fault and its remedy in one line."""
+    fixes = (f"fix: {remedy.text}" for remedy in advice.remedies)
+    return "; ".join([*(cause.text for cause in advice.causes), *fixes])
+
+
+def describe_loss(loss: Loss) -> str:
+    """Return the layer at which the quantized model loses the most accuracy compared to the float32
+    model."""
+    reads = f"; it reads numbers up to {loss.largest:.4g}" if loss.largest else ""
+    place = (
+        f"the most accuracy is lost at {loss.name}{loss.origin.mark}: the SQNR is"
+        f" {loss.before_db:.1f} dB before it and {loss.behind_db:.1f} dB after it"
+    )
+    if loss.is_float16:
+        return f"{place}, if each result is rounded to float16{reads}"
+    return (
+        f"{place}{reads}; with only the"
+        f" weights quantized, the SQNR of the outputs is {loss.weights_db:.1f} dB"
+    )
+
+
+def suggest_mixture(spec: CaseSpec, loss: Loss) -> Advice:
+    """Return the remedy to give more bits to the operators that lose the most, as a mixture to
+    paste. There is none if the weights lose the most and a finer scheme has no finer weights, and
+    for a scheme without a finer one."""
+    base, choices = spec.scheme.base, spec.source.choices
+    finer = find_alternatives(base).finer
+    if not finer or not loss.nodes or choices.recipe:
+        return NO_ADVICE
+    if spans_more_than(loss, finer.recipe.activation_bits):
+        return NO_ADVICE
+    if finer.weight_bits == base.weight_bits and loss.weights_db < loss.behind_db + WEIGHTS_DB:
+        return NO_ADVICE
+    selector = "tensor" if base.recipe.activations else "node"
+    parts = ", ".join(
+        f'{{ {selector} = {json.dumps(name)}, scheme = "{finer.value}" }}' for name in loss.nodes
+    )
+    command = (
+        f"put in front of the parts of {spec.scheme}: {parts}"
+        if isinstance(spec.scheme, Mixture)
+        else "add to [models.NAME]:"
+        f' mixtures.finer = {{ base = "{base.value}", parts = [{parts}] }}'
+    )
+    return advise(fix=f"give the operators that lose the most more bits ({GUIDE}): {command}")
