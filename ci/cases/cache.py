@@ -52,7 +52,9 @@ RECORD = "artifact.json"
 # what they call (see ci.models.calls).
 CHOOSING = frozenset(
     {
-        *("cases/baselines.py", "cases/judged.py", "cases/kept.py", "cases/pipeline.py"),
+        *("cases/baselines.py", "cases/costs.py", "cases/facts.py", "cases/judged.py"),
+        *("cases/kept.py", "cases/lowering_findings.py", "cases/pipeline.py"),
+        *("cases/reasons.py", "cases/row.py"),
         *("cases/policy.py", "cases/request.py", "cases/session.py", "cases/spec.py"),
         *("models/schemes.py", "models/suite", "upstream/judged.py"),
         *("onnx/fitting.py", "llm/request.py", "llm/subject.py"),

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from ci.cases.engine import Delegation, Fallback, Program, RunError, RunNotes
-from ci.cases.facts import CaseResult
+from ci.cases.facts import CaseFacts, CaseResult
+from ci.cases.judged import CaseJudge
 from ci.cases.policy import read_emulator_policy
 from ci.cases.spec import CaseSpec
 from ci.facts.finding import Question
@@ -144,13 +145,14 @@ def test_the_token_at_which_the_text_departs_from_float32_is_noted(
 
 EXPLAIN = (
     *((llm_case, name) for name in ("describe_speed", "compare_float", "count_same")),
-    *((LlmRun, name) for name in ("describe", "note_agreement", "find_faults")),
+    *((LlmRun, name) for name in ("describe", "note_agreement")),
+    (CaseFacts, "find_faults"),
 )
 NEEDED = (
     *((llm_case, name) for name in ("read_runs", "judge_free", "judge_forced", "judge_control")),
     *((llm_case, name) for name in ("run_free", "run_decode", "measure_pooled")),
-    *((LlmRun, name) for name in ("judge_text", "judge_quantized")),
-    *((LlmRun, name) for name in ("find_excesses", "delegation_faults", "note_figures")),
+    *((LlmRun, name) for name in ("judge_text", "judge_quantized", "note_figures")),
+    *((CaseJudge, name) for name in ("find_excesses", "delegation_faults")),
 )
 
 
