@@ -46,6 +46,7 @@ from ci.facts.kinds import (
     NO_NODE,
     NO_OUTPUTS,
     OFF_GRID,
+    ON_CPU,
     find_bug,
 )
 from ci.facts.known_fault import KnownFault
@@ -342,6 +343,10 @@ class CaseRun:
             return f"{UNTRIED}: {reason}"
         if finding.question in {Question.FAITHFUL, Question.QUANTIZED}:
             if not any(figure.unit == "dB" or "sqnr" in figure.name for figure in finding.figures):
+                return UNTRIED
+        elif finding.id == ON_CPU.id:
+            artifact = self.facts.evidence.artifact
+            if artifact and artifact.compiled.delegation.garbled:  # to be taken is no remedy
                 return UNTRIED
         elif finding.question is not Question.LOWERED or finding.id == NO_NODE.id:
             return UNTRIED

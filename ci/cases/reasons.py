@@ -10,9 +10,9 @@ from typing import Protocol
 
 from msgspec import structs
 
-from ci.cases.engine import STATE_AS_INPUT, Compiled, name_buffers
+from ci.cases.engine import STATE_AS_INPUT, Compiled, Delegation, Fallback, name_buffers
 from ci.cases.facts import CaseFacts
-from ci.cases.lowering_findings import GUIDE, find_garbled
+from ci.cases.lowering_findings import GUIDE, find_garbled, is_quantizing
 from ci.cases.spec import CaseSpec
 from ci.diagnosis.diagnosis import Diagnosis, Suspicion
 from ci.diagnosis.experiments import Result
@@ -215,6 +215,8 @@ class Reasons:
         if is_quantization and self.facts.spec.scheme.quantized:
             reached = figures.sqnr_db_scheme
         finer = find_alternatives(self.facts.spec.scheme.base).finer
+        if finding.id == ON_CPU.id:
+            return self.suspect_cpu()
         line = str(layer.origin) if layer and layer.origin.line else ""
         faults = dict.fromkeys(fault.fault for fault in self.suspect_faults(finding))
         return Suspicion(
@@ -223,6 +225,22 @@ class Reasons:
             faults=tuple(faults),
             count=len(steps),
             divides=finding.question is Question.FAITHFUL,
+            finer=finer.value if finer else "",
+        )
+
+    def suspect_cpu(self) -> Suspicion:
+        """Return what is known of nodes on the CPU: how many there are, and the first one that the
+        model's entry does not request."""
+        artifact = self.facts.evidence.artifact
+        delegation = artifact.compiled.delegation if artifact else Delegation(0, 0, 0)
+        left = [node for node in delegation.fallback_ops if not node.asked]
+        first = min(left, key=is_quantizing, default=Fallback("", ""))
+        line = str(first.origin) if first.origin.line else ""
+        finer = find_alternatives(self.facts.spec.scheme.base).finer
+        return Suspicion(
+            whole=Result(cpu_nodes=max(delegation.fallback_nodes, len(left))),
+            first=(first.name, "", line),
+            count=len(self.facts.read_steps()),
             finer=finer.value if finer else "",
         )
 

@@ -170,7 +170,8 @@ def find_part(suspicion: Suspicion) -> Generator[Experiment, Answer, tuple[Part,
         parts = [part for part in parts if len(part) < len(operators)]
     for count, part in enumerate(parts, 1):
         result = cast(Result, (yield RunPart(tuple(operator.name for operator in part))))
-        if not result.failure and not result.is_right and excess(result) >= wanted_db:
+        is_wrong = not result.failure and not result.is_right
+        if is_wrong and (result.cpu_nodes or excess(result) >= wanted_db):
             return part, result
         if count == MOST_PARTS or result.failure == TIME_IS_UP:
             break
@@ -179,13 +180,16 @@ def find_part(suspicion: Suspicion) -> Generator[Experiment, Answer, tuple[Part,
 
 def find_first(first: tuple[str, str, str], operators: Sequence[Operator]) -> Operator | None:
     """Return the operator that is the first wrong layer: the only one of its line and kind, or else
-    that with its node, which another graph may have under another name."""
+    that with its node, which another graph may have under another name. If only the line is known,
+    the first one there."""
     node, kind, line = first
     on_line = [operator for operator in operators if line and operator.line == line]
     alike = [operator for operator in on_line if operator.kind == kind]
     named = [operator for operator in operators if node and node in {operator.node, operator.name}]
     if line:
         named = [operator for operator in named if operator.line == line]
+    if not kind and not named:
+        named = on_line
     return next(iter(alike if len(alike) == 1 else named), None)
 
 
@@ -261,7 +265,7 @@ def try_remedies(part: Part, before: Result, remedies: Sequence[RemedyChoice]) -
         if result.is_right:
             return Diagnosis(before, part, (remedy,), result, tried=tuple(tried))
         helpful.append((result, remedy))
-    helpful.sort(key=lambda pair: -(pair[0].reached_db or 0.0))
+    helpful.sort(key=lambda pair: (pair[0].cpu_nodes, -(pair[0].reached_db or 0.0)))
     cure: tuple[RemedyChoice, ...] = tuple(remedy for _, remedy in helpful[:1])
     after = helpful[0][0] if helpful else before
     if len(helpful) > 1 and not ended:
@@ -282,7 +286,7 @@ def examine(diagnosis: Diagnosis, finer: str) -> Steps:
     of it, or with more bits. If it is not, keep it as a reproducer."""
     names = tuple(operator.name for operator in diagnosis.part)
     before = diagnosis.before
-    if len(names) > 1:
+    if len(names) > 1 and not before.cpu_nodes:
         result = cast(Result, (yield RunPart(names, returns_all=True)))
         if result.is_right and gains(result, before):
             return replace(diagnosis, after=result, is_fused=True)
@@ -327,7 +331,9 @@ def narrow(
 
 def gains(result: Result, before: Result) -> bool:
     """Return whether a result is better than another one: by its SQNR, because a verdict may be
-    green without any gain. Outputs are better than none."""
+    green without any gain. Outputs are better than none, and so are fewer nodes on the CPU."""
+    if before.cpu_nodes:
+        return not result.failure and result.cpu_nodes < before.cpu_nodes
     if result.failure or result.reached_db is None:
         return False
     return before.reached_db is None or result.reached_db >= before.reached_db + LEAST_GAIN_DB

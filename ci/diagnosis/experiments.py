@@ -51,13 +51,15 @@ class Result(Struct, frozen=True):
     """The answer to a run: the SQNR in dB that a part's program reaches against its model, and the
     one that rounding alone would leave. ``is_right`` is whether the gate takes it for faithful; of
     a model that is quantized badly, whether it passes. ``failure`` is why there are no outputs:
-    the program was refused (``is_refused``), died, or did not end."""
+    the program was refused (``is_refused``), died, or did not end. ``cpu_nodes`` is the number of
+    nodes on the CPU, if these are what is wrong."""
 
     reached_db: float | None = None
     predicted_db: float | None = None
     is_right: bool = False
     failure: str = ""
     is_refused: bool = False
+    cpu_nodes: int = 0
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from collections.abc import Collection
 from ci.diagnosis.diagnosis import Diagnosis
 from ci.diagnosis.experiments import Result
 from ci.facts.finding import NO_ADVICE, Advice, Certainty, Proof, advise
+from ci.report.text import count
 
 PRECISION = "docs/guides/precision.md"
 SHOWN = 4  # operators, or remedies that were tried
@@ -27,8 +28,10 @@ def describe_proof(diagnosis: Diagnosis) -> str:
     else:
         change = "if it returns the results inside of it"
     word = "proven" if diagnosis.after.is_right else "in part, proven"
-    subject = f"{name_subject(diagnosis)} has {show_db(diagnosis.before)}"
-    return f"{word}: {subject}, and {show_db(diagnosis.after)} {change}"
+    before, after = show_result(diagnosis.before), show_result(diagnosis.after)
+    if diagnosis.before.cpu_nodes and not diagnosis.after.cpu_nodes:
+        after = "none"
+    return f"{word}: {name_subject(diagnosis)} has {before}, and {after} {change}"
 
 
 def describe_cure(diagnosis: Diagnosis) -> str:
@@ -46,8 +49,10 @@ def name_subject(diagnosis: Diagnosis) -> str:
     return f"the part ({shown})"
 
 
-def show_db(result: Result) -> str:
-    """Return the SQNR of a result, or that there are no outputs."""
+def show_result(result: Result) -> str:
+    """Return the SQNR of a result, how many nodes are on the CPU, or that there are no outputs."""
+    if result.cpu_nodes:
+        return f"{count(result.cpu_nodes, 'node')} on the CPU"
     return "no outputs" if result.reached_db is None else f"{result.reached_db:.1f} dB"
 
 
@@ -76,9 +81,11 @@ def advise_on_diagnosis(diagnosis: Diagnosis, named: Collection[str] = ()) -> Ad
             certainty=Certainty.PROVEN,
         )
     if diagnosis.finer:
+        fault = "computes these operators less accurately than the bits of the scheme allow"
+        if diagnosis.before.cpu_nodes:
+            fault = "does not take these operators with the bits of the scheme"
         return advise(
-            f"QNN computes these operators less accurately than the bits of the scheme allow"
-            f" ({proof})",
+            f"QNN {fault} ({proof})",
             f"give them the bits of {diagnosis.finer}, as a part of a mixture ({PRECISION})",
             certainty=Certainty.PROVEN,
         )
@@ -86,16 +93,18 @@ def advise_on_diagnosis(diagnosis: Diagnosis, named: Collection[str] = ()) -> Ad
         return advise(f"{diagnosis.change.reason} ({proof})", certainty=Certainty.PROVEN)
     tried = [
         f"{' and '.join(remedy.name for remedy in trial.remedies)}"
-        f" ({trial.result.failure or show_db(trial.result)})"
+        f" ({trial.result.failure or show_result(trial.result)})"
         for trial in diagnosis.tried
     ]
     shown = ", ".join(tried[:SHOWN]) + (f" and {len(tried) - SHOWN} more" * (len(tried) > SHOWN))
-    facts = [f"{name_subject(diagnosis)} has {show_db(diagnosis.before)}"]
+    facts = [f"{name_subject(diagnosis)} has {show_result(diagnosis.before)}"]
     if tried:
         facts.append(f"tried: {shown}")
     elif not diagnosis.ended:
         facts.append("no known rewrite applies to it")
     facts += [diagnosis.ended] if diagnosis.ended else []
     facts += [f"kept as {diagnosis.reproducer}"] if diagnosis.reproducer else []
-    text = f"no experiment shows the cause: {'; '.join(facts)}"
-    return advise(text, certainty=Certainty.UNKNOWN)
+    lead = "no experiment shows the cause"
+    if diagnosis.before.cpu_nodes:
+        lead = "no change that is known lets QNN take all operators"
+    return advise(f"{lead}: {'; '.join(facts)}", certainty=Certainty.UNKNOWN)

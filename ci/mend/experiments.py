@@ -37,6 +37,7 @@ from ci.diagnosis.experiments import (
     Smallest,
 )
 from ci.facts.finding import Finding, Question
+from ci.facts.kinds import NO_NODE
 from ci.mend.answers import Answers, answers_home
 from ci.mend.remedies import OnnxRemedyTrial, TorchRemedyTrial
 from ci.mend.source import Factory, make_source
@@ -433,6 +434,8 @@ def read_result(case: Case, question: Question) -> Result:
     judged = case.judgement
     reached = judged.sqnr_db if judged.sqnr_db_quantized is None else judged.sqnr_db_quantized
     is_passed = judged.status is Status.PASSED
+    if question is Question.BUDGET:
+        return read_cpu_nodes(case)
     answered = {finding.question for finding in judged.findings}
     if reached is None:
         is_refused = Question.LOWERED in answered
@@ -445,6 +448,17 @@ def read_result(case: Case, question: Question) -> Result:
         predicted_db=judged.predicted_sqnr_db,
         is_right=is_passed or is_faithful or (is_lowered and question in STOPPING),
     )
+
+
+def read_cpu_nodes(case: Case) -> Result:
+    """Return the result of a case that is judged by its nodes on the CPU."""
+    findings = case.judgement.findings
+    nodes = max(case.program.fallback_nodes or 0, len(case.program.fallback_ops))
+    if any(finding.id == NO_NODE.id for finding in findings):
+        return Result(cpu_nodes=max(nodes, 1))
+    if any(finding.question in STOPPING for finding in findings):
+        return Result(failure=case.headline)
+    return Result(reached_db=case.judgement.sqnr_db, is_right=not nodes, cpu_nodes=nodes)
 
 
 def rewrite_file(spec: CaseSpec, names: tuple[str, ...], target: Path) -> bool:

@@ -504,3 +504,39 @@ def test_experiments_are_made_only_for_what_is_measured_in_decibels_and_can_be_c
     assert bool(asked) is is_asked
     if not is_asked:
         assert shown == (f"{UNTRIED}: {reason}" if reason else UNTRIED)
+
+
+@pytest.mark.parametrize(
+    ("name", "scheme", "suspicion"),
+    [
+        ("", Scheme.FP16, Suspicion(Result(cpu_nodes=3), ("", "", "net.py:7"))),
+        (
+            "gt_1",
+            Scheme.A8W8,
+            Suspicion(Result(cpu_nodes=3), ("gt_1", "", "net.py:7"), finer="16a8w"),
+        ),
+    ],
+)
+def test_experiments_begin_at_the_first_node_on_the_cpu_that_computes(
+    name: str, scheme: Scheme, suspicion: Suspicion, tmp_path: Path
+) -> None:
+    asked: list[Suspicion] = []
+    probes = SimpleNamespace(diagnose=lambda _, suspicion: asked.append(suspicion) or UNTRIED)
+    options = make_options(policy=read_emulator_policy())
+    judge_case = make_judge(CaseSpec("net.py:net", scheme, "SM8650"), options, tmp_path, probes)
+    nodes = (
+        Fallback("aten.sin.default", "the CPU was asked for", asked=True),
+        Fallback("QuantizeLinear", "it follows"),
+        Fallback(
+            "aten.gt.Scalar", "No node visitor", origin=Origin(file="net.py", line=7), name=name
+        ),
+    )
+    delegation = Delegation(9, 3, 1, nodes)
+    compiled = Compiled(program="p", binary="p", size_bytes=1, delegation=delegation)
+    artifact: Any = SimpleNamespace(compiled=compiled)
+    judge_case.facts.evidence.artifact = artifact
+    verdict: Any = SimpleNamespace(advice=NO_ADVICE, explained_advice=NO_ADVICE)
+    (finding,) = judge_case.delegation_faults(compiled)
+    explained = judge_case.reasons.explain(finding, verdict, compiled, is_traceable=True)
+    assert asked == [suspicion]
+    assert [cause.certainty for cause in explained.causes] == []

@@ -34,7 +34,8 @@ BEST = Result(reached_db=50.0, predicted_db=70.0)
 # The gate may take a program for faithful without any gain.
 GREEN = Result(reached_db=18.7, predicted_db=20.0, is_right=True)
 HANGS = Result(failure="it did not end within 9 s")
-REFUSED = Result(failure="refused: QNN accepts no node")
+NO_NODE = "refused: QNN accepts no node"
+REFUSED = Result(failure=NO_NODE)
 DIES = Result(failure="the process died: SIGSEGV")
 LATE = Result(failure=TIME_IS_UP)
 # A chain of 20 operators, each of a line of its own
@@ -393,3 +394,51 @@ def test_a_change_of_the_quantizers_that_makes_a_part_right_is_a_proven_cause() 
     )
     assert cause.certainty is Certainty.PROVEN
     assert not advice.remedies
+
+
+ON_CPU = Result(cpu_nodes=2)
+FEWER = Result(cpu_nodes=1)
+TAKEN = Result(reached_db=65.3, is_right=True)
+CPU = Suspicion(ON_CPU, first=("", "", "net.py:9"), faults=("fault-b",), count=20)
+TWO = "the part (add [net.py:8], add [net.py:9]) has 2 nodes on the CPU"
+THREE = "the part (add [net.py:8], add [net.py:9], add [net.py:10]) has 2 nodes on the CPU"
+NO_BITS = "QNN does not take these operators with the bits of the scheme"
+KEPT = "kept as qnn/part.py"
+NO_CHANGE = "no change that is known lets QNN take all operators"
+
+
+@pytest.mark.parametrize(
+    ("parts", "asked", "text"),
+    [
+        (
+            {"2": ON_CPU, "2 b": TAKEN},
+            ["2", "2 b"],
+            f"reason of b (proven: {TWO}, and none with b)",
+        ),
+        # QNN takes the part by itself: a larger one. One node less is a part of the cause.
+        (
+            {"2": TAKEN, "3": ON_CPU, "3 b": FEWER, "3 a": ON_CPU},
+            ["2", "3", "3 b", "3 a"],
+            f"reason of b (in part, proven: {THREE}, and 1 node on the CPU with b)",
+        ),
+        # Another type.
+        (
+            {"2": ON_CPU, "2 b": ON_CPU, "2 a": DIES, "2 16a8w": TAKEN},
+            ["2", "2 b", "2 a", "2 16a8w"],
+            f"{NO_BITS} (proven: {TWO}, and none in 16a8w)",
+        ),
+        # Outputs of a program prove nothing if as many nodes stay on the CPU.
+        (
+            {"2": ON_CPU, "2 b": ON_CPU, "2 a": REFUSED, "2 16a8w": ON_CPU},
+            ["2", "2 b", "2 a", "2 16a8w"],
+            f"{NO_CHANGE}: {TWO}; tried: b (2 nodes on the CPU), a ({NO_NODE}); {KEPT}",
+        ),
+    ],
+)
+def test_the_cause_of_nodes_on_the_cpu_is_the_change_with_which_qnn_takes_them(
+    parts: Mapping[str, Result], asked: list[str], text: str
+) -> None:
+    laboratory = Laboratory([A, B], {}, parts)
+    (cause,) = advise_on_diagnosis(laboratory.run(replace(CPU, finer="16a8w"))).causes
+    assert laboratory.asked == asked
+    assert cause.text == text

@@ -1,10 +1,17 @@
-"""The time that experiments may take on a busy machine."""
+"""The time that experiments may take on a busy machine, and what the verdict on a part answers."""
 
 from __future__ import annotations
 
-import pytest
+from typing import Any
 
-from ci.mend.experiments import MOST_SLOW, find_slowness
+import pytest
+from msgspec import structs
+
+from ci.diagnosis.experiments import Result
+from ci.facts.finding import Finding, Question
+from ci.facts.kinds import NO_NODE, NO_OUTPUTS, NOISE, ON_CPU
+from ci.mend.experiments import MOST_SLOW, find_slowness, read_result
+from ci.report.schema import Case, JudgementFacts, ProgramFacts, Status
 
 
 @pytest.mark.parametrize(
@@ -22,3 +29,32 @@ def test_experiments_may_take_longer_where_cores_are_shared(
     load: float, cores: int, slowness: float
 ) -> None:
     assert find_slowness(load, cores) == slowness
+
+
+def make_case(*findings: Finding, nodes: int = 0, **figures: Any) -> Case:
+    """The row of a part, with so many nodes on the CPU."""
+    status = Status.FAILED if findings else Status.PASSED
+    judgement = JudgementFacts(status=status, findings=findings, **figures)
+    case = Case("part", "fp16", "SM8650", judgement=judgement)
+    return structs.replace(case, program=ProgramFacts(fallback_nodes=nodes))
+
+
+@pytest.mark.parametrize(
+    ("case", "result"),
+    [
+        (
+            make_case(ON_CPU.find("1 node falls back"), nodes=1, sqnr_db=60.0),
+            Result(60.0, cpu_nodes=1),
+        ),
+        # What else is wrong with the part does not matter.
+        (make_case(NOISE.find("wrong"), sqnr_db=9.0), Result(9.0, is_right=True)),
+        (make_case(sqnr_db=60.0), Result(60.0, is_right=True)),
+        # Without QNN there is no program: every node is on the CPU.
+        (make_case(NO_NODE.find("QNN accepted no node"), nodes=3), Result(cpu_nodes=3)),
+        (make_case(NO_NODE.find("QNN accepted no node")), Result(cpu_nodes=1)),
+        # A program that dies shows nothing.
+        (make_case(NO_OUTPUTS.find("SIGSEGV"), nodes=1), Result(failure="run: SIGSEGV")),
+    ],
+)
+def test_a_part_is_judged_by_its_nodes_on_the_cpu(case: Case, result: Result) -> None:
+    assert read_result(case, Question.BUDGET) == result
