@@ -474,16 +474,20 @@ AnyOperator = TypeVar("AnyOperator", Operator, experiments.Operator)
 
 
 def match_operators(
-    wanted: Sequence[Operator] | Sequence[experiments.Operator],
+    operators: Sequence[Operator] | Sequence[experiments.Operator],
     available: Sequence[AnyOperator],
 ) -> list[AnyOperator]:
     """Return the operators of another graph of the same model, such as its float form, that are the
     wanted ones; none if one of them has no counterpart there."""
     matches = []
-    for operator in wanted:
+    for operator in operators:
         key = operator.kind, operator.node, operator.line
-        alike = [other for other in available if (other.kind, other.node, other.line) == key]
-        named = [other for other in alike if other.name == operator.name]
+        alike = [
+            candidate
+            for candidate in available
+            if (candidate.kind, candidate.node, candidate.line) == key
+        ]
+        named = [candidate for candidate in alike if candidate.name == operator.name]
         if not named and len(alike) != 1:
             return []
         matches.append((named or alike)[0])

@@ -305,7 +305,7 @@ def compare_schemes(results: Sequence[CaseResult]) -> Iterator[Case]:
             yield case
             continue
         # A fault is the cause in this scheme, so only what it claims of other schemes is checked.
-        other_cases = [other for other in cases_of_model if other.scheme != case.scheme]
+        other_cases = [sibling for sibling in cases_of_model if sibling.scheme != case.scheme]
         first = add_claims(first, result.claims, other_cases)
         first = check_remedies(first, case.scheme, cases_of_model)
         if len(cases_of_model) > 1 and first.question in OTHER_SCHEMES:

@@ -315,11 +315,14 @@ def require_schemes(name: str, entry: ModelEntry, lane: SchemeSet) -> None:
         lane = engine
     required = entry.schemes or tuple(entry.mixtures)
     # A model with runtimes may list schemes of each of them.
-    others = [RUNTIMES[runtime].schemes for runtime in entry.runtimes if runtime != lane.runtime]
+    schemes_of_others = [
+        RUNTIMES[runtime].schemes for runtime in entry.runtimes if runtime != lane.runtime
+    ]
     refused = {
         scheme: entry.find_scheme(scheme).base
         for scheme in required
-        if entry.find_scheme(scheme).base not in {*lane.schemes, *chain.from_iterable(others)}
+        if entry.find_scheme(scheme).base
+        not in {*lane.schemes, *chain.from_iterable(schemes_of_others)}
     }
     if not refused:
         return

@@ -129,8 +129,8 @@ class LinearPattern:
         following, is_found = self._step(places, before, character, is_last_line=False)
         self._count += 1
         if self._count > MOST_REMEMBERED:
-            for known in self._known.values():
-                known.clear()
+            for positions in self._known.values():
+                positions.clear()
             self._known.clear()
             self._count = 0
         return None if is_found else self._enter(following, character)

@@ -412,7 +412,7 @@ def see_two_builds(unit: AppUnit) -> Iterator[Seen]:
         if dependency.package.same_version and not is_same(dependency.version, chosen.qnn):
             where = f"{unit.name}: {unit.gradle.file}"
             yield seen(dependency.text, where, qnn=dependency.version, package=chosen.text)
-    others = [
+    other_files = [
         file
         for file in unit.tree.files
         if file.relative.startswith("lib/")
@@ -420,9 +420,9 @@ def see_two_builds(unit: AppUnit) -> Iterator[Seen]:
         and file.version
         and not is_same(file.version, chosen.qnn)
     ]
-    if others:
-        first = others[0]
-        subject = first.name + _count_others(others)
+    if other_files:
+        first = other_files[0]
+        subject = first.name + _count_others(other_files)
         yield seen(subject, first.relative, qnn=first.version, package=chosen.text)
 
 
@@ -451,8 +451,12 @@ def see_soc_without_group(unit: AppUnit) -> Iterator[Seen]:
                 continue
             fallback = f"its devices get {model}#group_{OTHER}" if OTHER in groups else ""
             fallback = fallback or "its devices get no such model"
-            same = _list_served(unit, find_any_soc(soc).hexagon, groups)
-            near = f"; the model for {same[0]} has the same Hexagon version" if same else ""
+            same_version = _list_served(unit, find_any_soc(soc).hexagon, groups)
+            near = (
+                f"; the model for {same_version[0]} has the same Hexagon version"
+                if same_version
+                else ""
+            )
             where = f"{unit.name}: {unit.groups.file}"
             yield seen(soc, where, model=model, fallback=fallback, near=near)
 
@@ -480,9 +484,9 @@ def see_served_socs(unit: AppUnit) -> Iterator[Seen]:
             if row.hexagon in versions and name not in served
         ]
         if served:
-            others = name_some(left, MOST_NAMED)
+            fallback_socs = name_some(left, MOST_NAMED)
             where = f"{unit.name}: {unit.groups.file}"
-            yield seen(model, where, socs=", ".join(sorted(served)), others=others)
+            yield seen(model, where, socs=", ".join(sorted(served)), others=fallback_socs)
 
 
 @APPS.check("QNN891")
@@ -701,8 +705,8 @@ def see_wrong_device_group(unit: AppUnit) -> Iterator[Seen]:
 def see_different_releases(unit: AppUnit) -> Iterator[Seen]:
     """Report pairs of LiteRT's libraries that no release has in common. Libraries of an unknown
     release may belong to any."""
-    known = [(file, versions) for file, versions in unit.litert_libraries if versions]
-    for (file, versions), (peer, peer_versions) in combinations(known, 2):
+    identified = [(file, versions) for file, versions in unit.litert_libraries if versions]
+    for (file, versions), (peer, peer_versions) in combinations(identified, 2):
         if file.abi == peer.abi and not set(versions) & set(peer_versions):
             yield seen(
                 peer.name,

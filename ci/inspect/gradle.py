@@ -149,7 +149,9 @@ def parse_gradle(file: str, text: str, catalog: Catalog) -> Gradle:
 def _is_replaced(package: str, forced: tuple[str, ...]) -> bool:
     """Return whether another version of a package is forced."""
     module = package.rpartition(":")[0]
-    return package not in forced and any(other.startswith(f"{module}:") for other in forced)
+    return package not in forced and any(
+        forced_package.startswith(f"{module}:") for forced_package in forced
+    )
 
 
 def _name_module(accessor: str) -> str:
@@ -169,15 +171,17 @@ def join_modules(path: str, builds: Mapping[str, Gradle]) -> Gradle:
     """Return the build of a module with the packages of all modules that it depends on. ``builds``
     are those of the project by path, such as ``:app``."""
     paths = [path]
-    for known in paths:  # which grows
+    for module_path in paths:  # which grows
         paths += [
-            other for other in builds[known].modules if other in builds and other not in paths
+            module
+            for module in builds[module_path].modules
+            if module in builds and module not in paths
         ]
     forced = builds[path].forced
     packages = [
         package
-        for known in paths
-        for package in builds[known].packages
+        for module_path in paths
+        for package in builds[module_path].packages
         if not _is_replaced(package, forced)
     ]
     return replace(builds[path], packages=tuple(dict.fromkeys(packages)))

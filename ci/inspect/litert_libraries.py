@@ -55,8 +55,8 @@ def find_releases(path: Path) -> tuple[str, ...] | None:
         if path.stat().st_size > MAX_HASHED:
             return ()
         sha256 = hash_file(path)
-        known = (library for library in read_known_libraries() if library.sha256 == sha256)
-        return next((library.versions for library in known), ())
+        libraries = (library for library in read_known_libraries() if library.sha256 == sha256)
+        return next((library.versions for library in libraries), ())
     return None
 
 

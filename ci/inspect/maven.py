@@ -46,8 +46,8 @@ def find_dependencies(texts: Iterable[str]) -> list[Dependency]:
     ``com.qualcomm.qti:qnn-runtime:2.37.1``."""
     dependencies = []
     for text in texts:
-        group, _, rest = text.partition(":")
-        name, _, version = rest.partition(":")
+        group, _, name_and_version = text.partition(":")
+        name, _, version = name_and_version.partition(":")
         package = read_packages().get(f"{group}:{name}")
         version = version.partition("@")[0]
         if package:
@@ -64,8 +64,8 @@ def choose_qnn(
     takes the newest, unless the build file forces one of them. The other packages that bring QNN
     depend on qnn-runtime, too, so there are never two of them. None if nothing brings QNN, or if
     its version is not known."""
-    known = [dependency for dependency in dependencies if dependency.qnn]
-    for dependency in known:
+    with_qnn = [dependency for dependency in dependencies if dependency.qnn]
+    for dependency in with_qnn:
         if dependency.package.is_qnn and dependency.text in forced:
             return dependency
-    return max(known, key=lambda dependency: parse_version(dependency.qnn), default=None)
+    return max(with_qnn, key=lambda dependency: parse_version(dependency.qnn), default=None)

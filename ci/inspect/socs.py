@@ -52,23 +52,25 @@ class SocAnswers(Struct, frozen=True):
     schema_version: int = 1
 
 
-def answer_soc(asked: str) -> SocAnswer:
+def answer_soc(requested_name: str) -> SocAnswer:
     """Return what is known of an SoC, ignoring case. Raises UsageError if nothing is."""
     socs = read_all_socs()
-    name = name_in(asked, socs)
+    name = name_in(requested_name, socs)
     soc = socs.get(name)
     if soc is None:
-        names = [*socs, *(other for row in socs.values() for other in row.also_called)]
+        names = [*socs, *(second_name for row in socs.values() for second_name in row.also_called)]
         raise UsageError(
-            f"none of the lanes knows an SoC {asked!r}",
+            f"none of the lanes knows an SoC {requested_name!r}",
             why="it is neither in ExecuTorch's table, nor in that of LiteRT's compiler plugin, nor"
             " did QNN 2.51 compile for it",
-            fix=f"{suggest_near(asked.upper(), names)}docs/reference/socs.md lists all names;"
-            " a name with another suffix, such as P, may be the same SoC",
+            fix=f"{suggest_near(requested_name.upper(), names)}docs/reference/socs.md lists all"
+            " names; a name with another suffix, such as P, may be the same SoC",
         )
-    other_names = [other for other, row in socs.items() if row.id == soc.id and other != name]
+    other_names = [
+        second_name for second_name, row in socs.items() if row.id == soc.id and second_name != name
+    ]
     return SocAnswer(
-        asked=asked,
+        asked=requested_name,
         name=name,
         number=soc.id,
         also_called=(*other_names, *_list_second_names(soc.id)),
@@ -93,17 +95,20 @@ def find_siblings(soc: Soc) -> tuple[str, ...]:
     """Return the SoCs of ExecuTorch with the Hexagon version of ``soc`` and another number, the one
     with the nearest size of VTCM first."""
     near = [
-        (abs(other.vtcm_mb - soc.vtcm_mb), other.float16 != soc.float16, name)
-        for name, other in read_all_socs().items()
-        if soc.hexagon and other.executorch and other.hexagon == soc.hexagon and other.id != soc.id
+        (abs(sibling.vtcm_mb - soc.vtcm_mb), sibling.float16 != soc.float16, name)
+        for name, sibling in read_all_socs().items()
+        if soc.hexagon
+        and sibling.executorch
+        and sibling.hexagon == soc.hexagon
+        and sibling.id != soc.id
     ]
     return tuple(name for _, _, name in sorted(near))
 
 
 def _answer_lanes(name: str, soc: Soc) -> Iterator[LaneAnswer]:
     socs = read_all_socs()
-    executorch = name_in(name, [other for other, row in socs.items() if row.executorch])
-    litert = name_in(name, [other for other, row in socs.items() if row.litert])
+    executorch = name_in(name, [soc_name for soc_name, row in socs.items() if row.executorch])
+    litert = name_in(name, [soc_name for soc_name, row in socs.items() if row.litert])
     why = "" if soc.float16 else "quantized models only: the HTP has no float16"
     if not soc.hexagon:
         why = NO_HTP if soc.compiled else NOT_COMPILED
@@ -129,7 +134,7 @@ def _answer_lanes(name: str, soc: Soc) -> Iterator[LaneAnswer]:
 
 def render_soc(answer: SocAnswer) -> str:
     """Return the answer as text."""
-    same = f", the same as {', '.join(answer.also_called)}" if answer.also_called else ""
+    same_names = f", the same as {', '.join(answer.also_called)}" if answer.also_called else ""
     spelled = {name.lower(): name for name in (answer.name, *answer.also_called)}
     other_name = spelled.get(answer.asked.lower(), answer.asked.upper())
     called = f" ({other_name})" if other_name != answer.name else ""
@@ -141,7 +146,7 @@ def render_soc(answer: SocAnswer) -> str:
         hardware += f", LPAI v{answer.lpai}"
     lines = [
         f"{answer.name}{called}: {hardware}",
-        f"  QNN's number {answer.number}{same}",
+        f"  QNN's number {answer.number}{same_names}",
         f"  QNN: {describe_versions(answer.qnn, answer.not_qnn)}",
     ]
     for lane in answer.lanes:
@@ -152,8 +157,8 @@ def render_soc(answer: SocAnswer) -> str:
     if answer.siblings:
         first, *other_siblings = answer.siblings
         names = ", ".join(other_siblings)
-        others = f"; others with this Hexagon version: {names}" if other_siblings else ""
-        lines.append(f"  nearest sibling: {first}{others}")
+        further_siblings = f"; others with this Hexagon version: {names}" if other_siblings else ""
+        lines.append(f"  nearest sibling: {first}{further_siblings}")
     return "\n".join(lines)
 
 

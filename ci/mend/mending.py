@@ -154,8 +154,8 @@ class Mending:
         on_cpu = is_on_cpu(mended.before)
         hopeless = list_hopeless(spec, cases) if on_cpu else set[str]()
         judged_schemes = {*policy.schemes} & {*self.lane.schemes}
-        whole = alternatives.whole if is_plain else ()
-        schemes = [name.value for name in whole if name in judged_schemes]
+        whole_schemes = alternatives.whole if is_plain else ()
+        schemes = [name.value for name in whole_schemes if name in judged_schemes]
         can_mix = is_plain and bool(alternatives.finer) and has_parts
         return Search(
             mended.before,

@@ -296,7 +296,7 @@ def has_gained(case: Case, reference: Case) -> bool:
     gains += [
         (parts[name] - parts_before[name], CHANCE_DB) for name in parts if name in parts_before
     ]
-    return not gains or any(gain >= least for gain, least in gains)
+    return not gains or any(gain >= required_db for gain, required_db in gains)
 
 
 def list_accuracies(case: Case, *, with_element: bool) -> tuple[dict[str, float], dict[str, float]]:

@@ -143,5 +143,5 @@ class Subjects:
 def is_read_outside(division: Division, name: str, names: Sequence[str]) -> bool:
     """Return whether an operator outside of a part reads a result of it."""
     return any(
-        name in division.find_inputs(other) for other in division.operators if other not in names
+        name in division.find_inputs(reader) for reader in division.operators if reader not in names
     )

@@ -173,10 +173,10 @@ class SchemeSet:
         if scheme in self.schemes or not scheme.quantized:
             return scheme if scheme in self.schemes else None
         widths = (scheme.recipe.activation_bits, scheme.weight_bits)
-        quantizing = [other for other in self.schemes if other.weight_bits]
-        for other in quantizing:
-            if (other.recipe.activation_bits, other.weight_bits) == widths:
-                return other
+        quantizing = [candidate for candidate in self.schemes if candidate.weight_bits]
+        for candidate in quantizing:
+            if (candidate.recipe.activation_bits, candidate.weight_bits) == widths:
+                return candidate
         is_float = not quantizing and Scheme.FP16 in self.schemes
         return Scheme.FP16 if is_float else None
 

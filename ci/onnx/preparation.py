@@ -92,19 +92,19 @@ def write_normal_form(path: Path, target: Path, shapes: Shapes = ()) -> Path:
 def require_known_operators(model: Any) -> None:
     """Raise FailedError if a model has operators that NEWEST_OPSET lacks, except RMSNormalization,
     which has an equivalent. The rule onnx-operator-too-new explains the error."""
-    known = {
+    known_operators = {
         schema.name
         for schema in onnx.defs.get_all_schemas_with_history()
         if not schema.domain and schema.since_version <= NEWEST_OPSET
     }
-    known |= {RMS_NORM, *(function.name for function in model.functions)}
+    known_operators |= {RMS_NORM, *(function.name for function in model.functions)}
     operators = dict.fromkeys(
         node.op_type
         for graph in list_graphs(model.graph)
         for node in graph.node
         if node.domain in {"", "ai.onnx"}
     )
-    newer = [operator for operator in operators if operator not in known]
+    newer = [operator for operator in operators if operator not in known_operators]
     if newer:
         raise FailedError(
             f"the model has {name_some(newer, MOST_NAMED)}, which opset {NEWEST_OPSET} lacks"
@@ -131,9 +131,9 @@ def convert_opset(model: Any, opset: int) -> Any:
         for node in graph.node:
             if node.domain == ELSEWHERE:
                 node.domain = ""
-    kept = [entry for entry in model.opset_import if entry.domain != ELSEWHERE]
+    opsets = [entry for entry in model.opset_import if entry.domain != ELSEWHERE]
     del model.opset_import[:]
-    model.opset_import.extend(kept)
+    model.opset_import.extend(opsets)
     return model
 
 

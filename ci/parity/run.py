@@ -135,11 +135,11 @@ def compare_trees(
         ]
         old_findings = [f for f in all_findings if f.key in base_keys]
         # By file and reason: lines move with each change above them.
-        known = {(row.side, row.place.path, row.reason) for row in old.not_evaluated}
+        known_places = {(row.side, row.place.path, row.reason) for row in old.not_evaluated}
         not_evaluated = [
             row
             for row in not_evaluated
-            if row.is_whole or (row.side, row.place.path, row.reason) not in known
+            if row.is_whole or (row.side, row.place.path, row.reason) not in known_places
         ]
         is_broken = any(row.is_broken for row in compared.not_evaluated if row.side == "cmake")
         orphans = [] if is_broken else sorted((compared.roots - old.roots) & base.files)

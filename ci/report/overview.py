@@ -186,8 +186,8 @@ def _make_problem(report: Report, cases: list[tuple[int, Case]], names: Names) -
     lines += [("layers", show_blocks(layers))] if len(layers) > 1 else []
     lines += _list_also(case, cases[1:], names)
     places = [f"{place.file}:{place.line}" for place in case.places]
-    said = "\n".join(line for _, line in lines)  # most findings name their place
-    lines += [("at", place) for place in places[:NAMES] if place not in said]
+    shown_text = "\n".join(line for _, line in lines)  # most findings name their place
+    lines += [("at", place) for place in places[:NAMES] if place not in shown_text]
     lines += [
         ("on the CPU", f"{operator.op}: {operator.reason}")
         for operator in case.unlisted_ops[:NAMES]

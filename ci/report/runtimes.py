@@ -247,9 +247,9 @@ def describe_better(group: Group) -> Iterator[str]:
         word = "faster and smaller" if named in smaller else "faster"
         figures = f"{named.shown_ms} ms"
         yield f"{named.label} would be {word} ({figures}), but is red: {show_cure(named)}"
-    others = [row for row in smaller if row is not named]
-    if others and named not in smaller:
-        best = min(others, key=lambda row: (not row.is_proven, row.size_bytes))
+    smaller_rows = [row for row in smaller if row is not named]
+    if smaller_rows and named not in smaller:
+        best = min(smaller_rows, key=lambda row: (not row.is_proven, row.size_bytes))
         yield f"{best.label} would be smaller ({best.shown_size}), but is red: {show_cure(best)}"
 
 

@@ -108,8 +108,8 @@ class BundleRequest:
                 raise UsageError(f"{option} has no effect without --bundle", fix="pass --bundle")
             return
         if github or logs > 1:
-            other = "--github" if github else "several logs"
-            raise UsageError(f"--bundle cannot be used with {other}", fix="pass one log")
+            obstacle = "--github" if github else "several logs"
+            raise UsageError(f"--bundle cannot be used with {obstacle}", fix="pass one log")
         if not self.path.exists():
             raise UsageError(f"--bundle {self.path} does not exist", fix="correct the path")
         if self.soc:

@@ -122,8 +122,8 @@ def execute(args: argparse.Namespace, progress: Progress) -> Outcome:
     lane supports one. Raises UsageError for a file that cannot be read."""
     qnn, loader = choose_runtimes(args.runtime or "", args.qnn_runtime or "")
     if not args.files:
-        others = args.load or args.runtime or args.qnn_runtime or args.seal or args.strict
-        return describe_socs(args.soc, is_alone=not others)
+        needs_file = args.load or args.runtime or args.qnn_runtime or args.seal or args.strict
+        return describe_socs(args.soc, is_alone=not needs_file)
     if loader:
         for path in args.files:
             require_loader(path, loader)

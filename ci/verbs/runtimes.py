@@ -71,11 +71,11 @@ class RuntimeVerb:
     def find_socs(self, names: Sequence[str]) -> list[str]:
         """Return those of the requested names and globs of SoCs that the runtime compiles for."""
         socs = sorted(self.lane.socs())
-        known = []
+        supported = []
         for name in names:
             with suppress(UsageError):
-                known += [name] if match_socs([name], socs) else []
-        return known
+                supported += [name] if match_socs([name], socs) else []
+        return supported
 
     def find_schemes(self, names: Sequence[str]) -> list[str]:
         """Return this lane's schemes for the requested ones, each once."""
@@ -200,17 +200,17 @@ def require_chosen(flag: str, names: Iterable[str], chosen: Collection[str]) -> 
         if name not in chosen:
             raise UsageError(
                 f"{flag} {name} has no effect",
-                why=f"the models are judged by {', '.join(TITLES[known] for known in chosen)}",
+                why=f"the models are judged by {', '.join(TITLES[runtime] for runtime in chosen)}",
                 fix=f"leave it out, or pass a model that {TITLES[name]} takes",
             )
 
 
 def check_schemes(names: Sequence[str]) -> None:
     """Raise UsageError for a scheme that no runtime has."""
-    known = [scheme.value for scheme in Scheme]
+    scheme_names = [scheme.value for scheme in Scheme]
     for name in names:
-        if name not in known:
-            raise UsageError(f"no scheme {name!r}", fix=f"use one of: {', '.join(known)}")
+        if name not in scheme_names:
+            raise UsageError(f"no scheme {name!r}", fix=f"use one of: {', '.join(scheme_names)}")
 
 
 def check_socs(names: Sequence[str]) -> None:

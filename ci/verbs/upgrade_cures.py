@@ -186,10 +186,10 @@ def list_versions(package: str, progress: Progress) -> list[str]:
         return [f"{package}=={version}" for version in sorted(versions, key=parse_version)]
     # An older wheel may need an older ONNX Runtime.
     tried = {dict(split_pins(word))[package]: word for word in SIDES}
-    known = find_package_versions(package).values()
-    newest = max(known, key=parse_version)
+    known_versions = find_package_versions(package).values()
+    newest = max(known_versions, key=parse_version)
     served = {version for version in ask_index(package, progress) if is_older(newest, version)}
-    versions = {*known} | served
+    versions = {*known_versions} | served
     return [
         tried.get(version, f"{package}=={version}")
         for version in sorted(versions, key=parse_version)

@@ -90,12 +90,12 @@ def read_own_paths(policy: Path | None) -> dict[str, dict[str, str]]:
     paths: dict[str, dict[str, str]] = {}
     for runtime, tables in by_runtime.items() if isinstance(by_runtime, dict) else ():
         models = tables.get("models") if isinstance(tables, dict) else None
-        own = {}
+        paths_of_models = {}
         for name, entry in models.items() if isinstance(models, dict) else ():
             path = entry.get("path") if isinstance(entry, dict) else None
             if isinstance(path, str):  # another entry changes a model of the rest of the policy
-                own[name] = path
-        paths[runtime] = own
+                paths_of_models[name] = path
+        paths[runtime] = paths_of_models
     return paths
 
 

@@ -100,10 +100,10 @@ class Verdict:
         """
         if not self.errors:
             return
-        first, *others = self.errors
+        first, *other_errors = self.errors
         lines = [f"{first.why} (seen: {first.where})"]
-        lines += [f"also {other.id}: {other.what}; fix: {other.fix}" for other in others]
-        count_text = f" (and {len(others)} more)" if others else ""
+        lines += [f"also {error.id}: {error.what}; fix: {error.fix}" for error in other_errors]
+        count_text = f" (and {len(other_errors)} more)" if other_errors else ""
         raise UnfitError(
             f"{first.id}: {first.what}{count_text}", why="\n    ".join(lines), fix=first.fix
         )

@@ -362,9 +362,9 @@ def _load_certificates(signed: SignedData) -> Iterator[x509.Certificate]:
 def _find_signer(info: SignerInfo, certificates: Sequence[x509.Certificate]) -> x509.Certificate:
     # By issuer and serial number, as RFC 2315 names a signer: the order of certificates means
     # nothing.
-    wanted = (asn1.encode_der(info.signer.issuer), info.signer.serial_number)
+    signer_id = (asn1.encode_der(info.signer.issuer), info.signer.serial_number)
     for certificate in certificates:
-        if (certificate.issuer.public_bytes(), certificate.serial_number) == wanted:
+        if (certificate.issuer.public_bytes(), certificate.serial_number) == signer_id:
             return certificate
     raise CatalogError("its signer's certificate is missing")
 

@@ -94,10 +94,10 @@ def prove_skel(path: Path, build: QnnBuild | None, at: datetime | None = None) -
         if proof := prove_file(path, hash_file(path), read_trust(), time):
             return proof
     # Without the number of the vendor's CI job, which the keys of the list do not have.
-    known = read_known().get(build.text.partition("_")[0]) if build else None
-    if known is None or path.name not in known.skels:
+    known_build = read_known().get(build.text.partition("_")[0]) if build else None
+    if known_build is None or path.name not in known_build.skels:
         return None
-    source, listed = f"skels.toml ({known.wheel})", known.skels[path.name]
+    source, listed = f"skels.toml ({known_build.wheel})", known_build.skels[path.name]
     sha256 = hash_file(path)
     if sha256 == listed:
         return Proof(Genuine.GENUINE, source, listed=listed)

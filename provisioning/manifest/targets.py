@@ -138,7 +138,9 @@ def name_in(name: str, names: Collection[str]) -> str:
         return upper_name
     socs = read_all_socs()
     row = next((row for row, soc in socs.items() if soc.is_called(upper_name)), upper_name)
-    same_number = [other for other in names if row in socs and socs[other].id == socs[row].id]
+    same_number = [
+        candidate for candidate in names if row in socs and socs[candidate].id == socs[row].id
+    ]
     return row if row in names else same_number[0] if same_number else name
 
 

@@ -161,10 +161,10 @@ def fit_cases(
         for (reference, _), fit_or_error in fits.items()
         if isinstance(fit_or_error, LitertFit) and fit_or_error.is_quantized
     }
-    known = [
+    readable_specs = [
         spec for spec in read_specs if isinstance(fits[spec.reference, spec.source], LitertFit)
     ]
-    require_fitting_schemes(known, quantized, request.schemes, entries, Scheme.FP16)
+    require_fitting_schemes(readable_specs, quantized, request.schemes, entries, Scheme.FP16)
     fitted = [
         spec if spec.is_function else _choose_scheme(spec, fits[spec.reference, spec.source])
         for spec in specs
@@ -193,19 +193,19 @@ def check_socs(specs: Sequence[CaseSpec], names: Mapping[str, str], progress: Pr
 def find_refusal(spec: CaseSpec, name: str) -> UsageError | None:
     """Return why QNN compiles nothing of a case, whose model is called ``name``, or None."""
     soc = read_litert_socs()[spec.soc]
-    other = f"choose another SoC, such as --soc {DEFAULT_SOC}"
+    other_soc = f"choose another SoC, such as --soc {DEFAULT_SOC}"
     if not soc.compiled:
         return UsageError(
             f"nothing can be compiled for {spec.soc}",
             why=f"LiteRT's plugin takes the name, but QNN does not know its number, {soc.id}",
-            fix=other,
+            fix=other_soc,
         )
     if spec.scheme is Scheme.FP16 and not soc.float16:
         return UsageError(
             f"{name} is a float model, which HTP computes in float16, and {spec.soc} has no"
             " float16",
             why="QNN takes no operator of it, so that all of it would stay on the CPU",
-            fix=f"quantize it to int8 or int16 before, or {other}",
+            fix=f"quantize it to int8 or int16 before, or {other_soc}",
         )
     return None
 
