@@ -242,7 +242,7 @@ def find_obstacle(
         return f"the simulator knows no costs for {operators}; QNN does not name them"
     if simulation.implausible_cycles > IMPLAUSIBLE * simulation.cycles:
         return (
-            f"{count(simulation.implausible_cycles, 'cycle')} of the simulation are implausible:"
+            f"{simulation.implausible_cycles:,} cycles of the simulation are implausible:"
             " operators take longer than they can for the bytes that they move"
         )
     if cpu_nodes:

@@ -468,7 +468,7 @@ ROWS = (
     Row("-s stress|stress -- ", "passed", slow=30, daily_in=SESSIONS),
     Row("mutants -- .* --sample", "10 of ... mutants tried", slow=5, daily_in=SESSIONS),
     Row("test_trained -- --model", "bad cases, 0 green", slow=20, daily_in=SESSIONS),
-    Row("-s environments", "core", daily_in=SESSIONS),
+    Row("-s environments", "Session environments was successful", daily_in=SESSIONS),
     Row("unit -- tests/unit/ci/audit", " passed", daily_in=CONTRIBUTING),
     Row("tests -- tests/static/test_links", " passed"),
     Row("tests -- .*llm/test_stories.py", "QNN_CI_STORIES260K", daily_in=CONTRIBUTING),
