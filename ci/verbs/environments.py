@@ -6,6 +6,7 @@ third-party packages.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import pairwise
@@ -254,6 +255,13 @@ def choose_setup(arguments: Sequence[str]) -> str:
     return {"emulator": LOWERING, "onnx": ONNX, "litert": LITERT}.get(
         (*profiles, "emulator")[0], CORE
     )
+
+
+def choose_init(arguments: Sequence[str]) -> str:
+    """Return the group for init, which reads the model: LiteRT's package says whether a .tflite
+    file is quantized. It has no release for Python 3.10."""
+    is_litert = any(argument.endswith(".tflite") for argument in arguments)
+    return LITERT if is_litert and sys.version_info >= (3, 11) else choose_file(arguments)
 
 
 def choose_file(arguments: Sequence[str]) -> str:

@@ -14,6 +14,7 @@ from ci.verbs.environments import (
     choose_estimate,
     choose_file,
     choose_fuzz,
+    choose_init,
     choose_litert,
     choose_llm,
     choose_localise,
@@ -96,7 +97,7 @@ VERBS: dict[str, Verb] = {
     "init": Verb(
         "ci.verbs.init",
         "write a policy and a workflow into a repository",
-        environment=choose_file,
+        environment=choose_init,
     ),
     "build": Verb(
         "ci.verbs.build",

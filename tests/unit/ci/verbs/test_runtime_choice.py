@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,9 @@ ENVIRONMENTS = {
     "estimate --model net.py:net --frontend onnx": "onnx-torch",
     "estimate --model net.py:net --frontend=executorch": "lowering",
     "estimate --model net.onnx": "onnx",
+    "init --model net.tflite": "litert" if sys.version_info >= (3, 11) else "core",
+    "init --model net.onnx": "onnx",
+    "init": "core",
 }
 
 
