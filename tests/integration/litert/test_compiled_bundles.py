@@ -22,7 +22,14 @@ from ci.litert.plugin import run_plugin
 from provisioning.artifacts.environment import provision_profile
 from provisioning.console.progress import Progress
 from provisioning.errors import ExitCode
-from tests.build.litert_bundles import PLACE, pack_tiny, plant_at_zero, read_part, write_tiny
+from tests.build.litert_bundles import (
+    LLM,
+    PLACE,
+    pack_tiny,
+    plant_at_zero,
+    read_part,
+    write_tiny,
+)
 from tests.build.pinned_qnn import NEEDS_PINNED_QNN
 
 pytestmark = NEEDS_PINNED_QNN
@@ -30,17 +37,20 @@ TEXT = "Ben has a blue boat. The boat sails far."
 Call = Callable[..., tuple[int, str, dict[str, Any]]]
 
 
-@pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """The decoder of ``tiny``, compiled for SM8650."""
-    place = tmp_path_factory.mktemp("compiled")
+def compile_decoder(source: Path, place: Path) -> bytes:
+    """A decoder, compiled for SM8650."""
     root = provision_profile("litert", Progress()).root("qnn-runtime")
-    target = place / "compiled.tflite"
+    target = place / f"compiled_{source.name}"
     folder = next(root.glob("lib/x86_64-*"))
-    source = PLACE / "decoder.tflite"
     log = place / "log"
     run_plugin(source, target, "SM8650", library_folder=folder, log=log, timeout_s=300)
     return target.read_bytes()
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The decoder of ``tiny``, compiled for SM8650."""
+    return compile_decoder(PLACE / "decoder.tflite", tmp_path_factory.mktemp("compiled"))
 
 
 @pytest.fixture
@@ -61,11 +71,15 @@ def call(tmp_path: Path) -> Call:
     return run
 
 
+@pytest.mark.parametrize("name", ["decoder.tflite", "decoder_int8.tflite"])
 def test_a_compiled_bundle_runs_on_the_emulator(
-    tmp_path: Path, compiled: bytes, call: Call
+    tmp_path: Path, compiled: bytes, call: Call, name: str
 ) -> None:
-    pack_tiny(tmp_path / "npu.litertlm", tmp_path, decoder=compiled)
-    write_tiny(tmp_path / "cpu.litertlm")
+    decoder = compiled
+    if name != "decoder.tflite":
+        decoder = compile_decoder(PLACE / name, tmp_path)
+    pack_tiny(tmp_path / "npu.litertlm", tmp_path, decoder=decoder)
+    write_tiny(tmp_path / "cpu.litertlm", decoder=read_part(name))
     words = ("--bundle", "npu.litertlm", "--reference", "cpu.litertlm", "--prompt", "Ben has a")
     code, output, report = call(*words)
     assert code == ExitCode.OK, output
@@ -86,6 +100,49 @@ def test_the_cache_written_at_0_is_red_on_the_emulator(
     assert code == ExitCode.FAILED, output
     assert "where: from the second chunk on: keys of layer 0" in output
     assert report["cases"][0]["judgement"]["status"] == "failed"
+
+
+GIVEN = os.environ.get("QNN_CI_STORIES260K", "")
+STORY = "Once upon a time, there was a little girl named Lily."
+
+
+@pytest.mark.skipif(not GIVEN, reason="QNN_CI_STORIES260K names no directory")
+@pytest.mark.parametrize("name", ["decoder.tflite", "decoder_int8.tflite"])
+def test_stories260k_is_converted_compiled_packed_and_judged(
+    stories: Path, tmp_path: Path, call: Call, name: str
+) -> None:
+    """In float, the tokens are those of ExecuTorch's lane, see llm/test_stories.py."""
+    parts = {part: (stories / f"{part}.tflite").read_bytes() for part in ("embedder", "auxiliary")}
+    parts["tokenizer"] = (stories / "tokenizer.model").read_bytes()
+    # The most tokens of a conversation (field 5) are those of its caches.
+    parts["metadata"] = LLM[:-1] + b"\x80\x01"
+    compiled_decoder = compile_decoder(stories / name, tmp_path)
+    write_tiny(tmp_path / "npu.litertlm", **{**parts, "decoder": compiled_decoder})
+    plain = (stories / name).read_bytes()
+    write_tiny(tmp_path / "cpu.litertlm", **{**parts, "decoder": plain})
+    weights = str(Path(GIVEN) / "stories260K.bin")
+    words = ("--bundle", "npu.litertlm", "--reference", "cpu.litertlm", "--weights", weights)
+    code, output, report = call(*words, "--prompt", "Once upon a time", "--tokens", "64")
+    assert code == ExitCode.OK, output
+    assert report["cases"][0]["judgement"]["status"] == "passed"
+    assert all(control["rejected"] for control in report["controls"])
+    if name == "decoder.tflite":
+        assert STORY in " ".join(output.split())
+        assert report["cases"][0]["judgement"]["equal"] == 1.0
+
+
+@pytest.fixture(scope="module")
+def stories(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """stories260k as litert-torch's generative API converts it."""
+    place, source = tmp_path_factory.mktemp("stories"), Path(GIVEN)
+    words = [str(place), str(source / "stories260K.bin"), str(source / "tok512.bin")]
+    subprocess.run(
+        [sys.executable, "-m", "tests.stand_ins.tiny_bundle", *words],
+        cwd=place,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+        check=True,
+    )
+    return place
 
 
 def test_a_bundle_for_another_soc_is_refused(tmp_path: Path, compiled: bytes, call: Call) -> None:
