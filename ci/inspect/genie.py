@@ -208,8 +208,10 @@ def read_genie(folder: Path, config: Path, soc: str = "", runtime_name: str = ""
     faults = [(config.name, fault) for fault in check_keys(document, library_keys or frozenset())]
     engine = find_section(document, (DIALOG, ENGINE))
     names = find_section(engine, ("model", "binary")).get("ctx-bins")
-    if names == []:
-        faults.append((config.name, "dialog.engine.model.binary.ctx-bins names no file"))
+    listed = names if isinstance(names, list) else ["none is listed"]
+    if not listed or not all(isinstance(name, str) and name for name in listed):
+        place = " at a place" if listed else ""
+        faults.append((config.name, f"dialog.engine.model.binary.ctx-bins names no file{place}"))
     binaries = tuple(reader.read_binaries(names if isinstance(names, list) else []))
     tokenizer = reader.read_tokenizer(find_section(document, (DIALOG, "tokenizer")).get("path"))
     extensions = find_section(engine, ("backend",)).get("extensions")

@@ -8,6 +8,7 @@ tensors (dialog.debug): all tokens of a prompt in chunks, the last one padded at
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -34,6 +35,7 @@ from provisioning.documents import DocumentError, read_json
 from provisioning.errors import FailedError, UnfitError, UsageError
 
 MOST_TOKENIZER_BYTES = 256 << 20
+MOST_FACTOR = 1e12
 IDS, MASK, LOGITS = "input_ids", "attention_mask", "logits"
 TURNS = {"pos_emb_cos": "position_ids_cos", "pos_emb_sin": "position_ids_sin"}
 CACHE = re.compile(r"past_(key|value)_(\d+)_(in|out)")
@@ -358,27 +360,41 @@ def read_rope(source: GenieSource, steps: Mapping[int, tuple[Step, ...]]) -> Rop
             f"the positional-encoding of {source.path.name} is not supported here",
             why="only one object of the type rope is",
         )
-    base = float(given.get("rope-theta", htp.get("rope-theta", 10000)))
+    name = source.path.name
+    base = read_factor(name, {**htp, **given}, "rope-theta", 10000)
     plain = Rope(tuple(base ** (-index / width) for index in range(width)))
     scaling = given.get("rope-scaling")
     kind = scaling.get("rope-type", "default") if isinstance(scaling, Mapping) else "default"
     if not isinstance(scaling, Mapping) or kind == "default":
         return plain
     if kind == "linear":
-        return RopeFactors((float(scaling.get("factor", 1)),) * width).apply(plain)
+        return RopeFactors((read_factor(name, scaling, "factor", 1),) * width).apply(plain)
     if kind == "llama3":
+        original = read_factor(name, scaling, "original-max-position-embeddings")
         try:
             return RopeScaling(
-                factor=float(scaling["factor"]),
-                low_freq_factor=float(scaling["low-freq-factor"]),
-                high_freq_factor=float(scaling["high-freq-factor"]),
-                original_max_position_embeddings=int(scaling["original-max-position-embeddings"]),
+                factor=read_factor(name, scaling, "factor"),
+                low_freq_factor=read_factor(name, scaling, "low-freq-factor"),
+                high_freq_factor=read_factor(name, scaling, "high-freq-factor"),
+                original_max_position_embeddings=int(original),
             ).apply(plain)
-        except (KeyError, TypeError, ValueError) as error:
-            raise UsageError(
-                f"rope-scaling of {source.path.name} is not complete", why=str(error)
-            ) from error
+        except ValueError as error:
+            raise UsageError(f"rope-scaling of {name} is not right", why=str(error)) from error
     raise UsageError(
         f"rope-scaling of {source.path.name} is {kind}",
         why="only default, linear and llama3 are supported here",
     )
+
+
+def read_factor(
+    name: str, values: Mapping[str, Any], key: str, usual: float | None = None
+) -> float:
+    """Return a number of the configuration of ``name``, by default ``usual``. Raises UsageError for
+    one that is missing, or not above 0."""
+    value = values.get(key, usual)
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not 0 < value < MOST_FACTOR:
+        raise UsageError(
+            f"{key} of {name} is {json.dumps(value)[:40]}", why="it must be a number above 0"
+        )
+    return float(value)

@@ -94,7 +94,17 @@ REFUSED: dict[str, tuple[Change, type[Exception], str]] = {
     "a scaling without its numbers": (
         encode_positions(type="rope", **{"rope-scaling": {"rope-type": "llama3"}}),
         UsageError,
-        "rope-scaling of bundle is not complete",
+        "original-max-position-embeddings of bundle is null",
+    ),
+    "a base that is no number": (
+        encode_positions(type="rope", **{"rope-theta": 0}),
+        UsageError,
+        "rope-theta of bundle is 0",
+    ),
+    "a scaling by 0": (
+        encode_positions(type="rope", **{"rope-scaling": {"rope-type": "linear", "factor": 0}}),
+        UsageError,
+        "factor of bundle is 0",
     ),
     "no rotation": (encode_positions(type="alibi"), UsageError, "positional-encoding of bundle"),
     **{
