@@ -46,6 +46,7 @@ HANDLE, READ, ASSIGN, START = "VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE", 
 OF_VARIABLES = frozenset({HANDLE, READ, ASSIGN, START})
 LSTM, SVDF = "UNIDIRECTIONAL_SEQUENCE_LSTM", "SVDF"
 FIX = "return the values as outputs, and pass them as inputs to the next run"
+PREFIX = "state/"  # of the names of inputs that are states
 MOST_STEPS = 256  # of an LSTM that is written out
 
 
@@ -108,6 +109,7 @@ class _Exposing:
         taken = {*outputs, *inputs, *(state.first for state in self.states)}
         finals = []
         for state in self.states:
+            self._require_same_form(state)
             last = state.last
             if last in taken or self._is_constant(last):
                 last = self._copy(last, f"{state.name}/next")
@@ -204,27 +206,47 @@ class _Exposing:
             if kind == HANDLE:
                 handles[int(operator.outputs[0])] = _name_variable(operator)
             elif kind == READ:
-                variable = handles[inputs[0]]
+                variable = self._find_variable(handles, inputs)
                 if variable not in values:
                     start = starts[variable]
                     values[variable] = first[variable] = self.writer.add_tensor(
-                        f"state/{variable}", start.dtype.name, start.shape
+                        f"{PREFIX}{variable}", start.dtype.name, start.shape
                     )
                     result = self.subgraph.tensors[int(operator.outputs[0])]
                     own = self.subgraph.tensors[values[variable]]
                     own.quantization = result.quantization
                 replaced[int(operator.outputs[0])] = values[variable]
             elif kind == ASSIGN:
-                values[handles[inputs[0]]] = inputs[1]
+                values[self._find_variable(handles, inputs)] = inputs[1]
             elif kind == START:
                 continue
             else:
                 self._write_operator(operator, kind, inputs)
         for variable, number in first.items():
             self.states.append(
-                _State(f"state/{variable}", number, values[variable], starts[variable])
+                _State(f"{PREFIX}{variable}", number, values[variable], starts[variable])
             )
         return replaced
+
+    def _find_variable(self, handles: Mapping[int, str], inputs: Sequence[int]) -> str:
+        """Return the variable that an operator reads or writes."""
+        if inputs[0] not in handles:
+            raise self._refuse(
+                "reads or writes a variable without a VAR_HANDLE in the same subgraph",
+                "it is unknown which variable that is",
+            )
+        return handles[inputs[0]]
+
+    def _require_same_form(self, state: _State) -> None:
+        """Raise UsageError if a state changes its shape or type from one run to the next."""
+        tensors = [self.subgraph.tensors[number] for number in (state.first, state.last)]
+        before, after = ([*read_shape(tensor), read_dtype(tensor)] for tensor in tensors)
+        if before != after:
+            raise self._refuse(
+                f"changes the shape or the type of {state.name.removeprefix(PREFIX)}",
+                f"it is {before} at the start of a run and {after} at its end, and a program has"
+                " fixed shapes",
+            )
 
     def _write_operator(self, operator: Any, kind: str, inputs: Sequence[int]) -> None:
         tensors = self.subgraph.tensors
@@ -358,7 +380,8 @@ class _Exposing:
         tensor = self.subgraph.tensors[number]
         text = name_tensor(self.subgraph, number)
         taken = {state.name for state in self.states}
-        name = f"state/{text}" if f"state/{text}" not in taken else f"state/{label}/{text}"
+        name = f"{PREFIX}{text}"
+        name = f"{PREFIX}{label}/{text}" if name in taken else name
         start = np.zeros(read_shape(tensor), np.float32)
         first = self.writer.add_tensor(name, "float32", start.shape)
         self.states.append(_State(name, first, number, start))
@@ -448,8 +471,8 @@ class _Exposing:
 
 
 def _name_variable(operator: Any) -> str:
-    options = operator.builtinOptions
-    names = [options.container or b"", options.sharedName or b""]
+    options = operator.builtinOptions  # None if the file has none, as for a name that is empty
+    names = [getattr(options, field, None) or b"" for field in ("container", "sharedName")]
     texts = [name.decode("utf-8", "replace") for name in names]
     return "/".join(filter(None, texts)) or "variable"
 

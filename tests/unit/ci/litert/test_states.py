@@ -19,6 +19,7 @@ from ci.graphs.litert_session import Reference
 from ci.graphs.litert_states import OF_VARIABLES, expose_states, has_states
 from ci.litert.source import make_source
 from ci.models.user_models import NO_SOURCE, Source
+from provisioning.errors import UsageError
 from tests.build.litert_states import (
     draw_steps,
     make_decoder,
@@ -113,6 +114,35 @@ def test_an_lstm_of_several_steps_is_written_out(steps: int) -> None:
     random = np.random.default_rng(0)
     sets = [[random.standard_normal((1, steps, 16)).astype(np.float32)] for _ in range(5)]
     np.testing.assert_allclose(run(expose_states("lstm", data), sets), run(data, sets), atol=2e-6)
+
+
+def drop_options(model: Any) -> None:
+    for subgraph in model.subgraphs:
+        for operator in subgraph.operators:
+            if name_operator(model, operator) == "VAR_HANDLE":
+                operator.builtinOptions, operator.builtinOptionsType = None, 0
+
+
+def test_a_variable_without_a_name_is_a_state() -> None:
+    model = read_model(make_gru())
+    drop_options(model)
+    exposed = read_model(expose_states("gru", pack_model(model)))
+    (state,) = list_entries(exposed)[0].states
+    assert exposed.subgraphs[0].tensors[state.read].name == b"state/variable"
+
+
+def lengthen(model: Any) -> None:
+    """Let the last operator assign a value of another shape."""
+    subgraph = model.subgraphs[0]
+    (assign,) = (o for o in subgraph.operators if name_operator(model, o) == "ASSIGN_VARIABLE")
+    assign.inputs = np.array([assign.inputs[0], subgraph.inputs[0]], np.int32)
+
+
+def test_a_state_that_changes_its_shape_is_refused() -> None:
+    model = read_model(make_gru())
+    lengthen(model)
+    with pytest.raises(UsageError, match="changes the shape or the type of hidden"):
+        expose_states("gru", pack_model(model))
 
 
 def cut_starts(model: Any) -> None:
