@@ -43,8 +43,8 @@ from ci.mend.remedies import OnnxRemedyTrial, TorchRemedyTrial
 from ci.mend.source import Factory, make_source
 from ci.mend.subjects import Subjects
 from ci.mend.table import Rewrite, RewriteLane, read_rewrites
-from ci.mend.trials import Attempt, Trials
-from ci.models.schemes import ONNX, Scheme
+from ci.mend.trials import Attempt, Trials, choose_lane
+from ci.models.schemes import LITERT, ONNX, Scheme
 from ci.models.source_lines import find_suite_model
 from ci.report.schema import Case, Status
 from ci.report.text import count
@@ -57,8 +57,8 @@ CASES = 4  # of which a run may have the seconds
 MOST_SLOW = 4.0  # times that experiments may take longer on a busy machine
 LEAST_S = 1.0  # that an experiment needs
 NOT_CHANGED = (
-    "they change PyTorch models and .onnx files, and no .tflite file; judge the PyTorch model from"
-    " which it was made"
+    "they change PyTorch models, .onnx files and float .tflite files, and no quantized .tflite"
+    " file; judge the float model from which it was made"
 )
 
 
@@ -67,7 +67,7 @@ class Experiments:
     """Answers the diagnoses of a run: each case may take ``case_s`` seconds, and all together
     ``run_s``. Programs of parts are in the cache, and answers in the store, so that a rerun
     repeats no experiment. Where more processes run than there are cores, they may take as much
-    longer, see find_slowness, unless ``is_strict``. With ``only_functions``, files have none.
+    longer, see find_slowness, unless ``is_strict``. With ``only_float``, quantized files have none.
 
     ``search`` finds the smallest wrong part, and takes the operators of the float model and those
     that it begins with; None if only few programs may be compiled for a part. ``note`` gets each
@@ -77,7 +77,7 @@ class Experiments:
     case_s: float
     run_s: float
     is_strict: bool = False
-    only_functions: bool = False
+    only_float: bool = False
     search: Callable[[list[Operator], tuple[str, ...]], Smallest | None] | None = None
     note: Callable[[str], None] = lambda _: None
     spent_s: float = 0.0
@@ -85,8 +85,8 @@ class Experiments:
 
     def refuse(self, spec: CaseSpec) -> str:
         """Return why no experiment can be made with a case; empty if experiments can be."""
-        is_changeable = spec.is_function or not self.only_functions
-        return "" if is_changeable else NOT_CHANGED
+        is_quantized_file = spec.is_file and spec.scheme is Scheme.ASIS
+        return NOT_CHANGED if self.only_float and is_quantized_file else ""
 
     def diagnose(self, run: CaseRun, finding: Finding, suspicion: Suspicion) -> Diagnosis:
         """Return what experiments show of the cause of a finding."""
@@ -121,16 +121,16 @@ def find_slowness(load: float, cores: int) -> float:
 
 
 def make_experiments(
-    lane: RewriteLane, case_s: float | None, *, only_functions: bool = False
+    lane: RewriteLane, case_s: float | None, *, only_float: bool = False
 ) -> dict[str, Any]:
     """Return the fields of Options for a request to a lane that gives each red case ``case_s``
     seconds of experiments. With 0, only certain causes are named; with None, the verb makes
-    none. See Experiments for ``only_functions``."""
+    none. See Experiments for ``only_float``."""
     if case_s is None:
         return {}
     if not case_s:
         return {"only_certain": True}
-    experiments = Experiments(lane, case_s, CASES * case_s, only_functions=only_functions)
+    experiments = Experiments(lane, case_s, CASES * case_s, only_float=only_float)
     return {"experiments": experiments}
 
 
@@ -141,8 +141,9 @@ class Laboratory:
         self, run: CaseRun, shared: Experiments, finding: Finding, deadline: float
     ) -> None:
         self.case_run, self.finding, self.deadline = run, finding, deadline
-        self.shared, lane = shared, shared.lane
-        self.spec = run.spec
+        self.shared, self.spec = shared, run.spec
+        # A lane of files may take PyTorch models, too, which have other rewrites.
+        lane = choose_lane(self.spec.reference) if self.spec.is_file else shared.lane
         self.lane, self.is_onnx = lane, lane == "onnx"
         self.work = run.directory / "diagnosis"
         self.subjects = Subjects(self.spec, self.is_onnx, self.work / "model")
@@ -301,8 +302,8 @@ class Laboratory:
         self.count += 1
         folder = self.work / f"net-{self.count}"
         folder.mkdir(parents=True, exist_ok=True)
-        if self.is_onnx:
-            path = folder / f"net{ONNX.suffix}"
+        if self.is_onnx or spec.is_file:
+            path = folder / f"net{LITERT.suffix if self.lane == 'litert' else ONNX.suffix}"
             if not self.call(partial(rewrite_file, spec, names, path)):
                 raise QnnCiError(f"{' and '.join(names)} finds nothing to change")
             reference = str(path)
@@ -462,8 +463,13 @@ def read_cpu_nodes(case: Case) -> Result:
 
 
 def rewrite_file(spec: CaseSpec, names: tuple[str, ...], target: Path) -> bool:
-    """Write a rewritten .onnx file with the samples next to the original one. Return true. Raises
+    """Write a rewritten file with the samples next to the original one. Return true. Raises
     ValueError if a rewrite changes nothing."""
+    if choose_lane(spec.reference) == "litert":
+        from ci.mend.litert_files import open_file
+
+        open_file(Path(spec.reference)).write(names, target)
+        return True
     from ci.mend.onnx_files import OnnxFile
 
     OnnxFile(Path(spec.reference), spec.source.shapes).write(names, target)

@@ -79,3 +79,18 @@ def test_a_quantized_file_is_refused(tmp_path: Path) -> None:
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, check=False, text=True)
     assert ended.returncode == 2
     assert "net.tflite is quantized, and mend rewrites float models" in ended.stderr
+
+
+def test_the_cause_of_a_red_file_is_proven_by_a_rewrite(tmp_path: Path) -> None:
+    net = Net()
+    x, y = make_positions(net)
+    net.end([x], [y])
+    path = tmp_path / "net.tflite"
+    path.write_bytes(net.pack())
+    words = ["test-litert", "--json", "--model", str(path), "--reports", str(tmp_path)]
+    command = [sys.executable, "-m", "ci", *words, "--diagnose", "120"]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
+    (case,) = json.loads(ended.stdout)["cases"]
+    first = case["judgement"]["findings"][0]["causes"][0]
+    assert (first["name"], first["certainty"]) == ("broadcast-before-sigmoid-in-litert", "proven")
+    assert "with expand-constant" in first["text"]
