@@ -36,6 +36,7 @@ from provisioning.manifest.reader import read_policy
 
 CONFIG = "genie_config.json"
 DIALOG, ENGINE = "dialog", "engine"
+BINARIES = "dialog.engine.model.binary.ctx-bins"
 GENIE, KEY_OF_ALL = "libGenie.so", b"spill-fill-bufsize"
 # In the names of files and graphs: "prompt_ar128_cl4096_1_of_3", "model_part_2_of_4.bin".
 PART = re.compile(r"(\d+)_of_(\d+)")
@@ -208,10 +209,10 @@ def read_genie(folder: Path, config: Path, soc: str = "", runtime_name: str = ""
     faults = [(config.name, fault) for fault in check_keys(document, library_keys or frozenset())]
     engine = find_section(document, (DIALOG, ENGINE))
     names = find_section(engine, ("model", "binary")).get("ctx-bins")
-    listed = names if isinstance(names, list) else ["none is listed"]
-    if not listed or not all(isinstance(name, str) and name for name in listed):
-        place = " at a place" if listed else ""
-        faults.append((config.name, f"dialog.engine.model.binary.ctx-bins names no file{place}"))
+    if isinstance(names, list) and not names:
+        faults.append((config.name, f"{BINARIES} names no file"))
+    elif isinstance(names, list) and not all(isinstance(name, str) and name for name in names):
+        faults.append((config.name, f"{BINARIES} has something that is no name of a file"))
     binaries = tuple(reader.read_binaries(names if isinstance(names, list) else []))
     tokenizer = reader.read_tokenizer(find_section(document, (DIALOG, "tokenizer")).get("path"))
     extensions = find_section(engine, ("backend",)).get("extensions")
@@ -327,7 +328,7 @@ class FolderReader:
     def read_binaries(self, names: Sequence[Any]) -> Iterator[BinaryFile]:
         """Yield the context binaries in the order of the configuration."""
         for word in names:
-            path = self.find("dialog.engine.model.binary.ctx-bins", word)
+            path = self.find(BINARIES, word)
             if path is None:
                 continue
             try:

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from ci.inspect import genie_graphs
 from ci.inspect.compat import Axis, Verdict, judge_compat
-from ci.inspect.genie import LENGTHS, BinaryFile, GenieFolder
+from ci.inspect.genie import BinaryFile, GenieFolder
 from ci.report.text import name_some
 from provisioning.doctor.registry import Finding, Seen, Subjects, seen
 from provisioning.doctor.survey.context_binaries import TensorSpec
@@ -142,17 +142,18 @@ def _may_fit(binary: BinaryFile, name: str, shape: tuple[int, ...]) -> bool:
 
 @FOLDERS.check("QNN957")
 def see_context_length(folder: GenieFolder) -> Iterator[Seen]:
-    """Report a context length of the configuration that no graph was compiled for."""
+    """Report a context length of the configuration that no graph was compiled for, or none of those
+    for a number of new tokens."""
     size = folder.section("context").get("size")
-    lengths = {
-        int(match[2])
-        for binary in folder.binaries
-        for graph in binary.graphs
-        if (match := LENGTHS.search(graph.name))
-    }
-    if isinstance(size, int) and lengths and size not in lengths:
-        known = ", ".join(map(str, sorted(lengths)))
-        yield seen("dialog.context.size", folder.config_file, size=size, lengths=known)
+    lengths: dict[int, set[int]] = {}
+    for binary in folder.binaries:
+        for tokens, length in binary.variants:
+            lengths.setdefault(tokens, set()).add(length)
+    for known in lengths.values():
+        if isinstance(size, int) and size not in known:
+            text = ", ".join(map(str, sorted(known)))
+            yield seen("dialog.context.size", folder.config_file, size=size, lengths=text)
+            return
 
 
 @FOLDERS.check("QNN958")

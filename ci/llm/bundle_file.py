@@ -316,9 +316,10 @@ def find_caches(name: str, signatures: Mapping[str, Mapping[str, Method]]) -> tu
             f"the decoder of {name} has keys of {len(layers['k'])} layers, and values of"
             f" {len(layers['v'])}"
         )
-    if len({cache.length for cache in caches}) > 1:
+    lengths = sorted({cache.length for cache in caches})
+    if len(lengths) > 1:
         raise UsageError(
-            f"{name} has caches of several lengths",
+            f"{name} has caches of {', '.join(map(str, lengths))} tokens",
             why="ring buffers of a sliding window are not supported here",
         )
     return tuple(caches)
@@ -337,7 +338,10 @@ def check_signatures(bundle: BundleFile, main: str, suffix: str, prefix: str) ->
         graph = _find_signature(bundle, AUXILIARY, f"{prefix}{word}{suffix}")
         computed |= {port.name: port for port in graph.outputs}
     if layered := [port.name for port in method.inputs if port.name.startswith(PER_LAYER)]:
-        raise UsageError(f"{bundle.name} has {layered[0]}", why="that is not supported here")
+        raise UsageError(
+            f"the decoder of {bundle.name} takes {layered[0]}",
+            why="embeddings per layer, as Gemma 3n has them, are not supported here",
+        )
     embedding = find_embedding(method)
     if embedding and len(embedder.outputs) == 1:
         computed[embedding.name] = embedder.outputs[0]

@@ -14,7 +14,7 @@ from tests.stand_ins.lowered import Port, make_binary
 VOCABULARY, LENGTH, HIDDEN, HEAD = 512, 1024, 64, 16
 INT32, UFIXED8 = 0x0032, 0x0408
 KINDS = MappingProxyType({"prompt": 128, "token": 1})
-HEADS: Mapping[str, int] = MappingProxyType({})  # 4 in each graph
+HEADS: Mapping[str, int] = MappingProxyType({})  # nothing that differs from the usual
 NO_PORTS: Mapping[str, Port] = MappingProxyType({})
 CACHE_SCALE = 0.5
 PARTS = ("model_part_1_of_2.bin", "model_part_2_of_2.bin")
@@ -65,6 +65,7 @@ def make_part(
     kinds: Mapping[str, int] = KINDS,
     heads: Mapping[str, int] = HEADS,
     room: int = 0,
+    contexts: Mapping[str, int] = HEADS,
     first: Port | None = None,
     new_scale: float = CACHE_SCALE,
     extra: Mapping[str, Port] = NO_PORTS,
@@ -72,14 +73,16 @@ def make_part(
 ) -> bytes:
     """A context binary with the graphs of part ``number`` of two.
 
-    ``kinds`` are its graphs with their numbers of tokens, and ``heads`` the heads of their caches.
+    ``kinds`` are its graphs with their numbers of tokens, ``heads`` the heads of their caches, and
+    ``contexts`` the lengths of their contexts if they are not LENGTH.
     ``room`` is the room that the caches have beyond what is needed, ``first`` the input of part 1
     that replaces token ids, ``new_scale`` the scale of new keys and values, and ``extra`` more
     inputs.
     """
     ports = {}
     for kind, tokens in kinds.items():
-        length, count = LENGTH - tokens + room, heads.get(kind, 4)
+        context = contexts.get(kind, LENGTH)
+        length, count = context - tokens + room, heads.get(kind, 4)
         layer = number - 1
         takes: dict[str, Sequence[int] | Port] = {
             f"past_key_{layer}_in": Port((count, 1, HEAD, length), UFIXED8, CACHE_SCALE),
@@ -94,7 +97,7 @@ def make_part(
         takes |= ids if number == 1 else {"hidden": (1, tokens, hidden)}
         gives |= {"hidden": (1, tokens, HIDDEN)} if number == 1 else {"logits": (1, tokens, logits)}
         takes |= extra
-        ports[f"{kind}_ar{tokens}_cl{LENGTH}_{number}_of_2"] = (takes, gives)
+        ports[f"{kind}_ar{tokens}_cl{context}_{number}_of_2"] = (takes, gives)
     return make_binary(graphs=[*ports], ports=ports, **how)
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from provisioning.doctor.survey.litert import parse_model
+from provisioning.doctor.survey.programs import Method
 from tests.stand_ins.litert import make_bundle, make_partitions
 from tests.stand_ins.lowered import make_binary
 
@@ -50,10 +51,11 @@ def make_tiny(cut: int | None = None, **parts: bytes | None) -> bytes:
     return make_bundle(sections, cut=cut)
 
 
-def make_compiled_decoder(**how: Any) -> bytes:
-    """The decoder of ``tiny`` as a plugin compiles it: one partition per signature, with a context
-    binary of make_binary(``how``)."""
-    methods = parse_model(memoryview(read_part("decoder.tflite")), "decoder").methods
+def make_compiled_decoder(change: Callable[[Method], Method] = lambda it: it, **how: Any) -> bytes:
+    """The decoder of ``tiny`` as a plugin compiles it: one partition per signature, each of which
+    ``change`` may change, with a context binary of make_binary(``how``)."""
+    known = parse_model(memoryview(read_part("decoder.tflite")), "decoder").methods
+    methods = [change(method) for method in known]
     graphs = [f"qnn_partition_{number}" for number in range(len(methods))]
     soc = how.get("soc", ("SM8650", 57, 75))
     stamp = b"Qualcomm\0" + soc[0].encode()

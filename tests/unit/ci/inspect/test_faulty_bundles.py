@@ -201,6 +201,13 @@ GENIE: dict[str, Row] = {
     "caches of another context length": Row(
         "ai-hub-models 332", second(room=1024), [], WRONG, {"QNN968": "room for 1920 tokens"}
     ),
+    "single tokens in another context length": Row(
+        "ai-hub-apps 111",
+        parts(contexts={"token": 2048}),
+        [],
+        WRONG,
+        {"QNN957": "a context of 2048"},
+    ),
     "other heads for single tokens": Row(
         "ai-hub-models 332", second(heads={"token": 8}), [], WRONG, {"QNN968": "of other heads"}
     ),

@@ -71,7 +71,7 @@ FAULTS: dict[str, tuple[Change, str, str]] = {
         "QNN950",
         "pos-id-dim and positional-encoding",
     ),
-    "a part that is no text": (put(*BINS, value=[*PARTS, 7]), "QNN950", "names no file at a place"),
+    "a part that is no text": (put(*BINS, value=[*PARTS, 7]), "QNN950", "no name of a file"),
     "no parts": (put(*BINS, value=[]), "QNN950", "ctx-bins names no file"),
     "a damaged tokenizer": (write("tokenizer.json", "[1]"), "QNN950", "tokenizer.json"),
     "no vocabulary": (write("tokenizer.json", "{}"), "QNN950", "lists no vocabulary"),

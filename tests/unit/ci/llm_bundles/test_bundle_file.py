@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,10 @@ from ci.llm.bundle_file import (
     parse_metadata,
     read_bundle,
 )
+from provisioning.doctor.survey.context_binaries import TensorSpec
+from provisioning.doctor.survey.programs import Method
 from provisioning.errors import FailedError, UsageError
-from tests.build.litert_bundles import LLM, make_tiny, read_part, write_tiny
+from tests.build.litert_bundles import LLM, make_compiled_decoder, make_tiny, read_part, write_tiny
 from tests.stand_ins.litert import make_plain
 
 
@@ -42,8 +45,32 @@ def rename(part: str, old: bytes, new: bytes) -> bytes:
     return data.replace(old, new)
 
 
+def add_layers(method: Method) -> Method:
+    """The decoder takes embeddings per layer."""
+    port = TensorSpec("per_layer_embeddings", "float32", (1, 1, 2, 4))
+    return replace(method, inputs=(*method.inputs, port))
+
+
+def shorten_caches(method: Method) -> Method:
+    """The second layer has a sliding window of 16 tokens."""
+    ports = []
+    for port in method.inputs:
+        is_second = port.name in {"kv_cache_k_1", "kv_cache_v_1"}
+        shape = tuple(16 if size == 64 else size for size in port.shape)
+        ports.append(replace(port, shape=shape) if is_second else port)
+    return replace(method, inputs=tuple(ports))
+
+
 # What is wrong with a bundle, and what the refusal says.
 WRONG: dict[str, tuple[Callable[[], bytes], str]] = {
+    "embeddings per layer": (
+        lambda: make_tiny(decoder=make_compiled_decoder(add_layers)),
+        "takes per_layer_embeddings",
+    ),
+    "a ring buffer": (
+        lambda: make_tiny(decoder=make_compiled_decoder(shorten_caches)),
+        "has caches of 16, 64 tokens",
+    ),
     "no bundle": (lambda: b"x" * 100, "is not a bundle of LiteRT-LM"),
     "without auxiliary graphs": (lambda: make_tiny(auxiliary=None), "has no auxiliary graphs"),
     "without embedder": (lambda: make_tiny(embedder=None), "has no embedder"),
