@@ -50,9 +50,9 @@ def install_with_uv(session: nox.Session, uv: str, folder: Path, lock: Lock) -> 
         session.log(f"torch: a CUDA build, 3 GB; {TORCH_VARIABLE}=URL chooses another index")
     file = folder / "torch.txt"
     file.write_text("".join(f"{line}\n" for line in torch), "utf-8")
-    if "UV_INDEX" not in source and all("--hash" in line for line in torch):
-        install({**env, **source}, [lock.path, file], "--require-hashes")
-    else:  # the index for torch may have other packages, too, and other builds have no known hash
+    if not source and all("--hash" in line for line in torch):
+        install(env, [lock.path, file], "--require-hashes")
+    else:  # an index for torch has other builds of other packages, and other builds no known hash
         install(env, [lock.path], "--require-hashes")
         install({**env, **source}, [file])
 

@@ -246,6 +246,43 @@ def test_torch_is_looked_for_on_its_own_index_unless_a_variable_names_another(
     assert list(list_sources({"UV_INDEX": "https://a"})) == sources
 
 
+@pytest.mark.parametrize(
+    ("line", "source", "batches"),
+    [
+        ("torch==2.0 --hash=sha256:0", {}, [["lowering.txt", "torch.txt"]]),
+        ("torch==2.0+team", {}, [["lowering.txt"], ["torch.txt"]]),
+        ("torch==2.0 --hash=sha256:0", {"UV_INDEX": "u"}, [["lowering.txt"], ["torch.txt"]]),
+        (
+            "torch==2.0 --hash=sha256:0",
+            {"UV_TORCH_BACKEND": "c"},
+            [["lowering.txt"], ["torch.txt"]],
+        ),
+    ],
+)
+def test_only_torch_is_looked_for_on_an_index_for_torch(
+    wheels: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    line: str,
+    source: dict[str, str],
+    batches: Sequence[Sequence[str]],
+) -> None:
+    """PyTorch's index has another build of torchao than the lock."""
+    ran: list[tuple[list[str], bool, bool]] = []
+
+    def run(*words: str, env: dict[str, str], **_: Any) -> None:
+        if "install" in words:
+            files = [Path(word).name for word in words if word.startswith("--requirements=")]
+            ran.append((files, "--require-hashes" in words, source.items() <= env.items()))
+
+    session: Any = SimpleNamespace(run=run, log=print)
+    monkeypatch.setattr(installers, "choose_torch", lambda *_: ([line], source))
+    (tmp_path / "environment").mkdir()
+    install_with_uv(session, "uv", tmp_path / "environment", Lock("lowering"))
+    assert [files for files, *_ in ran] == batches
+    assert [row[1:] for row in ran] == [(True, not source), (False, True)][: len(ran)]
+
+
 def test_a_uv_of_another_version_is_not_used(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -141,6 +141,18 @@ def test_without_a_wheel_of_uv_nox_is_installed_alone_and_this_is_said(
     assert (again.output, again.returncode) == ("nox 9.9\n", 0)
 
 
+def test_a_disk_that_is_full_while_nox_is_installed_exits_with_4_and_leaves_no_environment(
+    checkout: Path,
+) -> None:
+    """The environment's directory is missing, so that nothing can be written there."""
+    python = checkout / "python"
+    python.write_text("#!/bin/sh\nexit 0\n")
+    python.chmod(0o755)
+    ended = run_script(checkout, QNN_CI_PYTHON=str(python))
+    assert (ended.returncode, "  fix: free 100 MB in " in ended.output) == (4, True), ended.output
+    assert [path.name for path in (checkout / ".nox").iterdir()] == ["bootstrap.lock"]
+
+
 def test_ctrl_c_while_nox_is_installed_exits_with_130_and_leaves_no_environment(
     checkout: Path,
 ) -> None:
